@@ -58,9 +58,7 @@ class CombinedDetector(Detector):
     """Detectors on named levels of features, combined through their p-values.
 
     Each level's score becomes a tail probability p under the scores of calibration items, and the logarithms of p are combined.
-    Levels depend on each other, so the result is a score and not a test: ``calibration_scores_`` holds the combined scores of
-    other calibration items, for conformal p-values.
-
+    Levels depend on each other, so the result is a score and not a test: ``calibration_scores_`` are for conformal p-values.
     Features are a dictionary of matrices (N, D_level), or one matrix (N, D) with ``columns``.
 
     Args:
@@ -120,21 +118,19 @@ class CombinedDetector(Detector):
         unknown = [name for name in self.weights or {} if name not in X]
         expect(not unknown, f"weights of the levels {', '.join(X)}", f"one of {unknown}")
         held = uniform(X, self.random_state) < self.calibration
-        if held.all() or held.sum() < 2 or (~held).sum() < 2:
+        if held.sum() < 2 or (~held).sum() < 2:
             held[:] = False
-        fitted, v = (X, w) if not held.any() else (take(X, ~held), None if w is None else w[~held])
-        self.detectors_ = {name: d.fit(fitted[name], sample_weight=v) for name, d in self._unfitted().items()}
-        self._calibrate(*((X, w) if not held.any() else (take(X, held), None if w is None else w[held])))
+        fitted, v = take(X, ~held), None if w is None else w[~held]
+        single = CENTERS if self.detectors is None else self.detectors
+        given = single if isinstance(single, Mapping) else dict.fromkeys(X, single)
+        self.detectors_ = {name: clone(given[name]).fit(fitted[name], sample_weight=v) for name in self.levels_}
+        self._calibrate(*((take(X, held), None if w is None else w[held]) if held.any() else (X, w)))
 
     def calibrate(self, X: Any, sample_weight: Any = None) -> "CombinedDetector":
-        """Calibrates the levels again, on typical items that no encoder and no detector was fitted to.
+        """Calibrates the levels again, on at least 2 typical items that no encoder and no detector was fitted to.
 
-        Half of the items calibrate the levels; the other half's combined scores become ``calibration_scores_``. The threshold
-        ``offset_`` of `predict` becomes their quantile.
-
-        Args:
-            X: Features of at least 2 items, as for `fit`.
-            sample_weight: (n,), >= 0; all 1 by default.
+        Half of the items calibrate the levels; the other half's combined scores become ``calibration_scores_``, and their
+        quantile the threshold ``offset_`` of `predict`.
         """
         check_is_fitted(self)
         items = self._read(X, reset=False)
@@ -148,12 +144,10 @@ class CombinedDetector(Detector):
         half = half < np.quantile(half, 0.5)
         if half.sum() < 2 or (~half).sum() < 1:
             half[:] = True
-        other = ~half if not half.all() else half
-        first, second = take(X, half), take(X, other)
-        v = None if w is None else w[half]
-        scores = {name: -detector.score_samples(first[name]) for name, detector in self.detectors_.items()}
-        self.tails_ = {name: vars(Tail(values, v)) for name, values in scores.items()}
-        self.calibration_scores_ = -self._over(second)
+        other = half if half.all() else ~half
+        first, v = take(X, half), None if w is None else w[half]
+        self.tails_ = {name: vars(Tail(d.anomaly_score(first[name]), v)) for name, d in self.detectors_.items()}
+        self.calibration_scores_ = -self._over(take(X, other))
         return None if w is None else w[other]
 
     def _used(self, X: Mapping[str, Any]) -> list[str]:
@@ -165,12 +159,6 @@ class CombinedDetector(Detector):
         expect(not missing, "the levels of all detectors", f"no {', '.join(missing)} among {', '.join(X)}", "compute it")
         return [name for name in X if name in self.detectors]
 
-    def _unfitted(self) -> dict[str, Any]:
-        """Returns a new detector for each level."""
-        if isinstance(self.detectors, Mapping):
-            return {name: clone(self.detectors[name]) for name in self.levels_}
-        return {name: clone(CENTERS if self.detectors is None else self.detectors) for name in self.levels_}
-
     def contributions(self, X: Any) -> dict[str, np.ndarray]:
         """Returns -log p of each level for each item, (N,) by the level's name: how anomalous the item is there."""
         check_is_fitted(self)
@@ -178,8 +166,7 @@ class CombinedDetector(Detector):
 
     def level(self, X: Any) -> np.ndarray:
         """Returns the name of the level where each item is most anomalous, (N,)."""
-        contributions = self.contributions(X)
-        return np.asarray(np.asarray(list(contributions))[np.stack(list(contributions.values())).argmax(0)])
+        return np.asarray(self.levels_)[np.stack(list(self.contributions(X).values())).argmax(0)]
 
     def combined(self, contributions: np.ndarray) -> np.ndarray:
         """Returns the anomaly scores (N,) of what `contributions` returned, as a matrix (N, L) in the order of ``levels_``."""
@@ -219,11 +206,8 @@ class CombinedDetector(Detector):
         self._require_settings()
         if not isinstance(X, Mapping) or issparse(X):  # some sparse matrices are dictionaries
             return self._split(super()._read(X, reset=reset))
-        expect(
-            X and all(isinstance(name, str) for name in X),
-            "at least one level of features, with names of levels as text",
-            list(X),
-        )
+        named = X and all(isinstance(name, str) for name in X)
+        expect(named, "at least one level of features, with names of levels as text", list(X))
         checks: dict[str, Any] = {"dtype": [np.float64, np.float32], "ensure_min_samples": 2 if reset else 1, "estimator": self}
         used = self._used(X) if reset else [name for name in self.levels_ if name in X]
         items = {name: check_array(to_numpy(X[name]), input_name=name, **checks) for name in used}
@@ -270,22 +254,19 @@ def default_detector(
     """Returns the unfitted detector that is used where nothing else is asked for: the least p-value over levels.
 
     - An embedding, ``z`` or ``pretrained``: Fisher's rule over the cosine distance to the 3rd nearest of 2,000 centers, and with
-      a weight of 0.5 each the same distance of the centered and scaled features, and one Gaussian without the least likely
-      twentieth of the items.
+      a weight of 0.5 each the same distance of the standardized features, and one Gaussian without the least likely twentieth.
     - ``statistics`` of pixels, ``pixels`` or ``inputs`` as they are: one such Gaussian. Beside an embedding their weight is
       r / (1 - r) for its ``relative_error`` r, at least 0.15 and at most 1 / 0.15.
     - The average responses to ``patches``, with a third of that weight: the distance to the 20th nearest of 2,000 items.
     - Other levels are used where there is none of these, as statistics. Without names, for one matrix of features: Fisher's rule
       over the distance to the 5th nearest of 2,000 centers and, with a weight of 0.5, a mixture of Gaussians.
 
-    How this was chosen, and what it detects, is in docs/detection_measured.md.
-
     Args:
         levels: Names of the levels of features that it will be fitted to; none for one matrix.
-        contaminated: Whether oddities are among the items of the fit, up to about 5 % of them, as in a folder that is judged by
-            itself: then every level has a Gaussian without the least likely fifth of the items, from which clusters do not hide.
-        relative_error: How badly the embedding recognizes other views of typical items, >= 0: its rank error divided by that of
-            the statistics (`vergence.evaluation.recognition.relative_error`). From 0.5 on statistics weigh more than it.
+        contaminated: Whether oddities are among the items of the fit, up to about 5 %: then every level has a Gaussian without
+            the least likely fifth of the items, from which clusters do not hide.
+        relative_error: How badly the embedding recognizes other views of typical items, >= 0
+            (`vergence.evaluation.recognition.relative_error`). From 0.5 on statistics weigh more than it.
         **settings: Settings of `CombinedDetector` that differ.
 
     Example:
@@ -311,10 +292,9 @@ def default_detector(
 
 def _of_kind(kind: str) -> Detector:
     """Returns the unfitted detector of a kind of level."""
-    parts = {name: clone(detector) for name, (detector, _) in DEFAULTS[kind].items()}
+    parts: dict[str, Detector] = {name: clone(detector) for name, (detector, _) in DEFAULTS[kind].items()}
     if len(parts) == 1:
-        single: Detector = next(iter(parts.values()))
-        return single
+        return next(iter(parts.values()))
     weights = {name: weight for name, (_, weight) in DEFAULTS[kind].items() if weight != 1}
     share = 0.0 if kind == "table" else 0.2
     return CombinedDetector(parts, columns=dict.fromkeys(parts, slice(None)), weights=weights, calibration=share)

@@ -2,15 +2,12 @@
 
 Scores are larger for stranger items. The guarantees hold if the calibration items are exchangeable with the typical items
 among those that are judged: of the same source, seen by no fit that made the scores, without near-duplicates among the
-training items, in no order of time. A folder that is judged by itself has no calibration items; `tail_p_values` takes a model.
+training items, in no order of time. Weighted and cross-conformal p-values are in the package nonconform.
 
-The bounds rest on the joint law of the p-values of typical items, which depends on nothing but the numbers of items. Let n
-calibration items and m typical ones be exchangeable, without ties. Then N_k, the number of p-values at most k / (n + 1), is a
-Polya urn's count: given the n + 1 spacings of n uniform numbers, the m items fall into them independently (Marandon, Lei, Mary,
-Roquain, Adaptive novelty detection with false discovery rate guarantee, 2022; Gazin, Blanchard, Roquain, Transductive conformal
-inference with adaptive scores, 2023). Ranks k of a grid are sampled directly, so that the effort does not depend on n and m.
-
-Weighted and cross-conformal p-values are in the package nonconform.
+The bounds rest on the joint law of the p-values of typical items, which depends on nothing but the numbers of items. Without
+ties N_k, the number of p-values at most k / (n + 1), is a Polya urn's count: given the n + 1 spacings of n uniform numbers, the m
+items fall into them independently (Marandon, Lei, Mary, Roquain, Adaptive novelty detection with false discovery rate guarantee,
+2022; Gazin, Blanchard, Roquain, Transductive conformal inference with adaptive scores, 2023).
 
 Shapes: n calibration items, m judged items, N items of a folder, G ranks of a grid.
 """
@@ -68,13 +65,12 @@ def p_values(calibration: Values, scores: Values) -> Any:
         p = (1 + #{i : s_i >= s}) / (n + 1),
 
     which satisfies P(p <= a) <= a for a typical item, whatever the score (Vovk, Gammerman, Shafer, Algorithmic learning in a
-    random world, 2005). The least possible value is 1 / (n + 1). The p-values of one batch depend on each other through the
-    calibration items, positively, so that `select` keeps its rate (Bates et al., Testing for outliers with conformal p-values,
-    2023). It warns if many items share the largest calibration score, or if scores repeat calibration scores exactly.
+    random world, 2005). The p-values of one batch depend on each other positively, so that `select` keeps its rate (Bates et al.,
+    Testing for outliers with conformal p-values, 2023). It warns if many items share the largest calibration score, or if scores
+    repeat calibration scores exactly.
 
-    Args:
-        calibration: Scores (n,) of typical items that no fit has seen.
-        scores: Scores (m,) of the items to judge; the p-values are (m,) of float64, a tensor if this is one, else an array.
+    The calibration scores (n,) are those of typical items that no fit has seen. For scores (m,) of the items to judge, p-values
+    are (m,) of float64, a tensor if these are one, else an array.
 
     Example:
         >>> p_values([0.1, 0.2, 0.3, 0.4], [0.25, 9.0])
@@ -96,26 +92,19 @@ def ranked(calibration: np.ndarray, scores: np.ndarray) -> Floats:
 
 def _check(calibration: Tensor, s: Tensor) -> None:
     """Raises or warns about calibrations that cannot be meant: equal scores, items that are on both sides."""
-    n, m = len(calibration), len(s)
-    top = calibration.max()
+    n, m, top = len(calibration), len(s), calibration.max()
     differ = n == 1 or bool((calibration != top).any()) or bool((s != top).any())
     expect(differ, "scores that differ", f"{float(top):g} in all {n + m} items", "the score tells nothing apart")
     shared = int((calibration == top).sum())
     if shared > max(2, n / 100):
-        warnings.warn(
-            f"{shared} of {n} calibration scores share the largest value, so an item that has it too gets no p-value below "
-            f"{(shared + 1) / (n + 1):.2g}",
-            stacklevel=3,
-        )
+        least = f"so an item that has it too gets no p-value below {(shared + 1) / (n + 1):.2g}"
+        warnings.warn(f"{shared} of {n} calibration scores share the largest value, {least}", stacklevel=3)
     unique, count = calibration.unique(return_counts=True)
     tied = float(count[count > 1].sum()) / n
     repeated, usual = int(torch.isin(s, unique).sum()), tied * m  # more than calibration scores repeat each other
     if tied < 0.5 and repeated > usual + 4 * math.sqrt(usual) + max(2, 0.01 * m):
-        warnings.warn(
-            f"{repeated} of {m} scores equal a calibration score to the last digit: items that are on both sides make the "
-            "p-values of the others wrong; leave them out of the calibration",
-            stacklevel=3,
-        )
+        wrong = "items that are on both sides make the p-values of the others wrong; leave them out of the calibration"
+        warnings.warn(f"{repeated} of {m} scores equal a calibration score to the last digit: {wrong}", stacklevel=3)
 
 
 def q_values(p_values: Values) -> Any:
@@ -138,13 +127,8 @@ def select(p_values: Values, fdr: float = 0.1) -> Any:
 
     Benjamini-Hochberg (Controlling the false discovery rate, 1995) reports the k items of least p for the largest k with
     p_(k) <= a k / m. With split-conformal p-values the rate is at most a times the share of typical items (Bates et al. 2023).
-
-    The rate holds for one call on all items that were judged, not for the items that a first call reported, nor for a cut that
-    was chosen after looking at the list: see `simultaneous_bounds`. It warns if the p-values look like a selected part.
-
-    Args:
-        p_values: (m,) in [0, 1], of all items that were judged.
-        fdr: False-discovery rate a, in (0, 1).
+    It holds for one call on the p-values (m,) of all items that were judged, not for a cut that was chosen after looking at the
+    list (`simultaneous_bounds`). It warns if they look like a selected part.
 
     Example:
         >>> select([0.001, 0.01, 0.3, 0.8], fdr=0.1)
@@ -154,15 +138,9 @@ def select(p_values: Values, fdr: float = 0.1) -> Any:
     p = p_values_of(p_values)
     m = len(p)
     if m >= 10 and bool((p <= SURVIVORS).all()):
-        warnings.warn(
-            f"all {m} p-values are at most {float(p.max()):.2g}: if these items were selected from a longer list, pass the "
-            "whole list, since the rate does not hold for a selection; if not, nearly all are unlike the calibration items",
-            stacklevel=2,
-        )
-    ordered = p.sort().values
-    allowed = fdr * (1 + ROUNDING) / m * torch.arange(1, m + 1, dtype=p.dtype, device=p.device)
-    passed = (ordered <= allowed).nonzero()
-    return like(p_values, p <= ordered[passed[-1, 0]] if len(passed) else torch.zeros_like(p, dtype=torch.bool))
+        words = "if they were selected from a longer list, pass it all; if not, nearly all items are unlike the calibration items"
+        warnings.warn(f"all {m} p-values are at most {float(p.max()):.2g}: {words}", stacklevel=2)
+    return at_most(q_values(p if isinstance(p_values, Tensor) else p.numpy()), fdr)
 
 
 def at_most(q: Any, level: float) -> Any:
@@ -237,14 +215,9 @@ def to_label(calibration: Values, budget: int) -> Any:
 def label_trim(calibration: Values, confirmed: Any, budget: int) -> Any:
     """Returns the calibration scores without the confirmed oddities among the ``budget`` strangest: Label-Trim.
 
-    A person looks at the ``budget`` strangest calibration items (`to_label`) and confirms which are odd; typical ones stay,
-    which keeps the p-values valid (Bashari, Sesia, Romano, Robust conformal outlier detection under contaminated reference data,
-    arXiv:2502.04807).
-
-    Args:
-        calibration: Scores (n,).
-        confirmed: Indices (R,) of the confirmed oddities, whose scores are left out.
-        budget: Items that the person looked at, from the strangest on.
+    A person looks at the ``budget`` strangest calibration items (`to_label`), and ``confirmed`` (R,) are the indices of those that
+    are odd; typical ones stay, which keeps the p-values valid (Bashari, Sesia, Romano, Robust conformal outlier detection
+    under contaminated reference data, arXiv:2502.04807).
 
     Example:
         >>> label_trim([0.1, 0.9, 0.5], [1], budget=2)
@@ -279,10 +252,7 @@ def tail_p_values(scores: Values) -> Any:
 
     This is a model, not a guarantee: it is right or cautious where the tail gets no heavier beyond the 0.85-quantile, as that of
     log-concave laws and of logarithms of distances, and too optimistic for distances without logarithm, or where a tenth of the
-    typical items comes from a wider law than the others.
-
-    Args:
-        scores: (N,), N >= 100, out-of-fold scores of all items of the folder, larger is stranger.
+    typical items comes from a wider law than the others. The scores (N,), N >= 100, of all items of the folder are out of fold.
 
     Example:
         >>> s = np.r_[-np.log(1 - (np.arange(990) + 0.5) / 990), np.full(10, 30.0)]  # exponential, and ten oddities
@@ -307,10 +277,7 @@ def tail_p_values(scores: Values) -> Any:
 
 
 def _expected(ordered: np.ndarray, k: np.ndarray) -> np.ndarray:
-    """Returns how many typical scores (K,) are expected to be at least the k-th largest, by a tail fitted to those below it.
-
-    The scores (N,) are ascending, and k (K,) is from 1 to N / 10.
-    """
+    """Returns how many typical ones of ascending scores (N,) are expected to reach the k-th largest, k (K,) in 1..N / 10."""
     below = len(ordered) - k  # items below the k-th largest
     first = ((1 - TAIL) * below).astype(np.int64)
     sums = np.concatenate([[0.0], np.cumsum(ordered - ordered[0])])
@@ -326,15 +293,7 @@ def _expected(ordered: np.ndarray, k: np.ndarray) -> np.ndarray:
 
 
 def _truncated_rate(mean: np.ndarray, T: np.ndarray) -> np.ndarray:
-    """Returns the rate of exponential laws truncated to [0, T] with the given means, below T / 2, by bisection.
-
-    It solves mean = 1 / rate - T / (exp(rate T) - 1), whose right side falls from T / 2 to 0.
-
-    Example:
-        >>> rate = _truncated_rate(np.array([0.25]), np.array([1.0]))
-        >>> (1 / rate - 1 / np.expm1(rate)).round(6).tolist()
-        [0.25]
-    """
+    """Returns the rate of exponential laws on [0, T]: mean = 1 / rate - T / (exp(rate T) - 1), which falls from T / 2 to 0."""
     low, high = 1e-9 / T, 1 / mean
     for _ in range(60):
         rate = np.sqrt(low * high)
@@ -389,9 +348,8 @@ def drift_of_counts(counts: Ints) -> Drift:
 
     The statistic is max_k N_k / m - k / (n + 1) over the ranks k of a grid, the largest excess of the p-values' distribution
     function over the uniform one. It is compared with samples of its law for n calibration items and m typical ones, since the
-    usual tables for independent p-values reject far too often where m is not much smaller than n.
-
-    Of ``counts`` (n + 2,), the k-th is how many items have the p-value k / (n + 1); the counts are m in all.
+    usual tables for independent p-values reject far too often where m is not much smaller than n. Of ``counts`` (n + 2,), m in
+    all, the k-th is how many items have the p-value k / (n + 1).
 
     Example:
         >>> drift_of_counts(np.bincount(np.arange(1, 1001) // 2 + 1, minlength=1001)).p_value
@@ -419,13 +377,8 @@ def _excess(counts: Ints, n: int, m: int) -> Floats:
 class SimultaneousBounds:
     """Upper bounds on the false discoveries in every list of items at once; see `simultaneous_bounds`.
 
-    With probability ``confidence`` all bounds hold together, so that a list may be chosen after looking.
-
-    Attributes:
-        confidence: Probability that all bounds hold.
-        p_values: (m,) float64.
-        thresholds: (G,), increasing.
-        most: (G,) int64: with the stated confidence at most so many typical items have p-values up to each threshold.
+    With probability ``confidence`` all bounds hold together, so that a list may be chosen after looking: at most ``most`` (G,)
+    typical items have p-values (m,) up to each of the increasing ``thresholds`` (G,).
     """
 
     confidence: float
@@ -472,12 +425,8 @@ def simultaneous_bounds(p_values: Values, n_calibration: int, confidence: float 
     the sampling included. A list R then holds at most min_k V(k) + #{i in R : p_i > t_k} typical items
     (Goeman, Solari, Multiple testing for exploratory research, 2011; Blanchard, Neuvial, Roquain, Post hoc confidence bounds on
     false positives using reference families, 2020; for conformal p-values Gazin, Blanchard, Roquain, 2023, and Song, Jin, Candes,
-    arXiv:2605.20726).
-
-    Args:
-        p_values: (m,) of `vergence.detection.p_values` of all judged items.
-        n_calibration: Calibration items n that they were computed with.
-        confidence: Probability 1 - delta, in (0, 0.9999].
+    arXiv:2605.20726). The p-values (m,) are those of `p_values` of all judged items by n calibration items; the confidence,
+    1 - delta, is in (0, 0.9999].
 
     Example:
         >>> p = np.r_[np.full(30, 0.001), np.linspace(0.01, 1, 170)]  # 30 oddities, 999 calibration items
@@ -523,10 +472,9 @@ class Certificate:
 
     def __str__(self) -> str:
         """Returns the certificate in one sentence."""
-        return (
-            f"scores above {self.threshold:.6g} flag at most {self.fpr:.3g} of typical items, with confidence "
-            f"{self.confidence:g} ({self.exceeding:,} of {self.n_calibration:,} calibration items are above)"
-        )
+        of_calibration = f"({self.exceeding:,} of {self.n_calibration:,} calibration items are above)"
+        rate = f"flag at most {self.fpr:.3g} of typical items, with confidence {self.confidence:g}"
+        return f"scores above {self.threshold:.6g} {rate} {of_calibration}"
 
 
 def certify(
@@ -536,13 +484,8 @@ def certify(
 
     The rate above the k-th largest of n calibration scores has the law Beta(k, n - k + 1), or is smaller if there are ties.
     The rate above a fixed threshold that k - 1 calibration scores exceed is bounded by the same quantile (Clopper, Pearson,
-    1934). The threshold or the rank must be fixed without looking at the scores.
-
-    Args:
-        calibration: Scores (n,) of typical items that no fit has seen.
-        threshold: Fixed threshold; or
-        rank: k in 1..n, for the k-th largest calibration score as the threshold.
-        confidence: Probability that the rate is below the bound, over calibration sets, in (0, 1).
+    1934). The threshold or the rank k in 1..n must be fixed without looking at the scores (n,) of typical items that no fit has
+    seen; the confidence, in (0, 1), is over calibration sets.
 
     Example:
         >>> print(certify(range(1000), rank=3))
@@ -570,9 +513,7 @@ def _upper(k: int, n: int, confidence: float) -> float:
 
 
 def fpr_threshold(calibration: Values, fpr: float, confidence: float = 0.95) -> Certificate:
-    """Returns the lowest threshold that is certified to flag at most a share ``fpr`` of typical items.
-
-    The scores (n,) are those of typical items that no fit has seen; the confidence is that the rate is not larger.
+    """Returns the lowest threshold that is certified to flag at most a share ``fpr`` of typical items; see `certify`.
 
     Example:
         >>> fpr_threshold(range(5000), 0.001).exceeding

@@ -53,8 +53,8 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
     """A score of how typical an item is, fitted to features of items that are mostly typical.
 
     A concrete class has ``_fit(X, w)`` for items (N, D) of float32 or float64 and weights (N,) or None, and
-    ``_score(block)`` for some of the items, (n, D) in float64. Fitted state is numbers, text, arrays and estimators in attributes
-    with a trailing underscore.
+    ``_score(block)`` for some of the items, (n, D) in float64. Fitted state is in attributes with a trailing underscore.
+    scikit-learn's interface for outliers wants `score_samples`; `anomaly_score` has the sign of all scores of this library.
 
     Attributes:
         offset_: Threshold of `score_samples`: the share ``contamination`` of the items of `fit` lies below it.
@@ -70,12 +70,9 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
     def _score(self, block: np.ndarray) -> np.ndarray: ...
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "Detector":
-        """Fits the detector.
+        """Fits the detector to features (N, D), N >= 2; float32 is not copied to float64 as a whole.
 
-        Args:
-            X: Features (N, D), N >= 2, an array or tensor; float32 is not copied to float64 as a whole.
-            y: Not used.
-            sample_weight: (N,), >= 0: an item of weight 2 counts as two items. All 1 by default.
+        An item of ``sample_weight`` (N,) 2 counts as two items; ``y`` is not used.
 
         Raises:
             ValueError: A setting is out of its range, there is one item only, all features are constant, or values are not
@@ -99,7 +96,7 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
         return self._over(self._read(X, reset=False))
 
     def anomaly_score(self, X: Any) -> np.ndarray:
-        """Returns how anomalous each item is, (N,); larger is more anomalous. It is minus `score_samples`."""
+        """Returns how anomalous each item is, (N,): minus `score_samples`."""
         return -self.score_samples(X)
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -161,12 +158,11 @@ def cross_fit(detector: Any, X: Any, n_folds: int = 5, groups: Any = None, rando
             ``score_samples``, or a pipeline that ends in one.
         X: Features (N, D), or a dictionary of them for a `CombinedDetector`.
         n_folds: Folds, 2 to N.
-        groups: Group of each item, (N,), for instance of near-duplicates; a group is in one fold. None makes each item a group.
+        groups: Group of each item, (N,), for instance of near-duplicates, which is in one fold; by default each item is a group.
         random_state: Seed of the folds.
 
     Returns:
-        The scores (N,), larger is more anomalous; the fold of each item, (N,); and the fitted detector of each fold, which has
-        seen all other folds.
+        The scores (N,); the fold of each item, (N,); and the fitted detector of each fold, which has seen all other folds.
 
     Example:
         >>> from vergence.detection import GaussianDetector

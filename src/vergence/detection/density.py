@@ -93,8 +93,8 @@ class GaussianDetector(Detector):
 class MixtureDetector(Detector):
     """The log-density of a Gaussian mixture on the leading principal directions, and of an isotropic Gaussian on the residual.
 
-    The principal coordinates have unit variance. The smallest number of components is kept whose held-out likelihood is within
-    one standard error of the best.
+    The principal coordinates have unit variance. The fewest components whose held-out likelihood is within one standard error of
+    the best are kept.
 
     Args:
         n_components: K; None chooses among 1, 2, 3, 4, 6, 8, 12, 16, 24 and 32.
@@ -236,13 +236,9 @@ def surprise(density: Any, target: Tensor, n_samples: int = 64, random_state: in
 
     Unlike -log p(t) it does not call every target of a wide density unusual, and it does not depend on the units of the target.
     Of a `JointGaussian` in T dimensions it is (m^2 - T) / sqrt(2 T), with m the Mahalanobis distance. Otherwise h and d come from
-    samples of T, whose noise the pairs of a mixture share.
+    S in 2..100,000 samples, whose noise the pairs of a mixture share; the relative error of d is about 1 / sqrt(S).
 
-    Args:
-        density: Distribution of batch (B,) over (T,), as of `vergence.mixtures.ConditionalGaussian.conditional`.
-        target: (B, T).
-        n_samples: S in 2..100,000; the relative error of d is about 1 / sqrt(S).
-        random_state: Seed of the samples.
+    The density is one of batch (B,) over (T,), as of `vergence.mixtures.ConditionalGaussian.conditional`; targets are (B, T).
 
     Example:
         >>> normal = JointGaussian(torch.zeros(1, 8), 9 * torch.eye(8))

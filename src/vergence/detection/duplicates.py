@@ -69,15 +69,15 @@ def similarity_threshold(features: Any, views: Any) -> Similarity:
 
     With d = 1 - cosine, the threshold is the smaller distance of two: the one that 95 % of the views have at most to their own
     image, and the one that lies four robust standard deviations of log d below the median of images to their nearest different
-    image. Where most images have copies, as the frames of a film do, the nearest other image is one of these. So both numbers
-    are also taken within random parts, at most 256 of at least 4 images, and a fourth as many, which few copies share; the median
-    of log d changes with the logarithm of the number of images and is continued to all of them. The larger distance counts.
+    image. Where most images have copies, as frames of a film, both numbers are also taken within random parts, at most 256 of at
+    least 4 images, and a fourth as many, which few copies share; the median of log d changes with the logarithm of the number of
+    images and is continued to all of them. The larger distance counts.
 
     The features (N, D) are those of N >= 3 images, a few thousand are enough, and of one changed copy of each (`mild_views`).
     """
     x, y = F.normalize(features_of("features", features).double()), F.normalize(features_of("views", views).double())
-    found = f"{tuple(x.shape)} and {tuple(y.shape)}"
-    expect(x.shape == y.shape and len(x) >= FEWEST, f"one view of each of at least {FEWEST} images", found)
+    fits = x.shape == y.shape and len(x) >= FEWEST
+    expect(fits, f"one view of each of at least {FEWEST} images", f"{tuple(x.shape)} and {tuple(y.shape)}")
     same = (x - y).square().sum(1) / 2  # 1 - cosine, without cancellation
     middle, spread = max(_log_nearest(x, 1), _of_different(x), key=lambda law: law[0] - DEVIATIONS * law[1])
     limit = min(float(same.quantile(RECALL)), math.exp(middle - DEVIATIONS * spread))
@@ -153,8 +153,8 @@ def _collected(blocks: Iterable[tuple[Tensor, Tensor, Tensor]], most: int, thres
 def mild_views(images: Any, generator: torch.Generator | None = None) -> Tensor:
     """Returns a slightly changed copy of each image, as saving it again makes it: cropped, brighter or darker, noisy.
 
-    Up to 4 % of each side is cut off, brightness changes by up to 8 %, contrast by up to 8 %, and noise has 1 % of the range.
-    The images are (N, C, H, W), uint8 or float in [0, 1]; the copies float in [0, 1]. The generator is on the CPU.
+    Up to 4 % of each side is cut off, brightness and contrast change by up to 8 %, and noise has 1 % of the range. The images are
+    (N, C, H, W), uint8 or float in [0, 1]; the copies float in [0, 1]. The generator is on the CPU.
     """
     x = to_unit(images_of(images)).float()
     n = len(x)
@@ -177,22 +177,12 @@ def thumbnail_shape(shape: tuple[int, ...], side: int = SIDE) -> tuple[int, int,
 
 
 def cell_means(x: Tensor, side: int = SIDE) -> Tensor:
-    """Returns means of at most ``side`` x ``side`` cells of images (N, C, H, W) of floats; there may be none.
-
-    Example:
-        >>> cell_means(torch.eye(4)[None, None], 2).tolist()
-        [[[[0.5, 0.0], [0.0, 0.5]]]]
-    """
+    """Returns means of at most ``side`` x ``side`` cells of images (N, C, H, W) of floats; there may be none."""
     return F.adaptive_avg_pool2d(x, thumbnail_shape(x.shape[1:], side)[1:])
 
 
 def positions(x: Tensor) -> Iterator[Tensor]:
-    """Yields images (N, C, H, W) as they are, turned by quarters, and the same mirrored: eight times if square, else four.
-
-    Example:
-        >>> [y.flatten().tolist() for y in positions(torch.arange(3).reshape(1, 1, 1, 3))]
-        [[0, 1, 2], [2, 1, 0], [2, 1, 0], [0, 1, 2]]
-    """
+    """Yields images (N, C, H, W) as they are, turned by quarters, and the same mirrored: eight times if square, else four."""
     quarters = range(4) if x.shape[-2] == x.shape[-1] else (0, 2)
     for image in (x, x.flip(-1)):
         for k in quarters:
@@ -208,9 +198,8 @@ def near_groups(images: Any, equal: Any = None, *, turned: bool = False) -> Ints
     """Returns a label for each image, which equal images and near-duplicates share: whole groups belong on one side of a split.
 
     `thumbnails` are compared by the cosine of 8 x 8 means, less each image's own mean. The least cosine comes from 2,000 of them
-    (`similarity_threshold`). Chains join: where a is like b and b like c, all three have one label. A
-    group of more than a hundredth of the images, and more than 50, is taken for a kind of image, such as a digit, not for copies;
-    its members then share labels with equal images alone.
+    (`similarity_threshold`). Chains join: where a is like b and b like c, all three have one label. A group of more than a
+    hundredth of the images, and more than 50, is taken for a kind of image: its members share labels with equal images alone.
 
     Args:
         images: `thumbnails` (N, C, h, w) of uint8.
@@ -228,7 +217,11 @@ def near_groups(images: Any, equal: Any = None, *, turned: bool = False) -> Ints
     content = np.arange(len(x))
     if equal is not None:
         content = np.unique(labels_of("equal", equal, len(x)), return_inverse=True)[1]
-    pairs = _near_thumbnails(x, turned)
+    try:
+        threshold = _threshold(x)
+        pairs = (_turned(x, None, threshold) if turned else near_duplicates(_means(x), threshold=threshold)).pairs
+    except ValueError:  # nearly all are equal, or alike
+        pairs = np.zeros((0, 2), dtype=np.int64)
     first = np.unique(content, return_index=True)[1][content]
     label = components(np.concatenate([pairs, np.stack([first, np.arange(len(x))], 1)]), len(x))
     is_kind = np.bincount(label) > max(LARGEST * len(x), FEW)
@@ -294,15 +287,6 @@ def _of_any_position(vectors: list[Tensor]) -> Tensor:
     mean = torch.stack(vectors).mean(0)
     rest = vectors[0].square().sum(1, keepdim=True) - mean.square().sum(1, keepdim=True)
     return torch.cat([mean, rest.clamp(min=0).sqrt()], 1)
-
-
-def _near_thumbnails(x: Tensor, turned: bool) -> Ints:
-    """Returns the pairs (P, 2) of near-duplicates among thumbnails; none where they cannot be told apart."""
-    try:
-        threshold = _threshold(x)
-        return (_turned(x, None, threshold) if turned else near_duplicates(_means(x), threshold=threshold)).pairs
-    except ValueError:  # nearly all are equal, or alike
-        return np.zeros((0, 2), dtype=np.int64)
 
 
 def _threshold(x: Tensor) -> float:

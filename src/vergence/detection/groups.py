@@ -35,10 +35,8 @@ class Group:
     """A small group of items that lies apart; see `odd_groups`.
 
     Attributes:
-        members: Indices of the items, (g,) int64, the medoid first, which has the least sum of distances to the others, then by
-            their distance to it.
-        separation: Distance to the nearest item outside, relative to the members' distances to their neighbors; 1 in a cloud
-            without gaps.
+        members: Indices of the items, (g,), the medoid first, of the least sum of distances, then by their distance to it.
+        separation: Distance to the nearest item outside, relative to the members' distances to their neighbors.
         p_value: Probability that Gaussian items of the same covariance have a group so separate.
         distance: Mahalanobis distance of the group's mean to the mean of the rest under the rest's covariance, divided by
             sqrt(D): about 1 for a single typical item.
@@ -92,16 +90,19 @@ def odd_groups(features: Any, *, largest: float = 0.05, random_state: int = 0) -
     given = x
     x = leading(x - x.mean(0), DIRECTIONS)
     x = x / x.square().mean().sqrt().clamp(min=torch.finfo(x.dtype).tiny)
-    distance, index = (a.cpu().numpy() for a in nearest_others(x, NEIGHBORS))
-    clusters = _clusters(x, distance, index, SMALLEST, most)
+    clusters, index = _clusters(x, most)
     # Only what exceeds the lower bound can be reported; most clean folders need no simulation.
     clusters = [cluster for cluster in clusters if cluster.separation >= math.log(SEPARATION)]
     if not clusters:
         return []
     p = _p_values([cluster.separation for cluster in clusters], x, largest, random_state)
-    apart = _most_separate([(c.separation, value, c.members()) for c, value in zip(clusters, p, strict=True) if value <= ALPHA])
-    grown = [(math.exp(log_ratio), value, _grow(members, index, most)) for log_ratio, value, members in apart]
-    return _described(given, x, grown)
+    apart: list[tuple[Ints, float, float]] = []  # members, separation, p-value: the most separate of those that share an item
+    taken: set[int] = set()
+    for cluster, p_value in sorted(zip(clusters, p, strict=True), key=lambda pair: -pair[0].separation):
+        if p_value <= ALPHA and taken.isdisjoint(members := cluster.members().tolist()):
+            taken.update(members)
+            apart.append((_grow(np.array(members), index, most), math.exp(cluster.separation), p_value))
+    return [Group(_by_medoid(given, m), s, p_value, _distance(x, m)) for m, s, p_value in _merged(apart)]
 
 
 @dataclass(frozen=True)
@@ -118,17 +119,18 @@ class _Cluster:
         return np.flatnonzero(label == label[self.item])
 
 
-def _clusters(x: Tensor, distance: Floats, index: Ints, smallest: int, most: int) -> list[_Cluster]:
-    """Returns the clusters of ``smallest`` to ``most`` items of the single linkage of the neighbor graph."""
+def _clusters(x: Tensor, most: int) -> tuple[list[_Cluster], Ints]:
+    """Returns the clusters of 5 to ``most`` items of the single linkage of the neighbor graph, and the neighbors (N, k)."""
     from scipy.cluster.hierarchy import DisjointSet
 
-    core = np.maximum(distance[:, smallest - 2], 1e-6 * max(float(np.median(distance)), 1e-300)).astype(np.float64)
-    edges, heights = _minimum_spanning_tree(core, distance, index)
+    distance, index = (a.cpu().numpy() for a in nearest_others(x, NEIGHBORS))
+    core = np.maximum(distance[:, SMALLEST - 2], 1e-6 * max(float(np.median(distance)), 1e-300)).astype(np.float64)
+    edges, heights = _minimum_spanning_forest(core, distance, index)
     joined, log_core, clusters = DisjointSet(range(len(core))), np.log(core), []  # of each set's root the sum of logarithms
 
     def add(item: int, height: float, step: int) -> None:
         size = joined.subset_size(item)
-        if smallest <= size <= most:
+        if SMALLEST <= size <= most:
             clusters.append(_Cluster(math.log(height) - log_core[joined[item]] / size, item, edges[:step]))
 
     for step, ((i, j), height) in enumerate(zip(edges.tolist(), heights.tolist(), strict=True)):
@@ -137,13 +139,16 @@ def _clusters(x: Tensor, distance: Floats, index: Ints, smallest: int, most: int
         total = log_core[joined[i]] + log_core[joined[j]]
         joined.merge(i, j)
         log_core[joined[i]] = total
-    for root in {joined[i] for i in range(len(core))}:  # components without edges to the rest
-        if smallest <= joined.subset_size(root) <= most:
-            add(root, _gap(x, np.array(sorted(joined.subset(root))), core), len(edges))
-    return clusters
+    for root in {joined[i] for i in range(len(core))}:  # components without edges to the rest, by the gap around them
+        if SMALLEST <= joined.subset_size(root) <= most:
+            members = np.array(sorted(joined.subset(root)))
+            inside = _mask(x, members)
+            gap = min(float(torch.cdist(part, x[~inside]).min()) for part in x[inside].split(64))
+            add(root, max(gap, float(core[members].min())), len(edges))
+    return clusters, index
 
 
-def _minimum_spanning_tree(core: Floats, distance: Floats, index: Ints) -> tuple[Ints, Floats]:
+def _minimum_spanning_forest(core: Floats, distance: Floats, index: Ints) -> tuple[Ints, Floats]:
     """Returns the edges (E, 2) of the minimum spanning forest by mutual reachability and their lengths, the shortest first."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import minimum_spanning_tree
@@ -157,18 +162,9 @@ def _minimum_spanning_tree(core: Floats, distance: Floats, index: Ints) -> tuple
     return np.stack([forest.row, forest.col], 1)[order].astype(np.int64), forest.data[order]
 
 
-def _gap(x: Tensor, members: Ints, core: Floats) -> float:
-    """Returns the height at which a component without edges to the rest would join it."""
-    inside = _mask(x, members)
-    nearest = min(float(torch.cdist(part, x[~inside]).min()) for part in x[inside].split(64))
-    return max(nearest, float(core[members].min()))
-
-
 def _mask(x: Tensor, members: Ints) -> Tensor:
     """Returns which items are members, (N,) of bool."""
-    inside = torch.zeros(len(x), dtype=torch.bool)
-    inside[torch.from_numpy(members)] = True
-    return inside.to(x.device)
+    return torch.from_numpy(np.isin(np.arange(len(x)), members)).to(x.device)
 
 
 def _p_values(separation: list[float], x: Tensor, largest: float, seed: int) -> list[float]:
@@ -179,27 +175,11 @@ def _p_values(separation: list[float], x: Tensor, largest: float, seed: int) -> 
     maxima = []
     for _ in range(SIMULATIONS):
         z = torch.randn(n, x.shape[1], generator=random, dtype=x.dtype).to(x.device) * deviations
-        distance, index = (a.cpu().numpy() for a in nearest_others(z, NEIGHBORS))
-        clusters = _clusters(z, distance, index, SMALLEST, int(largest * n))
-        maxima.append(max((cluster.separation for cluster in clusters), default=0.0))
+        maxima.append(max((cluster.separation for cluster in _clusters(z, int(largest * n))[0]), default=0.0))
     scale = max(float(np.std(maxima, ddof=1)) * math.sqrt(6) / math.pi, 1e-9)
     location = float(np.mean(maxima)) - EULER * scale + scale * math.log(len(x) / n)  # more items, more clusters to choose from
     p: list[float] = (-np.expm1(-np.exp(-np.maximum((np.array(separation) - location) / scale, -30.0)))).tolist()
     return p
-
-
-_Candidate = tuple[float, float, Ints]  # separation or its logarithm, p-value, members
-
-
-def _most_separate(clusters: list[_Candidate]) -> list[_Candidate]:
-    """Returns the most separate of the clusters, then the most separate of those that share no item with it, and so on."""
-    taken: set[int] = set()
-    apart = []
-    for cluster in sorted(clusters, key=lambda cluster: -cluster[0]):
-        if taken.isdisjoint(members := cluster[2].tolist()):
-            taken.update(members)
-            apart.append(cluster)
-    return apart
 
 
 def _grow(members: Ints, index: Ints, most: int) -> Ints:
@@ -216,17 +196,17 @@ def _grow(members: Ints, index: Ints, most: int) -> Ints:
     return np.flatnonzero(inside)
 
 
-def _described(given: Tensor, x: Tensor, clusters: list[_Candidate]) -> list[Group]:
+def _merged(groups: list[tuple[Ints, float, float]]) -> list[tuple[Ints, float, float]]:
     """Returns the groups; one that shares half of its items with a more separate one is merged into it."""
-    merged: list[_Candidate] = []
-    for separation, p, members in clusters:
-        for i, (other, q, before) in enumerate(merged):
+    merged: list[tuple[Ints, float, float]] = []
+    for members, separation, p in groups:
+        for i, (before, *others) in enumerate(merged):
             if len(np.intersect1d(members, before)) * 2 >= min(len(members), len(before)):
-                merged[i] = (other, q, np.union1d(before, members))
+                merged[i] = (np.union1d(before, members), *others)
                 break
         else:
-            merged.append((separation, p, members))
-    return [Group(_by_medoid(given, m), s, p, _distance(x, m)) for s, p, m in merged]
+            merged.append((members, separation, p))
+    return merged
 
 
 def _by_medoid(x: Tensor, members: Ints) -> Ints:

@@ -20,9 +20,7 @@ Seed = int | np.random.Generator | None
 
 
 def as_values(name: str, values: Values, *, least: int = 1) -> Tensor:
-    """Returns at least ``least`` scores or p-values as a tensor (N,) of float64 on their device, without gradient.
-
-    Infinity is allowed: an item of density zero has it.
+    """Returns at least ``least`` scores or p-values, of which some may be infinite, as a tensor (N,) of float64 on their device.
 
     Example:
         >>> as_values("scores", [1.0, float("nan")])
@@ -38,12 +36,7 @@ def as_values(name: str, values: Values, *, least: int = 1) -> Tensor:
 
 
 def numeric(name: str, values: Any) -> Tensor:
-    """Returns numbers of any shape as a tensor without gradient, of the type that they have.
-
-    Example:
-        >>> numeric("images", np.zeros((2, 3), np.uint8)).dtype
-        torch.uint8
-    """
+    """Returns numbers of any shape as a tensor without gradient, of the type that they have."""
     if isinstance(values, Tensor) and not values.is_complex():
         return values.detach()
     try:
@@ -55,12 +48,7 @@ def numeric(name: str, values: Any) -> Tensor:
 
 
 def features_of(name: str, x: object) -> Tensor:
-    """Returns finite features (N, D) as a tensor of float32 or float64 on their device.
-
-    Example:
-        >>> features_of("features", torch.ones(2, 3, dtype=torch.float16)).dtype
-        torch.float32
-    """
+    """Returns finite features (N, D) as a tensor of float32 or float64 on their device."""
     z = numeric(name, x)
     z = z if z.dtype == torch.float64 else z.to(torch.float32)
     require_features(**{name: z})
@@ -76,12 +64,7 @@ def images_of(images: Any) -> Tensor:
 
 
 def like(given: Values, x: Tensor) -> Any:
-    """Returns a tensor if a tensor was given, otherwise an array.
-
-    Example:
-        >>> like([1.0], torch.tensor([True]))
-        array([ True])
-    """
+    """Returns a tensor if a tensor was given, otherwise an array."""
     return x if isinstance(given, Tensor) else x.cpu().numpy()
 
 
@@ -96,12 +79,7 @@ def p_values_of(p_values: Values) -> Tensor:
 
 
 def labels_of(name: str, values: Any, n: int) -> npt.NDArray[Any]:
-    """Returns labels as an array (n,) of numbers or texts.
-
-    Example:
-        >>> labels_of("groups", torch.tensor([0, 1]).bfloat16(), 2)
-        array([0., 1.], dtype=float32)
-    """
+    """Returns labels as an array (n,) of numbers or texts."""
     labels = as_array(values) if isinstance(values, Tensor) else np.asarray(values)
     expect(labels.shape == (n,), f"{name} of shape ({n},), one for each item", labels.shape)
     labels = np.asarray(labels.tolist()) if labels.dtype == object else labels

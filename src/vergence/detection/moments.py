@@ -57,10 +57,8 @@ def trimmed(
 
     From a robust initialization (spatial signs, rescaled along their principal directions as in Hubert, Rousseeuw, Verdonck, A
     deterministic algorithm for robust location and scatter, 2012), the share is chosen by the Mahalanobis distance under the
-    moments of the last share until it does not change. One cluster of oddities does not attract the initialization.
-
-    ``w`` are weights (N,) or None, ``trim`` is the share h of the weight that is left out, in [0, 0.5), and the shrinkage is as
-    for `StandardizedMoments.shrunk`.
+    moments of the last share until it does not change. One cluster of oddities does not attract the initialization. The share
+    ``trim`` in [0, 0.5) is one of the weight w (N,); the shrinkage is as for `StandardizedMoments.shrunk`.
     """
     require_within("[0, 0.5)", trim=trim)
     if trim == 0:
@@ -108,10 +106,9 @@ def nearest_share(distance: np.ndarray, w: np.ndarray | None, trim: float) -> np
 
 
 def uniform(X: np.ndarray | Mapping[str, np.ndarray], random_state: Any) -> np.ndarray:
-    """Returns a random number in [0, 1) for each item (N, D) that depends on its values and not on its place.
+    """Returns a random number in [0, 1) for each item (N, D), the same for equal ones: it depends on values and not on places.
 
-    Items that are equal have the same number, so that a threshold splits items and keeps equal ones together. Of levels of
-    features, a dictionary of matrices, the first one decides if it tells as many items apart as all of them do; else all do.
+    Of levels of features, a dictionary of matrices, the first decides if it tells as many items apart as all do; else all do.
 
     Example:
         >>> X = np.array([[1.0, 2.0], [3.0, 5.0], [9.0, 1.0], [1.0, 2.0]])
@@ -129,15 +126,14 @@ def uniform(X: np.ndarray | Mapping[str, np.ndarray], random_state: Any) -> np.n
 
 
 def _numbered(key: np.ndarray) -> np.ndarray:
-    """Returns the number of each item among the different keys (N,), from 0 in ascending order."""
+    """Returns the number of each item among the different keys (N,), in ascending order."""
     return np.unique(np.round(key, 9), return_inverse=True)[1]
 
 
 def _key(X: np.ndarray, robust: bool = False) -> np.ndarray:
-    """Returns a number for each item (N, D), which units of the features do not change: a coordinate in a fixed direction.
+    """Returns a number for each item (N, D): a coordinate in a fixed direction, of features in units of their range.
 
-    Features are divided by their range, or with ``robust`` by that of their quartiles, where one extreme item does not make the
-    numbers of all others equal.
+    With ``robust`` the range is that of their quartiles, where one extreme item does not make the numbers of all others equal.
     """
     direction = np.random.default_rng(0).normal(size=(X.shape[1],))
     low, high = (np.asarray(end, dtype=np.float64) for end in (X.min(0), X.max(0)))
@@ -150,14 +146,13 @@ def _key(X: np.ndarray, robust: bool = False) -> np.ndarray:
 
 
 class Tail:
-    r"""Log-probabilities that a typical score is at least as large as a given one.
+    r"""Log-probabilities that a typical score is at least as large as a given one, from scores (n,) and their weights w.
 
     Up to the 0.9-quantile u of the scores the empirical share is interpolated; beyond it the excess follows a generalized
     Pareto distribution, P(s > u + y) = q (1 + xi y / sigma)^(-1/xi), fitted by probability-weighted moments (Hosking, Wallis,
     Parameter and quantile estimation for the generalized Pareto distribution, 1987) with xi from 1/m to 0.9. With xi = 1/m it is
     the predictive distribution of an exponential tail whose rate is known from m excesses, under the prior 1 / rate. It ranks
-    items beyond the largest typical score, where all empirical shares are equal; it guarantees no rate: calibrate what is
-    computed from it. The scores (n,) of typical items are larger where these are more anomalous; w are their weights or None.
+    items beyond the largest typical score and guarantees no rate: calibrate what is computed from it.
 
     Example:
         >>> tail = Tail(np.random.default_rng(0).exponential(size=20_000))
