@@ -215,8 +215,8 @@ def to_label(calibration: Values, budget: int) -> Any:
 def label_trim(calibration: Values, confirmed: Any, budget: int) -> Any:
     """Returns the calibration scores without the confirmed oddities among the ``budget`` strangest: Label-Trim.
 
-    A person looks at the ``budget`` strangest calibration items (`to_label`), and ``confirmed`` (R,) are the indices of those that
-    are odd; typical ones stay, which keeps the p-values valid (Bashari, Sesia, Romano, Robust conformal outlier detection
+    A person looks at the ``budget`` strangest calibration items (`to_label`); ``confirmed`` (R,) are indices of those that are odd;
+    typical ones stay, which keeps the p-values valid (Bashari, Sesia, Romano, Robust conformal outlier detection
     under contaminated reference data, arXiv:2502.04807).
 
     Example:

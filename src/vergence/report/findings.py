@@ -93,23 +93,13 @@ def nearest_title(findings: Findings) -> str:
     return "nearest ordinary item" if findings.calibration is None else "nearest training item"
 
 
-Shown = dict[
-    str, Any
-]  # an item on the page: its name, picture (the data URL; empty for vectors), lines about it, whether flagged
+Shown = dict[str, Any]  # an item on the page: name, picture (data URL; empty for vectors), lines about it, whether flagged
 
 
 def write_findings(path: Path, findings: Findings, items: Items, *, name: str, other: Items | None = None) -> Path:
-    """Writes the page in one step; it loads nothing from elsewhere, and every text in it is escaped.
+    """Writes the page in one step; it loads nothing from elsewhere, and every text in it is escaped. Returns its path.
 
-    Args:
-        path: File to write.
-        findings: What was found.
-        items: The items, for their pictures.
-        name: Name of the items, for the title.
-        other: Items among which leaks were looked for, for their pictures.
-
-    Returns:
-        ``path``.
+    The items, and others among which leaks were looked for, are for their pictures; ``name`` is that of the items, for the title.
 
     Example:
         >>> import tempfile

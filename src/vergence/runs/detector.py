@@ -39,11 +39,7 @@ RECOGNIZED = 500  # items whose views show what an embedding knows
 def fit_and_save(folder: RunFolder, method: Method, data: Data, device: torch.device) -> RunDetector:
     """Fits a run's detector to its training items, calibrates it, and writes ``detector.safetensors``.
 
-    Args:
-        folder: The run folder.
-        method: The trained method; its mode is restored.
-        data: The run's data with its calibration part, or without one: then training items calibrate.
-        device: Device of the method.
+    The mode of the method, on the device, is restored. Data without a calibration part are calibrated by training items.
 
     Raises:
         ValueError: There are too few items, no level tells them apart, or the file cannot be written.
@@ -70,8 +66,8 @@ def _fitted(folder: RunFolder, method: Method, data: Data, device: torch.device)
             return collected(levels, items, reading, advance)
 
         training, calibrating = read(data.train), None if held_out is None else read(held_out)
-        error = None
-        if levels.pixels and _has_views(data.train, method):
+        error, unlike = None, isinstance(data.train, PairItems) and data.train.target_shape != data.train.shape
+        if levels.pixels and not unlike and getattr(method, "target_encoder", None) is None:
             views = ImageViews(folder.config.views, folder.metadata.shape[1])
             error = _relative_error(levels, data.train, views, reading, advance)
         detector = fit_detector(training, calibrating, levels.maps, error)
@@ -83,13 +79,7 @@ def _fitted(folder: RunFolder, method: Method, data: Data, device: torch.device)
 
 
 def dictionary(items: Items, size: int | None, workers: int) -> PatchMaps | None:
-    """Returns a dictionary of patches of some images; None where they are smaller than a patch, or too much alike.
-
-    Args:
-        items: Images, or pairs, of which the contexts are read.
-        size: Side of the central crop that is read, in pixels; None for whole images.
-        workers: Processes that decode images that do not fit into memory.
-    """
+    """Returns a dictionary of patches of some images, cropped to ``size``; None where they are too small, or too much alike."""
     part = (items.context if isinstance(items, PairItems) else items).subset(sample(len(items), DICTIONARY_FROM).sort().values)
     stream = part.stream(batches(len(part), closed_form.block_size(part.shape)), workers=workers)
     images = (x if size is None else center_crop(x, size) for _, x in stream if len(x))
@@ -98,12 +88,6 @@ def dictionary(items: Items, size: int | None, workers: int) -> PatchMaps | None
             return patch_dictionary(images, ATOMS)
     except ValueError:
         return None
-
-
-def _has_views(items: Items, method: Method) -> bool:
-    """Returns whether an item has views by which one encoder can recognize it: not pairs of two kinds."""
-    unlike = isinstance(items, PairItems) and items.target_shape != items.shape
-    return not unlike and getattr(method, "target_encoder", None) is None
 
 
 @torch.inference_mode()

@@ -27,11 +27,7 @@ SIDE = 32  # smaller pictures are written larger, pixel by pixel
 
 
 def picture_shape(run: Run) -> tuple[int, int, int]:
-    """Returns (C, H, W) of the targets as the encoder sees them.
-
-    Raises:
-        ValueError: The targets are not images.
-    """
+    """Returns (C, H, W) of the targets as the encoder sees them; raises a ValueError if they are not images."""
     metadata = run.folder.metadata
     shape = metadata.target_shape or metadata.shape
     expect(len(shape) == 3, "a run whose targets are images", f"vectors of {shape[0]} features", "write a .npz instead")
@@ -54,58 +50,43 @@ def pictures_of(items: Items, index: Iterable[Tensor], run: Run, side: Side = "t
 
 @torch.inference_mode()
 def nearest_pictures(run: Run, z: Tensor, items: Items | None = None) -> tuple[Tensor, Tensor]:
-    """Returns the real pictures whose projected embeddings are nearest to z, by Euclidean distance.
+    """Returns the real pictures (N, C, H, W) whose projected embeddings are nearest to z (N, D), and their index (N,).
 
-    Args:
-        run: A trained run on images.
-        z: Embeddings (N, D) in the objective's space.
-        items: Items to search; the run's training items by default, of pairs the targets.
-
-    Returns:
-        The pictures (N, C, H, W) in [0, 1] and their int64 index (N,) among the items.
+    The items to search are the run's training items by default, of pairs the targets; distances are Euclidean.
     """
     picture_shape(run)
     items = targets(run) if items is None else items
     bank, index = features.collect_features(run.method.target_network().eval(), items, **run.where("target"))
     bank = bank.to(run.device)
     near = [torch.cdist(part.to(bank), bank).argmin(1).cpu() for part in z.split(max(1, DISTANCES // len(bank)))]
-    found = index[torch.cat(near)]
-    return _read(run, items.subset(found)), found
+    chosen = index[torch.cat(near)]
+    return _read(run, items.subset(chosen)), chosen
 
 
 def _read(run: Run, items: Items, side: Side = "target") -> Tensor:
     return torch.cat([x.cpu() for _, x in pictures_of(items, batches(len(items), 256), run, side)])
 
 
-def write_samples(
-    run: Run,
-    out: Path,
-    *,
-    n: int | None = None,
-    context: Images | None = None,
-    seed: int = 0,
-) -> int:
+def write_samples(run: Run, out: Path, *, n: int | None = None, context: Images | None = None, seed: int = 0) -> int:
     """Samples from a run's density and writes embeddings (``.npz``) or the nearest real pictures (``.png``).
 
     A ``.npz`` holds za and zb (n, D) in the objective's space; given contexts za (R, D), zb (R, n, D) and their names. A
     ``.png`` is a grid of n training pictures, those whose embeddings are nearest to the samples; given contexts, a row for each:
     the context, then n samples of its targets.
 
-    Args:
-        run: A trained run whose objective has a conditional density.
-        out: File to write.
-        n: Number of samples, for each context where there are contexts; 64, or 8 for each context, by default.
-        context: Items whose first eight are the contexts; None samples contexts as well.
-        seed: Seed of the samples.
-
-    Returns:
-        The number of targets that were sampled.
+    There are 64 samples by default, or 8 for each of the first eight items of ``context``, without which contexts are sampled as
+    well. Returns the number of targets that were sampled.
 
     Raises:
         ValueError: The objective has no such density, the file's ending or folder cannot be used, or the targets are not images.
     """
     n = (64 if context is None else 8) if n is None else n
-    _require_writable(run, out, n)
+    _ = run.conditional_objective
+    require_count(n=n)
+    expect(out.suffix in (".npz", ".png"), "an ending among .npz (embeddings), .png (pictures)", f"'{out.name}'")
+    require_parent(out)
+    if out.suffix == ".png":
+        picture_shape(run)
     items = None if context is None else _contexts(run, context)
     za, zb = run.sample(n, seed) if items is None else _given(run, items, n, seed)
     if out.suffix == ".npz":
@@ -117,15 +98,6 @@ def write_samples(
     flat = zb.flatten(0, -2)
     _write_grid(out, nearest_pictures(run, flat)[0], None if items is None else _read_contexts(run, items), n)
     return len(flat)
-
-
-def _require_writable(run: Run, out: Path, n: int) -> None:
-    _ = run.conditional_objective
-    require_count(n=n)
-    expect(out.suffix in (".npz", ".png"), "an ending among .npz (embeddings), .png (pictures)", f"'{out.name}'")
-    require_parent(out)
-    if out.suffix == ".png":
-        picture_shape(run)
 
 
 def _contexts(run: Run, context: Images) -> Items:

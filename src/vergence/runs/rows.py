@@ -6,12 +6,11 @@ items tell which parts are its own.
 
 import hashlib
 import json
-import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -54,11 +53,8 @@ Columns = dict[str, Any]  # name -> tensor (B,) or (B, D), written as float32; a
 class Reading:
     """How items are read.
 
-    Attributes:
-        size: Side of the central crop, in pixels; None for none.
-        device: Device of what is computed of them.
-        batch_size: Items at a time.
-        workers: Processes that decode images.
+    ``size`` is the side of the central crop in pixels, None for none; what is computed of ``batch_size`` items at a time is on
+    the device; so many ``workers`` decode images.
     """
 
     size: int | None = None
@@ -82,13 +78,7 @@ class Leveled(Protocol):
 
 
 def parts(objective: Objective | DensityObjective, z: Tensor, most: int = 4096) -> tuple[Tensor, ...]:
-    """Splits embeddings (N, D) so that a part's table of items by components by features stays small.
-
-    Args:
-        objective: Objective whose components are counted.
-        z: Embeddings in the objective's space (N, D).
-        most: Maximum number of items in a part.
-    """
+    """Splits embeddings (N, D) of the objective's space, ``most`` at a time, so that items by components by features stay few."""
     density = objective.conditional(z[:1]) if isinstance(objective, ConditionalObjective) and len(z) else None
     K = density.weights.shape[-1] if isinstance(density, MixtureOfGaussians) else 1
     split: tuple[Tensor, ...] = z.split(max(1, min(most, MAX_NUMBERS // (K * z.shape[1]))))
@@ -112,8 +102,7 @@ def stream(function: Callable[[Tensor], Columns], items: Items, reading: Reading
     return features.stream_batches(repeatable, items, **vars(reading))
 
 
-@dataclass(frozen=True)
-class _Batch:
+class _Batch(NamedTuple):
     """Index and columns of the items of a batch that could be read, its number of items, and name and reason of the others."""
 
     index: Tensor
@@ -146,13 +135,8 @@ def write_rows(
     The rows are kept in parts beside ``out`` until all are there (see `vergence.utils.parts`): the same call after a kill, a
     signal or a full disk goes on behind the last part. What cannot be read is listed in ``OUT.skipped.csv``.
 
-    Args:
-        function: Columns of a batch of items (B, ...).
-        items: Items to read.
-        out: File to write.
-        job: What determines the rows beside the items and how they are read: the verb and the model.
-        reading: How items are read.
-        derived: Columns that are computed when all rows are there.
+    ``job`` is what determines the rows beside the items and how they are read: the verb and the model; ``derived`` columns are
+    computed when all rows are there.
 
     Raises:
         ValueError: No item could be read, the file cannot be written, or another process writes it.
@@ -188,15 +172,7 @@ def collected(
     kept: Parts | None = None,
     most: int = MOST_ITEMS,
 ) -> Collected:
-    """Returns the levels of all items, or of a sample of at most ``most`` where there are more.
-
-    Args:
-        levels: The levels of a batch.
-        items: Items to read.
-        reading: How they are read.
-        advance: Called with the number of items of each batch.
-        kept: Parts that the levels are kept in, and taken from where an earlier call left some.
-        most: Largest number of items; fewer where they would take more than 256 MiB.
+    """Returns the levels of all items, or of a sample of at most ``most``, or of 256 MiB, where there are more; see `streamed`.
 
     Raises:
         ValueError: None of the items could be read.
@@ -206,11 +182,11 @@ def collected(
     def columns(x: Tensor) -> Columns:
         return {"digest": digests(x), **{LEVEL + name: f.cpu().numpy() for name, f in levels(x).items()}}
 
-    found = streamed(columns, items, chosen, reading, advance, kept)
-    expect(len(found.get("index", ())), "items that can be read", f"none of {len(items)}", "give others")
-    of_levels = {name.removeprefix(LEVEL): f for name, f in found.items() if name.startswith(LEVEL)}
-    index = torch.from_numpy(found["index"])
-    return Collected(of_levels, index, names_of(items, index), found["digest"])
+    rows = streamed(columns, items, chosen, reading, advance, kept)
+    expect(len(rows.get("index", ())), "items that can be read", f"none of {len(items)}", "give others")
+    of_levels = {name.removeprefix(LEVEL): f for name, f in rows.items() if name.startswith(LEVEL)}
+    index = torch.from_numpy(rows["index"])
+    return Collected(of_levels, index, names_of(items, index), rows["digest"])
 
 
 def streamed(
@@ -221,15 +197,10 @@ def streamed(
     advance: Callable[[int], None],
     kept: Parts | None = None,
 ) -> Arrays:
-    """Returns the columns that a function gives of the batches of some items, and ``index``, the index of each of these.
+    """Returns the columns, arrays (B, ...), that a function gives of batches of the items of an index, and their ``index``.
 
-    Args:
-        function: Arrays of a batch of items (B, ...), each (B, ...).
-        items: Items to read; those that cannot be read are listed in ``items.skipped``.
-        chosen: Index of the items to read, (M,).
-        reading: How they are read.
-        advance: Called with the number of items of each batch.
-        kept: Parts that the columns are kept in, and taken from where an earlier call left some.
+    What cannot be read is listed in ``items.skipped``. ``advance`` is called with the number of items of each batch. Columns are
+    kept in the parts ``kept``, and taken from where an earlier call left some.
     """
     start = 0 if kept is None else kept.done
     advance(start)
@@ -263,8 +234,12 @@ def of_module(module: nn.Module) -> str:
 
 def of_estimator(model: Any) -> str:
     """Returns a digest of a fitted estimator: its settings and its public attributes."""
-    names = sorted({*model.get_params(deep=False), *(name for name in vars(model) if not name.startswith("_"))})
-    return _digest([type(model).__name__, *(part for name in names for part in (name, _text(getattr(model, name))))])
+    texts = [type(model).__name__]
+    for name in sorted({*model.get_params(deep=False), *(name for name in vars(model) if not name.startswith("_"))}):
+        value = getattr(model, name)
+        is_array = isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind != "O")
+        texts += [name, of_array(value) if is_array else json.dumps(value, default=repr)]
+    return _digest(texts)
 
 
 def of_items(items: Items) -> str:
@@ -278,7 +253,8 @@ def of_items(items: Items) -> str:
         rows = "" if items.rows is None else of_array(items.rows)
         return _digest([of_array(items.array), rows, str(items.shape), str(items.dtype)])
     if isinstance(items, ImageFiles):
-        return _digest([str(items.folder.resolve()), str(items.shape), *_files(items)])
+        files = (part for name in items.names for part in (name, *_stamp(items.folder / file_name(name))))
+        return _digest([str(items.folder.resolve()), str(items.shape), *files])
     return secrets.token_hex(16)
 
 
@@ -303,24 +279,13 @@ def of_array(array: Array | Tensor) -> str:
     return digest.hexdigest()
 
 
-def _files(items: ImageFiles) -> Iterable[str]:
-    for name in items.names:
-        yield from (name, *_stamp(items.folder / file_name(name)))
-
-
 def _stamp(path: Any) -> tuple[str, ...]:
     """Returns name, size and time of a file; its name alone where it is gone."""
     try:
-        found = os.stat(path)  # noqa: PTH116
+        status = Path(path).stat()
     except OSError:
         return (str(path),)
-    return str(path), str(found.st_size), str(found.st_mtime_ns)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind != "O"):
-        return of_array(value)
-    return json.dumps(value, default=repr)
+    return str(path), str(status.st_size), str(status.st_mtime_ns)
 
 
 def _digest(texts: Iterable[str]) -> str:
