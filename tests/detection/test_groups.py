@@ -6,8 +6,7 @@ import torch
 from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import pdist, squareform
 
-from vergence.detection import odd_groups
-from vergence.detection.groups import _clusters
+from vergence.detection import groups, odd_groups
 from vergence.utils.neighbors import nearest_others
 
 
@@ -15,19 +14,19 @@ def cloud(n, d, seed=0):
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
 
 
-def test_separations_are_those_of_single_linkage():
+def test_separations_are_those_of_single_linkage(monkeypatch):
     """Heights and sizes against scipy's linkage of all mutual reachability distances, with the full graph."""
     x = cloud(40, 3)
-    distance, index = nearest_others(x, 39)
-    clusters = _clusters(x, distance.numpy(), index.numpy(), 4, 20)
+    monkeypatch.setattr(groups, "NEIGHBORS", 39)
+    clusters = groups._clusters(x, 20)[0]
     d = squareform(pdist(x.double().numpy()))
-    core = np.sort(d, 1)[:, 3]
+    core = np.sort(d, 1)[:, 4]
     reach = np.maximum(np.maximum(core[:, None], core[None]), d)
     Z = linkage(squareform(reach - np.diag(np.diag(reach)), checks=False), "single")
     members, expected = {i: [i] for i in range(40)}, {}
     for new, (a, b, height, _) in enumerate(Z, 40):
         for part in (int(a), int(b)):
-            if 4 <= len(members[part]) <= 20:
+            if 5 <= len(members[part]) <= 20:
                 expected[tuple(sorted(members[part]))] = np.log(height) - np.log(core[members[part]]).mean()
         members[new] = members[int(a)] + members[int(b)]
     found = {tuple(cluster.members().tolist()): cluster.separation for cluster in clusters}

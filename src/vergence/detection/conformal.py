@@ -215,9 +215,9 @@ def to_label(calibration: Values, budget: int) -> Any:
 def label_trim(calibration: Values, confirmed: Any, budget: int) -> Any:
     """Returns the calibration scores without the confirmed oddities among the ``budget`` strangest: Label-Trim.
 
-    A person looks at the ``budget`` strangest calibration items (`to_label`); ``confirmed`` (R,) are indices of those that are odd;
-    typical ones stay, which keeps the p-values valid (Bashari, Sesia, Romano, Robust conformal outlier detection
-    under contaminated reference data, arXiv:2502.04807).
+    A person looks at the ``budget`` strangest calibration items (`to_label`) and confirms those, of indices (R,), that are odd;
+    typical ones stay, which keeps the p-values valid (Bashari, Sesia, Romano, Robust conformal outlier detection under
+    contaminated reference data, arXiv:2502.04807).
 
     Example:
         >>> label_trim([0.1, 0.9, 0.5], [1], budget=2)
