@@ -166,7 +166,7 @@ class CombinedDetector(Detector):
 
     def level(self, X: Any) -> np.ndarray:
         """Returns the name of the level where each item is most anomalous, (N,)."""
-        return np.asarray(self.levels_)[np.stack(list(self.contributions(X).values())).argmax(0)]
+        return np.asarray(np.array(self.levels_)[np.stack(list(self.contributions(X).values())).argmax(0)])
 
     def combined(self, contributions: np.ndarray) -> np.ndarray:
         """Returns the anomaly scores (N,) of what `contributions` returned, as a matrix (N, L) in the order of ``levels_``."""

@@ -200,9 +200,9 @@ def _merged(groups: list[tuple[Ints, float, float]]) -> list[tuple[Ints, float, 
     """Returns the groups; one that shares half of its items with a more separate one is merged into it."""
     merged: list[tuple[Ints, float, float]] = []
     for members, separation, p in groups:
-        for i, (before, *others) in enumerate(merged):
+        for i, (before, *_) in enumerate(merged):
             if len(np.intersect1d(members, before)) * 2 >= min(len(members), len(before)):
-                merged[i] = (np.union1d(before, members), *others)
+                merged[i] = (np.union1d(before, members), *merged[i][1:])
                 break
         else:
             merged.append((members, separation, p))

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -102,7 +102,8 @@ def stream(function: Callable[[Tensor], Columns], items: Items, reading: Reading
     return features.stream_batches(repeatable, items, **vars(reading))
 
 
-class _Batch(NamedTuple):
+@dataclass(frozen=True)
+class _Batch:
     """Index and columns of the items of a batch that could be read, its number of items, and name and reason of the others."""
 
     index: Tensor
