@@ -19,7 +19,7 @@ from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE
 from vergence.utils.linalg import as_array
 
-__all__ = ["Pairs", "from_array", "holds_pairs", "not_finite", "open_arrays", "open_table", "read_contexts", "read_pairs"]
+__all__ = ["Pairs", "from_array", "holds_pairs", "open_arrays", "read_contexts", "read_pairs"]
 
 ARRAY_KEYS = ("images", "x", "data", "X", "features", "z", "embeddings", "arr_0")
 LABEL_KEYS = ("labels", "y", "label")

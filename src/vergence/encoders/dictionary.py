@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from vergence.utils.checks import expect
 
-__all__ = ["N_PATCHES", "learn_dictionary", "normalized_patches"]
+__all__ = ["learn_dictionary"]
 
 EPS = 10 / 255**2
 WHITENING = 0.1  # r

@@ -22,7 +22,7 @@ from vergence.utils.checks import did_you_mean, expect, refuse, shortened, shown
 from vergence.utils.devices import in_evaluation
 from vergence.utils.files import load_outside
 
-__all__ = ["Standardize", "encoder", "factory_model", "mlp", "projector", "require_timm", "reset"]
+__all__ = ["Standardize", "encoder", "mlp", "projector", "reset"]
 __all__ += ["require_whole_patches", "resnet", "small_convnet", "timm_model", "width"]
 
 CHANNELS = re.compile(r"to have (\d+) channels, but got (\d+) channels")  # in torch's message

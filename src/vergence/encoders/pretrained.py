@@ -20,7 +20,7 @@ from vergence.encoders.networks import require_timm
 from vergence.utils.checks import did_you_mean, expect, shortened, shown
 from vergence.utils.files import read_pytorch
 
-__all__ = ["load_weights", "read_input", "read_weights", "timm_file", "timm_tag"]
+__all__ = ["load_weights", "read_weights", "timm_file", "timm_tag"]
 
 PATIENCE = 10.0  # seconds until a server has to answer
 NAMED = 3  # keys in a message

@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from vergence.utils.checks import expect, require_choice, shortened, shown
 from vergence.utils.files import explained, replacing
 
-__all__ = ["Stored", "find", "read_model", "restore"]
+__all__ = ["Stored", "find", "restore"]
 
 FORMAT = 1  # version of the file format
 FILES = {  # of each class, which is imported when it is needed

@@ -14,7 +14,7 @@ from vergence.training.folder import RunFolder, require_known_code
 from vergence.training.recipes import Facts
 from vergence.utils.files import as_path
 
-__all__ = ["completed", "for_data", "resumed"]
+__all__ = ["completed", "resumed"]
 
 
 def describe(

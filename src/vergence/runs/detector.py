@@ -27,7 +27,7 @@ from vergence.utils import terminal
 from vergence.utils.checks import expect
 from vergence.utils.devices import in_evaluation
 
-__all__ = ["FILE", "dictionary", "fit_and_save", "loaded_or_fitted", "opened"]
+__all__ = ["FILE", "dictionary", "opened"]
 
 FILE = "detector.safetensors"
 LITTLE = 0.8  # of the statistics' rank error, from which an embedding knows little more than they do

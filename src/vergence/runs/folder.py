@@ -66,7 +66,7 @@ from vergence.utils.checks import expect, refuse
 from vergence.utils.neighbors import nearest_rows
 from vergence.utils.parts import Parts, open_parts, write_table
 
-__all__ = ["FolderLevels", "Itself", "leaked", "score_folder"]
+__all__ = ["Itself", "score_folder"]
 
 EVERY = 1024  # items of a part
 WHOLE = 0.99  # share of an image that is judged, from which on nothing is said of the rest

@@ -18,7 +18,7 @@ from vergence.runs.run import Images, Run
 from vergence.utils.checks import expect, require_count
 from vergence.utils.files import explained, replacing, require_parent
 
-__all__ = ["nearest_pictures", "picture_shape", "pictures_of", "targets", "write_samples"]
+__all__ = ["picture_shape", "pictures_of", "targets", "write_samples"]
 
 CONTEXTS = 8  # rows of a grid
 DISTANCES = 1 << 24  # held at a time

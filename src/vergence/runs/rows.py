@@ -28,19 +28,7 @@ from vergence.utils.checks import expect, refuse
 from vergence.utils.parts import Derived, Parts, open_parts, require_table
 from vergence.utils.terminal import bar
 
-__all__ = [
-    "Columns",
-    "Reading",
-    "by_parts",
-    "collected",
-    "of_array",
-    "of_estimator",
-    "of_items",
-    "of_module",
-    "parts",
-    "stream",
-    "write_rows",
-]
+__all__ = ["Columns", "Reading", "collected", "parts", "stream", "write_rows"]
 
 MAX_NUMBERS = 1 << 24  # numbers of a mixture's density, held at a time
 MOST_ITEMS, MOST_BYTES = 50_000, 256 << 20  # of the items whose levels are held, sampled at random

@@ -36,7 +36,7 @@ from vergence.training.start import continued, created
 from vergence.utils import terminal
 from vergence.utils.files import explained
 
-__all__ = ["Stage", "stages_of"]
+__all__: list[str] = []
 
 EMBEDDING, ROWS = "embedding.npy", 4096  # rows that are written at a time
 SHARED = ("batch_size", "seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads")  # settings of both fits

@@ -28,7 +28,7 @@ from typing import IO, Any
 
 from vergence.utils.checks import expect, shortened, shown
 
-__all__ = ["DAMAGE", "as_path", "exit_on_sigterm", "explained", "give", "is_given", "load_outside", "locked", "read_object"]
+__all__ = ["DAMAGE", "as_path", "explained", "give", "is_given", "load_outside", "locked", "read_object"]
 __all__ += ["read_pytorch", "remove_leftovers", "replacing", "require_parent", "sha256"]
 
 HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
