@@ -1,4 +1,4 @@
-"""The ledger: rows of measurements with where they come from, and the options that all experiments share.
+"""The ledger: rows of measurements with where they come from, and tables of them.
 
 ``NAME/results.jsonl`` has one row for each measurement: the ``ledger`` it belongs to (the question that one command answers), its
 settings, seed and values with five digits, and ``origin``, the id of a row of ``provenance.jsonl``: date, command, commit,
@@ -6,7 +6,6 @@ device, number of threads and versions, once for all rows of a process. Rows are
 wrong or missing in old rows is in ``notes.jsonl``: the ledger, the first and last rows that a note applies to, and the note.
 """
 
-import argparse
 import functools
 import hashlib
 import json
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from scipy.stats import binomtest
 
 from vergence.utils.devices import describe_device
 from vergence.utils.version import checkout
@@ -155,42 +155,8 @@ def environment(*packages: str) -> dict[str, Any]:
 START = environment()  # of the code that was loaded, whatever happens to the checkout while it runs
 
 
-def parse(parser: argparse.ArgumentParser, name: str | None = None) -> argparse.Namespace:
-    """Adds the options that all experiments share, and reads the command line.
-
-    Returns:
-        The options; ``out`` is the `Out` of the ledger of this name, or of the file that is given, and None where nothing is to
-        be written, as by default with ``--tiny``.
-    """
-    parser.add_argument("--out", type=Path, help="file that the rows are added to")
-    parser.add_argument("--tiny", action="store_true", help="a few seconds on little data: shows that the command runs")
-    options = parser.parse_args()
-    if options.tiny and options.out is not None and HERE in options.out.resolve().parents:
-        parser.error(f"expected --tiny to write outside {HERE.name}: its rows measure nothing")
-    root = getattr(options, "data_root", None)
-    if root not in (None, parser.get_default("data_root")) and not Path(root).is_dir():
-        parser.error(f"expected --data-root to be a folder, found {root}, which is not one; name the folder of the data")
-    if name is not None:
-        file = options.out or (None if options.tiny else home(name))
-        options.out = None if file is None else Out(file, name)
-    return options
-
-
-def settings(pairs: list[str]) -> dict[str, Any]:
-    """Returns settings of a run that were given as NAME=VALUE, with values in JSON; lists become tuples."""
-    values = {name: json.loads(value) for name, value in (pair.split("=", 1) for pair in pairs)}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-
-
 def row(values: Row, *, seed: int | list[int], peers: tuple[str, ...] = (), device: str | None = None) -> Row:
-    """Returns a row: the values, and where they come from.
-
-    Args:
-        values: What was measured, and the settings.
-        seed: Seed, or seeds that the values are taken over.
-        peers: Distributions that the library is compared with; their versions are recorded.
-        device: What computed, in words; the CPU by default.
-    """
+    """Returns a row: the values, their seed or seeds, and where they come from: versions also of peers, and what computed."""
     where = describe_device(torch.device("cpu")) if device is None else device
     origin = {**START, "versions": versions(*peers), "device": where, "threads": torch.get_num_threads()}
     return {**values, **origin, "seed": seed}
@@ -208,6 +174,26 @@ def plus_minus(values: list[float], digits: int) -> str:
     """Returns mean and standard deviation over seeds."""
     spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.{digits}f}{spread}"
+
+
+def column(group: Iterable[Row], key: str, digits: int = 1, scale: float = 1) -> str:
+    """Returns mean and standard deviation of a field over rows, those that have it; nothing where none has."""
+    values = [scale * row[key] for row in group if row.get(key) is not None]
+    return plus_minus(values, digits) if values else ""
+
+
+def median(group: Iterable[Row], key: str, digits: int = 0) -> str:
+    """Returns the median of a field over rows, those that have it; nothing where none has."""
+    values = [row[key] for row in group if row.get(key) is not None]
+    return f"{statistics.median(values):.{digits}f}" if values else ""
+
+
+def share(k: int, n: int) -> str:
+    """Returns a share in percent with Wilson's interval."""
+    if n == 0:
+        return "-"
+    low, high = binomtest(k, n).proportion_ci(method="wilson")
+    return f"{100 * k / n:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
 
 
 def grid(header: list[str], body: list[list[str]]) -> str:

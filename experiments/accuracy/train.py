@@ -2,37 +2,24 @@
 
 python -m experiments.accuracy.train cifar10 --data-root DATA --recipe vje_small --limit 10000 --seeds 0 1 2
 python -m experiments.accuracy.train cifar10 --data-root DATA --recipe vje_cifar10_200 --seeds 0 1 2      (on a GPU)
+
+``--set NAME=VALUE`` changes settings of the run or the objective; ``--runs FOLDER`` keeps the runs (by default ``runs``).
 """
 
 import argparse
 import json
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from experiments.runner import DATA, SEEDS, SETTINGS, Option, first, main
+from experiments.shared import Timer, folder_name, kept_run
+
 import vergence
-from experiments import ledger
 
 TINY = {"limit": 64, "epochs": 1, "batch_size": 32, "encoder": "small", "size": 8, "device": "cpu", "knn_every": 0}
-
-
-def folder_of(a: argparse.Namespace, settings: dict[str, Any], seed: int) -> Path:
-    """Returns the run's folder, which names its settings."""
-    words = "-".join(f"{name}={value}" for name, value in settings.items() if name != "root")
-    return a.runs / f"{a.data}-{a.recipe}-{words}-seed{seed}".replace("/", "_").replace(" ", "")
-
-
-def trained(a: argparse.Namespace, settings: dict[str, Any], seed: int) -> tuple[vergence.Run, float | None]:
-    """Returns a run of one seed and the seconds it took; loads a finished one (None seconds), resumes one that was stopped."""
-    folder = folder_of(a, settings, seed)
-    if (folder / "model.safetensors").exists():
-        return vergence.load(folder), None
-    began = time.monotonic()
-    if (folder / "config.json").exists():
-        run = vergence.train(None, out=folder, resume=True)
-    else:
-        run = vergence.train(a.data, out=folder, recipe=a.recipe, seed=seed, **{"calibration_share": 0.0, **settings})
-    return run, round(time.monotonic() - began, 1)
+OPTIONS = {"data": Option(shape="first"), "data_root": DATA, "recipe": "vje_small", "limit": int, "epochs": int, "seeds": SEEDS}
+OPTIONS |= {"set": SETTINGS, "runs": Path("runs"), "note": ""}
 
 
 def readings(record: dict[str, Any]) -> dict[str, Any]:
@@ -49,45 +36,33 @@ def readings(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data")
-    parser.add_argument("--data-root", required=True)
-    parser.add_argument("--recipe", default="vje_small")
-    parser.add_argument("--limit", type=int)
-    parser.add_argument("--epochs", type=int)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--set", action="append", default=[], help="NAME=VALUE of the run or the objective")
-    parser.add_argument("--runs", type=Path, default=Path("runs"))
-    parser.add_argument("--note", default="")
-    a = ledger.parse(parser, "training")
+def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    settings = {"limit": a.limit, "epochs": a.epochs}
+    settings = {name: value for name, value in settings.items() if value is not None} | a.set | (TINY if a.tiny else {})
+    for seed in a.seeds:
+        yield {"measurement": "training", "data": a.data, "recipe": a.recipe, "set": settings, "seed": seed}
 
-    from vergence.cli.options import parse_settings
 
-    settings = {"root": a.data_root, "limit": a.limit, "epochs": a.epochs}
-    settings = {name: value for name, value in settings.items() if value is not None} | parse_settings(a.set)
-    if a.tiny:
-        settings |= TINY
-    for seed in a.seeds[: 1 if a.tiny else None]:
-        run, seconds = trained(a, settings, seed)
-        record = vergence.evaluate(run).to_dict()
-        config = run.folder.config.to_dict()
-        values = {
-            "measurement": "training",
-            "data": a.data,
-            "recipe": a.recipe,
-            "note": a.note,
-            "config": config | {"data": {**config["data"], "root": None}},
-            **{k: getattr(run.folder.metadata, k) for k in ("n_train", "n_test", "precision")},
-            "trained_at": run.folder.metadata.commit,
-            "seconds": seconds,
-            "representations": readings(record),
-            "posterior": record["posterior"],
-            "anomaly": record["anomaly"],
-        }
-        ledger.add(a.out, ledger.row(values, seed=seed, device=run.folder.metadata.device), shown=("seed", "seconds"))
-        print(json.dumps({name: values["representations"][name] for name in ("z", "pixels", "untrained")}), flush=True)
+def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
+    """Trains and evaluates one run; ``seconds`` is None where it was there already."""
+    folder = a.runs / folder_name(a.data, a.recipe, **cell["set"], seed=cell["seed"])
+    settings, timer = {"calibration_share": 0.0, "root": a.data_root, **cell["set"]}, Timer()
+    trained_before = (folder / "model.safetensors").exists()
+    run = kept_run(folder, a.data, recipe=a.recipe, seed=cell["seed"], **settings)
+    seconds = None if trained_before else round(timer.seconds(), 1)
+    record, config, metadata = vergence.evaluate(run).to_dict(), run.folder.config.to_dict(), run.folder.metadata
+    representations = readings(record)
+    print(json.dumps({name: representations[name] for name in ("z", "pixels", "untrained")}), flush=True)
+    return {
+        "config": config | {"data": {**config["data"], "root": None}},
+        **{name: getattr(metadata, name) for name in ("n_train", "n_test", "precision", "device")},
+        "trained_at": metadata.commit,
+        "seconds": seconds,
+        "representations": representations,
+        "posterior": record["posterior"],
+        "anomaly": record["anomaly"],
+    }
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, "training", OPTIONS, cells, measure, tiny={"seeds": first}, shown=("seed", "seconds"))

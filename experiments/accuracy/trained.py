@@ -2,63 +2,66 @@
 
     python -m experiments.accuracy.trained cifar10 --data-root DATA --limit 10000 --recipes patches_vje patches_contrastive
 
-writes one row for each recipe to ``results/trained.jsonl``. With ``--choose`` a part of the training images is classified in
-place of the test images, and nothing is written: settings are chosen so.
+adds one row for each recipe to the ledger ``trained``. With ``--choose`` a part of the training images is classified in place of the
+test images, and nothing is written: settings are chosen so.
 """
 
 import argparse
-import tempfile
-import time
-from pathlib import Path
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from experiments.accuracy import run as two_cores
+from experiments.accuracy.run import IMAGES, TINY_PATCHES, costly
+from experiments.runner import SETTINGS, first, main
+from experiments.shared import Timer, accuracies, embedded, images, knn, parts, seeded
+from torch import Tensor, nn
 from torch.nn import functional
 
-from experiments import ledger
+import vergence
 from vergence.data.arrays import from_array
+from vergence.data.items import Items
 from vergence.data.pixels import resize, to_bytes, to_unit
-from vergence.evaluation import features
 from vergence.evaluation.collapse import effective_rank
 from vergence.runs.evaluate import closed_form_encoder, untrained_encoder
-from vergence.runs.train import describe
 
 COPIES = 40
-RECIPES = ("patches_contrastive", "patches_vje", "patches_gje", "patches_gmje")
+RECIPES = ["patches_contrastive", "patches_vje", "patches_gje", "patches_gmje"]
+OPTIONS = IMAGES | {"recipes": RECIPES, "set": SETTINGS, "note": ""}
 
 
-def duplicates(encoder, run, items):
+def duplicates(net: nn.Module, run: vergence.Run, items: Items) -> int:
     """Returns how many of 40 training images are the first neighbor of their copy that was reduced to half its side and back."""
-    x = next(items.stream([torch.arange(len(items))]))[1]
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:COPIES]
+    x = images(items)
+    order = torch.randperm(len(x), generator=seeded(0))[:COPIES]
     height, width = x.shape[2:]
-    copies = to_bytes(resize(resize(to_unit(x[order]), height // 2, width // 2), height, width))
-    bank, query = (functional.normalize(encode(encoder, part, run), dim=1) for part in (x, copies))
+    copies: Tensor = to_bytes(resize(resize(to_unit(x[order]), height // 2, width // 2), height, width))
+    both = embedded(run, *(from_array(part.numpy()) for part in (x, copies)), net=net)
+    bank, query = (functional.normalize(z, dim=1) for z in both)
     return int(((query @ bank.T).argmax(1) == order).sum())
 
 
-def encode(encoder, x, run):
-    """Returns the embeddings of images (N, C, H, W)."""
-    return features.collect_features(encoder.eval(), from_array(x.numpy()), size=run.size, device=run.device)[0]
+def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for recipe in a.recipes:
+        yield {"data": a.source, "limit": a.limit, "recipe": recipe, "set": a.set, "seed": a.seed}
 
 
-def measure(args, recipe, settings):
+def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     """Trains one run; returns its numbers beside those of its control."""
-    with tempfile.TemporaryDirectory() as folder:
-        run, costs = two_cores.trained(args.source, recipe=recipe, out=Path(folder) / "run", **settings)
-        parts = two_cores.parts(args, run.folder.config)
-        labels = [part.labels for part in parts]
-        closed_form = closed_form_encoder(run)
-        name = "untrained" if closed_form is None else "closed_form"
-        encoder = untrained_encoder(run) if closed_form is None else closed_form
-        used = time.process_time()
-        z = [features.collect_features(run.method.encoder.eval(), part, size=run.size, device=run.device)[0] for part in parts]
-        embed_cpu = (time.process_time() - used) / sum(map(len, parts))
-        c = [features.collect_features(encoder.eval(), part, size=run.size, device=run.device)[0] for part in parts]
-        first = [duplicates(net, run, parts[0]) for net in (run.method.encoder, encoder)]
-        config = run.folder.config
+    torch.manual_seed(a.seed)
+    recipe, tiny = cell["recipe"], {}
+    if a.tiny:
+        short = {"distill": f"patches:{TINY_PATCHES}", "distill_epochs": 1}
+        tiny = short if recipe.startswith("distilled") else {"encoder": f"patches-mlp:{TINY_PATCHES}"}
+    settings = {"root": a.data_root, "limit": a.limit, "seed": a.seed, "device": "cpu", **a.set, **tiny}
+    run, costs = costly(a.source, recipe=recipe, out=a.scratch / recipe, **settings)
+    items, config = parts(run.folder.config, a.choose), run.folder.config
+    labels, closed_form = tuple(part.labels for part in items), closed_form_encoder(run)
+    control = untrained_encoder(run) if closed_form is None else closed_form
+    timer = Timer()
+    z = embedded(run, *items)
+    embed_cpu = timer.processor_seconds() / sum(map(len, items))
+    c = embedded(run, *items, net=control)
     return {
-        "recipe": recipe,
         "encoder": str(config.model.encoder),
         "distill": config.model.distill,
         "distill_epochs": None if config.model.distill is None else config.fit.distill_epochs,
@@ -67,39 +70,16 @@ def measure(args, recipe, settings):
         "encoder_lr": config.fit.encoder_lr,
         **costs,
         "embed_cpu_milliseconds": round(1000 * embed_cpu, 2),
-        **two_cores.accuracies("", *z, labels),
-        "control": name,
-        "control_knn30": two_cores.knn(*c, labels),
+        **accuracies("", *z, labels),
+        "control": "untrained" if closed_form is None else "closed_form",
+        "control_knn30": knn(*c, labels),
         "effective_rank": round(float(effective_rank(z[1])), 1),
         "control_effective_rank": round(float(effective_rank(c[1])), 1),
-        "duplicates_of_40": first[0],
-        "control_duplicates_of_40": first[1],
+        "duplicates_of_40": duplicates(run.method.encoder, run, items[0]),
+        "control_duplicates_of_40": duplicates(control, run, items[0]),
         "collapse": run.collapse,
     }
 
 
-def main():
-    """Measures the recipes on one data set."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    two_cores.arguments(parser)
-    parser.add_argument("--recipes", nargs="+", default=RECIPES)
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--note", default="")
-    args = ledger.parse(parser, "trained")
-    also = ledger.settings(args.set)
-    if args.tiny:
-        args.limit, small = 200, "atoms=16,second=16,directions=32,dim=16,views=2"
-        args.recipes = args.recipes[:1]
-        distilled = {"distill": f"patches:{small}", "distill_epochs": 1}
-        also |= distilled if args.recipes[0].startswith("distilled") else {"encoder": f"patches-mlp:{small}"}
-    settings = {"root": args.data_root, "limit": args.limit, "seed": args.seed, "device": "cpu", **also}
-    for recipe in args.recipes:
-        describe(args.source, recipe, settings)
-    for recipe in args.recipes:
-        torch.manual_seed(args.seed)
-        values = {"data": args.source, "limit": args.limit, "note": args.note, **measure(args, recipe, settings)}
-        ledger.add(None if args.choose else args.out, ledger.row(values, seed=args.seed))
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, "trained", OPTIONS, cells, measure, tiny={"limit": 200, "recipes": first})

@@ -21,14 +21,16 @@ import argparse
 import functools
 import itertools
 import math
-import time
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from experiments.advice.small_networks import BATCH, train_autoencoder, train_vicreg, train_vje
+from experiments.runner import DATA, hidden, main, some
+from experiments.shared import Timer, images, seeded
 from torch import Tensor
 from torch.nn import functional as F
 
-from experiments import ledger
 from vergence.data.config import DataConfig
 from vergence.data.items import ArrayItems
 from vergence.data.sources import open_data
@@ -37,28 +39,27 @@ from vergence.linear.advice import patch_features
 from vergence.linear.reading import Composed
 
 ITEMS, COMPONENTS, PATTERNS, ATOMS = 5_000, 16, 20, 128
-DATA = ("fashion_mnist", "cifar10")
+SETS = ("fashion_mnist", "cifar10")
 KINDS, STRENGTHS, ALIGNMENTS = ("smooth", "random"), (0.5, 2.0, 8.0), (0.0, 0.3, 1.0, 3.0)
 PARTS = ("advice", "features", "networks")
 TRAINED = {"vicreg": train_vicreg, "vje": train_vje, "autoencoder": train_autoencoder}
 
 
-def settings(datasets: list[str]) -> list[dict]:
+def settings(datasets: list[str]) -> list[dict[str, Any]]:
     """Returns the grid: the clean images, and every kind, strength and alignment of noise."""
     noisy = itertools.product(datasets, KINDS, STRENGTHS, ALIGNMENTS)
     clean = [{"data": name, "kind": "none", "strength": 0.0, "alignment": 0.0} for name in datasets]
-    return clean + [dict(zip(("data", "kind", "strength", "alignment"), one, strict=True)) for one in noisy]
+    return clean + [dict(zip(("data", "kind", "strength", "alignment"), values, strict=True)) for values in noisy]
 
 
 @functools.cache
-def images(name: str, root: str, items: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def halved(name: str, root: str, n: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns halved images of both parts, (N, C, H, W) in [0, 1], and their labels."""
     data = open_data(DataConfig(source=name, root=root))
     arrays = []
     for part in (data.train, data.test):
-        index = torch.randperm(len(part), generator=torch.Generator().manual_seed(0))[:items].sort().values
-        x = next(iter(part.stream(iter([index]))))[1].float() / 255
-        arrays += [F.avg_pool2d(x, 2), part.labels[index]]
+        index = torch.randperm(len(part), generator=seeded(0))[:n].sort().values
+        arrays += [F.avg_pool2d(images(part, index).float() / 255, 2), part.labels[index]]
     return tuple(arrays)  # nothing below changes them
 
 
@@ -66,8 +67,7 @@ def patterns(kind: str, shape: torch.Size) -> Tensor:
     """Returns orthonormal patterns (20, D)."""
     C, H, W = shape
     if kind == "random":
-        generator = torch.Generator().manual_seed(1)
-        return torch.linalg.qr(torch.randn(C * H * W, PATTERNS, generator=generator))[0].T.contiguous()
+        return torch.linalg.qr(torch.randn(C * H * W, PATTERNS, generator=seeded(1)))[0].T.contiguous()
     rows, columns = (torch.arange(n) + 0.5 for n in (H, W))
     waves = [
         torch.outer(torch.cos(math.pi * u * rows / H), torch.cos(math.pi * v * columns / W)).expand(C, H, W).flatten()
@@ -117,11 +117,11 @@ def probed(train: Tensor, test: Tensor, labels: Tensor, test_labels: Tensor) -> 
 
 def problem(setting: dict, root: str, items: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Composed]:
     """Returns corrupted items and labels of both parts, and the augmentation."""
-    x, y, t, ty = images(setting["data"], root, items)
+    x, y, t, ty = halved(setting["data"], root, items)
     shape, scale = x.shape[1:], x.flatten(1).var(0).mean().sqrt().item()
     P = patterns("smooth" if setting["kind"] == "none" else setting["kind"], shape)
     amplitude = scale * math.sqrt(setting["strength"] * math.prod(shape) / len(P))
-    generator = torch.Generator().manual_seed(2)
+    generator = seeded(2)
     X, T = (part.flatten(1) + amplitude * torch.randn(len(part), len(P), generator=generator) @ P for part in (x, t))
     return X, y, T, ty, augmentation(shape, scale, P, setting["alignment"] * amplitude)
 
@@ -143,14 +143,14 @@ def advised(setting: dict, root: str, items: int) -> dict:
 def compared_features(setting: dict, root: str, items: int) -> dict:
     """Returns the advice with labels on the items' own numbers and on features of patches of the same corrupted images."""
     X, y, _, _, tau = problem(setting, root, items)
-    shape = images(setting["data"], root, 1)[0].shape[1:]
+    shape = halved(setting["data"], root, 1)[0].shape[1:]
     maps = patch_features(ArrayItems(X.view(-1, *shape)), None, atoms=ATOMS)
     row = {}
     for name, features in (("raw", "raw"), ("patches", lambda x: maps(x.float().view(-1, *shape)))):
-        began = time.monotonic()
+        timer = Timer()
         # A plain function has no named operations, so that none is left out in turn.
         a = advise(X, tau.__call__, labels=y.numpy(), features=features, n_components=COMPONENTS, n_draws=4)
-        row[name] = {"verdict": a.verdict, "margin": a.margin, "interval": a.interval, "seconds": time.monotonic() - began}
+        row[name] = {"verdict": a.verdict, "margin": a.margin, "interval": a.interval, "seconds": timer.seconds()}
     return row
 
 
@@ -166,28 +166,22 @@ def trained(setting: dict, root: str, items: int, epochs: int, seeds: int) -> di
     return {"networks": compared(mean["vicreg"], mean["autoencoder"]), "vje": compared(mean["vje"], mean["autoencoder"])}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-root", required=True)
-    parser.add_argument("--datasets", nargs="+", default=list(DATA), choices=DATA)
-    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--seeds", type=int, default=2)
-    a = ledger.parse(parser, "advice")
-    items, epochs, seeds = (BATCH, 1, 1) if a.tiny else (ITEMS, a.epochs, a.seeds)
+def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for setting, part in itertools.product(settings(a.datasets)[: 1 if a.tiny else None], a.parts):
-        key = {"what": part, **setting, "items": items, "k": COMPONENTS}
-        key |= {"epochs": epochs, "seeds": seeds} if part == "networks" else {}
-        if ledger.holds(a.out, **key):
-            continue
-        began = time.monotonic()
-        if part == "networks":
-            values = trained(setting, a.data_root, items, epochs, seeds)
-        else:
-            values = {"advice": advised, "features": compared_features}[part](setting, a.data_root, items)
-        values |= {"seconds": time.monotonic() - began}
-        ledger.add(a.out, ledger.row(key | values, seed=list(range(seeds)) if part == "networks" else 0))
+        key = {"what": part, **setting, "items": a.items, "k": COMPONENTS}
+        networks = {"epochs": a.epochs, "seeds": a.seeds, "seed": list(range(a.seeds))}
+        yield key | (networks if part == "networks" else {"seed": 0})
+
+
+def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
+    timer, problem_of = Timer(), (cell, a.data_root, a.items)
+    if cell["what"] == "networks":
+        values = trained(*problem_of, a.epochs, a.seeds)
+    else:
+        values = {"advice": advised, "features": compared_features}[cell["what"]](*problem_of)
+    return values | {"seconds": timer.seconds()}
 
 
 if __name__ == "__main__":
-    main()
+    options = {"data_root": DATA, "datasets": some(SETS), "parts": some(PARTS), "epochs": 20, "seeds": 2, "items": hidden(ITEMS)}
+    main(__doc__, "advice", options, cells, measure, tiny={"items": BATCH, "epochs": 1, "seeds": 1})

@@ -50,33 +50,34 @@ def train_autoencoder(X: Tensor, tau: Augmentation, k: int, *, epochs: int, seed
 
 def train_vje(X: Tensor, tau: Augmentation, k: int, *, epochs: int, seed: int) -> nn.Module:
     """Returns the encoder (B, D) -> (B, k) trained with VJE on two views."""
+    return _joint(X, tau, k, lambda: VJE(k), epochs, seed)
+
+
+def train_vicreg(X: Tensor, tau: Augmentation, k: int, *, epochs: int, seed: int) -> nn.Module:
+    """Returns the encoder (B, D) -> (B, k) trained with VICReg on two views."""
+    return _joint(X, tau, k, Vicreg, epochs, seed)
+
+
+class Vicreg(nn.Module):
+    """VICReg's loss on the outputs themselves: distance, hinge on deviations (half for each view), penalty on covariances."""
+
+    def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
+        spread = sum(torch.relu(1 - (z.var(0) + 1e-4).sqrt()).mean() / 2 for z in (za, zb))
+        covariances = [z.T.cov() for z in (za, zb)]
+        shared = sum((c - c.diagonal().diag()).square().sum() / len(c) for c in covariances)
+        return {"distance": 25 * (za - zb).square().mean(), "spread": 25 * spread, "shared": shared}
+
+
+def _joint(X: Tensor, tau: Augmentation, k: int, kind: Callable[[], nn.Module], epochs: int, seed: int) -> nn.Module:
+    """Returns an encoder trained by an objective on two views."""
     torch.manual_seed(seed)
-    encoder, objective = network(X, k), VJE(k)
+    encoder, objective = network(X, k), kind()
 
     def loss(index: Tensor, generator: torch.Generator) -> Tensor:
         za, zb = (encoder(tau(X[index], generator)) for _ in range(2))
         return sum(objective(za, zb).values())
 
     return _trained(encoder, [*encoder.parameters(), *objective.parameters()], loss, len(X), epochs, seed)
-
-
-def train_vicreg(X: Tensor, tau: Augmentation, k: int, *, epochs: int, seed: int) -> nn.Module:
-    """Returns the encoder (B, D) -> (B, k) trained with VICReg on two views."""
-    torch.manual_seed(seed)
-    encoder = network(X, k)
-
-    def loss(index: Tensor, generator: torch.Generator) -> Tensor:
-        za, zb = (encoder(tau(X[index], generator)) for _ in range(2))
-        return 25 * (za - zb).square().mean() + sum(25 * spread + shared for spread, shared in map(_regularized, (za, zb)))
-
-    return _trained(encoder, [*encoder.parameters()], loss, len(X), epochs, seed)
-
-
-def _regularized(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns VICReg's hinge on the deviations (half for each view) and its penalty on covariances."""
-    spread = torch.relu(1 - (z.var(0) + 1e-4).sqrt()).mean() / 2
-    covariance = z.T.cov()
-    return spread, (covariance - covariance.diagonal().diag()).square().sum() / z.shape[1]
 
 
 def _trained(encoder: nn.Module, parameters: list, loss: Callable, n: int, epochs: int, seed: int) -> nn.Module:

@@ -1,14 +1,16 @@
 """Tables of the advice before training, and of the linear problems behind it; each reads its ledger."""
 
+import itertools
 from collections import defaultdict
+from functools import partial
 
-from experiments.corruption import table as corruption_tables
-from experiments.ledger import grid, rows
+from experiments.advice.alignment import ALPHAS, METHODS, NOISE, PANELS, PAPER, latest
+from experiments.ledger import Row, grid, rows, share
 
 
-def advice_rows() -> list[dict]:
+def advice_rows() -> list[Row]:
     """The last advice and the last networks of each setting, in one row each."""
-    found: dict[tuple, dict] = defaultdict(dict)
+    found: dict[tuple, Row] = defaultdict(dict)
     for row in rows("advice"):
         found[row["data"], row["kind"], row["strength"], row["alignment"]] |= {k: v for k, v in row.items() if k != "what"}
     return [row for row in found.values() if "labels" in row and "networks" in row]
@@ -53,7 +55,7 @@ def features_table() -> str:
             given = [row for row in clear if row[name]["verdict"] != "cannot_tell"]
             agreed = sum(row[name]["verdict"] == row[reference]["ahead"] for row in given)
             first = f"{REFERENCES[reference]}: clear in {len(clear)} of {len(settings)} settings" if i == 0 else ""
-            body.append([first, title, str(len(given)), str(agreed), corruption_tables.share(agreed, len(given))])
+            body.append([first, title, str(len(given)), str(agreed), share(agreed, len(given))])
     return grid(["held against", "advice with labels on", "verdicts given", "right", "rate (95 %)"], body)
 
 
@@ -122,3 +124,74 @@ def linear_table() -> str:
             what = f"{name}{against}: {row['n']:,} x {row['d']}, k = {row['k']}"
             body.append([what, f"{row['ratio']:.1f}", f"sine of the angle to the population's solution {row['sine']:.3f}"])
     return grid(["what", "time, ratio", ""], body)
+
+
+SHOWN = {100: "n = 100", 800: "800", 12800: "12,800", 51200: "51,200"}  # items
+
+
+def number(value: float | None) -> str:
+    """Returns 2.8e-2 for 0.028."""
+    if value is None:
+        return "-"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def at(row: Row, n: int) -> float | None:
+    return row["mean"][row["n"].index(n)] if n in row["n"] else None
+
+
+def distances_table(dataset: str) -> str:
+    """A data set's distances; on MNIST beside the paper's values, with the ratio to them."""
+    body, found = [], latest()
+    for (noise, method), alpha in itertools.product(PANELS, ALPHAS):
+        if row := found.get((dataset, method, noise, alpha)):
+            cells = [number(at(row, n)) for n in SHOWN]
+            if dataset == "mnist":
+                pairs = zip(cells, SHOWN, PAPER[method, noise, alpha], strict=True)
+                cells = [f"{cell} / {number(p)} ({at(row, n) / p:#.2g})" for cell, n, p in pairs]
+            t = row.get("threshold")
+            above = "every α" if t is None else f"{round(t['above'] * t['draws'])} of {t['draws']}"
+            body.append([noise, METHODS[method].lower(), f"{alpha:g}", above, *cells])
+    return grid(["noise", "method", "α", "α² above threshold", *SHOWN.values()], body)
+
+
+def thresholds_table() -> str:
+    """One line a (data set, noise, method): the spread over many draws, and the share of them that each alpha satisfies."""
+    body, found = [], latest()
+    for (dataset, method, noise, alpha), row in found.items():
+        if row.get("threshold") and alpha == ALPHAS[0]:
+            t = row["threshold_of_many_draws"]
+            above = [found[dataset, method, noise, a]["threshold_of_many_draws"]["above"] for a in ALPHAS]
+            spread = f"{t['median']:.3g} [{t['q05']:.3g}, {t['q95']:.3g}]"
+            body.append([dataset, noise, METHODS[method].lower(), spread, *(f"{100 * part:.0f} %" for part in above)])
+    return grid(["data", "noise", "method", "threshold on α²: median [5–95 %]", *(f"α = {a:g}" for a in ALPHAS)], body)
+
+
+def left_table() -> str:
+    """The reconstruction panels on MNIST: theorem 3.1, the left singular vectors, and the paper's figure."""
+    body, found = [], latest()
+    for noise, alpha in itertools.product(NOISE, ALPHAS):
+        pair = [found["mnist", method, noise, alpha] for method in ("reconstruction", "left_singular_vectors")]
+        of_paper = zip(SHOWN, PAPER["reconstruction", noise, alpha], strict=True)
+        cells = [" / ".join(map(number, (*(at(row, n) for row in pair), paper))) for n, paper in of_paper]
+        body.append([noise, f"{alpha:g}", *cells])
+    return grid(["noise", "α", *SHOWN.values()], body)
+
+
+TABLES = {
+    "README.md": {"linear": linear_table},
+    "docs/advice.md": {
+        "agreement": agreement_table,
+        "ties": ties_table,
+        "overlaps": overlap_table,
+        "failures": failures_table,
+        "features": features_table,
+    },
+    "docs/alignment.md": {
+        "alignment": partial(distances_table, "mnist"),
+        "fashion_mnist": partial(distances_table, "fashion_mnist"),
+        "thresholds": thresholds_table,
+        "left": left_table,
+    },
+}

@@ -8,8 +8,7 @@ clean ones. Augmentation is aligned with the corruption by appending it, at stre
     python -m experiments.corruption.run run --data-root DATA --whole      # all corruptions, severities and strengths: for a GPU
     python -m experiments.corruption.run draw                              # docs/figures/corruption_*.png (needs matplotlib)
 
-A cell is a data set, corruption, severity, strength, paradigm and seed: a row of ``results/corruption.jsonl``. Cells that the
-ledger has from the same commit and settings are skipped. Paradigms:
+A cell is a data set, corruption, severity, strength, paradigm and seed. Paradigms:
 
 networks        byol, contrastive (SimCLR), vicreg, dino, vje, gje; masked_autoencoder, denoising_autoencoder,
                 variational_autoencoder; supervised. Views, head and optimizer are those of the method's small recipe, batch and
@@ -23,18 +22,18 @@ advice          what `vergence advise` says before training, on pixels and on pa
 import argparse
 import functools
 import itertools
-import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from experiments.accuracy import run as two_cores
 from experiments.corruption import image_corruptions
 from experiments.corruption import table as corruption_tables
-from experiments.detection.run import images, seeded
+from experiments.runner import SETTINGS, Option, parse, some
+from experiments.runner import run as measure_cells
+from experiments.shared import Timer, accuracies, images, seeded
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from experiments import ledger
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.items import ArrayItems, PairItems
 from vergence.data.pixels import to_unit
@@ -50,40 +49,19 @@ from vergence.methods.core import Gather, ImageMethod
 from vergence.training import build, loop, recipes
 from vergence.training.config import RunConfig
 from vergence.training.metrics import MemoryRecorder
-from vergence.utils.devices import as_device, describe_device
+from vergence.utils.devices import as_device
 
 GRID = {"data": ["cifar10", "fashion_mnist"], "corruptions": ["gaussian_noise", "zoom_blur", "pixelate"]}
 GRID |= {"severities": [1, 5], "strengths": [0, 1]}
 WHOLE = {"data": ["cifar10", "fashion_mnist"], "corruptions": [*image_corruptions.KINDS]}
 WHOLE |= {"severities": [1, 2, 3, 4, 5], "strengths": [0, 1, 2]}
-RECIPES: dict[str, tuple[str, dict[str, Any]]] = {  # paradigm: recipe, and what differs from it
-    "byol": ("byol_small", {}),
-    "contrastive": ("contrastive_small", {}),
-    "vicreg": ("vicreg_small", {}),
-    "dino": ("dino_small", {}),
-    "vje": ("vje_small", {}),
-    "gje": ("gje_small", {}),
-    "masked_autoencoder": ("masked_autoencoder_small", {}),
-    "denoising_autoencoder": ("denoising_autoencoder_small", {}),
-    "variational_autoencoder": ("variational_autoencoder_small", {}),
-    "supervised": ("jepa_small", {}),  # the views of contrastive
-}
+SMALL = {"limit": 2_000, "epochs": 5, "batch_size": 64, "encoder": "small"}  # with the reduced grid
+LARGE = {"limit": 50_000, "epochs": 100, "batch_size": 256, "encoder": "resnet18-cifar"}  # with the whole grid
+NETWORKS = ("byol", "contrastive", "vicreg", "dino", "vje", "gje", "masked_autoencoder", "denoising_autoencoder")
+RECIPES = {name: f"{name}_small" for name in (*NETWORKS, "variational_autoencoder")} | {"supervised": "jepa_small"}
 PARADIGMS = (*RECIPES, "patches", "advice")
-TINY = ("contrastive", "denoising_autoencoder", "supervised", "patches", "advice")  # of them with --tiny
+SHORT = ("contrastive", "denoising_autoencoder", "supervised", "patches", "advice")  # of them with --tiny
 ATOMS, DIRECTIONS, COMPONENTS, DRAWS = 128, 256, 32, 4  # of patches and of the advice
-COST = {  # processor milliseconds for an image and epoch with the network `small`, its evaluation included, on a busy machine
-    "byol": 6.0,  # measured, as contrastive and denoising_autoencoder; the others by their passes through networks
-    "contrastive": 4.0,
-    "vicreg": 4.5,
-    "dino": 7.0,
-    "vje": 4.0,
-    "gje": 4.0,
-    "masked_autoencoder": 4.0,
-    "denoising_autoencoder": 5.0,
-    "variational_autoencoder": 5.0,
-    "supervised": 2.0,
-}
-ONCE = {"patches": 20.0, "advice": 40.0}  # processor milliseconds for an image
 
 
 class Parts(NamedTuple):
@@ -147,9 +125,8 @@ def corrupted(x: Tensor, kind: str, severity: int, seed: int, part: str) -> Tens
 def clean(name: str, root: str, limit: int | None, tested: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns training images and labels, and test images and labels."""
     data = open_data(DataConfig(source=name, root=root, limit=limit))
-    some = torch.randperm(len(data.test), generator=seeded(1))[:tested].sort().values
-    train = images(data.train, torch.arange(len(data.train)))
-    return train, data.train.labels, images(data.test, some), data.test.labels[some]
+    chosen = torch.randperm(len(data.test), generator=seeded(1))[:tested].sort().values
+    return images(data.train), data.train.labels, images(data.test, chosen), data.test.labels[chosen]
 
 
 @functools.lru_cache(maxsize=2)
@@ -162,25 +139,24 @@ def read(name: str, root: str, limit: int | None, tested: int, kind: str, severi
 def measured(parts: Parts, train: Tensor, test: Tensor, clean_test: Tensor) -> dict[str, Any]:
     """Returns kNN and probe accuracies in percent on the features of corrupted test images and of clean ones (``clean_``)."""
     labels = parts.labels, parts.test_labels
-    return two_cores.accuracies("", train, test, labels) | two_cores.accuracies("clean_", train, clean_test, labels)
+    return accuracies("", train, test, labels) | accuracies("clean_", train, clean_test, labels)
 
 
-def described(a: argparse.Namespace, cell: dict[str, Any], seed: int) -> RunConfig:
+def described(a: argparse.Namespace, cell: dict[str, Any]) -> RunConfig:
     """Returns the description of a network's training; with another network than `small` a transformer has timm's own size."""
-    recipe, own = RECIPES[cell["paradigm"]]
-    config = recipes.override(recipes.get(recipe, cell["data"]), **own)
-    own = str(config.model.encoder)
-    if own.startswith("timm:"):
-        network = own if a.encoder == "small" else own.replace(",embed_dim=96,depth=4,num_heads=3", "")
-    else:
+    config = recipes.get(RECIPES[cell["paradigm"]], cell["data"])
+    network = str(config.model.encoder)
+    if not network.startswith("timm:"):
         network = a.encoder
-    fit = {"epochs": a.epochs, "batch_size": a.batch_size, "device": a.device, "seed": seed, "knn_every": 0, "threads": a.threads}
-    return recipes.override(config, encoder=network, **fit, checkpoint_seconds=1e9, **a.settings)
+    elif a.encoder != "small":
+        network = network.replace(",embed_dim=96,depth=4,num_heads=3", "")
+    fit = {"epochs": a.epochs, "batch_size": a.batch_size, "device": a.device, "threads": a.threads, "seed": cell["seed"]}
+    return recipes.override(config, encoder=network, **fit, knn_every=0, checkpoint_seconds=1e9, **a.set)
 
 
-def trained(a: argparse.Namespace, cell: dict[str, Any], seed: int, parts: Parts) -> dict[str, Any]:
+def trained(a: argparse.Namespace, cell: dict[str, Any], parts: Parts) -> dict[str, Any]:
     """Trains a network and returns what is measured of it."""
-    config, shape = described(a, cell, seed), tuple(parts.train.shape[1:])
+    config, shape = described(a, cell), tuple(parts.train.shape[1:])
     items: ArrayItems | PairItems = ArrayItems(parts.train)
     mean, std = build.statistics(items)
     views: ImageViews | None = CorruptedViews(config.views, shape[1], cell["corruption"], cell["strength"])
@@ -188,7 +164,7 @@ def trained(a: argparse.Namespace, cell: dict[str, Any], seed: int, parts: Parts
     if cell["paradigm"] == "supervised":
         one_hot = F.one_hot(parts.labels).float()
         items = PairItems(ArrayItems(parts.train), ArrayItems(one_hot))
-        torch.manual_seed(seed)
+        torch.manual_seed(cell["seed"])
         method = Supervised(build.initial_encoder(config, shape, mean, std), shape, one_hot.shape[1], views)
         views = None  # the method makes them
     else:
@@ -208,9 +184,9 @@ def views_of(cell: dict[str, Any], side: int) -> CorruptedViews:
 
 
 @torch.no_grad()
-def closed_forms(a: argparse.Namespace, cell: dict[str, Any], seed: int, parts: Parts) -> dict[str, Any]:
+def closed_forms(a: argparse.Namespace, cell: dict[str, Any], parts: Parts) -> dict[str, Any]:
     """Solves both linear problems in the principal directions of features of patches, from the same views."""
-    views, device = views_of(cell, parts.train.shape[2]), as_device(a.device)
+    views, device, seed = views_of(cell, parts.train.shape[2]), as_device(a.device), cell["seed"]
     maps = patch_features(ArrayItems(parts.train), views, atoms=a.atoms, seed=seed, device=str(device))
     first = [maps(to_unit(x.to(device))) for x in parts.train.split(250)]
     center, V = principal_directions(first, min(DIRECTIONS, len(parts.train) - 1, first[0].shape[1]), torch.float32)
@@ -228,118 +204,80 @@ def closed_forms(a: argparse.Namespace, cell: dict[str, Any], seed: int, parts: 
     return {name: measured(parts, *(part @ W[:COMPONENTS].T.float() for part in z)) for name, W in rows.items()}
 
 
-def advised(a: argparse.Namespace, cell: dict[str, Any], seed: int, parts: Parts) -> dict[str, Any]:
+def advised(a: argparse.Namespace, cell: dict[str, Any], parts: Parts) -> dict[str, Any]:
     """Returns the advice on pixels and on features of patches; operations are not left out in turn."""
-    views = views_of(cell, parts.train.shape[2])
-    row = {}
-    settings = {
-        "labels": parts.labels.numpy(),
-        "n_components": COMPONENTS,
-        "n_draws": DRAWS,
-        "random_state": seed,
-        "device": a.device,
-    }
+    views, seed, row = views_of(cell, parts.train.shape[2]), cell["seed"], {}
     maps = patch_features(ArrayItems(parts.train), views, atoms=a.atoms, seed=seed, device=str(as_device(a.device)))
-    features_of = {"pixels": "raw", "patches": maps}
-    for name, of in features_of.items():
-        found = advise(parts.train, views.__call__, features=of, **settings)
+    settings = {"labels": parts.labels.numpy(), "n_components": COMPONENTS, "n_draws": DRAWS, "random_state": seed}
+    for name, of in {"pixels": "raw", "patches": maps}.items():
+        found = advise(parts.train, views.__call__, features=of, device=a.device, **settings)
         row[name] = {"verdict": found.verdict, "margin": found.margin, "interval": found.interval}
     return row
 
 
-def cells(a: argparse.Namespace) -> list[tuple[dict[str, Any], int]]:
-    """Returns the cells of the grid with their seeds; those that the images cannot have are left out, with a line."""
-    found, skipped = [], set()
+def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yields the cells of the grid; those that the images cannot have are left out, with a line."""
+    skipped = set()
     grid = itertools.product(a.seeds, a.data, a.corruptions, a.severities, a.strengths, a.paradigms)
-    for seed, *names in grid:
-        cell = dict(zip(("data", "corruption", "severity", "strength", "paradigm"), names, strict=True))
-        shape = (1, 28, 28) if cell["data"] in ("mnist", "fashion_mnist") else (3, 32, 32)
+    for values in grid:
+        cell = dict(zip(("seed", "data", "corruption", "severity", "strength", "paradigm"), values, strict=True))
+        shape = (1, 28, 28) if cell["data"] == "fashion_mnist" else (3, 32, 32)
         try:
             image_corruptions.require(shape, cell["corruption"], cell["severity"])
         except ValueError as error:
             skipped.add(f"{cell['data']} left out: {error}")
             continue
         learns = cell["paradigm"] in RECIPES
-        cell |= {"n_train": a.limit, "n_test": a.tested, "epochs": a.epochs if learns else None}
-        cell |= {"batch_size": a.batch_size if learns else None, "encoder": a.encoder if learns else None}
-        found.append((cell | {"set": a.settings if learns else {}, "atoms": None if learns else a.atoms}, seed))
+        cell |= {name: getattr(a, name) if learns else None for name in ("epochs", "batch_size", "encoder")}
+        cell |= {"n_train": a.limit, "n_test": a.tested}
+        yield cell | {"set": a.set if learns else {}, "atoms": None if learns else a.atoms}
     for line in sorted(skipped):
         print(line)
-    return found
 
 
-def minutes(todo: list[tuple[dict[str, Any], int]]) -> float:
-    """Returns about how many processor minutes cells take."""
-    total = 0.0
-    for cell, _ in todo:
-        n, name = cell["n_train"] or 50_000, cell["paradigm"]
-        total += n * (COST[name] * cell["epochs"] if name in COST else ONCE[name]) / 60_000
-    return total
+def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
+    """Returns what is measured of one cell."""
+    parts = read(cell["data"], a.data_root, a.limit, a.tested, cell["corruption"], cell["severity"], cell["seed"])
+    timer, work = Timer(), {"patches": closed_forms, "advice": advised}.get(cell["paradigm"], trained)
+    return work(a, cell, parts) | {"seconds": round(timer.processor_seconds(), 1)}
 
 
-def run(a: argparse.Namespace) -> None:
-    """Measures the cells that the ledger lacks."""
-    todo = [(cell, seed) for cell, seed in cells(a) if not ledger.holds(a.out, **cell, seed=seed)]
-    own = a.encoder == "small" and a.device == "cpu"
-    about = f"about {minutes(todo):.0f} processor minutes" if own else "no estimate for this network and device"
-    print(f"{len(todo)} cells to measure: {about}", flush=True)
-    for cell, seed in todo:
-        parts = read(cell["data"], a.data_root, a.limit, a.tested, cell["corruption"], cell["severity"], seed)
-        began = time.process_time()
-        work = {"patches": closed_forms, "advice": advised}.get(cell["paradigm"], trained)
-        values = work(a, cell, seed, parts) | {"seconds": round(time.process_time() - began, 1), "note": a.note}
-        device = describe_device(as_device(a.device)) if work is trained else None
-        row = ledger.row(cell | values, seed=seed, peers=("lightly", "timm"), device=device)
-        shown = ("data", "corruption", "severity", "strength", "paradigm", "seed", "knn30", "probe", "clean_probe")
-        ledger.add(a.out, row, shown=(*shown, "joint_embedding", "reconstruction", "pixels", "patches", "seconds"))
+OPTIONS = {
+    "what": Option(choices=("run", "draw"), shape="first"),
+    "data_root": str,
+    "whole": False,
+    **{name: Option(type(values[0]), choices=values, shape="several") for name, values in WHOLE.items()},
+    "strengths": Option(int, choices=range(6), shape="several"),
+    "paradigms": some(PARADIGMS),
+    "seeds": [0],
+    "tested": 10_000,
+    **{name: type(value) for name, value in SMALL.items()},
+    "device": "cpu",
+    "threads": int,
+    "atoms": ATOMS,
+    "set": SETTINGS,
+    "note": "",
+}
+TINY = {
+    **{"data": ["cifar10"], "corruptions": ["gaussian_noise"], "severities": [5], "strengths": [1], "encoder": "small"},
+    **{"limit": 120, "tested": 60, "epochs": 1, "batch_size": 60, "atoms": 8, "device": "cpu"},
+    "set": lambda settings: {},
+    "paradigms": lambda names: [name for name in names if name in SHORT] or names[:1],
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "draw"))
-    parser.add_argument("--data-root")
-    parser.add_argument("--whole", action="store_true", help="the whole grid: 50,000 images, 100 epochs, ResNet-18")
-    parser.add_argument("--data", nargs="+", choices=GRID["data"])
-    parser.add_argument("--corruptions", nargs="+", choices=image_corruptions.KINDS, metavar="KIND")
-    parser.add_argument("--severities", type=int, nargs="+", choices=WHOLE["severities"])
-    parser.add_argument(
-        "--strengths",
-        type=int,
-        nargs="+",
-        choices=range(6),
-        metavar="STRENGTH",
-        help="severities of the corruption that is appended to views, at most 5; 0: none",
-    )
-    parser.add_argument("--paradigms", nargs="+", default=list(PARADIGMS), choices=PARADIGMS, metavar="PARADIGM")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--limit", type=int, help="training images")
-    parser.add_argument("--tested", type=int, default=10_000, help="test images at most")
-    parser.add_argument("--epochs", type=int)
-    parser.add_argument("--batch-size", type=int)
-    parser.add_argument("--encoder")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, help="of a training; by default as many as are fastest")
-    parser.add_argument("--atoms", type=int, default=ATOMS, help="of the dictionary of patches")
-    parser.add_argument("--set", action="append", default=[], help="NAME=VALUE of all networks' runs, in JSON")
-    parser.add_argument("--note", default="", help="written to each row")
-    a = ledger.parse(parser, "corruption")
-    small, whole = (2_000, 5, 64, "small"), (50_000, 100, 256, "resnet18-cifar")
-    names = ("limit", "epochs", "batch_size", "encoder")
-    defaults = {**(WHOLE if a.whole else GRID), **dict(zip(names, whole if a.whole else small, strict=True))}
-    for name, value in defaults.items():
+    a = parse(__doc__, "corruption", OPTIONS, TINY)
+    for name, value in (WHOLE | LARGE if a.whole else GRID | SMALL).items():
         setattr(a, name, value if getattr(a, name) is None else getattr(a, name))
-    a.settings = ledger.settings(a.set)
-    if a.tiny:
-        a.data, a.corruptions, a.severities, a.strengths, a.encoder = ["cifar10"], ["gaussian_noise"], [5], [1], "small"
-        a.limit, a.tested, a.epochs, a.batch_size, a.atoms = 120, 60, 1, 60, 8
-        a.device, a.settings = "cpu", {}
-        a.paradigms = [name for name in a.paradigms if name in TINY] or a.paradigms[:1]
     if a.what == "draw":
-        corruption_tables.draw(None if a.tiny else ledger.ROOT / "docs" / "figures")
+        corruption_tables.draw(a.tiny)
     elif a.data_root is None:
-        parser.error("expected --data-root with 'run', found none; name a folder laid out for torchvision")
+        raise SystemExit("expected --data-root with 'run', found none; name a folder laid out for torchvision")
     else:
-        run(a)
+        shown = ("data", "corruption", "severity", "strength", "paradigm", "seed", "knn30", "probe", "clean_probe")
+        shown += ("joint_embedding", "reconstruction", "pixels", "patches", "seconds")
+        measure_cells(a, cells, measure, peers=("lightly", "timm"), shown=shown)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Tables with one class held out: the detectors of `vergence.detection` against PyOD's five most used ones.
 
-    python -m experiments.detection.held_out_classes        # rows of results/held_out_classes.jsonl
-    python -m experiments.tables                  # the table of docs/detection_measured.md
+    python -m experiments.detection.held_out_classes        # rows of the ledger held_out_classes
 
 Iris, wine, breast_cancer and digits are the sets with classes that scikit-learn brings along. Each class in turn is the
 anomaly. A detector is fitted to a random half of the items of the other classes; reported is the AUROC of the class that was
@@ -11,15 +10,15 @@ are, for both.
 """
 
 import argparse
-import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from experiments.detection import peers as detection_peers
+from experiments.detection import peers
+from experiments.runner import SEEDS, main, some
+from experiments.shared import Timer, auroc
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
-from sklearn.metrics import roc_auc_score
 
-from experiments import ledger
 from vergence.detection import GaussianDetector, MixtureDetector, NeighborDetector, default_detector
 
 SETS = {"iris": load_iris, "wine": load_wine, "breast_cancer": load_breast_cancer, "digits": load_digits}
@@ -42,44 +41,35 @@ def detectors(seed: int) -> dict[str, Any]:
         "NeighborDetector": NeighborDetector(),
     }
     raw = {
-        "GaussianDetector": GaussianDetector(standardize=False),
-        "NeighborDetector": NeighborDetector(standardize=False),
-        **detection_peers.of_pyod(seed, standardize=False),
+        "GaussianDetector, raw": GaussianDetector(standardize=False),
+        "NeighborDetector, raw": NeighborDetector(standardize=False),
+        **{f"{name}, raw": detector for name, detector in peers.of_pyod(seed, standardize=False).items()},
     }
-    return ours | detection_peers.of_pyod(seed) | {f"{name}, raw": one for name, one in raw.items()}
+    return ours | peers.of_pyod(seed) | raw
 
 
-def measured(X: np.ndarray, y: np.ndarray, held_out: int, seed: int) -> ledger.Row:
+def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    peers.require("pyod")
+    for data in a.data:
+        for held_out in range(1 if a.tiny else int(SETS[data](return_X_y=True)[1].max()) + 1):
+            for seed in a.seeds:
+                yield {"data": data, "held_out": held_out, "seed": seed}
+
+
+def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     """Returns the AUROC of every detector and the seconds of its fit and scores."""
-    fitted, tested = split(y, held_out, seed)
-    auroc, seconds = {}, {}
-    for name, detector in detectors(seed).items():
-        start = time.perf_counter()
-        scores = detector.fit(X[fitted]).anomaly_score(X[tested])
-        seconds[name] = round(time.perf_counter() - start, 3)
-        auroc[name] = round(float(roc_auc_score(y[tested] == held_out, scores)), 4)
-    counts = {"fitted": len(fitted), "anomalies": int((y == held_out).sum()), "others": int((y[tested] != held_out).sum())}
-    return {**counts, "features": X.shape[1], "auroc": auroc, "seconds": seconds}
-
-
-def main() -> None:
-    """Adds a row for each set, class and seed that the ledger lacks."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", nargs="+", default=list(SETS), choices=list(SETS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    args = ledger.parse(parser, "held_out_classes")
-    detection_peers.require("pyod")
-    if args.tiny:
-        args.data, args.seeds = ["iris"], [0]
-    for name in args.data:
-        X, y = SETS[name](return_X_y=True)
-        for held_out in range(1 if args.tiny else int(y.max()) + 1):
-            for seed in args.seeds:
-                fields = {"data": name, "held_out": held_out, "seed": seed}
-                if not ledger.holds(args.out, **fields):
-                    row = {**fields, **measured(X, y, held_out, seed)}
-                    ledger.add(args.out, ledger.row(row, seed=seed, peers=("pyod",)), shown=(*fields, "auroc"))
+    X, y = SETS[cell["data"]](return_X_y=True)
+    odd = y == cell["held_out"]
+    fitted, tested = split(y, cell["held_out"], cell["seed"])
+    aurocs, seconds = {}, {}
+    for name, detector in detectors(cell["seed"]).items():
+        timer = Timer()
+        aurocs[name] = auroc(odd[tested], detector.fit(X[fitted]).anomaly_score(X[tested]))
+        seconds[name] = round(timer.seconds(), 3)
+    counts = {"fitted": len(fitted), "anomalies": int(odd.sum()), "others": int((~odd[tested]).sum())}
+    return {**counts, "features": X.shape[1], "auroc": aurocs, "seconds": seconds}
 
 
 if __name__ == "__main__":
-    main()
+    tiny = {"data": ["iris"], "seeds": [0]}
+    main(__doc__, "held_out_classes", {"data": some(SETS), "seeds": SEEDS}, cells, measure, tiny=tiny, peers=("pyod",))

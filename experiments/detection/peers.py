@@ -12,12 +12,7 @@ MODULES = {"pyod": "pyod", "pytorch-ood": "pytorch_ood"}  # distribution -> modu
 
 
 class PyOD:
-    """A detector of PyOD on a matrix of features.
-
-    Args:
-        detector: The detector; larger scores are more anomalous.
-        standardize: Whether features are centered and divided by their deviation among the items of the fit first.
-    """
+    """A detector of PyOD on a matrix of features, standardized by the items of the fit unless ``standardize`` is False."""
 
     def __init__(self, detector: Any, *, standardize: bool = True) -> None:
         self.detector, self.scaler = detector, StandardScaler(with_mean=standardize, with_std=standardize)
@@ -59,18 +54,15 @@ def of_pyod(seed: int, *, standardize: bool = True) -> dict[str, PyOD]:
     from pyod.models.lof import LOF
     from pyod.models.ocsvm import OCSVM
 
-    found = {"ECOD": ECOD(), "IForest": IForest(random_state=seed), "KNN": KNN(), "LOF": LOF(), "OCSVM": OCSVM()}
-    return {f"pyod {name}": PyOD(one, standardize=standardize) for name, one in found.items()}
+    detectors = {"ECOD": ECOD(), "IForest": IForest(random_state=seed), "KNN": KNN(), "LOF": LOF(), "OCSVM": OCSVM()}
+    return {f"pyod {name}": PyOD(detector, standardize=standardize) for name, detector in detectors.items()}
 
 
-def of_pytorch_ood() -> dict[str, PytorchOOD]:
-    """Returns the detectors of pytorch-ood that need features alone, by name."""
-    from pytorch_ood.detector import KNN, Mahalanobis
+def of_packages(packages: list[str], seed: int) -> dict[str, PyOD | PytorchOOD]:
+    """Returns the detectors of some packages, by name; of pytorch-ood those that need features alone."""
+    detectors: dict[str, PyOD | PytorchOOD] = dict(of_pyod(seed)) if "pyod" in packages else {}
+    if "pytorch-ood" in packages:
+        from pytorch_ood.detector import KNN, Mahalanobis
 
-    return {f"pytorch-ood {type(one).__name__}": PytorchOOD(one) for one in (KNN(None), Mahalanobis(None))}
-
-
-def of(packages: list[str], seed: int) -> dict[str, PyOD | PytorchOOD]:
-    """Returns the detectors of some packages, by name."""
-    both = {"pyod": lambda: of_pyod(seed), "pytorch-ood": of_pytorch_ood}
-    return {name: one for package in packages for name, one in both[package]().items()}
+        detectors |= {f"pytorch-ood {type(one).__name__}": PytorchOOD(one) for one in (KNN(None), Mahalanobis(None))}
+    return detectors

@@ -6,34 +6,36 @@ images for the development sets, 2,000 test images for the sets that confirm. Th
 sets of CIFAR-10 alone: Fashion-MNIST, MNIST, noise, and blurred, covered, colored, pixelated, rotated, mixed and recombined
 training images. New to it are CIFAR-100, Omniglot, inverted images, all corruptions of test images, and all of Fashion-MNIST.
 
-    python -m experiments.detection.run --data-root DATA --scratch FOLDER   # rows of results/out_of_distribution.jsonl
+    python -m experiments.detection.run --data-root DATA --scratch FOLDER   # rows of the ledger out_of_distribution
     python -m experiments.detection.run --data-root DATA --scratch FOLDER --peers pyod pytorch-ood  # theirs, on the same
     python -m experiments.tables                                              # the tables of docs/detection_measured.md
 
 The encoder ``pretrained`` is the ImageNet network of pretrained.py at 96 pixels, frozen, and ``distilled`` the small network that
 learned the closed form; they are not among the default ones.
-With ``--peers``, detectors of other packages are fitted to the embeddings and to the statistics of pixels instead of ours.
+With ``--peers``, detectors of other packages are fitted to the embeddings and to the statistics of pixels instead of ours; with
+``--detectors default`` only detectors whose names begin like this.
 ``FOLDER`` keeps the runs and the features, so that the command continues where it was stopped.
 """
 
 import argparse
-import time
-from collections.abc import Callable, Iterable
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from experiments.accuracy.pretrained import PEERS, SIZE, network
-from experiments.detection import peers as detection_peers
-from sklearn.metrics import roc_auc_score
+from experiments.detection import peers
+from experiments.runner import Option, main, some
+from experiments.shared import Timer, apart, images, kept_run, seeded
 from torch import Tensor
 from torch.nn import functional as F
+from torchvision.transforms.v2.functional import gaussian_blur
 
 import vergence
-from experiments import ledger
 from vergence.data.config import DataConfig
-from vergence.data.items import Items
 from vergence.data.pixels import center_crop, fit_shape
 from vergence.data.sources import open_data
 from vergence.detection import (
@@ -51,10 +53,10 @@ from vergence.encoders.networks import encoder as build_encoder
 LIMIT, CALIBRATION, HELD, SHOWN, CORRUPTED = 10_000, 2_000, 2_000, 1_000, 400  # numbers of images
 ENCODERS: dict[str, dict[str, Any]] = {
     "patches": {"recipe": "patches"},
-    "vje": {"recipe": "vje_small"},
-    "gje": {"recipe": "gje_small"},
-    "contrastive": {"recipe": "contrastive_small"},
-    "distilled": {"recipe": "distilled_vje"},
+    "vje": {"recipe": "vje_small", "knn_every": 0},
+    "gje": {"recipe": "gje_small", "knn_every": 0},
+    "contrastive": {"recipe": "contrastive_small", "knn_every": 0},
+    "distilled": {"recipe": "distilled_vje", "knn_every": 0},
     "pretrained": {"size": SIZE},  # and those of the network
 }
 CORRUPTIONS = {  # strengths of the five severities
@@ -71,33 +73,24 @@ WIDE = 2000  # features of a stage from which it is left out
 WHOLE = ("statistics", "patches", "z")
 VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {  # levels, and settings that differ from the default's
     "default 4": (WHOLE, {}),
-    "default 4, weights of format 2": (WHOLE, {"weights": {"statistics": 0.3, "patches": 0.1}}),
     "default 4, equal weights": (WHOLE, {"weights": None}),
     "default 4 without patches": (("statistics", "z"), {}),
     "default 4 without statistics": (("patches", "z"), {}),
     "default without z": (("statistics", "patches"), {}),
 }
 WEIGHED = "default 5"  # default 4 with the weights that follow from what the run's embedding recognizes
-FIRST = {"default": WHOLE, "default without patches": ("statistics", "z")}  # the default of detectors of format 1
 Features = dict[str, dict[str, np.ndarray]]  # level -> set -> (N, D)
 
 
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def images(items: Items, rows: Tensor) -> Tensor:
-    return torch.cat([x for _, x in items.stream(iter(rows.split(1000)))])
+def encoder_settings(name: str) -> dict[str, Any]:
+    """Returns the settings of an encoder's run."""
+    return ENCODERS[name] | (network() if name == "pretrained" else {})
 
 
 def blurred(x: Tensor, sigma: float) -> Tensor:
     """Returns images of bytes (N, C, H, W) convolved with a Gaussian."""
-    side = min(8, x.shape[2] - 1)
-    k = torch.exp(-(torch.arange(-side, side + 1) ** 2) / (2 * sigma**2))
-    k, C, y = k / k.sum(), x.shape[1], x.float()
-    y = F.conv2d(F.pad(y, (side, side, 0, 0), mode="reflect"), k.view(1, 1, 1, -1).expand(C, 1, 1, -1), groups=C)
-    y = F.conv2d(F.pad(y, (0, 0, side, side), mode="reflect"), k.view(1, 1, -1, 1).expand(C, 1, -1, 1), groups=C)
-    return y.round().clamp(0, 255).byte()
+    width = 2 * min(8, x.shape[2] - 1) + 1
+    return gaussian_blur(x.float(), [width, width], [sigma, sigma]).round().clamp(0, 255).byte()
 
 
 def corrupted(x: Tensor, kind: str, severity: int, g: torch.Generator) -> Tensor:
@@ -133,8 +126,7 @@ def quarters(x: Tensor) -> Tensor:
 def reference(source: str, root: str, limit: int) -> dict[str, Tensor]:
     """Returns the training images of the encoder, calibration and development images, and test images."""
     run, full = (open_data(DataConfig(source=source, root=root, limit=n)) for n in (limit, None))
-    train = images(run.train, torch.arange(len(run.train)))
-    everything = images(full.train, torch.arange(len(full.train)))
+    train, everything = images(run.train), images(full.train)
     seen = {one.tobytes() for one in train.numpy()}
     order = torch.randperm(len(everything), generator=seeded(7)).tolist()
     free = [i for i in order if everything[i].numpy().tobytes() not in seen][: CALIBRATION + HELD]
@@ -190,19 +182,15 @@ def pixel_levels(train: Tensor) -> Callable[[Tensor], dict[str, Tensor]]:
     return lambda x: {"statistics": pixel_statistics(x), "patches": maps(x.float() / 255), "pixels": x.flatten(1).float() / 255}
 
 
-def run_folder(a: argparse.Namespace, source: str, name: str, seed: int) -> Path:
-    """Returns the folder of an encoder's run in the cache."""
-    folder: Path = a.scratch / "runs" / f"{source} {name} {seed}"
-    return folder
-
-
-def _opened(a: argparse.Namespace, source: str, name: str, seed: int) -> vergence.Run:
-    """Returns an encoder's run from the cache."""
-    return vergence.load(run_folder(a, source, name, seed), device="cpu", trust_code=True)
+def run_of(a: argparse.Namespace, source: str, name: str, seed: int) -> vergence.Run:
+    """Returns an encoder's run, which the cache keeps."""
+    short = {"epochs": a.epochs} if a.epochs is not None and name not in WITHOUT_EPOCHS else {}
+    settings = {**encoder_settings(name), **short, "limit": a.limit, "root": a.data_root, "device": "cpu", "seed": seed}
+    return kept_run(a.scratch / "runs" / f"{source} {name} {seed}", source, **settings)
 
 
 def encoder_levels(a: argparse.Namespace, source: str, name: str, seed: int, x: Tensor) -> Callable[[Tensor], dict[str, Tensor]]:
-    """Returns the features of a trained encoder; its run is kept in the cache."""
+    """Returns the features of a trained encoder."""
     if name == "untrained":
         torch.manual_seed(seed)
         unit = x.float() / 255
@@ -210,13 +198,7 @@ def encoder_levels(a: argparse.Namespace, source: str, name: str, seed: int, x: 
         net.train()(x[:2000])  # statistics of its batch normalization
         net.eval()
         return lambda b: stage_features(net, b)
-    out = run_folder(a, source, name, seed)
-    if not (out / "model.safetensors").exists():
-        short = {"epochs": a.epochs} if a.epochs is not None and name not in WITHOUT_EPOCHS else {}
-        more = network() if name == "pretrained" else {}
-        settings = {**ENCODERS[name], **more, **short, "limit": a.limit, "root": a.data_root, "device": "cpu", "seed": seed}
-        vergence.train(source, out=out, **settings)
-    run = _opened(a, source, name, seed)
+    run = run_of(a, source, name, seed)
 
     def levels(b: Tensor) -> dict[str, Tensor]:
         b = b if run.size is None else center_crop(b, run.size)
@@ -249,38 +231,36 @@ def features(a: argparse.Namespace, source: str, name: str, seed: int, parts: di
     return out
 
 
-def auroc(scores: dict[str, np.ndarray]) -> dict[str, float]:
-    """Returns the AUROC of each set against its typical images."""
-    found = {}
-    for name in scores:
-        if ":" in name:
-            typical = scores["held" if name.startswith("dev:") else "test"]
-            labels = np.r_[np.zeros(len(typical)), np.ones(len(scores[name]))]
-            found[name] = float(roc_auc_score(labels, np.r_[typical, scores[name]]))
-    return found
+def aurocs(scores: dict[str, np.ndarray]) -> dict[str, float]:
+    """Returns the AUROC of each set ``dev:...`` or ``conf:...`` against its typical images."""
+    return {
+        name: apart(scores["held" if name.startswith("dev:") else "test"], values)
+        for name, values in scores.items()
+        if ":" in name
+    }
 
 
 def means(found: dict[str, float]) -> dict[str, float]:
     """Returns the mean over development sets, over foreign sets that confirm, and over corruptions."""
     groups: dict[str, list[float]] = {"dev": [], "foreign": [], "corrupted": []}
     for name, value in found.items():
-        groups["dev" if name.startswith("dev:") else "corrupted" if name[-1].isdigit() and " " in name else "foreign"].append(
-            value
-        )
+        kind = "corrupted" if name[-1].isdigit() and " " in name else "foreign"
+        groups["dev" if name.startswith("dev:") else kind].append(value)
     return {f"mean_{name}": float(np.mean(values)) for name, values in groups.items() if values}
 
 
 def scored(detector: Any, X: Features, levels: Iterable[str]) -> dict[str, np.ndarray]:
     """Fits a detector to the training images, calibrates it if it combines levels, and scores all sets."""
     chosen = {level: X[level] for level in levels}
-    if isinstance(detector, CombinedDetector):
-        of = lambda part: {level: values[part] for level, values in chosen.items()}  # noqa: E731
-        detector.fit(of("train")).calibrate(of("cal"))
-    else:
-        (one,) = chosen.values()
-        of = lambda part: one[part]  # noqa: E731
-        detector.fit(of("train"))
-    return {part: detector.anomaly_score(of(part)) for part in next(iter(chosen.values())) if part != "train"}
+    combined, some_level = isinstance(detector, CombinedDetector), next(iter(chosen.values()))
+
+    def of(part: str) -> Any:
+        return {level: values[part] for level, values in chosen.items()} if combined else some_level[part]
+
+    detector.fit(of("train"))
+    if combined:
+        detector.calibrate(of("cal"))
+    return {part: detector.anomaly_score(of(part)) for part in some_level if part != "train"}
 
 
 def detectors(X: Features, name: str) -> dict[tuple[str, str], Any]:
@@ -294,92 +274,80 @@ def detectors(X: Features, name: str) -> dict[tuple[str, str], Any]:
             ("pixels", "kNN, cosine, 2,000 items"): NeighborDetector(metric="cosine", standardize=False, max_items=2000),
             ("pixels", "Gaussian, 64 directions"): GaussianDetector(64, standardize=False),
         }
-    own = {(level, "own score"): None for level in X if level.startswith("own_")}
-    stages = {
-        (level, "Gaussian"): GaussianDetector() for level in X if level.startswith("stage") and X[level]["train"].shape[1] < 2000
-    }
-    mu = {("mu", "Gaussian"): GaussianDetector()} if "mu" in X else {}
+    narrow = [level for level in X if level == "mu" or (level.startswith("stage") and X[level]["train"].shape[1] < WIDE)]
     return {
-        **own,
-        **stages,
-        **mu,
+        **{(level, "own score"): None for level in X if level.startswith("own_")},
+        **{(level, "Gaussian"): GaussianDetector() for level in narrow},
         ("z", "Gaussian"): GaussianDetector(),
         ("z", "Gaussian, 64 directions"): GaussianDetector(64, standardize=False),
         ("z", "mixture"): MixtureDetector(),
         ("z", "kNN"): NeighborDetector(20, max_items=2000),
         ("z", "kNN, cosine"): NeighborDetector(metric="cosine", standardize=False),
+        **{(" + ".join(levels), how): default_detector(levels, **rule) for how, (levels, rule) in VARIANTS.items()},
     }
 
 
-def first_default(levels: Iterable[str]) -> CombinedDetector:
-    """Returns the default of detectors of format 1: the least p-value of unweighted levels, without directions of z."""
-    parts = {
-        level: GaussianDetector(trim=0.05) if level == "statistics" else NeighborDetector(20, max_items=2000) for level in levels
-    }
-    return CombinedDetector(parts, combine="least")
+@functools.lru_cache(maxsize=1)
+def read_sets(source: str, root: str, limit: int, most: int | None) -> dict[str, Tensor]:
+    """Returns at most so many images of each set."""
+    return {name: x[:most] for name, x in sets(source, root, limit).items()}
 
 
-def evaluate(a: argparse.Namespace, source: str, name: str, seed: int, parts: dict[str, Tensor], pixels: Features) -> None:
-    """Adds a row for each detector on an encoder's features, and for the default on them with the statistics of pixels."""
-    X = pixels if name == "pixels" else features(a, source, name, seed, parts)
-    jobs: dict[tuple[str, str], Any] = detectors(X, name)
+def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yields an encoder and seed each; nothing about pixels depends on the seed."""
+    peers.require(*a.peers)
+    for source, seed, name in itertools.product(a.data, a.seeds, a.encoders):
+        if name != "pixels" or seed == a.seeds[0]:
+            chosen = {"detectors": a.detectors, "peers": a.peers}
+            yield {"data": source, "encoder": name, "epochs": a.epochs, "seed": seed, **chosen}
+
+
+def measure(a: argparse.Namespace, cell: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns a row for each detector on an encoder's features, and for the default on them with the statistics of pixels."""
+    source, name, seed = cell["data"], cell["encoder"], cell["seed"]
+    most = (25 if name == "pretrained" else 100) if a.tiny else None
+    parts = read_sets(source, a.data_root, a.limit, most)
+    pixels = features(a, source, "pixels", 0, parts)
+    X = pixels
     if name != "pixels":
-        X = {**X, "statistics": pixels["statistics"], "patches": pixels["patches"]}
-        jobs |= {(" + ".join(levels), how): default_detector(levels, **rule) for how, (levels, rule) in VARIANTS.items()}
-        jobs |= {(" + ".join(levels), how): first_default(levels) for how, levels in FIRST.items()}
+        X = features(a, source, name, seed, parts) | {level: pixels[level] for level in ("statistics", "patches")}
+    jobs = detectors(X, name)
     if name not in ("pixels", "untrained") and WEIGHED.startswith(a.detectors):
-        error = _opened(a, source, name, seed).detector().relative_error
+        error = run_of(a, source, name, seed).detector().relative_error
         jobs[" + ".join(WHOLE), WEIGHED] = default_detector(WHOLE, relative_error=error)
     if a.peers:
         level = "statistics" if name == "pixels" else "z"
-        jobs = {(level, how): detector for how, detector in detection_peers.of(a.peers, seed).items()}
-    for (level, detector_name), detector in jobs.items():
-        if not detector_name.startswith(a.detectors):
-            continue
-        fields = {"data": source, "encoder": name, "level": level, "detector": detector_name, "seed": seed, "epochs": a.epochs}
-        if ledger.holds(a.out, **fields):
-            continue
-        start = time.perf_counter()
-        if detector is None:
-            scores = {part: values[:, 0] for part, values in X[level].items()}
-        else:
-            scores = scored(detector, X, level.split(" + "))
-        found = auroc(scores)
-        row = {**fields, **means(found), "auroc": found, "seconds": round(time.perf_counter() - start, 1)}
-        ledger.add(
-            a.out,
-            ledger.row(row, seed=seed, peers=(*a.peers, *(PEERS if name == "pretrained" else ()))),
-            shown=(*fields, "mean_dev", "mean_foreign", "mean_corrupted", "seconds"),
-        )
+        jobs = {(level, how): detector for how, detector in peers.of_packages(a.peers, seed).items()}
+    rows = []
+    for (level, how), detector in jobs.items():
+        if how.startswith(a.detectors):
+            timer = Timer()
+            own = detector is None
+            found = aurocs({part: v[:, 0] for part, v in X[level].items()} if own else scored(detector, X, level.split(" + ")))
+            seconds = round(timer.seconds(), 1)
+            rows.append({"level": level, "detector": how, **means(found), "auroc": found, "seconds": seconds})
+    return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data-root", default="data", help="folder for torchvision, with omniglot.npz and cifar100_subset.npz")
-    parser.add_argument("--scratch", type=Path, required=True, help="folder of the runs and features")
-    parser.add_argument("--data", nargs="+", default=["cifar10", "fashion_mnist"])
-    parser.add_argument("--encoders", nargs="+", default=["pixels", "patches", "vje", "gje", "contrastive", "untrained"])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--limit", type=int, default=LIMIT)
-    parser.add_argument("--epochs", type=int, help="of the networks; the recipe's by default")
-    parser.add_argument("--detectors", default="", help="only detectors whose names begin like this, such as 'default'")
-    parser.add_argument("--peers", nargs="+", default=[], choices=list(detection_peers.MODULES), help="packages, instead of ours")
-    a = ledger.parse(parser, "out_of_distribution")
-    detection_peers.require(*a.peers)
-    if a.tiny:
-        shown, encoders = (25, a.encoders) if a.encoders == ["pretrained"] else (100, ["vje", "untrained"])
-        a.limit, a.encoders, a.data, a.epochs = 200, encoders, ["cifar10"], 1
-    a.scratch.mkdir(parents=True, exist_ok=True)
-    for source in a.data:
-        parts = sets(source, a.data_root, a.limit)
-        if a.tiny:
-            parts = {name: x[:shown] for name, x in parts.items()}
-        pixels = features(a, source, "pixels", 0, parts)
-        for seed in a.seeds:
-            for name in a.encoders:
-                if name != "pixels" or seed == a.seeds[0]:  # nothing about pixels depends on the seed
-                    evaluate(a, source, name, seed, parts, pixels)
-
+OPTIONS = {
+    "data_root": "data",  # laid out for torchvision, with omniglot.npz and cifar100_subset.npz
+    "scratch": Option(Path, shape="required"),
+    "data": ["cifar10", "fashion_mnist"],
+    "encoders": ["pixels", "patches", "vje", "gje", "contrastive", "untrained"],
+    "seeds": [0],
+    "limit": LIMIT,
+    "epochs": int,
+    "detectors": "",
+    "peers": some(peers.MODULES, ()),
+}
+TINY = {
+    "encoders": lambda names: names if names == ["pretrained"] else ["vje", "untrained"],
+    "data": ["cifar10"],
+    "limit": 200,
+    "epochs": 1,
+}
 
 if __name__ == "__main__":
-    main()
+    shown = ("data", "encoder", "level", "detector", "seed", "mean_dev", "mean_foreign", "mean_corrupted", "seconds")
+    versions = (*PEERS, *peers.MODULES)
+    main(__doc__, "out_of_distribution", OPTIONS, cells, measure, tiny=TINY, shown=shown, peers=versions)

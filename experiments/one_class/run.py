@@ -17,14 +17,13 @@ images, half of them of the class. A row of results/one_class.jsonl has the AURO
 - pixels: the same on pixels and their principal components, on statistics, and the default detector without an encoder.
 - svdd: Deep SVDD (deep_svdd.py).
 
-Settings of detectors are fixed beforehand; test images serve no choice. ``--scratch`` keeps the runs, so that a training goes on
-where it was stopped; rows that the ledger has from the same commit are skipped.
+Settings of detectors are fixed beforehand; test images serve no choice. ``--scratch FOLDER`` keeps the runs, so that a training goes
+on where it was stopped. ``--limit``, ``--tests`` and ``--epochs`` 0 stand for all images and the recipe's epochs; several values of
+``--beta`` and ``--nu`` make a grid; ``--whole`` is the paper's ResNet-18 and epochs on all images, and 150 epochs of Deep SVDD.
 """
 
 import argparse
 import itertools
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,18 +31,17 @@ from typing import Any
 import numpy as np
 import torch
 from experiments.accuracy.pretrained import PEERS, SIZE, network
-from experiments.detection.run import images, pixel_levels, seeded
+from experiments.detection.run import pixel_levels
 from experiments.one_class.deep_svdd import DeepSvdd
+from experiments.runner import DATA, SETTINGS, first, hidden, parse, run, some
+from experiments.shared import Timer, auroc, embedded, folder_name, images, kept_run, seeded
 from sklearn.ensemble import IsolationForest
-from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import OneClassSVM
 from torch import Tensor
 
 import vergence
-from experiments import ledger
-from vergence.cli.options import parse_settings
 from vergence.data.config import DataConfig
 from vergence.data.items import Items
 from vergence.data.sources import Data, open_data
@@ -87,151 +85,124 @@ def test_items(data: Data, label: int, most: int | None) -> tuple[Items, np.ndar
     return data.test.subset(rows), (labels[rows] != label).numpy()
 
 
-def whole(items: Items) -> Tensor:
-    return images(items, torch.arange(len(items)))
-
-
 def of_pixels(data: Data, test: Items, seed: int) -> Scores:
     """Returns the scores that need no encoder."""
-    x, y = whole(data.train), whole(test)
+    x, y = images(data.train), images(test)
     levels = pixel_levels(x)
     with torch.inference_mode():
-        parts = [[levels(b) for b in part.split(250)] for part in (x, y)]
-    train, other = ({name: torch.cat([one[name].float() for one in part]) for name in part[0]} for part in parts)
-    found = scored("pixels", train["pixels"], other["pixels"], seed, ("kNN, cosine",))
+        batches = [[levels(b) for b in part.split(250)] for part in (x, y)]
+    train, other = ({name: torch.cat([b[name].float() for b in part]) for name in part[0]} for part in batches)
+    scores = scored("pixels", train["pixels"], other["pixels"], seed, ("kNN, cosine",))
     pca = features.pca(train["pixels"], other["pixels"], COMPONENTS)
-    found |= scored("PCA", *pca, seed, ("Gaussian", "isolation forest", "one-class SVM"))
-    found |= scored("statistics", train["statistics"], other["statistics"], seed, ("Gaussian",))
-    known, new = ({name: part[name].numpy() for name in ("statistics", "patches")} for part in (train, other))
-    return found | {"detector without an encoder": default_detector(known).fit(known).anomaly_score(new)}
+    scores |= scored("PCA", *pca, seed, ("Gaussian", "isolation forest", "one-class SVM"))
+    scores |= scored("statistics", train["statistics"], other["statistics"], seed, ("Gaussian",))
+    fitted, new = ({name: part[name].numpy() for name in ("statistics", "patches")} for part in (train, other))
+    return scores | {"detector without an encoder": default_detector(fitted).fit(fitted).anomaly_score(new)}
 
 
-def of_run(run: vergence.Run, test: Items, seed: int, untrained: bool) -> Scores:
+def of_run(trained: vergence.Run, test: Items, seed: int, untrained: bool) -> Scores:
     """Returns the scores of a run: its detector's, its objective's own, and those of other detectors on its embedding."""
-    train, found = opened(run.folder).train, {"detector": run.anomaly_score(test).numpy()}
-    z = run.embed(train), run.embed(test)
-    if run.has_density:
+    train, scores = opened(trained.folder).train, {"detector": trained.anomaly_score(test).numpy()}
+    z = trained.embed(train), trained.embed(test)
+    if trained.has_density:
         with torch.inference_mode():
-            own = objective_scores(run.method, z[1].to(run.device))
-        found |= {f"own {name}": values.cpu().numpy() for name, values in own.items()}
-    found |= scored("z", *z, seed)
+            own = objective_scores(trained.method, z[1].to(trained.device))
+        scores |= {f"own {name}": values.cpu().numpy() for name, values in own.items()}
+    scores |= scored("z", *z, seed)
     if untrained:
-        net = untrained_encoder(run).eval()
-        z = tuple(features.collect_features(net, part, size=run.size, device=run.device)[0] for part in (train, test))
-        found |= scored("untrained z", *z, seed, ("Gaussian", "kNN, cosine"))
-    return found
+        z0 = embedded(trained, train, test, net=untrained_encoder(trained))
+        scores |= scored("untrained z", *z0, seed, ("Gaussian", "kNN, cosine"))
+    return scores
 
 
-def trained(a: argparse.Namespace, folder: Path, source: str, settings: dict[str, Any]) -> vergence.Run:
-    """Returns a run with settings; opens a finished one, and goes on with one that was stopped."""
-    words = "-".join(f"{name}={value}" for name, value in settings.items() if name not in ("root", "weights", "device"))
-    out = folder / f"{source}-{words}".replace("/", "_").replace(" ", "")
-    if (out / "model.safetensors").exists():
-        return vergence.load(out, device=a.device, trust_code=True)
-    if (out / "config.json").exists():
-        return vergence.train(None, out=out, resume=True, trust_code=True)
-    return vergence.train(source, out=out, **settings)
-
-
-def settings_of(a: argparse.Namespace, key: dict[str, Any]) -> dict[str, Any]:
+def settings_of(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     """Returns the settings of the run of a row."""
-    found = {"root": a.data_root, "keep_classes": (key["label"],), "limit": a.limit, "seed": key["seed"], "device": a.device}
-    found = {name: value for name, value in found.items() if value is not None}
-    if key["encoder"] == "patches":
-        return {**found, "recipe": "patches", **a.patches}
-    if key["encoder"] == "pretrained":
-        return {**found, **network(), "size": SIZE}
-    changes = parse_settings(a.set)
-    options = {"beta": key["beta"], "nu": key["nu"], **changes.pop("options", {})}
+    common = {"root": a.data_root, "keep_classes": (cell["label"],), "limit": a.limit, "seed": cell["seed"], "device": a.device}
+    common = {name: value for name, value in common.items() if value is not None}
+    if cell["encoder"] == "patches":
+        return {**common, "recipe": "patches", **a.patches}
+    if cell["encoder"] == "pretrained":
+        return {**common, **network(), "size": SIZE}
+    options = {"beta": cell["beta"], "nu": cell["nu"], **a.set.get("options", {})}
     short = {} if a.epochs is None else {"epochs": a.epochs}
-    return {**found, "recipe": key["recipe"], "knn_every": 0, "options": options, **short, **changes}
+    return {**common, "recipe": cell["recipe"], "knn_every": 0, **short, **a.set, "options": options}
 
 
-def measured(a: argparse.Namespace, folder: Path, key: dict[str, Any]) -> dict[str, Any]:
-    """Returns the numbers of an encoder for one class."""
-    start, used = time.perf_counter(), time.process_time()
-    encoder, label, seed = key["encoder"], key["label"], key["seed"]
-    about: dict[str, Any] = {}
-    if encoder in ("pixels", "svdd"):
-        data = open_data(DataConfig(source=key["data"], root=a.data_root, keep_classes=(label,), limit=a.limit))
-        test, anomalous = test_items(data, label, a.tests)
-        if encoder == "pixels":
-            scores = of_pixels(data, test, seed)
-        else:
-            steps = {"lr": 1e-4, "batch_size": 200} if a.whole else {"lr": 1e-3, "batch_size": 64}
-            svdd = DeepSvdd(a.svdd_epochs, device=a.device, **steps).fit(whole(data.train), seed)
-            scores = {"Deep SVDD": svdd.anomaly_score(whole(test))}
-            about["distances"] = [round(svdd.distances[i], 3) for i in (0, -1)]
-        n_train = len(data.train)
-    else:
-        run = trained(a, folder, key["data"], settings_of(a, key))
-        test, anomalous = test_items(open_data(run.folder.config.data), label, a.tests)
-        scores = of_run(run, test, seed, untrained=encoder == "vje")
-        n_train = run.folder.metadata.n_train
-        about = {"collapse": run.collapse, "trained_at": run.folder.metadata.commit, "epochs_run": run.folder.config.fit.epochs}
-        about |= {"network": str(run.folder.config.model.encoder)}
-    auroc = {name: round(float(roc_auc_score(anomalous, values)), 4) for name, values in scores.items()}
-    seconds = {"seconds": round(time.perf_counter() - start, 1), "cpu_seconds": round(time.process_time() - used, 1)}
-    sizes = {"n_train": n_train, "n_typical": int((~anomalous).sum()), "n_anomalous": int(anomalous.sum())}
-    return {**sizes, **about, **seconds, "auroc": auroc}
-
-
-def keys(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yields what names each row, whole encoders first, so that a stop leaves few gaps."""
     for seed, source, encoder in itertools.product(a.seeds, a.data, a.encoders):
-        grid = list(itertools.product(a.beta, a.nu)) if encoder == "vje" else [(None, None)]
+        vje = encoder == "vje"
         epochs = {"vje": a.epochs, "svdd": a.svdd_epochs}.get(encoder)
-        named = {"data": source, "encoder": encoder, "recipe": a.recipe if encoder == "vje" else None, "epochs": epochs}
-        named |= {"set": a.set if encoder == "vje" else [], "limit": a.limit, "tests": a.tests}
+        named = {"data": source, "encoder": encoder, "recipe": a.recipe if vje else None, "epochs": epochs}
+        named |= {"set": [f"{name}={value}" for name, value in a.set.items()] if vje else [], "limit": a.limit, "tests": a.tests}
+        grid = itertools.product(a.beta, a.nu) if vje else [(None, None)]
         for (beta, nu), label in itertools.product(grid, a.classes):
             yield {**named, "beta": beta, "nu": nu, "label": label, "seed": seed}
 
 
+def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
+    """Returns the numbers of an encoder for one class."""
+    timer, encoder, label, seed = Timer(), cell["encoder"], cell["label"], cell["seed"]
+    about: dict[str, Any] = {}
+    if encoder in ("pixels", "svdd"):
+        data = open_data(DataConfig(source=cell["data"], root=a.data_root, keep_classes=(label,), limit=a.limit))
+        test, anomalous = test_items(data, label, a.tests)
+        n_train = len(data.train)
+        if encoder == "pixels":
+            scores = of_pixels(data, test, seed)
+        else:
+            steps = {"lr": 1e-4, "batch_size": 200} if a.whole else {"lr": 1e-3, "batch_size": 64}
+            svdd = DeepSvdd(a.svdd_epochs, device=a.device, **steps).fit(images(data.train), seed)
+            scores = {"Deep SVDD": svdd.anomaly_score(images(test))}
+            about["distances"] = [round(svdd.distances[i], 3) for i in (0, -1)]
+    else:
+        settings = settings_of(a, cell)
+        trained = kept_run(a.scratch / folder_name(cell["data"], **settings), cell["data"], **settings)
+        test, anomalous = test_items(open_data(trained.folder.config.data), label, a.tests)
+        scores, config = of_run(trained, test, seed, untrained=encoder == "vje"), trained.folder.config
+        n_train = trained.folder.metadata.n_train
+        about = {"collapse": trained.collapse, "trained_at": trained.folder.metadata.commit, "epochs_run": config.fit.epochs}
+        about |= {"network": str(config.model.encoder)}
+    counts = {"n_train": n_train, "n_typical": int((~anomalous).sum()), "n_anomalous": int(anomalous.sum())}
+    return {**counts, **about, **timer.both(), "auroc": {name: auroc(anomalous, values) for name, values in scores.items()}}
+
+
+OPTIONS = {
+    "data_root": DATA,
+    "data": ["cifar10", "fashion_mnist"],
+    "classes": list(range(10)),
+    "encoders": some(ENCODERS, ENCODERS[:4]),
+    "seeds": [0],
+    "limit": 2000,
+    "tests": 2000,
+    "epochs": 20,
+    "svdd_epochs": 5,
+    "beta": [1.0],
+    "nu": [0.5],
+    "recipe": "vje_small",
+    "set": SETTINGS,
+    "scratch": Path,
+    "device": "cpu",
+    "whole": False,
+    "patches": hidden({}),
+}
+TINY = {
+    **dict.fromkeys(("classes", "data", "beta", "nu", "seeds"), first),
+    **{"limit": 60, "tests": 40, "epochs": 1, "svdd_epochs": 1, "recipe": "vje_small", "device": "cpu"},
+    "set": lambda settings: {**settings, "batch_size": 16},
+    "patches": {"encoder": "patches:atoms=16,second=16,directions=32,dim=16,views=2"},
+}
+
+
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-root", required=True)
-    parser.add_argument("--data", nargs="+", default=["cifar10", "fashion_mnist"])
-    parser.add_argument("--classes", nargs="+", type=int, default=list(range(10)), metavar="LABEL")
-    parser.add_argument("--encoders", nargs="+", default=list(ENCODERS[:4]), choices=ENCODERS)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--limit", type=int, default=2000, help="training images of a class; 0 for all")
-    parser.add_argument("--tests", type=int, default=2000, help="test images, half of them of the class; 0 for all")
-    parser.add_argument("--epochs", type=int, default=20, help="of the network; 0 for the recipe's")
-    parser.add_argument("--svdd-epochs", type=int, default=5, help="of Deep SVDD, and as many of its autoencoder")
-    parser.add_argument("--beta", nargs="+", type=float, default=[1.0], help="of VJE; several make a grid with --nu")
-    parser.add_argument("--nu", nargs="+", type=float, default=[0.5], help="of VJE")
-    parser.add_argument("--recipe", default="vje_small", help="of vje")
-    parser.add_argument("--set", action="append", default=[], help="NAME=VALUE of vje's run or objective")
-    parser.add_argument("--scratch", type=Path, help="folder that keeps the runs; none are kept by default")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument(
-        "--whole", action="store_true", help="the paper's ResNet-18 and epochs, all images, and 150 epochs of Deep SVDD"
-    )
-    a = ledger.parse(parser, "one_class")
-    a.patches = {}
-    if a.whole:
+    """Returns the options; the numbers 0 stand for all, or for the recipe's."""
+    a = parse(__doc__, "one_class", OPTIONS, TINY)
+    if a.whole and not a.tiny:
         a.recipe, a.limit, a.tests, a.epochs, a.svdd_epochs = "vje_oneclass_cifar10", 0, 0, 0, 150
-    if a.tiny:
-        a.classes, a.limit, a.tests, a.epochs, a.svdd_epochs, a.recipe = a.classes[:1], 60, 40, 1, 1, "vje_small"
-        a.data, a.seeds, a.beta, a.nu, a.device = a.data[:1], [0], a.beta[:1], a.nu[:1], "cpu"
-        a.set = [*a.set, "batch_size=16"]
-        a.patches = {"encoder": "patches:atoms=16,second=16,directions=32,dim=16,views=2"}
     a.limit, a.tests, a.epochs = a.limit or None, a.tests or None, a.epochs or None
     return a
 
 
-def main() -> None:
-    a = options()
-    with tempfile.TemporaryDirectory() as folder:
-        for key in keys(a):
-            if not ledger.holds(a.out, **key):
-                place = Path(folder) if a.scratch is None else a.scratch
-                place.mkdir(parents=True, exist_ok=True)
-                values = {**key, **measured(a, place, key)}
-                device = None if a.device == "cpu" else torch.cuda.get_device_name()
-                row = ledger.row(values, seed=key["seed"], peers=PEERS if key["encoder"] == "pretrained" else (), device=device)
-                ledger.add(a.out, row, shown=("data", "encoder", "label", "seed", "beta", "nu", "seconds", "auroc"))
-
-
 if __name__ == "__main__":
-    main()
+    shown = ("data", "encoder", "label", "seed", "beta", "nu", "seconds", "auroc")
+    run(options(), cells, measure, peers=PEERS, shown=shown)

@@ -9,36 +9,36 @@ Data sets (context -> target):
 
 The first set follows the description of figure 4 of arXiv:2603.26799; its formulas are ours.
 
-    python -m experiments.pairs.run run --data-root DATA      # adds rows to results/branches.jsonl; about 25 minutes on two cores
+    python -m experiments.pairs.run run --data-root DATA      # adds rows to the ledger branches; about 25 minutes on two cores
     python -m experiments.pairs.run draw                      # docs/figures/branches_*.png (needs matplotlib)
     python -m experiments.tables                             # the tables of docs/branches.md
 """
 
 import argparse
+import functools
 import math
-import tempfile
-import time
 import warnings
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from experiments.joint.two_sample import maximum_mean_discrepancy, overlap, sliced_wasserstein
+from experiments import figures
+from experiments.joint.two_sample import fit
+from experiments.runner import SEEDS, Option, first, parse, some
+from experiments.runner import run as measure_cells
+from experiments.shared import Timer
 from scipy.special import logsumexp
 from scipy.stats import kstest
 from sklearn.decomposition import PCA
 from sklearn.neural_network import MLPRegressor
 
-from experiments import ledger
 from vergence import mixtures
 from vergence.data.sources import open_items
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import MixtureOfGaussians
 
-FIGURES = ledger.ROOT / "docs" / "figures"
-EPS, TRAIN, TEST, SEEDS = 0.05, 3000, 5000, (0, 1, 2)
+EPS, TRAIN, TEST = 0.05, 3000, 5000
 LINKS = (1.0, 0.8)  # lengths of the arm
 DRAWS = 200  # samples for each context, from which the shares of branches are computed
 
@@ -64,16 +64,11 @@ def intersecting(x: np.ndarray) -> np.ndarray:
 BRANCHES: dict[str, Callable[[np.ndarray], np.ndarray]] = {"separated": separated, "intersecting": intersecting}
 
 
-def noise(x: np.ndarray) -> np.ndarray:
-    """Returns the noise of the heteroscedastic set."""
-    return 0.02 + 0.48 * (x + 1) / 2
-
-
 def branch_set(name: str, n: int, seed: int) -> Set:
     rng = np.random.default_rng(seed)
     x = rng.uniform(-1, 1, n)
     if name == "heteroscedastic":
-        f, s, k = np.sin(np.pi * x)[:, None], noise(x), np.zeros(n, dtype=int)
+        f, s, k = np.sin(np.pi * x)[:, None], 0.02 + 0.48 * (x + 1) / 2, np.zeros(n, dtype=int)
     else:
         f, s, k = BRANCHES[name](x), np.full(n, EPS), rng.integers(3, size=n)
     y = f[np.arange(n), k] + s * rng.normal(size=n)
@@ -110,22 +105,20 @@ def arm_set(n: int, seed: int, *, truth: bool) -> Set:
     return Set(place, angles, own - np.array(total))
 
 
+HALVES = ((16, slice(0, 14)), (8, slice(14, 28)))  # components and rows of the top and of the bottom half
+
+
 def halves_set(root: str, seed: int) -> tuple[Set, Set]:
     """Returns training and test part: 16 components of the top half, 8 of the bottom half, fitted to the training part."""
-    parts = []
-    for part in ("train", "test"):
+    halves = []
+    for part, n in (("train", 10_000), ("test", TEST)):
         items = open_items(f"fashion_mnist:{part}", shape=(1, 28, 28), root=root)
-        rows = np.random.default_rng(seed).permutation(len(items))[: 10_000 if part == "train" else TEST]
-        parts.append(items.read(torch.from_numpy(rows))[:, 0].numpy().astype(np.float64) / 255)
-    top, bottom = (PCA(k, random_state=0).fit(parts[0][:, where].reshape(len(parts[0]), -1)) for k, where in HALVES)
-    sets = [
-        Set(top.transform(x[:, HALVES[0][1]].reshape(len(x), -1)), bottom.transform(x[:, HALVES[1][1]].reshape(len(x), -1)))
-        for x in parts
-    ]
-    return sets[0], sets[1]
-
-
-HALVES = ((16, slice(0, 14)), (8, slice(14, 28)))
+        chosen = np.random.default_rng(seed).permutation(len(items))[:n]
+        x = items.read(torch.from_numpy(chosen))[:, 0].numpy().astype(np.float64) / 255
+        halves.append([x[:, where].reshape(len(x), -1) for _, where in HALVES])
+    pca = [PCA(k, random_state=0).fit(x) for (k, _), x in zip(HALVES, halves[0], strict=True)]
+    train, test = (Set(*(model.transform(x) for model, x in zip(pca, part, strict=True))) for part in halves)
+    return train, test
 
 
 class Deterministic:
@@ -156,6 +149,14 @@ MODELS: dict[str, Callable[[int], Any]] = {
 }
 
 
+SAMPLERS: dict[str, Callable[[int], Any]] = {
+    "one Gaussian": MODELS["EM, K = 1"],
+    **{name: MODELS[name] for name in ("EM, K = 3", "EM, K = 30", "growing neural gas")},
+}
+SETS = ("separated", "intersecting", "heteroscedastic", "arm", "halves")
+
+
+@functools.lru_cache(maxsize=2)
 def data(name: str, seed: int, root: str | None) -> tuple[Set, Set]:
     """Returns training and test part."""
     if name == "halves":
@@ -166,13 +167,13 @@ def data(name: str, seed: int, root: str | None) -> tuple[Set, Set]:
     return branch_set(name, TRAIN, seed), branch_set(name, TEST, seed + 1000)
 
 
-def measure(name: str, label: str, seed: int, train: Set, test: Set) -> dict:
-    """Returns a row of the ledger."""
-    model, began = MODELS[label](seed), time.perf_counter()
+def conditional(name: str, label: str, seed: int, train: Set, test: Set) -> dict[str, Any]:
+    """Returns what a model's density given a context is measured by."""
+    model, timer = MODELS[label](seed), Timer()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         model.fit(train.context, train.target)
-    seconds = time.perf_counter() - began
+    seconds = timer.seconds()
     t = torch.from_numpy(test.target.reshape(len(test.target), -1))
     columns: list[list[torch.Tensor]] = [[], [], []]
     for c, b in zip(torch.from_numpy(test.context).split(500), t.split(500), strict=True):
@@ -181,10 +182,7 @@ def measure(name: str, label: str, seed: int, train: Set, test: Set) -> dict:
             for column, value in zip(columns, (p.log_prob(b), p.marginal_cdf(b), (p.mean - b).square()), strict=True):
                 column.append(value)
     log_p, pit, squared = map(torch.cat, columns)
-    row = {
-        "data": name,
-        "model": label,
-        "seed": seed,
+    return {
         "train": len(train.context),
         "test": len(test.context),
         "nll": -float(log_p.mean()),
@@ -195,11 +193,11 @@ def measure(name: str, label: str, seed: int, train: Set, test: Set) -> dict:
         "pit_ks": max(float(kstest(column, "uniform").statistic) for column in pit.T.numpy()),
         "seconds": seconds,
         "warnings": sorted({str(w.message)[:120] for w in said}),
+        **answers(name, model, test),
     }
-    return row | answers(name, model, test)
 
 
-def answers(name: str, model: Any, test: Set) -> dict:
+def answers(name: str, model: Any, test: Set) -> dict[str, Any]:
     """Returns the share of samples on a true answer, and the share of true answers with at least half of their due samples."""
     if name not in (*BRANCHES, "arm"):
         return {"on_branch": None, "covered": None}
@@ -231,61 +229,45 @@ def elbow(c: np.ndarray, side: int) -> np.ndarray:
     return inside & (np.abs(bend) > 0.3)
 
 
-SAMPLERS: dict[str, Callable[[int], Any]] = {
-    "one Gaussian": lambda seed: mixtures.ConditionalGaussian(random_state=seed),
-    "EM, K = 3": MODELS["EM, K = 3"],
-    "EM, K = 30": MODELS["EM, K = 30"],
-    "growing neural gas": MODELS["growing neural gas"],
-}
-
-
-def sampling(name: str, label: str, seed: int, train: Set, test: Set) -> dict:
-    """Returns a row on unconditional samples of [context; target] against held-out pairs."""
-    model = SAMPLERS[label](seed)
+def sampling(name: str, label: str, seed: int, train: Set, test: Set) -> dict[str, Any]:
+    """Returns how unconditional samples of [context; target] compare with held-out pairs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model.fit(train.context, train.target)
+        model = SAMPLERS[label](seed).fit(train.context, train.target)
     real = torch.from_numpy(np.column_stack([test.context, test.target]))[:2000]
     scale = real.std(0)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         fake = model.joint().sample(torch.Size((2000,)))
-        g = torch.Generator().manual_seed(0)
-        row = {
-            "mmd": maximum_mean_discrepancy(real / scale, fake / scale),
-            "sliced_wasserstein": sliced_wasserstein(real / scale, fake / scale, 256, g),
-            **overlap(real / scale, fake / scale),
-        }
+    row: dict[str, Any] = fit(real / scale, fake / scale)
+    row["sliced_wasserstein"] = row.pop("wasserstein")
     if name in BRANCHES:
         x, y = fake[:, 0].numpy(), fake[:, 1].numpy()
         apart = np.abs(y[:, None] - BRANCHES[name](np.clip(x, -1, 1)))
         good = (apart.min(1) < 3 * EPS) & (np.abs(x) <= 1)
-        counts = np.bincount(apart.argmin(1)[good], minlength=3)
-        row |= {"on_branch": float(good.mean()), "branches": counts.tolist()}
-    return {"data": name, "sampler": label, "seed": seed, **row}
+        row |= {"on_branch": float(good.mean()), "branches": np.bincount(apart.argmin(1)[good], minlength=3).tolist()}
+    return row
 
 
-def run(a: argparse.Namespace) -> None:
-    """Adds a row for each set, seed and model, except those that the ledger has from this commit."""
+def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for name in a.sets:
         for seed in a.seeds:
-            train, test = data(name, seed, a.data_root)
-            if a.tiny:
-                train, test = (Set(*(v if v is None else v[:200] for v in part)) for part in (train, test))
-            jobs = [(measure, "model", label) for label in MODELS if label in a.models]
-            jobs += [(sampling, "sampler", label) for label in SAMPLERS if name in ("separated", "halves") and label in a.models]
-            for job, kind, label in jobs:
-                if not ledger.holds(a.out, **{"data": name, kind: label, "seed": seed}):
-                    ledger.add(a.out, ledger.row(job(name, label, seed, train, test), seed=seed))
+            yield from ({"data": name, "model": label, "seed": seed} for label in MODELS if label in a.models)
+            samplers = SAMPLERS if name in ("separated", "halves") else ()
+            yield from ({"data": name, "sampler": label, "seed": seed} for label in samplers if label in a.models)
 
 
-def draw(names: list[str], models: list[str], items: int, folder: Path) -> None:
+def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
+    name, seed = cell["data"], cell["seed"]
+    most = 200 if a.tiny else None
+    train, test = (Set(*(v if v is None else v[:most] for v in part)) for part in data(name, seed, a.data_root))
+    work = conditional if "model" in cell else sampling
+    return work(name, cell.get("model") or cell["sampler"], seed, train, test)
+
+
+def draw(names: list[str], models: list[str], items: int, tiny: bool) -> None:
     """Draws the models' densities on sets of one context and target, and the density network's parameters along the context."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = figures.pyplot()
     x, y = np.linspace(-1, 1, 240), np.linspace(-1.7, 1.7, 340)
     for name in names:
         train = branch_set(name, items, 0)
@@ -304,52 +286,31 @@ def draw(names: list[str], models: list[str], items: int, folder: Path) -> None:
         axes[0, 0].legend(loc="lower left", fontsize=8)
         fig.supxlabel("context x")
         fig.supylabel("target y")
-        _save(fig, folder / f"branches_{name}.png")
-        plt.close(fig)
+        figures.save(fig, f"branches_{name}", tiny=tiny, dpi=80)
     if "density network" in models:
-        _routing(plt, x, folder)
+        draw_routing(plt, x, tiny)
 
 
-def _routing(plt: Any, x: np.ndarray, folder: Path) -> None:
+def draw_routing(plt: Any, x: np.ndarray, tiny: bool) -> None:
+    """Draws weights, means and standard deviations of the density network along the context."""
     train = branch_set("separated", TRAIN, 0)
-    found = mixtures.MixtureDensityNetwork(n_components=3, random_state=0).fit(train.context, train.target).routing(x[:, None])
+    routing = MODELS["density network"](0).fit(train.context, train.target).routing(x[:, None])
     fig, axes = plt.subplots(1, 3, figsize=(13, 3.6), layout="constrained")
+    truths = (np.full_like(x, 1 / 3), separated(x), np.full_like(x, EPS))
+    limits = ((0, 1), (None, None), (0, 0.15))
     titles = ("weights", "means", "standard deviations")
-    for ax, values, title in zip(axes, found, titles, strict=True):
+    for ax, values, truth, limit, title in zip(axes, routing, truths, limits, titles, strict=True):
         ax.plot(x, values.reshape(len(x), 3))
-        ax.set_title(title, fontsize=10)
-        ax.set_xlabel("context x")
-    axes[0].axhline(1 / 3, color="0.4", ls=":")
-    axes[1].plot(x, separated(x), color="0.4", ls=":")
-    axes[2].axhline(EPS, color="0.4", ls=":")
-    axes[0].set_ylim(0, 1)
-    axes[2].set_ylim(0, 0.15)
-    _save(fig, folder / "branches_routing.png")
-
-
-def _save(fig: Any, file: Path) -> None:
-    fig.savefig(file, dpi=80)
-    print(f"wrote {file.name}")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "draw"))
-    parser.add_argument("--data-root")
-    parser.add_argument("--sets", nargs="+", default=["separated", "intersecting", "heteroscedastic", "arm", "halves"])
-    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
-    parser.add_argument("--models", nargs="+", default=[*MODELS, *SAMPLERS])
-    a = ledger.parse(parser, "branches")
-    if a.tiny:
-        a.sets, a.seeds, a.models = a.sets[:1], a.seeds[:1], ["EM, K = 1", "one Gaussian"]
-    if a.what == "run":
-        run(a)
-    elif a.tiny:
-        with tempfile.TemporaryDirectory() as place:
-            draw(a.sets, ["EM, K = 1"], 200, Path(place))
-    else:
-        draw([*BRANCHES, "heteroscedastic"], list(MODELS), TRAIN, FIGURES)
+        ax.plot(x, truth, color="0.4", ls=":")
+        ax.set(title=title, xlabel="context x", ylim=limit)
+    figures.save(fig, "branches_routing", tiny=tiny, dpi=80)
 
 
 if __name__ == "__main__":
-    main()
+    options = {"what": Option(choices=("run", "draw"), shape="first"), "data_root": str, "sets": some(SETS), "seeds": SEEDS}
+    options["models"] = some(dict.fromkeys((*MODELS, *SAMPLERS)))
+    a = parse(__doc__, "branches", options, {"sets": first, "seeds": first, "models": ["EM, K = 1", "one Gaussian"]})
+    if a.what == "run":
+        measure_cells(a, cells, measure)
+    else:
+        draw(["separated"] if a.tiny else [*BRANCHES, "heteroscedastic"], a.models[:1] if a.tiny else list(MODELS), TRAIN, a.tiny)

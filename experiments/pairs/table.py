@@ -1,37 +1,41 @@
 """Tables of densities on pairs: conditional models, samples, and the joint objectives; each reads its ledgers."""
 
 import statistics
+from functools import partial
 
-from experiments.ledger import by_setting, grid, plus_minus, rows
+from experiments.ledger import Row, by_setting, column, grid, plus_minus, rows
+
+OVERLAP = {"precision": 2, "recall": 2, "coverage": 2}  # and the digits that are shown
+SAMPLED = {
+    "own": "its own density",
+    "gaussian": "a Gaussian afterwards",
+    "mixture": "a mixture afterwards, K = 10",
+    "real": "held-out embeddings (limit)",
+}
 
 
 def branches_table(data: str) -> str:
     """A line for each model on a set of ``experiments/pairs/run.py``: mean and standard deviation over seeds, and the truth."""
     groups = by_setting([row for row in rows("branches") if row["data"] == data and "model" in row], lambda row: row["model"])
-    known = any(row["on_branch"] is not None for found in groups.values() for row in found)
+    branched = any(row["on_branch"] is not None for group in groups.values() for row in group)
+    shares = ("on_branch", "covered", "inside_90") if branched else ("inside_90",)
     body = []
-    for model, found in groups.items():
-        cells = [plus_minus([row[key] for row in found], 2) for key in ("nll",)]
-        cells += [plus_minus([100 * row[key] for row in found], 0) for key in ("on_branch", "covered") if known]
-        cells += [plus_minus([100 * row["inside_90"] for row in found], 0)]
-        cells += [plus_minus([row["pit_ks"] for row in found], 3)]
-        body.append([model, *cells, f"{statistics.median(row['seconds'] for row in found):.2g}"])
-    truths = [row["truth"] for row in next(iter(groups.values()), []) if row["truth"] is not None]
-    head = ["model", "NLL", *(["on a branch, %", "covered, %"] if known else []), "inside 90 %, %", "PIT", "seconds"]
-    if truths:
-        body.append(["**the truth**", plus_minus(truths, 2), *[""] * (len(head) - 2)])
+    for model, group in groups.items():
+        cells = [column(group, "nll", 2), *(column(group, key, 0, 100) for key in shares), column(group, "pit_ks", 3)]
+        body.append([model, *cells, f"{statistics.median(row['seconds'] for row in group):.2g}"])
+    head = ["model", "NLL", *(["on a branch, %", "covered, %"] if branched else []), "inside 90 %, %", "PIT", "seconds"]
+    if truth := column(next(iter(groups.values())), "truth", 2):
+        body.append(["**the truth**", truth, *[""] * (len(head) - 2)])
     return grid(head, body)
 
 
 def samples_table() -> str:
     """A line for each sampler on a set of ``experiments/pairs/run.py``."""
     groups = by_setting([row for row in rows("branches") if "sampler" in row], lambda row: (row["data"], row["sampler"]))
-    body = []
-    for (data, sampler), found in groups.items():
-        keys = {"mmd": 4, "sliced_wasserstein": 3, "precision": 2, "recall": 2, "coverage": 2}
-        cells = [plus_minus([row[key] for row in found], digits) for key, digits in keys.items()]
-        on = [100 * row["on_branch"] for row in found if "on_branch" in row]
-        body.append([data, sampler, *cells, plus_minus(on, 0) if on else ""])
+    digits, body = {"mmd": 4, "sliced_wasserstein": 3, **OVERLAP}, []
+    for (data, sampler), group in groups.items():
+        cells = [column(group, key, n) for key, n in digits.items()]
+        body.append([data, sampler, *cells, column(group, "on_branch", 0, 100)])
     return grid(["data", "density", "MMD²", "sliced Wasserstein", "precision", "recall", "coverage", "on a branch, %"], body)
 
 
@@ -48,37 +52,35 @@ def mixtures_table() -> str:
                 note = f"{here} iterations against {there}; after as many, log-likelihoods {apart:.0e} nats apart"
                 body.append([what, f"{row['ratio'][precision]:.1f}", note])
         elif name == "queries":
+            what = f"gmr / `condition`, {row['n']:,} queries, K = {row['k']}, {row['d']} features"
             note = f"{row['n'] / row['seconds']:,.0f} queries/s; means {row['apart']:.0e} apart"
-            body.append(
-                [f"gmr / `condition`, {row['n']:,} queries, K = {row['k']}, {row['d']} features", f"{row['ratio']:.0f}", note]
-            )
+            body.append([what, f"{row['ratio']:.0f}", note])
         elif name == "signals / s":
             what = f"plain Python / growing neural gas, {row['nodes']} nodes, {row['d']} features, one core"
             body.append([what, f"{row['ratio']:.0f}", f"{row['signals_per_second']:,.0f} signals/s"])
     return grid(["what", "time, ratio", ""], body)
 
 
-def newest(name: str, **wanted: str) -> dict[str, list[dict]]:
+def newest(name: str, **wanted: str) -> dict[str, list[Row]]:
     """Returns a ledger's rows by setting, one for each seed; the last row of a seed that was run twice."""
-    found = [row for row in rows(name) if all(row[key] == value for key, value in wanted.items())]
-    return by_setting(found, lambda row: row["setting"].replace("learnt", "learned"))
+    measured = [row for row in rows(name) if all(row[key] == value for key, value in wanted.items())]
+    return by_setting(measured, lambda row: row["setting"].replace("learnt", "learned"))
 
 
 def trap_table(what: str) -> str:
-    """A line for each setting of ``benchmarks/trap.py``: mean and standard deviation over seeds."""
+    """A line for each setting of ``trap.py``: mean and standard deviation over seeds."""
     keys = {"toy": {"probe": (2, 1)}, "fashion": {"probe": (1, 100), "probe_encoder": (1, 100)}}[what]
     body = []
-    for setting, found in newest("trap", measurement=f"trap {what}").items():
-        predicted = found[0]["predicted_variance"]
-        cells = [f"{statistics.mean(row['std'] for row in found):.2g}", plus_minus([row["variance"] for row in found], 2)]
-        cells += ["" if predicted is None else f"{predicted:.2f}", plus_minus([row["effective_rank"] for row in found], 1)]
-        cells += [plus_minus([scale * row[key] for row in found], digits) for key, (digits, scale) in keys.items()]
-        body.append([setting, *cells])
+    for setting, group in newest("trap", measurement=f"trap {what}").items():
+        predicted = group[0]["predicted_variance"]
+        cells = [f"{statistics.mean(row['std'] for row in group):.2g}", column(group, "variance", 2)]
+        cells += ["" if predicted is None else f"{predicted:.2f}", column(group, "effective_rank")]
+        body.append([setting, *cells, *(column(group, key, digits, scale) for key, (digits, scale) in keys.items())])
     last = {"toy": ["R² of the latent"], "fashion": ["probe, embedding, %", "probe, encoder, %"]}[what]
     return grid(["loss", "std", "mean variance", "predicted", "effective rank", *last], body)
 
 
-def protocol_rows(data: str, components: bool = False) -> dict[str, list[dict]]:
+def protocol_rows(data: str, components: bool = False) -> dict[str, list[Row]]:
     """Returns the rows of ledger ``joint`` on a set with the small encoder: of all objectives, or of ``gmje`` by K."""
     groups = newest("joint", data=data, encoder="small")
     return {setting: group for setting, group in groups.items() if setting.startswith("gmje, K = ") == components}
@@ -87,92 +89,78 @@ def protocol_rows(data: str, components: bool = False) -> dict[str, list[dict]]:
 def joint_table(data: str) -> str:
     """A line for each setting of ``experiments/joint/run.py`` on a set: accuracy of the frozen encoder, and its controls."""
     body = []
-    for setting, found in protocol_rows(data).items():
-        cells = [plus_minus([100 * row[key] for row in found], 1) for key in ("knn", "probe")]
-        rank = plus_minus([row["effective_rank"] for row in found], 1)
-        body.append([f"{setting} (control)" if setting == "untrained" else setting, str(len(found)), *cells, rank])
-        for name, values in {k: v for row in found for k, v in row["controls"].items()}.items():
+    for setting, group in protocol_rows(data).items():
+        cells = [column(group, "knn", 1, 100), column(group, "probe", 1, 100), column(group, "effective_rank")]
+        body.append([f"{setting} (control)" if setting == "untrained" else setting, str(len(group)), *cells])
+        for name, values in {k: v for row in group for k, v in row["controls"].items()}.items():
             title = "pca, 256 components" if name == "pca" else name  # the only size that the first rows tried
             body.append([f"{title} (control)", "1", *(f"{100 * values[key]:.1f}" for key in ("knn", "probe")), ""])
     return grid(["objective", "seeds", "kNN (30), %", "linear probe, %", "effective rank of 32"], body)
 
 
 def components_table(data: str) -> str:
-    """A line for each number of components of ``gmje``; says so where it was not measured yet."""
+    """A line for each number of components of ``gmje``."""
     body = []
     groups = protocol_rows(data, components=True)
-    for setting, found in sorted(groups.items(), key=lambda one: one[1][0]["options"]["components"]):
-        cells = [plus_minus([100 * row[key] for row in found], 1) for key in ("knn", "probe")]
-        cells += [plus_minus([row[f"{name}_coverage"] for row in found], 2) for name in ("own", "gaussian", "mixture")]
-        body.append([setting.removeprefix("gmje, "), str(len(found)), *cells])
+    for setting, group in sorted(groups.items(), key=lambda pair: pair[1][0]["options"]["components"]):
+        cells = [column(group, key, 1, 100) for key in ("knn", "probe")]
+        cells += [column(group, f"{name}_coverage", 2) for name in ("own", "gaussian", "mixture")]
+        body.append([setting.removeprefix("gmje, "), str(len(group)), *cells])
     head = ["components", "seeds", "kNN (30), %", "linear probe, %"]
     head += [f"coverage, {name}" for name in ("its own density", "a Gaussian afterwards", "a mixture afterwards")]
-    return grid(head, body) if body else "Not measured yet."
-
-
-SAMPLED = {
-    "own": "its own density",
-    "gaussian": "a Gaussian afterwards",
-    "mixture": "a mixture afterwards, K = 10",
-    "real": "held-out embeddings (limit)",
-}
+    return grid(head, body)
 
 
 def sampling_table(data: str) -> str:
     """A line for each density of ``experiments/joint/run.py``: its samples, and those of densities fitted after training."""
-    keys = {"mmd": 4, "wasserstein": 3, "precision": 2, "recall": 2, "coverage": 2}
-    body = []
-    for setting, found in protocol_rows(data).items():
+    digits, body = {"mmd": 4, "wasserstein": 3, **OVERLAP}, []
+    for setting, group in protocol_rows(data).items():
         for name, label in SAMPLED.items():
-            having = [row for row in found if f"{name}_mmd" in row]
+            having = [row for row in group if f"{name}_mmd" in row]
             if setting != "untrained" and having and (name != "real" or setting == "gje"):
-                cells = [plus_minus([row[f"{name}_{key}"] for row in having], digits) for key, digits in keys.items()]
                 seeds = f" ({len(having)} seed)" if len(having) == 1 else ""
-                body.append([setting, label + seeds, *cells])
+                body.append([setting, label + seeds, *(column(having, f"{name}_{key}", n) for key, n in digits.items())])
     return grid(["objective", "samples of", "MMD²", "sliced Wasserstein", "precision", "recall", "coverage"], body)
 
 
 def answers_table(data: str) -> str:
-    """A line for each setting of ``benchmarks/halves.py`` on a set."""
-    keys = {
-        "nll_less_gaussian": (2, 1),
-        "answers": (1, 1),
-        "at_1": (1, 100),
-        "at_5": (1, 100),
-        "at_20": (1, 100),
-        "pit_ks": (3, 1),
-    }
-    keys |= {"inside_50": (0, 100), "inside_90": (0, 100)}
+    """A line for each setting of ``halves.py`` on a set."""
+    keys = {"nll_less_gaussian": (2, 1), "answers": (1, 1), "at_1": (1, 100), "at_5": (1, 100), "at_20": (1, 100)}
+    keys |= {"pit_ks": (3, 1), "inside_50": (0, 100), "inside_90": (0, 100)}
     body = []
-    for setting, found in newest("halves", data=data).items():
-        cells = [plus_minus([scale * row[key] for row in found], digits) for key, (digits, scale) in keys.items()]
-        body.append([setting, str(len(found)), *cells])
-    head = [
-        "objective",
-        "seeds",
-        "NLL less one Gaussian's",
-        "components",
-        "at 1, %",
-        "at 5, %",
-        "at 20, %",
-        "PIT",
-        "in 50 %",
-        "in 90 %",
-    ]
-    return grid(head, body)
+    for setting, group in newest("halves", data=data).items():
+        body.append([setting, str(len(group)), *(column(group, key, *how) for key, how in keys.items())])
+    head = ["objective", "seeds", "NLL less one Gaussian's", "components", "at 1, %", "at 5, %", "at 20, %"]
+    return grid([*head, "PIT", "in 50 %", "in 90 %"], body)
 
 
 def pairs_recipes_table() -> str:
     """A line for each recipe: kNN of the demo, and the AUROC of mismatched pairs of each set; means over seeds."""
-    found = by_setting(rows("pairs_recipes"), lambda row: (row["set"], row["pairs"], row["recipe"]))
-    sets = list(dict.fromkeys((name, n) for name, n, _ in found))
+    groups = by_setting(rows("pairs_recipes"), lambda row: (row["set"], row["pairs"], row["recipe"]))
+    sets = list(dict.fromkeys((name, n) for name, n, _ in groups))
     body = []
-    for recipe in dict.fromkeys(recipe for _, _, recipe in found):
-        demo = found[("demo", None, recipe)]
-        cells = [plus_minus([row["knn30"]["z"] for row in demo], 1), plus_minus([row["detector_auroc"] for row in demo], 3)]
-        for name, n in sets:
-            values = [row["auroc"] for row in found.get((name, n, recipe), []) if row["auroc"] is not None]
-            cells.append(plus_minus(values, 3) if values else "")
+    for recipe in dict.fromkeys(recipe for _, _, recipe in groups):
+        demo = groups[("demo", None, recipe)]
+        cells = [plus_minus([row["knn30"]["z"] for row in demo], 1), column(demo, "detector_auroc", 3)]
+        cells += [column(groups.get((name, n, recipe), []), "auroc", 3) for name, n in sets]
         body.append([f"`{recipe}`", str(len(demo)), *cells])
     of_sets = [name if n is None else f"{name}, {n:,} pairs" for name, n in sets]
     return grid(["recipe", "seeds", "demo: kNN (30), %", "demo: AUROC of the unseen digit", *of_sets], body)
+
+
+TABLES = {
+    "README.md": {"mixtures": mixtures_table},
+    "docs/joint_embeddings.md": {
+        "trap-toy": partial(trap_table, "toy"),
+        "trap-fashion": partial(trap_table, "fashion"),
+        **{f"joint-{data}": partial(joint_table, data) for data in ("fashion_mnist", "cifar10")},
+        **{f"sampling-{data}": partial(sampling_table, data) for data in ("fashion_mnist", "cifar10")},
+        **{f"answers-{data}": partial(answers_table, data) for data in ("mnist", "fashion_mnist", "cifar10")},
+        **{f"components-{data}": partial(components_table, data) for data in ("fashion_mnist", "cifar10")},
+        "pairs-recipes": pairs_recipes_table,
+    },
+    "docs/branches.md": {
+        **{name: partial(branches_table, name) for name in ("separated", "intersecting", "heteroscedastic", "arm", "halves")},
+        "samples": samples_table,
+    },
+}

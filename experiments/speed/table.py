@@ -115,3 +115,11 @@ def recipe_costs_table() -> str:
         "hours at 50 TFLOP/s",
     ]
     return grid(head, body)
+
+
+TABLES = {
+    "README.md": {"speed": speed_table},
+    "docs/joint_embeddings.md": {"cost": cost_table},
+    "docs/methods.md": {"recipe-costs": recipe_costs_table},
+    "docs/methods_measured.md": {"peers": peers_table},
+}

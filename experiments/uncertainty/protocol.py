@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from experiments.shared import apart, seeded
 from experiments.uncertainty.controls import compressed_size, loss_head, probe_entropy, rank_correlation
 from experiments.uncertainty.degradations import STRENGTHS, degraded, scrambled
 from torch import Tensor
@@ -39,29 +40,16 @@ def protocol(run: Run, opened: Data, train: Tensor, test: Tensor) -> dict[str, A
     found = dataclasses.asdict(measure_uncertainty(run, opened, train, test))
     pick, bank = spaced(len(test), ITEMS), spaced(len(train), BANK)
     items, z, y = opened.test.subset(pick), test[pick], opened.test.labels[pick]
-    train, known = train[bank], opened.train.labels[bank]
+    train, labels = train[bank], opened.train.labels[bank]
+    part = spaced(len(items), DEGRADED)
     scores = uncertainties(train, z, run)
     scores["spread over crops"] = spread_over_crops(run, items)[1]
     scores["file size"] = torch.cat([compressed_size(to_bytes(x)) for x in images_of(run, items)])
-    part = spaced(len(items), DEGRADED)
-    worse, sizes, spreads = worsened(run, items.subset(part))
-    learned = _from_labels(train, known, torch.cat([z, *worse.values()]))
-    scores |= {name: u[: len(z)] for name, u in learned.items()}
-    later = {name: dict(zip(worse, u[len(z) :].split(len(part)), strict=True)) for name, u in learned.items()}
-    first = uncertainties(train, z[part], run) | {name: scores[name][part] for name in ("file size", *learned)}
-    at = {
-        level: uncertainties(train, x, run) | {"file size": sizes[level]} | {name: u[level] for name, u in later.items()}
-        for level, x in worse.items()
-    }
-    strengths: dict[str, dict[str, float]] = {name: {} for name in scores}
-    for how, steps in STRENGTHS.items():
-        every = [first, *(at[how, i] for i in range(1, len(steps)))]
-        for name in set.intersection(*map(set, every)):
-            strengths[name][how] = rank_correlation(torch.stack([u[name] for u in every], 1), steps)["within"]
+    at, scrambled_spreads = worsened(run, train, labels, items.subset(part), z, scores)
+    first = uncertainties(train, z[part], run) | {name: scores[name][part] for name in ("file size", *LABELED)}
+    strengths = ranked_strengths(first, at)
     first["spread over crops"] = spread_over_crops(run, items.subset(part))[1]
-    foreign = {
-        name: apart(first[name], u) for name, u in (at[SCRAMBLED] | {"spread over crops": spreads}).items() if name in first
-    }
+    scrambled_scores = at[SCRAMBLED] | {"spread over crops": scrambled_spreads}
     equal = uncertainty.equalizer(train)
     right, right_equal = (uncertainty.neighbor_is_right(x, y) for x in (z, equal(z)))
     found["recall_at_1_equalized"] = float(right_equal.double().mean())
@@ -72,15 +60,25 @@ def protocol(run: Run, opened: Data, train: Tensor, test: Tensor) -> dict[str, A
             "r_auroc": (ranks := uncertainty.ranking(u, right))["auroc"],
             "r_auroc_equalized": uncertainty.ranking(u, right_equal)["auroc"],
             "aurc": ranks["aurc"],
-            "scrambled": foreign.get(name),
-            "strengths": strengths[name],
+            "scrambled": apart(first[name], scrambled_scores[name]) if name in first and name in scrambled_scores else None,
+            "strengths": strengths.get(name, {}),
         }
         for name, u in scores.items()
     }
     return found
 
 
-def _from_labels(train: Tensor, labels: Tensor, z: Tensor) -> Scores:
+def ranked_strengths(first: Scores, at: dict[tuple[str, int], Scores]) -> dict[str, dict[str, float]]:
+    """Returns by uncertainty and degradation the rank correlation with its strength, from images as they are on."""
+    ranked: dict[str, dict[str, float]] = defaultdict(dict)
+    for how, steps in STRENGTHS.items():
+        every = [first, *(at[how, i] for i in range(1, len(steps)))]
+        for name in set.intersection(*map(set, every)):
+            ranked[name][how] = rank_correlation(torch.stack([u[name] for u in every], 1), steps)["within"]
+    return ranked
+
+
+def from_labels(train: Tensor, labels: Tensor, z: Tensor) -> Scores:
     """Returns the controls that are learned from labels, for embeddings (N, D)."""
     with torch.inference_mode(False):
         wrong = (~uncertainty.neighbor_is_right(train, labels)).double()
@@ -93,24 +91,29 @@ def images_of(run: Run, items: Items) -> Iterator[Tensor]:
         yield to_unit(raw if run.size is None else center_crop(raw, run.size), torch.float32)
 
 
-def worsened(run: Run, items: Items) -> tuple[Levels, Levels, Tensor]:
-    """Returns embeddings and file sizes at every strength of every degradation, and the spread over crops of scrambled images."""
-    z, size = defaultdict[tuple[str, int], list[Tensor]](list), defaultdict[tuple[str, int], list[Tensor]](list)
-    spreads, generator = [], torch.Generator().manual_seed(0)
+def worsened(
+    run: Run, train: Tensor, labels: Tensor, items: Items, z: Tensor, scores: Scores
+) -> tuple[dict[tuple[str, int], Scores], Tensor]:
+    """Returns the uncertainties at every strength of every degradation, and the spread over crops of scrambled images.
+
+    The controls from labels are fitted once for them and for the embeddings ``z``, whose values are added to ``scores``.
+    """
+    parts, sizes = (defaultdict[tuple[str, int], list[Tensor]](list) for _ in range(2))
+    spreads, generator = [], seeded(0)
     for x in images_of(run, items):
-        shown = {
-            (how, i): degraded(x, how, steps[i], generator) for how, steps in STRENGTHS.items() for i in range(1, len(steps))
-        }
+        steps = [(how, i) for how, strengths in STRENGTHS.items() for i in range(1, len(strengths))]
+        shown = {(how, i): degraded(x, how, STRENGTHS[how][i], generator) for how, i in steps}
         shown[SCRAMBLED] = scrambled(x, generator)
         for level, image in shown.items():
-            z[level].append(run.method.encoder(image.to(run.device)).float().cpu())
-            size[level].append(compressed_size(to_bytes(image)))
+            parts[level].append(run.method.encoder(image.to(run.device)).float().cpu())
+            sizes[level].append(compressed_size(to_bytes(image)))
         spreads.append(run.spread(shown[SCRAMBLED], crops=CROPS)[1])
-    whole_z, whole_size = ({level: torch.cat(rows) for level, rows in levels.items()} for levels in (z, size))
-    return whole_z, whole_size, torch.cat(spreads)
-
-
-def apart(typical: Tensor, foreign: Tensor) -> float:
-    """Returns the AUROC with which an uncertainty separates foreign items from typical ones."""
-    flags = torch.arange(len(typical) + len(foreign)) < len(typical)
-    return uncertainty.ranking(torch.cat([typical.double(), foreign.double()]), flags)["auroc"]
+    worse = {level: torch.cat(rows) for level, rows in parts.items()}
+    learned = from_labels(train, labels, torch.cat([z, *worse.values()]))
+    scores |= {name: u[: len(z)] for name, u in learned.items()}
+    later = {name: u[len(z) :].split(len(items)) for name, u in learned.items()}
+    at = {}
+    for i, (level, x) in enumerate(worse.items()):
+        at[level] = uncertainties(train, x, run) | {"file size": torch.cat(sizes[level])}
+        at[level] |= {name: u[i] for name, u in later.items()}
+    return at, torch.cat(spreads)

@@ -1,60 +1,71 @@
-"""Tables of uncertainties: which errors, foreign images and degradations they rank; each reads its ledger."""
+"""Tables of uncertainties: which errors, foreign images and degradations they rank."""
 
 import statistics
+from functools import partial
 
-from experiments.ledger import by_setting, grid, plus_minus, rows
+from experiments.ledger import Row, by_setting, column, grid, plus_minus, rows
+
+TOPS = {"r_auroc": {"R@1": "recall_at_1", "R@1, mean of 8 views": "recall_at_1_crops"}}
+TOPS["r_auroc_equalized"] = {"R@1, equalized": "recall_at_1_equalized"}
+KINDS = ("crop", "blur", "noise", "occlusion")
 
 
-def uncertainty_rows() -> dict[str, list[dict]]:
+def by_encoder() -> dict[str, list[Row]]:
     """Returns the rows of ``experiments/uncertainty/run.py`` by encoder, one for each seed: the last one."""
     return by_setting(rows("uncertainty"), lambda row: row["encoder"])
 
 
+def value(row: Row, name: str, what: str) -> float | None:
+    """Returns the R-AUROC of an uncertainty, or the mean AUROC of foreign images."""
+    if what != "foreign":
+        return row["scores"].get(name, {}).get(what)
+    found = [scores[name] for scores in row["foreign"].values() if name in scores]
+    return statistics.mean(found) if found else None
+
+
 def uncertainty_table(what: str) -> str:
     """A line for each uncertainty, a column for each encoder: R-AUROC, or the mean AUROC of foreign images."""
-    groups = uncertainty_rows()
-    names = list(dict.fromkeys(name for group in groups.values() for row in group for name in row["scores"]))
-
-    def value(row: dict, name: str) -> float | None:
-        if what != "foreign":
-            return row["scores"].get(name, {}).get(what)
-        found = [scores[name] for scores in row["foreign"].values() if name in scores]
-        return statistics.mean(found) if found else None
-
-    body = []
-    tops = {"r_auroc": {"R@1": "recall_at_1", "R@1, mean of 8 views": "recall_at_1_crops"}}
-    tops["r_auroc_equalized"] = {"R@1, equalized": "recall_at_1_equalized"}
-    for title, key in tops.get(what, {}).items():
-        body.append([f"*{title}*", *(plus_minus([row[key] for row in group], 3) for group in groups.values())])
-    for name in names:
-        found = [[v for v in (value(row, name) for row in group) if v is not None] for group in groups.values()]
-        one = next(row["scores"][name] for group in groups.values() for row in group if name in row["scores"])
-        kind = "" if one["kind"] == "model" else " (control, labels)" if one["labels"] else " (control)"
-        if any(found):
-            body.append([name + kind, *(plus_minus(values, 3) if values else "" for values in found)])
+    groups, body = by_encoder(), []
+    for title, key in TOPS.get(what, {}).items():
+        body.append([f"*{title}*", *(column(group, key, 3) for group in groups.values())])
+    for name in dict.fromkeys(name for group in groups.values() for row in group for name in row["scores"]):
+        cells = [column([{name: value(row, name, what)} for row in group], name, 3) for group in groups.values()]
+        about = next(row["scores"][name] for group in groups.values() for row in group if name in row["scores"])
+        kind = "" if about["kind"] == "model" else " (control, labels)" if about["labels"] else " (control)"
+        if any(cells):
+            body.append([name + kind, *cells])
     return grid(["", *groups], body)
 
 
 def degradations_table() -> str:
     """A line for each uncertainty and encoder that has one: rank correlations with the strength of each degradation."""
-    kinds, body = ("crop", "blur", "noise", "occlusion"), []
-    for encoder, group in uncertainty_rows().items():
-        for name, one in group[0]["scores"].items():
-            if one["strengths"]:
-                values = [[row["scores"][name]["strengths"][kind] for row in group] for kind in kinds]
+    body = []
+    for encoder, group in by_encoder().items():
+        for name, about in group[0]["scores"].items():
+            if about["strengths"]:
+                values = [[row["scores"][name]["strengths"][kind] for row in group] for kind in KINDS]
                 body.append([encoder, name, *(plus_minus(v, 2) for v in values)])
-    return grid(["encoder", "uncertainty", *kinds], body)
+    return grid(["encoder", "uncertainty", *KINDS], body)
 
 
 def predictive_table() -> str:
     """A line for each encoder with a density: calibration of p(z_b | z_a) on held-out pairs of views."""
-    keys = {"log_prob": 1, "pit_ks": 3, "inside_50": 3, "inside_90": 3, "region_50": 3, "region_90": 3, "energy_score": 2}
-    keys |= {"elbo": 1, "gap": 1, "effective_samples": 1}
+    digits = {"log_prob": 1, "pit_ks": 3, "inside_50": 3, "inside_90": 3, "region_50": 3, "region_90": 3, "energy_score": 2}
+    digits |= {"elbo": 1, "gap": 1, "effective_samples": 1}
     body = []
-    for encoder, group in uncertainty_rows().items():
-        found = [row["predictive"] for row in group if row["predictive"] is not None]
-        if found:
-            values = {key: [one[key] for one in found if one[key] is not None] for key in keys}
-            body.append([encoder, *(plus_minus(v, keys[key]) if v else "" for key, v in values.items())])
+    for encoder, group in by_encoder().items():
+        if found := [row["predictive"] for row in group if row["predictive"] is not None]:
+            body.append([encoder, *(column(found, key, n) for key, n in digits.items())])
     head = ["log-density, nats", "PIT distance", "in 50 %", "in 90 %", "in the 50 % region", "in the 90 % region", "energy score"]
     return grid(["encoder", *head, "ELBO, nats", "log marginal less ELBO", "effective samples of 64"], body)
+
+
+TABLES = {
+    "docs/uncertainty.md": {
+        "errors": partial(uncertainty_table, "r_auroc"),
+        "errors-equalized": partial(uncertainty_table, "r_auroc_equalized"),
+        "foreign": partial(uncertainty_table, "foreign"),
+        "degradations": degradations_table,
+        "predictive": predictive_table,
+    }
+}
