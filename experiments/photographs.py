@@ -1,8 +1,8 @@
 """Photographs of blood cells (640 x 480, folder ``bccd``) with boxes of cells: tiles of them, and the cells alone.
 
-The boxes are in ``bccd/boxes.csv``, whose own split keeps photographs apart. Tiles are of 64 pixels, averaged down to 32. Odd are
-tiles of which a white cell's box covers at least half, and those that hold at least half of a platelet's box; tiles that touch such a
-box and are neither are left out. The boxes serve this truth alone.
+The boxes are in ``bccd/boxes.csv``, whose own split keeps photographs apart. Tiles are of 64 pixels, averaged down to 32. Odd
+are tiles of which a white cell's box covers at least half, and those that hold at least half of a platelet's box; tiles that
+touch such a box and are neither are left out. The boxes serve this truth alone.
 """
 
 import csv
@@ -58,7 +58,7 @@ def label(left: int, top: int, boxes: list[Box]) -> int | None:
 
 
 def tiles(boxes: list[tuple[Path, Box]], most: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the tiles (N, 32, 32, 3) of at most so many photographs and their labels (N,), without those that cannot be told."""
+    """Returns the tiles (N, 32, 32, 3) of at most so many photographs and their labels (N,), where these can be told."""
     x, y = [], []
     for file in sorted({file for file, _ in boxes})[:most]:
         here = [box for path, box in boxes if path == file]

@@ -1,9 +1,9 @@
 """The one runner: an experiment declares its options, its cells and ``measure(a, cell) -> row``; the runner does the rest.
 
-It measures the cells that the ledger lacks at this commit, so that a command goes on where it was stopped, and adds a row for each.
-Options that all experiments have: ``--out FILE`` adds the rows to another file; ``--tiny`` takes a few seconds on little data, shows
-that the command runs, and writes nothing to the ledger. ``--choose``, where it is an option, measures on data on which settings are
-chosen, and writes nothing either.
+It measures the cells that the ledger lacks at this commit, so that a command goes on where it was stopped, and adds a row for
+each. Options of all experiments: ``--out FILE`` adds the rows to another file; ``--tiny`` takes a few seconds on little data,
+shows that the command runs, and writes nothing to the ledger. ``--choose``, where it is an option, measures on data on which
+settings are chosen, and writes nothing either.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def described(default: Any) -> Option:
 
 
 def parse(doc: str, name: str, options: Mapping[str, Any], tiny: Mapping[str, Any]) -> argparse.Namespace:
-    """Returns the options of a command; ``out`` is the `ledger.Out` of the ledger of this name, and None where nothing is written.
+    """Returns the options of a command; ``out`` is the `ledger.Out` of this ledger, and None where nothing is written.
 
     Args:
         doc: What ``--help`` shows.

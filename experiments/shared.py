@@ -56,12 +56,12 @@ def images(items: Items, rows: Tensor | None = None) -> Tensor:
 
 
 def kept_run(folder: Path, source: str, **settings: Any) -> vergence.Run:
-    """Returns the run of a folder: loads a finished one, resumes one that was stopped, or trains it now."""
-    if (folder / "model.safetensors").exists():
-        return vergence.load(folder, device=settings.get("device", "auto"), trust_code=True)
-    if (folder / "config.json").exists():
-        return vergence.train(None, out=folder, resume=True, trust_code=True)
-    return vergence.train(source, out=folder, trust_code=True, **settings)
+    """Returns the run of a folder, as it is read from there; resumes one that was stopped, and trains one that is missing."""
+    if not (folder / "model.safetensors").exists():
+        stopped = (folder / "config.json").exists()
+        how = {"resume": True} if stopped else settings
+        vergence.train(None if stopped else source, out=folder, trust_code=True, **how)
+    return vergence.load(folder, device=settings.get("device", "auto"), trust_code=True)
 
 
 def folder_name(*words: Any, **settings: Any) -> str:

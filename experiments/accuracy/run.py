@@ -1,17 +1,6 @@
 """kNN and probe accuracy and seconds of the closed-form encoder, beside pixels and their principal components, on two CPU cores.
 
-    python -m experiments.accuracy.run cifar10 --data-root DATA --limit 10000 --note "what this measures"
-    python -m experiments.accuracy.run photographs --data-root DATA
-    python -m experiments.accuracy.run cifar10 --data-root DATA --limit 10000 --curve
-    python -m experiments.accuracy.run cifar10 --data-root DATA --limit 10000 --curve distilled_vje
-
-The first adds one row to the ledger ``two_cores``; ``--curve`` a row for each point of docs/figures/two_cores.png, or for those of
-the recipes that are named: dictionaries of several sizes, and the small network trained for several numbers of epochs with each
-objective, beside its first weights, or with VJE after as many epochs in which it learned the closed form. ``cpu_seconds`` are the
-processor seconds of all threads in ``seconds``, the whole of ``vergence train``. With ``--choose`` a part of the training images is
-classified in place of the test images. ``photographs`` are the tiles of ``photographs.py``: ordinary ones, and those of
-white cells and platelets, of which the ordinary ones are the most by far; one part's train, and those of other photographs are
-classified.
+README.md says how.
 """
 
 import argparse
@@ -61,7 +50,9 @@ def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
         np.savez(a.scratch / "tiles.npz", **tiles)
         a.limit = min(a.limit, len(tiles["x_train"]))
     changes = ({} if a.encoder is None else {"encoder": a.encoder}) | a.set
-    for point in points[: 1 if a.tiny else None]:
+    if a.tiny:
+        points = points[len(ATOMS) :][:1] or points[:1]  # a network, where there is one
+    for point in points:
         yield {"data": a.source, "limit": a.limit, "point": point, "set": changes, "seed": a.seed}
 
 
@@ -74,8 +65,11 @@ def costly(source: str, **settings: Any) -> tuple[vergence.Run, dict[str, Any]]:
 
 def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     """Trains one run; returns its numbers."""
-    settings = {"recipe": "patches", **(cell["point"] or {}), "root": a.data_root, "limit": a.limit, "seed": a.seed, **cell["set"]}
-    settings |= {"encoder": f"patches:{TINY_PATCHES}"} if a.tiny else {}
+    settings = {"root": a.data_root, "limit": a.limit, "seed": a.seed, "recipe": "patches"} | {
+        **(cell["point"] or {}),
+        **cell["set"],
+    }
+    settings |= {"encoder": f"patches:{TINY_PATCHES}"} if a.tiny and settings["recipe"] == "patches" else {}
     source = str(a.scratch / "tiles.npz") if a.source == "photographs" else a.source
     run, costs = costly(source, out=a.scratch / "run", **{"calibration_share": 0.0, "device": "cpu", **settings})
     train, test = parts(run.folder.config, a.choose)
@@ -91,7 +85,7 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "encoder": str(config.model.encoder),
         "objective": config.model.objective,
-        "distill": config.model.distill,
+        "distill": config.model.distill and str(config.model.distill),
         "epochs": config.fit.epochs,
         **costs,
         "seconds_after_each_pass": [row["seconds"] for row in run.folder.metrics() if "seconds" in row],  # of the closed form

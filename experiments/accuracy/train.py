@@ -1,9 +1,6 @@
 """Trains a recipe with several seeds, evaluates each run by the declared protocol, and adds a row a seed to the ledger.
 
-python -m experiments.accuracy.train cifar10 --data-root DATA --recipe vje_small --limit 10000 --seeds 0 1 2
-python -m experiments.accuracy.train cifar10 --data-root DATA --recipe vje_cifar10_200 --seeds 0 1 2      (on a GPU)
-
-``--set NAME=VALUE`` changes settings of the run or the objective; ``--runs FOLDER`` keeps the runs (by default ``runs``).
+README.md says how.
 """
 
 import argparse

@@ -1,9 +1,6 @@
 """Accuracy of recipes with a network that follows the closed form of patches, beside the closed form itself.
 
-    python -m experiments.accuracy.trained cifar10 --data-root DATA --limit 10000 --recipes patches_vje patches_contrastive
-
-adds one row for each recipe to the ledger ``trained``. With ``--choose`` a part of the training images is classified in place of the
-test images, and nothing is written: settings are chosen so.
+README.md says how.
 """
 
 import argparse
@@ -63,7 +60,7 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     c = embedded(run, *items, net=control)
     return {
         "encoder": str(config.model.encoder),
-        "distill": config.model.distill,
+        "distill": config.model.distill and str(config.model.distill),
         "distill_epochs": None if config.model.distill is None else config.fit.distill_epochs,
         "objective": config.model.objective,
         "epochs": config.fit.epochs,

@@ -1,15 +1,6 @@
 """Reproduces figure 3 of arXiv:2505.12477 version 2: how far noise moves three linear methods from their solution without it.
 
-Items are images, reduced to their 50 principal components, with 50 components of pure noise appended. The augmentation adds
-noise of covariance Theta + alpha^2 Gamma, where Gamma is the covariance of the noise in the items and alpha says how well the
-augmentation knows it. Each method is solved in closed form (`vergence.linear.solutions`) on the clean and on the noisy items;
-the distance to optimality is |loss(clean) - loss(noisy)|. The loss is that of the best linear probe on what the method keeps
-(eq. 93: in-sample, no intercept, one-hot targets, summed over them), and for supervised learning that of its own predictions.
-The predicted thresholds on alpha^2 (`vergence.linear.alignment_thresholds`, propositions 4.3 and 4.4) say which curves fall.
-
-    python -m experiments.advice.alignment --data-root DATA             (needs matplotlib)
-
-adds its rows to the ledger and draws docs/figures/alignment_*.png. ``--seeds`` and ``--largest`` are how many draws and items.
+README.md says how.
 """
 
 import argparse
@@ -224,7 +215,8 @@ def draw(rows: dict[tuple[str, str, str, float], dict[str, Any]], dataset: str) 
             ax.set_ylabel("distance to optimality")
         handles = legend(plt, paper=dataset == "mnist")
         fig.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, handlelength=2.6)
-        note = "Lines: mean over {} draws; bands: one standard deviation; thresholds: their median.".format(len(lines[0]["seeds"]))
+        draws = len(lines[0]["seeds"])
+        note = f"Lines: mean over {draws} draws; bands: one standard deviation; thresholds: their median."
         fig.suptitle(f"{TITLES[dataset]}. {note}", fontsize=9, x=0.01, ha="left")
         figures.save(fig, f"alignment_{dataset}", tiny=False, dpi=150, colors=128)
 

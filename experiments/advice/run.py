@@ -1,20 +1,6 @@
 """Compares the advice with held-out probes and with trained networks, on real images under controlled noise.
 
-python -m experiments.advice.run --data-root DATA            # about 45 minutes on two cores; continues where it was stopped
-
-Every image, of the training and of the test part, is corrupted once by a random combination of fixed patterns: `smooth` (20 low
-frequencies, like uneven light) or `random` (20 random directions), with ``strength`` times the images' own variance.
-The augmentation shifts the image by up to a pixel, adds weak white noise, and adds ``alignment`` times a fresh sample of the same
-noise. The advice is computed on the training part, with labels and without. It is compared, on the test part, with
-
-closed form   the accuracy of a least-squares probe on each of the two closed-form solutions
-networks      the same for two small networks of 16 outputs: joint embedding (VICReg, and VJE) and a denoising autoencoder
-
-The part `features` repeats the advice with labels, on the items' own numbers and on patch features (``advise(features=...)``),
-for the whole augmentation alone, with four views of each item and 128 atoms: both verdicts in one row, by the present interval.
-
-Images are halved in size; 5,000 train, 5,000 test. A difference counts as clear if it is at least half a point and at least twice
-its standard error.
+README.md says how.
 """
 
 import argparse

@@ -1,23 +1,6 @@
 """False-discovery proportion and power of flagged items over random splits of real scores, at the levels 0.05, 0.1 and 0.2.
 
-Each setting has anomaly scores of typical images that nothing was fitted to, and of unusual ones. A split calibrates on a
-random part of the typical images and judges a batch of other typical images with a share of unusual ones among them:
-`p_values`, then `select` by Benjamini-Hochberg. The detector is fitted once; splits differ in calibration
-and batch only.
-
-    python -m experiments.calibration.run --data-root DATA --scratch FOLDER     # adds to the ledger
-
-Scores are those of the default detector, and of VJE's joint score as a score that ranks badly. CIFAR-10 and Fashion-MNIST: the
-features of `detection/run.py`, which ``FOLDER`` keeps; typical are 4,000 images, half of the training part and half of the
-test part. With calibration items ``training part``, only images of the training part calibrate, and only images of the test part
-are judged. Digits: the demo without a digit, and the photographs of its test part. Blood cells: the tiles of `photographs.py`;
-the ordinary tiles of the photographs that were not trained on, or, as ``training part``, the calibration tiles of the run,
-which are of the photographs that it was trained on.
-
-The rate of errors is the mean of the false-discovery proportion. All splits of a setting share their images and one fit, so
-standard errors are those of the splits, not of other images. ``fewest`` is the number of items that have to be reported
-before any can be (`vergence.detection.reportable`), ``drift`` the p-value of the question whether the typical images of the two
-parts differ (`vergence.detection.conformal.drift_of_counts`).
+README.md says how.
 """
 
 import argparse
@@ -53,7 +36,7 @@ SMALL = {"calibration": 200, "items": 120, "share": 0.1}  # of the digits
 
 
 class Pools(NamedTuple):
-    """Scores of typical items to sample from, those that calibrate apart from them (None where there are none), and of odd items."""
+    """Scores of typical and of odd items to sample from, and those that calibrate apart from them, where there are some."""
 
     typical: np.ndarray
     odd: np.ndarray

@@ -1,22 +1,6 @@
 """Joint embedding against reconstruction on images that are corrupted: the deep experiment of arXiv:2505.12477, section 5.
 
-Every training image has one fixed corruption, which follows from its index and the seed. Paradigms are trained on these images;
-what they learned is measured by kNN and a linear probe on the frozen features of test images with the same corruption, and of
-clean ones. Augmentation is aligned with the corruption by appending it, at strength 0, 1 or 2 and sampled anew, to each view.
-
-    python -m experiments.corruption.run run --data-root DATA              # the reduced grid: 140 minutes of one thread
-    python -m experiments.corruption.run run --data-root DATA --whole      # all corruptions, severities and strengths: for a GPU
-    python -m experiments.corruption.run draw                              # docs/figures/corruption_*.png (needs matplotlib)
-
-A cell is a data set, corruption, severity, strength, paradigm and seed. Paradigms:
-
-networks        byol, contrastive (SimCLR), vicreg, dino, vje, gje; masked_autoencoder, denoising_autoencoder,
-                variational_autoencoder; supervised. Views, head and optimizer are those of the method's small recipe, batch and
-                epochs the same for all; the masked autoencoder's network is a transformer, all others' the network of --encoder.
-                With --whole they are ResNet-18 and ViT-Tiny; heads and optimizers stay those of the small recipes, where
-                the paper has LARS and 1,000 epochs.
-patches         closed-form joint embedding and closed-form reconstruction, from the same features of patches and the same views
-advice          what `vergence advise` says before training, on pixels and on patches, with labels and joint embedding's views
+README.md says how.
 """
 
 import argparse

@@ -1,8 +1,7 @@
 """Tables and heat maps of docs/corruption.md: accuracies, drops, aligned augmentation, advice.
 
-If a cell was measured more than once, the last row counts. Results are means over seeds. Accuracies are those of the linear probe in
-percent, on test images with the corruption of the training images unless `clean` is named. A drop and a gain are between trainings of
-equal precision. The paper's numbers (arXiv:2505.12477, table 1 and appendix D) are marked as such.
+Of a cell the last row counts. Results are means over seeds. Accuracies are those of the linear probe in percent, on test images
+with the corruption of the training images unless `clean` is named. A drop and a gain are between trainings of equal precision.
 """
 
 import itertools
@@ -122,7 +121,8 @@ def longer_table() -> str:
     A gain is that of the largest strength. Paradigms without epochs, the closed forms, have one line.
     """
     measured = [row for row in rows("corruption") if row["n_train"] == LONGER]
-    found = {epochs: means([row for row in measured if row["epochs"] == epochs]) for epochs in {row["epochs"] for row in measured}}
+    every_epochs = {row["epochs"] for row in measured}
+    found = {epochs: means([row for row in measured if row["epochs"] == epochs]) for epochs in every_epochs}
     settings = sorted({setting for every in found.values() for setting in every})
     pairs, cells = dict.fromkeys(setting[:3] for setting in settings), sorted({setting[3:] for setting in settings})
     body = []

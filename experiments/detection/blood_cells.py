@@ -1,14 +1,6 @@
 """White cells and platelets among tiles of blood-cell photographs, by encoders that have seen neither.
 
-    python -m experiments.detection.blood_cells --data-root DATA           # rows of the ledger blood_cells, seeds 0, 1 and 2
-    python -m experiments.detection.blood_cells --data-root DATA --draw    # docs/figures/blood_cells.png: 50 unusual tiles
-
-Tiles (`photographs.py`) of one part of the photographs that touch no box of a white cell or a platelet train the encoder and calibrate
-its detector; all tiles of the other part are ranked.
-
-Columns: AUROC of every score for all odd tiles, for white cells and for platelets alone; odd tiles among the first 50; and of
-what the run's detector reports at a false-discovery rate of 0.1 how many are odd. Nothing was chosen on these photographs. ``--draw``
-trains `patches` with the first seed and adds no rows.
+README.md says how.
 """
 
 import argparse

@@ -1,11 +1,6 @@
 """The demo with each digit held out in turn: AUROC of the run's detector, of VJE's own scores and of the controls beside them.
 
-    python -m experiments.detection.digits                  # ten digits, seed 0
-    python -m experiments.detection.digits --held-out 9 --seeds 0 1 2
-
-Each row is one training with the demo's settings (`vergence.runs.demo.SETTINGS`) on pairs of noisy photographs, without the
-digit, and what `vergence evaluate` writes about the 359 test photographs, of which about a tenth show it. The settings of the
-default detector were chosen on seed 0 and the digits 0, 2, 4, 5, 6, 7, 8 and 9; 1 and 3 played no part.
+README.md says how.
 """
 
 import argparse

@@ -1,12 +1,6 @@
 """Tables with one class held out: the detectors of `vergence.detection` against PyOD's five most used ones.
 
-    python -m experiments.detection.held_out_classes        # rows of the ledger held_out_classes
-
-Iris, wine, breast_cancer and digits are the sets with classes that scikit-learn brings along. Each class in turn is the
-anomaly. A detector is fitted to a random half of the items of the other classes; reported is the AUROC of the class that was
-held out against the other half. All detectors have the settings that they come with, none was chosen on these sets. Ours
-standardize features themselves; PyOD's get features that are standardized by the items of the fit. "raw" marks features as they
-are, for both.
+README.md says how.
 """
 
 import argparse

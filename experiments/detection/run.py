@@ -1,21 +1,4 @@
-"""Detects images of foreign sets without labels: what is the encoder's part, and what the detector's.
-
-Each encoder is trained on 10,000 training images. A detector is fitted to levels of features of the same images; tails are
-calibrated on 2,000 training images that neither has seen. Reported is the AUROC against typical images: 2,000 other training
-images for the development sets, 2,000 test images for the sets that confirm. The default detector was chosen by the development
-sets of CIFAR-10 alone: Fashion-MNIST, MNIST, noise, and blurred, covered, colored, pixelated, rotated, mixed and recombined
-training images. New to it are CIFAR-100, Omniglot, inverted images, all corruptions of test images, and all of Fashion-MNIST.
-
-    python -m experiments.detection.run --data-root DATA --scratch FOLDER   # rows of the ledger out_of_distribution
-    python -m experiments.detection.run --data-root DATA --scratch FOLDER --peers pyod pytorch-ood  # theirs, on the same
-    python -m experiments.tables                                              # the tables of docs/detection_measured.md
-
-The encoder ``pretrained`` is the ImageNet network of pretrained.py at 96 pixels, frozen, and ``distilled`` the small network that
-learned the closed form; they are not among the default ones.
-With ``--peers``, detectors of other packages are fitted to the embeddings and to the statistics of pixels instead of ours; with
-``--detectors default`` only detectors whose names begin like this.
-``FOLDER`` keeps the runs and the features, so that the command continues where it was stopped.
-"""
+"""Detects images of foreign sets without labels: what is the encoder's part, and what the detector's. README.md says how."""
 
 import argparse
 import functools
@@ -53,10 +36,10 @@ from vergence.encoders.networks import encoder as build_encoder
 LIMIT, CALIBRATION, HELD, SHOWN, CORRUPTED = 10_000, 2_000, 2_000, 1_000, 400  # numbers of images
 ENCODERS: dict[str, dict[str, Any]] = {
     "patches": {"recipe": "patches"},
-    "vje": {"recipe": "vje_small", "knn_every": 0},
-    "gje": {"recipe": "gje_small", "knn_every": 0},
-    "contrastive": {"recipe": "contrastive_small", "knn_every": 0},
-    "distilled": {"recipe": "distilled_vje", "knn_every": 0},
+    "vje": {"recipe": "vje_small"},
+    "gje": {"recipe": "gje_small"},
+    "contrastive": {"recipe": "contrastive_small"},
+    "distilled": {"recipe": "distilled_vje"},
     "pretrained": {"size": SIZE},  # and those of the network
 }
 CORRUPTIONS = {  # strengths of the five severities

@@ -1,15 +1,6 @@
 """Judges folders of photographs by themselves, with oddities planted among them: how well they are ranked, and what is flagged.
 
-    python -m experiments.folder.run --data-root DATA
-
-3,000 CIFAR-10 photographs of which 0, 0.5, 2 or 5 % are replaced by handwritten digits, clothes, noise, or a mixture of these;
-and 600 tiles of blood-cell photographs, the quarters of 640 x 480 pixels, of which as many are replaced by photographs of other
-things, drawings, black images, and tiles that are blurred, inverted, gray or dark; and `vergence.score_folder` with its defaults.
-Columns: AUROC of the oddities, share of them among as many first items, flagged oddities and flagged photographs at 0.1,
-oddities and photographs in odd groups, seconds. Controls: the distance to the fifth neighbor among the pixels of 32 x 32, and
-among 64 of their principal components; an isolation forest on `pixel_statistics`, scikit-learn's defaults; and the fifth
-neighbor among six numbers, mean and deviation of each channel. The settings were chosen on seed 0 of the photographs of CIFAR-10,
-and the level `summary` on one other folder of blood cells with 23 odd images; seeds 1 and 2 are other photographs and oddities.
+README.md says how.
 """
 
 import argparse

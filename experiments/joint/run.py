@@ -1,16 +1,6 @@
 """Compares all objectives under one protocol (same network, views, epochs and seeds): accuracy of encoders, fit of densities.
 
-The encoder is four convolutions, the projector 256 -> 256 -> 32, images are 16 pixels wide, 5,000 of each set train for 15 epochs
-(AdamW, batch 256). The frozen encoder is evaluated by kNN (k = 30) and a linear probe on these and the 10,000 test images. The
-density over the projector's output is evaluated by samples: MMD, sliced Wasserstein, precision, recall and coverage of 2,000
-samples against embeddings of views of as many held-out images (each feature in units of its standard deviation). For comparison:
-a Gaussian and scikit-learn's mixture of ten full Gaussians, both fitted after training to embeddings of views of the training
-images, and views of other held-out images, which no density can improve on.
-
-    python -m experiments.joint.run --data-root DATA              # adds rows to the ledger; 40 minutes on two cores
-    python -m experiments.joint.run --data-root DATA --only "gmje, K = 1" "gmje, K = 3" "gmje, K = 10" "gmje, K = 30"
-    python -m experiments.joint.run --data-root DATA --data cifar10 --encoder resnet18 --size 32 --limit 50000 --epochs 200
-    python -m experiments.tables                              # the tables of docs/joint_embeddings.md
+README.md says how.
 """
 
 import argparse

@@ -33,8 +33,8 @@ def maximum_mean_discrepancy(real: Tensor, fake: Tensor, bandwidth: float | None
 def sliced_wasserstein(real: Tensor, fake: Tensor, projections: int = 256, generator: torch.Generator | None = None) -> float:
     r"""Returns the sliced Wasserstein-2 distance, the square root of the mean W_2^2 over random directions, in the items' units.
 
-    In one dimension W_2^2 is the mean squared difference of the quantile functions, here evaluated at max(N, M) midpoints. A shift
-    by v gives |v| / sqrt(D). Reference: Rabin et al., Wasserstein barycenter and its application to texture mixing, 2012.
+    In one dimension W_2^2 is the mean squared difference of the quantile functions, here evaluated at max(N, M) midpoints. A
+    shift by v gives |v| / sqrt(D). Reference: Rabin et al., Wasserstein barycenter and its application to texture mixing, 2012.
     """
     require(real, fake, 1)
     kind = real.dtype if real.is_floating_point() else torch.float64

@@ -1,24 +1,6 @@
 """Every method on the same data and budget: kNN, probe, effective rank, detection, R-AUROC, images/s, peak memory; and controls.
 
-    python -m experiments.methods.run --data-root DATA                       # 10,000 images, 20 epochs, three seeds
-    python -m experiments.methods.run --data-root DATA --seconds 300         # as many epochs as fit into 300 s of one processor
-    python -m experiments.methods.run --data-root DATA --seconds 300 --set size=16 --search-share 0.2 --rates 5e-4 2e-3 8e-3
-    python -m experiments.methods.run --data-root DATA --limit 2000 --epochs 5 --seeds 0
-
-A row for each method, setting and seed. The network is ``small``; the masked autoencoder and I-JEPA need a transformer, which has a width of 96 and a depth of 4. Methods
-on pairs have the views of ``vje_small``, methods on images those of their recipe. Results are those of the last epoch. Settings:
-
-published   the optimizer of the method's paper, with its learning rate per 256 images scaled to the batch; only for methods whose
-            optimizer is known and that the library has
-searched    AdamW with the best of four learning rates, by kNN among training images after half of the epochs, or after
-            ``--search-share`` of them; test images and their labels serve no choice
-control     no gradient: the network with its first weights, the pixels, 256 of their principal components, and the closed form
-            of patches (the recipe ``patches``)
-
-Detection is the AUROC of the run's default detector: test images against images of other sets; a control's detector reads the
-control in place of an embedding. R-AUROC is measured on 2,000 test images, for every uncertainty that needs no labels. A tenth of
-the epochs are warm-up. Each run has a process of its own; its peak memory, with that of the libraries, is read when the training
-has ended and the detector is fitted. Images per second are those of the training loop alone, by processor time.
+README.md says how.
 """
 
 import argparse

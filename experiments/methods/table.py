@@ -1,7 +1,6 @@
 """Tables of every method on the same data and budget, and of controls that no gradient trained.
 
-If a seed was measured more than once, the last row counts. Values are means over seeds, with the standard deviation where there are
-several.
+If a seed was measured more than once, the last row counts. Values are means over seeds, with the standard deviation of several.
 """
 
 import collections

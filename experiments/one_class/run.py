@@ -1,25 +1,6 @@
 """One class of CIFAR-10 or Fashion-MNIST against the other nine: VJE's own scores, other detectors on the same encoder, controls.
 
-The protocol of the VJE paper (arXiv:2602.05639v1, section on one-class detection): an encoder is trained on the training
-images of one class, test images of that class are typical and all others anomalous, AUROC. The paper's mean of .903 over
-CIFAR-10's classes is of a ResNet-18 trained for 800 epochs on the 5,000 images of a class, at beta = 1 and nu = 0.5.
-
-    python -m experiments.one_class.run --data-root DATA                                           # two CPU cores
-    python -m experiments.one_class.run --data-root DATA --encoders vje --limit 1000 --beta 0.75 1 1.5 --nu 0.25 0.5 3
-    python -m experiments.one_class.run --data-root DATA --scratch FOLDER --whole --device cuda    # the paper's training
-
-By default a small network and 2,000 training images of each class (a fifth of them calibrates the run's detector), 2,000 test
-images, half of them of the class. A row of results/one_class.jsonl has the AUROC of every score of one encoder for one class:
-
-- vje, patches, pretrained: the run's detector (``detector``), the objective's own scores (``own joint``, ...), and on the
-  embedding z one Gaussian (Mahalanobis distance), kNN, an isolation forest and a one-class SVM; for vje also on z of the
-  untrained network. pretrained is the ImageNet network of pretrained.py, at 96 pixels.
-- pixels: the same on pixels and their principal components, on statistics, and the default detector without an encoder.
-- svdd: Deep SVDD (deep_svdd.py).
-
-Settings of detectors are fixed beforehand; test images serve no choice. ``--scratch FOLDER`` keeps the runs, so that a training goes
-on where it was stopped. ``--limit``, ``--tests`` and ``--epochs`` 0 stand for all images and the recipe's epochs; several values of
-``--beta`` and ``--nu`` make a grid; ``--whole`` is the paper's ResNet-18 and epochs on all images, and 150 epochs of Deep SVDD.
+README.md says how.
 """
 
 import argparse

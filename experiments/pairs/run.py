@@ -1,17 +1,6 @@
 """Fits conditional densities to data in which one context has several answers, and compares them with the true density.
 
-Data sets (context -> target):
-    separated        x -> y, three branches 1 + .3 sin(pi x), .3 sin(2 pi x), -1 + .3 cos(pi x), noise .05
-    intersecting     x -> y, three branches sin(pi x), -sin(pi x), 0 that cross, noise .05
-    heteroscedastic  x -> y, one branch sin(pi x) whose noise grows from .02 to .5
-    arm              hand position -> two joint angles of an arm of two links: elbow up or down; noise .02 on the position
-    halves           top half of a Fashion-MNIST image -> its bottom half, both in principal components (true density unknown)
-
-The first set follows the description of figure 4 of arXiv:2603.26799; its formulas are ours.
-
-    python -m experiments.pairs.run run --data-root DATA      # adds rows to the ledger branches; about 25 minutes on two cores
-    python -m experiments.pairs.run draw                      # docs/figures/branches_*.png (needs matplotlib)
-    python -m experiments.tables                             # the tables of docs/branches.md
+README.md says how.
 """
 
 import argparse
@@ -23,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from experiments import figures
 from experiments.joint.two_sample import fit
 from experiments.runner import SEEDS, Option, first, parse, some
 from experiments.runner import run as measure_cells
@@ -33,6 +21,7 @@ from scipy.stats import kstest
 from sklearn.decomposition import PCA
 from sklearn.neural_network import MLPRegressor
 
+from experiments import figures
 from vergence import mixtures
 from vergence.data.sources import open_items
 from vergence.densities.covariance import Diagonal

@@ -1,9 +1,6 @@
 """One method in this library and in others: images/s, seconds to one kNN accuracy, peak memory, import time, packages, lines.
 
-    python -m experiments.speed.peers --data-root DATA --scratch FOLDER                  # both networks, every peer
-    python -m experiments.speed.peers --data-root DATA --scratch FOLDER --encoders small --precisions fp32 --workers 0
-
-README.md of this folder says what is equal and how ratios are taken.
+README.md says how.
 """
 
 import argparse
@@ -97,8 +94,8 @@ def lines(file: Path, method: str) -> int:
 
 def imports(file: Path) -> str:
     """Returns the import statements of a program, without that of the network."""
-    statements = [ast.unparse(node) for node in ast.parse(file.read_text()).body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    return "; ".join(statement for statement in statements if "network" not in statement)
+    nodes = [node for node in ast.parse(file.read_text()).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return "; ".join(ast.unparse(node) for node in nodes if "network" not in ast.unparse(node))
 
 
 @functools.cache
@@ -134,8 +131,14 @@ def given(a: argparse.Namespace, cell: dict[str, Any], seed: int, out: Path) -> 
     """Returns what a program reads."""
     train = opened(a.data_root, a.limit).train
     mean, std = build.statistics(train)
-    values = {"method": cell["method"], "precision": cell["precision"], "seed": seed, "out": str(out / "run"), "root": a.data_root}
-    values |= {"items": [int(name) for name in train.names], "mean": mean.tolist(), "std": std.tolist()}
+    values = {"method": cell["method"], "precision": cell["precision"], "seed": seed}
+    values |= {
+        "root": a.data_root,
+        "out": str(out / "run"),
+        "items": [int(name) for name in train.names],
+        "mean": mean.tolist(),
+        "std": std.tolist(),
+    }
     values |= {"steps": a.epochs * (len(train) // a.batch_size), "device": a.device, "threads": torch.get_num_threads()}
     net = network(opened(a.data_root, a.limit), cell["encoder"])
     return values | {name: cell[name] for name in SHARED} | {"width": networks.width(net, (3, SIZE, SIZE))}
@@ -278,7 +281,7 @@ TINY |= {"limit": 32, "epochs": 1, "batch_size": 16, "workers": 0, "rounds": 1, 
 def main() -> None:
     a = parse(__doc__, "peers", OPTIONS, TINY)
     if a.limit < 2 * a.batch_size:
-        raise SystemExit(f"expected at least two batches of {a.batch_size} among the training images, found {a.limit}; raise --limit")
+        raise SystemExit(f"expected two batches of {a.batch_size} among the training images, found {a.limit}; raise --limit")
     fast = torch.cuda.is_bf16_supported() if torch.cuda.is_available() else torch.cpu._is_avx512_bf16_supported()
     a.precisions = [name for name in a.precisions if fast or name != "bf16"]
     a.kept, a.scratch = a.scratch.resolve(), None

@@ -1,27 +1,22 @@
 """Throughput of the bare encoder against the whole: what the data path, views, objective and loop cost on one machine.
 
-Both are measured in turn. The whole step is `loop.fit` itself, and embedding the rows of `write_embeddings`, not copies of them.
-
-    python -m experiments.speed.run step --encoder resnet18 --rounds 5
-    python -m experiments.speed.run objective --objective all --batch-size 512
+README.md says how.
 """
 
+import argparse
 import itertools
-import json
-import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-import tyro
-from experiments.ledger import environment
-from tyro.conf import Positional
+from experiments.runner import Option, hidden, parse, run
 
+from experiments import ledger
 from vergence import objectives
 from vergence.data.config import ViewConfig
 from vergence.data.items import ArrayItems
@@ -38,240 +33,153 @@ from vergence.runs.score import columns_of
 from vergence.training import build, closed_form, loop, recipes
 from vergence.training.config import FitConfig, ModelConfig
 from vergence.training.metrics import MemoryRecorder
-from vergence.utils.checks import require_choice, shown
-from vergence.utils.devices import describe_device
-from vergence.utils.files import require_parent
-from vergence.utils.terminal import bar, table
 
-ROUND_SECONDS = float(os.environ.get("BENCH_ROUND_SECONDS", 6))  # length of one round of the bare step, about
 FITTED = 3_000  # images that a closed form is fitted to, more than its directions
-Measurement = Callable[[], float]  # one round: images per second, or seconds
+Once = Callable[[], None]
 
 
-def bench(
-    what: Positional[Literal["step", "embed", "score", "objective"]] = "step",
-    *,
-    encoder: str = "small",
-    objective: str = "vje",
-    size: int = 32,
-    batch_size: int = 256,
-    precision: Literal["auto", "fp32", "bf16"] = "auto",
-    device: Literal["auto", "cpu", "cuda"] = "auto",
-    dim: int = 128,
-    rounds: int = 5,
-    out: Path | None = None,
-) -> dict[str, Any]:
-    """Measures images per second of the bare encoder and of the whole, in turn, and their ratio.
-
-    ``step``: forward and backward pass of the encoder on two ready views, against the training loop on a data set in memory
-    (views, objective, optimizer, metrics). ``embed``: forward pass, against `write_embeddings` to a ``.npz``. ``score``: forward
-    pass, against the rows of `score` to a ``.npz`` with a fitted detector, on a CPU by the time of its processors. A closed form,
-    ``encoder="patches"``, which takes no steps, is for ``embed`` and ``score``; for ``score`` it is fitted to noise first.
-    ``objective``: cost of an objective in a step (loss, gradient and update on random embeddings; twice the loss where it has
-    a teacher, whose own forward passes are left out), as a share of the encoder's step on the same batch; ``objective="all"``
-    measures every one.
+class Bench:
+    """A network on a device, and images of noise.
 
     Args:
-        what: ``step``, ``embed``, ``score`` or ``objective``.
-        encoder: As for ``vergence train``.
-        objective: As for ``vergence train``.
-        size: Side of the images in pixels; they have 3 channels.
-        batch_size: Images in a step.
-        precision: ``auto``, ``fp32`` or ``bf16``; ``embed`` computes in float32.
-        device: ``auto``, ``cpu`` or ``cuda``.
-        dim: Number of features of the embeddings for ``objective``.
-        rounds: Number of rounds after the first, which warms up; the ratio is the median of the rounds' ratios.
-        out: Ledger (``.jsonl``) that the row is added to; None for none.
-
-    Returns:
-        The row.
-
-    Raises:
-        ValueError: ``what`` or a name is unknown, ``what`` needs steps that the encoder does not take, or the device is not
-            available.
+        a: The options.
+        encoder: Name of the network.
     """
-    require_choice("what", what, ("step", "embed", "score", "objective"))
-    if out is not None:
-        require_parent(out)
-    if as_encoder(encoder).closed_form:
-        _require_no_steps(what, encoder)
-        objective = "gje"
-    settings = {"optimizer": "sgd", "precision": precision, "device": device, "knn_every": 0, "checkpoint_seconds": 1e9}
-    fit = FitConfig(epochs=1, batch_size=batch_size, **settings)  # type: ignore[arg-type]
-    fabric = loop.launch(fit)
-    if what == "objective":
-        row = _objective_row(encoder, objective, size, dim, rounds, fit, fabric)
-    else:
-        row = _ratio_row(what, ModelConfig(encoder=as_encoder(encoder), objective=objective), size, rounds, fit, fabric)
-    if out is not None:
-        with out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-    return row
+
+    def __init__(self, a: argparse.Namespace, encoder: str) -> None:
+        settings = {"optimizer": "sgd", "precision": a.precision, "device": a.device, "knn_every": 0, "checkpoint_seconds": 1e9}
+        self.a, self.fit = a, FitConfig(epochs=1, batch_size=a.batch_size, **settings)
+        self.fabric = loop.launch(self.fit)
+        self.device = self.fabric.device
+        named = as_encoder(encoder)
+        self.model = ModelConfig(encoder=named, objective="gje" if named.closed_form else a.objective)
+        self.clock = time.process_time if a.what == "score" and self.device.type == "cpu" else time.perf_counter
+        self.images = self.noise(a.batch_size)
+
+    def noise(self, n: int) -> torch.Tensor:
+        return torch.randint(0, 256, (n, 3, self.a.size, self.a.size), dtype=torch.uint8)
+
+    def on_device(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to(self.device).contiguous(memory_format=torch.channels_last)
+
+    def method(self) -> PairedMethod:
+        shape = (3, self.a.size, self.a.size)
+        method = build.build_method(self.model, shape, None, torch.full((3,), 0.5), torch.full((3,), 0.25))
+        assert isinstance(method, PairedMethod), "of an objective"
+        return method.to(self.device, memory_format=torch.channels_last)
+
+    def precision(self) -> str:
+        return loop.precision(self.fit, self.device.type)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        if self.precision() == "bf16-mixed":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return nullcontext()
+
+    def seconds(self, once: Once, steps: int) -> float:
+        """Returns the seconds of some steps."""
+        self.wait()
+        started = self.clock()
+        for _ in range(steps):
+            once()
+        self.wait()
+        return self.clock() - started
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def steps(self, once: Once) -> int:
+        """Returns the number of steps of a round."""
+        once()
+        return max(2, round(self.a.round_seconds * 2 / self.seconds(once, 2)))
+
+    def forward(self, method: PairedMethod) -> Once:
+        """Returns the bare forward pass."""
+        x = self.on_device(self.images)
+        return torch.inference_mode()(lambda: method.encoder(x))
+
+    def encoder_step(self, method: PairedMethod, pair: list[torch.Tensor]) -> Once:
+        """Returns the encoder's forward and backward pass on two ready views."""
+
+        def once() -> None:
+            with self.autocast():
+                z = [method.encoder(x) for x in pair]
+            torch.stack([part.float().square().mean() for part in z]).sum().backward()
+            for p in method.parameters():
+                p.grad = None
+
+        return once
+
+    def written(self, function: Any, items: ArrayItems, **more: Any) -> float:
+        """Returns the images per second of writing rows to a file."""
+        with tempfile.TemporaryDirectory() as place:
+            started = self.clock()
+            reading = Reading(self.a.size, self.device, self.fit.batch_size, workers=2)
+            write_rows(function, items, Path(place) / "rows.npz", {}, reading, **more)
+            return len(items) / (self.clock() - started)
 
 
-def _require_no_steps(what: str, encoder: str) -> None:
-    """Raises a ValueError where steps of a closed form would be measured, or a network is behind it."""
-    if what in ("step", "objective") or as_encoder(encoder).takes_steps:
-        raise ValueError(
-            f"expected a network for bench {what}, found encoder {shown(encoder)}; choose another --encoder, or measure "
-            "embed or score of patches"
-        )
-
-
-def _ratio_row(what: str, model: ModelConfig, size: int, rounds: int, fit: FitConfig, fabric: Any) -> dict[str, Any]:
-    """Measures bare and whole in turn, prints a table and returns the row."""
-    bare, whole = {"step": _step, "embed": _embed, "score": _score}[what](model, fit, fabric, size)
-    pairs = []
-    with bar(f"bench {what}", rounds + 1, "rounds") as advance:
-        for _ in range(rounds + 1):
-            pairs.append((bare(), whole()))
-            advance(1)
-    pairs = pairs[1:]  # the first round warms up
-    row = {
-        "measurement": f"bench {what}",
-        "encoder": str(model.encoder),
-        "objective": model.objective,
-        "size": size,
-        "batch_size": fit.batch_size,
-        "precision": loop.precision(fit, fabric.device.type) if what == "step" else "32-true",
-        **_machine(fabric),
-        "rounds": rounds,
-        "bare_images_per_second": round(statistics.median(b for b, _ in pairs), 1),
-        "whole_images_per_second": round(statistics.median(w for _, w in pairs), 1),
-        "ratio": round(statistics.median(w / b for b, w in pairs), 3),
-    }
-    table(f"bench {what}", ["", "value"], [[name, str(value)] for name, value in row.items()])
-    return row
-
-
-def _machine(fabric: Any) -> dict[str, Any]:
-    return {**environment(), "device": describe_device(fabric.device), "threads": torch.get_num_threads(), "seed": 0}
-
-
-def _step(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> tuple[Measurement, Measurement]:
-    """Returns the rates of the bare step and of the training loop."""
-    views = ImageViews(ViewConfig(blur=0.0), size)
-    images = _images(fit.batch_size, size)
-    generator = torch.Generator().manual_seed(0)
-    pair = [views(images.to(fabric.device).contiguous(memory_format=torch.channels_last), generator) for _ in range(2)]
-    once = _encoder_step(_method(model, size).to(fabric.device), pair, _autocast(fit, fabric))
-    steps = _steps(once, fabric.device)
+def step(bench: Bench) -> tuple[Once, int, Callable[[], float]]:
+    """Returns the bare step, the steps of a round, and what measures the rate of the training loop."""
+    views, generator = ImageViews(ViewConfig(blur=0.0), bench.a.size), torch.Generator().manual_seed(0)
+    once = bench.encoder_step(bench.method(), [views(bench.on_device(bench.images), generator) for _ in range(2)])
+    steps = bench.steps(once)
 
     def whole() -> float:
-        recorder = MemoryRecorder()
-        items = ArrayItems(images.repeat(steps, 1, 1, 1))
-        loop.fit(fabric, _method(model, size), items, views, fit, recorder, warn=lambda message: None)
+        recorder, items = MemoryRecorder(), ArrayItems(bench.images.repeat(steps, 1, 1, 1))
+        loop.fit(bench.fabric, bench.method(), items, views, bench.fit, recorder, warn=lambda message: None)
         done = [0, *(row["step"] for row in recorder.rows)]
         rates = (row["images_per_second"] for row in recorder.rows)  # of rows of different lengths
         return float(done[-1] / sum((b - a) / rate for (a, b), rate in zip(itertools.pairwise(done), rates, strict=True)))
 
-    return lambda: _rate(once, steps, fit.batch_size, fabric.device), whole
+    return once, steps, whole
 
 
-def _embed(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> tuple[Measurement, Measurement]:
-    """Returns the rates of the bare forward pass and of writing embeddings."""
-    images = _images(fit.batch_size, size)
-    on_device = images.to(fabric.device).contiguous(memory_format=torch.channels_last)
-    method = _method(model, size).to(fabric.device).eval()
-
-    @torch.inference_mode()
-    def once() -> None:
-        method.encoder(on_device)
-
-    steps = _steps(once, fabric.device)
-    items = ArrayItems(images.repeat(steps, 1, 1, 1))
-
-    def whole() -> float:
-        with tempfile.TemporaryDirectory() as place:
-            started = time.perf_counter()
-            reading = Reading(size, fabric.device, fit.batch_size, workers=2)
-            write_rows(embedded(method), items, Path(place) / "embeddings.npz", {"job": "embed"}, reading)
-            return len(items) / (time.perf_counter() - started)
-
-    return lambda: _rate(once, steps, fit.batch_size, fabric.device), whole
+def embed(bench: Bench) -> tuple[Once, int, Callable[[], float]]:
+    """Returns the bare forward pass, the steps of a round, and what measures the rate of writing embeddings."""
+    method = bench.method().eval()
+    once = bench.forward(method)
+    steps = bench.steps(once)
+    items = ArrayItems(bench.images.repeat(steps, 1, 1, 1))
+    return once, steps, lambda: bench.written(embedded(method), items)
 
 
-def _score(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> tuple[Measurement, Measurement]:
-    """Returns the rates of the bare forward pass and of writing scores, with a run's levels and a detector of 2,000 images."""
-    images = _images(fit.batch_size, size)
-    on_device = images.to(fabric.device).contiguous(memory_format=torch.channels_last)
-    parts = [ArrayItems(_images(n, size)) for n in (2000, 500)]
-    method = _method(model, size).to(fabric.device).eval()
-    if not model.encoder.takes_steps:  # without weights it has constant embeddings, which a detector leaves out
-        config = recipes.get("patches")
-        items, views = ArrayItems(_images(FITTED, size)), ImageViews(config.views, size)
-        closed_form.fit_closed_form(fabric, method, items, views, config, size, MemoryRecorder())
+def score(bench: Bench) -> tuple[Once, int, Callable[[], float]]:
+    """As `embed`, for writing scores, with a run's levels and a detector of 2,000 images."""
+    size, parts, method = bench.a.size, [ArrayItems(bench.noise(n)) for n in (2000, 500)], bench.method().eval()
+    if not bench.model.encoder.takes_steps:  # without weights it has constant embeddings, which a detector leaves out
+        config, items = recipes.get("patches"), ArrayItems(bench.noise(FITTED))
+        closed_form.fit_closed_form(bench.fabric, method, items, ImageViews(config.views, size), config, size, MemoryRecorder())
     levels = Levels(method, (3, size, size))
     if levels.patches is None:
-        levels.maps = dictionary(parts[0], size, fit.workers)
-        levels.to(fabric.device)
-    reading = Reading(size, fabric.device, fit.batch_size, workers=2)
+        levels.maps = dictionary(parts[0], size, bench.fit.workers)
+        levels.to(bench.device)
+    reading = Reading(size, bench.device, bench.fit.batch_size, workers=2)
     training, held_out = (collected(levels, part, reading) for part in parts)
-    found = fit_detector(training, held_out, levels.maps)
-    clock = time.process_time if fabric.device.type == "cpu" else time.perf_counter
-
-    @torch.inference_mode()
-    def once() -> None:
-        method.encoder(on_device)
-
-    steps = _steps(once, fabric.device)
-    items = ArrayItems(_images(steps * fit.batch_size, size))
-
-    def whole() -> float:
-        with tempfile.TemporaryDirectory() as place:
-            started = clock()
-            out = Path(place) / "scores.npz"
-            function = columns_of(method, levels, found, 0.1, all_scores=False, refused={})
-            write_rows(function, items, out, {}, reading, derived=Tally(len(found.calibration)))
-            return len(items) / (clock() - started)
-
-    return lambda: _rate(once, steps, fit.batch_size, fabric.device, clock), whole
+    detector, once = fit_detector(training, held_out, levels.maps), bench.forward(method)
+    steps = bench.steps(once)
+    items = ArrayItems(bench.noise(steps * bench.fit.batch_size))
+    columns = columns_of(method, levels, detector, 0.1, all_scores=False, refused={})
+    return once, steps, lambda: bench.written(columns, items, derived=Tally(len(detector.calibration)))
 
 
-def _objective_row(encoder: str, objective: str, size: int, dim: int, rounds: int, fit: FitConfig, fabric: Any) -> dict[str, Any]:
-    """Measures the bare step and each objective in turn, prints a table and returns the row."""
-    names = objectives.names() if objective == "all" else [objective]
-    seconds = _objective_seconds(encoder, names, size, dim, rounds, fit, fabric)
-    step = statistics.median(seconds[""])
-    shares = {name: statistics.median(s / b for s, b in zip(seconds[name], seconds[""], strict=True)) for name in names}
-    row = {
-        "measurement": "bench objective",
-        "encoder": encoder,
-        "size": size,
-        "batch_size": fit.batch_size,
-        "dim": dim,
-        "precision": loop.precision(fit, fabric.device.type),
-        **_machine(fabric),
-        "rounds": rounds,
-        "step_seconds": round(step, 4),
-        "objective_seconds": {name: round(statistics.median(seconds[name]), 5) for name in names},
-        "share": {name: round(share, 5) for name, share in shares.items()},
+def compared(bench: Bench) -> dict[str, Any]:
+    """Measures bare and whole in turn; the ratio is the median of the rounds' ratios."""
+    once, steps, whole = {"step": step, "embed": embed, "score": score}[bench.a.what](bench)
+    n = steps * bench.fit.batch_size
+    pairs = [(n / bench.seconds(once, steps), whole()) for _ in range(bench.a.rounds + 1)][1:]  # the first round warms up
+    return {
+        "objective": bench.model.objective,
+        "precision": bench.precision() if bench.a.what == "step" else "32-true",
+        "bare_images_per_second": round(statistics.median(b for b, _ in pairs), 1),
+        "whole_images_per_second": round(statistics.median(w for _, w in pairs), 1),
+        "ratio": round(statistics.median(w / b for b, w in pairs), 3),
     }
-    body = [[name, f"{row['objective_seconds'][name] * 1e3:.1f} ms", f"{row['share'][name]:.2%}"] for name in names]
-    table(f"bench objective: {encoder}'s step takes {step:.3f} s", ["", "loss", "of the step"], body)
-    return row
 
 
-def _objective_seconds(
-    encoder: str, names: list[str], size: int, dim: int, rounds: int, fit: FitConfig, fabric: Any
-) -> dict[str, list[float]]:
-    """Returns the seconds of each round by the objective's name; those of the encoder's step by the empty name."""
-    images = _images(fit.batch_size, size)
-    pair = [images.to(fabric.device).contiguous(memory_format=torch.channels_last) for _ in range(2)]
-    step = _encoder_step(_method(ModelConfig(encoder=as_encoder(encoder)), size).to(fabric.device), pair, _autocast(fit, fabric))
-    losses = {name: _objective_step(name, fit.batch_size, dim, fabric.device) for name in names}
-    seconds: dict[str, list[float]] = {name: [] for name in ("", *names)}
-    with bar("bench objective", rounds + 1, "rounds") as advance:
-        for _ in range(rounds + 1):
-            seconds[""].append(1 / _rate(step, 1, 1, fabric.device))
-            for name in names:
-                seconds[name].append(1 / _rate(losses[name], 10, 1, fabric.device))
-            advance(1)
-    return {name: found[1:] for name, found in seconds.items()}  # the first round warms up
-
-
-def _objective_step(name: str, n: int, dim: int, device: torch.device) -> Callable[[], None]:
-    """Returns a function that computes loss, gradient and update of an objective once."""
+def objective_step(name: str, n: int, dim: int, device: torch.device) -> Once:
+    """Returns loss, gradient and update of an objective; twice the loss where it has a teacher, whose own passes are left out."""
     torch.manual_seed(0)
     kind = objectives.get(name)
     loss, calls = kind(dim).to(device), 1 if kind.teacher is None else 2
@@ -289,57 +197,53 @@ def _objective_step(name: str, n: int, dim: int, device: torch.device) -> Callab
     return once
 
 
-def _encoder_step(
-    method: PairedMethod, pair: list[torch.Tensor], autocast: Callable[[], AbstractContextManager[Any]]
-) -> Callable[[], None]:
-    """Returns a function that runs the encoder's forward and backward pass on two ready views once."""
-
-    def once() -> None:
-        with autocast():
-            z = [method.encoder(x) for x in pair]
-        torch.stack([part.float().square().mean() for part in z]).sum().backward()
-        for p in method.parameters():
-            p.grad = None
-
-    return once
-
-
-def _images(n: int, size: int) -> torch.Tensor:
-    return torch.randint(0, 256, (n, 3, size, size), dtype=torch.uint8)
-
-
-def _method(model: ModelConfig, size: int) -> PairedMethod:
-    method = build.build_method(model, (3, size, size), None, torch.full((3,), 0.5), torch.full((3,), 0.25))
-    assert isinstance(method, PairedMethod), "of an objective"
-    return method.to(memory_format=torch.channels_last)
+def shares(bench: Bench) -> dict[str, Any]:
+    """Measures the encoder's step on two ready views and each objective in turn; shares are medians of the rounds' ratios."""
+    a, x = bench.a, bench.on_device(bench.images)
+    names = objectives.names() if a.objective == "all" else [a.objective]
+    bench.model = ModelConfig(encoder=bench.model.encoder)
+    bare = bench.encoder_step(bench.method(), [x, x])
+    losses = {name: objective_step(name, a.batch_size, a.dim, bench.device) for name in names}
+    rounds = []
+    for _ in range(a.rounds + 1):
+        rounds.append({"": bench.seconds(bare, 1), **{name: bench.seconds(once, 10) / 10 for name, once in losses.items()}})
+    rounds = rounds[1:]  # the first round warms up
+    return {
+        "dim": a.dim,
+        "precision": bench.precision(),
+        "step_seconds": round(statistics.median(seconds[""] for seconds in rounds), 4),
+        "objective_seconds": {name: round(statistics.median(seconds[name] for seconds in rounds), 5) for name in names},
+        "share": {name: round(statistics.median(seconds[name] / seconds[""] for seconds in rounds), 5) for name in names},
+    }
 
 
-def _autocast(fit: FitConfig, fabric: Any) -> Callable[[], AbstractContextManager[Any]]:
-    if loop.precision(fit, fabric.device.type) == "bf16-mixed":
-        return lambda: torch.autocast(fabric.device.type, torch.bfloat16)
-    return nullcontext
+def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    named = {"measurement": f"bench {a.what}", "encoder": a.encoder, "size": a.size, "batch_size": a.batch_size}
+    yield {**named, "asked": [a.objective, a.precision, a.dim], "rounds": a.rounds, "seed": 0}
 
 
-def _steps(once: Callable[[], None], device: torch.device) -> int:
-    once()
-    return max(2, round(ROUND_SECONDS * _rate(once, 2, 1, device)))
+def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
+    bench = Bench(a, a.encoder)
+    return shares(bench) if a.what == "objective" else compared(bench)
 
 
-def _rate(
-    once: Callable[[], None], steps: int, images: int, device: torch.device, clock: Callable[[], float] = time.perf_counter
-) -> float:
-    _wait(device)
-    started = clock()
-    for _ in range(steps):
-        once()
-    _wait(device)
-    return steps * images / (clock() - started)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
+OPTIONS = {
+    "what": Option(choices=("step", "embed", "score", "objective"), shape="first"),
+    "encoder": "small",
+    "objective": "vje",  # or all
+    "size": 32,
+    "batch_size": 256,
+    "precision": Option(default="auto", choices=("auto", "fp32", "bf16")),
+    "device": "auto",
+    "dim": 128,  # features of the embeddings for ``objective``
+    "rounds": 5,
+    "round_seconds": hidden(6.0),  # length of one round of the bare step, about
+}
+TINY = {"encoder": "small", "rounds": 1, "batch_size": 8, "dim": 4, "size": 8, "device": "cpu", "round_seconds": 0.01}
+TINY |= {"objective": lambda name: "gje" if name == "all" else name}
 
 if __name__ == "__main__":
-    tyro.cli(bench)
+    a = parse(__doc__, "bench", OPTIONS, TINY)
+    if a.what == "objective" and a.out is not None:
+        a.out = ledger.Out(a.out.file, "objectives")
+    run(a, cells, measure)

@@ -37,7 +37,7 @@ def correlations(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def compressed_size(images: Tensor) -> Tensor:
-    """Returns the bytes of each item's compressed file, (N,): PNG of gray and color images (N, C, H, W), zlib of anything else."""
+    """Returns the bytes of each item's compressed file, (N,): PNG of images (N, C, H, W) of bytes, zlib of anything else."""
     x = images.cpu().numpy()
     picture = x.ndim == 4 and x.shape[1] in (1, 3) and x.dtype == np.uint8
     sizes = [png(item) if picture else len(zlib.compress(np.ascontiguousarray(item).tobytes())) for item in x]

@@ -1,13 +1,6 @@
 """Which uncertainty ranks errors, and which ranks foreign images? CIFAR-10, one encoder and seed a row, beside controls.
 
-    python -m experiments.uncertainty.run --data-root DATA                               # all encoders, on the test images
-    python -m experiments.uncertainty.run --data-root DATA --choose --only "vje, 16 px"  # on training images: nothing is written
-
-Encoders: the closed-form recipe `patches` with 256 atoms in one layer and with its defaults, four convolutions on 16 pixels
-trained for 8 epochs with each objective, and the recipe `vje_small` on 32 pixels, all on 10,000 images (`ENCODERS`). Each row has
-what `protocol.py` measures on 2,000 test images, and for every uncertainty the AUROC of foreign images (`FOREIGN`), 250 of each. With
-``--choose`` training images that no run has seen take the place of the test images: the settings of the uncertainties were chosen so.
-Runs that are in the folder ``--runs`` already are used.
+README.md says how.
 """
 
 import argparse
@@ -48,7 +41,8 @@ def foreign(run: vergence.Run, root: str, n: int) -> dict[str, Items]:
     """Returns n images of each foreign set, in the run's shape."""
     sets = {name: run.items(name, root=root) for name in FOREIGN}
     noise = torch.rand(n, *run.read_shape(), generator=seeded(0))
-    return {name: x.subset(torch.arange(min(n, len(x)))) for name, x in sets.items()} | {"noise": ArrayItems((255 * noise).byte())}
+    some = {name: items.subset(torch.arange(min(n, len(items)))) for name, items in sets.items()}
+    return some | {"noise": ArrayItems((255 * noise).byte())}
 
 
 @torch.inference_mode()

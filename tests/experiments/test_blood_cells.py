@@ -1,11 +1,10 @@
-"""The benchmark of blood cells: which tiles are odd, and its table."""
+"""Tiles of blood cells: which are odd."""
 
 import csv
 
 import numpy as np
 import pytest
-from experiments.detection import blood_cells
-from experiments.detection.blood_cells import ORDINARY, PLATELET, WHITE_CELL
+from experiments.photographs import ORDINARY, PLATELET, WHITE_CELL, label, ordinary_tiles
 from PIL import Image
 
 
@@ -23,14 +22,14 @@ from PIL import Image
     ],
 )
 def test_a_tile_is_odd_by_its_share_of_a_box(box, expected):
-    assert blood_cells.label(0, 0, [box]) == expected
+    assert label(0, 0, [box]) == expected
 
 
 def test_an_odd_tile_stays_odd_whatever_else_it_touches():
     white, near = ("WBC", 0, 0, 64, 64), ("Platelets", 60, 0, 100, 40)
-    assert blood_cells.label(0, 0, [white, near]) == blood_cells.label(0, 0, [near, white]) == WHITE_CELL
+    assert label(0, 0, [white, near]) == label(0, 0, [near, white]) == WHITE_CELL
     inside = ("Platelets", 10, 10, 50, 50)
-    assert blood_cells.label(0, 0, [white, inside]) == PLATELET
+    assert label(0, 0, [white, inside]) == PLATELET
 
 
 def test_parts_keep_photographs_apart_and_train_on_ordinary_tiles(tmp_path):
@@ -42,5 +41,5 @@ def test_parts_keep_photographs_apart_and_train_on_ordinary_tiles(tmp_path):
         writer = csv.writer(file)
         writer.writerow(("file", "split", "label", "xmin", "ymin", "xmax", "ymax"))
         writer.writerows([(f"{name}.png", part, "WBC", 0, 0, 64, 64) for name, part in (("a", "val"), ("b", "test"))])
-    found = blood_cells.parts(tmp_path, None)
+    found = ordinary_tiles(tmp_path)
     assert found["y_train"].tolist() == [ORDINARY] and found["y_test"].tolist() == [WHITE_CELL, ORDINARY]

@@ -1,7 +1,6 @@
 """The experiment on corrupted images: its views, fixed corruptions, supervised control, cells and summaries."""
 
 import argparse
-import json
 
 import pytest
 import torch
@@ -117,9 +116,9 @@ def test_a_network_trains_on_views_of_its_corruption_and_strength(root, monkeypa
 
     monkeypatch.setattr(corruption.loop, "fit", fit)
     parts = corruption.read("fashion_mnist", root, 60, 20, "fog", 3, 0)
-    cell = {"data": "fashion_mnist", "corruption": "fog", "severity": 3, "strength": strength, "paradigm": paradigm}
+    cell = {"data": "fashion_mnist", "corruption": "fog", "severity": 3, "strength": strength, "paradigm": paradigm, "seed": 0}
     with pytest.raises(Seen) as caught:
-        corruption.trained(given(), cell, 0, parts)
+        corruption.trained(given(), cell, parts)
     (views,) = caught.value.args
     assert (views.kind, views.strength, views.size) == ("fog", strength, 28)
     assert not torch.equal(parts.test, parts.clean)
@@ -134,8 +133,8 @@ def test_closed_forms_solve_their_own_problems(root, monkeypatch):
     monkeypatch.setattr(corruption, "COMPONENTS", 3)
     monkeypatch.setattr(corruption, "measured", lambda parts, train, test, clean: {"z": train.double()})
     parts = corruption.read("fashion_mnist", root, 200, 20, "fog", 3, 0)
-    cell = {"data": "fashion_mnist", "corruption": "fog", "severity": 3, "strength": 1, "paradigm": "patches"}
-    found = corruption.closed_forms(given(), cell, 0, parts)
+    cell = {"data": "fashion_mnist", "corruption": "fog", "severity": 3, "strength": 1, "paradigm": "patches", "seed": 0}
+    found = corruption.closed_forms(given(), cell, parts)
     views, g = corruption.views_of(cell, 28), seeded(corruption.loop.seed_of(0, "views", 0))
     maps = corruption.patch_features(corruption.ArrayItems(parts.train), views, atoms=8, seed=0)
     features = maps(corruption.to_unit(parts.train))
@@ -159,36 +158,20 @@ def test_closed_forms_solve_their_own_problems(root, monkeypatch):
 
 
 def given(**changes):
-    return argparse.Namespace(
-        **{
-            **corruption.GRID,
-            "paradigms": list(corruption.PARADIGMS),
-            "seeds": [0],
-            "limit": 2000,
-            "tested": 1000,
-            "epochs": 5,
-            "batch_size": 64,
-            "encoder": "small",
-            "settings": {},
-            "atoms": 8,
-            "device": "cpu",
-            "threads": None,
-            **changes,
-        }
-    )
+    settings = {"paradigms": list(corruption.PARADIGMS), "seeds": [0], "tested": 1000, "set": {}, "atoms": 8}
+    return argparse.Namespace(**{**corruption.GRID, **corruption.SMALL, **settings, "device": "cpu", "threads": None, **changes})
 
 
 def test_the_whole_grid_has_every_corruption_that_the_images_can_have(capsys):
-    todo = corruption.cells(given(**corruption.WHOLE))
+    todo = list(corruption.cells(given(**corruption.WHOLE)))
     assert len(todo) == (16 + 15) * 5 * 3 * len(corruption.PARADIGMS)
-    line = "fashion_mnist left out: expected images of 3 channels for corruption 'saturate', found 1; choose another corruption\n"
-    assert capsys.readouterr().out == line
+    assert capsys.readouterr().out.startswith("fashion_mnist left out")
 
 
 def test_every_network_has_the_same_batch_and_epochs_and_the_closed_forms_have_none():
-    for cell, _ in corruption.cells(given(data=["cifar10"], corruptions=["fog"], severities=[1], strengths=[0])):
+    for cell in corruption.cells(given(data=["cifar10"], corruptions=["fog"], severities=[1], strengths=[0], seeds=[3])):
         if cell["paradigm"] in corruption.RECIPES:
-            config = corruption.described(given(), cell, 3)
+            config = corruption.described(given(), cell)
             assert (config.fit.epochs, config.fit.batch_size, config.fit.seed) == (5, 64, 3)
             build.build_method(config.model, (3, 32, 32), None, torch.full((3,), 0.5), torch.full((3,), 0.25))
             assert (str(config.model.encoder) == "small") == (cell["paradigm"] != "masked_autoencoder")
@@ -202,25 +185,12 @@ def root(tmp_path_factory):
 
 
 @pytest.mark.float32
-def test_a_second_start_skips_finished_cells_of_the_same_settings(root, tmp_path, monkeypatch, capsys):
-    out = tmp_path / "rows.jsonl"
-    words = ["corruption.py", "run", "--data-root", root, "--data", "fashion_mnist", "--corruptions", "pixelate"]
-    words += ["--severities", "1", "--strengths", "0", "--limit", "120", "--tested", "50", "--epochs", "1", "--batch-size", "60"]
-    words += ["--atoms", "8", "--out", str(out), "--paradigms", "patches"]
-
-    def start(*more):
-        monkeypatch.setattr("sys.argv", [*words, *more])
-        corruption.main()
-        return capsys.readouterr().out.splitlines()[0], [json.loads(row) for row in out.read_text().splitlines()]
-
-    first, rows = start()
-    assert first.startswith("1 cells to measure") and len(rows) == 1
-    assert rows[0]["severity"] == 1 and set(rows[0]["joint_embedding"]) == set(rows[0]["reconstruction"])
-    again, rows = start()
-    assert again.startswith("0 cells to measure") and len(rows) == 1
-    more, rows = start("denoising_autoencoder", "supervised", "--strengths", "1")
-    assert more.startswith("3 cells to measure") and [row["strength"] for row in rows] == [0, 1, 1, 1]
-    assert all(0 <= row["clean_probe"] <= 100 and row["warnings"] == [] for row in rows[2:])
+def test_every_kind_of_paradigm_is_measured(root):
+    a = given(data=["fashion_mnist"], corruptions=["pixelate"], severities=[1], strengths=[1], data_root=root, tested=50)
+    a.limit, a.epochs, a.batch_size, a.paradigms = 120, 1, 60, ["patches", "denoising_autoencoder", "supervised"]
+    patches, *networks = (corruption.measure(a, cell) for cell in corruption.cells(a))
+    assert set(patches["joint_embedding"]) == set(patches["reconstruction"])
+    assert all(0 <= row["clean_probe"] <= 100 and row["warnings"] == [] for row in networks)
 
 
 # Summaries

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import ledger
+from experiments import ledger, runner
 from vergence.utils import version
 
 ROOT = Path(__file__).parents[2]
@@ -87,34 +87,56 @@ def test_a_new_row_has_all_fields(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == {"value": 1.5, "seed": 3}
 
 
-def test_a_stopped_experiment_continues(tmp_path):
-    file = ledger.Out(tmp_path / "rows.jsonl", "mine")
-    assert not ledger.holds(file, setting="a") and not ledger.holds(None, setting="a")
-    ledger.add(file, ledger.row({"setting": "a", "sizes": (1, 2)}, seed=0))
-    assert ledger.holds(file, setting="a", sizes=(1, 2))
-    assert not ledger.holds(file, setting="b")
-    ledger.add(file, ledger.row({"setting": "b"}, seed=0) | {"commit": "0123456789ab"})
-    assert not ledger.holds(file, setting="b"), "a row of another commit is measured again"
+def parsed(monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["x.py", *map(str, words)])
+    options = {
+        "data_root": "data",
+        "seeds": [0, 1],
+        "set": runner.SETTINGS,
+        "limit": int,
+        "shown": runner.hidden(5),
+        "choose": False,
+    }
+    return runner.parse("", "joint", options, {"seeds": runner.first, "limit": 3})
+
+
+def test_options_follow_from_their_defaults(monkeypatch):
+    a = parsed(monkeypatch, "--seeds", 4, 5, "--set", "lr=0.5", "--set", "jitter=[1, 2]")
+    assert (a.seeds, a.set, a.limit, a.shown) == ([4, 5], {"lr": 0.5, "jitter": (1, 2)}, None, 5)
+    a = parsed(monkeypatch, "--tiny", "--seeds", 4, 5)
+    assert (a.seeds, a.limit) == ([4], 3)
 
 
 def test_a_tiny_run_does_not_write_into_the_ledger(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["x.py", "--tiny"])
-    assert ledger.parse(argparse.ArgumentParser(), "joint").out is None
-    monkeypatch.setattr(sys, "argv", ["x.py"])
-    assert ledger.parse(argparse.ArgumentParser(), "joint").out == ledger.Out(JOINT, "joint")
-    monkeypatch.setattr(sys, "argv", ["x.py", "--tiny", "--out", str(JOINT)])
+    assert parsed(monkeypatch, "--tiny").out is None and parsed(monkeypatch, "--choose").out is None
+    assert parsed(monkeypatch).out == ledger.Out(JOINT, "joint")
     with pytest.raises(SystemExit):
-        ledger.parse(argparse.ArgumentParser(), "joint")
+        parsed(monkeypatch, "--tiny", "--out", JOINT)
     assert "measure nothing" in capsys.readouterr().err
 
 
 def test_a_data_root_that_is_no_folder_is_refused_before_the_work(monkeypatch, tmp_path, capsys):
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--data-root", default="data")
-    monkeypatch.setattr(sys, "argv", ["x.py", "--data-root", str(tmp_path / "none")])
     with pytest.raises(SystemExit) as stopped:
-        ledger.parse(parser)
+        parsed(monkeypatch, "--data-root", tmp_path / "none")
     assert stopped.value.code == 2 and "expected --data-root to be a folder" in capsys.readouterr().err
+
+
+def test_the_runner_measures_what_the_ledger_lacks(tmp_path):
+    out = ledger.Out(tmp_path / "rows.jsonl", "mine")
+
+    def cells(a):
+        return [{"setting": name, "sizes": (1, 2), "seed": 0} for name in a.settings]
+
+    def measure(a, cell):
+        assert a.scratch.is_dir()
+        return [{"value": n} for n in range(2)] if cell["setting"] == "a" else {"value": 7}
+
+    for settings, expected in ((["a"], [0, 1]), (["a", "b"], [0, 1, 7]), (["b"], [0, 1, 7])):
+        runner.run(argparse.Namespace(out=out, settings=settings), cells, measure)
+        assert [row["value"] for row in ledger.rows(out)] == expected
+    assert ledger.holds(out, setting="a", sizes=(1, 2)) and not ledger.holds(None, setting="a")
+    ledger.add(out, ledger.row({"setting": "c"}, seed=0) | {"commit": "0123456789ab"})
+    assert not ledger.holds(out, setting="c"), "a row of another commit is measured again"
 
 
 def test_command_lines_name_no_folder_of_this_machine():

@@ -19,7 +19,9 @@ OPTIONS = {
     "batch_size": 16,
     "seconds": None,
     "epochs": 2,
-    "settings": {},
+    "set": {},
+    "tiny_options": {},
+    "earlier_search": False,
     "search_share": 0.5,
     "rates": [1e-3],
     "search_seconds": None,
@@ -36,8 +38,8 @@ def test_every_method_with_a_small_recipe_is_in_the_table():
 
 
 def test_controls_come_first_and_only_known_optimizers_are_published():
-    a = options(seeds=[0], chosen=list(benchmark.SETTINGS)[::-1], methods=["byol", "vssl"], controls=["pca"])
-    found = [(key["setting"], key["method"]) for key, _ in benchmark.rows_to_measure(a)]
+    a = options(seeds=[0], settings=list(benchmark.CHOICES)[::-1], methods=["byol", "vssl"], controls=["pca"])
+    found = [(cell["setting"], cell["method"]) for cell in benchmark.cells(a)]
     assert found == [("control", "pca"), ("searched", "byol"), ("searched", "vssl"), ("published", "byol")]
 
 
@@ -73,14 +75,11 @@ def test_the_control_of_components_is_that_of_evaluation(tmp_path):
 
 @pytest.mark.float32
 @pytest.mark.parametrize(("setting", "expected"), [("published", ("sgd", 1.0)), ("searched", ("adamw", 0.2))])
-def test_a_row_has_the_optimizer_that_its_run_had(setting, expected):
+def test_a_row_has_the_optimizer_that_its_run_had(setting, expected, tmp_path):
     """VJE's paper has one rate for all parts, its recipe two."""
-    sent = []
-    a = options(data_root=None, epochs=1, foreign=["noise"], shown=20, steps=1, earlier_search=False, out=None, options={})
-    a.settings = {"projector": (16,)}
-    key = {"method": "vje", "setting": setting}
-    benchmark.one(a, key, 0, argparse.Namespace(send=sent.append))
-    row = sent[0]
+    a = options(data_root=None, epochs=1, foreign=["noise"], shown=20, steps=1, out=None, scratch=tmp_path)
+    a.set = {"projector": (16,)}
+    row = benchmark.measure(a, {"method": "vje", "setting": setting, "seed": 0})
     assert (row["optimizer"], row["encoder_lr"]) == expected and row["lr"] == (0.05 / 16 if setting == "published" else 1e-3)
     assert row["trained_epochs"] == 1
 

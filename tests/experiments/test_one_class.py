@@ -1,4 +1,4 @@
-"""The one-class benchmark: its test items and settings, and the tables of it and of the benchmark of false discoveries."""
+"""The experiment on one class: its test items and settings."""
 
 import sys
 
@@ -38,7 +38,7 @@ def test_every_detector_ranks_far_items_last():
 
 def test_a_grid_is_of_vje_alone(monkeypatch):
     a = options(monkeypatch, "--beta", "1", "2", "--nu", "0.5", "3", "--classes", "0", "1", "--data", "cifar10")
-    keys = list(one_class.keys(a))
+    keys = list(one_class.cells(a))
     assert [sum(key["encoder"] == name for key in keys) for name in one_class.ENCODERS] == [8, 2, 2, 2, 0]
     settings = one_class.settings_of(a, next(key for key in keys if (key["beta"], key["nu"]) == (2.0, 3.0)))
     assert settings["options"] == {"beta": 2.0, "nu": 3.0} and settings["keep_classes"] == (0,)
@@ -46,6 +46,6 @@ def test_a_grid_is_of_vje_alone(monkeypatch):
 
 def test_the_whole_experiment_is_the_papers_training(monkeypatch):
     a = options(monkeypatch, "--whole", "--set", "lr=0.005")
-    settings = one_class.settings_of(a, next(one_class.keys(a)))
+    settings = one_class.settings_of(a, next(one_class.cells(a)))
     assert settings["recipe"] == "vje_oneclass_cifar10" and settings["options"] == {"beta": 1.0, "nu": 0.5}
     assert {"limit", "epochs"}.isdisjoint(settings) and settings["lr"] == 0.005 and a.tests is None and a.svdd_epochs == 150

@@ -44,9 +44,9 @@ def test_lines_are_those_of_one_method(program):
     assert [peers.lines(program, method) for method in peers.METHODS] == [4, 5]
 
 
-@pytest.mark.parametrize("library", [library for library in peers.LIBRARIES.values() if library.program])
+@pytest.mark.parametrize("library", peers.LIBRARIES)
 def test_every_program_has_both_methods_and_the_shared_network(library):
-    file = PROGRAMS / library.program
+    file = peers.program(library)
     whole = sum(bool(line.strip()) for line in file.read_text().splitlines())
     assert "network" in file.read_text() and peers.imports(file).count("import") >= 3
     assert all(0 < peers.lines(file, method) < whole for method in peers.METHODS)
