@@ -249,14 +249,8 @@ def _densities(draw, place):
     head = json.loads(data[8 : 8 + length])["__metadata__"]
     if how == "arrays":
         return draw(_tensors(load_tensors(data), head))
-    parts = {key: json.loads(head[key]) for key in ("settings", "state")}
-    edited = json.loads(draw(mutations.json_bytes({**head, **parts}).filter(_is_object)))
-    texts = {str(k): v if isinstance(v, str) else json.dumps(v) for k, v in edited.items()}
-    return save_tensors(load_tensors(data), {k: _plain(v) for k, v in texts.items()})
-
-
-def _plain(text):
-    return text.encode("utf-8", "replace").decode()
+    edited = draw(mutations.json_bytes(json.loads(head["estimator"])).filter(_is_object))
+    return save_tensors(load_tensors(data), {"estimator": edited.decode("utf-8", "replace")})
 
 
 def _is_object(data):

@@ -189,8 +189,9 @@ def test_no_file_replaces_a_method(fitted, tmp_path, name):
     m.save(tmp_path / "m.safetensors")
     with safe_open(tmp_path / "m.safetensors", framework="numpy") as file:
         head, arrays = dict(file.metadata()), {key: file.get_tensor(key) for key in file.keys()}
-    head["state"] = json.dumps(json.loads(head["state"]) | {name: 3})
-    save_file(arrays, tmp_path / "m.safetensors", metadata=head)
+    record = json.loads(head["estimator"])
+    record["state"][name] = 3
+    save_file(arrays, tmp_path / "m.safetensors", metadata={"estimator": json.dumps(record)})
     with pytest.raises(ValueError, match=f"own '{name}'"):
         mixtures.load(tmp_path / "m.safetensors")
 
@@ -207,16 +208,15 @@ def test_files_that_are_not_for_this_version(fitted, tmp_path):
     m, file = fitted["gaussian", 1], tmp_path / "m.safetensors"
     m.save(file)
     with safe_open(file, "numpy") as f:
-        head, arrays = f.metadata(), {k: f.get_tensor(k) for k in f.keys()}
+        head, arrays = json.loads(f.metadata()["estimator"]), {k: f.get_tensor(k) for k in f.keys()}
 
     def refused(words, **change):
-        save_file(arrays, file, {**head, **change})
+        save_file(arrays, file, {"estimator": json.dumps({**head, **change})})
         with pytest.raises(ValueError, match=words):
             mixtures.load(file)
 
-    refused("format '99'.*upgrade", format="99")
-    settings = json.loads(head["settings"])
-    refused("found covariance.*fit the model again", settings=json.dumps({**settings, "covariance": "full"}))
+    refused("format 99.*upgrade", format=99)
+    refused("found covariance.*fit the model again", settings={**head["settings"], "covariance": "full"})
     refused("expected an estimator among .*found 'Foreign'", **{"class": "Foreign"})
     with pytest.raises(ValueError, match="expected a ConditionalMixture"):
         m.save(file)
@@ -233,7 +233,7 @@ def test_files_that_are_not_for_this_version(fitted, tmp_path):
         m.save(tmp_path / "no" / "m.safetensors")
     with pytest.raises(ValueError, match="found a RandomState"):
         clone(m).set_params(random_state=np.random.RandomState(0)).fit(*arcs(20)).save(file)
-    assert json.loads(head["settings"])["device"] == "cpu"
+    assert head["settings"]["device"] == "cpu"
 
 
 @pytest.mark.parametrize("name", NAMES)

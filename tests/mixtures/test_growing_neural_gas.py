@@ -1,29 +1,16 @@
 """The mixture on a growing neural gas: cells in loops, the data set "Separated Branches", order and units of the items."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
+from tests.mixtures.common import EPS, TRUTH, branches, separated
 
 from vergence.densities import em
 from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.mixtures import ConditionalGaussian, GrowingNeuralGas
 from vergence.mixtures.growing_neural_gas import _mixture
 
-NOISE = 0.05
 UNIMODAL = 1.21  # the best one Gaussian per context can do
-
-
-def branches(x):
-    return np.stack([1 + 0.3 * np.sin(np.pi * x), 0.3 * np.sin(2 * np.pi * x), -1 + 0.3 * np.cos(np.pi * x)])
-
-
-def separated_branches(n, seed):
-    """Contexts (n, 1), targets (n,) on three branches of equal weight, at least 8 x the noise apart, and the branch (n,)."""
-    rng = np.random.default_rng(seed)
-    x, k = rng.uniform(-1, 1, n), rng.integers(3, size=n)
-    return x[:, None], branches(x)[k, np.arange(n)] + NOISE * rng.normal(size=n), k
 
 
 def model(**settings):
@@ -32,12 +19,12 @@ def model(**settings):
 
 @pytest.fixture(scope="module")
 def train():
-    return separated_branches(3000, 0)
+    return separated(3000, 0)
 
 
 @pytest.fixture(scope="module")
 def test():
-    return separated_branches(5000, 1)
+    return separated(5000, 1)
 
 
 @pytest.fixture(scope="module")
@@ -157,8 +144,7 @@ def test_likelihoods_on_the_branches(raw, polished, train, test):
     parts = [torch.from_numpy(v) for v in (np.log(spherical.weights_), spherical.nodes_, s2 * scale)]
     given = MixtureOfGaussians(*parts, context=1).conditional(torch.from_numpy(test[0]))
     nll["spherical, at the nodes"] = -given.log_prob(torch.from_numpy(test[1])[:, None]).mean().item()
-    truth = math.log(3) + 0.5 * math.log(2 * math.pi * math.e * NOISE**2)
-    assert truth - 0.02 < nll["polished, 30 nodes"] <= -0.40
+    assert TRUTH - 0.02 < nll["polished, 30 nodes"] <= -0.40
     assert -0.44 < nll["full"] < -0.37
     assert -0.42 < nll["spherical"] < -0.32
     assert -0.36 < nll["spherical, at the nodes"] < -0.24
@@ -169,7 +155,7 @@ def test_samples_fall_on_the_branches(polished):
     c = np.linspace(-0.95, 0.95, 40)[:, None]
     t = polished.sample(c, 100)
     off = np.abs(t[..., None] - branches(c[:, 0]).T[:, None])
-    assert (off.min(-1) < 3 * NOISE).mean() > 0.95
+    assert (off.min(-1) < 3 * EPS).mean() > 0.95
     share = np.bincount(off.argmin(-1).flatten(), minlength=3) / t.size
     assert np.abs(share - 1 / 3).max() < 0.05
 

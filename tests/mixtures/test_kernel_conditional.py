@@ -8,17 +8,13 @@ import torch
 from scipy.optimize import approx_fprime
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from tests.mixtures.common import EPS, branches, close, separated
 from tests.reference import kernel as reference
 
 from vergence.mixtures import kernel_conditional as kc
 from vergence.mixtures.kernel_conditional import KernelConditional
 
 H = {"length_scale": 0.7, "signal": 0.9, "noise": 0.3}
-EPS = 0.05
-
-
-def close(a, b, tol=1e-8):
-    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tol, atol=tol)
 
 
 def curve(n, seed=0, features=2, targets=3):
@@ -32,20 +28,10 @@ def standardized(x):
     return (x - x.mean(0)) / x.std(0)
 
 
-def branches(x):
-    return np.stack([1 + 0.3 * np.sin(np.pi * x), 0.3 * np.sin(2 * np.pi * x), -1 + 0.3 * np.cos(np.pi * x)])
-
-
-def surrogate(n, seed):
-    rng = np.random.default_rng(seed)
-    x, k = rng.uniform(-1, 1, n), rng.integers(0, 3, n)
-    return x[:, None], branches(x)[k, np.arange(n)] + EPS * rng.normal(size=n)
-
-
 @pytest.fixture(scope="module")
 def on_a():
     with torch.random.fork_rng(devices=[]):
-        return KernelConditional(random_state=0).fit(*surrogate(400, 2))
+        return KernelConditional(random_state=0).fit(*separated(400, 2)[:2])
 
 
 # --- the equations
@@ -212,10 +198,10 @@ def test_few_points_are_close_to_exact_on_many_items():
 
 
 def test_the_sparse_form_searches_on_a_subset_and_omits_redundant_points():
-    x, y = surrogate(3000, 0)
+    x, y = separated(3000, 0)[:2]
     model = KernelConditional(search_limit=700, exact_limit=1000, random_state=0, n_init=2).fit(x, y)
     assert len(model.points_) < 60  # one smooth dimension: 512 would be singular
-    assert abs(-model.score(*surrogate(5000, 1)) - 1.2365) < 0.01
+    assert abs(-model.score(*separated(5000, 1)[:2]) - 1.2365) < 0.01
     again = KernelConditional(search_limit=700, exact_limit=1000, random_state=0, n_init=2).fit(x, y)
     close(model.predict(x[:50]), again.predict(x[:50]), 1e-12)
 
@@ -269,7 +255,7 @@ def test_data_without_noise_are_interpolated():
 
 def test_noise_absorbs_the_branches(on_a):
     """T18: one broad band, as wide as all branches together, with the NLL of one mode."""
-    x, y = surrogate(5000, 1)
+    x, y, _ = separated(5000, 1)
     std = on_a.conditional(x[:500]).stddev.numpy()[:, 0]
     across = math.sqrt(branches(np.linspace(-1, 1, 2001)).var(0).mean() + EPS**2)
     assert abs(across - 0.836) < 0.001
@@ -282,9 +268,6 @@ def test_noise_absorbs_the_branches(on_a):
 def test_the_mean_is_the_average_branch(on_a):
     x = np.linspace(-0.95, 0.95, 100)
     assert np.sqrt(np.mean((on_a.predict(x[:, None]) - branches(x).mean(0)) ** 2)) < 0.1
-
-
-# --- bad input
 
 
 def test_an_unfinished_search_warns():

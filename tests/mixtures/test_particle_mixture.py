@@ -6,34 +6,20 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import approx_fprime
+from tests.mixtures.common import EPS, branches, close, separated
 from tests.reference import particles as reference
 
 from vergence.densities import particles
 from vergence.mixtures import particle_mixture as pm
 from vergence.mixtures.particle_mixture import ParticleMixture
 
-EPS = 0.05
 H = {"context_bandwidth": 0.3, "target_bandwidth": 0.2}
-
-
-def close(a, b, tol=1e-10):
-    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tol, atol=tol)
 
 
 def pairs(n, seed=0, features=2, targets=3):
     rng = np.random.default_rng(seed)
     x = rng.normal(5, 3, (n, features))
     return x, np.sin(x @ rng.normal(size=(features, targets)) / 3) * 10 + rng.normal(size=(n, targets))
-
-
-def branches(x):
-    return np.stack([1 + 0.3 * np.sin(np.pi * x), 0.3 * np.sin(2 * np.pi * x), -1 + 0.3 * np.cos(np.pi * x)])
-
-
-def surrogate(n, seed):
-    rng = np.random.default_rng(seed)
-    x, k = rng.uniform(-1, 1, n), rng.integers(0, 3, n)
-    return x[:, None], branches(x)[k, np.arange(n)] + EPS * rng.normal(size=n)
 
 
 def inside(model, x, y):
@@ -48,7 +34,7 @@ def bank_of(model):
 @pytest.fixture(scope="module")
 def on_a():
     with torch.random.fork_rng(devices=[]):
-        return ParticleMixture(random_state=0).fit(*surrogate(3000, 0))
+        return ParticleMixture(random_state=0).fit(*separated(3000, 0)[:2])
 
 
 @pytest.fixture
@@ -127,7 +113,7 @@ def test_the_leave_one_out_likelihood_is_the_reference_and_has_its_gradient():
 
 
 def test_bandwidths_are_the_best_of_a_grid():
-    x, y = surrogate(300, 0)
+    x, y = separated(300, 0)[:2]
     model = ParticleMixture(random_state=0).fit(x, y)
     c, t = (torch.from_numpy(v) for v in inside(model, x, y[:, None]))
     d2, own = (torch.cdist(c, c).square(), torch.cdist(t, t).square()), torch.eye(300, dtype=torch.bool)
@@ -138,14 +124,14 @@ def test_bandwidths_are_the_best_of_a_grid():
 
 
 def test_copies_of_items_do_not_narrow_the_kernels():
-    x, y = surrogate(200, 0)
+    x, y = separated(200, 0)[:2]
     once = ParticleMixture(random_state=0).fit(x, y)
     twice = ParticleMixture(random_state=0).fit(np.concatenate([x, x]), np.concatenate([y, y]))
     close(once.bandwidths_, twice.bandwidths_, 1e-2)
 
 
 def test_a_given_bandwidth_stays():
-    x, y = surrogate(200, 0)
+    x, y = separated(200, 0)[:2]
     free = ParticleMixture(random_state=0).fit(x, y)
     model = ParticleMixture(target_bandwidth=float(free.bandwidths_[1]), random_state=0).fit(x, y)
     assert model.bandwidths_[1] == free.bandwidths_[1]
@@ -301,7 +287,7 @@ def test_a_drifting_relation_is_followed():
 
 
 def test_em_steps_raise_the_likelihood_of_the_items():
-    x, y = surrogate(1500, 0)
+    x, y = separated(1500, 0)[:2]
     settings = {"n_particles": 200, "random_state": 0, "context_bandwidth": 0.1, "target_bandwidth": 0.06}
     last = -math.inf
     for steps in (0, 1, 3, 8):
@@ -329,11 +315,8 @@ def test_branches_have_their_mass(on_a):
 
 
 def test_the_likelihood_exceeds_that_of_one_mode(on_a):
-    x, y = surrogate(5000, 1)
+    x, y = separated(5000, 1)[:2]
     nll = -on_a.score(x, y)
     assert -0.4835 < nll < -0.38  # the truth; the best unimodal has 1.2112
-    bank_alone = ParticleMixture(em_steps=0, random_state=0).fit(*surrogate(3000, 0))
+    bank_alone = ParticleMixture(em_steps=0, random_state=0).fit(*separated(3000, 0)[:2])
     assert nll < -bank_alone.score(x, y) < -0.25
-
-
-# --- bad input

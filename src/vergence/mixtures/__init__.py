@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vergence.mixtures.conditional_gaussian import ConditionalGaussian
-from vergence.mixtures.conditional_mixture import ConditionalMixture
+from vergence.mixtures.conditional_mixture import ConditionalGaussian, ConditionalMixture
 from vergence.mixtures.core import Conditional
 from vergence.mixtures.gaussian_mixture import GaussianMixture
 from vergence.mixtures.growing_neural_gas import GrowingNeuralGas

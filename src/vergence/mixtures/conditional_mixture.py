@@ -1,35 +1,86 @@
-r"""Gaussian mixture over context and target by expectation maximization: GMJE-EM of arXiv 2603.26799 on fixed data.
+r"""One Gaussian over context and target (GJE of arXiv 2603.26799 on fixed data), and a mixture of them by EM (GMJE-EM).
 
 With p(c, t) = sum_k pi_k N([c; t]; mu_k, S_k),  p(t | c) = sum_k gamma_k(c) N(t; m_k, C_k),
 
     gamma_k proportional to pi_k N(c; mu_ck, S_cck),  A_k = S_tck S_cck^{-1},
     m_k = mu_tk + A_k (c - mu_ck),  C_k = S_ttk - A_k S_ctk
+
+One Gaussian of the items' mean and covariance (divided by N: maximum likelihood) is linear regression with an intercept and the
+covariance of its residuals.
 """
 
-import warnings
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.cluster import kmeans_plusplus
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import pairwise_distances_argmin
 from torch import Tensor
 
 from vergence.densities import em
 from vergence.densities.covariance import Dense, Diagonal, LowRank
 from vergence.densities.em.structures import Mixture, Structure
-from vergence.densities.gaussian import MixtureOfGaussians
-from vergence.mixtures.core import Conditional, Predictive, Scale, shared_seed
-from vergence.utils.checks import expect, require_choice
-from vergence.utils.devices import as_device
-from vergence.utils.terminal import bar
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
+from vergence.mixtures.core import Conditional, Scale, shared_seed, warn_unfinished
+from vergence.utils import linalg
+from vergence.utils.checks import expect, require_choice, require_within
 
-__all__ = ["ConditionalMixture"]
+__all__ = ["ConditionalGaussian", "ConditionalMixture"]
 
 EARLY_ITERATIONS = 30  # of all initializations
 FINALISTS = 6  # initializations that are iterated further
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ConditionalGaussian(Conditional):
+    """p(target | context) of one Gaussian: a mean linear in the context, and one covariance for all contexts.
+
+    Args:
+        reg_covar: Regularization added to the variance of each standardized feature, >= 0.
+        device: Where to compute, as torch names it.
+        random_state: Seed of `sample`.
+
+    Attributes:
+        means_: (C + T,), context first.
+        covariances_: (C + T, C + T).
+        jitter_: Value added to the standardized variances to make the covariance positive definite; usually 0.0.
+        n_features_in_, n_targets_: C and T.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.normal(size=(2000, 1))
+        >>> model = ConditionalGaussian().fit(x, 2 * x[:, 0] + 0.5 * rng.normal(size=2000))
+        >>> given = model.conditional([[1.0]])
+        >>> [round(v, 1) for v in (given.mean.item(), given.variance.item() ** 0.5)]
+        [2.0, 0.5]
+        >>> model.intervals([[1.0]], level=0.9).round(1).tolist()
+        [[1.2, 2.8]]
+    """
+
+    reg_covar: float = 0.0
+    device: str = "cpu"
+    random_state: Any = None
+
+    def _fit(self, c: Tensor, t: Tensor) -> None:
+        require_within("[0, inf)", reg_covar=self.reg_covar)
+        Z = torch.cat([c, t], 1)
+        scale = Scale.of(Z)
+        X = scale.to(Z)
+        S = X.T @ X / len(X)
+        varies = (S.diagonal() > 0.5).to(S)  # a constant column has only the rounding error of its mean
+        S = S * varies * varies[:, None] + self.reg_covar * torch.eye(X.shape[1]).to(X)
+        L, self.jitter_ = linalg.cholesky(S)
+        L = scale.std.to(L)[:, None] * L
+        self.means_ = scale.mean.numpy()
+        self.covariances_ = (L @ L.T).cpu().numpy()
+        self.cholesky_ = L.cpu().numpy()
+
+    def joint(self) -> JointGaussian:
+        """Returns the density over [context; target]."""
+        mean, L = self._tensors(self.means_, self.cholesky_)
+        return JointGaussian(mean, Dense(L), context=self.n_features_in_)
 
 
 @dataclass(eq=False, repr=False)
@@ -58,10 +109,8 @@ class ConditionalMixture(Conditional):
         means_: (K, C + T), context first.
         covariances_: (K, C + T, C + T), or (K, C + T, 1 + rank): d, then U.
         lower_bound_: Mean joint log-likelihood of the items, in nats and the units of the data.
-        converged_: Whether EM converged.
-        n_iter_: Iterations of EM.
-        n_features_in_: C.
-        n_targets_: T.
+        converged_, n_iter_: Whether EM converged, and after how many iterations.
+        n_features_in_, n_targets_: C and T.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -88,61 +137,43 @@ class ConditionalMixture(Conditional):
     random_state: Any = None
 
     def _fit(self, c: Tensor, t: Tensor) -> None:
-        self._require_settings(len(c))
+        em.require_settings(self.n_components, self.n_init, self.max_iter, self.tol, self.reg_covar, self.precision, iterations=1)
+        expect(self.n_components <= len(c), f"n_components from 1 to the {len(c)} items", self.n_components)
+        require_choice("covariance_type", self.covariance_type, ("full", "low_rank"))
         Z = torch.cat([c, t], 1)
         scale, structure = Scale.of(Z), em.structure(self.covariance_type, self.rank)
         data = em.Data(scale.to(Z), None, torch.zeros(Z.shape[1], dtype=torch.float64), Z.device)
         initial, iterations = self._initial(data, structure), self.max_iter
-        with bar("EM", self.max_iter, "iterations", late=True) as advance:
-
-            def run(mixture: Mixture, max_iter: int) -> em.Outcome:
-                return em.run(
-                    *(data, structure, mixture),
-                    tol=self.tol,
-                    max_iter=max_iter,
-                    reg=self.reg_covar,
-                    precision=self.precision,
-                    progress=lambda bound: advance(1, note=f"log-likelihood {bound:.5g}"),
-                )
-
-            if len(initial.weights) > FINALISTS and iterations > EARLY_ITERATIONS:
-                early = run(initial, EARLY_ITERATIONS)
-                initial, iterations = early.mixture.select(early.order()[:FINALISTS]), iterations - EARLY_ITERATIONS
-            outcome = run(initial, iterations)
+        how: dict[str, Any] = {"tol": self.tol, "reg": self.reg_covar, "precision": self.precision}
+        if len(initial.weights) > FINALISTS and iterations > EARLY_ITERATIONS:
+            early = em.run(data, structure, initial, max_iter=EARLY_ITERATIONS, **how)
+            initial, iterations = early.mixture.select(early.order()[:FINALISTS]), iterations - EARLY_ITERATIONS
+        outcome = em.run(data, structure, initial, max_iter=iterations, **how)
         best = outcome.order()[0]
         self._keep(outcome.mixture.select([best]), scale)
         self.lower_bound_ = outcome.bounds[best][-1] - float(scale.std.log().sum())
         self.converged_, self.n_iter_ = outcome.converged[best], len(outcome.bounds[best]) + self.max_iter - iterations
         if not self.converged_:
-            problem = f"EM did not converge in {self.max_iter} iterations (last gain above {self.tol:g} nats)"
-            warnings.warn(f"{problem}: raise max_iter or tol", ConvergenceWarning, stacklevel=3)
-
-    def _require_settings(self, N: int) -> None:
-        em.require_settings(self.n_components, self.n_init, self.max_iter, self.tol, self.reg_covar, self.precision, iterations=1)
-        expect(self.n_components <= N, f"n_components from 1 to the {N} items", self.n_components)
-        require_choice("covariance_type", self.covariance_type, ("full", "low_rank"))
+            warn_unfinished("EM", self.max_iter)
 
     def _initial(self, data: em.Data, structure: Structure) -> Mixture:
         """Returns R initial mixtures: half with the covariance of all items, half from partitions by the nearest seed."""
         R, K, X = (1 if self.n_components == 1 else self.n_init), self.n_components, data.X.cpu().numpy()
-        one = em.initialize(data, structure, torch.ones(1, 1, len(X), dtype=torch.float64), self.reg_covar)
+        whole = em.initialize(data, structure, torch.ones(1, 1, len(X), dtype=torch.float64), self.reg_covar)
         if K == 1:
-            return one
+            return whole
         random_states = np.random.default_rng(shared_seed(self.random_state, self.device)).integers(2**31 - 1, size=R)
         seeds = np.stack([kmeans_plusplus(X, K, random_state=int(s))[0] for s in random_states])
         half = R // 2
         labels = np.stack([pairwise_distances_argmin(X, seed) for seed in seeds[half:]])
         r = torch.nn.functional.one_hot(torch.from_numpy(labels).long(), K).movedim(-1, 1).double()
         partitioned = em.initialize(data, structure, r, self.reg_covar)
-        broad = Mixture(
-            torch.full((half, K), 1 / K).to(one.means),
-            torch.from_numpy(seeds[:half]).to(one.means),
-            one.covariances.expand(half, K, *one.covariances.shape[2:]),
-        )
+        first = torch.from_numpy(seeds[:half]).to(whole.means)
+        covariances = whole.covariances.expand(half, K, *whole.covariances.shape[2:])
         return Mixture(
-            torch.cat([broad.weights, partitioned.weights]),
-            torch.cat([broad.means, partitioned.means]),
-            torch.cat([broad.covariances, partitioned.covariances]),
+            torch.cat([torch.full((half, K), 1 / K).to(first), partitioned.weights]),
+            torch.cat([first, partitioned.means]),
+            torch.cat([covariances, partitioned.covariances]),
         )
 
     def _keep(self, mixture: Mixture, scale: Scale) -> None:
@@ -157,14 +188,6 @@ class ConditionalMixture(Conditional):
 
     def joint(self) -> MixtureOfGaussians:
         """Returns the density over [context; target]."""
-        weights, means, S = (
-            torch.from_numpy(v).to(as_device(self.device)) for v in (self.weights_, self.means_, self.covariances_)
-        )
+        weights, means, S = self._tensors(self.weights_, self.means_, self.covariances_)
         covariance = LowRank(Diagonal(S[..., 0]), S[..., 1:]) if self.covariance_type == "low_rank" else Dense.of(S)
         return MixtureOfGaussians(weights.log(), means, covariance, context=self.n_features_in_)
-
-    def _predictive(self) -> Predictive:
-        return self.joint().conditional
-
-    def _width(self) -> int:
-        return int(self.means_.size)

@@ -4,12 +4,15 @@ Shapes: N items, B queries, C context features, T target features. Log-densities
 """
 
 import abc
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from scipy import optimize
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
@@ -26,26 +29,18 @@ BLOCK = 1 << 22  # numbers in a block of queries: rows x components x features
 
 Density = JointGaussian | MixtureOfGaussians
 Predictive = Callable[[Tensor], Density]  # contexts (B, C) -> p(target | context), batch (B,) over (T,)
+Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]  # value and gradient
 
 
 class Scale:
-    """Standardized units x' = (x - mean) / std; a constant column keeps its unit.
-
-    Attributes:
-        mean: (D,).
-        std: (D,), > 0.
-    """
+    """Standardized units x' = (x - mean) / std, for mean and std > 0 (D,); a constant column keeps its unit."""
 
     def __init__(self, mean: Any, std: Any) -> None:
         self.mean, self.std = (torch.as_tensor(v, dtype=torch.float64) for v in (mean, std))
 
     @classmethod
     def of(cls, x: Tensor) -> "Scale":
-        """Returns the scale of items x (N, D).
-
-        Raises:
-            ValueError: The values are so large that their squares overflow.
-        """
+        """Returns the scale of items x (N, D); raises a ValueError for values whose squares overflow."""
         std = x.std(0, correction=0)
         finite, top = (std.isfinite() & x.mean(0).isfinite()).all(), f"values up to {x.abs().max().item():.3g}"
         expect(finite, "values whose squares can be summed", top, "divide them by a number")
@@ -65,11 +60,11 @@ class Scale:
 class Conditional(Stored, abc.ABC):
     """An estimator of p(target | context).
 
-    A concrete class has ``_fit(c, t)`` for contexts (N, C) and targets (N, T), tensors of float64 on the device, and
-    ``_predictive()``, which returns the function from contexts (B, C) to a `vergence.densities.JointGaussian` or
-    `MixtureOfGaussians` of batch (B,) over T. The function is built once for all blocks of a query: what does not depend on the
-    contexts, such as factors of covariances, is computed outside it. The fitted state is arrays and numbers in attributes with
-    a trailing underscore.
+    A concrete class has ``_fit(c, t)`` for contexts (N, C) and targets (N, T), tensors of float64 on the device, and either
+    ``joint()``, the density over [context; target], or its own ``_predictive()``, which returns the function from contexts
+    (B, C) to a `vergence.densities.JointGaussian` or `MixtureOfGaussians` of batch (B,) over T. That function is built once for
+    all blocks of a query: what does not depend on the contexts, such as factors of covariances, is computed outside it. The
+    fitted state is arrays and numbers in attributes with a trailing underscore.
     """
 
     device: str = "cpu"
@@ -78,22 +73,19 @@ class Conditional(Stored, abc.ABC):
     @abc.abstractmethod
     def _fit(self, c: Tensor, t: Tensor) -> None: ...
 
-    @abc.abstractmethod
-    def _predictive(self) -> Predictive: ...
+    def _predictive(self) -> Predictive:
+        return self.joint().conditional  # type: ignore[attr-defined, no-any-return]
 
     def _width(self) -> int:
         """Returns how many numbers one context takes in memory, which sets the size of blocks."""
-        return 64 * self.n_targets_
+        return max(64 * self.n_targets_, getattr(self, "means_", np.empty(0)).size)
 
     def fit(self, context: Any, target: Any) -> "Conditional":
-        """Fits to pairs.
+        """Fits to pairs, and returns the estimator.
 
         Args:
             context: (N, C), an array or tensor.
             target: (N, T), or (N,) for one feature; predictions then have that shape too.
-
-        Returns:
-            The estimator.
 
         Raises:
             ValueError: Lengths differ, values are not finite, there is only one item, or a target column is constant.
@@ -141,23 +133,13 @@ class Conditional(Stored, abc.ABC):
         return self._shaped(self._over(context, lambda p, t: p.marginal_cdf(t), target))
 
     def intervals(self, context: Any, level: float = 0.9) -> np.ndarray:
-        """Returns the central interval of each target feature with probability ``level``, (B, T, 2) or (B, 2).
-
-        Raises:
-            ValueError: ``level`` is not between 0 and 1.
-        """
+        """Returns the central interval of each target feature with probability ``level`` in (0, 1), (B, T, 2) or (B, 2)."""
         require_within("(0, 1)", level=level)
         tails = (0.5 - level / 2, 0.5 + level / 2)
         return self._shaped(self._over(context, lambda p: torch.stack([p.marginal_quantile(q) for q in tails], -1)))
 
     def sample(self, context: Any, n: int = 1, random_state: Any = None) -> np.ndarray:
-        """Returns n samples for each context, (B, n, T) or (B, n).
-
-        Args:
-            context: (B, C).
-            n: Samples per context, >= 1.
-            random_state: Seed; None takes the estimator's.
-        """
+        """Returns n >= 1 samples for each context, (B, n, T) or (B, n); the seed is the estimator's unless one is given."""
         require_count(1, n=n)
         with torch.random.fork_rng():
             torch.manual_seed(seed_of(self.random_state if random_state is None else random_state))
@@ -181,7 +163,9 @@ class Conditional(Stored, abc.ABC):
         expect(len(t) == len(c), "one target per context", f"inconsistent numbers: {len(t)} targets and {len(c)} contexts")
         if reset:
             self.target_ndim_, self.n_targets_ = t.ndim, 1 if t.ndim == 1 else t.shape[1]
-            _require_spread(t.reshape(len(t), -1))
+            constant = np.flatnonzero(np.ptp(t.reshape(len(t), -1), axis=0) == 0)
+            column = f"column {constant[0]} constant, which has no density" if len(constant) else None
+            expect(not len(constant), "target columns that vary", column, "leave it out")
         expect(t.reshape(len(t), -1).shape[1] == self.n_targets_, f"targets of {self.n_targets_} features", f"shape {t.shape}")
         device = as_device(self.device)
         c, t = np.ascontiguousarray(c), np.ascontiguousarray(t.reshape(len(t), -1))  # torch takes no negative strides
@@ -193,14 +177,7 @@ class Conditional(Stored, abc.ABC):
 
     @torch.no_grad()
     def _over(self, context: Any, f: Callable[..., Tensor], *target: Any, times: int = 1) -> np.ndarray:
-        """Returns f(p(. | context)), or f(p(. | context), target), of all rows, computed in blocks.
-
-        Args:
-            context: (B, C).
-            f: Function of a distribution of batch (b,), and of targets (b, T) where there are some.
-            target: (B, T) or (B,); optional.
-            times: Multiple of the usual memory that f takes.
-        """
+        """Returns f(p(. | context)), or f(p(. | context), target), of all rows, in blocks; f takes ``times`` the usual memory."""
         check_is_fitted(self)
         given: tuple[Tensor, ...]
         if target:
@@ -210,6 +187,17 @@ class Conditional(Stored, abc.ABC):
         predictive, rows = self._predictive(), max(1, BLOCK // (self._width() * times))
         blocks = zip(*(part.split(rows) for part in given), strict=True)
         return torch.cat([f(predictive(c), *t).cpu() for c, *t in blocks]).numpy()
+
+    def _standardized(self, c: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Sets the units of contexts and targets, and returns both in them."""
+        scales = Scale.of(c), Scale.of(t)
+        self.context_mean_, self.target_mean_ = (scale.mean.numpy() for scale in scales)
+        self.context_std_, self.target_std_ = (scale.std.numpy() for scale in scales)
+        return scales[0].to(c), scales[1].to(t)
+
+    def _scales(self) -> tuple[Scale, Scale]:
+        """Returns the units that `_standardized` set."""
+        return Scale(self.context_mean_, self.context_std_), Scale(self.target_mean_, self.target_std_)
 
     def _shaped(self, values: np.ndarray) -> np.ndarray:
         """Returns (B, T, ...) as (B, ...) where the targets of `fit` were (N,)."""
@@ -221,12 +209,6 @@ class Conditional(Stored, abc.ABC):
         tags.target_tags.multi_output = True
         tags.estimator_type = "density_estimator"
         return tags
-
-
-def _require_spread(t: np.ndarray) -> None:
-    constant = np.flatnonzero(np.ptp(t, axis=0) == 0)
-    column = f"column {constant[0]} constant, which has no density" if len(constant) else None
-    expect(not len(constant) or len(t) == 1, "target columns that vary", column, "leave it out")
 
 
 def to_numpy(x: Any) -> Any:
@@ -259,6 +241,21 @@ def seed_of(random_state: Any) -> int:
 
 def warn_unfinished(what: str, steps: int) -> None:
     """Warns that an iteration stopped before it converged."""
-    from sklearn.exceptions import ConvergenceWarning
-
     warnings.warn(f"{what} did not converge in {steps} iterations: raise max_iter or tol", ConvergenceWarning, stacklevel=4)
+
+
+def log_bounds(
+    given: Iterable[float | None], ranges: Iterable[tuple[float, float]], units: Iterable[float]
+) -> list[tuple[float, float]]:
+    """Returns the limits of the logarithms of hyper-parameters: of those that are given, equal ones; of others, their ranges."""
+    limits = [(a * unit, b * unit) if v is None else (v, v) for v, (a, b), unit in zip(given, ranges, units, strict=True)]
+    return [(math.log(a), math.log(b)) for a, b in limits]
+
+
+def lowest(f: Objective, starts: Sequence[np.ndarray], bounds: Any, advance: Callable[[int], None], **options: Any) -> Any:
+    """Returns scipy's result of L-BFGS for the start that leads to the lowest value of f, which returns its gradient too."""
+    runs = []
+    for start in starts:
+        runs.append(optimize.minimize(f, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options))
+        advance(1)
+    return min(runs, key=lambda run: float(run.fun))

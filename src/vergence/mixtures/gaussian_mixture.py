@@ -22,12 +22,11 @@ from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank
 from vergence.densities.em import starts
 from vergence.densities.em.fit import structure
 from vergence.densities.em.structures import Mixture, Structure, Sums, inverse_roots
-from vergence.mixtures.core import to_numpy
+from vergence.mixtures.core import to_numpy, warn_unfinished
 from vergence.mixtures.storage import Stored
 from vergence.utils.checks import expect, is_count, require_array, require_choice, require_count, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.linalg import weighted_mean
-from vergence.utils.terminal import bar
 
 __all__ = ["GaussianMixture"]
 
@@ -114,15 +113,12 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
     device: str = "cpu"
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "GaussianMixture":
-        """Fits the mixture by EM.
+        """Fits the mixture by EM, and returns the estimator.
 
         Args:
             X: Items (N, D), an array or tensor; a memory-mapped array of floats is read in blocks.
             y: Not used.
             sample_weight: (N,), >= 0, of any scale: an item of weight 2 counts as two items of weight 1.
-
-        Returns:
-            The estimator.
 
         Raises:
             ValueError: A setting is out of its range, there are fewer items than components, or the items are not finite.
@@ -130,36 +126,29 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         kind = self._require_settings()
         data = self._data(X, sample_weight)
         warm = self.warm_start and hasattr(self, "converged_")
-        initial = self._last_solution(data) if warm else self._initial(data, kind)
+        if warm:
+            now, before = (self.n_components, data.X.shape[1]), self.means_.shape
+            expect(before == now, f"components and features {before} as before, for warm_start", now, "fit a new one")
+        initial = self._mixture(data.origin) if warm else self._initial(data, kind)
         for name in ("steps_", *STATISTICS):
             self.__dict__.pop(name, None)  # `fit` ends an earlier stream
-        outcome = self._run(data, kind, initial, warm)
+        outcome = em.run(
+            *(data, kind, initial),
+            tol=self.tol,
+            max_iter=self.max_iter,
+            reg=self.reg_covar,
+            precision=self.precision,
+            report=self._print if self.verbose else None,
+            previous_bound=self.lower_bound_ if warm else -math.inf,
+        )
         best = outcome.order()[0]
         self._keep(outcome.mixture.select([best]), data.origin)
         self.converged_, self.n_iter_ = outcome.converged[best], len(outcome.bounds[best])
         self.lower_bounds_, self.reseeded_ = outcome.bounds[best], outcome.reseeded[best]
         self.lower_bound_: float = self.lower_bounds_[-1] if self.lower_bounds_ else -math.inf
         if not self.converged_ and self.max_iter > 0:
-            inits = len(outcome.bounds)
-            message = f"the best of {inits} initializations did not converge in {self.max_iter} iterations: raise max_iter or tol"
-            warnings.warn(message, ConvergenceWarning, stacklevel=2)
+            warn_unfinished(f"the best of {len(outcome.bounds)} initializations", self.max_iter)
         return self
-
-    def _run(self, data: em.Data, kind: Structure, initial: Mixture, warm: bool) -> em.Outcome:
-        """Returns the result of EM, with a progress bar if it takes long."""
-        with bar("EM", self.max_iter, "iterations", late=True) as advance:
-            return em.run(
-                data,
-                kind,
-                initial,
-                tol=self.tol,
-                max_iter=self.max_iter,
-                reg=self.reg_covar,
-                precision=self.precision,
-                report=self._print if self.verbose else None,
-                progress=lambda bound: advance(1, note=f"log-likelihood {bound:.5g}"),
-                previous_bound=self.lower_bound_ if warm else -math.inf,
-            )
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "GaussianMixture":
         r"""Updates the mixture with a batch of a stream by stepwise EM: s <- (1 - eta_t) s + eta_t s(batch).
@@ -183,7 +172,8 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         eta = self.steps_**-self.learning_decay
         for name, new in zip(STATISTICS, sums.raw(kind.center(mixture)[0], total), strict=True):
             setattr(self, name, eta * new.cpu().numpy() + (1 - eta) * getattr(self, name))
-        stream = self._stream_sums()
+        N, first, second = self._tensors(*(getattr(self, name) for name in STATISTICS))
+        stream = Sums(N, first, second, *[N.new_zeros(1)] * 3)
         around = Mixture(mixture.weights, torch.zeros_like(mixture.means), mixture.covariances)
         floor = torch.minimum(stream.variance_floor(data.origin), data.variance_floor)  # the batch's is robust to outliers
         after = em.maximization(kind, prepared, stream, around, self.reg_covar, floor)
@@ -206,21 +196,14 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
             setattr(self, name, value.cpu().numpy())
         self.steps_ = int(fitted)
 
-    def _stream_sums(self) -> Sums:
-        """Returns the statistics of the stream as the sums of one pass."""
-        N, first, second = (self._tensor(getattr(self, name)) for name in STATISTICS)
-        none = N.new_zeros(1)
-        return Sums(N, first, second, none, none, none)
-
     def condition(self, context: Any, features: Any = None) -> "densities.MixtureOfGaussians":
         """Returns p(the other features | context), a torch distribution of batch (B,).
+
+        It is a mixture over the other D - C features, in ascending order.
 
         Args:
             context: Values of the known features, (B, C).
             features: Indices of these C features, in the order of ``context``; the first C by default.
-
-        Returns:
-            A mixture over the other D - C features, in ascending order.
 
         Raises:
             ValueError: The contexts are not finite (B, C) with 1 <= C < D, or the features are not C different indices.
@@ -244,7 +227,7 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
             order: Indices of the features in the order to return; ascending by default.
         """
         check_is_fitted(self)
-        weights, means, S = map(self._tensor, (self.weights_, self.means_, self.covariances_))
+        weights, means, S = self._tensors(self.weights_, self.means_, self.covariances_)
         order = list(range(means.shape[1])) if order is None else order
         return densities.MixtureOfGaussians(weights.log(), means[:, order], self._structured(S, order), context)
 
@@ -343,18 +326,12 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
             None if means is None else means - data.origin,
             starts.initial_covariances(self.precisions_init, self.covariance_type, K, D),
         )
-        if all(g is not None for g in fixed):
-            return Mixture(*(g.to(data.device)[None] for g in fixed if g is not None))
+        if not any(g is None for g in fixed):
+            return Mixture(*(g.to(data.device)[None] for g in fixed))  # type: ignore[union-attr]
         r = starts.initial_responsibilities(data, K, self.n_init, self.init_params, self.random_state)
         initial = em.initialize(data, kind, r, self.reg_covar)
         parts = zip(fixed, (initial.weights, initial.means, initial.covariances), strict=True)
         return Mixture(*(part if g is None else g.to(part).expand_as(part).clone() for g, part in parts))
-
-    def _last_solution(self, data: em.Data) -> Mixture:
-        """Returns the last solution, from which a warm start continues."""
-        now, before = (self.n_components, data.X.shape[1]), self.means_.shape
-        expect(before == now, f"components and features {before} as before, for warm_start", now, "fit a new one")
-        return self._mixture(data.origin)
 
     def _keep(self, mixture: Mixture, origin: Tensor) -> None:
         """Sets the fitted attributes."""
@@ -366,13 +343,9 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         elif self.covariance_type in ("diag", "spherical"):
             self.precisions_cholesky_, self.precisions_ = 1 / np.sqrt(self.covariances_), 1 / self.covariances_
 
-    def _tensor(self, value: Any) -> Tensor:
-        """Returns a fitted attribute on the device."""
-        return torch.from_numpy(np.asarray(value)).to(as_device(self.device))
-
     def _mixture(self, origin: Tensor) -> Mixture:
         """Returns the fitted mixture around an origin, as a batch of one."""
-        weights, means, S = map(self._tensor, (self.weights_, self.means_, self.covariances_))
+        weights, means, S = self._tensors(self.weights_, self.means_, self.covariances_)
         return Mixture(weights[None], (means - origin.to(means))[None], S[None])
 
     @torch.no_grad()

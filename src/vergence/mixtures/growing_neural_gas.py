@@ -24,9 +24,8 @@ from vergence.densities import em
 from vergence.densities.covariance import Dense
 from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.densities.neural_gas import NeuralGas, nearest_node
-from vergence.mixtures.core import Conditional, Predictive, Scale, shared_seed
+from vergence.mixtures.core import Conditional, Scale, shared_seed
 from vergence.utils.checks import require_choice, require_count, require_within
-from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
 
 __all__ = ["GrowingNeuralGas"]
@@ -60,16 +59,12 @@ class GrowingNeuralGas(Conditional):
 
     Attributes:
         nodes_: (K, C + T), context first, in data units.
-        edges_: (E, 2), pairs of nodes.
-        ages_: (E,).
+        edges_, ages_: Pairs of nodes (E, 2), and their ages (E,).
         node_components_: (K,), the connected component of each node, from 0.
         n_components_: Number of connected components.
         labels_: (N,), the component of each training item's nearest node.
-        weights_: (K,).
-        means_: (K, C + T).
-        covariances_: (K, C + T, C + T).
-        n_features_in_: C.
-        n_targets_: T.
+        weights_, means_, covariances_: The mixture, (K,), (K, C + T) and (K, C + T, C + T).
+        n_features_in_, n_targets_: C and T.
 
     Example:
         >>> import numpy as np
@@ -98,21 +93,6 @@ class GrowingNeuralGas(Conditional):
     random_state: Any = None
 
     def _fit(self, c: Tensor, t: Tensor) -> None:
-        self._require_settings()
-        Z = torch.cat([c, t], 1)
-        scale = Scale.of(Z)
-        X = scale.to(Z)
-        gas = self._grow(X.cpu().numpy())
-        nearest = nearest_node(gas.nodes, X.cpu().numpy())
-        self._keep_graph(gas, scale, nearest)
-        start = _mixture(X, torch.from_numpy(gas.nodes).to(X), torch.from_numpy(nearest), self.covariance_type, self.reg_covar)
-        with bar("EM", self.polish, "iterations", late=True) as advance:
-            weights, means, covariances = em.refine(
-                X, *start, steps=self.polish, reg_covar=self.reg_covar, progress=lambda _: advance(1)
-            )
-        self._keep_mixture(scale.back(MixtureOfGaussians(weights.log(), means, covariances)))
-
-    def _require_settings(self) -> None:
         require_choice("covariance_type", self.covariance_type, ("full", "spherical"))
         if self.items_per_node is not None:
             require_within("(0, inf)", items_per_node=self.items_per_node)
@@ -120,17 +100,25 @@ class GrowingNeuralGas(Conditional):
             require_count(1, signals=self.signals)
         require_count(0, polish=self.polish)
         require_within("(0, inf)", reg_covar=self.reg_covar)  # a cell of one item has no covariance of its own
-
-    def _gas(self, N: int, D: int) -> NeuralGas:
-        """Returns the graph before growth on N items of D features."""
-        names = ("insert_every", "eps_b", "eps_n", "alpha", "max_age", "decay")
-        NeuralGas(max_nodes=self.max_nodes)  # raises the error for a limit below 2
-        limit = int(N / (self.items_per_node or 5 * D))
-        return NeuralGas(max_nodes=max(2, min(self.max_nodes, limit)), **{name: getattr(self, name) for name in names})
+        Z = torch.cat([c, t], 1)
+        scale = Scale.of(Z)
+        X = scale.to(Z)
+        gas = self._grow(X.cpu().numpy())
+        nearest = nearest_node(gas.nodes, X.cpu().numpy())
+        self._keep_graph(gas, scale, nearest)
+        start = _mixture(X, torch.from_numpy(gas.nodes).to(X), torch.from_numpy(nearest), self.covariance_type, self.reg_covar)
+        weights, means, covariances = em.refine(X, *start, steps=self.polish, reg_covar=self.reg_covar)
+        fitted = scale.back(MixtureOfGaussians(weights.log(), means, covariances))
+        parts = fitted.component_distribution
+        arrays = (fitted.weights, parts.mean, parts.covariance, parts.S.L)
+        self.weights_, self.means_, self.covariances_, self.cholesky_ = (v.cpu().numpy() for v in arrays)
 
     def _grow(self, X: np.ndarray) -> NeuralGas:
         """Returns the graph grown on the sorted items, so that their order does not matter."""
-        gas = self._gas(*X.shape)
+        require_count(2, max_nodes=self.max_nodes)
+        limit = int(len(X) / (self.items_per_node or 5 * X.shape[1]))
+        names = ("insert_every", "eps_b", "eps_n", "alpha", "max_age", "decay")
+        gas = NeuralGas(max_nodes=max(2, min(self.max_nodes, limit)), **{name: getattr(self, name) for name in names})
         left = total = self.signals or 2 * gas.insert_every * gas.max_nodes
         X, generator = X[np.lexsort(X.T[::-1])], torch.Generator().manual_seed(shared_seed(self.random_state, self.device))
         with bar("growing", total, "signals", late=True) as advance:
@@ -149,33 +137,18 @@ class GrowingNeuralGas(Conditional):
         self.n_components_ = int(self.node_components_.max()) + 1
         self.labels_ = self.node_components_[nearest]
 
-    def _keep_mixture(self, p: MixtureOfGaussians) -> None:
-        parts = p.component_distribution
-        self.weights_ = p.weights.cpu().numpy()
-        self.means_ = parts.mean.cpu().numpy()
-        self.covariances_ = parts.covariance.cpu().numpy()
-        self.cholesky_ = parts.S.L.cpu().numpy()  # type: ignore[attr-defined]
-
     def joint(self) -> MixtureOfGaussians:
         """Returns the density over [context; target]."""
         check_is_fitted(self)
-        arrays = (self.weights_, self.means_, self.cholesky_)
-        weights, means, L = (torch.from_numpy(v).to(as_device(self.device)) for v in arrays)
+        weights, means, L = self._tensors(self.weights_, self.means_, self.cholesky_)
         return MixtureOfGaussians(weights.log(), means, Dense(L), context=self.n_features_in_)
-
-    def _predictive(self) -> Predictive:
-        return self.joint().conditional
-
-    def _width(self) -> int:
-        return self.means_.size
 
     def predict_component(self, context: Any, target: Any) -> np.ndarray:
         """Returns the connected component of the node nearest to each pair, (N,), as `labels_` for the training items."""
         check_is_fitted(self)
         Z = torch.cat(self._read(context, target, reset=False), 1).cpu().numpy()
         nodes, X = ((v - self.center_) / self.scale_ for v in (self.nodes_, Z))
-        labels: np.ndarray = self.node_components_[nearest_node(nodes, X)]
-        return labels
+        return np.asarray(self.node_components_[nearest_node(nodes, X)])
 
 
 def _mixture(X: Tensor, nodes: Tensor, nearest: Tensor, covariance_type: str, reg: float) -> tuple[Tensor, Tensor, Tensor]:

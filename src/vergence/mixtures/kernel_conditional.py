@@ -14,21 +14,19 @@ of Inducing Variables in Sparse Gaussian Processes (2009), for the bound and the
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from scipy import optimize
+from scipy.linalg import lapack
 from torch import Tensor
 
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import JointGaussian
-from vergence.mixtures.core import Conditional, Predictive, Scale, seed_of, warn_unfinished
+from vergence.mixtures.core import Conditional, Objective, Predictive, log_bounds, lowest, seed_of, warn_unfinished
 from vergence.utils import linalg
 from vergence.utils.checks import require_count, require_within
-from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
 
 __all__ = ["KernelConditional"]
@@ -40,8 +38,6 @@ NEGLIGIBLE = 1e-12  # fraction of a point's variance, given the inducing points,
 ROWS = 4096  # items in a block
 
 Array = np.ndarray
-Bounds = list[tuple[float, float]]  # equal bounds fix a hyper-parameter
-Objective = Callable[[Array], tuple[float, Array]]
 
 
 def squared_distances(x: Tensor, y: Tensor) -> Tensor:
@@ -79,39 +75,19 @@ def negative_log(quadratic: Tensor, L: Tensor, t: Tensor) -> float:
     return float(quadratic + t.shape[1] * L.diagonal().log().sum()) + 0.5 * t.numel() * math.log(2 * math.pi)
 
 
-def minimize(f: Objective, start: Array, bounds: Bounds, max_iter: int, tol: float) -> tuple[Array, float, bool]:
-    """Returns the minimum of f within bounds: position, value, and whether L-BFGS stopped before ``max_iter`` steps."""
-    options = {"maxiter": max_iter, "maxfun": 10 * max_iter, "gtol": tol, "ftol": 1e-10}
-    result = optimize.minimize(f, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    return result.x, float(result.fun), result.nit < max_iter
-
-
-def pivots(x: Tensor, ell: float) -> Tensor:
-    """Returns the indices of the points x (N, C) whose values the other points do not determine.
-
-    These are the pivots of a Cholesky factorization of K, which ends when no remaining point has more than 1e-12 of its variance.
-    """
-    left, rows, chosen = x.new_ones(len(x)), x.new_zeros(len(x), len(x)), []
-    for row in range(len(x)):
-        i = int(left.argmax())
-        if left[i] < NEGLIGIBLE:
-            break
-        rows[row] = (gram(x[i : i + 1], x, ell, 1.0)[0] - rows[:row, i] @ rows[:row]) / left[i].sqrt()
-        left = (left - rows[row].square()).clamp(min=0)
-        left[i] = 0
-        chosen.append(i)
-    return torch.tensor(chosen, device=x.device)
-
-
 def inducing(x: Tensor, m: int, ell: float, seed: int) -> Tensor:
-    """Returns at most m inducing points of items x (N, C): k-means centers or the items themselves, without redundant points."""
+    """Returns at most m inducing points of items x (N, C): k-means centers or the items themselves, without redundant points.
+
+    The pivots of a Cholesky factorization of K stay, which ends when no other point has more than 1e-12 of its variance.
+    """
     from sklearn.cluster import KMeans
 
     x = x.unique(dim=0)
     if len(x) > m:
         centers = KMeans(m, n_init=1, max_iter=30, random_state=seed).fit(x.cpu().numpy()).cluster_centers_
         x = torch.from_numpy(centers).to(x)
-    return x[pivots(x, ell)]
+    _, pivots, rank, _ = lapack.dpstrf(gram(x, x, ell, 1.0).cpu().numpy(), tol=NEGLIGIBLE, lower=1)
+    return x[torch.from_numpy(pivots[:rank] - 1).long().to(x.device)]
 
 
 def exact(x: Tensor, t: Tensor, ell: float, s_f: float, s_n: float) -> tuple[Tensor, Tensor, float]:
@@ -165,17 +141,13 @@ class KernelConditional(Conditional):
         random_state: Seed of initial values, of subsets and of `sample`.
 
     Attributes:
-        length_scale_: l in standardized units.
-        signal_: s_f in standardized units.
-        noise_: s_n in standardized units.
+        length_scale_, signal_, noise_: l, s_f and s_n in standardized units.
         log_marginal_likelihood_: That of the N targets, in nats and the units of the data; a lower bound in the inducing form.
         points_: (m, C), standardized: the items (m = N) or the inducing points.
         factors_: (1, m, m) or (2, m, m), lower triangular.
         whitened_: (m, T).
-        context_mean_, context_std_: (C,) each, the standardized units.
-        target_mean_, target_std_: (T,) each.
-        n_features_in_: C.
-        n_targets_: T.
+        context_mean_, context_std_, target_mean_, target_std_: The standardized units, (C,) and (T,) each.
+        n_features_in_, n_targets_: C and T.
 
     Example:
         >>> import numpy as np
@@ -202,8 +174,7 @@ class KernelConditional(Conditional):
     def _fit(self, c: Tensor, t: Tensor) -> None:
         self._require_settings()
         g = torch.Generator().manual_seed(seed_of(self.random_state))
-        of_c, of_t = Scale.of(c), Scale.of(t)
-        x, y = of_c.to(c), of_t.to(t)
+        x, y = self._standardized(c, t)
         h = self._hyperparameters(x, y, g)
         if len(x) <= self.exact_limit:
             u = x
@@ -213,10 +184,8 @@ class KernelConditional(Conditional):
             u = inducing(x[subset], self.n_inducing, h[0], g.initial_seed() % 2**32)
             factors, whitened, log_likelihood = sparse(x, y, u, *h)
         self.length_scale_, self.signal_, self.noise_ = h
-        self.log_marginal_likelihood_ = log_likelihood - len(y) * float(of_t.std.log().sum())
+        self.log_marginal_likelihood_ = log_likelihood - len(y) * float(np.log(self.target_std_).sum())
         self.points_, self.factors_, self.whitened_ = (v.cpu().contiguous().numpy() for v in (u, factors, whitened))
-        self.context_mean_, self.context_std_ = of_c.mean.numpy(), of_c.std.numpy()
-        self.target_mean_, self.target_std_ = of_t.mean.numpy(), of_t.std.numpy()
 
     def _require_settings(self) -> None:
         given = {"length_scale": self.length_scale, "signal": self.signal, "noise": self.noise}
@@ -232,38 +201,26 @@ class KernelConditional(Conditional):
         given = (self.length_scale, self.signal, self.noise)
         if None not in given:
             return [float(v) for v in given if v is not None]
-        best = np.exp(self._search(x, t, self._bounds(x.shape[1]), g))
+        bounds = log_bounds(given, RANGES, (math.sqrt(x.shape[1]), 1.0, 1.0))
+        best = np.exp(self._search(x, t, bounds, g))
         return [float(b if v is None else v) for v, b in zip(given, best, strict=True)]
 
-    def _search(self, x: Tensor, t: Tensor, bounds: Bounds, g: torch.Generator) -> Array:
+    def _search(self, x: Tensor, t: Tensor, bounds: list[tuple[float, float]], g: torch.Generator) -> Array:
         """Returns the log hyper-parameters (3,) of the highest marginal likelihood within bounds."""
         limit = min(self.search_limit, len(x))
-        starts, converged = _starts(bounds, self.n_init, g), True
-        first = starts[0]
+        starts = _starts(bounds, self.n_init, g)
+        first, options = starts[0], {"maxiter": self.max_iter, "maxfun": 10 * self.max_iter, "gtol": self.tol, "ftol": 1e-10}
         with bar("marginal likelihood", len(starts) + (limit > EXPLORE), "searches") as advance:
             for n in sorted({min(EXPLORE, limit), limit}):
-                f = _objective(x, t, _subset(len(x), n, g).to(x.device))
-                runs = []
-                for start in starts:
-                    runs.append(minimize(f, start, bounds, self.max_iter, self.tol))
-                    advance(1)
-                best, _, converged = min(runs, key=lambda run: run[1])
-                starts = [best] if best[1] > math.log(FAINT) else [best, first]
-        if not converged:
+                best = lowest(_objective(x, t, _subset(len(x), n, g).to(x.device)), starts, bounds, advance, **options)
+                starts = [best.x] if best.x[1] > math.log(FAINT) else [best.x, first]
+        if best.nit >= self.max_iter:
             warn_unfinished("the search for hyper-parameters", self.max_iter)
-        return best
-
-    def _bounds(self, C: int) -> Bounds:
-        """Returns the limits of log l, log s_f and log s_n."""
-        given = (self.length_scale, self.signal, self.noise)
-        units = (math.sqrt(C), 1.0, 1.0)
-        ranges = [(a * unit, b * unit) if v is None else (v, v) for (a, b), unit, v in zip(RANGES, units, given, strict=True)]
-        return [(math.log(a), math.log(b)) for a, b in ranges]
+        return np.asarray(best.x)
 
     def _predictive(self) -> Predictive:
-        device = as_device(self.device)
-        u, factors, w = (torch.from_numpy(v).to(device) for v in (self.points_, self.factors_, self.whitened_))
-        context, target = Scale(self.context_mean_, self.context_std_), Scale(self.target_mean_, self.target_std_)
+        u, factors, w = self._tensors(self.points_, self.factors_, self.whitened_)
+        context, target = self._scales()
 
         def predictive(c: Tensor) -> JointGaussian:
             v = gram(u, context.to(c), self.length_scale_, self.signal_)
@@ -286,7 +243,7 @@ def _subset(N: int, n: int, g: torch.Generator) -> Tensor:
     return torch.randperm(N, generator=g)[:n] if n < N else torch.arange(N)
 
 
-def _starts(bounds: Bounds, n: int, g: torch.Generator) -> list[Array]:
+def _starts(bounds: list[tuple[float, float]], n: int, g: torch.Generator) -> list[Array]:
     """Returns n initial log hyper-parameters, (3,) each.
 
     The first has a length scale as wide as the data and a signal as strong as the noise; the others have smaller values.

@@ -16,7 +16,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.densities.mixture_head import initial_outputs, mixture, n_outputs, split_outputs
-from vergence.mixtures.core import Conditional, Predictive, Scale, seed_of
+from vergence.mixtures.core import Conditional, Predictive, seed_of
 from vergence.utils.checks import expect, is_count, require_choice, require_count, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
@@ -44,11 +44,7 @@ ROWS = 4096  # items evaluated at a time
 Parameters = tuple[Tensor, Tensor, Tensor]
 
 
-class Pairs(NamedTuple):
-    """Pairs in standardized units, float32: contexts x (N, C) and targets z (N, T)."""
-
-    x: Tensor
-    z: Tensor
+Pairs = tuple[Tensor, Tensor]  # contexts x (N, C) and targets z (N, T) in standardized units, float32
 
 
 def negative_log_likelihood(a: Tensor, m: Tensor, s: Tensor, t: Tensor) -> Tensor:
@@ -56,12 +52,6 @@ def negative_log_likelihood(a: Tensor, m: Tensor, s: Tensor, t: Tensor) -> Tenso
     T = t.shape[-1]
     joint = a - (0.5 * ((t[..., None, :] - m) * (-s).exp()).square() + s).sum(-1)
     return a.logsumexp(-1) - joint.logsumexp(-1) + T / 2 * math.log(2 * math.pi)
-
-
-def shapes(C: int, hidden: Sequence[int], K: int, T: int) -> list[tuple[int, int]]:
-    """Returns (inputs, outputs) of each layer."""
-    widths = [C, *hidden, n_outputs(K, T)]
-    return list(itertools.pairwise(widths))
 
 
 def network(theta: Tensor, x: Tensor, layers: list[tuple[int, int]]) -> Tensor:
@@ -154,8 +144,7 @@ class MixtureDensityNetwork(Conditional):
         loss_curve_: (L, n_init), training NLL on at most 256 items every 20 steps.
         validation_curve_: (V,), held-out NLL every 20 steps, the mean over folds; empty for ``folds=0``.
         context_mean_, context_std_, target_mean_, target_std_: The standardized units.
-        n_features_in_: C.
-        n_targets_: T.
+        n_features_in_, n_targets_: C and T.
 
     Example:
         >>> import numpy as np
@@ -182,10 +171,8 @@ class MixtureDensityNetwork(Conditional):
 
     def _fit(self, c: Tensor, t: Tensor) -> None:
         self._require_settings(len(c))
-        context, target = Scale.of(c), Scale.of(t)
-        self.context_mean_, self.context_std_ = context.mean.numpy(), context.std.numpy()
-        self.target_mean_, self.target_std_ = target.mean.numpy(), target.std.numpy()
-        pairs = Pairs(context.to(c).float(), target.to(t).float())
+        x, z = self._standardized(c, t)
+        pairs = x.float(), z.float()
         g, unit = torch.Generator().manual_seed(seed_of(self.random_state)), float(np.log(self.target_std_).sum())
         self.validation_curve_, self.steps_ = np.empty(0), self.steps
         if self.folds:
@@ -199,22 +186,21 @@ class MixtureDensityNetwork(Conditional):
 
     def _on_folds(self, pairs: Pairs, g: torch.Generator) -> np.ndarray:
         """Returns the held-out NLL every `EVERY` steps, the mean over networks that each leave out different items."""
-        N = len(pairs.x)
+        N = len(pairs[0])
         folds = min(self.folds, N)
         held = min(N // folds, HELD_OUT)
-        order = torch.randperm(N, generator=g).to(pairs.x.device)
+        order = torch.randperm(N, generator=g).to(pairs[0].device)
         rolled = torch.stack([order.roll(-f * held) for f in range(min(folds, math.ceil(HELD_OUT / held)))])
-        theta = self._initialized(pairs.z, len(rolled), g)
-        curves = self._train(pairs, theta, rolled[:, held:], rolled[:, :held], g, "folds", self.steps, early_stopping=True)
-        curve: np.ndarray = np.nan_to_num(curves.mean(1), nan=np.inf)
-        return curve
+        theta = self._initialized(pairs[1], len(rolled), g)
+        curves = self._train(pairs, theta, rolled[:, held:], rolled[:, :held], g, self.steps, folds=True)
+        return np.nan_to_num(curves.mean(1), nan=np.inf)
 
     def _restarts(self, pairs: Pairs, g: torch.Generator) -> tuple[Tensor, np.ndarray, np.ndarray]:
         """Returns networks (n_init, P) trained on all items, their curves (L, n_init) and their training NLL (n_init,)."""
-        rows = torch.arange(len(pairs.x), device=pairs.x.device)
+        rows = torch.arange(len(pairs[0]), device=pairs[0].device)
         probe = rows[torch.randperm(len(rows), generator=g)[:PROBE].to(rows.device)]
-        theta, R = self._initialized(pairs.z, self.n_init, g), self.n_init
-        curves = self._train(pairs, theta, rows.expand(R, -1), probe.expand(R, -1), g, "networks", self.steps_)
+        theta, R = self._initialized(pairs[1], self.n_init, g), self.n_init
+        curves = self._train(pairs, theta, rows.expand(R, -1), probe.expand(R, -1), g, self.steps_)
         theta = theta.detach()
         return theta, curves, self._nll(pairs, theta.double(), rows.expand(R, -1))
 
@@ -224,33 +210,18 @@ class MixtureDensityNetwork(Conditional):
         return torch.stack([initialized(self._layers(), z, self.n_components, self.init, s) for s in seeds])
 
     def _train(
-        self,
-        pairs: Pairs,
-        theta: Tensor,
-        rows: Tensor,
-        probe: Tensor,
-        g: torch.Generator,
-        label: str,
-        steps: int,
-        early_stopping: bool = False,
+        self, pairs: Pairs, theta: Tensor, rows: Tensor, probe: Tensor, g: torch.Generator, steps: int, folds: bool = False
     ) -> np.ndarray:
-        """Trains networks in place and returns their NLL (L, R) every `EVERY` steps.
+        """Trains networks (R, P) in place and returns their NLL (L, R) every `EVERY` steps.
 
-        Args:
-            pairs: The items.
-            theta: Networks (R, P).
-            rows: Indices of the items that each network is trained on, (R, n).
-            probe: Indices of the items that it is evaluated on, (R, m).
-            g: Source of the minibatches.
-            label: Name of the progress bar.
-            steps: Steps, over which the learning rate falls to 0.
-            early_stopping: Whether training stops once the mean NLL has not improved for long (`PATIENCE`).
+        Each is trained on its ``rows`` (R, n) and evaluated on its ``probe`` (R, m). On ``folds`` training stops once the mean
+        NLL has not improved for long (`PATIENCE`).
         """
         curve: list[np.ndarray] = []
         best, best_step, shown = math.inf, 0, 0
         optimizer = torch.optim.AdamW([theta.requires_grad_()], lr=self.lr, weight_decay=self.weight_decay)
         batches = minibatches(rows, self.batch_size, g)
-        with bar(label, steps, "steps", late=True) as advance:
+        with bar("folds" if folds else "networks", steps, "steps", late=True) as advance:
             for k in range(steps + 1):
                 if k % EVERY == 0 or k == steps:
                     curve.append(self._nll(pairs, theta.detach(), probe))
@@ -258,11 +229,11 @@ class MixtureDensityNetwork(Conditional):
                     advance(k - shown, note=f"NLL {mean:.3f}")
                     shown = k
                     best, best_step = (mean, k) if mean < best else (best, best_step)
-                if k == steps or (early_stopping and k > PATIENCE + 2 * best_step):
+                if k == steps or (folds and k > PATIENCE + 2 * best_step):
                     break
                 i = next(batches)
                 optimizer.zero_grad()
-                self._losses(theta, pairs.x[i], pairs.z[i]).mean(1).sum().backward()
+                self._losses(theta, pairs[0][i], pairs[1][i]).mean(1).sum().backward()
                 optimizer.param_groups[0]["lr"] = self.lr * 0.5 * (1 + math.cos(math.pi * k / steps))
                 optimizer.step()
         return np.stack(curve)
@@ -276,9 +247,8 @@ class MixtureDensityNetwork(Conditional):
         """Returns the mean NLL (R,) of networks (R, P) on items (R, n), in standardized units and theta's precision."""
         total: Any = 0
         for i in rows.split(ROWS, 1):
-            total = total + self._losses(theta, pairs.x[i].to(theta), pairs.z[i].to(theta)).double().sum(1)
-        nll: np.ndarray = (total / rows.shape[1]).cpu().numpy()
-        return nll
+            total = total + self._losses(theta, *(v[i].to(theta) for v in pairs)).double().sum(1)
+        return np.asarray((total / rows.shape[1]).cpu())
 
     def parameters(self, c: Tensor) -> Parameters:
         """Returns a (B, K), means and log-stds (B, K, T) in standardized units of the target, for contexts (B, C) in data units.
@@ -286,15 +256,10 @@ class MixtureDensityNetwork(Conditional):
         Differentiable in the contexts.
         """
         theta = torch.from_numpy(self.parameters_).to(c)
-        x = Scale(self.context_mean_, self.context_std_).to(c)
-        return clamped(network(theta[None], x[None], self._layers())[0], self.n_components)
+        return clamped(network(theta[None], self._scales()[0].to(c)[None], self._layers())[0], self.n_components)
 
     def routing(self, context: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns weights (B, K), means and stds (B, K, T) in the units of the data: the mixture of each context.
-
-        Raises:
-            ValueError: As `conditional`.
-        """
+        """Returns weights (B, K), means and stds (B, K, T) in the units of the data: the mixture of each context."""
         with torch.no_grad():
             p = self.conditional(context)
             assert isinstance(p, MixtureOfGaussians)
@@ -302,11 +267,13 @@ class MixtureDensityNetwork(Conditional):
             return p.weights.cpu().numpy(), parts.mean.cpu().numpy(), parts.variance.sqrt().cpu().numpy()
 
     def _predictive(self) -> Predictive:
-        target = Scale(self.target_mean_, self.target_std_)
+        target = self._scales()[1]
         return lambda c: target.back(mixture(*self.parameters(c)))
 
     def _layers(self) -> list[tuple[int, int]]:
-        return shapes(self.n_features_in_, self.hidden, self.n_components, self.n_targets_)
+        """Returns (inputs, outputs) of each layer."""
+        outputs = n_outputs(self.n_components, self.n_targets_)
+        return list(itertools.pairwise((self.n_features_in_, *self.hidden, outputs)))
 
     def _width(self) -> int:
         return max(*self.hidden, 8 * n_outputs(self.n_components, self.n_targets_))

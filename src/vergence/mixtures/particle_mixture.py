@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import optimize
 from torch import Tensor
 
 from vergence.densities.covariance import Diagonal
@@ -38,9 +37,8 @@ from vergence.densities.particles import (
     step,
     systematic,
 )
-from vergence.mixtures.core import Conditional, Predictive, Scale, seed_of
+from vergence.mixtures.core import Conditional, Predictive, log_bounds, lowest, seed_of
 from vergence.utils.checks import require_choice, require_count, require_within
-from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
 
 __all__ = ["ParticleMixture"]
@@ -52,17 +50,17 @@ RANGES = ((1e-3, 1e1), (1e-3, 2.0))  # limits of both, in standardized units
 Array = np.ndarray
 
 
-def leave_one_out(d2: tuple[Tensor, Tensor], own: Tensor, T: int, log_h: Array) -> tuple[float, Array]:
-    """Returns minus the mean of log p(t_b | c_b) without item b's own particles, and its gradient in (log h_c, log h_t).
+def leave_one_out(d2: tuple[Tensor, Tensor], same: Tensor, T: int, log_h: Array) -> tuple[float, Array]:
+    """Returns minus the mean of log p(t_b | c_b) without item b's particles, and its gradient in log_h = (log h_c, log h_t).
 
     Args:
         d2: Squared distances between B items and M particles in context and in target, (B, M) each.
-        own: Whether a particle is the item or a copy of it, (B, M) of bool.
+        same: Whether a particle is the item or a copy of it, (B, M) of bool.
         T: Number of target features.
-        log_h: (log h_c, log h_t), (2,).
+        log_h: (2,).
     """
     c, t = (d / h2 for d, h2 in zip(d2, np.exp(2 * log_h).tolist(), strict=True))
-    a = (-0.5 * c).masked_fill(own, -math.inf)
+    a = (-0.5 * c).masked_fill(same, -math.inf)
     joint = a - 0.5 * t
     log_p = joint.logsumexp(1) - a.logsumexp(1) - T * (log_h[1] + 0.5 * math.log(2 * math.pi))
     both, gate = joint.softmax(1), a.softmax(1)
@@ -73,33 +71,21 @@ def leave_one_out(d2: tuple[Tensor, Tensor], own: Tensor, T: int, log_h: Array) 
 def bandwidths(c: Tensor, t: Tensor, given: tuple[float | None, float | None], g: torch.Generator) -> Array:
     """Returns h_c and h_t, (2,): those given, and for the others the maximum of the leave-one-out likelihood.
 
-    They are 1 where all items are copies of one.
-
-    Args:
-        c: Contexts (N, C), standardized.
-        t: Targets (N, T), standardized.
-        given: h_c and h_t, or None.
-        g: Source of the subset of items that are compared with all.
+    They are 1 where all items are copies of one. A random part of the standardized items, c (N, C) and t (N, T), is compared with
+    all of them.
     """
     some = torch.randperm(len(c), generator=g)[: max(1, PAIRS // len(c))].to(c.device)
     d_c, d_t = (torch.cdist(x[some], x, compute_mode="donot_use_mm_for_euclid_dist").square() for x in (c, t))
-    own = (d_c == 0) & (d_t == 0)
-    comparable = ~own.all(1)
+    same = (d_c == 0) & (d_t == 0)
+    comparable = ~same.all(1)
     best = np.ones(2)
     if None in given and bool(comparable.any()):
-        best = _search((d_c[comparable], d_t[comparable]), own[comparable], c.shape[1], t.shape[1], given)
+        units = (math.sqrt(c.shape[1]), 1.0)
+        bounds = log_bounds(given, RANGES, units)
+        f = partial(leave_one_out, (d_c[comparable], d_t[comparable]), same[comparable], t.shape[1])
+        starts = [np.log(np.multiply(start, units)).clip(*np.array(bounds).T) for start in STARTS]
+        best = np.exp(lowest(f, starts, bounds, lambda n: None, gtol=1e-4, ftol=1e-9).x)
     return np.array([b if h is None else h for h, b in zip(given, best, strict=True)])
-
-
-def _search(d2: tuple[Tensor, Tensor], own: Tensor, C: int, T: int, given: tuple[float | None, float | None]) -> Array:
-    units = (math.sqrt(C), 1.0)
-    ranges = [(a * unit, b * unit) if h is None else (h, h) for (a, b), unit, h in zip(RANGES, units, given, strict=True)]
-    bounds, options = np.log(ranges), {"gtol": 1e-4, "ftol": 1e-9}
-    f = partial(leave_one_out, d2, own, T)
-    starts = [np.log(np.multiply(start, units)).clip(*bounds.T) for start in STARTS]
-    runs = [optimize.minimize(f, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options) for start in starts]
-    best: Array = np.exp(min(runs, key=lambda run: float(run.fun)).x)
-    return best
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -139,10 +125,8 @@ class ParticleMixture(Conditional):
         n_resampled_: Number of batches after which pairs were resampled.
         n_batches_: Number of batches.
         seed_: Seed of the order and of resampling.
-        context_mean_: (C,), and context_std_.
-        target_mean_: (T,), and target_std_.
-        n_features_in_: C.
-        n_targets_: T.
+        context_mean_, context_std_, target_mean_, target_std_: The standardized units, (C,) and (T,) each.
+        n_features_in_, n_targets_: C and T.
 
     Example:
         >>> import numpy as np
@@ -168,16 +152,10 @@ class ParticleMixture(Conditional):
     random_state: Any = None
 
     def partial_fit(self, context: Any, target: Any) -> "ParticleMixture":
-        """Updates the bank with further pairs, in their order; the first call is `fit`, which sets the units.
+        """Updates the bank with further pairs (N, C) and (N, T) or (N,), in their order; the first call is `fit`.
 
-        While the bank is not full, pairs are only added, with equal weights, and bandwidths are selected again.
-
-        Args:
-            context: (N, C).
-            target: (N, T) or (N,).
-
-        Returns:
-            The estimator.
+        While the bank is not full, pairs are only added, with equal weights, and bandwidths are selected again. The units stay
+        those of the first call.
 
         Raises:
             ValueError: As `fit`, or the features differ from those of the first call.
@@ -196,9 +174,7 @@ class ParticleMixture(Conditional):
 
     def _fit(self, c: Tensor, t: Tensor) -> None:
         self._require_settings()
-        of_c, of_t = Scale.of(c), Scale.of(t)
-        self.context_mean_, self.context_std_ = of_c.mean.numpy(), of_c.std.numpy()
-        self.target_mean_, self.target_std_ = of_t.mean.numpy(), of_t.std.numpy()
+        self._standardized(c, t)
         self.seed_, self.n_batches_, self.n_resampled_ = seed_of(self.random_state), 0, 0
         c, t, M = *self._ordered(c, t), min(self.n_particles, len(c))
         bank = Bank(c[:M], t[:M], c.new_full((M,), 1 / M), torch.zeros(M, dtype=torch.int64, device=c.device))
@@ -232,18 +208,15 @@ class ParticleMixture(Conditional):
     def _update(self, bank: Bank, c: Tensor, t: Tensor) -> Bank:
         """Returns the bank after updates with all pairs, in batches."""
         rows = min(self.batch_size, self.n_particles)
+        rule = Rule(self.n_particles, self.mode, self.rho, self.u, self.ess_threshold, self.resampling)
         with bar("particles", len(c), "items") as advance:
             for s in range(0, len(c), rows):
-                bank = self._step(bank, c[s : s + rows], t[s : s + rows])
-                advance(len(c[s : s + rows]))
-        return bank
-
-    def _step(self, bank: Bank, c: Tensor, t: Tensor) -> Bank:
-        """Returns the bank after a batch, and counts."""
-        self.n_batches_ += 1
-        rule = Rule(self.n_particles, self.mode, self.rho, self.u, self.ess_threshold, self.resampling)
-        bank, resampled = step(bank, c, t, partial(self._responsibilities, bank, c, t), rule, self._generator())
-        self.n_resampled_ += resampled
+                self.n_batches_ += 1
+                pair = c[s : s + rows], t[s : s + rows]
+                gamma = partial(self._responsibilities, bank, *pair)
+                bank, resampled = step(bank, *pair, gamma, rule, self._generator())
+                self.n_resampled_ += resampled
+                advance(len(pair[0]))
         return bank
 
     def _responsibilities(self, bank: Bank, c: Tensor, t: Tensor) -> Tensor:
@@ -264,17 +237,13 @@ class ParticleMixture(Conditional):
         """Returns the generator of the current batch; it depends on the batch's number only, so that a stream can be resumed."""
         return torch.Generator().manual_seed((1_000_003 * self.seed_ + self.n_batches_) % 2**63)
 
-    def _scales(self) -> tuple[Scale, Scale]:
-        return Scale(self.context_mean_, self.context_std_), Scale(self.target_mean_, self.target_std_)
-
     def _select_bandwidths(self) -> None:
         (of_c, of_t), bank = self._scales(), self._bank()
         given = (self.context_bandwidth, self.target_bandwidth)
         self.bandwidths_ = bandwidths(of_c.to(bank.c), of_t.to(bank.t), given, self._generator())
 
     def _bank(self) -> Bank:
-        parts = (self.context_particles_, self.target_particles_, self.weights_, self.ages_)
-        return Bank(*(torch.from_numpy(v).to(as_device(self.device)) for v in parts))
+        return Bank(*self._tensors(self.context_particles_, self.target_particles_, self.weights_, self.ages_))
 
     def _keep(self, bank: Bank) -> None:
         self.context_particles_, self.target_particles_, self.weights_, self.ages_ = (v.cpu().numpy() for v in bank)

@@ -1,38 +1,34 @@
 """Estimators as settings and arrays in one ``.safetensors`` file, without pickle; an estimator may hold others.
 
 Fitted state is numbers, text, arrays, other estimators, and lists and dictionaries of them, in attributes that end with an
-underscore. Loading executes no code from a file: classes are those of `vergence.mixtures` and the detectors below.
+underscore. Loading executes no code from a file: classes are those of `vergence.mixtures` and `vergence.detection`.
 """
 
 import copy
 import importlib
+import inspect
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.numpy import save
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
-from vergence.utils.checks import expect, require_choice, shortened, shown
+from vergence.utils.checks import expect, refuse, require_choice, shortened, shown
+from vergence.utils.devices import as_device
 from vergence.utils.files import explained, replacing
 
 __all__ = ["Stored", "find", "restore"]
 
 FORMAT = 1  # version of the file format
-FILES = {  # of each class, which is imported when it is needed
-    **dict.fromkeys(("ConditionalGaussian", "ConditionalMixture", "GaussianMixture", "GrowingNeuralGas"), "vergence.mixtures"),
-    **dict.fromkeys(("KernelConditional", "MixtureDensityNetwork", "ParticleMixture"), "vergence.mixtures"),
-    "GaussianDetector": "vergence.detection.density",
-    "MixtureDetector": "vergence.detection.density",
-    "NeighborDetector": "vergence.detection.neighbors",
-    "CombinedDetector": "vergence.detection.combined",
-}
+ROOMS = ("vergence.mixtures", "vergence.detection")  # with the classes that a file may name; imported when they are needed
 STATE = re.compile(r"[a-z][A-Za-z0-9_]*_")  # names of fitted attributes
 DAMAGE = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError)
 
@@ -51,14 +47,9 @@ class Stored(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         content, arrays = pack(self)
-        head = {"format": str(FORMAT), "class": content["class"]}
-        head |= {name: json.dumps(content[name]) for name in ("settings", "state")}
-        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
-        try:
-            with explained(Path(path), "choose another path, or free space"), replacing(Path(path)) as part:
-                part.write_bytes(_sorted_head(save(tensors, metadata=head)))
-        except SafetensorError as error:
-            raise ValueError(f"cannot write {path}: {error}") from None
+        head = {"estimator": json.dumps({"format": FORMAT, **content})}
+        with explained(Path(path), "choose another path, or free space"), replacing(Path(path)) as part:
+            part.write_bytes(save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, head))
 
     @classmethod
     def load(cls: type[T], path: str | Path) -> T:
@@ -68,9 +59,12 @@ class Stored(BaseEstimator):  # type: ignore[misc]
             ValueError: The file is missing, damaged, from another version, or holds another kind of estimator.
         """
         model = read_model(path)
-        kind = type(model).__name__
-        expect(isinstance(model, cls), f"a {cls.__name__} in {path}", f"a {kind}", "load it by that class")
+        expect(isinstance(model, cls), f"a {cls.__name__} in {path}", f"a {type(model).__name__}", "load it by that class")
         return cast(T, model)
+
+    def _tensors(self, *values: Any) -> Iterator[Tensor]:
+        """Yields fitted arrays as tensors on the device."""
+        return (torch.from_numpy(np.asarray(value)).to(as_device(self.device)) for value in values)
 
     def _try(self) -> None:
         """Uses the fitted state once."""
@@ -78,98 +72,81 @@ class Stored(BaseEstimator):  # type: ignore[misc]
 
 
 def find(name: str) -> Any:
-    """Returns the class of a model or detector by its name.
-
-    Raises:
-        ValueError: There is no such class; the nearest name is suggested.
-    """
-    require_choice("an estimator", name, FILES)
-    return getattr(importlib.import_module(FILES[name]), name)
+    """Returns the class of a model or detector by its name; raises a ValueError that suggests the nearest name."""
+    public = {key: kind for room in ROOMS for key, kind in vars(importlib.import_module(room)).items() if isinstance(kind, type)}
+    kinds = {key: kind for key, kind in public.items() if issubclass(kind, Stored) and not inspect.isabstract(kind)}
+    require_choice("an estimator", name, kinds)
+    return kinds[name]
 
 
 def pack(value: Any, name: str = "") -> tuple[Any, Arrays]:
-    """Returns a value as JSON, and the arrays that the JSON refers to by their names.
-
-    Args:
-        value: Numbers, text, arrays, estimators, and lists and dictionaries of them.
-        name: Path of the value, the prefix of its arrays' names.
+    """Returns a value as JSON, and the arrays that the JSON refers to by their names, which begin with ``name``.
 
     Raises:
-        ValueError: The value holds something else.
+        ValueError: The value is something else than numbers, text, arrays, estimators, and lists and dictionaries of them.
 
     Example:
         >>> pack({"a": np.zeros(2), "b": [1, "x"]})
         ({'dict': {'a': {'array': 'a'}, 'b': {'list': [1, 'x']}}}, {'a': array([0., 0.])})
     """
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value, {}
-    if isinstance(value, np.generic):
-        return value.item(), {}
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        return {"array": name}, {name: value if min(value.strides, default=0) >= 0 else value.copy()}
-    if isinstance(value, np.ndarray):
-        return pack(value.tolist(), name)
-    if isinstance(value, Mapping):
-        content, arrays = _packed({str(key): part for key, part in value.items()}, name)
-        return {"dict": content}, arrays
-    if isinstance(value, (list, tuple)):
-        content, arrays = _packed({str(i): part for i, part in enumerate(value)}, name)
-        return {"list" if isinstance(value, list) else "tuple": list(content.values())}, arrays
-    if isinstance(value, slice):
-        return {"slice": [value.start, value.stop, value.step]}, {}
-    if isinstance(value, Stored):
-        settings = value.get_params(deep=False)
-        state = {key: part for key, part in vars(value).items() if key not in settings}
-        parameters, first = _packed(settings, f"{name}.settings" if name else "settings")
-        fitted, second = _packed(state, name)
-        return {"class": type(value).__name__, "settings": parameters, "state": fitted}, first | second
-    kind, where = type(value).__name__, name.removeprefix("settings.")
-    raise ValueError(f"expected settings that are numbers, text or arrays, found a {kind} in {where}: set a number instead")
-
-
-def _packed(values: Mapping[str, Any], name: str) -> tuple[dict[str, Any], Arrays]:
-    """Returns the content of each value, and the arrays of all."""
-    content: dict[str, Any] = {}
     arrays: Arrays = {}
-    for key, part in values.items():
-        content[key], inner = pack(part, f"{name}.{key}" if name else key)
-        arrays |= inner
-    return content, arrays
+
+    def packed(value: Any, *path: str) -> Any:
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+            arrays[".".join(path)] = value
+            return {"array": ".".join(path)}
+        if isinstance(value, (np.generic, np.ndarray)):
+            return packed(value.tolist(), *path)
+        if isinstance(value, Mapping):
+            return {"dict": {str(key): packed(part, *path, str(key)) for key, part in value.items()}}
+        if isinstance(value, (list, tuple)):
+            kind = "list" if isinstance(value, list) else "tuple"
+            return {kind: [packed(part, *path, str(i)) for i, part in enumerate(value)]}
+        if isinstance(value, slice):
+            return {"slice": [value.start, value.stop, value.step]}
+        if isinstance(value, Stored):
+            settings = value.get_params(deep=False)
+            state = {key: part for key, part in vars(value).items() if key not in settings}
+            parts = {"settings": packed(settings, *path, "settings")["dict"], "state": packed(state, *path)["dict"]}
+            return {"class": type(value).__name__, **parts}
+        where = ".".join(path).removeprefix("settings.")
+        return refuse("settings that are numbers, text or arrays", f"a {type(value).__name__} in {where}", "set a number instead")
+
+    return packed(value, *filter(None, [name])), arrays
 
 
 def unpack(content: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Returns the value that `pack` described.
-
-    Raises:
-        ValueError: The content is not such a description.
-    """
+    """Returns the value that `pack` described; raises a ValueError where the content is not such a description."""
     if not isinstance(content, dict):
         return content
     if "class" in content:
-        return _unpack_estimator(content, arrays)
-    if len(content) != 1 or not content.keys() <= {"array", "dict", "list", "tuple", "slice"}:
-        raise ValueError(f"expected an array, list or dictionary, found {', '.join(content) or 'nothing'}")
+        return _estimator(content, arrays)
+    known = len(content) == 1 and content.keys() <= {"array", "dict", "list", "tuple", "slice"}
+    expect(known, "an array, list or dictionary", ", ".join(content) or "nothing")
     kind, inner = next(iter(content.items()))
     if kind == "array":
-        if inner not in arrays:
-            raise ValueError(f"expected an array {inner}, found none")
+        expect(inner in arrays, f"an array {inner}", "none")
         return arrays[inner]
     if kind == "dict":
         return {key: unpack(part, arrays) for key, part in inner.items()}
     values = [unpack(part, arrays) for part in inner]
-    if kind == "slice" and not all(value is None or isinstance(value, int) for value in values):
-        raise ValueError("expected a slice of whole numbers, found other values")
-    return slice(*values) if kind == "slice" else tuple(values) if kind == "tuple" else values
+    if kind == "slice":
+        expect(all(value is None or isinstance(value, int) for value in values), "a slice of whole numbers", "other values")
+        return slice(*values)
+    return values if kind == "list" else tuple(values)
 
 
-def _unpack_estimator(content: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:
+def _estimator(content: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:
+    """Returns the estimator of a class, settings and state."""
     name = str(content["class"])
     kind = find(name)
-    settings, state = ({key: unpack(part, arrays) for key, part in content[part_of].items()} for part_of in ("settings", "state"))
+    settings, state = ({key: unpack(part, arrays) for key, part in content[of].items()} for of in ("settings", "state"))
     if foreign := sorted(settings.keys() - kind._get_param_names()):
-        raise ValueError(f"expected settings of {name} as in this version, found {foreign[0]}")
+        refuse(f"settings of {name} as in this version", foreign[0])
     if foreign := [key for key in state if hasattr(kind, key) or not STATE.fullmatch(key)]:  # would hide a method
-        raise ValueError(f"expected fitted state of {name}, found its own '{foreign[0]}'")
+        refuse(f"fitted state of {name}", f"its own '{foreign[0]}'")
     model = kind(**settings)
     for key, value in state.items():
         setattr(model, key, np.asarray(value, dtype=object) if key == "feature_names_in_" else value)
@@ -177,24 +154,12 @@ def _unpack_estimator(content: dict[str, Any], arrays: Mapping[str, np.ndarray])
 
 
 def restore(name: str, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:
-    """Returns the fitted estimator of a class, from the settings and the state that `pack` returned, and its arrays.
+    """Returns the fitted estimator of a class, from the ``settings`` and ``state`` that `pack` returned, and its arrays.
 
     The estimator is used once before it is returned, so that damaged state is found here and not later.
 
-    Args:
-        name: Name of the class.
-        content: ``settings`` and ``state``.
-        arrays: Arrays by their names.
-
     Raises:
         ValueError: They do not describe a fitted estimator of this class.
-
-    Example:
-        >>> from vergence.detection import GaussianDetector
-        >>> detector = GaussianDetector().fit(np.random.default_rng(0).normal(size=(50, 3)))
-        >>> again = restore("GaussianDetector", detector.settings(), detector.arrays())
-        >>> bool((again.score_samples(np.eye(3)) == detector.score_samples(np.eye(3))).all())
-        True
     """
     try:
         model = unpack({**content, "class": name}, arrays)
@@ -217,34 +182,15 @@ def read_model(path: str | Path) -> Any:
     expect(Path(path).is_file(), "a model file", f"no file {path}", "check the path")
     try:
         with safe_open(path, framework="numpy") as file:
-            head = dict(file.metadata() or {})
+            record = json.loads((file.metadata() or {}).get("estimator", "null"))
             arrays = {name: file.get_tensor(name) for name in file.keys()}
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"expected a model file, found {path} damaged or of another kind: {error}") from None
-    expect({"format", "class", "settings", "state"} <= head.keys(), "an estimator of vergence", f"none in {path}")
-    version = f"format {shown(head['format'])} in {path}"
-    expect(head["format"] == str(FORMAT), f"format {FORMAT}", version, "upgrade vergence, or fit the model again")
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"expected a model file, found {path} damaged or of another kind: {shortened(error)}") from None
+    whole = isinstance(record, dict) and {"format", "class", "settings", "state"} <= record.keys()
+    expect(whole, "an estimator of vergence", f"none in {path}")
+    version = f"format {shown(record['format'])} in {path}"
+    expect(record["format"] == FORMAT, f"format {FORMAT}", version, "upgrade vergence, or fit the model again")
     try:
-        return restore(head["class"], {name: _object(head[name]) for name in ("settings", "state")}, arrays)
+        return restore(str(record["class"]), {name: record[name] for name in ("settings", "state")}, arrays)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-
-
-def _object(text: str) -> dict[str, Any]:
-    """Returns the object of a JSON text."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    expect(isinstance(value, dict), "settings and state as JSON objects", "other text", "fit the model again")
-    return dict(value)
-
-
-def _sorted_head(content: bytes) -> bytes:
-    """Returns a safetensors file with its metadata in the order of their names, which safetensors writes in a random one."""
-    end = 8 + int.from_bytes(content[:8], "little")
-    head = json.loads(content[8:end])
-    head["__metadata__"] = dict(sorted(head["__metadata__"].items()))
-    text = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)  # the arrays start at a multiple of eight bytes
-    return len(text).to_bytes(8, "little") + text + content[end:]

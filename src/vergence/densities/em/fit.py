@@ -36,6 +36,7 @@ from vergence.densities.em.structures import (
 from vergence.densities.gaussian import LOG_2PI
 from vergence.utils.checks import require_choice, require_count, require_within
 from vergence.utils.devices import rank_and_size
+from vergence.utils.terminal import bar
 
 __all__ = ["structure"]
 
@@ -240,7 +241,6 @@ def run(
     precision: str = "double",
     reseed: bool = True,
     report: Report | None = None,
-    progress: Callable[[float], None] | None = None,
     previous_bound: float = -math.inf,
 ) -> Outcome:
     """Iterates until the mean log-likelihood of each initialization gains less than ``tol``, or ``max_iter`` times.
@@ -257,16 +257,15 @@ def run(
         reseed: Whether a component with less than one item's weight is moved to the item of lowest density.
         report: Called for each initialization after each of its iterations with its index, the iteration's number, the bound
             and the gain.
-        progress: Called after each iteration of the batch with the highest bound so far.
         previous_bound: The bound that the first gain is counted from, if an earlier run is continued.
     """
     loop = _Loop(data, structure, initial, tol, reg, reseed, report, [previous_bound] * len(initial.weights))
-    for dtype in (torch.float32, torch.float64) if precision == "mixed" and data.suits_float32() else (torch.float64,):
-        loop.activate(max_iter if dtype == torch.float64 else max_iter - 1)
-        while loop.active:
-            loop.step(dtype)
-            if progress is not None:
-                progress(max(bounds[-1] for bounds in loop.bounds))
+    with bar("EM", max_iter, "iterations", late=True) as advance:
+        for dtype in (torch.float32, torch.float64) if precision == "mixed" and data.suits_float32() else (torch.float64,):
+            loop.activate(max_iter if dtype == torch.float64 else max_iter - 1)
+            while loop.active:
+                loop.step(dtype)
+                advance(1, note=f"log-likelihood {max(bounds[-1] for bounds in loop.bounds):.5g}")
     return Outcome(loop.mixture, loop.bounds, loop.converged, loop.reseeded)
 
 
@@ -333,14 +332,7 @@ class _Loop:
 
 
 def refine(
-    X: Tensor,
-    weights: Tensor,
-    means: Tensor,
-    covariances: Tensor,
-    *,
-    steps: int = 20,
-    reg_covar: float = 1e-6,
-    progress: Callable[[float], None] | None = None,
+    X: Tensor, weights: Tensor, means: Tensor, covariances: Tensor, *, steps: int = 20, reg_covar: float = 1e-6
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns a mixture with full covariances after EM iterations on items X (N, D).
 
@@ -348,5 +340,5 @@ def refine(
     """
     data = Data(X, None, X.mean(0), X.device)
     initial = Mixture(weights[None], (means - data.origin)[None], covariances[None])
-    fit = run(data, Full(), initial, tol=0.0, max_iter=steps, reg=reg_covar, reseed=False, progress=progress).mixture
+    fit = run(data, Full(), initial, tol=0.0, max_iter=steps, reg=reg_covar, reseed=False).mixture
     return fit.weights[0], fit.means[0] + data.origin, fit.covariances[0]
