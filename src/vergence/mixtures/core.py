@@ -74,7 +74,7 @@ class Conditional(Stored, abc.ABC):
     def _fit(self, c: Tensor, t: Tensor) -> None: ...
 
     def _predictive(self) -> Predictive:
-        return self.joint().conditional  # type: ignore[attr-defined, no-any-return]
+        return self.joint().conditional  # type: ignore[no-any-return]
 
     def _width(self) -> int:
         """Returns how many numbers one context takes in memory, which sets the size of blocks."""

@@ -193,7 +193,7 @@ class MixtureDensityNetwork(Conditional):
         rolled = torch.stack([order.roll(-f * held) for f in range(min(folds, math.ceil(HELD_OUT / held)))])
         theta = self._initialized(pairs[1], len(rolled), g)
         curves = self._train(pairs, theta, rolled[:, held:], rolled[:, :held], g, self.steps, folds=True)
-        return np.nan_to_num(curves.mean(1), nan=np.inf)
+        return np.asarray(np.nan_to_num(curves.mean(1), nan=np.inf))
 
     def _restarts(self, pairs: Pairs, g: torch.Generator) -> tuple[Tensor, np.ndarray, np.ndarray]:
         """Returns networks (n_init, P) trained on all items, their curves (L, n_init) and their training NLL (n_init,)."""
