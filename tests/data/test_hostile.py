@@ -206,7 +206,7 @@ def test_headers_that_claim_terabytes(tmp_path, shape):
 def test_an_archive_larger_than_the_memory_says_so(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros((1000, 100)))
     monkeypatch.setattr("vergence.data.arrays.total_memory", lambda device: 10_000)
-    refused(open_arrays, tmp_path / "a.npz", 1 << 20, match="x needs .* of memory, more than there is: a .npy file is read")
+    refused(open_arrays, tmp_path / "a.npz", 1 << 20, match="x to fit into memory")
 
 
 def test_a_damaged_archive_is_no_pairs(tmp_path):

@@ -6,15 +6,15 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vergence.data.images import written_name
-from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, rows_in_chunk, spaced
-from vergence.utils.checks import did_you_mean, expect, refuse, shortened
+from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, spaced
+from vergence.utils.checks import expect, refuse, require_choice, shortened
 from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE
 from vergence.utils.linalg import as_array
@@ -57,16 +57,15 @@ def from_array(array: Array | Tensor, name: str = "the array", *, double: bool =
         (1, 28, 28)
     """
     array = as_array(array) if isinstance(array, Tensor) else array
-    kind, floating = array.dtype.kind, array.dtype.kind == "f"
-    found = f"type {array.dtype}"
-    expect(array.ndim != 2 or kind in "iuf", f"numbers in {name}", found, "convert them with .astype('float32')")
-    form, hint = f"images in {name} as uint8, or as floats in [0, 1]", "convert them with .astype('uint8') if they are 0 to 255"
-    expect(array.ndim <= 2 or array.dtype == np.uint8 or floating, form, found, hint)
+    images, kind = array.ndim > 2, array.dtype.kind
+    form = f"images in {name} as uint8, or as floats in [0, 1]" if images else f"numbers in {name}"
+    hint = f"convert them with .astype('{'uint8' if images else 'float32'}')"
+    expect(array.dtype == np.uint8 or kind in ("f" if images else "iuf"), form, f"type {array.dtype}", hint)
     items = ArrayItems(channels_first(array, name), double=double)
     if items.dtype != torch.uint8:
         _require_values(items, name)
     if items.dtype == torch.float32 and array.ndim == 2 and array.dtype.itemsize > 4:
-        _require_resolution(array, name, min(SAMPLE, rows_in_chunk(items)))
+        _require_resolution(array, name, min(SAMPLE, items.chunk))
     return items
 
 
@@ -87,13 +86,12 @@ def channels_first(array: Array, name: str) -> Array:
 
 
 def _require_values(items: ArrayItems, name: str) -> None:
-    for index, x in items.stream(batches(len(items), rows_in_chunk(items))):
+    for index, x in items.stream(batches(len(items), items.chunk)):
         bad = ~x.flatten(1).isfinite().all(1)
         if bad.any():
-            raise not_finite(name, int(index[bad][0]))
+            refuse_row(name, int(index[bad][0]))
         if x.ndim == 4 and (x.min() < 0 or x.max() > 1):
-            found = f"{x.min():.4g} to {x.max():.4g}"
-            refuse(f"float images in [0, 1] in {name}", found, "rescale them, or give uint8 (0 to 255)")
+            refuse(f"float images in [0, 1] in {name}", f"{x.min():.4g} to {x.max():.4g}", "rescale them, or give uint8")
 
 
 def _require_resolution(array: Array, name: str, most: int) -> None:
@@ -109,20 +107,13 @@ def _require_resolution(array: Array, name: str, most: int) -> None:
         refuse(f"columns that float32 tells apart in {name}", found, "subtract the column's mean")
 
 
-def not_finite(name: str, row: int) -> ValueError:
-    """Returns the error for NaN or infinity in a row of an array."""
-    return ValueError(f"expected finite numbers in {name}, found NaN or infinity in row {row}; repair or drop such rows")
+def refuse_row(name: str, row: int) -> NoReturn:
+    """Raises a ValueError for NaN or infinity in a row of an array."""
+    refuse(f"finite numbers in {name}", f"NaN or infinity in row {row}", "repair or drop such rows")
 
 
 def labels_of(y: Array, n: int, key: str, name: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Returns the labels (N,) of n items, and the name of each class.
-
-    Args:
-        y: Whole numbers >= -1 (-1: unknown) or strings.
-        n: Number of items.
-        key: What the labels are called in error messages.
-        name: Name of the file.
-    """
+    """Returns the labels (N,) of n items, whole numbers >= -1 or texts in ``key`` of a file, and the names of the classes."""
     expect(y.shape in ((n,), (n, 1)), f"{n} labels in {key} of {name}, one per item", f"shape {y.shape}")
     if y.dtype.kind in "US":
         classes, y = np.unique(_texts(y.reshape(n)), return_inverse=True)
@@ -136,13 +127,8 @@ def labels_of(y: Array, n: int, key: str, name: str) -> tuple[Tensor, tuple[str,
 
 def _checked_names(names: Array, n: int, where: str) -> list[str]:
     """Returns the names of n items as they are written."""
-    found = f"{names.dtype} of shape {names.shape}"
-    expect(
-        names.shape == (n,) and names.dtype.kind in "US",
-        f"{n} texts in {where}, the name of each item",
-        found,
-        "give one name per row",
-    )
+    texts = names.shape == (n,) and names.dtype.kind in "US"
+    expect(texts, f"{n} texts in {where}, the name of each item", f"{names.dtype} of shape {names.shape}", "give one per row")
     return [written_name(str(name).replace("\0", "\N{SYMBOL FOR NULL}")) for name in _texts(names)]
 
 
@@ -182,15 +168,12 @@ def open_arrays(path: Path, memory: int, *, double: bool = False) -> Source:
 
 
 def read_arrays(path: Path, keys: Sequence[str], memory: int) -> tuple[dict[str, Array], list[str]]:
-    """Reads the arrays of a NumPy file.
+    """Returns arrays of a NumPy file by name, and the names of all arrays in it; that of a ``.npy`` file is called ``arr_0``.
 
     Args:
-        path: A ``.npy`` file, whose array is called ``arr_0``, or a ``.npz`` file.
+        path: The file.
         keys: Names of the arrays to read, where the file has them.
         memory: A ``.npy`` file of more bytes is memory-mapped.
-
-    Returns:
-        The arrays by name, and the names of all arrays in the file.
 
     Raises:
         ValueError: The file is damaged, would need more memory than the machine has, or holds Python objects.
@@ -204,41 +187,28 @@ def read_arrays(path: Path, keys: Sequence[str], memory: int) -> tuple[dict[str,
                 return _read_archive(path, keys)
             array = np.load(path, mmap_mode="r", allow_pickle=False)
             return {"arr_0": array if path.stat().st_size > memory else np.array(array)}, ["arr_0"]
-    except PermissionError:
-        raise ValueError(f"expected a NumPy file at {path}, found one without permission to read it; change that") from None
     except DAMAGE as error:
-        reason = str(error).split("\n", 1)[0].removesuffix(".") or type(error).__name__
         hint = "save numbers (no Python objects) with numpy.save or numpy.savez"
-        raise ValueError(f"expected a NumPy file at {path}, found one that cannot be read ({reason}); {hint}") from None
+        raise ValueError(f"expected a NumPy file at {path}, found one that cannot be read ({shortened(error)}); {hint}") from None
 
 
 def _read_archive(path: Path, keys: Sequence[str]) -> tuple[dict[str, Array], list[str]]:
     arrays: dict[str, Array] = {}
-    if not zipfile.is_zipfile(path):
-        raise ValueError("neither one array nor an archive of arrays")
     with zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist() if info.filename.endswith(".npy")}
         for key in (key for key in keys if key in members):
-            if members[key].file_size > total_memory(torch.device("cpu")):
-                size = f"{members[key].file_size / 2**30:.0f} GiB"
-                raise ValueError(f"{key} needs {size} of memory, more than there is: a .npy file is read from the disk")
+            fits = members[key].file_size <= total_memory(torch.device("cpu"))
+            expect(fits, f"{key} to fit into memory", f"{members[key].file_size:,} bytes: a .npy file is read from the disk")
             with archive.open(members[key]) as file:
                 arrays[key] = np.lib.format.read_array(file, allow_pickle=False)
     return arrays, list(members)
 
 
 def holds_pairs(path: Path) -> bool:
-    """Returns whether a file is a ``.npz`` with the arrays context and target; False where it cannot be read.
-
-    Example:
-        >>> holds_pairs(Path("photos/cat.png"))
-        False
-    """
-    if path.suffix.lower() != ".npz":
-        return False
+    """Returns whether a file is a ``.npz`` with the arrays context and target; False where it cannot be read."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return {f"{key}.npy" for key in PAIR_KEYS} <= set(archive.namelist())
+            return path.suffix.lower() == ".npz" and {f"{key}.npy" for key in PAIR_KEYS} <= set(archive.namelist())
     except DAMAGE:
         return False
 
@@ -269,22 +239,21 @@ def _joined(arrays: dict[str, Array], keys: Sequence[tuple[str, str]], name: str
 
     Each of the pairs of keys is there as a whole or not at all, and all of one part have as many rows.
     """
-    for train, test in keys:
-        lone = train if train in arrays else test
-        expect((train in arrays) == (test in arrays), f"{train} and {test} in {name}", f"{lone} alone", "give both or neither")
+    lengths = [arrays[key].shape[:1] for key in keys[0] if key in arrays]
     joined: dict[str, Array] = {}
-    for train, test in (pair for pair in keys if pair[0] in arrays):
+    for train, test in keys:
+        lone, both = train if train in arrays else test, f"{train} and {test} in {name}"
+        expect((train in arrays) == (test in arrays), both, f"{lone} alone", "give both or neither")
+        if train not in arrays:
+            continue
         a, b = arrays[train], arrays[test]
-        rows, first = (a.shape[:1], b.shape[:1]), (arrays[keys[0][0]].shape[:1], arrays[keys[0][1]].shape[:1])
-        expected = f"as many rows in {train} and {test} of {name} as in {keys[0][0]} and {keys[0][1]}"
-        expect(rows == first, expected, f"{a.shape} and {b.shape}", "give one for each item")
-        alike = a.shape[1:] == b.shape[1:] and 0 not in (a.ndim, b.ndim)
-        expect(alike, f"{train} and {test} in {name} with items of one shape", f"{a.shape} and {b.shape}", "reshape one")
+        shapes = f"{a.shape} and {b.shape}"
+        expect([a.shape[:1], b.shape[:1]] == lengths, f"as many rows in {both} as in {keys[0][0]} and {keys[0][1]}", shapes)
+        expect(a.shape[1:] == b.shape[1:] and 0 not in (a.ndim, b.ndim), f"{both} with items of one shape", shapes, "reshape one")
         alike = a.dtype.kind == b.dtype.kind or {a.dtype.kind, b.dtype.kind} <= set("biuf")
-        expect(alike, f"{train} and {test} in {name} of one type", f"{a.dtype} and {b.dtype}", "convert one")
+        expect(alike, f"{both} of one type", f"{a.dtype} and {b.dtype}", "convert one")
         joined[train] = np.concatenate([a, b])
-    key = keys[0][0]
-    return joined, torch.arange(len(joined[key])) >= len(arrays[key])
+    return joined, torch.arange(len(joined[keys[0][0]])) >= len(arrays[keys[0][0]])
 
 
 def _label(items: ArrayItems, arrays: dict[str, Array], keys: Sequence[str], name: str) -> tuple[str, ...]:
@@ -307,8 +276,10 @@ def open_table(path: Path, columns: Sequence[str] = (), *, double: bool = False)
     try:
         table = pq.read_table(path, partitioning=None)
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        expected = f"expected a Parquet table at {path}, found one that cannot be read"
-        raise ValueError(f"{expected} ({shortened(error)}); write it again") from None
+        reason = shortened(error)
+        raise ValueError(
+            f"expected a Parquet table at {path}, found one that cannot be read ({reason}); write it again"
+        ) from None
     return of_table(table, path.name, columns, double=double)
 
 
@@ -329,8 +300,8 @@ def of_table(table: Any, name: str, columns: Sequence[str] = (), *, double: bool
         ValueError: The table has no rows, no features, not those that are named, or other values.
     """
     there = table.column_names
-    twice = next((f"the column {column} twice" for column in sorted(there) if there.count(column) > 1), "no rows")
-    expect(table.num_rows >= 1 and twice == "no rows", f"rows and different column names in {name}", twice)
+    twice = [column for column in there if there.count(column) > 1]
+    expect(table.num_rows and not twice, f"rows and different column names in {name}", f"{table.num_rows} rows, {twice} twice")
     x, features = _read_features(table, tuple(columns), name)
     items = from_array(x, name, double=double)
     label = [key for key in LABEL_KEYS if key in there][:1]
@@ -340,8 +311,8 @@ def of_table(table: Any, name: str, columns: Sequence[str] = (), *, double: bool
     test = None
     if SPLIT in there:
         parts = table[SPLIT].to_pylist()
-        other = next((part for part in parts if part not in ("train", "test")), "test")
-        expect(other == "test", f"train or test in {SPLIT} of {name}", repr(str(other)[:40]), "correct the column")
+        for part in set(parts):
+            require_choice(f"the values in {SPLIT} of {name}", part, ("train", "test"))
         test = torch.tensor([part == "test" for part in parts])
     return Source(items, classes, test, "" if test is None else f"{SPLIT} of the table", columns=features)
 
@@ -364,26 +335,21 @@ def _read_features(table: Any, columns: tuple[str, ...], file: str) -> tuple[Arr
 def _vectors(column: Any, where: str) -> Array:
     """Returns a column of lists as (N, D)."""
     merged = column.combine_chunks()
-    lengths, values = set(merged.value_lengths().to_pylist()), merged.flatten()
-    whole = len(lengths) == 1 and None not in lengths and not values.null_count
-    expect(whole, f"lists of one length without gaps in {where}", "other ones", "drop such rows")
-    return _as_float(values, where).reshape(len(merged), -1)
+    lengths = set(merged.value_lengths().to_pylist())
+    expect(len(lengths) == 1 and None not in lengths, f"lists of one length in {where}", "other ones", "drop such rows")
+    return _as_float(merged.flatten(), where).reshape(len(merged), -1)
 
 
 def _numbers_of(table: Any, name: str, file: str) -> Array:
-    there = table.column_names
-    hint = "" if name in there else did_you_mean(name, there) or f"it has {', '.join(there[:5])}, ..."
-    expect(name in there, "the features that the model was trained on", f"no column {name} in {file}", hint)
-    column = table[name].combine_chunks()
-    gaps = column.null_count
-    expect(not gaps, f"numbers in column {name} of {file}", f"{gaps} gaps", "drop such rows")
-    return _as_float(column, f"column {name} of {file}")
+    require_choice(f"the column {name} of {file}", name, table.column_names)
+    return _as_float(table[name].combine_chunks(), f"column {name} of {file}")
 
 
 def _as_float(values: Any, where: str) -> Array:
     import pyarrow.types as kinds
 
     kind = values.type
+    expect(not values.null_count, f"numbers in {where}", f"{values.null_count} gaps", "drop such rows")
     numbers = kinds.is_floating(kind) or kinds.is_integer(kind) or kinds.is_boolean(kind)
     expect(numbers, f"numbers in {where}", f"type {kind}", "drop the column, or name it label, name or split")
     single = kinds.is_float16(kind) or kinds.is_float32(kind) or kinds.is_boolean(kind)
@@ -436,11 +402,9 @@ def read_pairs(path: Path, target: Sequence[str] = (), context: Sequence[str] = 
         table = read_csv(path)
         t = _columns(table, target, name)
         rest = list(context) or [column for column in table if column not in set(target)]
-        if not target or not rest:
-            raise ValueError(f"name the columns to predict, and leave some: --target NAME; {name} has {', '.join(table)}")
+        expect(target and rest, f"--target NAME to name some of the columns of {name} to predict", ", ".join(table))
         return Pairs(_columns(table, rest, name), t[:, 0] if len(target) == 1 else t, (rest, list(target)))
-    if target and not context:
-        raise ValueError(f"expected --target with a .csv file only; {name} has its arrays context and target")
+    expect(context or not target, "--target with a .csv file only", f"{name} with its arrays context and target")
     arrays = _numbers(path, PAIR_KEYS)
     c, t = _as_columns(arrays["context"]), arrays["target"]
     fit = c.ndim == 2 and t.ndim in (1, 2) and len(c) == len(t)
@@ -469,17 +433,14 @@ def read_contexts(path: Path, columns: Sequence[str]) -> Array:
 
 
 def _is_csv(path: Path) -> bool:
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}{', which is a folder; give a .npz or .csv file' if path.is_dir() else ''}")
+    expect(path.is_file(), f"a .npz or .csv file at {path}", "a folder" if path.is_dir() else "no file")
     return path.suffix.lower() == ".csv"
 
 
 def _columns(table: dict[str, Array], names: Sequence[str], file: str) -> Array:
     """Returns the columns of some names, (N, len(names))."""
     for name in names:
-        if name not in table:
-            hint = did_you_mean(name, table) or f"it has {', '.join(table)}"
-            raise ValueError(f"{file} has no column {name}; {hint}")
+        require_choice(f"the column {name} of {file}", name, table)
     return np.stack([table[name] for name in names], axis=1) if names else np.empty((0, 0))
 
 
@@ -489,16 +450,13 @@ def _as_columns(values: Array) -> Array:
 
 def _numbers(path: Path, keys: Sequence[str]) -> dict[str, Array]:
     """Reads arrays of numbers with at least one row; the array of a ``.npy`` file is the first of the keys."""
-    if path.suffix.lower() not in (".npz", ".npy"):
-        raise ValueError(f"cannot read '{path.name}': expected a .npz, .npy or .csv file")
+    require_choice(f"the ending of {path.name}", path.suffix.lower(), (".npz", ".npy", ".csv"))
     arrays, names = read_arrays(path, (*keys, "arr_0"), ON_DISK)
     if names == ["arr_0"]:
         arrays = {keys[0]: arrays["arr_0"]}
     for key in keys:
         where = f"{key} of {path.name}"
-        alone = f"only the array {names[0]}; add {key}" if len(names) == 1 and names[0] in keys else ""
-        found = alone or f"no {key} among {', '.join(names) or 'no arrays'}; rename its arrays"
-        expect(key in arrays, f"the arrays {' and '.join(keys)} in {path.name}", found)
+        expect(key in arrays, f"the arrays {' and '.join(keys)} in {path.name}", ", ".join(names) or "none", f"add {key}")
         x = arrays[key]
         expect(x.dtype.kind in "fiub", f"numbers in {where}", str(x.dtype), "convert them")
         expect(x.size, f"at least 1 {'column' if x.shape[:1] != (0,) else 'row'} in {where}", f"shape {x.shape}")
@@ -511,7 +469,7 @@ def _require_finite(values: Array, name: str) -> None:
     for start in range(0, len(rows), BLOCK):  # a file may be on the disk
         bad = ~np.isfinite(rows[start : start + BLOCK]).reshape(len(rows[start : start + BLOCK]), -1).all(1)
         if bad.any():
-            raise not_finite(name, start + int(bad.argmax()))
+            refuse_row(name, start + int(bad.argmax()))
 
 
 def read_csv(path: Path) -> dict[str, Array]:

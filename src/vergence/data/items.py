@@ -78,7 +78,7 @@ class Items(abc.ABC):
     @property
     def chunk(self) -> int:
         """Number of items that `watched` reads at a time: about 4 MiB of an array."""
-        return rows_in_chunk(self)
+        return max(1, CHUNK_BYTES // (math.prod(self.shape) * self.dtype.itemsize))
 
     @abc.abstractmethod
     def __len__(self) -> int:
@@ -294,11 +294,6 @@ def watched(items: Items, workers: int) -> Iterator[tuple[Tensor, Any]]:
         for index, x in items.stream(batches(len(items), items.chunk), workers):
             advance(items.chunk)
             yield index, x
-
-
-def rows_in_chunk(items: Items) -> int:
-    """Returns how many items make a chunk of about 4 MiB."""
-    return max(1, CHUNK_BYTES // (math.prod(items.shape) * items.dtype.itemsize))
 
 
 def spaced(n: int, most: int) -> Tensor:

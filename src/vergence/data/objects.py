@@ -12,7 +12,7 @@ from torch import Tensor
 from vergence.data.arrays import from_array, labels_of, of_table
 from vergence.data.images import DECODE_BATCH, canvas, channels, image_files, image_pixels, parallel, written_name
 from vergence.data.items import Array, ArrayItems, Items, PairItems, RowNames, Skipped, Source, at
-from vergence.utils.checks import expect, require_choice, shown
+from vergence.utils.checks import expect, refuse, require_choice, shown
 from vergence.utils.linalg import as_array
 
 __all__ = ["IN_MEMORY", "in_words", "is_object"]
@@ -107,9 +107,8 @@ def _opened(source: Any, columns: tuple[str, ...], size: int | None, memory: int
         return Source(source)
     if isinstance(source, tuple) and len(source) == 2:
         context, target = (_opened(part, (), size, memory, double).items for part in source)
-        both, found = isinstance(context, ArrayItems) and isinstance(target, ArrayItems), " and ".join(map(_kind, source))
-        expect(both, "arrays or tables as context and target", found)
-        assert isinstance(context, ArrayItems) and isinstance(target, ArrayItems)
+        if not isinstance(context, ArrayItems) or not isinstance(target, ArrayItems):
+            refuse("arrays or tables as context and target", " and ".join(map(_kind, source)))
         return Source(PairItems(context, target))
     if (table := _as_table(source)) is not None:
         return _of_table(table, columns, size, double)
@@ -122,7 +121,7 @@ def _opened(source: Any, columns: tuple[str, ...], size: int | None, memory: int
     if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Mapping):
         return _of_dataset(source, columns[0] if columns else None, memory)
     hint = "loop over it, and give each batch" if isinstance(source, Iterable) else "give a path, a built-in name or an array"
-    raise ValueError(f"expected data that have a length and rows, found {_kind(source)}; {hint}")
+    refuse("data that have a length and rows", _kind(source), hint)
 
 
 def _kind(value: Any) -> str:
@@ -218,7 +217,7 @@ class DatasetItems(Items):
         self.dataset, self.key = dataset, key
         self.rows = torch.arange(len(dataset)) if rows is None else rows
         self.labels, self.names, self.skipped = labels, RowNames(self.rows), []
-        first = self._one(int(self.rows[0]))
+        first = _item(dataset[int(self.rows[0])], key)
         self.shape = first.shape
         self.dtype = torch.uint8 if first.dtype == np.uint8 else torch.float32
 
@@ -230,13 +229,9 @@ class DatasetItems(Items):
         """Number of items that are read at a time; see `Items.chunk`."""
         return DECODE_BATCH
 
-    def _one(self, row: int, value: Any = None) -> Array:
-        """Returns an item, which is what the data set gives for a row unless that is given."""
-        return _item(_chosen(self.dataset[row] if value is None else value, self.key))
-
     def checked(self, row: int, value: Any = None) -> Array:
-        """Returns an item as `_one`, of the first item's shape."""
-        item = self._one(row, value)
+        """Returns an item, of the first item's shape; it is what the data set gives for a row unless that is given."""
+        item = _item(self.dataset[row] if value is None else value, self.key)
         expect(item.shape == self.shape, f"items of shape {self.shape}", f"{item.shape} at {row}", "resize the data set's items")
         return item
 
@@ -255,23 +250,18 @@ class DatasetItems(Items):
         return DatasetItems(self.dataset, self.key, self.rows[index], at(self.labels, index))
 
 
-def _chosen(value: Any, key: str | None) -> Any:
-    """Returns the image or vector of what a data set gives: the first of a tuple, or what a dictionary has under a key."""
-    if isinstance(value, Mapping):
-        require_choice("a column", key, value, "name the image or vector with column=")
-        return value[key]
-    return value[0] if isinstance(value, tuple | list) else value
-
-
-def _item(value: Any) -> Array:
-    """Returns an item of a data set as an array (C, H, W) or (D,), uint8 or float32."""
+def _item(value: Any, key: str | None) -> Array:
+    """Returns what a data set gives (of a tuple the first, of a dictionary the key's) as uint8 or float32 (C, H, W) or (D,)."""
     from PIL import Image
 
+    if isinstance(value, Mapping):
+        require_choice("a column", key, value, "name the image or vector with column=")
+        value = value[key]
+    elif isinstance(value, tuple | list):
+        value = value[0]
     if isinstance(value, Image.Image):
         return image_pixels(value, (channels([value.mode]), value.height, value.width))
-    if isinstance(value, Tensor):
-        value = as_array(value)
-    x = np.asarray(value)
+    x = as_array(value) if isinstance(value, Tensor) else np.asarray(value)
     usable = x.dtype.kind in "iuf" and x.ndim in (1, 2, 3) and x.size
     expect(usable, "images or vectors in the data set", _kind(value), "return one of them, or a tuple")
     if x.ndim == 1:
@@ -281,31 +271,25 @@ def _item(value: Any) -> Array:
 
 
 def _of_dataset(dataset: Any, key: str | None, memory: int) -> Source:
+    """Opens a data set; one that fits into memory is read once, with what stands second in its items where they are tuples."""
     expect(len(dataset), "at least 1 item in the data set", _kind(dataset))
     items = DatasetItems(dataset, key)
+    held: ArrayItems | DatasetItems = items
     values = getattr(dataset, "targets", getattr(dataset, "labels", None))
     if len(items) * int(np.prod(items.shape)) * items.dtype.itemsize <= memory:
-        x, beside = _read(dataset, items)
-        held: ArrayItems | DatasetItems = from_array(x, "the data set")
-        values = beside if values is None else values
-    else:
-        held = items
+        x = np.empty((len(items), *items.shape), np.uint8 if items.dtype == torch.uint8 else np.float32)
+        second: list[Any] = []
+        for i in range(len(items)):
+            value = dataset[i]
+            x[i] = items.checked(i, value)
+            second += value[1:2] if isinstance(value, tuple | list) else ()
+        held = from_array(x, "the data set")
+        values = values if values is not None else second or None
     if values is None or len(values) != len(held) or not _is_label(values[0]):
         return Source(held)
     held.labels, numbers = labels_of(np.asarray([int(value) for value in values]), len(held), "labels", "the data set")
     names = tuple(map(str, getattr(dataset, "classes", ())))
     return Source(held, names if len(names) >= len(numbers) else numbers)
-
-
-def _read(dataset: Any, items: DatasetItems) -> tuple[Array, list[Any] | None]:
-    """Returns all items (N, ...), and what stands second in them where they are tuples; each is read once."""
-    x = np.empty((len(items), *items.shape), np.uint8 if items.dtype == torch.uint8 else np.float32)
-    beside: list[Any] = []
-    for i in range(len(items)):
-        value = dataset[i]
-        x[i] = items.checked(i, value)
-        beside += value[1:2] if isinstance(value, tuple | list) else ()
-    return x, beside or None
 
 
 def _is_label(value: Any) -> bool:

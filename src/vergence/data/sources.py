@@ -17,7 +17,7 @@ from vergence.data.config import DataConfig
 from vergence.data.images import ENDINGS, FOLDER_SIZE, ImageFiles, listing, readable, written_name
 from vergence.data.items import Array, ArrayItems, Items, PairItems, RowNames, Skipped, Source, load
 from vergence.data.objects import from_object, is_object
-from vergence.utils.checks import did_you_mean, expect, require_within, shown
+from vergence.utils.checks import did_you_mean, expect, refuse, require_within, shortened, shown
 
 __all__ = ["BUILT_IN", "Data", "absolute", "as_source", "open_data", "open_items", "part_named", "with_shape"]
 
@@ -104,17 +104,18 @@ def open_data(
     items = opened.items
     expect(len(items) >= 4, f"at least 4 items in {config.source}", len(items), "give more data")
     test, note = _holdout(items, config.holdout) if opened.test is None else (opened.test, opened.note)
-    train = _limited(_of_classes(items.subset(_where(~test)), opened.classes, config.keep_classes), config.limit)
-    held_out = items.subset(_where(test))
+    train = _limited(_of_classes(_masked(items, ~test), opened.classes, config.keep_classes), config.limit)
+    held_out = _masked(items, test)
     enough, hint = len(train) >= 2 and len(held_out) >= 1, "give more data, or change holdout, limit or classes"
     expect(enough, "at least 2 items to train on and 1 to test", f"{len(train)} and {len(held_out)}", hint)
     size = opened.size
     if size is None:  # a folder's images are read in their size
         train, held_out = (_sized(part, config.size, memory // 2) for part in (train, held_out))
-        size = _side(train)
+        size = train.shape[1] if len(train.shape) == 3 and train.shape[1] == train.shape[2] else None
+    name = config.source if config.source in BUILT_IN else written_name(Path(config.source).resolve().name)
+    kind: Kind = "pairs" if isinstance(items, PairItems) else "image" if len(items.shape) == 3 else "vector"
     about = (opened.classes, tuple(items.skipped), note, size, opened.columns)
-    share = config.holdout if opened.test is None else 0.0
-    return Data(_name(config.source), _kind(items), train, held_out, *about, share=share)
+    return Data(name, kind, train, held_out, *about, share=config.holdout if opened.test is None else 0.0)
 
 
 def open_items(
@@ -174,7 +175,8 @@ def open_items(
     assert isinstance(files, ImageFiles)
     if shape is None:
         files.shape = (files.shape[0], size, size)
-    files.sized = trained_on is not None and not _is_of_files(trained_on)
+    if trained_on is not None:  # images of files are resized in a training, too
+        files.sized = trained_on.partition(":")[0] in BUILT_IN or Path(trained_on).suffix.lower() in ARRAYS
     return readable(files, keep_pixels=False, strict=True, workers=workers)[0] if strict else files
 
 
@@ -185,17 +187,7 @@ def _part_of_built_in(source: str, root: str | None, download: bool, holdout: fl
     name, part = named
     opened = built_in(name, root, download, (part,))
     test = _holdout(opened.items, holdout)[0] if opened.test is None else opened.test
-    return opened.items.subset(_where(test if part == "test" else ~test))
-
-
-def _name(source: str) -> str:
-    return source if source in BUILT_IN else written_name(Path(source).resolve().name)
-
-
-def _kind(items: Items) -> Kind:
-    if isinstance(items, PairItems):
-        return "pairs"
-    return "image" if len(items.shape) == 3 else "vector"
+    return _masked(opened.items, test if part == "test" else ~test)
 
 
 # Opening
@@ -213,13 +205,11 @@ def _open(config: DataConfig, memory: int, workers: int, double: bool) -> Source
 def _existing(source: str) -> Path:
     """Returns the path of an existing file or folder."""
     known = f"the path of the data, or one of {', '.join(BUILT_IN)}"
-    expect(source.strip(), known, "an empty name", "name the data")
-    if (path := _found(source)) is not None:
-        return path
-    long, hint = len(source) > 200 or "\n" in source, "save an array with numpy.save and give the file's path"
-    expect(not long, known, f"a text of {len(source)} characters", hint)
-    near = did_you_mean(source.lower(), BUILT_IN) if Path(source).name == source else ""
-    raise ValueError(f"expected data at {source}, found no such file or folder; {near or f'give {known}'}")
+    path = _path_of(source) if source.strip() else None
+    if path is None:
+        near = did_you_mean(source.lower(), BUILT_IN) if Path(source).name == source else ""
+        refuse(f"data at {shown(source)}", "no such file or folder", near or f"give {known}")
+    return path
 
 
 def as_source(value: Any) -> str:
@@ -234,12 +224,11 @@ def as_source(value: Any) -> str:
     """
     if isinstance(value, str | os.PathLike):
         return str(value)
-    if (shape := getattr(value, "shape", None)) is not None and not isinstance(value, Items):
-        found, hint = f"an array of shape {tuple(shape)}", "save it with numpy.save"
-    else:
-        stream = isinstance(value, Iterable) and not isinstance(value, Sequence)
-        found, hint = shown(value), "loop over it, and give each batch" if stream else "give one as text"
-    raise ValueError(f"expected a path or a built-in name, found {found}; {hint}")
+    shape = None if isinstance(value, Items) else getattr(value, "shape", None)
+    if shape is not None:
+        refuse("a path or a built-in name", f"an array of shape {tuple(shape)}", "save it with numpy.save")
+    stream = isinstance(value, Iterable) and not isinstance(value, Sequence)
+    refuse("a path or a built-in name", shown(value), "loop over it, and give each batch" if stream else "give one as text")
 
 
 def absolute(source: str) -> str:
@@ -250,11 +239,11 @@ def absolute(source: str) -> str:
         ('digits', 'no such folder')
     """
     named = not source.strip() or source.partition(":")[0] in BUILT_IN
-    path = None if named else _found(source)
+    path = None if named else _path_of(source)
     return source if path is None else str(path.absolute())
 
 
-def _found(source: str) -> Path | None:
+def _path_of(source: str) -> Path | None:
     """Returns the path of a file or folder; None where there is none, or the text cannot be a path."""
     try:
         path = Path(source).expanduser()
@@ -287,18 +276,11 @@ def _readable(source: Source, config: DataConfig, memory: int, workers: int) -> 
 
 def _sized(items: Items, size: int | None, memory: int) -> Items:
     """Resizes images to ``size``: at once if the result fits into ``memory``, otherwise when they are read."""
-    if size is not None and isinstance(items, PairItems):
-        return PairItems(_resized(items.context, size, memory // 2), _resized(items.target, size, memory // 2))
-    return _resized(items, size, memory) if size is not None and isinstance(items, ArrayItems) else items
-
-
-def _side(items: Items) -> int | None:
-    """Returns the side of square images; None for other items."""
-    return items.shape[1] if len(items.shape) == 3 and items.shape[1] == items.shape[2] else None
-
-
-def _resized(items: ArrayItems, size: int, memory: int) -> ArrayItems:
-    if len(items.shape) != 3 or items.shape[1:] == (size, size):
+    if isinstance(items, PairItems):
+        context, target = (_sized(side, size, memory // 2) for side in (items.context, items.target))
+        assert isinstance(context, ArrayItems) and isinstance(target, ArrayItems)
+        return PairItems(context, target)
+    if size is None or not isinstance(items, ArrayItems) or len(items.shape) != 3 or items.shape[1:] == (size, size):
         return items
     resized = items.shaped((items.shape[0], size, size))
     fits = len(items) * math.prod(resized.shape) * resized.dtype.itemsize <= memory
@@ -326,16 +308,11 @@ def with_shape(items: ArrayItems, shape: tuple[int, ...], name: str) -> ArrayIte
     return items if items.shape == shape else items.shaped(shape)
 
 
-def _is_of_files(source: str) -> bool:
-    """Returns whether a source, which need not exist anymore, is one of image files, which are resized when they are read."""
-    return source.partition(":")[0] not in BUILT_IN and Path(source).suffix.lower() not in ARRAYS
-
-
 # Splitting
 
 
-def _where(mask: Tensor) -> Tensor:
-    return mask.nonzero()[:, 0]
+def _masked(items: Items, mask: Tensor) -> Items:
+    return items.subset(mask.nonzero()[:, 0])
 
 
 def _permutation(n: int) -> Tensor:
@@ -361,10 +338,10 @@ def _of_classes(train: Items, classes: tuple[str, ...], keep: tuple[int, ...] | 
     labels, hint = train.labels, "leave out keep-classes, or give labels"
     expect(labels is not None, "labels to keep some classes of", "none", hint)
     assert labels is not None
-    known = [i for i in np.unique(labels.numpy()).tolist() if i >= 0]
-    there = ", ".join(str(i) if classes[i] == str(i) else f"{i} ({classes[i]})" for i in known)
-    expect(keep and set(keep) <= set(known), f"classes to keep among {there}", ", ".join(map(str, keep)) or "none")
-    return train.subset(_where(torch.isin(labels, torch.tensor(keep))))
+    numbers = [i for i in np.unique(labels.numpy()).tolist() if i >= 0]
+    there = ", ".join(str(i) if classes[i] == str(i) else f"{i} ({classes[i]})" for i in numbers)
+    expect(keep and set(keep) <= set(numbers), f"classes to keep among {there}", ", ".join(map(str, keep)) or "none")
+    return _masked(train, torch.isin(labels, torch.tensor(keep)))
 
 
 def _limited(train: Items, limit: int | None) -> Items:
@@ -414,16 +391,12 @@ def _torchvision(name: str, root: str, download: bool, part: Part) -> tuple[Arra
     """Returns one part of a set: images as torchvision keeps them, labels (N,) int64, and the labels' names."""
     from torchvision import datasets
 
-    stl10 = name == "stl10"
-    which: dict[str, Any] = {"train": part == "train"}
-    if stl10:
-        which = {"split": "train+unlabeled" if part == "train" else "test"}
+    stl10, train = name == "stl10", part == "train"
+    which: dict[str, Any] = {"split": "train+unlabeled" if train else "test"} if stl10 else {"train": train}
     try:
         opened = getattr(datasets, TORCHVISION[name])(root, download=download, **which)
     except (RuntimeError, OSError, ValueError, AssertionError) as error:  # torchvision's of damaged files
-        if download:
-            raise ValueError(f"expected to download {name} into {root}, found: {error}; check connection and disk") from None
-        hint = "pass --download to fetch it, or --data-root FOLDER where torchvision's copy lies"
-        raise ValueError(f"expected {name} in the folder {root}, found it missing or incomplete; {hint}") from None
+        hint = "check connection and disk" if download else "pass --download, or --data-root FOLDER where torchvision's copy lies"
+        raise ValueError(f"expected {name} in the folder {root}, found: {shortened(error)}; {hint}") from None
     labels = torch.as_tensor(opened.labels if stl10 else opened.targets).to(torch.int64)
     return np.asarray(opened.data), labels, tuple(opened.classes)
