@@ -133,9 +133,9 @@ def test_wrong_calls_are_one_line(folder, tmp_path):
     (tmp_path / "ragged.csv").write_text("a,b\n1,2\n3\n")
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "broken.npz").write_bytes(b"PK nothing")
-    refused(*fit, tmp_path / "none.npz", *out, words="there is no file")
+    refused(*fit, tmp_path / "none.npz", *out, words="found no file")
     refused(*fit, tmp_path / "short.npz", *out, words="(4, 2) and (3,)")
-    refused(*fit, tmp_path / "other.npz", *out, words="no context")
+    refused(*fit, tmp_path / "other.npz", *out, words="add context")
     refused(*fit, tmp_path / "text.npz", *out, words="expected numbers in context")
     refused(*fit, tmp_path / "broken.npz", *out, words="cannot be read")
     refused(

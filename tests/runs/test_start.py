@@ -377,7 +377,7 @@ def test_tables_of_features(tmp_path):
     assert np.array_equal(run.embed(other).numpy(), x)
     del columns["f3"]
     fewer = write_table(tmp_path / "fewer.parquet", {**columns, "f3x": x[:, 3]})
-    with pytest.raises(ValueError, match=r"found no column f3 in fewer.parquet; did you mean"):
+    with pytest.raises(ValueError, match=r"expected the column f3 of fewer.parquet among .*did you mean"):
         run.embed(fewer)
 
 
@@ -395,7 +395,7 @@ def test_embeddings_in_a_table_are_features(tmp_path, trained):
         ({"f": [1.0, None, 2.0, 3.0]}, "expected numbers in column f of t.parquet, found 1 gaps"),
         ({"f": ["x", "y", "z", "w"]}, "expected numbers in column f of t.parquet, found type string"),
         ({"z": [[1.0], [2.0, 3.0], [1.0], [1.0]]}, "expected lists of one length"),
-        ({"f": [1.0, 2.0, 3.0, 4.0], "split": ["train", "val", "test", "test"]}, "expected train or test in split"),
+        ({"f": [1.0, 2.0, 3.0, 4.0], "split": ["train", "val", "test", "test"]}, "expected the values in split"),
         ({"f": [1.0, 2.0, 3.0, 4.0], "name": ["a", "b", None, "d"]}, "expected 4 texts in name of t.parquet"),
         ({"f": [1.0, 2.0, 3.0, 4.0], "label": [0.5, 1.0, 2.0, 3.0]}, "expected labels as whole numbers or strings"),
         ({"f": [1.0, 2.0, np.inf, 4.0]}, "found NaN or infinity in row 2"),

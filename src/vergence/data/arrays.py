@@ -301,7 +301,11 @@ def of_table(table: Any, name: str, columns: Sequence[str] = (), *, double: bool
     """
     there = table.column_names
     twice = [column for column in there if there.count(column) > 1]
-    expect(table.num_rows and not twice, f"rows and different column names in {name}", f"{table.num_rows} rows, {twice} twice")
+    expect(
+        table.num_rows and not twice,
+        f"rows and different column names in {name}",
+        f"the column {twice[0]} twice" if twice else "no rows",
+    )
     x, features = _read_features(table, tuple(columns), name)
     items = from_array(x, name, double=double)
     label = [key for key in LABEL_KEYS if key in there][:1]
