@@ -9,8 +9,7 @@ from tests.data.test_data import read_all, smooth, write
 
 from vergence.data.config import DataConfig
 from vergence.data.items import ArrayItems, PairItems
-from vergence.data.objects import DatasetItems, from_object
-from vergence.data.sources import open_data, open_items
+from vergence.data.sources import DatasetItems, from_object, open_data, open_items
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (12, 9, 8, 3), dtype=np.uint8)

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from vergence.data.items import Items, PairItems, batches
-from vergence.data.objects import IN_MEMORY
 from vergence.data.pixels import center_crop
-from vergence.data.sources import Data, open_data
+from vergence.data.sources import IN_MEMORY, Data, open_data
 from vergence.data.views import ImageViews
 from vergence.detection.calibrated import Collected, RunDetector, fit_detector, sample
 from vergence.detection.conformal import ranked

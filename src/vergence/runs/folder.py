@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from vergence.data.images import ImageFiles, file_name
 from vergence.data.items import Items
-from vergence.data.objects import is_object
 from vergence.data.pixels import fit_shape, to_unit
-from vergence.data.sources import as_source, open_items
+from vergence.data.sources import as_source, is_object, open_items
 from vergence.detection import (
     explain,
     extremes,

@@ -18,8 +18,7 @@ from torch.distributions import Distribution
 from vergence.data import sources
 from vergence.data.arrays import holds_pairs
 from vergence.data.items import Items, PairItems
-from vergence.data.objects import is_object
-from vergence.data.sources import Data
+from vergence.data.sources import Data, is_object
 from vergence.data.views import Views
 from vergence.densities import retrieval
 from vergence.detection.calibrated import RunDetector, sample
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["Neighbors", "Run", "embedded", "load", "write_embeddings"]
 
 DETECTOR = "detector"  # the name of the detector's score among the objective's
-Images = Any  # what `vergence.data.objects.from_object` opens, or a path or a built-in name
+Images = Any  # what `vergence.data.sources.from_object` opens, or a path or a built-in name
 
 
 def load(

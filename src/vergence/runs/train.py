@@ -18,8 +18,7 @@ from typing_extensions import Unpack
 
 from vergence.data import sources
 from vergence.data.config import ViewConfig
-from vergence.data.objects import in_words
-from vergence.data.sources import Data
+from vergence.data.sources import Data, in_words
 from vergence.encoders.config import Encoder, Factory
 from vergence.methods.core import Method
 from vergence.objectives.core import Objective
@@ -65,7 +64,7 @@ def train(
     Args:
         data: Name of a built-in data set, path (see `vergence.data.config.DataConfig`), or complete run description; an array,
             a tensor, a list of paths or of PIL images, a pair ``(context, target)``, a table or a `torch.utils.data.Dataset`
-            (see `vergence.data.objects.from_object`). It may be left out when resuming.
+            (see `vergence.data.sources.from_object`). It may be left out when resuming.
         out: Run folder. Without one the run lives in a temporary folder for as long as the returned object;
             `vergence.Run.save` keeps it.
         recipe: Name of the recipe that the settings start from (`vergence.training.recipes.names`). By default ``patches`` for
