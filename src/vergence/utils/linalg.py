@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vergence.utils.checks import expect, refuse
 
-__all__ = ["JITTER", "as_array", "as_float", "cholesky", "covariance_cholesky", "require_features", "require_symmetric"]
+__all__ = ["as_array", "as_float", "cholesky", "covariance_cholesky", "require_features", "require_symmetric"]
 __all__ += ["upcast_half", "weighted_mean"]
 
 ROWS = 65_536  # of a file at a time

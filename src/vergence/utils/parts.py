@@ -34,7 +34,7 @@ from vergence.utils.files import (
 )
 from vergence.utils.version import __version__
 
-__all__ = ["Derived", "Parts", "neutral", "open_parts", "original", "require_table", "write_table"]
+__all__ = ["Derived", "Parts", "open_parts", "original", "require_table", "write_table"]
 
 MANIFEST = "manifest.json"
 FORMAT = 1
