@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from experiments.detection.digits import trained
-from experiments.detection.run import WHOLE, encoder_settings, features, read_sets, scored
+from experiments.detection.run import WHOLE, encoder_settings, features, scored, sets
 from experiments.photographs import ORDINARY, PLATELET, WHITE_CELL, ordinary_tiles
 from experiments.runner import Option, hidden, main, some
 from experiments.shared import apart, kept_run
@@ -108,16 +108,16 @@ def measured(
 
 def of_images(a: argparse.Namespace, source: str, encoder: str) -> Iterator[tuple[str, str, Pools]]:
     """Yields score, unusual set and pools of CIFAR-10 or Fashion-MNIST: the default detector's, and VJE's joint score."""
-    parts = read_sets(source, a.data_root, a.limit, 100 if a.tiny else None)
+    parts = sets(source, a.data_root, a.limit, 100 if a.tiny else None)
     pixels, own = (features(a, source, name, 0, parts) for name in ("pixels", encoder))
     X = {name: (own if name == "z" else pixels)[name] for name in WHOLE}
-    used = ("train", "cal", "held", "test", *(f"conf:{name}" for name in FOREIGN[source]))
+    used = ("train", "cal", "held", "test", *FOREIGN[source])
     scores = {"detector": scored(default_detector(WHOLE), {level: {p: of[p] for p in used} for level, of in X.items()}, WHOLE)}
     if "own_joint" in own:
         scores["joint"] = {part: own["own_joint"][part][:, 0] for part in used}
     for how, s in scores.items():
         for name in FOREIGN[source]:
-            yield how, name, Pools(np.r_[s["held"], s["test"]], s[f"conf:{name}"], a.items, (s["held"], s["test"]))
+            yield how, name, Pools(np.r_[s["held"], s["test"]], s[name], a.items, (s["held"], s["test"]))
 
 
 def of_cells(a: argparse.Namespace, encoder: str) -> Iterator[tuple[str, str, Pools]]:
@@ -170,20 +170,9 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     return measured(a.pools[cell["calibrated_on"]], a.odd, **sizes)
 
 
-OPTIONS = {
-    "data_root": "data",  # laid out for torchvision, with omniglot.npz and cifar100_subset.npz
-    "scratch": Option(Path, shape="required"),  # of the runs and features of detection/run.py
-    "data": some(SETS),
-    "encoders": ["vje", "patches"],  # not for digits, which have vje
-    "held_out": HELD_OUT,
-    "splits": 100,
-    "seed": 0,
-    "limit": hidden(10_000),
-    "epochs": hidden(None),
-    "calibrations": hidden(CALIBRATIONS),
-    "items": hidden(ITEMS),
-    "from_training": hidden(FROM_TRAINING),
-}
+OPTIONS = {"data_root": "data", "scratch": Option(Path, shape="required"), "data": some(SETS), "encoders": ["vje", "patches"]}
+OPTIONS |= {"held_out": HELD_OUT, "splits": 100, "seed": 0, "limit": hidden(10_000), "epochs": hidden(None)}
+OPTIONS |= {"calibrations": hidden(CALIBRATIONS), "items": hidden(ITEMS), "from_training": hidden(FROM_TRAINING)}
 TINY = {"limit": 200, "epochs": 1, "encoders": ["vje"], "held_out": [9], "splits": 2}
 TINY |= {"calibrations": (50,), "items": 60, "from_training": 50}
 

@@ -226,28 +226,14 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     return work(a, cell, parts) | {"seconds": round(timer.processor_seconds(), 1)}
 
 
-OPTIONS = {
-    "what": Option(choices=("run", "draw"), shape="first"),
-    "data_root": str,
-    "whole": False,
-    **{name: Option(type(values[0]), choices=values, shape="several") for name, values in WHOLE.items()},
-    "strengths": Option(int, choices=range(6), shape="several"),
-    "paradigms": some(PARADIGMS),
-    "seeds": [0],
-    "tested": 10_000,
-    **{name: type(value) for name, value in SMALL.items()},
-    "device": "cpu",
-    "threads": int,
-    "atoms": ATOMS,
-    "set": SETTINGS,
-    "note": "",
-}
-TINY = {
-    **{"data": ["cifar10"], "corruptions": ["gaussian_noise"], "severities": [5], "strengths": [1], "encoder": "small"},
-    **{"limit": 120, "tested": 60, "epochs": 1, "batch_size": 60, "atoms": 8, "device": "cpu"},
-    "set": lambda settings: {},
-    "paradigms": lambda names: [name for name in names if name in SHORT] or names[:1],
-}
+OPTIONS = {"what": Option(choices=("run", "draw"), shape="first"), "data_root": str, "whole": False}
+OPTIONS |= {name: Option(type(values[0]), choices=values, shape="several") for name, values in WHOLE.items()}
+OPTIONS |= {name: type(value) for name, value in SMALL.items()}
+OPTIONS |= {"strengths": Option(int, choices=range(6), shape="several"), "paradigms": some(PARADIGMS), "seeds": [0]}
+OPTIONS |= {"tested": 10_000, "device": "cpu", "threads": int, "atoms": ATOMS, "set": SETTINGS, "note": ""}
+TINY = {"data": ["cifar10"], "corruptions": ["gaussian_noise"], "severities": [5], "strengths": [1], "encoder": "small"}
+TINY |= {"limit": 120, "tested": 60, "epochs": 1, "batch_size": 60, "atoms": 8, "device": "cpu", "set": lambda settings: {}}
+TINY["paradigms"] = lambda names: [name for name in names if name in SHORT] or names[:1]
 
 
 def main() -> None:

@@ -51,6 +51,8 @@ CORRUPTIONS = {  # strengths of the five severities
     "pixelate": (24, 20, 16, 12, 8),  # pixels that remain per side
     "saturation": (0.6, 0.3, 0.0, 2.0, 3.5),
 }
+PARTS = ("train", "cal", "held", "test")  # of the reference
+KINDS = {"foreign": False, "corrupted": True}
 WITHOUT_EPOCHS = ("patches", "pretrained")
 WIDE = 2000  # features of a stage from which it is left out
 WHOLE = ("statistics", "patches", "z")
@@ -98,14 +100,6 @@ def corrupted(x: Tensor, kind: str, severity: int, g: torch.Generator) -> Tensor
     return y.round().clamp(0, 255).byte()
 
 
-def quarters(x: Tensor) -> Tensor:
-    """Returns images made of a quarter of each of four images."""
-    y, h, w = x.clone(), x.shape[2] // 2, x.shape[3] // 2
-    y[:, :, :h, w:], y[:, :, h:, :w] = torch.roll(x, 1, 0)[:, :, :h, w:], torch.roll(x, 2, 0)[:, :, h:, :w]
-    y[:, :, h:, w:] = torch.roll(x, 3, 0)[:, :, h:, w:]
-    return y
-
-
 def reference(source: str, root: str, limit: int) -> dict[str, Tensor]:
     """Returns the training images of the encoder, calibration and development images, and test images."""
     run, full = (open_data(DataConfig(source=source, root=root, limit=n)) for n in (limit, None))
@@ -117,46 +111,32 @@ def reference(source: str, root: str, limit: int) -> dict[str, Tensor]:
     return {"train": train, "cal": everything[free[:CALIBRATION]], "held": everything[free[CALIBRATION:]], "test": test}
 
 
-def foreign(root: str, shape: tuple[int, ...]) -> dict[str, Callable[[], Tensor]]:
-    """Returns how to read each foreign set, as bytes of a shape."""
-
-    def of(name: str) -> Callable[[], Tensor]:
-        def read() -> Tensor:
-            part = open_data(DataConfig(source=name, root=root)).test
-            return fit_shape(images(part, torch.randperm(len(part), generator=seeded(2))[:SHOWN]), shape)
-
-        return read
-
-    def omniglot() -> Tensor:
+def foreign(name: str, root: str, shape: tuple[int, ...]) -> Tensor:
+    """Returns the images of a foreign set, as bytes of a shape."""
+    if name == "noise":
+        return torch.randint(0, 256, (SHOWN, *shape), generator=seeded(4)).byte()
+    if name == "cifar100":
+        return torch.from_numpy(np.load(Path(root) / "cifar100_subset.npz")["images"]).permute(0, 3, 1, 2).contiguous()
+    if name == "omniglot":
         x = torch.from_numpy(np.load(Path(root) / "omniglot.npz")["images"])
         x = x[torch.randperm(len(x), generator=seeded(3))[:SHOWN]]
         return fit_shape((x.float() * 255 / x.max()).byte()[:, None], shape)
-
-    def cifar100() -> Tensor:
-        return torch.from_numpy(np.load(Path(root) / "cifar100_subset.npz")["images"]).permute(0, 3, 1, 2).contiguous()
-
-    noise = torch.randint(0, 256, (SHOWN, *shape), generator=seeded(4)).byte()
-    known = {"omniglot": omniglot, "cifar100": cifar100, "noise": lambda: noise}
-    return known | {name: of(name) for name in ("mnist", "fashion_mnist", "cifar10")}
+    part = open_data(DataConfig(source=name, root=root)).test
+    return fit_shape(images(part, torch.randperm(len(part), generator=seeded(2))[:SHOWN]), shape)
 
 
-def sets(source: str, root: str, limit: int) -> dict[str, Tensor]:
-    """Returns the reference's parts, then development sets ``dev:...`` and confirming sets ``conf:...``."""
+@functools.lru_cache(maxsize=1)
+def sets(source: str, root: str, limit: int, most: int | None = None) -> dict[str, Tensor]:
+    """Returns at most so many images of each of the reference's parts, and of each set that is told from its test images."""
     parts = reference(source, root, limit)
-    held, test = parts["held"][:SHOWN], parts["test"]
-    read = foreign(root, tuple(test.shape[1:]))
-    if source == "cifar10":
-        dev = {name: read[name]() for name in ("fashion_mnist", "mnist", "noise")} | {"blurred": blurred(held, 2.0)}
-        dev |= {kind: corrupted(held, kind, 3, seeded(5)) for kind in ("occlusion", "saturation", "pixelate")}
-        dev |= {"rotated": held.rot90(1, (2, 3))}
-        conf = {name: read[name]() for name in ("cifar100", "omniglot", "fashion_mnist", "mnist", "noise")}
-    else:
-        dev, conf = {}, {name: read[name]() for name in ("mnist", "omniglot", "cifar10", "noise")}
-    dev |= {"quarters": quarters(held), "mixed": ((held.float() + torch.roll(held, 1, 0).float()) / 2).byte()}
-    conf |= {"blurred": blurred(test[:SHOWN], 2.0), "inverted": 255 - test[:SHOWN]}
+    test = parts["test"]
+    names = ("cifar100", "omniglot", "fashion_mnist", "mnist", "noise")
+    for name in names if source == "cifar10" else ("mnist", "omniglot", "cifar10", "noise"):
+        parts[name] = foreign(name, root, tuple(test.shape[1:]))
+    parts |= {"blurred": blurred(test[:SHOWN], 2.0), "inverted": 255 - test[:SHOWN]}
     for kind in CORRUPTIONS if test.shape[1] == 3 else [kind for kind in CORRUPTIONS if kind != "saturation"]:
-        conf |= {f"{kind} {s}": corrupted(test[:CORRUPTED], kind, s, seeded(6)) for s in range(1, 6)}
-    return {**parts, **{f"dev:{k}": v for k, v in dev.items()}, **{f"conf:{k}": v for k, v in conf.items()}}
+        parts |= {f"{kind} {s}": corrupted(test[:CORRUPTED], kind, s, seeded(6)) for s in range(1, 6)}
+    return {name: x[:most] for name, x in parts.items()}
 
 
 def pixel_levels(train: Tensor) -> Callable[[Tensor], dict[str, Tensor]]:
@@ -215,21 +195,15 @@ def features(a: argparse.Namespace, source: str, name: str, seed: int, parts: di
 
 
 def aurocs(scores: dict[str, np.ndarray]) -> dict[str, float]:
-    """Returns the AUROC of each set ``dev:...`` or ``conf:...`` against its typical images."""
-    return {
-        name: apart(scores["held" if name.startswith("dev:") else "test"], values)
-        for name, values in scores.items()
-        if ":" in name
-    }
+    """Returns the AUROC of each set against the test images."""
+    return {name: apart(scores["test"], values) for name, values in scores.items() if name not in PARTS}
 
 
 def means(found: dict[str, float]) -> dict[str, float]:
-    """Returns the mean over development sets, over foreign sets that confirm, and over corruptions."""
-    groups: dict[str, list[float]] = {"dev": [], "foreign": [], "corrupted": []}
-    for name, value in found.items():
-        kind = "corrupted" if name[-1].isdigit() and " " in name else "foreign"
-        groups["dev" if name.startswith("dev:") else kind].append(value)
-    return {f"mean_{name}": float(np.mean(values)) for name, values in groups.items() if values}
+    """Returns the mean over foreign sets and over corruptions."""
+    corrupted = {name: name[-1].isdigit() and " " in name for name in found}
+    groups = {kind: [found[name] for name in found if corrupted[name] == is_kind] for kind, is_kind in KINDS.items()}
+    return {f"mean_{kind}": float(np.mean(values)) for kind, values in groups.items() if values}
 
 
 def scored(detector: Any, X: Features, levels: Iterable[str]) -> dict[str, np.ndarray]:
@@ -270,12 +244,6 @@ def detectors(X: Features, name: str) -> dict[tuple[str, str], Any]:
     }
 
 
-@functools.lru_cache(maxsize=1)
-def read_sets(source: str, root: str, limit: int, most: int | None) -> dict[str, Tensor]:
-    """Returns at most so many images of each set."""
-    return {name: x[:most] for name, x in sets(source, root, limit).items()}
-
-
 def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yields an encoder and seed each; nothing about pixels depends on the seed."""
     peers.require(*a.peers)
@@ -289,7 +257,7 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> list[dict[str, Any]]
     """Returns a row for each detector on an encoder's features, and for the default on them with the statistics of pixels."""
     source, name, seed = cell["data"], cell["encoder"], cell["seed"]
     most = (25 if name == "pretrained" else 100) if a.tiny else None
-    parts = read_sets(source, a.data_root, a.limit, most)
+    parts = sets(source, a.data_root, a.limit, most)
     pixels = features(a, source, "pixels", 0, parts)
     X = pixels
     if name != "pixels":
@@ -312,25 +280,13 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> list[dict[str, Any]]
     return rows
 
 
-OPTIONS = {
-    "data_root": "data",  # laid out for torchvision, with omniglot.npz and cifar100_subset.npz
-    "scratch": Option(Path, shape="required"),
-    "data": ["cifar10", "fashion_mnist"],
-    "encoders": ["pixels", "patches", "vje", "gje", "contrastive", "untrained"],
-    "seeds": [0],
-    "limit": LIMIT,
-    "epochs": int,
-    "detectors": "",
-    "peers": some(peers.MODULES, ()),
-}
-TINY = {
-    "encoders": lambda names: names if names == ["pretrained"] else ["vje", "untrained"],
-    "data": ["cifar10"],
-    "limit": 200,
-    "epochs": 1,
-}
+OPTIONS = {"data_root": "data", "scratch": Option(Path, shape="required"), "data": ["cifar10", "fashion_mnist"], "seeds": [0]}
+OPTIONS |= {"encoders": ["pixels", "patches", "vje", "gje", "contrastive", "untrained"], "limit": LIMIT, "epochs": int}
+OPTIONS |= {"detectors": "", "peers": some(peers.MODULES, ())}
+TINY = {"data": ["cifar10"], "limit": 200, "epochs": 1}
+TINY["encoders"] = lambda names: names if names == ["pretrained"] else ["vje", "untrained"]
 
 if __name__ == "__main__":
-    shown = ("data", "encoder", "level", "detector", "seed", "mean_dev", "mean_foreign", "mean_corrupted", "seconds")
+    shown = ("data", "encoder", "level", "detector", "seed", "mean_foreign", "mean_corrupted", "seconds")
     versions = (*PEERS, *peers.MODULES)
     main(__doc__, "out_of_distribution", OPTIONS, cells, measure, tiny=TINY, shown=shown, peers=versions)

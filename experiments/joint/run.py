@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from experiments.joint.two_sample import fit
-from experiments.runner import DATA, SEEDS, SETTINGS, Option, first, hidden, main
+from experiments.runner import DATA, SEEDS, SETTINGS, first, hidden, main, some
 from experiments.shared import Timer, embedded, seeded
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
@@ -132,19 +132,9 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     return {**row, "seconds": round(timer.seconds(), 1), "precision": metadata.precision, "device": metadata.device}
 
 
-OPTIONS = {
-    "data_root": DATA,
-    "data": ["fashion_mnist", "cifar10"],
-    "only": Option(default=list(OBJECTIVES), choices=[*OBJECTIVES, *COMPONENTS], shape="several"),
-    "seeds": SEEDS,
-    "encoder": "small",
-    "size": 16,
-    "limit": 5000,
-    "epochs": 15,
-    "set": SETTINGS,
-    "samples": hidden(2000),  # of each density
-    "tested": hidden(10_000),  # test images
-}
+OPTIONS = {"data_root": DATA, "data": ["fashion_mnist", "cifar10"], "only": some([*OBJECTIVES, *COMPONENTS], OBJECTIVES)}
+OPTIONS |= {"seeds": SEEDS, "encoder": "small", "size": 16, "limit": 5000, "epochs": 15, "set": SETTINGS}
+OPTIONS |= {"samples": hidden(2000), "tested": hidden(10_000)}  # of each density; test images
 TINY = {"data": first, "only": lambda names: sorted({names[0], names[-1]}), "seeds": [0]}
 TINY |= {"encoder": "small", "size": 8, "limit": 256, "epochs": 1, "samples": 100, "tested": 500}
 TINY |= {"set": lambda settings: settings | {"batch_size": 128}}

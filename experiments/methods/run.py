@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from experiments.detection.run import aurocs, foreign
-from experiments.runner import DATA, SEEDS, SETTINGS, hidden, main, some
+from experiments.runner import DATA, SEEDS, SETTINGS, first, hidden, main, some
 from experiments.shared import Timer, accuracies, embedded, images, peak, seeded
 from torch import Tensor
 
@@ -158,10 +158,9 @@ def measured(a: argparse.Namespace, run: vergence.Run, opened: Data, control: bo
         row |= accuracies(name, *z, labels) | {f"{name}effective_rank": round(float(effective_rank(z[1])), 1)}
         row |= {} if name else errors(run, *z, labels[1])
     test = images(opened.test, torch.randperm(len(opened.test), generator=seeded(1))[: a.shown])
-    read = foreign(a.data_root, tuple(test.shape[1:]))
-    sets = {"test": test} | {f"conf:{name}": read[name]()[: a.shown] for name in a.foreign}
+    sets = {"test": test} | {name: foreign(name, a.data_root, tuple(test.shape[1:]))[: a.shown] for name in a.foreign}
     found = aurocs({name: run.anomaly_score(x).numpy() for name, x in sets.items()})
-    return row | {"auroc": {name.removeprefix("conf:"): round(value, 4) for name, value in found.items()}}
+    return row | {"auroc": {name: round(value, 4) for name, value in found.items()}}
 
 
 def components(run: vergence.Run, opened: Data, n: int) -> vergence.Run:
@@ -210,38 +209,16 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     return values | measured(a, run, opened, control)
 
 
-OPTIONS = {
-    "data_root": DATA,
-    "data": "cifar10",
-    "methods": some(METHODS),
-    "settings": some(CHOICES),
-    "seeds": SEEDS,
-    "limit": 10_000,
-    "epochs": 20,
-    "seconds": float,
-    "rates": list(SEARCHED),
-    "search_share": 0.5,
-    "earlier_search": False,
-    "search_seconds": float,
-    "batch_size": 128,
-    "foreign": some(FOREIGN),
-    "set": SETTINGS,
-    "note": "",
-    "controls": hidden(list(CONTROLS)),
-    "shown": hidden(1_000),  # images of each set
-    "steps": hidden(8),  # that the training loop is timed for
-    "tiny_options": hidden({}),
-}
-TINY = {
-    **{"methods": ["simsiam"], "settings": ["searched", "control"], "controls": ["pca", "patches"]},
-    **{"seeds": [0], "foreign": ["noise"], "rates": lambda _: [SEARCHED[0]]},
-    **{"seconds": None, "earlier_search": False, "limit": 64, "epochs": 1, "batch_size": 16, "shown": 40, "steps": 1},
-    "set": lambda settings: settings | {"size": 8},
-    "tiny_options": {
-        "simsiam": {"options": {"hidden": 8}, "projector": (16, 16)},
-        "patches": {"encoder": "patches:atoms=4,second=0,directions=16,dim=8"},
-    },
-}
+OPTIONS = {"data_root": DATA, "data": "cifar10", "methods": some(METHODS), "settings": some(CHOICES), "seeds": SEEDS}
+OPTIONS |= {"limit": 10_000, "epochs": 20, "seconds": float, "rates": list(SEARCHED), "search_share": 0.5, "batch_size": 128}
+OPTIONS |= {"earlier_search": False, "search_seconds": float, "foreign": some(FOREIGN), "set": SETTINGS, "note": ""}
+# Images of each set, steps that the training loop is timed for.
+OPTIONS |= {"controls": hidden(list(CONTROLS)), "shown": hidden(1_000), "steps": hidden(8), "tiny_options": hidden({})}
+TINY = {"methods": ["simsiam"], "settings": ["searched", "control"], "controls": ["pca", "patches"], "seeds": [0]}
+TINY |= {"limit": 64, "epochs": 1, "seconds": None, "rates": first, "batch_size": 16, "earlier_search": False}
+TINY |= {"set": lambda settings: settings | {"size": 8}, "foreign": ["noise"], "shown": 40, "steps": 1}
+TINY["tiny_options"] = {"simsiam": {"options": {"hidden": 8}, "projector": (16, 16)}}
+TINY["tiny_options"]["patches"] = {"encoder": "patches:atoms=4,second=0,directions=16,dim=8"}
 
 if __name__ == "__main__":
     shown = ("method", "setting", "lr", "seed", "knn30", "probe", "auroc", "r_auroc", "seconds")

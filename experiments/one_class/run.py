@@ -148,31 +148,13 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     return {**counts, **about, **timer.both(), "auroc": {name: auroc(anomalous, values) for name, values in scores.items()}}
 
 
-OPTIONS = {
-    "data_root": DATA,
-    "data": ["cifar10", "fashion_mnist"],
-    "classes": list(range(10)),
-    "encoders": some(ENCODERS, ENCODERS[:4]),
-    "seeds": [0],
-    "limit": 2000,
-    "tests": 2000,
-    "epochs": 20,
-    "svdd_epochs": 5,
-    "beta": [1.0],
-    "nu": [0.5],
-    "recipe": "vje_small",
-    "set": SETTINGS,
-    "scratch": Path,
-    "device": "cpu",
-    "whole": False,
-    "patches": hidden({}),
-}
-TINY = {
-    **dict.fromkeys(("classes", "data", "beta", "nu", "seeds"), first),
-    **{"limit": 60, "tests": 40, "epochs": 1, "svdd_epochs": 1, "recipe": "vje_small", "device": "cpu"},
-    "set": lambda settings: {**settings, "batch_size": 16},
-    "patches": {"encoder": "patches:atoms=16,second=16,directions=32,dim=16,views=2"},
-}
+OPTIONS = {"data_root": DATA, "data": ["cifar10", "fashion_mnist"], "classes": list(range(10)), "seeds": [0]}
+OPTIONS |= {"encoders": some(ENCODERS, ENCODERS[:4]), "limit": 2000, "tests": 2000, "epochs": 20, "svdd_epochs": 5}
+OPTIONS |= {"beta": [1.0], "nu": [0.5], "recipe": "vje_small", "set": SETTINGS, "scratch": Path, "device": "cpu", "whole": False}
+OPTIONS["patches"] = hidden({})
+TINY = dict.fromkeys(("classes", "data", "beta", "nu", "seeds"), first) | {"limit": 60, "tests": 40, "epochs": 1}
+TINY |= {"svdd_epochs": 1, "recipe": "vje_small", "device": "cpu", "set": lambda settings: {**settings, "batch_size": 16}}
+TINY["patches"] = {"encoder": "patches:atoms=16,second=16,directions=32,dim=16,views=2"}
 
 
 def options() -> argparse.Namespace:

@@ -9,9 +9,7 @@ import functools
 import itertools
 import json
 import math
-import multiprocessing
 import os
-import runpy
 import shutil
 import statistics
 import subprocess
@@ -163,9 +161,12 @@ def trained(a: argparse.Namespace, cell: dict[str, Any], library: str, seed: int
     (place / "settings.json").write_text(json.dumps(values))
     words = [str(word) for word in (PROGRAMS / "measure.py", program(library), place / "settings.json", place)]
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    variables |= {"PYTHONPATH": str(PROGRAMS), "NETWORK": str(place / "network.pt"), "LOGURU_LEVEL": "ERROR"}
+    path = os.pathsep.join([str(PROGRAMS), str(ledger.ROOT / "src")] if a.tiny else [str(PROGRAMS)])
+    variables |= {"PYTHONPATH": path, "NETWORK": str(place / "network.pt"), "LOGURU_LEVEL": "ERROR"}
     variables["OMP_NUM_THREADS"] = str(values["threads"])
-    (launch_here if a.tiny else launch)(python(a, library), words, place, variables)
+    done = subprocess.run([str(python(a, library)), *words], cwd=place, env=variables, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}\nfailed: {(done.stdout + done.stderr)[-3000:]}")
     result = json.loads((place / "result.json").read_text())
     wall = cell["clock"] == "wall"
     times, per_epoch = [mark[wall] for mark in result["marks"]], values["steps"] // a.epochs
@@ -179,29 +180,6 @@ def trained(a: argparse.Namespace, cell: dict[str, Any], library: str, seed: int
         "program": result["program"][wall],
         "peak_mib": result["peak_mib"],
     }
-
-
-def launch(interpreter: Path, words: list[str], place: Path, variables: dict[str, str]) -> None:
-    """Runs a program in its library's environment."""
-    done = subprocess.run([str(interpreter), *words], cwd=place, env=variables, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(words)}\nfailed: {(done.stdout + done.stderr)[-3000:]}")
-
-
-def launch_here(interpreter: Path, words: list[str], place: Path, variables: dict[str, str]) -> None:
-    """Runs a program in a copy of this process, which has imported much already."""
-
-    def work() -> None:
-        os.chdir(place)
-        os.environ.update(variables)
-        sys.path[:0], sys.argv = [str(PROGRAMS)], words
-        runpy.run_path(words[0], run_name="__main__")
-
-    process = multiprocessing.get_context("fork").Process(target=work)
-    process.start()
-    process.join()
-    if process.exitcode:
-        raise SystemExit(f"{' '.join(words)}\nfailed; see above")
 
 
 def to_accuracy(here: dict[str, Any], there: dict[str, Any]) -> tuple[float, tuple[float, float]]:
@@ -257,23 +235,10 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> list[dict[str, Any]]
     return rows
 
 
-OPTIONS = {
-    "data_root": DATA,
-    "scratch": Option(Path, shape="required"),  # of the environments; about 8 GB
-    "peers": some(list(LIBRARIES)[1:]),
-    "methods": some(METHODS),
-    "encoders": some(ENCODERS),
-    "precisions": some(PRECISIONS),  # bf16 only where the hardware has it
-    "device": "cpu",
-    "limit": 10_000,
-    "epochs": 5,
-    "batch_size": 256,
-    "workers": 2,  # of the peers' loaders; 0 times processors instead of the wall clock
-    "rounds": 5,
-    "imports": 3,  # times that each program's imports are timed
-    "note": "",
-    "shown": hidden(2_000),  # images of the bank and of the test of kNN, at most
-}
+OPTIONS = {"data_root": DATA, "scratch": Option(Path, shape="required"), "peers": some(list(LIBRARIES)[1:])}
+OPTIONS |= {"methods": some(METHODS), "encoders": some(ENCODERS), "precisions": some(PRECISIONS), "device": "cpu"}
+OPTIONS |= {"limit": 10_000, "epochs": 5, "batch_size": 256, "workers": 2, "rounds": 5, "imports": 3, "note": ""}
+OPTIONS["shown"] = hidden(2_000)  # images of the bank and of the test of kNN, at most
 TINY = {"methods": ["contrastive"], "encoders": ["small"], "precisions": ["fp32"], "device": "cpu", "peers": ["lightly"]}
 TINY |= {"limit": 32, "epochs": 1, "batch_size": 16, "workers": 0, "rounds": 1, "shown": 100}
 

@@ -227,18 +227,10 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     return shares(bench) if a.what == "objective" else compared(bench)
 
 
-OPTIONS = {
-    "what": Option(choices=("step", "embed", "score", "objective"), shape="first"),
-    "encoder": "small",
-    "objective": "vje",  # or all
-    "size": 32,
-    "batch_size": 256,
-    "precision": Option(default="auto", choices=("auto", "fp32", "bf16")),
-    "device": "auto",
-    "dim": 128,  # features of the embeddings for ``objective``
-    "rounds": 5,
-    "round_seconds": hidden(6.0),  # length of one round of the bare step, about
-}
+OPTIONS = {"what": Option(choices=("step", "embed", "score", "objective"), shape="first"), "encoder": "small"}
+OPTIONS |= {"objective": "vje", "size": 32, "batch_size": 256, "dim": 128, "rounds": 5, "device": "auto"}
+OPTIONS["precision"] = Option(default="auto", choices=("auto", "fp32", "bf16"))
+OPTIONS["round_seconds"] = hidden(6.0)  # length of one round of the bare step, about
 TINY = {"encoder": "small", "rounds": 1, "batch_size": 8, "dim": 4, "size": 8, "device": "cpu", "round_seconds": 0.01}
 TINY |= {"objective": lambda name: "gje" if name == "all" else name}
 
