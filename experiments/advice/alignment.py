@@ -194,65 +194,50 @@ def latest() -> dict[tuple[str, str, str, float], dict[str, Any]]:
     return {(r["dataset"], r["method"], r["noise"], r["alpha"]): r for r in ledger.rows("figure_alignment")}
 
 
-# The figure
-
 TITLES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
 COLORS = {0.1: "#d55e00", 1.0: "#0072b2", 10.0: "#009e73"}
-CONVERGES, FAILS = "-", (0, (4, 2))
+STYLES = {True: "-", False: "--"}  # by whether alpha^2 is above the threshold
 
 
 def draw(rows: dict[tuple[str, str, str, float], dict[str, Any]], dataset: str) -> None:
     """Draws a data set's six panels: mean and deviation over seeds, dashed where it is predicted that a curve does not fall."""
     plt = figures.pyplot()
-    with plt.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        fig, axes = plt.subplots(len(NOISE), 3, figsize=(10, 6.4), sharex=True, sharey=True, layout="constrained")
-        for ax, (noise, method) in zip(axes.flat, PANELS, strict=True):
-            lines = [rows[dataset, method, noise, alpha] for alpha in ALPHAS]
-            panel(ax, lines, f"{METHODS[method]}, {noise} noise")
-        for ax in axes[-1]:
-            ax.set_xlabel("items n")
-        for ax in axes[:, 0]:
-            ax.set_ylabel("distance to optimality")
-        handles = legend(plt, paper=dataset == "mnist")
-        fig.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, handlelength=2.6)
-        draws = len(lines[0]["seeds"])
-        note = f"Lines: mean over {draws} draws; bands: one standard deviation; thresholds: their median."
-        fig.suptitle(f"{TITLES[dataset]}. {note}", fontsize=9, x=0.01, ha="left")
-        figures.save(fig, f"alignment_{dataset}", tiny=False, dpi=150, colors=128)
+    fig, axes = plt.subplots(len(NOISE), 3, figsize=(10, 6.4), sharex=True, sharey=True, layout="constrained")
+    for ax, (noise, method) in zip(axes.flat, PANELS, strict=True):
+        lines = [rows[dataset, method, noise, alpha] for alpha in ALPHAS]
+        panel(ax, lines, f"{METHODS[method]}, {noise} noise")
+    for ax in axes[-1]:
+        ax.set_xlabel("items n")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("distance to optimality")
+    handles = [plt.Line2D([], [], color=color, label=f"α = {alpha:g}") for alpha, color in COLORS.items()]
+    for style, label in ((STYLES[True], "predicted to converge"), (STYLES[False], "predicted to fail")):
+        handles.append(plt.Line2D([], [], color="0.3", linestyle=style, label=label))
+    if dataset == "mnist":
+        circle = {"marker": "o", "linestyle": "", "markerfacecolor": "white", "markeredgecolor": "0.3"}
+        handles.append(plt.Line2D([], [], **circle, label="the paper's figure, read by eye"))
+    fig.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    draws = len(lines[0]["seeds"])
+    note = f"Lines: mean over {draws} draws; bands: one standard deviation; thresholds: their median."
+    fig.suptitle(f"{TITLES[dataset]}. {note}", fontsize=9)
+    figures.save(fig, f"alignment_{dataset}", tiny=False, dpi=150, colors=128)
 
 
 def panel(ax: Any, lines: list[dict[str, Any]], title: str) -> None:
+    """Draws the curves of one method and noise."""
+    threshold = lines[0].get("threshold")
     for row in lines:
-        color, t = COLORS[row["alpha"]], row.get("threshold")
-        style = CONVERGES if t is None or row["alpha"] ** 2 > t["median"] else FAILS
+        color = COLORS[row["alpha"]]
+        converges = threshold is None or row["alpha"] ** 2 > threshold["median"]
         mean, std = np.array(row["mean"]), np.array(row["std"])
         ax.fill_between(row["n"], (mean - std).clip(1e-9), mean + std, color=color, alpha=0.13, linewidth=0)
-        ax.plot(row["n"], row["mean"], color=color, linestyle=style, linewidth=1.8)
+        ax.plot(row["n"], row["mean"], color=color, linestyle=STYLES[converges])
         if row["dataset"] == "mnist":
-            read_by_eye = PAPER[row["method"], row["noise"], row["alpha"]]
-            ax.plot(PAPER_N, read_by_eye, "o", markersize=5, markerfacecolor="white", markeredgecolor=color, zorder=3)
-    if lines[0]["method"] == "supervised":
-        ax.plot((100, 51200), (1e-5, 1e-5 / 512), color="0.6", linestyle=":", linewidth=1.2)
-        ax.text(300, 1e-7, "slope −1", color="0.4", ha="left", va="center")
-    t = lines[0].get("threshold")
-    median = t and (f"{t['median']:.2f}" if abs(t["median"]) < 10 else f"{t['median']:.0f}").replace("-", "−")
-    predicted = "every α" if t is None else f"α² > {median}" + " (every α)" * (t["median"] <= 0)
+            paper = PAPER[row["method"], row["noise"], row["alpha"]]
+            ax.plot(PAPER_N, paper, "o", markerfacecolor="white", markeredgecolor=color)
+    predicted = "every α" if threshold is None else f"α² > {threshold['median']:.3g}"
     ax.set(xscale="log", yscale="log", ylim=(3e-9, 1))
-    ax.grid(color="0.92", linewidth=0.8, zorder=0)
-    ax.set_axisbelow(True)
     ax.set_title(f"{title}\npredicted to converge for {predicted}", fontsize=9, loc="left")
-
-
-def legend(plt: Any, *, paper: bool) -> list[Any]:
-    """Returns the handles of the legend."""
-    line = plt.Line2D
-    handles = [line([], [], color=color, linewidth=1.8, label=f"α = {alpha:g}") for alpha, color in COLORS.items()]
-    for style, label in ((CONVERGES, "predicted to converge"), (FAILS, "predicted to fail")):
-        handles.append(line([], [], color="0.3", linestyle=style, linewidth=1.8, label=label))
-    if paper:
-        circle = {"marker": "o", "linestyle": "", "markersize": 5, "markerfacecolor": "white", "markeredgecolor": "0.3"}
-        handles.append(line([], [], **circle, label="the paper's figure, read by eye"))
-    return handles
 
 
 if __name__ == "__main__":

@@ -272,43 +272,35 @@ TABLES = {
 # Figures
 
 
-def heat_map(ax: Any, values: list, form: str, columns: list[str], names: list[str], bounds: tuple, colors: str) -> Any:
-    """Draws a matrix (names, columns) with its numbers, and returns the image; a cell that is NaN stays empty."""
-    image = ax.imshow(np.array(values), vmin=bounds[0], vmax=bounds[1], cmap=colors, aspect="auto")
-    for (i, j), value in np.ndenumerate(values):
-        if not np.isnan(value):
-            dark = sum(image.cmap(image.norm(value))[:3]) < 1.5
-            ax.text(j, i, format(value, form), ha="center", va="center", fontsize=7, color="white" if dark else "black")
-    ax.set_xticks(range(len(columns)), columns, rotation=60, ha="right", fontsize=7)
-    ax.set_yticks(range(len(names)), names, fontsize=7)
-    return image
-
-
-def panels(n: int, columns: int, names: int) -> tuple[Any, Any]:
-    """Returns a figure of n heat maps side by side, and their axes."""
-    size = (3.2 + 0.55 * columns * n, 1.8 + 0.3 * names)
-    fig, axes = figures.pyplot().subplots(1, n, figsize=size, sharey=True, squeeze=False, layout="constrained")
-    return fig, axes[0]
+def heat_maps(panels: dict[str, np.ndarray], columns: list[str], names: list[str], form: str, **style: Any) -> Any:
+    """Returns the figure of matrices (names, columns) with their numbers side by side, by title; NaN stays empty."""
+    size = (3.2 + 0.55 * len(columns) * len(panels), 1.8 + 0.3 * len(names))
+    fig, axes = figures.pyplot().subplots(1, len(panels), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    for ax, (title, values) in zip(axes[0], panels.items(), strict=True):
+        image = ax.imshow(values, aspect="auto", **style)
+        for (i, j), value in np.ndenumerate(values):
+            if not np.isnan(value):
+                ax.text(j, i, format(value, form), ha="center", va="center", fontsize=7)
+        ax.set_xticks(range(len(columns)), columns, rotation=60, ha="right", fontsize=7)
+        ax.set_yticks(range(len(names)), names, fontsize=7)
+        ax.set_title(title, fontsize=8)
+    fig.colorbar(image, ax=axes)
+    return fig
 
 
 def figure(measured: list[Row], data: str) -> Any:
-    """Returns the heat maps of a data set: paradigms by corruption and severity, a panel for each strength."""
+    """Returns the heat maps of a data set: probes of paradigms by corruption and severity, a panel for each strength."""
     every = {setting: of for setting, of in means(largest(measured)).items() if setting[0] == data}
     names, columns = present(every), sorted({setting[1:4] for setting in every})
+
+    def accuracies(strength: int) -> np.ndarray:
+        found = [[every.get((data, *column, strength), {}).get(name, {}) for column in columns] for name in names]
+        return np.array([[accuracy.get("probe", np.nan) for accuracy in line] for line in found])
+
     strengths = sorted({setting[4] for setting in every})
-
-    def accuracy(column: tuple, strength: int, name: str) -> float:
-        return float(every.get((data, *column, strength), {}).get(name, {}).get("probe", np.nan))
-
-    values = [[[accuracy(column, s, name) for column in columns] for name in names] for s in strengths]
-    bounds = (np.nanmin(values), np.nanmax(values))
-    fig, axes = panels(len(strengths), len(columns), len(names))
-    for ax, strength, of in zip(axes, strengths, values, strict=True):
-        titles = [f"{kind}, {severity}" for _, kind, severity in columns]
-        image = heat_map(ax, of, ".0f", titles, names, bounds, "viridis")
-        ax.set_title("no aligned view" if strength == 0 else f"aligned view, strength {strength}", fontsize=8)
-    fig.colorbar(image, ax=axes, label="linear probe, %")
-    return fig
+    panels = {f"aligned view, strength {s}" if s else "no aligned view": accuracies(s) for s in strengths}
+    low, high = np.nanmin([*panels.values()]), np.nanmax([*panels.values()])
+    return heat_maps(panels, [f"{kind}, {s}" for _, kind, s in columns], names, ".0f", vmin=low, vmax=high, cmap="summer")
 
 
 def lead_figure(measured: list[Row]) -> Any:
@@ -316,13 +308,9 @@ def lead_figure(measured: list[Row]) -> Any:
     every = {(data, kind, (s, k)): lead(of) for (data, _, kind, s, k), of in closed_form_settings(measured).items()}
     sets, kinds, columns = (sorted({key[i] for key in every}) for i in range(3))
     most = max(map(abs, every.values()))
-    fig, axes = panels(len(sets), len(columns), len(kinds))
-    for ax, data in zip(axes, sets, strict=True):
-        values = [[every.get((data, kind, column), np.nan) for column in columns] for kind in kinds]
-        image = heat_map(ax, values, "+.1f", [f"{s}, {k}" for s, k in columns], kinds, (-most, most), "PuOr")
-        ax.set_title(f"{data}: severity, strength of the aligned view", fontsize=8)
-    fig.colorbar(image, ax=axes, label="joint embedding ahead, points")
-    return fig
+    leads = {data: [[every.get((data, kind, column), np.nan) for column in columns] for kind in kinds] for data in sets}
+    panels = {f"{data}: severity, strength of the aligned view": np.array(values) for data, values in leads.items()}
+    return heat_maps(panels, [f"{s}, {k}" for s, k in columns], kinds, "+.1f", vmin=-most, vmax=most, cmap="PuOr")
 
 
 def draw(tiny: bool) -> None:

@@ -29,24 +29,17 @@ from vergence.evaluation.collapse import effective_rank
 from vergence.methods.paired import PairedMethod
 from vergence.runs.evaluate import untrained_encoder
 from vergence.runs.uncertainty import ITEMS, uncertainties
-from vergence.training import build, loop
+from vergence.training import build, loop, recipes
 from vergence.training.metrics import MemoryRecorder
 
-METHODS: dict[str, tuple[str, float, float] | None] = {  # the paper's optimizer, rate per 256 images, weight decay; None: unknown
-    **dict.fromkeys((*objectives.names(), *image_methods.names())),
-    "barlow_twins": ("lars", 0.2, 1e-6),
-    "byol": ("lars", 0.45, 1e-6),
-    "contrastive": ("lars", 0.3, 1e-6),
-    "lejepa": ("adamw", 5e-4, 5e-4),
-    "moco": ("lars", 0.3, 1e-6),
-    "simsiam": ("sgd", 0.05, 1e-4),
-    "swav": ("lars", 0.3, 1e-6),
-    "vicreg": ("lars", 0.2, 1e-6),
-    "vje": ("sgd", 0.05, 5e-6),
-    "masked_autoencoder": ("adamw", 1.5e-4, 0.05),
-    "dino": ("adamw", 5e-4, 0.04),
-    "i_jepa": ("adamw", 1.25e-4, 0.04),
-}
+METHODS = (*objectives.names(), *image_methods.names())
+SOURCES = {name: f"{name}_imagenet" for name in ("barlow_twins", "byol", "contrastive", "moco", "simsiam", "swav", "vicreg")}
+SOURCES |= {
+    "vje": "vje_cifar10",
+    "masked_autoencoder": "masked_autoencoder",
+    "i_jepa": "i_jepa",
+}  # recipes of the papers' settings
+OTHERS = {"dino": ("adamw", 5e-4, 0.04), "lejepa": ("adamw", 5e-4, 5e-4)}  # as SOURCES: optimizer, rate for 256 images, decay
 CONTROLS = {  # encoders that are frozen, or the recipe of a closed form
     "untrained": "experiments.methods.baselines:small",
     "pixels": "experiments.methods.baselines:pixels",
@@ -75,10 +68,13 @@ def described(a: argparse.Namespace, method: str) -> dict[str, Any]:
 
 
 def optimizer(a: argparse.Namespace, method: str) -> dict[str, Any]:
-    """Returns the settings of a method's published optimizer."""
-    published = METHODS[method]
-    assert published is not None, "of methods whose optimizer is known"
-    return {"optimizer": published[0], "lr": published[1] * a.batch_size / 256, "encoder_lr": 1.0, "weight_decay": published[2]}
+    """Returns the settings of a method's published optimizer, whose rate is scaled to the batch."""
+    if method in OTHERS:
+        name, rate, decay = OTHERS[method]
+    else:
+        fit = recipes.get(SOURCES[method]).fit
+        name, rate, decay = fit.optimizer, fit.lr * 256 / fit.batch_size, fit.weight_decay
+    return {"optimizer": name, "lr": rate * a.batch_size / 256, "encoder_lr": 1.0, "weight_decay": decay}
 
 
 def trained(a: argparse.Namespace, settings: dict[str, Any], folder: Path) -> vergence.Run:
@@ -181,7 +177,7 @@ def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
     common |= {"search_share": a.search_share, "rates": a.rates}
     for seed, setting in itertools.product(a.seeds, [choice for choice in CHOICES if choice in a.settings]):
         for method in a.controls if setting == "control" else a.methods:
-            if setting != "published" or METHODS[method] is not None:
+            if setting != "published" or method in SOURCES or method in OTHERS:
                 yield {**common, "method": method, "setting": setting, "seed": seed}
 
 

@@ -9,6 +9,8 @@ contrast normalization, weights from an autoencoder, c the mean of the first out
 center, or c = 0 would allow a constant solution). The paper trains the autoencoder for 350 epochs and the distance for 150.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -74,14 +76,11 @@ class DeepSvdd:
         epochs: Epochs of the autoencoder, and as many of the distance.
         lr: Learning rate of Adam, a tenth of it in the last third.
         batch_size: Images in a step.
-        weight_decay: Weight decay of Adam.
         device: Where it is trained.
     """
 
-    def __init__(
-        self, epochs: int = 20, lr: float = 1e-3, batch_size: int = 200, weight_decay: float = 5e-7, device: str = "cpu"
-    ) -> None:
-        self.epochs, self.lr, self.batch_size, self.weight_decay, self.device = epochs, lr, batch_size, weight_decay, device
+    def __init__(self, epochs: int = 20, lr: float = 1e-3, batch_size: int = 200, device: str = "cpu") -> None:
+        self.epochs, self.lr, self.batch_size, self.device = epochs, lr, batch_size, device
 
     def fit(self, x: Tensor, seed: int = 0) -> "DeepSvdd":
         torch.manual_seed(seed)
@@ -100,18 +99,17 @@ class DeepSvdd:
         return (self._outputs(self._scaled(x)) - self.center).square().sum(1).cpu().numpy()
 
     def _scaled(self, x: Tensor) -> Tensor:
-        return ((normalized(x.float() / 255) - self.low) / (self.high - self.low).clamp(min=1e-8)).to(
-            self.device, memory_format=torch.channels_last
-        )
+        y = (normalized(x.float() / 255) - self.low) / (self.high - self.low).clamp(min=1e-8)
+        return y.to(self.device, memory_format=torch.channels_last)
 
     @torch.no_grad()
     def _outputs(self, y: Tensor) -> Tensor:
         self.net.eval()
         return torch.cat([self.net(b) for b in y.split(500)])
 
-    def _train(self, net: nn.Module, y: Tensor, of_batch) -> list[float]:
+    def _train(self, net: nn.Module, y: Tensor, of_batch: Callable[[Tensor], Tensor]) -> list[float]:
         """Trains a network by a loss of a batch; returns the mean loss of each epoch."""
-        optimizer = torch.optim.Adam(net.parameters(), lr=self.lr, weight_decay=self.weight_decay)
+        optimizer = torch.optim.Adam(net.parameters(), lr=self.lr, weight_decay=5e-7)
         schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [max(1, 2 * self.epochs // 3)], gamma=0.1)
         net.train()
         means = []

@@ -1,7 +1,5 @@
 """The branches experiment: its truths are densities, its shares see what they should see."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -35,13 +33,6 @@ def test_the_truth_is_the_density_of_the_set(branches, name):
     np.testing.assert_allclose(found.log_truth, expected, rtol=1e-10)
 
 
-def test_the_optimum_of_separated_branches(branches):
-    """log 3 + 1/2 log(2 pi e eps^2): branches that do not touch."""
-    found = branches.branch_set("separated", 200_000, 1)
-    error = found.log_truth.std() / len(found.log_truth) ** 0.5
-    assert abs(-found.log_truth.mean() - (math.log(3) + 0.5 * math.log(2 * math.pi * math.e * 0.05**2))) < 4 * error
-
-
 @pytest.mark.slow
 def test_the_arms_truth_by_another_quadrature(branches):
     """p(angles | hand) = N(hand; f(angles)) / integral, with the integral from draws of the angles."""
@@ -56,19 +47,6 @@ def test_the_arms_truth_by_another_quadrature(branches):
             likelihood.append(np.exp(-0.5 * (((drawn - place) / branches.REACH) ** 2).sum(1)).mean() * area)
         own = -0.5 * (((place - branches.hand(angles[None])[0]) / branches.REACH) ** 2).sum()
         assert log_p == pytest.approx(own - np.log(np.mean(likelihood)), abs=0.05)
-
-
-def test_both_elbows_reach_the_hand(branches):
-    rng = np.random.default_rng(0)
-    c = rng.uniform(-1.5, 1.5, (500, 2))
-    a, b = branches.LINKS
-    for side in (1, -1):
-        can = branches.elbow(c, side)
-        assert 20 < can.sum() < 400
-        bend = side * np.arccos(((c**2).sum(1) - a**2 - b**2) / (2 * a * b), where=can, out=np.zeros(500))
-        shoulder = np.arctan2(c[:, 1], c[:, 0]) - np.arctan2(b * np.sin(bend), a + b * np.cos(bend))
-        reached = branches.hand(np.stack([shoulder, bend], 1))[can]
-        np.testing.assert_allclose(reached, c[can], atol=1e-10)
 
 
 def test_shares_of_branches(branches):

@@ -50,9 +50,3 @@ def test_a_summary_is_mean_and_standard_error():
     assert found["fdp"] == 0.1 and found["power"] == 0.5
     assert found["fdp_error"] == pytest.approx(0.1 / np.sqrt(3), abs=1e-4)
     assert found["above"] == pytest.approx(1 / 3, abs=1e-3) and found["nothing"] == pytest.approx(1 / 3, abs=1e-3)
-
-
-def test_splits_follow_from_the_seed():
-    odd = normal(50, 3.0, seed=1)
-    first, again, other = (cb.measured((normal(800), None), odd, **settings(splits=5, seed=s)) for s in (0, 0, 1))
-    assert first == again != other

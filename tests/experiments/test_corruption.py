@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from vergence.data.config import ViewConfig
 from vergence.data.views import ImageViews
 from vergence.encoders.networks import encoder
-from vergence.methods.dino import Dino
 from vergence.training import build
 
 VIEWS = ViewConfig(blur=0.0)
@@ -48,21 +47,6 @@ def test_a_part_of_a_batch_has_the_views_of_the_whole():
     x, draws = some(), views.draw(6, seeded())
     part = views.apply(x[2:4], {name: draw[2:4] for name, draw in draws.items()})
     assert torch.equal(part, views.apply(x, draws)[2:4])
-
-
-@pytest.mark.slow
-@pytest.mark.float32
-@pytest.mark.parametrize("kind", image_corruptions.KINDS)
-def test_small_crops_are_corrupted_too(kind):
-    """DINO's, of 12 pixels at 32."""
-    pytest.importorskip("lightly")
-    net = encoder("small", (3, 32, 32), torch.full((3,), 0.5), torch.full((3,), 0.25))
-    inputs = Dino(net, (3, 32, 32), outputs=8, hidden=8, bottleneck=8, local_crops=1).inputs(
-        corruption.CorruptedViews(VIEWS, 32, kind, 2)
-    )
-    assert [(one.size, one.kind, one.strength) for one in inputs.kinds] == [(32, kind, 2)] * 2 + [(12, kind, 2)]
-    crops = inputs.apply(some(2), inputs.draw(2, seeded()))
-    assert crops[2].shape == (2, 3, 12, 12) and bool(crops[2].isfinite().all())
 
 
 # The data

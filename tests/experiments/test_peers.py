@@ -2,7 +2,6 @@
 
 import importlib.util
 import math
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,8 +11,6 @@ import torch
 from experiments.speed import peers
 from scipy import stats
 from torch.optim.optimizer import register_optimizer_step_post_hook
-
-from vergence.encoders import networks
 
 PROGRAMS = Path(__file__).parents[2] / "experiments" / "speed" / "programs"
 PROGRAM = '''"""A program.
@@ -67,25 +64,6 @@ def test_both_reach_the_lower_of_their_last_accuracies():
     there = {"epochs": [4.0, 8.0, 12.0], "knn": [10.0, 20.0, 30.0]}
     assert peers.to_accuracy(here, there) == (30.0, (2.0, 12.0))
     assert peers.to_accuracy(there, here) == (30.0, (12.0, 2.0))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("encoder", peers.ENCODERS)
-def test_the_network_is_read_without_this_library_and_computes_the_same(encoder, tmp_path):
-    torch.manual_seed(0)
-    net = networks.encoder(encoder, (3, 32, 32), torch.zeros(3), torch.ones(3))[1].eval()
-    x = torch.rand(2, 3, 32, 32)
-    expected = net(x)
-    torch.save(peers.plain(net), tmp_path / "network.pt")
-    text = """import sys, torch
-net = torch.load(sys.argv[1], weights_only=False)
-assert not [name for name in sys.modules if name.startswith("vergence")]
-torch.save(net(torch.load(sys.argv[2])), sys.argv[2])"""
-    torch.save(x, tmp_path / "x.pt")
-    words = [sys.executable, "-c", text, tmp_path / "network.pt", tmp_path / "x.pt"]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    torch.testing.assert_close(torch.load(tmp_path / "x.pt"), expected)
 
 
 @pytest.fixture

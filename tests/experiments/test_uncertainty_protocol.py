@@ -67,14 +67,6 @@ def test_blur_is_scipys():
     assert np.allclose(degradations.degraded(x, "blur", 1.0)[0, 0].numpy(), expected, atol=1e-9)
 
 
-def test_scrambled_images_keep_every_pixel():
-    x = torch.rand(3, 3, 5, 4)
-    y = degradations.scrambled(x)
-    assert not torch.equal(x, y)
-    for a, b in zip(x, y, strict=True):
-        assert {tuple(p) for p in a.flatten(1).T.tolist()} == {tuple(p) for p in b.flatten(1).T.tolist()}
-
-
 @pytest.mark.float32
 def test_a_run_is_measured_as_a_whole(tmp_path):
     quick = {"epochs": 1, "batch_size": 64, "limit": 200, "device": "cpu", "precision": "fp32", "knn_every": 0}
