@@ -21,9 +21,8 @@ from vergence.data.config import DataConfig, ViewConfig
 from vergence.encoders.config import MLP
 from vergence.objectives.core import Objective
 from vergence.objectives.vje import VJE
-from vergence.training import settings
-from vergence.training.config import FitConfig, ModelConfig
-from vergence.training.settings import Settings
+from vergence.training import config as settings
+from vergence.training.config import FitConfig, ModelConfig, Settings
 
 pytestmark = pytest.mark.float32
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vergence.training.batchnorm import with_global_batch_norm
+from vergence.training.processes import with_global_batch_norm
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*all_reduce is deprecated:FutureWarning")
 

@@ -13,7 +13,8 @@ from vergence.encoders import networks
 from vergence.encoders.config import as_encoder
 from vergence.runs.evaluate import closed_form_encoder
 from vergence.runs.train import describe
-from vergence.training import distillation, recipes
+from vergence.training import recipes
+from vergence.training import staged as distillation
 from vergence.training.config import ModelConfig
 
 TINY = "patches:atoms=16,patch=3,directions=20,dim=8"

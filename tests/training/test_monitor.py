@@ -8,7 +8,7 @@ from vergence.data.config import DataConfig
 from vergence.data.items import ArrayItems
 from vergence.data.sources import Data, open_data
 from vergence.evaluation.accuracy import knn_accuracy
-from vergence.training import monitor
+from vergence.training import metrics as monitor
 
 pytestmark = pytest.mark.float32
 CPU = torch.device("cpu")

@@ -11,7 +11,8 @@ from sklearn.datasets import load_digits
 import vergence
 from vergence import methods
 from vergence.runs import stages
-from vergence.training import closed_form, distillation, loop
+from vergence.training import closed_form, loop
+from vergence.training import staged as distillation
 
 pytestmark = pytest.mark.float32
 

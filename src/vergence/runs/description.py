@@ -8,7 +8,7 @@ from typing import Any
 from vergence.data.config import ViewConfig
 from vergence.data.sources import absolute, as_source
 from vergence.encoders.config import MLP, Encoder, Patches, PatchesMLP, Small, as_encoder
-from vergence.training import distillation, recipes, start
+from vergence.training import recipes, staged, start
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.folder import RunFolder, require_known_code
 from vergence.training.recipes import Facts
@@ -135,7 +135,7 @@ def for_data(config: RunConfig, settings: dict[str, Any], facts: Facts, any_reci
         fit = dataclasses.replace(fit, batch_size=batch)
     if model.distill is not None:  # what it cannot be is known before a folder is written
         completed(model.distill, facts, mirrored)
-        fit = dataclasses.replace(fit, distill_epochs=fit.distill_epochs or distillation.epochs_for(facts.n, fit.batch_size))
+        fit = dataclasses.replace(fit, distill_epochs=fit.distill_epochs or staged.epochs_for(facts.n, fit.batch_size))
     elif model.encoder.closed_form and not model.freeze and model.init is None:
         if facts.kind != "image":
             raise ValueError(f"expected images for encoder 'patches', found {facts.kind} data; choose another --encoder")

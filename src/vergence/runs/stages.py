@@ -25,11 +25,10 @@ from vergence.methods.core import Method
 from vergence.methods.paired import PairedMethod
 from vergence.runs.description import completed
 from vergence.runs.detector import fit_and_save
-from vergence.training import build, closed_form, distillation, loop, recipes, staged
+from vergence.training import build, closed_form, loop, recipes, staged
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.folder import CLOSED_FORM, RunFolder, holds_run
-from vergence.training.metrics import Progress
-from vergence.training.monitor import online_knn
+from vergence.training.metrics import Progress, online_knn
 from vergence.training.recipes import Facts
 from vergence.training.records import Weights
 from vergence.training.start import continued, created
@@ -143,7 +142,7 @@ class Distill:
     """Fits a closed form in a folder of its own, and trains the encoder to predict its embedding of each item.
 
     The closed form is a run in the folder ``closed_form`` of the run's and stays there; the embeddings of the training items lie
-    beside it until they have been learned (`vergence.training.distillation`).
+    beside it until they have been learned (`vergence.training.staged`).
     """
 
     def fit(self, state: State) -> State:
@@ -154,7 +153,7 @@ class Distill:
             teacher = ClosedForm().fit(_teacher(state))
             targets, epochs = _targets(teacher), config.distill_epochs
             with _steps("distillation", epochs, state) as progress:
-                learn = functools.partial(distillation.distill, epochs=epochs, shape=folder.metadata.shape, progress=progress)
+                learn = functools.partial(staged.distill, epochs=epochs, shape=folder.metadata.shape, progress=progress)
                 learn(fabric, state.method, state.opened.train, targets, state.views, config, folder)
         _forget(state)
         return state

@@ -26,13 +26,12 @@ from vergence.runs.description import describe, for_data, resumed
 from vergence.runs.run import Run
 from vergence.runs.stages import State, stages_of
 from vergence.training import build, calibration, closed_form, loop, recipes, staged, start
-from vergence.training.config import FitConfig, RunConfig
+from vergence.training.config import FitConfig, RunConfig, Settings
 from vergence.training.folder import require_new, run_lock
-from vergence.training.listeners import Listener, Logger, listeners_of
+from vergence.training.metrics import Listener, Logger, listeners_of
 from vergence.training.processes import CALL, together
 from vergence.training.recipes import Facts
 from vergence.training.records import Weights
-from vergence.training.settings import Settings
 from vergence.utils import terminal
 from vergence.utils.checks import expect, shown
 from vergence.utils.devices import enough_memory, resources

@@ -7,18 +7,21 @@ import dataclasses
 import itertools
 import math
 import typing
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
 
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.encoders.config import Encoder, Patches, Small, as_encoder
-from vergence.utils.checks import Checked, shown
+from vergence.utils.checks import Checked, expect, shown
 
-__all__ = [
-    "FitConfig",
-    "ModelConfig",
-    "RunConfig",
-]
+if TYPE_CHECKING:
+    from torch import nn
+
+    from vergence.objectives.core import Objective
+
+__all__ = ["FitConfig", "ModelConfig", "RunConfig", "Settings"]
 
 # Upper bounds: a description that exceeds them is refused before anything is allocated.
 MOST_WIDTHS, WIDEST, MOST_WEIGHTS = 16, 65_536, 2**30  # of a projector
@@ -58,7 +61,7 @@ class ModelConfig(Checked):
             ``mlp`` where that name cannot take the shape. Without a projector, a second encoder of another width is followed
             by a linear map to the first one's.
         distill: Closed form, ``patches`` or with settings as in ``patches:atoms=256``, whose embedding the encoder learns to
-            predict before the objective's epochs (`vergence.training.distillation`); none by default.
+            predict before the objective's epochs (`vergence.training.staged`); none by default.
         pretrained: Whether the first encoder, ``timm:NAME``, starts from timm's weights of that name.
         weights: File of weights that the first encoder starts from, ``.safetensors`` or a PyTorch file; none by default.
         init: Folder of a run whose weights the model starts from; none by default.
@@ -91,25 +94,29 @@ class ModelConfig(Checked):
         for name in ("encoder", "target_encoder", "distill"):
             if (given := getattr(self, name)) is not None:
                 object.__setattr__(self, name, as_encoder(given))
-        _require_closed_form(self.distill)
+        kind = self.distill
+        closed = kind is None or (kind.closed_form and not kind.takes_steps)
+        expect(closed, "distill to be 'patches', or with settings as in 'patches:atoms=256'", shown(str(kind)))
         super().__post_init__()
         _require_widths(self.projector)
         _require_statistics(self.input_mean, self.input_std)
         for name, most in MOST_OPTIONS.items():
             value = 0 if ":" in self.objective else self.options.get(name)
-            if isinstance(value, int | float) and abs(value) > most:
-                raise ValueError(f"expected option {name} of at most {most:,}, found {value!r}")
-        if self.teacher is True:
-            raise ValueError("expected teacher to be a momentum such as 0.99, False or None, found True")
-        sources = [name for name, given in self.sources.items() if given]
-        if len(sources) > 1:
-            raise ValueError(f"expected one source of weights, found --{' and --'.join(sources)}; leave all but one out")
+            if isinstance(value, int | float):
+                expect(abs(value) <= most, f"option {name} of at most {most:,}", shown(value))
+        expect(self.teacher is not True, "teacher to be a momentum such as 0.99, False or None", "True")
+        sources = [name for name, source in self.sources.items() if source]
+        expect(len(sources) < 2, "one source of weights", f"--{' and --'.join(sources)}", "leave all but one out")
+        alone = {"projector": self.projector, "teacher": self.teacher, "target_encoder": self.target_encoder is not None}
+        trained = {"objective": self.objective != "none", **alone}
         if self.freeze:
-            _require_nothing_to_train(self)
+            _require_without("freeze, which trains nothing", trained)
         if self.method is not None:
-            _require_method_alone(self)
-        if self.distill is not None:
-            _require_student(self)
+            _require_without(f"method '{self.method}', which has its own", {**trained, "freeze": self.freeze})
+        if self.distill is not None:  # one encoder, which is trained, learns to predict a closed form
+            beside = {"freeze": self.freeze, f"method '{self.method}'": self.method is not None}
+            beside |= {f"encoder '{self.encoder}'": self.encoder.closed_form, "target_encoder": self.target_encoder is not None}
+            _require_without("distill, by which one network learns", beside)
 
     @property
     def takes_steps(self) -> bool:
@@ -138,63 +145,28 @@ class ModelConfig(Checked):
         return {"pretrained": self.pretrained, "weights": self.weights, "init": self.init}
 
 
-def _require_method_alone(model: ModelConfig) -> None:
-    beside = {"objective": model.objective != "none", "freeze": model.freeze, "projector": bool(model.projector)}
-    beside |= {"teacher": bool(model.teacher), "target_encoder": model.target_encoder is not None}
-    found = [name for name, given in beside.items() if given]
-    if found:
-        raise ValueError(
-            f"expected no {' or '.join(found)} with method '{model.method}', which has its own; leave one of them out"
-        )
-
-
-def _require_closed_form(kind: Encoder | None) -> None:
-    if kind is not None and not (kind.closed_form and not kind.takes_steps):
-        raise ValueError(
-            f"expected distill to be 'patches', or with settings as in 'patches:atoms=256', found {shown(str(kind))}"
-        )
-
-
-def _require_student(model: ModelConfig) -> None:
-    """Raises a ValueError unless one encoder, which is trained, can learn to predict a closed form."""
-    beside = {"freeze": model.freeze, f"method '{model.method}'": model.method is not None}
-    beside |= {f"encoder '{model.encoder}'": model.encoder.closed_form, "target_encoder": model.target_encoder is not None}
-    found = [name for name, given in beside.items() if given]
-    if found:
-        raise ValueError(
-            f"expected one network with an objective for distill, found {' and '.join(found)}; leave distill out, or choose "
-            "another recipe"
-        )
-
-
-def _require_nothing_to_train(model: ModelConfig) -> None:
-    if model.objective != "none":
-        raise ValueError(
-            f"expected no objective with freeze, which trains nothing, found {shown(model.objective)}; leave the "
-            "objective out, or freeze"
-        )
-    if model.projector or model.target_encoder is not None or model.teacher:
-        raise ValueError(
-            "expected neither projector, teacher nor target_encoder with freeze, which trains nothing; leave them out"
-        )
+def _require_without(what: str, beside: Mapping[str, Any]) -> None:
+    """Raises a ValueError where settings are given that another one excludes."""
+    names = " and ".join(name for name, given in beside.items() if given)
+    expect(not names, f"no {names} with {what}", advice="leave one of them out")
 
 
 def _require_statistics(mean: tuple[float, ...] | None, std: tuple[float, ...] | None) -> None:
     """Raises a ValueError unless there are both statistics of an input or neither, of one length, with deviations above 0."""
-    if (mean is None) != (std is None) or len(mean or ()) != len(std or ()) or len(mean or ()) > MOST_CHANNELS:
-        raise ValueError(f"expected input_mean and input_std, one number per channel each, found {mean} and {std}; give both")
-    if mean is not None and std is not None and not (mean and all(map(math.isfinite, (*mean, *std))) and min(std) > 0):
-        raise ValueError(f"expected finite input_mean and input_std > 0, found {mean} and {std}")
+    both = (mean is None) == (std is None) and len(mean or ()) == len(std or ()) <= MOST_CHANNELS
+    expect(both, "input_mean and input_std, one number per channel each", f"{mean} and {std}", "give both")
+    if mean is not None and std is not None:
+        usable = mean and all(map(math.isfinite, (*mean, *std))) and min(std) > 0
+        expect(usable, "finite input_mean and input_std > 0", f"{mean} and {std}")
 
 
 def _require_widths(widths: tuple[int, ...]) -> None:
     """Raises a ValueError unless a head of these widths can be allocated."""
-    if min(widths, default=1) < 1:
-        raise ValueError(f"expected projector widths of at least 1, found {widths}")
-    if len(widths) > MOST_WIDTHS or max(widths, default=1) > WIDEST:
-        raise ValueError(f"expected at most {MOST_WIDTHS} projector widths of at most {WIDEST:,}, found {widths}")
-    if any(i * o > MOST_WEIGHTS for i, o in itertools.pairwise(widths)):
-        raise ValueError(f"expected projector widths with at most {MOST_WEIGHTS:,} weights between two, found {widths}")
+    expect(min(widths, default=1) >= 1, "projector widths of at least 1", widths)
+    few = len(widths) <= MOST_WIDTHS and max(widths, default=1) <= WIDEST
+    expect(few, f"at most {MOST_WIDTHS} projector widths of at most {WIDEST:,}", widths)
+    small = all(i * o <= MOST_WEIGHTS for i, o in itertools.pairwise(widths))
+    expect(small, f"projector widths with at most {MOST_WEIGHTS:,} weights between two", widths)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,10 +239,8 @@ class FitConfig(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"expected betas in [0, 1), found {self.betas}; change them")
-        if self.clip == 0:
-            raise ValueError("expected clip > 0, found 0, which takes every gradient away; None means no clipping")
+        expect(all(0 <= beta < 1 for beta in self.betas), "betas in [0, 1)", self.betas)
+        expect(self.clip != 0, "clip > 0", "0, which takes every gradient away", "None means no clipping")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,3 +279,73 @@ class RunConfig:
 
 def _tuples(raw: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+
+
+Network = Union[str, Encoder, "nn.Module", "Callable[[], nn.Module]"]
+
+
+class Settings(TypedDict, total=False):
+    """Every setting of `vergence.train` as a typed keyword, so that editors complete them and mypy checks them.
+
+    The dataclasses say what each means; a test compares names and types.
+    """
+
+    root: str | Path | None
+    download: bool
+    size: int | None
+    holdout: float
+    calibration_share: float
+    keep_classes: tuple[int, ...] | None
+    limit: int | None
+    strict: bool
+
+    crop: tuple[float, float]
+    flip: float
+    jitter: tuple[float, float, float, float]
+    jitter_p: float
+    grayscale: float
+    blur: float
+    blur_sigma: tuple[float, float]
+    solarize: float
+    noise: float
+    mask: float
+    scale: float
+
+    encoder: Network
+    objective: Union[str, "Objective", "type[Objective]"]
+    method: str | None
+    options: Mapping[str, Any]
+    projector: tuple[int, ...]
+    projector_norm: Literal["layer", "batch", "batch_last"]
+    teacher: float | bool | None
+    teacher_schedule: Literal["constant", "cosine"] | None
+    target_encoder: Network | None
+    distill: str | Encoder | None
+    pretrained: bool
+    weights: str | Path | None
+    init: str | Path | None
+    freeze: bool
+    input_mean: tuple[float, ...] | None
+    input_std: tuple[float, ...] | None
+
+    epochs: int
+    distill_epochs: int | None
+    batch_size: int
+    optimizer: Literal["sgd", "adamw", "lars"]
+    betas: tuple[float, float]
+    trust: float
+    trust_clip: bool
+    lr: float
+    encoder_lr: float
+    weight_decay: float
+    warmup_epochs: float
+    clip: float | None
+    precision: Literal["auto", "fp32", "bf16", "fp64"]
+    device: Literal["auto", "cpu", "cuda"]
+    devices: int
+    nodes: int
+    workers: int
+    seed: int
+    knn_every: int
+    checkpoint_seconds: float
+    threads: int | None

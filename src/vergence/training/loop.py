@@ -20,11 +20,10 @@ from torch import Tensor, nn
 from vergence.data.items import ArrayItems, Items, PairItems, contexts
 from vergence.data.views import Views
 from vergence.methods.core import Method
-from vergence.training.batchnorm import with_global_batch_norm
 from vergence.training.config import FitConfig
 from vergence.training.metrics import Metrics, Monitor, Progress, Recorder
 from vergence.training.optimizers import build_optimizer, learning_rate, load_optimizer, set_learning_rate
-from vergence.training.processes import start_others
+from vergence.training.processes import start_others, with_global_batch_norm
 from vergence.utils.devices import fast_bfloat16, resources
 
 if TYPE_CHECKING:

@@ -1,20 +1,27 @@
-"""What is recorded while a method trains: rows of metrics, warnings, checkpoints; in a run folder or in memory."""
+"""What is recorded while a method trains: rows of metrics, warnings, checkpoints; the check by neighbors, and loggers."""
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from vergence.data.items import Items
+from vergence.data.sources import Data
+from vergence.evaluation import features
+from vergence.evaluation.accuracy import knn_accuracy
 from vergence.evaluation.collapse import effective_rank, normalized_std
 from vergence.evaluation.judgment import collapse_warning
 from vergence.methods.core import Method
 from vergence.training.config import FitConfig
 from vergence.training.optimizers import learning_rate
+from vergence.utils.checks import expect, refuse, shown
 
-__all__ = ["MemoryRecorder", "Metrics", "Monitor", "Progress", "Recorder"]
+__all__ = ["Listener", "Logger", "MemoryRecorder", "Progress", "Recorder", "listeners_of", "online_knn"]
 
 LOG_EVERY = 50  # steps between two rows; each row costs one synchronization with the device
 PATIENCE = 2  # epochs in a row that show a symptom before it is reported
@@ -25,31 +32,43 @@ KEPT = {"sums", "count", "collapsed", "notices", "warned"}  # of the metrics, in
 State = dict[str, Any]
 Monitor = Callable[[nn.Module], dict[str, float]]  # the encoder -> numbers to record
 Progress = Callable[[int, dict[str, float]], None]  # the steps that are done, the last row of metrics
+Listener = Callable[[dict[str, Any]], None]  # is called with a row of metrics
+OnEpoch = Callable[[int, dict[str, Any]], None]  # with the number of epochs that are done, and the row at their end
+LOGGERS = "logger to be 'tensorboard', 'csv' or an object with log_metrics(metrics, step)"
+ITEMS, QUERIES = 10_000, 2_000  # most items of the check by neighbors, and most queries among them
+SHARE = 5  # one item of so many is a query
+NEIGHBORS = 30
 
 
 class Recorder(Protocol):
-    """Keeps what the training loop writes; `vergence.training.folder.RunFolder` is one."""
+    """Keeps what the training loop writes, as `vergence.training.folder.RunFolder` does; by itself it drops everything."""
 
     def append(self, row: dict[str, Any]) -> None:
         """Adds a row of metrics."""
+        return None
 
     def log(self, line: str) -> None:
         """Adds a line for people."""
+        return None
 
     def save_checkpoint(self, state: State) -> None:
         """Replaces the last checkpoint."""
+        return None
 
     def load_checkpoint(self) -> State | None:
         """Returns the last checkpoint; None where there is none."""
+        return None
 
     def drop_rows_after(self, step: int) -> None:
         """Drops the rows of metrics behind a step."""
+        return None
 
     def save_model(self, state: dict[str, Tensor]) -> None:
         """Keeps the trained tensors."""
+        return None
 
 
-class MemoryRecorder:
+class MemoryRecorder(Recorder):
     """A recorder that keeps the rows of metrics in memory and drops everything else.
 
     Attributes:
@@ -63,22 +82,9 @@ class MemoryRecorder:
         """Adds a row of metrics."""
         self.rows.append(row)
 
-    def log(self, line: str) -> None:
-        """Drops the line."""
-
-    def save_checkpoint(self, state: State) -> None:
-        """Drops the checkpoint."""
-
-    def load_checkpoint(self) -> State | None:
-        """Returns None: there is no checkpoint."""
-        return None
-
     def drop_rows_after(self, step: int) -> None:
         """Drops the rows of metrics behind a step."""
         self.rows = [row for row in self.rows if row["step"] <= step]
-
-    def save_model(self, state: dict[str, Tensor]) -> None:
-        """Drops the model."""
 
 
 class Metrics:
@@ -201,8 +207,7 @@ def _require_own_names(what: str, values: Mapping[str, object], taken: Iterable[
     """Raises a ValueError where one of an objective's or a method's numbers has the name of another number of a row."""
     others = tuple(dict.fromkeys((*RESERVED, *taken)))
     for name in values:
-        if name in others:
-            raise ValueError(f"expected names of {what} other than {', '.join(others)}, found '{name}'; give it another name")
+        expect(name not in others, f"names of {what} other than {', '.join(others)}", f"'{name}'", "give it another name")
 
 
 def _numbers(diagnostics: Mapping[str, Any], terms: Iterable[str]) -> dict[str, float]:
@@ -212,20 +217,122 @@ def _numbers(diagnostics: Mapping[str, Any], terms: Iterable[str]) -> dict[str, 
         ValueError: A value is not a number, or its name is reserved or that of a term.
     """
     _require_own_names("diagnostics", diagnostics, terms)
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, value in diagnostics.items():
         try:
-            found[name] = value if isinstance(value, int) else float(value)
+            numbers[name] = value if isinstance(value, int) else float(value)
         except (TypeError, ValueError, RuntimeError):
-            kind = type(value).__name__
-            raise ValueError(f"expected a number for each name of diagnostics, found {name} of type {kind}; reduce it") from None
-    return found
+            refuse("a number for each name of diagnostics", f"{name} of type {type(value).__name__}", "reduce it")
+    return numbers
 
 
 def _require_finite(row: dict[str, float], step: int) -> None:
-    bad = [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
-    if bad:
-        raise ValueError(
-            f"expected finite losses, found {', '.join(bad)} not finite by step {step}: lower --lr, add --set warmup_epochs=5 "
-            "or --set clip=1, or check the data"
+    bad = ", ".join(name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value))
+    advice = "lower --lr, add --set warmup_epochs=5 or --set clip=1, or check the data"
+    expect(not bad, "finite losses", f"{bad} not finite by step {step}", advice)
+
+
+# The monitor: nearest neighbors among part of the labeled training items
+
+
+def online_knn(opened: Data, size: int | None, device: torch.device) -> Monitor | None:
+    """Returns a function that classifies held-out training items by kNN on an encoder's embeddings.
+
+    A fifth of at most 10,000 labeled training items are queries, the others their neighbors. The test part is never read, so that
+    settings may be chosen by this number and the test part stays blind to the choice. The encoder has been trained on the
+    queries' inputs, without their labels: the number is for comparisons between runs, not for reports.
+
+    Args:
+        opened: The data.
+        size: Side of the central crop that the encoder sees; None for vectors.
+        device: Device of the encoder.
+
+    Returns:
+        The function; None for fewer than five labeled items or fewer than two classes.
+    """
+    items = labeled(opened.train, ITEMS)
+    count = 0 if items is None else min(QUERIES, len(items) // SHARE)
+    if items is None or count == 0:
+        return None
+    order = torch.randperm(len(items), generator=torch.Generator().manual_seed(1))
+    queries, bank = (items.subset(index.sort().values) for index in order.split([count, len(items) - count]))
+
+    def check(encoder: nn.Module) -> dict[str, float]:
+        (z, index), (q, index_q) = (
+            features.collect_features(encoder, part, size=size, device=device) for part in (bank, queries)
         )
+        assert bank.labels is not None and queries.labels is not None
+        k = min(NEIGHBORS, len(z))
+        accuracy = knn_accuracy(z, bank.labels[index], q, queries.labels[index_q], ks=(k,))
+        return {"knn": accuracy[k]["majority"]}
+
+    return check
+
+
+def labeled(items: Items, limit: int | None = None) -> Items | None:
+    """Returns the items that have a label, at most ``limit`` sampled with a fixed seed; None for fewer than two classes."""
+    if items.labels is None:
+        return None
+    index = (items.labels >= 0).nonzero().flatten()
+    if len(items.labels[index].unique()) < 2:
+        return None
+    if limit is not None and len(index) > limit:
+        index = index[torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:limit]].sort().values
+    return items.subset(index)
+
+
+# What listens to a training: loggers and functions of the program's
+
+
+class Logger(Protocol):
+    """What logs numbers, such as one of `lightning.fabric.loggers`."""
+
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        """Logs the numbers of a step."""
+
+
+def listeners_of(logger: "str | Logger | None", on_epoch: "OnEpoch | None", out: Path) -> list[Listener]:
+    """Returns what is called with each row of metrics.
+
+    Args:
+        logger: ``tensorboard`` or ``csv``, which write to the folder ``logs`` of ``out``; an object; or None.
+        on_epoch: Called with the number of epochs that are done, and the row at their end.
+        out: The run folder.
+
+    Raises:
+        ValueError: The logger is none of these, or its package is missing.
+    """
+    listeners: list[Listener] = []
+    if logger is not None:
+        listeners.append(functools.partial(_log, _logger(logger, out)))
+    if on_epoch is not None:
+        listeners.append(functools.partial(_epoch, on_epoch))
+    return listeners
+
+
+def _log(logger: Logger, row: dict[str, Any]) -> None:
+    numbers = {key: value for key, value in row.items() if isinstance(value, int | float) and math.isfinite(value)}
+    logger.log_metrics(numbers, int(numbers.pop("step")))
+    if callable(save := getattr(logger, "save", None)):
+        save()
+
+
+def _epoch(call: OnEpoch, row: dict[str, Any]) -> None:
+    if "loss" in row and float(row["epoch"]).is_integer():
+        call(int(row["epoch"]), row)
+
+
+def _logger(logger: "str | Logger", out: Path) -> Logger:
+    if not isinstance(logger, str):
+        expect(callable(getattr(logger, "log_metrics", None)), LOGGERS, type(logger).__name__)
+        return logger
+    from lightning_fabric.loggers.csv_logs import CSVLogger
+    from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+
+    kinds = {"csv": CSVLogger, "tensorboard": TensorBoardLogger}
+    expect(logger in kinds, LOGGERS, shown(logger))
+    try:
+        made: Logger = kinds[logger](root_dir=str(out), name="logs", version="")
+    except ModuleNotFoundError as error:
+        refuse(f"the package of logger {logger!r} to be installed", str(error).splitlines()[0])
+    return made

@@ -5,6 +5,7 @@ again.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import shlex
@@ -14,12 +15,21 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from vergence.objectives.core import Objective
+from vergence.utils.checks import refuse
+from vergence.utils.linalg import upcast_half
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["CALL", "start_others", "together"]
+__all__ = ["CALL", "together"]
+
+M = TypeVar("M", bound=nn.Module)
 
 FIRST, CALL = "VERGENCE_FIRST_PROCESS", "VERGENCE_TRAIN"  # environment variables of the others: the first's number, the call
 EVERY = 0.2  # seconds between two looks at the other processes
@@ -50,9 +60,8 @@ def start_others(fabric: "Fabric", devices: int, nodes: int, call: Mapping[str, 
     if not isinstance(environment, LightningEnvironment) or environment.creates_processes_externally:
         return
     if call is None:
-        found = "found data, a network or code that this process alone holds"
         hint = "save them and give paths and names package.module:NAME, or start the script with torchrun"
-        raise ValueError(f"expected paths and names with --devices {devices}, {found}; {hint}")
+        refuse(f"paths and names with --devices {devices}", "data, a network or code that this process alone holds", hint)
     where = {"MASTER_ADDR": environment.main_address, "MASTER_PORT": environment.main_port}
     where |= {"NODE_RANK": environment.node_rank(), "LOCAL_RANK": 0, "WORLD_SIZE": devices * nodes}
     os.environ.update({name: str(value) for name, value in where.items()})
@@ -145,3 +154,58 @@ def _how(code: int) -> str:
         (' (SIGKILL)', ' (exit code 1)')
     """
     return f" (exit code {code})" if code > 0 else f" ({signal.Signals(-code).name})"
+
+
+# Batch normalization over all processes, so that N processes normalize as one with the whole batch
+
+
+def with_global_batch_norm(module: M, *, on_gpu: bool) -> M:
+    """Makes every batch normalization see all processes' items, in place; torch's own needs a GPU.
+
+    Those of an objective stay as they are: it gets all processes' embeddings.
+    """
+    gathered = {part for outer in module.modules() if isinstance(outer, Objective) for part in outer.modules()}
+    for parent in [part for part in module.modules() if part not in gathered]:
+        for name, child in parent.named_children():
+            if isinstance(child, nn.modules.batchnorm._BatchNorm):
+                new = nn.SyncBatchNorm.convert_sync_batchnorm(child) if on_gpu else _GlobalBatchNorm.of(child)
+                setattr(parent, name, new)
+    return module
+
+
+class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch normalization with the mean and variance of all processes' items, on any device."""
+
+    @classmethod
+    def of(cls, norm: nn.modules.batchnorm._BatchNorm) -> "_GlobalBatchNorm":
+        new = cls(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
+        new.load_state_dict(norm.state_dict())
+        for own, theirs in zip(new.parameters(), norm.parameters(), strict=True):
+            own.requires_grad_(theirs.requires_grad)  # a teacher's have no gradient
+        return new.to(next(itertools.chain(norm.parameters(), norm.buffers())).dtype).train(norm.training)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        assert input.ndim >= 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training and self.running_mean is not None:
+            return super().forward(x)
+        from torch.distributed.nn.functional import all_reduce
+
+        dims = [d for d in range(x.ndim) if d != 1]
+        shape = [1, -1] + [1] * (x.ndim - 2)
+        y = upcast_half(x)
+        n = y.numel() // y.shape[1] * torch.distributed.get_world_size()
+        mean = all_reduce(y.sum(dims)) / n
+        centered = y - mean.view(shape)
+        var = all_reduce(centered.square().sum(dims)) / n
+        with torch.no_grad():
+            if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+                self.num_batches_tracked.add_(1)
+                rate = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+                self.running_mean.lerp_(mean.detach(), rate)
+                self.running_var.lerp_(var.detach() * n / (n - 1), rate)
+        normal: Tensor = centered * torch.rsqrt(var + self.eps).view(shape)
+        if self.affine:
+            normal = normal * self.weight.view(shape) + self.bias.view(shape)
+        return normal.to(x.dtype)
