@@ -8,7 +8,6 @@ from vergence.detection import (
     GaussianDetector,
     NeighborDetector,
     explain,
-    odd_groups,
     outlying_features,
     p_values,
     simultaneous_bounds,
@@ -96,11 +95,3 @@ def test_bounds_that_are_shared_cannot_be_changed():
     bounds = simultaneous_bounds(p_values(normal(99, 1)[:, 0], normal(50, 1, seed=1)[:, 0]), 99)
     with pytest.raises(ValueError, match="read-only"):
         bounds.most[:] = 0
-
-
-def test_a_heap_beside_features_that_are_otherwise_zero_is_a_group():
-    from vergence.runs.folder import _of_one_unit
-
-    x = np.c_[np.zeros((300, 2)), normal(300, 2)]
-    x[:10, :2] = 5 + 0.1 * normal(10, 2, seed=2)
-    assert list(range(10)) in [sorted(group.members.tolist()) for group in odd_groups(_of_one_unit(x))]

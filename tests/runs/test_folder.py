@@ -395,3 +395,10 @@ def test_too_little_to_judge_is_one_line(tmp_path, x, words):
     with pytest.raises(ValueError, match=words) as caught:
         judged(tmp_path, x, out=tmp_path / "s.csv")
     assert "\n" not in str(caught.value) and not (tmp_path / "s.csv").exists()
+
+
+def test_a_heap_beside_features_that_are_otherwise_zero_is_a_group(tmp_path):
+    generator = np.random.default_rng(0)
+    x = np.c_[np.zeros((300, 2)), generator.standard_normal((300, 2))]
+    x[:10, :2] = 5 + 0.1 * generator.standard_normal((10, 2))
+    assert list(range(10)) in [sorted(group.members.tolist()) for group in judged(tmp_path, x).groups]

@@ -181,10 +181,10 @@ def test_settings_choose_the_recipe_of_the_objective():
             "expected distill to be 'patches', or with settings as in 'patches:atoms=256', found 'resnet18'",
         ),
         ({"distill": "patches-mlp"}, "expected distill to be 'patches'"),
-        ({"distill": "patches", "encoder": "patches"}, "found encoder 'patches'; leave distill out"),
-        ({"distill": "patches", "target_encoder": "small"}, "found target_encoder; leave distill out"),
-        ({"distill": "patches", "freeze": True, "objective": "none"}, "found freeze; leave distill out"),
-        ({"distill": "patches", "method": "dino", "objective": "none"}, "found method 'dino'; leave distill out"),
+        ({"distill": "patches", "encoder": "patches"}, "no encoder 'patches' with distill"),
+        ({"distill": "patches", "target_encoder": "small"}, "no target_encoder with distill"),
+        ({"distill": "patches", "freeze": True, "objective": "none"}, "no freeze with distill"),
+        ({"distill": "patches", "method": "dino", "objective": "none"}, "no method 'dino' with distill"),
     ],
 )
 def test_a_description_that_cannot_be_trained_is_refused(settings, match):

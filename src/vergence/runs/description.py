@@ -41,7 +41,7 @@ def describe(
     settings = _completed(settings)
     if settings.get("init") is not None and not isinstance(source, RunConfig):
         return _located(_from_run(None if source is None else as_source(source), recipe, settings, trust_code))
-    if source is None or (isinstance(source, str) and not source):
+    if source is None or (isinstance(source, str) and not source.strip()):
         raise ValueError("expected data, found none: give a path or a built-in name, for instance 'digits'")
     if isinstance(source, RunConfig):
         base = source
