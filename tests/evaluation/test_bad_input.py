@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributions import Independent, Normal
 
 from vergence.data.items import ArrayItems
-from vergence.evaluation import accuracy, anomaly, collapse, features, judgment, predictive, recognition, uncertainty
+from vergence.evaluation import accuracy, anomaly, collapse, features, judgment, predictive, uncertainty
 
 X, Y = torch.randn(10, 2), torch.arange(10) % 2
 NAN = torch.full((10, 2), torch.nan)
@@ -42,8 +42,8 @@ P = Independent(Normal(torch.zeros(2, 3), torch.ones(2, 3)), 1)
         (lambda: predictive.energy_score(torch.ones(4, 2, 3), torch.ones(2, 4)), "samples"),
         (lambda: predictive.evidence(torch.ones(1, 3)), "samples"),
         (lambda: predictive.density_level(P, torch.ones(2, 3), 0), "samples"),
-        (lambda: recognition.rank_error(X, X[:9]), "two views"),
-        (lambda: recognition.rank_error(X[:1], X[:1]), "two views"),
+        (lambda: accuracy.rank_error(X, X[:9]), "two views"),
+        (lambda: accuracy.rank_error(X[:1], X[:1]), "two views"),
         (lambda: uncertainty.neighbor_is_right(X[:1], [0]), "at least 2 items"),
         (lambda: uncertainty.neighbor_is_right(X, Y[:9]), "one label each"),
         (lambda: uncertainty.ranking([0.1, torch.nan], [True, False]), "NaN or infinity in 1 of 2"),

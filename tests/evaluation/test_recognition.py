@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from vergence.evaluation.recognition import rank_error, relative_error
+from vergence.evaluation.accuracy import rank_error, relative_error
 
 
 def seeded(*shape, seed=0):

@@ -122,16 +122,16 @@ def test_parts_of_other_data_or_another_model_are_not_used(folder, tmp_path, mon
     x = np.random.default_rng(0).integers(0, 256, (64, 8, 8, 1), dtype=np.uint8)
     np.save(source, x)
     run = vergence.load(folder / "run", device="cpu")
+    kind, calls, forward = type(run.method.encoder), [], type(run.method.encoder).forward
+
+    def stops(self, x):
+        calls.append(len(x))
+        if len(calls) == 20:
+            raise ValueError("stop")
+        return forward(self, x)
+
     with monkeypatch.context() as patched, pytest.raises(ValueError, match="stop"):
-        seen = []
-
-        def stops(columns):
-            seen.append(columns)
-            if len(seen) == 20:
-                raise ValueError("stop")
-            return columns
-
-        patched.setattr("vergence.runs.run._belief", lambda method, objective, z: stops({"mean": z}))
+        patched.setattr(kind, "forward", stops)
         write_embeddings(run, source, out, batch_size=2)
     assert (tmp_path / ".o.csv.parts").is_dir()
     capsys.readouterr()

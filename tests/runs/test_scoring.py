@@ -16,7 +16,7 @@ from vergence.detection import fpr_threshold, q_values, select
 from vergence.detection.calibrated import RunDetector, usable_levels
 from vergence.detection.findings import Tally
 from vergence.detection.levels import Levels
-from vergence.evaluation.recognition import rank_error
+from vergence.evaluation.accuracy import rank_error
 from vergence.report.findings import lines
 from vergence.runs.detector import opened
 from vergence.runs.score import Calibration, _odd_ones, read_names, score

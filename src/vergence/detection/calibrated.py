@@ -69,7 +69,7 @@ class RunDetector:
         notes: What the reader of the scores must know, such as a collapse.
         dictionary: Dictionary of the level ``patches``; None where the encoder has its own, or there is no such level.
         relative_error: How badly the embedding recognizes other views, against statistics of the pixels
-            (`vergence.evaluation.recognition.relative_error`); None where there are none.
+            (`vergence.evaluation.accuracy.relative_error`); None where there are none.
     """
 
     detector: CombinedDetector

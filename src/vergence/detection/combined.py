@@ -266,7 +266,7 @@ def default_detector(
         contaminated: Whether oddities are among the items of the fit, up to about 5 %: then every level has a Gaussian without
             the least likely fifth of the items, from which clusters do not hide.
         relative_error: How badly the embedding recognizes other views of typical items, >= 0
-            (`vergence.evaluation.recognition.relative_error`). From 0.5 on statistics weigh more than it.
+            (`vergence.evaluation.accuracy.relative_error`). From 0.5 on statistics weigh more than it.
         **settings: Settings of `CombinedDetector` that differ.
 
     Example:

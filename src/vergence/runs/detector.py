@@ -15,9 +15,9 @@ from vergence.detection.calibrated import Collected, RunDetector, fit_detector, 
 from vergence.detection.conformal import ranked
 from vergence.detection.levels import ATOMS, Levels, patch_dictionary
 from vergence.encoders.patch_maps import PatchMaps
+from vergence.evaluation.accuracy import relative_error
 from vergence.evaluation.collapse import collapse
 from vergence.evaluation.judgment import collapse_warning
-from vergence.evaluation.recognition import relative_error
 from vergence.methods.core import Method
 from vergence.runs.rows import MOST_ITEMS, Reading, collected, of_module
 from vergence.training import calibration, closed_form
