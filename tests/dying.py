@@ -1,4 +1,4 @@
-"""A training that dies in an objective's update, and goes on."""
+"""Work that dies in a method of a class, and goes on."""
 
 import pytest
 import torch
@@ -7,21 +7,26 @@ from safetensors.torch import load_file
 import vergence
 
 
+def dies_at(n, kind, name, monkeypatch, error=KeyboardInterrupt):
+    """Lets the n-th call of a method raise an error, and returns the list that all calls' arguments are added to."""
+    calls, method = [], getattr(kind, name)
+
+    def dies(self, *args, **settings):
+        calls.append(args)
+        if len(calls) == n:
+            raise error
+        return method(self, *args, **settings)
+
+    monkeypatch.setattr(kind, name, dies)
+    return calls
+
+
 def resumed_with_the_same_bits(kind, run, folder, monkeypatch):
     """Trains whole and with a death after five steps; asserts that both end alike, and returns the state at the death."""
     vergence.train("digits", out=folder / "whole", **run)
-    calls, update = [], kind.update
-
-    def dies(self, za, zb):
-        calls.append(len(za))
-        if len(calls) == 6:
-            raise KeyboardInterrupt
-        update(self, za, zb)
-
-    monkeypatch.setattr(kind, "update", dies)
+    dies_at(6, kind, "update", monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         vergence.train("digits", out=folder / "dead", **run)
-    monkeypatch.setattr(kind, "update", update)
     state = torch.load(folder / "dead" / "checkpoints" / "last.pt", weights_only=True)
     assert state["step"] == 5
     vergence.train(out=folder / "dead", resume=True)

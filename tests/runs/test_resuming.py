@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 from tests import forked
+from tests.dying import dies_at
 
 import vergence
 from vergence import mixtures
@@ -94,18 +95,9 @@ def test_a_folder_with_unreadable_files_goes_on(folder, tmp_path, monkeypatch, c
     run = vergence.load(folder / "run", device="cpu")
     whole, out = tmp_path / "whole.csv", tmp_path / "o.csv"
     assert write_embeddings(run, photos, whole, batch_size=4) == 55
-    forward, calls = type(run.method.encoder).forward, []
-
-    def dies(self, x):
-        calls.append(len(x))
-        if len(calls) == 9:
-            raise KeyboardInterrupt
-        return forward(self, x)
-
-    monkeypatch.setattr(type(run.method.encoder), "forward", dies)
+    dies_at(9, type(run.method.encoder), "forward", monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         write_embeddings(run, photos, out, batch_size=4, workers=0)
-    monkeypatch.setattr(type(run.method.encoder), "forward", forward)
     assert not out.exists() and not out.with_name("o.csv.skipped.csv").exists()
     assert write_embeddings(run, photos, out, batch_size=4, workers=2) == 55
     assert "continuing after" in capsys.readouterr().err
@@ -122,16 +114,8 @@ def test_parts_of_other_data_or_another_model_are_not_used(folder, tmp_path, mon
     x = np.random.default_rng(0).integers(0, 256, (64, 8, 8, 1), dtype=np.uint8)
     np.save(source, x)
     run = vergence.load(folder / "run", device="cpu")
-    kind, calls, forward = type(run.method.encoder), [], type(run.method.encoder).forward
-
-    def stops(self, x):
-        calls.append(len(x))
-        if len(calls) == 20:
-            raise ValueError("stop")
-        return forward(self, x)
-
-    with monkeypatch.context() as patched, pytest.raises(ValueError, match="stop"):
-        patched.setattr(kind, "forward", stops)
+    dies_at(20, type(run.method.encoder), "forward", monkeypatch, ValueError("stop"))
+    with pytest.raises(ValueError, match="stop"):
         write_embeddings(run, source, out, batch_size=2)
     assert (tmp_path / ".o.csv.parts").is_dir()
     capsys.readouterr()
@@ -162,15 +146,7 @@ def test_samples_that_are_continued_are_the_same(tmp_path, monkeypatch):
     c = np.random.default_rng(0).normal(size=(5000, 2))
     model = mixtures.get("gaussian")().fit(c, c[:, :1])
     density.sample(model, c, tmp_path / "whole.npz", n=3, seed=5)
-    kind, calls, sample = type(model), [], type(model).sample
-
-    def dies(self, *args, **settings):
-        calls.append(args)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return sample(self, *args, **settings)
-
-    monkeypatch.setattr(kind, "sample", dies)
+    calls = dies_at(4, type(model), "sample", monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         density.sample(model, c, tmp_path / "o.npz", n=3, seed=5)
     assert density.sample(model, c, tmp_path / "o.npz", n=3, seed=5) == 15_000 and len(calls) == 6
