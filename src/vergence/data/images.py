@@ -15,6 +15,7 @@ import signal
 import stat
 import string
 import struct
+import sys
 import threading
 import time
 import urllib.parse
@@ -36,12 +37,18 @@ from vergence.utils.checks import expect
 __all__ = ["ImageFiles", "file_name"]
 
 # Only these decoders run: other formats of Pillow start outside programs or read files that are not images.
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "PPM", "AVIF", "JPEG2000", "ICO", "HEIF")
+BY_ENDING = {".tga": "TGA"}  # formats without a mark of their own at the start, which other files could be taken for
 ORIENTATION = 0x0112  # EXIF's tag
 MAX_PIXELS = 178_956_970  # of a picture that is decoded, Pillow's own limit: 0.7 GB while it is converted
-DECODE_SECONDS = 30.0  # for one picture; see `_time_limit`
+DECODE_SECONDS = 30.0  # for one picture; see `time_limit`
 BYTES = "bytes:"
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+ENDINGS += (".jpe", ".jfif", ".mpo", ".pnm", ".pbm", ".dib", ".avif", ".heic", ".heif", ".jp2", ".j2k", ".jpx", ".tga", ".ico")
+HEIF = (".heic", ".heif")
+MARKS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"P4\n", b"P5\n", b"P6\n")  # of files without an ending
+SIXTEEN = 65_535
+FEW_LEVELS = 16  # of 256, below which the range of 16-bit values is stretched
 DECODE_BATCH = 32
 FOLDER_SIZE = 64
 
@@ -131,7 +138,7 @@ class ImageFiles(Items):
                 images.append(decode(self.folder / file_name(self.names[i]), self.shape))
                 kept.append(i)
             except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-                skipped.append(Skipped(self.names[i], _reason(error)))
+                skipped.append(Skipped(self.names[i], reason(error)))
         pixels = np.stack(images) if images else np.empty((0, *self.shape), dtype=np.uint8)
         return np.array(kept, dtype=np.int64), pixels, skipped
 
@@ -192,19 +199,16 @@ def _ignore_interrupt(worker: int) -> None:
 def decode(path: Path, shape: tuple[int, ...]) -> Array:
     """Returns an image file as uint8 (C, H, W): the largest central part with the aspect of H to W, resized with antialiasing.
 
-    EXIF's orientation is applied, 16-bit grays are reduced to their upper 8 bits, transparency is dropped, and only the
-    first of several frames is read. JPEG files are decoded at a reduced scale, at least twice the size of the result.
+    The image is taken as a viewer shows it (`as_shown`). JPEG files are decoded at a reduced scale, at least twice the size of
+    the result.
 
     Raises:
         OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError: The file cannot be read as an image, has more than
             `MAX_PIXELS` pixels, or takes longer than `DECODE_SECONDS`.
     """
     channels, height, width = shape
-    mode = "L" if channels == 1 else "RGB"
-    with _time_limit(DECODE_SECONDS), _opened(path) as image:
-        if image.width * image.height > MAX_PIXELS:
-            raise ValueError(_too_large())
-        image.draft(mode, (2 * max(height, width),) * 2)
+    with time_limit(DECODE_SECONDS), opened_image(path) as image:
+        image.draft("L" if channels == 1 else "RGB", (2 * max(height, width),) * 2)
         return image_pixels(image, shape)
 
 
@@ -213,21 +217,131 @@ def image_pixels(image: Any, shape: tuple[int, ...]) -> Array:
     from PIL import Image, ImageOps
 
     channels, height, width = shape
-    orientation = _loaded(image)
-    plain = _upright(_eight_bit(image), orientation).convert("L" if channels == 1 else "RGB")
+    plain = as_shown(image)[0].convert("L" if channels == 1 else "RGB")
     pixels = np.asarray(ImageOps.fit(plain, (width, height), Image.Resampling.BILINEAR))
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """Opens an image file and reads its header. Pillow's warnings are ignored: an image that decodes is used."""
+def as_shown(image: Any) -> tuple[Any, list[str]]:
+    """Decodes a PIL image and returns it in mode L or RGB, upright, as a viewer shows it, and what was done to it in words.
+
+    Transparency is shown on white. Values of 16 bits are reduced by the bits that they use, and a range that would have hardly
+    any level left is stretched. Of several frames the first is read.
+
+    Raises:
+        OSError: The data are broken.
+        ValueError: Values are not finite.
+    """
+    done = ["first of several frames"] if _is_animated(image) else []
+    orientation = _loaded(image)
+    plain, changed = _plain(image)
+    upright = _upright(plain, orientation)
+    done += changed
+    return upright, done if upright is plain else [*done, "turned by its EXIF orientation"]
+
+
+def _is_animated(image: Any) -> bool:
+    try:
+        return bool(getattr(image, "is_animated", False)) and image.format != "MPO"
+    except (OSError, SyntaxError, ValueError, EOFError):
+        return False
+
+
+def _plain(image: Any) -> tuple[Any, list[str]]:
+    """Returns a decoded image in mode L or RGB, and what was done to it."""
     from PIL import Image
 
-    with _regular(path) as file, warnings.catch_warnings():
+    if image.mode in ("L", "RGB"):
+        return (image, []) if "transparency" not in image.info else _on_white(image.convert("RGBA"))
+    if image.mode in ("1", "RGBX"):
+        return image.convert("L" if image.mode == "1" else "RGB"), []
+    if image.mode.startswith("I") or image.mode == "F":
+        values, done = _eight_bit(np.asarray(image))
+        return Image.fromarray(values), done
+    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        return _on_white(image.convert("RGBa").convert("RGBA") if image.mode == "RGBa" else image.convert("RGBA"))
+    return image.convert("RGB"), [] if image.mode == "P" else [f"{image.mode} to RGB"]
+
+
+def _on_white(image: Any) -> tuple[Any, list[str]]:
+    """Returns an RGBA image on white."""
+    from PIL import Image
+
+    if image.getchannel("A").getextrema()[0] == 255:
+        return image.convert("RGB"), []
+    white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+    return Image.alpha_composite(white, image).convert("RGB"), ["transparency shown on white"]
+
+
+def _eight_bit(values: Array) -> tuple[Array, list[str]]:
+    """Returns whole numbers or floats (H, W) as bytes, and what was done to them."""
+    if values.dtype.kind == "b":
+        values = values.astype(np.uint8)
+    if not np.isfinite(values).all():
+        raise ValueError("pixels that are not finite; replace NaN and infinity")
+    low, high = float(values.min()), float(values.max())
+    if values.dtype.kind == "f" and 0 <= low and high <= 1:
+        return np.rint(255 * values).astype(np.uint8), ["floats in [0, 1] as 8 bits"]
+    if low >= 0 and high <= 255:
+        return np.rint(values).astype(np.uint8), []
+    if 0 <= low and high <= SIXTEEN and values.dtype.kind in "iu":
+        bits = max(8, int(high).bit_length())
+        if (high - low) / 2 ** (bits - 8) >= FEW_LEVELS:
+            return (values.astype(np.int64) >> (bits - 8)).astype(np.uint8), [f"{bits} bits as 8"]
+    scale = 255 / (high - low) if high > low else 0.0
+    return np.rint((values - low) * scale).astype(np.uint8), ["the range in use stretched to 8 bits"]
+
+
+@contextlib.contextmanager
+def opened_image(file: Path | IO[bytes], ending: str | None = None) -> Iterator[Any]:
+    """Opens an image of an allowed format and reads its header; Pillow's warnings and libtiff's lines are not shown.
+
+    Raises:
+        OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError: It cannot be read, or has too many pixels.
+    """
+    ending = (file.suffix if isinstance(file, Path) else ending or "").lower()
+    with contextlib.ExitStack() as stack:
+        data = stack.enter_context(_regular(file)) if isinstance(file, Path) else file
+        stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        with Image.open(file, formats=FORMATS) as image:
-            yield image
+        if ending in (".tif", ".tiff") or data.read(4) in (b"II*\0", b"MM\0*"):
+            stack.enter_context(_without_stderr())
+        data.seek(0)
+        image = stack.enter_context(_image(data, ending))
+        if image.width * image.height > MAX_PIXELS:
+            raise ValueError(_too_large())
+        yield image
+
+
+def _image(data: IO[bytes], ending: str) -> Any:
+    from PIL import Image, UnidentifiedImageError
+
+    Image.init()
+    with contextlib.suppress(ImportError):
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
+    formats = [name for name in (*FORMATS, *((BY_ENDING[ending],) if ending in BY_ENDING else ())) if name in Image.OPEN]
+    try:
+        return Image.open(data, formats=formats)
+    except UnidentifiedImageError:
+        if ending in HEIF and "HEIF" not in Image.OPEN:
+            raise ValueError("HEIC needs another package: pip install pillow-heif") from None
+        raise
+
+
+@contextlib.contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Drops what C libraries print on stderr; errors of Python are raised as ever."""
+    sys.stderr.flush()
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
 
 
 def _regular(path: Path) -> IO[bytes]:
@@ -241,7 +355,7 @@ def _regular(path: Path) -> IO[bytes]:
 
 
 @contextlib.contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
+def time_limit(seconds: float) -> Iterator[None]:
     """Raises a ValueError when the block takes longer; without effect outside the main thread, and on Windows.
 
     The block is interrupted when a system call or a step of the decoder returns; Pillow decodes in steps of some KiB.
@@ -274,19 +388,6 @@ def _loaded(image: Any) -> Any:
         raise OSError(f"broken image data: {error}") from None
 
 
-def _eight_bit(image: Any) -> Any:
-    from PIL import Image
-
-    if image.mode == "F":
-        raise ValueError("32-bit float pixels; save it with 8 or 16 bits")
-    if image.mode.startswith("I"):
-        values = np.asarray(image)
-        if values.min() < 0 or values.max() > 65_535:
-            raise ValueError("pixels beyond 16 bits; save it with 8 or 16 bits")
-        return Image.fromarray((values // 256).astype(np.uint8))
-    return image
-
-
 def _upright(image: Any, orientation: Any) -> Any:
     # Pillow's own function also writes the EXIF data back, and fails if other tags are broken.
     from PIL.Image import Transpose
@@ -301,7 +402,7 @@ def header(path: Path) -> tuple[str, tuple[int, int]] | None:
     from PIL import Image
 
     try:
-        with _time_limit(DECODE_SECONDS), _opened(path) as image:
+        with time_limit(DECODE_SECONDS), opened_image(path) as image:
             return str(image.mode), (image.height, image.width)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None
@@ -320,7 +421,7 @@ def channels(modes: Iterable[str]) -> int:
     return 1 if gray and all(gray) else 3
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     from PIL import Image, UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):
@@ -370,7 +471,7 @@ def listing(path: Path, *, size: int | None = None, shape: tuple[int, ...] | Non
     """
     parts = [part for part in ("test", "val") if path.is_dir() and (path / part).is_dir() and (path / "train").is_dir()]
     parts = parts if whole else parts[:1]
-    names, skipped = _images_below(path, ["train", *parts] if parts else [""])
+    names, skipped, _ = images_below(path, ["train", *parts] if parts else [""])
     for entry in _entries(path) if parts else ():
         if entry.name not in ("train", *parts) and (entry.is_dir() or _is_image(entry.name)):
             skipped.append(Skipped(written_name(entry.name), f"beside the parts train/ and {'/ and '.join(parts)}/"))
@@ -388,10 +489,10 @@ def listing(path: Path, *, size: int | None = None, shape: tuple[int, ...] | Non
     return Source(opened.items, written, test, f"the folder {'/ and '.join(parts)}/" if parts else "", opened.size)
 
 
-def _images_below(path: Path, parts: Sequence[str]) -> tuple[list[str], list[Skipped]]:
-    """Returns the images of the parts of a folder, sorted within each part, and the repeated links."""
+def images_below(path: Path, parts: Sequence[str] = ("",)) -> tuple[list[str], list[Skipped], dict[str, int]]:
+    """Returns the images of the parts of a folder, sorted within each part, the repeated links, and other files by ending."""
     if path.is_file():
-        return [path.name], []
+        return [path.name], [], {}
     walk = _Walk(path)
     for part in parts:
         walk.visit(part, os.path.realpath(path / part))
@@ -400,7 +501,8 @@ def _images_below(path: Path, parts: Sequence[str]) -> tuple[list[str], list[Ski
         for name in sorted(waiting):
             walk.visit(name, os.path.realpath(path / name))
     order = {part: i for i, part in enumerate(parts)}
-    return sorted(walk.names, key=lambda name: (order.get(name.split("/", 1)[0], 0), name)), walk.skipped
+    names = sorted(walk.names, key=lambda name: (order.get(name.split("/", 1)[0], 0), name))
+    return names, walk.skipped, dict(sorted(walk.ignored.items(), key=lambda pair: -pair[1]))
 
 
 @dataclass
@@ -412,6 +514,7 @@ class _Walk:
     skipped: list[Skipped] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
+    ignored: dict[str, int] = field(default_factory=dict)  # files that are no images, by their ending
 
     def visit(self, name: str, real: str) -> None:
         """Lists the image or the folder ``name``, whose resolved path is ``real``."""
@@ -419,7 +522,9 @@ class _Walk:
         while waiting:
             name, real = waiting.pop()
             folder = os.path.isdir(real)  # noqa: PTH112
-            if not folder and not _is_image(name):
+            if not folder and not _is_image(name, real):
+                ending = os.path.splitext(name)[1].lower()  # noqa: PTH122
+                self.ignored[ending] = self.ignored.get(ending, 0) + 1
                 continue
             if real in self.seen:
                 self.skipped.append(Skipped(written_name(name), f"a link to {written_name(real)}, which is listed already"))
@@ -436,8 +541,18 @@ class _Walk:
                     waiting.append((inside, os.path.join(real, entry.name)))  # noqa: PTH118
 
 
-def _is_image(name: str) -> bool:
-    return name.lower().endswith(ENDINGS)
+def _is_image(name: str, real: str = "") -> bool:
+    """Returns whether a file is an image by its ending or, where it has none, by its first bytes."""
+    if name.lower().endswith(ENDINGS):
+        return True
+    if not real or "." in os.path.basename(name):  # noqa: PTH119
+        return False
+    try:
+        with _regular(Path(real)) as file:
+            start = file.read(12)
+    except (OSError, ValueError):
+        return False
+    return start.startswith(MARKS) or (start[:4] == b"RIFF" and start[8:] == b"WEBP") or start[4:8] == b"ftyp"
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:

@@ -1,0 +1,175 @@
+"""Plain measurements of one whole picture at its full size, and the properties that they tell: dark, blurry, and so on.
+
+Shapes: a picture (C, H, W) uint8, C = 1 or 3; N pictures, M measurements.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["MEASUREMENTS", "PROPERTIES", "in_words", "measure", "properties"]
+
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float64]
+
+QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
+BORDERS = ("top", "bottom", "left", "right")
+BORDER = 16  # of the shorter side to the width of a border
+FLOOR = 1e-3  # added before logarithms, of a range of 1: less than half a step of bytes, which is all that bytes can tell
+MEASUREMENTS = (
+    "height", "width", "information", "colorfulness", "sharpness",
+    "edges", "edge_deviation", "noise", "noise_median", "contrast",
+    "red", "green", "blue", "red_deviation", "green_deviation", "blue_deviation", "saturation",
+    *(f"light_{round(100 * q):02d}" for q in QUANTILES),
+    *(f"{side}_light" for side in BORDERS), *(f"{side}_deviation" for side in BORDERS),
+)  # fmt: skip
+PROPERTIES = ("dark", "light", "blurry", "low_information", "grayscale", "odd_size", "odd_aspect_ratio")
+DARK, LIGHT = 0.32, 0.95  # CleanVision's thresholds
+SHARPNESS_SHARE, INFORMATION_SHARE, INFORMATION = 0.4, 0.4, 3.0
+GRAY = 2.0  # of 255
+SIZE, ASPECT = 3.0, 0.35
+ALIKE, ENOUGH = 2.0, 20  # ratio of sizes, and number, of the pictures that a sharpness is compared with
+
+
+def measure(pixels: Bytes) -> Floats:
+    """Returns the measurements (M,) of a picture, in the order of ``MEASUREMENTS``.
+
+    - ``height``, ``width`` in pixels; ``information``: entropy of the luminance's histogram of 256 levels, in bits;
+      ``colorfulness``: largest difference of a channel from the channels' mean, of 255.
+    - ``sharpness``: deviation of the Laplacian divided by that of the luminance, 0 without contrast.
+    - Logarithms: of the mean and the deviation of the absolute Laplacian; of the mean and the median response to a mask that
+      sees noise alone (Immerkær, Fast noise variance estimation, 1996); of the contrast, the deviation of the luminance.
+    - Means of the channels and the logarithms of their deviations; mean of the saturation (largest less smallest channel);
+      quantiles of the luminance; mean and log-deviation of the luminance at each border. The range is [0, 1].
+
+    Example:
+        >>> white = dict(zip(MEASUREMENTS, measure(np.full((1, 8, 8), 255, dtype=np.uint8)), strict=True))
+        >>> [abs(float(white[name])) for name in ("light_05", "sharpness", "information", "width")]
+        [1.0, 0.0, 0.0, 8.0]
+    """
+    x = np.broadcast_to(pixels, (3, *pixels.shape[1:]))
+    light = (0.299 * x[0] + 0.587 * x[1] + 0.114 * x[2]).astype(np.float32) / np.float32(255)
+    largest, smallest = x.max(0), x.min(0)
+    mean, deviation = x.mean((1, 2)) / 255, x.std((1, 2), dtype=np.float32) / 255
+    share = np.bincount(np.rint(255 * light).astype(np.uint8).ravel(), minlength=256) / light.size
+    contrast, edges, noise = float(light.std()), _laplacian(light), np.abs(_noise(light))
+    saturation = float((largest - smallest).mean()) / 255
+    values = [
+        *pixels.shape[1:],
+        -float(share[share > 0] @ np.log2(share[share > 0])),
+        float((largest - smallest).max()),
+        float(edges.std()) / contrast if contrast > 1e-6 else 0.0,
+        *_logs(np.abs(edges).mean(), edges.std(), noise.mean(), np.median(noise.ravel()[:: 1 + noise.size // 65_536]), contrast),
+        *mean,
+        *_logs(*deviation),
+        saturation,
+        *(np.searchsorted(np.cumsum(share), np.array(QUANTILES) - 1e-12) / 255),
+    ]
+    borders = _borders(light)
+    return np.array([*values, *(part.mean() for part in borders), *_logs(*(part.std() for part in borders))], dtype=np.float64)
+
+
+def _logs(*values: float) -> Floats:
+    return np.log(np.array(values, dtype=np.float64) + FLOOR)
+
+
+def _laplacian(light: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Returns the Laplacian at all inner pixels; a picture without any is continued by its borders."""
+    light = _inner(light)
+    around = light[2:, 1:-1] + light[:-2, 1:-1] + light[1:-1, 2:] + light[1:-1, :-2]
+    return np.asarray(4 * light[1:-1, 1:-1] - around)
+
+
+def _noise(light: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Returns the response to the product of two second differences, which edges and ramps do not have."""
+    light = _inner(light)
+    rows = light[:-2] - 2 * light[1:-1] + light[2:]
+    return np.asarray(rows[:, :-2] - 2 * rows[:, 1:-1] + rows[:, 2:])
+
+
+def _inner(light: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    pad = [(0, max(0, 3 - side)) for side in light.shape]
+    return np.pad(light, pad, mode="edge") if any(after for _, after in pad) else light
+
+
+def _borders(light: npt.NDArray[np.float32]) -> Sequence[npt.NDArray[np.float32]]:
+    width = max(1, min(light.shape) // BORDER)
+    return light[:width], light[-width:], light[:, :width], light[:, -width:]
+
+
+def properties(table: Floats, usual: Floats | None = None) -> dict[str, npt.NDArray[np.bool_]]:
+    """Returns which pictures have an unusual plain property, by its usual name, (N,) bool each.
+
+    - ``dark``: the 99th percentile of the luminance is below 0.32; ``light``: the 5th is above 0.95 (CleanVision's thresholds).
+    - ``blurry``: sharpness below 0.4 of the median of the usual pictures of a similar size.
+    - ``low_information``: less than 3 bits, and less than 0.4 of the usual median.
+    - ``grayscale``: no channel differs by more than 2 of 255 from the mean.
+    - ``odd_size``: the square root of the area is over 3 times, or under a third of, the usual median.
+    - ``odd_aspect_ratio``: width / height is below 0.35 of the usual median, or above its inverse.
+
+    A property that more than half of the usual pictures have is not told: a folder of drawings is not full of errors. Tables
+    (N, M) are of `measure`; the usual pictures are the pictures themselves by default.
+    """
+    usual = table if usual is None else usual
+    common = _properties(usual, usual)
+    return {name: value & (common[name].mean() <= 0.5) for name, value in _properties(table, usual).items()}
+
+
+def _properties(table: Floats, usual: Floats) -> dict[str, npt.NDArray[np.bool_]]:
+    m, u = (dict(zip(MEASUREMENTS, part.T, strict=True)) for part in (table, usual))
+    size, usual_size = (np.log(part["height"] * part["width"]) / 2 for part in (m, u))
+    aspect = np.log(m["width"] / m["height"]) - np.median(np.log(u["width"] / u["height"]))
+    values = (
+        m["light_99"] < DARK,
+        m["light_05"] > LIGHT,
+        m["sharpness"] < SHARPNESS_SHARE * _usual_sharpness(size, usual_size, u["sharpness"]),
+        m["information"] < min(INFORMATION, INFORMATION_SHARE * float(np.median(u["information"]))),
+        m["colorfulness"] <= GRAY,
+        np.abs(size - np.median(usual_size)) > np.log(SIZE),
+        np.abs(aspect) > -np.log(ASPECT),
+    )
+    return dict(zip(PROPERTIES, values, strict=True))
+
+
+def _usual_sharpness(size: Floats, usual_size: Floats, sharpness: Floats) -> Floats:
+    """Returns the median sharpness of the usual pictures of each one's size, or of all where those are few."""
+    found, place = np.unique(size, return_inverse=True)
+    alike = (np.abs(usual_size - one) <= np.log(ALIKE) for one in found)
+    medians = [np.median(sharpness[near] if near.sum() >= ENOUGH else sharpness) for near in alike]
+    return np.array(medians, dtype=np.float64)[place]
+
+
+WORDS = {  # of measurements that a person can see, below and above what is usual
+    "sharpness": ("blurrier", "sharper"),
+    "edges": ("fewer edges", "more edges"),
+    "noise_median": ("smoother", "noisier"),
+    "contrast": ("less contrast", "more contrast"),
+    "saturation": ("less colorful", "more colorful"),
+    "light_50": ("darker", "lighter"),
+    "light_01": ("darker shadows", "no shadows"),
+    "light_99": ("no bright parts", "brighter lights"),
+    "red": ("less red", "more red"),
+    "green": ("less green", "more green"),
+    "blue": ("less blue", "more blue"),
+    **{f"{side}_light": (f"a darker {side} border", f"a lighter {side} border") for side in BORDERS},
+    **{f"{side}_deviation": (f"an even {side} border", f"a busier {side} border") for side in BORDERS},
+}
+NAMED, FARTHEST = 2.5, 2  # robust deviations from which a measurement is named; measurements that are named
+
+
+def in_words(deviations: Floats, names: Sequence[str]) -> str:
+    """Returns how a picture differs from what is usual, by the measurements that differ most.
+
+    Args:
+        deviations: Robust deviations (M,) from the median of the measurements.
+        names: Their names.
+
+    Example:
+        >>> in_words(np.array([-9.0, 1.0, 4.0]), ["sharpness", "noise_median", "red"])
+        'blurrier, more red than usual'
+    """
+    seen = {name: float(d) for name, d in zip(names, deviations, strict=True) if name in WORDS and abs(d) >= NAMED}
+    first = sorted(seen, key=lambda name: -abs(seen[name]))[:FARTHEST]
+    said = ", ".join(WORDS[name][seen[name] > 0] for name in first)
+    return f"{said} than usual" if said else "an unusual combination of brightness, color, sharpness and noise"

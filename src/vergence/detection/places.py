@@ -1,0 +1,130 @@
+r"""Where a picture is odd: one Gaussian over the cells of all pictures, a map for each picture, and marks with a stated rate.
+
+    m(x, u) = log d^2 of cell u of picture x              under the Gaussian of cells (of the other folds, without a reference)
+    s(x) = log of the mean of the largest hundredth of d^2, of at least 4 cells
+    M(x) = max_u m(x, u)
+
+Of n ordinary pictures that no fit has seen, t is the k-th largest M, k = floor(alpha (n + 1)). A new picture that is exchangeable
+with them has P(M > t) <= alpha: in at most a share alpha of ordinary pictures any place is marked (split conformal on the maximum).
+
+Shapes: cells (D, r, c) of a picture; N pictures, K folds.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from vergence.detection.density import GaussianDetector
+from vergence.utils.checks import require_within
+
+__all__ = ["CellGaussians", "mark_threshold", "place_score", "place_words"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+PER_PICTURE, MOST = 64, 64_000  # cells that a fit reads of one picture, and of all
+SHARE, LEAST = 0.01, 4  # of a picture's cells that its score reads
+SHRINKAGE = 1e-4
+STRANGEST = 0.1  # share of the pictures whose cells no fit sees where oddities may be among them
+TINY = 1e-300
+
+
+class CellGaussians:
+    """Gaussians over cells of pictures, one for each fold, which has not seen it.
+
+    Args:
+        cells: Some cells (n_i, D) of each of N pictures.
+        fold: Fold of each picture, (N,). With one fold alone the Gaussian sees all pictures: for a reference that is apart.
+        clean: Whether all pictures are taken to be ordinary. Otherwise each Gaussian is fitted twice, the second time without
+            the strangest tenth of the pictures.
+
+    Example:
+        >>> random = np.random.default_rng(0)
+        >>> cells = [random.normal(size=(20, 3)) for _ in range(50)]
+        >>> model = CellGaussians(cells, np.arange(50) % 5)
+        >>> model.map(torch.tensor([[[0.0, 9.0]], [[0.0, 9.0]], [[0.0, 9.0]]]), 0).argmax()
+        np.int64(1)
+    """
+
+    def __init__(self, cells: Sequence[Floats], fold: Ints, *, clean: bool = False) -> None:
+        of = np.repeat(np.arange(len(cells)), [len(c) for c in cells])
+        x = np.concatenate(cells)
+        folds = np.unique(fold)
+        self.detectors = {}
+        for k in folds:
+            rows = fold[of] != k if len(folds) > 1 else np.ones(len(of), dtype=bool)
+            self.detectors[int(k)] = _fitted(x[rows], of[rows], clean)
+
+    def map(self, cells: Tensor, fold: int) -> Floats:
+        """Returns m (r, c) of the cells (D, r, c) of a picture of a fold."""
+        d = _squared(self.detectors[fold], cells.flatten(1).T.double().numpy())
+        return np.log(np.maximum(d, TINY)).reshape(cells.shape[1:])
+
+
+def _fitted(x: Floats, of: Ints, clean: bool) -> GaussianDetector:
+    detector = GaussianDetector(shrinkage=SHRINKAGE).fit(x)
+    if clean:
+        return detector
+    d = _squared(detector, x)
+    kept, place = np.unique(of, return_inverse=True)
+    strangeness = np.zeros(len(kept))
+    np.maximum.at(strangeness, place, d)
+    usual = strangeness[place] <= np.quantile(strangeness, 1 - STRANGEST)
+    return GaussianDetector(shrinkage=SHRINKAGE).fit(x[usual])
+
+
+def _squared(detector: GaussianDetector, x: Floats) -> Floats:
+    return np.asarray(2 * (detector.anomaly_score(x) + detector.log_norm_))
+
+
+def some_cells(cells: Tensor, pictures: int) -> Floats:
+    """Returns evenly spaced cells (n, D) of a picture, of so many pictures: in all, enough for `CellGaussians`."""
+    flat = cells.flatten(1).T
+    n = min(len(flat), PER_PICTURE, max(4, MOST // max(1, pictures)))
+    return np.asarray(flat[torch.linspace(0, len(flat) - 1, n).round().long()].numpy())
+
+
+def place_score(m: Floats) -> float:
+    """Returns s of a map (r, c).
+
+    Example:
+        >>> round(place_score(np.log(np.array([[1.0, 2.0, 3.0, 6.0]]))), 3) == round(float(np.log(3.0)), 3)
+        True
+    """
+    d = np.sort(np.exp(m.ravel()))[::-1]
+    return float(np.log(max(d[: max(LEAST, math.ceil(SHARE * d.size))].mean(), TINY)))
+
+
+def mark_threshold(maxima: Floats, mark: float) -> float:
+    """Returns t: in at most a share ``mark`` of ordinary pictures any cell lies above it; infinity where n < 1 / mark - 1.
+
+    ``maxima`` (n,) are M of ordinary pictures that no fit has seen; ``mark`` is in (0, 1).
+
+    Example:
+        >>> mark_threshold(np.arange(19.0), 0.05), mark_threshold(np.arange(18.0), 0.05)
+        (18.0, inf)
+    """
+    require_within("(0, 1)", mark=mark)
+    k = math.floor(mark * (len(maxima) + 1) * (1 + 1e-12))
+    return float(np.sort(maxima)[-k]) if k >= 1 else math.inf
+
+
+def place_words(m: Floats) -> str:
+    """Returns where the largest value of a map lies, in words.
+
+    Example:
+        >>> place_words(np.eye(3)[:1])
+        'at the left'
+    """
+    r, c = np.unravel_index(int(m.argmax()), m.shape)
+    vertical, horizontal = _third(int(r), m.shape[0], ("top", "", "bottom")), _third(int(c), m.shape[1], ("left", "", "right"))
+    where = " ".join(word for word in (vertical, horizontal) if word)
+    return f"at the {where}" if where else "in the middle"
+
+
+def _third(i: int, n: int, words: tuple[str, str, str]) -> str:
+    return words[min(2, 3 * i // n)] if n > 1 else ""

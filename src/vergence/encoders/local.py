@@ -1,0 +1,108 @@
+r"""Features of a picture at every place, without a network: what texture and color each cell of a grid has.
+
+    q = Z (p - m)                                      Z the 32 leading directions of patches p of 6 x 6 pixels, whitened
+    d_k = |q - a_k|,   k = 1..K                        to K atoms (k-means of q)
+    c = [max(mean d - d_k, 0) for all k; log(|q|^2 / 32); log min d]
+
+c is averaged over the patches of each cell, at full and at half size, then over the 3 x 3 cells around it. The triangle code
+max(mean d - d_k, 0) is that of A. Coates, A. Y. Ng, H. Lee, "An Analysis of Single-Layer Networks in Unsupervised Feature
+Learning", AISTATS 2011; what no atom explains shows in the last two numbers.
+
+Shapes: C = 3 channels; a picture (C, H, W) in [0, 1]; cells (D, r, c), D = 2 (K + 2).
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from sklearn.cluster import MiniBatchKMeans
+from torch import Tensor
+from torch.nn import functional as F
+
+from vergence.utils.checks import expect
+
+__all__ = ["PatchCells", "grid_of"]
+
+PATCH, DIRECTIONS, ATOMS = 6, 32, 64
+CELL, CELLS = 4, 32  # least side of a cell in pixels; cells along the shorter side, at most
+LARGE = 128  # pixels of the shorter side, from which on every second patch of each row and column is read
+PATCHES, PER_PICTURE = 100_000, 400  # that the dictionary is learned from: at most, and of one picture
+FLOOR = 1e-4  # of variances, relative to the largest, and of squared lengths
+SMALLEST = 2 * PATCH  # pixels a side; smaller pictures are continued by their borders
+DECIMALS = 5  # of the dictionary's numbers, so that the order of sums does not matter
+
+
+def grid_of(height: int, width: int) -> tuple[int, int]:
+    """Returns the rows and columns of cells of a picture.
+
+    Example:
+        >>> grid_of(32, 32), grid_of(256, 340)
+        ((8, 8), (32, 42))
+    """
+    side = max(CELL, math.ceil(min(height, width) / CELLS))
+    return max(1, height // side), max(1, width // side)
+
+
+class PatchCells:
+    """Maps pictures to features of cells, by a dictionary of patches of such pictures.
+
+    Args:
+        pictures: Pictures (3, H, W) in [0, 1] of any sizes, of which the dictionary is learned.
+
+    Raises:
+        ValueError: There is no picture.
+
+    Example:
+        >>> pictures = [torch.rand(3, 32, 40, generator=torch.Generator().manual_seed(i)) for i in range(20)]
+        >>> tuple(PatchCells(pictures)(pictures[0]).shape)
+        (132, 8, 10)
+    """
+
+    def __init__(self, pictures: Sequence[Tensor]) -> None:
+        expect(len(pictures), "pictures to learn what is usual from", "none", "give others")
+        each = min(PER_PICTURE, PATCHES // len(pictures) + 1)
+        p = torch.cat([_sampled(_large_enough(x), each) for x in pictures]).double()
+        m = p.mean(0)
+        w, U = torch.linalg.eigh((p - m).T @ (p - m) / len(p))
+        w, U = w[-DIRECTIONS:], U[:, -DIRECTIONS:]
+        Z = (U * w.clamp(min=FLOOR * float(w[-1]) + 1e-12).rsqrt()).T
+        q = ((p - m) @ Z.T).float()
+        k = min(ATOMS, len(torch.unique(q.round(decimals=DECIMALS), dim=0)))
+        fitted = MiniBatchKMeans(k, n_init=1, max_iter=20, batch_size=4096, random_state=0).fit(q.numpy())
+        self.atoms = torch.from_numpy(fitted.cluster_centers_).float()  # (K, 32)
+        self.filters = Z.float().view(-1, 3, PATCH, PATCH)
+        self.bias = -(Z @ m).float()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Returns features (D, r, c) of a picture."""
+        rows, columns = grid_of(*x.shape[1:])
+        x = _large_enough(x)[None]
+        stride = 2 if min(x.shape[2:]) >= LARGE else 1
+        half = _large_enough(F.avg_pool2d(x, 2, ceil_mode=True)[0])[None]
+        maps = [F.adaptive_avg_pool2d(self._code(part, step), (rows, columns)) for part, step in ((x, stride), (half, 1))]
+        return F.avg_pool2d(torch.cat(maps, 1), 3, stride=1, padding=1, count_include_pad=False)[0]
+
+    def _code(self, x: Tensor, stride: int) -> Tensor:
+        """Returns c of all patches of a picture, (1, K + 2, h, w)."""
+        q = F.conv2d(x, self.filters, self.bias, stride=stride)
+        shape = q.shape[2:]
+        q = q[0].flatten(1)  # (32, L)
+        square = q.square().sum(0)
+        d = torch.addmm(square[None] + self.atoms.square().sum(1)[:, None], self.atoms, q, alpha=-2).clamp_(min=0).sqrt_()
+        least = (d.amin(0) + FLOOR).log_()
+        energy = (square / len(q) + FLOOR).log_()
+        code = (d.mean(0) - d).clamp_(min=0)
+        return torch.cat([code, energy[None], least[None]]).view(1, -1, *shape)
+
+
+def _large_enough(x: Tensor) -> Tensor:
+    """Returns a picture (3, H, W) with sides of at least 12 pixels, continued by its borders."""
+    height, width = (max(0, SMALLEST - side) for side in x.shape[1:])
+    return x if not (height or width) else F.pad(x[None], (0, width, 0, height), mode="replicate")[0]
+
+
+def _sampled(x: Tensor, most: int) -> Tensor:
+    """Returns about ``most`` patches (n, F) of a picture at evenly spaced positions."""
+    p = x.unfold(1, PATCH, 1).unfold(2, PATCH, 1).permute(1, 2, 0, 3, 4)
+    step = max(1, math.isqrt(p.shape[0] * p.shape[1] // most))
+    return p[::step, ::step].flatten(2).flatten(0, 1)

@@ -1,0 +1,112 @@
+"""What `check` computes of each picture, in worker processes: first without, then with what was learned of all of them."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from vergence.data.pictures import Picture
+from vergence.detection import pixel_statistics
+from vergence.detection.copies import small_picture
+from vergence.detection.measurements import measure
+from vergence.detection.places import CellGaussians, place_score, some_cells
+
+__all__ = ["FirstLook", "LocalFeatures", "PlaceLook", "SampleLook", "shrunk"]
+
+Bytes = npt.NDArray[np.uint8]
+Row = dict[str, Any]
+WHOLE = 64  # pixels a side of the whole picture
+LONGEST = 8  # of the longer side to ``size``, at most
+
+
+class LocalFeatures(Protocol):
+    """What gives features of the places of a picture, and perhaps an embedding of the whole."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Returns features (D, r, c) of a picture (3, H, W) in [0, 1]."""
+
+
+def shrunk(pixels: Bytes, size: int) -> Bytes:
+    """Returns a whole picture (C, H, W) with a shorter side of at most ``size`` pixels; never enlarged, never cropped.
+
+    Example:
+        >>> shrunk(np.zeros((3, 480, 640), dtype=np.uint8), 256).shape
+        (3, 256, 341)
+    """
+    height, width = pixels.shape[1:]
+    scale = min(1.0, size / min(height, width), LONGEST * size / max(height, width))
+    return pixels if scale == 1 else resized(pixels, max(1, round(scale * height)), max(1, round(scale * width)))
+
+
+def resized(pixels: Bytes, height: int, width: int) -> Bytes:
+    """Returns a picture (C, H, W) as (C, height, width), with antialiasing."""
+    from PIL import Image
+
+    image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+    small = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0))
+    return small[None] if small.ndim == 2 else np.ascontiguousarray(small.transpose(2, 0, 1))
+
+
+def as_tensor(pixels: Bytes) -> Tensor:
+    """Returns a picture (C, H, W) of bytes as (3, H, W) in [0, 1]."""
+    return torch.from_numpy(pixels).float().div_(255).expand(3, -1, -1)
+
+
+class FirstLook:
+    """Digest, size, changes, measurements, statistics of the whole picture, and what copies are compared by."""
+
+    def __call__(self, picture: Picture) -> Row:
+        table = measure(picture.pixels)
+        table[:2] = picture.size
+        whole = np.broadcast_to(resized(picture.pixels, WHOLE, WHOLE), (3, WHOLE, WHOLE))
+        return {
+            "digest": np.int64(picture.digest),
+            "changes": "; ".join(picture.changes),
+            "measurements": table,
+            "whole": pixel_statistics(torch.from_numpy(whole.copy())[None])[0].numpy(),
+            "small": small_picture(picture.pixels),
+        }
+
+
+@dataclass(frozen=True)
+class SampleLook:
+    """A picture of a sample, as ``features`` see it: pixels of at most ``size``, or some cells where there are features."""
+
+    size: int
+    features: LocalFeatures | None = None
+    pictures: int = 1
+
+    def __call__(self, picture: Picture) -> Any:
+        pixels = shrunk(picture.pixels, self.size)
+        return pixels if self.features is None else some_cells(self.features(as_tensor(pixels)), self.pictures)
+
+
+@dataclass(frozen=True)
+class PlaceLook:
+    """Score and largest value of the map of a picture, its mean features, and where the map is largest.
+
+    Attributes:
+        size: Pixels of the shorter side, at most.
+        features: What gives features of places.
+        model: The Gaussians over cells.
+        fold: Fold of a picture by its digest; 0 for all others.
+    """
+
+    size: int
+    features: LocalFeatures
+    model: CellGaussians
+    fold: dict[int, int]
+
+    def map(self, picture: Picture) -> tuple[npt.NDArray[np.float64], Tensor]:
+        """Returns the map (r, c) of a picture, and its features (D, r, c)."""
+        cells = self.features(as_tensor(shrunk(picture.pixels, self.size)))
+        return self.model.map(cells, self.fold.get(picture.digest, 0)), cells
+
+    def __call__(self, picture: Picture) -> Row:
+        m, cells = self.map(picture)
+        r, c = np.unravel_index(int(m.argmax()), m.shape)
+        place = np.array([(r + 0.5) / m.shape[0], (c + 0.5) / m.shape[1]])
+        return {"places": place_score(m), "largest": float(m.max()), "place": place, "embedding": cells.mean((1, 2)).numpy()}
