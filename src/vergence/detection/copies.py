@@ -35,7 +35,8 @@ NEAREST = 4  # candidates of each picture, of each descriptor
 LEAST = 0.88  # cosine of a candidate
 BLOCK = 1 << 24  # numbers that are held at a time
 PAIRS = 256  # that are registered at a time
-FINE, BLOCKS = 24, 4  # pixels a side of a window, blocks a side
+COARSE, FINE, BLOCKS = 8, 24, 4  # pixels a side of a window, at first and in the end; blocks a side
+FEW, LEAD = 3, 0.01  # windows that are compared finely; what whole pictures are preferred by
 TEXTURE = 3.0 / 255  # deviation of a block that has texture
 LOCAL, SHARE, TEXTURED = 0.75, 0.8, 10  # correlation of a block that agrees, share of the blocks that do, textured blocks at least
 ALIKE, SURE, EXACT = 0.975, 0.985, 0.985  # correlation of windows, of pictures without much texture, and of the median block
@@ -175,7 +176,9 @@ def _positions(x: Tensor) -> list[Tensor]:
 
 
 KINDS = ("near", "turned", "turned", "turned", "mirrored", "mirrored", "mirrored", "mirrored")
-WINDOWS = ((0.05, 0.05), (0.0, 0.0), (0.0, 0.1), (0.1, 0.0), (0.1, 0.1))  # upper left corners of windows of nine tenths
+# Top, left, height and width of windows that are looked for, in pixels of S: nine tenths of both sides, or of one.
+WINDOWS = ((2, 2, 29, 29), (0, 0, 29, 29), (0, 3, 29, 29), (3, 0, 29, 29), (3, 3, 29, 29))
+WINDOWS += ((0, 0, 32, 29), (0, 3, 32, 29), (0, 0, 29, 32), (3, 0, 29, 32))
 
 
 def _descriptor(x: Tensor) -> Tensor:
@@ -199,10 +202,8 @@ def _queries(x: Tensor) -> Iterator[tuple[int, Tensor]]:
     """Yields a position, and descriptors (N, 64) of what is looked for: whole pictures in each position, and windows."""
     for k, image in enumerate(_positions(x)):
         yield k, _descriptor(image)
-    side = round(0.9 * S)
-    for top, left in WINDOWS:
-        r, c = round(top * S), round(left * S)
-        yield 0, _descriptor(x[..., r : r + side, c : c + side])
+    for top, left, height, width in WINDOWS:
+        yield 0, _descriptor(x[..., top : top + height, left : left + width])
 
 
 def _candidates(a: _Smalls, b: _Smalls, *, one: bool) -> tuple[dict[int, Tensor], Tensor, Tensor]:
@@ -296,32 +297,32 @@ def _index(bank: Tensor) -> "_Exact | _Clustered":
 
 
 def _windows() -> tuple[Tensor, Tensor, list[str]]:
-    """Returns windows (T, 3) of the first and of the second picture (top, left, side, as shares), and kinds of pairs of windows."""
-    whole = (0.0, 0.0, 1.0)
+    """Returns windows (T, 4) of the first and of the second picture (top, left, height, width, as shares), and their kinds."""
+    whole = (0.0, 0.0, 1.0, 1.0)
     pairs, kinds = [(whole, whole)], ["near"]
     for side in SCALES:
-        for u in (0.0, 0.5, 1.0):
-            for v in (0.0, 0.5, 1.0):
-                part = (u * (1 - side), v * (1 - side), side)
+        for height, width in ((side, side), (side, 1.0), (1.0, side)):
+            tops, lefts = (sorted({u * (1 - extent) for u in (0.0, 0.5, 1.0)}) for extent in (height, width))
+            for part in [(top, left, height, width) for top in tops for left in lefts]:
                 pairs += [(part, whole), (whole, part)]
                 kinds += ["cropped", "cropped"]
     for dy in (0, *MOVES):
         for dx in (0, *MOVES):
             if dx or dy:
-                side = 1 - max(abs(dx), abs(dy)) / S
-                pairs.append(((max(dy, 0) / S, max(dx, 0) / S, side), (max(-dy, 0) / S, max(-dx, 0) / S, side)))
+                size = (1 - abs(dy) / S, 1 - abs(dx) / S)
+                pairs.append(((max(dy, 0) / S, max(dx, 0) / S, *size), (max(-dy, 0) / S, max(-dx, 0) / S, *size)))
                 kinds.append("near")
     first, second = (torch.tensor([pair[k] for pair in pairs]) for k in (0, 1))
     return first, second, kinds
 
 
-def _cut(x: Tensor, windows: Tensor) -> Tensor:
-    """Returns a window of each picture (n, 1, S, S) as (n, FINE FINE); windows are (n, 3)."""
-    top, left, side = windows.unbind(1)
+def _cut(x: Tensor, windows: Tensor, side: int) -> Tensor:
+    """Returns a window of each picture (n, 1, H, W) as (n, side side); windows are (n, 4)."""
+    top, left, height, width = windows.unbind(1)
     theta = x.new_zeros(len(x), 2, 3)
-    theta[:, 0, 0] = theta[:, 1, 1] = side
-    theta[:, 0, 2], theta[:, 1, 2] = 2 * left + side - 1, 2 * top + side - 1
-    grid = F.affine_grid(theta, [len(x), 1, FINE, FINE], align_corners=False)
+    theta[:, 0, 0], theta[:, 1, 1] = width, height
+    theta[:, 0, 2], theta[:, 1, 2] = 2 * left + width - 1, 2 * top + height - 1
+    grid = F.affine_grid(theta, [len(x), 1, side, side], align_corners=False)
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False).flatten(1)
 
 
@@ -351,18 +352,31 @@ def _near(a: _Smalls, b: _Smalls, *, one: bool) -> Iterator[tuple[Tensor, Tensor
 
 
 def _registered(x: Tensor, y: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the largest correlation of pairs (n, 1, S, S) over pairs of windows, (n,), and the pair that has it."""
+    """Returns the largest correlation of pairs (n, 1, S, S) over pairs of windows, (n,), and the pair that has it.
+
+    All windows are compared coarsely, and the best few of them, with the whole pictures, finely.
+    """
     n, T = len(x), len(first)
-    cut = [_cut(z.repeat_interleave(T, 0), w.repeat(n, 1)).view(n, T, -1) for z, w in ((x, first), (y, second))]
-    value, best = correlation(*cut).max(1)
-    whole = correlation(cut[0][:, 0], cut[1][:, 0])
-    keep = whole >= value - 0.01  # the whole pictures where windows are hardly better
-    return torch.where(keep, whole, value), torch.where(keep, torch.zeros_like(best), best)
+    every = torch.arange(T).repeat(n, 1)
+    coarse = _compared(*(F.avg_pool2d(z, 2) for z in (x, y)), first, second, every, COARSE)
+    few = torch.cat([torch.zeros(n, 1, dtype=torch.int64), coarse[:, 1:].topk(FEW, dim=1).indices + 1], 1)
+    value = _compared(x, y, first, second, few, FINE)
+    value[:, 0] += LEAD
+    best = value.argmax(1, keepdim=True)
+    value[:, 0] -= LEAD
+    return value.gather(1, best)[:, 0], few.gather(1, best)[:, 0]
+
+
+def _compared(x: Tensor, y: Tensor, first: Tensor, second: Tensor, some: Tensor, side: int) -> Tensor:
+    """Returns the correlations (n, k) of some pairs of windows (n, k) of pairs of pictures."""
+    n, k = some.shape
+    cut = [_cut(z.repeat_interleave(k, 0), w[some.flatten()], side).view(n, k, -1) for z, w in ((x, first), (y, second))]
+    return correlation(*cut)
 
 
 def _agree(x: Tensor, y: Tensor, first: Tensor, second: Tensor, value: Tensor, crowd: Tensor) -> Tensor:
     """Returns which pairs (n, 1, S, S) are copies by their best windows, their correlation and how alike others are, (n,) bool."""
-    u, v = _cut(x, first), _cut(y, second)
+    u, v = _cut(x, first, FINE), _cut(y, second, FINE)
     blocks = [_blocks(z) for z in (u, v)]
     textured = torch.maximum(*(z.std(-1) for z in blocks)) > TEXTURE
     each = correlation(*blocks)
@@ -371,7 +385,7 @@ def _agree(x: Tensor, y: Tensor, first: Tensor, second: Tensor, value: Tensor, c
     median = torch.where(textured, each, torch.nan).nanmedian(1).values
     nearer = (value >= ALIKE) | (median >= EXACT) | (1 - value <= RATIO * (1 - crowd))
     contrast = torch.minimum(u.std(1), v.std(1)) >= CONTRAST
-    sure = (value >= SURE) & (first[:, 2] == 1) & (second[:, 2] == 1)
+    sure = (value >= SURE) & (first[:, 2:] == 1).all(1) & (second[:, 2:] == 1).all(1)
     return contrast & (((count >= TEXTURED) & most & nearer) | sure)
 
 
