@@ -8,23 +8,35 @@ from vergence.utils.version import __version__
 _NAMES = {
     "PatchFeatures": "encoders.patches",
     "Run": "runs.run",
+    "check": "runs.check",
     "evaluate": "runs.evaluate",
     "load": "runs.run",
     "score": "runs.score",
-    "score_folder": "runs.folder",
     "train": "runs.train",
     "write_report": "report.page",
 }
 _ROOMS: tuple[str, ...] = ("data", "densities", "detection", "encoders", "evaluation", "linear", "methods", "mixtures")
 _ROOMS += ("objectives", "report", "runs", "training", "utils")
 
-__all__ = ["PatchFeatures", "Run", "__version__", "evaluate", "load", "score", "score_folder", "train", "write_report", *_ROOMS]
+__all__ = [
+    "PatchFeatures",
+    "Run",
+    "__version__",
+    "check",
+    "evaluate",
+    "load",
+    "score",
+    "score_folder",
+    "train",
+    "write_report",
+    *_ROOMS,
+]
 
 if TYPE_CHECKING:
     from vergence.encoders.patches import PatchFeatures
     from vergence.report.page import write_report
+    from vergence.runs.check import check
     from vergence.runs.evaluate import evaluate
-    from vergence.runs.folder import score_folder
     from vergence.runs.run import Run, load
     from vergence.runs.score import score
     from vergence.runs.train import train

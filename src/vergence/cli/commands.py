@@ -12,7 +12,7 @@ from typing import Any
 
 import tyro
 
-from vergence.cli import advise, density, options, score, train, use
+from vergence.cli import advise, check, density, options, score, train, use
 from vergence.utils.checks import did_you_mean, is_out_of_memory, shown
 from vergence.utils.terminal import is_first_process
 from vergence.utils.version import __version__
@@ -22,6 +22,8 @@ __all__ = ["main"]
 LONGEST = 200  # characters of a word in a message
 
 RUN: dict[type, Callable[[Any], None]] = {
+    check.Check: check.check,
+    check.Fetch: check.fetch,
     train.Demo: train.demo,
     train.Train: train.train,
     use.Evaluate: use.evaluate,

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import torch
@@ -43,10 +43,20 @@ ORIENTATION = 0x0112  # EXIF's tag
 MAX_PIXELS = 178_956_970  # of a picture that is decoded, Pillow's own limit: 0.7 GB while it is converted
 DECODE_SECONDS = 30.0  # for one picture; see `time_limit`
 BYTES = "bytes:"
-ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+ENDINGS: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 ENDINGS += (".jpe", ".jfif", ".mpo", ".pnm", ".pbm", ".dib", ".avif", ".heic", ".heif", ".jp2", ".j2k", ".jpx", ".tga", ".ico")
 HEIF = (".heic", ".heif")
-MARKS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"P4\n", b"P5\n", b"P6\n")  # of files without an ending
+MARKS = (
+    b"\xff\xd8\xff",
+    b"\x89PNG\r\n",
+    b"GIF8",
+    b"BM",
+    b"II*\0",
+    b"MM\0*",
+    b"P4\n",
+    b"P5\n",
+    b"P6\n",
+)  # of files without an ending
 SIXTEEN = 65_535
 FEW_LEVELS = 16  # of 256, below which the range of 16-bit values is stretched
 DECODE_BATCH = 32
@@ -155,18 +165,19 @@ class ImageFiles(Items):
         return ImageFiles(self.folder, pick(self.names, index), self.shape, at(self.labels, index), sized=self.sized)
 
 
+R = TypeVar("R")
 Batch = tuple[Array, Array, list[Skipped]]  # index, items, and those that were left out
 
 
-class _Reader(Dataset[Batch]):
-    def __init__(self, read: Callable[[Array], Batch]) -> None:
+class _Reader(Dataset[R]):
+    def __init__(self, read: Callable[[Array], R]) -> None:
         self.read = read
 
-    def __getitem__(self, index: Array) -> Batch:
+    def __getitem__(self, index: Array) -> R:
         return self.read(index)
 
 
-def parallel(read: Callable[[Array], Batch], batches: Iterable[Tensor], workers: int) -> Iterator[Batch]:
+def parallel(read: Callable[[Array], R], batches: Iterable[Tensor], workers: int) -> Iterator[R]:
     """Yields what ``read`` returns for each index, in order; each batch is read by one of some worker processes."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     loader = DataLoader(
@@ -318,7 +329,7 @@ def _image(data: IO[bytes], ending: str) -> Any:
 
     Image.init()
     with contextlib.suppress(ImportError):
-        import pillow_heif
+        import pillow_heif  # type: ignore[import-not-found]
 
         pillow_heif.register_heif_opener()
     formats = [name for name in (*FORMATS, *((BY_ENDING[ending],) if ending in BY_ENDING else ())) if name in Image.OPEN]

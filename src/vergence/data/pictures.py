@@ -18,8 +18,19 @@ import torch
 from torch import Tensor
 
 from vergence.data.arrays import channels_first
-from vergence.data.images import DECODE_SECONDS, ENDINGS, ImageFiles, as_shown, file_name, images_below, opened_image, parallel, reason
-from vergence.data.images import time_limit, written_name
+from vergence.data.images import (
+    DECODE_SECONDS,
+    ENDINGS,
+    ImageFiles,
+    as_shown,
+    file_name,
+    images_below,
+    opened_image,
+    parallel,
+    reason,
+    time_limit,
+    written_name,
+)
 from vergence.data.items import Array, Items, Skipped
 from vergence.data.sources import as_source, is_object, open_items
 from vergence.utils.checks import expect, refuse, shown
@@ -139,7 +150,10 @@ def _read(content: Any, name: str) -> Picture:
     if isinstance(content, Image.Image):
         return _shown(content.copy(), None)
     ending = os.path.splitext(name)[1]  # noqa: PTH122
-    with time_limit(DECODE_SECONDS), opened_image(io.BytesIO(content) if isinstance(content, bytes) else content, ending) as image:
+    with (
+        time_limit(DECODE_SECONDS),
+        opened_image(io.BytesIO(content) if isinstance(content, bytes) else content, ending) as image,
+    ):
         return _shown(image, content)
 
 
@@ -165,7 +179,7 @@ def _digest(pixels: Array) -> int:
     """Returns the digest of a picture; gray has that of three equal channels."""
     gray = len(pixels) == 1 or (np.array_equal(pixels[0], pixels[1]) and np.array_equal(pixels[0], pixels[2]))
     state = hashlib.blake2b(str(pixels.shape[1:]).encode(), digest_size=8)
-    state.update(np.ascontiguousarray(pixels[:1] if gray else pixels))
+    state.update(np.ascontiguousarray(pixels[:1] if gray else pixels).tobytes())
     return int.from_bytes(state.digest(), "big", signed=True)
 
 

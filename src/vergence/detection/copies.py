@@ -35,10 +35,15 @@ NEAREST = 4  # candidates of each picture, of each descriptor
 LEAST = 0.88  # cosine of a candidate
 BLOCK = 1 << 24  # numbers that are held at a time
 PAIRS = 256  # that are registered at a time
+INVOLUTIONS = (0, 2, 4, 5, 6, 7)  # positions that undo themselves
 COARSE, FINE, BLOCKS = 8, 24, 4  # pixels a side of a window, at first and in the end; blocks a side
 FEW, LEAD = 3, 0.01  # windows that are compared finely; what whole pictures are preferred by
 TEXTURE = 3.0 / 255  # deviation of a block that has texture
-LOCAL, SHARE, TEXTURED = 0.75, 0.8, 10  # correlation of a block that agrees, share of the blocks that do, textured blocks at least
+LOCAL, SHARE, TEXTURED = (
+    0.75,
+    0.8,
+    10,
+)  # correlation of a block that agrees, share of the blocks that do, textured blocks at least
 ALIKE, SURE, EXACT = 0.975, 0.985, 0.985  # correlation of windows, of pictures without much texture, and of the median block
 CONTRAST = 8.0 / 255  # deviation of what is compared, at least
 CROWD, USUAL = 12, 0.5  # place of the neighbor that tells how alike all pictures are, and its cosine where there are fewer
@@ -119,7 +124,7 @@ def _sorted(pairs: Ints, kinds: list[str], agreement: Floats, digest: Ints, othe
     """Returns pairs once each, the surest first."""
     if one:
         pairs = np.sort(pairs, 1)
-    order = np.lexsort((pairs[:, 1], pairs[:, 0], -agreement, [kind != "equal" for kind in kinds]))
+    order = np.lexsort((pairs[:, 1], pairs[:, 0], -agreement, np.array([kind != "equal" for kind in kinds], dtype=bool)))
     kept = order[np.sort(np.unique(pairs[order], axis=0, return_index=True)[1])]
     apart = [k for k in kept.tolist() if kinds[k] == "equal" or digest[pairs[k, 0]] != other[pairs[k, 1]]]
     return Copies(pairs[apart].astype(np.int64), [kinds[k] for k in apart], agreement[apart])
@@ -177,7 +182,7 @@ def _positions(x: Tensor) -> list[Tensor]:
 
 KINDS = ("near", "turned", "turned", "turned", "mirrored", "mirrored", "mirrored", "mirrored")
 # Top, left, height and width of windows that are looked for, in pixels of S: nine tenths of both sides, or of one.
-WINDOWS = ((2, 2, 29, 29), (0, 0, 29, 29), (0, 3, 29, 29), (3, 0, 29, 29), (3, 3, 29, 29))
+WINDOWS: tuple[tuple[int, ...], ...] = ((2, 2, 29, 29), (0, 0, 29, 29), (0, 3, 29, 29), (3, 0, 29, 29), (3, 3, 29, 29))
 WINDOWS += ((0, 0, 32, 29), (0, 3, 32, 29), (0, 0, 29, 32), (3, 0, 29, 32))
 
 
@@ -224,7 +229,9 @@ def _candidates(a: _Smalls, b: _Smalls, *, one: bool) -> tuple[dict[int, Tensor]
     found[0].append(_near_enough(*_index(_signs(y)).nearest(_signs(x), NEAREST + 1)))
     pairs = {k: torch.cat(parts) for k, parts in found.items()}
     if one:
-        pairs = {k: p[p[:, 0] != p[:, 1]].sort(1).values if k in (0, 2, 4, 6) else p[p[:, 0] != p[:, 1]] for k, p in pairs.items()}
+        pairs = {
+            k: p[p[:, 0] != p[:, 1]].sort(1).values if k in (0, 2, 4, 6) else p[p[:, 0] != p[:, 1]] for k, p in pairs.items()
+        }
     return {k: torch.unique(p, dim=0) for k, p in pairs.items()}, _crowd(bank, _descriptor(x)), _crowd(bank, _descriptor(y))
 
 
@@ -358,7 +365,7 @@ def _registered(x: Tensor, y: Tensor, first: Tensor, second: Tensor) -> tuple[Te
     """
     n, T = len(x), len(first)
     every = torch.arange(T).repeat(n, 1)
-    coarse = _compared(*(F.avg_pool2d(z, 2) for z in (x, y)), first, second, every, COARSE)
+    coarse = _compared(F.avg_pool2d(x, 2), F.avg_pool2d(y, 2), first, second, every, COARSE)
     few = torch.cat([torch.zeros(n, 1, dtype=torch.int64), coarse[:, 1:].topk(FEW, dim=1).indices + 1], 1)
     value = _compared(x, y, first, second, few, FINE)
     value[:, 0] += LEAD
@@ -375,7 +382,7 @@ def _compared(x: Tensor, y: Tensor, first: Tensor, second: Tensor, some: Tensor,
 
 
 def _agree(x: Tensor, y: Tensor, first: Tensor, second: Tensor, value: Tensor, crowd: Tensor) -> Tensor:
-    """Returns which pairs (n, 1, S, S) are copies by their best windows, their correlation and how alike others are, (n,) bool."""
+    """Returns which pairs (n, 1, S, S) are copies by their best windows, their correlation, and how alike others are."""
     u, v = _cut(x, first, FINE), _cut(y, second, FINE)
     blocks = [_blocks(z) for z in (u, v)]
     textured = torch.maximum(*(z.std(-1) for z in blocks)) > TEXTURE
@@ -397,6 +404,5 @@ def _blocks(x: Tensor) -> Tensor:
 
 def _same_colors(x: Tensor, y: Tensor) -> Tensor:
     """Returns which pairs of colors (n, 3, 4, 4) do not contradict each other: one is gray, or their chroma is alike."""
-    chroma = [(z - z.mean(1, keepdim=True)).flatten(1) for z in (x, y)]
-    colored = torch.minimum(*(z.std(1) for z in chroma)) > COLORED
-    return ~colored | (F.cosine_similarity(*chroma) >= CHROMA)
+    u, v = ((z - z.mean(1, keepdim=True)).flatten(1) for z in (x, y))
+    return (torch.minimum(u.std(1), v.std(1)) <= COLORED) | (F.cosine_similarity(u, v) >= CHROMA)

@@ -1,4 +1,4 @@
-r"""How improbable the scores of a collection are that is judged by itself: most of its items are typical, and none is known to be.
+r"""How improbable scores are in a collection that is judged by itself: most items are typical, and none is known to be.
 
 1. Features of a level are scored out of fold: t = log d^2, the squared Mahalanobis distance of an item under one Gaussian that is
    fitted to the likeliest three quarters of the other folds. No cluster of oddities attracts it.
@@ -79,7 +79,9 @@ class RadialLaw:
             density = b * np.log(b) + b * u - b * np.exp(np.minimum(u, 50)) - gammaln(b)
             return float(-density.sum() - censored * np.log(_survival(body[-1], m, b) + TINY))
 
-        best = minimize(loss, [float(np.median(s)), -2 * np.log(spread)], method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-8})
+        best = minimize(
+            loss, [float(np.median(s)), -2 * np.log(spread)], method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-8}
+        )
         m, b = float(best.x[0]), float(np.exp(np.clip(best.x[1], -7, 30)))
         misfit = float(np.abs(1 - _survival(body, m, b) - (np.arange(len(body)) + 0.5) / n).max())
         most_equal = np.unique(s, return_counts=True)[1].max()
@@ -140,7 +142,7 @@ class CrossFitted:
 
 
 def _gaussian(x: Floats, clean: bool) -> GaussianDetector:
-    """Returns the Gaussian of the likeliest three quarters of some items, of all where they are clean or half of them are equal."""
+    """Returns the Gaussian of the likeliest three quarters of items, of all where they are clean or half of them are equal."""
     equal = np.unique(x, axis=0, return_counts=True)[1].max() > len(x) / 2
     if equal or clean:  # constant features get a deviation that is small beside the others'
         return GaussianDetector(standardize=False).fit(x + JITTER * np.random.default_rng(0).standard_normal(x.shape))
@@ -148,7 +150,7 @@ def _gaussian(x: Floats, clean: bool) -> GaussianDetector:
 
 
 def outward(t: Floats, reference: Floats | None = None) -> Floats:
-    """Returns how far scores lie from the middle, on either side in units of its quartile: crowds too near to the mean are odd, too.
+    """Returns how far scores lie from the middle, on either side in units of its quartile: too near is odd, too.
 
     Example:
         >>> outward(np.array([-3.0, 0.0, 1.0, 2.0, 4.0])).round(1).tolist()
@@ -156,15 +158,15 @@ def outward(t: Floats, reference: Floats | None = None) -> Floats:
     """
     low, middle, high = np.quantile(t if reference is None else reference, [0.25, 0.5, 0.75])
     up, down = max(high - middle, 1e-9), max(middle - low, 1e-9)
-    return np.where(t > middle, (t - middle) / up, (middle - t) / down)
+    return np.asarray(np.where(t > middle, (t - middle) / up, (middle - t) / down))
 
 
 def tail_log_p(t: Floats) -> Floats:
-    """Returns log p of scores (N,) by `vergence.detection.tail_p_values`; 0 throughout for few scores, or where many are equal."""
+    """Returns log p of scores (N,) by `vergence.detection.tail_p_values`; 0 for few scores, or where many are equal."""
     most_equal = np.unique(t, return_counts=True)[1].max() if len(t) else 0
     if len(t) < FEWEST_TAIL or most_equal > max(2, EQUAL * len(t)):
         return np.zeros(len(t))
-    return np.log(np.maximum(np.asarray(tail_p_values(t)), TINY))
+    return np.asarray(np.log(np.maximum(np.asarray(tail_p_values(t)), TINY)))
 
 
 def combined(log_p: Mapping[str, Floats], weights: Mapping[str, float]) -> tuple[Floats, Sequence[str]]:

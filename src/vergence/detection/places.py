@@ -4,8 +4,9 @@ r"""Where a picture is odd: one Gaussian over the cells of all pictures, a map f
     s(x) = log of the mean of the largest hundredth of d^2, of at least 4 cells
     M(x) = max_u m(x, u)
 
-Of n ordinary pictures that no fit has seen, t is the k-th largest M, k = floor(alpha (n + 1)). A new picture that is exchangeable
-with them has P(M > t) <= alpha: in at most a share alpha of ordinary pictures any place is marked (split conformal on the maximum).
+Of n ordinary pictures that no fit has seen, t is the k-th largest M, k = floor(alpha (n + 1)). A new picture that is
+exchangeable with them has P(M > t) <= alpha: in at most a share alpha of ordinary pictures any place is marked (split conformal
+on the maximum).
 
 Shapes: cells (D, r, c) of a picture; N pictures, K folds.
 """

@@ -9,7 +9,7 @@ their law (split conformal). Folds and samples follow the pictures' content, so 
 Shapes: N pictures, n of them different from each other; L levels; D features of the embedding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor, nn
 
+from vergence.data.items import RowNames
 from vergence.data.pictures import Pictures, open_pictures
+from vergence.data.pixels import luma, resize
+from vergence.data.sources import open_items
 from vergence.detection.conformal import at_most, q_values, ranked
-from vergence.detection.copies import copy_groups, find_copies
+from vergence.detection.copies import Copies, copy_groups, find_copies
 from vergence.detection.evidence import FEWEST, CrossFitted, RadialLaw, combined, outward, tail_log_p
-from vergence.detection.groups import odd_groups
-from vergence.detection.measurements import MEASUREMENTS
+from vergence.detection.groups import Group, odd_groups
 from vergence.detection.moments import Tail
+from vergence.detection.neighbors import NeighborDetector
 from vergence.detection.places import CellGaussians, mark_threshold
+from vergence.encoders.frozen import FrozenNetwork, at_hand, named_network
 from vergence.encoders.local import PatchCells
-from vergence.runs.checked import Checked, Judged, Looks, Places, checked
+from vergence.runs.checked import Checked, Judged, Looks, Places, Verdict, checked
 from vergence.runs.looks import FirstLook, LocalFeatures, PlaceLook, SampleLook, as_tensor
+from vergence.runs.run import load
 from vergence.utils import terminal
 from vergence.utils.checks import expect, refuse, require_count, require_within
 
@@ -36,11 +42,16 @@ __all__ = ["check"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Embed = Callable[[Tensor], Tensor]
 
 FOLDS = 5
 SAMPLED, FITTED = 1_000, 20_000  # pictures that places are learned from, and that other levels are fitted to, at most
-WEIGHTS = {"measurements": 0.8, "whole": 0.1, "places": 0.1, "vectors": 0.1}
+WEIGHTS = {"measurements": 0.8, "whole": 0.1, "places": 0.1, "embedding": 0.1, "vectors": 0.1}
+VECTORS = ("embedding", "vectors")  # levels of a network, whose crowds may lie too near to the mean
+NEAREST = 5
 FEWEST_GROUPED = 100  # pictures
+CROWD = 0.05  # largest p-value of a member of an odd group of vectors
+ENCODER = "patches"
 
 
 @dataclass(frozen=True)
@@ -52,16 +63,20 @@ class Settings:
         fdr: False-discovery rate of the flags, in (0, 1).
         mark: Share of ordinary pictures in which a place is marked, at most, in (0, 1).
         workers: Processes that read pictures.
-        judge: Whether oddities are looked for, beside copies.
         confirmed: Names of pictures that a person found odd: they are set apart.
+        network: Network whose places and embedding are judged; None for patches.
+        embed: What gives embeddings, where ``network`` does not.
+        encoder: What the encoder is called, and the license of its weights.
     """
 
     size: int = 256
     fdr: float = 0.1
     mark: float = 0.05
     workers: int = 2
-    judge: bool = True
     confirmed: Sequence[str] = field(default=())
+    network: FrozenNetwork | None = None
+    embed: Embed | None = None
+    encoder: str = ENCODER
 
     def __post_init__(self) -> None:
         require_count(8, 4096, size=self.size)
@@ -75,6 +90,7 @@ def check(
     against: Any = None,
     out: str | Path | None = None,
     leaks: bool = False,
+    encoder: str | nn.Module = ENCODER,
     vectors: Any = None,
     size: int = 256,
     fdr: float = 0.1,
@@ -84,16 +100,20 @@ def check(
     root: str | None = None,
     workers: int = 2,
 ) -> Checked:
-    """Returns what is odd among pictures, where and why, and which are copies of others.
+    """Returns what is odd among pictures or vectors, where and why, and which are copies of others.
 
     Args:
         source: Pictures: a folder of any depth, a file, a list of paths or of PIL images, an array, a ``.parquet`` or ``.csv``
-            file with a column of paths or of encoded bytes, a tar, the name of a built-in set, or items of this library.
-        against: Pictures that are known to be ordinary: p-values then hold at the stated rate. By default the pictures are
-            judged by themselves.
-        out: Folder in which the results are written; None writes nothing.
+            file with a column of paths or of encoded bytes, a tar, the name of a built-in set, or items of this library. Or
+            vectors (N, D) that another model computed: an array, or a ``.npy``, ``.npz`` or ``.parquet`` file.
+        against: Pictures or vectors that are known to be ordinary: p-values then hold at the stated rate. By default the items
+            are judged by themselves.
+        out: Folder in which the results are written, none of it inside the source; None writes nothing.
         leaks: Only say which pictures are copies of those in ``against``, or nearly so.
-        vectors: Embeddings (N, D) of the pictures by another model, in their order, as one more level.
+        encoder: ``patches``, which needs no network; ``timm:NAME`` or a folder that ``vergence fetch`` wrote; ``auto``, the best
+            that is at hand; a run's folder; or a module that maps images (B, 3, H, W) to embeddings.
+        vectors: Embeddings of the pictures by any model, as one more level: an array (N, D) in their order, or a file, whose
+            names are the pictures' where it has names.
         size: Pixels of the shorter side at which places are looked at, at most.
         fdr: Share of the flagged pictures that is ordinary, on average at most, in (0, 1).
         mark: Share of ordinary pictures in which any place is marked, at most, in (0, 1).
@@ -108,28 +128,87 @@ def check(
     Example:
         >>> found = check("digits")
         >>> len(found.items["path"]), found.summary["pictures"]
-        (1797, 1797)
+        (359, 359)
     """
-    settings = Settings(size, fdr, mark, workers, judge=not leaks, confirmed=confirmed)
-    pictures = open_pictures(source, root=root, column=column)
-    known = None if against is None else open_pictures(against, root=root, column=column)
-    expect(not leaks or known is not None, "leaks with --against OTHER", "no other source", "name it")
-    looks = _looks(pictures, settings, vectors)
-    known_looks = None if known is None else _looks(known, settings, None)
-    with terminal.bar("copies", 1, late=True) as advance:
-        copies = find_copies(looks.small, looks.digest)
-        leaked = None if known_looks is None else find_copies(looks.small, looks.digest, known_looks.small, known_looks.digest)
-        advance()
-    group = copy_groups(copies, len(looks))
-    judged, note = None, ""
-    if settings.judge and known is not None and known_looks is not None:
-        judged = _against(pictures, looks, known, known_looks, settings)
-    elif settings.judge:
-        judged, note = _by_itself(pictures, looks, group, settings)
-    result = checked(pictures, looks, settings, copies, judged, known, known_looks, leaked, [note] if note else [])
+    expect(not leaks or against is not None, "leaks with another source", "none", "name it with --against")
+    _require_apart(source, out)
+    settings = Settings(size, fdr, mark, workers, confirmed)
+    if (given := _vectors(source)) is not None:
+        known_vectors = None if against is None else _vectors(against)
+        expect(against is None or known_vectors is not None, "vectors to compare vectors with", against, "name others")
+        expect(not leaks and vectors is None, "pictures with these options", "vectors", "leave them out")
+        result = _of_vectors(given, known_vectors, settings, _called(source))
+    else:
+        settings = _with_encoder(settings, encoder)
+        result = _of_pictures(source, against, settings, leaks, vectors, column, root)
     if out is not None:
         result.write(out)
     return result
+
+
+def _called(source: Any) -> str:
+    return Path(source).name or str(source) if isinstance(source, str | Path) else f"a {type(source).__name__}"
+
+
+def _require_apart(source: Any, out: Any) -> None:
+    if out is None or not isinstance(source, str | Path) or not Path(source).is_dir():
+        return
+    inside = Path(source).resolve() in (Path(out).resolve(), *Path(out).resolve().parents)
+    expect(not inside, f"an output folder outside {source}", str(out), "choose another --out")
+
+
+def _with_encoder(settings: Settings, encoder: str | nn.Module) -> Settings:
+    """Returns the settings with what gives features."""
+    from dataclasses import replace
+
+    if isinstance(encoder, nn.Module):
+        return replace(settings, network=FrozenNetwork(encoder, type(encoder).__name__), encoder=type(encoder).__name__)
+    if encoder == ENCODER:
+        return settings
+    if (Path(encoder) / "config.json").is_file():
+        run = load(Path(encoder), device="cpu")
+        return replace(settings, embed=_RunEmbedding(run.method.encoder, run.folder.metadata.shape), encoder=f"the run {encoder}")
+    network, said = at_hand() if encoder == "auto" else (named_network(encoder), encoder)
+    terminal.note(f"encoder: {said}")
+    if network is None:
+        return settings
+    license = f"; license of the weights: {network.license}" if network.license else ""
+    return replace(settings, network=network, encoder=f"{network.name}{license}")
+
+
+class _RunEmbedding:
+    """The encoder of a run on whole pictures, stretched to its size."""
+
+    def __init__(self, encoder: nn.Module, shape: Sequence[int]) -> None:
+        expect(len(shape) == 3, "a run of pictures as encoder", f"one of items of shape {tuple(shape)}", "name another")
+        self.encoder, self.shape = encoder.eval(), tuple(shape)
+
+    @torch.inference_mode()
+    def __call__(self, x: Tensor) -> Tensor:
+        small = resize(x[None], *self.shape[1:])
+        z: Tensor = self.encoder(luma(small) if self.shape[0] == 1 else small)
+        return z.flatten(1)[0]
+
+
+# Pictures
+
+
+def _of_pictures(
+    source: Any, against: Any, settings: Settings, leaks: bool, vectors: Any, column: str | None, root: str | None
+) -> Checked:
+    pictures = open_pictures(source, root=root, column=column)
+    known = None if against is None else open_pictures(against, root=root, column=column)
+    looks = _looks(pictures, settings, vectors)
+    known_looks = None if known is None else _looks(known, settings, None)
+    copies = find_copies(looks.small, looks.digest)
+    leaked = None if known_looks is None else find_copies(looks.small, looks.digest, known_looks.small, known_looks.digest)
+    judged, note = None, ""
+    if known is not None and known_looks is not None and not leaks:
+        judged = _beside(pictures, looks, known, known_looks, settings)
+    elif not leaks:
+        judged, note = _by_itself(pictures, looks, copies, settings)
+    notes = [note] if note else []
+    return checked(_called(source), pictures, looks, settings, copies, judged, known, known_looks, leaked, notes)
 
 
 def _looks(pictures: Pictures, settings: Settings, vectors: Any) -> Looks:
@@ -145,132 +224,281 @@ def _looks(pictures: Pictures, settings: Settings, vectors: Any) -> Looks:
         refuse("pictures that can be read", "none" if first is None else f"none: {first.name} ({first.reason})", "give others")
     columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     names = [pictures.names[i] for i in index]
-    given = None if vectors is None else _rows_of(vectors, pictures, index)
+    given = None if vectors is None else _vectors_of(vectors, pictures, index)
     return Looks(np.array(index), names, given, **columns)
 
 
-def _rows_of(vectors: Any, pictures: Pictures, index: Sequence[int]) -> Floats:
-    x = np.asarray(vectors, dtype=np.float64)
-    fits = x.ndim == 2 and len(x) == len(pictures) and bool(np.isfinite(x).all())
-    expect(fits, f"finite vectors ({len(pictures)}, D), one for each picture", f"an array of shape {x.shape}", "give one a picture")
-    return x[np.array(index)]
+def _vectors_of(vectors: Any, pictures: Pictures, index: Sequence[int]) -> Floats:
+    """Returns the vectors of the pictures that could be read, by their names where the vectors have names."""
+    given = _vectors(vectors)
+    expect(given is not None, "vectors: an array (N, D), or a .npy, .npz or .parquet file of them", vectors, "give others")
+    assert given is not None
+    names, x = given
+    if names is None:
+        expect(len(x) == len(pictures), f"one vector for each of {len(pictures)} pictures", len(x), "give them with names")
+        return np.asarray(x[np.array(index)])
+    place = {name: i for i, name in enumerate(names)}
+    missing = [pictures.names[i] for i in index if pictures.names[i] not in place]
+    named = f"none for {len(missing)} (first: {missing[0]})" if missing else ""
+    expect(not missing, "a vector for each picture, by its name", named, "write names as in items.csv")
+    return np.asarray(x[[place[pictures.names[i]] for i in index]])
 
 
-def _folds(looks: Looks, group: Ints) -> tuple[Ints, Ints]:
-    """Returns the fold of each picture, which copies share, and the first picture of each group, in the order of content."""
-    order = np.argsort(looks.digest, kind="stable")
-    first, place = np.unique(group[order], return_index=True)
-    place = np.sort(place)
-    representatives = order[place]
+def _folds(digest: Ints, group: Ints) -> tuple[Ints, Ints]:
+    """Returns the fold of each item, which copies share, and the first item of each group, in the order of content."""
+    order = np.argsort(digest, kind="stable")
+    first = order[np.sort(np.unique(group[order], return_index=True)[1])]
     number = np.zeros(int(group.max()) + 1, dtype=np.int64)
-    number[group[representatives]] = np.arange(len(first))
-    return number[group] % FOLDS, representatives
+    number[group[first]] = np.arange(len(first))
+    return number[group] % FOLDS, first
 
 
-def _by_itself(pictures: Pictures, looks: Looks, group: Ints, settings: Settings) -> tuple[Judged | None, str]:
+def _apart(names: Sequence[str], confirmed: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Returns which items were confirmed to be odd."""
+    missing = sorted(set(confirmed) - set(names))
+    found = f"{len(missing)} others (first: {missing[0]})" if missing else ""
+    expect(not missing, "names of items that are checked", found, "write them as in items.csv")
+    among = set(confirmed)
+    return np.array([name in among for name in names], dtype=bool)
+
+
+def _by_itself(pictures: Pictures, looks: Looks, copies: Copies, settings: Settings) -> tuple[Judged | None, str]:
     """Returns what is odd among pictures by themselves, or None and why they are not judged."""
-    apart = np.isin(np.array(looks.names), np.array(settings.confirmed, dtype=np.str_))
-    missing = sorted(set(settings.confirmed) - set(looks.names))
-    expect(not missing, "names of pictures that are checked", f"{len(missing)} others (first: {missing[:1]})", "correct them")
-    fold, different = _folds(looks, group)
+    apart, group = _apart(looks.names, settings.confirmed), copy_groups(copies, len(looks))
+    fold, different = _folds(looks.digest, group)
     different = different[~np.isin(group[different], group[apart])]
     if len(different) < FEWEST:
         few = f"{len(different)} different pictures are too few to say what is odd; at least {FEWEST} are needed"
         return None, f"{few}. Copies and plain properties are told for any number."
     fitted = different[:FITTED]
-    log_p, levels = {}, {name: CrossFitted(x[fitted], fold[fitted]) for name, x in looks.levels().items()}
-    for name, x in looks.levels().items():
-        t = levels[name].log_distance(x, fold)
-        if name == "vectors":
-            t = outward(t, t[fitted])
-        log_p[name] = RadialLaw.of(t[fitted]).log_p(t) if name == "measurements" else _tail(t, fitted)
-    sample = fitted[:SAMPLED]
-    look = _learned(pictures, looks, sample, fold, settings, clean=False)
+    look = _learned(pictures, looks, fitted[:SAMPLED], fold, settings, clean=False)
     places = _places(pictures, looks, look, settings)
+    levels = _levels(looks, places, settings)
+    fits = {name: CrossFitted(x[fitted], fold[fitted]) for name, x in levels.items()}
+    log_p = {name: _own_log_p(name, fits[name].log_distance(x, fold), fitted) for name, x in levels.items()}
     log_p["places"] = _tail(places.score, fitted)
-    log, level = combined(log_p, WEIGHTS)
-    q = np.ones(len(log))
-    q[~apart] = q_values(np.exp(log[~apart]))
+    verdict = _verdict(log_p, apart, settings.fdr)
+    table = levels["measurements"]
+    groups = _groups(fits["measurements"].white(table[fitted]), fitted)
     threshold = mark_threshold(places.largest[fitted], settings.mark)
-    y = levels["measurements"].white(looks.levels()["measurements"][fitted])
-    groups = odd_groups(torch.from_numpy(y)) if len(fitted) >= FEWEST_GROUPED else []
-    flag = at_most(q, settings.fdr) & ~apart
-    in_groups = [fitted[g.members] for g in groups if g.distance > 1]
-    z = levels["measurements"].in_units(looks.levels()["measurements"])
-    return Judged(-log, np.exp(log), q, flag, level, z, places, look, threshold, in_groups, len(fitted), None), ""
+    deviations = fits["measurements"].in_units(table)
+    return Judged(verdict, deviations, places, look, threshold, groups, None), ""
+
+
+def _levels(looks: Looks, places: Places, settings: Settings) -> dict[str, Floats]:
+    """Returns features by level; those of a network are levels of their own."""
+    levels = looks.levels()
+    if settings.network is not None or settings.embed is not None:
+        levels["embedding"] = places.embedding.astype(np.float64)
+    return levels
+
+
+def _own_log_p(name: str, t: Floats, fitted: Ints) -> Floats:
+    """Returns log p (N,) of log squared distances of a level."""
+    if name == "measurements":
+        return RadialLaw.of(t[fitted]).log_p(t)
+    return _tail(outward(t, t[fitted]) if name in VECTORS else t, fitted)
 
 
 def _tail(t: Floats, fitted: Ints) -> Floats:
-    """Returns log p of all scores by the tail of those that differ from each other."""
+    """Returns log p of all scores by the tail of those that are fitted to, of which there are no copies."""
     order = fitted[np.argsort(t[fitted], kind="stable")]
-    return np.interp(t, t[order], tail_log_p(t[order]))
+    return np.asarray(np.interp(t, t[order], tail_log_p(t[order])))
 
 
-def _against(pictures: Pictures, looks: Looks, known: Pictures, known_looks: Looks, settings: Settings) -> Judged:
+def _verdict(log_p: Mapping[str, Floats], apart: npt.NDArray[np.bool_], fdr: float) -> Verdict:
+    """Returns what is flagged among items, but for those that are set apart."""
+    log, level = combined(log_p, WEIGHTS)
+    q = np.ones(len(log))
+    if not apart.all():
+        q[~apart] = q_values(np.exp(log[~apart]))
+    return Verdict(-log, np.exp(log), q, at_most(q, fdr) & ~apart, level)
+
+
+def _groups(white: Floats, fitted: Ints) -> list[Ints]:
+    """Returns the members of odd groups."""
+    groups: list[Group] = odd_groups(torch.from_numpy(white)) if len(fitted) >= FEWEST_GROUPED else []
+    return [fitted[group.members] for group in groups if group.distance > 1]
+
+
+# Beside known pictures
+
+
+def _beside(pictures: Pictures, looks: Looks, known: Pictures, known_looks: Looks, settings: Settings) -> Judged:
     """Returns what is odd among pictures beside known ones, half of which calibrate."""
-    _, different = _folds(known_looks, copy_groups(find_copies(known_looks.small, known_looks.digest), len(known_looks)))
-    least = 2 * FEWEST
-    expect(len(different) >= least, f"at least {least} different known pictures", len(different), "give more, or leave --against out")
-    fit, calibrating = different[0::2][:FITTED], different[1::2]
-    none = np.zeros(len(known_looks), dtype=np.int64)
-    log_p: dict[str, Floats] = {}
-    known_log_p: dict[str, Floats] = {}
-    deviations = np.zeros((0, 0))
-    for name, x in looks.levels().items():
-        reference = known_looks.levels()[name][fit]
-        fold = np.arange(len(fit)) % FOLDS
-        law = Tail(CrossFitted(reference, fold, clean=True).log_distance(reference, fold))
-        whole = CrossFitted(reference, none[fit], clean=True)
-        log_p[name] = law.log_probability(whole.log_distance(x, np.zeros(len(x), dtype=np.int64)))
-        known_log_p[name] = law.log_probability(whole.log_distance(known_looks.levels()[name], none))
-        if name == "measurements":
-            deviations = whole.in_units(x)
-    look = _learned(known, known_looks, fit[:SAMPLED], none, settings, clean=True)
+    group = copy_groups(find_copies(known_looks.small, known_looks.digest), len(known_looks))
+    fit, calibrating = _halves(_folds(known_looks.digest, group)[1])
+    look = _learned(known, known_looks, fit[:SAMPLED], np.zeros(len(known_looks), dtype=np.int64), settings, clean=True)
     places, known_places = _places(pictures, looks, look, settings), _places(known, known_looks, look, settings)
+    new, old = _levels(looks, places, settings), _levels(known_looks, known_places, settings)
+    new = {name: x for name, x in new.items() if name in old}
+    log_p, known_log_p = _known_log_p(new, old, fit)
     law = Tail(known_places.score[fit])
     log_p["places"], known_log_p["places"] = law.log_probability(places.score), law.log_probability(known_places.score)
-    weights = dict.fromkeys(log_p, 1.0)
-    (log, level), (known_log, _) = combined(log_p, weights), combined(known_log_p, weights)
-    p = ranked(-known_log[calibrating], -log)
     seen = np.isin(looks.digest, known_looks.digest)
-    q = np.ones(len(p))
-    q[~seen] = q_values(p[~seen]) if (~seen).any() else q[~seen]
+    verdict = _conformal(log_p, known_log_p, calibrating, seen, settings.fdr)
     threshold = mark_threshold(known_places.largest[calibrating], settings.mark)
-    flag = at_most(q, settings.fdr) & ~seen
-    return Judged(-log, p, q, flag, level, deviations, places, look, threshold, [], len(fit), len(calibrating))
+    table = old["measurements"][fit]
+    deviations = CrossFitted(table, np.zeros(len(fit), dtype=np.int64), clean=True).in_units(new["measurements"])
+    return Judged(verdict, deviations, places, look, threshold, [], len(calibrating))
+
+
+def _halves(different: Ints) -> tuple[Ints, Ints]:
+    """Returns which known items are fitted to, and which calibrate."""
+    least = 2 * FEWEST
+    expect(
+        len(different) >= least, f"at least {least} different known items", len(different), "give more, or leave --against out"
+    )
+    return different[0::2][:FITTED], different[1::2]
+
+
+def _known_log_p(new: Mapping[str, Floats], old: Mapping[str, Floats], fit: Ints) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """Returns log p of new and of known items by level, by the tail of the items that are fitted to, each out of fold."""
+    log_p, known_log_p = {}, {}
+    fold, none = np.arange(len(fit)) % FOLDS, np.zeros(len(fit), dtype=np.int64)
+    for name, x in new.items():
+        reference = old[name][fit]
+        if name in VECTORS:
+            scores, new_scores, old_scores = _neighbor_scores(reference, x, old[name])
+        else:
+            scores = CrossFitted(reference, fold, clean=True).log_distance(reference, fold)
+            whole = CrossFitted(reference, none, clean=True)
+            new_scores, old_scores = (whole.log_distance(y, np.zeros(len(y), dtype=np.int64)) for y in (x, old[name]))
+        law = Tail(scores)
+        log_p[name], known_log_p[name] = law.log_probability(new_scores), law.log_probability(old_scores)
+    return log_p, known_log_p
+
+
+def _neighbor_scores(reference: Floats, x: Floats, old: Floats) -> tuple[Floats, Floats, Floats]:
+    """Returns distances of directions to the fifth nearest of reference vectors: of these in halves, of new and of known ones."""
+    center = reference.mean(0)
+
+    def directions(y: Floats) -> Floats:
+        return np.asarray((y - center) / np.maximum(np.linalg.norm(y - center, axis=1, keepdims=True), 1e-12))
+
+    bank = directions(reference)
+    detector = NeighborDetector(NEAREST, standardize=False).fit(bank)
+    own = np.empty(len(bank))
+    for part, rest in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
+        own[part] = NeighborDetector(NEAREST, standardize=False).fit(bank[rest]).anomaly_score(bank[part])
+    return own, detector.anomaly_score(directions(x)), detector.anomaly_score(directions(old))
+
+
+def _conformal(
+    log_p: Mapping[str, Floats], known_log_p: Mapping[str, Floats], calibrating: Ints, seen: npt.NDArray[np.bool_], fdr: float
+) -> Verdict:
+    """Returns what is flagged beside calibration items; items that the known part holds, too, are not judged."""
+    equal = dict.fromkeys(log_p, 1.0)
+    (log, level), (known_log, _) = combined(log_p, equal), combined(known_log_p, equal)
+    p = ranked(-known_log[calibrating], -log)
+    q = np.ones(len(p))
+    if not seen.all():
+        q[~seen] = q_values(p[~seen])
+    return Verdict(-log, p, q, at_most(q, fdr) & ~seen, level)
+
+
+# Places
 
 
 def _learned(pictures: Pictures, looks: Looks, sample: Ints, fold: Ints, settings: Settings, *, clean: bool) -> PlaceLook:
     """Returns what judges places, learned from the pictures of a sample."""
-    rows = looks.index[sample].tolist()
+    rows, size, workers = looks.index[sample].tolist(), settings.size, settings.workers
+    features: LocalFeatures
     with terminal.bar("places", 2 * len(rows), late=True) as advance:
-        small = []
-        for _, pixels in pictures.map(SampleLook(settings.size), rows, settings.workers):
-            small.append(as_tensor(pixels))
-            advance()
-        features: LocalFeatures = PatchCells(small)
+        if settings.network is None:
+            small = []
+            for _, pixels in pictures.map(SampleLook(size), rows, workers):
+                small.append(as_tensor(pixels))
+                advance()
+            features = PatchCells(small)
+        else:
+            features = settings.network
         cells, of = [], []
-        place = {i: k for k, i in zip(sample.tolist(), rows, strict=True)}
-        for i, some in pictures.map(SampleLook(settings.size, features, len(rows)), rows, settings.workers):
+        place = dict(zip(rows, sample.tolist(), strict=True))
+        for i, some in pictures.map(SampleLook(size, features, len(rows)), rows, workers):
             cells.append(some)
             of.append(place[i])
             advance()
+    expect(cells, "pictures that can still be read", "none", "repeat the command")
     model = CellGaussians(cells, fold[np.array(of)], clean=clean)
-    return PlaceLook(settings.size, features, model, dict(zip(looks.digest.tolist(), fold.tolist(), strict=True)))
+    return PlaceLook(size, features, model, dict(zip(looks.digest.tolist(), fold.tolist(), strict=True)), settings.embed)
 
 
 def _places(pictures: Pictures, looks: Looks, look: PlaceLook, settings: Settings) -> Places:
-    """Returns what the map of each picture says; of one that has gone meanwhile, nothing."""
+    """Returns what the map of each picture says; of one that has gone meanwhile, that nothing is odd."""
     n = len(looks)
     place = dict(zip(looks.index.tolist(), range(n), strict=True))
-    score, largest, where = np.full(n, -np.inf), np.full(n, -np.inf), np.full((n, 2), 0.5)
-    embedding: list[npt.NDArray[np.float32] | None] = [None] * n
+    score, largest, where = np.full(n, np.inf), np.full(n, np.inf), np.full((n, 2), 0.5)
+    embedding: npt.NDArray[np.float32] | None = None
     with terminal.bar("maps", n, late=True) as advance:
         for i, row in pictures.map(look, looks.index.tolist(), settings.workers):
             k = place[i]
-            score[k], largest[k], where[k], embedding[k] = row["places"], row["largest"], row["place"], row["embedding"]
+            score[k], largest[k], where[k] = row["places"], row["largest"], row["place"]
+            embedding = np.zeros((n, len(row["embedding"])), dtype=np.float32) if embedding is None else embedding
+            embedding[k] = row["embedding"]
             advance()
-    read = [z for z in embedding if z is not None]
-    expect(read, "pictures that can still be read", "none", "repeat the command")
-    z = np.stack([np.zeros_like(read[0]) if z is None else z for z in embedding])
-    return Places(np.maximum(score, score[np.isfinite(score)].min()), largest, where, z)
+    expect(embedding is not None, "pictures that can still be read", "none", "repeat the command")
+    assert embedding is not None
+    score, largest = (np.where(np.isinf(x), x.min(), x) for x in (score, largest))
+    return Places(score, largest, where, embedding)
+
+
+# Vectors alone
+
+
+def _vectors(source: Any) -> tuple[Sequence[str] | None, Floats] | None:
+    """Returns the names, None where they are numbers, and the vectors (N, D) of a source; None where it holds no vectors."""
+    if isinstance(source, str | Path):
+        if Path(source).suffix.lower() not in (".npy", ".npz", ".parquet"):
+            return None
+        try:
+            items = open_items(str(source))
+        except ValueError:
+            if Path(source).suffix.lower() == ".parquet":  # perhaps of pictures
+                return None
+            raise
+    elif (
+        isinstance(source, np.ndarray | Tensor)
+        and source.ndim == 2
+        and not (isinstance(source, np.ndarray) and source.dtype.kind in "OUS")
+    ):
+        items = open_items(source)
+    else:
+        return None
+    if len(items.shape) != 1:
+        return None
+    x = torch.cat([part for _, part in items.stream([torch.arange(len(items))])]).double().numpy()
+    return None if isinstance(items.names, RowNames) else list(items.names), x
+
+
+Named = tuple[Sequence[str] | None, Floats]
+
+
+def _of_vectors(given: Named, known: Named | None, settings: Settings, name: str) -> Checked:
+    """Returns what is odd among vectors; crowds that lie apart are groups."""
+    names, x = given[0] or [str(i) for i in range(len(given[1]))], given[1]
+    looks = Looks.of_vectors(names, x)
+    copies = Copies(np.zeros((0, 2), dtype=np.int64), [], np.zeros(0))
+    pictures = Pictures(names, [None] * len(names))
+    if known is not None:
+        fit, calibrating = _halves(np.argsort(Looks.of_vectors([""] * len(known[1]), known[1]).digest, kind="stable"))
+        expect(known[1].shape[1] == x.shape[1], f"known vectors of {x.shape[1]} numbers", known[1].shape[1], "use one encoder")
+        log_p, known_log_p = _known_log_p({"vectors": x}, {"vectors": known[1]}, fit)
+        verdict = _conformal(log_p, known_log_p, calibrating, np.zeros(len(x), dtype=bool), settings.fdr)
+        judged: Judged | None = Judged(verdict, x, None, None, np.inf, [], len(calibrating))
+        return checked(name, pictures, looks, settings, copies, judged, None, None, None, [])
+    apart = _apart(names, settings.confirmed)
+    fold, different = _folds(looks.digest, np.unique(looks.digest, return_inverse=True)[1])
+    fitted = different[~apart[different]][:FITTED]
+    if len(fitted) < FEWEST:
+        note = f"{len(fitted)} different vectors are too few to say what is odd; at least {FEWEST} are needed."
+        return checked(name, pictures, looks, settings, copies, None, None, None, None, [note])
+    fits = CrossFitted(x[fitted], fold[fitted])
+    log_p = {"vectors": _own_log_p("vectors", fits.log_distance(x, fold), fitted)}
+    groups = _groups(fits.in_units(x[fitted]), fitted)
+    verdict = _verdict(log_p, apart, settings.fdr)
+    crowd = np.isin(np.arange(len(x)), np.concatenate([np.zeros(0, dtype=np.int64), *groups])) & (verdict.p > CROWD)
+    p = np.where(crowd, CROWD, verdict.p)
+    level = ["group" if member else "vectors" for member in crowd]
+    judged = Judged(Verdict(-np.log(p), p, verdict.q, verdict.flag, level), fits.in_units(x), None, None, np.inf, groups, None)
+    return checked(name, pictures, looks, settings, copies, judged, None, None, None, [])

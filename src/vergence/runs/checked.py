@@ -1,9 +1,11 @@
 """What `check` found: one table of items, groups, copies and a summary, in memory and as files beside each other."""
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +29,7 @@ from vergence.utils.version import __version__
 if TYPE_CHECKING:
     from vergence.runs.check import Settings
 
-__all__ = ["Checked", "Columns", "Judged", "Looks", "Places", "checked"]
+__all__ = ["Checked", "Columns", "Judged", "Looks", "Places", "Verdict", "checked"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -35,18 +37,18 @@ Ints = npt.NDArray[np.int64]
 FILE = 4  # measurements that describe a file; the others describe what it shows
 NEIGHBORS = 5
 MOST_COMPARED = 50_000  # pictures whose neighbors are looked for among all
-KINDS = {"equal": "equal", "near": "nearly equal"}
-AT_LEAST = 2  # robust deviations that are named
+FRAMES = 5  # of a picture, at most
+UNUSUAL = 0.1  # p-value from which on reasons are given
 
 
 @dataclass(frozen=True)
 class Looks:
-    """What the first look at N pictures told.
+    """What the first look at N items told; of vectors alone only their names and digests.
 
     Attributes:
         index: Their number in the source, (N,).
         names: Their names.
-        vectors: Embeddings (N, D) that were given; None for none.
+        vectors: Vectors (N, D) that were given; None for none.
         digest: Digests of their content, (N,).
         changes: What was done to each so that it looks as in a viewer.
         measurements: Table (N, M) of `vergence.detection.measurements.measure`.
@@ -55,7 +57,7 @@ class Looks:
     """
 
     index: Ints
-    names: list[str]
+    names: Sequence[str]
     vectors: Floats | None
     digest: Ints
     changes: npt.NDArray[Any]
@@ -66,6 +68,16 @@ class Looks:
     def __len__(self) -> int:
         return len(self.names)
 
+    @classmethod
+    def of_vectors(cls, names: Sequence[str], x: Floats) -> "Looks":
+        """Returns items that are vectors (N, D)."""
+        n, rows = len(x), np.ascontiguousarray(x, dtype=np.float32)
+        digest = [int.from_bytes(hashlib.blake2b(row, digest_size=8).digest(), "big", signed=True) for row in rows]
+        empty = np.zeros((n, 0))
+        return cls(
+            np.arange(n), names, x, np.array(digest), np.full(n, ""), empty, empty.astype(np.float32), empty.astype(np.uint8)
+        )
+
     def levels(self) -> dict[str, Floats]:
         """Returns features (N, D) by the name of their level."""
         levels = {"measurements": self.measurements[:, FILE:], "whole": self.whole.astype(np.float64)}
@@ -74,7 +86,7 @@ class Looks:
 
 @dataclass(frozen=True)
 class Places:
-    """What the maps of N pictures say: score (N,), largest value (N,), where it is (N, 2) in [0, 1], and mean features (N, D)."""
+    """What the maps of N pictures say: score (N,), largest value (N,), where it is (N, 2) in [0, 1], and embeddings (N, D)."""
 
     score: Floats
     largest: Floats
@@ -83,30 +95,36 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """Scores (N,), p-values, q-values, flags and levels of N pictures.
-
-    Attributes:
-        deviations: Robust deviations (N, M') of the measurements from what is usual.
-        places: What the maps say.
-        look: What computes a map.
-        threshold: Value of a map above which a place is marked.
-        groups: Members of odd groups, the most central first.
-        fitted: Different pictures that were fitted to.
-        calibration: Known pictures that calibrate; None where the pictures are judged by themselves.
-    """
+class Verdict:
+    """Scores (N,), p-values, q-values, flags and levels of N items."""
 
     score: Floats
     p: Floats
     q: Floats
     flag: npt.NDArray[np.bool_]
     level: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is odd among N items.
+
+    Attributes:
+        verdict: Scores and flags.
+        deviations: Robust deviations (N, M') of the measurements, or of the numbers of vectors, from what is usual.
+        places: What the maps say; None for vectors.
+        look: What computes a map; None for vectors.
+        threshold: Value of a map above which a place is marked.
+        groups: Members of odd groups, the most central first.
+        calibration: Known items that calibrate; None where the items are judged by themselves.
+    """
+
+    verdict: Verdict
     deviations: Floats
-    places: Places
-    look: PlaceLook
+    places: Places | None
+    look: PlaceLook | None
     threshold: float
     groups: Sequence[Ints]
-    fitted: int
     calibration: int | None
 
 
@@ -161,19 +179,38 @@ class Checked:
     _pictures: Pictures = field(repr=False)
     _numbers: Ints = field(repr=False)
     _judged: Judged | None = field(repr=False)
+    _known: Pictures | None = field(repr=False, default=None)
 
     def map(self, i: int) -> Floats:
-        """Returns how odd each cell of picture i of ``items`` is, (r, c), in units of the threshold: above 1 it is marked.
+        """Returns how odd each cell of picture i of ``items`` is, (r, c): above 1 a place is marked.
+
+        The unit is the threshold of ``mark``; with too few pictures for one, the oddest cell of the median picture.
 
         Raises:
             ValueError: The pictures were not judged, or the picture cannot be read anymore.
         """
         judged = self._judged
-        expect(judged is not None, "pictures that were judged", "only copies", "give more pictures, or leave out leaks")
-        assert judged is not None
+        expect(judged is not None and judged.look is not None, "pictures that were judged", "none", "give pictures, at least 20")
+        assert judged is not None and judged.look is not None and judged.places is not None
         m, _ = judged.look.map(self._pictures.read(int(self._numbers[i])))
-        d = np.exp(m)
-        return d if math.isinf(judged.threshold) else np.asarray(np.exp(m - judged.threshold))
+        unit = float(np.median(judged.places.largest)) if math.isinf(judged.threshold) else judged.threshold
+        return np.asarray(np.exp(m - unit))
+
+    def marked(self, i: int) -> list[tuple[float, float, float, float]]:
+        """Returns frames (top, left, bottom, right) in [0, 1] around the marked places of picture i, at most a few."""
+        from scipy import ndimage
+
+        if self._judged is None or self._judged.look is None or math.isinf(self._judged.threshold):
+            return []
+        m = self.map(i)
+        found = ndimage.find_objects(ndimage.label(m > 1, structure=np.ones((3, 3)))[0])
+        (r, c), first = m.shape, sorted(found, key=lambda part: -m[part].max())[:FRAMES]
+        return [(a.start / r, b.start / c, a.stop / r, b.stop / c) for a, b in first]
+
+    @cached_property
+    def place(self) -> dict[str, int]:
+        """Row of ``items`` by the path of a picture."""
+        return {name: i for i, name in enumerate(self.items["path"])}
 
     def strangest(self, n: int = 12) -> list[int]:
         """Returns at most n rows of ``items``, the oddest first; of an odd group the most central picture alone."""
@@ -182,8 +219,14 @@ class Checked:
         return [int(i) for i in order if not group[i] or group[i] == path[i]][:n]
 
     def pixels(self, i: int) -> npt.NDArray[np.uint8]:
-        """Returns picture i of ``items``, uint8 (C, H, W)."""
+        """Returns picture i of ``items``, uint8 (C, H, W); a ValueError says why it cannot be read."""
         return self._pictures.read(int(self._numbers[i])).pixels
+
+    def pixels_of_other(self, name: str) -> npt.NDArray[np.uint8]:
+        """Returns a picture of the other source by its name; a ValueError says why it cannot be read."""
+        expect(self._known is not None and name in self._known.names, "a picture of the other source", name)
+        assert self._known is not None
+        return self._known.read(self._known.names.index(name)).pixels
 
     def report(self, path: str | Path) -> Path:
         """Writes the page, one HTML file that loads nothing from elsewhere, and returns its path."""
@@ -198,8 +241,7 @@ class Checked:
         return Shown(cards_of(self, self.strangest(n)))
 
     def write(self, out: str | Path) -> Path:
-        """Writes ``items.parquet``, ``items.csv``, ``copies.csv``, ``skipped.csv``, ``embeddings.npy``, ``summary.json`` and
-        ``report.html`` to a folder, and returns it."""
+        """Writes everything to a folder, and returns it; docs/check.md lists the files."""
         folder = Path(out)
         with explained(folder, "choose another --out"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -240,6 +282,7 @@ class Shown:
 
 
 def checked(
+    source: str,
     pictures: Pictures,
     looks: Looks,
     settings: "Settings",
@@ -252,25 +295,20 @@ def checked(
 ) -> Checked:
     """Returns the tables of what was found."""
     names, n = looks.names, len(looks)
-    named = properties(looks.measurements, None if known_looks is None else known_looks.measurements)
-    duplicate = _first_of(copies, names, looks.index)
+    named = _properties(looks, known_looks)
     leak = [""] * n if leaked is None or known_looks is None else _leaks(leaked, known_looks.names, n)
-    z = looks.whole if judged is None else judged.places.embedding
+    z = _embedding(looks, judged)
     x, y = _projection(z)
+    groups = [] if judged is None else judged.groups
     group = [""] * n
-    for members in () if judged is None else judged.groups:
+    for members in groups:
         for i in members.tolist():
             group[i] = names[int(members[0])]
-    columns: dict[str, Any] = {
-        "path": names,
-        "score": np.zeros(n) if judged is None else judged.score,
-        "p_value": np.ones(n) if judged is None else judged.p,
-        "q_value": np.ones(n) if judged is None else judged.q,
-        "flag": np.zeros(n, dtype=np.uint8) if judged is None else judged.flag.astype(np.uint8),
-        "level": [""] * n if judged is None else list(judged.level),
-        "reason": [""] * n if judged is None else _reasons(judged, pictures, looks),
+    said = {
+        **_judgment(judged, n),
+        "reason": [""] * n if judged is None else _reasons(judged),
         "group": group,
-        "duplicate_of": duplicate,
+        "duplicate_of": _first_of(copies, names, looks.index),
         "leak_of": leak,
         "measurements": ["; ".join(name for name, has in named.items() if has[i]) for i in range(n)],
         "neighbors": _neighbors(z, names),
@@ -282,20 +320,41 @@ def checked(
         other = _pairs(leaked, names, known_looks.names, "yes")
         pairs = {name: [*pairs[name], *other[name]] for name in pairs}
     skipped = {"path": [s.name for s in pictures.skipped], "reason": [s.reason for s in pictures.skipped]}
-    groups = [] if judged is None else [[names[i] for i in members.tolist()] for members in judged.groups]
-    summary = _summary(pictures, looks, settings, copies, judged, known, leak, named, groups, notes)
+    members_of = [[names[i] for i in members.tolist()] for members in groups]
+    counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
+    summary = _summary(source, pictures, looks, settings, copies, judged, known, leak, counts, members_of, notes)
+    columns = {"path": list(names), **said}
+    tables = Columns(columns), Columns(pairs), Columns(skipped)
+    return Checked(*tables, members_of, z.astype(np.float32), summary, pictures, looks.index, judged, known)
+
+
+def _judgment(judged: Judged | None, n: int) -> dict[str, Any]:
+    """Returns the columns of what is flagged."""
     if judged is None:
-        columns["level"] = [""] * n
-    return Checked(
-        Columns(columns), Columns(pairs), Columns(skipped), groups, z.astype(np.float32), summary, pictures, looks.index, judged
-    )
+        none = {"score": np.zeros(n), "p_value": np.ones(n), "q_value": np.ones(n), "flag": np.zeros(n, dtype=np.uint8)}
+        return {**none, "level": [""] * n}
+    v = judged.verdict
+    return {"score": v.score, "p_value": v.p, "q_value": v.q, "flag": v.flag.astype(np.uint8), "level": list(v.level)}
+
+
+def _properties(looks: Looks, known: Looks | None) -> dict[str, npt.NDArray[np.bool_]]:
+    if not looks.measurements.shape[1]:
+        return {}
+    return properties(looks.measurements, None if known is None else known.measurements)
+
+
+def _embedding(looks: Looks, judged: Judged | None) -> npt.NDArray[Any]:
+    """Returns the features by which neighbors are found."""
+    if judged is not None and judged.places is not None:
+        return judged.places.embedding
+    return looks.vectors if looks.vectors is not None and not looks.whole.shape[1] else looks.whole
 
 
 def _first_of(copies: Copies, names: Sequence[str], index: Ints) -> list[str]:
     """Returns for each picture the first one in the source that it is a copy of; empty for none."""
     first = np.arange(len(names))
-    for i, j in copies.pairs.tolist():
-        a, b = sorted((i, j), key=lambda k: int(index[k]))
+    for pair in copies.pairs.tolist():
+        a, b = sorted(pair, key=lambda k: int(index[k]))
         first[b] = min(int(first[b]), a, key=lambda k: int(index[k]))
     return [names[int(k)] if int(k) != i else "" for i, k in enumerate(first)]
 
@@ -319,20 +378,22 @@ def _pairs(copies: Copies, names: Sequence[str], others: Sequence[str], other: s
     }
 
 
-def _reasons(judged: Judged, pictures: Pictures, looks: Looks) -> list[str]:
+def _reasons(judged: Judged) -> list[str]:
     """Returns why each unusual picture is unusual, in words."""
-    names, reasons = MEASUREMENTS[FILE:], []
-    for i, level in enumerate(judged.level):
-        if not judged.flag[i] and judged.p[i] > 0.1:
-            reasons.append("")
-        elif level == "places":
-            reasons.append(f"an unusual place {_where(judged.places.where[i])}")
-        elif level == "vectors":
-            reasons.append("an unusual vector")
-        else:
-            said = in_words(judged.deviations[i], names)
-            reasons.append(said if level == "measurements" else f"an unusual layout: {said}")
-    return reasons
+    v = judged.verdict
+    return [_reason(judged, i) if v.flag[i] or v.p[i] <= UNUSUAL else "" for i in range(len(v.p))]
+
+
+def _reason(judged: Judged, i: int) -> str:
+    level = judged.verdict.level[i]
+    if level == "places" and judged.places is not None:
+        return f"an unusual place {_where(judged.places.where[i])}"
+    if level == "group":
+        return "one of a group that lies apart"
+    if level in ("vectors", "embedding"):
+        return "its embedding lies far from those of the others"
+    said = in_words(judged.deviations[i], MEASUREMENTS[FILE:])
+    return said if level == "measurements" else f"an unusual layout: {said}"
 
 
 def _where(place: Floats) -> str:
@@ -352,7 +413,7 @@ def _neighbors(z: npt.NDArray[Any], names: Sequence[str]) -> list[str]:
 
 def _standardized(z: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     deviation = z.std(0, dtype=np.float64)
-    return np.asarray((z - z.mean(0)) / np.maximum(deviation, 1e-6), dtype=np.float32)
+    return np.asarray((z - z.mean(0)) / np.maximum(deviation, 1e-6 + 0.01 * deviation.mean()), dtype=np.float32)
 
 
 def _projection(z: npt.NDArray[Any]) -> tuple[Floats, Floats]:
@@ -364,6 +425,7 @@ def _projection(z: npt.NDArray[Any]) -> tuple[Floats, Floats]:
 
 
 def _summary(
+    source: str,
     pictures: Pictures,
     looks: Looks,
     settings: "Settings",
@@ -371,56 +433,63 @@ def _summary(
     judged: Judged | None,
     known: Pictures | None,
     leak: Sequence[str],
-    named: Mapping[str, npt.NDArray[np.bool_]],
+    counts: Mapping[str, int],
     groups: Sequence[Sequence[str]],
     notes: Sequence[str],
 ) -> dict[str, Any]:
-    sides = looks.measurements[:, :2].min(1)
+    """Returns ``summary.json``; docs/check.md explains its entries."""
     changes: dict[str, int] = {}
-    for change in "; ".join(filter(None, looks.changes.tolist())).split("; "):
-        if change:
-            changes[change] = changes.get(change, 0) + 1
+    for change in (one for said in looks.changes.tolist() for one in said.split("; ") if one):
+        changes[change] = changes.get(change, 0) + 1
     summary: dict[str, Any] = {
         "version": __version__,
+        "source": source,
+        "noun": "picture" if looks.measurements.shape[1] else "vector",
         "pictures": len(looks),
         "unreadable": len(pictures.skipped),
         "ignored": dict(pictures.ignored),
         "known": None if known is None else len(known),
-        "size": settings.size,
-        "reduced": int((sides > settings.size).sum()),
+        "encoder": settings.encoder,
+        "looked": _looked(looks, settings, judged),
         "judged": judged is not None,
         "fdr": settings.fdr,
         "rate": "none" if judged is None else "estimate" if judged.calibration is None else "split conformal",
         "calibration": None if judged is None else judged.calibration,
-        "flagged": 0 if judged is None else int(judged.flag.sum()),
+        "flagged": 0 if judged is None else int(judged.verdict.flag.sum()),
         "mark": settings.mark,
         "groups": [{"like": group[0], "pictures": len(group)} for group in groups],
         "copies": {kind: copies.kind.count(kind) for kind in dict.fromkeys(copies.kind)},
         "leaks": sum(map(bool, leak)),
-        "properties": {name: int(has.sum()) for name, has in named.items() if has.any()},
+        "properties": dict(counts),
         "changes": changes,
         "notes": list(notes),
     }
-    return {**summary, "sentences": _sentences(summary, judged, known)}
+    return {**summary, "sentences": _sentences(summary)}
 
 
-def _sentences(s: Mapping[str, Any], judged: Judged | None, known: Pictures | None) -> list[str]:
+def _looked(looks: Looks, settings: "Settings", judged: Judged | None) -> str:
+    """Returns at which size and which part the pictures were judged."""
+    if not looks.measurements.shape[1]:
+        return f"{counted(len(looks), 'vector')}, judged as they are"
+    height, width = (looks.measurements[:, k] for k in (0, 1))
+    sizes = f"{int(width.min()):,} x {int(height.min()):,}"
+    if np.ptp(height) or np.ptp(width):
+        sizes += f" to {int(width.max()):,} x {int(height.max()):,}"
+    said = f"{counted(len(looks), 'picture')} of {sizes} pixels, looked at as a whole: measured at full size"
+    if judged is None:
+        return said
+    reduced = int((np.minimum(height, width) > settings.size).sum())
+    at = f"at {settings.size} pixels of the shorter side" if reduced else "at full size, too"
+    return f"{said}, places {at}"
+
+
+def _sentences(s: Mapping[str, Any]) -> list[str]:
     """Returns what was found, in sentences, the most important first."""
-    said = []
-    n, flagged = s["pictures"], s["flagged"]
-    if judged is not None and flagged:
-        rate = (
-            f"about {s['fdr']:.0%} of them may be ordinary: an estimate, since nothing here is known to be ordinary"
-            if judged.calibration is None
-            else f"on average at most {s['fdr']:.0%} of them are ordinary, if the pictures come from where the known ones came from"
-        )
-        said.append(f"{counted(flagged, 'picture')} of {n:,} {'is' if flagged == 1 else 'are'} odd; {rate}.")
-    elif judged is not None:
-        said.append(f"None of {counted(n, 'picture')} is odd at a rate of {s['fdr']:g}; the order is still the one to look in.")
-    said += [f"{group['pictures']:,} pictures like {group['like']} form a group of their own." for group in s["groups"]]
-    if known is not None:
-        leaks = s["leaks"]
-        said.append(f"{counted(leaks, 'picture')} {'is' if leaks == 1 else 'are'} in the other source, too, as they are or nearly so.")
+    said = [_about_flags(s)] if s["judged"] else []
+    said += [f"{counted(group['pictures'], s['noun'])} like {group['like']} form a group of their own." for group in s["groups"]]
+    if s["known"] is not None:
+        verb = "is" if s["leaks"] == 1 else "are"
+        said.append(f"{counted(s['leaks'], 'picture')} {verb} in the other source, too, unchanged or nearly so.")
     if total := sum(s["copies"].values()):
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in s["copies"].items())
         said.append(f"{counted(total, 'pair')} of copies: {kinds}.")
@@ -428,9 +497,22 @@ def _sentences(s: Mapping[str, Any], judged: Judged | None, known: Pictures | No
         said.append("Plain properties: " + ", ".join(f"{v:,} {k.replace('_', ' ')}" for k, v in s["properties"].items()) + ".")
     if s["unreadable"]:
         said.append(f"{counted(s['unreadable'], 'file')} could not be read; skipped.csv says why.")
-    if ignored := s["ignored"]:
-        kinds = ", ".join(f"{v:,} {k or 'without an ending'}" for k, v in list(ignored.items())[:5])
-        said.append(f"{counted(sum(ignored.values()), 'other file')} no picture: {kinds}.".replace("files no", "files are no").replace("file no", "file is no"))
+    if s["ignored"]:
+        n = sum(s["ignored"].values())
+        kinds = ", ".join(f"{v:,} {k or 'without an ending'}" for k, v in list(s["ignored"].items())[:5])
+        said.append(f"{counted(n, 'other file')} {'is' if n == 1 else 'are'} no picture: {kinds}.")
     if s["changes"]:
         said.append("Read as a viewer shows them: " + ", ".join(f"{v:,} {k}" for k, v in s["changes"].items()) + ".")
     return [*said, *s["notes"]]
+
+
+def _about_flags(s: Mapping[str, Any]) -> str:
+    n, flagged, noun, share = s["pictures"], s["flagged"], s["noun"], f"{100 * s['fdr']:g} %"
+    if not flagged:
+        return f"None of {counted(n, noun)} is flagged at a rate of {share}. The order is still the one to look in."
+    verb = "is" if flagged == 1 else "are"
+    if s["calibration"] is None:
+        estimate = "an estimate, as none is known to be"
+        return f"{flagged:,} of {counted(n, noun)} {verb} odd. About {share} of them may be ordinary: {estimate}."
+    if_so = f"if the {noun}s come from where the known ones come from"
+    return f"{flagged:,} of {counted(n, noun)} {verb} odd. On average at most {share} of them are ordinary, {if_so}."

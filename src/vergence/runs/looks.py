@@ -1,5 +1,6 @@
 """What `check` computes of each picture, in worker processes: first without, then with what was learned of all of them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from vergence.detection import pixel_statistics
 from vergence.detection.copies import small_picture
 from vergence.detection.measurements import measure
 from vergence.detection.places import CellGaussians, place_score, some_cells
+from vergence.encoders.frozen import FrozenNetwork
 
 __all__ = ["FirstLook", "LocalFeatures", "PlaceLook", "SampleLook", "shrunk"]
 
@@ -59,6 +61,7 @@ class FirstLook:
     """Digest, size, changes, measurements, statistics of the whole picture, and what copies are compared by."""
 
     def __call__(self, picture: Picture) -> Row:
+        """Returns what is told of a picture by column."""
         table = measure(picture.pixels)
         table[:2] = picture.size
         whole = np.broadcast_to(resized(picture.pixels, WHOLE, WHOLE), (3, WHOLE, WHOLE))
@@ -80,6 +83,7 @@ class SampleLook:
     pictures: int = 1
 
     def __call__(self, picture: Picture) -> Any:
+        """Returns the pixels, or the cells."""
         pixels = shrunk(picture.pixels, self.size)
         return pixels if self.features is None else some_cells(self.features(as_tensor(pixels)), self.pictures)
 
@@ -93,20 +97,28 @@ class PlaceLook:
         features: What gives features of places.
         model: The Gaussians over cells.
         fold: Fold of a picture by its digest; 0 for all others.
+        embed: What gives an embedding (D,) of a picture (3, H, W) in [0, 1], where the features give none.
     """
 
     size: int
     features: LocalFeatures
     model: CellGaussians
     fold: dict[int, int]
+    embed: Callable[[Tensor], Tensor] | None = None
 
     def map(self, picture: Picture) -> tuple[npt.NDArray[np.float64], Tensor]:
-        """Returns the map (r, c) of a picture, and its features (D, r, c)."""
-        cells = self.features(as_tensor(shrunk(picture.pixels, self.size)))
-        return self.model.map(cells, self.fold.get(picture.digest, 0)), cells
+        """Returns the map (r, c) of a picture, and its embedding (D,): by default the mean features of its cells."""
+        x = as_tensor(shrunk(picture.pixels, self.size))
+        if isinstance(self.features, FrozenNetwork):
+            cells, z = self.features.places_and_embedding(x)
+        else:
+            cells = self.features(x)
+            z = cells.mean((1, 2)) if self.embed is None else self.embed(x)
+        return self.model.map(cells, self.fold.get(picture.digest, 0)), z
 
     def __call__(self, picture: Picture) -> Row:
-        m, cells = self.map(picture)
+        """Returns what the map of a picture says."""
+        m, z = self.map(picture)
         r, c = np.unravel_index(int(m.argmax()), m.shape)
         place = np.array([(r + 0.5) / m.shape[0], (c + 0.5) / m.shape[1]])
-        return {"places": place_score(m), "largest": float(m.max()), "place": place, "embedding": cells.mean((1, 2)).numpy()}
+        return {"places": place_score(m), "largest": float(m.max()), "place": place, "embedding": z.float().numpy()}
