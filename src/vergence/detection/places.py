@@ -1,6 +1,10 @@
-r"""Where a picture is odd: one Gaussian over the cells of all pictures, a map for each picture, and marks with a stated rate.
+r"""Where a picture is odd: a density of the cells of all pictures, a map for each picture, and marks with a stated rate.
 
-    m(x, u) = log d^2 of cell u of picture x              under the Gaussian of cells (of the other folds, without a reference)
+    m(x, u) = log d^2 of cell u of picture x
+
+Without a reference d is the Mahalanobis distance under one Gaussian over the cells of the other folds. With one, it is the distance
+to the nearest of some thousand cells of the reference, in coordinates in which all its cells are white.
+
     s(x) = log of the mean of the largest hundredth of d^2, of at least 4 cells
     M(x) = max_u m(x, u)
 
@@ -22,7 +26,7 @@ from torch import Tensor
 from vergence.detection.density import GaussianDetector
 from vergence.utils.checks import require_within
 
-__all__ = ["CellGaussians", "mark_threshold", "place_score", "place_words"]
+__all__ = ["CellModel", "mark_threshold", "place_score", "place_words"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -30,40 +34,48 @@ Ints = npt.NDArray[np.int64]
 PER_PICTURE, MOST = 64, 64_000  # cells that a fit reads of one picture, and of all
 SHARE, LEAST = 0.01, 4  # of a picture's cells that its score reads
 SHRINKAGE = 1e-4
+NEW = -1  # fold of pictures that no fit has seen
+BANK = 5_000  # cells that are compared with, at most
 STRANGEST = 0.1  # share of the pictures whose cells no fit sees where oddities may be among them
 TINY = 1e-300
 
 
-class CellGaussians:
-    """Gaussians over cells of pictures, one for each fold, which has not seen it.
+class CellModel:
+    """What scores cells of pictures: a Gaussian for each fold, which has not seen it; or neighbors among clean pictures.
 
     Args:
         cells: Some cells (n_i, D) of each of N pictures.
-        fold: Fold of each picture, (N,). With one fold alone the Gaussian sees all pictures: for a reference that is apart.
-        clean: Whether all pictures are taken to be ordinary. Otherwise each Gaussian is fitted twice, the second time without
-            the strangest tenth of the pictures.
+        fold: Fold of each picture, (N,).
+        clean: Whether all pictures are taken to be ordinary, as those of a reference are. Otherwise each Gaussian is fitted
+            twice, the second time without the strangest tenth of the pictures.
 
     Example:
         >>> random = np.random.default_rng(0)
         >>> cells = [random.normal(size=(20, 3)) for _ in range(50)]
-        >>> model = CellGaussians(cells, np.arange(50) % 5)
-        >>> model.map(torch.tensor([[[0.0, 9.0]], [[0.0, 9.0]], [[0.0, 9.0]]]), 0).argmax()
-        np.int64(1)
+        >>> picture = torch.tensor([[[0.0, 9.0]], [[0.0, 9.0]], [[0.0, 9.0]]])
+        >>> [int(CellModel(cells, np.arange(50) % 5, clean=clean).map(picture, 0).argmax()) for clean in (False, True)]
+        [1, 1]
     """
 
     def __init__(self, cells: Sequence[Floats], fold: Ints, *, clean: bool = False) -> None:
-        of = np.repeat(np.arange(len(cells)), [len(c) for c in cells])
-        x = np.concatenate(cells)
-        folds = np.unique(fold)
-        self.detectors = {}
-        for k in folds:
-            rows = fold[of] != k if len(folds) > 1 else np.ones(len(of), dtype=bool)
-            self.detectors[int(k)] = _fitted(x[rows], of[rows], clean)
+        of, x = np.repeat(np.arange(len(cells)), [len(c) for c in cells]), np.concatenate(cells)
+        parts = {int(k): fold[of] != k for k in np.unique(fold)} | {NEW: np.ones(len(of), dtype=bool)}
+        self.detectors = {k: _fitted(x[rows], of[rows], clean) for k, rows in parts.items() if (k != NEW) is not clean}
+        few = {k: x[rows][:: math.ceil(rows.sum() / BANK)] for k, rows in parts.items() if clean and rows.any()}
+        self.banks = {k: self._white(some) for k, some in few.items()}
 
     def map(self, cells: Tensor, fold: int) -> Floats:
-        """Returns m (r, c) of the cells (D, r, c) of a picture of a fold."""
-        d = _squared(self.detectors[fold], cells.flatten(1).T.double().numpy())
+        """Returns m (r, c) of the cells (D, r, c) of a picture of a fold; -1 is that of pictures that no fit has seen."""
+        x = cells.flatten(1).T.double().numpy()
+        if self.banks:
+            d = torch.cdist(self._white(x), self.banks.get(fold, self.banks[NEW])).amin(1).square().double().numpy()
+        else:
+            d = _squared(self.detectors[fold], x)
         return np.log(np.maximum(d, TINY)).reshape(cells.shape[1:])
+
+    def _white(self, x: Floats) -> Tensor:
+        detector = self.detectors[NEW]
+        return torch.from_numpy(np.asarray((x - detector.location_) @ detector.root_, dtype=np.float32))
 
 
 def _fitted(x: Floats, of: Ints, clean: bool) -> GaussianDetector:
@@ -83,7 +95,7 @@ def _squared(detector: GaussianDetector, x: Floats) -> Floats:
 
 
 def some_cells(cells: Tensor, pictures: int) -> Floats:
-    """Returns evenly spaced cells (n, D) of a picture, of so many pictures: in all, enough for `CellGaussians`."""
+    """Returns evenly spaced cells (n, D) of a picture, of so many pictures: in all, enough for `CellModel`."""
     flat = cells.flatten(1).T
     n = min(len(flat), PER_PICTURE, max(4, MOST // max(1, pictures)))
     return np.asarray(flat[torch.linspace(0, len(flat) - 1, n).round().long()].numpy())

@@ -4,11 +4,12 @@ r"""Features of a picture at every place, without a network: what texture and co
     d_k = |q - a_k|,   k = 1..K                        to K atoms (k-means of q)
     c = [max(mean d - d_k, 0) for all k; log(|q|^2 / 32); log min d]
 
-c is averaged over the patches of each cell, at full and at half size, then over the 3 x 3 cells around it. The triangle code
+c is averaged over the patches of each cell, at full and at half size; so are the color, and the logarithms of edges and of noise;
+then all over the 3 x 3 cells around it. The triangle code
 max(mean d - d_k, 0) is that of A. Coates, A. Y. Ng, H. Lee, "An Analysis of Single-Layer Networks in Unsupervised Feature
 Learning", AISTATS 2011; what no atom explains shows in the last two numbers.
 
-Shapes: C = 3 channels; a picture (C, H, W) in [0, 1]; cells (D, r, c), D = 2 (K + 2).
+Shapes: C = 3 channels; a picture (C, H, W) in [0, 1]; cells (D, r, c), D = 2 (K + 2) + 5.
 """
 
 import math
@@ -19,15 +20,17 @@ from sklearn.cluster import MiniBatchKMeans
 from torch import Tensor
 from torch.nn import functional as F
 
+from vergence.data.pixels import luma
 from vergence.utils.checks import expect
 
 __all__ = ["PatchCells", "grid_of"]
 
-PATCH, DIRECTIONS, ATOMS = 6, 32, 64
+PATCH, DIRECTIONS, ATOMS = 6, 64, 64
 CELL, CELLS = 4, 32  # least side of a cell in pixels; cells along the shorter side, at most
 LARGE = 128  # pixels of the shorter side, from which on every second patch of each row and column is read
 PATCHES, PER_PICTURE = 100_000, 400  # that the dictionary is learned from: at most, and of one picture
-FLOOR = 1e-4  # of variances, relative to the largest, and of squared lengths
+LEVEL = 1 / 512  # half a step of bytes, added before logarithms
+FLOOR = 1e-6  # of variances, relative to the largest, and of squared lengths
 SMALLEST = 2 * PATCH  # pixels a side; smaller pictures are continued by their borders
 DECIMALS = 5  # of the dictionary's numbers, so that the order of sums does not matter
 
@@ -55,7 +58,7 @@ class PatchCells:
     Example:
         >>> pictures = [torch.rand(3, 32, 40, generator=torch.Generator().manual_seed(i)) for i in range(20)]
         >>> tuple(PatchCells(pictures)(pictures[0]).shape)
-        (132, 8, 10)
+        (137, 8, 10)
     """
 
     def __init__(self, pictures: Sequence[Tensor]) -> None:
@@ -80,6 +83,7 @@ class PatchCells:
         stride = 2 if min(x.shape[2:]) >= LARGE else 1
         half = _large_enough(F.avg_pool2d(x, 2, ceil_mode=True)[0])[None]
         maps = [F.adaptive_avg_pool2d(self._code(part, step), (rows, columns)) for part, step in ((x, stride), (half, 1))]
+        maps.append(F.adaptive_avg_pool2d(_plain(x), (rows, columns)))
         return F.avg_pool2d(torch.cat(maps, 1), 3, stride=1, padding=1, count_include_pad=False)[0]
 
     def _code(self, x: Tensor, stride: int) -> Tensor:
@@ -93,6 +97,17 @@ class PatchCells:
         energy = (square / len(q) + FLOOR).log_()
         code = (d.mean(0) - d).clamp_(min=0)
         return torch.cat([code, energy[None], least[None]]).view(1, -1, *shape)
+
+
+def _plain(x: Tensor) -> Tensor:
+    """Returns color, and the logarithms of edges and of noise, at each pixel of a picture (1, 3, H, W)."""
+    light = F.pad(luma(x), (1, 1, 1, 1), mode="replicate")
+    second = [-1.0, 2.0, -1.0]
+    edge = light.new_tensor([[0, -1, 0], [-1, 4, -1], [0, -1, 0]])
+    noise = torch.outer(light.new_tensor(second), light.new_tensor(second))
+    found = F.conv2d(light, torch.stack([edge, noise])[:, None]).abs()
+    small = F.avg_pool2d(found, 3, stride=1, padding=1, count_include_pad=False)
+    return torch.cat([x, (small + LEVEL).log()], 1)
 
 
 def _large_enough(x: Tensor) -> Tensor:

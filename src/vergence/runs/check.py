@@ -29,7 +29,7 @@ from vergence.detection.evidence import FEWEST, CrossFitted, RadialLaw, combined
 from vergence.detection.groups import Group, odd_groups
 from vergence.detection.moments import Tail
 from vergence.detection.neighbors import NeighborDetector
-from vergence.detection.places import CellGaussians, mark_threshold
+from vergence.detection.places import NEW, CellModel, mark_threshold
 from vergence.encoders.frozen import FrozenNetwork, at_hand, named_network
 from vergence.encoders.local import PatchCells
 from vergence.runs.checked import Checked, Judged, Looks, Places, Verdict, checked
@@ -328,7 +328,9 @@ def _beside(pictures: Pictures, looks: Looks, known: Pictures, known_looks: Look
     """Returns what is odd among pictures beside known ones, half of which calibrate."""
     group = copy_groups(find_copies(known_looks.small, known_looks.digest), len(known_looks))
     fit, calibrating = _halves(_folds(known_looks.digest, group)[1])
-    look = _learned(known, known_looks, fit[:SAMPLED], np.zeros(len(known_looks), dtype=np.int64), settings, clean=True)
+    halves = np.full(len(known_looks), NEW)
+    halves[fit[:SAMPLED]] = np.arange(len(fit[:SAMPLED])) % 2
+    look = _learned(known, known_looks, fit[:SAMPLED], halves, settings, clean=True)
     places, known_places = _places(pictures, looks, look, settings), _places(known, known_looks, look, settings)
     new, old = _levels(looks, places, settings), _levels(known_looks, known_places, settings)
     new = {name: x for name, x in new.items() if name in old}
@@ -420,8 +422,9 @@ def _learned(pictures: Pictures, looks: Looks, sample: Ints, fold: Ints, setting
             of.append(place[i])
             advance()
     expect(cells, "pictures that can still be read", "none", "repeat the command")
-    model = CellGaussians(cells, fold[np.array(of)], clean=clean)
-    return PlaceLook(size, features, model, dict(zip(looks.digest.tolist(), fold.tolist(), strict=True)), settings.embed)
+    model = CellModel(cells, fold[np.array(of)], clean=clean)
+    of_digest = {d: k for d, k in zip(looks.digest.tolist(), fold.tolist(), strict=True) if k != NEW}
+    return PlaceLook(size, features, model, of_digest, settings.embed)
 
 
 def _places(pictures: Pictures, looks: Looks, look: PlaceLook, settings: Settings) -> Places:

@@ -13,7 +13,7 @@ from vergence.data.pictures import Picture
 from vergence.detection import pixel_statistics
 from vergence.detection.copies import small_picture
 from vergence.detection.measurements import measure
-from vergence.detection.places import CellGaussians, place_score, some_cells
+from vergence.detection.places import NEW, CellModel, place_score, some_cells
 from vergence.encoders.frozen import FrozenNetwork
 
 __all__ = ["FirstLook", "LocalFeatures", "PlaceLook", "SampleLook", "shrunk"]
@@ -95,14 +95,14 @@ class PlaceLook:
     Attributes:
         size: Pixels of the shorter side, at most.
         features: What gives features of places.
-        model: The Gaussians over cells.
-        fold: Fold of a picture by its digest; 0 for all others.
+        model: What scores cells.
+        fold: Fold of a picture by its digest; all others are new.
         embed: What gives an embedding (D,) of a picture (3, H, W) in [0, 1], where the features give none.
     """
 
     size: int
     features: LocalFeatures
-    model: CellGaussians
+    model: CellModel
     fold: dict[int, int]
     embed: Callable[[Tensor], Tensor] | None = None
 
@@ -114,7 +114,7 @@ class PlaceLook:
         else:
             cells = self.features(x)
             z = cells.mean((1, 2)) if self.embed is None else self.embed(x)
-        return self.model.map(cells, self.fold.get(picture.digest, 0)), z
+        return self.model.map(cells, self.fold.get(picture.digest, NEW)), z
 
     def __call__(self, picture: Picture) -> Row:
         """Returns what the map of a picture says."""
