@@ -18,7 +18,7 @@ ROOMS = (
 APART = {"objectives", "mixtures", "evaluation", "detection"}  # siblings do not import each other; core and parts may be
 SHARED = ("core", "inputs", "moments", "parts", "storage")
 # of several detectors and statistics, which they import openly
-COMPOSED = ("calibrated", "combined", "findings", "levels", "robust")
+COMPOSED = ("calibrated", "combined", "evidence", "findings", "levels", "places")
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 from vergence.cli import options
 from vergence.cli.use import print_written
 from vergence.utils import terminal
-from vergence.utils.checks import expect, refuse
+from vergence.utils.checks import expect
 
 if TYPE_CHECKING:
     from vergence.detection.findings import Findings
@@ -24,15 +24,13 @@ SHOWN = 10  # items that are printed
 
 @dataclass(kw_only=True)
 class Score:
-    """Write how anomalous each item is, with a p-value and a flag; larger is more anomalous.
+    """Write how anomalous each item is by a run, with a p-value and a flag; larger is more anomalous.
 
-    RUN IMAGES scores images by a run. FOLDER alone, or RUN alone for the data that it was trained on, is judged by itself: no
-    reference is needed, and oddities may be among the items.
+    Pictures or vectors that no run knows, and a run's own data, are judged by ``vergence check``.
     """
 
-    run: Annotated[Positional[str], arg(metavar="RUN|FOLDER")]
-    """Run folder; or, without IMAGES, any source that train takes."""
-    images: Annotated[Positional[str | None], arg(metavar="[IMAGES]", help=options.ANY_SOURCE, help_behavior_hint="")] = None
+    run: options.RunFolder
+    images: Annotated[Positional[str], arg(metavar="IMAGES", help=options.ANY_SOURCE)]
     out: Path
     """File to write: .npz, .csv or .parquet. A page with pictures is written beside it, OUT.html."""
     fdr: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: 0.1)")] = None
@@ -44,9 +42,7 @@ class Score:
     calibration: Annotated[str | None, arg(metavar="DATA", help_behavior_hint="(default: the run's own part)")] = None
     """Ordinary items that calibrate, none of them among IMAGES; any source."""
     confirm: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """Text file with the names, one a line, of calibration items (of FOLDER: of any items) that you looked at and found odd."""
-    leaks_from: Annotated[str | None, arg(metavar="DATA", help_behavior_hint="")] = None
-    """Other items, such as those of a training: says which of FOLDER's are copies or near-duplicates of them; any source."""
+    """Text file with the names, one a line, of calibration items that you looked at and found odd."""
     all_scores: bool = False
     """Also write the score of each level, and every score of the objective's own."""
     pairs: bool = False
@@ -58,14 +54,7 @@ class Score:
     trust_code: options.TrustCode = False
 
 
-SUITS = {  # the references that an option suits
-    "--fpr": ("calibration",),
-    "--calibration": ("calibration",),
-    "--confirm": ("calibration", "itself"),
-    "--all-scores": ("calibration",),
-    "--pairs": ("pairs",),
-    "--leaks-from": ("itself",),
-}
+APART = ("--fpr", "--calibration", "--confirm", "--all-scores")  # options that --pairs excludes
 
 
 def score(command: Score) -> None:
@@ -75,34 +64,24 @@ def score(command: Score) -> None:
 
     _require_suitable(command)
     confirmed = () if command.confirm is None else read_names(command.confirm)
-    if command.calibration is not None and command.images is not None:
+    if command.calibration is not None:
         expected = "calibration items that are not among the scored ones"
         advice = "give ordinary items of another folder, or leave --calibration out"
         require_apart(command.calibration, command.images, expected, advice)
-    fdr = FDR if command.fdr is None else command.fdr
-    from_run = command.images is not None or (Path(command.run) / "config.json").is_file()
-    run = load(Path(command.run), device=command.device, trust_code=command.trust_code) if from_run else None
-    if run is not None and command.images is not None:
-        findings = _by_run(command, run, command.images, confirmed, fdr)
-    else:
-        findings = _by_itself(command, run, confirmed, fdr)
+    run = load(command.run, device=command.device, trust_code=command.trust_code)
+    findings = _by_run(command, run, command.images, confirmed, FDR if command.fdr is None else command.fdr)
     print_written(command.out, findings.rows, page=True)
     _show(findings)
 
 
 def _require_suitable(command: Score) -> None:
-    """Raises a ValueError where options exclude each other, or do not suit what the items are compared with."""
+    """Raises a ValueError where options exclude each other."""
     rate = command.fpr is not None
     expect(rate or command.confidence is None, "--fpr with --confidence", "none", "add --fpr RATE, or leave --confidence out")
     expect(not rate or command.fdr is None, "--fdr or --fpr", "both", "leave one out")
-    reference = "itself" if command.images is None else "pairs" if command.pairs else "calibration"
-    for option, references in SUITS.items():
-        if reference in references or getattr(command, option[2:].replace("-", "_")) in (None, False):
-            continue
-        if option == "--leaks-from":
-            refuse("FOLDER alone with --leaks-from", f"{command.run} and {command.images}", "leave one out")
-        expect(reference != "pairs", f"--pairs without {option}", "both", "leave one out")
-        refuse(f"RUN IMAGES with {option}", f"{command.run} alone", "name the items to score, too")
+    for option in APART if command.pairs else ():
+        given = getattr(command, option[2:].replace("-", "_")) not in (None, False)
+        expect(not given, f"--pairs without {option}", "both", "leave one out")
 
 
 def _by_run(command: Score, run: "Run", images: str, confirmed: Sequence[str], fdr: float) -> "Findings":
@@ -123,26 +102,12 @@ def _by_run(command: Score, run: "Run", images: str, confirmed: Sequence[str], f
     return score(items, reference, command.out, fdr=fdr)
 
 
-def _by_itself(command: Score, run: "Run | None", confirmed: Sequence[str], fdr: float) -> "Findings":
-    from vergence.data.sources import BUILT_IN
-    from vergence.runs.folder import score_folder
-
-    source = command.run
-    if run is not None:
-        data = run.folder.config.data
-        if data.keep_classes is not None or data.limit is not None:
-            terminal.note("every item of the run's data is judged, those that it was not trained on, too")
-        source = f"{data.source}:train" if data.source in BUILT_IN else data.source
-    others, root = command.leaks_from, command.data_root
-    return score_folder(source, command.out, run=run, fdr=fdr, confirmed=confirmed, leaks_from=others, root=root)
-
-
 def _show(findings: "Findings") -> None:
     """Prints the strangest items and what to do with them; without a column that is empty."""
-    from vergence.report.findings import lines, nearest_title
+    from vergence.report.findings import lines
 
     rows = [findings.row(i) for i in findings.strangest(SHOWN)]
-    columns = {"name": "name", "score": "score", "p": "p_value", "level": "level", nearest_title(findings): "nearest"}
+    columns = {"name": "name", "score": "score", "p": "p_value", "level": "level", "nearest training item": "nearest"}
     shown: dict[str, Callable[[Any], str]] = {"score": "{:.1f}".format, "p_value": "{:.2g}".format}
     shown["nearest"] = lambda names: str(names).partition("; ")[0]
     filled = {title: name for title, name in columns.items() if any(str(row[name]) for row in rows)}

@@ -15,38 +15,39 @@ from vergence.detection.conformal import (
     tail_p_values,
     to_label,
 )
+from vergence.detection.copies import Copies, copy_groups, find_copies, small_picture
 from vergence.detection.core import Detector, cross_fit, load_detector, save_detector
 from vergence.detection.density import GaussianDetector, MixtureDetector, surprise
 from vergence.detection.duplicates import (
-    leaks,
     mild_views,
     near_duplicates,
     near_groups,
     similarity_threshold,
-    thumbnail_leaks,
     thumbnails,
 )
 from vergence.detection.groups import odd_groups
-from vergence.detection.images import flags, measure, pixel_statistics
+from vergence.detection.images import pixel_statistics
 from vergence.detection.levels import patch_dictionary, stage_features
+from vergence.detection.measurements import MEASUREMENTS, measure, properties
 from vergence.detection.neighbors import NeighborDetector
-from vergence.detection.reasons import explain, extremes, look_at, outlying_features
+from vergence.detection.reasons import explain, look_at
 
 __all__ = [
+    "MEASUREMENTS",
     "CombinedDetector",
+    "Copies",
     "Detector",
     "GaussianDetector",
     "MixtureDetector",
     "NeighborDetector",
     "certify",
+    "copy_groups",
     "cross_fit",
     "default_detector",
     "explain",
-    "extremes",
-    "flags",
+    "find_copies",
     "fpr_threshold",
     "label_trim",
-    "leaks",
     "load_detector",
     "look_at",
     "measure",
@@ -56,20 +57,20 @@ __all__ = [
     "needed_calibration",
     "needed_for_fpr",
     "odd_groups",
-    "outlying_features",
     "p_values",
     "patch_dictionary",
     "pixel_statistics",
+    "properties",
     "q_values",
     "reportable",
     "save_detector",
     "select",
     "similarity_threshold",
     "simultaneous_bounds",
+    "small_picture",
     "stage_features",
     "surprise",
     "tail_p_values",
-    "thumbnail_leaks",
     "thumbnails",
     "to_label",
 ]

@@ -51,7 +51,7 @@ RATIO = 0.35  # of 1 - correlation to 1 - cosine of that neighbor, at most, wher
 CHROMA, COLORED = 0.7, 3.0 / 255  # cosine of the colors of two colored pictures, and the deviation of one
 SCALES = (0.95, 0.9, 0.85)
 MOVES = (-2, -1, 1, 2)  # pixels of S
-EXACT_UP_TO = 50_000  # pictures, above which candidates are looked for in neighboring clusters alone
+EXACT_UP_TO = 20_000  # pictures, above which candidates are looked for in neighboring clusters alone
 PROBES, PER_CLUSTER = 4, 250
 
 

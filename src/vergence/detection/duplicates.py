@@ -4,7 +4,7 @@ Shapes: N images, M images of another folder, C channels, H x W pixels, h x w ce
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,18 +20,15 @@ from vergence.utils.checks import expect, require_within
 from vergence.utils.neighbors import components, nearest_others, similar_pairs
 
 __all__ = [
-    "leaks",
     "mild_views",
     "near_duplicates",
     "near_groups",
     "similarity_threshold",
-    "thumbnail_leaks",
     "thumbnail_shape",
     "thumbnails",
 ]
 
 Ints = npt.NDArray[np.int64]
-CANDIDATES = 1 << 16  # pairs of thumbnails that are compared in all positions at a time
 MOST = 100  # pairs per item, above which a threshold cannot be meant
 SIDE = 16  # cells of a thumbnail, at most, in each direction
 CELLS = 8  # a side, of the means by which thumbnails are compared
@@ -45,7 +42,7 @@ LARGEST, FEW = 0.01, 50  # share and number of the images in one group, above bo
 class Duplicates:
     """Pairs (P, 2) of items that are alike, the most similar first, with the cosine of their features (P,).
 
-    Within one folder i < j, between two a pair is the index in each.
+    i < j.
     """
 
     pairs: Ints
@@ -113,27 +110,13 @@ def near_duplicates(features: Any, *, threshold: float) -> Duplicates:
         >>> near_duplicates(z, threshold=0.99).pairs
         array([[0, 2]])
     """
-    return _matches(features_of("features", features), None, threshold)
+    return _matches(features_of("features", features), threshold)
 
 
-def leaks(train: Any, test: Any, *, threshold: float) -> Duplicates:
-    """Returns pairs of near-duplicates between two folders: test items that are in the training folder.
-
-    The features (N, D) and (M, D) are those of one encoder, and the threshold is as in `near_duplicates`.
-
-    Example:
-        >>> leaks(torch.eye(3), torch.tensor([[0.0, 2.0, 0.0]]), threshold=0.99).pairs
-        array([[1, 0]])
-    """
-    a, b = features_of("train", train), features_of("test", test)
-    expect(a.shape[1] == b.shape[1], "features of one encoder", f"{a.shape[1]} and {b.shape[1]} numbers an item")
-    return _matches(a, b.to(a), threshold)
-
-
-def _matches(a: Tensor, b: Tensor | None, threshold: float) -> Duplicates:
+def _matches(a: Tensor, threshold: float) -> Duplicates:
     require_within("(0, 1]", threshold=threshold)
-    pairs = similar_pairs(F.normalize(a), None if b is None else F.normalize(b), threshold - 4 * torch.finfo(a.dtype).eps)
-    return _collected(pairs, MOST * (len(a) + (0 if b is None else len(b))), threshold)
+    pairs = similar_pairs(F.normalize(a), None, threshold - 4 * torch.finfo(a.dtype).eps)
+    return _collected(pairs, MOST * len(a), threshold)
 
 
 def _collected(blocks: Iterable[tuple[Tensor, Tensor, Tensor]], most: int, threshold: float) -> Duplicates:
@@ -181,20 +164,12 @@ def cell_means(x: Tensor, side: int = SIDE) -> Tensor:
     return F.adaptive_avg_pool2d(x, thumbnail_shape(x.shape[1:], side)[1:])
 
 
-def positions(x: Tensor) -> Iterator[Tensor]:
-    """Yields images (N, C, H, W) as they are, turned by quarters, and the same mirrored: eight times if square, else four."""
-    quarters = range(4) if x.shape[-2] == x.shape[-1] else (0, 2)
-    for image in (x, x.flip(-1)):
-        for k in quarters:
-            yield image.rot90(k, (-2, -1))
-
-
 def thumbnails(images: Any) -> Tensor:
     """Returns means of at most 16 x 16 cells of images (N, C, H, W), (N, C, h, w) uint8; see `near_groups`."""
     return (255 * cell_means(to_unit(images_of(images), torch.float32))).round().clamp(0, 255).byte()
 
 
-def near_groups(images: Any, equal: Any = None, *, turned: bool = False) -> Ints:
+def near_groups(images: Any, equal: Any = None) -> Ints:
     """Returns a label for each image, which equal images and near-duplicates share: whole groups belong on one side of a split.
 
     `thumbnails` are compared by the cosine of 8 x 8 means, less each image's own mean. The least cosine comes from 2,000 of them
@@ -204,7 +179,6 @@ def near_groups(images: Any, equal: Any = None, *, turned: bool = False) -> Ints
     Args:
         images: `thumbnails` (N, C, h, w) of uint8.
         equal: Labels (N,) that equal images share, such as digests of their contents; by default near-duplicates alone join.
-        turned: Whether mirrored and turned images are near-duplicates, too: by quarters if they are square, else by half.
 
     Example:
         >>> x = torch.randint(0, 256, (50, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -219,7 +193,7 @@ def near_groups(images: Any, equal: Any = None, *, turned: bool = False) -> Ints
         content = np.unique(labels_of("equal", equal, len(x)), return_inverse=True)[1]
     try:
         threshold = _threshold(x)
-        pairs = (_turned(x, None, threshold) if turned else near_duplicates(_means(x), threshold=threshold)).pairs
+        pairs = near_duplicates(_means(x), threshold=threshold).pairs
     except ValueError:  # nearly all are equal, or alike
         pairs = np.zeros((0, 2), dtype=np.int64)
     first = np.unique(content, return_index=True)[1][content]
@@ -227,66 +201,6 @@ def near_groups(images: Any, equal: Any = None, *, turned: bool = False) -> Ints
     is_kind = np.bincount(label) > max(LARGEST * len(x), FEW)
     joined: Ints = np.unique(np.where(is_kind[label], len(x) + content, label), return_inverse=True)[1]
     return joined
-
-
-def thumbnail_leaks(train: Any, test: Any, *, turned: bool = False) -> Duplicates:
-    """Returns pairs of copies and near-duplicates between the images of two folders, compared as in `near_groups`.
-
-    The cosine is the larger one of those that 2,000 thumbnails of each folder give, so that it does not matter how many images
-    the folders share; folders of less than 3 different images give none.
-
-    Of the `thumbnails` (N, C, h, w) and (M, C, h, w) the pairs are (index in ``train``, index in ``test``).
-
-    Example:
-        >>> x = torch.randint(0, 256, (60, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-        >>> y = (0.9 * x[50:].float() + 10).byte()
-        >>> thumbnail_leaks(x[:51], y).pairs
-        array([[50,  0]])
-    """
-    x, y = images_of(train), images_of(test)
-    expect(x.shape[1:] == y.shape[1:], "thumbnails of one shape", f"{tuple(x.shape[1:])} and {tuple(y.shape[1:])}")
-    folders = [images for images in (_different(x), _different(y)) if len(images) >= FEWEST]
-    threshold = max(_threshold(images) for images in folders or [_different(torch.cat([x, y]))])
-    return _turned(x, y, threshold) if turned else leaks(_means(x), _means(y), threshold=threshold)
-
-
-def _different(x: Tensor) -> Tensor:
-    """Returns the thumbnails without those that equal an earlier one."""
-    first = np.unique(x.flatten(1).cpu().numpy(), axis=0, return_index=True)[1]
-    return x[torch.from_numpy(np.sort(first)).to(x.device)]
-
-
-def _turned(x: Tensor, y: Tensor | None, threshold: float) -> Duplicates:
-    r"""Returns the pairs of near-duplicates between thumbnails x and those of y, or i < j of x, in any position of the second.
-
-    Each unit vector a is its mean over the positions, P a, and a rest of length r. In every position of b
-
-        a . b <= P a . P b + r_a r_b,
-
-    so one search among the vectors (P a, r_a) finds all candidates.
-    """
-    a = [F.normalize(_means(z)) for z in positions(x)]
-    b = a if y is None else [F.normalize(_means(z)) for z in positions(y)]
-    least = threshold - 4 * torch.finfo(a[0].dtype).eps
-
-    def compared() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        for first, second, _ in similar_pairs(_of_any_position(a), None if y is None else _of_any_position(b), least):
-            for i, j in zip(first.split(CANDIDATES), second.split(CANDIDATES), strict=True):
-                cosine = torch.stack([(a[0][i] * v[j]).sum(1) for v in b]).max(0).values
-                near = cosine >= least
-                yield i[near], j[near], cosine[near]
-
-    return _collected(compared(), MOST * (len(x) + (0 if y is None else len(y))), threshold)
-
-
-def _of_any_position(vectors: list[Tensor]) -> Tensor:
-    """Returns the means (N, D) of unit vectors over the positions, and the length of the rest: unit vectors (N, D + 1).
-
-    An image of one color, whose vector is zero, stays zero.
-    """
-    mean = torch.stack(vectors).mean(0)
-    rest = vectors[0].square().sum(1, keepdim=True) - mean.square().sum(1, keepdim=True)
-    return torch.cat([mean, rest.clamp(min=0).sqrt()], 1)
 
 
 def _threshold(x: Tensor) -> float:

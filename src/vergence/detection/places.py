@@ -2,8 +2,8 @@ r"""Where a picture is odd: a density of the cells of all pictures, a map for ea
 
     m(x, u) = log d^2 of cell u of picture x
 
-Without a reference d is the Mahalanobis distance under one Gaussian over the cells of the other folds. With one, it is the distance
-to the nearest of some thousand cells of the reference, in coordinates in which all its cells are white.
+Without a reference d is the Mahalanobis distance under one Gaussian over the cells of the other folds. With one, it is the
+distance to the nearest of some thousand cells of the reference, in coordinates in which all its cells are white.
 
     s(x) = log of the mean of the largest hundredth of d^2, of at least 4 cells
     M(x) = max_u m(x, u)
@@ -71,7 +71,7 @@ class CellModel:
             d = torch.cdist(self._white(x), self.banks.get(fold, self.banks[NEW])).amin(1).square().double().numpy()
         else:
             d = _squared(self.detectors[fold], x)
-        return np.log(np.maximum(d, TINY)).reshape(cells.shape[1:])
+        return np.asarray(np.log(np.maximum(d, TINY)).reshape(cells.shape[1:]))
 
     def _white(self, x: Floats) -> Tensor:
         detector = self.detectors[NEW]

@@ -1,4 +1,4 @@
-"""`score`: how anomalous is each item, against a reference: a run's calibration part, pairs, or the items themselves (`folder`).
+"""`score`: how anomalous is each item, against a reference: a run's calibration part, or pairs.
 
 Each reference is a small class that computes `Findings`; `score` checks what is given and writes the page.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -46,10 +46,6 @@ CONDITIONAL = "target given context"  # the level of pairs
 class Reference(Protocol):
     """What items are compared with."""
 
-    @property
-    def other(self) -> Items | None:
-        """Items among which copies are looked for, too."""
-
     def items(self, images: Images) -> Items:
         """Returns items to score."""
 
@@ -68,7 +64,7 @@ def score(
     Args:
         images: Items to score, as `Run` takes them.
         reference: What they are compared with: a run, by its calibration part; `Calibration`, for a run's other settings;
-            `PairReference`; or `vergence.runs.folder.Itself`.
+            or `PairReference`.
         out: ``.npz``, ``.csv`` or ``.parquet`` file to write; a page with pictures, ``OUT.html``, is written beside it.
         fdr: Share of the flagged items that is ordinary, on average at most, in (0, 1).
         name: Name of the items, for the page; that of ``out`` by default.
@@ -84,7 +80,7 @@ def score(
         items = reference.items(images)
         findings = reference.findings(items, table, fdr)
         if folder is None:
-            write_findings(Path(f"{table}.html"), findings, items, name=name or table.stem, other=reference.other)
+            write_findings(Path(f"{table}.html"), findings, items, name=name or table.stem)
     return findings
 
 
@@ -112,8 +108,6 @@ class Calibration:
     batch_size: int = 256
     workers: int = 2
 
-    other: ClassVar[Items | None] = None
-
     def items(self, images: Images) -> Items:
         """Returns items of the run's shape."""
         return self.run.items(images)
@@ -135,7 +129,7 @@ class Calibration:
         job["detector"] = of_array(np.frombuffer(detector.content(), np.uint8))
         function = columns_of(run.method, levels, detector, 1.0 if certificate else fdr, self.all_scores, refused)
         write_rows(function, items, out, job, reading, derived=tally)
-        advice = "; to judge a run's own data by itself, leave IMAGES out: vergence score RUN --out FILE"
+        advice = "; to judge a run's own data by itself: vergence check DATA --encoder RUN"
         return tally.findings(notes, advice)
 
     def _calibrated(self, levels: Leveled, reading: Reading) -> tuple[RunDetector, dict[int, str]]:
@@ -168,8 +162,6 @@ class PairReference:
 
     run: Run
     batch_size: int = 256
-
-    other: ClassVar[Items | None] = None
 
     def items(self, images: Images) -> Items:
         """Returns pairs of the run's shapes."""
