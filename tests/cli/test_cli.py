@@ -38,8 +38,13 @@ OPTIONS = {
     ],
     "Evaluate": ["run", "probes", "uncertainty", "reference", "device", "threads", "trust_code"],
     "Embed": ["run", "images", "out", "data_root", "batch_size", "device", "threads", "trust_code", "crops"],
+    "Check": [
+        "source", "against", "leaks", "out", "encoder", "vectors", "size", "fdr", "mark", "confirm", "column", "data_root",
+        "workers", "threads",
+    ],
+    "Fetch": ["name", "to"],
     "Score": [
-        "run", "images", "out", "fdr", "fpr", "confidence", "calibration", "confirm", "leaks_from", "all_scores", "pairs",
+        "run", "images", "out", "fdr", "fpr", "confidence", "calibration", "confirm", "all_scores", "pairs",
         "data_root", "batch_size", "device", "threads", "trust_code",
     ],
     "Sample": ["run", "out", "n", "context", "seed", "device", "trust_code"],
@@ -396,23 +401,27 @@ def test_no_control_character_of_a_strangers_file_reaches_the_terminal(run, tmp_
     assert found.removesuffix("\n").isprintable()
 
 
-def test_a_folder_is_judged_by_itself(run, tmp_path):
+def test_a_folder_is_checked(run, tmp_path):
     folder = photographs(tmp_path / "photos")
-    found = call("score", folder, "--out", tmp_path / "s.csv")
-    assert found.returncode == 0 and "wrote 40 rows" in found.stdout and "the most unusual first" in found.stdout
-    assert f"and a page to {tmp_path / 's.csv.html'}" in found.stdout and (tmp_path / "s.csv.html").is_file()
+    found = call("check", folder, "--out", tmp_path / "c")
+    assert found.returncode == 0 and "40 pictures of 30 x 40 pixels" in found.stdout and "the oddest first" in found.stdout
+    assert f"page: {tmp_path / 'c' / 'report.html'}" in found.stdout and (tmp_path / "c" / "items.csv").is_file()
     other = tmp_path / "other"
     shutil.copytree(folder, other)
-    found = call("score", folder, "--out", tmp_path / "l.csv", "--leaks-from", other)
-    assert "copies or near-duplicates of items in the other source: 40" in found.stdout, found.stderr
-    refused("score", folder, "--out", tmp_path / "u.csv", "--leaks-from", folder, words="overlap")
-    refused("score", run, folder, "--out", tmp_path / "u.csv", "--leaks-from", other, words="FOLDER alone with --leaks-from")
-    refused("score", "digits", "--out", tmp_path / "u.csv", "--leaks-from", "digits:test", words="overlap")
+    found = call("check", folder, "--out", tmp_path / "l", "--against", other, "--leaks")
+    assert "40 pictures are in the other source, too" in found.stdout, found.stderr
+    refused("check", folder, "--out", tmp_path / "u", "--leaks", words="--leaks with --against")
+    refused("check", folder, "--out", folder / "inside", words="outside")
+    refused("check", folder, "--out", tmp_path / "u", "--encoder", "resnet", words="timm:NAME")
+    refused("check", folder, "--out", tmp_path / "u", "--mark", "0", words="mark")
+    refused("check", tmp_path / "nothing", "--out", tmp_path / "u", words="found no such file or folder")
+    refused("fetch", "resnet18", "--to", tmp_path / "w", words="timm:NAME")
+
+
+def test_rates_exclude_each_other(run, tmp_path):
     rates = {"--confidence": "expected --fpr with --confidence", "--fdr": "expected --fdr or --fpr, found both"}
-    refused("score", run, folder, "--out", tmp_path / "u.csv", "--confidence", "0.9", words=rates["--confidence"])
-    refused("score", run, folder, "--out", tmp_path / "u.csv", "--fdr", "0.1", "--fpr", "0.1", words=rates["--fdr"])
-    refused("score", folder, "--out", tmp_path / "u.csv", "--fpr", "0.01", words="expected RUN IMAGES with --fpr")
-    refused("score", tmp_path / "nothing", "--out", tmp_path / "u.csv", words="found no such file or folder")
+    refused("score", run, "digits", "--out", tmp_path / "u.csv", "--confidence", "0.9", words=rates["--confidence"])
+    refused("score", run, "digits", "--out", tmp_path / "u.csv", "--fdr", "0.1", "--fpr", "0.1", words=rates["--fdr"])
 
 
 def test_calibration_items_that_overlap_or_are_too_few_are_refused(run, tmp_path):

@@ -24,7 +24,7 @@ def test_a_reader_that_leaves_ends_the_command_without_a_message():
     [
         ("train x --lr abc --out y", "expected a number for --lr, found 'abc'; vergence train --help lists the options"),
         ("train x --epochs 1.5 --out y", "expected a whole number for --epochs, found '1.5'; vergence train --help"),
-        ("score x --fdr a --out y.csv", "expected a number for --fdr, found 'a'; vergence score --help"),
+        ("score x y --fdr a --out y.csv", "expected a number for --fdr, found 'a'; vergence score --help"),
         ("train x --device foo --out y", "expected --device to be auto, cpu or cuda, found 'foo'; vergence train --help"),
         ("train x --lr", "expected a value after --lr, found none; vergence train --help"),
         ("train x --batchsize 4 --out y", "found unknown arguments: --batchsize 4 (did you mean --batch-size?)"),
@@ -32,8 +32,8 @@ def test_a_reader_that_leaves_ends_the_command_without_a_message():
         ("train x --epoch 4 --out y", "found unknown arguments: --epoch 4 (did you mean --epochs?); vergence train --help"),
         ("score x y --limit 5 --out s.csv", "found unknown arguments: --limit 5; vergence score --help"),
         ("train x --batch-siz 3 --epoch 4", "found unknown arguments: --batch-siz 3 --epoch 4 (did you mean --batch-size?)"),
-        ("scor x", "expected a command, found 'scor': there are demo, train,"),
-        ("scor x --out y.csv", "expected a command, found 'scor': there are demo, train,"),
+        ("scor x", "expected a command, found 'scor': there are check, fetch, demo,"),
+        ("scor x --out y.csv", "expected a command, found 'scor': there are check, fetch, demo,"),
         (
             "density fitt x --out y",
             "expected a command, found 'fitt': there are fit, predict, sample, log-prob; did you mean 'fit'?",
@@ -46,7 +46,7 @@ def test_a_reader_that_leaves_ends_the_command_without_a_message():
         ("train --resume", "name the run folder to continue: vergence train --resume RUN"),
         ("density fit", "expected PAIRS for vergence density fit, found none; vergence density fit --help"),
         ("density", "expected a command after vergence density, found none: there are fit, predict"),
-        ("", "expected a command after vergence, found none: there are demo, train,"),
+        ("", "expected a command after vergence, found none: there are check, fetch, demo,"),
     ],
 )
 def test_wrong_arguments_are_one_line(arguments, words, capsys):

@@ -6,7 +6,6 @@ import torch
 from scipy.sparse import csr_matrix
 
 from vergence import detection as d
-from vergence.detection.images import image_size
 
 R = np.random.default_rng(0)
 X, NAN, EQUAL = R.normal(size=(40, 4)), np.full((9, 2), np.nan), np.ones((20, 3))
@@ -26,7 +25,6 @@ CALLS = {
     "odd_groups": d.odd_groups,
     "near_duplicates": lambda x: d.near_duplicates(x, threshold=0.9),
     "mild_views": d.mild_views,
-    "measure": d.measure,
     "surprise": lambda x: d.surprise(NORMAL, x if x is None or isinstance(x, (str, dict)) else [[{}]]),
     "cross_fit": lambda x: d.cross_fit(d.GaussianDetector(), x if x is None or isinstance(x, (str, dict)) else np.zeros(3)),
 }
@@ -55,7 +53,6 @@ BAD = {  # a word of the message, and what gives it
     "more than 15 items": [lambda: d.odd_groups(np.eye(12))],
     "features of shape": [lambda: d.odd_groups(torch.zeros(5))],
     "threshold": [lambda: d.near_duplicates(torch.eye(3), threshold=-1)],
-    "one encoder": [lambda: d.leaks(torch.ones(2, 3), torch.ones(2, 2), threshold=0.9)],
     "few near-duplicates.*collapse": [lambda: d.near_duplicates(torch.ones(400, 3), threshold=0.99)],
     "differ from image to image": [lambda: d.similarity_threshold(torch.ones(400, 3), torch.ones(400, 3))],
     "one view of each": [lambda: d.similarity_threshold(torch.eye(3), torch.eye(2))],
@@ -70,7 +67,6 @@ BAD = {  # a word of the message, and what gives it
     ],
     "images": [
         lambda: d.mild_views(torch.ones(3, 4)),
-        lambda: d.measure(np.zeros((2, 5, 4, 4), np.uint8)),
         lambda: d.pixel_statistics(None),
         lambda: d.pixel_statistics(np.zeros((2, 3, 8, 8), "M8[s]")),
         lambda: d.pixel_statistics(np.full((2, 3, 8, 8), "a")),
@@ -79,15 +75,12 @@ BAD = {  # a word of the message, and what gives it
     "channels are last": [lambda: d.pixel_statistics(torch.zeros(2, 16, 16, 3))],
     "reshape": [lambda: d.pixel_statistics(np.zeros((2, 16, 16, 1)))],
     "in row 2": [lambda v=v: d.pixel_statistics(IMAGES.index_fill(0, torch.tensor(2), v)) for v in (np.nan, np.inf)],
-    "path": [lambda: image_size(3)],
     "batch of images": [lambda v=v: d.patch_dictionary(v) for v in (None, [], torch.rand(4, 3, 16, 16), [torch.rand(3)])],
     "atoms": [lambda: d.patch_dictionary([IMAGES], 10**30)],
     "distinct patches": [lambda: d.patch_dictionary([torch.zeros(2, 3, 4, 4)])],
     "expected n ": [lambda: d.look_at("a", 0.1)],
-    "two dictionaries": [lambda: d.extremes([1.0], {}), lambda: d.extremes({"a": [1.0]}, {"b": [1.0]})],
     "p_values": [lambda: d.explain(["z"], [["a"]], 9)],
     "and words": [lambda: d.explain(["a", "b"], [[0.1]], 10), lambda: d.explain(["a"], [[0.1]], 10, [[], []])],
-    "as many names": [lambda: d.outlying_features(np.eye(3), np.eye(3), ["a"])],
     "one label for each": [lambda: d.GaussianDetector().fit_features(torch.eye(5), torch.zeros(4))],
     "score_samples": [lambda: d.cross_fit(d.GaussianDetector, X)],
     "at every level": [lambda: d.cross_fit(d.GaussianDetector(), {"a": X, "b": X[:3]})],

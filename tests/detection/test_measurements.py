@@ -1,17 +1,23 @@
-"""Each flag finds what it names; clean folders have few."""
+"""Each property finds what it names; clean folders have few; every measurement is its definition."""
 
-import dataclasses
 import pickle
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from tests.conftest import DATA_ROOT
 from torch.nn import functional as F
 
-from vergence.detection import flags, measure
-from vergence.detection.images import FLAGS, Measured, image_size
+from vergence.detection import MEASUREMENTS, measure, properties
+from vergence.detection.measurements import PROPERTIES, WORDS, differences_in_words
+
+
+def table(x):
+    return np.stack([measure(image.numpy()) for image in x])
+
+
+def column(values, name):
+    return values[:, MEASUREMENTS.index(name)]
 
 
 def photographs(n=300, size=32, seed=0):
@@ -33,9 +39,11 @@ def blurred(x, sigma):
     return y.view(x.shape).round().byte()
 
 
-def test_clean_images_have_no_flags():
-    found = flags(measure(photographs()))
-    assert tuple(found) == FLAGS and {name: int(value.sum()) for name, value in found.items()} == dict.fromkeys(FLAGS, 0)
+def test_clean_images_have_no_properties():
+    found = properties(table(photographs()))
+    assert tuple(found) == PROPERTIES and {name: int(value.sum()) for name, value in found.items()} == dict.fromkeys(
+        PROPERTIES, 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,56 +56,74 @@ def test_clean_images_have_no_flags():
         ("grayscale", lambda x: x[:, :1].expand(-1, 3, -1, -1)),
     ],
 )
-def test_what_is_planted_is_flagged(name, change):
+def test_what_is_planted_is_told(name, change):
     x = photographs()
     x[:20] = change(x[:20])
-    found = flags(measure(x))
+    found = properties(table(x))
     assert found[name][:20].all() and not found[name][20:].any()
 
 
 def test_sizes_are_those_of_the_files():
-    x = photographs(50)
-    height, width = np.full(50, 480.0), np.full(50, 640.0)
-    (height[0], width[0]), (height[1], width[1]) = (120, 160), (300, 1500)
-    found = flags(dataclasses.replace(measure(x), height=height, width=width))
+    values = table(photographs(50))
+    values[:, :2] = 480.0, 640.0
+    values[0, :2], values[1, :2] = (120, 160), (300, 1500)
+    found = properties(values)
     assert found["odd_size"].nonzero()[0].tolist() == [0] and found["odd_aspect_ratio"].nonzero()[0].tolist() == [1]
 
 
 def test_a_property_of_the_whole_folder_is_not_an_error():
     gray = photographs()[:, :1]
-    assert not any(value.any() for value in flags(measure(gray)).values())
-    color = measure(photographs())
-    assert flags(measure(gray[:3].expand(-1, 3, -1, -1)), color)["grayscale"].all()
-    assert flags(measure(blurred(photographs(5, seed=1), 2.0)), color)["blurry"].all()
+    assert not any(value.any() for value in properties(table(gray)).values())
+    color = table(photographs())
+    assert properties(table(gray[:3].expand(-1, 3, -1, -1)), color)["grayscale"].all()
+    assert properties(table(blurred(photographs(5, seed=1), 2.0)), color)["blurry"].all()
+
+
+def test_sharpness_is_compared_with_pictures_of_a_similar_size():
+    """Enlarged pictures are less sharp pixel by pixel, as large photographs are, and are not blurry beside each other."""
+    small, large = photographs(40), photographs(40, seed=1).repeat_interleave(8, 2).repeat_interleave(8, 3)
+    large = blurred(large, 2.5)
+    values = np.concatenate([table(small), table(large)])
+    assert not properties(values)["blurry"].any()
+    assert properties(np.concatenate([values, table(blurred(small[:1], 3.0))]))["blurry"].nonzero()[0].tolist() == [80]
 
 
 def test_measurements_equal_their_definitions():
-    x = photographs(3)
-    found = measure(x)
-    for i, image in enumerate(x.double().numpy()):
-        light = np.tensordot([0.2989, 0.587, 0.114], image, 1) / 255
-        inner = 4 * light[1:-1, 1:-1] - light[2:, 1:-1] - light[:-2, 1:-1] - light[1:-1, 2:] - light[1:-1, :-2]
-        assert found.sharpness[i] == pytest.approx(np.sqrt((inner**2).mean()) / light.std(), rel=1e-3)
+    for image in photographs(3):
+        x, found = image.double().numpy() / 255, dict(zip(MEASUREMENTS, measure(image.numpy()), strict=True))
+        light = np.tensordot([0.299, 0.587, 0.114], x, 1)
+        edges = 4 * light[1:-1, 1:-1] - light[2:, 1:-1] - light[:-2, 1:-1] - light[1:-1, 2:] - light[1:-1, :-2]
+        mask = np.outer([1, -2, 1], [1, -2, 1])
+        noise = np.abs([[(light[r : r + 3, c : c + 3] * mask).sum() for c in range(30)] for r in range(30)])
         share = np.bincount(np.round(light * 255).astype(int).ravel(), minlength=256) / light.size
-        assert found.information[i] == pytest.approx(-(share[share > 0] * np.log2(share[share > 0])).sum(), rel=1e-3)
-        assert found.brightest[i] == pytest.approx(np.sort(light.ravel())[round(0.99 * (light.size - 1))], abs=1e-4)
-    blocks = measure(photographs(300)).table
-    np.testing.assert_allclose(blocks, np.concatenate([measure(part).table for part in photographs(300).split(7)]), rtol=1e-5)
-    np.testing.assert_allclose(measure(x.float() / 255).table, found.table, rtol=1e-5)
+        difference = x.max(0) - x.min(0)
+        right = {
+            "height": 32, "width": 32, "information": -(share[share > 0] * np.log2(share[share > 0])).sum(),
+            "colorfulness": 255 * difference.max(), "sharpness": edges.std() / light.std(),
+            "edges": np.log(np.abs(edges).mean() + 1e-3), "edge_deviation": np.log(edges.std() + 1e-3),
+            "noise": np.log(noise.mean() + 1e-3), "noise_median": np.log(np.median(noise) + 1e-3),
+            "contrast": np.log(light.std() + 1e-3), "green": x[1].mean(), "blue_deviation": np.log(x[2].std() + 1e-3),
+            "saturation": difference.mean(), "left_light": light[:, :2].mean(),
+            "bottom_deviation": np.log(light[-2:].std() + 1e-3),
+        }  # fmt: skip
+        assert found == pytest.approx({**found, **right}, rel=1e-3)
+        assert found["light_95"] == pytest.approx(np.quantile(light, 0.95), abs=1 / 128)
 
 
-def test_constant_and_tiny_images():
-    found = measure(torch.full((2, 1, 2, 2), 9, dtype=torch.uint8))
-    assert np.isfinite(found.table).all() and isinstance(found, Measured) and (found.sharpness == 0).all()
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 1, 9), (1, 2, 2), (3, 3, 400)])
+def test_constant_and_tiny_images(shape):
+    values = measure(np.full(shape, 9, dtype=np.uint8))
+    assert np.isfinite(values).all() and values[MEASUREMENTS.index("sharpness")] == 0
+    assert np.isfinite(measure(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))).all()
 
 
-def test_the_size_of_a_file(tmp_path):
-    Image.new("RGB", (30, 20)).save(tmp_path / "a.png")
-    assert image_size(tmp_path / "a.png") == (20, 30)
-    (tmp_path / "b.png").write_text("no image")
-    for name in ("b.png", "missing.png"):
-        with pytest.raises(ValueError, match="expected an image file, found"):
-            image_size(tmp_path / name)
+def test_words_name_what_differs_most():
+    assert set(WORDS) <= set(MEASUREMENTS)
+    assert (
+        differences_in_words(np.array([0.0, 3.0, -8.0]), ["red", "noise_median", "contrast"])
+        == "less contrast, noisier than usual"
+    )
+    assert differences_in_words(np.array([0.0, 2.0]), ["red", "edges"]).startswith("an unusual combination")
 
 
 def test_real_photographs_have_few_flags():
@@ -106,6 +132,6 @@ def test_real_photographs_have_few_flags():
         pytest.skip("no CIFAR-10 laid out for torchvision: set VERGENCE_DATA")
     with file.open("rb") as opened:
         x = torch.from_numpy(pickle.load(opened, encoding="bytes")[b"data"]).view(-1, 3, 32, 32)[:2000]
-    found = flags(measure(x))
+    found = properties(table(x))
     assert {name for name, value in found.items() if value.mean() > 0.01} <= {"grayscale"}
     assert found["grayscale"].mean() < 0.05  # CIFAR-10 does have gray photographs

@@ -1,9 +1,8 @@
-"""A reason names the level, measurement and feature in which an item was made unusual, and nothing that cannot be known."""
+"""A reason names the level at which an item is unusual, and nothing that cannot be known."""
 
 import numpy as np
-import torch
 
-from vergence.detection import explain, extremes, look_at, outlying_features
+from vergence.detection import explain, look_at
 
 
 def test_levels_are_named_from_the_rarest_on_and_no_rarer_than_can_be_known():
@@ -21,30 +20,6 @@ def test_words_follow_the_levels():
         "dark; low sharpness",
         "z 1 in 1,000",
     ]
-
-
-def test_measurements_that_few_items_have():
-    light, sharp = np.linspace(0.2, 0.8, 500), np.linspace(1, 2, 500)
-    given = {"brightness": [0.1, 0.5, 0.9], "sharpness": torch.tensor([1.5, 1.5, 0.5])}
-    assert extremes(given, {"brightness": light, "sharpness": sharp}) == [
-        ("low brightness",),
-        (),
-        ("high brightness", "low sharpness"),
-    ]
-    assert extremes({"darkest": [0.1, 0.9]}, {"darkest": light}) == [("very dark parts",), ("no dark parts",)]
-
-
-def test_features_far_from_the_median_whatever_their_unit_and_constant_ones_never():
-    r = np.random.default_rng(0)
-    x = r.normal(size=(400, 4)) * [1, 100, 1e-3, 0] + 7
-    odd = np.tile(np.median(x, axis=0), (3, 1))
-    odd[0, 1] += 1200
-    odd[1, [0, 2]] -= [9, 0.02]
-    odd[2, 3] += 50
-    first, second, third = outlying_features(odd, x)
-    assert first == ("feature 1 12 standard deviations above the median",) or "feature 1 1" in first[0]
-    assert len(second) == 2 and second[0].startswith("feature 2 2") and "below" in second[1] and third == ()
-    assert outlying_features(odd[:1], x, ["a", "b", "c", "d"])[0][0].startswith("b 1")
 
 
 def test_what_to_do_in_one_sentence():

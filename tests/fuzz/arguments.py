@@ -63,6 +63,8 @@ FIRST = {  # usual positional arguments, so that most cases reach the work
     "Train": [f"{{place}}/{name} --encoder=mlp" for name in ("data.npz", "data.npy", "pairs.npz", "photos")],
     "Evaluate": ["{place}/run"],
     "Embed": ["{place}/run {place}/data.npy", "{place}/pictures {place}/photos"],
+    "Check": ["{place}/photos", "{place}/images.npy", "{place}/many.npz", "{place}/photos --against {place}/photos --leaks"],
+    "Fetch": ["timm:nothing"],
     "Score": ["{place}/run {place}/data.npz", "{place}/pictures {place}/photos"],
     "Sample": ["{place}/run", "{place}/pictures"],
     "Advise": ["{place}/many.npz", "{place}/many.npy", "{place}/images.npy", "{place}/photos"],
@@ -172,7 +174,8 @@ def _target(kind, share):
     return Target(f"cli-{'-'.join(KINDS[kind])}", share, lambda place: _command_line(place, kind), _run)
 
 
-SHARES = {"Demo": 0, "Train": 6, "Evaluate": 2, "Embed": 6, "Score": 6, "Sample": 5, "Advise": 4, "Report": 3}
+SHARES = {"Demo": 0, "Check": 6, "Fetch": 1}
+SHARES |= {"Train": 6, "Evaluate": 2, "Embed": 6, "Score": 6, "Sample": 5, "Advise": 4, "Report": 3}
 SHARES |= {"DensityFit": 6, "DensityPredict": 5, "DensitySample": 5, "DensityLogProb": 5}
 
 

@@ -80,7 +80,7 @@ def test_targets_of_another_width_are_refused(run, tmp_path, width):
 def test_without_the_option_a_line_says_that_targets_are_not_judged(run, tmp_path, capsys):
     source = saved(tmp_path / "p.npz", *angle_pairs(40, 1))
     for pairs, said in ((False, True), (True, False)):
-        score(Score(run=str(run.folder.path), images=source, out=tmp_path / f"{pairs}.csv", pairs=pairs, device="cpu"))
+        score(Score(run=run.folder.path, images=source, out=tmp_path / f"{pairs}.csv", pairs=pairs, device="cpu"))
         line = "note: of these pairs the contexts alone are judged; --pairs judges each target given its context"
         assert (line in capsys.readouterr().err) is said
 
@@ -104,6 +104,4 @@ def test_errors(run, tmp_path):
         scoring.score(run.items(np.zeros((3, 3), dtype=np.float32)), PairReference(run), tmp_path / "s.csv")
     source = saved(tmp_path / "p.npz", *angle_pairs(40, 1))
     with pytest.raises(ValueError, match="expected --pairs without --fpr, found both"):
-        score(Score(run=str(run.folder.path), images=source, out=tmp_path / "s.csv", pairs=True, fpr=0.1))
-    with pytest.raises(ValueError, match="expected RUN IMAGES with --pairs"):
-        score(Score(run=str(run.folder.path), out=tmp_path / "s.csv", pairs=True))
+        score(Score(run=run.folder.path, images=source, out=tmp_path / "s.csv", pairs=True, fpr=0.1))

@@ -11,7 +11,7 @@ from vergence.utils import terminal
 from vergence.utils.checks import expect
 
 if TYPE_CHECKING:
-    from vergence.runs.checked import Checked
+    from vergence.runs.checked import CheckResult
 
 __all__: list[str] = []
 
@@ -102,7 +102,7 @@ def check(command: Check) -> None:
     print(f"page: {out / 'report.html'}")
 
 
-def show(found: "Checked") -> None:
+def show(found: "CheckResult") -> None:
     """Prints what was found, and the oddest pictures; without a column that is empty."""
     print(found.summary["looked"])
     rows = [] if not found.summary["judged"] else found.strangest(SHOWN)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MEASUREMENTS", "PROPERTIES", "in_words", "measure", "properties"]
+__all__ = ["MEASUREMENTS", "PROPERTIES", "differences_in_words", "measure", "properties"]
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
@@ -158,7 +158,7 @@ WORDS = {  # of measurements that a person can see, below and above what is usua
 NAMED, FARTHEST = 2.5, 2  # robust deviations from which a measurement is named; measurements that are named
 
 
-def in_words(deviations: Floats, names: Sequence[str]) -> str:
+def differences_in_words(deviations: Floats, names: Sequence[str]) -> str:
     """Returns how a picture differs from what is usual, by the measurements that differ most.
 
     Args:
@@ -166,7 +166,7 @@ def in_words(deviations: Floats, names: Sequence[str]) -> str:
         names: Their names.
 
     Example:
-        >>> in_words(np.array([-9.0, 1.0, 4.0]), ["sharpness", "noise_median", "red"])
+        >>> differences_in_words(np.array([-9.0, 1.0, 4.0]), ["sharpness", "noise_median", "red"])
         'blurrier, more red than usual'
     """
     seen = {name: float(d) for name, d in zip(names, deviations, strict=True) if name in WORDS and abs(d) >= NAMED}

@@ -79,7 +79,7 @@ class PatchCells:
     def __call__(self, x: Tensor) -> Tensor:
         """Returns features (D, r, c) of a picture."""
         rows, columns = grid_of(*x.shape[1:])
-        x = _large_enough(x)[None]
+        x = _large_enough(x.float())[None]
         stride = 2 if min(x.shape[2:]) >= LARGE else 1
         half = _large_enough(F.avg_pool2d(x, 2, ceil_mode=True)[0])[None]
         maps = [F.adaptive_avg_pool2d(self._code(part, step), (rows, columns)) for part, step in ((x, stride), (half, 1))]

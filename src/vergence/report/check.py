@@ -12,7 +12,7 @@ from vergence.report.rendering import write
 from vergence.utils.checks import counted
 
 if TYPE_CHECKING:
-    from vergence.runs.checked import Checked
+    from vergence.runs.checked import CheckResult
 
 __all__ = ["cards_of", "write_check"]
 
@@ -47,7 +47,7 @@ PROPERTIES = {
 }  # fmt: skip
 
 
-def write_check(path: Path, found: "Checked") -> Path:
+def write_check(path: Path, found: "CheckResult") -> Path:
     """Writes the page in one step; it loads nothing from elsewhere, and every text in it is escaped. Returns its path."""
     s, judged = found.summary, found.summary["judged"]
     flagged = [i for i in found.strangest(len(found.items)) if found.items["flag"][i]]
@@ -102,12 +102,12 @@ def _meaning(s: Mapping[str, Any]) -> list[str]:
     return [BY_ITSELF if s["calibration"] is None else CALIBRATED, SCORES, MARKED.format(mark=s["mark"], estimate=estimate)]
 
 
-def cards_of(found: "Checked", rows: Sequence[int], *, framed: bool = True) -> list[dict[str, Any]]:
+def cards_of(found: "CheckResult", rows: Sequence[int], *, framed: bool = True) -> list[dict[str, Any]]:
     """Returns name, picture as a data URL, and lines about pictures of ``items``, for templates and notebooks."""
     return [_card(found, i, framed=framed) for i in rows]
 
 
-def _card(found: "Checked", i: int, *, framed: bool) -> dict[str, Any]:
+def _card(found: "CheckResult", i: int, *, framed: bool) -> dict[str, Any]:
     item = {name: values[i] for name, values in found.items.columns.items()}
     lines = [item["reason"]] if item["reason"] else []
     if found.summary["judged"]:
@@ -116,7 +116,7 @@ def _card(found: "Checked", i: int, *, framed: bool) -> dict[str, Any]:
     return {"name": item["path"], "picture": _picture(found, i, framed=framed), "lines": lines, "flagged": bool(item["flag"])}
 
 
-def _picture(found: "Checked", i: int, *, framed: bool) -> str:
+def _picture(found: "CheckResult", i: int, *, framed: bool) -> str:
     try:
         pixels = found.pixels(i)
         boxes = found.marked(i) if framed and found.items["flag"][i] else []
@@ -140,25 +140,25 @@ def data_url(pixels: Any, boxes: Sequence[tuple[float, float, float, float]] = (
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def _group(found: "Checked", members: Sequence[str]) -> dict[str, Any]:
+def _group(found: "CheckResult", members: Sequence[str]) -> dict[str, Any]:
     place = found.place
     shown = cards_of(found, [place[name] for name in members[:MEMBERS]])
     more = f" The first {MEMBERS} are shown; items.csv names all." if len(members) > MEMBERS else ""
     return {"sentence": f"{counted(len(members), 'picture')} like {members[0]}.{more}", "shown": shown}
 
 
-def _with_property(found: "Checked", name: str) -> dict[str, Any]:
+def _with_property(found: "CheckResult", name: str) -> dict[str, Any]:
     rows = [i for i, said in enumerate(found.items["measurements"]) if name in said.split("; ")]
     more = f" The first {MEMBERS} are shown; items.csv names all." if len(rows) > MEMBERS else ""
     sentence = f"{counted(len(rows), 'picture')} {PROPERTIES[name]}.{more}"
     return {"sentence": sentence, "shown": cards_of(found, rows[:MEMBERS], framed=False)}
 
 
-def _pair(found: "Checked", k: int) -> dict[str, Any]:
+def _pair(found: "CheckResult", k: int) -> dict[str, Any]:
     return {name: values[k] for name, values in found.copies.columns.items()}
 
 
-def _set_of(found: "Checked", pair: Mapping[str, Any]) -> dict[str, Any]:
+def _set_of(found: "CheckResult", pair: Mapping[str, Any]) -> dict[str, Any]:
     agreement = "" if pair["kind"] == "equal" else f", correlation {pair['agreement']:.3f}"
     place = found.place
     shown = cards_of(found, [place[pair["path"]]], framed=False)
@@ -169,7 +169,7 @@ def _set_of(found: "Checked", pair: Mapping[str, Any]) -> dict[str, Any]:
     return {"sentence": f"{pair['kind'].capitalize()}{agreement}", "shown": shown}
 
 
-def _other(found: "Checked", name: str) -> dict[str, Any]:
+def _other(found: "CheckResult", name: str) -> dict[str, Any]:
     try:
         picture = data_url(found.pixels_of_other(name))
     except ValueError:  # it has gone meanwhile

@@ -1,6 +1,6 @@
 """`check`: what is odd in a collection of pictures or vectors, where and why; copies, leaks and files that cannot be read.
 
-    source -> first look at each picture -> copies -> folds -> places -> evidence -> Checked
+    source -> first look at each picture -> copies -> folds -> places -> evidence -> CheckResult
 
 Without a reference each picture is scored by fits that saw neither it nor a copy of it, and its p-value is an estimate. With a
 reference, half of it is fitted to and the other half calibrates: p-values then hold for pictures of the same source, whatever
@@ -32,7 +32,7 @@ from vergence.detection.neighbors import NeighborDetector
 from vergence.detection.places import NEW, CellModel, mark_threshold
 from vergence.encoders.frozen import FrozenNetwork, at_hand, named_network
 from vergence.encoders.local import PatchCells
-from vergence.runs.checked import Checked, Judged, Looks, Places, Verdict, checked
+from vergence.runs.checked import CheckResult, Judged, Looks, Places, Verdict, checked
 from vergence.runs.looks import FirstLook, LocalFeatures, PlaceLook, SampleLook, as_tensor
 from vergence.runs.run import load
 from vergence.utils import terminal
@@ -99,7 +99,7 @@ def check(
     column: str | None = None,
     root: str | None = None,
     workers: int = 2,
-) -> Checked:
+) -> CheckResult:
     """Returns what is odd among pictures or vectors, where and why, and which are copies of others.
 
     Args:
@@ -195,7 +195,7 @@ class _RunEmbedding:
 
 def _of_pictures(
     source: Any, against: Any, settings: Settings, leaks: bool, vectors: Any, column: str | None, root: str | None
-) -> Checked:
+) -> CheckResult:
     pictures = open_pictures(source, root=root, column=column)
     known = None if against is None else open_pictures(against, root=root, column=column)
     looks = _looks(pictures, settings, vectors)
@@ -477,7 +477,7 @@ def _vectors(source: Any) -> tuple[Sequence[str] | None, Floats] | None:
 Named = tuple[Sequence[str] | None, Floats]
 
 
-def _of_vectors(given: Named, known: Named | None, settings: Settings, name: str) -> Checked:
+def _of_vectors(given: Named, known: Named | None, settings: Settings, name: str) -> CheckResult:
     """Returns what is odd among vectors; crowds that lie apart are groups."""
     names, x = given[0] or [str(i) for i in range(len(given[1]))], given[1]
     looks = Looks.of_vectors(names, x)

@@ -16,7 +16,7 @@ import torch
 from vergence.data.pictures import Pictures
 from vergence.densities.moments import leading
 from vergence.detection.copies import Copies
-from vergence.detection.measurements import MEASUREMENTS, in_words, properties
+from vergence.detection.measurements import MEASUREMENTS, differences_in_words, properties
 from vergence.detection.places import place_words
 from vergence.runs.looks import PlaceLook
 from vergence.utils.checks import counted, expect
@@ -29,7 +29,7 @@ from vergence.utils.version import __version__
 if TYPE_CHECKING:
     from vergence.runs.check import Settings
 
-__all__ = ["Checked", "Columns", "Judged", "Looks", "Places", "Verdict", "checked"]
+__all__ = ["CheckResult", "Judged", "Looks", "Places", "Table", "Verdict", "checked"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -129,11 +129,11 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Columns(Tabular):
+class Table(Tabular):
     """A table by its columns.
 
     Example:
-        >>> Columns({"path": ["a.png"], "score": [1.5]})["score"]
+        >>> Table({"path": ["a.png"], "score": [1.5]})["score"]
         [1.5]
     """
 
@@ -151,7 +151,7 @@ class Columns(Tabular):
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckResult:
     """What was found among pictures.
 
     Attributes:
@@ -170,9 +170,9 @@ class Checked:
         summary: What was done and found, as numbers and sentences, as in ``summary.json``.
     """
 
-    items: Columns
-    copies: Columns
-    skipped: Columns
+    items: Table
+    copies: Table
+    skipped: Table
     groups: list[list[str]]
     embeddings: npt.NDArray[np.float32]
     summary: dict[str, Any]
@@ -292,7 +292,7 @@ def checked(
     known_looks: Looks | None,
     leaked: Copies | None,
     notes: Sequence[str],
-) -> Checked:
+) -> CheckResult:
     """Returns the tables of what was found."""
     names, n = looks.names, len(looks)
     named = _properties(looks, known_looks)
@@ -324,8 +324,8 @@ def checked(
     counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
     summary = _summary(source, pictures, looks, settings, copies, judged, known, leak, counts, members_of, notes)
     columns = {"path": list(names), **said}
-    tables = Columns(columns), Columns(pairs), Columns(skipped)
-    return Checked(*tables, members_of, z.astype(np.float32), summary, pictures, looks.index, judged, known)
+    tables = Table(columns), Table(pairs), Table(skipped)
+    return CheckResult(*tables, members_of, z.astype(np.float32), summary, pictures, looks.index, judged, known)
 
 
 def _judgment(judged: Judged | None, n: int) -> dict[str, Any]:
@@ -392,7 +392,7 @@ def _reason(judged: Judged, i: int) -> str:
         return "one of a group that lies apart"
     if level in ("vectors", "embedding"):
         return "its embedding lies far from those of the others"
-    said = in_words(judged.deviations[i], MEASUREMENTS[FILE:])
+    said = differences_in_words(judged.deviations[i], MEASUREMENTS[FILE:])
     return said if level == "measurements" else f"an unusual layout: {said}"
 
 
