@@ -2,11 +2,12 @@ r"""How improbable scores are in a collection that is judged by itself: most ite
 
 1. Features of a level are scored out of fold: t = log d^2, the squared Mahalanobis distance of an item under one Gaussian that is
    fitted to the likeliest three quarters of the other folds. No cluster of oddities attracts it.
-2. Where a level is regular, d^2 of typical items follows an inverse gamma law, d^2 = e^m b / G with G ~ Gamma(b, 1): that of
-   a multivariate t of 2 b degrees of freedom in many dimensions. m and b are fitted to the smaller four fifths of t alone, the
-   others count as censored, and the tail follows:
+2. Where a level is regular, d^2 of typical items follows e^m times an F law of 2 a and 2 b degrees of freedom: that of a
+   multivariate t of 2 b degrees of freedom in 2 a dimensions; of many dimensions, a -> infinity, an inverse gamma law,
+   e^m b / G with G ~ Gamma(b, 1). Its parameters are fitted to the smaller four fifths of t alone, the others count as censored,
+   and the tail P follows:
 
-       P(t) = P(G <= b e^(m - t)),     p = min(1, 2 P(t)),
+       p = min(1, 2 P(t)),
 
    where the factor 2 is for the error of the model. Where the smaller scores do not follow the law, no p-value is small.
 3. Other levels have the tail of `vergence.detection.tail_p_values`, which is fitted to less strange items one by one.
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
-from scipy.special import gammainc, gammaln
+from scipy.special import betainc, betaln, gammainc, gammaln
 
 from vergence.detection.conformal import tail_p_values
 from vergence.detection.density import GaussianDetector
@@ -45,23 +46,25 @@ TINY = 1e-300
 
 @dataclass(frozen=True)
 class RadialLaw:
-    """The inverse gamma law of squared distances, on the logarithmic scale; see the module.
+    """The law of squared distances on the logarithmic scale; see the module.
 
     Attributes:
         location: m.
         shape: b.
+        numerator: a; infinity for the inverse gamma law.
         misfit: Largest distance between the fitted and the observed distribution function in the body.
         holds: Whether the body follows the law.
     """
 
     location: float
     shape: float
+    numerator: float
     misfit: float
     holds: bool
 
     @classmethod
-    def of(cls, t: Floats) -> "RadialLaw":
-        """Returns the law of log squared distances (N,), N >= 20.
+    def of(cls, t: Floats, *, many: bool = True) -> "RadialLaw":
+        """Returns the law of log squared distances (N,), N >= 20; of ``many`` dimensions, or of a number that is fitted, too.
 
         Example:
             >>> G = np.random.default_rng(0).gamma(3.0, size=4000)
@@ -74,28 +77,43 @@ class RadialLaw:
         spread = max(float(s[int(0.75 * n)] - s[int(0.25 * n)]) / 1.349, 1e-9)
 
         def loss(parameters: Floats) -> float:
-            m, b = parameters[0], np.exp(np.clip(parameters[1], -7, 30))
-            u = m - body
-            density = b * np.log(b) + b * u - b * np.exp(np.minimum(u, 50)) - gammaln(b)
-            return float(-density.sum() - censored * np.log(_survival(body[-1], m, b) + TINY))
+            m, b, a = _parameters(parameters)
+            return float(-_log_density(body - m, b, a).sum() - censored * np.log(_survival(body[-1] - m, b, a) + TINY))
 
-        best = minimize(
-            loss, [float(np.median(s)), -2 * np.log(spread)], method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-8}
-        )
-        m, b = float(best.x[0]), float(np.exp(np.clip(best.x[1], -7, 30)))
-        misfit = float(np.abs(1 - _survival(body, m, b) - (np.arange(len(body)) + 0.5) / n).max())
+        start = [float(np.median(s)), *([-2 * np.log(spread) + (0 if many else np.log(2))] * (1 if many else 2))]
+        best = minimize(loss, start, method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-8, "maxiter": 2000})
+        m, b, a = _parameters(best.x)
+        misfit = float(np.abs(1 - _survival(body - m, b, a) - (np.arange(len(body)) + 0.5) / n).max())
         most_equal = np.unique(s, return_counts=True)[1].max()
-        return cls(m, b, misfit, misfit <= MISFIT + SAMPLING / np.sqrt(n) and bool(most_equal <= max(2, EQUAL * n)))
+        return cls(m, b, a, misfit, misfit <= MISFIT + SAMPLING / np.sqrt(n) and bool(most_equal <= max(2, EQUAL * n)))
 
     def log_p(self, t: Floats) -> Floats:
         """Returns log p of log squared distances; 0 throughout where the body does not follow the law."""
         if not self.holds:
             return np.zeros(len(t))
-        return np.minimum(np.log(MODEL_ERROR * _survival(t, self.location, self.shape) + TINY), 0.0)
+        tail = _survival(t - self.location, self.shape, self.numerator)
+        return np.asarray(np.minimum(np.log(MODEL_ERROR * tail + TINY), 0.0))
 
 
-def _survival(t: Floats, m: float, b: float) -> Floats:
-    return np.asarray(gammainc(b, b * np.exp(np.minimum(m - t, 50))))
+def _parameters(x: Floats) -> tuple[float, float, float]:
+    """Returns m, b and a; infinity where a is not among the parameters."""
+    b, a = (float(np.exp(np.clip(value, -7, 25))) for value in (x[1], x[-1]))
+    return float(x[0]), b, a if len(x) > 2 else np.inf
+
+
+def _log_density(u: Floats, b: float, a: float) -> Floats:
+    """Returns the log-density of t - m."""
+    if np.isinf(a):
+        return np.asarray(b * np.log(b) - b * u - b * np.exp(np.minimum(-u, 50)) - gammaln(b))
+    ratio = np.log1p(a / b * np.exp(np.minimum(u, 50)))
+    return np.asarray(a * np.log(a / b) + a * u - (a + b) * ratio - betaln(a, b))
+
+
+def _survival(u: Floats, b: float, a: float) -> Floats:
+    """Returns P(t - m >= u)."""
+    if np.isinf(a):
+        return np.asarray(gammainc(b, b * np.exp(np.minimum(-u, 50))))
+    return np.asarray(betainc(b, a, 1 / (1 + a / b * np.exp(np.clip(u, -50, 50)))))
 
 
 class CrossFitted:

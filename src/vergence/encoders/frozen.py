@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from vergence.data.pixels import resize
 from vergence.encoders.config import Timm
+from vergence.encoders.local import around
 from vergence.encoders.networks import require_timm, timm_model
 from vergence.encoders.pretrained import read_input, timm_file, timm_tag
 from vergence.utils.checks import expect, refuse
@@ -73,8 +74,7 @@ class FrozenNetwork:
             maps = [kept[stage] for stage in self.stages]
         rows, columns = maps[0].shape[2:]
         aligned = [F.interpolate(m, size=(rows, columns), mode="bilinear", align_corners=False) for m in maps]
-        cells = F.avg_pool2d(torch.cat(aligned, 1), 3, stride=1, padding=1, count_include_pad=False)
-        return cells[0].clone(), z.flatten(1)[0].clone()
+        return around(torch.cat(aligned, 1))[0].clone(), z.flatten(1)[0].clone()
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns features (D, r, c) of the cells of a picture."""

@@ -84,7 +84,7 @@ class PatchCells:
         half = _large_enough(F.avg_pool2d(x, 2, ceil_mode=True)[0])[None]
         maps = [F.adaptive_avg_pool2d(self._code(part, step), (rows, columns)) for part, step in ((x, stride), (half, 1))]
         maps.append(F.adaptive_avg_pool2d(_plain(x), (rows, columns)))
-        return F.avg_pool2d(torch.cat(maps, 1), 3, stride=1, padding=1, count_include_pad=False)[0]
+        return around(torch.cat(maps, 1))[0]
 
     def _code(self, x: Tensor, stride: int) -> Tensor:
         """Returns c of all patches of a picture, (1, K + 2, h, w)."""
@@ -97,6 +97,20 @@ class PatchCells:
         energy = (square / len(q) + FLOOR).log_()
         code = (d.mean(0) - d).clamp_(min=0)
         return torch.cat([code, energy[None], least[None]]).view(1, -1, *shape)
+
+
+def around(maps: Tensor) -> Tensor:
+    """Returns the mean of the 3 x 3 cells around each cell of maps (B, D, r, c); at a border, of the nearest whole 3 x 3.
+
+    All cells are then means of as many others, so that those at borders vary no more.
+
+    Example:
+        >>> around(torch.arange(16.0).view(1, 1, 4, 4))[0, 0, 0].tolist()
+        [5.0, 5.0, 6.0, 6.0]
+    """
+    if min(maps.shape[2:]) < 3:
+        return F.avg_pool2d(maps, 3, stride=1, padding=1, count_include_pad=False)
+    return F.pad(F.avg_pool2d(maps, 3, stride=1), (1, 1, 1, 1), mode="replicate")
 
 
 def _plain(x: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ Shapes: N pictures, n of them different from each other; L levels; D features of
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,12 @@ from vergence.detection.places import NEW, CellModel, mark_threshold
 from vergence.encoders.frozen import FrozenNetwork, at_hand, named_network
 from vergence.encoders.local import PatchCells
 from vergence.runs.checked import CheckResult, Judged, Looks, Places, Verdict, checked
-from vergence.runs.looks import FirstLook, LocalFeatures, PlaceLook, SampleLook, as_tensor
+from vergence.runs.looks import PART, FirstLook, LocalFeatures, PlaceLook, SampleLook, as_tensor, rows_of, stamp
 from vergence.runs.run import load
 from vergence.utils import terminal
 from vergence.utils.checks import expect, refuse, require_count, require_within
+from vergence.utils.files import explained
+from vergence.utils.parts import Parts, open_parts
 
 __all__ = ["check"]
 
@@ -50,7 +53,8 @@ WEIGHTS = {"measurements": 0.8, "whole": 0.1, "places": 0.1, "embedding": 0.1, "
 VECTORS = ("embedding", "vectors")  # levels of a network, whose crowds may lie too near to the mean
 NEAREST = 5
 FEWEST_GROUPED = 100  # pictures
-CROWD = 0.05  # largest p-value of a member of an odd group of vectors
+CROWD = 0.05  # p-value of a vector in an odd group, at most, and of one too near to the mean, at least
+ALIKE = 30.0  # largest deviation of numbers of one unit, relative to their median deviation
 ENCODER = "patches"
 
 
@@ -139,8 +143,8 @@ def check(
         expect(not leaks and vectors is None, "pictures with these options", "vectors", "leave them out")
         result = _of_vectors(given, known_vectors, settings, _called(source))
     else:
-        settings = _with_encoder(settings, encoder)
-        result = _of_pictures(source, against, settings, leaks, vectors, column, root)
+        given_beside = _Given(against, leaks, vectors, column, root)
+        return _of_pictures(source, _with_encoder(settings, encoder), given_beside, None if out is None else Path(out))
     if out is not None:
         result.write(out)
     return result
@@ -159,8 +163,6 @@ def _require_apart(source: Any, out: Any) -> None:
 
 def _with_encoder(settings: Settings, encoder: str | nn.Module) -> Settings:
     """Returns the settings with what gives features."""
-    from dataclasses import replace
-
     if isinstance(encoder, nn.Module):
         return replace(settings, network=FrozenNetwork(encoder, type(encoder).__name__), encoder=type(encoder).__name__)
     if encoder == ENCODER:
@@ -193,39 +195,68 @@ class _RunEmbedding:
 # Pictures
 
 
-def _of_pictures(
-    source: Any, against: Any, settings: Settings, leaks: bool, vectors: Any, column: str | None, root: str | None
-) -> CheckResult:
-    pictures = open_pictures(source, root=root, column=column)
-    known = None if against is None else open_pictures(against, root=root, column=column)
-    looks = _looks(pictures, settings, vectors)
-    known_looks = None if known is None else _looks(known, settings, None)
-    copies = find_copies(looks.small, looks.digest)
-    leaked = None if known_looks is None else find_copies(looks.small, looks.digest, known_looks.small, known_looks.digest)
-    judged, note = None, ""
-    if known is not None and known_looks is not None and not leaks:
-        judged = _beside(pictures, looks, known, known_looks, settings)
-    elif not leaks:
-        judged, note = _by_itself(pictures, looks, copies, settings)
-    notes = [note] if note else []
-    return checked(_called(source), pictures, looks, settings, copies, judged, known, known_looks, leaked, notes)
+@dataclass(frozen=True)
+class _Work:
+    """Where finished parts of the work are kept, so that the same call after a kill goes on behind them."""
+
+    stack: ExitStack
+    out: Path | None
+    job: Mapping[str, Any]
+
+    def parts(self, name: str, pictures: Pictures) -> Parts | None:
+        """Returns the parts of a step on files; None for other pictures, or without a folder."""
+        if self.out is None or pictures.folder is None:
+            return None
+        job = {**self.job, "step": name, "pictures": stamp(pictures)}
+        return self.stack.enter_context(open_parts(self.out / name, job, every=PART, joined=False))
 
 
-def _looks(pictures: Pictures, settings: Settings, vectors: Any) -> Looks:
+def _of_pictures(source: Any, settings: Settings, given: "_Given", out: Path | None) -> CheckResult:
+    against, leaks = given.against, given.leaks
+    pictures = open_pictures(source, root=given.root, column=given.column)
+    known = None if against is None else open_pictures(against, root=given.root, column=given.column)
+    with ExitStack() as stack:
+        if out is not None:
+            with explained(out, "choose another --out"):
+                out.mkdir(parents=True, exist_ok=True)
+        work = _Work(stack, out, {"job": "check", "size": settings.size, "encoder": settings.encoder})
+        looks = _looks(pictures, settings, given.vectors, work.parts("looks", pictures))
+        known_looks = None if known is None else _looks(known, settings, None, work.parts("known", known))
+        copies = find_copies(looks.small, looks.digest)
+        leaked = None if known_looks is None else find_copies(looks.small, looks.digest, known_looks.small, known_looks.digest)
+        judged, note = None, ""
+        if known is not None and known_looks is not None and not leaks:
+            judged = _beside(pictures, looks, known, known_looks, settings)
+        elif not leaks:
+            judged, note = _by_itself(pictures, looks, copies, settings, work)
+        notes = [note] if note else []
+        result = checked(_called(source), pictures, looks, settings, copies, judged, known, known_looks, leaked, notes)
+        if out is not None:
+            result.write(out)
+    return result
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What `check` was given beside the pictures and the settings."""
+
+    against: Any
+    leaks: bool
+    vectors: Any
+    column: str | None
+    root: str | None
+
+
+def _looks(pictures: Pictures, settings: Settings, vectors: Any, kept: Parts | None) -> Looks:
     """Returns what the first look at each picture tells."""
-    index, rows = [], []
-    with terminal.bar("pictures", len(pictures), late=True) as advance:
-        for i, row in pictures.map(FirstLook(), range(len(pictures)), settings.workers):
-            index.append(i)
-            rows.append(row)
-            advance()
-    if not rows:
+    columns = rows_of(FirstLook(), pictures, range(len(pictures)), settings.workers, "pictures", kept)
+    if not columns:
         first = pictures.skipped[0] if pictures.skipped else None
         refuse("pictures that can be read", "none" if first is None else f"none: {first.name} ({first.reason})", "give others")
-    columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-    names = [pictures.names[i] for i in index]
-    given = None if vectors is None else _vectors_of(vectors, pictures, index)
-    return Looks(np.array(index), names, given, **columns)
+    index = columns.pop("index")
+    names = [pictures.names[i] for i in index.tolist()]
+    given = None if vectors is None else _vectors_of(vectors, pictures, index.tolist())
+    return Looks(index, names, given, **columns)
 
 
 def _vectors_of(vectors: Any, pictures: Pictures, index: Sequence[int]) -> Floats:
@@ -262,7 +293,7 @@ def _apart(names: Sequence[str], confirmed: Sequence[str]) -> npt.NDArray[np.boo
     return np.array([name in among for name in names], dtype=bool)
 
 
-def _by_itself(pictures: Pictures, looks: Looks, copies: Copies, settings: Settings) -> tuple[Judged | None, str]:
+def _by_itself(pictures: Pictures, looks: Looks, copies: Copies, settings: Settings, work: _Work) -> tuple[Judged | None, str]:
     """Returns what is odd among pictures by themselves, or None and why they are not judged."""
     apart, group = _apart(looks.names, settings.confirmed), copy_groups(copies, len(looks))
     fold, different = _folds(looks.digest, group)
@@ -272,14 +303,14 @@ def _by_itself(pictures: Pictures, looks: Looks, copies: Copies, settings: Setti
         return None, f"{few}. Copies and plain properties are told for any number."
     fitted = different[:FITTED]
     look = _learned(pictures, looks, fitted[:SAMPLED], fold, settings, clean=False)
-    places = _places(pictures, looks, look, settings)
+    places = _places(pictures, looks, look, settings, work.parts("maps", pictures))
     levels = _levels(looks, places, settings)
     fits = {name: CrossFitted(x[fitted], fold[fitted]) for name, x in levels.items()}
     log_p = {name: _own_log_p(name, fits[name].log_distance(x, fold), fitted) for name, x in levels.items()}
     log_p["places"] = _tail(places.score, fitted)
     verdict = _verdict(log_p, apart, settings.fdr)
     table = levels["measurements"]
-    groups = _groups(fits["measurements"].white(table[fitted]), fitted)
+    groups = _groups(fits["measurements"].white(table[fitted]), fitted, farther=1.0)
     threshold = mark_threshold(places.largest[fitted], settings.mark)
     deviations = fits["measurements"].in_units(table)
     return Judged(verdict, deviations, places, look, threshold, groups, None), ""
@@ -297,7 +328,10 @@ def _own_log_p(name: str, t: Floats, fitted: Ints) -> Floats:
     """Returns log p (N,) of log squared distances of a level."""
     if name == "measurements":
         return RadialLaw.of(t[fitted]).log_p(t)
-    return _tail(outward(t, t[fitted]) if name in VECTORS else t, fitted)
+    if name not in VECTORS:
+        return _tail(t, fitted)
+    near = np.maximum(_tail(outward(t, t[fitted]), fitted), np.log(CROWD))
+    return np.minimum(RadialLaw.of(t[fitted], many=False).log_p(t), np.where(t < np.median(t[fitted]), near, 0.0))
 
 
 def _tail(t: Floats, fitted: Ints) -> Floats:
@@ -315,10 +349,10 @@ def _verdict(log_p: Mapping[str, Floats], apart: npt.NDArray[np.bool_], fdr: flo
     return Verdict(-log, np.exp(log), q, at_most(q, fdr) & ~apart, level)
 
 
-def _groups(white: Floats, fitted: Ints) -> list[Ints]:
-    """Returns the members of odd groups."""
-    groups: list[Group] = odd_groups(torch.from_numpy(white)) if len(fitted) >= FEWEST_GROUPED else []
-    return [fitted[group.members] for group in groups if group.distance > 1]
+def _groups(x: Floats, fitted: Ints, farther: float = 0.0) -> list[Ints]:
+    """Returns the members of odd groups whose mean lies farther from that of the others than so many typical items."""
+    groups: list[Group] = odd_groups(torch.from_numpy(x)) if len(fitted) >= FEWEST_GROUPED else []
+    return [fitted[group.members] for group in groups if group.distance > farther]
 
 
 # Beside known pictures
@@ -360,14 +394,17 @@ def _known_log_p(new: Mapping[str, Floats], old: Mapping[str, Floats], fit: Ints
     fold, none = np.arange(len(fit)) % FOLDS, np.zeros(len(fit), dtype=np.int64)
     for name, x in new.items():
         reference = old[name][fit]
+        whole, law = (
+            CrossFitted(reference, none, clean=True),
+            Tail(CrossFitted(reference, fold, clean=True).log_distance(reference, fold)),
+        )
+        of_both = (law.log_probability(whole.log_distance(y, np.zeros(len(y), dtype=np.int64))) for y in (x, old[name]))
+        log_p[name], known_log_p[name] = of_both
         if name in VECTORS:
             scores, new_scores, old_scores = _neighbor_scores(reference, x, old[name])
-        else:
-            scores = CrossFitted(reference, fold, clean=True).log_distance(reference, fold)
-            whole = CrossFitted(reference, none, clean=True)
-            new_scores, old_scores = (whole.log_distance(y, np.zeros(len(y), dtype=np.int64)) for y in (x, old[name]))
-        law = Tail(scores)
-        log_p[name], known_log_p[name] = law.log_probability(new_scores), law.log_probability(old_scores)
+            law = Tail(scores)
+            near = f"neighbors of its {name}"
+            log_p[near], known_log_p[near] = law.log_probability(new_scores), law.log_probability(old_scores)
     return log_p, known_log_p
 
 
@@ -427,22 +464,14 @@ def _learned(pictures: Pictures, looks: Looks, sample: Ints, fold: Ints, setting
     return PlaceLook(size, features, model, of_digest, settings.embed)
 
 
-def _places(pictures: Pictures, looks: Looks, look: PlaceLook, settings: Settings) -> Places:
+def _places(pictures: Pictures, looks: Looks, look: PlaceLook, settings: Settings, kept: Parts | None = None) -> Places:
     """Returns what the map of each picture says; of one that has gone meanwhile, that nothing is odd."""
-    n = len(looks)
-    place = dict(zip(looks.index.tolist(), range(n), strict=True))
-    score, largest, where = np.full(n, np.inf), np.full(n, np.inf), np.full((n, 2), 0.5)
-    embedding: npt.NDArray[np.float32] | None = None
-    with terminal.bar("maps", n, late=True) as advance:
-        for i, row in pictures.map(look, looks.index.tolist(), settings.workers):
-            k = place[i]
-            score[k], largest[k], where[k] = row["places"], row["largest"], row["place"]
-            embedding = np.zeros((n, len(row["embedding"])), dtype=np.float32) if embedding is None else embedding
-            embedding[k] = row["embedding"]
-            advance()
-    expect(embedding is not None, "pictures that can still be read", "none", "repeat the command")
-    assert embedding is not None
-    score, largest = (np.where(np.isinf(x), x.min(), x) for x in (score, largest))
+    columns = rows_of(look, pictures, looks.index.tolist(), settings.workers, "maps", kept)
+    expect(columns, "pictures that can still be read", "none", "repeat the command")
+    n, k = len(looks), np.searchsorted(looks.index, columns["index"])
+    score, largest = (np.full(n, columns[name].min()) for name in ("places", "largest"))
+    where, embedding = np.full((n, 2), 0.5), np.zeros((n, columns["embedding"].shape[1]), dtype=np.float32)
+    score[k], largest[k], where[k], embedding[k] = (columns[name] for name in ("places", "largest", "place", "embedding"))
     return Places(score, largest, where, embedding)
 
 
@@ -498,7 +527,8 @@ def _of_vectors(given: Named, known: Named | None, settings: Settings, name: str
         return checked(name, pictures, looks, settings, copies, None, None, None, None, [note])
     fits = CrossFitted(x[fitted], fold[fitted])
     log_p = {"vectors": _own_log_p("vectors", fits.log_distance(x, fold), fitted)}
-    groups = _groups(fits.in_units(x[fitted]), fitted)
+    alike = x.std(0).max() <= ALIKE * np.median(x.std(0))  # numbers of one unit, as those of a network
+    groups = _groups(x[fitted] if alike else fits.in_units(x[fitted]), fitted)
     verdict = _verdict(log_p, apart, settings.fdr)
     crowd = np.isin(np.arange(len(x)), np.concatenate([np.zeros(0, dtype=np.int64), *groups])) & (verdict.p > CROWD)
     p = np.where(crowd, CROWD, verdict.p)

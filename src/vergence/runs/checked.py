@@ -390,7 +390,7 @@ def _reason(judged: Judged, i: int) -> str:
         return f"an unusual place {_where(judged.places.where[i])}"
     if level == "group":
         return "one of a group that lies apart"
-    if level in ("vectors", "embedding"):
+    if level.endswith(("vectors", "embedding")):
         return "its embedding lies far from those of the others"
     said = differences_in_words(judged.deviations[i], MEASUREMENTS[FILE:])
     return said if level == "measurements" else f"an unusual layout: {said}"

@@ -1,6 +1,7 @@
 """What `check` computes of each picture, in worker processes: first without, then with what was learned of all of them."""
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,17 +10,21 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from vergence.data.pictures import Picture
+from vergence.data.items import Skipped
+from vergence.data.pictures import Picture, Pictures
 from vergence.detection import pixel_statistics
 from vergence.detection.copies import small_picture
 from vergence.detection.measurements import measure
 from vergence.detection.places import NEW, CellModel, place_score, some_cells
 from vergence.encoders.frozen import FrozenNetwork
+from vergence.utils import terminal
+from vergence.utils.parts import Parts
 
-__all__ = ["FirstLook", "LocalFeatures", "PlaceLook", "SampleLook", "shrunk"]
+__all__ = ["FirstLook", "LocalFeatures", "PlaceLook", "SampleLook", "rows_of", "shrunk"]
 
 Bytes = npt.NDArray[np.uint8]
 Row = dict[str, Any]
+PART = 1024  # pictures whose rows are kept at a time
 WHOLE = 64  # pixels a side of the whole picture
 LONGEST = 8  # of the longer side to ``size``, at most
 
@@ -122,3 +127,55 @@ class PlaceLook:
         r, c = np.unravel_index(int(m.argmax()), m.shape)
         place = np.array([(r + 0.5) / m.shape[0], (c + 0.5) / m.shape[1]])
         return {"places": place_score(m), "largest": float(m.max()), "place": place, "embedding": z.float().numpy()}
+
+
+def rows_of(
+    function: Callable[[Picture], Row],
+    pictures: Pictures,
+    index: Sequence[int],
+    workers: int,
+    label: str,
+    kept: Parts | None = None,
+) -> dict[str, npt.NDArray[Any]]:
+    """Returns what a function gives of each picture of an index that can be read, by column, with its number as ``index``.
+
+    Args:
+        function: Of one picture; worker processes compute it.
+        pictures: The pictures.
+        index: Their numbers.
+        workers: Processes.
+        label: What the bar is called.
+        kept: Parts of an earlier call that was stopped, which are kept while this one goes on.
+    """
+    done = 0 if kept is None else kept.done
+    before = [] if kept is None else kept.skipped
+    pictures.skipped += [Skipped(*pair) for pair in before if Skipped(*pair) not in pictures.skipped]
+    columns: list[dict[str, npt.NDArray[Any]]] = []
+    with terminal.bar(label, len(index), late=True) as advance:
+        advance(done)
+        for start in range(done, len(index), PART):
+            part, seen, rows = index[start : start + PART], len(pictures.skipped), []
+            for i, row in pictures.map(function, part, workers):
+                rows.append({"index": np.int64(i), **row})
+                advance()
+            if rows:
+                columns.append({name: np.array([row[name] for row in rows]) for name in rows[0]})
+            if kept is not None and rows:
+                new = [(one.name, one.reason) for one in pictures.skipped[seen:]]
+                kept.append(columns.pop(), len(part), new)
+    if kept is not None:
+        return kept.columns()
+    return {name: np.concatenate([part[name] for part in columns]) for name in columns[0]} if columns else {}
+
+
+def stamp(pictures: Pictures) -> str:
+    """Returns a text that changes with the names, sizes and times of the files of pictures."""
+    state = hashlib.blake2b(digest_size=16)
+    for i, name in enumerate(pictures.names):
+        path = pictures.path(i)
+        try:
+            about = path.stat() if path is not None else None
+        except OSError:
+            about = None
+        state.update(f"{name}\0{about and (about.st_size, about.st_mtime_ns)}\0".encode(errors="surrogateescape"))
+    return state.hexdigest()
