@@ -52,7 +52,9 @@ class FrozenNetwork:
         configuration = getattr(network, "default_cfg", None) or getattr(network, "pretrained_cfg", None)
         about = read_input(name, configuration) if configuration else None
         self.network, self.name, self.license = network.eval(), name, license
-        self.side = SIDE if about is None or about.size is None else about.size
+        own = getattr(getattr(network, "patch_embed", None), "img_size", None)
+        self.side = own[0] if own else SIDE if about is None or about.size is None else about.size
+        self.dtype = next((value.dtype for value in network.parameters()), torch.float32)
         mean, std = IMAGENET if about is None else (about.mean, about.std)
         self.mean, self.std = (torch.tensor(values).view(1, -1, 1, 1) for values in (mean, std))
         self.stages = [] if hasattr(network, "forward_intermediates") else self._stages()
@@ -60,7 +62,7 @@ class FrozenNetwork:
     @torch.inference_mode()
     def places_and_embedding(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Returns features (D, r, c) of the cells of a picture, and its embedding (D,)."""
-        x = (resize(x[None], self.side, self.side) - self.mean) / self.std
+        x = ((resize(x[None], self.side, self.side) - self.mean) / self.std).to(self.dtype)
         if hasattr(self.network, "forward_intermediates"):
             maps, z = self._intermediates(x)
         else:
@@ -104,7 +106,7 @@ class FrozenNetwork:
 
         hooks = [module.register_forward_hook(seen) for module in depth]
         try:
-            z = self.network(torch.zeros(1, 3, self.side, self.side))
+            z = self.network(torch.zeros(1, 3, self.side, self.side, dtype=self.dtype))
         except (RuntimeError, ValueError) as error:
             raise ValueError(
                 f"'{self.name}' does not take pictures of {self.side} pixels: {str(error).splitlines()[0]}"

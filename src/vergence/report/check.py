@@ -64,6 +64,7 @@ def write_check(path: Path, found: "CheckResult") -> Path:
         sections,
         title=f"What is in {s['source']}",
         lead=s["sentences"],
+        looked=f"{s['looked']}.",
         facts=_facts(s),
         odd=cards_of(found, order),
         more=f"{left:,} more are flagged in items.csv." if left > 0 else "",
@@ -88,7 +89,6 @@ def _facts(s: Mapping[str, Any]) -> dict[str, str]:
     return {
         "Pictures": f"{s['pictures']:,}",
         "Known pictures": "" if s["known"] is None else f"{s['known']:,}",
-        "Looked at": s["looked"],
         "Encoder": s["encoder"],
         "Flagged": f"{s['flagged']:,}" if s["judged"] else "",
         "Rate": {"none": "", "estimate": "an estimate", "split conformal": "split conformal"}[s["rate"]],

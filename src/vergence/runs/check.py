@@ -9,6 +9,7 @@ their law (split conformal). Folds and samples follow the pictures' content, so 
 Shapes: N pictures, n of them different from each other; L levels; D features of the embedding.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -187,7 +188,8 @@ class _RunEmbedding:
 
     @torch.inference_mode()
     def __call__(self, x: Tensor) -> Tensor:
-        small = resize(x[None], *self.shape[1:])
+        first = next(itertools.chain(self.encoder.parameters(), self.encoder.buffers()), x)
+        small = resize(x[None], *self.shape[1:]).to(first.dtype)
         z: Tensor = self.encoder(luma(small) if self.shape[0] == 1 else small)
         return z.flatten(1)[0]
 
@@ -346,7 +348,7 @@ def _verdict(log_p: Mapping[str, Floats], apart: npt.NDArray[np.bool_], fdr: flo
     q = np.ones(len(log))
     if not apart.all():
         q[~apart] = q_values(np.exp(log[~apart]))
-    return Verdict(-log, np.exp(log), q, at_most(q, fdr) & ~apart, level)
+    return Verdict(np.abs(log), np.exp(log), q, at_most(q, fdr) & ~apart, level)
 
 
 def _groups(x: Floats, fitted: Ints, farther: float = 0.0) -> list[Ints]:
@@ -433,7 +435,7 @@ def _conformal(
     q = np.ones(len(p))
     if not seen.all():
         q[~seen] = q_values(p[~seen])
-    return Verdict(-log, p, q, at_most(q, fdr) & ~seen, level)
+    return Verdict(np.abs(log), p, q, at_most(q, fdr) & ~seen, level)
 
 
 # Places
