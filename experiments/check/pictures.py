@@ -78,9 +78,7 @@ def oddities(kind: str, root: str, n: int, rng: np.random.Generator) -> list[Any
     base, stripes = photographs(root, n, rng), np.arange(SIDE)[:, None, None] // 2 % 2
     change = {
         "blurred": lambda im: im.filter(ImageFilter.GaussianBlur(2.5)),
-        "stripes": lambda im: Image.fromarray(
-            np.where(np.arange(SIDE)[:, None, None] // 2 % 2, np.asarray(im), 40).astype(np.uint8)
-        ),
+        "stripes": lambda im: Image.fromarray(np.where(stripes, np.asarray(im), 40).astype(np.uint8)),
         "one color": lambda im: Image.new("RGB", im.size, tuple(rng.integers(0, 255, 3).tolist())),
         "tinted": lambda im: Image.fromarray((np.asarray(im) * [1.0, 0.2, 0.2]).astype(np.uint8)),
         "blocks": lambda im: im.resize((6, 6)).resize((SIDE, SIDE), Image.Resampling.NEAREST),

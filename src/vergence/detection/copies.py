@@ -12,7 +12,8 @@ r"""Copies and near-copies among pictures: saved again, resized, cropped, bright
 Shapes: N pictures, S = 32 pixels a side, P pairs, T pairs of windows.
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,7 @@ CELLS, EVEN = 8, 9  # means a side of a descriptor; pixels a side of the neighbo
 NEAREST = 4  # candidates of each picture, of each descriptor
 LEAST = 0.88  # cosine of a candidate
 BLOCK = 1 << 24  # numbers that are held at a time
+TOGETHER = 4096  # pictures that are described at a time
 PAIRS = 256  # that are registered at a time
 INVOLUTIONS = (0, 2, 4, 5, 6, 7)  # positions that undo themselves
 COARSE, FINE, BLOCKS = 8, 24, 4  # pixels a side of a window, at first and in the end; blocks a side
@@ -203,12 +205,26 @@ def _signs(x: Tensor) -> Tensor:
     return F.normalize(signs.sign(), dim=1)
 
 
-def _queries(x: Tensor) -> Iterator[tuple[int, Tensor]]:
+def _each(function: Callable[[Tensor], Tensor], gray: Tensor) -> Tensor:
+    """Returns what a function gives of gray pictures (N, 1, S, S) in [0, 1], some thousand of bytes at a time."""
+    return torch.cat([function(part.float() / 255) for part in gray.split(TOGETHER)])
+
+
+def _queries(gray: Tensor) -> Iterator[tuple[int, Tensor]]:
     """Yields a position, and descriptors (N, 64) of what is looked for: whole pictures in each position, and windows."""
-    for k, image in enumerate(_positions(x)):
-        yield k, _descriptor(image)
-    for top, left, height, width in WINDOWS:
-        yield 0, _descriptor(x[..., top : top + height, left : left + width])
+    for k in range(len(KINDS)):
+        yield k, _each(functools.partial(_turned, k), gray)
+    for window in WINDOWS:
+        yield 0, _each(functools.partial(_within, window), gray)
+
+
+def _turned(k: int, x: Tensor) -> Tensor:
+    return _descriptor(_positions(x)[k])
+
+
+def _within(window: Sequence[int], x: Tensor) -> Tensor:
+    top, left, height, width = window
+    return _descriptor(x[..., top : top + height, left : left + width])
 
 
 def _candidates(a: _Smalls, b: _Smalls, *, one: bool) -> tuple[dict[int, Tensor], Tensor, Tensor]:
@@ -217,22 +233,26 @@ def _candidates(a: _Smalls, b: _Smalls, *, one: bool) -> tuple[dict[int, Tensor]
     The latter are cosines, (N,) and (M,), of the twelfth nearest other picture.
     """
     found: dict[int, list[Tensor]] = {}
-    x, y = a.gray.float() / 255, b.gray.float() / 255
-    bank = _index(_descriptor(y))
-    for k, query in _queries(x):
+    bank = _index(_each(_descriptor, b.gray))
+    for k, query in _queries(a.gray):
         found.setdefault(k, []).append(_near_enough(*bank.nearest(query, NEAREST + 1)))
     if not one:  # a window of an other picture, too
-        swapped = _index(_descriptor(x))
-        for k, query in _queries(y):
+        swapped = _index(_each(_descriptor, a.gray))
+        for k, query in _queries(b.gray):
             if k == 0:
                 found[0].append(_near_enough(*swapped.nearest(query, NEAREST + 1)).flip(1))
-    found[0].append(_near_enough(*_index(_signs(y)).nearest(_signs(x), NEAREST + 1)))
+    signs = _index(_each(_signs, b.gray)).nearest(_each(_signs, a.gray), NEAREST + 1)
+    found[0].append(_near_enough(*signs))
     pairs = {k: torch.cat(parts) for k, parts in found.items()}
     if one:
         pairs = {
             k: p[p[:, 0] != p[:, 1]].sort(1).values if k in (0, 2, 4, 6) else p[p[:, 0] != p[:, 1]] for k, p in pairs.items()
         }
-    return {k: torch.unique(p, dim=0) for k, p in pairs.items()}, _crowd(bank, _descriptor(x)), _crowd(bank, _descriptor(y))
+    return (
+        {k: torch.unique(p, dim=0) for k, p in pairs.items()},
+        _crowd(bank, _each(_descriptor, a.gray)),
+        _crowd(bank, bank.bank),
+    )
 
 
 def _crowd(bank: "_Exact | _Clustered", query: Tensor) -> Tensor:
