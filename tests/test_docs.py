@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
         "docs/decisions.md",
         "docs/advice.md",
         "docs/branches.md",
+        "docs/check.md",
         "docs/joint_embeddings.md",
         "docs/methods.md",
         "docs/alignment.md",

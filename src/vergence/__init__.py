@@ -26,7 +26,6 @@ __all__ = [
     "evaluate",
     "load",
     "score",
-    "score_folder",
     "train",
     "write_report",
     *_ROOMS,

@@ -83,8 +83,8 @@ def commands(out):
             ["score", pairs, "new_pairs.npz", "--pairs", "--out", str(out / "pairs.csv")],
         ],
         "folder": [
-            ["score", "pictures", "--out", str(out / "folder.csv")],
-            ["score", "new_pictures", "--leaks-from", "pictures", "--out", str(out / "folder_leaks.csv")],
+            ["check", "pictures", "--out", str(out / "check")],
+            ["check", "new_pictures", "--against", "pictures", "--leaks", "--out", str(out / "check_leaks")],
         ],
         "density": [
             ["density", "fit", "table.csv", "--target", "target", "--out", str(out / "density.safetensors")],
