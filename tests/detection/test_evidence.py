@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from vergence.detection import q_values
-from vergence.detection.evidence import CrossFitted, RadialLaw, combined, outward, tail_log_p
+from vergence.detection.evidence import CrossFitted, Level, RadialLaw, combined, outward, tail_log_p
 
 
 def t_items(n, D=30, degrees=6, seed=0):
@@ -107,3 +107,24 @@ def test_levels_are_combined_by_their_weights():
     np.testing.assert_allclose(np.exp(log), [0.01 / 0.8, 0.001 / 0.2])
     assert list(level) == ["a", "b"]
     assert np.exp(combined({"b": np.log([0.3])}, {"a": 0.8, "b": 0.2})[0]) == pytest.approx(0.3)
+
+
+def test_a_fifth_of_oddities_leaves_the_law_and_finds_them():
+    t = np.log(5 / np.random.default_rng(0).gamma(5, size=200))
+    t[:38] += 4
+    law = RadialLaw.of(t)
+    assert law.holds and (q_values(np.exp(law.log_p(t)))[:38] <= 0.1).sum() >= 30
+
+
+def test_where_no_law_holds_ranks_order_the_items_and_flag_none():
+    t = np.random.default_rng(0).integers(0, 40, 500) * 1.0
+    level = Level.of(RadialLaw.of(t).log_p(t), t, t)
+    assert not level.holds and np.corrcoef(t, -np.exp(level.log_p))[0, 1] > 0.99
+    assert np.exp(level.log_p).min() == pytest.approx((t == t.max()).mean()) and q_values(np.exp(level.log_p)).min() > 0.9
+    assert Level.of(np.log([0.5, 1.0]), t[:2], t).holds
+
+
+def test_counts_of_rare_words_are_discrete_and_constant_features_are_not():
+    r, fold = np.random.default_rng(0), np.arange(300) % 5
+    assert not CrossFitted(r.normal(size=(300, 3)) * [1, 1, 0], fold).discrete
+    assert CrossFitted(np.c_[r.normal(size=(300, 2)), r.poisson(0.2, 300)], fold).discrete

@@ -9,9 +9,12 @@ r"""How improbable scores are in a collection that is judged by itself: most ite
 
        p = min(1, 2 P(t)),
 
-   where the factor 2 is for the error of the model. Where the smaller scores do not follow the law, no p-value is small.
+   where the factor 2 is for the error of the model. The law holds where it and a share of at most a fifth of larger scores, fitted
+   together, follow the smaller four fifths. The tail is the heavier one, of the law alone.
 3. Other levels have the tail of `vergence.detection.tail_p_values`, which is fitted to less strange items one by one.
-4. Levels are combined by weights w that add up to 1: p = min over levels of p_l / w_l (a weighted Bonferroni correction).
+4. Where the smaller scores do not follow a law, p is the share of the items whose score is not smaller: that gives an order, and
+   by itself no flag, since N p is at least the rank.
+5. Levels are combined by weights w that add up to 1: p = min over levels of p_l / w_l (a weighted Bonferroni correction).
 
 A p-value here is an estimate, not a guarantee: it extrapolates. Shapes: N items, D features, L levels, K folds.
 """
@@ -22,13 +25,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
-from scipy.special import betainc, betaln, gammainc, gammaln
+from scipy.special import betainc, betaln, expit, gammainc, gammaln
 
 from vergence.detection.conformal import tail_p_values
 from vergence.detection.density import GaussianDetector
 from vergence.detection.moments import deviation
 
-__all__ = ["CrossFitted", "RadialLaw", "combined", "outward", "tail_log_p"]
+__all__ = ["CrossFitted", "Level", "RadialLaw", "combined", "outward", "tail_log_p"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -36,9 +39,11 @@ Ints = npt.NDArray[np.int64]
 TRIM = 0.25  # share of the items that no fit sees
 BODY = 0.8  # share of the scores that a law is fitted to
 MODEL_ERROR = 2.0
-MISFIT, SAMPLING = 0.035, 0.5  # largest distance of the distributions in the body, and what is added, divided by sqrt(N)
+MOST_ODD = 0.2  # share of the items
+MISFIT, SAMPLING = 0.02, 0.6  # largest distance of the distributions in the body, and what is added, divided by sqrt(N)
 FEWEST, FEWEST_TAIL = 20, 100  # scores of a law, and of `tail_p_values`
 EQUAL = 0.02  # share of the scores that may share one value
+DISCRETE = 0.5  # share of the items that share one value of a feature that varies, above which no law is expected
 FLOOR = 0.05  # of a feature's deviation, relative to the median one
 JITTER = 1e-6  # of the median deviation, so that features may be constant
 TINY = 1e-300
@@ -52,7 +57,7 @@ class RadialLaw:
         location: m.
         shape: b.
         numerator: a; infinity for the inverse gamma law.
-        misfit: Largest distance between the fitted and the observed distribution function in the body.
+        misfit: Largest distance in the body between the observed distribution function and that of the law and larger scores.
         holds: Whether the body follows the law.
     """
 
@@ -77,13 +82,20 @@ class RadialLaw:
         spread = max(float(s[int(0.75 * n)] - s[int(0.25 * n)]) / 1.349, 1e-9)
 
         def loss(parameters: Floats) -> float:
-            m, b, a = _parameters(parameters)
-            return float(-_log_density(body - m, b, a).sum() - censored * np.log(_survival(body[-1] - m, b, a) + TINY))
+            m, b, a, odd = _parameters(parameters, k)
+            below = float(_log_density(body - m, b, a).sum()) + len(body) * np.log(1 - odd)
+            return -below - censored * float(np.log(odd + (1 - odd) * _survival(body[-1] - m, b, a) + TINY))
 
-        start = [float(np.median(s)), *([-2 * np.log(spread) + (0 if many else np.log(2))] * (1 if many else 2))]
-        best = minimize(loss, start, method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-8, "maxiter": 2000})
-        m, b, a = _parameters(best.x)
-        misfit = float(np.abs(1 - _survival(body - m, b, a) - (np.arange(len(body)) + 0.5) / n).max())
+        def fitted(start: Sequence[float]) -> Floats:
+            options = {"xatol": 1e-6, "fatol": 1e-8, "maxiter": 4000}
+            return np.asarray(minimize(loss, start, method="Nelder-Mead", options=options).x)
+
+        k = 2 if many else 3
+        best = fitted([float(np.median(s)), *[-2 * np.log(spread) + (0 if many else np.log(2))] * (k - 1)])
+        m, b, a, _ = _parameters(best, k)
+        m_, b_, a_, odd = _parameters(fitted([*best, 0.0]), k)
+        below = (1 - odd) * (1 - _survival(body - m_, b_, a_))
+        misfit = float(np.abs(below - (np.arange(len(body)) + 0.5) / n).max())
         most_equal = np.unique(s, return_counts=True)[1].max()
         return cls(m, b, a, misfit, misfit <= MISFIT + SAMPLING / np.sqrt(n) and bool(most_equal <= max(2, EQUAL * n)))
 
@@ -95,10 +107,11 @@ class RadialLaw:
         return np.asarray(np.minimum(np.log(MODEL_ERROR * tail + TINY), 0.0))
 
 
-def _parameters(x: Floats) -> tuple[float, float, float]:
-    """Returns m, b and a; infinity where a is not among the parameters."""
-    b, a = (float(np.exp(np.clip(value, -7, 25))) for value in (x[1], x[-1]))
-    return float(x[0]), b, a if len(x) > 2 else np.inf
+def _parameters(x: Floats, k: int) -> tuple[float, float, float, float]:
+    """Returns m, b, a (infinity where k = 2) and the share of larger scores (0 where it is not among the parameters)."""
+    b, a = (float(np.exp(np.clip(value, -7, 25))) for value in (x[1], x[k - 1]))
+    odd = MOST_ODD * float(expit(x[k])) if len(x) > k else 0.0
+    return float(x[0]), b, a if k > 2 else np.inf, odd
 
 
 def _log_density(u: Floats, b: float, a: float) -> Floats:
@@ -124,6 +137,9 @@ class CrossFitted:
         fold: Fold of each, (N,), 0..K-1. With one fold alone the Gaussian sees all items: for a reference that is apart.
         clean: Whether all items are taken to be typical, so that none is left out of a fit.
 
+    Attributes:
+        discrete: Whether more than half of the items share one value of a feature that varies, as 0 of a rare word's count.
+
     Example:
         >>> x = np.random.default_rng(0).normal(size=(500, 3))
         >>> x[7] = 9.0
@@ -136,6 +152,8 @@ class CrossFitted:
         self.location = np.median(x, 0)
         unit = deviation(x - self.location)
         self.unit = np.maximum(unit, FLOOR * np.median(unit))
+        equal = np.array([np.unique(column, return_counts=True)[1].max() for column in x.T])
+        self.discrete = bool(((equal > DISCRETE * len(x)) & (equal < len(x))).any())
         y, folds = self.in_units(x), np.unique(fold)
         parts = [fold != k if len(folds) > 1 else fold == k for k in folds]
         self.detectors = {int(k): _gaussian(y[part], clean) for k, part in zip(folds, parts, strict=True)}
@@ -185,6 +203,33 @@ def tail_log_p(t: Floats) -> Floats:
     if len(t) < FEWEST_TAIL or most_equal > max(2, EQUAL * len(t)):
         return np.zeros(len(t))
     return np.asarray(np.log(np.maximum(np.asarray(tail_p_values(t)), TINY)))
+
+
+@dataclass(frozen=True)
+class Level:
+    """What one level says of N items.
+
+    Attributes:
+        log_p: log p (N,).
+        holds: Whether p is small for the oddest items only by a law that the others follow; else it is a rank.
+    """
+
+    log_p: Floats
+    holds: bool
+
+    @classmethod
+    def of(cls, log_p: Floats, t: Floats, reference: Floats) -> "Level":
+        """Returns p-values, or the ranks of scores (N,) among reference scores where all p-values are 1.
+
+        Example:
+            >>> t = np.array([0.0, 1.0, 1.0, 2.0])
+            >>> np.exp(Level.of(np.zeros(4), t, t).log_p).round(2).tolist()
+            [1.0, 0.75, 0.75, 0.25]
+        """
+        if log_p.any():
+            return cls(log_p, True)
+        larger = len(reference) - np.searchsorted(np.sort(reference), t, side="left")
+        return cls(np.log(np.maximum(larger, 1) / max(len(reference), 1)), False)
 
 
 def combined(log_p: Mapping[str, Floats], weights: Mapping[str, float]) -> tuple[Floats, Sequence[str]]:

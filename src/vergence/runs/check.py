@@ -27,7 +27,7 @@ from vergence.data.pixels import luma, resize
 from vergence.data.sources import open_items
 from vergence.detection.conformal import at_most, q_values, ranked
 from vergence.detection.copies import Copies, copy_groups, find_copies
-from vergence.detection.evidence import FEWEST, CrossFitted, RadialLaw, combined, outward, tail_log_p
+from vergence.detection.evidence import FEWEST, CrossFitted, Level, RadialLaw, combined, outward, tail_log_p
 from vergence.detection.groups import Group, odd_groups
 from vergence.detection.moments import Tail
 from vergence.detection.neighbors import NeighborDetector
@@ -308,9 +308,9 @@ def _by_itself(pictures: Pictures, looks: Looks, copies: Copies, settings: Setti
     places = _places(pictures, looks, look, settings, work.parts("maps", pictures))
     levels = _levels(looks, places, settings)
     fits = {name: CrossFitted(x[fitted], fold[fitted]) for name, x in levels.items()}
-    log_p = {name: _own_log_p(name, fits[name].log_distance(x, fold), fitted) for name, x in levels.items()}
-    log_p["places"] = _tail(places.score, fitted)
-    verdict = _verdict(log_p, apart, settings.fdr)
+    found = {name: _own_level(name, fits[name], fits[name].log_distance(x, fold), fitted) for name, x in levels.items()}
+    found["places"] = Level.of(_tail(places.score, fitted), places.score, places.score[fitted])
+    verdict = _verdict(found, apart, settings.fdr)
     table = levels["measurements"]
     groups = _groups(fits["measurements"].white(table[fitted]), fitted, farther=1.0)
     threshold = mark_threshold(places.largest[fitted], settings.mark)
@@ -326,8 +326,13 @@ def _levels(looks: Looks, places: Places, settings: Settings) -> dict[str, Float
     return levels
 
 
+def _own_level(name: str, fits: CrossFitted, t: Floats, fitted: Ints) -> Level:
+    """Returns what log squared distances (N,) of a level say."""
+    lawless = name in VECTORS and fits.discrete
+    return Level.of(np.zeros(len(t)) if lawless else _own_log_p(name, t, fitted), t, t[fitted])
+
+
 def _own_log_p(name: str, t: Floats, fitted: Ints) -> Floats:
-    """Returns log p (N,) of log squared distances of a level."""
     if name == "measurements":
         return RadialLaw.of(t[fitted]).log_p(t)
     if name not in VECTORS:
@@ -342,12 +347,13 @@ def _tail(t: Floats, fitted: Ints) -> Floats:
     return np.asarray(np.interp(t, t[order], tail_log_p(t[order])))
 
 
-def _verdict(log_p: Mapping[str, Floats], apart: npt.NDArray[np.bool_], fdr: float) -> Verdict:
-    """Returns what is flagged among items, but for those that are set apart."""
-    log, level = combined(log_p, WEIGHTS)
+def _verdict(levels: Mapping[str, Level], apart: npt.NDArray[np.bool_], fdr: float) -> Verdict:
+    """Returns what is flagged among items, but for those that are set apart; by levels whose law holds alone."""
+    log, level = combined({name: one.log_p for name, one in levels.items()}, WEIGHTS)
+    lawful, _ = combined({name: one.log_p if one.holds else np.zeros(len(log)) for name, one in levels.items()}, WEIGHTS)
     q = np.ones(len(log))
     if not apart.all():
-        q[~apart] = q_values(np.exp(log[~apart]))
+        q[~apart] = q_values(np.exp(lawful[~apart]))
     return Verdict(np.abs(log), np.exp(log), q, at_most(q, fdr) & ~apart, level)
 
 
@@ -528,10 +534,10 @@ def _of_vectors(given: Named, known: Named | None, settings: Settings, name: str
         note = f"{len(fitted)} different vectors are too few to say what is odd; at least {FEWEST} are needed."
         return checked(name, pictures, looks, settings, copies, None, None, None, None, [note])
     fits = CrossFitted(x[fitted], fold[fitted])
-    log_p = {"vectors": _own_log_p("vectors", fits.log_distance(x, fold), fitted)}
+    levels = {"vectors": _own_level("vectors", fits, fits.log_distance(x, fold), fitted)}
     alike = x.std(0).max() <= ALIKE * np.median(x.std(0))  # numbers of one unit, as those of a network
     groups = _groups(x[fitted] if alike else fits.in_units(x[fitted]), fitted)
-    verdict = _verdict(log_p, apart, settings.fdr)
+    verdict = _verdict(levels, apart, settings.fdr)
     crowd = np.isin(np.arange(len(x)), np.concatenate([np.zeros(0, dtype=np.int64), *groups])) & (verdict.p > CROWD)
     p = np.where(crowd, CROWD, verdict.p)
     level = ["group" if member else "vectors" for member in crowd]
