@@ -9,8 +9,8 @@ r"""How improbable scores are in a collection that is judged by itself: most ite
 
        p = min(1, 2 P(t)),
 
-   where the factor 2 is for the error of the model. The law holds where it and a share of at most a fifth of larger scores, fitted
-   together, follow the smaller four fifths. The tail is the heavier one, of the law alone.
+   where the factor 2 is for the error of the model. The law holds where the smaller scores follow it together with at most a
+   fifth of larger ones. The tail is the heavier one, of the law alone.
 3. Other levels have the tail of `vergence.detection.tail_p_values`, which is fitted to less strange items one by one.
 4. Where the smaller scores do not follow a law, p is the share of the items whose score is not smaller: that gives an order, and
    by itself no flag, since N p is at least the rank.

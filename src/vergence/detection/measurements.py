@@ -27,6 +27,7 @@ MEASUREMENTS = (
 PROPERTIES = ("dark", "light", "blurry", "low_information", "grayscale", "odd_size", "odd_aspect_ratio")
 DARK, LIGHT = 0.32, 0.95  # CleanVision's thresholds
 SHARPNESS_SHARE, INFORMATION_SHARE, INFORMATION = 0.4, 0.4, 3.0
+FLAT = 0.02  # of the luminance, between the 5th and the 99th percentile
 GRAY = 2.0  # of 255
 SIZE, ASPECT = 3.0, 0.35
 ALIKE, ENOUGH = 2.0, 20  # ratio of sizes, and number, of the pictures that a sharpness is compared with
@@ -102,7 +103,7 @@ def properties(table: Floats, usual: Floats | None = None) -> dict[str, npt.NDAr
     """Returns which pictures have an unusual plain property, by its usual name, (N,) bool each.
 
     - ``dark``: the 99th percentile of the luminance is below 0.32; ``light``: the 5th is above 0.95 (CleanVision's thresholds).
-    - ``blurry``: sharpness below 0.4 of the median of the usual pictures of a similar size.
+    - ``blurry``: sharpness below 0.4 of the median of the usual pictures of a similar size; what is of one color is not blurry.
     - ``low_information``: less than 3 bits, and less than 0.4 of the usual median.
     - ``grayscale``: no channel differs by more than 2 of 255 from the mean.
     - ``odd_size``: the square root of the area is over 3 times, or under a third of, the usual median.
@@ -120,10 +121,11 @@ def _properties(table: Floats, usual: Floats) -> dict[str, npt.NDArray[np.bool_]
     m, u = (dict(zip(MEASUREMENTS, part.T, strict=True)) for part in (table, usual))
     size, usual_size = (np.log(part["height"] * part["width"]) / 2 for part in (m, u))
     aspect = np.log(m["width"] / m["height"]) - np.median(np.log(u["width"] / u["height"]))
+    blurred = m["sharpness"] < SHARPNESS_SHARE * _usual_sharpness(size, usual_size, u["sharpness"])
     values = (
         m["light_99"] < DARK,
         m["light_05"] > LIGHT,
-        m["sharpness"] < SHARPNESS_SHARE * _usual_sharpness(size, usual_size, u["sharpness"]),
+        blurred & (m["light_99"] - m["light_05"] > FLAT),
         m["information"] < min(INFORMATION, INFORMATION_SHARE * float(np.median(u["information"]))),
         m["colorfulness"] <= GRAY,
         np.abs(size - np.median(usual_size)) > np.log(SIZE),
