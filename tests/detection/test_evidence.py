@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from vergence.detection import q_values
-from vergence.detection.evidence import CrossFitted, Level, RadialLaw, combined, outward, tail_log_p
+from vergence.detection.evidence import CrossFitted, Level, RadialLaw, combined, outward
 
 
 def t_items(n, D=30, degrees=6, seed=0):
@@ -96,9 +96,12 @@ def test_too_near_to_the_middle_is_odd_too():
 
 
 def test_few_or_equal_scores_have_no_small_p_value():
-    assert (tail_log_p(np.arange(20.0)) == 0).all() and (tail_log_p(np.repeat(np.arange(20.0), 20)) == 0).all()
+    for t in (np.arange(20.0), np.repeat(np.arange(20.0), 20)):
+        level = Level.by_tail(t, np.arange(len(t)))
+        assert not level.holds and level.log_p.min() == pytest.approx(np.log(1 / 20))
     t = np.r_[np.random.default_rng(0).exponential(size=999), 40.0]
-    assert tail_log_p(t)[-1] < np.log(1e-4)
+    level = Level.by_tail(t, np.arange(1000))
+    assert level.holds and level.log_p[-1] < np.log(1e-4)
 
 
 def test_levels_are_combined_by_their_weights():

@@ -319,11 +319,11 @@ class LowRank(Covariance):
         return self.base.map(lambda x, _: x[..., None, :])
 
     def _factors(self) -> tuple[Tensor, Tensor]:
-        """Returns B^{-1} U and R; K in float64, where float32 would lose the I."""
-        V = self._columns().solve(self.U.mT).mT
+        """Returns B^{-1} U and R; by float64, since the I is lost where float32 rounds U^T B^{-1} U."""
+        V: Tensor = self._columns().map(lambda x, _: x.double()).solve(self.U.mT.double()).mT
         eye = torch.eye(V.shape[-1], dtype=torch.float64, device=V.device)
-        R: Tensor = torch.linalg.cholesky_ex(eye + self.U.double().mT @ V.double())[0]
-        return V, R.to(V.dtype)
+        R: Tensor = torch.linalg.cholesky_ex(eye + self.U.double().mT @ V)[0]
+        return V.to(self.U.dtype), R.to(self.U.dtype)
 
     def log_det(self) -> Tensor:
         return self.base.log_det() + 2 * self._factors()[1].diagonal(dim1=-2, dim2=-1).log().sum(-1)

@@ -31,7 +31,7 @@ from vergence.detection.conformal import tail_p_values
 from vergence.detection.density import GaussianDetector
 from vergence.detection.moments import deviation
 
-__all__ = ["CrossFitted", "Level", "RadialLaw", "combined", "outward", "tail_log_p"]
+__all__ = ["CrossFitted", "Level", "RadialLaw", "combined", "outward"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -197,14 +197,6 @@ def outward(t: Floats, reference: Floats | None = None) -> Floats:
     return np.asarray(np.where(t > middle, (t - middle) / up, (middle - t) / down))
 
 
-def tail_log_p(t: Floats) -> Floats:
-    """Returns log p of scores (N,) by `vergence.detection.tail_p_values`; 0 for few scores, or where many are equal."""
-    most_equal = np.unique(t, return_counts=True)[1].max() if len(t) else 0
-    if len(t) < FEWEST_TAIL or most_equal > max(2, EQUAL * len(t)):
-        return np.zeros(len(t))
-    return np.asarray(np.log(np.maximum(np.asarray(tail_p_values(t)), TINY)))
-
-
 @dataclass(frozen=True)
 class Level:
     """What one level says of N items.
@@ -216,6 +208,17 @@ class Level:
 
     log_p: Floats
     holds: bool
+
+    @classmethod
+    def by_tail(cls, t: Floats, fitted: Ints) -> "Level":
+        """Returns p-values of scores (N,) by the tail of those of the items ``fitted``, of which there are no copies."""
+        order = fitted[np.argsort(t[fitted], kind="stable")]
+        reference = t[order]
+        most_equal = np.unique(reference, return_counts=True)[1].max() if len(order) else 0
+        if len(order) < FEWEST_TAIL or most_equal > max(2, EQUAL * len(order)):
+            return cls.of(np.zeros(len(t)), t, reference)
+        log_p = np.log(np.maximum(np.asarray(tail_p_values(reference)), TINY))
+        return cls.of(np.asarray(np.interp(t, reference, log_p)), t, reference)
 
     @classmethod
     def of(cls, log_p: Floats, t: Floats, reference: Floats) -> "Level":

@@ -27,7 +27,7 @@ from vergence.data.pixels import luma, resize
 from vergence.data.sources import open_items
 from vergence.detection.conformal import at_most, q_values, ranked
 from vergence.detection.copies import Copies, copy_groups, find_copies
-from vergence.detection.evidence import FEWEST, CrossFitted, Level, RadialLaw, combined, outward, tail_log_p
+from vergence.detection.evidence import FEWEST, CrossFitted, Level, RadialLaw, combined, outward
 from vergence.detection.groups import Group, odd_groups
 from vergence.detection.moments import Tail
 from vergence.detection.neighbors import NeighborDetector
@@ -309,7 +309,7 @@ def _by_itself(pictures: Pictures, looks: Looks, copies: Copies, settings: Setti
     levels = _levels(looks, places, settings)
     fits = {name: CrossFitted(x[fitted], fold[fitted]) for name, x in levels.items()}
     found = {name: _own_level(name, fits[name], fits[name].log_distance(x, fold), fitted) for name, x in levels.items()}
-    found["places"] = Level.of(_tail(places.score, fitted), places.score, places.score[fitted])
+    found["places"] = Level.by_tail(places.score, fitted)
     verdict = _verdict(found, apart, settings.fdr)
     table = levels["measurements"]
     groups = _groups(fits["measurements"].white(table[fitted]), fitted, farther=1.0)
@@ -327,24 +327,16 @@ def _levels(looks: Looks, places: Places, settings: Settings) -> dict[str, Float
 
 
 def _own_level(name: str, fits: CrossFitted, t: Floats, fitted: Ints) -> Level:
-    """Returns what log squared distances (N,) of a level say."""
-    lawless = name in VECTORS and fits.discrete
-    return Level.of(np.zeros(len(t)) if lawless else _own_log_p(name, t, fitted), t, t[fitted])
-
-
-def _own_log_p(name: str, t: Floats, fitted: Ints) -> Floats:
+    """Returns what log squared distances (N,) of a level say; of vectors, too near is odd, too, and no p is below ``CROWD``."""
+    own = t[fitted]
     if name == "measurements":
-        return RadialLaw.of(t[fitted]).log_p(t)
+        return Level.of(RadialLaw.of(own).log_p(t), t, own)
     if name not in VECTORS:
-        return _tail(t, fitted)
-    near = np.maximum(_tail(outward(t, t[fitted]), fitted), np.log(CROWD))
-    return np.minimum(RadialLaw.of(t[fitted], many=False).log_p(t), np.where(t < np.median(t[fitted]), near, 0.0))
-
-
-def _tail(t: Floats, fitted: Ints) -> Floats:
-    """Returns log p of all scores by the tail of those that are fitted to, of which there are no copies."""
-    order = fitted[np.argsort(t[fitted], kind="stable")]
-    return np.asarray(np.interp(t, t[order], tail_log_p(t[order])))
+        return Level.by_tail(t, fitted)
+    if fits.discrete or not (law := RadialLaw.of(own, many=False)).holds:
+        return Level.of(np.zeros(len(t)), t, own)
+    near = np.maximum(Level.by_tail(outward(t, own), fitted).log_p, np.log(CROWD))
+    return Level(np.minimum(law.log_p(t), np.where(t < np.median(own), near, 0.0)), True)
 
 
 def _verdict(levels: Mapping[str, Level], apart: npt.NDArray[np.bool_], fdr: float) -> Verdict:
