@@ -4,8 +4,13 @@ README.md says how.
 """
 
 import argparse
+import contextlib
+import io
+import itertools
 import resource
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -109,7 +114,30 @@ def peers(made: Collection) -> dict[str, Any]:
     x = np.array([np.asarray(picture.resize((32, 32))).ravel() for picture in made.pictures], dtype=np.float64)
     among = made.odd() | made.ordinary()
     row["ecod_auroc"] = auroc(made.odd()[among], ECOD().fit(x).decision_scores_[among])
-    return row
+    return {**row, **cleaned(made, among)}
+
+
+def cleaned(made: Collection, among: np.ndarray) -> dict[str, Any]:
+    """Returns the same of CleanVision: its copies, and its least score of a plain property, where it is installed."""
+    try:
+        from cleanvision import Imagelab
+    except ImportError:
+        return {}
+    with tempfile.TemporaryDirectory() as name:
+        for i, picture in enumerate(made.pictures):
+            picture.save(Path(name) / f"{i:05d}.png")
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            lab = Imagelab(data_path=name)
+            lab.find_issues(n_jobs=1, verbose=False)
+    sets = [group for kind in ("exact", "near") for group in lab.info[f"{kind}_duplicates"]["sets"]]
+    numbers = [[int(Path(path).stem) for path in group] for group in sets]
+    pairs = {frozenset(pair) for group in numbers for pair in itertools.combinations(group, 2)}
+    issues = lab.issues.sort_index()
+    scores = [column for column in issues if column.endswith("_score") and "duplicates" not in column]
+    return {
+        "cleanvision": recall(made, pairs),
+        "cleanvision_auroc": auroc(made.odd()[among], -issues[scores].to_numpy().min(1)[among]),
+    }
 
 
 def of_defects(root: str, seed: int, tiny: bool) -> dict[str, Any]:

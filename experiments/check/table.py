@@ -15,6 +15,7 @@ NAMES = {
     "defects": "400 known tiles and 236 new ones, 79 local defects",
     "leaks": "120 known photographs, 20 changed copies",
 }
+HASHES = {"phash": "pHash", "dhash": "dHash", "cleanvision": "CleanVision"}
 
 
 def mean(group: list[Row], value: Callable[[Row], float], digits: int = 3) -> str:
@@ -43,10 +44,13 @@ def check_table() -> str:
             first = f"{100 * float(mean(group, lambda r: r['first'] / r['odd'])):.0f} %"
             caught = f"{mean(group, lambda r: (r['flagged'] - r['false']) / r['odd'] * 100, 0)} %"
             share = f"{caught}; {mean(group, false_share, 2)} (largest {max(map(false_share, group)):.2f})"
-            shown = [auroc + beside(group, "ecod_auroc", "ECOD on pixels"), first, share, ""]
+            others = beside(group, "ecod_auroc", "ECOD on pixels"), beside(group, "cleanvision_auroc", "CleanVision")
+            shown = ["; ".join([auroc, *filter(None, others)]), first, share, ""]
         if "recall" in group[0]:
             hashes = ", ".join(
-                f"{name} {mean(group, lambda r, name=name: r[name]['recall'])}" for name in ("phash", "dhash") if name in group[0]
+                f"{title} {mean(group, lambda r, name=name: r[name]['recall'])}"
+                for name, title in HASHES.items()
+                if name in group[0]
             )
             wrong = sum(row["wrong_pairs"] for row in group)
             shown[3] = f"{mean(group, lambda r: r['recall'])} of copies ({hashes}); {wrong} wrong"
@@ -66,7 +70,7 @@ def check_table() -> str:
 
 
 def beside(group: list[Row], name: str, title: str) -> str:
-    return f" ({title} {mean(group, lambda r: r[name])})" if name in group[0] else ""
+    return f"{title} {mean(group, lambda r: r[name])}" if name in group[0] else ""
 
 
 TABLES = {"docs/check.md": {"check": check_table}}
