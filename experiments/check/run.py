@@ -183,4 +183,4 @@ def of_leaks(root: str, seed: int) -> dict[str, Any]:
 
 if __name__ == "__main__":
     options = {"data_root": DATA, "kinds": some(SEEDS)}
-    main(__doc__, "check", options, cells, measure, tiny={"kinds": first})
+    main(__doc__, "check", options, cells, measure, tiny={"kinds": first}, peers=("imagehash", "pyod", "cleanvision"))
