@@ -84,7 +84,7 @@ class RadialLaw:
         def loss(parameters: Floats) -> float:
             m, b, a, odd = _parameters(parameters, k)
             below = float(_log_density(body - m, b, a).sum()) + len(body) * np.log(1 - odd)
-            return -below - censored * float(np.log(odd + (1 - odd) * _survival(body[-1] - m, b, a) + TINY))
+            return float(-below - censored * np.log(odd + (1 - odd) * _survival(body[-1] - m, b, a) + TINY))
 
         def fitted(start: Sequence[float]) -> Floats:
             options = {"xatol": 1e-6, "fatol": 1e-8, "maxiter": 4000}
