@@ -1,5 +1,7 @@
 """``vergence check``."""
 
+import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
-from vergence.utils import terminal
 from vergence.utils.checks import expect
 
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-SHOWN = 10  # pictures that are printed
-NAME = 48  # characters of a name in the terminal
+SHOWN = 3  # pictures that are printed
+NAME = 60  # characters of a name in the terminal
 
 
 @dataclass(kw_only=True)
@@ -46,7 +47,11 @@ class Check:
     mark: Annotated[float, arg(metavar="SHARE")] = 0.05
     """Share of ordinary pictures in which any place is marked, at most."""
     confirm: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """Text file with the names, one a line, of pictures that you found odd: they are set apart."""
+    """What you said of pictures: the file that the page saves, or a text file with the name of an odd picture on each line."""
+    map: Annotated[str, arg(metavar="NAME", help_behavior_hint="(default: tsne)")] = "tsne"
+    """How the map of all pictures is made: tsne, pca, or, where they are installed, umap or pacmap."""
+    json: bool = False
+    """Print summary.json instead of sentences."""
     column: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
     """Column of a table that holds the pictures."""
     data_root: options.DataRoot = None
@@ -77,7 +82,7 @@ def fetch(command: Fetch) -> None:
 def check(command: Check) -> None:
     """Runs ``vergence check``."""
     from vergence.runs.check import check as run
-    from vergence.runs.score import read_names
+    from vergence.runs.review import Review
 
     expect(
         not command.leaks or command.against is not None, "--leaks with --against KNOWN", "--leaks alone", "name the other source"
@@ -93,26 +98,38 @@ def check(command: Check) -> None:
         size=command.size,
         fdr=command.fdr,
         mark=command.mark,
-        confirmed=() if command.confirm is None else read_names(command.confirm),
+        confirmed=() if command.confirm is None else Review.read(command.confirm),
+        map=command.map,
         column=command.column,
         root=command.data_root,
         workers=command.workers,
     )
-    show(found)
+    if command.json:
+        print(json.dumps(found.summary, indent=1, ensure_ascii=False))
+        return
+    for line in lines(found):
+        print(line)
     print(f"page: {out / 'report.html'}")
+    print(f"next: {_next(command, found, out)}")
 
 
-def show(found: "CheckResult") -> None:
-    """Prints what was found, and the oddest pictures; without a column that is empty."""
-    print(found.summary["looked"])
-    rows = [] if not found.summary["judged"] else found.strangest(SHOWN)
-    columns = {"picture": "path", "score": "score", "q": "q_value", "level": "level", "why": "reason"}
-    form = {"path": _short, "score": "{:.1f}".format, "q_value": "{:.2g}".format}
-    if rows:
-        table = [[form.get(name, str)(found.items[name][i]) for name in columns.values()] for i in rows]
-        terminal.table("the oddest first", list(columns), table)
-    for sentence in found.summary["sentences"]:
-        print(sentence)
+def lines(found: "CheckResult") -> list[str]:
+    """Returns what is printed: what was looked at, what was found, and the oddest pictures."""
+    head, rest = found.summary["looked"] + ".", list(found.summary["sentences"])
+    if not found.summary["judged"]:
+        return [head, *rest]
+    oddest = [f"  {_short(found.items['path'][i])}: {found.items['reason'][i] or 'ordinary'}" for i in found.strangest(SHOWN)]
+    return [head, rest[0], *oddest, *rest[1:]]
+
+
+def _next(command: Check, found: "CheckResult", out: Path) -> str:
+    """Returns the one thing to do next."""
+    source = shlex.quote(command.source)
+    if command.leaks:
+        return f"vergence check {source} --against {shlex.quote(command.against or '')}"
+    if found.summary["judged"] and command.confirm is None:
+        return f"mark pictures in the page with o (odd) or f (fine), save, then: vergence check {source} --confirm confirmed.csv"
+    return f"open {out / 'report.html'}"
 
 
 def _short(name: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MEASUREMENTS", "PROPERTIES", "differences_in_words", "measure", "properties"]
+__all__ = ["MEASUREMENTS", "PROPERTIES", "WORDS", "differences_in_words", "measure", "properties"]
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
@@ -149,13 +149,13 @@ WORDS = {  # of measurements that a person can see, below and above what is usua
     "contrast": ("less contrast", "more contrast"),
     "saturation": ("less colorful", "more colorful"),
     "light_50": ("darker", "lighter"),
-    "light_01": ("darker shadows", "no shadows"),
-    "light_99": ("no bright parts", "brighter lights"),
+    "light_01": ("darker shadows", "lighter shadows"),
+    "light_99": ("darker lights", "brighter lights"),
     "red": ("less red", "more red"),
     "green": ("less green", "more green"),
     "blue": ("less blue", "more blue"),
     **{f"{side}_light": (f"a darker {side} border", f"a lighter {side} border") for side in BORDERS},
-    **{f"{side}_deviation": (f"an even {side} border", f"a busier {side} border") for side in BORDERS},
+    **{f"{side}_deviation": (f"a more even {side} border", f"a busier {side} border") for side in BORDERS},
 }
 NAMED, FARTHEST = 2.5, 2  # robust deviations from which a measurement is named; measurements that are named
 

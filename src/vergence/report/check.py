@@ -1,98 +1,98 @@
-"""The page of `check`: what is odd, where and why; groups, copies, leaks, plain properties, and files that cannot be read."""
+"""The page of `check`: one file to look at pictures in, filter, sort, compare, confirm and export; it works without a server.
+
+A page of many pictures shows a sample: all that stand out, their copies and groups, and others at random. Thumbnails lie on
+sheets of WebP, whose side follows from their number, so that the page stays below 15 MB.
+"""
 
 import base64
 import io
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
-from vergence.report.rendering import write
-from vergence.utils.checks import counted
+from vergence.data.pictures import Picture
+from vergence.detection.conformal import to_label
+from vergence.detection.measurements import MEASUREMENTS, WORDS
+from vergence.report.rendering import render
+from vergence.utils import terminal
+from vergence.utils.neighbors import nearest_rows
 
 if TYPE_CHECKING:
-    from vergence.runs.checked import CheckResult
+    from vergence.runs.checked import Calibration, CheckResult
 
 __all__ = ["cards_of", "write_check"]
 
-SECTIONS = {
-    "odd": "Odd pictures, the oddest first",
-    "groups": "Groups of pictures that are alike and unlike all others",
-    "copies": "Copies",
-    "leaks": "Copies of pictures of the other source",
-    "properties": "Plain properties",
-    "unreadable": "Files that could not be read",
-    "meaning": "What the numbers mean",
-}
-SIDE = 160  # pixels of a picture
-ODD, LEAST, MEMBERS, SETS, LISTED = 300, 24, 24, 150, 200  # pictures, members, sets and files on the page, at most or at least
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+MOST = 20_000  # pictures on the page
+LARGEST, SHEET = 160, 2048  # pixels of a tile's and of a sheet's side, at most
+BYTES, RATE = 5e6, 0.25  # of all tiles, and of one pixel, roughly
+LARGE, SIDE = 150, 480  # pictures that are kept large, and their longer side in pixels
+OTHERS, KNOWN = 500, 24  # pictures of the other source that are copied, and of the oddest ones that calibrate, at most
+LISTED, PAIRS = 200, 5_000  # files that could not be read, and pairs, on the page
+NEAR, SHOWN_FACTS, REGIONS, FOLDERS = 5, 3, 30, 30
+NAMES = {
+    "measurements": "Light, color and sharpness", "whole": "Layout", "places": "Its oddest place", "embedding": "Embedding",
+    "vectors": "Your vectors",
+}  # fmt: skip
 BY_ITSELF = (
     "Nothing here is known to be ordinary. Each picture was scored by fits that had seen neither it nor a copy of it. Its "
-    "p-value says how often an ordinary picture would be as odd, if ordinary pictures go on as most of them begin. It is an "
-    "estimate, not a guarantee; with known pictures (--against) the rate holds whatever they look like."
+    "p-value says how often an ordinary picture would be as odd, if ordinary pictures go on as most of them begin. This is an "
+    "estimate, not a guarantee. With known pictures (--against) the rate holds whatever they look like."
 )
 CALIBRATED = (
     "The p-value of a picture is the share of known pictures, which no fit has seen, that are at least as odd. If the pictures "
-    "come from where the known ones come from, then on average at most the stated share of those flagged is ordinary."
+    "come from where the known ones come from, then on average at most the stated share of those to look at is ordinary."
 )
 SCORES = (
-    "The score is -log p over all levels, in nats: larger is odder. Levels are plain measurements at full size, statistics of "
-    "the whole picture, and its places. The q-value is the least false-discovery rate at which a picture is reported."
+    "The score is -log p over all levels, in nats: larger is odder. The q-value is the least false-discovery rate at which a "
+    "picture is reported. What you say changes both: odd pictures are set apart, and pictures that are less odd than a fine one "
+    "are no longer improbable. Save the confirmations and pass them on: --confirm confirmed.csv."
 )
 MARKED = "A frame marks places that are odder than any place of all but {mark:.0%} of ordinary pictures{estimate}."
-PROPERTIES = {
-    "dark": "dark", "light": "light", "blurry": "blurry", "low_information": "with little in them", "grayscale": "gray",
-    "odd_size": "of an unusual size", "odd_aspect_ratio": "of an unusual aspect ratio",
-}  # fmt: skip
 
 
 def write_check(path: Path, found: "CheckResult") -> Path:
-    """Writes the page in one step; it loads nothing from elsewhere, and every text in it is escaped. Returns its path."""
-    s, judged = found.summary, found.summary["judged"]
-    flagged = [i for i in found.strangest(len(found.items)) if found.items["flag"][i]]
-    order = found.strangest(max(LEAST, min(ODD, len(flagged)))) if judged else []
-    pairs = [_pair(found, k) for k in range(len(found.copies))]
-    copies, leaks = ([pair for pair in pairs if (pair["other"] == "yes") is other] for other in (False, True))
-    sections = {k: v for k, v in SECTIONS.items() if k != "leaks" or s["known"] is not None}
-    sections = {k: v for k, v in sections.items() if judged or k not in ("odd", "groups")}
+    """Writes the page in one step; it loads nothing from the network, and every text in it is escaped. Returns its path."""
+    s, rows = found.summary, shown_rows(found)
     skipped = list(zip(found.skipped["path"], found.skipped["reason"], strict=True))
-    left = len(flagged) - len(order)
-    return write(
+    left = len(found.items) - len(rows)
+    return render(
         path,
-        "check",
-        sections,
+        "workbench",
+        "workbench.html",
         title=f"What is in {s['source']}",
-        lead=s["sentences"],
-        looked=f"{s['looked']}.",
-        facts=_facts(s),
-        odd=cards_of(found, order),
-        more=f"{left:,} more are flagged in items.csv." if left > 0 else "",
-        none_odd="No picture was judged.",
-        groups=[_group(found, group) for group in found.groups],
-        copies=[_set_of(found, pair) for pair in copies[:SETS]],
-        more_copies=_more(len(copies) - SETS, "copies.csv"),
-        leaks=[_set_of(found, pair) for pair in leaks[:SETS]],
-        more_leaks=_more(len(leaks) - SETS, "copies.csv"),
-        properties=[_with_property(found, name) for name in PROPERTIES if name in s["properties"]],
-        unreadable=skipped[:LISTED],
-        more_unreadable=_more(len(skipped) - LISTED, "skipped.csv"),
+        sentences=s["sentences"],
+        looked=s["looked"],
+        encoder=s["encoder"],
+        sampled=f"{len(rows):,} of {len(found.items):,} are on this page: all that stand out, others at random." if left else "",
+        skipped=skipped[:LISTED],
+        more_skipped=f"{len(skipped) - LISTED:,} more are listed in skipped.csv." if len(skipped) > LISTED else "",
         meaning=_meaning(s),
+        data=_data(found, rows, path),
     )
 
 
-def _more(n: int, file: str) -> str:
-    return f"{n:,} more are listed in {file}." if n > 0 else ""
-
-
-def _facts(s: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        "Pictures": f"{s['pictures']:,}",
-        "Known pictures": "" if s["known"] is None else f"{s['known']:,}",
-        "Encoder": s["encoder"],
-        "Flagged": f"{s['flagged']:,}" if s["judged"] else "",
-        "Rate": {"none": "", "estimate": "an estimate", "split conformal": "split conformal"}[s["rate"]],
-    }
+def shown_rows(found: "CheckResult") -> Ints:
+    """Returns the rows of ``items`` on the page, ascending: all of few, else what stands out and a sample of the others."""
+    n = len(found.items)
+    if n <= MOST:
+        return np.arange(n)
+    score = np.asarray(found.items["score"], dtype=np.float64)
+    special = np.any([[bool(text) for text in found.items[name]] for name in ("group", "duplicate_of", "leak_of")], axis=0)
+    order = np.lexsort((np.random.default_rng(0).random(n), -score, ~(np.asarray(found.items["flag"]) > 0), ~special))
+    first = order[: MOST // 2]
+    rest = np.random.default_rng(0).permutation(order[MOST // 2 :])[: MOST - len(first)]
+    return np.sort(np.concatenate([first, rest]))
 
 
 def _meaning(s: Mapping[str, Any]) -> list[str]:
@@ -102,76 +102,287 @@ def _meaning(s: Mapping[str, Any]) -> list[str]:
     return [BY_ITSELF if s["calibration"] is None else CALIBRATED, SCORES, MARKED.format(mark=s["mark"], estimate=estimate)]
 
 
-def cards_of(found: "CheckResult", rows: Sequence[int], *, framed: bool = True) -> list[dict[str, Any]]:
-    """Returns name, picture as a data URL, and lines about pictures of ``items``, for templates and notebooks."""
-    return [_card(found, i, framed=framed) for i in rows]
+# Data: columns by name; pictures of the other source follow those that were checked
 
 
-def _card(found: "CheckResult", i: int, *, framed: bool) -> dict[str, Any]:
+def _data(found: "CheckResult", rows: Ints, path: Path) -> dict[str, Any]:
+    items, s = found.items, found.summary
+    place = {int(i): k for k, i in enumerate(rows)}
+    of_name = {items["path"][i]: k for i, k in place.items()}
+    others = _Others(found, len(rows))
+    copies = _copies(found, of_name, others)
+    calibration = found.calibration()
+    known = [] if calibration is None or s["noun"] != "picture" else _strangest(calibration, others)
+    flag = np.asarray(items["flag"])[rows]
+    score = np.asarray(items["score"], dtype=np.float64)[rows]
+    columns = {k: [items[k][i] for i in rows] for k in ("path", "reason", "group", "measurements")}
+    heads = {name: g for g, name in enumerate(dict.fromkeys(filter(None, columns["group"])))}
+    properties = list(s["properties"])
+    folders, in_folder = _folders(columns["path"])
+    order = np.argsort(-score, kind="stable")
+    copied = dict.fromkeys(k for i, j, _ in copies for k in (i, j))
+    large = dict.fromkeys([*order[: max(LARGE // 2, int(flag.sum()))].tolist(), *copied, *order.tolist()])
+    tiles = _tiles(found, rows, others.names, set(list(large)[:LARGE]))
+    return {
+        "n": len(rows),
+        "total": len(items),
+        "noun": s["noun"],
+        "judged": s["judged"],
+        "fdr": s["fdr"],
+        "key": f"vergence {s['source']} {found.key}",
+        "start": "flag" if flag.any() else "all",
+        "name": [*columns["path"], *others.names],
+        "score": _rounded(score, 5),
+        "p": _rounded(np.asarray(items["p_value"], dtype=np.float64)[rows], 6),
+        "q": _rounded(np.asarray(items["q_value"], dtype=np.float64)[rows], 6),
+        "flag": flag.astype(int).tolist(),
+        "seen": [0] * len(rows) if calibration is None else calibration.seen[rows].astype(int).tolist(),
+        "reason": columns["reason"],
+        "group": [heads.get(name, -1) for name in columns["group"]],
+        "groups": len(heads),
+        "properties": [
+            sum(1 << b for b, name in enumerate(properties) if name in m.split("; ")) for m in columns["measurements"]
+        ],
+        "propertyNames": [name.replace("_", " ") for name in properties],
+        "copies": copies,
+        "copied": [int(k in copied) for k in range(len(rows))],
+        "leak": [int(bool(items["leak_of"][i])) for i in rows],
+        "leaks": s["leaks"],
+        "unreadable": s["unreadable"],
+        "x": _unit(np.asarray(items["projection_x"], dtype=np.float64)[rows]),
+        "y": _unit(np.asarray(items["projection_y"], dtype=np.float64)[rows]),
+        "near": _near(found, rows),
+        "regions": _regions(found.embeddings[rows]),
+        "levels": [[k, NAMES.get(k, k.capitalize()), _rounded(v[rows], 4)] for k, v in found.levels().items()],
+        **_measured(found, rows),
+        "folders": folders,
+        "inFolder": in_folder,
+        "folder": _folder(found, path),
+        "calibration": None if calibration is None else _rounded(np.sort(calibration.scores), 5),
+        "known": known,
+        "bounds": found.bounds(),
+        "most": int(min(len(rows), max(50, 3 * flag.sum(), len(rows) // 10))),
+        **tiles,
+    }
+
+
+def _rounded(x: Floats, digits: int) -> list[float]:
+    """Returns numbers with so many significant digits."""
+    return [float(f"{value:.{digits}g}") for value in x.tolist()]
+
+
+def _unit(x: Floats) -> list[float]:
+    low, high = (x.min(), x.max()) if len(x) else (0.0, 0.0)
+    return [round(value, 4) for value in ((x - low) / max(high - low, 1e-12)).tolist()]
+
+
+class _Others:
+    """Pictures of the other source on the page, with their numbers."""
+
+    def __init__(self, found: "CheckResult", first: int) -> None:
+        self.names: list[str] = []
+        self.first, self._numbers, self._found = first, dict[str, int](), found
+
+    def number(self, name: str) -> int:
+        """Returns the number of a picture, which is on the page from now on."""
+        if name not in self._numbers:
+            self._numbers[name] = self.first + len(self.names)
+            self.names.append(name)
+        return self._numbers[name]
+
+
+def _strangest(calibration: "Calibration", others: _Others) -> list[tuple[int, float]]:
+    """Returns numbers and scores of the oddest known pictures that calibrate: what a person should look at."""
+    scores = _rounded(calibration.scores, 5)
+    first = to_label(calibration.scores, min(KNOWN, len(scores)))
+    return [(others.number(calibration.names[int(i)]), scores[int(i)]) for i in first]
+
+
+def _copies(found: "CheckResult", of_name: Mapping[str, int], others: _Others) -> list[tuple[int, int, str]]:
+    """Returns pairs of numbers, and the kind of each, the surest first."""
+    c = found.copies
+    pairs: list[tuple[int, int, str]] = []
+    for a, b, kind, other in zip(c["path"], c["copy_of"], c["kind"], c["other"], strict=True):
+        inside = b in of_name if other == "no" else len(others.names) < OTHERS
+        if a in of_name and inside and len(pairs) < PAIRS:
+            pairs.append((of_name[a], of_name[b] if other == "no" else others.number(b), kind))
+    return pairs
+
+
+def _folders(names: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Returns the first folders of the names and the folder of each; none of one folder, or of very many."""
+    first = [name.split("/")[0] if "/" in name else "" for name in names]
+    found = {name: k for k, name in enumerate(dict.fromkeys(first))}
+    return (list(found), [found[name] for name in first]) if 1 < len(found) <= FOLDERS else ([], [])
+
+
+def _folder(found: "CheckResult", path: Path) -> str | None:
+    """Returns the relative address of the folder of the pictures, where they are files in one."""
+    folder = found.folder()
+    if folder is None:
+        return None
+    try:
+        relative = os.path.relpath(folder.resolve(), path.resolve().parent)
+    except ValueError:  # another drive
+        return None
+    return quote(Path(relative).as_posix(), errors="surrogateescape") + "/"
+
+
+def _near(found: "CheckResult", rows: Ints) -> list[list[int]]:
+    """Returns the nearest pictures on the page that are not flagged."""
+    ordinary = np.flatnonzero(np.asarray(found.items["flag"])[rows] == 0)
+    if len(ordinary) < 2 or not found.embeddings.shape[1]:
+        return [[] for _ in rows]
+    z = found.embeddings[rows]
+    x = torch.from_numpy((z - z.mean(0)) / np.maximum(z.std(0), 1e-6 + 0.01 * z.std(0).mean()))
+    near = nearest_rows(x[torch.from_numpy(ordinary)], x, min(NEAR + 1, len(ordinary))).numpy()
+    return [[int(j) for j in ordinary[row] if j != k][:NEAR] for k, row in enumerate(near)]
+
+
+def _regions(z: npt.NDArray[np.float32]) -> list[int]:
+    """Returns a typical picture of each region, of the largest first."""
+    from sklearn.cluster import MiniBatchKMeans
+
+    if len(z) < 2 * REGIONS or not z.shape[1] or not z.std():
+        return []
+    x = (z - z.mean(0)) / np.maximum(z.std(0), 1e-6 + 0.01 * z.std(0).mean())
+    fitted = MiniBatchKMeans(REGIONS, random_state=0, n_init=1, batch_size=1024).fit(x)
+    size = np.bincount(fitted.labels_, minlength=REGIONS)
+    nearest = [np.flatnonzero(fitted.labels_ == k) for k in np.argsort(-size)]
+    centers = fitted.cluster_centers_[np.argsort(-size)]
+    return [int(m[np.square(x[m] - c).sum(1).argmin()]) for m, c in zip(nearest, centers, strict=True) if len(m)]
+
+
+def _measured(found: "CheckResult", rows: Ints) -> dict[str, Any]:
+    """Returns plain measurements, and in which of them each picture differs most from the others."""
+    table = found.measurements[rows]
+    empty: dict[str, Any] = {"width": [], "height": [], "light": [], "sharpness": [], "facts": [], "words": []}
+    if not table.shape[1]:
+        return empty
+    at = {name: k for k, name in enumerate(MEASUREMENTS)}
+    named = [name for name in WORDS if name in at]
+    x = found.measurements[:, [at[name] for name in named]]
+    share = np.stack([np.searchsorted(np.sort(column), column, side="left") / len(x) for column in x.T], 1)[rows]
+    above = np.stack([1 - np.searchsorted(np.sort(column), column, side="right") / len(x) for column in x.T], 1)[rows]
+    farther = np.maximum(share, above)
+    first = np.argsort(-farther, axis=1, kind="stable")[:, :SHOWN_FACTS]
+    facts = [
+        [[int(m), int(share[k, m] >= above[k, m]), int(100 * farther[k, m])] for m in ms if farther[k, m] >= 0.8]
+        for k, ms in enumerate(first)
+    ]
+    return {
+        "width": table[:, at["width"]].astype(int).tolist(),
+        "height": table[:, at["height"]].astype(int).tolist(),
+        "light": table[:, at["light_50"]].round(3).tolist(),
+        "sharpness": table[:, at["sharpness"]].round(3).tolist(),
+        "facts": facts,
+        "words": [list(WORDS[name]) for name in named],
+    }
+
+
+# Pictures
+
+
+@dataclass(frozen=True)
+class _PageLook:
+    """A picture as a square tile, and, of the pictures of some digests, as a larger WebP."""
+
+    side: int
+    large: frozenset[int]
+
+    def __call__(self, picture: Picture) -> tuple[Bytes, str]:
+        image = _image(picture.pixels)
+        return _tile(image, self.side), _webp(_within(image, SIDE), 80) if picture.digest in self.large else ""
+
+
+def _tiles(found: "CheckResult", rows: Ints, others: Sequence[str], large: set[int]) -> dict[str, Any]:
+    """Returns sheets of tiles, pictures that are kept large, and their marked places."""
+    n = len(rows) + len(others)
+    side = int(min(LARGEST, np.sqrt(BYTES / RATE / max(n, 1))))
+    tiles = np.zeros((n, side, side, 3), dtype=np.uint8)
+    big: dict[int, str] = {}
+    seen = False
+    for (source, index), first in zip(found.sources(rows, others), (0, len(rows)), strict=True):
+        at = {int(i): first + k for k, i in enumerate(index)}
+        digests = frozenset(found.digests(rows[list(large)]) if first == 0 and large else ())
+        look = _PageLook(side, digests)
+        with terminal.bar("page", len(index), late=True) as advance:
+            for i, (tile, picture) in source.map(look, index, found.workers) if source is not None else ():
+                tiles[at[i]] = tile
+                seen = True
+                if picture:
+                    big[at[i]] = picture
+                advance()
+    marks = {k: [[round(v, 4) for v in box] for box in found.marked(int(rows[k]))] for k in big if found.items["flag"][rows[k]]}
+    across = max(1, SHEET // side)
+    return {
+        "tiles": {"side": side, "across": across},
+        "sheets": [_sheet(tiles[k : k + across * across], across) for k in range(0, n, across * across)] if seen else [],
+        "large": big,
+        "marks": {k: boxes for k, boxes in marks.items() if boxes},
+    }
+
+
+def _sheet(tiles: Bytes, across: int) -> str:
+    n, side = tiles.shape[:2]
+    down = -(-n // across)
+    sheet = np.zeros((down * across, side, side, 3), dtype=np.uint8)
+    sheet[:n] = tiles
+    joined = sheet.reshape(down, across, side, side, 3).swapaxes(1, 2).reshape(down * side, across * side, 3)
+    from PIL import Image
+
+    return _webp(Image.fromarray(joined), 65)
+
+
+def _image(pixels: Bytes) -> Any:
+    from PIL import Image
+
+    return Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0))).convert("RGB")
+
+
+def _within(image: Any, side: int) -> Any:
+    small = image.copy()
+    small.thumbnail((side, side))
+    return small
+
+
+def _tile(image: Any, side: int) -> Bytes:
+    """Returns a picture in the middle of a gray square (side, side, 3); a small one is enlarged by a whole number."""
+    from PIL import Image
+
+    times = max(1, side // max(image.size))
+    small = (
+        _within(image, side)
+        if times == 1
+        else image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
+    )
+    square = Image.new("RGB", (side, side), (128, 128, 128))
+    square.paste(small, ((side - small.width) // 2, (side - small.height) // 2))
+    return np.asarray(square)
+
+
+def _webp(image: Any, quality: int) -> str:
+    buffer = io.BytesIO()
+    image.save(buffer, "WEBP", quality=quality, method=2)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+# Notebooks
+
+
+def cards_of(found: "CheckResult", rows: Sequence[int]) -> list[dict[str, Any]]:
+    """Returns name, picture as a data URL, and lines about pictures of ``items``, for notebooks."""
+    return [_card(found, i) for i in rows]
+
+
+def _card(found: "CheckResult", i: int) -> dict[str, Any]:
     item = {name: values[i] for name, values in found.items.columns.items()}
     lines = [item["reason"]] if item["reason"] else []
     if found.summary["judged"]:
         lines.append(f"score {item['score']:.1f}, q = {item['q_value']:.2g}")
     lines += [item["measurements"].replace("_", " ")] if item["measurements"] else []
-    return {"name": item["path"], "picture": _picture(found, i, framed=framed), "lines": lines, "flagged": bool(item["flag"])}
-
-
-def _picture(found: "CheckResult", i: int, *, framed: bool) -> str:
     try:
-        pixels = found.pixels(i)
-        boxes = found.marked(i) if framed and found.items["flag"][i] else []
+        picture = f"data:image/webp;base64,{_webp(_within(_image(found.pixels(i)), LARGEST), 80)}"
     except (ValueError, AttributeError):  # it has gone meanwhile, or is a vector
-        return ""
-    return data_url(pixels, boxes)
-
-
-def data_url(pixels: Any, boxes: Sequence[tuple[float, float, float, float]] = ()) -> str:
-    """Returns a picture (C, H, W) of bytes as the data URL of a small JPEG, with frames (top, left, bottom, right) in [0, 1]."""
-    from PIL import Image, ImageDraw
-
-    image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0))).convert("RGB")
-    image.thumbnail((SIDE, SIDE))
-    width, height = image.size
-    for top, left, bottom, right in boxes:
-        frame = (left * width, top * height, max(right * width - 1, left * width + 1), max(bottom * height - 1, top * height + 1))
-        ImageDraw.Draw(image).rectangle(frame, outline=(213, 94, 0), width=2)
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=85)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
-
-
-def _group(found: "CheckResult", members: Sequence[str]) -> dict[str, Any]:
-    place = found.place
-    shown = cards_of(found, [place[name] for name in members[:MEMBERS]])
-    more = f" The first {MEMBERS} are shown; items.csv names all." if len(members) > MEMBERS else ""
-    return {"sentence": f"{counted(len(members), 'picture')} like {members[0]}.{more}", "shown": shown}
-
-
-def _with_property(found: "CheckResult", name: str) -> dict[str, Any]:
-    rows = [i for i, said in enumerate(found.items["measurements"]) if name in said.split("; ")]
-    more = f" The first {MEMBERS} are shown; items.csv names all." if len(rows) > MEMBERS else ""
-    sentence = f"{counted(len(rows), 'picture')} {PROPERTIES[name]}.{more}"
-    return {"sentence": sentence, "shown": cards_of(found, rows[:MEMBERS], framed=False)}
-
-
-def _pair(found: "CheckResult", k: int) -> dict[str, Any]:
-    return {name: values[k] for name, values in found.copies.columns.items()}
-
-
-def _set_of(found: "CheckResult", pair: Mapping[str, Any]) -> dict[str, Any]:
-    agreement = "" if pair["kind"] == "equal" else f", correlation {pair['agreement']:.3f}"
-    place = found.place
-    shown = cards_of(found, [place[pair["path"]]], framed=False)
-    if pair["other"] == "no":
-        shown = cards_of(found, [place[pair["copy_of"]]], framed=False) + shown
-    else:
-        shown = [_other(found, pair["copy_of"]), *shown]
-    return {"sentence": f"{pair['kind'].capitalize()}{agreement}", "shown": shown}
-
-
-def _other(found: "CheckResult", name: str) -> dict[str, Any]:
-    try:
-        picture = data_url(found.pixels_of_other(name))
-    except ValueError:  # it has gone meanwhile
         picture = ""
-    return {"name": name, "picture": picture, "lines": ["in the other source"], "flagged": False}
+    return {"name": item["path"], "picture": picture, "lines": lines}

@@ -34,21 +34,15 @@ def write(path: Path, folder: str, sections: Mapping[str, str], *, steps: Mappin
     Returns:
         ``path``.
     """
-    script = (HERE / "page.js").read_text(encoding="utf-8")
+    return render(path, "page", "page.html", folder=folder, sections=sections, steps=steps, **values)
+
+
+def render(path: Path, name: str, template: str, **values: Any) -> Path:
+    """Writes a page of a template with the style and the script of a name, and returns its path."""
+    script = (HERE / f"{name}.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = (
-        _environment()
-        .get_template("page.html")
-        .render(
-            folder=folder,
-            sections=sections,
-            steps=steps,
-            style=(HERE / "page.css").read_text(encoding="utf-8"),
-            allowed=f"'sha256-{digest}'",
-            script=script,
-            **values,
-        )
-    )
+    style = (HERE / f"{name}.css").read_text(encoding="utf-8")
+    page = _environment().get_template(template).render(style=style, allowed=f"'sha256-{digest}'", script=script, **values)
     with explained(path, "what it shows is safe: free space and repeat the command"), replacing(path) as part:
         part.write_text(page, encoding="utf-8", errors="replace")  # a name may hold half a surrogate pair
     return path

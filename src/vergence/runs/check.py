@@ -34,8 +34,10 @@ from vergence.detection.neighbors import NeighborDetector
 from vergence.detection.places import NEW, CellModel, mark_threshold
 from vergence.encoders.frozen import FrozenNetwork, at_hand, named_network
 from vergence.encoders.local import PatchCells
-from vergence.runs.checked import CheckResult, Judged, Looks, Places, Verdict, checked
+from vergence.evaluation.plane import PLANES
+from vergence.runs.checked import Calibration, CheckResult, Judged, Looks, Places, Verdict, checked
 from vergence.runs.looks import PART, FirstLook, LocalFeatures, PlaceLook, SampleLook, as_tensor, rows_of, stamp
+from vergence.runs.review import Review, after_review
 from vergence.runs.run import load
 from vergence.utils import terminal
 from vergence.utils.checks import expect, refuse, require_count, require_within
@@ -46,6 +48,7 @@ __all__ = ["check"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 Embed = Callable[[Tensor], Tensor]
 
 FOLDS = 5
@@ -68,7 +71,8 @@ class Settings:
         fdr: False-discovery rate of the flags, in (0, 1).
         mark: Share of ordinary pictures in which a place is marked, at most, in (0, 1).
         workers: Processes that read pictures.
-        confirmed: Names of pictures that a person found odd: they are set apart.
+        review: What a person said of pictures before.
+        map: How the map of all pictures is made, one of `vergence.evaluation.plane.PLANES`.
         network: Network whose places and embedding are judged; None for patches.
         embed: What gives embeddings, where ``network`` does not.
         encoder: What the encoder is called, and the license of its weights.
@@ -78,7 +82,8 @@ class Settings:
     fdr: float = 0.1
     mark: float = 0.05
     workers: int = 2
-    confirmed: Sequence[str] = field(default=())
+    review: Review = field(default_factory=Review)
+    map: str = "tsne"
     network: FrozenNetwork | None = None
     embed: Embed | None = None
     encoder: str = ENCODER
@@ -87,6 +92,7 @@ class Settings:
         require_count(8, 4096, size=self.size)
         require_within("(0, 1)", fdr=self.fdr, mark=self.mark)
         require_count(0, workers=self.workers)
+        expect(self.map in PLANES, " or ".join(PLANES), self.map, "choose another --map")
 
 
 def check(
@@ -100,7 +106,8 @@ def check(
     size: int = 256,
     fdr: float = 0.1,
     mark: float = 0.05,
-    confirmed: Sequence[str] = (),
+    confirmed: Review | Sequence[str] | Mapping[str, str] = (),
+    map: str = "tsne",
     column: str | None = None,
     root: str | None = None,
     workers: int = 2,
@@ -122,7 +129,9 @@ def check(
         size: Pixels of the shorter side at which places are looked at, at most.
         fdr: Share of the flagged pictures that is ordinary, on average at most, in (0, 1).
         mark: Share of ordinary pictures in which any place is marked, at most, in (0, 1).
-        confirmed: Names of pictures that a person looked at and found odd; no fit sees them, and they are not flagged again.
+        confirmed: What a person said after looking: names of odd pictures, or ``odd``, ``fine`` or ``odd known`` by name. No fit
+            sees odd ones, neither is flagged again, and what is less odd than a fine one is no longer improbable.
+        map: How the map of all pictures is made: ``tsne``, ``pca``, or, where they are installed, ``umap`` or ``pacmap``.
         column: Column of a table that holds the pictures.
         root: Folder of torchvision's data sets.
         workers: Processes that read pictures.
@@ -137,7 +146,7 @@ def check(
     """
     expect(not leaks or against is not None, "leaks with another source", "none", "name it with --against")
     _require_apart(source, out)
-    settings = Settings(size, fdr, mark, workers, confirmed)
+    settings = Settings(size, fdr, mark, workers, Review.of(confirmed), map)
     if (given := _vectors(source)) is not None:
         known_vectors = None if against is None else _vectors(against)
         expect(against is None or known_vectors is not None, "vectors to compare vectors with", against, "name others")
@@ -286,18 +295,9 @@ def _folds(digest: Ints, group: Ints) -> tuple[Ints, Ints]:
     return number[group] % FOLDS, first
 
 
-def _apart(names: Sequence[str], confirmed: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Returns which items were confirmed to be odd."""
-    missing = sorted(set(confirmed) - set(names))
-    found = f"{len(missing)} others (first: {missing[0]})" if missing else ""
-    expect(not missing, "names of items that are checked", found, "write them as in items.csv")
-    among = set(confirmed)
-    return np.array([name in among for name in names], dtype=bool)
-
-
 def _by_itself(pictures: Pictures, looks: Looks, copies: Copies, settings: Settings, work: _Work) -> tuple[Judged | None, str]:
     """Returns what is odd among pictures by themselves, or None and why they are not judged."""
-    apart, group = _apart(looks.names, settings.confirmed), copy_groups(copies, len(looks))
+    apart, group = settings.review.places(looks.names, "odd"), copy_groups(copies, len(looks))
     fold, different = _folds(looks.digest, group)
     different = different[~np.isin(group[different], group[apart])]
     if len(different) < FEWEST:
@@ -310,7 +310,7 @@ def _by_itself(pictures: Pictures, looks: Looks, copies: Copies, settings: Setti
     fits = {name: CrossFitted(x[fitted], fold[fitted]) for name, x in levels.items()}
     found = {name: _own_level(name, fits[name], fits[name].log_distance(x, fold), fitted) for name, x in levels.items()}
     found["places"] = Level.by_tail(places.score, fitted)
-    verdict = _verdict(found, apart, settings.fdr)
+    verdict = _verdict(found, apart, settings.review.places(looks.names, "fine"), settings.fdr)
     table = levels["measurements"]
     groups = _groups(fits["measurements"].white(table[fitted]), fitted, farther=1.0)
     threshold = mark_threshold(places.largest[fitted], settings.mark)
@@ -339,14 +339,15 @@ def _own_level(name: str, fits: CrossFitted, t: Floats, fitted: Ints) -> Level:
     return Level(np.minimum(law.log_p(t), np.where(t < np.median(own), near, 0.0)), True)
 
 
-def _verdict(levels: Mapping[str, Level], apart: npt.NDArray[np.bool_], fdr: float) -> Verdict:
-    """Returns what is flagged among items, but for those that are set apart; by levels whose law holds alone."""
+def _verdict(levels: Mapping[str, Level], odd: Bools, fine: Bools, fdr: float) -> Verdict:
+    """Returns what is flagged among items by levels whose law holds, but for those that a person called odd or fine."""
     log, level = combined({name: one.log_p for name, one in levels.items()}, WEIGHTS)
     lawful, _ = combined({name: one.log_p if one.holds else np.zeros(len(log)) for name, one in levels.items()}, WEIGHTS)
-    q = np.ones(len(log))
-    if not apart.all():
-        q[~apart] = q_values(np.exp(lawful[~apart]))
-    return Verdict(np.abs(log), np.exp(log), q, at_most(q, fdr) & ~apart, level)
+    p = after_review(np.exp(lawful), odd, fine)
+    q = np.ones(len(p))
+    if not odd.all():
+        q[~odd] = q_values(p[~odd])
+    return Verdict(np.abs(log), p, q, at_most(q, fdr) & ~odd & ~fine, level, {name: -one.log_p for name, one in levels.items()})
 
 
 def _groups(x: Floats, fitted: Ints, farther: float = 0.0) -> list[Ints]:
@@ -371,12 +372,16 @@ def _beside(pictures: Pictures, looks: Looks, known: Pictures, known_looks: Look
     log_p, known_log_p = _known_log_p(new, old, fit)
     law = Tail(known_places.score[fit])
     log_p["places"], known_log_p["places"] = law.log_probability(places.score), law.log_probability(known_places.score)
-    seen = np.isin(looks.digest, known_looks.digest)
-    verdict = _conformal(log_p, known_log_p, calibrating, seen, settings.fdr)
+    review, names = settings.review, looks.names
+    calibrating = calibrating[~review.places(known_looks.names, "known")[calibrating]]
+    seen, odd, fine = np.isin(looks.digest, known_looks.digest), review.places(names, "odd"), review.places(names, "fine")
+    known_log_p = {name: x[calibrating] for name, x in known_log_p.items()}
+    verdict, scores = _conformal(log_p, known_log_p, seen | odd, fine, settings.fdr)
+    calibration = Calibration(scores, [known_looks.names[i] for i in calibrating.tolist()], seen)
     threshold = mark_threshold(known_places.largest[calibrating], settings.mark)
     table = old["measurements"][fit]
     deviations = CrossFitted(table, np.zeros(len(fit), dtype=np.int64), clean=True).in_units(new["measurements"])
-    return Judged(verdict, deviations, places, look, threshold, [], len(calibrating))
+    return Judged(verdict, deviations, places, look, threshold, [], calibration)
 
 
 def _halves(different: Ints) -> tuple[Ints, Ints]:
@@ -424,16 +429,17 @@ def _neighbor_scores(reference: Floats, x: Floats, old: Floats) -> tuple[Floats,
 
 
 def _conformal(
-    log_p: Mapping[str, Floats], known_log_p: Mapping[str, Floats], calibrating: Ints, seen: npt.NDArray[np.bool_], fdr: float
-) -> Verdict:
-    """Returns what is flagged beside calibration items; items that the known part holds, too, are not judged."""
+    log_p: Mapping[str, Floats], known_log_p: Mapping[str, Floats], left_out: Bools, fine: Bools, fdr: float
+) -> tuple[Verdict, Floats]:
+    """Returns what is flagged beside calibration items, and their scores; items that are left out are not judged."""
     equal = dict.fromkeys(log_p, 1.0)
     (log, level), (known_log, _) = combined(log_p, equal), combined(known_log_p, equal)
-    p = ranked(-known_log[calibrating], -log)
+    p = ranked(np.abs(known_log), np.abs(log))
     q = np.ones(len(p))
-    if not seen.all():
-        q[~seen] = q_values(p[~seen])
-    return Verdict(np.abs(log), p, q, at_most(q, fdr) & ~seen, level)
+    if not left_out.all():
+        q[~left_out] = q_values(p[~left_out])
+    levels = {name: -one for name, one in log_p.items()}
+    return Verdict(np.abs(log), p, q, at_most(q, fdr) & ~left_out & ~fine, level, levels), np.abs(known_log)
 
 
 # Places
@@ -516,10 +522,13 @@ def _of_vectors(given: Named, known: Named | None, settings: Settings, name: str
         fit, calibrating = _halves(np.argsort(Looks.of_vectors([""] * len(known[1]), known[1]).digest, kind="stable"))
         expect(known[1].shape[1] == x.shape[1], f"known vectors of {x.shape[1]} numbers", known[1].shape[1], "use one encoder")
         log_p, known_log_p = _known_log_p({"vectors": x}, {"vectors": known[1]}, fit)
-        verdict = _conformal(log_p, known_log_p, calibrating, np.zeros(len(x), dtype=bool), settings.fdr)
-        judged: Judged | None = Judged(verdict, x, None, None, np.inf, [], len(calibrating))
+        odd, fine = settings.review.places(names, "odd"), settings.review.places(names, "fine")
+        known_log_p = {name: y[calibrating] for name, y in known_log_p.items()}
+        verdict, scores = _conformal(log_p, known_log_p, odd, fine, settings.fdr)
+        calibration = Calibration(scores, [str(i) for i in calibrating.tolist()], np.zeros(len(x), dtype=bool))
+        judged: Judged | None = Judged(verdict, x, None, None, np.inf, [], calibration)
         return checked(name, pictures, looks, settings, copies, judged, None, None, None, [])
-    apart = _apart(names, settings.confirmed)
+    apart, fine = settings.review.places(names, "odd"), settings.review.places(names, "fine")
     fold, different = _folds(looks.digest, np.unique(looks.digest, return_inverse=True)[1])
     fitted = different[~apart[different]][:FITTED]
     if len(fitted) < FEWEST:
@@ -529,9 +538,10 @@ def _of_vectors(given: Named, known: Named | None, settings: Settings, name: str
     levels = {"vectors": _own_level("vectors", fits, fits.log_distance(x, fold), fitted)}
     alike = x.std(0).max() <= ALIKE * np.median(x.std(0))  # numbers of one unit, as those of a network
     groups = _groups(x[fitted] if alike else fits.in_units(x[fitted]), fitted)
-    verdict = _verdict(levels, apart, settings.fdr)
+    verdict = _verdict(levels, apart, fine, settings.fdr)
     crowd = np.isin(np.arange(len(x)), np.concatenate([np.zeros(0, dtype=np.int64), *groups])) & (verdict.p > CROWD)
-    p = np.where(crowd, CROWD, verdict.p)
+    score = np.where(crowd, np.maximum(verdict.score, -np.log(CROWD)), verdict.score)
     level = ["group" if member else "vectors" for member in crowd]
-    judged = Judged(Verdict(-np.log(p), p, verdict.q, verdict.flag, level), fits.in_units(x), None, None, np.inf, groups, None)
+    verdict = replace(verdict, score=score, p=np.where(crowd, CROWD, verdict.p), level=level)
+    judged = Judged(verdict, fits.in_units(x), None, None, np.inf, groups, None)
     return checked(name, pictures, looks, settings, copies, judged, None, None, None, [])

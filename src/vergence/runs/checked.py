@@ -14,11 +14,13 @@ import numpy.typing as npt
 import torch
 
 from vergence.data.pictures import Pictures
-from vergence.densities.moments import leading
+from vergence.detection.conformal import simultaneous_bounds
 from vergence.detection.copies import Copies
 from vergence.detection.measurements import MEASUREMENTS, differences_in_words, properties
 from vergence.detection.places import place_words
+from vergence.evaluation.plane import plane
 from vergence.runs.looks import PlaceLook
+from vergence.runs.said import said
 from vergence.utils.checks import counted, expect
 from vergence.utils.files import explained, replacing
 from vergence.utils.neighbors import nearest_others
@@ -29,7 +31,7 @@ from vergence.utils.version import __version__
 if TYPE_CHECKING:
     from vergence.runs.check import Settings
 
-__all__ = ["CheckResult", "Judged", "Looks", "Places", "Table", "Verdict", "checked"]
+__all__ = ["Calibration", "CheckResult", "Judged", "Looks", "Places", "Table", "Verdict", "checked"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -38,7 +40,7 @@ FILE = 4  # measurements that describe a file; the others describe what it shows
 NEIGHBORS = 5
 MOST_COMPARED = 50_000  # pictures whose neighbors are looked for among all
 FRAMES = 5  # of a picture, at most
-UNUSUAL = 0.1  # p-value from which on reasons are given
+UNUSUAL = -math.log(0.1)  # score from which on reasons are given
 
 
 @dataclass(frozen=True)
@@ -96,13 +98,34 @@ class Places:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Scores (N,), p-values, q-values, flags and levels of N items."""
+    """What is said of N items.
+
+    Attributes:
+        score: How odd they are, in nats, (N,).
+        p, q: p-values and q-values, (N,); 1 where no law holds.
+        flag: Which are flagged, (N,).
+        level: The level that says so.
+        levels: -log p (N,) of each level.
+    """
 
     score: Floats
     p: Floats
     q: Floats
     flag: npt.NDArray[np.bool_]
     level: Sequence[str]
+    levels: Mapping[str, Floats]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Scores (n,) and names of the known items that calibrate, and which of the items are among the known ones, (N,)."""
+
+    scores: Floats
+    names: Sequence[str]
+    seen: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.scores)
 
 
 @dataclass(frozen=True)
@@ -125,7 +148,7 @@ class Judged:
     look: PlaceLook | None
     threshold: float
     groups: Sequence[Ints]
-    calibration: int | None
+    calibration: Calibration | None
 
 
 @dataclass(frozen=True)
@@ -162,7 +185,7 @@ class CheckResult:
             - ``group``, the most central picture of the odd group that it belongs to; ``duplicate_of``, the first picture that
               it is a copy of; ``leak_of``, the picture of the other source that it is a copy of; empty for none.
             - ``measurements``: plain properties such as ``dark``; ``neighbors``, the most similar pictures, each after the
-              other by ``; ``; ``projection_x`` and ``projection_y``, two principal directions of the embedding.
+              other by ``; ``; ``projection_x`` and ``projection_y``, its place on the map.
         copies: Pairs of copies: ``path``, ``copy_of``, ``kind``, ``agreement``, and ``other`` whether it is of the other source.
         skipped: ``path`` and ``reason`` of what could not be read.
         groups: Odd groups: the members' paths, the most central first.
@@ -177,9 +200,10 @@ class CheckResult:
     embeddings: npt.NDArray[np.float32]
     summary: dict[str, Any]
     _pictures: Pictures = field(repr=False)
-    _numbers: Ints = field(repr=False)
+    _looks: Looks = field(repr=False)
     _judged: Judged | None = field(repr=False)
     _known: Pictures | None = field(repr=False, default=None)
+    workers: int = field(repr=False, default=0)
 
     def map(self, i: int) -> Floats:
         """Returns how odd each cell of picture i of ``items`` is, (r, c): above 1 a place is marked.
@@ -192,7 +216,7 @@ class CheckResult:
         judged = self._judged
         expect(judged is not None and judged.look is not None, "pictures that were judged", "none", "give pictures, at least 20")
         assert judged is not None and judged.look is not None and judged.places is not None
-        m, _ = judged.look.map(self._pictures.read(int(self._numbers[i])))
+        m, _ = judged.look.map(self._pictures.read(int(self._looks.index[i])))
         unit = float(np.median(judged.places.largest)) if math.isinf(judged.threshold) else judged.threshold
         return np.asarray(np.exp(m - unit))
 
@@ -218,9 +242,54 @@ class CheckResult:
         group, path = self.items["group"], self.items["path"]
         return [int(i) for i in order if not group[i] or group[i] == path[i]][:n]
 
+    @cached_property
+    def key(self) -> str:
+        """Digest of the paths, by which a browser keeps what a person said."""
+        return hashlib.blake2b("\0".join(self.items["path"]).encode(errors="surrogateescape"), digest_size=8).hexdigest()
+
+    @property
+    def measurements(self) -> Floats:
+        """Table (N, M) of `vergence.detection.measurements.measure`; (N, 0) of vectors."""
+        return self._looks.measurements
+
+    def levels(self) -> Mapping[str, Floats]:
+        """Returns -log p (N,) of each level; none where nothing was judged."""
+        return {} if self._judged is None else self._judged.verdict.levels
+
+    def calibration(self) -> Calibration | None:
+        """Returns the known items that calibrate; None where there are none."""
+        return None if self._judged is None else self._judged.calibration
+
+    def bounds(self, most: int = 2_000) -> list[float] | None:
+        """Returns how many of the k oddest items are ordinary, k = 1..most, at most: all at once with 95 % confidence.
+
+        None where the items are judged by themselves: there is only an estimate.
+        """
+        if (calibration := self.calibration()) is None:
+            return None
+        p = np.asarray(self.items["p_value"], dtype=np.float64)[~calibration.seen]
+        share = simultaneous_bounds(p, len(calibration)).by_length()[:most] if len(p) else np.zeros(0)
+        return [round(value, 2) for value in (share * np.arange(1, len(share) + 1)).tolist()]
+
+    def folder(self) -> Path | None:
+        """Returns the folder of the pictures, where they are files in one."""
+        return self._pictures.folder
+
+    def digests(self, rows: Ints) -> list[int]:
+        """Returns what tells the contents of rows of ``items`` apart."""
+        return [int(digest) for digest in self._looks.digest[rows]]
+
+    def sources(self, rows: Ints, others: Sequence[str]) -> Sequence[tuple[Pictures | None, Sequence[int]]]:
+        """Returns where rows of ``items`` are read from, with their numbers; the same of pictures of the other source by name."""
+        own = self._pictures if self.summary["noun"] == "picture" else None
+        if self._known is None or not others:
+            return (own, self._looks.index[rows].tolist()), (None, ())
+        place = {name: i for i, name in enumerate(self._known.names)}
+        return (own, self._looks.index[rows].tolist()), (self._known, [place[name] for name in others])
+
     def pixels(self, i: int) -> npt.NDArray[np.uint8]:
         """Returns picture i of ``items``, uint8 (C, H, W); a ValueError says why it cannot be read."""
-        return self._pictures.read(int(self._numbers[i])).pixels
+        return self._pictures.read(int(self._looks.index[i])).pixels
 
     def pixels_of_other(self, name: str) -> npt.NDArray[np.uint8]:
         """Returns a picture of the other source by its name; a ValueError says why it cannot be read."""
@@ -298,13 +367,14 @@ def checked(
     named = _properties(looks, known_looks)
     leak = [""] * n if leaked is None or known_looks is None else _leaks(leaked, known_looks.names, n)
     z = _embedding(looks, judged)
-    x, y = _projection(z)
+    x, y = plane(z, settings.map).T
     groups = [] if judged is None else judged.groups
     group = [""] * n
     for members in groups:
         for i in members.tolist():
             group[i] = names[int(members[0])]
-    said = {
+    columns = {
+        "path": list(names),
         **_judgment(judged, n),
         "reason": [""] * n if judged is None else _reasons(judged),
         "group": group,
@@ -323,9 +393,9 @@ def checked(
     members_of = [[names[i] for i in members.tolist()] for members in groups]
     counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
     summary = _summary(source, pictures, looks, settings, copies, judged, known, leak, counts, members_of, notes)
-    columns = {"path": list(names), **said}
+    summary["sentences"] = said(summary, pairs, skipped)
     tables = Table(columns), Table(pairs), Table(skipped)
-    return CheckResult(*tables, members_of, z.astype(np.float32), summary, pictures, looks.index, judged, known)
+    return CheckResult(*tables, members_of, z.astype(np.float32), summary, pictures, looks, judged, known, settings.workers)
 
 
 def _judgment(judged: Judged | None, n: int) -> dict[str, Any]:
@@ -381,7 +451,7 @@ def _pairs(copies: Copies, names: Sequence[str], others: Sequence[str], other: s
 def _reasons(judged: Judged) -> list[str]:
     """Returns why each unusual picture is unusual, in words."""
     v = judged.verdict
-    return [_reason(judged, i) if v.flag[i] or v.p[i] <= UNUSUAL else "" for i in range(len(v.p))]
+    return [_reason(judged, i) if v.flag[i] or v.score[i] >= UNUSUAL else "" for i in range(len(v.p))]
 
 
 def _reason(judged: Judged, i: int) -> str:
@@ -416,14 +486,6 @@ def _standardized(z: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     return np.asarray((z - z.mean(0)) / np.maximum(deviation, 1e-6 + 0.01 * deviation.mean()), dtype=np.float32)
 
 
-def _projection(z: npt.NDArray[Any]) -> tuple[Floats, Floats]:
-    """Returns the two leading principal components of features."""
-    if len(z) < 3:
-        return np.zeros(len(z)), np.zeros(len(z))
-    two = leading(torch.from_numpy(_standardized(z)).double(), 2).numpy()
-    return two[:, 0], two[:, 1] if two.shape[1] > 1 else np.zeros(len(z))
-
-
 def _summary(
     source: str,
     pictures: Pictures,
@@ -439,9 +501,9 @@ def _summary(
 ) -> dict[str, Any]:
     """Returns ``summary.json``; docs/check.md explains its entries."""
     changes: dict[str, int] = {}
-    for change in (one for said in looks.changes.tolist() for one in said.split("; ") if one):
+    for change in (one for text in looks.changes.tolist() for one in text.split("; ") if one):
         changes[change] = changes.get(change, 0) + 1
-    summary: dict[str, Any] = {
+    return {
         "version": __version__,
         "source": source,
         "noun": "picture" if looks.measurements.shape[1] else "vector",
@@ -454,7 +516,7 @@ def _summary(
         "judged": judged is not None,
         "fdr": settings.fdr,
         "rate": "none" if judged is None else "estimate" if judged.calibration is None else "split conformal",
-        "calibration": None if judged is None else judged.calibration,
+        "calibration": None if judged is None or judged.calibration is None else len(judged.calibration),
         "flagged": 0 if judged is None else int(judged.verdict.flag.sum()),
         "mark": settings.mark,
         "groups": [{"like": group[0], "pictures": len(group)} for group in groups],
@@ -464,7 +526,6 @@ def _summary(
         "changes": changes,
         "notes": list(notes),
     }
-    return {**summary, "sentences": _sentences(summary)}
 
 
 def _looked(looks: Looks, settings: "Settings", judged: Judged | None) -> str:
@@ -475,44 +536,9 @@ def _looked(looks: Looks, settings: "Settings", judged: Judged | None) -> str:
     sizes = f"{int(width.min()):,} x {int(height.min()):,}"
     if np.ptp(height) or np.ptp(width):
         sizes += f" to {int(width.max()):,} x {int(height.max()):,}"
-    said = f"{counted(len(looks), 'picture')} of {sizes} pixels, looked at as a whole: measured at full size"
+    whole = f"{counted(len(looks), 'picture')} of {sizes} pixels, looked at as a whole: measured at full size"
     if judged is None:
-        return said
+        return whole
     reduced = int((np.minimum(height, width) > settings.size).sum())
     at = f"at {settings.size} pixels of the shorter side" if reduced else "at full size, too"
-    return f"{said}, places {at}"
-
-
-def _sentences(s: Mapping[str, Any]) -> list[str]:
-    """Returns what was found, in sentences, the most important first."""
-    said = [_about_flags(s)] if s["judged"] else []
-    said += [f"{counted(group['pictures'], s['noun'])} like {group['like']} form a group of their own." for group in s["groups"]]
-    if s["known"] is not None:
-        verb = "is" if s["leaks"] == 1 else "are"
-        said.append(f"{counted(s['leaks'], 'picture')} {verb} in the other source, too, unchanged or nearly so.")
-    if total := sum(s["copies"].values()):
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in s["copies"].items())
-        said.append(f"{counted(total, 'pair')} of copies: {kinds}.")
-    if s["properties"]:
-        said.append("Plain properties: " + ", ".join(f"{v:,} {k.replace('_', ' ')}" for k, v in s["properties"].items()) + ".")
-    if s["unreadable"]:
-        said.append(f"{counted(s['unreadable'], 'file')} could not be read; skipped.csv says why.")
-    if s["ignored"]:
-        n = sum(s["ignored"].values())
-        kinds = ", ".join(f"{v:,} {k or 'without an ending'}" for k, v in list(s["ignored"].items())[:5])
-        said.append(f"{counted(n, 'other file')} {'is' if n == 1 else 'are'} no picture: {kinds}.")
-    if s["changes"]:
-        said.append("Read as a viewer shows them: " + ", ".join(f"{v:,} {k}" for k, v in s["changes"].items()) + ".")
-    return [*said, *s["notes"]]
-
-
-def _about_flags(s: Mapping[str, Any]) -> str:
-    n, flagged, noun, share = s["pictures"], s["flagged"], s["noun"], f"{100 * s['fdr']:g} %"
-    if not flagged:
-        return f"None of {counted(n, noun)} is flagged at a rate of {share}. The order is still the one to look in."
-    verb = "is" if flagged == 1 else "are"
-    if s["calibration"] is None:
-        estimate = "an estimate, as none is known to be"
-        return f"{flagged:,} of {counted(n, noun)} {verb} odd. About {share} of them may be ordinary: {estimate}."
-    if_so = f"if the {noun}s come from where the known ones come from"
-    return f"{flagged:,} of {counted(n, noun)} {verb} odd. On average at most {share} of them are ordinary, {if_so}."
+    return f"{whole}, places {at}"

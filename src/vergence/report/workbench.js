@@ -1,0 +1,469 @@
+"use strict";
+// D holds columns: index i is a picture; pictures of the other source follow those that were checked.
+const D = JSON.parse(document.getElementById("data").textContent), N = D.n, $ = id => document.getElementById(id);
+const element = (tag, values = {}, ...children) => {
+  const made = Object.assign(document.createElement(tag), values);
+  made.append(...children);
+  return made;
+};
+const count = n => n.toLocaleString("en-US"), all = Array.from({ length: N }, (_, i) => i);
+const verdict = new Map(), chosen = new Set();
+let state = { filter: D.start, text: "", sort: "score", first: 1, lasso: null }, view = [], p = D.p, q = D.q, flag = D.flag;
+
+// Thumbnails: sheets of tiles
+const { side, across } = D.tiles, perSheet = across * across;
+const sheets = D.sheets.map(text => {
+  const bytes = Uint8Array.from(atob(text), c => c.charCodeAt(0));
+  return URL.createObjectURL(new Blob([bytes], { type: "image/webp" }));
+});
+const picture = (i, size) => {
+  const made = element("span", { className: "picture" }), place = i % perSheet, scale = size / side;
+  made.style.cssText = `width:${size}px;height:${size}px`;
+  if (!sheets.length) return made;
+  made.style.backgroundImage = `url(${sheets[Math.floor(i / perSheet)]})`;
+  made.style.backgroundSize = `${across * size}px`;
+  made.style.backgroundPosition = `${-(place % across) * side * scale}px ${-Math.floor(place / across) * side * scale}px`;
+  return made;
+};
+
+// What a person said changes p-values and flags
+const rank = (values, m) => {  // q-values of Benjamini and Hochberg, of m hypotheses whose other p-values are larger
+  const order = values.map((_, i) => i).sort((a, b) => values[a] - values[b]), out = Array(values.length);
+  let least = 1;
+  for (let r = order.length; r > 0; r--) out[order[r - 1]] = least = Math.min(least, values[order[r - 1]] * m / r);
+  return out;
+};
+const below = (sorted, x) => {  // how many of ascending numbers are less than x
+  let low = 0, high = sorted.length;
+  while (low < high) { const middle = (low + high) >> 1; sorted[middle] < x ? low = middle + 1 : high = middle; }
+  return low;
+};
+const review = () => {
+  const said = i => verdict.get(i), rest = all.filter(i => said(i) !== "odd" && !D.seen[i]), m = rest.length + D.total - N;
+  p = D.p.slice();
+  if (D.calibration) {
+    const odd = new Set(D.known.filter(([e]) => said(e) === "odd").map(([, s]) => s));
+    const left = D.calibration.filter(s => !odd.has(s));
+    if (odd.size) all.forEach(i => { p[i] = (1 + left.length - below(left, D.score[i])) / (left.length + 1); });
+  } else {
+    const fine = all.filter(i => said(i) === "fine").map(i => D.p[i]);
+    if (fine.length) all.forEach(i => { p[i] = Math.max(p[i], fine.filter(f => f <= D.p[i]).length / m); });
+  }
+  const found = rank(rest.map(i => p[i]), m);
+  q = Array(N).fill(1);
+  flag = verdict.size ? Array(N).fill(0) : D.flag;
+  rest.forEach((i, k) => {
+    q[i] = found[k];
+    if (verdict.size) flag[i] = +(q[i] <= D.fdr * (1 + 1e-9) && said(i) !== "fine");
+  });
+};
+const say = (i, what) => {
+  if (i >= N && what === "fine") what = "";
+  what ? verdict.set(i, what) : verdict.delete(i);
+  keep();
+  if (D.judged) review();
+  draw();
+};
+const keep = () => {
+  try { localStorage.setItem(D.key, JSON.stringify([...verdict].map(([i, what]) => [D.name[i], what, i >= N]))); }
+  catch { $("reviewed").title = "The browser does not keep confirmations when the page is closed; save them."; }
+};
+const restore = () => {
+  try {
+    const place = new Map(D.name.map((name, i) => [`${name}\0${i >= N}`, i]));
+    for (const [name, what, other] of JSON.parse(localStorage.getItem(D.key) || "[]"))
+      if (place.has(`${name}\0${other}`)) verdict.set(place.get(`${name}\0${other}`), what);
+  } catch { /* nothing was kept */ }
+  if (verdict.size && D.judged) review();
+};
+
+// Filters
+const pairs = new Map();
+for (const [i, j, kind] of D.copies)
+  for (const [a, b] of [[i, j], [j, i]]) pairs.set(a, [...(pairs.get(a) || []), [b, kind]]);
+const has = bit => i => (D.properties[i] >> bit) & 1;
+const filters = [["all", "All", () => true]];
+if (D.judged) filters.push(["flag", "Look at", i => flag[i]], ["group", "In groups", i => D.group[i] >= 0]);
+filters.push(["copy", "Copies", i => D.copied[i]]);
+if (D.leaks) filters.push(["leak", "In the other source", i => D.leak[i]]);
+D.propertyNames.forEach((name, bit) => filters.push([`is ${name}`, name, has(bit)]));
+filters.push(["odd", "You: odd", i => verdict.get(i) === "odd"], ["fine", "You: fine", i => verdict.get(i) === "fine"]);
+filters.push(["chosen", "Selected", i => chosen.has(i)]);
+const buttons = new Map(filters.map(([key, title]) => {
+  const made = element("button", { type: "button", textContent: title });
+  made.addEventListener("click", () => { state = { ...state, filter: key, lasso: null }; draw(true); });
+  $("filters").append(made);
+  return [key, made];
+}));
+const button = (title, act) => {
+  const made = element("button", { type: "button", textContent: title });
+  made.addEventListener("click", act);
+  $("filters").append(made);
+  return made;
+};
+const known = D.known.length ? button(`Oddest known (${D.known.length})`, () => {
+  state = { ...state, filter: "known", lasso: null };
+  draw(true);
+}) : null;
+if ($("unreadable")) button(`Unreadable (${count(D.unreadable)})`, () => $("unreadable").scrollIntoView());
+
+// Order
+const sorts = {
+  score: i => -D.score[i], light: i => D.light[i], area: i => D.width[i] * D.height[i], sharpness: i => D.sharpness[i],
+};
+const orders = {};
+const ordered = name => orders[name] ||= name === "name"
+  ? all.slice().sort((a, b) => D.name[a] < D.name[b] ? -1 : 1)
+  : all.slice().sort((a, b) => sorts[name](a) - sorts[name](b) || a - b);
+const together = () => {  // copies side by side
+  const seen = new Set(), out = [];
+  const visit = i => {
+    for (const todo = [i]; todo.length;) {
+      const next = todo.shift();
+      if (seen.has(next) || next >= N) continue;
+      seen.add(next);
+      out.push(next);
+      todo.push(...(pairs.get(next) || []).map(([j]) => j));
+    }
+  };
+  D.copies.forEach(([i]) => visit(i));
+  return out;
+};
+const select = () => {
+  if (state.filter === "known") return D.known.map(([e]) => e);
+  const text = state.text.toLowerCase(), named = i => !text || D.name[i].toLowerCase().includes(text);
+  const inside = i => !state.lasso || state.lasso.has(i);
+  if (state.filter === "first") return ordered("score").slice(0, state.first).filter(i => named(i) && inside(i));
+  const keeps = filters.find(([key]) => key === state.filter)[2];
+  let order = ordered(state.sort);
+  if (state.filter === "copy" && state.sort === "score") order = together();
+  if (state.filter === "group" && state.sort === "score")
+    order = order.filter(i => D.group[i] >= 0).sort((a, b) => D.group[a] - D.group[b]);
+  return order.filter(i => keeps(i) && named(i) && inside(i));
+};
+
+// Grid: only what is on the screen is in the document
+const grid = $("grid"), gap = 6;
+let size = 0, columns = 1, focused = -1;
+const tile = (k, i, move) => {
+  const made = element("button", { type: "button", className: "tile", tabIndex: k === Math.max(focused, 0) ? 0 : -1 });
+  made.dataset.k = k;
+  made.dataset.i = i;
+  made.append(picture(i, size), element("span", { className: "name", textContent: D.name[i] }));
+  const why = i < N ? D.reason[i] : "in the other source";
+  made.append(element("span", { className: "why", textContent: why || (i < N && D.judged ? `score ${D.score[i].toFixed(1)}` : " ") }));
+  made.setAttribute("aria-label", `${D.name[i]}${why ? `, ${why}` : ""}${verdict.has(i) ? `, you said ${verdict.get(i)}` : ""}`);
+  made.title = D.name[i];
+  if (i < N && flag[i]) made.classList.add("flag");
+  if (chosen.has(i)) made.classList.add("chosen");
+  if (verdict.has(i)) made.append(element("span", { className: `said ${verdict.get(i)}`, textContent: verdict.get(i) }));
+  move(made);
+  return made;
+};
+const layout = () => {
+  const width = grid.clientWidth || 800;
+  const wanted = Math.max(64, Math.min(side, 160));
+  columns = Math.max(2, Math.floor((width + gap) / (wanted + 10 + gap)));
+  size = Math.floor((width + gap) / columns) - gap - 10;
+};
+const high = () => size + 10 + 36 + gap;
+const paint = (from = null, to = null) => {
+  const top = grid.getBoundingClientRect().top, h = high();
+  const first = Math.max(0, from ?? (Math.floor(-top / h) - 1) * columns);
+  const last = Math.min(view.length, to ?? (Math.ceil((innerHeight - top) / h) + 1) * columns);
+  const held = document.activeElement?.dataset?.k;
+  const made = [];
+  for (let k = first; k < last; k++)
+    made.push(tile(k, view[k], t => {
+      t.style.cssText = `left:${(k % columns) * (size + 10 + gap)}px;top:${Math.floor(k / columns) * h}px;width:${size + 10}px`;
+    }));
+  grid.replaceChildren(...made);
+  if (held !== undefined) grid.querySelector(`[data-k="${held}"]`)?.focus({ preventScroll: true });
+};
+const draw = (fresh = false) => {
+  layout();
+  if (fresh) focused = -1;
+  view = select();
+  grid.style.height = `${Math.ceil(view.length / columns) * high()}px`;
+  for (const [key, title, keeps] of filters) {
+    const n = key === "all" ? N : all.reduce((sum, i) => sum + (keeps(i) ? 1 : 0), 0), made = buttons.get(key);
+    made.textContent = `${title} (${count(n)})`;
+    made.hidden = !n && key !== "flag";
+    made.setAttribute("aria-pressed", state.filter === key);
+  }
+  known?.setAttribute("aria-pressed", state.filter === "known");
+  const lasso = state.lasso ? " inside your line on the map" : "";
+  $("shown").textContent = `${count(view.length)} of ${count(N)} ${D.noun}s shown${lasso}`;
+  $("save-list").disabled = !view.length;
+  $("save-review").disabled = !verdict.size;
+  const flags = flag.reduce((sum, f) => sum + f, 0);
+  $("reviewed").textContent = verdict.size
+    ? `You said: ${[...verdict.values()].filter(v => v === "odd").length} odd, ${[...verdict.values()].filter(v => v === "fine").length} fine. `
+      + (D.judged ? `${count(flags)} more to look at.` : "") : "";
+  expected();
+  paint();
+  points();
+};
+const expected = () => {
+  if (!D.judged || !N) { $("budget").hidden = true; return; }
+  const k = state.first, last = ordered("score")[k - 1], rest = D.total - [...verdict.values()].filter(v => v === "odd").length;
+  const bound = D.bounds ? D.bounds[Math.min(k, D.bounds.length) - 1] : Math.min(k, rest * p[last]);
+  const number = bound < 10 ? bound.toFixed(bound < 1 ? 2 : 1) : Math.round(bound);
+  $("expected").textContent = D.bounds ? `${k}: with 95 % confidence at most ${number} of them are fine`
+    : `${k}: about ${number} of them will be fine (an estimate)`;
+  $("first").setAttribute("aria-valuetext", $("expected").textContent);
+};
+
+// One picture, large
+const large = $("large");
+let current = 0, at = 0, marked = true, original = 0;
+const small = list => element("div", { className: "small" }, ...list.map(([i, said]) => {
+  const made = element("button", { type: "button", title: D.name[i] }, picture(i, 84));
+  made.setAttribute("aria-label", `${D.name[i]}${said ? `, ${said}` : ""}`);
+  made.addEventListener("click", () => open(i));
+  return made;
+}));
+const level = ([name, title, values]) => {
+  const i = current, share = 1 - Math.exp(-values[i]), made = element("div", { className: "level" });
+  const much = share > 0.9999 ? "99.99 %" : `${(100 * share).toFixed(share > 0.99 ? 2 : 0)} %`;
+  made.append(`${title}: odder than ${much} of ordinary ${D.noun}s`);
+  const bar = element("div"), inner = element("div");
+  inner.style.width = `${Math.min(100, 100 * values[i] / 14)}%`;
+  bar.append(inner);
+  made.append(bar);
+  return made;
+};
+const facts = i => D.facts.length ? D.facts[i].map(([m, high, share]) => `${D.words[m][high]} than ${share} % of the ${D.noun}s`) : [];
+const show = () => {
+  const i = current, about = $("about");
+  $("large-name").textContent = D.name[i];
+  const image = element("img", { alt: D.name[i] }), holder = $("canvas"), ticket = ++original;
+  if (D.large[i]) image.src = `data:image/webp;base64,${D.large[i]}`;
+  else image.src = cut(i);
+  holder.replaceChildren(image, ...(marked ? (D.marks[i] || []) : []).map(([top, left, bottom, right]) => {
+    const frame = element("div", { className: "frame" });
+    frame.style.cssText = `top:${100 * top}%;left:${100 * left}%;height:${100 * (bottom - top)}%;width:${100 * (right - left)}%`;
+    return frame;
+  }));
+  $("large-note").textContent = D.marks[i]?.length ? "Frames mark unusual places." : "";
+  if (D.folder !== null && i < N) {
+    const whole = new Image();
+    whole.onload = () => { if (ticket === original) image.src = whole.src; };
+    whole.onerror = () => { if (ticket === original) $("large-note").textContent += " The original file is not where it was; this is a smaller copy."; };
+    whole.src = D.folder + D.name[i].split("/").map(encodeURIComponent).join("/");
+  }
+  about.replaceChildren();
+  const line = text => about.append(element("p", { textContent: text }));
+  if (verdict.has(i)) line(`You said: ${verdict.get(i)}.`);
+  if (i < N) {
+    if (D.reason[i]) line(`${D.reason[i][0].toUpperCase()}${D.reason[i].slice(1)}.`);
+    if (D.judged) line(`Score ${D.score[i].toFixed(2)}, p = ${+p[i].toPrecision(2)}, q = ${+q[i].toPrecision(2)}${flag[i] ? ": look at it" : ""}.`);
+    if (D.width[i]) line(`${count(D.width[i])} x ${count(D.height[i])} pixels.`);
+    D.levels.forEach(one => about.append(level(one)));
+    facts(i).forEach(line);
+    const near = D.near[i] || [];
+    if (near.length) about.append(element("h2", { textContent: "Nearest ordinary ones" }), small(near.map(j => [j, ""])));
+  } else line("In the other source.");
+  const copies = pairs.get(i) || [];
+  if (copies.length) about.append(element("h2", { textContent: "Copies" }), small(copies.slice(0, 12)));
+  $("marks").hidden = !(D.marks[i] || []).length;
+  $("marks").setAttribute("aria-pressed", marked);
+};
+const decoded = sheets.map(() => null);
+const cut = i => {  // a tile as a picture of its own
+  const s = Math.floor(i / perSheet), place = i % perSheet, canvas = element("canvas", { width: side, height: side });
+  const put = () => {
+    canvas.getContext("2d").drawImage(decoded[s], (place % across) * side, Math.floor(place / across) * side, side, side, 0, 0, side, side);
+    return canvas.toDataURL();
+  };
+  if (!sheets.length) return "data:,";
+  if (decoded[s]?.complete) return put();
+  decoded[s] = new Image();
+  decoded[s].onload = () => { if (large.open && current === i) show(); };
+  decoded[s].src = sheets[s];
+  return "data:,";
+};
+const open = i => {
+  current = i;
+  at = view.indexOf(i);
+  show();
+  if (!large.open) large.showModal();
+};
+const step = by => {
+  const next = Math.min(view.length - 1, Math.max(0, at + by));
+  if (view.length) open(view[next]);
+};
+$("before").addEventListener("click", () => step(-1));
+$("after").addEventListener("click", () => step(1));
+const toggle = () => { marked = !marked; show(); };
+$("marks").addEventListener("click", toggle);
+for (const made of large.querySelectorAll("[data-say]"))
+  made.addEventListener("click", () => { say(current, made.dataset.say); show(); });
+const words = { o: "odd", f: "fine", u: "" };
+large.addEventListener("keydown", event => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "ArrowLeft") step(-1);
+  else if (event.key === "ArrowRight") step(1);
+  else if (event.key in words) { say(current, words[event.key]); show(); }
+  else if (event.key === "m") toggle();
+  else return;
+  event.preventDefault();
+});
+large.addEventListener("close", () => focusOn(Math.max(0, view.indexOf(current))));
+const focusOn = k => {
+  focused = Math.max(0, Math.min(view.length - 1, k));
+  const top = grid.getBoundingClientRect().top + Math.floor(focused / columns) * high();
+  const head = document.querySelector(".tools").getBoundingClientRect().bottom;
+  if (top < head || top + high() > innerHeight) scrollBy(0, top - Math.max(head, 0) - 20);
+  paint();
+  grid.querySelector(`[data-k="${focused}"]`)?.focus({ preventScroll: true });
+};
+grid.addEventListener("click", event => {
+  const made = event.target.closest(".tile");
+  if (!made) return;
+  const i = Number(made.dataset.i);
+  focused = Number(made.dataset.k);
+  if (event.ctrlKey || event.metaKey) choose(i);
+  else open(i);
+});
+const choose = i => { chosen.has(i) ? chosen.delete(i) : chosen.add(i); draw(); };
+grid.addEventListener("keydown", event => {
+  const made = event.target.closest(".tile");
+  if (!made || event.ctrlKey || event.metaKey || event.altKey) return;
+  const k = Number(made.dataset.k), i = Number(made.dataset.i);
+  const move = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns, Home: -k, End: view.length }[event.key];
+  if (move !== undefined) focusOn(k + move);
+  else if (event.key in words) say(i, words[event.key]);
+  else if (event.key === "s") choose(i);
+  else return;
+  event.preventDefault();
+});
+
+// Files
+const csv = text => {
+  const safe = /^'*[=+\-@\t\r\n]/.test(text) ? `'${text}` : text;
+  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+};
+const save = (name, text) => {
+  const link = element("a", { download: name, href: URL.createObjectURL(new Blob([text], { type: "text/plain" })) });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1e4);
+};
+$("save-list").addEventListener("click", () => save("list.txt", view.map(i => `${D.name[i]}\n`).join("")));
+$("save-review").addEventListener("click", () => save("confirmed.csv",
+  `path,verdict\n${[...verdict].map(([i, what]) => `${csv(D.name[i])},${what}${i >= N ? " known" : ""}\n`).join("")}`));
+
+// Map
+const map = $("map"), ramp = ["#3b4cc0", "#6f92f3", "#9dbdf7", "#c0c0c0", "#f2a889", "#e36a53", "#b40426"];
+const palette = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7fff", "#999999"];
+const scaled = values => {
+  const order = all.slice().sort((a, b) => values[a] - values[b]), out = Array(N);
+  order.forEach((i, r) => { out[i] = ramp[Math.min(ramp.length - 1, Math.floor(ramp.length * r / N))]; });
+  return out;
+};
+const byScore = () => all.map(i => flag[i] ? "#d55e00" : ramp[Math.min(2, Math.floor(D.score[i] / 1.5))]);
+const colors = {
+  ...(D.judged ? { score: ["score; orange: look at it", byScore] } : {}),
+  ...(D.groups ? { group: ["group", () => all.map(i => D.group[i] < 0 ? "#b0b0b0" : palette[D.group[i] % 8])] } : {}),
+  ...(D.folders.length ? { folder: ["folder", () => all.map(i => palette[D.inFolder[i] % 9])] } : {}),
+  ...(D.light.length ? { light: ["brightness", () => scaled(D.light)], sharpness: ["sharpness", () => scaled(D.sharpness)] } : {}),
+  said: ["what you said", () => all.map(i => ({ odd: "#d55e00", fine: "#009e73" })[verdict.get(i)] || "#b0b0b0")],
+};
+for (const [value, [title]] of Object.entries(colors)) $("color").append(element("option", { value, textContent: title }));
+let line = [];
+const width = () => map.width, spot = i => [12 + D.x[i] * (width() - 24), 12 + (1 - D.y[i]) * (width() - 24)];
+const points = () => {
+  const context = map.getContext("2d"), inside = new Set(view), color = colors[$("color").value][1]();
+  const r = N > 5000 ? 3 : N > 800 ? 5 : 8;
+  context.clearRect(0, 0, width(), width());
+  for (const pass of [false, true]) {
+    context.globalAlpha = pass ? 1 : 0.15;
+    for (const i of all) {
+      if (inside.has(i) !== pass) continue;
+      const [x, y] = spot(i);
+      context.fillStyle = color[i];
+      context.fillRect(x - r / 2, y - r / 2, r, r);
+    }
+  }
+  context.globalAlpha = 1;
+  if (line.length > 1) {
+    context.strokeStyle = getComputedStyle(document.body).color;
+    context.lineWidth = 2;
+    context.beginPath();
+    line.forEach(([x, y], k) => k ? context.lineTo(x, y) : context.moveTo(x, y));
+    context.stroke();
+  }
+};
+const where = event => {
+  const box = map.getBoundingClientRect(), k = width() / box.width;
+  return [(event.clientX - box.left) * k, (event.clientY - box.top) * k];
+};
+const nearest = ([x, y]) => {
+  let best = -1, least = 400;
+  for (const i of all) {
+    const [a, b] = spot(i), d = (a - x) ** 2 + (b - y) ** 2;
+    if (d < least) [best, least] = [i, d];
+  }
+  return best;
+};
+const within = (polygon, [x, y]) => {
+  let inside = false;
+  for (let k = 0, l = polygon.length - 1; k < polygon.length; l = k++) {
+    const [[a, b], [c, d]] = [polygon[k], polygon[l]];
+    if (b > y !== d > y && x < (c - a) * (y - b) / (d - b) + a) inside = !inside;
+  }
+  return inside;
+};
+let down = false;
+map.addEventListener("pointerdown", event => { down = true; line = [where(event)]; map.setPointerCapture(event.pointerId); });
+map.addEventListener("pointermove", event => {
+  if (down) { line.push(where(event)); points(); return; }
+  const i = nearest(where(event)), hover = $("hover");
+  hover.hidden = i < 0;
+  if (i < 0) return;
+  hover.replaceChildren(picture(i, Math.min(side, 128)), element("div", { textContent: D.name[i] }));
+  hover.style.left = `${Math.min(event.clientX + 14, innerWidth - 190)}px`;
+  hover.style.top = `${Math.min(event.clientY + 14, innerHeight - 170)}px`;
+});
+map.addEventListener("pointerleave", () => { $("hover").hidden = true; });
+map.addEventListener("pointerup", event => {
+  down = false;
+  if (line.length > 4) {
+    state = { ...state, filter: "all", lasso: new Set(all.filter(i => within(line, spot(i)))) };
+    draw(true);
+  } else {
+    const i = nearest(where(event));
+    line = [];
+    if (state.lasso) { state = { ...state, lasso: null }; draw(true); }
+    else if (i >= 0) open(i);
+  }
+});
+$("color").addEventListener("change", points);
+for (const i of D.regions) {
+  const made = element("button", { type: "button", title: D.name[i] }, picture(i, Math.min(side, 72)));
+  made.setAttribute("aria-label", `typical: ${D.name[i]}`);
+  made.addEventListener("click", () => open(i));
+  $("regions").append(made);
+}
+$("search").addEventListener("input", event => { state = { ...state, text: event.target.value }; draw(true); });
+$("sort").addEventListener("change", event => { state = { ...state, sort: event.target.value }; draw(true); });
+$("first").addEventListener("input", event => {
+  state = { ...state, filter: "first", sort: "score", lasso: null, first: Number(event.target.value) };
+  $("sort").value = "score";
+  draw(true);
+});
+$("first").max = Math.max(1, D.most);
+$("first").value = state.first = Math.max(1, Math.min(D.most, D.flag.reduce((sum, f) => sum + f, 0)));
+for (const option of [...$("sort").options])
+  if (!{ score: D.judged, name: true }[option.value] && !(D[option.value === "area" ? "width" : option.value] || []).length) option.remove();
+if (!D.judged) state.sort = $("sort").value = "name";
+if (!N || !D.x.length) document.querySelector("aside").hidden = true;
+let waiting = false;
+const again = () => { if (!waiting) { waiting = true; requestAnimationFrame(() => { waiting = false; paint(); }); } };
+addEventListener("scroll", again, { passive: true });
+addEventListener("resize", () => draw());
+addEventListener("beforeprint", () => paint(0, Math.min(view.length, 120)));
+addEventListener("afterprint", () => paint());
+restore();
+draw(true);
+document.documentElement.dataset.ready = N;
