@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw
 from torch import nn
 
 import vergence
+from vergence.detection.review import Review
 from vergence.utils.parts import original
 
 pytestmark = pytest.mark.float32
@@ -70,7 +71,7 @@ def test_a_folder_by_itself(folder, found):
     assert (s["pictures"], s["unreadable"], s["ignored"], s["rate"]) == (159, 1, {".txt": 1}, "estimate")
     assert found.skipped["path"] == ["broken.jpg"] and all(sentence[-1] == "." for sentence in s["sentences"])
     assert found.map(0).shape == (12, 12) and found.strangest(3)[0] in {rows[f"odd{i}.png"] for i in range(6)}
-    assert "<p>" in found._repr_html_() and "data:image/jpeg" in found.show(2)._repr_html_()
+    assert "<p>" in found._repr_html_() and "data:image/webp" in found.show(2)._repr_html_()
 
 
 def test_files_say_the_same(found, tmp_path):
@@ -91,7 +92,7 @@ def test_files_say_the_same(found, tmp_path):
     assert json.loads((out / "summary.json").read_text()) == json.loads(json.dumps(found.summary))
     assert np.load(out / "embeddings.npy").shape == found.embeddings.shape == (159, found.embeddings.shape[1])
     page = (out / "report.html").read_text()
-    assert page.count("data:image/jpeg") > 20 and "broken.jpg" in page and "http" not in page.replace("http-equiv", "")
+    assert '"sheets": ["' in page and "broken.jpg" in page and "http" not in page.replace("http-equiv", "")
 
 
 def test_names_order_and_workers_do_not_matter(found):
@@ -124,12 +125,31 @@ def test_confirmed_pictures_are_set_apart(folder):
         vergence.check(folder, confirmed=["nobody"], workers=0)
 
 
+def test_a_fine_picture_is_not_flagged_and_what_is_less_odd_is_no_longer_improbable(folder, found, tmp_path):
+    place = {path: i for i, path in enumerate(found.items["path"])}
+    (tmp_path / "confirmed.csv").write_text("path,verdict\nodd3.png,fine\nodd0.png,odd\n")
+    again = vergence.check(folder, confirmed=Review.read(tmp_path / "confirmed.csv"), workers=0)
+    assert not {"odd0.png", "odd3.png"} & flagged(again)
+    fine = again.items["p_value"][place["odd3.png"]]
+    assert fine == pytest.approx(1 / 158, rel=1e-6) and min(again.items["p_value"]) < fine
+    (tmp_path / "wrong.csv").write_text("path,verdict\nodd3.png,perhaps\n")
+    with pytest.raises(ValueError, match="a verdict of odd, fine, odd known"):
+        Review.read(tmp_path / "wrong.csv")
+
+
 def test_beside_known_pictures_defects_are_flagged_and_marked():
     new = [picture(1000 + i) for i in range(40)]
     for x in new[:6]:
         x[20:28, 30:38] = np.where(np.indices((8, 8)).sum(0)[..., None] % 2, (250, 0, 250), (0, 250, 0))
     known = [picture(2000 + i) for i in range(240)]
     found = vergence.check([*new, known[3]], against=known, mark=0.1, fdr=0.2, workers=0)
+    scores = found.calibration()
+    oddest = scores.names[int(scores.scores.argmax())]
+    less = vergence.check(
+        [*new, known[3]], against=known, mark=0.1, fdr=0.2, workers=0, confirmed={oddest: "odd known", "0": "fine"}
+    )
+    assert len(less.calibration()) == len(scores) - 1 and min(less.items["p_value"]) <= min(found.items["p_value"]) * 1.01
+    assert not less.items["flag"][0] and len(found.bounds()) == 40
     flag = np.array(found.items["flag"])
     assert flag[:6].sum() >= 5 and flag[6:].sum() <= 3 and found.summary["rate"] == "split conformal"
     assert found.items["leak_of"][40] == "3" and not flag[40]

@@ -19,8 +19,8 @@ from vergence.detection.levels import Levels
 from vergence.evaluation.accuracy import rank_error
 from vergence.report.findings import lines
 from vergence.runs.detector import opened
-from vergence.runs.score import Calibration, _odd_ones, read_names, score
-from vergence.utils.parts import neutral
+from vergence.runs.score import Calibration, _odd_ones, score
+from vergence.utils.parts import neutral, read_names
 
 pytestmark = pytest.mark.float32
 

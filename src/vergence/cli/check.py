@@ -81,8 +81,8 @@ def fetch(command: Fetch) -> None:
 
 def check(command: Check) -> None:
     """Runs ``vergence check``."""
+    from vergence.detection.review import Review
     from vergence.runs.check import check as run
-    from vergence.runs.review import Review
 
     expect(
         not command.leaks or command.against is not None, "--leaks with --against KNOWN", "--leaks alone", "name the other source"

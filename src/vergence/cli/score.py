@@ -60,7 +60,8 @@ APART = ("--fpr", "--calibration", "--confirm", "--all-scores")  # options that 
 def score(command: Score) -> None:
     """Runs ``vergence score``."""
     from vergence.runs.run import load
-    from vergence.runs.score import read_names, require_apart
+    from vergence.runs.score import require_apart
+    from vergence.utils.parts import read_names
 
     _require_suitable(command)
     confirmed = () if command.confirm is None else read_names(command.confirm)

@@ -24,7 +24,10 @@ MEASUREMENTS = (
     *(f"light_{round(100 * q):02d}" for q in QUANTILES),
     *(f"{side}_light" for side in BORDERS), *(f"{side}_deviation" for side in BORDERS),
 )  # fmt: skip
-PROPERTIES = ("dark", "light", "blurry", "low_information", "grayscale", "odd_size", "odd_aspect_ratio")
+PROPERTIES = {  # and the word for what has it
+    "dark": "dark", "light": "light", "blurry": "blurry", "low_information": "nearly empty", "grayscale": "gray",
+    "odd_size": "of an unusual size", "odd_aspect_ratio": "of an unusual shape",
+}  # fmt: skip
 DARK, LIGHT = 0.32, 0.95  # CleanVision's thresholds
 SHARPNESS_SHARE, INFORMATION_SHARE, INFORMATION = 0.4, 0.4, 3.0
 FLAT = 0.02  # of the luminance, between the 5th and the 99th percentile

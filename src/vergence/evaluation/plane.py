@@ -41,9 +41,11 @@ def plane(z: npt.NDArray[np.float32], how: str = "tsne") -> Floats:
     if len(z) < 4 or z.shape[1] < 2:
         return np.concatenate([z[:, :1], np.zeros((len(z), 2))], 1)[:, :2].astype(np.float64)
     deviation = z.std(0, dtype=np.float64)
+    if not deviation.any():
+        return np.zeros((len(z), 2))
     x = (z - z.mean(0)) / np.maximum(deviation, 1e-6 + 0.01 * deviation.mean())
     p = PCA(min(DIRECTIONS, *x.shape), random_state=0, svd_solver="covariance_eigh").fit_transform(x)
-    if how == "pca" or p.std() == 0:
+    if how == "pca":
         return np.asarray(p[:, :2], dtype=np.float64)
     return np.asarray(_tsne(p) if how == "tsne" else _fitted(how)(p), dtype=np.float64)
 

@@ -19,13 +19,13 @@ import torch
 
 from vergence.data.pictures import Picture
 from vergence.detection.conformal import to_label
-from vergence.detection.measurements import MEASUREMENTS, WORDS
+from vergence.detection.measurements import MEASUREMENTS, PROPERTIES, WORDS
 from vergence.report.rendering import render
 from vergence.utils import terminal
 from vergence.utils.neighbors import nearest_rows
 
 if TYPE_CHECKING:
-    from vergence.runs.checked import Calibration, CheckResult
+    from vergence.runs.checked import CheckResult, KnownScores
 
 __all__ = ["cards_of", "write_check"]
 
@@ -40,6 +40,7 @@ LARGE, SIDE = 150, 480  # pictures that are kept large, and their longer side in
 OTHERS, KNOWN = 500, 24  # pictures of the other source that are copied, and of the oddest ones that calibrate, at most
 LISTED, PAIRS = 200, 5_000  # files that could not be read, and pairs, on the page
 NEAR, SHOWN_FACTS, REGIONS, FOLDERS = 5, 3, 30, 30
+NUMBERS = ("score", "p_value", "q_value", "flag", "projection_x", "projection_y")
 NAMES = {
     "measurements": "Light, color and sharpness", "whole": "Layout", "places": "Its oddest place", "embedding": "Embedding",
     "vectors": "Your vectors",
@@ -111,58 +112,59 @@ def _data(found: "CheckResult", rows: Ints, path: Path) -> dict[str, Any]:
     of_name = {items["path"][i]: k for i, k in place.items()}
     others = _Others(found, len(rows))
     copies = _copies(found, of_name, others)
-    calibration = found.calibration()
-    known = [] if calibration is None or s["noun"] != "picture" else _strangest(calibration, others)
     flag = np.asarray(items["flag"])[rows]
-    score = np.asarray(items["score"], dtype=np.float64)[rows]
     columns = {k: [items[k][i] for i in rows] for k in ("path", "reason", "group", "measurements")}
     heads = {name: g for g, name in enumerate(dict.fromkeys(filter(None, columns["group"])))}
     properties = list(s["properties"])
-    folders, in_folder = _folders(columns["path"])
-    order = np.argsort(-score, kind="stable")
+    order = np.argsort(-np.asarray(items["score"], dtype=np.float64)[rows], kind="stable")
     copied = dict.fromkeys(k for i, j, _ in copies for k in (i, j))
-    large = dict.fromkeys([*order[: max(LARGE // 2, int(flag.sum()))].tolist(), *copied, *order.tolist()])
-    tiles = _tiles(found, rows, others.names, set(list(large)[:LARGE]))
+    large = [k for k in dict.fromkeys([*order[: LARGE // 2].tolist(), *copied, *order.tolist()]) if k < len(rows)]
+    scores = _scores(found, rows, others)
+    tiles = _tiles(found, rows, others.names, set(large[:LARGE]))
     return {
         "n": len(rows),
         "total": len(items),
-        "noun": s["noun"],
-        "judged": s["judged"],
-        "fdr": s["fdr"],
+        **{name: s[name] for name in ("noun", "judged", "fdr", "leaks", "unreadable")},
         "key": f"vergence {s['source']} {found.key}",
         "start": "flag" if flag.any() else "all",
         "name": [*columns["path"], *others.names],
-        "score": _rounded(score, 5),
-        "p": _rounded(np.asarray(items["p_value"], dtype=np.float64)[rows], 6),
-        "q": _rounded(np.asarray(items["q_value"], dtype=np.float64)[rows], 6),
-        "flag": flag.astype(int).tolist(),
-        "seen": [0] * len(rows) if calibration is None else calibration.seen[rows].astype(int).tolist(),
         "reason": columns["reason"],
         "group": [heads.get(name, -1) for name in columns["group"]],
         "groups": len(heads),
-        "properties": [
-            sum(1 << b for b, name in enumerate(properties) if name in m.split("; ")) for m in columns["measurements"]
-        ],
-        "propertyNames": [name.replace("_", " ") for name in properties],
+        "properties": [sum(1 << properties.index(name) for name in m.split("; ") if m) for m in columns["measurements"]],
+        "propertyNames": [PROPERTIES[name] for name in properties],
         "copies": copies,
         "copied": [int(k in copied) for k in range(len(rows))],
         "leak": [int(bool(items["leak_of"][i])) for i in rows],
-        "leaks": s["leaks"],
-        "unreadable": s["unreadable"],
-        "x": _unit(np.asarray(items["projection_x"], dtype=np.float64)[rows]),
-        "y": _unit(np.asarray(items["projection_y"], dtype=np.float64)[rows]),
         "near": _near(found, rows),
         "regions": _regions(found.embeddings[rows]),
-        "levels": [[k, NAMES.get(k, k.capitalize()), _rounded(v[rows], 4)] for k, v in found.levels().items()],
-        **_measured(found, rows),
-        "folders": folders,
-        "inFolder": in_folder,
         "folder": _folder(found, path),
-        "calibration": None if calibration is None else _rounded(np.sort(calibration.scores), 5),
-        "known": known,
-        "bounds": found.bounds(),
         "most": int(min(len(rows), max(50, 3 * flag.sum(), len(rows) // 10))),
+        **scores,
+        **_measured(found, rows),
+        **_folders(columns["path"]),
         **tiles,
+    }
+
+
+def _scores(found: "CheckResult", rows: Ints, others: "_Others") -> dict[str, Any]:
+    """Returns columns of numbers, and what calibrates."""
+    columns = {
+        name: np.asarray(values, dtype=np.float64)[rows] for name, values in found.items.columns.items() if name in NUMBERS
+    }
+    known = found.calibration()
+    return {
+        "score": _rounded(columns["score"], 5),
+        "p": _rounded(columns["p_value"], 6),
+        "q": _rounded(columns["q_value"], 6),
+        "flag": columns["flag"].astype(int).tolist(),
+        "x": _unit(columns["projection_x"]),
+        "y": _unit(columns["projection_y"]),
+        "levels": [[k, NAMES.get(k, k.capitalize()), _rounded(v[rows], 4)] for k, v in found.levels().items()],
+        "seen": [0] * len(rows) if known is None else known.seen[rows].astype(int).tolist(),
+        "calibration": None if known is None else _rounded(np.sort(known.scores), 5),
+        "known": [] if known is None or found.summary["noun"] != "picture" else _strangest(known, others),
+        "bounds": found.bounds(),
     }
 
 
@@ -191,7 +193,7 @@ class _Others:
         return self._numbers[name]
 
 
-def _strangest(calibration: "Calibration", others: _Others) -> list[tuple[int, float]]:
+def _strangest(calibration: "KnownScores", others: _Others) -> list[tuple[int, float]]:
     """Returns numbers and scores of the oddest known pictures that calibrate: what a person should look at."""
     scores = _rounded(calibration.scores, 5)
     first = to_label(calibration.scores, min(KNOWN, len(scores)))
@@ -209,11 +211,12 @@ def _copies(found: "CheckResult", of_name: Mapping[str, int], others: _Others) -
     return pairs
 
 
-def _folders(names: Sequence[str]) -> tuple[list[str], list[int]]:
+def _folders(names: Sequence[str]) -> dict[str, Any]:
     """Returns the first folders of the names and the folder of each; none of one folder, or of very many."""
     first = [name.split("/")[0] if "/" in name else "" for name in names]
     found = {name: k for k, name in enumerate(dict.fromkeys(first))}
-    return (list(found), [found[name] for name in first]) if 1 < len(found) <= FOLDERS else ([], [])
+    few = 1 < len(found) <= FOLDERS
+    return {"folders": list(found) if few else [], "inFolder": [found[name] for name in first] if few else []}
 
 
 def _folder(found: "CheckResult", path: Path) -> str | None:

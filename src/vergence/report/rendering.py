@@ -37,7 +37,7 @@ def write(path: Path, folder: str, sections: Mapping[str, str], *, steps: Mappin
     return render(path, "page", "page.html", folder=folder, sections=sections, steps=steps, **values)
 
 
-def render(path: Path, name: str, template: str, **values: Any) -> Path:
+def render(path: Path, name: str, template: str, /, **values: Any) -> Path:
     """Writes a page of a template with the style and the script of a name, and returns its path."""
     script = (HERE / f"{name}.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -32,12 +32,12 @@ from vergence.detection.groups import Group, odd_groups
 from vergence.detection.moments import Tail
 from vergence.detection.neighbors import NeighborDetector
 from vergence.detection.places import NEW, CellModel, mark_threshold
+from vergence.detection.review import Review, after_review
 from vergence.encoders.frozen import FrozenNetwork, at_hand, named_network
 from vergence.encoders.local import PatchCells
 from vergence.evaluation.plane import PLANES
-from vergence.runs.checked import Calibration, CheckResult, Judged, Looks, Places, Verdict, checked
+from vergence.runs.checked import CheckResult, Judged, KnownScores, Looks, Places, Verdict, checked
 from vergence.runs.looks import PART, FirstLook, LocalFeatures, PlaceLook, SampleLook, as_tensor, rows_of, stamp
-from vergence.runs.review import Review, after_review
 from vergence.runs.run import load
 from vergence.utils import terminal
 from vergence.utils.checks import expect, refuse, require_count, require_within
@@ -377,7 +377,7 @@ def _beside(pictures: Pictures, looks: Looks, known: Pictures, known_looks: Look
     seen, odd, fine = np.isin(looks.digest, known_looks.digest), review.places(names, "odd"), review.places(names, "fine")
     known_log_p = {name: x[calibrating] for name, x in known_log_p.items()}
     verdict, scores = _conformal(log_p, known_log_p, seen | odd, fine, settings.fdr)
-    calibration = Calibration(scores, [known_looks.names[i] for i in calibrating.tolist()], seen)
+    calibration = KnownScores(scores, [known_looks.names[i] for i in calibrating.tolist()], seen)
     threshold = mark_threshold(known_places.largest[calibrating], settings.mark)
     table = old["measurements"][fit]
     deviations = CrossFitted(table, np.zeros(len(fit), dtype=np.int64), clean=True).in_units(new["measurements"])
@@ -525,7 +525,7 @@ def _of_vectors(given: Named, known: Named | None, settings: Settings, name: str
         odd, fine = settings.review.places(names, "odd"), settings.review.places(names, "fine")
         known_log_p = {name: y[calibrating] for name, y in known_log_p.items()}
         verdict, scores = _conformal(log_p, known_log_p, odd, fine, settings.fdr)
-        calibration = Calibration(scores, [str(i) for i in calibrating.tolist()], np.zeros(len(x), dtype=bool))
+        calibration = KnownScores(scores, [str(i) for i in calibrating.tolist()], np.zeros(len(x), dtype=bool))
         judged: Judged | None = Judged(verdict, x, None, None, np.inf, [], calibration)
         return checked(name, pictures, looks, settings, copies, judged, None, None, None, [])
     apart, fine = settings.review.places(names, "odd"), settings.review.places(names, "fine")

@@ -31,7 +31,7 @@ from vergence.utils.version import __version__
 if TYPE_CHECKING:
     from vergence.runs.check import Settings
 
-__all__ = ["Calibration", "CheckResult", "Judged", "Looks", "Places", "Table", "Verdict", "checked"]
+__all__ = ["CheckResult", "Judged", "KnownScores", "Looks", "Places", "Table", "Verdict", "checked"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -117,7 +117,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class KnownScores:
     """Scores (n,) and names of the known items that calibrate, and which of the items are among the known ones, (N,)."""
 
     scores: Floats
@@ -148,7 +148,7 @@ class Judged:
     look: PlaceLook | None
     threshold: float
     groups: Sequence[Ints]
-    calibration: Calibration | None
+    calibration: KnownScores | None
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ class CheckResult:
         """Returns -log p (N,) of each level; none where nothing was judged."""
         return {} if self._judged is None else self._judged.verdict.levels
 
-    def calibration(self) -> Calibration | None:
+    def calibration(self) -> KnownScores | None:
         """Returns the known items that calibrate; None where there are none."""
         return None if self._judged is None else self._judged.calibration
 

@@ -4,16 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vergence.detection.conformal import needed_calibration, reportable
+from vergence.detection.measurements import PROPERTIES
 from vergence.utils.checks import counted
 
 __all__ = ["said"]
 
 NAMED = 3  # pictures, pairs, groups and files that are named before "and N more"
 KINDS = 5  # of other files
-PROPERTIES = {
-    "dark": "dark", "light": "light", "blurry": "blurry", "low_information": "nearly empty", "grayscale": "gray",
-    "odd_size": "of an unusual size", "odd_aspect_ratio": "of an unusual shape",
-}  # fmt: skip
 
 
 def said(s: Mapping[str, Any], copies: Mapping[str, Sequence[Any]], skipped: Mapping[str, Sequence[str]]) -> list[str]:

@@ -34,9 +34,9 @@ from vergence.utils import terminal
 from vergence.utils.checks import expect, refuse, require_within
 from vergence.utils.devices import resources
 from vergence.utils.files import as_path
-from vergence.utils.parts import open_parts, original, require_table
+from vergence.utils.parts import open_parts, require_table
 
-__all__ = ["Calibration", "PairReference", "Reference", "read_names", "require_apart", "score"]
+__all__ = ["Calibration", "PairReference", "Reference", "require_apart", "score"]
 
 SHOWN = 5  # calibration items that are named
 SAMPLES = 64  # of each conditional density
@@ -275,16 +275,6 @@ def _without_confirmed(detector: RunDetector, confirmed: Sequence[str]) -> RunDe
     terminal.note(f"{len(rows):,} calibration items are left out; this is right if you looked at {looked}")
     out = set(rows.tolist())
     return replace(detector, calibration=scores, names=[name for i, name in enumerate(detector.names) if i not in out])
-
-
-def read_names(file: Path) -> list[str]:
-    """Returns the lines of a text file that are not empty, as names, which may stand as in a ``.csv`` file of the library."""
-    try:
-        lines = file.read_text(encoding="utf-8-sig").split("\n")  # a name may hold other line separators
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ValueError(f"expected a text file with one name a line, cannot read {file}: {reason}") from None
-    return [original(line.strip()) for line in lines if line.strip()]
 
 
 def require_apart(reference: str, scored: str, what: str, advice: str) -> None:

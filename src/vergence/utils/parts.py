@@ -34,7 +34,7 @@ from vergence.utils.files import (
 )
 from vergence.utils.version import __version__
 
-__all__ = ["Derived", "Parts", "open_parts", "original", "require_table", "write_table"]
+__all__ = ["Derived", "Parts", "open_parts", "original", "read_names", "require_table", "write_table"]
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -132,6 +132,16 @@ def original(text: str) -> str:
         ('=1+1.png', "'tis.png", 'cat.png')
     """
     return text[1:] if text.startswith("'") and FORMULA.match(text) else text
+
+
+def read_names(file: Path) -> list[str]:
+    """Returns the lines of a text file that are not empty, as names, which may stand as in a ``.csv`` file of the library."""
+    try:
+        lines = file.read_text(encoding="utf-8-sig").split("\n")  # a name may hold other line separators
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ValueError(f"expected a text file with one name a line, cannot read {file}: {reason}") from None
+    return [original(line.strip()) for line in lines if line.strip()]
 
 
 def _write_npz(path: Path, names: Sequence[str], blocks: Blocks) -> None:

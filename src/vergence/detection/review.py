@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from vergence.runs.score import read_names
 from vergence.utils.checks import expect, refuse
-from vergence.utils.parts import original
+from vergence.utils.parts import original, read_names
 
 __all__ = ["Review", "after_review"]
 
