@@ -41,15 +41,12 @@ INVOLUTIONS = (0, 2, 4, 5, 6, 7)  # positions that undo themselves
 COARSE, FINE, BLOCKS = 8, 24, 4  # pixels a side of a window, at first and in the end; blocks a side
 FEW, LEAD = 3, 0.01  # windows that are compared finely; what whole pictures are preferred by
 TEXTURE = 3.0 / 255  # deviation of a block that has texture
-LOCAL, SHARE, TEXTURED = (
-    0.75,
-    0.8,
-    10,
-)  # correlation of a block that agrees, share of the blocks that do, textured blocks at least
+LOCAL, SHARE, TEXTURED = 0.75, 0.8, 10  # correlation of a block that agrees, share of those that do, textured ones at least
 ALIKE, SURE, EXACT = 0.975, 0.985, 0.985  # correlation of windows, of pictures without much texture, and of the median block
 CONTRAST = 8.0 / 255  # deviation of what is compared, at least
 CROWD, USUAL = 12, 0.5  # place of the neighbor that tells how alike all pictures are, and its cosine where there are fewer
-RATIO = 0.35  # of 1 - correlation to 1 - cosine of that neighbor, at most, where the windows are less alike
+RATIO, CROWDED = 0.2, 0.3  # of 1 - correlation to 1 - cosine of that neighbor, at most; of windows or blocks that are alike
+NEARLY_EQUAL = 0.995  # correlation of windows that are copies whatever the others look like
 CHROMA, COLORED = 0.7, 3.0 / 255  # cosine of the colors of two colored pictures, and the deviation of one
 SCALES = (0.95, 0.9, 0.85)
 MOVES = (-2, -1, 1, 2)  # pixels of S
@@ -410,7 +407,8 @@ def _agree(x: Tensor, y: Tensor, first: Tensor, second: Tensor, value: Tensor, c
     count = textured.sum(1)
     most = ((each >= LOCAL) & textured).sum(1) >= SHARE * count
     median = torch.where(textured, each, torch.nan).nanmedian(1).values
-    nearer = (value >= ALIKE) | (median >= EXACT) | (1 - value <= RATIO * (1 - crowd))
+    apart = (1 - value) / (1 - crowd).clamp(min=1e-9)  # small where others are much less alike
+    nearer = (apart <= RATIO) | (((value >= ALIKE) | (median >= EXACT)) & (apart <= CROWDED)) | (value >= NEARLY_EQUAL)
     contrast = torch.minimum(u.std(1), v.std(1)) >= CONTRAST
     sure = (value >= SURE) & (first[:, 2:] == 1).all(1) & (second[:, 2:] == 1).all(1)
     return contrast & (((count >= TEXTURED) & most & nearer) | sure)
