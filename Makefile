@@ -6,7 +6,7 @@ install = $(BIN)/uv pip install --quiet --compile-bytecode --python $(1) $(2) ||
 
 .PHONY: demo test slow fuzz kill lint check wheel clean
 
-demo: .venv/installed  ## train, evaluate and score on scikit-learn's digits; writes runs/demo/report.html
+demo: .venv/installed  ## checks pictures with planted oddities and copies; writes vergence-demo/check/report.html
 	$(BIN)/vergence demo
 
 test: .venv/tested  ## numerics, contracts, one real run a verb, doctests and the README's examples; two processes of one thread

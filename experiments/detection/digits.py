@@ -1,4 +1,4 @@
-"""The demo with each digit held out in turn: AUROC of the run's detector, of VJE's own scores and of the controls beside them.
+"""Noisy digits, one held out in turn: AUROC of the detector of the run, of the scores of VJE itself and of the controls.
 
 README.md says how.
 """
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from experiments.noisy_digits import SETTINGS, write_pairs
 from experiments.runner import first, main
 from experiments.shared import kept_run
 
 import vergence
-from vergence.runs.demo import SETTINGS, write_pairs
 
 TINY = {"epochs": 1, "limit": 400}
 

@@ -122,7 +122,7 @@ def detection_table() -> str:
 
 
 def digits_table() -> str:
-    """AUROC of the demo's detector for each digit that is held out, beside the best controls; a digit's last row of each seed."""
+    """AUROC of the detector for each noisy digit that is held out, beside the best controls; its last row of each seed."""
     last = {(row["held_out"], row["seed"]): row["auroc"] for row in rows("digits")}
     digits = sorted({digit for digit, _ in last})
     shown = {"detector": "**the run's detector**", "joint": "VJE's joint score"}

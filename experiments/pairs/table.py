@@ -145,7 +145,7 @@ def pairs_recipes_table() -> str:
         cells += [column(groups.get((name, n, recipe), []), "auroc", 3) for name, n in sets]
         body.append([f"`{recipe}`", str(len(demo)), *cells])
     of_sets = [name if n is None else f"{name}, {n:,} pairs" for name, n in sets]
-    return grid(["recipe", "seeds", "demo: kNN (30), %", "demo: AUROC of the unseen digit", *of_sets], body)
+    return grid(["recipe", "seeds", "digits: kNN (30), %", "digits: AUROC of the unseen digit", *of_sets], body)
 
 
 TABLES = {

@@ -6,10 +6,10 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 import vergence
+from experiments import noisy_digits as demo
 from vergence.densities.gaussian import JointGaussian
 from vergence.densities.power_spherical import PowerSpherical
 from vergence.report.page import write_report
-from vergence.runs import demo
 from vergence.runs.evaluate import evaluate
 from vergence.runs.run import write_embeddings
 from vergence.runs.score import Calibration

@@ -1,4 +1,4 @@
-"""``vergence check``."""
+"""``vergence check``, ``vergence fetch`` and ``vergence demo``."""
 
 import json
 import shlex
@@ -68,6 +68,27 @@ class Fetch:
     """Network of timm, with or without the tag of its weights."""
     to: Annotated[Path, arg(metavar="FOLDER")]
     """Folder to write; check takes it as --encoder."""
+
+
+@dataclass(kw_only=True)
+class Demo:
+    """Check pictures with planted oddities, defects and copies beside known ones, and say what was found. Writes a page."""
+
+    out: Annotated[Path, arg(metavar="FOLDER")] = Path("vergence-demo")
+    """Folder for the pictures and the results; an earlier demo is replaced."""
+    seed: options.Seed = 0
+
+
+def demo(command: Demo) -> None:
+    """Runs ``vergence demo``."""
+    from vergence.runs.demo import demo as run
+    from vergence.runs.demo import planted
+
+    found = run(command.out, seed=command.seed)
+    for line in [*lines(found), *planted(found, command.out)]:
+        print(line)
+    print(f"page: {command.out / 'check' / 'report.html'}")
+    print("next: vergence check YOUR_FOLDER, or vergence check NEW --against KNOWN")
 
 
 def fetch(command: Fetch) -> None:

@@ -24,7 +24,7 @@ LONGEST = 200  # characters of a word in a message
 RUN: dict[type, Callable[[Any], None]] = {
     check.Check: check.check,
     check.Fetch: check.fetch,
-    train.Demo: train.demo,
+    check.Demo: check.demo,
     train.Train: train.train,
     use.Evaluate: use.evaluate,
     use.Embed: use.embed,

@@ -1,4 +1,4 @@
-"""``vergence train`` and ``vergence demo``."""
+"""``vergence train``."""
 
 import shlex
 import sys
@@ -18,14 +18,6 @@ __all__: list[str] = []
 
 RECIPES = "Settings to start from; see vergence.training.recipes."
 RECIPE = "(default: patches for images, gmje_small for pairs, NAME_small with --objective NAME, else vje_small)"
-
-
-@dataclass(kw_only=True)
-class Demo:
-    """Train, evaluate and score on scikit-learn's digits in about a minute, and write a report."""
-
-    out: Annotated[Path, arg(help="Run folder; the run of an earlier demo is replaced.")] = Path("runs/demo")
-    seed: options.Seed = 0
 
 
 @dataclass(kw_only=True)
@@ -114,10 +106,3 @@ def _data(run: "Run") -> str:
         middle = f" (the middle square, {share:.0%} of the shorter side)" if share < 1 else ""
         found += f", images seen at {about.shape[1]} x {about.shape[2]} pixels{middle}"
     return found + (f"; {run.folder.path / 'skipped.csv'} lists {about.skipped:,} that cannot be read" if about.skipped else "")
-
-
-def demo(command: Demo) -> None:
-    """Runs ``vergence demo``."""
-    from vergence.runs.demo import demo as run_demo
-
-    run_demo(command.out, seed=command.seed)

@@ -1,102 +1,158 @@
-"""The demonstration: learn what two bad photographs of one digit share, and find the digits that look unusual.
+"""The demonstration: pictures with planted oddities, defects, copies and a group, checked beside known ones.
 
-Scikit-learn's digits are photographed twice each at 16 pixels, each time with another contrast and brightness and with strong
-noise. Pixels suffer from that; what two photographs of one digit share is the digit. One class is held out as the anomaly.
+The pictures are scikit-learn's scanned digits. What was planted is known, so the last lines say truthfully what was found.
 """
 
 import shutil
-import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional as F
 
-from vergence.data.pixels import to_bytes
-from vergence.report.page import headlines, write_report
-from vergence.report.tables import show_evaluation, tables
-from vergence.runs.evaluate import evaluate
-from vergence.runs.train import train
-from vergence.training.records import Evaluation
-from vergence.utils.files import replacing
+from vergence.runs.check import check
+from vergence.utils.checks import counted, expect
+from vergence.utils.parts import write_table
 
-__all__ = ["SETTINGS", "demo", "photographs", "write_pairs"]
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
 
-SIDE, NOISE, SHOTS = 16, 0.3, 12
-HELD_OUT = 9
-SETTINGS: dict[str, Any] = {
-    "recipe": "vje_small",
-    "epochs": 5,
-    "batch_size": 64,
-    "lr": 2e-3,
-    "encoder_lr": 1.0,
-    "warmup_epochs": 1.0,
-    "knn_every": 1,
-}
+    from vergence.runs.checked import CheckResult
+
+__all__ = ["demo"]
+
+SIDE, KNOWN, NEW, GROUP = 64, 600, 200, 8  # pixels; known pictures, new ones, and pictures on colored paper
+TWICE = 2  # pictures of each kind of oddity
+PAPER = (255, 235, 170)
+PARTS = ("known", "new", "check")
 
 
-def demo(out: Path, *, seed: int = 0) -> Evaluation:
-    """Trains VJE on pairs of noisy photographs of digits, evaluates it beside its controls, and writes a report.
+@dataclass(frozen=True)
+class Planted:
+    """A picture, and what was done to it: empty for nothing; ``copy of`` and a name for a copy."""
+
+    picture: "Picture"
+    kind: str
+
+
+def demo(out: Path, *, seed: int = 0) -> "CheckResult":
+    """Writes known and new pictures, checks the new ones, and prints which of the planted ones were found.
 
     Args:
-        out: Run folder; the run of an earlier demo is replaced.
-        seed: Seed of the photographs and of the training.
-
-    Returns:
-        What ``evaluation.json`` holds.
+        out: Folder for pictures (``known``, ``new``), ``planted.csv`` and results (``check``); an earlier demo is replaced.
+        seed: Seed of the choice of pictures.
 
     Raises:
-        ValueError: ``out`` holds something that is not a demo's run.
+        ValueError: ``out`` holds something that is no demo.
     """
-    started = time.monotonic()
-    source = out.with_name(f"{out.name}-pairs.npz")
-    if out.exists() and any(out.iterdir()) and not source.exists():
-        raise ValueError(f"expected {out} to be empty or the run of a demo, found other files in it; choose another --out")
-    shutil.rmtree(out, ignore_errors=True)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    print(f"Digits, each photographed twice with its own noise; class {HELD_OUT} is left out of the training.")
-    write_pairs(source, seed)
-    keep = tuple(c for c in range(10) if c != HELD_OUT)
-    run = train(str(source), out=out, keep_classes=keep, seed=seed, **SETTINGS)
-    print(f"trained on {run.folder.metadata.n_train:,} pairs in {time.monotonic() - started:.0f} s; now evaluating ...")
-    record = evaluate(run)
-    show_evaluation(record)
-    report = write_report(out)
-    print(f"The class that was left out, {HELD_OUT}, is the anomaly. Each value stands beside its best control:")
-    for sentence in headlines(tables(record)):
-        print(f"- {sentence}")
-    print("Next: your own images with `vergence train FOLDER --out runs/mine`, or `vergence train --help`.")
-    print(f"{time.monotonic() - started:.0f} s in all. Open {report}")
-    return record
+    ours = {*PARTS, "planted.csv"}
+    others = sorted(path.name for path in out.iterdir() if path.name not in ours) if out.is_dir() else []
+    expect(not others, f"{out} to be empty or an earlier demo", others[0] if others else "", "choose another --out")
+    for part in PARTS:
+        shutil.rmtree(out / part, ignore_errors=True)
+    known, new = _pictures(seed)
+    for part, pictures in (("known", known), ("new", [one.picture for one in new])):
+        (out / part).mkdir(parents=True)
+        for i, picture in enumerate(pictures):
+            picture.save(out / part / f"{part}_{i:03d}.png")
+    kind = {f"new_{i:03d}.png": one.kind for i, one in enumerate(new) if one.kind}
+    write_table(out / "planted.csv", {"path": list(kind), "kind": list(kind.values())})
+    return check(out / "new", against=out / "known", out=out / "check")
 
 
-def write_pairs(path: Path, seed: int) -> None:
-    """Writes pairs of photographs: the same digits of the training part SHOTS times, others once for the test part."""
+def planted(found: "CheckResult", out: Path) -> list[str]:
+    """Returns in sentences which of the planted pictures were found, by ``planted.csv``."""
+    import csv
+
+    with (out / "planted.csv").open(encoding="utf-8", newline="") as file:
+        kind = {row["path"]: row["kind"] for row in csv.DictReader(file)}
+    copies = [path for path, what in kind.items() if what.startswith("copy")]
+    odd = [path for path in kind if path not in copies]
+    first = {found.items["path"][i] for i in found.strangest(len(odd))}
+    flagged = {path for path, flag in zip(found.items["path"], found.items["flag"], strict=True) if flag}
+    c = found.copies
+    pairs = [(a, b) for a, b, other in zip(c["path"], c["copy_of"], c["other"], strict=True) if other == "no"]
+    right = [pair for pair in pairs if {*pair} & {*copies}]
+    missed = [f"{path} ({kind[path]})" for path in odd if path not in flagged]
+    fine = len(flagged) - (len(odd) - len(missed))
+    text = f"Planted: {len(odd) - len(missed)} of {counted(len(odd), 'odd picture')} are among those to look at"
+    return [
+        f"{text}, {len(first & {*odd})} among the first {len(odd)}; missed: {', '.join(missed) or 'none'}.",
+        f"{fine} of those to look at are fine. {len(right)} of {len(copies)} planted copies were found; "
+        f"{len(pairs) - len(right)} other pairs are scans of one digit that look nearly the same.",
+    ]
+
+
+def _pictures(seed: int) -> tuple[list["Picture"], list[Planted]]:
+    """Returns known pictures, and new ones in random order."""
     from sklearn.datasets import load_digits
 
-    digits = load_digits()
-    images = torch.from_numpy(digits.images).float()[:, None] / digits.images.max()
-    clean = F.interpolate(images, size=SIDE, mode="bilinear", align_corners=False)
-    order = torch.randperm(len(clean), generator=torch.Generator().manual_seed(0))  # the split does not depend on the seed
-    test, train = order[: len(order) // 5], order[len(order) // 5 :].repeat(SHOTS)
-    generator = torch.Generator().manual_seed(seed)
-    shots = {"context": train, "target": train, "context_test": test, "target_test": test}
-    arrays: dict[str, Any] = {name: photographs(clean[index], generator).numpy() for name, index in shots.items()}
-    labels = {"labels": digits.target[train.numpy()], "labels_test": digits.target[test.numpy()]}
-    with replacing(path) as part, part.open("wb") as file:
-        np.savez_compressed(file, **arrays, **labels)
+    rng, scans = np.random.default_rng(seed), load_digits().images
+    digits = iter([_digit(scans[i]) for i in rng.permutation(len(scans))[: KNOWN + NEW + 4 * len(_changes(rng)) + 2 * GROUP]])
+    known = [next(digits) for _ in range(KNOWN)]
+    new = [Planted(next(digits), "") for _ in range(NEW)]
+    new += [Planted(change(next(digits)), kind) for kind, change in _changes(rng).items() for _ in range(TWICE)]
+    new += [Planted(_photograph(), "photograph")]
+    new += [Planted(_on_paper(next(digits)), "on yellow paper") for _ in range(GROUP)]
+    new += [Planted(change(new[10 * k].picture), f"copy, {kind}") for k, (kind, change) in enumerate(_copies().items())]
+    return known, [new[i] for i in rng.permutation(len(new))]
 
 
-def photographs(clean: Tensor, generator: torch.Generator) -> Tensor:
-    """Returns uint8 images each with its own contrast in [0.4, 0.8], brightness in [0.1, 0.4] and Gaussian noise of 0.3.
+def _digit(scan: np.ndarray) -> "Picture":
+    """Returns a scan (8, 8) of gray values up to 16 as black ink on white."""
+    from PIL import Image
 
-    Args:
-        clean: (N, 1, H, W) in [0, 1].
-        generator: Source of the randomness.
-    """
-    contrast, brightness = (torch.rand(len(clean), 1, 1, 1, generator=generator) for _ in range(2))
-    shown = clean * (0.4 + 0.4 * contrast) + 0.1 + 0.3 * brightness
-    noisy = shown + NOISE * torch.randn(shown.shape, generator=generator)
-    return to_bytes(noisy)
+    ink = Image.fromarray((255 - scan * 255 / 16).astype(np.uint8))
+    return ink.resize((SIDE, SIDE), Image.Resampling.BICUBIC).convert("RGB")
+
+
+def _changes(rng: np.random.Generator) -> dict[str, Callable[["Picture"], "Picture"]]:
+    """Returns what makes a picture odd, by its name."""
+    from PIL import Image, ImageDraw, ImageFilter
+
+    def noisy(picture: Any) -> Any:
+        noise = rng.normal(0, 60, (SIDE, SIDE, 3))
+        return Image.fromarray(np.clip(np.asarray(picture) + noise, 0, 255).astype(np.uint8))
+
+    def scratched(picture: Any) -> Any:
+        ImageDraw.Draw(picture).line(rng.integers(0, SIDE, 4).tolist(), fill=(60, 20, 20), width=2)
+        return picture
+
+    def stained(picture: Any) -> Any:
+        x, y = rng.integers(8, SIDE - 14, 2).tolist()
+        ImageDraw.Draw(picture).ellipse([x, y, x + 7, y + 7], fill=(150, 75, 20))
+        return picture
+
+    return {
+        "noisy": noisy,
+        "scratched": scratched,
+        "stained": stained,
+        "negative": lambda picture: Image.fromarray(255 - np.asarray(picture)),
+        "blurred": lambda picture: picture.filter(ImageFilter.GaussianBlur(4)),
+        "turned": lambda picture: picture.rotate(45, fillcolor=(255, 255, 255)),
+    }
+
+
+def _copies() -> dict[str, Callable[["Picture"], "Picture"]]:
+    from PIL import Image
+
+    return {
+        "equal": lambda picture: picture,
+        "larger": lambda picture: picture.resize((96, 96)),
+        "mirrored": lambda picture: picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+        "turned": lambda picture: picture.transpose(Image.Transpose.ROTATE_90),
+    }
+
+
+def _photograph() -> "Picture":
+    from PIL import Image
+    from sklearn.datasets import load_sample_image
+
+    return Image.fromarray(load_sample_image("china.jpg")[150:310, 300:460]).resize((SIDE, SIDE))
+
+
+def _on_paper(picture: "Picture") -> "Picture":
+    from PIL import Image
+
+    return Image.fromarray((np.asarray(picture) * (np.array(PAPER) / 255)).astype(np.uint8))
