@@ -39,8 +39,8 @@ OPTIONS = {
     "Evaluate": ["run", "probes", "uncertainty", "reference", "device", "threads", "trust_code"],
     "Embed": ["run", "images", "out", "data_root", "batch_size", "device", "threads", "trust_code", "crops"],
     "Check": [
-        "source", "against", "leaks", "out", "encoder", "vectors", "size", "fdr", "mark", "confirm", "column", "data_root",
-        "workers", "threads",
+        "source", "against", "leaks", "out", "encoder", "vectors", "size", "fdr", "mark", "confirm", "map", "json", "column",
+        "data_root", "workers", "threads",
     ],
     "Fetch": ["name", "to"],
     "Score": [
@@ -404,18 +404,50 @@ def test_no_control_character_of_a_strangers_file_reaches_the_terminal(run, tmp_
 def test_a_folder_is_checked(run, tmp_path):
     folder = photographs(tmp_path / "photos")
     found = call("check", folder, "--out", tmp_path / "c")
-    assert found.returncode == 0 and "40 pictures of 30 x 40 pixels" in found.stdout and "the oddest first" in found.stdout
+    assert found.returncode == 0 and "40 pictures of 30 x 40 pixels" in found.stdout and len(found.stdout.splitlines()) <= 14
     assert f"page: {tmp_path / 'c' / 'report.html'}" in found.stdout and (tmp_path / "c" / "items.csv").is_file()
     other = tmp_path / "other"
     shutil.copytree(folder, other)
     found = call("check", folder, "--out", tmp_path / "l", "--against", other, "--leaks")
-    assert "40 pictures are in the other source, too" in found.stdout, found.stderr
+    assert "40 pictures are also in the other source" in found.stdout, found.stderr
+    found = call("check", folder, "--out", tmp_path / "j", "--json", "--map", "pca")
+    assert json.loads(found.stdout) == json.loads((tmp_path / "j" / "summary.json").read_text())
+    (tmp_path / "nobody.csv").write_text("path,verdict\nnobody.png,odd\n")
+    refused(
+        "check", folder, "--out", tmp_path / "u", "--confirm", tmp_path / "nobody.csv", words="names of items that are checked"
+    )
+    refused("check", folder, "--out", tmp_path / "u", "--map", "none", words="tsne or pca")
     refused("check", folder, "--out", tmp_path / "u", "--leaks", words="--leaks with --against")
     refused("check", folder, "--out", folder / "inside", words="outside")
     refused("check", folder, "--out", tmp_path / "u", "--encoder", "resnet", words="timm:NAME")
     refused("check", folder, "--out", tmp_path / "u", "--mark", "0", words="mark")
     refused("check", tmp_path / "nothing", "--out", tmp_path / "u", words="found no such file or folder")
     refused("fetch", "resnet18", "--to", tmp_path / "w", words="timm:NAME")
+
+
+def test_hostile_names_are_printed_on_one_line_without_control_characters(run, tmp_path):
+    folder = photographs(tmp_path / "photos")
+    first = sorted(path for path in folder.rglob("*") if path.is_file())[0]
+    for name in ("\x1b[2J.png", "line\nbreak.png", "n" * 200 + ".png", "=1.png", "\u202eright.png"):
+        shutil.copy(first, folder / name)
+    found = call("check", folder, "--out", tmp_path / "c", "--map", "pca")
+    assert found.returncode == 0 and all(line.isprintable() for line in found.stdout.splitlines())
+    assert len(found.stdout.splitlines()) <= 14
+
+
+def test_the_demo_says_what_it_found(run, tmp_path):
+    found = call("demo", "--out", tmp_path / "demo")
+    lines = found.stdout.splitlines()
+    assert found.returncode == 0 and len(lines) <= 14 and any(line.startswith("Planted: ") for line in lines)
+    with (tmp_path / "demo" / "planted.csv").open(newline="") as file:
+        planted = {row["path"]: row["kind"] for row in csv.DictReader(file)}
+    with (tmp_path / "demo" / "check" / "items.csv").open(newline="") as file:
+        flagged = {row["path"] for row in csv.DictReader(file) if row["flag"] == "1"}
+    odd = {path for path, kind in planted.items() if not kind.startswith("copy")}
+    assert f"{len(odd & flagged)} of {len(odd)} odd pictures" in found.stdout and len(odd & flagged) >= 18
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("")
+    refused("demo", "--out", tmp_path / "mine", words="an earlier demo")
 
 
 def test_rates_exclude_each_other(run, tmp_path):

@@ -41,7 +41,7 @@ def blurred(x, sigma):
 
 def test_clean_images_have_no_properties():
     found = properties(table(photographs()))
-    assert tuple(found) == PROPERTIES and {name: int(value.sum()) for name, value in found.items()} == dict.fromkeys(
+    assert tuple(found) == tuple(PROPERTIES) and {name: int(value.sum()) for name, value in found.items()} == dict.fromkeys(
         PROPERTIES, 0
     )
 

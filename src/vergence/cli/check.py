@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
+from vergence.utils import terminal
 from vergence.utils.checks import expect
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 SHOWN = 3  # pictures that are printed
-NAME = 60  # characters of a name in the terminal
 
 
 @dataclass(kw_only=True)
@@ -86,7 +86,7 @@ def demo(command: Demo) -> None:
 
     found = run(command.out, seed=command.seed)
     for line in [*lines(found), *planted(found, command.out)]:
-        print(line)
+        print(terminal.printed(line))
     print(f"page: {command.out / 'check' / 'report.html'}")
     print("next: vergence check YOUR_FOLDER, or vergence check NEW --against KNOWN")
 
@@ -128,18 +128,20 @@ def check(command: Check) -> None:
     if command.json:
         print(json.dumps(found.summary, indent=1, ensure_ascii=False))
         return
-    for line in lines(found):
-        print(line)
-    print(f"page: {out / 'report.html'}")
-    print(f"next: {_next(command, found, out)}")
+    for line in [*lines(found), f"page: {out / 'report.html'}", f"next: {_next(command, found, out)}"]:
+        print(terminal.printed(line))
 
 
 def lines(found: "CheckResult") -> list[str]:
     """Returns what is printed: what was looked at, what was found, and the oddest pictures."""
+    from vergence.runs.said import shortened_name
+
     head, rest = found.summary["looked"] + ".", list(found.summary["sentences"])
     if not found.summary["judged"]:
         return [head, *rest]
-    oddest = [f"  {_short(found.items['path'][i])}: {found.items['reason'][i] or 'ordinary'}" for i in found.strangest(SHOWN)]
+    oddest = [
+        f"  {shortened_name(found.items['path'][i])}: {found.items['reason'][i] or 'ordinary'}" for i in found.strangest(SHOWN)
+    ]
     return [head, rest[0], *oddest, *rest[1:]]
 
 
@@ -151,13 +153,3 @@ def _next(command: Check, found: "CheckResult", out: Path) -> str:
     if found.summary["judged"] and command.confirm is None:
         return f"mark pictures in the page with o (odd) or f (fine), save, then: vergence check {source} --confirm confirmed.csv"
     return f"open {out / 'report.html'}"
-
-
-def _short(name: str) -> str:
-    """Returns a name whose end, which tells files apart, is kept.
-
-    Example:
-        >>> _short("a" * 60 + "_0001.png")[-9:]
-        '_0001.png'
-    """
-    return name if len(name) <= NAME else f"…{name[-NAME + 1 :]}"

@@ -7,10 +7,11 @@ from vergence.detection.conformal import needed_calibration, reportable
 from vergence.detection.measurements import PROPERTIES
 from vergence.utils.checks import counted
 
-__all__ = ["said"]
+__all__ = ["said", "shortened_name"]
 
 NAMED = 3  # pictures, pairs, groups and files that are named before "and N more"
 KINDS = 5  # of other files
+LONGEST = 60  # characters of a name
 
 
 def said(s: Mapping[str, Any], copies: Mapping[str, Sequence[Any]], skipped: Mapping[str, Sequence[str]]) -> list[str]:
@@ -61,7 +62,7 @@ def _nothing(s: Mapping[str, Any]) -> str:
 def _groups(s: Mapping[str, Any]) -> str:
     if not s["groups"]:
         return ""
-    texts = [f"{group['pictures']:,} like {group['like']}" for group in s["groups"]]
+    texts = [f"{group['pictures']:,} like {shortened_name(group['like'])}" for group in s["groups"]]
     verb = "lies" if len(texts) == 1 else "lie"
     return f"{counted(len(texts), 'group')} of {s['noun']}s {verb} apart from all others: {_listed(texts, 'items.csv')}."
 
@@ -93,10 +94,20 @@ def _properties(s: Mapping[str, Any]) -> str:
 
 
 def _files(s: Mapping[str, Any], skipped: Mapping[str, Sequence[str]]) -> str:
-    texts = [f"{path} ({reason})" for path, reason in zip(skipped["path"], skipped["reason"], strict=True)]
+    texts = [f"{shortened_name(path)} ({reason})" for path, reason in zip(skipped["path"], skipped["reason"], strict=True)]
     parts = [f"{counted(len(texts), 'file')} could not be read: {_listed(texts, 'skipped.csv')}."] if texts else []
     if s["ignored"]:
         n = sum(s["ignored"].values())
         kinds = ", ".join(f"{v:,} {k or 'without an ending'}" for k, v in list(s["ignored"].items())[:KINDS])
         parts.append(f"{counted(n, 'other file')} {'is' if n == 1 else 'are'} no picture: {kinds}.")
     return " ".join(parts)
+
+
+def shortened_name(name: str) -> str:
+    """Returns a name whose end, which tells files apart, is kept.
+
+    Example:
+        >>> shortened_name("a" * 60 + "_0001.png")[-9:]
+        '_0001.png'
+    """
+    return name if len(name) <= LONGEST else f"…{name[-LONGEST + 1 :]}"

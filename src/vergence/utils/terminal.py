@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Tabular", "bar", "is_first_process", "note", "table"]
+__all__ = ["Tabular", "bar", "is_first_process", "note", "printed", "table"]
 
 PATIENCE = 2.0  # seconds before a late bar appears
 SHOWN = 10  # rows in a notebook
@@ -80,11 +80,21 @@ def table(title: str, header: list[str], rows: list[list[Any]]) -> None:
     Console().print(grid)
 
 
+def printed(text: str) -> str:
+    r"""Returns a text for one line: a name of a file can hold newlines and control characters; bytes beyond UTF-8 are surrogates.
+
+    Example:
+        >>> ascii(printed(chr(27) + "[2J.png"))
+        "'\\ufffd[2J.png'"
+    """
+    return "".join(c if c.isprintable() or "\udc80" <= c <= "\udcff" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def _in_terminal(cell: Any) -> str:
     if cell is None:
         return "-"
-    if isinstance(cell, str):  # a name of a file can hold newlines and control characters; bytes beyond UTF-8 are surrogates
-        return "".join(c if c.isprintable() or "\udc80" <= c <= "\udcff" else "\N{REPLACEMENT CHARACTER}" for c in cell)
+    if isinstance(cell, str):
+        return printed(cell)
     return f"{cell:.3f}" if isinstance(cell, float) else str(cell)
 
 
