@@ -29,9 +29,10 @@ ENV = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "COLUMN
 QUICK = "--epochs 1 --batch-size 64 --limit 192 --device cpu --precision fp32 --set knn_every=0".split()
 
 OPTIONS = {
+    "List": ["what", "word"],
     "Demo": ["out", "seed"],
     "Train": [
-        "data", "out", "resume", "trust_code", "recipe", "set", "objective", "method", "encoder", "distill",
+        "data", "out", "resume", "trust_code", "recipe", "dry_run", "set", "objective", "method", "encoder", "distill",
         "pretrained", "weights", "init", "freeze", "epochs", "distill_epochs", "batch_size", "optimizer", "lr", "size",
         "limit", "keep_classes", "calibration_share", "seed", "precision", "device", "devices", "threads", "data_root",
         "download", "strict",
@@ -448,6 +449,39 @@ def test_the_demo_says_what_it_found(run, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("")
     refused("demo", "--out", tmp_path / "mine", words="an earlier demo")
+
+
+def test_lists_and_grouped_help():
+    assert "vje_small" in call("list", "recipes", "small").stdout and "Passes over" in call("list", "settings", "epochs").stdout
+    assert "Variational Joint Embedding" in call("list", "objectives").stdout and "timm:NAME" in call("list", "encoders").stdout
+    refused("list", "recipes", "zzz", words="a word of recipes")
+    found = call("train", "--help")
+    groups = ("Data:", "What to train:", "Optimization:", "Hardware:", "Advanced:")
+    assert found.returncode == 0 and all(group in found.stdout for group in groups) and "--no-" not in found.stdout
+    options = {line.split()[0] for line in found.stdout.splitlines() if line.startswith("  --")}
+    assert options == {f"--{name.replace('_', '-')}" for name in OPTIONS["Train"] if name != "data"}
+    assert "Default: 800" in call("train", "--recipe", "vje_cifar10", "--help").stdout
+    for bare in ((), ("help",)):
+        assert call(*bare).stdout.startswith("usage: vergence")
+
+
+def test_a_dry_run_says_what_would_run_and_writes_nothing(run, tmp_path):
+    out = tmp_path / "dry"
+    found = call("train", "digits", "--recipe", "vje_small", "--epochs", "2", "--device", "cpu", "--dry-run", "--out", out)
+    assert found.returncode == 0 and "34 steps (2 epochs" in found.stdout and "estimate" in found.stdout and not out.exists()
+    refused("train", "digits", "--set", "atoms=100", "--recipe", "vje_small", "--out", out, words="--encoder patches:atoms=100")
+
+
+def test_embeddings_have_the_labels_and_default_names(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = call("embed", run, "digits", "--device", "cpu")
+    with np.load(tmp_path / "embeddings-digits.npz") as file:
+        assert file["label"].shape == (len(file["z"]),) and len(set(file["label"])) == 10
+    assert "wrote 359 rows to embeddings-digits.npz" in found.stdout and "next: " in found.stdout
+    found = call("evaluate", "embeddings-digits.npz", "--uncertainty")
+    assert found.returncode == 0, found.stderr
+    found = call("score", run, "digits", "--device", "cpu")
+    assert (tmp_path / "scores-digits.csv").is_file() and "next: open scores-digits.csv.html" in found.stdout
 
 
 def test_rates_exclude_each_other(run, tmp_path):

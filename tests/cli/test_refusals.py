@@ -41,12 +41,10 @@ def test_a_reader_that_leaves_ends_the_command_without_a_message():
         ("evaluate", "expected RUN for vergence evaluate, found none; vergence evaluate --help"),
         ("evaluate --foo", "expected RUN first, found an option that is not known; vergence evaluate --help"),
         ("density predict --foo", "expected MODEL first, found an option that is not known; vergence density predict --help"),
-        ("train", "name the data and the run folder to write: vergence train DATA --out runs/NAME"),
-        ("train digits", "name the run folder to write: --out runs/NAME"),
+        ("train", "name the data: vergence train DATA"),
         ("train --resume", "name the run folder to continue: vergence train --resume RUN"),
         ("density fit", "expected PAIRS for vergence density fit, found none; vergence density fit --help"),
         ("density", "expected a command after vergence density, found none: there are fit, predict"),
-        ("", "expected a command after vergence, found none: there are check, fetch, demo,"),
     ],
 )
 def test_wrong_arguments_are_one_line(arguments, words, capsys):

@@ -49,7 +49,6 @@ def commands(folder, name):
     found = {
         "embed": ["embed", run, images, "--device", "cpu"],
         "score": ["score", run, images, "--device", "cpu"],
-        "folder": ["score", images, "--device", "cpu"],
         "sample": ["density", "sample", model, pairs, "--n", "2"],
     }
     return list(map(str, found[name]))
@@ -61,7 +60,6 @@ def commands(folder, name):
     [
         ("embed", "npz", signal.SIGKILL),
         ("score", "csv", signal.SIGTERM),
-        ("folder", "npz", signal.SIGKILL),
         ("sample", "csv", signal.SIGKILL),
     ],
 )

@@ -63,6 +63,7 @@ def advise(command: Advise) -> None:
         f"; {command.out / 'skipped.csv'} lists {advice.facts.skipped:,} that could not be read" if advice.facts.skipped else ""
     )
     print(f"wrote {command.out / 'report.html'}{listed}")
+    print(f"next: vergence train {shlex.quote(command.data)}")
 
 
 def _configs(command: Advise) -> tuple[DataConfig, ViewConfig]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import tyro
 
-from vergence.cli import advise, check, density, options, score, train, use
+from vergence.cli import advise, check, density, listing, options, score, train, use
 from vergence.utils.checks import did_you_mean, is_out_of_memory, shown
 from vergence.utils.terminal import is_first_process
 from vergence.utils.version import __version__
@@ -33,6 +33,7 @@ RUN: dict[type, Callable[[Any], None]] = {
     advise.Advise: advise.advise,
     density.Density: density.run,
     use.Report: use.report,
+    listing.List: listing.listed,
 }
 
 COMMANDS: dict[str, Callable[..., Any]] = {kind.__name__.lower(): kind for kind in RUN}
@@ -80,6 +81,11 @@ def _run(arguments: list[str]) -> None:
     if arguments[:1] == ["--version"]:
         print(f"vergence {__version__}")
         return
+    if not arguments or arguments == ["help"]:
+        arguments = ["--help"]
+    if arguments[0] == "train" and {"-h", "--help"} & {*arguments}:
+        print(listing.train_help(train.Train, arguments))
+        sys.exit(0)
     for i, argument in enumerate(arguments):
         if not argument.strip():
             after = f"after '{arguments[i - 1]}' " if i else ""

@@ -39,7 +39,7 @@ class _Use:
     model: Annotated[Positional[Path], arg(metavar="MODEL", help="File that fit wrote.")]
     source: Annotated[Positional[Path], arg(metavar="CONTEXTS")]
     """A .npz file with the array context (and target for log-prob), or a .csv file with the columns used in fit."""
-    out: options.TableOut
+    out: options.TableOut = None
 
 
 @dataclass(kw_only=True)
@@ -69,6 +69,10 @@ class DensityLogProb(_Use):
 VERBS = {"fit": DensityFit, "predict": DensityPredict, "sample": DensitySample, "log-prob": DensityLogProb}
 
 
+WRITTEN = {DensityPredict: "predictions", DensitySample: "samples", DensityLogProb: "log-prob"}  # names of files
+NEXT = {DensityPredict: "sample", DensitySample: "predict", DensityLogProb: "predict"}  # what else can be asked
+
+
 @dataclass(kw_only=True)
 class Density:
     """Fit a conditional density p(target | context), predict and sample with it, and write log-densities."""
@@ -86,8 +90,10 @@ def run(command: Density) -> None:
     options.check(command.density)
     if isinstance(command.density, DensityFit):
         return _fit(command.density)
-    rows = _write(command.density)
-    print(f"wrote {counted(rows, 'row')} to {command.density.out}")
+    verb = command.density
+    out = verb.out or Path(f"{WRITTEN[type(verb)]}-{options.stem(verb.source)}.csv")
+    print(f"wrote {counted(_write(verb, out), 'row')} to {out}")
+    print(f"next: vergence density {NEXT[type(verb)]} {shlex.quote(str(verb.model))} {shlex.quote(str(verb.source))}")
 
 
 def _fit(command: DensityFit) -> None:
@@ -115,7 +121,7 @@ def _fit(command: DensityFit) -> None:
             f"{where}: a density of classes or counts has no upper limit, and such log-densities mean little; "
             "a classifier suits them"
         )
-    print(f"{verb} {command.out}; next: vergence density predict {shlex.quote(str(command.out))} CONTEXTS --out FILE")
+    print(f"{verb} {command.out}; next: vergence density predict {shlex.quote(str(command.out))} CONTEXTS")
 
 
 def _warn(message: str) -> None:
@@ -130,7 +136,7 @@ def _who_is_ahead(ahead: dict[str, tuple[float, float]]) -> str:
     return f"the model's log-density is {distance} (standard error {error:.2f}); a right density has 50 and 90 % inside"
 
 
-def _write(command: DensityPredict | DensitySample | DensityLogProb) -> int:
+def _write(command: DensityPredict | DensitySample | DensityLogProb, out: Path) -> int:
     """Writes what a fitted density says of contexts or pairs; returns the number of rows."""
     from vergence.data.arrays import read_contexts, read_pairs
     from vergence.mixtures import load
@@ -139,8 +145,8 @@ def _write(command: DensityPredict | DensitySample | DensityLogProb) -> int:
     model = load(command.model)
     context, target = getattr(model, "columns_", ([], []))
     if isinstance(command, DensityLogProb):
-        return density.log_prob(model, read_pairs(command.source, target, context), command.out)
+        return density.log_prob(model, read_pairs(command.source, target, context), out)
     contexts = read_contexts(command.source, context)
     if isinstance(command, DensityPredict):
-        return density.predict(model, contexts, command.out, level=command.level)
-    return density.sample(model, contexts, command.out, n=command.n, seed=command.seed)
+        return density.predict(model, contexts, out, level=command.level)
+    return density.sample(model, contexts, out, n=command.n, seed=command.seed)

@@ -96,7 +96,10 @@ TrustCode = Annotated[bool, arg(help="Import the objective or encoder that the r
 Download = Annotated[bool, arg(help=described("download"))]
 Settings = UseAppendAction[list[str]]
 RunFolder = Annotated[Positional[Path], arg(metavar="RUN", help="Run folder.")]
-TableOut = Annotated[Path, arg(help="File to write: .npz, .csv or .parquet.")]
+TableOut = Annotated[
+    Path | None,
+    arg(metavar="FILE", help="File to write: .npz, .csv or .parquet.", help_behavior_hint="(default: named after the input)"),
+]
 BatchSize = Annotated[int, arg(help="Items at a time.")]
 
 
@@ -146,6 +149,17 @@ def option(name: str) -> str:
         '--batch-size'
     """
     return f"--{name.replace('_', '-')}"
+
+
+def stem(source: Any) -> str:
+    """Returns a name for what is made of a source, for files in the working directory.
+
+    Example:
+        >>> stem("data/photos/"), stem("cifar10:train"), stem("pairs.csv")
+        ('photos', 'cifar10-train', 'pairs')
+    """
+    name = Path(str(source).rstrip("/\\")).name.replace(":", "-")
+    return name.rpartition(".")[0] or name or "data"
 
 
 def check(command: Any) -> None:

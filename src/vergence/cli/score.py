@@ -31,7 +31,7 @@ class Score:
 
     run: options.RunFolder
     images: Annotated[Positional[str], arg(metavar="IMAGES", help=options.ANY_SOURCE)]
-    out: Path
+    out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: scores-IMAGES.csv)")] = None
     """File to write: .npz, .csv or .parquet. A page with pictures is written beside it, OUT.html."""
     fdr: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: 0.1)")] = None
     """Share of the flagged items that is ordinary, on average at most."""
@@ -64,15 +64,17 @@ def score(command: Score) -> None:
     from vergence.utils.parts import read_names
 
     _require_suitable(command)
+    out = command.out or Path(f"scores-{options.stem(command.images)}.csv")
     confirmed = () if command.confirm is None else read_names(command.confirm)
     if command.calibration is not None:
         expected = "calibration items that are not among the scored ones"
         advice = "give ordinary items of another folder, or leave --calibration out"
         require_apart(command.calibration, command.images, expected, advice)
     run = load(command.run, device=command.device, trust_code=command.trust_code)
-    findings = _by_run(command, run, command.images, confirmed, FDR if command.fdr is None else command.fdr)
-    print_written(command.out, findings.rows, page=True)
+    findings = _by_run(command, run, out, confirmed, FDR if command.fdr is None else command.fdr)
+    print_written(out, findings.rows, page=True)
     _show(findings)
+    print(f"next: open {out}.html")
 
 
 def _require_suitable(command: Score) -> None:
@@ -85,12 +87,12 @@ def _require_suitable(command: Score) -> None:
         expect(not given, f"--pairs without {option}", "both", "leave one out")
 
 
-def _by_run(command: Score, run: "Run", images: str, confirmed: Sequence[str], fdr: float) -> "Findings":
+def _by_run(command: Score, run: "Run", out: Path, confirmed: Sequence[str], fdr: float) -> "Findings":
     from vergence.runs.score import Calibration, PairReference, score
 
-    items = run.items(images, root=command.data_root)
+    items = run.items(command.images, root=command.data_root)
     if command.pairs:
-        return score(items, PairReference(run, command.batch_size), command.out, fdr=fdr)
+        return score(items, PairReference(run, command.batch_size), out, fdr=fdr)
     reference = Calibration(
         run,
         fpr=command.fpr,
@@ -100,7 +102,7 @@ def _by_run(command: Score, run: "Run", images: str, confirmed: Sequence[str], f
         all_scores=command.all_scores,
         batch_size=command.batch_size,
     )
-    return score(items, reference, command.out, fdr=fdr)
+    return score(items, reference, out, fdr=fdr)
 
 
 def _show(findings: "Findings") -> None:

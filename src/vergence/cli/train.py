@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
+from vergence.utils.checks import expect
 from vergence.utils.terminal import is_first_process
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ class _Train:
     resume: Annotated[bool, arg(help="Go on with the run in --out (or in DATA's place) from its last checkpoint.")] = False
     trust_code: options.TrustCode = False
     recipe: Annotated[str | None, arg(metavar="NAME", help=RECIPES, help_behavior_hint=RECIPE)] = None
+    dry_run: Annotated[bool, arg(help="Say what would run, with an estimate of time and memory; trains and writes nothing.")] = (
+        False
+    )
     set: Annotated[options.Settings, arg(metavar="NAME=VALUE")] = field(default_factory=list)
     """Any other setting, NAME=VALUE: an option of the objective (nu=1) or a field of the run (blur=0.5, clip=1)."""
 
@@ -49,13 +53,16 @@ def train(command: Any) -> None:
     if command.resume and out is None and source is not None:
         out, source = Path(source), None  # vergence train --resume RUN
     if out is None and source is None and not command.resume and command.init is None:
-        raise ValueError("name the data and the run folder to write: vergence train DATA --out runs/NAME")
+        raise ValueError("name the data: vergence train DATA")
+    if out is None and command.resume:
+        raise ValueError("name the run folder to continue: vergence train --resume RUN")
     if out is None:
-        to_do = "continue: vergence train --resume RUN" if command.resume else "write: --out runs/NAME"
-        raise ValueError(f"name the run folder to {to_do}")
+        out = Path("runs") / options.stem(source or command.init)
     settings, also = options.chosen(command), options.parse_settings(command.set)
     if twice := sorted(settings.keys() & also.keys()):
         raise ValueError(f"{twice[0]} is given twice, by --set and by its own option; leave one out")
+    if command.dry_run:
+        return _plan(source, out, command, settings | also)
     try:
         given = {"recipe": command.recipe, "resume": command.resume, "trust_code": command.trust_code}
         run = run_training(source, out=out, **given, **settings, **also)
@@ -67,6 +74,16 @@ def train(command: Any) -> None:
         print(f"next: {_next(run)}")
         if run.collapse is not None:
             print(f"warning: the training ended, but {run.collapse}", file=sys.stderr)
+
+
+def _plan(source: str | None, out: Path, command: Any, settings: dict[str, Any]) -> None:
+    """Prints what would run."""
+    from vergence.runs.train import plan
+
+    expect(not command.resume, "--dry-run of a new run", "--resume", "leave one out")
+    for line in plan(source, out=out, recipe=command.recipe, trust_code=command.trust_code, **settings):
+        print(line)
+    print("nothing was trained or written; next: the same command without --dry-run")
 
 
 def _done(run: "Run", verb: str) -> str:

@@ -1,6 +1,7 @@
 """The commands on a trained run: evaluate, embed, sample, report."""
 
 import csv
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,10 @@ __all__: list[str] = []
 
 @dataclass(kw_only=True)
 class Evaluate:
-    """Evaluate a run beside its controls; writes evaluation.json and prints a table (of a .npz file the table alone)."""
+    """Evaluate a run beside its controls; writes evaluation.json and report.html, and prints a table.
+
+    Of a .npz file of embeddings the table alone is printed.
+    """
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder; with --uncertainty also a .npz file: z, label, and columns of uncertainties, of any model."""
@@ -36,7 +40,7 @@ class Embed:
 
     run: options.RunFolder
     images: Annotated[Positional[str], arg(metavar="IMAGES", help=options.ANY_SOURCE)]
-    out: options.TableOut
+    out: options.TableOut = None
     data_root: options.DataRoot = None
     batch_size: options.BatchSize = 256
     device: options.Device = "auto"
@@ -51,7 +55,8 @@ class Sample:
     """Sample pairs of embeddings, or targets of contexts, from a run's density; writes them, or the nearest real pictures."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN", help="Run folder; its objective has a conditional density, as gje.")]
-    out: Annotated[Path, arg(help="File to write: .npz for embeddings, .png for a grid of pictures.")]
+    out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: samples-RUN.npz)")] = None
+    """File to write: .npz for embeddings, .png for a grid of pictures."""
     n: Annotated[int | None, arg(metavar="N", help="Samples.", help_behavior_hint="(default: 64, or 8 a context)")] = None
     context: Annotated[str | None, arg(metavar="IMAGES", help_behavior_hint="")] = None
     """Sample targets of the first 8 of these items, a row each; any source that train takes."""
@@ -69,6 +74,7 @@ class Report:
 
 def evaluate(command: Evaluate) -> None:
     """Runs ``vergence evaluate``."""
+    from vergence.report.page import write_report
     from vergence.report.tables import show_evaluation
     from vergence.runs.evaluate import evaluate as run_evaluation
     from vergence.runs.run import load
@@ -78,6 +84,8 @@ def evaluate(command: Evaluate) -> None:
     expect(command.reference is None, "--reference with a .npz file of embeddings", str(command.run), "leave it out")
     run = load(command.run, device=command.device, trust_code=command.trust_code)
     show_evaluation(run_evaluation(run, probes=command.probes, uncertainty=command.uncertainty))
+    print(f"wrote {command.run / 'evaluation.json'} and {write_report(command.run)}")
+    print(f"next: vergence score {shlex.quote(str(command.run))} NEW")
 
 
 def _evaluate_file(command: Evaluate) -> None:
@@ -108,7 +116,9 @@ def embed(command: Embed) -> None:
     items = run.items(command.images, root=command.data_root)
     if items.conversion is not None:
         terminal.note(f"images are changed from {items.conversion}, as the run reads them")
-    print_written(command.out, write_embeddings(run, items, command.out, crops=command.crops or 0, batch_size=command.batch_size))
+    out = command.out or Path(f"embeddings-{options.stem(command.images)}.npz")
+    print_written(out, write_embeddings(run, items, out, crops=command.crops or 0, batch_size=command.batch_size))
+    print(f"next: vergence check {shlex.quote(str(out))}" if out.suffix != ".csv" else "next: read it with pandas.read_csv")
 
 
 def sample(command: Sample) -> None:
@@ -117,8 +127,10 @@ def sample(command: Sample) -> None:
     from vergence.runs.run import load
 
     run = load(command.run, device=command.device, trust_code=command.trust_code)
-    n = write_samples(run, command.out, n=command.n, context=command.context, seed=command.seed)
-    print(f"wrote {n} samples to {command.out}")
+    out = command.out or Path(f"samples-{options.stem(command.run)}.npz")
+    n = write_samples(run, out, n=command.n, context=command.context, seed=command.seed)
+    print(f"wrote {n} samples to {out}")
+    print(f"next: vergence evaluate {shlex.quote(str(command.run))}")
 
 
 def print_written(out: Path, rows: int, page: bool = False) -> None:
@@ -136,4 +148,6 @@ def report(command: Report) -> None:
     """Runs ``vergence report``."""
     from vergence.report.page import write_report
 
-    print(f"wrote {write_report(command.run)}")
+    page = write_report(command.run)
+    print(f"wrote {page}")
+    print(f"next: open {page}")

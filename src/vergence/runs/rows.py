@@ -118,8 +118,9 @@ def write_rows(
     job: Mapping[str, Any],
     reading: Reading,
     derived: Derived | None = None,
+    labels: Tensor | None = None,
 ) -> int:
-    """Writes the name and the columns of every item to a ``.npz``, ``.csv`` or ``.parquet`` file; returns the number of rows.
+    """Writes name, label (where there are ``labels`` (N,)) and columns of every item to a file; returns the number of rows.
 
     The rows are kept in parts beside ``out`` until all are there (see `vergence.utils.parts`): the same call after a kill, a
     signal or a full disk goes on behind the last part. What cannot be read is listed in ``OUT.skipped.csv``.
@@ -137,7 +138,8 @@ def write_rows(
             advance(kept.done)
             for batch in _batches(function, items, torch.arange(kept.done, len(items)), reading):
                 arrays = {name: v.float().cpu().numpy() if isinstance(v, Tensor) else v for name, v in batch.columns.items()}
-                kept.append({"name": names_of(items, batch.index), **arrays}, batch.items, batch.skipped)
+                label = {} if labels is None else {"label": labels[batch.index].numpy()}
+                kept.append({"name": names_of(items, batch.index), **label, **arrays}, batch.items, batch.skipped)
                 advance(len(batch.index))
         listed = list(dict.fromkeys(repeated + kept.skipped))
         if not kept.rows:

@@ -525,11 +525,12 @@ def objective_scores(method: Method, z: Tensor) -> Columns:
 def write_embeddings(
     run: Run, images: Images, out: str | Path, *, crops: int = 0, batch_size: int = 256, workers: int = 2
 ) -> int:
-    """Writes name, z, posterior mean and variance, and log-density of every item; returns the number of rows.
+    """Writes name, label, z, posterior mean and variance, and log-density of every item; returns the number of rows.
 
-    Without a density there are name and z. The log-density, log p(z | z) of an item and itself, needs one encoder for both
-    views. Memory does not grow with the number of items. What cannot be read is listed in ``OUT.skipped.csv``. Finished parts
-    are kept in ``.OUT.parts`` until all is written: the same call after a kill goes on behind them.
+    Without labels there is no label, -1 is an unknown one; without a density there are name, label and z. The log-density,
+    log p(z | z) of an item and itself, needs one encoder for both views. Memory does not grow with the number of items. What
+    cannot be read is listed in ``OUT.skipped.csv``. Finished parts are kept in ``.OUT.parts`` until all is written: the same
+    call after a kill goes on behind them.
 
     Args:
         run: The run.
@@ -545,7 +546,10 @@ def write_embeddings(
     views = views_of(run) if crops else None
     job = {"job": "embed", "model": of_module(run.method), **({"crops": crops} if crops else {}), **run.recorded()}
     reading = Reading(**run.where(), batch_size=batch_size, workers=workers)
-    return write_rows(embedded(run.method, views, crops), run.items(images), out, job, reading)
+    items = run.items(images)
+    labels = None if items.labels is None or bool((items.labels < 0).all()) else items.labels
+    job["labels"] = labels is not None
+    return write_rows(embedded(run.method, views, crops), items, out, job, reading, labels=labels)
 
 
 def embedded(method: Method, views: Views | None = None, crops: int = 0) -> Callable[[Tensor], Columns]:

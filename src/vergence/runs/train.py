@@ -1,12 +1,17 @@
 """Trains a run: opens the data, builds the method, fits it stage by stage and writes the run folder."""
 
+import contextlib
 import dataclasses
 import inspect
+import io
+import itertools
 import json
 import os
+import resource
 import shutil
 import sys
 import tempfile
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -40,7 +45,9 @@ from vergence.utils.files import as_path, give
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["describe", "join", "train"]
+TRIAL_STEPS, TRIAL_ITEMS = 6, 500  # of what a plan's estimate is measured on
+
+__all__ = ["describe", "join", "plan", "train"]
 
 
 def train(
@@ -115,6 +122,63 @@ def train(
     if out is None:
         weakref.finalize(run, shutil.rmtree, folder, ignore_errors=True)
     return run
+
+
+def plan(data: Any, *, out: Path, recipe: str | None = None, trust_code: bool = False, **settings: Unpack[Settings]) -> list[str]:
+    """Returns in sentences what `train` would do, with an estimate of time and memory from a short trial; nothing is kept.
+
+    The trial trains with the same settings on few items, in a temporary folder.
+    """
+    source, plain, given = _named(data, {**settings}, None, (), None)
+    job = _Job(out, source, recipe, plain, given, trust_code, False, [], None, 0)
+    config = job._described()
+    _require_usable(config, plain)
+    opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers, **given), config)
+    config, notes = job._for_facts(config, Facts(opened.kind, build.input_shapes(opened)[0], len(opened.train)))
+    n, fit, model = len(opened.train), config.fit, config.model
+    few = min(n, TRIAL_STEPS * fit.batch_size if model.takes_steps else TRIAL_ITEMS)
+    trial = {**plain, "limit": few + len(opened.train) // few, "calibration_share": 0.0, "device": fit.device}
+    if model.takes_steps:
+        trial |= {"epochs": 1, "knn_every": 0} | ({"distill_epochs": 1} if model.distill is not None else {})
+    times = [time.monotonic()]
+    quiet = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+    with tempfile.TemporaryDirectory() as folder, quiet[0], quiet[1]:
+        train(
+            data,
+            out=Path(folder) / "trial",
+            recipe=recipe,
+            trust_code=trust_code,
+            on_step=lambda *_: times.append(time.monotonic()),
+            **trial,
+        )
+    total = time.monotonic() - times[0]
+    steps = fit.epochs * (n // fit.batch_size) if model.takes_steps else 0
+    gaps = sorted(b - a for a, b in itertools.pairwise(times[1:]))
+    seconds = gaps[len(gaps) // 2] * steps if gaps else total * n / few
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform != "darwin" else 1 << 30)
+    what = f"{steps:,} steps ({fit.epochs} epochs, batches of {fit.batch_size})" if steps else "a closed form, without steps"
+    return [
+        f"recipe: {recipe or recipes.suggested(plain, Facts(opened.kind, build.input_shapes(opened)[0], n))}",
+        f"data: {n:,} items of shape {tuple(build.input_shapes(opened)[0])} to train from {config.data.source}",
+        f"model: {model.method or model.objective} on encoder {model.encoder}",
+        f"training: {what} on {fit.device}",
+        *notes,
+        f"output: {out}",
+        f"estimate from a trial of {few:,} items: {_duration(seconds)} and {memory:.1f} GiB of memory; it can be wrong by half",
+    ]
+
+
+def _duration(seconds: float) -> str:
+    """Returns a time in words.
+
+    Example:
+        >>> _duration(42.0), _duration(7000.0)
+        ('42 seconds', '1.9 hours')
+    """
+    for unit, size in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size or (unit == "hours" and seconds >= 5400):
+            return f"{seconds / size:.1f} {unit}"
+    return f"{max(1, round(seconds))} seconds"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from vergence.data.sources import Data
 from vergence.data.views import GivenViews, ImageViews, VectorViews, Views
 from vergence.densities.moments import Deviations
 from vergence.encoders import networks
-from vergence.encoders.config import MLP
+from vergence.encoders.config import MLP, PatchSettings
 from vergence.methods.core import ImageMethod, Method
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import Objective, require_package
@@ -25,7 +25,7 @@ from vergence.training import loop
 from vergence.training.calibration import content_of
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.training.records import RunMetadata, Weights
-from vergence.utils.checks import expect, require_choice, shown
+from vergence.utils.checks import expect, refuse, require_choice, shown
 from vergence.utils.devices import describe_device
 from vergence.utils.files import is_given, load_outside
 from vergence.utils.version import commit
@@ -52,6 +52,7 @@ WORDS: dict[Any, str] = {  # types of options that are checked
     float: "a number",
     str: "text",
 }
+ATOMS = [field.name for field in fields(PatchSettings)]
 SETTINGS = [field.name for part in (DataConfig, ViewConfig, ModelConfig, FitConfig) for field in fields(part)]
 
 STATISTICS_FROM = 10_000  # items that give the input's mean and standard deviation
@@ -166,6 +167,8 @@ def _with_options(
     known = [name for name in inspect.signature(kind).parameters if name not in names]
     hints = _hints(kind)
     for name in options:
+        if name not in known and name in ATOMS:
+            refuse(f"an option of {what}", name, f"of the encoder patches it is --encoder patches:{name}={options[name]}")
         require_choice(f"an option of {what}", name, known, also=SETTINGS)
         hint, found = hints.get(name), options[name]
         if hint is not None and hint in WORDS and not _is_of(hint, found):

@@ -21,12 +21,12 @@ from vergence.encoders.config import as_encoder
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.utils.checks import require_choice
 
-__all__ = ["DISTILLED", "PUBLISHED", "Facts", "get", "names", "of_method", "override", "require_no_steps", "suggested"]
+__all__ = ["DISTILLED", "PUBLISHED", "Facts", "get", "names", "of_method", "override", "plain", "require_no_steps", "suggested"]
 
 NEUTRAL = "jepa_small"  # it has no head and no rates of its own
 PAIRED = "gmje_small"  # for pairs: it has p(target | context), with several answers
 CLOSED_FORM = {"seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads", "strict"}  # of its settings
-ALL = 'this lists all: python -c "from vergence.training import recipes; print(*recipes.names())"'
+ALL = "vergence list recipes lists all"
 NAMES_MODEL = ("encoder", "objective", "method", "distill", "freeze", "init", "weights", "pretrained")  # settings that do
 SMALLEST = 7  # pixels: a side of two cells of patches of six pixels
 
@@ -188,6 +188,11 @@ def get(name: str, source: str | None = None) -> RunConfig:
         return closed
     behind = override(closed, **BEHIND, **_behind(objective))
     return behind if base == "patches" else override(behind, **DISTILLED)
+
+
+def plain() -> RunConfig:
+    """Returns what the recipes ``NAME_small`` share; torch is not imported."""
+    return _config("cifar10", **SMALL)
 
 
 def _config(source: str, **settings: Any) -> RunConfig:

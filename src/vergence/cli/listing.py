@@ -1,0 +1,129 @@
+"""``vergence list``, and the help of ``vergence train``: what can be chosen, in words."""
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, fields
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from tyro.conf import Positional, arg
+
+from vergence.cli import options
+from vergence.utils.checks import refuse
+
+__all__: list[str] = []
+
+DESCRIPTIONS = {
+    "set": "Any other setting: an option of the objective (nu=1) or a field of the run (blur=0.5, clip=1).",
+}
+GROUPS = {  # of the help of train
+    "Data": ("data", "size", "limit", "keep_classes", "calibration_share", "data_root", "download", "strict"),
+    "What to train": ("recipe", "objective", "method", "encoder", "distill", "pretrained", "weights", "init", "freeze"),
+    "Optimization": ("epochs", "distill_epochs", "batch_size", "optimizer", "lr", "seed"),
+    "Hardware": ("device", "devices", "precision", "threads"),
+    "Advanced": ("set", "resume", "trust_code"),
+    "Output": ("out", "dry_run"),
+}
+WIDTH = 26  # characters of a name and its value
+
+
+@dataclass(kw_only=True)
+class List:
+    """List recipes, objectives, encoders or settings, with what each is."""
+
+    what: Annotated[Positional[Literal["recipes", "objectives", "encoders", "settings"]], arg(metavar="WHAT")]
+    """recipes, objectives, encoders or settings."""
+    word: Annotated[Positional[str | None], arg(metavar="[WORD]", help_behavior_hint="")] = None
+    """Only those whose name or description has this word."""
+
+
+def listed(command: List) -> None:
+    """Runs ``vergence list``."""
+    every = {"recipes": _recipes, "objectives": _objectives, "encoders": _encoders, "settings": _settings}[command.what]()
+    word = (command.word or "").lower()
+    rows = [(name, text) for name, text in every if word in f"{name} {text}".lower()]
+    if not rows:
+        refuse(f"a word of {command.what}", f"'{command.word}', which is in none", f"vergence list {command.what} lists all")
+    for name, text in rows:
+        print(f"{name:{WIDTH}} {text}")
+    example = {
+        "recipes": "vergence train DATA --recipe NAME", "objectives": "vergence train DATA --objective NAME",
+        "encoders": "vergence train DATA --encoder NAME", "settings": "vergence train DATA --set NAME=VALUE",
+    }  # fmt: skip
+    print(f"next: {example[command.what]}")
+
+
+def _first_sentence(thing: Any) -> str:
+    text = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+    return text.partition(". ")[0].rstrip(".") + "."
+
+
+def _recipes() -> Iterator[tuple[str, str]]:
+    from vergence.training import recipes
+
+    for name in recipes.names():
+        config = recipes.get(name)
+        model, what = config.model, config.model.method or config.model.objective
+        steps = f"{config.fit.epochs} epochs" if model.takes_steps else "closed form, no steps"
+        published = f"published for {recipes.PUBLISHED[name].data}; " if name in recipes.PUBLISHED else ""
+        yield name, f"{published}{what}, encoder {model.encoder}, {steps}"
+
+
+def _objectives() -> Iterator[tuple[str, str]]:
+    from vergence import methods, objectives
+
+    for name in objectives.names():
+        yield name, _first_sentence(objectives.get(name))
+    for name in methods.names():
+        yield f"--method {name}", _first_sentence(methods.get(name))
+
+
+def _encoders() -> Iterator[tuple[str, str]]:
+    from vergence.encoders import config
+
+    for name in ("Small", "MLP", "Identity", "ResNet", "Timm", "Patches", "PatchesMLP", "Factory"):
+        kind = getattr(config, name)
+        text = {"ResNet": "resnet18-cifar, ...", "Timm": "timm:NAME", "Factory": "package.module:factory"}.get(name, kind.kind)
+        own = [f.name for f in fields(kind) if f.name not in ("name", "stem", "factory")]
+        yield text, _first_sentence(kind) + (f" Settings: {', '.join(own)}." if own else "")
+
+
+def _settings() -> Iterator[tuple[str, str]]:
+    for name, kinds in sorted(options.known_settings().items()):
+        default = next(f for f in fields(kinds[0]) if f.name == name)
+        value = default.default if default.default is not MISSING else None
+        yield name, f"{options.described(name)} Default: {value}."
+
+
+def train_help(train: type, arguments: list[str]) -> str:
+    """Returns the help of ``vergence train`` in groups, with the values of a recipe, by default ``vje_small``."""
+    from vergence.training import recipes
+
+    at = arguments.index("--recipe") + 1 if "--recipe" in arguments else len(arguments)
+    recipe = arguments[at] if at < len(arguments) else "vje_small"  # whose values need no import of torch
+    config = recipes.get(recipe) if at < len(arguments) else recipes.plain()
+    values = {f.name: getattr(part, f.name) for part in (config.data, config.model, config.fit) for f in fields(part)}
+    about = {f.name: f for f in fields(train)}
+    lines = ["usage: vergence train DATA [--out FOLDER] [OPTIONS]", "", inspect.getdoc(train) or "", ""]
+    lines += ["Images are encoded by whitened patches and a closed form unless an option asks for a network.", ""]
+    lines += [f"Defaults are those of the recipe {recipe}; --recipe NAME --help shows others.", ""]
+    for group, names in GROUPS.items():
+        lines += [f"{group}:", *(line for name in names for line in _option(about[name], values)), ""]
+    return "\n".join([*lines, "vergence list recipes, objectives, encoders or settings says what can be chosen."])
+
+
+def _option(field: Any, values: dict[str, Any]) -> Iterator[str]:
+    """Yields the lines of an option."""
+    import textwrap
+
+    kind, settings = (
+        (get_args(field.type)[0], get_args(field.type)[1:]) if get_origin(field.type) is Annotated else (field.type, ())
+    )
+    known = [one for one in settings if hasattr(one, "metavar")]
+    metavar, text = (known[0].metavar, known[0].help) if known else (None, None)
+    flag = kind is bool
+    name = "DATA" if field.name == "data" else options.option(field.name) + ("" if flag or not metavar else f" {metavar}")
+    value = values.get({"data_root": "root"}.get(field.name, field.name))
+    default = "" if flag or value in (None, (), {}) else f" Default: {value}."
+    yield f"  {name}"
+    indent = " " * 6
+    yield from textwrap.wrap(f"{text or DESCRIPTIONS[field.name]}{default}", 100, initial_indent=indent, subsequent_indent=indent)
