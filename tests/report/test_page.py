@@ -104,7 +104,7 @@ def test_curves_are_the_files(full):
         ((x, y, titles),) = (zip(*marks, strict=True) for marks in drawing(full, keys[title]))
         assert list(titles) == [f"{title}: {v:.5g} at {epoch:.5g}" for epoch, v in points]
         assert linear(x, [epoch for epoch, _ in points]) > 0 > linear(y, [v for _, v in points])
-    assert len(keys) == 11 and "seconds" not in keys
+    assert len(keys) == 9 and not {"seconds", "Learning rate", "Threads", "Items per second"} & {*keys}
 
 
 def test_map_and_thumbnails_are_the_files(full):
@@ -172,7 +172,8 @@ def test_what_is_missing_has_a_sentence(tmp_path, part):
     assert ABSENT[part] not in plain(page(whole(tmp_path / "full")))
     text = page(whole(tmp_path / "run", **{part: None}))
     assert ABSENT[part] in plain(text)
-    assert len(re.findall("<section", text)) == 10
+    assert len(re.findall("<section", text)) == 8
+    assert text.index('<section id="gallery"') < text.index('<section id="quality"') < text.index('<section id="settings"')
 
 
 def test_no_labels_no_accuracies_but_the_reason(tmp_path):
@@ -281,7 +282,7 @@ def browse(file, profile, *options):
 def test_a_browser_draws_every_chart(tmp_path):
     file = write_report(whole(tmp_path / "run", examples=fixtures.examples(120)))
     found = browse(file, tmp_path / "profile", "--dump-dom", "--virtual-time-budget=8000", "--enable-logging=stderr")
-    assert re.search(r'<html[^>]* data-drawn="13"', found.stdout)  # the scores, the map, and eleven curves
+    assert re.search(r'<html[^>]* data-drawn="11"', found.stdout)  # the scores, the map, and nine curves
     drawn = re.sub(r"<script.*?</script>", "", found.stdout, flags=re.S)
     chart = drawn.split('data-figure="map"')[1].split('id="neighbors"')[0]
     assert len(re.findall(r'<path class="mark"', chart)) == 120
@@ -291,6 +292,19 @@ def test_a_browser_draws_every_chart(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium or chrome is installed")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(tmp_path, scheme):
+    play = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    file = write_report(whole(tmp_path / "run", examples=fixtures.examples(60)))
+    with play.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]).new_page(color_scheme=scheme)
+        opened.goto(file.as_uri())
+        found = axe.Axe().run(opened)
+    assert found.violations_count == 0, [(v["id"], v["nodes"][0]["html"][:200]) for v in found.response["violations"]]
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or chrome is installed")
 def test_nothing_is_wider_than_the_page(tmp_path):
     config = fixtures.config(data={"source": "folder/" + "x" * 200})

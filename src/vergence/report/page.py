@@ -30,17 +30,18 @@ CLASS_LIMIT = 2**31  # of a label
 UNREADABLE: tuple[type[Exception], ...] = (*DAMAGE, csv.Error)
 LISTED, GALLERY, LEGEND = 100, 18, 30  # rows of skipped items; items a side; classes in a legend
 SECTIONS = {
-    "quality": "How good is the representation?",
-    "anomalies": "Does it detect anomalies?",
     "gallery": "The most unusual and the most typical",
     "map": "A map of the test items",
     "neighbors": "Nearest neighbors",
+    "anomalies": "Does it detect anomalies?",
+    "quality": "How good is the representation?",
     "posterior": "How certain is the model?",
     "uncertainty": "Does the uncertainty mean anything?",
     "training": "Training",
     "skipped": "What was skipped",
     "settings": "Settings, and how to reproduce this run",
 }
+HIDDEN = ("lr", "images_per_second", "threads")  # of the rows of metrics: they say how, not how well
 CURVES = {  # title and hint by name; a quantity that is not listed is a term of the loss
     "loss": ("Loss", "the sum of its terms"),
     "knn": ("Online kNN accuracy", "on training items that are held out of its neighbors"),
@@ -48,10 +49,7 @@ CURVES = {  # title and hint by name; a quantity that is not listed is a term of
     "effective_rank": ("Effective rank", "directions in use; near 1 is collapse"),
     "variance_mean": ("Posterior variance, mean", ""),
     "variance_cv": ("Posterior variance, CV", "0: all features are equally certain"),
-    "images_per_second": ("Items per second", "training speed"),
-    "lr": ("Learning rate", ""),
     "mean_eigenvalue": ("Mean eigenvalue", "of the joint embedding; 1: the views of an item agree"),
-    "threads": ("Threads", ""),
 }
 
 
@@ -108,11 +106,14 @@ def write_report(run: str | Path) -> Path:
     prior = paper(files.folder.config.model.objective)[1]
     shown = {} if record is None else tables(record)
     note = "the run was not evaluated" if record is None else record.protocol.note
+    shown_sections = {k: v for k, v in SECTIONS.items() if k != "skipped" or files.skipped}
+    if record is None or record.uncertainty is None:
+        shown_sections.pop("uncertainty")
     threads = next((row["threads"] for row in reversed(files.rows) if is_count(row.get("threads"), 1)), None)
     return write(
         run / "report.html",
         "run",
-        SECTIONS,
+        shown_sections,
         steps=examples.steps(),
         title=f"{name}: {files.folder.config.data.source}",
         name=name,
@@ -201,7 +202,7 @@ def _curves(rows: list[dict[str, Any]], prior: float | None) -> list[dict[str, A
         rows: Rows of ``metrics.jsonl``.
         prior: Variance of the objective's prior; None where it declares none.
     """
-    names = dict.fromkeys(name for row in rows for name in row if name not in ("step", "epoch", "seconds"))
+    names = dict.fromkeys(name for row in rows for name in row if name not in ("step", "epoch", "seconds", *HIDDEN))
     terms = [name for name in names if name not in CURVES]
     shown = []
     for k, name in enumerate(name for name in ("loss", *terms, *list(CURVES)[1:]) if name in names):
