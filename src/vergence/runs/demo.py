@@ -73,14 +73,15 @@ def planted(found: "CheckResult", out: Path) -> list[str]:
     flagged = {path for path, flag in zip(found.items["path"], found.items["flag"], strict=True) if flag}
     c = found.copies
     pairs = [(a, b) for a, b, other in zip(c["path"], c["copy_of"], c["other"], strict=True) if other == "no"]
-    right = [pair for pair in pairs if {*pair} & {*copies}]
+    right = {path for pair in pairs for path in pair if path in copies}
+    others = [pair for pair in pairs if not {*pair} & right]
     missed = [f"{path} ({kind[path]})" for path in odd if path not in flagged]
     fine = len(flagged) - (len(odd) - len(missed))
     text = f"Planted: {len(odd) - len(missed)} of {counted(len(odd), 'odd picture')} are among those to look at"
     return [
         f"{text}, {len(first & {*odd})} among the first {len(odd)}; missed: {', '.join(missed) or 'none'}.",
         f"{fine} of those to look at are fine. {len(right)} of {len(copies)} planted copies were found; "
-        f"{len(pairs) - len(right)} other pairs are scans of one digit that look nearly the same.",
+        f"{len(others)} other pairs are scans of one digit that look nearly the same.",
     ]
 
 
