@@ -253,3 +253,34 @@ def test_beside_known_pictures_known_oddities_are_taken_out(browser, tmp_path):
     np.testing.assert_allclose(before, found.items["p_value"], rtol=1e-4)
     again = vergence.check(new, against=known, confirmed={name: "odd known"}, workers=0)
     np.testing.assert_allclose(after, again.items["p_value"], rtol=1e-4)
+
+
+def test_a_page_of_many_pictures_shows_what_stands_out_and_a_sample(checked, browser, tmp_path, monkeypatch):
+    _, found, _ = checked
+    monkeypatch.setattr("vergence.report.check.MOST", 60)
+    page = found.report(tmp_path / "many.html")
+    with browser.new_context() as context:
+        opened = context.new_page()
+        opened.goto(page.as_uri())
+        opened.wait_for_selector("html[data-ready]")
+        n, names = opened.evaluate("[N, D.name]")
+        assert n == 60 and "60 of 130 are on this page" in opened.locator("header").inner_text()
+        drawn = opened.evaluate("[p, q]")
+    flagged = {name for name, flag in zip(found.items["path"], found.items["flag"], strict=True) if flag}
+    assert flagged <= {*names} and {"copy.bmp", "mirrored.png"} <= {*names}
+    rows = [found.place[name] for name in names]
+    np.testing.assert_allclose(drawn[1], np.array(found.items["q_value"])[rows], rtol=1e-4)
+
+
+def test_pictures_that_were_deleted_are_empty_tiles_and_no_error(tmp_path, browser):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for i in range(30):
+        picture(i).save(folder / f"{i}.png")
+    found = vergence.check(folder, workers=0)
+    shutil.rmtree(folder)
+    with browser.new_context() as context:
+        opened = context.new_page()
+        opened.goto(found.report(tmp_path / "gone.html").as_uri())
+        opened.wait_for_selector("html[data-ready]")
+        assert opened.evaluate("N") == 30 and opened.locator("#grid .tile").count() > 0
