@@ -148,7 +148,7 @@ def test_neighbor_rows_say_what_differs(full):
 
 
 def test_nothing_is_loaded_from_elsewhere(full):
-    assert re.findall(r"""(?:src|href|action|data)\s*=\s*["']?(?!data:|#)[^"'\s>]+""", full.split("<script")[0]) == []
+    assert re.findall(r"""(?:src|href|action|data)\s*=\s*["']?(?!data:|#|items\.html)[^"'\s>]+""", full.split("<script")[0]) == []
     assert not re.search(r"<(link|iframe|object|embed|base|form)\b|@import|url\(|https?://", full)
     assert "default-src 'none'" in full
 
@@ -260,8 +260,9 @@ def test_the_page_appears_in_one_step(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "replace", replace)
     assert write_report(run) == run / "report.html"
-    assert seen == [(True, True, True)]
-    assert sorted(p.name for p in run.iterdir()) == ["config.json", "evaluation.json", "examples.npz", "report.html"]
+    assert seen == [(True, True, True)] * 2  # items.html, then report.html
+    found = ["config.json", "evaluation.json", "examples.npz", "items.html", "report.html"]
+    assert sorted(p.name for p in run.iterdir()) == found
 
 
 def test_a_report_needs_no_torch():
@@ -318,3 +319,27 @@ def test_nothing_is_wider_than_the_page(tmp_path):
     found = browse(tmp_path / "frames.html", tmp_path / "profile", *options)
     for width, (scroll, client) in zip((400, 1400), re.findall(r"(\d+) (\d+)", found.stdout.split("title>")[1]), strict=True):
         assert int(scroll) <= int(client) <= width and int(client) >= width - 20
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium or chrome is installed")
+def test_items_are_looked_at_one_by_one(tmp_path):
+    play = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    data = fixtures.examples(60)
+    file = write_report(whole(tmp_path / "run", examples=data))
+    with play.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]).new_page()
+        said = []
+        opened.on("pageerror", lambda error: said.append(str(error)))
+        opened.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+        opened.goto(file.as_uri())
+        opened.get_by_role("link", name="Look at the test items one by one").click()
+        opened.wait_for_selector("html[data-ready]")
+        first = opened.locator("#grid .tile .name").first.inner_text()
+        opened.locator("#grid .tile").first.click()
+        assert "larger is more unusual" in opened.locator("#about").inner_text()
+        assert axe.Axe().run(opened).violations_count == 0
+    scores = np.where(np.isfinite(data["score"]), data["score"], -np.inf)
+    assert first == str(data["name"][int(scores.argmax())]) and said == []
+    write_report(whole(tmp_path / "none", examples={k: v for k, v in data.items() if k != "thumbnail"}))
+    assert not (tmp_path / "none" / "items.html").exists()

@@ -4,8 +4,6 @@ A page of many pictures shows a sample: all that stand out, their copies and gro
 sheets of WebP, whose side follows from their number, so that the page stays below 15 MB.
 """
 
-import base64
-import io
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from vergence.data.pictures import Picture
 from vergence.detection.conformal import to_label
 from vergence.detection.measurements import MEASUREMENTS, PROPERTIES, WORDS
 from vergence.report.rendering import render
+from vergence.report.tiles import LARGEST, image_of, rounded, sheets, side_of, tile, unit, webp, within
 from vergence.utils import terminal
 from vergence.utils.neighbors import nearest_rows
 
@@ -34,8 +33,6 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 MOST = 20_000  # pictures on the page
-LARGEST, SHEET = 160, 2048  # pixels of a tile's and of a sheet's side, at most
-BYTES, RATE = 5e6, 0.25  # of all tiles, and of one pixel, roughly
 LARGE, SIDE = 150, 480  # pictures that are kept large, and their longer side in pixels
 OTHERS, KNOWN = 500, 24  # pictures of the other source that are copied, and of the oddest ones that calibrate, at most
 LISTED, PAIRS = 200, 5_000  # files that could not be read, and pairs, on the page
@@ -125,6 +122,7 @@ def _data(found: "CheckResult", rows: Ints, path: Path) -> dict[str, Any]:
         "n": len(rows),
         "total": len(items),
         **{name: s[name] for name in ("noun", "judged", "fdr", "leaks", "unreadable")},
+        "ranked": s["judged"],
         "key": f"vergence {s['source']} {found.key}",
         "start": "flag" if flag.any() else "all",
         "name": [*columns["path"], *others.names],
@@ -154,28 +152,18 @@ def _scores(found: "CheckResult", rows: Ints, others: "_Others") -> dict[str, An
     }
     known = found.calibration()
     return {
-        "score": _rounded(columns["score"], 5),
-        "p": _rounded(columns["p_value"], 6),
-        "q": _rounded(columns["q_value"], 6),
+        "score": rounded(columns["score"], 5),
+        "p": rounded(columns["p_value"], 6),
+        "q": rounded(columns["q_value"], 6),
         "flag": columns["flag"].astype(int).tolist(),
-        "x": _unit(columns["projection_x"]),
-        "y": _unit(columns["projection_y"]),
-        "levels": [[k, NAMES.get(k, k.capitalize()), _rounded(v[rows], 4)] for k, v in found.levels().items()],
+        "x": unit(columns["projection_x"]),
+        "y": unit(columns["projection_y"]),
+        "levels": [[k, NAMES.get(k, k.capitalize()), rounded(v[rows], 4)] for k, v in found.levels().items()],
         "seen": [0] * len(rows) if known is None else known.seen[rows].astype(int).tolist(),
-        "calibration": None if known is None else _rounded(np.sort(known.scores), 5),
+        "calibration": None if known is None else rounded(np.sort(known.scores), 5),
         "known": [] if known is None or found.summary["noun"] != "picture" else _strangest(known, others),
         "bounds": found.bounds(),
     }
-
-
-def _rounded(x: Floats, digits: int) -> list[float]:
-    """Returns numbers with so many significant digits."""
-    return [float(f"{value:.{digits}g}") for value in x.tolist()]
-
-
-def _unit(x: Floats) -> list[float]:
-    low, high = (x.min(), x.max()) if len(x) else (0.0, 0.0)
-    return [round(value, 4) for value in ((x - low) / max(high - low, 1e-12)).tolist()]
 
 
 class _Others:
@@ -195,7 +183,7 @@ class _Others:
 
 def _strangest(calibration: "KnownScores", others: _Others) -> list[tuple[int, float]]:
     """Returns numbers and scores of the oddest known pictures that calibrate: what a person should look at."""
-    scores = _rounded(calibration.scores, 5)
+    scores = rounded(calibration.scores, 5)
     first = to_label(calibration.scores, min(KNOWN, len(scores)))
     return [(others.number(calibration.names[int(i)]), scores[int(i)]) for i in first]
 
@@ -215,8 +203,9 @@ def _folders(names: Sequence[str]) -> dict[str, Any]:
     """Returns the first folders of the names and the folder of each; none of one folder, or of very many."""
     first = [name.split("/")[0] if "/" in name else "" for name in names]
     found = {name: k for k, name in enumerate(dict.fromkeys(first))}
-    few = 1 < len(found) <= FOLDERS
-    return {"folders": list(found) if few else [], "inFolder": [found[name] for name in first] if few else []}
+    if len(found) < 2 or len(found) > FOLDERS:
+        return {"folders": []}
+    return {"folderWord": "folder", "folders": list(found), "inFolder": [found[name] for name in first]}
 
 
 def _folder(found: "CheckResult", path: Path) -> str | None:
@@ -294,14 +283,14 @@ class _PageLook:
     large: frozenset[int]
 
     def __call__(self, picture: Picture) -> tuple[Bytes, str]:
-        image = _image(picture.pixels)
-        return _tile(image, self.side), _webp(_within(image, SIDE), 80) if picture.digest in self.large else ""
+        image = image_of(picture.pixels)
+        return tile(image, self.side), webp(within(image, SIDE), 80) if picture.digest in self.large else ""
 
 
 def _tiles(found: "CheckResult", rows: Ints, others: Sequence[str], large: set[int]) -> dict[str, Any]:
     """Returns sheets of tiles, pictures that are kept large, and their marked places."""
     n = len(rows) + len(others)
-    side = int(min(LARGEST, np.sqrt(BYTES / RATE / max(n, 1))))
+    side = side_of(n)
     tiles = np.zeros((n, side, side, 3), dtype=np.uint8)
     big: dict[int, str] = {}
     seen = False
@@ -317,57 +306,11 @@ def _tiles(found: "CheckResult", rows: Ints, others: Sequence[str], large: set[i
                     big[at[i]] = picture
                 advance()
     marks = {k: [[round(v, 4) for v in box] for box in found.marked(int(rows[k]))] for k in big if found.items["flag"][rows[k]]}
-    across = max(1, SHEET // side)
     return {
-        "tiles": {"side": side, "across": across},
-        "sheets": [_sheet(tiles[k : k + across * across], across) for k in range(0, n, across * across)] if seen else [],
+        **(sheets(tiles) if seen else sheets(tiles[:0])),
         "large": big,
         "marks": {k: boxes for k, boxes in marks.items() if boxes},
     }
-
-
-def _sheet(tiles: Bytes, across: int) -> str:
-    n, side = tiles.shape[:2]
-    down = -(-n // across)
-    sheet = np.zeros((down * across, side, side, 3), dtype=np.uint8)
-    sheet[:n] = tiles
-    joined = sheet.reshape(down, across, side, side, 3).swapaxes(1, 2).reshape(down * side, across * side, 3)
-    from PIL import Image
-
-    return _webp(Image.fromarray(joined), 65)
-
-
-def _image(pixels: Bytes) -> Any:
-    from PIL import Image
-
-    return Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0))).convert("RGB")
-
-
-def _within(image: Any, side: int) -> Any:
-    small = image.copy()
-    small.thumbnail((side, side))
-    return small
-
-
-def _tile(image: Any, side: int) -> Bytes:
-    """Returns a picture in the middle of a gray square (side, side, 3); a small one is enlarged by a whole number."""
-    from PIL import Image
-
-    times = max(1, side // max(image.size))
-    small = (
-        _within(image, side)
-        if times == 1
-        else image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
-    )
-    square = Image.new("RGB", (side, side), (128, 128, 128))
-    square.paste(small, ((side - small.width) // 2, (side - small.height) // 2))
-    return np.asarray(square)
-
-
-def _webp(image: Any, quality: int) -> str:
-    buffer = io.BytesIO()
-    image.save(buffer, "WEBP", quality=quality, method=2)
-    return base64.b64encode(buffer.getvalue()).decode()
 
 
 # Notebooks
@@ -385,7 +328,7 @@ def _card(found: "CheckResult", i: int) -> dict[str, Any]:
         lines.append(f"score {item['score']:.1f}, q = {item['q_value']:.2g}")
     lines += [item["measurements"].replace("_", " ")] if item["measurements"] else []
     try:
-        picture = f"data:image/webp;base64,{_webp(_within(_image(found.pixels(i)), LARGEST), 80)}"
+        picture = f"data:image/webp;base64,{webp(within(image_of(found.pixels(i)), LARGEST), 80)}"
     except (ValueError, AttributeError):  # it has gone meanwhile, or is a vector
         picture = ""
     return {"name": item["path"], "picture": picture, "lines": lines}

@@ -16,8 +16,9 @@ from typing import Any
 
 from vergence.evaluation.judgment import collapse_warning
 from vergence.report.charts import Series, chart, histogram, shades, thumbnail
-from vergence.report.rendering import count, is_number, number, write
+from vergence.report.rendering import count, is_number, number, render, write
 from vergence.report.tables import ResultTable, paper, rival, tables, verdict
+from vergence.report.tiles import image_of, sheets, side_of, tile, unit
 from vergence.training.folder import RunFolder
 from vergence.training.records import Evaluation
 from vergence.utils.checks import expect, is_count
@@ -106,14 +107,11 @@ def write_report(run: str | Path) -> Path:
     prior = paper(files.folder.config.model.objective)[1]
     shown = {} if record is None else tables(record)
     note = "the run was not evaluated" if record is None else record.protocol.note
-    shown_sections = {k: v for k, v in SECTIONS.items() if k != "skipped" or files.skipped}
-    if record is None or record.uncertainty is None:
-        shown_sections.pop("uncertainty")
     threads = next((row["threads"] for row in reversed(files.rows) if is_count(row.get("threads"), 1)), None)
     return write(
         run / "report.html",
         "run",
-        shown_sections,
+        _sections(files),
         steps=examples.steps(),
         title=f"{name}: {files.folder.config.data.source}",
         name=name,
@@ -131,12 +129,20 @@ def write_report(run: str | Path) -> Path:
         neighbors=examples.neighbors(),
         histogram=examples.histogram(),
         map=examples.map(),
+        items=examples.write_items(run / "items.html", f"Test items of {name}"),
         curves=_curves(files.rows, prior),
         skipped=files.skipped,
         listed=LISTED,
         settings=_settings(files),
         again={"run": _argument(str(run)), "out": _argument(f"{run}-again"), "threads": threads},
     )
+
+
+def _sections(files: RunFiles) -> dict[str, str]:
+    """Returns the sections that have something to say."""
+    measured = files.evaluation is not None and files.evaluation.uncertainty is not None
+    absent = {"skipped": not files.skipped, "uncertainty": not measured}
+    return {name: heading for name, heading in SECTIONS.items() if not absent.get(name, False)}
 
 
 def _argument(path: str) -> str:
@@ -289,6 +295,48 @@ class _Examples:
             "scores": legend,
             "figure": chart(series, *axes, size=(760, 520), legend=len(series) <= LEGEND),
         }
+
+    def write_items(self, path: Path, title: str) -> str:
+        """Writes the page on which the test items are looked at one by one; returns its name, empty without pictures."""
+        import numpy as np
+
+        images = self.arrays.get("thumbnail")
+        if not self.captions or images is None:
+            path.unlink(missing_ok=True)
+            return ""
+        n, label, rows = len(self.captions), self.arrays["label"], self.arrays.get("neighbors")
+        classes = {int(value): k for k, value in enumerate(np.unique(label))}
+        data = {
+            "n": n,
+            "noun": "item",
+            "key": f"vergence items {path.resolve().parent.name}",
+            "ranked": bool(self.scores),
+            "name": [str(name) for name in self.arrays["name"]],
+            "score": [self.scores.get(i, 0.0) for i in range(n)],
+            "reason": [self._label(i) for i in range(n)],
+            "properties": [int(self._held_out(i)) for i in range(n)],
+            "propertyNames": ["held out as an anomaly"] if "anomalous" in self.arrays else [],
+            "near": self._near(n, [] if rows is None else rows),
+            "folderWord": "label",
+            "folders": [self._label(int(np.flatnonzero(label == value)[0])) for value in classes],
+            "inFolder": [classes[int(value)] for value in label],
+            "x": unit(self.arrays["xy"][:, 0]),
+            "y": unit(self.arrays["xy"][:, 1]),
+            **sheets(np.stack([tile(image_of(image), side_of(n)) for image in images])),
+        }
+        words = "The test items of the report, the most unusual first. Larger scores are more unusual."
+        render(
+            path, "workbench", "workbench.html", title=title, sentences=[words], looked=f"{n:,} items", encoder="that of the run",
+            sampled="", skipped=[], more_skipped="", meaning=["report.html beside this page says how the scores were measured."],
+            data=data,
+        )  # fmt: skip
+        return path.name
+
+    @staticmethod
+    def _near(n: int, rows: Any) -> list[list[int]]:
+        """Returns the neighbors of each item; none of those that are not among the queries."""
+        near = {int(row[0]): [int(j) for j in row[1:]] for row in rows}
+        return [near.get(i, []) for i in range(n)]
 
     def _shown(self, index: Iterable[int], query: int | None = None) -> list[dict[str, Any]]:
         """Returns what the page shows of some items; ``other`` marks a label that is not the query's."""

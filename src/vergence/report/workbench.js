@@ -1,6 +1,13 @@
 "use strict";
 // D holds columns: index i is a picture; pictures of the other source follow those that were checked.
-const D = JSON.parse(document.getElementById("data").textContent), N = D.n, $ = id => document.getElementById(id);
+const given = JSON.parse(document.getElementById("data").textContent), N = given.n, $ = id => document.getElementById(id);
+const zeros = Array(N).fill(0), ones = Array(N).fill(1), none = Object.fromEntries(
+  "copies levels known width height light sharpness facts words regions folders near propertyNames".split(" ").map(key => [key, []]));
+const D = {
+  ...none, total: N, judged: false, fdr: 0.1, start: "all", p: ones, q: ones, score: zeros, flag: zeros, seen: zeros, copied: zeros,
+  leak: zeros, properties: zeros, group: Array(N).fill(-1), groups: 0, leaks: 0, unreadable: 0, most: 1, large: {}, marks: {},
+  folder: null, calibration: null, bounds: null, ...given,
+};
 const element = (tag, values = {}, ...children) => {
   const made = Object.assign(document.createElement(tag), values);
   made.append(...children);
@@ -84,7 +91,7 @@ for (const [i, j, kind] of D.copies)
 const has = bit => i => (D.properties[i] >> bit) & 1;
 const filters = [["all", "All", () => true]];
 if (D.judged) filters.push(["flag", "Look at", i => flag[i]], ["group", "In groups", i => D.group[i] >= 0]);
-filters.push(["copy", "Copies", i => D.copied[i]]);
+if (D.copies.length) filters.push(["copy", "Copies", i => D.copied[i]]);
 if (D.leaks) filters.push(["leak", "In the other source", i => D.leak[i]]);
 D.propertyNames.forEach((name, bit) => filters.push([`is ${name}`, name, has(bit)]));
 filters.push(["odd", "You: odd", i => verdict.get(i) === "odd"], ["fine", "You: fine", i => verdict.get(i) === "fine"]);
@@ -151,7 +158,7 @@ const tile = (k, i, move) => {
   made.dataset.i = i;
   made.append(picture(i, size), element("span", { className: "name", textContent: D.name[i] }));
   const why = i < N ? D.reason[i] : "in the other source";
-  made.append(element("span", { className: "why", textContent: why || (i < N && D.judged ? `score ${D.score[i].toFixed(1)}` : " ") }));
+  made.append(element("span", { className: "why", textContent: why || (i < N && D.ranked ? `score ${+D.score[i].toPrecision(3)}` : " ") }));
   made.setAttribute("aria-label", `${D.name[i]}${why ? `, ${why}` : ""}${verdict.has(i) ? `, you said ${verdict.get(i)}` : ""}`);
   made.title = D.name[i];
   if (i < N && flag[i]) made.classList.add("flag");
@@ -257,12 +264,13 @@ const show = () => {
   if (verdict.has(i)) line(`You said: ${verdict.get(i)}.`);
   if (i < N) {
     if (D.reason[i]) line(`${D.reason[i][0].toUpperCase()}${D.reason[i].slice(1)}.`);
+    if (D.ranked && !D.judged) line(`Score ${+D.score[i].toPrecision(4)}: larger is more unusual.`);
     if (D.judged) line(`Score ${D.score[i].toFixed(2)}, p = ${+p[i].toPrecision(2)}, q = ${+q[i].toPrecision(2)}${flag[i] ? ": look at it" : ""}.`);
     if (D.width[i]) line(`${count(D.width[i])} x ${count(D.height[i])} pixels.`);
     D.levels.forEach(one => about.append(level(one)));
     facts(i).forEach(line);
     const near = D.near[i] || [];
-    if (near.length) about.append(element("h2", { textContent: "Nearest ordinary ones" }), small(near.map(j => [j, ""])));
+    if (near.length) about.append(element("h2", { textContent: D.judged ? "Nearest ordinary ones" : "Nearest ones" }), small(near.map(j => [j, ""])));
   } else line("In the other source.");
   const copies = pairs.get(i) || [];
   if (copies.length) about.append(element("h2", { textContent: "Copies" }), small(copies.slice(0, 12)));
@@ -363,9 +371,9 @@ const scaled = values => {
 };
 const byScore = () => all.map(i => flag[i] ? "#d55e00" : ramp[Math.min(2, Math.floor(D.score[i] / 1.5))]);
 const colors = {
-  ...(D.judged ? { score: ["score; orange: look at it", byScore] } : {}),
+  ...(D.judged ? { score: ["score; orange: look at it", byScore] } : D.ranked ? { score: ["score", () => scaled(D.score)] } : {}),
   ...(D.groups ? { group: ["group", () => all.map(i => D.group[i] < 0 ? "#b0b0b0" : palette[D.group[i] % 8])] } : {}),
-  ...(D.folders.length ? { folder: ["folder", () => all.map(i => palette[D.inFolder[i] % 9])] } : {}),
+  ...(D.folders.length ? { folder: [D.folderWord, () => all.map(i => palette[D.inFolder[i] % 9])] } : {}),
   ...(D.light.length ? { light: ["brightness", () => scaled(D.light)], sharpness: ["sharpness", () => scaled(D.sharpness)] } : {}),
   said: ["what you said", () => all.map(i => ({ odd: "#d55e00", fine: "#009e73" })[verdict.get(i)] || "#b0b0b0")],
 };
@@ -455,8 +463,8 @@ $("first").addEventListener("input", event => {
 $("first").max = Math.max(1, D.most);
 $("first").value = state.first = Math.max(1, Math.min(D.most, D.flag.reduce((sum, f) => sum + f, 0)));
 for (const option of [...$("sort").options])
-  if (!{ score: D.judged, name: true }[option.value] && !(D[option.value === "area" ? "width" : option.value] || []).length) option.remove();
-if (!D.judged) state.sort = $("sort").value = "name";
+  if (!{ score: D.ranked, name: true }[option.value] && !(D[option.value === "area" ? "width" : option.value] || []).length) option.remove();
+if (!D.ranked) state.sort = $("sort").value = "name";
 if (!N || !D.x.length) document.querySelector("aside").hidden = true;
 let waiting = false;
 const again = () => { if (!waiting) { waiting = true; requestAnimationFrame(() => { waiting = false; paint(); }); } };
