@@ -236,7 +236,7 @@ def test_weights_without_network_and_weights_that_do_not_fit(run, tmp_path, monk
     for name, value in (("HF_HOME", str(tmp_path / "hub")), ("HF_ENDPOINT", "http://127.0.0.1:9"), ("HF_HUB_OFFLINE", "0")):
         monkeypatch.setitem(ENV, name, value)
     started = time.monotonic()
-    words = "does not answer"
+    words = "connect to the network"
     refused("train", *settings, "--encoder", "timm:resnet10t", "--pretrained", words=words, run=apart)
     assert time.monotonic() - started < 120  # with the imports, on a busy machine; the client's own retries take longer
     file = run / "model.safetensors"

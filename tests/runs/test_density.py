@@ -90,7 +90,7 @@ def test_numbers_of_the_fit_are_true(tmp_path):
 def test_a_file_that_is_replaced_is_said_to_be(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = [call("density", "fit", folder / "pairs.npz", "--model", "gaussian").stdout.splitlines()[-1] for _ in range(2)]
-    use = "density.safetensors; next: vergence density predict density.safetensors CONTEXTS --out FILE"
+    use = "density.safetensors; next: vergence density predict density.safetensors CONTEXTS"
     assert said == [f"wrote {use}", f"replaced {use}"]
 
 
