@@ -55,7 +55,9 @@ OPTIONS = {
         "threads",
     ],
     "Density": ["density"],
-    "DensityFit": ["pairs", "model", "out", "target", "holdout", "set", "seed", "device", "threads"],
+    "DensityFit": [
+        "pairs", "model", "out", "target", "groups", "ordered", "seconds", "holdout", "set", "seed", "device", "threads",
+    ],
     "DensityPredict": ["model", "source", "out", "level"],
     "DensitySample": ["model", "source", "out", "n", "seed"],
     "DensityLogProb": ["model", "source", "out"],

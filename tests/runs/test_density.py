@@ -170,7 +170,7 @@ def test_wrong_calls_are_one_line(folder, tmp_path):
     with pytest.raises(ValueError, match="expected 1 context feature, as in fit, found 4; give the same columns"):
         density.predict(mixtures.load(folder / "m.safetensors"), np.ones((3, 4)), tmp_path / "o.csv")
     np.savez(tmp_path / "one.npz", context=np.ones((1, 4)), target=np.ones(1))
-    refused(*fit, tmp_path / "one.npz", *out, words="expected at least 2 pairs to fit to, found 1 of 1")
+    refused(*fit, tmp_path / "one.npz", *out, words="expected at least 30 rows to compare models on, found 1; name a model")
     assert not (tmp_path / "o.csv").exists() and not (tmp_path / "m.safetensors").exists()
 
 
@@ -214,3 +214,25 @@ def test_csv_files_tell_numbers_far_from_zero_apart(tmp_path):
     model = mixtures.load(tmp_path / "m.safetensors")
     density.predict(model, x, tmp_path / "p.csv")
     np.testing.assert_array_equal([float(row["mean"]) for row in table(tmp_path / "p.csv")], model.predict(x))
+
+
+def test_auto_chooses_prints_one_table_and_one_sentence_and_is_read_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    r = np.random.default_rng(0)
+    subject = np.repeat(np.arange(30), 6)
+    dose = r.normal(size=180)
+    rows = np.column_stack([subject, np.arange(180), dose, 2 * dose + 0.3 * r.normal(size=180)])
+    np.savetxt("table.csv", rows, delimiter=",", header="subject,day,dose,effect", comments="")
+    fit = ["density", "fit", "table.csv", "--target", "effect"]
+    said = call(*fit, "--groups", "subject", "--out", "m.safetensors")
+    assert said.returncode == 0 and "A line is enough" in said.stdout and "kernel" in said.stdout and "next: " in said.stdout
+    model = mixtures.load("m.safetensors")
+    assert model.columns_ == [["day", "dose"], ["effect"]]
+    assert model.predict([[10.0, 1.0]])[0] == pytest.approx(2, abs=0.2)
+    assert call("density", "predict", "m.safetensors", "table.csv").returncode == 0
+    assert (tmp_path / "predictions-table.csv").is_file()
+    assert call(*fit, "--ordered", "day", "--seconds", "1", "--out", "n.safetensors").returncode == 0
+    refused(*fit, "--groups", "subject", "--ordered", "day", words="groups or order")
+    refused(*fit, "--set", "steps=3", words="--set with --model NAME")
+    refused(*fit, "--groups", "nobody", words="the column nobody")
+    refused(*fit, "--model", "mdn", "--groups", "subject", words="groups or order with the model auto")

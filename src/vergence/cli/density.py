@@ -4,7 +4,7 @@ import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, UseAppendAction, arg, subcommand
 
@@ -13,7 +13,7 @@ from vergence.utils.checks import counted
 
 __all__: list[str] = []
 
-MODELS = "Model to fit: gaussian, mixture, gng, kernel, mdn, particles; see vergence.mixtures."
+MODELS = "Model to fit: gaussian, mixture, gng, kernel, mdn, particles; auto compares them; see vergence.mixtures."
 
 
 @dataclass(kw_only=True)
@@ -22,11 +22,17 @@ class DensityFit:
 
     pairs: Annotated[Positional[Path], arg(metavar="PAIRS")]
     """A .npz file with the arrays context and target, or a .csv file."""
-    model: Annotated[str, arg(metavar="NAME", help=MODELS)] = "mdn"
+    model: Annotated[str, arg(metavar="NAME", help=MODELS)] = "auto"
     out: Annotated[Path, arg(help="File to write.")] = Path("density.safetensors")
     target: Annotated[UseAppendAction[list[str]], arg(metavar="COLUMN")] = field(default_factory=list)
     """Column of a .csv file to predict; all other columns are the context."""
-    holdout: Annotated[float, arg(help="Share of the pairs that is held out for evaluation; 0 fits to all.")] = 0.2
+    groups: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
+    """Column, or array of a .npz file, of subjects: auto chooses what suits new ones. It is not part of the context."""
+    ordered: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
+    """Column, or array, of times: auto chooses what suits later rows. It is not part of the context."""
+    seconds: Annotated[float | None, arg(metavar="S", help_behavior_hint="")] = None
+    """Time after which auto tries no other model."""
+    holdout: Annotated[float, arg(help="Share of the pairs that is held out for evaluation of a named model; 0 for none.")] = 0.2
     set: Annotated[options.Settings, arg(metavar="NAME=VALUE")] = field(default_factory=list)
     """Setting of the model, NAME=VALUE (n_components=5)."""
     seed: options.Seed = 0
@@ -97,16 +103,26 @@ def run(command: Density) -> None:
 
 
 def _fit(command: DensityFit) -> None:
-    from vergence.data.arrays import read_pairs
+    from vergence.data.arrays import read_column, read_pairs
     from vergence.runs import density
     from vergence.utils.terminal import table
 
     settings = {"device": command.device, **dict(map(options.parse, command.set))}
-    pairs = read_pairs(command.pairs, command.target)
+    groups, order = (None if name is None else read_column(command.pairs, name) for name in (command.groups, command.ordered))
+    pairs = read_pairs(command.pairs, command.target, drop=[name for name in (command.groups, command.ordered) if name])
     verb = "replaced" if command.out.exists() else "wrote"
-    result = density.fit_density(pairs, command.model, command.out, settings=settings, holdout=command.holdout, seed=command.seed)
+    also: dict[str, Any] = {"groups": groups, "order": order, "seconds": command.seconds}
+    result = density.fit_density(
+        pairs, command.model, command.out, settings=settings, holdout=command.holdout, seed=command.seed, **also
+    )
     print(f"{result.model}: {result.train} pairs in {result.seconds:.1f} s")
-    if result.scores:
+    if (found := result.selection) is not None:
+        compared = [list(row) for row in zip(*found.table().values(), strict=True)]
+        words = {"log_density": "log-density", "coverage": "inside 90%", "width": "width of 90%"}
+        head = ["", *(words.get(name, name) for name in list(found.table())[1:])]
+        table("models on rows that they have not seen; log-density in nats, larger is better", head, compared)
+        print(found.sentence)
+    elif result.scores:
         rows = [[name, *scores.values()] for name, scores in result.scores.items()]
         titles = {"log_density": "log-density", "error": "standard error"}
         head = ["", *(titles.get(name, name) for name in next(iter(result.scores.values())))]

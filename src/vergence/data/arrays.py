@@ -19,7 +19,7 @@ from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE
 from vergence.utils.linalg import as_array
 
-__all__ = ["Pairs", "from_array", "holds_pairs", "open_arrays", "read_contexts", "read_pairs"]
+__all__ = ["Pairs", "from_array", "holds_pairs", "open_arrays", "read_column", "read_contexts", "read_pairs"]
 
 ARRAY_KEYS = ("images", "x", "data", "X", "features", "z", "embeddings", "arr_0")
 LABEL_KEYS = ("labels", "y", "label")
@@ -388,7 +388,16 @@ class Pairs:
     columns: tuple[list[str], list[str]]
 
 
-def read_pairs(path: Path, target: Sequence[str] = (), context: Sequence[str] = ()) -> Pairs:
+def read_column(path: Path, name: str) -> Array:
+    """Returns a column of a ``.csv`` file, or an array (N,) of a ``.npz`` file, of numbers."""
+    if _is_csv(path):
+        return _columns(read_csv(path), [name], path.name)[:, 0]
+    values = _numbers(path, (name,))[name]
+    expect(values.ndim == 1, f"the array {name} (N,) in {path.name}", f"shape {values.shape}", "give one number a row")
+    return values
+
+
+def read_pairs(path: Path, target: Sequence[str] = (), context: Sequence[str] = (), drop: Sequence[str] = ()) -> Pairs:
     """Reads the arrays ``context`` and ``target`` of a ``.npz`` file, or the columns of a ``.csv`` file.
 
     Args:
@@ -396,6 +405,7 @@ def read_pairs(path: Path, target: Sequence[str] = (), context: Sequence[str] = 
         target: Names of the columns that are the target, for a ``.csv`` file.
         context: Names of the columns that are the context; by default all others. With both, the arrays of a ``.npz`` file
             must have as many columns.
+        drop: Names of columns of a ``.csv`` file that are no context.
 
     Raises:
         ValueError: The file is missing, damaged, of another kind, holds other arrays or columns, or text, NaN or infinity
@@ -405,7 +415,7 @@ def read_pairs(path: Path, target: Sequence[str] = (), context: Sequence[str] = 
     if _is_csv(path):
         table = read_csv(path)
         t = _columns(table, target, name)
-        rest = list(context) or [column for column in table if column not in set(target)]
+        rest = list(context) or [column for column in table if column not in {*target, *drop}]
         expect(target and rest, f"--target NAME to name some of the columns of {name} to predict", ", ".join(table))
         return Pairs(_columns(table, rest, name), t[:, 0] if len(target) == 1 else t, (rest, list(target)))
     expect(context or not target, "--target with a .csv file only", f"{name} with its arrays context and target")

@@ -14,6 +14,7 @@ from vergence.mixtures.growing_neural_gas import GrowingNeuralGas
 from vergence.mixtures.kernel_conditional import KernelConditional
 from vergence.mixtures.mixture_density_network import MixtureDensityNetwork
 from vergence.mixtures.particle_mixture import ParticleMixture
+from vergence.mixtures.selection import Selection, choose, folds
 from vergence.mixtures.storage import read_model
 from vergence.utils.checks import require_choice
 
@@ -26,6 +27,9 @@ __all__ = [
     "KernelConditional",
     "MixtureDensityNetwork",
     "ParticleMixture",
+    "Selection",
+    "choose",
+    "folds",
     "get",
     "load",
 ]

@@ -11,6 +11,7 @@ import numpy as np
 
 from vergence import mixtures
 from vergence.data.arrays import Pairs
+from vergence.mixtures.selection import Selection
 from vergence.runs.rows import of_array, of_estimator
 from vergence.training.calibration import split_groups
 from vergence.utils import terminal
@@ -22,6 +23,7 @@ __all__ = ["build", "fit_density", "log_prob", "predict", "sample"]
 LEVELS = (0.5, 0.9)  # probabilities of the intervals whose coverage is reported
 ROWS = 1024  # rows that are computed at a time
 PART = 64 * ROWS  # rows of a part, which is kept if the job is stopped
+AUTO = "auto"  # the model that is chosen
 FEW = 20  # held-out pairs below which no scores are reported
 DISCRETE = 20  # different values of a target up to which it may be a class or a count
 
@@ -57,6 +59,7 @@ class Fitted:
         scores: Of the model and each control the mean log-density of the held-out targets (nats), its standard error, and the
             share of them inside the 50 % and 90 % intervals; empty for fewer than 20 held-out pairs.
         ahead: By how much the model's mean log-density exceeds each control's (nats a pair), with the standard error.
+        selection: How the models of ``auto`` did; None for a model that was named.
     """
 
     model: str
@@ -66,10 +69,24 @@ class Fitted:
     few_values: list[str]
     scores: dict[str, dict[str, float]]
     ahead: dict[str, tuple[float, float]]
+    selection: Selection | None = None
 
 
-def fit_density(pairs: Pairs, model: str, out: Path, *, settings: dict[str, Any], holdout: float = 0.2, seed: int = 0) -> Fitted:
+def fit_density(
+    pairs: Pairs,
+    model: str,
+    out: Path,
+    *,
+    settings: dict[str, Any],
+    holdout: float = 0.2,
+    seed: int = 0,
+    groups: Any = None,
+    order: Any = None,
+    seconds: float | None = None,
+) -> Fitted:
     """Fits a model to a part of the pairs, evaluates it and two controls on the others, and writes it.
+
+    With ``auto`` the model is chosen on all pairs by `vergence.mixtures.choose`, and fitted to all of them.
 
     Args:
         pairs: Contexts and targets.
@@ -78,6 +95,9 @@ def fit_density(pairs: Pairs, model: str, out: Path, *, settings: dict[str, Any]
         settings: Settings of the model by name.
         holdout: Share of the pairs, sampled at random, that are held out for evaluation, in [0, 1); 0 fits to all.
         seed: Seed of the split and of the model.
+        groups: (N,), of ``auto``: the choice is for pairs of new groups.
+        order: (N,), of ``auto``: the choice is for later pairs.
+        seconds: Of ``auto``: time after which no other model is tried.
 
     Raises:
         ValueError: The pairs, the settings or ``out`` are not usable.
@@ -85,6 +105,10 @@ def fit_density(pairs: Pairs, model: str, out: Path, *, settings: dict[str, Any]
     require_within("[0, 1)", holdout=holdout)
     writable = out.suffix == ".safetensors" and out.parent.is_dir() and not out.is_dir()
     expect(writable, "a file that ends in .safetensors, in an existing folder", str(out))
+    if model == AUTO:
+        expect(not set(settings) - {"device"}, "--set with --model NAME", "--set alone", "name the model that it is for")
+        return _chosen(pairs, out, seed, groups, order, seconds)
+    expect(groups is None and order is None, "groups or order with the model auto", model, "leave --model out")
     estimator = build(model, {"random_state": seed, **settings})
     order = np.random.default_rng(seed).permutation(len(pairs.context))
     test, train = _split(pairs, order, holdout)
@@ -96,6 +120,16 @@ def fit_density(pairs: Pairs, model: str, out: Path, *, settings: dict[str, Any]
     estimator.save(out)
     compared = _compared(estimator, pairs, train, test) if len(test) >= FEW else ({}, {})
     return Fitted(type(estimator).__name__, len(train), len(test), seconds, _few_values(pairs), *compared)
+
+
+def _chosen(pairs: Pairs, out: Path, seed: int, groups: Any, order: Any, seconds: float | None) -> Fitted:
+    """Chooses a model, fits it to all pairs, and writes it."""
+    start = time.perf_counter()
+    found = mixtures.choose(pairs.context, pairs.target, groups=groups, order=order, seconds=seconds, random_state=seed)
+    found.model.columns_ = list(pairs.columns)
+    found.model.save(out)
+    took, n = time.perf_counter() - start, len(pairs.context)
+    return Fitted(type(found.model).__name__, n, 0, took, _few_values(pairs), {}, {}, found)
 
 
 def _split(pairs: Pairs, order: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
