@@ -284,3 +284,18 @@ def test_pictures_that_were_deleted_are_empty_tiles_and_no_error(tmp_path, brows
         opened.goto(found.report(tmp_path / "gone.html").as_uri())
         opened.wait_for_selector("html[data-ready]")
         assert opened.evaluate("N") == 30 and opened.locator("#grid .tile").count() > 0
+
+
+def test_vectors_alone_have_a_page_without_pictures(browser, tmp_path):
+    x = np.random.default_rng(0).normal(size=(80, 6))
+    x[3] += 30
+    found = vergence.check(x, out=tmp_path / "out")
+    with browser.new_context() as context:
+        opened = context.new_page()
+        said = []
+        opened.on("pageerror", lambda error: said.append(str(error)))
+        opened.goto((tmp_path / "out" / "report.html").as_uri())
+        opened.wait_for_selector("html[data-ready]")
+        assert found.items["flag"][3] and opened.locator("#grid .tile .name").first.inner_text() == "3"
+        opened.locator("#grid .tile").first.click()
+        assert "q = " in opened.locator("#about").inner_text() and said == []

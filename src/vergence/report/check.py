@@ -107,7 +107,7 @@ def _data(found: "CheckResult", rows: Ints, path: Path) -> dict[str, Any]:
     items, s = found.items, found.summary
     place = {int(i): k for k, i in enumerate(rows)}
     of_name = {items["path"][i]: k for i, k in place.items()}
-    others = _Others(found, len(rows))
+    others = _Others(len(rows))
     copies = _copies(found, of_name, others)
     flag = np.asarray(items["flag"])[rows]
     columns = {k: [items[k][i] for i in rows] for k in ("path", "reason", "group", "measurements")}
@@ -169,9 +169,9 @@ def _scores(found: "CheckResult", rows: Ints, others: "_Others") -> dict[str, An
 class _Others:
     """Pictures of the other source on the page, with their numbers."""
 
-    def __init__(self, found: "CheckResult", first: int) -> None:
+    def __init__(self, first: int) -> None:
         self.names: list[str] = []
-        self.first, self._numbers, self._found = first, dict[str, int](), found
+        self.first, self._numbers = first, dict[str, int]()
 
     def number(self, name: str) -> int:
         """Returns the number of a picture, which is on the page from now on."""
