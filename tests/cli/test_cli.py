@@ -56,7 +56,8 @@ OPTIONS = {
     ],
     "Density": ["density"],
     "DensityFit": [
-        "pairs", "model", "out", "target", "groups", "ordered", "seconds", "holdout", "set", "seed", "device", "threads",
+        "pairs", "model", "out", "target", "context", "drop", "id", "groups", "ordered",
+        "seconds", "holdout", "set", "seed", "device", "threads",
     ],
     "DensityPredict": ["model", "source", "out", "level"],
     "DensitySample": ["model", "source", "out", "n", "seed"],

@@ -674,7 +674,9 @@ def test_files_that_are_no_arrays(tmp_path):
     (tmp_path / "cut.npz").write_bytes(packed)
     refused(tmp_path / "cut.npz", "cannot be read")
     (tmp_path / "x.csv").write_text("1,2")
-    refused(tmp_path / "x.csv", r"ending in .npy .npz .parquet .jpg .* found .*x.csv; save its numbers with numpy.save")
+    refused(tmp_path / "x.csv", "lines of values in x.csv, found the names alone")
+    (tmp_path / "x.doc").write_text("1,2")
+    refused(tmp_path / "x.doc", r"ending in .npy .npz .csv .*.parquet .xlsx .jpg .* found .*x.doc")
 
 
 # Splits

@@ -1,9 +1,14 @@
-"""Tables of numbers and pairs: every separator, every refusal, one line each."""
+"""Tables as people have them: every separator, gap, date and category; what columns are taken for; every refusal in one line."""
+
+import gzip
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from vergence.data.arrays import read_contexts, read_csv, read_pairs
+from vergence.data.arrays import of_table, read_column, read_known, read_pairs
+from vergence.data.tables import column_kinds, read_features, read_table, roles
 
 
 def write(path, text, encoding="utf-8"):
@@ -11,9 +16,17 @@ def write(path, text, encoding="utf-8"):
     return path
 
 
-def refused(call, *args, match):
+def values(table):
+    return {name: table[name].to_pylist() for name in table.column_names}
+
+
+def contexts(file, names):
+    return read_known(file, (names, []), paired=False).context
+
+
+def refused(call, *args, match, **more):
     with pytest.raises(ValueError, match=match) as caught:
-        call(*args)
+        call(*args, **more)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
 
 
@@ -21,48 +34,168 @@ def test_columns_by_name_in_any_order(tmp_path):
     file = write(tmp_path / "a.csv", "a,b,c\n1,2,3\n4,5,6\n")
     pairs = read_pairs(file, ["c"])
     assert pairs.context.tolist() == [[1, 2], [4, 5]] and pairs.target.tolist() == [3, 6]
-    assert pairs.columns == (["a", "b"], ["c"])
+    assert pairs.columns == (["a", "b"], ["c"]) and str(pairs.roles) == "context: a, b; target: c"
     two = read_pairs(file, ["c", "a"])
     assert two.target.tolist() == [[3, 1], [6, 4]] and two.context.tolist() == [[2], [5]]
+    assert read_pairs(file, ["c,a"]).columns == (["b"], ["c", "a"]) and read_pairs(file, ["b:c"]).columns == (["a"], ["b", "c"])
+    assert read_pairs(file, ["c"], drop=["a"]).columns == (["b"], ["c"])
     assert read_pairs(file, ["c"], ["b", "a"]).context.tolist() == [[2, 1], [5, 4]]
-    assert read_contexts(file, ["b", "a"]).tolist() == [[2, 1], [5, 4]]
+    assert contexts(file, ["b", "a"]).tolist() == [[2, 1], [5, 4]]
 
 
-@pytest.mark.parametrize("text", ["a;b\n1,5;2,25\n-3,0;4e2\n", "a\tb\n1.5\t2.25\n-3.0\t4e2\n", "a,b\n1.5,2.25\n-3.0,4e2\n\n"])
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-def test_separators_and_decimal_commas(tmp_path, text, encoding):
-    table = read_csv(write(tmp_path / "a.csv", text, encoding))
-    assert {name: values.tolist() for name, values in table.items()} == {"a": [1.5, -3], "b": [2.25, 400]}
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a;b\n1,5;2,25\n-3,0;4e2\n",
+        "a;b\n1,5;2,25\n-3,0;400\n",
+        "a\tb\n1.5\t2.25\n-3.0\t4e2\n",
+        "a|b\n1.5|2.25\n-3.0|4e2\n",
+        "a,b\n1.5,2.25\n-3.0,4e2\n\n",
+        'a,b\r\n"1.5",2.25\r\n-3.0,400\r\n',
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
+def test_separators_decimal_commas_and_encodings(tmp_path, text, encoding):
+    assert values(read_table(write(tmp_path / "a.csv", text, encoding))) == {"a": [1.5, -3], "b": [2.25, 400]}
+
+
+def test_thousands_packed_files_and_rows_with_names(tmp_path):
+    assert values(read_table(write(tmp_path / "a.csv", 'a,b\n"1,234",2\n"1,000,000.5",3\n')))["a"] == [1234, 1000000.5]
+    assert values(read_table(write(tmp_path / "a.csv", "a;b\n1.234,5;2\n0,125;3\n")))["a"] == [1234.5, 0.125]
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n3,4\n"))
+    assert values(read_table(tmp_path / "a.csv.gz")) == {"a": [1, 3], "b": [2, 4]}
+    by_r = read_table(write(tmp_path / "a.csv", '"mpg" "cyl"\n'.replace(" ", ",") + '"Mazda",21,6\n"Fiat",22.8,4\n'))
+    assert values(by_r) == {"": ["Mazda", "Fiat"], "mpg": [21, 22.8], "cyl": [6, 4]}
+    assert read_pairs(tmp_path / "a.csv", ["mpg"]).ids["row"].tolist() == ["Mazda", "Fiat"]
+
+
+def test_a_workbook(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (["day", "dose", "kind"], ["2024-01-01", 1.5, "a"], ["2024-01-02", None, "b"], ["2024-01-03", 2, "a"]):
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    assert values(read_table(tmp_path / "a.xlsx"))["dose"] == [1.5, None, 2]
+    write(tmp_path / "b.xlsx", "no workbook")
+    refused(read_table, tmp_path / "b.xlsx", match="expected a workbook")
 
 
 def test_one_column_and_blank_lines(tmp_path):
-    assert read_csv(write(tmp_path / "a.csv", "a\n1\n\n2\n\n"))["a"].tolist() == [1, 2]
-    assert read_contexts(write(tmp_path / "B.CSV", "a\n1\n2\n"), ["a"]).tolist() == [[1], [2]]
+    assert values(read_table(write(tmp_path / "a.csv", "a\n1\n\n2\n\n")))["a"] == [1, 2]
+    assert contexts(write(tmp_path / "B.CSV", "a\n1\n2\n"), ["a"]).tolist() == [[1], [2]]
+
+
+KINDS = """id,when,size,count,color,flag,remark,nothing,sold
+a1,2024-01-01,1.5,3,red,true,first words,,2024-01-01 12:00:00
+a2,2024-01-03,,5,blue,false,other words,,2024-01-02 00:00:00
+a3,2024-01-02,2.5,9,red,true,words,,2024-01-02 06:00:00
+a4,2024-01-05,3.5,2,NA,false,words,,2024-01-03 00:00:00
+"""
+
+
+def test_kinds_of_columns(tmp_path):
+    table = read_table(write(tmp_path / "a.csv", KINDS))
+    kinds = {name: column.kind for name, column in column_kinds(table).items()}
+    assert kinds == {
+        **{"id": "identifier", "when": "date", "size": "number", "count": "number", "color": "category", "flag": "boolean"},
+        **{"remark": "text", "nothing": "empty", "sold": "date"},
+    }
+    used = roles(table, target=["size"])
+    assert str(used) == (
+        "context: when (date), count, color (category, 2 values), flag (boolean), sold (date); target: size; "
+        "names of rows: id (identifier); left out: remark (text, 3 values), nothing (empty)"
+    )
+    names = [name for column in used.context for name in column.features]
+    assert names == ["when", "count", "color=blue", "color=red", "flag", "sold"]
+    x = read_features(table, names)
+    assert x[:, 0].tolist() == [19723, 19725, 19724, 19727] and x[:, 5].tolist() == [19723.5, 19724, 19724.25, 19725]
+    assert x[:3, 3].tolist() == [1, 0, 1] and np.isnan(x[3, 2:4]).all() and x[:, 4].tolist() == [1, 0, 1, 0]
+    assert np.isnan(read_pairs(tmp_path / "a.csv", ["size"]).target[1])
+
+
+def test_names_of_rows_are_no_context(tmp_path):
+    for name in ("", "Unnamed: 0", "rownames", "id", "patient_id"):
+        pairs = read_pairs(write(tmp_path / "a.csv", f"{name},x,y\n1,2,3.5\n2,5,6.5\n3,1,2\n"), ["y"])
+        assert pairs.columns == (["x"], ["y"]) and pairs.ids[name or "row"].tolist() == ["1", "2", "3"]
+    file = write(tmp_path / "a.csv", "t,x,y\n1,2,3.5\n2,5,6.5\n3,1,2\n")
+    refused(read_pairs, file, ["y"], match="found t, which counts the rows; give --id t, --drop t, or all contexts")
+    assert read_pairs(file, ["y"], ids=["t"]).columns == (["x"], ["y"])
+    assert read_pairs(file, ["y"], ["t", "x"]).columns == (["t", "x"], ["y"])
+    years = write(tmp_path / "a.csv", "year,x,y\n2001,2,3.5\n2002,5,6.5\n2003,1,2\n")
+    assert read_pairs(years, ["y"]).columns == (["year", "x"], ["y"])
+    assert roles(pa.table({"__index_level_0__": [7, 9], "a": [1.0, 2], "b": [1.0, 2]}), target=["b"]).ids[0].kind == "identifier"
+
+
+def test_categories_are_remembered_and_others_refused(tmp_path):
+    file = write(tmp_path / "a.csv", "color,y\nred,1\nblue,2\nred,3\nblue,4\n")
+    names = read_pairs(file, ["y"]).columns[0]
+    other = write(tmp_path / "b.csv", "y,color\n1,blue\n2,green\n")
+    refused(read_known, other, (names, ["y"]), paired=True, match="'blue', 'red' in the column color of b.csv, found 'green'")
+    refused(contexts, write(tmp_path / "c.csv", "colour,y\nred,1\n"), names, match="did you mean|the column color in c.csv")
+    assert contexts(write(tmp_path / "d.csv", "color\nred\n"), names).tolist() == [[0, 1]]
+
+
+def test_a_column_called_y_is_a_feature_and_fractions_are_no_labels():
+    table = pa.table({"x": [1, 2, 3], "y": [0, 1, 0], "label": [0.5, 1.5, 2.5]})
+    assert of_table(table, "t").columns == ("x", "y", "label")
+    labeled = of_table(pa.table({"x": [1, 2, 3], "labels": [0, 1, 1], "names": ["a", "b", "c"], "word": ["u", "v", "w"]}), "t")
+    assert (
+        labeled.columns == ("x",) and labeled.items.labels.tolist() == [0, 1, 1] and list(labeled.items.names) == ["a", "b", "c"]
+    )
+
+
+def test_thousands_of_columns_are_read_in_linear_time(tmp_path):
+    import time
+
+    seconds = []
+    for n in (1000, 8000):
+        pq.write_table(pa.table({f"gene{i}": np.random.default_rng(i).normal(size=20) for i in range(n)}), tmp_path / "t.parquet")
+        start = time.process_time()
+        assert of_table(read_table(tmp_path / "t.parquet"), "t").items.shape == (n,)
+        seconds.append(time.process_time() - start)
+    assert seconds[1] < 4 + 24 * seconds[0]
+
+
+def test_columns_of_groups_and_times(tmp_path):
+    file = write(tmp_path / "a.csv", "who,when,y\nann,2024-01-02,1\nbob,2024-01-01,2\nann,2024-01-03,3\n")
+    assert read_column(file, "who").tolist() == [0, 1, 0] and np.argsort(read_column(file, "when")).tolist() == [1, 0, 2]
 
 
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("a;b\n1,5;2.5\n", "column #1: Row #2: .* invalid value '2.5'"),
-        ('a,b\n"1,234",2\n', "column #0: Row #2: .* invalid value '1,234'"),
-        ("a,b\n1,2\n3\n", "Row #3: Expected 2 columns, got 1"),
-        ("a,b\n1,\n", "column #1: Row #2"),
+        ("a,b\n1,2\n3\n", "line 3: Expected 2 columns, got 1"),
         ("a,a\n1,2\n", "different column names"),
         ("a,b\n", "found the names alone"),
         ("", "found 0 lines"),
-        ("a,b\n1,nan\n", "NaN or infinity in row 0"),
-        ("a,b\n1," + "9" * 200_000 + "\n", "not CSV: field larger"),
-        ("a,b\n1," + "x" * 100_000 + "\n", "invalid value 'xxx"),
-        ('a,b\n1,"x\ny"\n', "invalid value 'x"),
+        ("a,b\n1," + "x" * 200_000 + "\n", "not CSV: field larger"),
+        ("a,b\n1,\0\n", "found bytes that are none"),
     ],
 )
 def test_refused_tables(tmp_path, text, match):
-    refused(read_csv, write(tmp_path / "a.csv", text), match=match)
+    refused(read_table, write(tmp_path / "a.csv", text), match=match)
 
 
-def test_other_encodings_are_refused(tmp_path):
-    refused(read_csv, write(tmp_path / "a.csv", "größe,b\n1,2\n", "latin-1"), match="UTF-8 text in a.csv, .* save it as UTF-8")
-    refused(read_csv, write(tmp_path / "a.csv", "a,b\n1,2\n", "utf-16"), match="UTF-8 text in a.csv")
+@pytest.mark.parametrize(
+    ("text", "target", "match"),
+    [
+        ("a,b\n1,2\n1,3\n", [], "--target NAME to name some of the columns of a.csv to predict, found a, b"),
+        ("a,b\n1,x\n2,x\n3,y\n4,y\n", ["b"], "numbers in the target b .* found a column of kind category; a classifier"),
+        ("a,b\n1,\n2,\n", ["b"], "numbers in the target b of a.csv, found a column of kind empty"),
+        ("a,b\n1,2\n2,inf\n", ["b"], "finite numbers in the column b of a.csv, found infinity"),
+        ("a,b\nu,2\nv,3\n", ["b"], "contexts beside the target"),
+        ("a,b\n1.5,2\n2.5,3\n", ["a", "b"], "contexts beside the target"),
+        ("a,bee\n1,2\n2,3\n", ["be"], "did you mean 'bee'"),
+    ],
+)
+def test_refused_pairs(tmp_path, text, target, match):
+    refused(read_pairs, write(tmp_path / "a.csv", text), target, match=match)
+
+
+def test_one_role_for_a_column(tmp_path):
+    file = write(tmp_path / "a.csv", "a,b,c\n1.5,2,5\n2,3,1\n")
+    refused(read_pairs, file, ["a"], ["a", "b"], match="one role for the column a, found target and context")
+    refused(read_pairs, file, ["c:a"], match="a range of columns of a.csv, found c:a; write a:c")
 
 
 def test_arrays_of_pairs_and_contexts(tmp_path):
@@ -71,13 +204,13 @@ def test_arrays_of_pairs_and_contexts(tmp_path):
     pairs = read_pairs(tmp_path / "a.npz")
     assert np.array_equal(pairs.context, c) and np.array_equal(pairs.target, t) and pairs.context.dtype == np.float64
     assert pairs.columns == (["context_0", "context_1"], ["target_0"])
-    assert np.array_equal(read_contexts(tmp_path / "a.npz", []), c)
+    assert np.array_equal(contexts(tmp_path / "a.npz", []), c)
     np.save(tmp_path / "c.npy", c[:, 0])
-    assert np.array_equal(read_contexts(tmp_path / "c.npy", []), c[:, :1])
+    assert np.array_equal(contexts(tmp_path / "c.npy", []), c[:, :1])
 
 
 ONE = np.ones((3, 2))
-ODD = np.array([[1.0], [2.0], [np.nan]])
+ODD = np.array([[1.0], [2.0], [np.inf]])
 
 
 @pytest.mark.parametrize(
@@ -85,15 +218,15 @@ ODD = np.array([[1.0], [2.0], [np.nan]])
     [
         ({"context": 3.0, "target": ONE}, read_pairs, "shapes"),
         ({"context": ONE, "target": 3.0}, read_pairs, "shapes"),
-        ({"context": 3.0}, lambda file: read_contexts(file, []), "shape"),
+        ({"context": 3.0}, lambda file: contexts(file, []), "shape"),
         ({"context": ONE[:0], "target": ONE[:0]}, read_pairs, "1 row"),
         ({"context": ONE}, read_pairs, "add target"),
         ({"context": ONE, "goal": ONE}, read_pairs, "add target"),
         ({"context": ONE, "target": np.array(["a"] * 3)}, read_pairs, "numbers"),
         ({"context": ODD, "target": ONE}, read_pairs, "row 2"),
-        ({"context": ODD}, lambda file: read_contexts(file, []), "row 2"),
-        ({"context": ONE}, lambda file: read_contexts(file, ["a"]), "give a"),
-        ({"context": ONE, "target": ONE}, lambda file: read_pairs(file, ["t"], ["a", "b"]), "targets of 1"),
+        ({"context": ODD}, lambda file: contexts(file, []), "row 2"),
+        ({"context": ONE}, lambda file: contexts(file, ["a"]), "give a"),
+        ({"context": ONE, "target": ONE}, lambda file: read_known(file, (["a", "b"], ["t"]), paired=True), "targets of 1 in"),
         ({"context": ONE, "target": np.array([{}] * 3)}, read_pairs, "Python objects"),
         ({}, read_pairs, "found none"),
         (None, read_pairs, "no file"),

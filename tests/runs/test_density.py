@@ -34,6 +34,10 @@ def folder(tmp_path_factory):
     return out
 
 
+def asked(contexts):
+    return Pairs(contexts, np.zeros((len(contexts), 0)), ([], []))
+
+
 def table(path):
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
@@ -44,7 +48,7 @@ def table(path):
 def test_more_components_than_answers_count_as_answers(model, tmp_path):
     c, t = two_answers(800)
     found = mixtures.get(model)(random_state=0, **({} if model == "gng" else {"n_components": 4})).fit(c, t)
-    density.predict(found, np.linspace(0, 0.9, 20)[:, None], tmp_path / "p.csv")
+    density.predict(found, asked(np.linspace(0, 0.9, 20)[:, None]), tmp_path / "p.csv")
     answers = [float(row["answers"]) for row in table(tmp_path / "p.csv")]
     assert 1.7 < np.median(answers) < 2.7  # two branches; their components alone are 4 and about 30
 
@@ -107,7 +111,8 @@ def test_too_few_held_out_pairs_are_named(tmp_path):
 
 
 def test_tables_by_the_names_of_their_columns(folder):
-    fit = ["density", "fit", folder / "pairs.csv", "--target", "drag", "--model", "gaussian", "--out", folder / "g.safetensors"]
+    fit = ["density", "fit", folder / "pairs.csv", "--target", "drag", "--context", "speed,number"]
+    fit += ["--model", "gaussian", "--out", folder / "g.safetensors"]
     assert call(*fit).returncode == 0
     model = mixtures.load(folder / "g.safetensors")
     assert model.columns_ == [["speed", "number"], ["drag"]]
@@ -144,13 +149,13 @@ def test_wrong_calls_are_one_line(folder, tmp_path):
         "--target",
         "b",
         *out,
-        words="four",
+        words="kind identifier",
     )
-    refused(*fit, tmp_path / "ragged.csv", "--target", "b", *out, words="#3")
+    refused(*fit, tmp_path / "ragged.csv", "--target", "b", *out, words="line 3")
     refused(*fit, tmp_path / "empty.csv", "--target", "b", *out, words="found 0 lines")
     refused(*fit, folder / "pairs.csv", *out, words="--target NAME")
     refused(*fit, folder / "pairs.csv", "--target", "drug", *out, words="did you mean 'drag'?")
-    refused(*fit, folder / "pairs.npz", "--target", "drag", *out, words=".csv")
+    refused(*fit, folder / "pairs.npz", "--target", "drag", *out, words="a table only")
     refused(
         *fit, folder / "pairs.npz", "--model", "mixture", "--set", "n_component=2", *out, words="did you mean 'n_components'?"
     )
@@ -168,7 +173,7 @@ def test_wrong_calls_are_one_line(folder, tmp_path):
     refused(*fit, folder / "pairs.npz", "--model", "gaussiann", *out, words="among gaussian, ")
     assert "conditional_" not in refused(*fit, folder / "pairs.npz", "--model", "foo", *out, words="found 'foo'")
     with pytest.raises(ValueError, match="expected 1 context feature, as in fit, found 4; give the same columns"):
-        density.predict(mixtures.load(folder / "m.safetensors"), np.ones((3, 4)), tmp_path / "o.csv")
+        density.predict(mixtures.load(folder / "m.safetensors"), asked(np.ones((3, 4))), tmp_path / "o.csv")
     np.savez(tmp_path / "one.npz", context=np.ones((1, 4)), target=np.ones(1))
     refused(*fit, tmp_path / "one.npz", *out, words="expected at least 30 rows to compare models on, found 1; name a model")
     assert not (tmp_path / "o.csv").exists() and not (tmp_path / "m.safetensors").exists()
@@ -212,7 +217,7 @@ def test_csv_files_tell_numbers_far_from_zero_apart(tmp_path):
     pairs = Pairs(x, 1.7e9 + 30 * x[:, 0] + r.normal(size=200), (["context_0"], ["target_0"]))
     density.fit_density(pairs, "gaussian", tmp_path / "m.safetensors", settings={})
     model = mixtures.load(tmp_path / "m.safetensors")
-    density.predict(model, x, tmp_path / "p.csv")
+    density.predict(model, asked(x), tmp_path / "p.csv")
     np.testing.assert_array_equal([float(row["mean"]) for row in table(tmp_path / "p.csv")], model.predict(x))
 
 
@@ -221,10 +226,10 @@ def test_auto_chooses_prints_one_table_and_one_sentence_and_is_read_again(tmp_pa
     r = np.random.default_rng(0)
     subject = np.repeat(np.arange(30), 6)
     dose = r.normal(size=180)
-    rows = np.column_stack([subject, np.arange(180), dose, 2 * dose + 0.3 * r.normal(size=180)])
+    rows = np.column_stack([subject, np.arange(180) + 0.0, dose, 2 * dose + 0.3 * r.normal(size=180)])
     np.savetxt("table.csv", rows, delimiter=",", header="subject,day,dose,effect", comments="")
     fit = ["density", "fit", "table.csv", "--target", "effect"]
-    said = call(*fit, "--groups", "subject", "--out", "m.safetensors")
+    said = call(*fit, "--groups", "subject", "--context", "day,dose", "--out", "m.safetensors")
     assert said.returncode == 0 and "A line is enough" in said.stdout and "kernel" in said.stdout and "next: " in said.stdout
     model = mixtures.load("m.safetensors")
     assert model.columns_ == [["day", "dose"], ["effect"]]

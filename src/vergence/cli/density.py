@@ -16,16 +16,25 @@ __all__: list[str] = []
 MODELS = "Model to fit: gaussian, mixture, gng, kernel, mdn, particles; auto compares them; see vergence.mixtures."
 
 
+Columns = Annotated[UseAppendAction[list[str]], arg(metavar="COLUMNS", help_behavior_hint="")]
+
+
 @dataclass(kw_only=True)
 class DensityFit:
     """Fit p(target | context) to pairs and evaluate it on held-out pairs."""
 
     pairs: Annotated[Positional[Path], arg(metavar="PAIRS")]
-    """A .npz file with the arrays context and target, or a .csv file."""
+    """A .npz file with the arrays context and target, or a table: .csv, .tsv, .parquet, .xlsx, packed or not."""
     model: Annotated[str, arg(metavar="NAME", help=MODELS)] = "auto"
     out: Annotated[Path, arg(help="File to write.")] = Path("density.safetensors")
-    target: Annotated[UseAppendAction[list[str]], arg(metavar="COLUMN")] = field(default_factory=list)
-    """Column of a .csv file to predict; all other columns are the context."""
+    target: Columns = field(default_factory=list)
+    """Columns of a table to predict: a name, several between commas, or FIRST:LAST."""
+    context: Columns = field(default_factory=list)
+    """Columns to predict from; by default all others that hold numbers, dates or categories."""
+    drop: Columns = field(default_factory=list)
+    """Columns that are not used."""
+    id: Columns = field(default_factory=list)
+    """Columns that name the rows: no context, but written beside each answer."""
     groups: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
     """Column, or array of a .npz file, of subjects: auto chooses what suits new ones. It is not part of the context."""
     ordered: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
@@ -44,7 +53,7 @@ class DensityFit:
 class _Use:
     model: Annotated[Positional[Path], arg(metavar="MODEL", help="File that fit wrote.")]
     source: Annotated[Positional[Path], arg(metavar="CONTEXTS")]
-    """A .npz file with the array context (and target for log-prob), or a .csv file with the columns used in fit."""
+    """A .npz file with the array context (and target for log-prob), or a table with the columns used in fit."""
     out: options.TableOut = None
 
 
@@ -109,7 +118,10 @@ def _fit(command: DensityFit) -> None:
 
     settings = {"device": command.device, **dict(map(options.parse, command.set))}
     groups, order = (None if name is None else read_column(command.pairs, name) for name in (command.groups, command.ordered))
-    pairs = read_pairs(command.pairs, command.target, drop=[name for name in (command.groups, command.ordered) if name])
+    drop = [*command.drop, *(name for name in (command.groups, command.ordered) if name)]
+    pairs = read_pairs(command.pairs, command.target, command.context, drop, command.id)
+    if pairs.roles is not None:
+        print(pairs.roles)
     verb = "replaced" if command.out.exists() else "wrote"
     also: dict[str, Any] = {"groups": groups, "order": order, "seconds": command.seconds}
     result = density.fit_density(
@@ -154,15 +166,15 @@ def _who_is_ahead(ahead: dict[str, tuple[float, float]]) -> str:
 
 def _write(command: DensityPredict | DensitySample | DensityLogProb, out: Path) -> int:
     """Writes what a fitted density says of contexts or pairs; returns the number of rows."""
-    from vergence.data.arrays import read_contexts, read_pairs
+    from vergence.data.arrays import read_known
     from vergence.mixtures import load
     from vergence.runs import density
 
     model = load(command.model)
-    context, target = getattr(model, "columns_", ([], []))
+    columns: tuple[list[str], list[str]] = getattr(model, "columns_", ([], []))
+    pairs = read_known(command.source, columns, getattr(model, "ids_", []), paired=isinstance(command, DensityLogProb))
     if isinstance(command, DensityLogProb):
-        return density.log_prob(model, read_pairs(command.source, target, context), out)
-    contexts = read_contexts(command.source, context)
+        return density.log_prob(model, pairs, out)
     if isinstance(command, DensityPredict):
-        return density.predict(model, contexts, out, level=command.level)
-    return density.sample(model, contexts, out, n=command.n, seed=command.seed)
+        return density.predict(model, pairs, out, level=command.level)
+    return density.sample(model, pairs, out, n=command.n, seed=command.seed)

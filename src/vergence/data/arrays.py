@@ -1,10 +1,9 @@
 """Rows of numbers: arrays and tables, and the NumPy, Parquet and CSV files that hold them, with labels and names."""
 
-import csv
 import warnings
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,15 +13,18 @@ from torch import Tensor
 
 from vergence.data.images import written_name
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, spaced
+from vergence.data.tables import TABLES, Column, Roles, column_kinds, is_table_file, read_features, read_table, roles
 from vergence.utils.checks import expect, refuse, require_choice, shortened
 from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE
 from vergence.utils.linalg import as_array
+from vergence.utils.terminal import note
 
-__all__ = ["Pairs", "from_array", "holds_pairs", "open_arrays", "read_column", "read_contexts", "read_pairs"]
+__all__ = ["Pairs", "from_array", "holds_pairs", "open_arrays", "read_column", "read_known", "read_pairs"]
 
 ARRAY_KEYS = ("images", "x", "data", "X", "features", "z", "embeddings", "arr_0")
 LABEL_KEYS = ("labels", "y", "label")
+LABELS = ("labels", "label")  # of tables, where y is a column like x
 NAME_KEYS = ("names", "name")
 PART_KEYS = (("x_train", "x_test"), ("y_train", "y_test"))
 PAIR_KEYS = ("context", "target")
@@ -32,7 +34,6 @@ MOST_CLASSES = 100_000
 MAGIC = b"\x93NUMPY"
 SAMPLE = 10_000  # rows at most, by which it is judged whether float32 tells them apart
 COARSE = 0.01  # largest rounding error of a column, in units of its standard deviation
-DELIMITERS = (",", ";", "\t")
 BLOCK = 1 << 16  # rows that are checked at a time
 ON_DISK = 64 << 20  # bytes of a .npy file above which it is memory-mapped
 
@@ -268,27 +269,12 @@ def _label(items: ArrayItems, arrays: dict[str, Array], keys: Sequence[str], nam
 # Tables of features
 
 
-def open_table(path: Path, columns: Sequence[str] = (), *, double: bool = False) -> Source:
-    """Opens a ``.parquet`` table of features, as the command embed and other programs write them; see `of_table`."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(path, partitioning=None)
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        reason = shortened(error)
-        raise ValueError(
-            f"expected a Parquet table at {path}, found one that cannot be read ({reason}); write it again"
-        ) from None
-    return of_table(table, path.name, columns, double=double)
-
-
 def of_table(table: Any, name: str, columns: Sequence[str] = (), *, double: bool = False) -> Source:
     """Returns the items of an Arrow table, one a row.
 
-    The features of an item are a list of numbers in one column (features, z, embeddings, x, data), or numbers in a column each:
-    then all columns are features that are not named label, labels or y, name or names, or split. ``split`` is ``train`` or
-    ``test`` and makes the test part.
+    The features of an item are a list of numbers in one column (features, z, embeddings, x, data), or columns of numbers, dates
+    and categories; see `vergence.data.tables` for what a column is taken for. A column label or labels of whole numbers or texts
+    gives labels, name or names of texts the names of the items, and split, ``train`` or ``test``, the test part.
 
     Args:
         table: A ``pyarrow.Table``.
@@ -299,41 +285,57 @@ def of_table(table: Any, name: str, columns: Sequence[str] = (), *, double: bool
     Raises:
         ValueError: The table has no rows, no features, not those that are named, or other values.
     """
-    there = table.column_names
-    twice = [column for column in there if there.count(column) > 1]
-    expect(
-        table.num_rows and not twice,
-        f"rows and different column names in {name}",
-        f"the column {twice[0]} twice" if twice else "no rows",
-    )
-    x, features = _read_features(table, tuple(columns), name)
+    expect(table.num_rows, f"rows in {name}", "none")
+    kinds = column_kinds(table)
+    special = _special(kinds, table)
+    x, features = _read_features(table, kinds, tuple(columns), special, name)
     items = from_array(x, name, double=double)
-    label = [key for key in LABEL_KEYS if key in there][:1]
-    classes = _label(items, {key: _column(table, key) for key in label}, label, name)
-    if (named := next((key for key in NAME_KEYS if key in there), None)) is not None:
+    classes = _label(items, {key: _column(table, key) for key in special[:1] if key in LABELS}, LABELS, name)
+    if (named := next((key for key in special if key in NAME_KEYS), None)) is not None:
         items.names = _checked_names(_column(table, named), len(items), f"{named} of {name}")
-    test = None
-    if SPLIT in there:
-        parts = table[SPLIT].to_pylist()
-        for part in set(parts):
-            require_choice(f"the values in {SPLIT} of {name}", part, ("train", "test"))
-        test = torch.tensor([part == "test" for part in parts])
+    test = torch.tensor([part == "test" for part in table[SPLIT].to_pylist()]) if SPLIT in special else None
     return Source(items, classes, test, "" if test is None else f"{SPLIT} of the table", columns=features)
 
 
-def _read_features(table: Any, columns: tuple[str, ...], file: str) -> tuple[Array, tuple[str, ...]]:
-    """Returns the features (N, D), and the names of the columns that hold one each."""
-    import pyarrow.types as kinds
+def _special(kinds: dict[str, Column], table: Any) -> list[str]:
+    """Returns the columns of labels, names and parts, in this order."""
+    whole = [key for key in LABELS if key in kinds and not _fractions(table[key])][:1]
+    named = [key for key in NAME_KEYS if key in kinds and kinds[key].kind in ("identifier", "text", "category")][:1]
+    parts = set(table[SPLIT].to_pylist()) if SPLIT in kinds else set()
+    return [*whole, *named, *([SPLIT] if parts and parts <= {"train", "test"} else [])]
 
-    tests = (kinds.is_list, kinds.is_fixed_size_list, kinds.is_large_list)
-    there = [key for key in columns or ARRAY_KEYS if key in table.column_names]
-    lists = [key for key in there if any(test(table[key].type) for test in tests)]
+
+def _fractions(values: Any) -> bool:
+    import pyarrow.types as types
+
+    return bool(types.is_floating(values.type))
+
+
+def _read_features(
+    table: Any, kinds: dict[str, Column], columns: tuple[str, ...], special: list[str], file: str
+) -> tuple[Array, tuple[str, ...]]:
+    """Returns the features (N, D), and their names where they come from a column each."""
+    there = [key for key in columns or ARRAY_KEYS if key in kinds]
+    lists = [key for key in there if _holds_lists(table[key])]
     if lists and len(columns) < 2:
         return _vectors(table[lists[0]], f"{lists[0]} of {file}"), ()
-    special = {*LABEL_KEYS, *NAME_KEYS, SPLIT}
-    names = columns or tuple(name for name in table.column_names if name not in special)
-    expect(names, f"columns of features in {file}", f"{', '.join(table.column_names)} alone", "add the features")
-    return np.stack([_numbers_of(table, name, file) for name in names], axis=1), names
+    rest = [column for key, column in kinds.items() if key not in special]
+    names = columns or tuple(feature for column in rest for feature in column.features)
+    expect(names, f"columns of numbers in {file}", f"{', '.join(map(str, kinds.values()))} alone", "add the features")
+    if not columns and (unused := [column for column in rest if not column.features]):
+        note(f"not used as features: {', '.join(map(str, unused[:12]))}; labels: {(special or ['none'])[0]}")
+    x = read_features(table, names, file)
+    gaps = np.isnan(x).sum(0)
+    first = int(gaps.argmax())
+    advice = "drop such rows, or the column"
+    expect(not gaps.any(), f"numbers in column {names[first]} of {file}", f"{gaps[first]} gaps", advice)
+    return x, names
+
+
+def _holds_lists(values: Any) -> bool:
+    import pyarrow.types as types
+
+    return any(test(values.type) for test in (types.is_list, types.is_fixed_size_list, types.is_large_list))
 
 
 def _vectors(column: Any, where: str) -> Array:
@@ -342,11 +344,6 @@ def _vectors(column: Any, where: str) -> Array:
     lengths = set(merged.value_lengths().to_pylist())
     expect(len(lengths) == 1 and None not in lengths, f"lists of one length in {where}", "other ones", "drop such rows")
     return _as_float(merged.flatten(), where).reshape(len(merged), -1)
-
-
-def _numbers_of(table: Any, name: str, file: str) -> Array:
-    require_choice(f"the column {name} of {file}", name, table.column_names)
-    return _as_float(table[name].combine_chunks(), f"column {name} of {file}")
 
 
 def _as_float(values: Any, where: str) -> Array:
@@ -380,82 +377,119 @@ class Pairs:
     Attributes:
         context: (N, C) numbers.
         target: (N, T) numbers, or (N,).
-        columns: Names of the C context columns and of the T target columns; ``context_0``, ... for arrays.
+        columns: Names of the C context features and of the T target columns; ``context_0``, ... for arrays.
+        ids: Columns that name the rows, (N,) texts each.
+        roles: What the columns of a table were taken for.
     """
 
     context: Array
     target: Array
     columns: tuple[list[str], list[str]]
+    ids: dict[str, Array] = field(default_factory=dict)
+    roles: Roles | None = None
 
 
 def read_column(path: Path, name: str) -> Array:
-    """Returns a column of a ``.csv`` file, or an array (N,) of a ``.npz`` file, of numbers."""
-    if _is_csv(path):
-        return _columns(read_csv(path), [name], path.name)[:, 0]
+    """Returns a column of a table, or an array (N,) of a ``.npz`` file: numbers, or whole numbers that stand for other values."""
+    if is_table_file(path):
+        values = _one_column(read_table(path), name, path.name)
+        return _floats_or_codes(values)
     values = _numbers(path, (name,))[name]
     expect(values.ndim == 1, f"the array {name} (N,) in {path.name}", f"shape {values.shape}", "give one number a row")
     return values
 
 
-def read_pairs(path: Path, target: Sequence[str] = (), context: Sequence[str] = (), drop: Sequence[str] = ()) -> Pairs:
-    """Reads the arrays ``context`` and ``target`` of a ``.npz`` file, or the columns of a ``.csv`` file.
+def _one_column(table: Any, name: str, file: str) -> Any:
+    require_choice(f"the column {name} of {file}", name, table.column_names)
+    return table[name]
+
+
+def _floats_or_codes(values: Any) -> Array:
+    import pyarrow.types as types
+
+    if types.is_floating(values.type) or types.is_integer(values.type):
+        return np.asarray(values.to_numpy(), dtype=np.float64)
+    order = sorted({value for value in values.to_pylist() if value is not None})
+    code = {value: float(i) for i, value in enumerate(order)}
+    return np.asarray([code.get(value, np.nan) for value in values.to_pylist()])
+
+
+def read_pairs(
+    path: Path,
+    target: Sequence[str] = (),
+    context: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    ids: Sequence[str] = (),
+) -> Pairs:
+    """Reads the arrays ``context`` and ``target`` of a ``.npz`` file, or the columns of a table; see `vergence.data.tables`.
 
     Args:
         path: The file.
-        target: Names of the columns that are the target, for a ``.csv`` file.
-        context: Names of the columns that are the context; by default all others. With both, the arrays of a ``.npz`` file
-            must have as many columns.
-        drop: Names of columns of a ``.csv`` file that are no context.
+        target: Names of the columns of a table that are the target.
+        context: Names of the columns that are the context; by default all others with features. For a ``.npz`` file, whose
+            arrays must have as many columns, and for a model that names its features, their names.
+        drop: Names of columns of a table that are no context.
+        ids: Names of columns of a table that name the rows.
 
     Raises:
-        ValueError: The file is missing, damaged, of another kind, holds other arrays or columns, or text, NaN or infinity
-            instead of numbers.
+        ValueError: The file is missing, damaged, of another kind, holds other arrays or columns, or infinity.
     """
     name = path.name
-    if _is_csv(path):
-        table = read_csv(path)
-        t = _columns(table, target, name)
-        rest = list(context) or [column for column in table if column not in {*target, *drop}]
-        expect(target and rest, f"--target NAME to name some of the columns of {name} to predict", ", ".join(table))
-        return Pairs(_columns(table, rest, name), t[:, 0] if len(target) == 1 else t, (rest, list(target)))
-    expect(context or not target, "--target with a .csv file only", f"{name} with its arrays context and target")
+    if is_table_file(path):
+        table = read_table(path)
+        used = roles(table, target=target, context=context, drop=drop, ids=ids, name=name)
+        features = [feature for column in used.context for feature in column.features]
+        pairs = _of_columns(table, features, [column.name for column in used.target], name)
+        return replace(pairs, ids=_ids(table, [column.name for column in used.ids]), roles=used)
+    expect(context or not target, "--target with a table only", f"{name} with its arrays context and target")
     arrays = _numbers(path, PAIR_KEYS)
     c, t = _as_columns(arrays["context"]), arrays["target"]
     fit = c.ndim == 2 and t.ndim in (1, 2) and len(c) == len(t)
     expect(fit, f"context (N, C) and target (N, T) in {name}", f"shapes {c.shape} and {t.shape}")
     widths = c.shape[1], _as_columns(t).shape[1]
-    expected = f"contexts of {len(context)} features and targets of {len(target)} in {name}"
-    hint = f"give {', '.join(context)} and {', '.join(target)}"
-    expect(not context or widths == (len(context), len(target)), expected, f"{widths[0]} features and {widths[1]}", hint)
     columns = ([f"{key}_{i}" for i in range(width)] for key, width in zip(PAIR_KEYS, widths, strict=True))
     return Pairs(c, t, (next(columns), next(columns)))
 
 
-def read_contexts(path: Path, columns: Sequence[str]) -> Array:
-    """Reads contexts (B, C): columns of a ``.csv`` file by name, ``context`` of a ``.npz`` file, or a ``.npy`` file.
+def _of_columns(table: Any, features: Sequence[str], target: Sequence[str], name: str) -> Pairs:
+    """Returns features and targets of a table by their names."""
+    t = read_features(table, target, name)
+    gone = [column for column, empty in zip(target, np.isnan(t).all(0).tolist(), strict=True) if empty]
+    expect(not gone, f"values in the target {''.join(gone[:1])} of {name}", "gaps alone", "name another")
+    c = read_features(table, features, name)
+    return Pairs(c, t[:, 0] if len(target) == 1 else t, (list(features), list(target)))
+
+
+def _ids(table: Any, names: Sequence[str]) -> dict[str, Array]:
+    return {name or "row": np.asarray([str(value) for value in table[name].to_pylist()]) for name in names}
+
+
+def read_known(path: Path, columns: tuple[Sequence[str], Sequence[str]], ids: Sequence[str] = (), *, paired: bool) -> Pairs:
+    """Reads what a fitted model needs: its contexts by the names of their features, and with ``paired`` its targets.
+
+    Args:
+        path: A table, or a ``.npz`` or ``.npy`` file with as many columns.
+        columns: Names of the features of contexts and of the targets.
+        ids: Columns that name the rows, where the table has them.
+        paired: Whether targets are read; else they are zeros.
 
     Raises:
-        ValueError: As `read_pairs`; or an array has another number of columns than there are names, if any.
+        ValueError: As `read_pairs`; or an array has another number of columns.
     """
-    if _is_csv(path):
-        return _columns(read_csv(path), columns, path.name)
-    x = _as_columns(_numbers(path, PAIR_KEYS[:1])["context"])
-    expect(x.ndim == 2, f"contexts (B, C) in {path.name}", f"shape {x.shape}", "reshape them")
-    fit = not columns or x.shape[1] == len(columns)
-    expect(fit, f"contexts of {len(columns)} features in {path.name}", f"{x.shape[1]}", f"give {', '.join(columns)}")
-    return x
-
-
-def _is_csv(path: Path) -> bool:
-    expect(path.is_file(), f"a .npz or .csv file at {path}", "a folder" if path.is_dir() else "no file")
-    return path.suffix.lower() == ".csv"
-
-
-def _columns(table: dict[str, Array], names: Sequence[str], file: str) -> Array:
-    """Returns the columns of some names, (N, len(names))."""
-    for name in names:
-        require_choice(f"the column {name} of {file}", name, table)
-    return np.stack([table[name] for name in names], axis=1) if names else np.empty((0, 0))
+    context, target = columns
+    if is_table_file(path):
+        table = read_table(path)
+        found = _of_columns(table, context, target if paired else [], path.name)
+        return replace(found, ids=_ids(table, [name for name in ids if name in table.column_names]))
+    arrays = _numbers(path, PAIR_KEYS if paired else PAIR_KEYS[:1])
+    c, t = _as_columns(arrays["context"]), arrays.get("target", np.empty((0, len(target))))
+    expect(c.ndim == 2, f"contexts (B, C) in {path.name}", f"shape {c.shape}", "reshape them")
+    widths = (c.shape[1], _as_columns(t).shape[1])
+    right = not context or widths == (len(context), len(target))
+    expected = f"contexts of {len(context)} features{f' and targets of {len(target)}' if paired else ''} in {path.name}"
+    there = f"{widths[0]} features and {widths[1]}" if paired else widths[0]
+    expect(right, expected, there, f"give {', '.join([*context, *(target if paired else [])])}")
+    return Pairs(c, t, (list(context), list(target)))
 
 
 def _as_columns(values: Array) -> Array:
@@ -464,7 +498,8 @@ def _as_columns(values: Array) -> Array:
 
 def _numbers(path: Path, keys: Sequence[str]) -> dict[str, Array]:
     """Reads arrays of numbers with at least one row; the array of a ``.npy`` file is the first of the keys."""
-    require_choice(f"the ending of {path.name}", path.suffix.lower(), (".npz", ".npy", ".csv"))
+    expect(path.is_file(), f"a table, a .npz or a .npy file at {path}", "a folder" if path.is_dir() else "no file")
+    require_choice(f"the ending of {path.name}", path.suffix.lower(), (".npz", ".npy"), f"or a table: {' '.join(TABLES)}")
     arrays, names = read_arrays(path, (*keys, "arr_0"), ON_DISK)
     if names == ["arr_0"]:
         arrays = {keys[0]: arrays["arr_0"]}
@@ -474,75 +509,12 @@ def _numbers(path: Path, keys: Sequence[str]) -> dict[str, Array]:
         x = arrays[key]
         expect(x.dtype.kind in "fiub", f"numbers in {where}", str(x.dtype), "convert them")
         expect(x.size, f"at least 1 {'column' if x.shape[:1] != (0,) else 'row'} in {where}", f"shape {x.shape}")
-        _require_finite(x, where)
+        _require_values_or_gaps(x, where)
     return {key: arrays[key] for key in keys}
 
 
-def _require_finite(values: Array, name: str) -> None:
+def _require_values_or_gaps(values: Array, name: str) -> None:
     rows = np.atleast_1d(values)
     for start in range(0, len(rows), BLOCK):  # a file may be on the disk
-        bad = ~np.isfinite(rows[start : start + BLOCK]).reshape(len(rows[start : start + BLOCK]), -1).all(1)
-        if bad.any():
-            refuse_row(name, start + int(bad.argmax()))
-
-
-def read_csv(path: Path) -> dict[str, Array]:
-    """Reads a ``.csv`` file of numbers below one line of column names; returns float64 columns (N,) by name.
-
-    Columns are separated by commas, semicolons or tabs, whichever the first two lines agree on. Between semicolons and tabs
-    numbers may have decimal commas, but not in the same file as decimal points.
-
-    Raises:
-        ValueError: The file is not text in UTF-8, or its lines are not different names and as many finite numbers each.
-    """
-    import pyarrow as pa
-    from pyarrow import csv as arrow
-
-    text = _text(path)
-    head = [line for line in text.split("\n", 100) if line.strip()][:2]
-    mark = _delimiter(head)
-    names = _fields(head[0], mark) if head else []
-    found = "the names alone" if head else "0 lines"
-    expect(len(head) == 2, f"a line of column names and lines of numbers in {path.name}", found)
-    expect(len(set(names)) == len(names), f"different column names in {path.name}", ", ".join(names), "rename some")
-    point = "," if mark != "," and "," in text.partition("\n")[2] else "."
-    try:
-        table = arrow.read_csv(
-            pa.BufferReader(text.encode()),
-            read_options=arrow.ReadOptions(use_threads=False),  # errors then say the row
-            parse_options=arrow.ParseOptions(delimiter=mark),
-            convert_options=arrow.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.float64()), null_values=[], decimal_point=point
-            ),
-        )
-    except pa.ArrowException as error:
-        raise ValueError(f"expected numbers in {path.name}, found other lines: {shortened(error)}") from None
-    columns = {name: table[name].to_numpy() for name in names}
-    for name, values in columns.items():
-        _require_finite(values, f"column {name} of {path.name}")
-    return columns
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise ValueError(f"expected UTF-8 text in {path.name}, found other bytes; save it as UTF-8") from None
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def _delimiter(head: list[str]) -> str:
-    """Returns the delimiter that gives the first two lines the same number of columns, at least two; else a comma."""
-    for mark in DELIMITERS:
-        widths = {len(_fields(line, mark)) for line in head}
-        if len(widths) == 1 and min(widths) > 1:
-            return mark
-    return ","
-
-
-def _fields(line: str, mark: str) -> list[str]:
-    try:
-        return next(csv.reader([line], delimiter=mark))
-    except csv.Error as error:
-        raise ValueError(f"expected column names and numbers, found a line that is not CSV: {error}") from None
+        bad = np.isinf(rows[start : start + BLOCK]).reshape(len(rows[start : start + BLOCK]), -1).any(1)
+        expect(not bad.any(), f"finite numbers, or NaN for gaps, in {name}", f"infinity in row {start + int(bad.argmax())}")

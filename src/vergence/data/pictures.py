@@ -33,6 +33,7 @@ from vergence.data.images import (
 )
 from vergence.data.items import Array, Items, Skipped
 from vergence.data.sources import as_source, is_object, open_items
+from vergence.data.tables import as_table, is_table_file, read_table
 from vergence.utils.checks import expect, refuse, shown
 
 __all__ = ["Picture", "Pictures", "open_pictures"]
@@ -42,7 +43,7 @@ T = TypeVar("T")
 LARGE = 4 << 20  # pixels, above which a file is read reduced
 LONG_SIDE = 1600  # pixels of the longer side that are kept at least
 TOGETHER = 16  # pictures that a worker reads at a time
-TABLES, ARRAYS, TARS = (".parquet", ".csv", ".tsv"), (".npy", ".npz"), (".tar", ".tgz", ".gz")
+ARRAYS, TARS = (".npy", ".npz"), (".tar", ".tgz", ".gz")
 MOST_UNPACKED = 1 << 30  # bytes of a compressed tar that are held
 PICTURES = "a folder, a file, a list of paths, PIL images or arrays, a table with a column of pictures, or a tar"
 
@@ -215,8 +216,8 @@ def open_pictures(source: Any, *, root: str | None = None, column: str | None = 
         return _of_folder(path)
     if path.is_file():
         ending = path.suffix.lower()
-        if ending in TABLES:
-            return _of_table(_table(path), path.parent, column, str(path))
+        if is_table_file(path):
+            return _of_table(read_table(path), path.parent, column, str(path))
         if ending in TARS:
             return _of_tar(path)
         if ending not in ARRAYS:
@@ -239,7 +240,7 @@ def _of_object(source: Any, column: str | None) -> Pictures:
     if isinstance(source, Tensor | np.ndarray) and not (isinstance(source, np.ndarray) and source.dtype.kind in "OUS"):
         return _of_array(source, "the array")
     if hasattr(source, "column_names") or (hasattr(source, "columns") and hasattr(source, "to_numpy")):
-        return _of_table(_as_arrow(source), Path(), column, "the table")
+        return _of_table(as_table(source), Path(), column, "the table")
     values = list(source) if isinstance(source, Sequence | np.ndarray) or hasattr(source, "to_list") else None
     if values is None:
         refuse(PICTURES, f"a {type(source).__name__}", "give one of these")
@@ -304,24 +305,6 @@ def _bytes(x: Array) -> Array:
     if x.dtype.kind == "f":
         return np.asarray(np.rint(np.clip(x if x.max() > 1 else 255 * x, 0, 255)), dtype=np.uint8)
     return np.asarray(np.clip(x >> max(0, int(x.max()).bit_length() - 8), 0, 255), dtype=np.uint8)
-
-
-def _table(path: Path) -> Any:
-    import pyarrow as pa
-    from pyarrow import csv, parquet
-
-    try:
-        return parquet.read_table(path) if path.suffix.lower() == ".parquet" else csv.read_csv(path)
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"expected a table, cannot read {path}: {str(error).splitlines()[0]}") from None
-
-
-def _as_arrow(table: Any) -> Any:
-    import pyarrow as pa
-
-    if isinstance(table, pa.Table):
-        return table
-    return table.to_arrow() if hasattr(table, "to_arrow") else pa.Table.from_pandas(table)
 
 
 def _of_table(table: Any, folder: Path, column: str | None, name: str) -> Pictures:

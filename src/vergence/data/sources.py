@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data.arrays import channels_first, from_array, labels_of, of_table, open_arrays, open_table
+from vergence.data.arrays import channels_first, from_array, labels_of, of_table, open_arrays
 from vergence.data.config import DataConfig
 from vergence.data.images import (
     DECODE_BATCH,
@@ -29,6 +29,7 @@ from vergence.data.images import (
     written_name,
 )
 from vergence.data.items import Array, ArrayItems, Items, PairItems, RowNames, Skipped, Source, at, load
+from vergence.data.tables import TABLES, as_table, is_table_file, read_table
 from vergence.utils.checks import did_you_mean, expect, refuse, require_choice, require_within, shortened, shown
 from vergence.utils.linalg import as_array
 
@@ -53,7 +54,7 @@ TORCHVISION = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST", "cifar10": "CI
 BUILT_IN = ("digits", *TORCHVISION)
 Part = Literal["train", "test"]
 PARTS: tuple[Part, ...] = get_args(Part)
-ARRAYS = (".npy", ".npz", ".parquet")
+ARRAYS = (".npy", ".npz", *TABLES)
 Kind = Literal["image", "vector", "pairs"]
 
 
@@ -281,16 +282,16 @@ def _path_of(source: str) -> Path | None:
 
 
 def _is_array(path: Path) -> bool:
-    ending = path.suffix.lower()
-    hint = "save its numbers with numpy.save, or its columns as .parquet" if ending == ".csv" else ""
-    usable = path.is_dir() or (path.is_file() and ending in (*ARRAYS, *ENDINGS))
-    expect(usable, f"a folder, or a file ending in {' '.join(ARRAYS + ENDINGS)}", str(path), hint)
-    return path.is_file() and ending in ARRAYS
+    array = path.is_file() and (path.suffix.lower() in ARRAYS or is_table_file(path))
+    usable = path.is_dir() or array or (path.is_file() and path.suffix.lower() in ENDINGS)
+    expect(usable, f"a folder, or a file ending in {' '.join(ARRAYS + ENDINGS)}", str(path))
+    return array
 
 
 def _open_rows(path: Path, memory: int, columns: Sequence[str] = (), *, double: bool = False) -> Source:
-    is_table = path.suffix.lower() == ".parquet"
-    return open_table(path, columns, double=double) if is_table else open_arrays(path, memory, double=double)
+    if is_table_file(path):
+        return of_table(read_table(path), path.name, columns, double=double)
+    return open_arrays(path, memory, double=double)
 
 
 def _readable(source: Source, config: DataConfig, memory: int, workers: int) -> Source:
@@ -521,7 +522,7 @@ def _from(source: Any, columns: tuple[str, ...], size: int | None, memory: int, 
         if not isinstance(context, ArrayItems) or not isinstance(target, ArrayItems):
             refuse("arrays or tables as context and target", " and ".join(map(_in_short, source)))
         return Source(PairItems(context, target))
-    if (table := _as_table(source)) is not None:
+    if (table := as_table(source)) is not None:
         return _of_table(table, columns, size, double)
     if isinstance(source, Tensor | np.ndarray):
         return Source(from_array(source, double=double))
@@ -540,24 +541,6 @@ def _in_short(value: Any) -> str:
 
 
 # Tables
-
-
-def _as_table(source: Any) -> Any:
-    """Returns a pandas, polars or Arrow table as an Arrow table; None for other objects."""
-    if not hasattr(source, "columns") and not hasattr(source, "column_names"):
-        return None
-    import pyarrow as pa
-
-    try:
-        if isinstance(source, pa.Table):
-            return source
-        if hasattr(source, "to_arrow"):  # polars
-            return source.to_arrow()
-        if hasattr(source, "iloc"):
-            return pa.Table.from_pandas(source, preserve_index=False)
-        return pa.table(source) if hasattr(source, "__arrow_c_stream__") else None
-    except (pa.ArrowException, TypeError) as error:
-        raise ValueError(f"expected a table with columns of numbers or texts, found: {error}; convert them") from None
 
 
 def _of_table(table: Any, columns: tuple[str, ...], size: int | None, double: bool) -> Source:

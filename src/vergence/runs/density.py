@@ -116,8 +116,7 @@ def fit_density(
     start = time.perf_counter()
     estimator.fit(pairs.context[train], pairs.target[train])
     seconds = time.perf_counter() - start
-    estimator.columns_ = list(pairs.columns)
-    estimator.save(out)
+    _save(estimator, pairs, out)
     compared = _compared(estimator, pairs, train, test) if len(test) >= FEW else ({}, {})
     return Fitted(type(estimator).__name__, len(train), len(test), seconds, _few_values(pairs), *compared)
 
@@ -126,10 +125,15 @@ def _chosen(pairs: Pairs, out: Path, seed: int, groups: Any, order: Any, seconds
     """Chooses a model, fits it to all pairs, and writes it."""
     start = time.perf_counter()
     found = mixtures.choose(pairs.context, pairs.target, groups=groups, order=order, seconds=seconds, random_state=seed)
-    found.model.columns_ = list(pairs.columns)
-    found.model.save(out)
+    _save(found.model, pairs, out)
     took, n = time.perf_counter() - start, len(pairs.context)
     return Fitted(type(found.model).__name__, n, 0, took, _few_values(pairs), {}, {}, found)
+
+
+def _save(model: Any, pairs: Pairs, out: Path) -> None:
+    """Writes a model with the names of its columns."""
+    model.columns_, model.ids_ = list(pairs.columns), list(pairs.ids)
+    model.save(out)
 
 
 def _split(pairs: Pairs, order: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
@@ -176,18 +180,19 @@ def _mean_and_error(values: np.ndarray) -> tuple[float, float]:
     return float(values.mean()), float(values.std() / len(values) ** 0.5)
 
 
-def predict(model: Any, contexts: np.ndarray, out: Path, *, level: float = 0.9) -> int:
+def predict(model: Any, pairs: Pairs, out: Path, *, level: float = 0.9) -> int:
     """Writes mean, mode, interval and effective number of modes of the target for each context; returns the rows written.
 
     Args:
         model: A fitted conditional model.
-        contexts: (B, C).
+        pairs: Contexts (B, C), with the columns that name them; targets are not read.
         out: File to write: ``.npz``, ``.csv`` or ``.parquet``.
         level: Probability of the interval, in (0, 1).
     """
-    _require_width(model, contexts)
+    contexts = _require_width(model, pairs)
 
-    def rows(c: np.ndarray) -> dict[str, np.ndarray]:
+    def rows(block: slice) -> dict[str, np.ndarray]:
+        c = contexts[block]
         low, high = np.moveaxis(model.intervals(c, level), -1, 0)
         answers = {"mean": model.predict(c), "mode": model.predict_mode(c), "low": low, "high": high}
         density = model.conditional(c)
@@ -196,12 +201,12 @@ def predict(model: Any, contexts: np.ndarray, out: Path, *, level: float = 0.9) 
         return answers
 
     job = {"job": "predict", "model": of_estimator(model), "source": of_array(contexts), "level": level}
-    return _write(out, job, len(contexts), lambda block: rows(contexts[block]))
+    return _write(out, job, pairs, rows)
 
 
-def sample(model: Any, contexts: np.ndarray, out: Path, *, n: int = 10, seed: int = 0) -> int:
+def sample(model: Any, pairs: Pairs, out: Path, *, n: int = 10, seed: int = 0) -> int:
     """Writes n samples of each context's targets, with the row of the context; returns the rows written."""
-    _require_width(model, contexts)
+    contexts = _require_width(model, pairs)
     rng = np.random.default_rng(seed)
     seeds = [int(rng.integers(2**31 - 1)) for _ in range(0, len(contexts), ROWS)]
 
@@ -212,33 +217,38 @@ def sample(model: Any, contexts: np.ndarray, out: Path, *, n: int = 10, seed: in
         return {"row": which, "target": samples.reshape(len(c) * n, *samples.shape[2:])}
 
     job = {"job": "sample", "model": of_estimator(model), "source": of_array(contexts), "n": n, "seed": seed}
-    return n * _write(out, job, len(contexts), rows)
+    return n * _write(out, job, pairs, rows, times=n)
 
 
 def log_prob(model: Any, pairs: Pairs, out: Path) -> int:
     """Writes the log-density (nats) and the PIT of each pair; returns the rows written."""
-    _require_width(model, pairs.context)
+    _require_width(model, pairs)
 
     def rows(block: slice) -> dict[str, np.ndarray]:
         c, t = pairs.context[block], pairs.target[block]
         return {"log_density": model.score_samples(c, t), "pit": model.pit(c, t)}
 
     source = f"{of_array(pairs.context)} {of_array(pairs.target)}"
-    return _write(out, {"job": "log-prob", "model": of_estimator(model), "source": source}, len(pairs.context), rows)
+    return _write(out, {"job": "log-prob", "model": of_estimator(model), "source": source}, pairs, rows)
 
 
-def _require_width(model: Any, contexts: np.ndarray) -> None:
-    """Raises a ValueError unless contexts are as wide as those that a model was fitted to."""
-    C, features = contexts.shape[1], counted(model.n_features_in_, "context feature")
+def _require_width(model: Any, pairs: Pairs) -> np.ndarray:
+    """Returns contexts; raises a ValueError unless they are as wide as those that a model was fitted to."""
+    C, features = pairs.context.shape[1], counted(model.n_features_in_, "context feature")
     expect(model.n_features_in_ == C, f"{features}, as in fit", C, "give the same columns")
+    return pairs.context
 
 
-def _write(out: Path, job: dict[str, Any], total: int, rows: Callable[[slice], dict[str, np.ndarray]]) -> int:
-    """Writes the rows of all blocks of the input; goes on behind the parts that an earlier call left."""
+def _write(
+    out: Path, job: dict[str, Any], pairs: Pairs, rows: Callable[[slice], dict[str, np.ndarray]], *, times: int = 1
+) -> int:
+    """Writes the rows of all blocks, behind the columns that name them; goes on behind the parts that an earlier call left."""
+    total = len(pairs.context)
     with open_parts(out, job, every=PART) as parts, terminal.bar(job["job"], total=total, unit="rows") as advance:
         advance(parts.done)
         for start in range(parts.done, total, ROWS):
             block = slice(start, min(start + ROWS, total))
-            parts.append(rows(block), block.stop - start)
+            ids = {name: np.repeat(values[block], times) for name, values in pairs.ids.items()}
+            parts.append({**ids, **rows(block)}, block.stop - start)
             advance(block.stop - start)
     return total

@@ -1,0 +1,491 @@
+r"""Tables as people have them: files, data frames and Arrow tables, and what each of their columns is taken for.
+
+========== =================================================================================================================
+number     numbers; text that holds them with decimal commas or thousands separators
+boolean    true and false, as 1 and 0
+date       days since 1970-01-01
+category   text of few values: one feature ``COLUMN=VALUE`` a value, 1 where the column has it, else 0
+identifier text or whole numbers that differ in each row and name it, such as row numbers: no feature
+text       text of many values: no feature, unless it is asked for
+empty      gaps alone: no feature
+other      lists, bytes and so on: no feature
+========== =================================================================================================================
+
+The names of features say how they were made, so that a list of names reads another table in the same way. Gaps are NaN.
+Shapes: N rows, D features.
+"""
+
+import bz2
+import csv
+import gzip
+import lzma
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vergence.data.items import Array
+from vergence.utils.checks import counted, did_you_mean, expect, refuse, require_choice, shortened
+
+__all__ = ["Column", "Roles", "as_table", "column_kinds", "is_table_file", "read_features", "read_table", "roles"]
+
+PACKED: Mapping[str, Callable[[bytes], bytes]] = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
+TEXTS = (".csv", ".tsv", ".txt")
+TABLES = (*TEXTS, ".parquet", ".xlsx")
+DELIMITERS = (",", ";", "\t", "|")
+GAPS = ["", "NA", "N/A", "n/a", "#N/A", "nan", "NaN", "NAN", "null", "NULL", "None", "none", "?", "<NA>"]
+MOST_VALUES = 30  # different texts of a category
+ASKED = 200  # of one that is asked for by name
+NAMES_ROWS = re.compile(
+    r"|unnamed: ?\d+|\.{3}1|#|index|row[_ ]?(name|id|nr|number)?s?|(.*[_ .])?id|__index_level_\d+__", re.IGNORECASE
+)
+POINT = re.compile(r"[+-]?(\d+|\d{1,3}(,\d{3})+)(\.\d*)?([eE][+-]?\d+)?|[+-]?\.\d+")
+COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d*)?([eE][+-]?\d+)?")
+HEAD = 20  # lines that show the delimiter
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column is taken for.
+
+    Attributes:
+        name: Its name.
+        kind: As in the table above.
+        values: Of a category, its values in order.
+        found: How many different values there are, of text.
+    """
+
+    name: str
+    kind: str
+    values: tuple[str, ...] = ()
+    found: int = 0
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features that it gives, none for identifiers, text and gaps."""
+        if self.kind in ("number", "boolean", "date"):
+            return (self.name,)
+        return tuple(f"{self.name}={value}" for value in self.values)
+
+    def __str__(self) -> str:
+        if self.kind == "number":
+            return self.name
+        more = {"category": f", {counted(len(self.values), 'value')}", "text": f", {counted(self.found, 'value')}"}
+        return f"{self.name} ({self.kind}{more.get(self.kind, '')})"
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What the columns of a table are used for.
+
+    Attributes:
+        context, target: The columns of both sides.
+        ids: Columns that name the rows.
+        left_out: Columns that are not used.
+    """
+
+    context: tuple[Column, ...]
+    target: tuple[Column, ...]
+    ids: tuple[Column, ...] = ()
+    left_out: tuple[Column, ...] = ()
+
+    def __str__(self) -> str:
+        named = {"context": self.context, "target": self.target, "names of rows": self.ids, "left out": self.left_out}
+        return "; ".join(f"{role}: {_listed(columns)}" for role, columns in named.items() if columns)
+
+
+def _listed(columns: Sequence[Column], most: int = 12) -> str:
+    more = [f"{len(columns) - most} more"] if len(columns) > most else []
+    return ", ".join([*map(str, columns[:most]), *more])
+
+
+# Reading
+
+
+def is_table_file(path: Path) -> bool:
+    """Returns whether the ending of a file is one of a table: .csv, .tsv, .txt, also as .gz, .bz2 or .xz; .parquet; .xlsx."""
+    ending = path.suffix.lower()
+    return ending in TABLES or (ending in PACKED and Path(path.stem).suffix.lower() in TEXTS)
+
+
+def as_table(source: Any) -> Any:
+    """Returns a pandas, polars or Arrow table as an Arrow table; None for other objects."""
+    if not hasattr(source, "columns") and not hasattr(source, "column_names"):
+        return None
+    import pyarrow as pa
+
+    try:
+        if isinstance(source, pa.Table):
+            return source
+        if hasattr(source, "to_arrow"):  # polars
+            return source.to_arrow()
+        if hasattr(source, "iloc"):
+            named = source if all(isinstance(name, str) for name in source.columns) else source.rename(columns=str)
+            return pa.Table.from_pandas(named, preserve_index=False)
+        return pa.table(source) if hasattr(source, "__arrow_c_stream__") else None
+    except (pa.ArrowException, TypeError) as error:
+        raise ValueError(f"expected a table with columns of numbers or texts, found: {error}; convert them") from None
+
+
+def read_table(path: Path) -> Any:
+    """Reads a file of a table, see `is_table_file`, and returns an Arrow table.
+
+    Text is UTF-8, UTF-16 with a byte order mark, or else Western European (cp1252); its delimiter is the one of , ; tab and |
+    that gives the first lines the same number of fields. Cells that are empty, NA, NaN, null and so on are gaps.
+
+    Raises:
+        ValueError: The file is missing or damaged, two columns have one name, or a line has another number of fields.
+    """
+    import pyarrow as pa
+
+    expect(path.is_file(), f"a table at {path}", "a folder" if path.is_dir() else "no file")
+    try:
+        if path.suffix.lower() == ".parquet":
+            import pyarrow.parquet as pq
+
+            table = pq.read_table(path, partitioning=None)
+        else:
+            table = _of_excel(path) if path.suffix.lower() == ".xlsx" else _of_text(path)
+    except (pa.ArrowException, OSError, EOFError, lzma.LZMAError, KeyError, TypeError) as error:
+        reason = shortened(error)
+        raise ValueError(f"expected a table at {path}, found one that cannot be read ({reason}); write it again") from None
+    return _require_names(table, path.name)
+
+
+def _require_names(table: Any, name: str) -> Any:
+    there = table.column_names
+    twice = next((column for column, before in zip(sorted(there)[1:], sorted(there), strict=False) if column == before), None)
+    found = f"the column {twice!r} twice" if twice is not None else "no rows"
+    expect(table.num_rows and twice is None, f"rows and different column names in {name}", found, "rename one" if twice else "")
+    return table
+
+
+def _of_text(path: Path) -> Any:
+    import pyarrow as pa
+    from pyarrow import csv as arrow
+
+    text = _text(path)
+    head = [line for line in text.split("\n", 5 * HEAD) if line.strip()][:HEAD]
+    found = "the names alone" if head else "0 lines"
+    expect(len(head) >= 2, f"a line of column names and lines of values in {path.name}", found)
+    mark = _delimiter(head)
+    names = _fields(head[0], mark)
+    if len(names) + 1 == len(_fields(head[1], mark)):  # R writes no name above the names of rows
+        names = ["", *names]
+    body = text[text.index(head[0]) + len(head[0]) :].lstrip("\r\n").encode()
+    try:
+        table = arrow.read_csv(
+            pa.BufferReader(body),
+            read_options=arrow.ReadOptions(
+                use_threads=False, column_names=_different(names, path.name), block_size=min(len(body) + 1, 1 << 30)
+            ),
+            parse_options=arrow.ParseOptions(delimiter=mark, newlines_in_values='"' in text),
+            convert_options=arrow.ConvertOptions(null_values=GAPS, strings_can_be_null=True, quoted_strings_can_be_null=False),
+        )
+    except pa.ArrowException as error:
+        reason = re.sub(r"Row #(\d+)", lambda row: f"line {int(row[1]) + 1}", shortened(error))
+        raise ValueError(f"expected as many fields in each line of {path.name}, found: {reason}; mend the line") from None
+    columns = {name: _numbers_in_text(values, mark) for name, values in zip(table.column_names, table.columns, strict=True)}
+    return pa.table(columns)
+
+
+def _text(path: Path) -> str:
+    unpack = PACKED.get(path.suffix.lower())
+    content: bytes = path.read_bytes() if unpack is None else unpack(path.read_bytes())
+    coding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    try:
+        text = content.decode(coding)
+    except UnicodeDecodeError:
+        text = content.decode("cp1252", "replace")
+    expect("\0" not in text[:10_000], f"text in {path.name}", "bytes that are none", "save it as UTF-8")
+    return text
+
+
+def _different(names: list[str], file: str) -> list[str]:
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    expect(not twice, f"different column names in {file}", f"{twice[0]!r} twice" if twice else None, "rename one")
+    return names
+
+
+def _delimiter(head: list[str]) -> str:
+    """Returns the delimiter that gives the most lines the width of the first data line, at least two fields; else a comma."""
+
+    def agreeing(mark: str) -> tuple[int, bool, int]:
+        widths = [len(_fields(line, mark)) for line in head]
+        alike = sum(width == widths[1] for width in widths[1:]) if widths[1] > 1 and widths[1] - widths[0] in (0, 1) else 0
+        return alike, widths[1] == widths[0], widths[1]
+
+    best = max(DELIMITERS, key=agreeing)
+    return best if agreeing(best)[0] else ","
+
+
+def _fields(line: str, mark: str) -> list[str]:
+    try:
+        return [field.strip() for field in next(csv.reader([line.rstrip("\r")], delimiter=mark))]
+    except csv.Error as error:
+        raise ValueError(f"expected column names and values, found a line that is not CSV: {error}") from None
+
+
+def _numbers_in_text(values: Any, mark: str) -> Any:
+    """Returns a column of texts that are all numbers, with decimal commas or thousands separators, as numbers."""
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    if not kinds.is_string(values.type) or not values.null_count < len(values):
+        return values
+    texts = [None if value is None else value.strip().replace("\N{NO-BREAK SPACE}", "") for value in values.to_pylist()]
+    there = [value for value in texts if value is not None]
+    point, comma = (all(form.fullmatch(value) for value in there) for form in (POINT, COMMA))
+    if not (point or comma):
+        return values
+    if point and comma and any("," in value for value in there):
+        comma = mark != ","  # between commas a quoted "1,234" is a thousand; elsewhere the comma is a decimal one
+    changed = (
+        value if value is None else value.replace(".", "").replace(",", ".") if comma else value.replace(",", "")
+        for value in texts
+    )
+    return pa.array([None if value is None else float(value) for value in changed], type=pa.float64())
+
+
+def _of_excel(path: Path) -> Any:
+    import pyarrow as pa
+
+    try:
+        import openpyxl
+    except ImportError:
+        refuse("openpyxl to read .xlsx", "none", "pip install 'vergence[excel]', or save the sheet as .csv")
+    try:
+        sheet = openpyxl.load_workbook(path, read_only=True, data_only=True).worksheets[0]
+        rows = [row for row in sheet.iter_rows(values_only=True) if any(cell is not None for cell in row)]
+    except Exception as error:  # what openpyxl raises for a damaged file is not bounded
+        raise ValueError(f"expected a workbook at {path}, found one that cannot be read ({shortened(error)})") from None
+    expect(len(rows) >= 2, f"a row of column names and rows of values in {path.name}", counted(len(rows), "row"))
+    names = _different(["" if cell is None else str(cell).strip() for cell in rows[0]], path.name)
+    cells = ([None if cell in GAPS else cell for cell in column] for column in zip(*rows[1:], strict=True))
+    return pa.table({name: _array_of(column) for name, column in zip(names, cells, strict=True)})
+
+
+def _array_of(cells: list[Any]) -> Any:
+    import pyarrow as pa
+
+    try:
+        return pa.array(cells)
+    except (pa.ArrowException, TypeError):
+        return _numbers_in_text(pa.chunked_array([[None if cell is None else str(cell) for cell in cells]]), ";")
+
+
+# What columns are
+
+
+def column_kinds(table: Any) -> dict[str, Column]:
+    """Returns what each column of an Arrow table is taken for, by name.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> table = pa.table({"id": ["a", "b", "c", "d"], "size": [1.5, None, 2.0, 3.5], "color": ["red", "red", "blue", "red"]})
+        >>> [str(column) for column in column_kinds(table).values()]
+        ['id (identifier)', 'size', 'color (category, 2 values)']
+    """
+    return {name: _column(name, values) for name, values in zip(table.column_names, table.columns, strict=True)}
+
+
+def _column(name: str, values: Any) -> Column:
+    import pyarrow.types as kinds
+
+    values = _decoded(values)
+    kind, n = values.type, len(values)
+    if values.null_count == n:
+        return Column(name, "empty")
+    if kinds.is_boolean(kind):
+        return Column(name, "boolean")
+    if kinds.is_integer(kind):
+        return Column(name, "identifier" if NAMES_ROWS.fullmatch(name.strip()) and _all_differ(values) else "number")
+    if kinds.is_floating(kind) or kinds.is_decimal(kind):
+        return Column(name, "number")
+    if kinds.is_date(kind) or kinds.is_timestamp(kind):
+        return Column(name, "date")
+    if not (kinds.is_string(kind) or kinds.is_large_string(kind) or _is_view(kind)):
+        return Column(name, "other")
+    different = [value for value in values.unique().to_pylist() if value is not None]
+    if len(different) == n:
+        return Column(name, "identifier", found=n)
+    few = len(different) <= min(MOST_VALUES, n // 2)
+    return Column(name, "category" if few else "text", tuple(sorted(different)) if few else (), len(different))
+
+
+def _is_view(kind: Any) -> bool:
+    import pyarrow.types as kinds
+
+    return bool(getattr(kinds, "is_string_view", lambda _: False)(kind))
+
+
+def _decoded(values: Any) -> Any:
+    import pyarrow.types as kinds
+
+    return values.cast(values.type.value_type) if kinds.is_dictionary(values.type) else values
+
+
+def _all_differ(values: Any) -> bool:
+    return not values.null_count and len(values.unique()) == len(values)
+
+
+def counts_rows(values: Any) -> bool:
+    """Returns whether a column of whole numbers is 0, 1, 2, ... or 1, 2, 3, ... from top to bottom."""
+    import pyarrow.types as kinds
+
+    if not kinds.is_integer(values.type) or values.null_count or len(values) < 3:
+        return False
+    x = values.to_numpy()
+    return bool(x[0] in (0, 1) and (np.diff(x) == 1).all())
+
+
+def roles(
+    table: Any,
+    *,
+    target: Sequence[str],
+    context: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    ids: Sequence[str] = (),
+    name: str = "the table",
+) -> Roles:
+    """Returns what the columns are used for. Without ``context`` it is every other column that has features.
+
+    Args:
+        table: An Arrow table.
+        target: Names of columns; or ranges of them, ``FIRST:LAST``; or several between commas.
+        context: The same, of contexts.
+        drop: The same, of columns that are not used.
+        ids: The same, of columns that name the rows.
+        name: What errors call the table.
+
+    Raises:
+        ValueError: A column is missing, has two roles, or holds no numbers; or it is not clear whether it counts the rows.
+    """
+    kinds = column_kinds(table)
+    asked = {
+        role: _resolved(given, kinds, name)
+        for role, given in (("target", target), ("context", context), ("drop", drop), ("ids", ids))
+    }
+    seen: dict[str, str] = {}
+    for role, given in asked.items():
+        for key in given:
+            expect(key not in seen, f"one role for the column {key}", f"{seen.get(key)} and {role}", "name it once")
+            seen[key] = role
+    expect(asked["target"], f"--target NAME to name some of the columns of {name} to predict", ", ".join(kinds))
+    t = tuple(_as_number(kinds[column], name) for column in asked["target"])
+    named = [kinds[column] for column in asked["ids"]]
+    if asked["context"]:
+        c = [_as_feature(kinds[column], table[column]) for column in asked["context"]]
+        return Roles(tuple(c), t, tuple(named))
+    rest = [column for key, column in kinds.items() if key not in seen]
+    for column in rest:
+        unclear = column.kind == "number" and counts_rows(table[column.name])
+        advice = f"give --id {column.name}, --drop {column.name}, or all contexts with --context"
+        expect(not unclear, f"columns of measurements in {name}", f"{column.name}, which counts the rows", advice)
+    named += [column for column in rest if column.kind == "identifier"]
+    c = [column for column in rest if column.features]
+    expect(c, f"contexts beside the target in {name}", ", ".join(kinds), "give --context NAME")
+    used = {column.name for column in (*c, *t, *named)}
+    return Roles(tuple(c), t, tuple(named), tuple(column for key, column in kinds.items() if key not in used))
+
+
+def _resolved(given: Sequence[str], there: Mapping[str, Any], name: str) -> list[str]:
+    """Returns the columns that are named: by a name, by a range FIRST:LAST, or several between commas."""
+    order, found = list(there), []
+    for text in given:
+        for part in [text] if text in there else text.split(","):
+            first, colon, last = part.partition(":")
+            if part in there:
+                found.append(part)
+            elif colon and first in there and last in there:
+                a, b = order.index(first), order.index(last)
+                expect(a <= b, f"a range of columns of {name}", part, f"write {last}:{first}")
+                found += order[a : b + 1]
+            else:
+                require_choice(f"the column {part} of {name}", part, there)
+    return list(dict.fromkeys(found))
+
+
+def _as_number(column: Column, name: str) -> Column:
+    usual = column.kind in ("number", "boolean", "date") or (column.kind == "identifier" and not column.found)
+    hint = "a classifier suits classes" if column.kind == "category" else "name a column of numbers"
+    expect(usual, f"numbers in the target {column.name} of {name}", f"a column of kind {column.kind}", hint)
+    return Column(column.name, "number") if column.kind == "identifier" else column
+
+
+def _as_feature(column: Column, values: Any) -> Column:
+    """Returns a column that is asked for as one that has features."""
+    if column.kind in ("text", "identifier") and column.found:
+        expect(column.found <= ASKED, f"at most {ASKED} values in the context {column.name}", column.found, "leave it out")
+        return Column(column.name, "category", tuple(sorted(v for v in values.unique().to_pylist() if v is not None)))
+    column = Column(column.name, "number") if column.kind == "identifier" else column
+    expect(
+        column.features, f"numbers, dates or categories in the context {column.name}", f"the kind {column.kind}", "leave it out"
+    )
+    return column
+
+
+# Numbers of columns
+
+
+def read_features(table: Any, names: Sequence[str], name: str = "the table") -> Array:
+    """Returns features by their names, (N, D) in float64, with NaN in gaps; see `Column.features`.
+
+    Raises:
+        ValueError: A column is missing, holds something else than before, an unknown category, or infinity.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> read_features(pa.table({"a": [1.5, None], "color": ["red", "blue"]}), ["color=blue", "a"]).tolist()
+        [[0.0, 1.5], [1.0, nan]]
+    """
+    index = {key: i for i, key in enumerate(table.column_names)}
+    known: dict[str, list[str]] = {}
+    for feature in names:
+        column = feature if feature in index else feature.partition("=")[0]
+        if column not in index:
+            hint = did_you_mean(feature, index) or f"it has {', '.join(list(index)[:20])}"
+            refuse(f"the column {column} in {name}", "none", hint)
+        if feature != column:
+            known.setdefault(column, []).append(feature[len(column) + 1 :])
+    columns = {column: _indicators(_decoded(table[column]), values, column, name) for column, values in known.items()}
+    numbers = (
+        columns[f.partition("=")[0]][f] if f not in index else _floats(_decoded(table.column(index[f])), f, name) for f in names
+    )
+    return np.stack(list(numbers), axis=1) if names else np.empty((table.num_rows, 0))
+
+
+def _indicators(values: Any, known: list[str], column: str, name: str) -> dict[str, Array]:
+    texts = np.asarray(values.cast("string").to_pylist(), dtype=object)
+    gaps = np.asarray([text is None for text in texts])
+    strange = sorted(set(texts[~gaps].tolist()) - set(known))
+    found = f"{strange[0]!r}" if strange else None
+    expect(not strange, f"{', '.join(map(repr, known[:8]))} in the column {column} of {name}", found, "leave such rows out")
+    return {f"{column}={value}": np.where(gaps, np.nan, (texts == value).astype(np.float64)) for value in known}
+
+
+def _floats(values: Any, column: str, name: str) -> Array:
+    """Returns a column as float64, dates in days since 1970-01-01, with NaN in gaps."""
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    kind = values.type
+    if kinds.is_date(kind) or kinds.is_timestamp(kind):
+        values = values.cast(pa.timestamp("us", getattr(kind, "tz", None))).cast(pa.int64())
+        return np.asarray(values.cast(pa.float64(), safe=False).to_numpy()) / 86_400e6
+    usable = (
+        kinds.is_floating(kind)
+        or kinds.is_integer(kind)
+        or kinds.is_boolean(kind)
+        or kinds.is_decimal(kind)
+        or kinds.is_null(kind)
+    )
+    if not usable:
+        wrong = next((value for value in values.to_pylist() if value is not None and not POINT.fullmatch(str(value))), kind)
+        refuse(f"numbers in the column {column} of {name}", repr(wrong)[:60], "leave the column out, or mend it")
+    x = np.asarray(values.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64)
+    expect(not np.isinf(x).any(), f"finite numbers in the column {column} of {name}", "infinity", "replace it, or drop the row")
+    return x
