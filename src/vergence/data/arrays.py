@@ -454,7 +454,7 @@ def read_pairs(
 def _of_columns(table: Any, features: Sequence[str], target: Sequence[str], name: str) -> Pairs:
     """Returns features and targets of a table by their names."""
     t = read_features(table, target, name)
-    gone = [column for column, empty in zip(target, np.isnan(t).all(0).tolist(), strict=True) if empty]
+    gone = [column for column, values in zip(target, t.T, strict=True) if np.isnan(values).all()]
     expect(not gone, f"values in the target {''.join(gone[:1])} of {name}", "gaps alone", "name another")
     c = read_features(table, features, name)
     return Pairs(c, t[:, 0] if len(target) == 1 else t, (list(features), list(target)))

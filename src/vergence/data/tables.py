@@ -439,8 +439,8 @@ def read_features(table: Any, names: Sequence[str], name: str = "the table") -> 
 
     Example:
         >>> import pyarrow as pa
-        >>> read_features(pa.table({"a": [1.5, None], "color": ["red", "blue"]}), ["color=blue", "a"]).tolist()
-        [[0.0, 1.5], [1.0, nan]]
+        >>> read_features(pa.table({"a": [1.5, None], "color": ["red", "blue"]}), ["a", "color=blue", "color=red"]).tolist()
+        [[1.5, 0.0, 1.0], [nan, 1.0, 0.0]]
     """
     index = {key: i for i, key in enumerate(table.column_names)}
     known: dict[str, list[str]] = {}
