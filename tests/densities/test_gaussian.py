@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from scipy import integrate, stats
+from scipy import stats
 from torch.distributions import MultivariateNormal
 from torch.nn.functional import normalize
 
 from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank, Paired, rotated
-from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians, given_observed, log_prob_observed
 from vergence.densities.particles import KernelMixture
 from vergence.densities.power_spherical import PowerSpherical
 
@@ -210,20 +210,24 @@ def test_the_mode_is_an_answer_and_not_their_average():
     assert many.mode.flatten().tolist() == [5, -5]
 
 
-def test_answers_are_the_information_that_a_sample_has_of_its_component():
-    weights, mean, std = [0.2, 0.5, 0.3], [-1.0, 0.5, 4.0], [0.5, 1.0, 0.7]
-
-    def integrand(z):
-        parts = [w * math.exp(-(((z - m) / s) ** 2) / 2) / s for w, m, s in zip(weights, mean, std, strict=True)]
-        return sum(p * math.log(p / sum(parts) / w) for p, w in zip(parts, weights, strict=True) if p > 0) / math.sqrt(
-            2 * math.pi
-        )
-
-    information = integrate.quad(integrand, -8, 12, points=mean, limit=200)[0]
-    p = MixtureOfGaussians(torch.tensor(weights).log(), torch.tensor(mean)[:, None], torch.tensor(std)[:, None, None].square())
-    state = torch.get_rng_state()
-    assert p.n_answers(draws=5000).item() == pytest.approx(math.exp(information), rel=0.02)
-    assert torch.equal(torch.get_rng_state(), state)
+@pytest.mark.parametrize("D", [1, 2])
+def test_answers_are_the_modes_that_components_climb_to(D):
+    g = torch.Generator().manual_seed(1)
+    logits, mean = torch.randn(20, 6, generator=g), 3 * torch.randn(20, 6, D, generator=g)
+    root = 0.4 * torch.randn(20, 6, D, D, generator=g) + torch.eye(D)
+    p = MixtureOfGaussians(logits, mean, root @ root.mT)
+    modes, weight = p.modes()
+    z = modes.clone().requires_grad_()
+    top = torch.stack([p.log_prob(z[:, s]) for s in range(6)], 1)
+    assert torch.autograd.grad(top.sum(), z)[0].abs().max() < 0.05
+    assert (top >= torch.stack([p.log_prob(mean[:, s]) for s in range(6)], 1).sort(1).values[:, :1] - 1e-9).all()
+    close(weight.sum(1), torch.ones(20))
+    assert ((1 - 1e-9 <= p.n_answers()) & (p.n_answers() <= 6 + 1e-9)).all()
+    if D == 1:  # as many as a fine grid shows
+        x = torch.linspace(-15, 15, 60_001)[:, None, None]
+        f = p.log_prob(x)
+        peaks = ((f[1:-1] > f[:-2]) & (f[1:-1] >= f[2:])).sum(0)
+        assert ((weight > 0).sum(1) <= peaks).all() and ((weight > 0).sum(1) == peaks).double().mean() > 0.8
 
 
 def test_weights_that_share_components_need_no_copies():
@@ -325,3 +329,37 @@ def test_quantiles_far_in_the_tails_are_finite_in_float32(p):
         for t in (torch.float32, torch.float64)
     )
     close(single.marginal_quantile(p).double(), double.marginal_quantile(p), 1e-5)
+
+
+# Gaps
+
+
+@pytest.mark.parametrize("K", [0, 3])
+def test_gaps_are_integrated_over(K):
+    """By brute force: the joint density of what is known, and quadrature over a missing context."""
+    g = torch.Generator().manual_seed(0)
+    D, C = 4, 2
+    root = torch.randn(max(K, 1), D, D, generator=g) + torch.eye(D)
+    mean, S = torch.randn(max(K, 1), D, generator=g), root @ root.mT
+    joint = MixtureOfGaussians(torch.randn(K, generator=g), mean, S, C) if K else JointGaussian(mean[0], S[0], C)
+    c = torch.tensor([[0.3, math.nan], [math.nan, -0.2], [math.nan, math.nan], [0.1, 0.4]])
+    t = torch.randn(4, 2, generator=g)
+    found = given_observed(joint, c).log_prob(t)
+    keep = [[0, 2, 3], [1, 2, 3], [2, 3], [0, 1, 2, 3]]
+    for i, dims in enumerate(keep):
+        parts = [(mean[k][dims], S[k][dims][:, dims]) for k in range(max(K, 1))]
+        log_w = joint.mixture_distribution.logits if K else torch.zeros(1)
+        known = [d for d in dims if d < C]
+        z = torch.cat([c[i, known], t[i]])
+        n = len(known)
+
+        def log_p(values, upto):
+            each = [JointGaussian(m[:upto], V[:upto, :upto]).log_prob(values[:upto]) for m, V in parts]  # noqa: B023
+            return torch.logsumexp(log_w + torch.stack(each), 0)  # noqa: B023
+
+        right = log_p(z, len(dims)) - (log_p(z, n) if n else 0.0)
+        close(found[i], right, 1e-9)
+    p = given_observed(joint, c)
+    gap = t.clone()
+    gap[:, 1] = math.nan
+    close(log_prob_observed(p, gap), p.marginal(slice(0, 1)).log_prob(t[:, :1]), 1e-9)

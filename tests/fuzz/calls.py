@@ -113,7 +113,7 @@ def _fit_cases(place):
             "context": mutations.usual([(n, 2)], fills=["normal", "unit"]),
             "target": mutations.usual([(n, 2), (n,), (n, 1)]),
             "query": mutations.usual([(n, 2)]),
-            "call": st.sampled_from(["predict", "predict_mode", "sample", "intervals", "pit", "score", "score_samples"]),
+            "call": st.sampled_from(["predict", "mode", "sample", "intervals", "cdf", "score", "score_samples"]),
             "settings": st.just({}),
         }
         odd = {

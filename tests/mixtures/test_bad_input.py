@@ -36,7 +36,7 @@ SETTINGS = {
     ],
     "particles": [
         *({"n_particles": 0}, {"batch_size": 0}, {"em_steps": -1}, {"rho": 1.5}, {"u": math.nan}, {"ess_threshold": -1}),
-        *({"resampling": "residual"}, {"mode": "lifo"}, {"context_bandwidth": 0}, {"target_bandwidth": -1.0}),
+        *({"resampling": "residual"}, {"update": "lifo"}, {"context_bandwidth": 0}, {"target_bandwidth": -1.0}),
     ],
 }
 MIXTURE = [

@@ -92,7 +92,7 @@ def test_annealing_keeps_the_sum_of_rates():
 
 def test_restarts_in_a_batch_are_restarts_alone():
     model = small(n_init=3, steps=60, folds=0).fit(*separated(300, 1)[:2])
-    pairs, rows = (torch.randn(300, 1), torch.randn(300, 1)), torch.arange(300).expand(3, -1)
+    pairs, rows = (torch.randn(300, 1), torch.randn(300, 1), torch.ones(300)), torch.arange(300).expand(3, -1)
     starts = model._initialized(pairs[1], 3, torch.Generator().manual_seed(1))
     assert not torch.allclose(starts[0], starts[1])
 
@@ -118,21 +118,28 @@ def test_an_epoch_takes_every_item_once():
 def test_folds_are_evaluated_on_held_out_items(monkeypatch):
     seen = []
 
-    def train(self, pairs, theta, rows, probe, g, steps, folds=False):
-        seen.append((rows, probe))
+    def train(self, pairs, theta, rows, probe, g, steps, use):
+        seen.append((rows, probe, use))
         return np.array([[1.0], [np.nan], [0.5], [0.7]])
 
     model = small(folds=5)
     model.n_features_in_, model.n_targets_ = 1, 1
     monkeypatch.setattr(MixtureDensityNetwork, "_train", train)
     for N, nets, held in ((23, 5, 4), (3000, 2, 600), (20_000, 1, 1000), (3, 3, 1)):
-        pairs = (torch.randn(N, 1), torch.randn(N, 1))
-        assert model._on_folds(pairs, torch.Generator()).argmin() == 2  # NaN is not a minimum
-        rows, probe = seen[-1]
+        pairs = (torch.randn(N, 1), torch.randn(N, 1), torch.ones(N))
+        assert model._on_folds(pairs, torch.arange(N), torch.Generator()).argmin() == 2  # NaN is not a minimum
+        rows, probe, use = seen[-1]
+        assert (use == 1).all()
         assert rows.shape == (nets, N - held) and probe.shape == (nets, held)
         for r, p in zip(rows.tolist(), probe.tolist(), strict=True):
             assert sorted(r + p) == list(range(N))
         assert len(set(probe.flatten().tolist())) == nets * held  # each fold holds out others
+    label = torch.arange(300) // 30
+    pairs = (torch.randn(300, 1), torch.randn(300, 1), torch.ones(300))
+    model._on_folds(pairs, label, torch.Generator())
+    rows, probe, use = seen[-1]
+    for r, p, u in zip(rows, probe, use, strict=True):
+        assert not set(label[r[u > 0]].tolist()) & set(label[p].tolist()) and u.sum() >= 200
 
 
 def test_the_kept_restart_has_the_least_training_loss():
@@ -176,15 +183,15 @@ def test_data_a(on_branches):
 
 
 def test_data_a_is_calibrated(on_branches):
-    u = on_branches.pit(*separated(5000, 1)[:2])
+    u = on_branches.cdf(*separated(5000, 1)[:2])
     assert kstest(u, "uniform").statistic < 0.03
-    shifted = on_branches.pit(separated(5000, 1)[:2][0], separated(5000, 1)[:2][1] + 0.03)
+    shifted = on_branches.cdf(separated(5000, 1)[:2][0], separated(5000, 1)[:2][1] + 0.03)
     assert kstest(shifted, "uniform").statistic > 0.05  # a shift of 0.6 noise deviations is detected
 
 
 def test_the_mode_is_on_a_branch_and_the_mean_is_not(on_branches):
     c = separated(500, 4)[:2][0]
-    off = [abs(p - branches(c[:, 0])).min(0) for p in (on_branches.predict_mode(c), on_branches.predict(c))]
+    off = [abs(p - branches(c[:, 0])).min(0) for p in (on_branches.mode(c), on_branches.predict(c))]
     assert off[0].max() < 0.1 and np.median(off[1]) > 0.1
 
 

@@ -73,7 +73,7 @@ def test_narrow_kernels_reproduce_the_items():
     x, y = pairs(40)
     model = ParticleMixture(context_bandwidth=1e-4, target_bandwidth=0.1).fit(x, y)
     close(model.predict(x), y)
-    close(model.predict_mode(x), y)
+    close(model.mode(x), y)
     close(model.conditional(x).variance, np.tile(0.01 * y.var(0), (40, 1)), 1e-8)
 
 
@@ -227,7 +227,7 @@ def test_resampling_keeps_the_pools_mean_on_average(kind):
 
 def test_a_queue_keeps_the_last_items_in_order():
     x, y = pairs(100)
-    model = ParticleMixture(n_particles=30, batch_size=7, mode="fifo", **H).fit(x, y)
+    model = ParticleMixture(n_particles=30, batch_size=7, update="fifo", **H).fit(x, y)
     assert (model.context_particles_ == x[-30:]).all() and (model.target_particles_ == y[-30:]).all()
     assert (model.weights_ == model.weights_[0]).all() and model.n_resampled_ == 0 and model.ess_ == pytest.approx(30)
     more = pairs(11, seed=1)
@@ -240,7 +240,7 @@ def test_a_queue_keeps_the_last_items_in_order():
 def test_constant_weights_make_the_bank_a_queue():
     settings = {"n_particles": 30, "batch_size": 7, "em_steps": 0, "ess_threshold": 0.0, "random_state": 0, **H}
     bank = ParticleMixture(rho=0.0, u=0.0, **settings).fit(*pairs(30)).partial_fit(*pairs(100, seed=1))
-    queue = ParticleMixture(mode="fifo", **settings).fit(*pairs(30)).partial_fit(*pairs(100, seed=1))
+    queue = ParticleMixture(update="fifo", **settings).fit(*pairs(30)).partial_fit(*pairs(100, seed=1))
     assert (bank.context_particles_ == queue.context_particles_).all() and (bank.ages_ == queue.ages_).all()
     close(bank.weights_, queue.weights_)
 

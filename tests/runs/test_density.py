@@ -59,7 +59,7 @@ def test_predict_sample_and_score(folder):
     assert call("density", "predict", folder / "m.safetensors", folder / "pairs.npz", "--out", folder / "p.csv").returncode == 0
     rows = table(folder / "p.csv")
     assert list(rows[0]) == ["mean", "mode", "low", "high", "answers"] and len(rows) == 600
-    assert [float(r["mode"]) for r in rows] == pytest.approx(model.predict_mode(c), rel=1e-5)
+    assert [float(r["mode"]) for r in rows] == pytest.approx(model.mode(c), rel=1e-5)
     ends = np.array([[float(r["low"]), float(r["high"])] for r in rows])
     assert ends == pytest.approx(model.intervals(c, 0.9), rel=1e-5)
     assert np.median([float(r["answers"]) for r in rows]) == pytest.approx(2, abs=0.05)

@@ -23,7 +23,7 @@ from vergence.densities.covariance import Covariance, Dense, index_components
 from vergence.utils.checks import expect, require_within
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["JointGaussian", "MixtureOfGaussians", "kl_standard_normal", "log_det"]
+__all__ = ["JointGaussian", "MixtureOfGaussians", "given_observed", "kl_standard_normal", "log_det", "log_prob_observed"]
 
 LOG_2PI = math.log(2 * math.pi)
 
@@ -244,27 +244,48 @@ class MixtureOfGaussians(Distribution):
         between: Tensor = self.mixture_distribution.entropy()
         return within + between
 
-    def n_answers(self, draws: int = 32, seed: int = 0) -> Tensor:
-        """Returns the effective number of answers, (...) in [1, K]: of components that a sample tells apart.
+    def modes(self, starts: int = 8, steps: int = 200) -> tuple[Tensor, Tensor]:
+        """Returns modes (..., S, D) and the weight of the components that climb to each (..., S), 0 for one that stands before.
 
-        It is exp I(k; z), the exponential of the information in nats that a sample has of its component, by Monte Carlo.
-        Components that are far apart count by the entropy of their weights; components that coincide count as one.
-
-        Args:
-            draws: Samples of each mixture.
-            seed: Seed of the samples.
+        From the means of the ``starts`` heaviest components, x <- (sum_k r_k S_k^{-1})^{-1} sum_k r_k S_k^{-1} mu_k with the
+        responsibilities r at x, which never lowers the density (Carreira-Perpinan, Mode-finding for mixtures of Gaussian
+        distributions, 2000). Points nearer than a tenth of the mixture's deviation are one mode.
 
         Example:
-            >>> mean, weights = torch.tensor([[[-5.0], [5.0]], [[0.0], [0.0]]]), torch.tensor([0.5, 0.5]).log()
+            >>> p = MixtureOfGaussians(torch.zeros(3), torch.tensor([[-5.0], [4.9], [5.1]]), torch.eye(1))
+            >>> modes, weights = p.modes()
+            >>> [(round(x, 1), round(w, 2)) for x, w in zip(modes[:, 0].tolist(), weights.tolist()) if w > 0]
+            [(-5.0, 0.33), (5.0, 0.67)]
+        """
+        parts, S = self.component_distribution, min(starts, self.weights.shape[-1])
+        top = self.weights.topk(S, -1)
+        P = parts.S.dense().inverse() if self.event_shape[0] > 1 else 1 / parts.S.variance()[..., None]
+        pull = (P @ parts.loc[..., None])[..., 0]  # (..., K, D)
+        x = parts.loc.gather(-2, top.indices[..., None].expand(*top.indices.shape, *self.event_shape))  # (..., S, D)
+        scale = self.variance.sqrt()[..., None, :]
+        for _ in range(steps):
+            r = MixtureOfGaussians(self.mixture_distribution.logits[..., None, :], parts.loc[..., None, :, :], _wider(parts.S))
+            weights = r.responsibilities(x)  # (..., S, K)
+            A, b = torch.einsum("...sk,...kde->...sde", weights, P.expand(*parts.loc.shape, -1)), weights @ pull
+            after = torch.linalg.solve(A, b[..., None])[..., 0] if self.event_shape[0] > 1 else b / A[..., 0]
+            moved, x = ((after - x).abs() / scale).amax(), after
+            if moved < 1e-4:
+                break
+        near = ((x[..., :, None, :] - x[..., None, :, :]).abs() / scale[..., None, :]).amax(-1) < 0.1  # (..., S, S)
+        first = near.to(torch.uint8).argmax(-1)
+        mass = torch.zeros_like(top.values).scatter_add(-1, first, top.values)
+        return x, mass / mass.sum(-1, keepdim=True)
+
+    def n_answers(self) -> Tensor:
+        """Returns the effective number of modes, (...): exp of the entropy of their weights, see `modes`.
+
+        Example:
+            >>> mean, weights = torch.tensor([[[-5.0], [5.0]], [[0.0], [0.5]]]), torch.tensor([0.5, 0.5]).log()
             >>> MixtureOfGaussians(weights, mean, torch.eye(1)).n_answers().round(decimals=2).tolist()
             [2.0, 1.0]
         """
-        device = self.component_distribution.loc.device
-        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(seed)
-            samples = self.common_samples(draws)
-            unknown = sum(torch.special.entr(self.responsibilities(z)).sum(-1) for z in samples) / draws
-            answers: Tensor = (self.mixture_distribution.entropy() - unknown).clamp(min=0).exp()
+        with torch.no_grad():
+            answers: Tensor = torch.special.entr(self.modes()[1]).sum(-1).exp()
         return answers
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "MixtureOfGaussians":
@@ -343,3 +364,58 @@ def kl_standard_normal(mean: Tensor, covariance: Tensor) -> Tensor:
     if S.shape == mean.shape:
         return 0.5 * (S + mean.square() - 1 - S.log()).sum(-1)
     return 0.5 * (S.trace() + mean.square().sum() - len(mean) - log_det(S))
+
+
+# Gaps
+
+
+def given_observed(joint: "JointGaussian | MixtureOfGaussians", c: Tensor) -> "JointGaussian | MixtureOfGaussians":
+    """Returns p(target | the contexts that are known) for contexts (B, C) with NaN in gaps, over which is integrated.
+
+    Example:
+        >>> joint = JointGaussian(torch.zeros(2), torch.tensor([[1.0, 0.6], [0.6, 1.0]]), context=1)
+        >>> given_observed(joint, torch.tensor([[2.0], [float("nan")]])).mean.flatten().tolist()
+        [1.2000000476837158, 0.0]
+    """
+    kinds, which = c.isnan().unique(dim=0, return_inverse=True)
+    target = c.new_ones(joint.event_shape[0] - c.shape[1]).bool()
+    order, means, covariances, logits = [], [], [], []
+    for i, gaps in enumerate(kinds):
+        rows = (which == i).nonzero()[:, 0]
+        given = _without(joint, torch.cat([~gaps, target])).conditional(c[rows].nan_to_num(0.0))
+        parts = given.component_distribution if isinstance(given, MixtureOfGaussians) else given
+        means.append(parts.loc)
+        covariances.append(parts.S.dense().expand(*parts.loc.shape, parts.loc.shape[-1]))
+        logits.append(given.mixture_distribution.logits if isinstance(given, MixtureOfGaussians) else None)
+        order.append(rows)
+    back = torch.cat(order).argsort()
+    mean, S = torch.cat(means)[back], torch.cat(covariances)[back]
+    return JointGaussian(mean, S) if logits[0] is None else MixtureOfGaussians(torch.cat(logits)[back], mean, S)
+
+
+def log_prob_observed(p: "JointGaussian | MixtureOfGaussians", z: Tensor) -> Tensor:
+    """Returns the log-density in nats (B,) of those of the features (B, D) that are not NaN.
+
+    Example:
+        >>> p = JointGaussian(torch.zeros(1, 2), torch.eye(2))
+        >>> log_prob_observed(p, torch.tensor([[0.0, float("nan")]])).double().round(decimals=4).tolist()
+        [-0.9189]
+    """
+    return _without(p, ~z.isnan()).log_prob(z.nan_to_num(0.0))
+
+
+def _without(p: Any, seen: Tensor) -> Any:
+    """Returns a density in which the features that are not ``seen`` (..., D) are at 0 with the log-density 0, and independent."""
+    parts = p.component_distribution if isinstance(p, MixtureOfGaussians) else p
+    wide = seen if parts is p or seen.ndim == 1 else seen[..., None, :]
+    S = parts.S.dense() * (wide[..., None] & wide[..., None, :])
+    S = S + torch.diag_embed((~wide).to(S) / (2 * math.pi))
+    mean = torch.where(wide, parts.loc, 0.0)
+    return (
+        JointGaussian(mean, S, p.context) if parts is p else MixtureOfGaussians(p.mixture_distribution.logits, mean, S, p.context)
+    )
+
+
+def _wider(S: Covariance) -> Covariance:
+    """Returns the covariances of a batch (..., K) as (..., 1, K)."""
+    return S.map(lambda x, axes: x.unsqueeze(x.ndim - axes - 1))

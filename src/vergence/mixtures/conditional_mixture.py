@@ -9,34 +9,43 @@ One Gaussian of the items' mean and covariance (divided by N: maximum likelihood
 covariance of its residuals.
 """
 
+import math
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from sklearn.cluster import kmeans_plusplus
+from sklearn.covariance import ledoit_wolf
 from sklearn.metrics import pairwise_distances_argmin
 from torch import Tensor
 
 from vergence.densities import em
 from vergence.densities.covariance import Dense, Diagonal, LowRank
+from vergence.densities.em.gaps import fit_with_gaps
 from vergence.densities.em.structures import Mixture, Structure
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
-from vergence.mixtures.core import Conditional, Scale, shared_seed, warn_unfinished
+from vergence.mixtures.core import Scale, Weighted, shared_seed, warn_unfinished
 from vergence.utils import linalg
 from vergence.utils.checks import expect, require_choice, require_within
 
 __all__ = ["ConditionalGaussian", "ConditionalMixture"]
 
 EARLY_ITERATIONS = 30  # of all initializations
+RIDGES = tuple(10.0 ** (k / 2) for k in range(-10, 7))  # of standardized contexts
 FINALISTS = 6  # initializations that are iterated further
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class ConditionalGaussian(Conditional):
+class ConditionalGaussian(Weighted):
     """p(target | context) of one Gaussian: a mean linear in the context, and one covariance for all contexts.
 
+    With few rows the maximum of the likelihood fits noise. There the mean is a ridge regression in standardized units, whose
+    penalty has the highest likelihood of left-out rows in closed form (residual / (1 - leverage)), and the covariance is that of
+    these residuals. Gaps are integrated over (EM).
+
     Args:
+        ridge: Penalty, >= 0; ``auto`` is 0 for at least 10 (C + T) rows, and chosen as above for fewer.
         reg_covar: Regularization added to the variance of each standardized feature, >= 0.
         device: Where to compute, as torch names it.
         random_state: Seed of `sample`.
@@ -44,6 +53,7 @@ class ConditionalGaussian(Conditional):
     Attributes:
         means_: (C + T,), context first.
         covariances_: (C + T, C + T).
+        ridge_: The penalty.
         jitter_: Value added to the standardized variances to make the covariance positive definite; usually 0.0.
         n_features_in_, n_targets_: C and T.
 
@@ -59,23 +69,48 @@ class ConditionalGaussian(Conditional):
         [[1.2, 2.8]]
     """
 
+    ridge: float | str = "auto"
     reg_covar: float = 0.0
     device: str = "cpu"
     random_state: Any = None
+    fits_gaps: ClassVar[bool] = True
 
-    def _fit(self, c: Tensor, t: Tensor) -> None:
+    def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         require_within("[0, inf)", reg_covar=self.reg_covar)
+        chosen = isinstance(self.ridge, str)
+        if chosen:
+            require_choice("ridge", self.ridge, ("auto",), "or give a number")
+        else:
+            require_within("[0, inf)", ridge=self.ridge)
         Z = torch.cat([c, t], 1)
-        scale = Scale.of(Z)
+        scale, C, few = Scale.of(Z, w), c.shape[1], len(Z) < 10 * Z.shape[1]
         X = scale.to(Z)
-        S = X.T @ X / len(X)
-        varies = (S.diagonal() > 0.5).to(S)  # a constant column has only the rounding error of its mean
-        S = S * varies * varies[:, None] + self.reg_covar * torch.eye(X.shape[1]).to(X)
+        S, mean = self._moments(X, w)
+        gaps = bool(X.isnan().any())
+        if chosen and few and gaps:
+            S = S + torch.eye(len(S)).to(S) * len(S) / len(X)
+        self.ridge_ = 0.0 if chosen else float(self.ridge)
+        if chosen and few and not gaps:
+            self.ridge_, S = ridged(X, w, S, C)
+        elif self.ridge_:
+            S = penalized(S, C, self.ridge_)
+        S = S + self.reg_covar * torch.eye(X.shape[1]).to(X)
         L, self.jitter_ = linalg.cholesky(S)
         L = scale.std.to(L)[:, None] * L
-        self.means_ = scale.mean.numpy()
+        self.means_ = (scale.mean + mean.cpu() * scale.std).numpy()
         self.covariances_ = (L @ L.T).cpu().numpy()
         self.cholesky_ = L.cpu().numpy()
+
+    def _moments(self, X: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Returns the covariance and mean of standardized items; with gaps, those of the highest likelihood."""
+        D = X.shape[1]
+        if bool(X.isnan().any()):
+            start = X.new_ones(1), X.new_zeros(1, D), torch.eye(D).to(X)[None]
+            _, mean, S, _ = fit_with_gaps(X, w, *start, reg=1e-9, tol=1e-9, max_iter=500)
+            return S[0], mean[0]
+        S = (X if w is None else w[:, None] * X).T @ X / len(X)
+        varies = (S.diagonal() > 0.5).to(S)  # a constant column has only the rounding error of its mean
+        return S * varies * varies[:, None], X.new_zeros(D)
 
     def joint(self) -> JointGaussian:
         """Returns the density over [context; target]."""
@@ -83,8 +118,51 @@ class ConditionalGaussian(Conditional):
         return JointGaussian(mean, Dense(L), context=self.n_features_in_)
 
 
+def penalized(S: Tensor, C: int, ridge: float) -> Tensor:
+    """Returns a joint covariance with the regression A = S_tc (S_cc + ridge I)^{-1}, and the residuals' covariance under S."""
+    A = torch.linalg.solve(S[:C, :C] + ridge * torch.eye(C).to(S), S[:C, C:]).T
+    residual = S[C:, C:] - A @ S[:C, C:] - S[C:, :C] @ A.T + A @ S[:C, :C] @ A.T
+    return _assembled(S[:C, :C] + ridge * torch.eye(C).to(S), A, residual)
+
+
+def _assembled(S_cc: Tensor, A: Tensor, residual: Tensor) -> Tensor:
+    S_ct = S_cc @ A.T
+    return torch.cat([torch.cat([S_cc, S_ct], 1), torch.cat([S_ct.T, residual + A @ S_ct], 1)])
+
+
+def ridged(X: Tensor, w: Tensor | None, S: Tensor, C: int) -> tuple[float, Tensor]:
+    """Returns the ridge with the highest Gaussian likelihood of left-out rows, and the joint covariance of that regression.
+
+    With the context's singular values s and left singular vectors U of rows scaled by the roots of their weights, the leverages
+    are sum_j U_ij^2 s_j^2 / (s_j^2 + N ridge) + 1 / N. Of several targets the residuals' correlations are shrunk (Ledoit-Wolf).
+    """
+    N, root = len(X), X.new_ones(len(X)) if w is None else w.sqrt()
+    c, t = root[:, None] * X[:, :C], root[:, None] * X[:, C:]
+    U, s, V = torch.linalg.svd(c, full_matrices=False)
+    found = []
+    for ridge in RIDGES:
+        share = s.square() / (s.square() + N * ridge)
+        leverage = (U.square() @ share + root.square() / N).clamp(max=1 - 1e-3)
+        residual = (t - U @ (share[:, None] * (U.T @ t))) / (1 - leverage)[:, None]
+        covariance = _shrunk(residual)
+        found.append((float(torch.linalg.slogdet(covariance)[1]), ridge, covariance))
+    _, ridge, covariance = min(found, key=lambda one: one[0])
+    A = ((s / (s.square() + N * ridge))[:, None] * (U.T @ t)).T @ V
+    return ridge, _assembled(S[:C, :C] + ridge * torch.eye(C).to(S), A, covariance)
+
+
+def _shrunk(residual: Tensor) -> Tensor:
+    """Returns the covariance of residuals (N, T); with few rows a target, its correlations are shrunk."""
+    second = residual.T @ residual / len(residual)
+    if residual.shape[1] == 1 or len(residual) >= 10 * residual.shape[1]:
+        return second
+    std = second.diagonal().sqrt()
+    shrunk, _ = ledoit_wolf((residual / std).cpu().numpy(), assume_centered=True)
+    return torch.from_numpy(shrunk).to(second) * std * std[:, None]
+
+
 @dataclass(eq=False, repr=False)
-class ConditionalMixture(Conditional):
+class ConditionalMixture(Weighted):
     """p(target | context) of a Gaussian mixture over context and target: up to K modes for each context.
 
     EM runs on standardized features from ``n_init`` initializations in parallel: 30 iterations of all, then the 6 of the highest
@@ -100,6 +178,9 @@ class ConditionalMixture(Conditional):
         tol: Gain of the mean log-likelihood, in nats, below which EM stops; >= 0.
         max_iter: Maximum number of EM iterations, >= 1.
         reg_covar: Regularization added to the variance of each standardized feature, >= 0.
+        prior: Rows that each component has seen before the data, >= 0, with the shape of all items' covariance shrunk by
+            K^(-2 / D) (an inverse Wishart prior; Fraley and Raftery, Bayesian regularization for normal mixture estimation, 2007);
+            for ``full`` covariances. It keeps components of few rows from collapsing.
         precision: ``double`` or ``mixed``, as in `vergence.mixtures.GaussianMixture`.
         device: Where to compute, as torch names it.
         random_state: Seed of the initializations and of `sample`.
@@ -132,29 +213,78 @@ class ConditionalMixture(Conditional):
     tol: float = 1e-6
     max_iter: int = 500
     reg_covar: float = 1e-6
+    prior: float = 1.0
     precision: str = "double"
     device: str = "cpu"
     random_state: Any = None
+    fits_gaps: ClassVar[bool] = True
 
-    def _fit(self, c: Tensor, t: Tensor) -> None:
+    def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         em.require_settings(self.n_components, self.n_init, self.max_iter, self.tol, self.reg_covar, self.precision, iterations=1)
         expect(self.n_components <= len(c), f"n_components from 1 to the {len(c)} items", self.n_components)
         require_choice("covariance_type", self.covariance_type, ("full", "low_rank"))
+        require_within("[0, inf)", prior=self.prior)
         Z = torch.cat([c, t], 1)
-        scale, structure = Scale.of(Z), em.structure(self.covariance_type, self.rank)
-        data = em.Data(scale.to(Z), None, torch.zeros(Z.shape[1], dtype=torch.float64), Z.device)
-        initial, iterations = self._initial(data, structure), self.max_iter
+        scale = Scale.of(Z, w)
+        X, gaps = scale.to(Z), bool(Z.isnan().any())
+        prior = self._scatter(X.nan_to_num(0.0), w)
+        structure = em.structure(self.covariance_type, self.rank, prior)
+        data = em.Data(X if not gaps else self._guessed(X, w), w, torch.zeros(Z.shape[1], dtype=torch.float64), Z.device)
+        mixture, bounds, self.converged_ = self._best(data, structure)
+        if gaps:
+            expect(self.covariance_type == "full", "covariance_type full for rows with gaps", self.covariance_type)
+            begin = mixture.weights[0], mixture.means[0], mixture.covariances[0]
+            how = {"reg": self.reg_covar, "prior": prior, "tol": self.tol, "max_iter": self.max_iter}
+            *fitted, bounds = fit_with_gaps(X, w, *begin, **how)  # type: ignore[arg-type]
+            mixture, self.converged_ = Mixture(*(part[None] for part in fitted)), len(bounds) < self.max_iter
+        self._keep(mixture, scale)
+        self.lower_bound_ = bounds[-1] - float(scale.std.log().sum())
+        self.n_iter_ = len(bounds)
+        if not self.converged_:
+            warn_unfinished("EM", self.max_iter)
+
+    def _best(self, data: em.Data, structure: Structure) -> tuple[Mixture, list[float], bool]:
+        """Returns the mixture of the highest likelihood of all initializations, its bounds, and whether it converged."""
+        initial, iterations, before = self._initial(data, structure), self.max_iter, 0
         how: dict[str, Any] = {"tol": self.tol, "reg": self.reg_covar, "precision": self.precision}
         if len(initial.weights) > FINALISTS and iterations > EARLY_ITERATIONS:
             early = em.run(data, structure, initial, max_iter=EARLY_ITERATIONS, **how)
             initial, iterations = early.mixture.select(early.order()[:FINALISTS]), iterations - EARLY_ITERATIONS
+            before = EARLY_ITERATIONS
         outcome = em.run(data, structure, initial, max_iter=iterations, **how)
         best = outcome.order()[0]
-        self._keep(outcome.mixture.select([best]), scale)
-        self.lower_bound_ = outcome.bounds[best][-1] - float(scale.std.log().sum())
-        self.converged_, self.n_iter_ = outcome.converged[best], len(outcome.bounds[best]) + self.max_iter - iterations
-        if not self.converged_:
-            warn_unfinished("EM", self.max_iter)
+        bounds = [math.nan] * before + outcome.bounds[best]
+        return outcome.mixture.select([best]), bounds, outcome.converged[best]
+
+    def _scatter(self, X: Tensor, w: Tensor | None) -> Tensor | None:
+        """Returns the prior's sum of squares (D, D) of standardized items; None for one component, which has the items' own."""
+        if self.n_components == 1 or not self.prior or self.covariance_type != "full":
+            return None
+        S = (X if w is None else w[:, None] * X).T @ X / len(X)
+        varies = (S.diagonal() > 0.5).to(S)
+        D = float(varies.sum())
+        few = min(1.0, D / len(X))
+        S = (1 - few) * S * varies * varies[:, None] + few * torch.diag(varies)
+        return self.prior * S * self.n_components ** (-2 / D) if D else None
+
+    def _guessed(self, X: Tensor, w: Tensor | None) -> Tensor:
+        """Returns standardized items whose gaps are samples of one Gaussian, from which EM begins."""
+        D = X.shape[1]
+        start = X.new_ones(1), X.new_zeros(1, D), torch.eye(D).to(X)[None]
+        _, mean, S, _ = fit_with_gaps(X, w, *start, reg=1e-6)
+        rng = torch.Generator().manual_seed(shared_seed(self.random_state, self.device))
+        guess = X.clone()
+        for gaps in X.isnan().unique(dim=0):
+            rows = (X.isnan() == gaps).all(1)
+            if gaps.any():
+                order = torch.cat([(~gaps).nonzero()[:, 0], gaps.nonzero()[:, 0]])
+                known = int((~gaps).sum())
+                joint = JointGaussian(mean[0][order], S[0][order[:, None], order], known)
+                p = joint.conditional(X[rows][:, ~gaps]) if known else joint
+                noise = torch.randn(int(rows.sum()), int(gaps.sum()), generator=rng, dtype=X.dtype).to(X)
+                root = torch.linalg.cholesky(p.S.dense())
+                guess[rows] = guess[rows].masked_scatter(gaps.expand(int(rows.sum()), -1), p.loc + noise @ root.mT)
+        return guess
 
     def _initial(self, data: em.Data, structure: Structure) -> Mixture:
         """Returns R initial mixtures: half with the covariance of all items, half from partitions by the nearest seed."""

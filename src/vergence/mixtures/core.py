@@ -6,25 +6,29 @@ Shapes: N items, B queries, C context features, T target features. Log-densities
 import abc
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from scipy import optimize
+from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
 from torch import Tensor
 
-from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
+from vergence.data.tables import as_table, column_kinds, read_features
+from vergence.densities.em.gaps import fit_with_gaps
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians, given_observed, log_prob_observed
 from vergence.mixtures.storage import Stored
-from vergence.utils.checks import expect, require_array, require_count, require_numbers, require_within
+from vergence.utils.checks import expect, require_array, require_choice, require_count, require_numbers, require_within
 from vergence.utils.devices import as_device, several
 from vergence.utils.linalg import as_array
 
 __all__ = ["Conditional"]
 
+LEAST = 1e-12  # probability of a quantile, at least
 BLOCK = 1 << 22  # numbers in a block of queries: rows x components x features
 
 Density = JointGaussian | MixtureOfGaussians
@@ -39,13 +43,19 @@ class Scale:
         self.mean, self.std = (torch.as_tensor(v, dtype=torch.float64) for v in (mean, std))
 
     @classmethod
-    def of(cls, x: Tensor) -> "Scale":
-        """Returns the scale of items x (N, D); raises a ValueError for values whose squares overflow."""
-        std = x.std(0, correction=0)
-        finite, top = (std.isfinite() & x.mean(0).isfinite()).all(), f"values up to {x.abs().max().item():.3g}"
+    def of(cls, x: Tensor, w: Tensor | None = None) -> "Scale":
+        """Returns the scale of the values of items x (N, D) with weights (N,); raises a ValueError where squares overflow."""
+        seen = ~x.isnan()
+        weight = seen.to(x) if w is None else w[:, None] * seen
+        total, known = weight.sum(0), x.nan_to_num(0.0)
+        mean = (weight * known).sum(0) / total
+        std = ((weight * (known - mean).square()).sum(0) / total).sqrt()
+        size = known.abs().amax(0)
+        finite, top = (std.isfinite() & mean.isfinite()).all(), f"values up to {size.max().item():.3g}"
         expect(finite, "values whose squares can be summed", top, "divide them by a number")
-        constant = std <= 1e-14 * x.abs().amax(0)
-        return cls(torch.where(constant, x[0], x.mean(0)).cpu(), torch.where(constant, 1.0, std).cpu())
+        constant = std <= 1e-14 * size
+        first = known.gather(0, seen.to(torch.uint8).argmax(0)[None])[0]
+        return cls(torch.where(constant, first, mean).cpu(), torch.where(constant, 1.0, std).cpu())
 
     def to(self, x: Tensor) -> Tensor:
         """Returns x in standardized units."""
@@ -60,18 +70,26 @@ class Scale:
 class Conditional(Stored, abc.ABC):
     """An estimator of p(target | context).
 
-    A concrete class has ``_fit(c, t)`` for contexts (N, C) and targets (N, T), tensors of float64 on the device, and either
-    ``joint()``, the density over [context; target], or its own ``_predictive()``, which returns the function from contexts
-    (B, C) to a `vergence.densities.JointGaussian` or `MixtureOfGaussians` of batch (B,) over T. That function is built once for
-    all blocks of a query: what does not depend on the contexts, such as factors of covariances, is computed outside it. The
-    fitted state is arrays and numbers in attributes with a trailing underscore.
+    A concrete class has ``_fit(c, t, w, label)`` for contexts (N, C) and targets (N, T), tensors of float64 on the device, the
+    weights of the rows (N,) or None, and labels (N,) of rows that stay on one side of a split; and either ``joint()``, the density
+    over [context; target], or its own ``_predictive()``, which returns the function from contexts (B, C) to a
+    `vergence.densities.JointGaussian` or `MixtureOfGaussians` of batch (B,) over T. That function is built once for all blocks of
+    a query: what does not depend on the contexts, such as factors of covariances, is computed outside it. The fitted state is
+    arrays and numbers in attributes with a trailing underscore.
+
+    Contexts and targets are arrays, tensors, or pandas, polars or Arrow tables, whose columns are found by name; answers are of the
+    same kind as the context, and keep its index. NaN is a gap: Gaussians and mixtures integrate over it, the other models are
+    given the mean of a Gaussian of the contexts there. Rows that occur several times are weighted, or taken once where the model
+    has no weights.
     """
 
     device: str = "cpu"
     random_state: Any = None
+    weighted: ClassVar[bool] = False  # whether rows may have weights
+    fits_gaps: ClassVar[bool] = False  # whether `_fit` takes rows with gaps
 
     @abc.abstractmethod
-    def _fit(self, c: Tensor, t: Tensor) -> None: ...
+    def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None: ...
 
     def _predictive(self) -> Predictive:
         return self.joint().conditional  # type: ignore[no-any-return]
@@ -80,63 +98,203 @@ class Conditional(Stored, abc.ABC):
         """Returns how many numbers one context takes in memory, which sets the size of blocks."""
         return max(64 * self.n_targets_, getattr(self, "means_", np.empty(0)).size)
 
-    def fit(self, context: Any, target: Any) -> "Conditional":
+    def fit(self, context: Any, target: Any, *, groups: Any = None) -> "Conditional":
         """Fits to pairs, and returns the estimator.
 
         Args:
-            context: (N, C), an array or tensor.
-            target: (N, T), or (N,) for one feature; predictions then have that shape too.
+            context: (N, C), an array, tensor or table; NaN is a gap.
+            target: (N, T), or (N,) for one feature; predictions then have that shape too. Rows without a target are left out.
+            groups: (N,), such as subjects: a model that judges itself on held-out rows judges itself on other groups.
 
         Raises:
-            ValueError: Lengths differ, values are not finite, there is only one item, or a target column is constant.
+            ValueError: Lengths differ, values are infinite, there is only one item, or a target column is constant.
         """
+        return self._fit_rows(context, target, None, groups)
+
+    def _fit_rows(self, context: Any, target: Any, sample_weight: Any, groups: Any) -> "Conditional":
+        for name in ("held_out_pit_", "held_out_surprise_", "fill_mean_", "fill_covariance_"):
+            self.__dict__.pop(name, None)
         c, t = self._read(context, target, reset=True)
+        rows, w = _different(c, t, _weights(sample_weight, c))
+        rows = rows[~t[rows].isnan().all(1)] if self.fits_gaps else rows[~t[rows].isnan().any(1)]
+        w = None if w is None else w[rows] / w[rows].mean()
+        expect(len(rows) >= 2, "at least 2 different rows with a target", f"n_samples = {len(rows)}", "give more")
+        c, t = c[rows], t[rows]
+        if not self.fits_gaps and bool(c.isnan().any()):
+            self._learn_gaps(c)
+            c = self._filled(c)
+        label = _labels(groups, c, t, rows)
         with torch.inference_mode(False), torch.enable_grad():  # some models take gradients, whatever mode the caller has set
-            self._fit(c, t)
+            self._fit(c, t, w, label)
         return self
+
+    def _learn_gaps(self, c: Tensor) -> None:
+        """Fits the Gaussian of the contexts whose conditional mean fills gaps."""
+        scale = Scale.of(c)
+        one, D = c.new_ones(1), c.shape[1]
+        first = (one, c.new_zeros(1, D), torch.eye(D).to(c)[None])
+        _, mean, S, _ = fit_with_gaps(scale.to(c), None, *first, reg=1e-6, prior=torch.eye(D).to(c))
+        std = scale.std.to(c)
+        self.fill_mean_ = scale.mean.numpy() + (mean[0] * std).cpu().numpy()
+        self.fill_covariance_ = (S[0] * std * std[:, None]).cpu().numpy()
+
+    def _filled(self, c: Tensor) -> Tensor:
+        """Returns contexts whose gaps have the mean given what is known."""
+        expect(hasattr(self, "fill_mean_"), "contexts without gaps, as in fit", "NaN", "fit to rows with gaps, or drop them")
+        mean, S = self._tensors(self.fill_mean_, self.fill_covariance_)
+        gaps, centered = c.isnan(), (c - mean).nan_to_num(0.0)
+        for kind in gaps.unique(dim=0):
+            if kind.any():
+                rows, seen = (gaps == kind).all(1), ~kind
+                guess = centered[rows][:, seen] @ torch.linalg.lstsq(S[seen][:, seen], S[seen][:, kind]).solution
+                centered[rows] = centered[rows].masked_scatter(kind.expand(int(rows.sum()), -1), guess)
+        return torch.where(gaps, mean + centered, c)
+
+    def _at(self, predictive: Predictive, c: Tensor) -> Density:
+        """Returns p(target | context), whatever of the contexts is missing."""
+        if not bool(c.isnan().any()):
+            return predictive(c)
+        return given_observed(self.joint(), c) if hasattr(self, "joint") else predictive(self._filled(c))
 
     def conditional(self, context: Any) -> Density:
         """Returns p(target | context), batch (B,) over (T,); a tensor keeps its gradient.
 
         Raises:
-            ValueError: The contexts are not (B, C) or not finite. NotFittedError, a ValueError, before `fit`.
+            ValueError: The contexts are not (B, C) or infinite. NotFittedError, a ValueError, before `fit`.
         """
         check_is_fitted(self)
         if isinstance(context, Tensor):
             c = context.to(dtype=torch.float64)
-            require_array("contexts", c, "B", self.n_features_in_)
+            require_array("contexts", c, "B", self.n_features_in_, finite=False)
+            expect(not bool(c.isinf().any()), "finite contexts, or NaN for gaps", "infinity")
         else:
             c = self._contexts(context)
-        return self._predictive()(c.to(as_device(self.device)))
+        return self._at(self._predictive(), c.to(as_device(self.device)))
 
-    def predict(self, context: Any) -> np.ndarray:
-        """Returns the mean of p(target | context), (B, T) or (B,)."""
-        return self._shaped(self._over(context, lambda p: p.mean))
+    def given(self, values: Mapping[str, float | None]) -> Density:
+        """Returns p(columns that are None | columns with a value), in any direction, batch (1,), in the order of ``values``.
 
-    def predict_mode(self, context: Any) -> np.ndarray:
-        """Returns the mean of the component of the largest weight, (B, T) or (B,): one of several modes, not their average."""
-        return self._shaped(self._over(context, lambda p: p.mode))
+        Columns that are not named are integrated over. Names are those of the tables of `fit`, else context_0, ..., target_0, ...
+
+        Raises:
+            ValueError: A name is unknown, no column is None, or the model has no density over contexts.
+
+        Example:
+            >>> from vergence.mixtures import ConditionalGaussian
+            >>> x = np.random.default_rng(0).normal(size=(500, 1))
+            >>> model = ConditionalGaussian().fit(x, 2 * x[:, 0])
+            >>> model.given({"target_0": 3.0, "context_0": None}).mean.round(decimals=2).tolist()
+            [[1.5]]
+        """
+        check_is_fitted(self)
+        kind = type(self).__name__
+        expect(hasattr(self, "joint"), "a model with a density over contexts, such as gaussian or mixture", kind, "fit one")
+        names = [*self._names()[0], *self._names()[1]]
+        for name in values:
+            require_choice("a column", name, names)
+        asked = [names.index(name) for name, value in values.items() if value is None]
+        known = [names.index(name) for name, value in values.items() if value is not None]
+        expect(asked, "a column with the value None, which is asked for", ", ".join(values) or "none", "name one")
+        joint, order = self.joint(), torch.tensor([*known, *asked])
+        c = torch.tensor([[float(v) for v in values.values() if v is not None]]).to(as_device(self.device), torch.float64)
+        parts = getattr(joint, "component_distribution", joint)
+        S, mean = parts.S.dense()[..., order[:, None], order], parts.loc[..., order]
+        if not known:
+            S, mean = S.expand(1, *S.shape), mean.expand(1, *mean.shape)
+        log_weights = joint.mixture_distribution.logits if isinstance(joint, MixtureOfGaussians) else None
+        density: Any = JointGaussian(mean, S, len(known)) if log_weights is None else None
+        density = density or MixtureOfGaussians(log_weights, mean, S, len(known))
+        return density.conditional(c) if known else density  # type: ignore[no-any-return]
+
+    def predict(self, context: Any, return_std: bool = False) -> Any:
+        """Returns the mean of p(target | context), (B, T) or (B,); with ``return_std`` also its standard deviations."""
+        mean = self._answer(context, lambda p: p.mean)
+        return (mean, self._answer(context, lambda p: p.variance.sqrt())) if return_std else mean
+
+    def mode(self, context: Any) -> Any:
+        """Returns the highest mode of p(target | context) that its heaviest components climb to, (B, T) or (B,)."""
+        return self._answer(context, _highest, times=8)
 
     def score_samples(self, context: Any, target: Any) -> np.ndarray:
-        """Returns log p(target | context) of each pair, (N,), in nats."""
-        return self._over(context, lambda p, t: p.log_prob(t), target)
+        """Returns log p(target | context) of each pair, (N,), in nats; of those target features that are not NaN."""
+        return self._over(context, lambda p, t: log_prob_observed(p, t) if bool(t.isnan().any()) else p.log_prob(t), target)
 
     def score(self, context: Any, target: Any) -> float:
         """Returns the mean of `score_samples`; larger is better."""
         return float(self.score_samples(context, target).mean())
 
-    def pit(self, context: Any, target: Any) -> np.ndarray:
+    def surprise(self, context: Any, target: Any, draws: int = 64) -> np.ndarray:
+        """Returns how unusual each target is given its context, (N,): mean log-density of samples minus that of the target, in nats.
+
+        A larger value is more unusual. Contexts with a wide and with a narrow distribution are comparable.
+        """
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+
+            def below(p: Any, t: Tensor) -> Tensor:
+                typical = p.log_prob(p.common_samples(draws)).mean(0)
+                return typical - (log_prob_observed(p, t) if bool(t.isnan().any()) else p.log_prob(t))  # type: ignore[no-any-return]
+
+            return self._over(context, below, target, times=draws)
+
+    def cdf(self, context: Any, target: Any) -> np.ndarray:
         """Returns P(t_d <= target_d | context) of each target feature, (N, T) or (N,): the probability integral transform.
 
         The values are uniform on [0, 1] where the model is correct.
         """
         return self._shaped(self._over(context, lambda p, t: p.marginal_cdf(t), target))
 
-    def intervals(self, context: Any, level: float = 0.9) -> np.ndarray:
-        """Returns the central interval of each target feature with probability ``level`` in (0, 1), (B, T, 2) or (B, 2)."""
+    def quantile(self, context: Any, q: float, *, adjusted: bool = True) -> Any:
+        """Returns the q-quantile of each target feature, q in (0, 1), (B, T) or (B,).
+
+        Args:
+            context: (B, C).
+            q: Probability below the quantile.
+            adjusted: Whether the quantile of a model from `vergence.mixtures.choose` is moved so that it is right for the rows that
+                the folds held out: it is taken at the empirical q-quantile of their probability integral transforms, so that
+                a share q of new rows is below it on average (cross-conformal; Chernozhukov et al., Distributional conformal
+                prediction, 2021). Other models have no held-out rows, and nothing is adjusted.
+        """
+        require_within("(0, 1)", q=q)
+        return self._answer(context, lambda p: _at_probabilities(p, self._probabilities(q, adjusted)))
+
+    def intervals(self, context: Any, level: float = 0.9, *, adjusted: bool = True, simultaneous: bool = False) -> np.ndarray:
+        """Returns the central interval of each target feature with probability ``level`` in (0, 1), (B, T, 2) or (B, 2).
+
+        Args:
+            context: (B, C).
+            level: Probability that the interval holds a target feature.
+            adjusted: As in `quantile`: with at least 1 / (1 - level) held-out rows a share ``level`` of new targets is inside.
+            simultaneous: Whether it is the probability that all target features are inside together.
+        """
         require_within("(0, 1)", level=level)
-        tails = (0.5 - level / 2, 0.5 + level / 2)
-        return self._shaped(self._over(context, lambda p: torch.stack([p.marginal_quantile(q) for q in tails], -1)))
+        if simultaneous:
+            tails = self._together(level, adjusted)
+        else:
+            tails = tuple(self._probabilities(q, adjusted) for q in (0.5 - level / 2, 0.5 + level / 2))
+        return self._shaped(self._over(context, lambda p: torch.stack([_at_probabilities(p, q) for q in tails], -1)))
+
+    def _probabilities(self, q: float, adjusted: bool) -> list[float]:
+        """Returns the probability of each target feature at which the model's quantile is the q-quantile of held-out rows."""
+        u = getattr(self, "held_out_pit_", None)
+        if u is None or not adjusted:
+            return [q] * int(self.n_targets_)
+        n, low = len(u), q < 0.5
+        rank = math.floor((n + 1) * q) if low else math.ceil((n + 1) * q)
+        ordered = np.sort(u, 0)
+        found = ordered[rank - 1] if 1 <= rank <= n else np.full(u.shape[1], 0.0 if low else 1.0)
+        return [float(v) for v in found.clip(LEAST, 1 - LEAST)]
+
+    def _together(self, level: float, adjusted: bool) -> tuple[list[float], list[float]]:
+        """Returns the probabilities of both ends of intervals that hold all target features together."""
+        u, T = getattr(self, "held_out_pit_", None), int(self.n_targets_)
+        if u is None or not adjusted:
+            half = 0.5 - (1 - level) / (2 * T)  # Bonferroni
+        else:
+            farthest = np.sort(np.nanmax(np.abs(u - 0.5), 1))
+            rank = math.ceil((len(u) + 1) * level)
+            half = float(farthest[rank - 1]) if rank <= len(u) else 0.5
+        return [max(0.5 - half, LEAST)] * T, [min(0.5 + half, 1 - LEAST)] * T
 
     def sample(self, context: Any, n: int = 1, random_state: Any = None) -> np.ndarray:
         """Returns n >= 1 samples for each context, (B, n, T) or (B, n); the seed is the estimator's unless one is given."""
@@ -146,34 +304,75 @@ class Conditional(Stored, abc.ABC):
             samples = self._over(context, lambda p: p.sample(torch.Size((n,))).movedim(0, 1), times=n)
         return samples[..., 0] if self.target_ndim_ == 1 else samples
 
+    def as_regressor(self) -> "AsRegressor":
+        """Returns a scikit-learn regressor that predicts this model's mean, whose ``score`` is R^2; ``density_`` has the rest.
+
+        Example:
+            >>> from vergence.mixtures import ConditionalGaussian
+            >>> x = np.random.default_rng(0).normal(size=(50, 1))
+            >>> regressor = ConditionalGaussian().as_regressor().fit(x, 3 * x[:, 0])
+            >>> round(regressor.score(x, 3 * x[:, 0]), 3), regressor.density_.intervals([[1.0]]).shape
+            (1.0, (1, 2))
+        """
+        return AsRegressor(self)
+
     def _try(self) -> None:
         context = np.zeros((1, self.n_features_in_))
         self.predict(context)
         self.sample(context, random_state=0)
-        self.pit(context, np.zeros((1, self.n_targets_)))
+        self.cdf(context, np.zeros((1, self.n_targets_)))
+
+    def _names(self) -> tuple[list[str], list[str]]:
+        """Returns the names of the context and target features."""
+        context, target = getattr(self, "columns_", ([], []))
+        widths = (("context", self.n_features_in_, context), ("target", self.n_targets_, target))
+        named = [list(names) or [f"{side}_{i}" for i in range(n)] for side, n, names in widths]
+        return named[0], named[1]
 
     def _read(self, context: Any, target: Any, *, reset: bool) -> tuple[Tensor, Tensor]:
-        """Returns checked pairs as float64 on the device; with ``reset`` they set the numbers of features."""
+        """Returns checked pairs as float64 on the device; with ``reset`` they set the numbers and names of features."""
         if target is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        expect(np.ndim(to_numpy(target)) > 0, "targets (N,) or (N, T)", "a single value")
-        c = validate_data(self, to_numpy(context), reset=reset, dtype=np.float64, ensure_min_samples=2 if reset else 1)
-        t = check_array(to_numpy(target), ensure_2d=False, dtype=np.float64, input_name="target", ensure_all_finite=True)
+        expect(not np.isscalar(target) and getattr(target, "ndim", 1) > 0, "targets (N,) or (N, T)", "a single value")
+        if reset:
+            self.__dict__.pop("columns_", None)
+            names = _columns_of(context, False), _columns_of(target, True)
+            if names[0] or names[1]:
+                self.columns_ = [names[0], names[1]]
+        c = self._array(context, reset=reset)
+        t = _numbers(target, self._known(1))
+        t = check_array(t, ensure_2d=False, dtype=np.float64, input_name="target", ensure_all_finite="allow-nan")
         expect(t.ndim <= 2, "targets (N,) or (N, T)", f"shape {t.shape}")
         expect(len(t) == len(c), "one target per context", f"inconsistent numbers: {len(t)} targets and {len(c)} contexts")
         if reset:
             self.target_ndim_, self.n_targets_ = t.ndim, 1 if t.ndim == 1 else t.shape[1]
-            constant = np.flatnonzero(np.ptp(t.reshape(len(t), -1), axis=0) == 0)
-            column = f"column {constant[0]} constant, which has no density" if len(constant) else None
-            expect(not len(constant), "target columns that vary", column, "leave it out")
+            _require_varying(t.reshape(len(t), -1))
+            empty = np.flatnonzero(np.isnan(c).all(0))
+            expect(not len(empty), "contexts with values", f"column {empty[:1].tolist()} of gaps alone", "leave it out")
         expect(t.reshape(len(t), -1).shape[1] == self.n_targets_, f"targets of {self.n_targets_} features", f"shape {t.shape}")
         device = as_device(self.device)
         c, t = np.ascontiguousarray(c), np.ascontiguousarray(t.reshape(len(t), -1))  # torch takes no negative strides
         return torch.from_numpy(c).to(device), torch.from_numpy(t).to(device)
 
+    def _known(self, side: int) -> list[str]:
+        return list(getattr(self, "columns_", ([], []))[side])
+
+    def _array(self, context: Any, *, reset: bool) -> np.ndarray:
+        """Returns checked contexts; the columns of tables are found by name, in any order."""
+        x = _numbers(context, self._known(0))
+        least = 2 if reset else 1
+        checked: np.ndarray = validate_data(
+            self, x, reset=reset, dtype=np.float64, ensure_min_samples=least, ensure_all_finite="allow-nan"
+        )
+        return checked
+
     def _contexts(self, context: Any) -> Tensor:
-        c = np.ascontiguousarray(validate_data(self, context, reset=False, dtype=np.float64))  # torch takes no negative strides
-        return torch.from_numpy(c)
+        return torch.from_numpy(np.ascontiguousarray(self._array(context, reset=False)))  # torch takes no negative strides
+
+    def _answer(self, context: Any, f: Callable[..., Tensor], *, times: int = 1) -> Any:
+        """Returns f(p(. | context)), (B, T) or (B,), as a table of the kind of the context."""
+        values = self._shaped(self._over(context, f, times=times))
+        return as_given(context, values, self._names()[1])
 
     @torch.no_grad()
     def _over(self, context: Any, f: Callable[..., Tensor], *target: Any, times: int = 1) -> np.ndarray:
@@ -183,14 +382,14 @@ class Conditional(Stored, abc.ABC):
         if target:
             given = self._read(context, *target, reset=False)
         else:
-            given = (self._contexts(to_numpy(context)).to(as_device(self.device)),)
+            given = (self._contexts(context).to(as_device(self.device)),)
         predictive, rows = self._predictive(), max(1, BLOCK // (self._width() * times))
         blocks = zip(*(part.split(rows) for part in given), strict=True)
-        return torch.cat([f(predictive(c), *t).cpu() for c, *t in blocks]).numpy()
+        return torch.cat([f(self._at(predictive, c), *t).cpu() for c, *t in blocks]).numpy()
 
-    def _standardized(self, c: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    def _standardized(self, c: Tensor, t: Tensor, w: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Sets the units of contexts and targets, and returns both in them."""
-        scales = Scale.of(c), Scale.of(t)
+        scales = Scale.of(c, w), Scale.of(t, w)
         self.context_mean_, self.target_mean_ = (scale.mean.numpy() for scale in scales)
         self.context_std_, self.target_std_ = (scale.std.numpy() for scale in scales)
         return scales[0].to(c), scales[1].to(t)
@@ -207,8 +406,169 @@ class Conditional(Stored, abc.ABC):
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         tags.target_tags.multi_output = True
+        tags.input_tags.allow_nan = True
         tags.estimator_type = "density_estimator"
         return tags
+
+
+class Weighted(Conditional, abc.ABC):
+    """A conditional model whose rows may have weights."""
+
+    weighted = True
+
+    def fit(self, context: Any, target: Any, sample_weight: Any = None, *, groups: Any = None) -> "Conditional":
+        """Fits to pairs, and returns the estimator.
+
+        Args:
+            context: (N, C), as in `Conditional.fit`.
+            target: (N, T) or (N,).
+            sample_weight: (N,) >= 0; a row of weight 2 counts as two.
+            groups: (N,), as in `Conditional.fit`.
+
+        Raises:
+            ValueError: As `Conditional.fit`, or a weight is negative.
+        """
+        return self._fit_rows(context, target, sample_weight, groups)
+
+
+class AsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """The mean of a conditional model as a scikit-learn regressor.
+
+    Args:
+        model: A conditional model, which is cloned.
+
+    Attributes:
+        density_: The fitted model.
+    """
+
+    def __init__(self, model: Conditional) -> None:
+        self.model = model
+
+    def fit(self, X: Any, y: Any) -> "AsRegressor":
+        """Fits a copy of the model to contexts (N, C) and targets (N,) or (N, T)."""
+        self.density_ = clone(self.model).fit(X, y)
+        self.n_features_in_ = self.density_.n_features_in_
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """Returns the mean of p(target | context)."""
+        check_is_fitted(self)
+        return self.density_.predict(X)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.target_tags.multi_output = True
+        return tags
+
+
+def _highest(p: Any) -> Tensor:
+    """Returns the highest mode of densities of batch (B,), (B, T)."""
+    if not isinstance(p, MixtureOfGaussians):
+        return p.mode  # type: ignore[no-any-return]
+    modes, _ = p.modes()
+    height = torch.stack([p.log_prob(modes[:, s]) for s in range(modes.shape[1])], 1)
+    return modes.gather(1, height.argmax(1)[:, None, None].expand(-1, 1, modes.shape[2]))[:, 0]
+
+
+def _at_probabilities(p: Any, q: Sequence[float]) -> Tensor:
+    """Returns the quantile of each feature at a probability of its own, (B, T)."""
+    if len(set(q)) == 1:
+        return p.marginal_quantile(q[0])  # type: ignore[no-any-return]
+    return torch.stack([p.marginal_quantile(one)[..., d] for d, one in enumerate(q)], -1)
+
+
+def _weights(sample_weight: Any, c: Tensor) -> Tensor | None:
+    if sample_weight is None:
+        return None
+    w = _check_sample_weight(to_numpy(sample_weight), c.cpu().numpy(), dtype=np.float64)
+    expect((w >= 0).all() and w.sum() > 0, "weights of at least 0, and one above", advice="leave such rows out")
+    return torch.from_numpy(w).to(c)
+
+
+def _different(c: Tensor, t: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Returns the first of all equal rows in order, and weights (N,) at these: how often they occur, or None where equally often."""
+    both = np.ascontiguousarray(torch.cat([c, t], 1).cpu().numpy() + 0.0)  # -0 is 0
+    rows = both.view(np.dtype((np.void, both.itemsize * both.shape[1])))[:, 0]
+    _, first, which = np.unique(rows, return_index=True, return_inverse=True)
+    one = torch.ones(len(c), dtype=torch.float64, device=c.device) if w is None else w
+    code = torch.from_numpy(which.reshape(-1)).to(c.device)
+    sums = torch.zeros(len(first), dtype=torch.float64, device=c.device).index_add_(0, code, one)
+    keep = torch.from_numpy(np.sort(first)).to(c.device)
+    keep = keep[sums[code[keep]] > 0]
+    counts = sums[code]
+    return keep, None if bool((counts[keep] == counts[keep[0]]).all()) else counts
+
+
+def alike(c: Any, t: Any) -> np.ndarray:
+    """Returns a label of each row, the same for rows that are equal to three digits of the columns' deviations, (N,)."""
+    x = np.column_stack([np.asarray(side, dtype=np.float64).reshape(len(c), -1) for side in (c, t)])
+    with np.errstate(over="ignore", invalid="ignore"):  # values whose squares overflow are refused by the fit
+        deviation = np.nanstd(x, 0)
+        scaled = np.nan_to_num((x - np.nanmean(x, 0)) / np.where(deviation > 0, deviation, 1.0), nan=1e6)
+    label = np.unique(np.round(scaled, 3), axis=0, return_inverse=True)[1]
+    return np.asarray(label.reshape(-1), dtype=np.int64)
+
+
+def _labels(groups: Any, c: Tensor, t: Tensor, rows: Tensor) -> Tensor:
+    if groups is None:
+        return torch.from_numpy(alike(c.cpu(), t.cpu()))
+    names = np.asarray(groups)
+    expect(names.ndim == 1 and len(names) > int(rows.max()), "a group of each row (N,)", f"shape {names.shape}")
+    return torch.from_numpy(np.unique(names[rows.cpu().numpy()], return_inverse=True)[1].reshape(-1))
+
+
+def _require_varying(t: np.ndarray) -> None:
+    seen = [column[~np.isnan(column)] for column in t.T]
+    empty = next((i for i, column in enumerate(seen) if not len(column)), None)
+    expect(empty is None, "targets with values", f"column {empty} of gaps alone", "leave it out")
+    same = next((i for i, column in enumerate(seen) if np.ptp(column) == 0), None)
+    expect(same is None, "target columns that vary", f"column {same} constant, which has no density", "leave it out")
+
+
+# Tables in and out
+
+
+def _columns_of(x: Any, target: bool) -> list[str]:
+    """Returns the names of the features of a table; none of other data."""
+    table = as_table(x)
+    if table is None:
+        name = getattr(x, "name", None) if target else None
+        return [name] if isinstance(name, str) else []
+    kinds = column_kinds(table)
+    names = [name for column in kinds.values() for name in (column.features or (column.name,))]
+    unusable = [str(column) for column in kinds.values() if not column.features and column.kind != "identifier"]
+    expect(not unusable, "columns of numbers, dates or categories", ", ".join(unusable[:5]), "leave such columns out")
+    return names
+
+
+def _numbers(x: Any, names: Sequence[str]) -> Any:
+    """Returns the features of a table by their names; other data as an array."""
+    table = as_table(x)
+    if table is None:
+        return to_numpy(x)
+    return read_features(table, names or table.column_names)
+
+
+def as_given(context: Any, values: np.ndarray, names: Sequence[str]) -> Any:
+    """Returns values (B,) or (B, T) as a column or table of pandas, polars or Arrow where the context is one of them."""
+    if as_table(context) is None:
+        return values
+    if hasattr(context, "iloc"):
+        import pandas as pd
+
+        if values.ndim == 1:
+            return pd.Series(values, index=context.index, name=names[0])
+        return pd.DataFrame(values, index=context.index, columns=list(names))
+    columns = dict(zip(names, values.reshape(len(values), -1).T, strict=True))
+    if hasattr(context, "to_arrow"):
+        import polars as pl
+
+        frame = pl.DataFrame(columns)
+        return frame.to_series() if values.ndim == 1 else frame
+    import pyarrow as pa
+
+    return pa.table(columns)
 
 
 def to_numpy(x: Any) -> Any:

@@ -62,7 +62,7 @@ class GrowingNeuralGas(Conditional):
         edges_, ages_: Pairs of nodes (E, 2), and their ages (E,).
         node_components_: (K,), the connected component of each node, from 0.
         n_components_: Number of connected components.
-        labels_: (N,), the component of each training item's nearest node.
+        labels_: (M,), the component of the node nearest to each of the M different training items.
         weights_, means_, covariances_: The mixture, (K,), (K, C + T) and (K, C + T, C + T).
         n_features_in_, n_targets_: C and T.
 
@@ -92,7 +92,7 @@ class GrowingNeuralGas(Conditional):
     device: str = "cpu"
     random_state: Any = None
 
-    def _fit(self, c: Tensor, t: Tensor) -> None:
+    def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         require_choice("covariance_type", self.covariance_type, ("full", "spherical"))
         if self.items_per_node is not None:
             require_within("(0, inf)", items_per_node=self.items_per_node)

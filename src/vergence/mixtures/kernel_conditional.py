@@ -171,7 +171,7 @@ class KernelConditional(Conditional):
     device: str = "cpu"
     random_state: Any = None
 
-    def _fit(self, c: Tensor, t: Tensor) -> None:
+    def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         self._require_settings()
         g = torch.Generator().manual_seed(seed_of(self.random_state))
         x, y = self._standardized(c, t)

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.densities.mixture_head import initial_outputs, mixture, n_outputs, split_outputs
-from vergence.mixtures.core import Conditional, Predictive, seed_of
+from vergence.mixtures.core import Predictive, Weighted, seed_of
 from vergence.utils.checks import expect, is_count, require_choice, require_count, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
@@ -44,7 +44,7 @@ ROWS = 4096  # items evaluated at a time
 Parameters = tuple[Tensor, Tensor, Tensor]
 
 
-Pairs = tuple[Tensor, Tensor]  # contexts x (N, C) and targets z (N, T) in standardized units, float32
+Pairs = tuple[Tensor, Tensor, Tensor]  # contexts x (N, C) and targets z (N, T) in standardized units, weights (N,); float32
 
 
 def negative_log_likelihood(a: Tensor, m: Tensor, s: Tensor, t: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ def minibatches(rows: Tensor, size: int, g: torch.Generator) -> Iterator[Tensor]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class MixtureDensityNetwork(Conditional):
+class MixtureDensityNetwork(Weighted):
     """p(target | context) of a network of the context: weights, means and stds of K Gaussians, different for every context.
 
     Networks overfit small data without bound. The likelihood of held-out folds therefore selects the number of steps; then
@@ -169,14 +169,14 @@ class MixtureDensityNetwork(Conditional):
     device: str = "cpu"
     random_state: Any = None
 
-    def _fit(self, c: Tensor, t: Tensor) -> None:
+    def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         self._require_settings(len(c))
-        x, z = self._standardized(c, t)
-        pairs = x.float(), z.float()
+        x, z = self._standardized(c, t, w)
+        pairs = x.float(), z.float(), x.new_ones(len(x)).float() if w is None else w.float()
         g, unit = torch.Generator().manual_seed(seed_of(self.random_state)), float(np.log(self.target_std_).sum())
         self.validation_curve_, self.steps_ = np.empty(0), self.steps
         if self.folds:
-            curve = self._on_folds(pairs, g)
+            curve = self._on_folds(pairs, label, g)
             self.validation_curve_, self.steps_ = curve + unit, annealed(min(int(curve.argmin()) * EVERY, self.steps), self.steps)
         theta, curves, nll = self._restarts(pairs, g)
         self.loss_curve_, self.train_nll_ = curves + unit, nll + unit
@@ -184,15 +184,22 @@ class MixtureDensityNetwork(Conditional):
         self.best_ = int(np.nanargmin(nll))
         self.parameters_ = theta[self.best_].double().cpu().numpy()
 
-    def _on_folds(self, pairs: Pairs, g: torch.Generator) -> np.ndarray:
-        """Returns the held-out NLL every `EVERY` steps, the mean over networks that each leave out different items."""
+    def _on_folds(self, pairs: Pairs, label: Tensor, g: torch.Generator) -> np.ndarray:
+        """Returns the held-out NLL every `EVERY` steps, the mean over networks that each leave out different labels."""
         N = len(pairs[0])
         folds = min(self.folds, N)
         held = min(N // folds, HELD_OUT)
-        order = torch.randperm(N, generator=g).to(pairs[0].device)
+        order = torch.randperm(N, generator=g)
+        if len(label.unique()) < N:  # rows of a label lie together
+            place = torch.randperm(int(label.max()) + 1, generator=g)
+            order = order[place[label[order]].argsort(stable=True)]
         rolled = torch.stack([order.roll(-f * held) for f in range(min(folds, math.ceil(HELD_OUT / held)))])
+        both = torch.stack([torch.isin(label[rows[held:]], label[rows[:held]]) for rows in rolled])
+        use = 1.0 - both.float()  # rows whose label is on the other side count nothing
         theta = self._initialized(pairs[1], len(rolled), g)
-        curves = self._train(pairs, theta, rolled[:, held:], rolled[:, :held], g, self.steps, folds=True)
+        device = pairs[0].device
+        rows, use = rolled.to(device), use.to(device)
+        curves = self._train(pairs, theta, rows[:, held:], rows[:, :held], g, self.steps, use)
         return np.asarray(np.nan_to_num(curves.mean(1), nan=np.inf))
 
     def _restarts(self, pairs: Pairs, g: torch.Generator) -> tuple[Tensor, np.ndarray, np.ndarray]:
@@ -210,17 +217,18 @@ class MixtureDensityNetwork(Conditional):
         return torch.stack([initialized(self._layers(), z, self.n_components, self.init, s) for s in seeds])
 
     def _train(
-        self, pairs: Pairs, theta: Tensor, rows: Tensor, probe: Tensor, g: torch.Generator, steps: int, folds: bool = False
+        self, pairs: Pairs, theta: Tensor, rows: Tensor, probe: Tensor, g: torch.Generator, steps: int, use: Tensor | None = None
     ) -> np.ndarray:
         """Trains networks (R, P) in place and returns their NLL (L, R) every `EVERY` steps.
 
-        Each is trained on its ``rows`` (R, n) and evaluated on its ``probe`` (R, m). On ``folds`` training stops once the mean
-        NLL has not improved for long (`PATIENCE`).
+        Each is trained on its ``rows`` (R, n), and evaluated on its ``probe`` (R, m). On folds ``use`` (R, n) is 0 for rows that are
+        not trained on, and training stops once the mean NLL has not improved for long (`PATIENCE`).
         """
+        folds = use is not None
         curve: list[np.ndarray] = []
         best, best_step, shown = math.inf, 0, 0
         optimizer = torch.optim.AdamW([theta.requires_grad_()], lr=self.lr, weight_decay=self.weight_decay)
-        batches = minibatches(rows, self.batch_size, g)
+        batches = minibatches(torch.arange(rows.shape[1], device=rows.device).expand_as(rows), self.batch_size, g)
         with bar("folds" if folds else "networks", steps, "steps", late=True) as advance:
             for k in range(steps + 1):
                 if k % EVERY == 0 or k == steps:
@@ -231,9 +239,11 @@ class MixtureDensityNetwork(Conditional):
                     best, best_step = (mean, k) if mean < best else (best, best_step)
                 if k == steps or (folds and k > PATIENCE + 2 * best_step):
                     break
-                i = next(batches)
+                at = next(batches)
+                i = rows.gather(1, at)
+                weight = pairs[2][i] if use is None else pairs[2][i] * use.gather(1, at)
                 optimizer.zero_grad()
-                self._losses(theta, pairs[0][i], pairs[1][i]).mean(1).sum().backward()
+                (weight * self._losses(theta, pairs[0][i], pairs[1][i])).mean(1).sum().backward()
                 optimizer.param_groups[0]["lr"] = self.lr * 0.5 * (1 + math.cos(math.pi * k / steps))
                 optimizer.step()
         return np.stack(curve)
@@ -247,8 +257,8 @@ class MixtureDensityNetwork(Conditional):
         """Returns the mean NLL (R,) of networks (R, P) on items (R, n), in standardized units and theta's precision."""
         total: Any = 0
         for i in rows.split(ROWS, 1):
-            total = total + self._losses(theta, *(v[i].to(theta) for v in pairs)).double().sum(1)
-        return np.asarray((total / rows.shape[1]).cpu())
+            total = total + (pairs[2][i] * self._losses(theta, *(v[i].to(theta) for v in pairs[:2]))).double().sum(1)
+        return np.asarray((total / pairs[2][rows].double().sum(1)).cpu())
 
     def parameters(self, c: Tensor) -> Parameters:
         """Returns a (B, K), means and log-stds (B, K, T) in standardized units of the target, for contexts (B, C) in data units.

@@ -12,7 +12,7 @@ A batch of B pairs updates the bank by one step of sequential Monte Carlo, with 
 
 The EM step of the weights is w <- r; here w <- (1 - rho) w + rho r, then w <- (1 - u) w + u / M. Bank and batch form a pool with
 weights w M / (M + B) and 1 / (M + B). Where the pool's effective sample size is below a fraction of M + B, M pairs are resampled
-from it, with equal weights; otherwise the B old pairs of least weight leave, the oldest first. With mode ``fifo`` the bank is a
+from it, with equal weights; otherwise the B old pairs of least weight leave, the oldest first. With update ``fifo`` the bank is a
 queue: weights are equal, and the oldest pairs leave.
 """
 
@@ -95,7 +95,7 @@ class ParticleMixture(Conditional):
     `fit` starts with evenly spaced items of equal weight and selects the bandwidths that are not given by their leave-one-out
     likelihood. The other items then update the bank in batches, once, in random order (see the module's text), and the weights
     take ``em_steps`` EM steps on all items. With no more items than particles the weights stay equal: the kernel estimate of
-    p(t | c). In mode ``fifo`` the items come in their order, and the last ones stay.
+    p(t | c). With update ``fifo`` the items come in their order, and the last ones stay.
 
     The updates let the bank follow a stream that drifts. On data that do not drift they do not improve the density; the EM steps
     do.
@@ -104,14 +104,14 @@ class ParticleMixture(Conditional):
         n_particles: Maximum number of pairs in the bank, M >= 1.
         context_bandwidth: h_c in standardized units, > 0; None selects it.
         target_bandwidth: h_t in standardized units, > 0; None selects it.
-        mode: ``smc``, or ``fifo``: equal weights, the oldest leave.
+        update: ``smc``, or ``fifo``: equal weights, the oldest leave.
         rho: Step size of the weights toward a batch's responsibilities, in [0, 1].
         u: Share of the uniform distribution mixed into the weights after each batch, in [0, 1]. With rho = 1 and u = 0 the
             weight concentrates on a few pairs.
         ess_threshold: Pairs are resampled where the effective sample size is below this fraction of the pool, >= 0.
         resampling: ``systematic`` or ``stratified``.
         batch_size: Pairs in a batch, >= 1; at most ``n_particles`` are used.
-        em_steps: EM steps of the weights on all items of `fit`, >= 0; none in mode ``fifo``.
+        em_steps: EM steps of the weights on all items of `fit`, >= 0; none with update ``fifo``.
         device: Where to compute, as torch names it.
         random_state: Seed of the initial bank, of the order, of resampling and of `sample`.
 
@@ -141,7 +141,7 @@ class ParticleMixture(Conditional):
     n_particles: int = 1000
     context_bandwidth: float | None = None
     target_bandwidth: float | None = None
-    mode: str = "smc"
+    update: str = "smc"
     rho: float = 0.05
     u: float = 0.05
     ess_threshold: float = 0.5
@@ -172,7 +172,7 @@ class ParticleMixture(Conditional):
             self._select_bandwidths()
         return self
 
-    def _fit(self, c: Tensor, t: Tensor) -> None:
+    def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         self._require_settings()
         self._standardized(c, t)
         self.seed_, self.n_batches_, self.n_resampled_ = seed_of(self.random_state), 0, 0
@@ -187,7 +187,7 @@ class ParticleMixture(Conditional):
     def _ordered(self, c: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the items in the order of the updates: evenly spaced ones for the initial bank, then the others at random."""
         N, g = len(c), self._generator()
-        if self.mode == "fifo" or self.n_particles >= N:
+        if self.update == "fifo" or self.n_particles >= N:
             return c, t  # a queue takes the items in their own order
         first = systematic(torch.ones(N), self.n_particles, g)
         others = torch.ones(N).index_fill(0, first, 0).nonzero()[:, 0]
@@ -202,13 +202,13 @@ class ParticleMixture(Conditional):
         require_count(0, em_steps=self.em_steps)
         require_within("[0, 1]", rho=self.rho, u=self.u)
         require_within("[0, inf)", ess_threshold=self.ess_threshold)
-        require_choice("mode", self.mode, ("smc", "fifo"))
+        require_choice("update", self.update, ("smc", "fifo"))
         require_choice("resampling", self.resampling, RESAMPLING)
 
     def _update(self, bank: Bank, c: Tensor, t: Tensor) -> Bank:
         """Returns the bank after updates with all pairs, in batches."""
         rows = min(self.batch_size, self.n_particles)
-        rule = Rule(self.n_particles, self.mode, self.rho, self.u, self.ess_threshold, self.resampling)
+        rule = Rule(self.n_particles, self.update, self.rho, self.u, self.ess_threshold, self.resampling)
         with bar("particles", len(c), "items") as advance:
             for s in range(0, len(c), rows):
                 self.n_batches_ += 1
@@ -228,7 +228,7 @@ class ParticleMixture(Conditional):
     def _polished(self, bank: Bank, c: Tensor, t: Tensor) -> Tensor:
         """Returns the weights after EM steps on pairs, computed in blocks."""
         rows = max(1, PAIRS // len(bank.w))
-        for _ in range(self.em_steps if self.mode == "smc" else 0):
+        for _ in range(self.em_steps if self.update == "smc" else 0):
             parts = zip(c.split(rows), t.split(rows), strict=True)
             bank = bank._replace(w=torch.stack([self._responsibilities(bank, *part).sum(0) for part in parts]).sum(0) / len(c))
         return bank.w

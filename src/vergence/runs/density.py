@@ -166,7 +166,7 @@ def _compared(
         "targets alone, Gaussian (control)": (alone, zeros[test]),
     }
     log_p = {name: density.score_samples(contexts, t) for name, (density, contexts) in judged.items()}
-    scores = {name: _scores(log_p[name], density.pit(contexts, t)) for name, (density, contexts) in judged.items()}
+    scores = {name: _scores(log_p[name], density.cdf(contexts, t)) for name, (density, contexts) in judged.items()}
     return scores, {name: _mean_and_error(log_p["model"] - log_p[name]) for name in judged if name != "model"}
 
 
@@ -194,7 +194,7 @@ def predict(model: Any, pairs: Pairs, out: Path, *, level: float = 0.9) -> int:
     def rows(block: slice) -> dict[str, np.ndarray]:
         c = contexts[block]
         low, high = np.moveaxis(model.intervals(c, level), -1, 0)
-        answers = {"mean": model.predict(c), "mode": model.predict_mode(c), "low": low, "high": high}
+        answers = {"mean": model.predict(c), "mode": model.mode(c), "low": low, "high": high}
         density = model.conditional(c)
         if hasattr(density, "mixture_distribution"):
             answers["answers"] = density.n_answers().cpu().numpy()
@@ -226,7 +226,7 @@ def log_prob(model: Any, pairs: Pairs, out: Path) -> int:
 
     def rows(block: slice) -> dict[str, np.ndarray]:
         c, t = pairs.context[block], pairs.target[block]
-        return {"log_density": model.score_samples(c, t), "pit": model.pit(c, t)}
+        return {"log_density": model.score_samples(c, t), "pit": model.cdf(c, t)}
 
     source = f"{of_array(pairs.context)} {of_array(pairs.target)}"
     return _write(out, {"job": "log-prob", "model": of_estimator(model), "source": source}, pairs, rows)

@@ -107,14 +107,21 @@ def _reduce(sums: Sums) -> Sums:
     return sums
 
 
-def structure(covariance_type: str, rank: int = 8) -> Structure:
+def structure(covariance_type: str, rank: int = 8, prior: Tensor | None = None) -> Structure:
     """Returns a structure by name: ``full``, ``tied``, ``diag``, ``spherical``, or ``low_rank`` with its rank.
+
+    ``prior`` (D, D) is the sum of squares of one item that each ``full`` component has seen before the data.
 
     Example:
         >>> structure("tied").parameters(K=3, D=2)
         3
     """
-    kinds: dict[str, Callable[[], Structure]] = {"full": Full, "tied": Tied, "diag": Diagonal, "spherical": Spherical}
+    kinds: dict[str, Callable[[], Structure]] = {
+        "full": functools.partial(Full, prior),
+        "tied": Tied,
+        "diag": Diagonal,
+        "spherical": Spherical,
+    }
     kinds["low_rank"] = functools.partial(LowRank, rank)
     require_choice("covariance_type", covariance_type, kinds)
     require_count(rank=rank)

@@ -219,9 +219,16 @@ class _Matrices(Structure):
 
 
 class Full(_Matrices):
-    """One covariance per component, with moments around the current means."""
+    """One covariance per component, with moments around the current means.
+
+    Args:
+        prior: Sum of squares (D, D) of one item that each component has seen before the data (MAP, inverse Wishart); or None.
+    """
 
     shared, around_means = False, True
+
+    def __init__(self, prior: Tensor | None = None) -> None:
+        self.prior = prior
 
     def unit(self, mixture: Mixture) -> Mixture:
         return Mixture(mixture.weights, mixture.means, torch.diag_embed(torch.ones_like(mixture.means)))
@@ -237,6 +244,9 @@ class Full(_Matrices):
     def estimate(self, prepared: _Factors, sums: Sums, N: Tensor, means: Tensor, reg: float, *, initial: bool = False) -> Tensor:
         delta = sums.first / N[:, None]
         S = sums.second / N[:, None, None] - delta[..., None] * delta[..., None, :]
+        if self.prior is not None:
+            n = N[:, None, None]
+            S = (n * S + self.prior) / (n + 1)
         S.diagonal(dim1=-2, dim2=-1).add_(reg)
         return unflat(S, means)
 
