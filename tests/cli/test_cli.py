@@ -61,7 +61,8 @@ OPTIONS = {
     ],
     "DensityPredict": ["model", "source", "out", "level"],
     "DensitySample": ["model", "source", "out", "n", "seed"],
-    "DensityLogProb": ["model", "source", "out"],
+    "DensityScore": ["model", "source", "out", "fdr"],
+    "DensityImportance": ["pairs", "model", "target", "context", "drop", "id", "groups", "ordered", "out", "seed"],
     "Report": ["run"],
 }  # fmt: skip
 

@@ -36,7 +36,7 @@ def test_a_reader_that_leaves_ends_the_command_without_a_message():
         ("scor x --out y.csv", "expected a command, found 'scor': there are check, fetch, demo,"),
         (
             "density fitt x --out y",
-            "expected a command, found 'fitt': there are fit, predict, sample, log-prob; did you mean 'fit'?",
+            "expected a command, found 'fitt': there are fit, predict, sample, score, importance; did you mean 'fit'?",
         ),
         ("evaluate", "expected RUN for vergence evaluate, found none; vergence evaluate --help"),
         ("evaluate --foo", "expected RUN first, found an option that is not known; vergence evaluate --help"),

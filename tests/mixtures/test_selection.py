@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.linear_model import BayesianRidge
 
-from vergence.mixtures.selection import ALONE, LINES, _crps, choose, folds
+from vergence import mixtures
+from vergence.mixtures.selection import ALONE, _crps, choose, folds, importance
+
+LINES = ("gaussian",)
 
 
 def line(n=200, seed=0, noise=0.5):
@@ -50,13 +54,103 @@ def test_rows_five_times_change_nothing():
     np.testing.assert_allclose(once.model.score_samples(x, t), often.model.score_samples(x, t), atol=0.05)
 
 
-def test_few_rows_and_many_columns_have_a_ridge():
+@pytest.mark.parametrize(("n", "p"), [(30, 300), (60, 80), (113, 300)])
+def test_few_rows_and_many_columns_are_as_good_as_bayesian_ridge(n, p):
     r = np.random.default_rng(3)
-    x = r.normal(size=(60, 80))
-    t = x[:, 0] + 0.3 * r.normal(size=60)
-    found = choose(x, t)
-    at = found.table()["model"].index(found.name)
-    assert found.table()["log_density"][at] > -3
+    x = r.normal(size=(n + 200, 8)) @ r.normal(size=(8, p)) + 0.3 * r.normal(size=(n + 200, p))
+    t = x[:, :5].sum(1) + 0.5 * r.normal(size=n + 200)
+    mean, std = BayesianRidge().fit(x[:n], t[:n]).predict(x[n:], return_std=True)
+    peer = stats.norm(mean, std).logpdf(t[n:]).mean()
+    assert mixtures.get("gaussian")().fit(x[:n], t[:n]).score(x[n:], t[n:]) > peer - 0.15
+    assert choose(x[:n], t[:n]).model.score(x[n:], t[n:]) > peer - 0.15
+    mixture = mixtures.get("mixture")(random_state=0, n_init=2).fit(x[:n, :40], t[:n])
+    assert mixture.score(x[n:, :40], t[n:]) > -50
+
+
+@pytest.mark.parametrize("name", mixtures.MODELS)
+def test_each_row_five_times_changes_no_model(name):
+    x, t = line(90)
+    settings = {"random_state": 0, **({"steps": 200} if name == "mdn" else {})}
+    once = mixtures.get(name)(**settings).fit(x, t)
+    often = mixtures.get(name)(**settings).fit(np.repeat(x, 5, 0), np.repeat(t, 5))
+    np.testing.assert_allclose(once.score_samples(x, t), often.score_samples(x, t), atol=0.05)
+
+
+def test_intervals_of_a_chosen_model_cover_what_they_say():
+    """Averaged over draws: heavy tails, which no candidate has, and few rows."""
+    inside, raw = [], []
+    for seed in range(12):
+        r = np.random.default_rng(seed)
+        x = r.normal(size=(1100, 2))
+        t = x[:, 0] + r.standard_t(2, size=1100)
+        found = choose(x[:100], t[:100], seconds=0.0).model
+        for adjusted, kept in ((True, inside), (False, raw)):
+            low, high = found.intervals(x[100:], 0.9, adjusted=adjusted).T
+            kept.append(np.mean((low <= t[100:]) & (t[100:] <= high)))
+        below = found.quantile(x[100:], 0.2)
+        assert np.array_equal(found.intervals(x[100:], 0.6)[:, 0], below)
+    assert np.mean(inside) == pytest.approx(0.9, abs=0.02)
+    assert abs(np.mean(inside) - 0.9) < abs(np.mean(raw) - 0.9)
+
+
+def test_all_targets_are_inside_together():
+    shares = []
+    for seed in range(8):
+        r = np.random.default_rng(seed)
+        x = r.normal(size=(1200, 1))
+        t = x + r.normal(size=(1200, 3))
+        model = choose(x[:200], t[:200], seconds=0.0).model
+        low, high = np.moveaxis(model.intervals(x[200:], 0.9, simultaneous=True), -1, 0)
+        shares.append(((low <= t[200:]) & (t[200:] <= high)).all(1).mean())
+    assert np.mean(shares) == pytest.approx(0.9, abs=0.025)
+    plain = mixtures.get("gaussian")().fit(x, t).intervals(x, 0.9, simultaneous=True)
+    assert ((plain[..., 0] <= t) & (t <= plain[..., 1])).all(1).mean() == pytest.approx(0.9, abs=0.03)
+
+
+def test_the_numbers_of_held_out_rows_survive_the_file(tmp_path):
+    x, t = line(60)
+    model = choose(x, t, seconds=0.0).model
+    model.save(tmp_path / "m.safetensors")
+    again = mixtures.load(tmp_path / "m.safetensors")
+    np.testing.assert_array_equal(model.intervals(x), again.intervals(x))
+    assert model.held_out_surprise_.shape == (60,) and model.held_out_pit_.shape == (60, 1)
+    model.fit(x, t)
+    assert not hasattr(model, "held_out_pit_")
+
+
+def test_neighboring_rows_that_err_alike_are_named():
+    r = np.random.default_rng(0)
+    level = np.repeat(r.normal(size=30), 10)
+    x = r.normal(size=(300, 2))
+    t = x[:, 0] + level + 0.2 * r.normal(size=300)
+    assert "neighboring rows err alike" in choose(x, t, seconds=0.0).notes[0]
+    assert choose(x, t, groups=np.repeat(np.arange(30), 10), seconds=0.0).notes == ()
+    order = r.permutation(300)
+    assert choose(x[order], t[order], seconds=0.0).notes == ()
+
+
+def test_which_columns_matter():
+    r = np.random.default_rng(0)
+    x = r.normal(size=(400, 3))
+    kind = r.integers(3, size=400)
+    t = 2 * x[:, 0] + kind + 0.3 * r.normal(size=400)
+    found = importance(mixtures.get("gaussian")(), np.c_[x, np.eye(3)[kind]], t, names=["a", "b", "c", "k=0", "k=1", "k=2"])
+    assert found.columns["column"][:2] == ["a", "k"]
+    nats, error = dict(zip(found.columns["column"], found.columns["nats"], strict=True)), found.columns["error"]
+    assert nats["a"] == pytest.approx(0.5 * np.log(1 + 4 / 0.09), abs=0.15) and abs(nats["b"]) < 4 * max(error)
+    with pytest.raises(ValueError, match="at least 2 context columns"):
+        importance(mixtures.get("gaussian")(), x[:, :1], t)
+
+
+def test_many_rows_are_decided_by_a_sample(monkeypatch):
+    from vergence.mixtures import selection
+
+    monkeypatch.setattr(selection, "MOST_RACED", 100)
+    x, t = line(400)
+    found = choose(x, t, seconds=0.0)
+    assert found.notes == ("100 of 400 rows decided which model suits them; it is fitted to all",)
+    np.testing.assert_allclose(found.model.score(x, t), mixtures.get("gaussian")().fit(x, t).score(x, t))
+    assert len(found.model.held_out_pit_) == 100
 
 
 def test_subjects_are_new_in_the_test_part_and_a_memory_of_them_does_not_help():
@@ -93,8 +187,8 @@ def test_the_crps_is_that_of_a_gaussian():
 def test_time_runs_out_and_errors_are_one_line():
     found = choose(*line(), seconds=0.0)
     assert found.name in (ALONE, *LINES)
-    with pytest.raises(ValueError, match="at least 30 rows"):
-        choose(*line(20))
+    with pytest.raises(ValueError, match="at least 20 rows"):
+        choose(*line(19))
     with pytest.raises(ValueError, match="groups or order"):
         folds(np.zeros((9, 1)), np.zeros(9), groups=np.arange(9), order=np.arange(9))
     with pytest.raises(ValueError, match="different rows or groups"):

@@ -69,7 +69,7 @@ def test_predict_sample_and_score(folder):
         assert s["row"].tolist() == np.repeat(np.arange(600), 3).tolist()
         near = np.abs(np.abs(s["target"]) - 1 - c[s["row"], 0])
         assert np.mean(near < 0.3) > 0.95
-    assert call("density", "log-prob", folder / "m.safetensors", folder / "pairs.npz", "--out", folder / "c.csv").returncode == 0
+    assert call("density", "score", folder / "m.safetensors", folder / "pairs.npz", "--out", folder / "c.csv").returncode == 0
     found = [float(r["log_density"]) for r in table(folder / "c.csv")]
     assert found == pytest.approx(model.score_samples(c, t), rel=1e-5, abs=1e-5)
 
@@ -123,7 +123,7 @@ def test_tables_by_the_names_of_their_columns(folder):
     (folder / "swapped.csv").write_text("\n".join(swapped) + "\n")  # contexts too, and one column more
     for source in ("pairs.csv", "rotated.csv", "swapped.csv"):
         out = folder / f"{source}.out.csv"
-        assert call("density", "log-prob", folder / "g.safetensors", folder / source, "--out", out).returncode == 0
+        assert call("density", "score", folder / "g.safetensors", folder / source, "--out", out).returncode == 0
     written = [(folder / f"{name}.csv.out.csv").read_text() for name in ("pairs", "rotated", "swapped")]
     assert written[0] == written[1] == written[2]
 
@@ -168,7 +168,7 @@ def test_wrong_calls_are_one_line(folder, tmp_path):
     refused("density", "predict", *use, "--level", "2", words="level")
     refused("density", "sample", *use, "--n", "0", words="--n of at least 1")
     np.savez(tmp_path / "wide.npz", context=np.ones((3, 4)), target=np.ones(3))
-    refused("density", "log-prob", use[0], tmp_path / "wide.npz", *use[2:], words="4 features")
+    refused("density", "score", use[0], tmp_path / "wide.npz", *use[2:], words="4 features")
     refused("density", "predict", use[0], tmp_path / "wide.npz", *use[2:], words="of 1 features in wide.npz, found 4")
     refused(*fit, folder / "pairs.npz", "--model", "gaussiann", *out, words="among gaussian, ")
     assert "conditional_" not in refused(*fit, folder / "pairs.npz", "--model", "foo", *out, words="found 'foo'")

@@ -1,17 +1,25 @@
-"""``vergence density``: fit, predict, sample, log-prob."""
+"""``vergence density``: fit, predict, sample, score, importance."""
 
 import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, UseAppendAction, arg, subcommand
 
 from vergence.cli import options
 from vergence.utils.checks import counted
 
+if TYPE_CHECKING:
+    from vergence.data.arrays import Pairs
+    from vergence.runs.density import Scored
+
 __all__: list[str] = []
+
+SHIFTED = 0.01  # probability below which rows are said to be of another kind as a whole
 
 MODELS = "Model to fit: gaussian, mixture, gng, kernel, mdn, particles; auto compares them; see vergence.mixtures."
 
@@ -53,7 +61,7 @@ class DensityFit:
 class _Use:
     model: Annotated[Positional[Path], arg(metavar="MODEL", help="File that fit wrote.")]
     source: Annotated[Positional[Path], arg(metavar="CONTEXTS")]
-    """A .npz file with the array context (and target for log-prob), or a table with the columns used in fit."""
+    """A .npz file with the array context (and target for score), or a table with the columns used in fit."""
     out: options.TableOut = None
 
 
@@ -77,26 +85,61 @@ class DensitySample(_Use):
 
 
 @dataclass(kw_only=True)
-class DensityLogProb(_Use):
-    """Write the log-density (nats) of each pair and the target's probability integral transform (PIT)."""
+class DensityScore(_Use):
+    """Write how unusual each target is given its context, with p-values, and report what is at a false-discovery rate.
+
+    The p-values are ranks among rows that were held out of the fit, so the rows to judge have to be other ones.
+    """
+
+    fdr: Annotated[float, arg(help="Share of the reported rows that are usual, at most, on average.")] = 0.1
 
 
-VERBS = {"fit": DensityFit, "predict": DensityPredict, "sample": DensitySample, "log-prob": DensityLogProb}
+@dataclass(kw_only=True)
+class DensityImportance:
+    """Say which context columns matter: the log-density that is lost without each."""
+
+    pairs: Annotated[Positional[Path], arg(metavar="PAIRS")]
+    """As for fit."""
+    model: Annotated[str, arg(metavar="NAME", help="Model, as for fit; auto chooses it once, with all columns.")] = "auto"
+    target: Columns = field(default_factory=list)
+    """As for fit."""
+    context: Columns = field(default_factory=list)
+    """As for fit."""
+    drop: Columns = field(default_factory=list)
+    """As for fit."""
+    id: Columns = field(default_factory=list)
+    """As for fit."""
+    groups: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
+    """As for fit."""
+    ordered: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
+    """As for fit."""
+    out: Annotated[Path, arg(help="Table to write.")] = Path("importance.csv")
+    seed: options.Seed = 0
 
 
-WRITTEN = {DensityPredict: "predictions", DensitySample: "samples", DensityLogProb: "log-prob"}  # names of files
-NEXT = {DensityPredict: "sample", DensitySample: "predict", DensityLogProb: "predict"}  # what else can be asked
+VERBS = {
+    "fit": DensityFit,
+    "predict": DensityPredict,
+    "sample": DensitySample,
+    "score": DensityScore,
+    "importance": DensityImportance,
+}
+
+
+WRITTEN = {DensityPredict: "predictions", DensitySample: "samples", DensityScore: "scores"}  # names of files
+NEXT = {DensityPredict: "sample", DensitySample: "predict", DensityScore: "predict"}  # what else can be asked
 
 
 @dataclass(kw_only=True)
 class Density:
-    """Fit a conditional density p(target | context), predict and sample with it, and write log-densities."""
+    """Fit a conditional density p(target | context) to a table; predict and sample with it; say what is unusual, and what matters."""
 
     density: OmitSubcommandPrefixes[
         Annotated[DensityFit, subcommand("fit", prefix_name=False)]
         | Annotated[DensityPredict, subcommand("predict", prefix_name=False)]
         | Annotated[DensitySample, subcommand("sample", prefix_name=False)]
-        | Annotated[DensityLogProb, subcommand("log-prob", prefix_name=False)]
+        | Annotated[DensityScore, subcommand("score", prefix_name=False)]
+        | Annotated[DensityImportance, subcommand("importance", prefix_name=False)]
     ]
 
 
@@ -105,23 +148,55 @@ def run(command: Density) -> None:
     options.check(command.density)
     if isinstance(command.density, DensityFit):
         return _fit(command.density)
+    if isinstance(command.density, DensityImportance):
+        return _importance(command.density)
     verb = command.density
     out = verb.out or Path(f"{WRITTEN[type(verb)]}-{options.stem(verb.source)}.csv")
     print(f"wrote {counted(_write(verb, out), 'row')} to {out}")
     print(f"next: vergence density {NEXT[type(verb)]} {shlex.quote(str(verb.model))} {shlex.quote(str(verb.source))}")
 
 
-def _fit(command: DensityFit) -> None:
+def _pairs(command: "DensityFit | DensityImportance") -> "tuple[Pairs, Any, Any]":
+    """Reads pairs, and the groups and times of their rows; prints what the columns are taken for."""
     from vergence.data.arrays import read_column, read_pairs
+
+    extra = [name for name in (command.groups, command.ordered) if name]
+    pairs = read_pairs(command.pairs, command.target, command.context, [*command.drop, *extra], command.id)
+    groups, order = (None if name is None else read_column(command.pairs, name) for name in (command.groups, command.ordered))
+    if pairs.roles is not None:
+        print(pairs.roles)
+    if (gaps := int(np.isnan(pairs.context).any(1).sum())) > 0:
+        print(
+            f"{counted(gaps, 'row')} of {len(pairs.context):,} have gaps in the context; Gaussians and mixtures integrate over them"
+        )
+    return pairs, groups, order
+
+
+def _importance(command: DensityImportance) -> None:
+    from vergence import mixtures
+    from vergence.utils.parts import write_table
+    from vergence.utils.terminal import table
+
+    pairs, groups, order = _pairs(command)
+    also: dict[str, Any] = {"groups": groups, "order": order}
+    if command.model == "auto":
+        found = mixtures.choose(pairs.context, pairs.target, random_state=command.seed, **also)
+        model, name = found.model, found.name
+    else:
+        model, name = mixtures.get(command.model)(random_state=command.seed), command.model
+    result = mixtures.importance(model, pairs.context, pairs.target, names=pairs.columns[0], **also)
+    rows = [list(row) for row in zip(*result.columns.values(), strict=True)]
+    table(f"nats a row that {name} loses without the column, on new rows", ["column", "nats", "error"], rows)
+    write_table(command.out, {key: list(values) for key, values in result.columns.items()})
+    print(f"wrote {command.out}; next: vergence density fit {shlex.quote(str(command.pairs))} --context COLUMNS")
+
+
+def _fit(command: DensityFit) -> None:
     from vergence.runs import density
     from vergence.utils.terminal import table
 
     settings = {"device": command.device, **dict(map(options.parse, command.set))}
-    groups, order = (None if name is None else read_column(command.pairs, name) for name in (command.groups, command.ordered))
-    drop = [*command.drop, *(name for name in (command.groups, command.ordered) if name)]
-    pairs = read_pairs(command.pairs, command.target, command.context, drop, command.id)
-    if pairs.roles is not None:
-        print(pairs.roles)
+    pairs, groups, order = _pairs(command)
     verb = "replaced" if command.out.exists() else "wrote"
     also: dict[str, Any] = {"groups": groups, "order": order, "seconds": command.seconds}
     result = density.fit_density(
@@ -129,11 +204,14 @@ def _fit(command: DensityFit) -> None:
     )
     print(f"{result.model}: {result.train} pairs in {result.seconds:.1f} s")
     if (found := result.selection) is not None:
-        compared = [list(row) for row in zip(*found.table().values(), strict=True)]
-        words = {"log_density": "log-density", "coverage": "inside 90%", "width": "width of 90%"}
-        head = ["", *(words.get(name, name) for name in list(found.table())[1:])]
-        table("models on rows that they have not seen; log-density in nats, larger is better", head, compared)
+        names = {"log_density": "nats", "coverage": "in 90%", "error": "+-", "seconds": "s"}
+        shown = [name for name in found.table() if name not in ("width", "pit")]
+        compared = [[found.table()[name][i] for name in shown] for i in range(len(found.table()["model"]))]
+        head = ["", *(names.get(name, name) for name in shown[1:])]
+        table("models on rows that they have not seen; log-density in nats a row, larger is better", head, compared)
         print(found.sentence)
+        for note in found.notes:
+            _warn(note)
     elif result.scores:
         rows = [[name, *scores.values()] for name, scores in result.scores.items()]
         titles = {"log_density": "log-density", "error": "standard error"}
@@ -164,7 +242,7 @@ def _who_is_ahead(ahead: dict[str, tuple[float, float]]) -> str:
     return f"the model's log-density is {distance} (standard error {error:.2f}); a right density has 50 and 90 % inside"
 
 
-def _write(command: DensityPredict | DensitySample | DensityLogProb, out: Path) -> int:
+def _write(command: DensityPredict | DensitySample | DensityScore, out: Path) -> int:
     """Writes what a fitted density says of contexts or pairs; returns the number of rows."""
     from vergence.data.arrays import read_known
     from vergence.mixtures import load
@@ -172,9 +250,25 @@ def _write(command: DensityPredict | DensitySample | DensityLogProb, out: Path) 
 
     model = load(command.model)
     columns: tuple[list[str], list[str]] = getattr(model, "columns_", ([], []))
-    pairs = read_known(command.source, columns, getattr(model, "ids_", []), paired=isinstance(command, DensityLogProb))
-    if isinstance(command, DensityLogProb):
-        return density.log_prob(model, pairs, out)
+    pairs = read_known(command.source, columns, getattr(model, "ids_", []), paired=isinstance(command, DensityScore))
+    if isinstance(command, DensityScore):
+        found = density.score(model, pairs, out, fdr=command.fdr)
+        print(_unusual(found, command.fdr))
+        return found.rows
     if isinstance(command, DensityPredict):
         return density.predict(model, pairs, out, level=command.level)
     return density.sample(model, pairs, out, n=command.n, seed=command.seed)
+
+
+def _unusual(found: "Scored", fdr: float) -> str:
+    """Returns what was found unusual, in words."""
+    if found.shift is None:
+        return "no p-values: the model has no held-out rows; fit it without --holdout 0"
+    few = f"; {found.calibration} held-out rows allow none below {1 / (found.calibration + 1):.2g}" if not found.flagged else ""
+    whole = (
+        "as a whole they are like the rows of the fit"
+        if found.shift > SHIFTED
+        else "as a whole they are stranger than the rows of the fit"
+    )
+    flagged = f"{found.flagged:,} of {counted(found.rows, 'row')} reported at a false-discovery rate of {fdr:g}{few}"
+    return f"{flagged}\n{whole} (p-value {found.shift:.2g})"

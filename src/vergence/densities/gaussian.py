@@ -386,11 +386,11 @@ def given_observed(joint: "JointGaussian | MixtureOfGaussians", c: Tensor) -> "J
         parts = given.component_distribution if isinstance(given, MixtureOfGaussians) else given
         means.append(parts.loc)
         covariances.append(parts.S.dense().expand(*parts.loc.shape, parts.loc.shape[-1]))
-        logits.append(given.mixture_distribution.logits if isinstance(given, MixtureOfGaussians) else None)
+        logits += [given.mixture_distribution.logits] if isinstance(given, MixtureOfGaussians) else []
         order.append(rows)
     back = torch.cat(order).argsort()
     mean, S = torch.cat(means)[back], torch.cat(covariances)[back]
-    return JointGaussian(mean, S) if logits[0] is None else MixtureOfGaussians(torch.cat(logits)[back], mean, S)
+    return JointGaussian(mean, S) if not logits else MixtureOfGaussians(torch.cat(logits)[back], mean, S)
 
 
 def log_prob_observed(p: "JointGaussian | MixtureOfGaussians", z: Tensor) -> Tensor:
@@ -401,7 +401,8 @@ def log_prob_observed(p: "JointGaussian | MixtureOfGaussians", z: Tensor) -> Ten
         >>> log_prob_observed(p, torch.tensor([[0.0, float("nan")]])).double().round(decimals=4).tolist()
         [-0.9189]
     """
-    return _without(p, ~z.isnan()).log_prob(z.nan_to_num(0.0))
+    log_p: Tensor = _without(p, ~z.isnan()).log_prob(z.nan_to_num(0.0))
+    return log_p
 
 
 def _without(p: Any, seen: Tensor) -> Any:

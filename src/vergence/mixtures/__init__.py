@@ -14,7 +14,7 @@ from vergence.mixtures.growing_neural_gas import GrowingNeuralGas
 from vergence.mixtures.kernel_conditional import KernelConditional
 from vergence.mixtures.mixture_density_network import MixtureDensityNetwork
 from vergence.mixtures.particle_mixture import ParticleMixture
-from vergence.mixtures.selection import Selection, choose, folds
+from vergence.mixtures.selection import Importance, Selection, choose, folds, importance
 from vergence.mixtures.storage import read_model
 from vergence.utils.checks import require_choice
 
@@ -24,6 +24,7 @@ __all__ = [
     "ConditionalMixture",
     "GaussianMixture",
     "GrowingNeuralGas",
+    "Importance",
     "KernelConditional",
     "MixtureDensityNetwork",
     "ParticleMixture",
@@ -31,6 +32,7 @@ __all__ = [
     "choose",
     "folds",
     "get",
+    "importance",
     "load",
 ]
 

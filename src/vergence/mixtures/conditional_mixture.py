@@ -133,21 +133,22 @@ def _assembled(S_cc: Tensor, A: Tensor, residual: Tensor) -> Tensor:
 def ridged(X: Tensor, w: Tensor | None, S: Tensor, C: int) -> tuple[float, Tensor]:
     """Returns the ridge with the highest Gaussian likelihood of left-out rows, and the joint covariance of that regression.
 
-    With the context's singular values s and left singular vectors U of rows scaled by the roots of their weights, the leverages
-    are sum_j U_ij^2 s_j^2 / (s_j^2 + N ridge) + 1 / N. Of several targets the residuals' correlations are shrunk (Ledoit-Wolf).
+    With the context's singular values s and left singular vectors U of rows scaled by the roots of their weights, the leverage of
+    row i is sum_j U_ij^2 s_j^2 / (s_j^2 + N ridge) + 1 / N. Of several targets the residuals' correlations are shrunk (Ledoit-Wolf).
     """
     N, root = len(X), X.new_ones(len(X)) if w is None else w.sqrt()
     c, t = root[:, None] * X[:, :C], root[:, None] * X[:, C:]
     U, s, V = torch.linalg.svd(c, full_matrices=False)
-    found = []
+    inside, found = U.T @ t, []
+    outside = t - U @ inside
     for ridge in RIDGES:
-        share = s.square() / (s.square() + N * ridge)
-        leverage = (U.square() @ share + root.square() / N).clamp(max=1 - 1e-3)
-        residual = (t - U @ (share[:, None] * (U.T @ t))) / (1 - leverage)[:, None]
+        rest = N * ridge / (s.square() + N * ridge)  # 1 - share, which keeps its digits where the share is nearly 1
+        left = (1 - U.square().sum(1)).clamp(min=0) + U.square() @ rest - root.square() / N
+        residual = (outside + U @ (rest[:, None] * inside)) / left.clamp(min=1e-12)[:, None]
         covariance = _shrunk(residual)
         found.append((float(torch.linalg.slogdet(covariance)[1]), ridge, covariance))
     _, ridge, covariance = min(found, key=lambda one: one[0])
-    A = ((s / (s.square() + N * ridge))[:, None] * (U.T @ t)).T @ V
+    A = ((s / (s.square() + N * ridge))[:, None] * inside).T @ V
     return ridge, _assembled(S[:C, :C] + ridge * torch.eye(C).to(S), A, covariance)
 
 

@@ -201,10 +201,10 @@ class Conditional(Stored, abc.ABC):
         S, mean = parts.S.dense()[..., order[:, None], order], parts.loc[..., order]
         if not known:
             S, mean = S.expand(1, *S.shape), mean.expand(1, *mean.shape)
-        log_weights = joint.mixture_distribution.logits if isinstance(joint, MixtureOfGaussians) else None
-        density: Any = JointGaussian(mean, S, len(known)) if log_weights is None else None
-        density = density or MixtureOfGaussians(log_weights, mean, S, len(known))
-        return density.conditional(c) if known else density  # type: ignore[no-any-return]
+        density: Density = JointGaussian(mean, S, len(known))
+        if isinstance(joint, MixtureOfGaussians):
+            density = MixtureOfGaussians(joint.mixture_distribution.logits, mean, S, len(known))
+        return density.conditional(c) if known else density
 
     def predict(self, context: Any, return_std: bool = False) -> Any:
         """Returns the mean of p(target | context), (B, T) or (B,); with ``return_std`` also its standard deviations."""
@@ -271,7 +271,7 @@ class Conditional(Stored, abc.ABC):
         if simultaneous:
             tails = self._together(level, adjusted)
         else:
-            tails = tuple(self._probabilities(q, adjusted) for q in (0.5 - level / 2, 0.5 + level / 2))
+            tails = self._probabilities(0.5 - level / 2, adjusted), self._probabilities(0.5 + level / 2, adjusted)
         return self._shaped(self._over(context, lambda p: torch.stack([_at_probabilities(p, q) for q in tails], -1)))
 
     def _probabilities(self, q: float, adjusted: bool) -> list[float]:
@@ -324,10 +324,8 @@ class Conditional(Stored, abc.ABC):
 
     def _names(self) -> tuple[list[str], list[str]]:
         """Returns the names of the context and target features."""
-        context, target = getattr(self, "columns_", ([], []))
-        widths = (("context", self.n_features_in_, context), ("target", self.n_targets_, target))
-        named = [list(names) or [f"{side}_{i}" for i in range(n)] for side, n, names in widths]
-        return named[0], named[1]
+        context = self._known(0) or [f"context_{i}" for i in range(self.n_features_in_)]
+        return context, self._known(1) or [f"target_{i}" for i in range(self.n_targets_)]
 
     def _read(self, context: Any, target: Any, *, reset: bool) -> tuple[Tensor, Tensor]:
         """Returns checked pairs as float64 on the device; with ``reset`` they set the numbers and names of features."""
@@ -351,8 +349,7 @@ class Conditional(Stored, abc.ABC):
             expect(not len(empty), "contexts with values", f"column {empty[:1].tolist()} of gaps alone", "leave it out")
         expect(t.reshape(len(t), -1).shape[1] == self.n_targets_, f"targets of {self.n_targets_} features", f"shape {t.shape}")
         device = as_device(self.device)
-        c, t = np.ascontiguousarray(c), np.ascontiguousarray(t.reshape(len(t), -1))  # torch takes no negative strides
-        return torch.from_numpy(c).to(device), torch.from_numpy(t).to(device)
+        return _tensor(c).to(device), _tensor(t.reshape(len(t), -1)).to(device)
 
     def _known(self, side: int) -> list[str]:
         return list(getattr(self, "columns_", ([], []))[side])
@@ -367,7 +364,7 @@ class Conditional(Stored, abc.ABC):
         return checked
 
     def _contexts(self, context: Any) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(self._array(context, reset=False)))  # torch takes no negative strides
+        return _tensor(self._array(context, reset=False))
 
     def _answer(self, context: Any, f: Callable[..., Tensor], *, times: int = 1) -> Any:
         """Returns f(p(. | context)), (B, T) or (B,), as a table of the kind of the context."""
@@ -460,6 +457,10 @@ class AsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         tags.target_tags.multi_output = True
         return tags
+
+
+def _tensor(x: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.require(x, requirements=["C", "W"]))  # torch takes no negative strides
 
 
 def _highest(p: Any) -> Tensor:

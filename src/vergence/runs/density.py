@@ -2,7 +2,7 @@
 
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,15 @@ import numpy as np
 
 from vergence import mixtures
 from vergence.data.arrays import Pairs
+from vergence.detection.conformal import at_most, drift_of_counts, q_values, ranked
 from vergence.mixtures.selection import Selection
 from vergence.runs.rows import of_array, of_estimator
 from vergence.training.calibration import split_groups
 from vergence.utils import terminal
 from vergence.utils.checks import counted, did_you_mean, expect, require_within
-from vergence.utils.parts import open_parts
+from vergence.utils.parts import Derived, open_parts
 
-__all__ = ["build", "fit_density", "log_prob", "predict", "sample"]
+__all__ = ["build", "fit_density", "predict", "sample", "score"]
 
 LEVELS = (0.5, 0.9)  # probabilities of the intervals whose coverage is reported
 ROWS = 1024  # rows that are computed at a time
@@ -116,6 +117,10 @@ def fit_density(
     start = time.perf_counter()
     estimator.fit(pairs.context[train], pairs.target[train])
     seconds = time.perf_counter() - start
+    if len(test) >= FEW:
+        held_out = pairs.context[test], pairs.target[test]
+        estimator.held_out_pit_ = estimator.cdf(*held_out).reshape(len(test), -1)
+        estimator.held_out_surprise_ = estimator.surprise(*held_out)
     _save(estimator, pairs, out)
     compared = _compared(estimator, pairs, train, test) if len(test) >= FEW else ({}, {})
     return Fitted(type(estimator).__name__, len(train), len(test), seconds, _few_values(pairs), *compared)
@@ -149,7 +154,7 @@ def _few_values(pairs: Pairs) -> list[str]:
     return [
         name
         for name, values in zip(pairs.columns[1], columns, strict=True)
-        if 1 < len(np.unique(values)) <= min(DISCRETE, len(values) // 4)
+        if 1 < len(np.unique(values[~np.isnan(values)])) <= min(DISCRETE, len(values) // 4)
     ]
 
 
@@ -220,16 +225,75 @@ def sample(model: Any, pairs: Pairs, out: Path, *, n: int = 10, seed: int = 0) -
     return n * _write(out, job, pairs, rows, times=n)
 
 
-def log_prob(model: Any, pairs: Pairs, out: Path) -> int:
-    """Writes the log-density (nats) and the PIT of each pair; returns the rows written."""
+@dataclass(frozen=True)
+class Scored:
+    """What `score` found.
+
+    Attributes:
+        rows: Rows written.
+        calibration: Held-out rows of the model, that p-values are ranks among; 0 for none, and no p-values.
+        flagged: Rows whose q-value is at most the rate.
+        shift: Probability that rows of the fit's kind are as strange as a whole; None without p-values.
+    """
+
+    rows: int
+    calibration: int
+    flagged: int
+    shift: float | None
+
+
+class _Flags:
+    """q-values and flags, which need all p-values."""
+
+    needs, names, order = ("p_value",), ("q_value", "flag"), ()
+
+    def __init__(self, fdr: float, ids: Sequence[str]) -> None:
+        self.fdr, self.order = fdr, tuple(ids)  # type: ignore[assignment]
+        self.p: list[np.ndarray] = []
+        self.q: np.ndarray | None = None
+        self.at = 0
+
+    def see(self, columns: Mapping[str, np.ndarray]) -> None:
+        self.p.append(columns["p_value"])
+
+    def whole(self) -> np.ndarray:
+        if self.q is None:
+            self.q = q_values(np.concatenate(self.p))
+        return self.q
+
+    def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        part = self.whole()[self.at : self.at + len(columns["p_value"])]
+        self.at += len(part)
+        return {"q_value": part, "flag": at_most(part, self.fdr).astype(np.int64)}
+
+
+def score(model: Any, pairs: Pairs, out: Path, *, fdr: float = 0.1) -> Scored:
+    """Writes how unusual each target is given its context, and which are reported at a false-discovery rate.
+
+    Columns: ``log_density`` (nats), ``pit``, ``surprise`` (nats, larger is more unusual, see `Conditional.surprise`); and where the
+    model has held-out rows ``p_value``, the share of these that are at least as surprising, ``q_value`` and ``flag``.
+    """
     _require_width(model, pairs)
+    held_out = getattr(model, "held_out_surprise_", np.empty(0))
 
     def rows(block: slice) -> dict[str, np.ndarray]:
         c, t = pairs.context[block], pairs.target[block]
-        return {"log_density": model.score_samples(c, t), "pit": model.cdf(c, t)}
+        surprise = model.surprise(c, t)
+        found = {"log_density": model.score_samples(c, t), "pit": model.cdf(c, t), "surprise": surprise}
+        return {**found, "p_value": ranked(held_out, surprise)} if len(held_out) else found
 
-    source = f"{of_array(pairs.context)} {of_array(pairs.target)}"
-    return _write(out, {"job": "log-prob", "model": of_estimator(model), "source": source}, pairs, rows)
+    job = {
+        "job": "score",
+        "model": of_estimator(model),
+        "source": f"{of_array(pairs.context)} {of_array(pairs.target)}",
+        "fdr": fdr,
+    }
+    flags = _Flags(fdr, list(pairs.ids)) if len(held_out) else None
+    n = _write(out, job, pairs, rows, derived=flags)
+    if flags is None:
+        return Scored(n, 0, 0, None)
+    counts = np.bincount(np.rint(np.concatenate(flags.p) * (len(held_out) + 1)).astype(np.int64), minlength=len(held_out) + 2)
+    return Scored(n, len(held_out), int(at_most(flags.whole(), fdr).sum()), drift_of_counts(counts).p_value)
 
 
 def _require_width(model: Any, pairs: Pairs) -> np.ndarray:
@@ -240,11 +304,20 @@ def _require_width(model: Any, pairs: Pairs) -> np.ndarray:
 
 
 def _write(
-    out: Path, job: dict[str, Any], pairs: Pairs, rows: Callable[[slice], dict[str, np.ndarray]], *, times: int = 1
+    out: Path,
+    job: dict[str, Any],
+    pairs: Pairs,
+    rows: Callable[[slice], dict[str, np.ndarray]],
+    *,
+    times: int = 1,
+    derived: Derived | None = None,
 ) -> int:
     """Writes the rows of all blocks, behind the columns that name them; goes on behind the parts that an earlier call left."""
     total = len(pairs.context)
-    with open_parts(out, job, every=PART) as parts, terminal.bar(job["job"], total=total, unit="rows") as advance:
+    with (
+        open_parts(out, job, every=PART, derived=derived) as parts,
+        terminal.bar(job["job"], total=total, unit="rows") as advance,
+    ):
         advance(parts.done)
         for start in range(parts.done, total, ROWS):
             block = slice(start, min(start + ROWS, total))

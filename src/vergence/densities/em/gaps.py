@@ -61,9 +61,10 @@ def fit_with_gaps(
     """
     w = X.new_ones(len(X)) if w is None else w
     patterns, bounds = _patterns(X, w), [-math.inf]
+    total_weight = sum(float(p.w.sum()) for p in patterns)
     for _ in range(max_iter):
         total, first, second, log_likelihood = _moments(patterns, weights, means, covariances)
-        bounds.append(log_likelihood / float(w.sum()))
+        bounds.append(log_likelihood / total_weight)
         step = first / total[:, None]
         scatter = second - total[:, None, None] * step[..., None] * step[:, None]
         count = total
@@ -81,6 +82,8 @@ def _patterns(X: Tensor, w: Tensor) -> list[_Pattern]:
     found = []
     for i, gaps in enumerate(kinds):
         rows, seen = which == i, (~gaps).nonzero()[:, 0]
+        if not len(seen):
+            continue  # nothing is known of these items
         found.append(_Pattern(X[rows][:, seen], w[rows], seen, gaps.nonzero()[:, 0]))
     return found
 
