@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
-
 from tyro.conf import OmitSubcommandPrefixes, Positional, UseAppendAction, arg, subcommand
 
 from vergence.cli import options
@@ -132,7 +130,7 @@ NEXT = {DensityPredict: "sample", DensitySample: "predict", DensityScore: "predi
 
 @dataclass(kw_only=True)
 class Density:
-    """Fit a conditional density p(target | context) to a table; predict and sample with it; say what is unusual, and what matters."""
+    """Fit a density p(target | context) to a table; predict and sample with it; say what is unusual and what matters."""
 
     density: OmitSubcommandPrefixes[
         Annotated[DensityFit, subcommand("fit", prefix_name=False)]
@@ -158,6 +156,8 @@ def run(command: Density) -> None:
 
 def _pairs(command: "DensityFit | DensityImportance") -> "tuple[Pairs, Any, Any]":
     """Reads pairs, and the groups and times of their rows; prints what the columns are taken for."""
+    import numpy as np
+
     from vergence.data.arrays import read_column, read_pairs
 
     extra = [name for name in (command.groups, command.ordered) if name]
@@ -167,7 +167,7 @@ def _pairs(command: "DensityFit | DensityImportance") -> "tuple[Pairs, Any, Any]
         print(pairs.roles)
     if (gaps := int(np.isnan(pairs.context).any(1).sum())) > 0:
         print(
-            f"{counted(gaps, 'row')} of {len(pairs.context):,} have gaps in the context; Gaussians and mixtures integrate over them"
+            f"gaps in the context of {counted(gaps, 'row')} of {len(pairs.context):,}; Gaussians and mixtures integrate over them"
         )
     return pairs, groups, order
 
@@ -252,7 +252,7 @@ def _write(command: DensityPredict | DensitySample | DensityScore, out: Path) ->
     columns: tuple[list[str], list[str]] = getattr(model, "columns_", ([], []))
     pairs = read_known(command.source, columns, getattr(model, "ids_", []), paired=isinstance(command, DensityScore))
     if isinstance(command, DensityScore):
-        found = density.score(model, pairs, out, fdr=command.fdr)
+        found = density.score_pairs(model, pairs, out, fdr=command.fdr)
         print(_unusual(found, command.fdr))
         return found.rows
     if isinstance(command, DensityPredict):

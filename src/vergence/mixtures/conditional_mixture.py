@@ -25,7 +25,7 @@ from vergence.densities.covariance import Dense, Diagonal, LowRank
 from vergence.densities.em.gaps import fit_with_gaps
 from vergence.densities.em.structures import Mixture, Structure
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
-from vergence.mixtures.core import Scale, Weighted, shared_seed, warn_unfinished
+from vergence.mixtures.core import Conditional, Scale, shared_seed, warn_unfinished
 from vergence.utils import linalg
 from vergence.utils.checks import expect, require_choice, require_within
 
@@ -37,7 +37,7 @@ FINALISTS = 6  # initializations that are iterated further
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class ConditionalGaussian(Weighted):
+class ConditionalGaussian(Conditional):
     """p(target | context) of one Gaussian: a mean linear in the context, and one covariance for all contexts.
 
     With few rows the maximum of the likelihood fits noise. There the mean is a ridge regression in standardized units, whose
@@ -73,6 +73,7 @@ class ConditionalGaussian(Weighted):
     reg_covar: float = 0.0
     device: str = "cpu"
     random_state: Any = None
+    weighted: ClassVar[bool] = True
     fits_gaps: ClassVar[bool] = True
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
@@ -163,7 +164,7 @@ def _shrunk(residual: Tensor) -> Tensor:
 
 
 @dataclass(eq=False, repr=False)
-class ConditionalMixture(Weighted):
+class ConditionalMixture(Conditional):
     """p(target | context) of a Gaussian mixture over context and target: up to K modes for each context.
 
     EM runs on standardized features from ``n_init`` initializations in parallel: 30 iterations of all, then the 6 of the highest
@@ -218,6 +219,7 @@ class ConditionalMixture(Weighted):
     precision: str = "double"
     device: str = "cpu"
     random_state: Any = None
+    weighted: ClassVar[bool] = True
     fits_gaps: ClassVar[bool] = True
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:

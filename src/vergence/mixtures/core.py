@@ -98,20 +98,21 @@ class Conditional(Stored, abc.ABC):
         """Returns how many numbers one context takes in memory, which sets the size of blocks."""
         return max(64 * self.n_targets_, getattr(self, "means_", np.empty(0)).size)
 
-    def fit(self, context: Any, target: Any, *, groups: Any = None) -> "Conditional":
+    def fit(self, context: Any, target: Any, sample_weight: Any = None, *, groups: Any = None) -> "Conditional":
         """Fits to pairs, and returns the estimator.
 
         Args:
             context: (N, C), an array, tensor or table; NaN is a gap.
             target: (N, T), or (N,) for one feature; predictions then have that shape too. Rows without a target are left out.
+            sample_weight: (N,) >= 0; a row of weight 2 counts as two. For Gaussians, mixtures and the network.
             groups: (N,), such as subjects: a model that judges itself on held-out rows judges itself on other groups.
 
         Raises:
-            ValueError: Lengths differ, values are infinite, there is only one item, or a target column is constant.
+            ValueError: Lengths differ, values are infinite, there is only one item, a target column is constant, a weight is
+                negative, or the model takes none.
         """
-        return self._fit_rows(context, target, None, groups)
-
-    def _fit_rows(self, context: Any, target: Any, sample_weight: Any, groups: Any) -> "Conditional":
+        takes = f"no sample_weight for {type(self).__name__}"
+        expect(sample_weight is None or self.weighted, takes, "one", "use a Gaussian, a mixture or the network")
         for name in ("held_out_pit_", "held_out_surprise_", "fill_mean_", "fill_covariance_"):
             self.__dict__.pop(name, None)
         c, t = self._read(context, target, reset=True)
@@ -406,26 +407,6 @@ class Conditional(Stored, abc.ABC):
         tags.input_tags.allow_nan = True
         tags.estimator_type = "density_estimator"
         return tags
-
-
-class Weighted(Conditional, abc.ABC):
-    """A conditional model whose rows may have weights."""
-
-    weighted = True
-
-    def fit(self, context: Any, target: Any, sample_weight: Any = None, *, groups: Any = None) -> "Conditional":
-        """Fits to pairs, and returns the estimator.
-
-        Args:
-            context: (N, C), as in `Conditional.fit`.
-            target: (N, T) or (N,).
-            sample_weight: (N,) >= 0; a row of weight 2 counts as two.
-            groups: (N,), as in `Conditional.fit`.
-
-        Raises:
-            ValueError: As `Conditional.fit`, or a weight is negative.
-        """
-        return self._fit_rows(context, target, sample_weight, groups)
 
 
 class AsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]

@@ -16,7 +16,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.densities.mixture_head import initial_outputs, mixture, n_outputs, split_outputs
-from vergence.mixtures.core import Predictive, Weighted, seed_of
+from vergence.mixtures.core import Conditional, Predictive, seed_of
 from vergence.utils.checks import expect, is_count, require_choice, require_count, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
@@ -111,7 +111,7 @@ def minibatches(rows: Tensor, size: int, g: torch.Generator) -> Iterator[Tensor]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class MixtureDensityNetwork(Weighted):
+class MixtureDensityNetwork(Conditional):
     """p(target | context) of a network of the context: weights, means and stds of K Gaussians, different for every context.
 
     Networks overfit small data without bound. The likelihood of held-out folds therefore selects the number of steps; then
@@ -168,6 +168,7 @@ class MixtureDensityNetwork(Weighted):
     weight_decay: float = 0.0
     device: str = "cpu"
     random_state: Any = None
+    weighted: ClassVar[bool] = True
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         self._require_settings(len(c))

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from scipy.special import ndtri
 from scipy.stats import kstest
 from sklearn.base import clone
@@ -133,13 +132,14 @@ def choose(
         'gaussian'
     """
     began = time.perf_counter()
+    expect(len(context) >= LEAST_ROWS, f"at least {LEAST_ROWS} rows to compare models on", len(context), "name a model")
     reader = _build("gaussian", random_state)
     c, t = (part.numpy() for part in reader._read(context, target, reset=True))
     t = t[:, 0] if reader.target_ndim_ == 1 else t
     some = ~np.isnan(t.reshape(len(t), -1)).all(1)
     groups, order = (None if one is None else np.asarray(one)[some] for one in (groups, order))
     c, t = c[some], t[some]
-    expect(len(c) >= LEAST_ROWS, f"at least {LEAST_ROWS} rows to compare models on", len(c), "name a model")
+    expect(len(c) >= LEAST_ROWS, f"at least {LEAST_ROWS} rows with a target", len(c), "name a model")
     rows = _sampled(len(c), random_state)
     raced = [None if one is None else one[rows] for one in (groups, order)]
     parts = folds(c[rows], t[rows], groups=raced[0], order=raced[1], random_state=random_state)

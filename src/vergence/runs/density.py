@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from vergence.utils import terminal
 from vergence.utils.checks import counted, did_you_mean, expect, require_within
 from vergence.utils.parts import Derived, open_parts
 
-__all__ = ["build", "fit_density", "predict", "sample", "score"]
+__all__ = ["build", "fit_density", "predict", "sample", "score_pairs"]
 
 LEVELS = (0.5, 0.9)  # probabilities of the intervals whose coverage is reported
 ROWS = 1024  # rows that are computed at a time
@@ -227,7 +227,7 @@ def sample(model: Any, pairs: Pairs, out: Path, *, n: int = 10, seed: int = 0) -
 
 @dataclass(frozen=True)
 class Scored:
-    """What `score` found.
+    """What `score_pairs` found.
 
     Attributes:
         rows: Rows written.
@@ -245,10 +245,12 @@ class Scored:
 class _Flags:
     """q-values and flags, which need all p-values."""
 
-    needs, names, order = ("p_value",), ("q_value", "flag"), ()
+    needs: ClassVar[Sequence[str]] = ("p_value",)
+    names: ClassVar[Sequence[str]] = ("q_value", "flag")
+    order: ClassVar[Sequence[str]] = ()
 
-    def __init__(self, fdr: float, ids: Sequence[str]) -> None:
-        self.fdr, self.order = fdr, tuple(ids)  # type: ignore[assignment]
+    def __init__(self, fdr: float) -> None:
+        self.fdr = fdr
         self.p: list[np.ndarray] = []
         self.q: np.ndarray | None = None
         self.at = 0
@@ -267,7 +269,7 @@ class _Flags:
         return {"q_value": part, "flag": at_most(part, self.fdr).astype(np.int64)}
 
 
-def score(model: Any, pairs: Pairs, out: Path, *, fdr: float = 0.1) -> Scored:
+def score_pairs(model: Any, pairs: Pairs, out: Path, *, fdr: float = 0.1) -> Scored:
     """Writes how unusual each target is given its context, and which are reported at a false-discovery rate.
 
     Columns: ``log_density`` (nats), ``pit``, ``surprise`` (nats, larger is more unusual, see `Conditional.surprise`); and where the
@@ -288,7 +290,7 @@ def score(model: Any, pairs: Pairs, out: Path, *, fdr: float = 0.1) -> Scored:
         "source": f"{of_array(pairs.context)} {of_array(pairs.target)}",
         "fdr": fdr,
     }
-    flags = _Flags(fdr, list(pairs.ids)) if len(held_out) else None
+    flags = _Flags(fdr) if len(held_out) else None
     n = _write(out, job, pairs, rows, derived=flags)
     if flags is None:
         return Scored(n, 0, 0, None)
