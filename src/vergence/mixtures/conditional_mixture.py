@@ -135,7 +135,7 @@ def ridged(X: Tensor, w: Tensor | None, S: Tensor, C: int) -> tuple[float, Tenso
     """Returns the ridge with the highest Gaussian likelihood of left-out rows, and the joint covariance of that regression.
 
     With the context's singular values s and left singular vectors U of rows scaled by the roots of their weights, the leverage of
-    row i is sum_j U_ij^2 s_j^2 / (s_j^2 + N ridge) + 1 / N. Of several targets the residuals' correlations are shrunk (Ledoit-Wolf).
+    row i is sum_j U_ij^2 s_j^2 / (s_j^2 + N ridge) + 1 / N. Correlations of residuals are shrunk (Ledoit-Wolf).
     """
     N, root = len(X), X.new_ones(len(X)) if w is None else w.sqrt()
     c, t = root[:, None] * X[:, :C], root[:, None] * X[:, C:]

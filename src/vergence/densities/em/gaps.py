@@ -1,4 +1,4 @@
-r"""Expectation maximization for Gaussian mixtures over items with gaps: the likelihood of what was observed is maximized, exactly.
+r"""Expectation maximization for Gaussian mixtures over items with gaps: the likelihood of what was observed, exactly.
 
 With o the observed features of an item, m its gaps and r_k the responsibilities under N(x_o; mu_ko, S_koo), the E step has
 
