@@ -294,4 +294,12 @@ def measure(a: Any, cell: Row) -> Row:
 
 if __name__ == "__main__":
     options = {"sets": some(SETS), "methods": some(METHODS), "seeds": SEEDS}
-    main(__doc__, "choice", options, cells, measure, tiny={"sets": ["sine50"], "methods": ["gaussian"], "seeds": first})
+    main(
+        __doc__,
+        "choice",
+        options,
+        cells,
+        measure,
+        tiny={"sets": ["sine50"], "methods": ["gaussian"], "seeds": first},
+        apart="fork",
+    )

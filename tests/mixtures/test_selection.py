@@ -187,8 +187,8 @@ def test_the_crps_is_that_of_a_gaussian():
 def test_time_runs_out_and_errors_are_one_line():
     found = choose(*line(), seconds=0.0)
     assert found.name in (ALONE, *LINES)
-    with pytest.raises(ValueError, match="at least 20 rows"):
-        choose(*line(19))
+    with pytest.raises(ValueError, match="at least 10 rows"):
+        choose(*line(9))
     with pytest.raises(ValueError, match="groups or order"):
         folds(np.zeros((9, 1)), np.zeros(9), groups=np.arange(9), order=np.arange(9))
     with pytest.raises(ValueError, match="different rows or groups"):

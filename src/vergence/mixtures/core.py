@@ -283,7 +283,8 @@ class Conditional(Stored, abc.ABC):
         n, low = len(u), q < 0.5
         rank = math.floor((n + 1) * q) if low else math.ceil((n + 1) * q)
         ordered = np.sort(u, 0)
-        found = ordered[rank - 1] if 1 <= rank <= n else np.full(u.shape[1], 0.0 if low else 1.0)
+        beyond = np.minimum(ordered[0], q) if low else np.maximum(ordered[-1], q)  # of too few rows: the farthest, and the model
+        found = ordered[rank - 1] if 1 <= rank <= n else beyond
         return [float(v) for v in found.clip(LEAST, 1 - LEAST)]
 
     def _together(self, level: float, adjusted: bool) -> tuple[list[float], list[float]]:

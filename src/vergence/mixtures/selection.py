@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 FOLDS = 3
-LEAST_ROWS = 20
+LEAST_ROWS = 10
 BEHIND = 4.0  # standard errors that a model is behind the best after a fold when it is dropped
 ROWS_A_COMPONENT, MOST_KERNEL, MOST_SLOW = 20, 3_000, 5_000  # rows that a component needs; rows of slow models, at most
 MOST_RACED = 20_000  # rows that decide, at most
@@ -115,7 +115,7 @@ def choose(
     """Returns the model that suits a table, fitted to it.
 
     Args:
-        context: (N, C), N >= 20, an array, tensor or table; NaN is a gap.
+        context: (N, C), N >= 10, an array, tensor or table; NaN is a gap.
         target: (N, T) or (N,).
         groups: (N,) subjects: the choice is for rows of new ones.
         order: (N,) numbers, such as times: the choice is for later rows.
@@ -123,7 +123,7 @@ def choose(
         random_state: Seed of the folds and of the models.
 
     Raises:
-        ValueError: Lengths differ, values are infinite, a target is constant, or there are fewer than 20 rows.
+        ValueError: Lengths differ, values are infinite, a target is constant, or there are fewer than 10 rows.
 
     Example:
         >>> rng = np.random.default_rng(0)
