@@ -30,7 +30,7 @@ def test_pandas_in_and_out():
     found = model.predict(data[["when", "color", "size"]])  # in any order
     assert isinstance(found, pd.Series) and found.name == "drag" and found.index.equals(data.index)
     assert np.corrcoef(found, data["drag"])[0, 1] > 0.99
-    mean, std = model.predict(data[["size", "color", "when"]], return_std=True)
+    _, std = model.predict(data[["size", "color", "when"]], return_std=True)
     assert isinstance(std, pd.Series) and (std > 0).all()
     assert model.quantile(data, 0.9).gt(model.quantile(data, 0.1)).all()
     both = ConditionalGaussian().fit(data[["color"]], data[["size", "drag"]])

@@ -181,8 +181,8 @@ class ConditionalMixture(Conditional):
         max_iter: Maximum number of EM iterations, >= 1.
         reg_covar: Regularization added to the variance of each standardized feature, >= 0.
         prior: Rows that each component has seen before the data, >= 0, with the shape of all items' covariance shrunk by
-            K^(-2 / D) (an inverse Wishart prior; Fraley and Raftery, Bayesian regularization for normal mixture estimation, 2007);
-            for ``full`` covariances. It keeps components of few rows from collapsing.
+            K^(-2 / D) (an inverse Wishart prior; Fraley and Raftery, Bayesian regularization for normal mixture estimation,
+            2007); for ``full`` covariances. It keeps components of few rows from collapsing.
         precision: ``double`` or ``mixed``, as in `vergence.mixtures.GaussianMixture`.
         device: Where to compute, as torch names it.
         random_state: Seed of the initializations and of `sample`.

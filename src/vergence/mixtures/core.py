@@ -71,14 +71,14 @@ class Conditional(Stored, abc.ABC):
     """An estimator of p(target | context).
 
     A concrete class has ``_fit(c, t, w, label)`` for contexts (N, C) and targets (N, T), tensors of float64 on the device, the
-    weights of the rows (N,) or None, and labels (N,) of rows that stay on one side of a split; and either ``joint()``, the density
-    over [context; target], or its own ``_predictive()``, which returns the function from contexts (B, C) to a
+    weights of the rows (N,) or None, and labels (N,) of rows that stay on one side of a split; and either ``joint()``, the
+    density over [context; target], or its own ``_predictive()``, which returns the function from contexts (B, C) to a
     `vergence.densities.JointGaussian` or `MixtureOfGaussians` of batch (B,) over T. That function is built once for all blocks of
     a query: what does not depend on the contexts, such as factors of covariances, is computed outside it. The fitted state is
     arrays and numbers in attributes with a trailing underscore.
 
-    Contexts and targets are arrays, tensors, or pandas, polars or Arrow tables, whose columns are found by name; answers are of the
-    same kind as the context, and keep its index. NaN is a gap: Gaussians and mixtures integrate over it, the other models are
+    Contexts and targets are arrays, tensors, or pandas, polars or Arrow tables, whose columns are found by name; answers are of
+    the same kind as the context, and keep its index. NaN is a gap: Gaussians and mixtures integrate over it, the other models are
     given the mean of a Gaussian of the contexts there. Rows that occur several times are weighted, or taken once where the model
     has no weights.
     """
@@ -225,7 +225,7 @@ class Conditional(Stored, abc.ABC):
         return float(self.score_samples(context, target).mean())
 
     def surprise(self, context: Any, target: Any, draws: int = 64) -> np.ndarray:
-        """Returns how unusual each target is given its context, (N,): mean log-density of samples minus that of the target, in nats.
+        """Returns how unusual each target is given its context, (N,), in nats: mean log-density of samples minus the target's.
 
         A larger value is more unusual. Contexts with a wide and with a narrow distribution are comparable.
         """
@@ -234,7 +234,8 @@ class Conditional(Stored, abc.ABC):
 
             def below(p: Any, t: Tensor) -> Tensor:
                 typical = p.log_prob(p.common_samples(draws)).mean(0)
-                return typical - (log_prob_observed(p, t) if bool(t.isnan().any()) else p.log_prob(t))  # type: ignore[no-any-return]
+                found: Tensor = typical - (log_prob_observed(p, t) if bool(t.isnan().any()) else p.log_prob(t))
+                return found
 
             return self._over(context, below, target, times=draws)
 
@@ -251,8 +252,8 @@ class Conditional(Stored, abc.ABC):
         Args:
             context: (B, C).
             q: Probability below the quantile.
-            adjusted: Whether the quantile of a model from `vergence.mixtures.choose` is moved so that it is right for the rows that
-                the folds held out: it is taken at the empirical q-quantile of their probability integral transforms, so that
+            adjusted: Whether the quantile of a model from `vergence.mixtures.choose` is moved so that it is right for the rows
+                that the folds held out: it is taken at the empirical q-quantile of their probability integral transforms, so that
                 a share q of new rows is below it on average (cross-conformal; Chernozhukov et al., Distributional conformal
                 prediction, 2021). Other models have no held-out rows, and nothing is adjusted.
         """
@@ -470,7 +471,7 @@ def _weights(sample_weight: Any, c: Tensor) -> Tensor | None:
 
 
 def _different(c: Tensor, t: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Returns the first of all equal rows in order, and weights (N,) at these: how often they occur, or None where equally often."""
+    """Returns the first of all equal rows in order, and how often each row occurs (N,); None where all occur equally often."""
     both = np.ascontiguousarray(torch.cat([c, t], 1).cpu().numpy() + 0.0)  # -0 is 0
     rows = both.view(np.dtype((np.void, both.itemsize * both.shape[1])))[:, 0]
     _, first, which = np.unique(rows, return_index=True, return_inverse=True)

@@ -222,8 +222,8 @@ class MixtureDensityNetwork(Conditional):
     ) -> np.ndarray:
         """Trains networks (R, P) in place and returns their NLL (L, R) every `EVERY` steps.
 
-        Each is trained on its ``rows`` (R, n), and evaluated on its ``probe`` (R, m). On folds ``use`` (R, n) is 0 for rows that are
-        not trained on, and training stops once the mean NLL has not improved for long (`PATIENCE`).
+        Each is trained on its ``rows`` (R, n), and evaluated on its ``probe`` (R, m). On folds ``use`` (R, n) is 0 for rows that
+        are not trained on, and training stops once the mean NLL has not improved for long (`PATIENCE`).
         """
         folds = use is not None
         curve: list[np.ndarray] = []

@@ -54,8 +54,8 @@ class Selection(Tabular):
         name: Name of the chosen model.
         model: The model, fitted to all rows; that of `ALONE` ignores the context.
         columns: One row a model: ``model``; ``log_density`` in nats a row, larger is better; its standard ``error``; ``crps``,
-            ``rmse`` and the ``width`` of 90 % intervals in the targets' units; ``r2``; ``coverage`` of these intervals; ``pit``, the
-            largest distance of the probability integral transforms from uniform ones; ``seconds``; empty scores for what was
+            ``rmse`` and the ``width`` of 90 % intervals in the targets' units; ``r2``; ``coverage`` of these intervals; ``pit``,
+            the largest distance of the probability integral transforms from uniform ones; ``seconds``; empty scores for what was
             dropped.
         sentence: What follows.
         notes: What to look at, such as neighboring rows that err alike.
@@ -353,8 +353,8 @@ def _notes(trial: _Trial, parts: Sequence[tuple[Ints, Ints]], free: bool) -> lis
     if alike_by < max(ALIKE, 4 / len(z) ** 0.5):
         return []
     return [
-        f"neighboring rows err alike (correlation {alike_by:.2f}), as repeated measurements of one subject or a course of time do: "
-        "give groups or an order, or new subjects and later rows get worse answers than this table says"
+        f"neighboring rows err alike (correlation {alike_by:.2f}), as repeated measurements of one subject or a course of time "
+        "do: give groups or an order, or new subjects and later rows get worse answers than this table says"
     ]
 
 

@@ -272,8 +272,8 @@ class _Flags:
 def score_pairs(model: Any, pairs: Pairs, out: Path, *, fdr: float = 0.1) -> Scored:
     """Writes how unusual each target is given its context, and which are reported at a false-discovery rate.
 
-    Columns: ``log_density`` (nats), ``pit``, ``surprise`` (nats, larger is more unusual, see `Conditional.surprise`); and where the
-    model has held-out rows ``p_value``, the share of these that are at least as surprising, ``q_value`` and ``flag``.
+    Columns: ``log_density`` (nats), ``pit``, ``surprise`` (nats, larger is more unusual, see `Conditional.surprise`); and where
+    the model has held-out rows ``p_value``, the share of these that are at least as surprising, ``q_value`` and ``flag``.
     """
     _require_width(model, pairs)
     held_out = getattr(model, "held_out_surprise_", np.empty(0))
