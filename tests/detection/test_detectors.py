@@ -12,6 +12,7 @@ from sklearn.mixture import GaussianMixture as SklearnMixture
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from tests.reference import detection as slow
 
+from vergence import detection
 from vergence.densities.moments import standardized_moments
 from vergence.detection import (
     CombinedDetector,
@@ -250,3 +251,14 @@ def test_one_weight_for_all_items_changes_nothing():
 
 def test_a_mixture_has_at_most_as_many_components_as_items():
     assert MixtureDetector(n_components=10**6).fit(data(12, 3)).mixture_.n_components <= 12
+
+
+@pytest.mark.parametrize("name", ["GaussianDetector", "MixtureDetector", "NeighborDetector"])
+@pytest.mark.parametrize("constant", [3.0, 0.0])
+def test_what_never_varied_is_odd_when_it_does(name, constant):
+    r = np.random.default_rng(0)
+    known, new = (np.c_[r.normal(size=(n, 6)), np.full(n, constant)] for n in (500, 200))
+    new[0, 6] += 1
+    assert getattr(detection, name)().fit(known).anomaly_score(new).argmax() == 0
+    detector = detection.default_detector({"x": known}).fit({"x": known})
+    assert detector.anomaly_score({"x": new}).argmax() == 0

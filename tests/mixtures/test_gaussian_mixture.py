@@ -724,3 +724,13 @@ def test_a_stream_goes_on_from_a_fit(kind):
     moved = clone(fitted).set_params(learning_decay=1.0).fit(X).partial_fit(X + np.array([0.4, 0.0]))
     np.testing.assert_allclose(moved.means_, before["means_"] + np.array([0.2, 0.0]), atol=1e-3)
     assert moved.steps_ == 2
+
+
+def test_far_items_are_refused_and_a_regularization_with_a_unit_is_named():
+    r = np.random.default_rng(0)
+    model = GaussianMixture(2, random_state=0).fit(r.normal(size=(300, 2)) + r.choice([0, 5], (300, 1)))
+    np.testing.assert_allclose(model.predict_proba(np.full((1, 2), 1e150)).sum(1), 1)
+    with pytest.raises(ValueError, match="items whose squares can be summed, found values up to 1e\\+160"):
+        model.predict_proba(np.full((1, 2), 1e160))
+    with pytest.warns(UserWarning, match="reg_covar is 1e-06, above the variance of feature 0"):
+        GaussianMixture(2, random_state=0).fit(1e-6 * r.normal(size=(300, 2)))

@@ -312,7 +312,7 @@ def _column(name: str, values: Any) -> Column:
     different = [value for value in values.unique().to_pylist() if value is not None]
     if len(different) == n:
         return Column(name, "identifier", found=n)
-    few = len(different) <= min(MOST_VALUES, n // 2)
+    few = 2 <= len(different) <= min(MOST_VALUES, n // 2)
     return Column(name, "category" if few else "text", tuple(sorted(different)) if few else (), len(different))
 
 

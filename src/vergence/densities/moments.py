@@ -39,6 +39,7 @@ JITTER = {torch.float32: 1e-6, torch.float64: 1e-10}  # in units of the mean var
 RIDGE = 1e-9  # the same of standardized moments, for features that are constant or linearly dependent
 BLOCK = 1 << 21  # numbers in a block of items
 COLUMNS = 4096  # features at a time
+CONSTANT = 1e-3  # scale of a constant feature, in units of the constant
 
 
 @dataclass(frozen=True)
@@ -476,7 +477,7 @@ class StandardizedMoments:
 def standardized_moments(X: Any, w: Any = None, *, standardize: bool = True) -> StandardizedMoments:
     """Returns the moments of items (N, D) with weights (N,), read twice, block by block, in float64.
 
-    A constant feature has the absolute value of its constant for its scale, or 1 for 0.
+    A constant feature has a thousandth of its constant for its scale, or of 1 for 0: what never varied is far off when it does.
 
     Args:
         X: A tensor, an array, or a memory-mapped one.
@@ -486,7 +487,7 @@ def standardized_moments(X: Any, w: Any = None, *, standardize: bool = True) -> 
     Example:
         >>> m = standardized_moments(torch.tensor([[0.0, 5.0], [4.0, 5.0]]))
         >>> m.location.tolist(), m.scale.tolist(), m.covariance.tolist()
-        ([2.0, 5.0], [2.0, 5.0], [[1.0, 0.0], [0.0, 0.0]])
+        ([2.0, 5.0], [2.0, 0.005], [[1.0, 0.0], [0.0, 0.0]])
     """
     origin = _float64(X[:1])[0]
     D, n = len(origin), float(len(X)) if w is None else float(w.sum())
@@ -502,7 +503,7 @@ def standardized_moments(X: Any, w: Any = None, *, standardize: bool = True) -> 
     constant = variance <= 1e-20 * location.square()
     expect(not bool(constant.all()), "features that vary", f"{D} constant ones", "check the features")
     location = torch.where(constant, origin, location)
-    unit = torch.where(location != 0, location.abs(), 1.0)
+    unit = CONSTANT * torch.where(location != 0, location.abs(), 1.0)
     scale = torch.where(constant, unit, variance.sqrt()) if standardize else torch.ones_like(location)
     covariance, fourth = torch.zeros(D, D).to(origin), 0.0
     for x, v in _blocks(X, w):

@@ -218,6 +218,7 @@ class MixtureDetector(Detector):
         model = GaussianMixture(min(K, len(y)), max_iter=max_iter, **settings)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.filterwarnings("ignore", "reg_covar is")  # directions without variance are meant to have this one
             return model.fit(y, sample_weight=w)
 
     def _score(self, block: np.ndarray) -> np.ndarray:

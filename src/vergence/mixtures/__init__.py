@@ -14,6 +14,7 @@ from vergence.mixtures.growing_neural_gas import GrowingNeuralGas
 from vergence.mixtures.kernel_conditional import KernelConditional
 from vergence.mixtures.mixture_density_network import MixtureDensityNetwork
 from vergence.mixtures.particle_mixture import ParticleMixture
+from vergence.mixtures.plots import plot
 from vergence.mixtures.selection import Importance, Selection, choose, folds, importance
 from vergence.mixtures.storage import read_model
 from vergence.utils.checks import require_choice
@@ -34,6 +35,7 @@ __all__ = [
     "get",
     "importance",
     "load",
+    "plot",
 ]
 
 # The conditional models by their names on the command line

@@ -21,7 +21,7 @@ from vergence.densities import em
 from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank
 from vergence.densities.em import starts
 from vergence.densities.em.fit import structure
-from vergence.densities.em.structures import Mixture, Structure, Sums, inverse_roots
+from vergence.densities.em.structures import ROUNDING, Mixture, Structure, Sums, inverse_roots
 from vergence.mixtures.core import to_numpy, warn_unfinished
 from vergence.mixtures.storage import Stored
 from vergence.utils.checks import expect, is_count, require_array, require_choice, require_count, require_within
@@ -143,12 +143,20 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         )
         best = outcome.order()[0]
         self._keep(outcome.mixture.select([best]), data.origin)
+        self._warn_of_units(data)
         self.converged_, self.n_iter_ = outcome.converged[best], len(outcome.bounds[best])
         self.lower_bounds_, self.reseeded_ = outcome.bounds[best], outcome.reseeded[best]
         self.lower_bound_: float = self.lower_bounds_[-1] if self.lower_bounds_ else -math.inf
         if not self.converged_ and self.max_iter > 0:
             warn_unfinished(f"the best of {len(outcome.bounds)} initializations", self.max_iter)
         return self
+
+    def _warn_of_units(self, data: em.Data) -> None:
+        """Warns where ``reg_covar``, which has the unit of the variances, exceeds one of them."""
+        small = (data.variance_floor / ROUNDING < self.reg_covar).nonzero()[:, 0].tolist()
+        if small:
+            found = f"reg_covar is {self.reg_covar:g}, above the variance of feature {small[0]}"
+            warnings.warn(f"{found}, and decides its density: lower reg_covar, or rescale the feature", UserWarning, stacklevel=3)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "GaussianMixture":
         r"""Updates the mixture with a batch of a stream by stepwise EM: s <- (1 - eta_t) s + eta_t s(batch).
@@ -359,7 +367,10 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         values = []
         for block in x.split(kind.rows(*self.means_.shape)):
             b = block.to(mixture.means) - origin.to(mixture.means)
-            values.append(f(em.log_joint(kind, mixture, b, prepared)[0]).cpu())
+            joint = em.log_joint(kind, mixture, b, prepared)[0]
+            finite = bool(joint.amax(0).isfinite().all())
+            expect(finite, "items whose squares can be summed", f"values up to {float(block.abs().max()):.3g}", "leave them out")
+            values.append(f(joint).cpu())
         return torch.cat(values).numpy()
 
     def _print(self, r: int, n: int, bound: float, gain: float) -> None:
