@@ -32,6 +32,7 @@ from vergence.utils.checks import expect, require_choice, require_within
 __all__ = ["ConditionalGaussian", "ConditionalMixture"]
 
 EARLY_ITERATIONS = 30  # of all initializations
+FEW = 20  # rows a column below which there is a ridge
 RIDGES = tuple(10.0 ** (k / 2) for k in range(-10, 7))  # of standardized contexts
 FINALISTS = 6  # initializations that are iterated further
 
@@ -45,7 +46,7 @@ class ConditionalGaussian(Conditional):
     these residuals. Gaps are integrated over (EM).
 
     Args:
-        ridge: Penalty, >= 0; ``auto`` is 0 for at least 10 (C + T) rows, and chosen as above for fewer.
+        ridge: Penalty, >= 0; ``auto`` is 0 for at least 20 (C + T) rows, and chosen as above for fewer.
         reg_covar: Regularization added to the variance of each standardized feature, >= 0.
         device: Where to compute, as torch names it.
         random_state: Seed of `sample`.
@@ -84,7 +85,7 @@ class ConditionalGaussian(Conditional):
         else:
             require_within("[0, inf)", ridge=self.ridge)
         Z = torch.cat([c, t], 1)
-        scale, C, few = Scale.of(Z, w), c.shape[1], len(Z) < 10 * Z.shape[1]
+        scale, C, few = Scale.of(Z, w), c.shape[1], len(Z) < FEW * Z.shape[1]
         X = scale.to(Z)
         S, mean = self._moments(X, w)
         gaps = bool(X.isnan().any())
