@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
         "docs/advice.md",
         "docs/branches.md",
         "docs/check.md",
+        "docs/tables.md",
         "docs/joint_embeddings.md",
         "docs/methods.md",
         "docs/alignment.md",

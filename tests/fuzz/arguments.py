@@ -72,7 +72,8 @@ FIRST = {  # usual positional arguments, so that most cases reach the work
     "DensityFit": ["{place}/pairs.npz", "{place}/pairs.csv --target y"],
     "DensityPredict": [f"{{place}}/{m}.safetensors {{place}}/contexts.npz" for m in MODELS],
     "DensitySample": [f"{{place}}/{m}.safetensors {{place}}/contexts.npz" for m in MODELS],
-    "DensityLogProb": [f"{{place}}/{m}.safetensors {{place}}/pairs.npz" for m in MODELS],
+    "DensityScore": [f"{{place}}/{m}.safetensors {{place}}/pairs.npz" for m in MODELS],
+    "DensityImportance": ["{place}/pairs.npz --model gaussian", "{place}/pairs.csv --target y --model gaussian"],
 }
 HEAVY = {"epochs", "draws"}  # options whose large valid values only take time
 KINDS = {kind.__name__: (kind.__name__.lower(),) for kind in commands.RUN if kind.__name__ != "Density"}
@@ -176,7 +177,7 @@ def _target(kind, share):
 
 SHARES = {"Demo": 0, "Check": 6, "Fetch": 1, "List": 1}
 SHARES |= {"Train": 6, "Evaluate": 2, "Embed": 6, "Score": 6, "Sample": 5, "Advise": 4, "Report": 3}
-SHARES |= {"DensityFit": 6, "DensityPredict": 5, "DensitySample": 5, "DensityLogProb": 5}
+SHARES |= {"DensityFit": 6, "DensityPredict": 5, "DensitySample": 5, "DensityScore": 5, "DensityImportance": 2}
 
 
 def _refused(place, kind):

@@ -193,3 +193,20 @@ def test_time_runs_out_and_errors_are_one_line():
         folds(np.zeros((9, 1)), np.zeros(9), groups=np.arange(9), order=np.arange(9))
     with pytest.raises(ValueError, match="different rows or groups"):
         folds(np.zeros((9, 1)), np.arange(9.0), groups=np.zeros(9))
+
+
+def test_what_is_odd_about_a_table_is_said():
+    from vergence.mixtures.selection import remarks
+
+    x, t = line(300)
+    names = (["a", "b"], ["t"])
+    assert remarks(x, t, names) == []
+    far = x.copy()
+    far[7, 1] = -1e6
+    assert remarks(far, t, names) == [
+        "b is -1e+06 in row 8, far from all others, and moves means and covariances: mend or drop it"
+    ]
+    spike = np.where(np.arange(300) % 4 == 0, 0.0, t)
+    assert "t is 0 in 25% of the rows" in remarks(x, spike, names)[0]
+    assert "the context b is the target t in other units" in remarks(np.c_[x[:, 0], 3 - 2 * t], t, names)[0]
+    assert remarks(np.random.default_rng(0).standard_t(2, size=(700, 2)), np.arange(700.0), names) == []

@@ -142,14 +142,14 @@ def test_parts_of_other_data_or_another_model_are_not_used(folder, tmp_path, mon
 def test_samples_that_are_continued_are_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr("vergence.utils.parts.MAX_BYTES", 1000)
     c = np.random.default_rng(0).normal(size=(5000, 2))
-    model = mixtures.get("gaussian")().fit(c, c[:, :1])
-    density.sample(model, c, tmp_path / "whole.npz", n=3, seed=5)
+    model, pairs = mixtures.get("gaussian")().fit(c, c[:, :1]), Pairs(c, c[:, :1], ([], []))
+    density.sample(model, pairs, tmp_path / "whole.npz", n=3, seed=5)
     calls = dies_at(4, type(model), "sample", monkeypatch)
     with pytest.raises(KeyboardInterrupt):
-        density.sample(model, c, tmp_path / "o.npz", n=3, seed=5)
-    assert density.sample(model, c, tmp_path / "o.npz", n=3, seed=5) == 15_000 and len(calls) == 6
+        density.sample(model, pairs, tmp_path / "o.npz", n=3, seed=5)
+    assert density.sample(model, pairs, tmp_path / "o.npz", n=3, seed=5) == 15_000 and len(calls) == 6
     assert (tmp_path / "o.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
-    assert density.log_prob(model, Pairs(c, c[:, :1], ([], [])), tmp_path / "s.csv") == 5000
+    assert density.score_pairs(model, pairs, tmp_path / "s.csv").rows == 5000
 
 
 @contextlib.contextmanager

@@ -377,7 +377,7 @@ def test_tables_of_features(tmp_path):
     assert np.array_equal(run.embed(other).numpy(), x)
     del columns["f3"]
     fewer = write_table(tmp_path / "fewer.parquet", {**columns, "f3x": x[:, 3]})
-    with pytest.raises(ValueError, match=r"expected the column f3 of fewer.parquet among .*did you mean"):
+    with pytest.raises(ValueError, match=r"expected the column f3 in fewer.parquet, found none; did you mean"):
         run.embed(fewer)
 
 
@@ -391,14 +391,13 @@ def test_embeddings_in_a_table_are_features(tmp_path, trained):
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"name": ["a", "b", "c", "d"]}, "expected columns of features in t.parquet, found name alone"),
+        ({"name": ["a", "b", "c", "d"]}, r"expected columns of numbers in t.parquet, found name \(identifier\) alone"),
         ({"f": [1.0, None, 2.0, 3.0]}, "expected numbers in column f of t.parquet, found 1 gaps"),
-        ({"f": ["x", "y", "z", "w"]}, "expected numbers in column f of t.parquet, found type string"),
+        ({"f": ["x", "y", "z", "w"]}, r"expected columns of numbers in t.parquet, found f \(identifier\) alone"),
         ({"z": [[1.0], [2.0, 3.0], [1.0], [1.0]]}, "expected lists of one length"),
         ({"f": [1.0, 2.0, 3.0, 4.0], "split": ["train", "val", "test", "test"]}, "expected the values in split"),
         ({"f": [1.0, 2.0, 3.0, 4.0], "name": ["a", "b", None, "d"]}, "expected 4 texts in name of t.parquet"),
-        ({"f": [1.0, 2.0, 3.0, 4.0], "label": [0.5, 1.0, 2.0, 3.0]}, "expected labels as whole numbers or strings"),
-        ({"f": [1.0, 2.0, np.inf, 4.0]}, "found NaN or infinity in row 2"),
+        ({"f": [1.0, 2.0, np.inf, 4.0]}, "expected finite numbers in the column f of t.parquet, found infinity"),
         ({"f": []}, "found no rows"),
     ],
 )
@@ -410,7 +409,7 @@ def test_tables_that_cannot_be_used(tmp_path, columns, words):
 
 def test_a_file_that_is_no_table_and_names_that_do_not_match(tmp_path):
     (tmp_path / "t.parquet").write_text("no table")
-    with pytest.raises(ValueError, match=r"expected a Parquet table at .*t.parquet"):
+    with pytest.raises(ValueError, match=r"expected a table at .*t.parquet"):
         train(str(tmp_path / "t.parquet"), out=tmp_path / "run", encoder="identity", freeze=True)
     x, y = blobs()
     np.savez(tmp_path / "f.npz", features=x, names=np.array(["a", "b"]), labels=y)

@@ -210,8 +210,6 @@ def _fit(command: DensityFit) -> None:
         head = ["", *(names.get(name, name) for name in shown[1:])]
         table("models on rows that they have not seen; log-density in nats a row, larger is better", head, compared)
         print(found.sentence)
-        for note in found.notes:
-            _warn(note)
     elif result.scores:
         rows = [[name, *scores.values()] for name, scores in result.scores.items()]
         titles = {"log_density": "log-density", "error": "standard error"}
@@ -221,6 +219,8 @@ def _fit(command: DensityFit) -> None:
     elif command.holdout > 0:
         few = "1 held-out pair is" if result.test == 1 else f"{result.test} held-out pairs are"
         _warn(f"{few} too few to evaluate the density; it is not evaluated")
+    for note in result.notes:
+        _warn(note)
     if columns := result.few_values:
         where = f"{', '.join(columns)} {'takes' if len(columns) == 1 else 'take'} few different values"
         _warn(

@@ -301,8 +301,10 @@ def _special(kinds: dict[str, Column], table: Any) -> list[str]:
     """Returns the columns of labels, names and parts, in this order."""
     whole = [key for key in LABELS if key in kinds and not _fractions(table[key])][:1]
     named = [key for key in NAME_KEYS if key in kinds and kinds[key].kind in ("identifier", "text", "category")][:1]
-    parts = set(table[SPLIT].to_pylist()) if SPLIT in kinds else set()
-    return [*whole, *named, *([SPLIT] if parts and parts <= {"train", "test"} else [])]
+    split = SPLIT in kinds and kinds[SPLIT].kind in ("identifier", "text", "category", "constant")
+    for part in set(table[SPLIT].to_pylist()) if split else ():
+        require_choice(f"the values in {SPLIT}", part, ("train", "test"), "rename the column if it is a feature")
+    return [*whole, *named, *([SPLIT] if split else [])]
 
 
 def _fractions(values: Any) -> bool:

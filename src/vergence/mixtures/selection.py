@@ -29,7 +29,7 @@ from vergence.mixtures.core import Conditional, alike
 from vergence.utils.checks import expect, require_count
 from vergence.utils.terminal import Tabular, bar
 
-__all__ = ["Importance", "Selection", "choose", "folds", "importance"]
+__all__ = ["Importance", "Selection", "choose", "folds", "importance", "remarks"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -41,8 +41,10 @@ ROWS_A_COMPONENT, MOST_KERNEL, MOST_SLOW = 20, 3_000, 5_000  # rows that a compo
 MOST_RACED = 20_000  # rows that decide, at most
 WIDE = 60  # columns above which mixtures have covariances of low rank
 MORE_STEPS = 5  # times as many, of a network that took all of its steps
+LARGE = 1_000  # nats, above which a number says nothing
 SAMPLES = 100  # of each row, for the CRPS
 ALIKE = 0.25  # correlation of the errors of neighboring rows that is worth a notice
+FAR, SPIKE, MANY = 100.0, 0.1, 20  # typical distances of a far value; share of one common value, among this many
 ALONE = "targets alone"
 
 
@@ -146,7 +148,8 @@ def choose(
     candidates = _candidates(c[rows], t[rows], random_state)
     tried = _race(candidates, c[rows], t[rows], parts, raced[0], None if seconds is None else began + seconds)
     name = _simplest({one: trial for one, trial in tried.items() if trial.whole})
-    notes = [*_notes(tried[name], parts, groups is None and order is None), *_sample_note(len(rows), len(c))]
+    notes = [*remarks(c, t, reader._names()), *_notes(tried[name], parts, groups is None and order is None)]
+    notes += _sample_note(len(rows), len(c))
     if _took_all_steps(tried[name]):
         name = _with_more_steps(name, tried, c[rows], t[rows], parts, raced[0], notes)
     model = fitted(name, tried[name].estimator, c, t, groups)
@@ -154,6 +157,47 @@ def choose(
         model.columns_ = reader.columns_
     model.held_out_pit_, model.held_out_surprise_ = tried[name].whole_rows("cdf"), tried[name].whole_rows("surprise")
     return Selection(name, model, _columns(tried, t[rows]), _sentence(name, tried), tuple(notes))
+
+
+def remarks(context: Floats, target: Floats, names: tuple[Sequence[str], Sequence[str]]) -> list[str]:
+    """Returns what is odd about a table, in words: far values, targets with one common value, contexts that are the target."""
+    t = target.reshape(len(target), -1)
+    found = []
+    for name, x in zip([*names[0], *names[1]], [*context.T, *t.T], strict=True):
+        row = _far_row(x)
+        if row is not None:
+            found.append(
+                f"{name} is {x[row]:.3g} in row {row + 1}, far from all others, and moves means and covariances: mend or drop it"
+            )
+    for name, y in zip(names[1], t.T, strict=True):
+        values, counts = np.unique(y[~np.isnan(y)], return_counts=True)
+        if len(values) > MANY and counts.max() > SPIKE * len(y):
+            share = counts.max() / len(y)
+            found.append(
+                f"{name} is {values[counts.argmax()]:.3g} in {share:.0%} of the rows: a density has a spike there of any height"
+            )
+        for other, x in zip(names[0], context.T, strict=True):
+            if _same(x, y):
+                found.append(
+                    f"the context {other} is the target {name} in other units: leave it out unless it is known beforehand"
+                )
+    return found
+
+
+def _far_row(x: Floats) -> int | None:
+    """Returns the row of a value that is a hundred times as far from the median as half of the values."""
+    known = x[~np.isnan(x)]
+    distance = np.abs(x - np.median(known))
+    typical = float(np.median(distance[~np.isnan(x)]))
+    far = np.flatnonzero(np.nan_to_num(distance) > FAR * typical) if typical > 0 else np.empty(0, dtype=np.int64)
+    return int(np.nanargmax(distance)) if 0 < len(far) <= max(1, len(x) // 100) else None
+
+
+def _same(x: Floats, y: Floats) -> bool:
+    known = ~(np.isnan(x) | np.isnan(y))
+    if known.sum() < 3 or np.ptp(x[known]) == 0 or np.ptp(y[known]) == 0:
+        return False
+    return bool(abs(np.corrcoef(x[known], y[known])[0, 1]) > 1 - 1e-12)
 
 
 def _sampled(n: int, seed: int) -> Ints:
@@ -341,7 +385,8 @@ def _sentence(name: str, tried: Mapping[str, _Trial]) -> str:
     if name == "gaussian":
         return f"A line is enough: {lead:.2f} nats a row better than without the context."
     more = float((log_p[name] - log_p["gaussian"]).mean())
-    return f"{name[0].upper()}{name[1:]}: {more:.2f} nats a row better than a line."
+    by = f"{more:.2f}" if more < LARGE else f"more than {LARGE:,}"
+    return f"{name[0].upper()}{name[1:]}: {by} nats a row better than a line."
 
 
 def _notes(trial: _Trial, parts: Sequence[tuple[Ints, Ints]], free: bool) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 from vergence import mixtures
 from vergence.data.arrays import Pairs
 from vergence.detection.conformal import at_most, drift_of_counts, q_values, ranked
-from vergence.mixtures.selection import Selection
+from vergence.mixtures.selection import Selection, remarks
 from vergence.runs.rows import of_array, of_estimator
 from vergence.training.calibration import split_groups
 from vergence.utils import terminal
@@ -61,6 +61,7 @@ class Fitted:
             share of them inside the 50 % and 90 % intervals; empty for fewer than 20 held-out pairs.
         ahead: By how much the model's mean log-density exceeds each control's (nats a pair), with the standard error.
         selection: How the models of ``auto`` did; None for a model that was named.
+        notes: What is odd about the table or the fit.
     """
 
     model: str
@@ -71,6 +72,7 @@ class Fitted:
     scores: dict[str, dict[str, float]]
     ahead: dict[str, tuple[float, float]]
     selection: Selection | None = None
+    notes: tuple[str, ...] = ()
 
 
 def fit_density(
@@ -123,7 +125,16 @@ def fit_density(
         estimator.held_out_surprise_ = estimator.surprise(*held_out)
     _save(estimator, pairs, out)
     compared = _compared(estimator, pairs, train, test) if len(test) >= FEW else ({}, {})
-    return Fitted(type(estimator).__name__, len(train), len(test), seconds, _few_values(pairs), *compared)
+    notes = [*remarks(pairs.context, pairs.target, pairs.columns), *_steps(estimator)]
+    return Fitted(type(estimator).__name__, len(train), len(test), seconds, _few_values(pairs), *compared, notes=tuple(notes))
+
+
+def _steps(model: Any) -> list[str]:
+    """Returns a notice of a network that took nearly all of its steps."""
+    steps = getattr(model, "steps", None)
+    if not steps or model.steps_ < 0.9 * steps:
+        return []
+    return [f"the network took {model.steps_:,} of {steps:,} steps: --set steps={5 * steps} may be better"]
 
 
 def _chosen(pairs: Pairs, out: Path, seed: int, groups: Any, order: Any, seconds: float | None) -> Fitted:
@@ -132,7 +143,7 @@ def _chosen(pairs: Pairs, out: Path, seed: int, groups: Any, order: Any, seconds
     found = mixtures.choose(pairs.context, pairs.target, groups=groups, order=order, seconds=seconds, random_state=seed)
     _save(found.model, pairs, out)
     took, n = time.perf_counter() - start, len(pairs.context)
-    return Fitted(type(found.model).__name__, n, 0, took, _few_values(pairs), {}, {}, found)
+    return Fitted(type(found.model).__name__, n, 0, took, _few_values(pairs), {}, {}, found, found.notes)
 
 
 def _save(model: Any, pairs: Pairs, out: Path) -> None:
