@@ -13,6 +13,7 @@ from vergence.mixtures.gaussian_mixture import GaussianMixture
 from vergence.mixtures.growing_neural_gas import GrowingNeuralGas
 from vergence.mixtures.kernel_conditional import KernelConditional
 from vergence.mixtures.mixture_density_network import MixtureDensityNetwork
+from vergence.mixtures.others import NormalRegressor
 from vergence.mixtures.particle_mixture import ParticleMixture
 from vergence.mixtures.plots import plot
 from vergence.mixtures.selection import Importance, Selection, choose, folds, importance
@@ -28,6 +29,7 @@ __all__ = [
     "Importance",
     "KernelConditional",
     "MixtureDensityNetwork",
+    "NormalRegressor",
     "ParticleMixture",
     "Selection",
     "choose",

@@ -112,6 +112,7 @@ def choose(
     groups: Any = None,
     order: Any = None,
     seconds: float | None = None,
+    also: Mapping[str, Conditional] | None = None,
     random_state: int = 0,
 ) -> Selection:
     """Returns the model that suits a table, fitted to it.
@@ -122,6 +123,7 @@ def choose(
         groups: (N,) subjects: the choice is for rows of new ones.
         order: (N,) numbers, such as times: the choice is for later rows.
         seconds: Time after which no other model is tried; None for all.
+        also: Other conditional models by name, such as `vergence.mixtures.NormalRegressor`, the simplest first.
         random_state: Seed of the folds and of the models.
 
     Raises:
@@ -145,7 +147,7 @@ def choose(
     rows = _sampled(len(c), random_state)
     raced = [None if one is None else one[rows] for one in (groups, order)]
     parts = folds(c[rows], t[rows], groups=raced[0], order=raced[1], random_state=random_state)
-    candidates = _candidates(c[rows], t[rows], random_state)
+    candidates = {**_candidates(c[rows], t[rows], random_state), **(also or {})}
     tried = _race(candidates, c[rows], t[rows], parts, raced[0], None if seconds is None else began + seconds)
     name = _simplest({one: trial for one, trial in tried.items() if trial.whole})
     notes = [*remarks(c, t, reader._names()), *_notes(tried[name], parts, groups is None and order is None)]

@@ -1,0 +1,50 @@
+"""Other libraries' regressors as conditional models: their own numbers, compared with ours on the same folds."""
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.linear_model import BayesianRidge, Ridge
+
+from vergence import mixtures
+from vergence.mixtures import NormalRegressor
+
+
+def line(n=120):
+    r = np.random.default_rng(0)
+    x = r.normal(size=(n, 2))
+    return x, np.c_[x @ [1.0, -2.0], x[:, 0]] + 0.5 * r.normal(size=(n, 2))
+
+
+@pytest.mark.parametrize("regressor", [BayesianRidge(), GaussianProcessRegressor(alpha=0.3)])
+def test_its_density_is_the_regressors_normal(regressor):
+    x, t = line()
+    model = NormalRegressor(regressor).fit(x, t)
+    right = 0
+    for y in t.T:
+        mean, std = regressor.fit(x, y).predict(x, return_std=True)
+        right = right + stats.norm(mean, std).logpdf(y)
+    np.testing.assert_allclose(model.score_samples(x, t), right, rtol=1e-8)
+    assert model.sample(x, 3, random_state=0).shape == (120, 3, 2) and model.quantile(x, 0.5).shape == (120, 2)
+
+
+def test_choose_compares_it():
+    x, t = line()
+    found = mixtures.choose(x, t[:, 0], also={"BayesianRidge": NormalRegressor(BayesianRidge())}, seconds=0.0)
+    table = found.table()
+    assert table["model"][-1] == "BayesianRidge" and table["log_density"][-1] is None, "no time for others"
+    found = mixtures.choose(x, t[:, 0], also={"BayesianRidge": NormalRegressor(BayesianRidge())})
+    at = found.table()["model"].index("BayesianRidge")
+    assert found.name == "gaussian" and found.table()["log_density"][at] == pytest.approx(
+        found.table()["log_density"][1], abs=0.05
+    )
+
+
+def test_what_has_no_deviation_is_refused(tmp_path):
+    x, t = line()
+    with pytest.raises(ValueError, match=r"predict\(X, return_std=True\), found Ridge"):
+        NormalRegressor(Ridge()).fit(x, t).predict(x)
+    with pytest.raises(ValueError, match="expected a regressor with"):
+        NormalRegressor(object()).fit(x, t)
+    with pytest.raises(ValueError, match="a BayesianRidge in"):
+        NormalRegressor(BayesianRidge()).fit(x, t).save(tmp_path / "m.safetensors")
