@@ -365,7 +365,8 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         mixture, x = self._mixture(origin), _readable(items)
         prepared = kind.prepare(mixture, torch.float64)
         values = []
-        for block in x.split(kind.rows(*self.means_.shape)):
+        K, D = self.means_.shape
+        for block in x.split(kind.rows(K, D, mixture.means.device.type)):
             b = block.to(mixture.means) - origin.to(mixture.means)
             joint = em.log_joint(kind, mixture, b, prepared)[0]
             finite = bool(joint.amax(0).isfinite().all())

@@ -169,7 +169,7 @@ def _sums(data: Data, structure: Structure, prepared: object, mixture: Mixture, 
     lowest, item = wide.new_full((R,), float("inf")), torch.zeros(R, dtype=torch.long, device=wide.device)
     sums = Sums(wide.new_zeros(R * K), wide.new_zeros(R * K, D), structure.zeros(prepared), wide.new_zeros(R), lowest, item)
 
-    for block, x, w in data.blocks(structure.rows(R * K, D), dtype):
+    for block, x, w in data.blocks(structure.rows(R * K, D, data.device.type), dtype):
         lp, r = weigh(block, x)
         low, at = lp.min(-1)
         sums.lowest_item = torch.where(low < sums.lowest, at + block.start, sums.lowest_item)

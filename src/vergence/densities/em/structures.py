@@ -15,7 +15,7 @@ from vergence.utils.checks import expect
 
 __all__ = ["ROUNDING", "Mixture", "Structure", "inverse_roots"]
 
-CELLS = 1 << 19  # numbers in the largest array of a block
+CELLS, LARGE_CELLS = 1 << 19, 1 << 26  # numbers in the largest array of a block, on a CPU and on an accelerator
 ROUNDING = 1e-13  # share of a feature's variance over all items: a component's variance below it is rounding and is set to it
 
 
@@ -129,9 +129,9 @@ class Structure(abc.ABC):
         total = r @ x
         return total - r.sum(-1, keepdim=True) * prepared.mu if self.around_means else total
 
-    def rows(self, F: int, D: int) -> int:
-        """Returns the number of items in a block."""
-        return max(64, CELLS // self.cells(F, D))
+    def rows(self, F: int, D: int, device: str = "cpu") -> int:
+        """Returns the number of items in a block; larger ones where each takes many kernels."""
+        return max(64, (CELLS if device == "cpu" else LARGE_CELLS) // self.cells(F, D))
 
     def revive(self, mixture: Mixture, r: int, k: int, x: Tensor, weight: float) -> None:
         """Moves component k of mixture r to an item x (D,), with the mean of the other covariances and this weight, in place."""
