@@ -161,6 +161,7 @@ def restore(name: str, content: Mapping[str, Any], arrays: Mapping[str, np.ndarr
     Raises:
         ValueError: They do not describe a fitted estimator of this class.
     """
+    find(name)  # an unknown class is not damage
     try:
         model = unpack({**content, "class": name}, arrays)
         if broken := [key for key, array in arrays.items() if not np.isfinite(array).all()]:
