@@ -48,6 +48,7 @@ OPTIONS = {
         "run", "images", "out", "fdr", "fpr", "confidence", "calibration", "confirm", "all_scores", "pairs",
         "data_root", "batch_size", "device", "threads", "trust_code",
     ],
+    "Calibrate": ["calibration", "new", "out", "column", "groups", "fdr", "fpr", "confidence", "lower_is_stranger"],
     "Sample": ["run", "out", "n", "context", "seed", "device", "trust_code"],
     "Advise": [
         "data", "out", "labels",

@@ -66,6 +66,7 @@ FIRST = {  # usual positional arguments, so that most cases reach the work
     "Check": ["{place}/photos", "{place}/images.npy", "{place}/many.npz", "{place}/photos --against {place}/photos --leaks"],
     "Fetch": ["timm:nothing"],
     "Score": ["{place}/run {place}/data.npz", "{place}/pictures {place}/photos"],
+    "Calibrate": ["{place}/pairs.csv {place}/pairs.csv --column y", "{place}/data.npy {place}/data.npy"],
     "Sample": ["{place}/run", "{place}/pictures"],
     "Advise": ["{place}/many.npz", "{place}/many.npy", "{place}/images.npy", "{place}/photos"],
     "Report": ["{place}/run", "{place}/pictures"],
@@ -84,7 +85,16 @@ TYPES = {kind.__name__: kind for kind in (*commands.RUN, *density.VERBS.values()
 def _options(kind):
     """Returns the options of a command that are not positional, with their types."""
     hints = typing.get_type_hints(TYPES[kind], include_extras=True)
-    positional = {"data", "run", "images", "pairs", "source", *(["model"] if kind in FIRST and kind != "DensityFit" else [])}
+    positional = {
+        "data",
+        "run",
+        "images",
+        "pairs",
+        "source",
+        "calibration",
+        "new",
+        *(["model"] if kind in FIRST and kind != "DensityFit" else []),
+    }
     return {f.name: hints[f.name] for f in dataclasses.fields(TYPES[kind]) if f.name not in positional and f.name != "out"}
 
 
@@ -176,7 +186,7 @@ def _target(kind, share):
 
 
 SHARES = {"Demo": 0, "Check": 6, "Fetch": 1, "List": 1}
-SHARES |= {"Train": 6, "Evaluate": 2, "Embed": 6, "Score": 6, "Sample": 5, "Advise": 4, "Report": 3}
+SHARES |= {"Train": 6, "Evaluate": 2, "Embed": 6, "Score": 6, "Calibrate": 3, "Sample": 5, "Advise": 4, "Report": 3}
 SHARES |= {"DensityFit": 6, "DensityPredict": 5, "DensitySample": 5, "DensityScore": 5, "DensityImportance": 2}
 
 

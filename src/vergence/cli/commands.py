@@ -12,7 +12,7 @@ from typing import Any
 
 import tyro
 
-from vergence.cli import advise, check, density, listing, options, score, train, use
+from vergence.cli import advise, calibrate, check, density, listing, options, score, train, use
 from vergence.utils.checks import did_you_mean, is_out_of_memory, shown
 from vergence.utils.terminal import is_first_process
 from vergence.utils.version import __version__
@@ -29,6 +29,7 @@ RUN: dict[type, Callable[[Any], None]] = {
     use.Evaluate: use.evaluate,
     use.Embed: use.embed,
     score.Score: score.score,
+    calibrate.Calibrate: calibrate.calibrate,
     use.Sample: use.sample,
     advise.Advise: advise.advise,
     density.Density: density.run,

@@ -17,6 +17,7 @@ from vergence.detection.conformal import (
 )
 from vergence.detection.copies import Copies, copy_groups, find_copies, small_picture
 from vergence.detection.core import Detector, cross_fit, load_detector, save_detector
+from vergence.detection.decisions import Calibrated, Decisions, calibrate
 from vergence.detection.density import GaussianDetector, MixtureDetector, surprise
 from vergence.detection.duplicates import (
     mild_views,
@@ -34,12 +35,15 @@ from vergence.detection.reasons import explain, look_at
 
 __all__ = [
     "MEASUREMENTS",
+    "Calibrated",
     "CombinedDetector",
     "Copies",
+    "Decisions",
     "Detector",
     "GaussianDetector",
     "MixtureDetector",
     "NeighborDetector",
+    "calibrate",
     "certify",
     "copy_groups",
     "cross_fit",

@@ -63,7 +63,8 @@ def write_table(path: Path, columns: Mapping[str, Column]) -> None:
     """Writes columns of equal length, numbers or strings, (n,) or (n, D), by the ending of ``path``. It appears in one step.
 
     In ``.csv``, a matrix has a column for each of its own (``z_0``, ``z_1``, ...), and texts that a spreadsheet could take for a
-    formula stand behind a single quote (`neutral`); numbers never do.
+    formula stand behind a single quote (`neutral`); numbers never do. They have seven digits; those of an array of Python's
+    objects have all.
 
     Example:
         >>> import tempfile
@@ -100,6 +101,8 @@ def _write_csv(path: Path, names: Sequence[str], blocks: Blocks) -> None:
 
 
 def _as_text(values: np.ndarray) -> list[str]:
+    if values.dtype.kind == "O":
+        return [repr(v).removesuffix(".0") for v in values]
     if values.dtype.kind == "f":
         exact = values.dtype == np.float64 and _far_from_zero(values)
         return [repr(v).removesuffix(".0") if exact else f"{v:.7g}" for v in values.tolist()]

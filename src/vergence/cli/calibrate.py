@@ -1,0 +1,58 @@
+"""``vergence calibrate``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from vergence.cli import options
+
+__all__: list[str] = []
+
+
+@dataclass(kw_only=True)
+class Calibrate:
+    """Decide from the scores of any model which items are unusual, at a stated rate.
+
+    CALIBRATION has scores of ordinary items that the model was not fitted to, NEW those of the items to judge.
+    """
+
+    calibration: Annotated[Positional[Path], arg(metavar="CALIBRATION")]
+    """Table (.csv, .parquet, ...), .npy or .npz with scores."""
+    new: Annotated[Positional[Path], arg(metavar="NEW")]
+    """The same, of the items to judge; all its columns are written again."""
+    out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: decisions-NEW.csv)")] = None
+    """File to write: .csv, .parquet or .npz. A page is written beside it, OUT.html."""
+    column: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: score)")] = None
+    """Column of the scores."""
+    groups: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
+    """Column of groups: items are compared with calibration items of the same group."""
+    fdr: Annotated[float, arg(help="Share of the flagged items that is ordinary, on average at most.")] = 0.1
+    fpr: Annotated[float | None, arg(metavar="RATE", help_behavior_hint="(default: flag by --fdr)")] = None
+    """Flag at most this share of ordinary items, with --confidence, instead."""
+    confidence: Annotated[float, arg(help="Probability that --fpr holds, over calibration sets.")] = 0.95
+    lower_is_stranger: bool = False
+    """Lower scores are stranger, as of log-likelihoods."""
+
+
+def calibrate(command: Calibrate) -> None:
+    """Runs ``vergence calibrate``."""
+    from vergence.runs.calibrate import calibrate_files
+
+    out = command.out or Path(f"decisions-{options.stem(command.new)}.csv")
+    found = calibrate_files(
+        command.calibration,
+        command.new,
+        out,
+        column=command.column,
+        groups=command.groups,
+        fdr=command.fdr,
+        fpr=command.fpr,
+        confidence=command.confidence,
+        lower_is_stranger=command.lower_is_stranger,
+    )
+    for sentence in found.sentences:
+        print(sentence)
+    print(f"wrote {len(found.flag):,} rows to {out}")
+    print(f"next: open {out}.html")
