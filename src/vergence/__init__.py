@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 from vergence.utils.version import __version__
 
 _NAMES = {
+    "Embedder": "runs.callables",
     "PatchFeatures": "encoders.patches",
     "Run": "runs.run",
+    "Scorer": "runs.callables",
     "check": "runs.check",
     "evaluate": "runs.evaluate",
     "load": "runs.run",
@@ -19,8 +21,10 @@ _ROOMS: tuple[str, ...] = ("data", "densities", "detection", "encoders", "evalua
 _ROOMS += ("objectives", "report", "runs", "training", "utils")
 
 __all__ = [
+    "Embedder",
     "PatchFeatures",
     "Run",
+    "Scorer",
     "__version__",
     "check",
     "evaluate",
@@ -34,6 +38,7 @@ __all__ = [
 if TYPE_CHECKING:
     from vergence.encoders.patches import PatchFeatures
     from vergence.report.page import write_report
+    from vergence.runs.callables import Embedder, Scorer
     from vergence.runs.check import check
     from vergence.runs.evaluate import evaluate
     from vergence.runs.run import Run, load

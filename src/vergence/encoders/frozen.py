@@ -78,6 +78,16 @@ class FrozenNetwork:
         aligned = [F.interpolate(m, size=(rows, columns), mode="bilinear", align_corners=False) for m in maps]
         return around(torch.cat(aligned, 1))[0].clone(), z.flatten(1)[0].clone()
 
+    @torch.inference_mode()
+    def embed(self, x: Tensor) -> Tensor:
+        """Returns the embeddings (B, D) of whole pictures (B, 3, side, side) in [0, 1]."""
+        net: Any = self.network
+        first = next(net.parameters(), x)
+        x = ((x.to(first.device) - self.mean.to(first.device)) / self.std.to(first.device)).to(self.dtype)
+        if hasattr(net, "forward_intermediates"):
+            return torch.as_tensor(net.forward_head(net.forward_features(x), pre_logits=True)).flatten(1)
+        return torch.as_tensor(net(x)).flatten(1)
+
     def __call__(self, x: Tensor) -> Tensor:
         """Returns features (D, r, c) of the cells of a picture."""
         return self.places_and_embedding(x)[0]
