@@ -29,6 +29,7 @@ RUN: dict[type, Callable[[Any], None]] = {
     use.Evaluate: use.evaluate,
     use.Embed: use.embed,
     score.Score: score.score,
+    use.Merge: use.merge,
     calibrate.Calibrate: calibrate.calibrate,
     use.Sample: use.sample,
     advise.Advise: advise.advise,

@@ -100,6 +100,10 @@ TableOut = Annotated[
     Path | None,
     arg(metavar="FILE", help="File to write: .npz, .csv or .parquet.", help_behavior_hint="(default: named after the input)"),
 ]
+ShardOf = Annotated[
+    str | None,
+    arg(metavar="I/N", help="Write part I of N of the items to the folder --out, for vergence merge.", help_behavior_hint=""),
+]
 BatchSize = Annotated[int, arg(help="Items at a time.")]
 
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
-from vergence.cli.use import print_written
+from vergence.cli.use import about_shard, print_shard, print_written
 from vergence.utils import terminal
 from vergence.utils.checks import expect
 
 if TYPE_CHECKING:
     from vergence.detection.findings import Findings
     from vergence.runs.run import Run
+    from vergence.runs.score import Calibration
 
 __all__: list[str] = []
 
@@ -52,9 +53,10 @@ class Score:
     device: options.Device = "auto"
     threads: options.Threads = None
     trust_code: options.TrustCode = False
+    shard: options.ShardOf = None
 
 
-APART = ("--fpr", "--calibration", "--confirm", "--all-scores")  # options that --pairs excludes
+APART = ("--fpr", "--calibration", "--confirm", "--all-scores", "--shard")  # options that --pairs excludes
 
 
 def score(command: Score) -> None:
@@ -71,6 +73,8 @@ def score(command: Score) -> None:
         advice = "give ordinary items of another folder, or leave --calibration out"
         require_apart(command.calibration, command.images, expected, advice)
     run = load(command.run, device=command.device, trust_code=command.trust_code)
+    if command.shard is not None:
+        return _shard(command, run, confirmed)
     findings = _by_run(command, run, out, confirmed, FDR if command.fdr is None else command.fdr)
     print_written(out, findings.rows, page=True)
     _show(findings)
@@ -88,12 +92,27 @@ def _require_suitable(command: Score) -> None:
 
 
 def _by_run(command: Score, run: "Run", out: Path, confirmed: Sequence[str], fdr: float) -> "Findings":
-    from vergence.runs.score import Calibration, PairReference, score
+    from vergence.runs.score import PairReference, score
 
     items = run.items(command.images, root=command.data_root)
     if command.pairs:
         return score(items, PairReference(run, command.batch_size), out, fdr=fdr)
-    reference = Calibration(
+    return score(items, _reference(command, run, confirmed), out, fdr=fdr)
+
+
+def _shard(command: Score, run: "Run", confirmed: Sequence[str]) -> None:
+    from vergence.runs.shards import Shard
+
+    shard, folder = Shard.parse(str(command.shard)), command.out or Path(f"scores-{options.stem(command.images)}")
+    items, about = run.items(command.images, root=command.data_root), about_shard(command.run, command.images)
+    fdr = FDR if command.fdr is None else command.fdr
+    print_shard(shard, folder, _reference(command, run, confirmed).shard(items, folder, shard, fdr, about))
+
+
+def _reference(command: Score, run: "Run", confirmed: Sequence[str]) -> "Calibration":
+    from vergence.runs.score import Calibration
+
+    return Calibration(
         run,
         fpr=command.fpr,
         confidence=CONFIDENCE if command.confidence is None else command.confidence,
@@ -102,7 +121,6 @@ def _by_run(command: Score, run: "Run", out: Path, confirmed: Sequence[str], fdr
         all_scores=command.all_scores,
         batch_size=command.batch_size,
     )
-    return score(items, reference, out, fdr=fdr)
 
 
 def _show(findings: "Findings") -> None:

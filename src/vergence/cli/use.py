@@ -4,13 +4,21 @@ import csv
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
 from vergence.utils import terminal
 from vergence.utils.checks import counted, expect
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from vergence.data.items import Items
+    from vergence.runs.run import Run
+    from vergence.runs.shards import Shard
 
 __all__: list[str] = []
 
@@ -48,6 +56,17 @@ class Embed:
     trust_code: options.TrustCode = False
     crops: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
     """Random views of each item, 2 or more; adds the direction of their mean embedding (z_crops) and their spread."""
+    shard: options.ShardOf = None
+
+
+@dataclass(kw_only=True)
+class Merge:
+    """Make one table, with q-values, flags and page, of the parts that score or embed wrote with --shard."""
+
+    folder: Annotated[Positional[Path], arg(metavar="FOLDER", help="Folder of the parts.")]
+    out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: FOLDER.parquet)")] = None
+    """File to write: .parquet, .csv or .npz."""
+    data_root: options.DataRoot = None
 
 
 @dataclass(kw_only=True)
@@ -116,9 +135,60 @@ def embed(command: Embed) -> None:
     items = run.items(command.images, root=command.data_root)
     if items.conversion is not None:
         terminal.note(f"images are changed from {items.conversion}, as the run reads them")
+    if command.shard is not None:
+        return _embed_shard(command, run, items)
     out = command.out or Path(f"embeddings-{options.stem(command.images)}.npz")
-    print_written(out, write_embeddings(run, items, out, crops=command.crops or 0, batch_size=command.batch_size))
+    print_written(out, write_embeddings(run, items, out, crops=command.crops or 0, batch_size=command.batch_size) or 0)
     print(f"next: vergence check {shlex.quote(str(out))}" if out.suffix != ".csv" else "next: read it with pandas.read_csv")
+
+
+def _embed_shard(command: Embed, run: "Run", items: "Items") -> None:
+    from vergence.runs.run import write_embeddings
+    from vergence.runs.shards import Shard
+
+    shard, folder = Shard.parse(str(command.shard)), command.out or Path(f"embeddings-{options.stem(command.images)}")
+    kept = about_shard(command.run, command.images)
+    size, crops = command.batch_size, command.crops or 0
+    print_shard(shard, folder, write_embeddings(run, items, folder, crops=crops, batch_size=size, shard=shard, about=kept))
+
+
+def about_shard(run: Path, images: str) -> dict[str, str]:
+    """Returns what the record of a shard says of its job."""
+    from vergence.data.sources import absolute
+
+    return {"run": str(run.absolute()), "source": absolute(images), "name": options.stem(images)}
+
+
+def print_shard(shard: "Shard", folder: Path, rows: int | None) -> None:
+    """Prints what was written of a shard, and what is next."""
+    if rows is not None:
+        print(f"wrote {counted(rows, 'row')} to {shard.file(folder)}")
+    print(f"next: when all {shard.of} parts are there, vergence merge {shlex.quote(str(folder))}")
+
+
+def merge(command: Merge) -> None:
+    """Runs ``vergence merge``."""
+    from vergence.report.findings import lines
+    from vergence.runs.shards import merge as run
+
+    out = command.out or command.folder.with_name(f"{command.folder.name}.parquet")
+    merged = run(command.folder, out, lambda record: _reopened(record, command.data_root))
+    print(f"merged {counted(merged.parts, 'part')}")
+    print_written(out, merged.rows, page=merged.findings is not None)
+    for line in lines(merged.findings) if merged.findings is not None else ():
+        print(line)
+    print(f"next: open {out}.html" if merged.findings is not None else f"next: vergence check {shlex.quote(str(out))}")
+
+
+def _reopened(record: "Mapping[str, Any]", root: str | None) -> "Items | None":
+    """Returns the items of a part's record, for their pictures; None, with a note, where they cannot be read here."""
+    from vergence.runs.run import load
+
+    try:
+        return load(record["run"], device="cpu").items(record["source"], root=root)
+    except (ValueError, KeyError) as error:
+        terminal.note(f"the page has no pictures: {error}")
+        return None
 
 
 def sample(command: Sample) -> None:

@@ -92,6 +92,7 @@ class Tally:
 
     Items that the run was fitted to or calibrated on are not judged, since their scores say nothing about new ones: they have the
     q-value 1 and no flag, and do not count. Of n calibration items; by ``certificate`` items are flagged instead of ``fdr``.
+    ``strangest`` has the `COLUMNS` of at most 48 judged items.
     """
 
     needs: ClassVar[Sequence[str]] = COLUMNS
@@ -102,7 +103,7 @@ class Tally:
         self.n, self.fdr, self.certificate = n, fdr, certificate
         self.flagged, self.unjudged = 0, 0
         self.counts = np.zeros(n + 2, dtype=np.int64)
-        self._strangest: dict[str, np.ndarray] = {name: np.array([], dtype=float) for name in COLUMNS}
+        self.strangest: dict[str, np.ndarray] = {name: np.array([], dtype=float) for name in COLUMNS}
 
     def see(self, columns: Mapping[str, np.ndarray]) -> None:
         """Counts the p-values of some rows, and holds the strangest items."""
@@ -112,12 +113,27 @@ class Tally:
         self.counts += np.bincount(self._rank(columns["p_value"]), minlength=self.n + 2)
         if self.certificate is not None:
             self.flagged += int((columns["score"] > self.certificate.threshold).sum())
-        else:
+        self._hold(columns)
+
+    def add(self, counts: Sequence[tuple[int, int]], unjudged: int, flagged: int, strangest: Mapping[str, Sequence[Any]]) -> None:
+        """Adds what another tally saw: how many items have each k, and its `unjudged`, `flagged` and `strangest`."""
+        for k, n in counts:
+            self.counts[k] += n
+        self.unjudged += unjudged
+        if self.certificate is not None:
+            self.flagged += flagged
+        self._hold({name: np.asarray(strangest[name]) for name in COLUMNS})
+
+    def _hold(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Counts what is flagged, and holds the strangest items."""
+        if self.certificate is None:
             self.flagged = int(self.counts[at_most(self._q_values(), self.fdr)].sum())
-        if len(self._strangest["score"]):
-            columns = {name: np.concatenate([self._strangest[name], columns[name]]) for name in COLUMNS}
+        if len(self.strangest["score"]) and len(columns["score"]):
+            columns = {name: np.concatenate([self.strangest[name], columns[name]]) for name in COLUMNS}
+        elif not len(columns["score"]):
+            return
         order = np.argsort(-columns["score"], kind="stable")[:HELD]
-        self._strangest = {name: columns[name][order] for name in COLUMNS}
+        self.strangest = {name: columns[name][order] for name in COLUMNS}
 
     def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the q-value and the flag of some rows, when all have been seen."""
@@ -128,7 +144,7 @@ class Tally:
 
     def findings(self, notes: Sequence[str] = (), advice: str = "") -> Findings:
         """Returns what was found, when all rows have been seen."""
-        rows, total = self._strangest | self.columns(self._strangest), int(self.counts.sum())
+        rows, total = self.strangest | self.columns(self.strangest), int(self.counts.sum())
         return Findings(
             columns={name: rows[name].tolist() for name in self.order if name != "seen"},
             total=total,

@@ -28,7 +28,7 @@ from vergence.utils.checks import expect, refuse
 from vergence.utils.parts import Derived, Parts, open_parts, require_table
 from vergence.utils.terminal import bar
 
-__all__ = ["Columns", "Reading", "collected", "parts", "stream", "write_rows"]
+__all__ = ["Columns", "Reading", "collected", "digest_of", "parts", "stream", "write_rows"]
 
 MAX_NUMBERS = 1 << 24  # numbers of a mixture's density, held at a time
 MOST_ITEMS, MOST_BYTES = 50_000, 256 << 20  # of the items whose levels are held, sampled at random
@@ -220,7 +220,7 @@ def of_module(module: nn.Module) -> str:
         (True, False)
     """
     state = module.state_dict()
-    return _digest([repr(module), *(part for name in sorted(state) for part in (name, of_array(state[name])))])
+    return digest_of([repr(module), *(part for name in sorted(state) for part in (name, of_array(state[name])))])
 
 
 def of_estimator(model: Any) -> str:
@@ -230,7 +230,7 @@ def of_estimator(model: Any) -> str:
         value = getattr(model, name)
         is_array = isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind != "O")
         texts += [name, of_array(value) if is_array else json.dumps(value, default=repr)]
-    return _digest(texts)
+    return digest_of(texts)
 
 
 def of_items(items: Items) -> str:
@@ -239,13 +239,13 @@ def of_items(items: Items) -> str:
     Of items of one's own, whose values are not known before they are read, it is a random number.
     """
     if isinstance(items, PairItems):
-        return _digest([of_items(items.context), of_items(items.target)])
+        return digest_of([of_items(items.context), of_items(items.target)])
     if isinstance(items, ArrayItems):
         rows = "" if items.rows is None else of_array(items.rows)
-        return _digest([of_array(items.array), rows, str(items.shape), str(items.dtype)])
+        return digest_of([of_array(items.array), rows, str(items.shape), str(items.dtype)])
     if isinstance(items, ImageFiles):
         files = (part for name in items.names for part in (name, *_stamp(items.folder / file_name(name))))
-        return _digest([str(items.folder.resolve()), str(items.shape), *files])
+        return digest_of([str(items.folder.resolve()), str(items.shape), *files])
     return secrets.token_hex(16)
 
 
@@ -259,7 +259,7 @@ def of_array(array: Array | Tensor) -> str:
     array = array.detach().cpu() if isinstance(array, Tensor) else array
     head = [str(tuple(array.shape)), str(array.dtype).removeprefix("torch.")]
     if isinstance(array, np.memmap) and array.filename is not None:
-        return _digest([*head, str(array.strides), str(array.offset), *_stamp(array.filename)])
+        return digest_of([*head, str(array.strides), str(array.offset), *_stamp(array.filename)])
     digest = hashlib.sha256("\n".join(head).encode())
     if isinstance(array, Tensor) and array.dtype == torch.bfloat16:
         array = array.view(torch.int16)
@@ -279,7 +279,8 @@ def _stamp(path: Any) -> tuple[str, ...]:
     return str(path), str(status.st_size), str(status.st_mtime_ns)
 
 
-def _digest(texts: Iterable[str]) -> str:
+def digest_of(texts: Iterable[str]) -> str:
+    """Returns a digest of texts."""
     digest = hashlib.sha256()
     for text in texts:
         digest.update(text.encode(errors="surrogateescape") + b"\0")

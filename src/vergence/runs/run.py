@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +30,8 @@ from vergence.evaluation.uncertainty import crop_spread
 from vergence.methods.core import Method, Side
 from vergence.objectives.core import ConditionalObjective, DensityObjective, Objective, PredictiveObjective
 from vergence.runs import detector
-from vergence.runs.rows import MOST_ITEMS, Columns, Reading, by_parts, of_module, stream, write_rows
+from vergence.runs.rows import MOST_ITEMS, Columns, Reading, by_parts, digest_of, of_module, stream, write_rows
+from vergence.runs.shards import Shard, shard_written
 from vergence.training import build
 from vergence.training.folder import RunFolder, require_known_code, require_new, require_writable
 from vergence.utils.checks import expect, require_choice, require_count
@@ -523,8 +525,16 @@ def objective_scores(method: Method, z: Tensor) -> Columns:
 
 
 def write_embeddings(
-    run: Run, images: Images, out: str | Path, *, crops: int = 0, batch_size: int = 256, workers: int = 2
-) -> int:
+    run: Run,
+    images: Images,
+    out: str | Path,
+    *,
+    crops: int = 0,
+    batch_size: int = 256,
+    workers: int = 2,
+    shard: Shard | None = None,
+    about: Mapping[str, str] = MappingProxyType({}),
+) -> int | None:
     """Writes name, label, z, posterior mean and variance, and log-density of every item; returns the number of rows.
 
     Without labels there is no label, -1 is an unknown one; without a density there are name, label and z. The log-density,
@@ -535,10 +545,12 @@ def write_embeddings(
     Args:
         run: The run.
         images: Items, as `Run` takes them.
-        out: ``.npz``, ``.csv`` or ``.parquet`` file.
+        out: ``.npz``, ``.csv`` or ``.parquet`` file; of a shard the folder of all parts.
         crops: Number of random views of each item, 2 or more, which add ``z_crops`` and ``spread`` (`Run.spread`); 0 for none.
         batch_size: Items at a time.
         workers: Processes that decode images.
+        shard: The part of the items to write; see `vergence.runs.shards.shard_written`.
+        about: What the record of a shard says beside: ``run``, ``source`` and ``name`` of the items.
     """
     out = as_path(out, "out")
     if crops:
@@ -547,9 +559,17 @@ def write_embeddings(
     job = {"job": "embed", "model": of_module(run.method), **({"crops": crops} if crops else {}), **run.recorded()}
     reading = Reading(**run.where(), batch_size=batch_size, workers=workers)
     items = run.items(images)
-    labels = None if items.labels is None or bool((items.labels < 0).all()) else items.labels
-    job["labels"] = labels is not None
-    return write_rows(embedded(run.method, views, crops), items, out, job, reading, labels=labels)
+    labeled = not (items.labels is None or bool((items.labels < 0).all()))
+    job["labels"] = labeled
+    function = embedded(run.method, views, crops)
+
+    def write(some: Items, file: Path) -> int:
+        return write_rows(function, some, file, job, reading, labels=some.labels if labeled else None)
+
+    if shard is None:
+        return write(items, out)
+    kind = {"verb": "embed", "job": digest_of([json.dumps(job, sort_keys=True)]), **about}
+    return shard_written(shard, out, items, write, kind, batch_size=batch_size)
 
 
 def embedded(method: Method, views: Views | None = None, crops: int = 0) -> Callable[[Tensor], Columns]:

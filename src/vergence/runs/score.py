@@ -3,6 +3,7 @@
 Each reference is a small class that computes `Findings`; `score` checks what is given and writes the page.
 """
 
+import json
 import sys
 import tempfile
 import warnings
@@ -21,14 +22,15 @@ from vergence.data.pixels import center_crop
 from vergence.data.sources import part_named, with_shape
 from vergence.detection import explain, fpr_threshold, label_trim, needed_for_fpr, reportable, select, surprise, tail_p_values
 from vergence.detection.calibrated import RunDetector
-from vergence.detection.conformal import TAIL, ranked
+from vergence.detection.conformal import TAIL, Certificate, ranked
 from vergence.detection.findings import Findings, Tally
 from vergence.methods.core import Method
 from vergence.objectives.core import ConditionalObjective
 from vergence.report.findings import write_findings
 from vergence.runs.detector import opened
-from vergence.runs.rows import Columns, Leveled, Reading, collected, of_array, of_items, of_module, write_rows
+from vergence.runs.rows import Columns, Leveled, Reading, collected, digest_of, of_array, of_items, of_module, write_rows
 from vergence.runs.run import Images, Run, objective_scores
+from vergence.runs.shards import Counted, Shard, shard_written
 from vergence.training.calibration import FEWEST, digests
 from vergence.utils import terminal
 from vergence.utils.checks import expect, refuse, require_within
@@ -40,6 +42,7 @@ __all__ = ["Calibration", "PairReference", "Reference", "require_apart", "score"
 
 SHOWN = 5  # calibration items that are named
 SAMPLES = 64  # of each conditional density
+ADVICE = "; to judge a run's own data by itself: vergence check DATA --encoder RUN"
 CONDITIONAL = "target given context"  # the level of pairs
 
 
@@ -85,6 +88,18 @@ def score(
 
 
 @dataclass(frozen=True)
+class Work:
+    """What `Calibration` computes of items: columns of a batch; what determines them; n calibration items; notes."""
+
+    function: Callable[[Tensor], Columns]
+    job: dict[str, Any]
+    reading: Reading
+    calibration: int
+    certificate: Certificate | None
+    notes: list[str]
+
+
+@dataclass(frozen=True)
 class Calibration:
     """The calibration part of a run, or other ordinary items: p-values hold for new items of the same source.
 
@@ -114,6 +129,25 @@ class Calibration:
 
     def findings(self, items: Items, out: Path, fdr: float) -> Findings:
         """Returns what the run's detector finds; its table is written row by row."""
+        work = self.work(items, fdr)
+        tally = Tally(work.calibration, fdr, work.certificate)
+        write_rows(work.function, items, out, work.job, work.reading, derived=tally)
+        return tally.findings(work.notes, ADVICE)
+
+    def shard(self, items: Items, folder: Path, shard: Shard, fdr: float, about: Mapping[str, str]) -> int | None:
+        """Writes a shard of the items, for ``vergence merge``; see `vergence.runs.shards.shard_written`."""
+        work = self.work(items, fdr)
+        tally = Counted(work.calibration, fdr, work.certificate)
+
+        def write(some: Items, file: Path) -> int:
+            return write_rows(work.function, some, file, work.job, work.reading, derived=tally)
+
+        kind = {"verb": "score", "job": digest_of([json.dumps(work.job, sort_keys=True, default=str)]), **about}
+        kind |= {"notes": work.notes, "advice": ADVICE}
+        return shard_written(shard, folder, items, write, kind, batch_size=self.batch_size, tally=tally)
+
+    def work(self, items: Items, fdr: float) -> "Work":
+        """Returns what is computed of the items, and prints what is to be known before."""
         run, reading = self.run, Reading(**self.run.where(), batch_size=self.batch_size, workers=self.workers)
         levels = run.detector().of_batches(run.method, run.folder.metadata.shape)
         detector, refused = self._calibrated(levels, reading)
@@ -123,14 +157,11 @@ class Calibration:
         notes.append(f"note: {certificate or reportable(n, len(items), fdr)}")
         notes += _odd_ones(detector.calibration, detector.names)
         print("\n".join(notes), file=sys.stderr)
-        tally = Tally(n, fdr, certificate)
         job: dict[str, Any] = {"job": "score", "model": of_module(run.method), "fdr": fdr, "fpr": self.fpr or 0.0}
         job |= {"confidence": self.confidence, "all": self.all_scores, **run.recorded()}
         job["detector"] = of_array(np.frombuffer(detector.content(), np.uint8))
         function = columns_of(run.method, levels, detector, 1.0 if certificate else fdr, self.all_scores, refused)
-        write_rows(function, items, out, job, reading, derived=tally)
-        advice = "; to judge a run's own data by itself: vergence check DATA --encoder RUN"
-        return tally.findings(notes, advice)
+        return Work(function, job, reading, n, certificate, notes)
 
     def _calibrated(self, levels: Leveled, reading: Reading) -> tuple[RunDetector, dict[int, str]]:
         """Returns the detector with the items that calibrate, and the names of given ones by digest: they cannot be scored."""

@@ -34,7 +34,7 @@ from vergence.utils.files import (
 )
 from vergence.utils.version import __version__
 
-__all__ = ["Derived", "Parts", "open_parts", "original", "read_names", "require_table", "write_table"]
+__all__ = ["Derived", "Parts", "open_parts", "original", "read_names", "require_table", "write_blocks", "write_table"]
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -79,10 +79,19 @@ def write_table(path: Path, columns: Mapping[str, Column]) -> None:
         for start in range(0, n, EVERY):
             yield {name: _as_array(columns[name][start : start + EVERY]) for name in names}
 
-    _write(path, list(columns), blocks, "free space, or choose another --out", durable=False)
+    write_blocks(path, list(columns), blocks, "free space, or choose another --out", durable=False)
 
 
-def _write(path: Path, names: Sequence[str], blocks: Blocks, advice: str, *, durable: bool) -> None:
+def write_blocks(path: Path, names: Sequence[str], blocks: Blocks, advice: str, *, durable: bool = True) -> None:
+    """Writes columns as `write_table` does, some rows at a time.
+
+    Args:
+        path: File to write.
+        names: The columns in their order.
+        blocks: Function that yields some of the columns of all rows; of ``.npz`` it is called for each column, else once.
+        advice: What to do where the disk is full.
+        durable: Whether the file is on disk when this returns.
+    """
     require_table(path)
     with explained(path, advice), replacing(path, durable=durable) as temporary:
         WRITERS[path.suffix](temporary, names, blocks)
@@ -341,7 +350,7 @@ class Parts:
                     columns |= derived.columns(part.read(derived.needs))
                 yield {name: columns[name] for name in names}
 
-        _write(self.out, names, blocks, self._advice(), durable=True)
+        write_blocks(self.out, names, blocks, self._advice())
 
     def clear(self) -> None:
         """Removes the parts and the manifest."""
