@@ -101,7 +101,7 @@ def _by_run(command: Score, run: "Run", out: Path, confirmed: Sequence[str], fdr
 
 
 def _shard(command: Score, run: "Run", confirmed: Sequence[str]) -> None:
-    from vergence.runs.shards import Shard
+    from vergence.utils.parts import Shard
 
     shard, folder = Shard.parse(str(command.shard)), command.out or Path(f"scores-{options.stem(command.images)}")
     items, about = run.items(command.images, root=command.data_root), about_shard(command.run, command.images)

@@ -31,6 +31,8 @@ class _Train:
     dry_run: Annotated[bool, arg(help="Say what would run, with an estimate of time and memory; trains and writes nothing.")] = (
         False
     )
+    shard: Annotated[str | None, arg(metavar="I/N", help_behavior_hint="")] = None
+    """Sum over part I of N of the items, of a closed form such as patches, into the folder --out, for vergence merge."""
     set: Annotated[options.Settings, arg(metavar="NAME=VALUE")] = field(default_factory=list)
     """Any other setting, NAME=VALUE: an option of the objective (nu=1) or a field of the run (blur=0.5, clip=1)."""
 
@@ -63,6 +65,8 @@ def train(command: Any) -> None:
         raise ValueError(f"{twice[0]} is given twice, by --set and by its own option; leave one out")
     if command.dry_run:
         return _plan(source, out, command, settings | also)
+    if command.shard is not None:
+        return _shard(source, out, command, settings | also)
     try:
         given = {"recipe": command.recipe, "resume": command.resume, "trust_code": command.trust_code}
         run = run_training(source, out=out, **given, **settings, **also)
@@ -84,6 +88,18 @@ def _plan(source: str | None, out: Path, command: Any, settings: dict[str, Any])
     for line in plan(source, out=out, recipe=command.recipe, trust_code=command.trust_code, **settings):
         print(line)
     print("nothing was trained or written; next: the same command without --dry-run")
+
+
+def _shard(source: str | None, out: Path, command: Any, settings: dict[str, Any]) -> None:
+    """Trains a part, and prints what is next."""
+    from vergence.runs.train import train_shard
+    from vergence.utils.parts import Shard
+
+    expect(not command.resume and source is not None, "--shard with DATA", "--resume", "the same command goes on by itself")
+    shard = Shard.parse(command.shard)
+    part = train_shard(source, shard, out=out, recipe=command.recipe, trust_code=command.trust_code, **settings)
+    print(f"wrote the sums of part {shard} to {part}")
+    print(f"next: when all {shard.of} parts are there, vergence merge {shlex.quote(str(out))} --out RUN")
 
 
 def _done(run: "Run", verb: str) -> str:

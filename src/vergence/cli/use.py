@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from vergence.data.items import Items
     from vergence.runs.run import Run
-    from vergence.runs.shards import Shard
+    from vergence.utils.parts import Shard
 
 __all__: list[str] = []
 
@@ -61,11 +61,11 @@ class Embed:
 
 @dataclass(kw_only=True)
 class Merge:
-    """Make one table, with q-values, flags and page, of the parts that score or embed wrote with --shard."""
+    """Make one table, with q-values, flags and page, of the parts of score or embed with --shard, or a run of those of train."""
 
     folder: Annotated[Positional[Path], arg(metavar="FOLDER", help="Folder of the parts.")]
-    out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: FOLDER.parquet)")] = None
-    """File to write: .parquet, .csv or .npz."""
+    out: Annotated[Path | None, arg(metavar="OUT", help_behavior_hint="(default: FOLDER.parquet, or FOLDER-run)")] = None
+    """File to write: .parquet, .csv or .npz; of parts of a training the run folder."""
     data_root: options.DataRoot = None
 
 
@@ -144,7 +144,7 @@ def embed(command: Embed) -> None:
 
 def _embed_shard(command: Embed, run: "Run", items: "Items") -> None:
     from vergence.runs.run import write_embeddings
-    from vergence.runs.shards import Shard
+    from vergence.utils.parts import Shard
 
     shard, folder = Shard.parse(str(command.shard)), command.out or Path(f"embeddings-{options.stem(command.images)}")
     kept = about_shard(command.run, command.images)
@@ -162,7 +162,7 @@ def about_shard(run: Path, images: str) -> dict[str, str]:
 def print_shard(shard: "Shard", folder: Path, rows: int | None) -> None:
     """Prints what was written of a shard, and what is next."""
     if rows is not None:
-        print(f"wrote {counted(rows, 'row')} to {shard.file(folder)}")
+        print(f"wrote {counted(rows, 'row')} to {folder / shard.name}.parquet")
     print(f"next: when all {shard.of} parts are there, vergence merge {shlex.quote(str(folder))}")
 
 
@@ -171,6 +171,8 @@ def merge(command: Merge) -> None:
     from vergence.report.findings import lines
     from vergence.runs.shards import merge as run
 
+    if any(command.folder.glob("part-*-of-*/config.json")):
+        return _merge_training(command)
     out = command.out or command.folder.with_name(f"{command.folder.name}.parquet")
     merged = run(command.folder, out, lambda record: _reopened(record, command.data_root))
     print(f"merged {counted(merged.parts, 'part')}")
@@ -178,6 +180,15 @@ def merge(command: Merge) -> None:
     for line in lines(merged.findings) if merged.findings is not None else ():
         print(line)
     print(f"next: open {out}.html" if merged.findings is not None else f"next: vergence check {shlex.quote(str(out))}")
+
+
+def _merge_training(command: Merge) -> None:
+    from vergence.runs.train import merge_shards
+
+    out = command.out or command.folder.with_name(f"{command.folder.name}-run")
+    run = merge_shards(command.folder, out)
+    print(f"trained {out} in closed form from the sums of {command.folder}: {run.folder.metadata.n_train:,} items")
+    print(f"next: vergence evaluate {shlex.quote(str(out))}")
 
 
 def _reopened(record: "Mapping[str, Any]", root: str | None) -> "Items | None":

@@ -31,13 +31,14 @@ from vergence.methods.core import Method, Side
 from vergence.objectives.core import ConditionalObjective, DensityObjective, Objective, PredictiveObjective
 from vergence.runs import detector
 from vergence.runs.rows import MOST_ITEMS, Columns, Reading, by_parts, digest_of, of_module, stream, write_rows
-from vergence.runs.shards import Shard, shard_written
+from vergence.runs.shards import shard_written
 from vergence.training import build
 from vergence.training.folder import RunFolder, require_known_code, require_new, require_writable
 from vergence.utils.checks import expect, require_choice, require_count
 from vergence.utils.devices import as_device
 from vergence.utils.files import as_path, explained, give
 from vergence.utils.neighbors import nearest
+from vergence.utils.parts import Shard
 from vergence.utils.terminal import Tabular
 
 if TYPE_CHECKING:

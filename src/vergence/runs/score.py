@@ -30,13 +30,13 @@ from vergence.report.findings import write_findings
 from vergence.runs.detector import opened
 from vergence.runs.rows import Columns, Leveled, Reading, collected, digest_of, of_array, of_items, of_module, write_rows
 from vergence.runs.run import Images, Run, objective_scores
-from vergence.runs.shards import Counted, Shard, shard_written
+from vergence.runs.shards import Counted, shard_written
 from vergence.training.calibration import FEWEST, digests
 from vergence.utils import terminal
 from vergence.utils.checks import expect, refuse, require_within
 from vergence.utils.devices import resources
 from vergence.utils.files import as_path
-from vergence.utils.parts import open_parts, require_table
+from vergence.utils.parts import Shard, open_parts, require_table
 
 __all__ = ["Calibration", "PairReference", "Reference", "require_apart", "score"]
 
@@ -142,7 +142,7 @@ class Calibration:
         def write(some: Items, file: Path) -> int:
             return write_rows(work.function, some, file, work.job, work.reading, derived=tally)
 
-        kind = {"verb": "score", "job": digest_of([json.dumps(work.job, sort_keys=True, default=str)]), **about}
+        kind: dict[str, Any] = {"verb": "score", "job": digest_of([json.dumps(work.job, sort_keys=True, default=str)]), **about}
         kind |= {"notes": work.notes, "advice": ADVICE}
         return shard_written(shard, folder, items, write, kind, batch_size=self.batch_size, tally=tally)
 

@@ -7,7 +7,6 @@ page are those of one process, whatever the number and the order of the parts. A
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,51 +23,13 @@ from vergence.training.folder import write_skipped
 from vergence.utils import terminal
 from vergence.utils.checks import counted, expect, refuse
 from vergence.utils.files import explained, read_object, replacing
-from vergence.utils.parts import require_table, write_blocks
+from vergence.utils.parts import Shard, require_table, write_blocks
 
-__all__ = ["Merged", "Shard", "merge", "shard_written"]
+__all__ = ["Merged", "merge", "shard_written"]
 
 FORMAT = 1
-TEXT = re.compile(r"(\d+)/(\d+)")
 ROWS = 65_536  # rows of a block that is merged
 SAME = ("format", "verb", "job", "items", "shards", "calibration", "fdr", "certificate")  # what all parts share
-
-
-@dataclass(frozen=True)
-class Shard:
-    """Part ``number`` of ``of`` parts, from 1.
-
-    Example:
-        >>> shard = Shard.parse("2/3")
-        >>> shard.range(10, 1), shard.range(1000, 256), str(shard)
-        (range(3, 6), range(256, 512), '2/3')
-    """
-
-    number: int
-    of: int
-
-    @classmethod
-    def parse(cls, text: str) -> "Shard":
-        """Returns the shard of a text I/N; raises a ValueError unless 1 <= I <= N."""
-        match = TEXT.fullmatch(text.strip())
-        number, of = (int(x) for x in match.groups()) if match else (0, 0)
-        expect(1 <= number <= of, "--shard I/N with 1 <= I <= N, such as 1/10", f"'{text}'")
-        return cls(number, of)
-
-    def __str__(self) -> str:
-        """Returns I/N."""
-        return f"{self.number}/{self.of}"
-
-    def range(self, n: int, batch_size: int) -> "range":
-        """Returns its items among n: whole batches of one process where there are as many, so that all numbers are the same."""
-        step = batch_size if n >= self.of * batch_size else 1
-        blocks = -(-n // step)
-        start, stop = (blocks * i // self.of * step for i in (self.number - 1, self.number))
-        return range(min(start, n), min(stop, n))
-
-    def file(self, folder: Path) -> Path:
-        """Returns the file of its rows."""
-        return folder / f"part-{self.number:0{len(str(self.of))}d}-of-{self.of}.parquet"
 
 
 class Counted(Tally):
@@ -108,7 +69,7 @@ def shard_written(
     """
     with explained(folder, "choose another --out"):
         folder.mkdir(parents=True, exist_ok=True)
-    file, part = shard.file(folder), shard.range(len(items), batch_size)
+    file, part = folder / f"{shard.name}.parquet", shard.range(len(items), batch_size)
     record = {"format": FORMAT, "shards": shard.of, "shard": shard.number, "items": len(items), **about}
     record |= {"names": _digest(items, part), "batch_size": batch_size}
     if tally is not None:
@@ -155,7 +116,7 @@ def merge(folder: Path, out: Path, open_items: Callable[[Mapping[str, Any]], Ite
     require_table(out)
     records = _whole(folder)
     first = records[0]
-    files = [Shard(record["shard"], record["shards"]).file(folder) for record in records]
+    files = [_file(record, folder) for record in records]
     tally = _added(records) if "counts" in first else None
     names = _names(files, records)
     if tally is not None:
@@ -177,6 +138,11 @@ def merge(folder: Path, out: Path, open_items: Callable[[Mapping[str, Any]], Ite
     return Merged(len(records), sum(record["rows"] for record in records), findings)
 
 
+def _file(record: Mapping[str, Any], folder: Path) -> Path:
+    """Returns the file of a part's rows."""
+    return folder / f"{Shard(record['shard'], record['shards']).name}.parquet"
+
+
 def _digest(items: Items, part: range) -> str:
     """Returns a digest of the names of a part of the items."""
     digest = hashlib.sha256()
@@ -186,7 +152,10 @@ def _digest(items: Items, part: range) -> str:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    record = read_object(path)
+    try:
+        record = read_object(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"expected the record of a part in {path}, cannot read it: {error}; write the part again") from None
     usual = record.get("format") == FORMAT and {"shard", "shards", "items", "job", "rows", "names"} <= set(record)
     expect(usual, f"the record of a part in {path}", "another file", "remove it, and write the part again")
     return record
@@ -215,7 +184,7 @@ def _whole(folder: Path) -> list[dict[str, Any]]:
     some = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
     expect(not missing, f"{records[0]['shards']} parts in {folder}", f"{len(records)}; missing: {some}", "write these")
     for record in records:
-        file = Shard(record["shard"], record["shards"]).file(folder)
+        file = _file(record, folder)
         expect(file.is_file() or not record["rows"], f"the rows of part {record['shard']}", f"no {file.name}", "write it again")
     return sorted(records, key=lambda record: int(record["shard"]))
 

@@ -34,6 +34,7 @@ from vergence.training.records import Weights
 from vergence.training.start import continued, created
 from vergence.utils import terminal
 from vergence.utils.files import explained
+from vergence.utils.parts import Shard
 
 __all__: list[str] = []
 
@@ -53,6 +54,7 @@ class State:
         folder: The run folder, which keeps checkpoints.
         views: Random views of a batch; None for pairs and for a frozen encoder.
         progress: Called after every step with the number of steps and the last row of metrics.
+        shard: Part of the items whose sums a closed form keeps; see `vergence.training.closed_form.fit_closed_form`.
     """
 
     fabric: Any
@@ -61,6 +63,7 @@ class State:
     folder: RunFolder
     views: Views | None
     progress: Progress | None = None
+    shard: Shard | None = None
 
     @property
     def first(self) -> bool:
@@ -131,7 +134,7 @@ class ClosedForm:
                 if state.first:
                     advance(images, label=label)
 
-            fit = staged.fit_first if first else closed_form.fit_closed_form
+            fit = staged.fit_first if first else functools.partial(closed_form.fit_closed_form, shard=state.shard)
             size = folder.metadata.crop_size()
             fit(state.fabric, method, state.opened.train, state.views, config, size, folder, progress)
         return state

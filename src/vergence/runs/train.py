@@ -29,10 +29,10 @@ from vergence.methods.core import Method
 from vergence.objectives.core import Objective
 from vergence.runs.description import describe, for_data, resumed
 from vergence.runs.run import Run
-from vergence.runs.stages import State, stages_of
+from vergence.runs.stages import ClosedForm, State, stages_of
 from vergence.training import build, calibration, closed_form, loop, recipes, staged, start
 from vergence.training.config import FitConfig, RunConfig, Settings
-from vergence.training.folder import require_new, run_lock
+from vergence.training.folder import RunFolder, holds_run, require_new, run_lock
 from vergence.training.metrics import Listener, Logger, listeners_of
 from vergence.training.processes import CALL, together
 from vergence.training.recipes import Facts
@@ -41,13 +41,14 @@ from vergence.utils import terminal
 from vergence.utils.checks import expect, shown
 from vergence.utils.devices import enough_memory, resources
 from vergence.utils.files import as_path, give
+from vergence.utils.parts import Shard
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 TRIAL_STEPS, TRIAL_ITEMS = 6, 500  # of what a plan's estimate is measured on
 
-__all__ = ["describe", "join", "plan", "train"]
+__all__ = ["describe", "join", "merge_shards", "plan", "train", "train_shard"]
 
 
 def train(
@@ -124,6 +125,51 @@ def train(
     return run
 
 
+def train_shard(
+    data: Any, shard: Shard, *, out: Path, recipe: str | None = None, trust_code: bool = False, **settings: Unpack[Settings]
+) -> Path:
+    """Computes a closed form's sums over one part of the items; `merge_shards` makes a run of all parts. Returns its folder.
+
+    A part that was stopped goes on from its last checkpoint.
+
+    Args:
+        data: As of `train`.
+        shard: The part.
+        out: Folder of all parts.
+        recipe: As of `train`.
+        trust_code: As there.
+        **settings: As there, of an encoder that is fitted in closed form.
+
+    Raises:
+        ValueError: The encoder is none in closed form, or as of `train`.
+    """
+    source, plain, given = _named(data, {**settings}, None, (), None)
+    part = out / shard.name
+    job = _Job(part, source, recipe, plain, given, trust_code, holds_run(part), [], None, 0, shard)
+    job.run()
+    return part
+
+
+def merge_shards(folder: Path, out: Path) -> Run:
+    """Makes a run of the parts that `train_shard` wrote: adds their sums, solves, and fits the detector.
+
+    The sums are those of one process but for the order of their additions in float64.
+
+    Raises:
+        ValueError: A part is missing, not finished or of another training, or ``out`` is not new.
+    """
+    found = [RunFolder.open(path.parent, trust_code=True) for path in sorted(folder.glob("part-*-of-*/config.json"))]
+    expect(found, f"parts of a training in {folder}", "none", "write them with train --shard I/N --out FOLDER")
+    for part in found[1:]:
+        same = part.config == found[0].config and part.metadata.content == found[0].metadata.content
+        expect(same, f"parts of one training in {folder}", f"others in {part.path.name}", "train it again")
+    states = [part.load_checkpoint() or {} for part in found]
+    whole = closed_form.added(states)
+    merged = RunFolder.create(out, found[0].config, found[0].metadata)
+    merged.save_checkpoint(whole)
+    return train(out=out, resume=True)
+
+
 def plan(data: Any, *, out: Path, recipe: str | None = None, trust_code: bool = False, **settings: Unpack[Settings]) -> list[str]:
     """Returns in sentences what `train` would do, with an estimate of time and memory from a short trial; nothing is kept.
 
@@ -195,11 +241,18 @@ class _Job:
     listeners: list[Listener]
     on_step: Callable[[int, dict[str, float]], None] | None
     dim: int  # features D of an objective that is given as an instance; 0 for any
+    shard: Shard | None = None
 
     def run(self) -> Run:
         """Starts the processes, each of which trains."""
         config = self._described()
         _require_usable(config, {} if self.resume else self.settings)
+        if self.shard is not None:
+            model = config.model
+            sums = model.encoder.closed_form and not model.takes_steps and not model.freeze
+            advice = "several machines train others with --devices and --nodes"
+            expect(sums, "--shard of a closed form, whose sums add, such as --recipe patches", model.encoder.kind, advice)
+            expect(config.fit.devices * config.fit.nodes == 1, "one process a shard", "several", "leave --devices out")
         several = config.fit.devices * config.fit.nodes > 1
         if self.resume and not several:
             with run_lock(self.out):  # refused before the data is read; held again below
@@ -293,8 +346,8 @@ def _train(fabric: "Fabric", job: _Job, config: RunConfig, opened: Data, method:
         else:
             folder = start.created(fabric, job.out, config, metadata, opened, method)
         folder.given, folder.listeners = job.given, job.listeners
-        state = State(fabric, method, opened, folder, views, job.on_step)
-        for stage in stages_of(config.model):
+        state = State(fabric, method, opened, folder, views, job.on_step, job.shard)
+        for stage in stages_of(config.model) if job.shard is None else [ClosedForm()]:
             state = stage.fit(state)
     return Run(folder, method, fabric.device)
 

@@ -35,13 +35,14 @@ from vergence.objectives.gje import GJE
 from vergence.training import loop
 from vergence.training.config import RunConfig
 from vergence.training.metrics import Recorder
-from vergence.utils.checks import shown
+from vergence.utils.checks import expect, refuse, shown
 from vergence.utils.devices import resources
+from vergence.utils.parts import Shard
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["block_size", "directions_from", "fit_closed_form", "moved", "require_gje", "total_images"]
+__all__ = ["added", "block_size", "directions_from", "fit_closed_form", "moved", "require_gje", "total_images"]
 
 BLOCK = 250  # images at a time
 PIXELS = 1 << 22  # of a block of large images, over all channels
@@ -107,6 +108,7 @@ def fit_closed_form(
     size: int | None,
     recorder: Recorder,
     progress: Progress = lambda images, label: None,
+    shard: Shard | None = None,
 ) -> None:
     """Fits ``method`` from the recorder's last checkpoint, if it has one, and saves the model.
 
@@ -119,6 +121,7 @@ def fit_closed_form(
         size: Side of the central crop that the encoder sees, in pixels; None for whole images.
         recorder: Keeps checkpoints, metrics and the model; used by the first process only.
         progress: Called with the number of images that are done, and the name of the pass.
+        shard: Part of the images whose sums are kept in the checkpoint, for `added`; nothing is solved then.
 
     Raises:
         vergence.training.loop.Interrupted: SIGINT or SIGTERM came; the finished passes were saved.
@@ -126,7 +129,7 @@ def fit_closed_form(
     """
     method.to(fabric.device)
     with loop.stop_signal() as stopped, torch.no_grad():
-        _Fit(fabric, method, items, views, config, size, recorder, progress, stopped).run()
+        _Fit(fabric, method, items, views, config, size, recorder, progress, stopped, shard).run()
 
 
 @dataclasses.dataclass
@@ -142,6 +145,7 @@ class _Fit:
     recorder: Recorder
     progress: Progress
     stopped: list[int]
+    shard: Shard | None = None
     step: int = 0
 
     def __post_init__(self) -> None:
@@ -163,7 +167,7 @@ class _Fit:
         else:
             with resources(self.config.fit.threads or state.get("threads"), measure=self.fabric.world_size == 1):
                 self._fit(state)
-        if self.fabric.is_global_zero:
+        if self.fabric.is_global_zero and self.shard is None:
             self.recorder.save_model(self.method.state_dict())
         self.fabric.barrier()
 
@@ -214,8 +218,10 @@ class _Fit:
     def _moments(self, sums: "ViewSums", mean: Tensor, V: Tensor) -> None:
         rank, world = self.fabric.global_rank, self.fabric.world_size
         blocks = list(batches(len(self.items), self.block))
-        self.progress((self.step - 2) * self.block * self.settings.views if self.step > 2 else 0, "joint embedding")
-        mine = range(max(0, self.step - 2) + rank, len(blocks), world)
+        part = range(len(blocks)) if self.shard is None else self.shard.range(len(blocks), 1)
+        start = max(part.start, self.step - 2)
+        self.progress((start - part.start) * self.block * self.settings.views, "joint embedding")
+        mine = range(start + rank, part.stop, world)
         saved = time.monotonic()
         stream = zip(mine, self.items.stream((blocks[i] for i in mine), workers=self.config.fit.workers), strict=True)
 
@@ -230,6 +236,9 @@ class _Fit:
                 self._save(3 + i, mean=mean, directions=V, sums=sums.state())
                 saved = time.monotonic()
             self._stop()
+        if self.shard is not None:
+            share = [self.shard.number, self.shard.of, len(blocks)]
+            return self._save(2 + part.stop, mean=mean, directions=V, sums=sums.state(), shard=share)
         sums.reduce()
         self._solve(sums, mean, V)
         last = 3 + len(blocks)
@@ -314,6 +323,32 @@ def _require_state(state: dict[str, Any], method: PairedMethod, maps: PatchMaps)
     wrong = [name for name in names if not isinstance(wanted.get(name), Tensor)]
     if wrong:
         raise ValueError(f"the checkpoint is none of this encoder: it has no {shown(wrong[0])}; train again")
+
+
+def added(checkpoints: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the checkpoint of one process before it solves, from those of all shards, in any order.
+
+    Raises:
+        ValueError: A shard is missing, there twice or not finished, or its dictionary or directions are others.
+    """
+    parts = sorted(checkpoints, key=lambda state: int(state.get("shard", [0])[0]))
+    found = [state.get("shard", [0, 0, 0]) for state in parts]
+    of, blocks = found[0][1], found[0][2]
+    numbers = [share[0] for share in found]
+    whole = numbers == list(range(1, of + 1)) and all(share[1:] == [of, blocks] for share in found)
+    there = ", ".join(str(n) if n else "one that is not finished" for n in numbers)
+    expect(whole, f"{of or len(parts)} finished parts, each once", there, "train those that are missing with --shard")
+    first = parts[0]
+    sums = ViewSums(first["sums"]["v"].shape[0], 2)
+    total = sums.state()
+    for state in parts:
+        for name in ("filters", "mean", "directions"):
+            if not torch.allclose(state[name], first[name], rtol=1e-4, atol=1e-4 * float(first[name].abs().max())):
+                refuse(f"parts with the same {name}", "others", "train all parts on the same data, with the same versions")
+        total["n"] += state["sums"]["n"]
+        for name in ViewSums.FIELDS:
+            total[name] += state["sums"][name].cpu()
+    return {**{name: value for name, value in first.items() if name != "shard"}, "sums": total, "step": 2 + blocks}
 
 
 def moved(x: Tensor, share: float, generator: torch.Generator) -> Tensor:

@@ -34,11 +34,12 @@ from vergence.utils.files import (
 )
 from vergence.utils.version import __version__
 
-__all__ = ["Derived", "Parts", "open_parts", "original", "read_names", "require_table", "write_blocks", "write_table"]
+__all__ = ["Derived", "Parts", "Shard", "open_parts", "original", "read_names", "require_table", "write_blocks", "write_table"]
 
 MANIFEST = "manifest.json"
 FORMAT = 1
 VERSIONS = {"vergence": __version__, "torch": version("torch")}  # which can change the last bits of rows
+SHARD = re.compile(r"(\d{1,9})/(\d{1,9})")
 PART = re.compile(r"\d{6}\.npz")
 MAX_BYTES = 32 << 20  # of a part that is held in memory
 EVERY = 4096  # items of a part, rows of a block
@@ -410,3 +411,44 @@ def _read_part(file: Path) -> _Part | None:
         return None
     columns = [name.removeprefix(COLUMN) for name in arrays]
     return _Part(file, columns, items, len(next(iter(arrays.values()))), skipped)
+
+
+# One part of a job
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Part ``number`` of ``of`` parts, from 1.
+
+    Example:
+        >>> shard = Shard.parse("2/3")
+        >>> shard.range(10, 1), shard.range(1000, 256), str(shard)
+        (range(3, 6), range(256, 512), '2/3')
+    """
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        """Returns the shard of a text I/N; raises a ValueError unless 1 <= I <= N."""
+        match = SHARD.fullmatch(text.strip())
+        number, of = (int(x) for x in match.groups()) if match else (0, 0)
+        expect(1 <= number <= of, "--shard I/N with 1 <= I <= N, such as 1/10", f"'{text}'")
+        return cls(number, of)
+
+    def __str__(self) -> str:
+        """Returns I/N."""
+        return f"{self.number}/{self.of}"
+
+    def range(self, n: int, batch_size: int) -> "range":
+        """Returns its items among n: whole batches of one process where there are as many, so that all numbers are the same."""
+        step = batch_size if n >= self.of * batch_size else 1
+        blocks = -(-n // step)
+        start, stop = (blocks * i // self.of * step for i in (self.number - 1, self.number))
+        return range(min(start, n), min(stop, n))
+
+    @property
+    def name(self) -> str:
+        """What its file or folder is called, without an ending: ``part-2-of-3``."""
+        return f"part-{self.number:0{len(str(self.of))}d}-of-{self.of}"
