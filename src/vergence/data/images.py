@@ -577,8 +577,8 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
     yield from (entry for entry in listed if not entry.name.startswith("."))
 
 
-def readable(files: ImageFiles, *, keep_pixels: bool, strict: bool, workers: int) -> tuple[Items, Tensor]:
-    """Decodes every file once and returns the readable ones, in memory or as files, and their int64 index.
+def readable(files: Any, *, keep_pixels: bool, strict: bool, workers: int) -> tuple[Items, Tensor]:
+    """Decodes every file or encoded picture once; returns the readable ones, in memory or as they are, and their int64 index.
 
     Raises:
         ValueError: No file can be read; or, with ``strict``, one cannot.
@@ -592,7 +592,7 @@ def readable(files: ImageFiles, *, keep_pixels: bool, strict: bool, workers: int
         items = files.subset(index)
     bad = files.skipped[repeated:]
     examples = ", ".join(f"{file.name} ({file.reason})" for file in bad[:3])
-    expect(len(index), f"images in {files.folder}", f"{len(bad)} files that cannot be read: {examples}")
+    expect(len(index), f"images in {getattr(files, 'folder', 'the source')}", f"{len(bad)} files that cannot be read: {examples}")
     if strict and bad:
         raise ValueError(f"{len(bad)} of {len(files)} images cannot be read: {examples}; remove them, or leave out --strict")
     items.skipped = list(files.skipped)

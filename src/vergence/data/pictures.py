@@ -32,6 +32,7 @@ from vergence.data.images import (
     written_name,
 )
 from vergence.data.items import Array, Items, Skipped
+from vergence.data.shards import EncodedImages, is_sharded, open_shards
 from vergence.data.sources import as_source, is_object, open_items
 from vergence.data.tables import as_table, is_table_file, read_table
 from vergence.utils.checks import expect, refuse, shown
@@ -212,6 +213,8 @@ def open_pictures(source: Any, *, root: str | None = None, column: str | None = 
     if is_object(source):
         return _of_object(source, column)
     path = Path(source).expanduser()
+    if is_sharded(str(source)) and not path.is_file():
+        return _of_items(open_shards(str(source), shape=(3, 1, 1)).items, str(source))
     if path.is_dir():
         return _of_folder(path)
     if path.is_file():
@@ -266,6 +269,8 @@ def _of_items(items: Items, name: str) -> Pictures:
     if isinstance(items, ImageFiles):
         paths = [items.folder / file_name(written) for written in items.names]
         return Pictures(items.names, paths, items.skipped, folder=items.folder)
+    if isinstance(items, EncodedImages):
+        return Pictures(items.names, [functools.partial(items.content, i) for i in range(len(items))], items.skipped)
     expect(len(items.shape) == 3, f"pictures in {name}", f"items of shape {items.shape}", "name a source of pictures")
     return Pictures(list(items.names), [functools.partial(_item, items, i) for i in range(len(items))], items.skipped)
 

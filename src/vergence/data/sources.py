@@ -29,6 +29,7 @@ from vergence.data.images import (
     written_name,
 )
 from vergence.data.items import Array, ArrayItems, Items, PairItems, RowNames, Skipped, Source, at, load
+from vergence.data.shards import EncodedImages, is_sharded, open_shards
 from vergence.data.tables import TABLES, as_table, is_table_file, read_table
 from vergence.utils.checks import did_you_mean, expect, refuse, require_choice, require_within, shortened, shown
 from vergence.utils.linalg import as_array
@@ -167,8 +168,9 @@ def open_items(
     streaming. A built-in name means its test part (as `open_data` with this ``holdout`` makes it), ``NAME:train`` the other.
 
     Args:
-        source: A built-in name, or the path of a folder of images, of one image, of a ``.npy``, ``.npz`` or ``.parquet`` file; or
-            data that a program holds, see `vergence.data.sources.from_object`.
+        source: A built-in name, or the path of a folder of images, of one image, of a ``.npy``, ``.npz`` or ``.parquet`` file;
+            tars and Parquet of encoded pictures (`vergence.data.shards`); or data that a program holds, see
+            `vergence.data.sources.from_object`.
         shape: Shape of one item as it is read: ``data.train.shape``. For pairs it is the context's. None for no model: arrays
             are read as they are, and images of a folder as squares.
         size: Side of these squares, in pixels.
@@ -195,6 +197,10 @@ def open_items(
     source = str(source)
     if (part := _part_of_built_in(source, root, download, holdout)) is not None:
         return _shaped(part, shape, source)
+    if is_sharded(source):
+        if shape is not None:
+            expect(len(shape) == 3, f"vectors of shape {shape}, as the model was trained on", f"pictures in {source}")
+        return open_shards(source, size=size, shape=shape).items
     path = _existing(source)
     if _is_array(path):
         return _shaped(_open_rows(path, memory, columns).items, shape, source)
@@ -225,6 +231,8 @@ def _part_of_built_in(source: str, root: str | None, download: bool, holdout: fl
 def _open(config: DataConfig, memory: int, workers: int, double: bool) -> Source:
     if config.source in BUILT_IN:
         return built_in(config.source, config.root, config.download)
+    if is_sharded(config.source):
+        return _readable(open_shards(config.source, size=config.size), config, memory, workers)
     path = _existing(config.source)
     if _is_array(path):
         return _open_rows(path, memory, double=double)
@@ -267,7 +275,7 @@ def absolute(source: str) -> str:
         >>> absolute("digits"), absolute("no such folder")
         ('digits', 'no such folder')
     """
-    named = not source.strip() or source.partition(":")[0] in BUILT_IN
+    named = not source.strip() or source.partition(":")[0] in BUILT_IN or "://" in source
     path = None if named else _path_of(source)
     return source if path is None else str(path.absolute())
 
@@ -296,7 +304,7 @@ def _open_rows(path: Path, memory: int, columns: Sequence[str] = (), *, double: 
 
 def _readable(source: Source, config: DataConfig, memory: int, workers: int) -> Source:
     """Returns the image files that can be read, in memory if they fit; other items as they are."""
-    if not isinstance(source.items, ImageFiles):
+    if not isinstance(source.items, ImageFiles | EncodedImages):
         return source
     fits = len(source.items) * math.prod(source.items.shape) <= memory
     items, index = readable(source.items, keep_pixels=fits, strict=config.strict, workers=workers)
@@ -323,6 +331,8 @@ def _shaped(items: Items, shape: tuple[int, ...] | None, name: str) -> Items:
         return PairItems(with_shape(items.context, shape, name), items.target)
     if isinstance(items, ImageFiles) and len(shape) == 3:
         return ImageFiles(items.folder, items.names, shape, items.labels, items.skipped)
+    if isinstance(items, EncodedImages) and len(shape) == 3:
+        return items.shaped(shape)
     if isinstance(items, ArrayItems):
         return with_shape(items, shape, name)
     expect(items.shape == shape, f"items of shape {shape}, as the model was trained on", f"{items.shape} in {name}")

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from vergence.data.images import ImageFiles, file_name
 from vergence.data.items import Array, ArrayItems, Items, PairItems, Skipped
+from vergence.data.shards import EncodedImages
 from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.detection.calibrated import Arrays, Collected, sample
 from vergence.evaluation import features
@@ -243,6 +244,8 @@ def of_items(items: Items) -> str:
     if isinstance(items, ArrayItems):
         rows = "" if items.rows is None else of_array(items.rows)
         return digest_of([of_array(items.array), rows, str(items.shape), str(items.dtype)])
+    if isinstance(items, EncodedImages):
+        return digest_of(items.stamps)
     if isinstance(items, ImageFiles):
         files = (part for name in items.names for part in (name, *_stamp(items.folder / file_name(name))))
         return digest_of([str(items.folder.resolve()), str(items.shape), *files])

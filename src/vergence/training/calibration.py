@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vergence.data.images import ImageFiles, file_name
 from vergence.data.items import Items, PairItems, batches, spaced
+from vergence.data.shards import EncodedImages
 from vergence.data.sources import Data
 from vergence.detection import near_groups, thumbnails
 from vergence.detection.duplicates import thumbnail_shape
@@ -122,6 +123,8 @@ def content_digests(items: Items) -> list[bytes]:
     """
     if isinstance(items, ImageFiles):
         return _of_files(items)
+    if isinstance(items, EncodedImages):
+        return [_digest(items.content(i)) for i in range(len(items))]
     found: list[bytes] = []
     for _, x in items.stream(batches(len(items), BLOCK)):
         sides = [_bytes(side) for side in (x if isinstance(x, tuple | list) else (x,))]
@@ -136,6 +139,9 @@ def content_of(items: Items) -> str:
         for name in items.names:
             path = items.folder / file_name(name)
             digest.update(f"{name} {path.stat().st_size if path.is_file() else -1}".encode())
+        return digest.hexdigest()
+    if isinstance(items, EncodedImages):
+        digest.update("\0".join(items.stamps).encode())
         return digest.hexdigest()
     for _, x in items.stream(iter(spaced(len(items), MOST_DIGESTED).split(BLOCK))):
         for side in x if isinstance(x, tuple | list) else (x,):

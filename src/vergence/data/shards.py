@@ -1,0 +1,389 @@
+"""Encoded pictures in large files: tars (WebDataset's layout) and Parquet with a column of bytes, here or on object storage.
+
+Sources are a file, a folder of such files, a pattern (``data/{000..127}.tar``, ``data/*.parquet``), or a text file with one of
+them a line (``.list``); also with an address that fsspec opens: ``s3://``, ``gs://``, ``file://``. An index (file, place,
+length) is read once, without a picture; pictures are read when they are asked for.
+"""
+
+import functools
+import glob
+import io
+import itertools
+import os
+import re
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vergence.data.images import (
+    DECODE_BATCH,
+    DECODE_SECONDS,
+    ENDINGS,
+    canvas,
+    channels,
+    image_pixels,
+    opened_image,
+    parallel,
+    reason,
+    time_limit,
+    written_name,
+)
+from vergence.data.items import Array, Items, Skipped, Source, at
+from vergence.utils.checks import expect, shortened
+from vergence.utils.terminal import bar
+
+__all__ = ["EncodedImages", "is_sharded", "open_shards"]
+
+TAR, PARQUET, LIST = ".tar", ".parquet", ".list"
+PICTURES = ("image", "picture", "bytes", "img", "jpg", "png")  # names of a column of pictures, the first that is there
+LABELS = ("label", "labels")
+HEADERS = 256  # pictures whose headers say whether there is color
+RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+
+
+def is_sharded(source: str) -> bool:
+    """Returns whether a source is one of encoded pictures in large files.
+
+    Example:
+        >>> is_sharded("s3://bucket/{000..127}.tar"), is_sharded("photos"), is_sharded("x.npy")
+        (True, False, False)
+    """
+    path = Path(source)
+    if "://" in source or path.suffix.lower() in (TAR, LIST) or RANGE.search(source):
+        return True
+    try:
+        return _holds_shards(source, path)
+    except (OSError, ValueError):  # what cannot be a path
+        return False
+
+
+def _holds_shards(source: str, path: Path) -> bool:
+    if any(mark in source for mark in "*?[") and not path.exists():
+        return path.suffix.lower() == PARQUET
+    if path.suffix.lower() == PARQUET and path.is_file():
+        return _picture_column(source) is not None
+    if not path.is_dir():
+        return False
+    with os.scandir(path) as entries:
+        names = [entry.name for entry in itertools.islice(entries, HEADERS)]
+    large = [name for name in sorted(names) if name.lower().endswith((TAR, PARQUET))]
+    others = any(name.lower().endswith(ENDINGS) or (path / name).is_dir() for name in names)
+    return bool(large) and not others and (large[0].lower().endswith(TAR) or _picture_column(str(path / large[0])) is not None)
+
+
+def open_shards(source: str, *, size: int | None = None, shape: tuple[int, ...] | None = None) -> Source:
+    """Returns the pictures of a source as items; reads the index and some headers.
+
+    Args:
+        source: As the module says.
+        size: Side of the squares that an encoder sees, as of `vergence.data.images.image_files`.
+        shape: Shape in which they are read instead.
+
+    Raises:
+        ValueError: There is no such file, one cannot be read, or none holds pictures.
+    """
+    index = _index(source)
+    names = [written_name(name) for name in index.names]
+    side = None
+    if shape is None:
+        side, shape = canvas(size, channels(_modes(index)))
+    labels = None if index.labels is None else torch.from_numpy(index.labels)
+    items = EncodedImages(index, names, shape, torch.arange(len(names)), labels)
+    return Source(items, () if labels is None else tuple(map(str, range(int(labels.max()) + 1))), size=side)
+
+
+@dataclass(frozen=True)
+class Index:
+    """Where the pictures are.
+
+    Attributes:
+        files: Addresses of the large files.
+        stamps: What tells another version of a file apart.
+        file: Number of each picture's file (N,).
+        start: Its first byte in a tar, or its row in a Parquet file (N,).
+        length: Its bytes; -1 in a Parquet file (N,).
+        names: Its name.
+        labels: Its label (N,), where there are some.
+    """
+
+    files: list[str]
+    stamps: list[str]
+    file: Array
+    start: Array
+    length: Array
+    names: list[str]
+    labels: Array | None = None
+
+    def content(self, i: int) -> bytes:
+        """Returns the bytes of a picture."""
+        address, start = self.files[self.file[i]], int(self.start[i])
+        if self.length[i] < 0:
+            group, row = _group_of(address, os.getpid(), start)
+            return _bytes_of(_pictures_of(address, os.getpid(), group)[row])
+        filesystem, path = _filesystem(address)
+        data: bytes = filesystem.cat_file(path, start=start, end=start + int(self.length[i]))
+        return data
+
+
+class EncodedImages(Items):
+    """Pictures of an `Index`, decoded when they are read: uint8 (C, H, W); see `vergence.data.images.ImageFiles`.
+
+    Args:
+        index: The index.
+        names: Names of the items.
+        shape: (C, H, W) of the decoded images, C = 1 or 3.
+        rows: int64 (M,), the pictures of the index that are the items.
+        labels: (M,) int64.
+    """
+
+    def __init__(
+        self, index: Index, names: Sequence[str], shape: tuple[int, ...], rows: Tensor, labels: Tensor | None = None
+    ) -> None:
+        self.index, self.names, self.shape, self.dtype, self.rows = index, names, shape, torch.uint8, rows
+        self.labels, self.skipped = labels, []
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def chunk(self) -> int:
+        """Number of pictures that are decoded at a time; see `Items.chunk`."""
+        return DECODE_BATCH
+
+    @property
+    def stamps(self) -> list[str]:
+        """What tells these items from others: the versions of the files, the pictures and the shape."""
+        return [*self.index.files, *self.index.stamps, str(self.shape), str(self.rows.tolist())]
+
+    def content(self, i: int) -> bytes:
+        """Returns the bytes of an item."""
+        return self.index.content(int(self.rows[i]))
+
+    def read(self, index: Tensor | Array) -> tuple[Array, Array, list[Skipped]]:
+        """Returns (index, images) of those that could be decoded, and the others with the reason."""
+        from PIL import Image
+
+        kept, images, skipped = [], [], []
+        for i in index.tolist():
+            try:
+                images.append(_decoded(self.content(i), self.shape))
+                kept.append(i)
+            except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+                skipped.append(Skipped(self.names[i], reason(error)))
+        pixels = np.stack(images) if images else np.empty((0, *self.shape), dtype=np.uint8)
+        return np.array(kept, dtype=np.int64), pixels, skipped
+
+    def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields (index, images) for each index tensor; each batch is decoded by one worker. See `Items.stream`."""
+        known = set(self.skipped)
+        for kept, images, skipped in map(self.read, batches) if workers == 0 else parallel(self.read, batches, workers):
+            self.skipped += [one for one in dict.fromkeys(skipped) if one not in known]
+            known.update(skipped)
+            yield torch.from_numpy(kept), torch.from_numpy(images)
+
+    def subset(self, index: Tensor) -> "EncodedImages":
+        """Returns the items of an index; see `Items.subset`."""
+        names = [self.names[i] for i in index.tolist()]
+        return EncodedImages(self.index, names, self.shape, self.rows[index], at(self.labels, index))
+
+    def shaped(self, shape: tuple[int, ...]) -> "EncodedImages":
+        """Returns the same pictures, read in another shape."""
+        return EncodedImages(self.index, self.names, shape, self.rows, self.labels)
+
+
+def _decoded(data: bytes, shape: tuple[int, ...]) -> Array:
+    if not data:
+        raise ValueError("no bytes")
+    with time_limit(DECODE_SECONDS), opened_image(io.BytesIO(data)) as image:
+        image.draft("L" if shape[0] == 1 else "RGB", (2 * max(shape[1:]),) * 2)
+        return image_pixels(image, shape)
+
+
+def _modes(index: Index) -> Iterator[str]:
+    """Yields the pixel formats of some pictures."""
+    from PIL import Image
+
+    for i in range(0, len(index.names), max(1, -(-len(index.names) // HEADERS))):
+        try:
+            with opened_image(io.BytesIO(index.content(i))) as image:
+                yield str(image.mode)
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+            continue
+
+
+# The index
+
+
+def _index(source: str) -> Index:
+    """Returns the index of all files of a source."""
+    files = _files(source)
+    parts, stamps = [], []
+    with bar("index", len(files), late=True) as advance:
+        for address in files:
+            try:
+                filesystem, path = _filesystem(address)
+                about = filesystem.info(path)
+                stamps.append(" ".join(str(about.get(name, "")) for name in ("size", "mtime", "ETag", "etag", "LastModified")))
+                parts.append(_of_tar(address) if address.lower().endswith(TAR) else _of_parquet(address))
+            except (OSError, tarfile.TarError, EOFError) as error:
+                raise ValueError(
+                    f"expected a tar or Parquet file of pictures, cannot read {address}: {shortened(error)}"
+                ) from None
+            advance(1)
+    numbers = [len(names) for _, _, names, _ in parts]
+    expect(sum(numbers), f"pictures in {source}", f"none in {len(files)} files", "name another source")
+    several = len(files) > 1
+    names = [
+        f"{Path(file).stem}/{name}" if several else name
+        for file, (_, _, own, _) in zip(files, parts, strict=True)
+        for name in own
+    ]
+    labels = [own for *_, own in parts]
+    start, length = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
+    label = None if any(own is None for own in labels) else np.concatenate([own for own in labels if own is not None])
+    return Index(files, stamps, np.repeat(np.arange(len(files)), numbers), start, length, names, label)
+
+
+def _files(source: str) -> list[str]:
+    """Returns the addresses of the files of a source, in order."""
+    if (match := RANGE.search(source)) is not None:
+        first, last = match.groups()
+        numbers = (f"{i:0{len(first)}d}" for i in range(int(first), int(last) + 1))
+        return [file for n in numbers for file in _files(source[: match.start()] + n + source[match.end() :])]
+    if source.lower().endswith(LIST):
+        filesystem, path = _filesystem(source)
+        lines = filesystem.cat_file(path).decode().split("\n")
+        return [file for line in lines if line.strip() for file in _files(line.strip())]
+    if "://" in source and not source.startswith("file://"):
+        filesystem, path = _filesystem(source)
+        protocol = source.partition("://")[0]
+        found = filesystem.glob(path) if any(mark in path for mark in "*?[") else [path]
+        if len(found) == 1 and filesystem.isdir(found[0]):
+            found = [name for name in filesystem.ls(found[0], detail=False) if name.lower().endswith((TAR, PARQUET))]
+        return sorted(f"{protocol}://{name.lstrip('/')}" for name in found)
+    path = source.removeprefix("file://")
+    if Path(path).is_dir():
+        return sorted(str(p) for p in Path(path).iterdir() if p.suffix.lower() in (TAR, PARQUET))
+    found = sorted(glob.glob(path)) if any(mark in path for mark in "*?[") and not Path(path).exists() else [path]  # noqa: PTH207
+    expect(found and all(Path(name).is_file() for name in found), f"files at {source}", "none", "correct the name")
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def _protocol(name: str, process: int) -> Any:
+    import fsspec
+
+    try:
+        return fsspec.filesystem(name)
+    except (ImportError, ValueError) as error:
+        text = f"expected what opens {name}:// addresses, found: {shortened(error)}; pip install 'vergence[cloud]'"
+        raise ValueError(text) from None
+
+
+def _filesystem(address: str) -> tuple[Any, str]:
+    """Returns what reads an address, in this process, and the path in it."""
+    protocol, mark, path = address.rpartition("://")
+    return _protocol(protocol or "file", os.getpid()), path if mark else address
+
+
+Part = tuple[Array, Array, list[str], Array | None]  # start, length, names, labels
+
+
+def _of_tar(address: str) -> Part:
+    """Returns the pictures of a tar, and their labels where each has a ``.cls``, as WebDataset writes it."""
+    filesystem, path = _filesystem(address)
+    start, length, names, keys = [], [], [], []
+    numbers: dict[str, int] = {}
+    with filesystem.open(path, "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        for member in tar:
+            key, _, ending = member.name.partition(".")
+            if not member.isfile():
+                continue
+            if member.name.lower().endswith(ENDINGS):
+                start.append(member.offset_data)
+                length.append(member.size)
+                names.append(member.name)
+                keys.append(key)
+            elif ending == "cls" and member.size < 20 and (opened := tar.extractfile(member)) is not None:
+                text = opened.read().decode(errors="replace").strip()
+                numbers |= {key: int(text)} if text.isdecimal() else {}
+            vars(tar)["members"].clear()  # it would hold all of them
+    labels = np.array([numbers[key] for key in keys]) if keys and all(key in numbers for key in keys) else None
+    return np.array(start, dtype=np.int64), np.array(length, dtype=np.int64), names, labels
+
+
+def _of_parquet(address: str) -> Part:
+    """Returns the rows of a Parquet file that hold pictures, with their labels."""
+    column = _picture_column(address)
+    expect(column is not None, f"a column of pictures, {', '.join(PICTURES)}, in {address}", "none")
+    file = _parquet(address, os.getpid())
+    n, there = file.metadata.num_rows, file.schema_arrow.names
+    key = next((name for name in LABELS if name in there), None)
+    named = next((name for name in ("name", "names", "path", "file") if name in there and name != column), None)
+    table = file.read(columns=[name for name in (key, named) if name])
+    names = [str(name) for name in table[named].to_pylist()] if named else [f"row {i}" for i in range(n)]
+    labels = None if key is None else np.asarray(table[key].to_numpy())
+    if labels is not None and labels.dtype.kind not in "iu":
+        labels = None
+    return np.arange(n), np.full(n, -1), names, None if labels is None else labels.astype(np.int64)
+
+
+def _picture_column(address: str) -> str | None:
+    """Returns the column of a Parquet file that holds encoded pictures; None for none."""
+    import pyarrow as pa
+
+    try:
+        schema = _parquet(address, os.getpid()).schema_arrow
+    except (OSError, pa.ArrowException):
+        return None
+    kinds = {field.name: field.type for field in schema}
+    usable = [
+        name for name, kind in kinds.items() if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or _has_bytes(kind)
+    ]
+    return next((name for name in PICTURES if name in usable), usable[0] if len(usable) == 1 else None)
+
+
+def _has_bytes(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_struct(kind) and any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
+
+
+@functools.lru_cache(maxsize=64)
+def _parquet(address: str, process: int) -> Any:
+    import pyarrow.parquet as pq
+
+    filesystem, path = _filesystem(address)
+    return pq.ParquetFile(filesystem.open(path, "rb"))
+
+
+@functools.lru_cache(maxsize=64)
+def _bounds(address: str, process: int) -> Array:
+    about = _parquet(address, process).metadata
+    return np.cumsum([0, *(about.row_group(i).num_rows for i in range(about.num_row_groups))])
+
+
+def _group_of(address: str, process: int, row: int) -> tuple[int, int]:
+    """Returns the row group of a row, and the row in it."""
+    bounds = _bounds(address, process)
+    group = int(np.searchsorted(bounds, row, side="right")) - 1
+    return group, row - int(bounds[group])
+
+
+@functools.lru_cache(maxsize=4)
+def _pictures_of(address: str, process: int, group: int) -> Any:
+    """Returns the column of pictures of a row group; a few are held."""
+    column = _picture_column(address)
+    return _parquet(address, process).read_row_group(group, columns=[column])[column]
+
+
+def _bytes_of(value: Any) -> bytes:
+    content = value.as_py()
+    content = content.get("bytes") if isinstance(content, dict) else content
+    return content if isinstance(content, bytes) else b""
