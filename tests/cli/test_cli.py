@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from tests import forked
 
-from vergence.cli import commands, density
+from vergence.cli import commands, density, match
 from vergence.cli.commands import RUN
 
 pytestmark = pytest.mark.float32
@@ -35,10 +35,10 @@ OPTIONS = {
         "data", "out", "resume", "trust_code", "recipe", "dry_run", "set", "objective", "method", "encoder", "distill",
         "pretrained", "weights", "init", "freeze", "epochs", "distill_epochs", "batch_size", "optimizer", "lr", "size",
         "limit", "keep_classes", "calibration_share", "seed", "precision", "device", "devices", "threads", "data_root",
-        "download", "strict",
+        "download", "strict", "shard",
     ],
     "Evaluate": ["run", "probes", "uncertainty", "reference", "device", "threads", "trust_code"],
-    "Embed": ["run", "images", "out", "data_root", "batch_size", "device", "threads", "trust_code", "crops"],
+    "Embed": ["run", "images", "out", "data_root", "batch_size", "device", "threads", "trust_code", "crops", "shard"],
     "Check": [
         "source", "against", "leaks", "out", "encoder", "vectors", "size", "fdr", "mark", "confirm", "map", "json", "column",
         "data_root", "workers", "threads",
@@ -46,9 +46,13 @@ OPTIONS = {
     "Fetch": ["name", "to"],
     "Score": [
         "run", "images", "out", "fdr", "fpr", "confidence", "calibration", "confirm", "all_scores", "pairs",
-        "data_root", "batch_size", "device", "threads", "trust_code",
+        "data_root", "batch_size", "device", "threads", "trust_code", "shard",
     ],
     "Calibrate": ["calibration", "new", "out", "column", "groups", "fdr", "fpr", "confidence", "lower_is_stranger"],
+    "Merge": ["folder", "out", "data_root"],
+    "Pairs": ["pairs"],
+    "PairsFit": ["pairs", "out", "by", "model", "components", "share", "seed", "device"],
+    "Match": ["model", "contexts", "gallery", "out", "coverage", "no_match", "device", "trust_code"],
     "Sample": ["run", "out", "n", "context", "seed", "device", "trust_code"],
     "Advise": [
         "data", "out", "labels",
@@ -104,7 +108,7 @@ def run(tmp_path_factory):
 
 
 def test_options_are_frozen():
-    kinds = [*commands.RUN, *density.VERBS.values()]
+    kinds = [*commands.RUN, *density.VERBS.values(), match.PairsFit]
     found = {kind.__name__: [f.name for f in dataclasses.fields(kind)] for kind in kinds}
     assert found == OPTIONS, "a new option needs a line here and a reason: --set reaches every setting already"
 

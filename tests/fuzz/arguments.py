@@ -11,7 +11,7 @@ from tests.fuzz.files import Target
 from tests.fuzz.judge import Broken, Refused
 from tests.fuzz.place import MODELS
 
-from vergence.cli import commands, density
+from vergence.cli import commands, density, match
 from vergence.cli.options import known_settings
 
 __all__ = ["TARGETS"]
@@ -67,6 +67,9 @@ FIRST = {  # usual positional arguments, so that most cases reach the work
     "Fetch": ["timm:nothing"],
     "Score": ["{place}/run {place}/data.npz", "{place}/pictures {place}/photos"],
     "Calibrate": ["{place}/pairs.csv {place}/pairs.csv --column y", "{place}/data.npy {place}/data.npy"],
+    "Merge": ["{place}/run", "{place}/empty", "{out}"],
+    "PairsFit": ["{place}/pairs.npz"],
+    "Match": ["{place}/pairs {place}/contexts.npz {place}/pairs.npz", "{place}/run {place}/data.npz {place}/data.npz"],
     "Sample": ["{place}/run", "{place}/pictures"],
     "Advise": ["{place}/many.npz", "{place}/many.npy", "{place}/images.npy", "{place}/photos"],
     "Report": ["{place}/run", "{place}/pictures"],
@@ -77,24 +80,18 @@ FIRST = {  # usual positional arguments, so that most cases reach the work
     "DensityImportance": ["{place}/pairs.npz --model gaussian", "{place}/pairs.csv --target y --model gaussian"],
 }
 HEAVY = {"epochs", "draws"}  # options whose large valid values only take time
-KINDS = {kind.__name__: (kind.__name__.lower(),) for kind in commands.RUN if kind.__name__ != "Density"}
-KINDS |= {kind.__name__: ("density", name) for name, kind in density.VERBS.items()}
-TYPES = {kind.__name__: kind for kind in (*commands.RUN, *density.VERBS.values())}
+OPTIONAL = ("DensityFit", "PairsFit")  # whose model is an option
+POSITIONAL = {"Calibrate": {"calibration", "new"}, "Merge": {"folder"}, "Match": {"contexts", "gallery"}}
+KINDS = {kind.__name__: (kind.__name__.lower(),) for kind in commands.RUN if kind.__name__ not in ("Density", "Pairs")}
+KINDS |= {kind.__name__: ("density", name) for name, kind in density.VERBS.items()} | {"PairsFit": ("pairs", "fit")}
+TYPES = {kind.__name__: kind for kind in (*commands.RUN, *density.VERBS.values(), match.PairsFit)}
 
 
 def _options(kind):
     """Returns the options of a command that are not positional, with their types."""
     hints = typing.get_type_hints(TYPES[kind], include_extras=True)
-    positional = {
-        "data",
-        "run",
-        "images",
-        "pairs",
-        "source",
-        "calibration",
-        "new",
-        *(["model"] if kind in FIRST and kind != "DensityFit" else []),
-    }
+    positional = {"data", "run", "images", "pairs", "source", *(["model"] if kind in FIRST and kind not in OPTIONAL else [])}
+    positional |= POSITIONAL.get(kind, set())
     return {f.name: hints[f.name] for f in dataclasses.fields(TYPES[kind]) if f.name not in positional and f.name != "out"}
 
 
@@ -146,7 +143,7 @@ def _command_line(draw, place, kind):
 
 def _out(kind):
     """A file or folder that the command can write."""
-    good = {"Train": [OUTS[4]], "Advise": [OUTS[4]], "DensityFit": [OUTS[-1]], "Sample": OUTS[:4]}
+    good = {"Train": [OUTS[4]], "Advise": [OUTS[4]], "DensityFit": [OUTS[-1]], "PairsFit": [OUTS[-1]], "Sample": OUTS[:4]}
     return st.sampled_from(good.get(kind, OUTS[:3]))
 
 
@@ -186,7 +183,19 @@ def _target(kind, share):
 
 
 SHARES = {"Demo": 0, "Check": 6, "Fetch": 1, "List": 1}
-SHARES |= {"Train": 6, "Evaluate": 2, "Embed": 6, "Score": 6, "Calibrate": 3, "Sample": 5, "Advise": 4, "Report": 3}
+SHARES |= {
+    "Train": 6,
+    "Evaluate": 2,
+    "Embed": 6,
+    "Score": 6,
+    "Calibrate": 3,
+    "Merge": 1,
+    "PairsFit": 2,
+    "Match": 2,
+    "Sample": 5,
+    "Advise": 4,
+    "Report": 3,
+}
 SHARES |= {"DensityFit": 6, "DensityPredict": 5, "DensitySample": 5, "DensityScore": 5, "DensityImportance": 2}
 
 

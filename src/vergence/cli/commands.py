@@ -12,7 +12,7 @@ from typing import Any
 
 import tyro
 
-from vergence.cli import advise, calibrate, check, density, listing, options, score, train, use
+from vergence.cli import advise, calibrate, check, density, listing, match, options, score, train, use
 from vergence.utils.checks import did_you_mean, is_out_of_memory, shown
 from vergence.utils.terminal import is_first_process
 from vergence.utils.version import __version__
@@ -31,6 +31,8 @@ RUN: dict[type, Callable[[Any], None]] = {
     score.Score: score.score,
     use.Merge: use.merge,
     calibrate.Calibrate: calibrate.calibrate,
+    match.Pairs: match.pairs,
+    match.Match: match.match,
     use.Sample: use.sample,
     advise.Advise: advise.advise,
     density.Density: density.run,

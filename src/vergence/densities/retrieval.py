@@ -14,7 +14,7 @@ from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.utils.checks import expect
 from vergence.utils.terminal import Tabular
 
-__all__ = ["Retrieved", "retrieve"]
+__all__ = ["Retrieved", "log_probs", "retrieve"]
 
 Conditional = JointGaussian | MixtureOfGaussians
 NUMBERS = 1 << 20  # numbers held at a time: more would not fit the cache
@@ -86,7 +86,7 @@ def _retrieve(density: Conditional, bank: Tensor, n: int, modes: int, block: int
     k = k[:, :modes]
     of_mode = of_whole = None
     for start in range(0, len(bank), block):
-        by_mode, whole = _log_probs(density, bank[start : start + block], k)
+        by_mode, whole = log_probs(density, bank[start : start + block], k)
         of_mode, of_whole = _best(of_mode, by_mode, start, n), _best(of_whole, whole, start, n)
     assert of_mode is not None and of_whole is not None
     (log_prob, index), (ranked_log_prob, ranked) = of_mode, of_whole
@@ -101,7 +101,7 @@ def _log_weights(density: Conditional) -> Tensor:
     return logits
 
 
-def _log_probs(density: Conditional, z: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+def log_probs(density: Conditional, z: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the log-densities of items (M, D) under components k (B, m), as (M, B, m), and under the whole, as (M, B)."""
     if isinstance(density, MixtureOfGaussians) and density.common is not None:  # one table for all contexts
         parts, logits = density.common.log_prob(z[:, None]).double(), density.mixture_distribution.logits.double()

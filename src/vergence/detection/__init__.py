@@ -29,6 +29,7 @@ from vergence.detection.duplicates import (
 from vergence.detection.groups import odd_groups
 from vergence.detection.images import pixel_statistics
 from vergence.detection.levels import patch_dictionary, stage_features
+from vergence.detection.matching import Matcher, Matches
 from vergence.detection.measurements import MEASUREMENTS, measure, properties
 from vergence.detection.neighbors import NeighborDetector
 from vergence.detection.reasons import explain, look_at
@@ -41,6 +42,8 @@ __all__ = [
     "Decisions",
     "Detector",
     "GaussianDetector",
+    "Matcher",
+    "Matches",
     "MixtureDetector",
     "NeighborDetector",
     "calibrate",

@@ -206,7 +206,7 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
         """Fits to a part of ordinary items (N, D), and scores the other part."""
         require_within("(0, 1)", share=self.share)
         x = np.asarray(as_array(X) if hasattr(X, "detach") else X)
-        side = _apart(x.reshape(len(x), -1), self.share, self.random_state)
+        side = apart(x.reshape(len(x), -1), self.share, self.random_state)
         expect(side.sum() >= LEAST, f"at least {LEAST} calibration items", int(side.sum()), "give more items, or a larger share")
         self.detector_ = clone(self.detector).fit(X[~side])
         self.calibration_ = self.scores(X[side])
@@ -241,7 +241,7 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
         return np.where(self.decide(X).flag, -1, 1)
 
 
-def _apart(x: np.ndarray, share: float, seed: int) -> np.ndarray:
+def apart(x: np.ndarray, share: float, seed: int) -> np.ndarray:
     """Returns which items calibrate (N,); nearly equal ones are on one side."""
     deviation = x.std(0)
     near = np.round((x - x.mean(0)) / np.where(deviation > 0, deviation, 1.0), DIGITS)

@@ -23,6 +23,8 @@ from vergence.data.sources import Data, is_object
 from vergence.data.views import Views
 from vergence.densities import retrieval
 from vergence.detection.calibrated import RunDetector, sample
+from vergence.detection.matching import KEPT as MOST_NULL
+from vergence.detection.matching import Matches, likelihood_ratio, matched
 from vergence.encoders import networks
 from vergence.evaluation import features
 from vergence.evaluation.judgment import collapse_warning
@@ -258,6 +260,39 @@ class Run:
         retrieved = retrieval.retrieve(objective.conditional, self.to_device(za), self.to_device(z), n, modes)
         columns = {name: column.cpu() for name, column in vars(retrieved).items()}
         return retrieval.Retrieved(**columns | {name: index[columns[name]] for name in ("index", "ranked")})
+
+    @torch.inference_mode()
+    def match(
+        self, context: Images, gallery: Images, *, coverage: float = 0.9, no_match: float = 0.05, batch_size: int = 256
+    ) -> Matches:
+        """Returns which target of a gallery belongs to each context, or none of them; see `vergence.detection.matching`.
+
+        The score is log p(z_b | z_a) - log p(z_b) of the run's density, calibrated by the pairs that the run kept apart.
+
+        Args:
+            context: N contexts.
+            gallery: M targets, as `retrieve` takes a bank; without the matches of the run's own pairs.
+            coverage: Probability that the candidates of a context hold its match, in (0, 1).
+            no_match: Share of wrong answers, at most, of contexts with and of those without a match, in (0, 1).
+            batch_size: Items at a time.
+
+        Raises:
+            ValueError: The run is none on pairs, its objective has no joint density, or it kept too few pairs apart.
+        """
+        objective = self.conditional_objective
+        expect(self.folder.metadata.kind == "pairs", "a run that was trained on pairs", self.folder.metadata.kind, "train one")
+        pairs = detector.opened(self.folder).calibration
+        expect(pairs is not None, "a run that kept pairs apart", "none", "train with --calibration-share")
+        joint = objective.joint()
+        marginal = joint.marginal("target")
+        za = self.to_device(self._collect(self.method.branch("context").eval(), pairs, "context", batch_size)[0])
+        zb = self.to_device(self._collect(self.method.target_network().eval(), pairs, "target", batch_size)[0])
+        true = torch.cat([joint.conditional(a).log_prob(b) for a, b in zip(za.split(256), zb.split(256), strict=True)])
+        own = (true - marginal.log_prob(zb)).double().cpu().numpy()
+        contexts = self.to_device(self.embed(context, projected=True, batch_size=batch_size))
+        bank = self.to_device(self._bank(gallery, None, batch_size)[0])
+        scores = likelihood_ratio(joint.conditional, marginal)
+        return matched(scores, contexts, bank, own, za[:MOST_NULL], coverage=coverage, no_match=no_match)
 
     @torch.inference_mode()
     def conditional(self, context: Images, *, batch_size: int = 256) -> Distribution:

@@ -1,0 +1,126 @@
+"""``vergence pairs fit`` and ``vergence match``."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import OmitSubcommandPrefixes, Positional, arg, subcommand
+
+from vergence.cli import options
+from vergence.utils.checks import expect
+
+if TYPE_CHECKING:
+    from vergence.detection.matching import Matches
+
+__all__: list[str] = []
+
+
+@dataclass(kw_only=True)
+class PairsFit:
+    """Fit what `match` needs to true pairs of vectors of any encoders, a part of which calibrates."""
+
+    pairs: Annotated[Positional[Path], arg(metavar="PAIRS")]
+    """A .npz file with the arrays context and target, a row for each pair."""
+    out: Annotated[Path, arg(metavar="FILE")] = Path("pairs.safetensors")
+    """File to write."""
+    by: Literal["density", "cosine"] = "density"
+    """Score: log p(target | context) - log p(target), or the cosine of vectors in one space."""
+    model: Annotated[Literal["gaussian", "mixture"], arg(help="Density of the pairs.")] = "gaussian"
+    components: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 128, or a tenth of the pairs)")] = None
+    """Principal components of each side."""
+    share: Annotated[float, arg(help="Share of the pairs that calibrates.")] = 0.3
+    seed: options.Seed = 0
+    device: Annotated[Literal["cpu", "cuda"], arg(help="Device to compute on.")] = "cpu"
+
+
+@dataclass(kw_only=True)
+class Pairs:
+    """Pairs of vectors of any encoders."""
+
+    pairs: OmitSubcommandPrefixes[Annotated[PairsFit, subcommand("fit", prefix_name=False)]]
+
+
+@dataclass(kw_only=True)
+class Match:
+    """Say which target of a gallery belongs to each context, or that none does, with a stated rate of errors."""
+
+    model: Annotated[Positional[Path], arg(metavar="MODEL")]
+    """Run folder that was trained on pairs, or the file that pairs fit wrote."""
+    contexts: Annotated[Positional[str], arg(metavar="CONTEXTS")]
+    """Contexts: of a run any source that train takes; else a .npy file of vectors, or .npz with the array context."""
+    gallery: Annotated[Positional[str], arg(metavar="GALLERY")]
+    """Targets to choose from, likewise (array target); without those of the pairs of the fit."""
+    out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: matches-CONTEXTS.csv)")] = None
+    """File to write: .csv, .parquet or .npz."""
+    coverage: Annotated[float, arg(metavar="P")] = 0.9
+    """Probability that the candidates hold the match of a context that has one."""
+    no_match: Annotated[float, arg(metavar="RATE")] = 0.05
+    """Share of wrong answers at most: no match where there is one, and a match where there is none."""
+    device: options.Device = "auto"
+    trust_code: options.TrustCode = False
+
+
+def pairs(command: Pairs) -> None:
+    """Runs ``vergence pairs``."""
+    import numpy as np
+
+    from vergence.data.arrays import read_pairs
+    from vergence.detection.matching import Matcher
+    from vergence.mixtures import get
+
+    options.check(command.pairs)
+    fit = command.pairs
+    read = read_pairs(fit.pairs)
+    settings: dict[str, Any] = {"by": fit.by, "n_components": fit.components, "share": fit.share, "random_state": fit.seed}
+    model = None if fit.model == "gaussian" else get(fit.model)(random_state=fit.seed)
+    target = np.asarray(read.target)
+    matcher = Matcher(model, **settings, device=fit.device).fit(read.context, target if target.ndim == 2 else target[:, None])
+    matcher.save(fit.out)
+    print(f"{len(matcher.calibration_):,} of {len(read.context):,} pairs calibrate; wrote {fit.out}")
+    print(f"next: vergence match {shlex.quote(str(fit.out))} CONTEXTS GALLERY")
+
+
+def match(command: Match) -> None:
+    """Runs ``vergence match``."""
+    from vergence.utils.parts import require_table, write_table
+
+    out = command.out or Path(f"matches-{options.stem(command.contexts)}.csv")
+    require_table(out)
+    found = _matches(command)
+    write_table(out, {name: _column(values) for name, values in found.table().items()})
+    for sentence in found.sentences:
+        print(sentence)
+    print(f"wrote {len(found.best):,} rows to {out}")
+    print("next: look at those without a match first")
+
+
+def _matches(command: Match) -> "Matches":
+    rates: dict[str, Any] = {"coverage": command.coverage, "no_match": command.no_match}
+    if command.model.is_dir():
+        from vergence.runs.run import load
+
+        run = load(command.model, device=command.device, trust_code=command.trust_code)
+        return run.match(command.contexts, command.gallery, **rates)
+    from vergence.detection.matching import Matcher
+
+    sides = _vectors(command.contexts, "context"), _vectors(command.gallery, "target")
+    return Matcher.load(command.model).match(*sides, **rates)
+
+
+def _vectors(source: str, name: str) -> Any:
+    """Returns the vectors (N, D) of a file."""
+    from vergence.data.arrays import read_arrays
+
+    path = Path(source)
+    expect(path.is_file() and path.suffix.lower() in (".npy", ".npz"), f"a .npy or .npz file of vectors at {source}", "none")
+    arrays, there = read_arrays(path, (name, "z", "arr_0"), 1 << 40)
+    key = next((key for key in (name, "z", "arr_0") if key in arrays), None)
+    expect(key is not None, f"the array {name} in {source}", ", ".join(there) or "none")
+    return arrays[key]  # type: ignore[index]
+
+
+def _column(values: Any) -> Any:
+    import numpy as np
+
+    return values if values and isinstance(values[0], str) else np.asarray(values)
