@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from tests import forked
 
-from vergence.cli import commands, density, match
+from vergence.cli import commands, density
 from vergence.cli.commands import RUN
 
 pytestmark = pytest.mark.float32
@@ -32,10 +32,10 @@ OPTIONS = {
     "List": ["what", "word"],
     "Demo": ["out", "seed"],
     "Train": [
-        "data", "out", "resume", "trust_code", "recipe", "dry_run", "set", "objective", "method", "encoder", "distill",
+        "data", "out", "resume", "trust_code", "recipe", "dry_run", "shard", "set", "objective", "method", "encoder", "distill",
         "pretrained", "weights", "init", "freeze", "epochs", "distill_epochs", "batch_size", "optimizer", "lr", "size",
         "limit", "keep_classes", "calibration_share", "seed", "precision", "device", "devices", "threads", "data_root",
-        "download", "strict", "shard",
+        "download", "strict",
     ],
     "Evaluate": ["run", "probes", "uncertainty", "reference", "device", "threads", "trust_code"],
     "Embed": ["run", "images", "out", "data_root", "batch_size", "device", "threads", "trust_code", "crops", "shard"],
@@ -50,8 +50,7 @@ OPTIONS = {
     ],
     "Calibrate": ["calibration", "new", "out", "column", "groups", "fdr", "fpr", "confidence", "lower_is_stranger"],
     "Merge": ["folder", "out", "data_root"],
-    "Pairs": ["pairs"],
-    "PairsFit": ["pairs", "out", "by", "model", "components", "share", "seed", "device"],
+    "Pairs": ["verb", "pairs", "out", "by", "model", "components", "share", "seed", "device"],
     "Match": ["model", "contexts", "gallery", "out", "coverage", "no_match", "device", "trust_code"],
     "Sample": ["run", "out", "n", "context", "seed", "device", "trust_code"],
     "Advise": [
@@ -108,7 +107,7 @@ def run(tmp_path_factory):
 
 
 def test_options_are_frozen():
-    kinds = [*commands.RUN, *density.VERBS.values(), match.PairsFit]
+    kinds = [*commands.RUN, *density.VERBS.values()]
     found = {kind.__name__: [f.name for f in dataclasses.fields(kind)] for kind in kinds}
     assert found == OPTIONS, "a new option needs a line here and a reason: --set reaches every setting already"
 
@@ -512,3 +511,20 @@ def test_calibration_items_that_overlap_or_are_too_few_are_refused(run, tmp_path
     )
     refused("score", run, "digits", "--out", tmp_path / "s.csv", "--fpr", "0.0001", words="calibration items to certify")
     assert not (tmp_path / "s.csv").exists()
+
+
+def test_pairs_of_vectors_are_fitted_and_matched(tmp_path):
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=(400, 4))
+    np.savez(tmp_path / "pairs.npz", context=a, target=a @ rng.normal(size=(4, 6)) + 0.1 * rng.normal(size=(400, 6)))
+    with np.load(tmp_path / "pairs.npz") as arrays:
+        np.save(tmp_path / "a.npy", arrays["context"][:20])
+        np.save(tmp_path / "b.npy", arrays["target"][:20])
+    found = call("pairs", "fit", tmp_path / "pairs.npz", "--out", tmp_path / "m.safetensors")
+    assert found.returncode == 0 and "120 of 400 pairs calibrate" in found.stdout, found.stderr
+    matched = call("match", tmp_path / "m.safetensors", tmp_path / "a.npy", tmp_path / "b.npy", "--out", tmp_path / "m.csv")
+    assert matched.returncode == 0 and "of 20 contexts matched" in matched.stdout, matched.stderr
+    refused("match", tmp_path / "m.safetensors", tmp_path / "b.npy", tmp_path / "a.npy", words="contexts of 4 numbers")
+    refused("match", tmp_path / "m.safetensors", tmp_path / "no.npy", tmp_path / "a.npy", words="vectors at")
+    refused("pairs", "fit", tmp_path / "pairs.npz", "--share", "0.01", words="19 pairs that calibrate")
+    refused("pairs", "fit", tmp_path / "a.npy", words="context")

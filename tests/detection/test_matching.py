@@ -17,11 +17,8 @@ D = 4
 def joint(r=0.8):
     """A Gaussian over pairs of D features each, with correlation r."""
     eye = torch.eye(D, dtype=torch.float64)
-    return JointGaussian(
-        torch.zeros(2 * D, dtype=torch.float64),
-        torch.cat([torch.cat([eye, r * eye], 1), torch.cat([r * eye, eye], 1)]),
-        context=D,
-    )
+    S = torch.cat([torch.cat([eye, r * eye], 1), torch.cat([r * eye, eye], 1)])
+    return JointGaussian(torch.zeros(2 * D, dtype=torch.float64), S, context=D)
 
 
 def pairs(n, rng, r=0.8):

@@ -11,7 +11,7 @@ from tests.fuzz.files import Target
 from tests.fuzz.judge import Broken, Refused
 from tests.fuzz.place import MODELS
 
-from vergence.cli import commands, density, match
+from vergence.cli import commands, density
 from vergence.cli.options import known_settings
 
 __all__ = ["TARGETS"]
@@ -68,7 +68,7 @@ FIRST = {  # usual positional arguments, so that most cases reach the work
     "Score": ["{place}/run {place}/data.npz", "{place}/pictures {place}/photos"],
     "Calibrate": ["{place}/pairs.csv {place}/pairs.csv --column y", "{place}/data.npy {place}/data.npy"],
     "Merge": ["{place}/run", "{place}/empty", "{out}"],
-    "PairsFit": ["{place}/pairs.npz"],
+    "Pairs": ["fit {place}/pairs.npz"],
     "Match": ["{place}/pairs {place}/contexts.npz {place}/pairs.npz", "{place}/run {place}/data.npz {place}/data.npz"],
     "Sample": ["{place}/run", "{place}/pictures"],
     "Advise": ["{place}/many.npz", "{place}/many.npy", "{place}/images.npy", "{place}/photos"],
@@ -80,11 +80,11 @@ FIRST = {  # usual positional arguments, so that most cases reach the work
     "DensityImportance": ["{place}/pairs.npz --model gaussian", "{place}/pairs.csv --target y --model gaussian"],
 }
 HEAVY = {"epochs", "draws"}  # options whose large valid values only take time
-OPTIONAL = ("DensityFit", "PairsFit")  # whose model is an option
-POSITIONAL = {"Calibrate": {"calibration", "new"}, "Merge": {"folder"}, "Match": {"contexts", "gallery"}}
-KINDS = {kind.__name__: (kind.__name__.lower(),) for kind in commands.RUN if kind.__name__ not in ("Density", "Pairs")}
-KINDS |= {kind.__name__: ("density", name) for name, kind in density.VERBS.items()} | {"PairsFit": ("pairs", "fit")}
-TYPES = {kind.__name__: kind for kind in (*commands.RUN, *density.VERBS.values(), match.PairsFit)}
+OPTIONAL = ("DensityFit", "Pairs")  # whose model is an option
+POSITIONAL = {"Pairs": {"verb"}, "Calibrate": {"calibration", "new"}, "Merge": {"folder"}, "Match": {"contexts", "gallery"}}
+KINDS = {kind.__name__: (kind.__name__.lower(),) for kind in commands.RUN if kind.__name__ != "Density"}
+KINDS |= {kind.__name__: ("density", name) for name, kind in density.VERBS.items()}
+TYPES = {kind.__name__: kind for kind in (*commands.RUN, *density.VERBS.values())}
 
 
 def _options(kind):
@@ -143,7 +143,7 @@ def _command_line(draw, place, kind):
 
 def _out(kind):
     """A file or folder that the command can write."""
-    good = {"Train": [OUTS[4]], "Advise": [OUTS[4]], "DensityFit": [OUTS[-1]], "PairsFit": [OUTS[-1]], "Sample": OUTS[:4]}
+    good = {"Train": [OUTS[4]], "Advise": [OUTS[4]], "DensityFit": [OUTS[-1]], "Pairs": [OUTS[-1]], "Sample": OUTS[:4]}
     return st.sampled_from(good.get(kind, OUTS[:3]))
 
 
@@ -190,7 +190,7 @@ SHARES |= {
     "Score": 6,
     "Calibrate": 3,
     "Merge": 1,
-    "PairsFit": 2,
+    "Pairs": 2,
     "Match": 2,
     "Sample": 5,
     "Advise": 4,

@@ -396,3 +396,32 @@ def test_targets_are_embedded_by_the_teacher_that_the_density_knows(tmp_path, du
     torch.testing.assert_close(run.embed(x, projected=True), run.method.branch("context").eval()(x).detach())
     found = run.retrieve(x[:3], x, n=2).ranked
     assert torch.equal(found, run.retrieve(x[:3], bank_embeddings=run.embed(x, side="target", projected=True), n=2).ranked)
+
+
+@pytest.mark.float32
+def test_a_run_says_which_target_belongs_to_a_context_or_that_none_does(tmp_path, capsys):
+    from tests.conftest import angle_pairs
+
+    from vergence.cli.commands import main
+
+    context, target = angle_pairs(2500, 0)
+    np.savez(tmp_path / "pairs.npz", context=context, target=target)
+    settings = {"encoder": "mlp", "objective": "gje", "projector": (6,), "epochs": 8, "batch_size": 64, "knn_every": 0}
+    run = vergence.train(str(tmp_path / "pairs.npz"), out=tmp_path / "run", device="cpu", **settings)
+    new, others = angle_pairs(60, 1)
+    found = run.match(new, others, coverage=0.9, no_match=0.1)
+    assert (found.answer == "no match").mean() <= 0.3
+    held = np.mean([i in part for i, part in enumerate(found.candidates)])
+    assert held >= 0.8
+    assert found.pairs == 400
+    np.save(tmp_path / "a.npy", new)
+    np.save(tmp_path / "b.npy", others)
+    words = ["match", str(tmp_path / "run"), str(tmp_path / "a.npy"), str(tmp_path / "b.npy"), "--no-match", "0.1"]
+    main([*words, "--out", str(tmp_path / "m.csv")])
+    assert "of 60 contexts matched" in capsys.readouterr().out
+    lines = (tmp_path / "m.csv").read_text().splitlines()
+    assert lines[0] == "context,best,score,p_value,claim,answer,candidates"
+    assert len(lines) == 61
+    single = vergence.train(context, out=tmp_path / "single", objective="gje", encoder="mlp", epochs=1, device="cpu")
+    with pytest.raises(ValueError, match="trained on pairs"):
+        single.match(new, others)

@@ -21,7 +21,7 @@ GROUPS = {  # of the help of train
     "Optimization": ("epochs", "distill_epochs", "batch_size", "optimizer", "lr", "seed"),
     "Hardware": ("device", "devices", "precision", "threads"),
     "Advanced": ("set", "resume", "trust_code"),
-    "Output": ("out", "dry_run"),
+    "Output": ("out", "dry_run", "shard"),
 }
 WIDTH = 26  # characters of a name and its value
 

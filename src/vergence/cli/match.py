@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import OmitSubcommandPrefixes, Positional, arg, subcommand
+from tyro.conf import Positional, arg
 
 from vergence.cli import options
 from vergence.utils.checks import expect
@@ -17,9 +17,10 @@ __all__: list[str] = []
 
 
 @dataclass(kw_only=True)
-class PairsFit:
-    """Fit what `match` needs to true pairs of vectors of any encoders, a part of which calibrates."""
+class Pairs:
+    """Fit what match needs to true pairs of vectors of any encoders, a part of which calibrates."""
 
+    verb: Annotated[Positional[Literal["fit"]], arg(metavar="fit", help="What to do with the pairs.")]
     pairs: Annotated[Positional[Path], arg(metavar="PAIRS")]
     """A .npz file with the arrays context and target, a row for each pair."""
     out: Annotated[Path, arg(metavar="FILE")] = Path("pairs.safetensors")
@@ -32,13 +33,6 @@ class PairsFit:
     share: Annotated[float, arg(help="Share of the pairs that calibrates.")] = 0.3
     seed: options.Seed = 0
     device: Annotated[Literal["cpu", "cuda"], arg(help="Device to compute on.")] = "cpu"
-
-
-@dataclass(kw_only=True)
-class Pairs:
-    """Pairs of vectors of any encoders."""
-
-    pairs: OmitSubcommandPrefixes[Annotated[PairsFit, subcommand("fit", prefix_name=False)]]
 
 
 @dataclass(kw_only=True)
@@ -69,8 +63,7 @@ def pairs(command: Pairs) -> None:
     from vergence.detection.matching import Matcher
     from vergence.mixtures import get
 
-    options.check(command.pairs)
-    fit = command.pairs
+    fit = command
     read = read_pairs(fit.pairs)
     settings: dict[str, Any] = {"by": fit.by, "n_components": fit.components, "share": fit.share, "random_state": fit.seed}
     model = None if fit.model == "gaussian" else get(fit.model)(random_state=fit.seed)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 RECIPES = "Settings to start from; see vergence.training.recipes."
+SHARD = "Sum over part I of N of the items, of a closed form such as patches, into the folder --out, for vergence merge."
 RECIPE = "(default: patches for images, gmje_small for pairs, NAME_small with --objective NAME, else vje_small)"
 
 
@@ -31,8 +32,7 @@ class _Train:
     dry_run: Annotated[bool, arg(help="Say what would run, with an estimate of time and memory; trains and writes nothing.")] = (
         False
     )
-    shard: Annotated[str | None, arg(metavar="I/N", help_behavior_hint="")] = None
-    """Sum over part I of N of the items, of a closed form such as patches, into the folder --out, for vergence merge."""
+    shard: Annotated[str | None, arg(metavar="I/N", help=SHARD, help_behavior_hint="")] = None
     set: Annotated[options.Settings, arg(metavar="NAME=VALUE")] = field(default_factory=list)
     """Any other setting, NAME=VALUE: an option of the objective (nu=1) or a field of the run (blur=0.5, clip=1)."""
 
