@@ -52,6 +52,8 @@ OPTIONS = {
     "Merge": ["folder", "out", "data_root"],
     "Pairs": ["verb", "pairs", "out", "by", "model", "components", "share", "seed", "device"],
     "Match": ["model", "contexts", "gallery", "out", "coverage", "no_match", "device", "trust_code"],
+    "Neighbors": ["run", "images", "query", "n", "out", "data_root", "batch_size", "device", "trust_code"],
+    "Export": ["run", "format", "out", "dtype", "trust_code"],
     "Sample": ["run", "out", "n", "context", "seed", "device", "trust_code"],
     "Advise": [
         "data", "out", "labels",

@@ -70,6 +70,8 @@ FIRST = {  # usual positional arguments, so that most cases reach the work
     "Merge": ["{place}/run", "{place}/empty", "{out}"],
     "Pairs": ["fit {place}/pairs.npz"],
     "Match": ["{place}/pairs {place}/contexts.npz {place}/pairs.npz", "{place}/run {place}/data.npz {place}/data.npz"],
+    "Neighbors": ["{place}/run {place}/data.npz", "{place}/pictures {place}/photos"],
+    "Export": ["{place}/run --format torch"],
     "Sample": ["{place}/run", "{place}/pictures"],
     "Advise": ["{place}/many.npz", "{place}/many.npy", "{place}/images.npy", "{place}/photos"],
     "Report": ["{place}/run", "{place}/pictures"],

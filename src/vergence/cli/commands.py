@@ -33,6 +33,8 @@ RUN: dict[type, Callable[[Any], None]] = {
     calibrate.Calibrate: calibrate.calibrate,
     match.Pairs: match.pairs,
     match.Match: match.match,
+    use.Neighbors: use.neighbors,
+    use.Export: use.export,
     use.Sample: use.sample,
     advise.Advise: advise.advise,
     density.Density: density.run,

@@ -4,7 +4,7 @@ import csv
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -80,6 +80,36 @@ class Sample:
     context: Annotated[str | None, arg(metavar="IMAGES", help_behavior_hint="")] = None
     """Sample targets of the first 8 of these items, a row each; any source that train takes."""
     seed: options.Seed = 0
+    device: options.Device = "auto"
+    trust_code: options.TrustCode = False
+
+
+@dataclass(kw_only=True)
+class Export:
+    """Write a run as one graph, items to embedding, anomaly score and p-value, that needs no Vergence."""
+
+    run: options.RunFolder
+    format: Literal["onnx", "torch"] = "onnx"
+    """onnx, or torch for torch.export.load."""
+    out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: RUN.onnx or RUN.pt2)")] = None
+    """File to write."""
+    dtype: Annotated[Literal["uint8", "float32"] | None, arg(help_behavior_hint="(default: the items' own)")] = None
+    """Type of the input; floats of images are in [0, 1]."""
+    trust_code: options.TrustCode = False
+
+
+@dataclass(kw_only=True)
+class Neighbors:
+    """Write the items of a source that are most similar to each queried one."""
+
+    run: options.RunFolder
+    images: Annotated[Positional[str], arg(metavar="DATA", help=options.ANY_SOURCE)]
+    query: Annotated[str | None, arg(metavar="IMAGES", help_behavior_hint="(default: DATA)")] = None
+    """Items whose neighbors are sought; any source."""
+    n: Annotated[int, arg(help="Neighbors of each.")] = 5
+    out: options.TableOut = None
+    data_root: options.DataRoot = None
+    batch_size: options.BatchSize = 256
     device: options.Device = "auto"
     trust_code: options.TrustCode = False
 
@@ -212,6 +242,38 @@ def sample(command: Sample) -> None:
     n = write_samples(run, out, n=command.n, context=command.context, seed=command.seed)
     print(f"wrote {n} samples to {out}")
     print(f"next: vergence evaluate {shlex.quote(str(command.run))}")
+
+
+def export(command: Export) -> None:
+    """Runs ``vergence export``."""
+    from vergence.runs.export import FORMATS
+    from vergence.runs.export import export as run
+    from vergence.runs.run import load
+
+    ending = next(key for key, name in FORMATS.items() if name == command.format)
+    out = command.out or Path(f"{options.stem(command.run)}{ending}")
+    expect(out.suffix.lower() == ending, f"a file ending in {ending} for --format {command.format}", out.name)
+    found = run(load(command.run, device="cpu", trust_code=command.trust_code), out, dtype=command.dtype)
+    print(f"wrote {out}: input x {found.dtype} (B, {', '.join(map(str, found.shape))}); outputs z, score, p_value")
+    print(f"on {found.items} test items its scores differ from the library's by {found.difference:.1g} of the largest at most")
+
+
+def neighbors(command: Neighbors) -> None:
+    """Runs ``vergence neighbors``."""
+    from vergence.runs.run import load
+    from vergence.utils.parts import write_table
+
+    run = load(command.run, device=command.device, trust_code=command.trust_code)
+    bank = run.items(command.images, root=command.data_root)
+    items = bank if command.query is None else run.items(command.query, root=command.data_root)
+    found = run.neighbors(items, bank, command.n, batch_size=command.batch_size)
+    out = command.out or Path(f"neighbors-{options.stem(command.query or command.images)}.csv")
+    table = found.table()
+    write_table(out, {"name": table["name"], "neighbor": table["neighbor"], "similarity": found.similarity.flatten().numpy()})
+    print(
+        f"wrote {counted(len(table['name']), 'row')} to {out}: {counted(command.n, 'neighbor')} of each of {len(found.names):,}"
+    )
+    print("next: an item is its own nearest neighbor where it is in both" if command.query is None else f"next: open {out}")
 
 
 def print_written(out: Path, rows: int, page: bool = False) -> None:

@@ -3,6 +3,7 @@
 Shapes: N images, C channels, H x W pixels, D features.
 """
 
+import itertools
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ def pixel_statistics(images: Any, grid: int = 4) -> Tensor:
     last = x.shape[3] == 3 and x.shape[1] > 4
     expect(not last, "images (N, C, H, W)", f"{tuple(x.shape)}, whose channels are last", "move them to the front")
     finite = x.flatten(1).isfinite().all(1)
-    if not finite.all():
+    if not torch.compiler.is_exporting() and not finite.all():
         refuse("finite images", f"NaN or infinity in row {int(finite.int().argmin())}", "leave it out")
     x = to_unit(x, torch.float32)
     light = x.mean(1, keepdim=True)
@@ -75,11 +76,10 @@ def _moments(x: Tensor) -> list[Tensor]:
     centered = flat - mean
     std = centered.square().mean(2, keepdim=True).sqrt()
     unit = centered / (std + FLOOR)
-    C = x.shape[1]
-    i, j = torch.triu_indices(C, C, 1)
-    correlation = (unit @ unit.mT / flat.shape[2])[:, i, j]
+    product = unit @ unit.mT / flat.shape[2]
+    correlations = [product[:, i, j, None] for i, j in itertools.combinations(range(x.shape[1]), 2)]
     ends = torch.stack([(flat <= FLOOR).float().mean((1, 2)), (flat >= 1 - FLOOR).float().mean((1, 2))], 1)
-    return [mean, _log(std), unit.pow(3).mean(2), correlation, ends]
+    return [mean, _log(std), unit.pow(3).mean(2), *correlations, ends]
 
 
 def _frequencies(light: Tensor) -> list[Tensor]:

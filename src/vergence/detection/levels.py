@@ -53,7 +53,7 @@ class Levels(nn.Module):
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         """Returns the levels of a batch of items on the method's device."""
-        if not len(x):  # files of which none could be read
+        if not x.shape[0]:  # files of which none could be read
             return {name: f[:0] for name, f in self(x.new_zeros(1, *x.shape[1:])).items()}
         levels = {"pixels": pixel_statistics(x)} if self.pixels else {"inputs": x.flatten(1)}
         if self.patches is not None:

@@ -76,6 +76,11 @@ def _windows(n: int, pool: int) -> Tensor:
     return a / a.sum(0)
 
 
+def _some(x: Tensor, most: int) -> Sequence[Tensor]:
+    """Returns parts of at most so many rows; the whole while a graph is exported, whose number of rows is free."""
+    return [x] if torch.compiler.is_exporting() else x.split(most)
+
+
 class SecondLayer(nn.Module):
     r"""Maps (B, 2, K', 36) of the first layer -> features (B, 8 K); random until `learn`.
 
@@ -153,9 +158,9 @@ class SecondLayer(nn.Module):
         A = cells(side, side, POOL).T.to(maps).to(dtype)
         Z, center, atoms = (part.to(dtype) for part in (self.basis, self.center, self.atoms.T))
         out = []
-        for part in maps.split(TOGETHER):
+        for part in _some(maps, TOGETHER):
             q = torch.addmm(-center, self.patches(part).to(dtype).flatten(0, 1), Z)
-            s = F.softshrink(q @ atoms, self.threshold).unflatten(0, (len(part), side**2))
+            s = F.softshrink(q @ atoms, self.threshold).unflatten(0, (-1, side**2))
             out.append(pooled(s, A, maps.dtype).flatten(1))
         return torch.cat(out)
 
@@ -194,6 +199,7 @@ class PatchMaps(nn.Module):
         self.filters = nn.Parameter(unit, requires_grad=False)
         self.bias = nn.Parameter(torch.zeros(settings.atoms), requires_grad=False)
         self.second = SecondLayer(settings.below, settings.second, settings.second_threshold) if settings.second else None
+        self.plain = False  # whether products are in the type of the filters whatever is faster
 
     def set(self, filters: Tensor, bias: Tensor) -> None:
         """Sets the dictionary: V (K, F) and V m (K,)."""
@@ -203,7 +209,8 @@ class PatchMaps(nn.Module):
     def arithmetic(self) -> torch.dtype:
         """Returns the type of the products: bfloat16 for float32 filters where that is faster."""
         own = self.filters.dtype
-        return torch.bfloat16 if own == torch.float32 and fast_bfloat16(self.filters.device.type) else own
+        fast = own == torch.float32 and not self.plain and fast_bfloat16(self.filters.device.type)
+        return torch.bfloat16 if fast else own
 
     def shrunk(self, x: Tensor) -> Tensor:
         """Returns images resized to the settings' side if both of their sides are larger."""
@@ -242,10 +249,10 @@ class PatchMaps(nn.Module):
         A = [cells(rows, columns, n).T.to(self.filters).to(dtype) for n in ((s.pool, GRID) if s.below else (s.pool,))]
         V, b = (part.to(dtype).split(BLOCK) for part in (self.filters, -self.bias))
         blocks = [(v.T.contiguous(), minus) for v, minus in zip(V, b, strict=True)]
-        out = x.new_empty(len(x), 2, s.atoms, s.pool**2)
-        windows = x.new_empty(len(x), 2, s.below, GRID**2)
+        out = x.new_empty(x.shape[0], 2, s.atoms, s.pool**2)
+        windows = x.new_empty(x.shape[0], 2, s.below, GRID**2)
         together = max(1, RESPONSES // (rows * columns * min(BLOCK, s.atoms)))
-        for f, below, images in zip(out.split(together), windows.split(together), x.split(together), strict=True):
+        for f, below, images in zip(*(_some(part, together) for part in (out, windows, x)), strict=True):
             p = normalized_patches(images, s.patch, s.stride).to(dtype).flatten(0, 1)
             for i, (v, minus) in enumerate(blocks):
                 a = F.softshrink(torch.addmm(minus, p, v), s.threshold).unflatten(0, (-1, rows * columns))
