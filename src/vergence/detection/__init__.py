@@ -33,6 +33,7 @@ from vergence.detection.matching import Matcher, Matches
 from vergence.detection.measurements import MEASUREMENTS, measure, properties
 from vergence.detection.neighbors import NeighborDetector
 from vergence.detection.reasons import explain, look_at
+from vergence.detection.streams import Monitor
 
 __all__ = [
     "MEASUREMENTS",
@@ -45,6 +46,7 @@ __all__ = [
     "Matcher",
     "Matches",
     "MixtureDetector",
+    "Monitor",
     "NeighborDetector",
     "calibrate",
     "certify",
