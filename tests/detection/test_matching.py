@@ -172,3 +172,14 @@ def test_a_gallery_of_one():
     assert found.best.tolist() == [0, 0]
     assert found.answer[0] == "match"
     assert found.answer[1] == "no match"
+
+
+def test_columns_that_hardly_vary_in_the_fit_do_not_decide():
+    a, b = data()
+    a, b = np.c_[a, np.zeros(len(a))], np.c_[b, np.zeros(len(b))]
+    a[850, -1] = b[850, -1] = 1.0
+    matcher = Matcher().fit(a[:700], b[:700])
+    assert abs(matcher.scores(a[700:], b[700:])).max() < 1e6
+    side = np.isin(a[:, 0], a[:700, 0])
+    whole = np.diag(matcher.scores(a[side], b[side]))
+    assert np.isin(matcher.calibration_.round(6), whole.round(6)).all()

@@ -42,7 +42,8 @@ FEWEST = 19  # pairs that calibrate, of which the least p-value is 1/20
 SHARE = 0.3  # of the pairs that calibrate
 KEPT = 2_000  # contexts of pairs that are held to say what a gallery without the match gives
 WIDEST, ROWS = 128, 10  # components of each side at most; rows of the fit for each of them
-BLOCK = 1 << 22  # numbers of a block of scores
+LEAST_VARIANCE = 1e-6  # of a component, in variances of the first
+BLOCK, TOGETHER = 1 << 22, 256  # numbers of a block of scores; pairs that are scored together
 SHIFTED = 0.01  # probability below which the contexts are said to be others
 Scores = Callable[[Tensor, Tensor], Tensor]  # contexts (B, C), gallery (M, T) -> (B, M)
 
@@ -200,6 +201,11 @@ def _of_one_covariance(density: JointGaussian, zb: Tensor) -> Tensor:
     return likelihood
 
 
+def of_pairs(scores: Scores, za: Tensor, zb: Tensor) -> Tensor:
+    """Returns the score of each pair (n,), by the same formula as those of a gallery."""
+    return torch.cat([scores(a, b).diagonal() for a, b in zip(za.split(TOGETHER), zb.split(TOGETHER), strict=True)])
+
+
 def cosine(za: Tensor, zb: Tensor) -> Tensor:
     """Returns the cosine of contexts (B, D) and items (M, D), (B, M)."""
     a, b = (torch.nn.functional.normalize(z, dim=1) for z in (za, zb))
@@ -282,7 +288,7 @@ class Matcher(Stored):
             self.model_ = estimator.fit(za[~side].numpy(), zb[~side].numpy())
             expect(hasattr(self.model_, "joint"), "a model with a joint density", type(self.model_).__name__, "use a mixture")
         za, zb = self._components(a[side], "a"), self._components(b[side], "b")
-        self.calibration_ = self._of_pairs(za, zb).double().cpu().numpy()
+        self.calibration_ = of_pairs(self._scores(), za, zb).double().cpu().numpy()
         kept = np.random.default_rng(self.random_state).permutation(len(za))[:KEPT]
         self.others_ = za[torch.from_numpy(np.sort(kept))].cpu().numpy()
         return self
@@ -320,7 +326,9 @@ class Matcher(Stored):
             require_count(n_components=self.n_components)
         k = min(*z.shape, self.n_components or max(1, min(WIDEST, len(z) // ROWS)))
         pca = PCA(k, svd_solver="covariance_eigh" if z.shape[1] <= 1024 else "randomized", random_state=self.random_state).fit(z)
-        return pca.mean_, np.ascontiguousarray(pca.components_.T)
+        kept = pca.explained_variance_ > LEAST_VARIANCE * pca.explained_variance_[0]  # others hardly vary in the fit
+        expect(kept.any(), "vectors that differ", "equal ones", "give others")
+        return pca.mean_, np.ascontiguousarray(pca.components_[kept].T)
 
     def _components(self, z: np.ndarray, side: str) -> Tensor:
         x = torch.from_numpy(z).to(self.device)
@@ -334,16 +342,6 @@ class Matcher(Stored):
             return cosine
         joint = self.model_.joint()
         return likelihood_ratio(joint.conditional, joint.marginal("target"))
-
-    def _of_pairs(self, za: Tensor, zb: Tensor) -> Tensor:
-        """Returns the score of each pair (n,)."""
-        if self.by == "cosine":
-            return torch.nn.functional.cosine_similarity(za, zb)
-        joint = self.model_.joint()
-        rows = max(1, BLOCK // (zb.shape[1] * joint.loc.shape[-1])) if isinstance(joint, JointGaussian) else 256
-        parts = [joint.conditional(a).log_prob(b) for a, b in zip(za.split(rows), zb.split(rows), strict=True)]
-        of_pairs: Tensor = torch.cat(parts) - joint.marginal("target").log_prob(zb)
-        return of_pairs
 
     def _try(self) -> None:
         zeros = np.zeros((1, self.n_context_)), np.zeros((1, self.n_target_))

@@ -24,7 +24,7 @@ from vergence.data.views import Views
 from vergence.densities import retrieval
 from vergence.detection.calibrated import RunDetector, sample
 from vergence.detection.matching import KEPT as MOST_NULL
-from vergence.detection.matching import Matches, likelihood_ratio, matched
+from vergence.detection.matching import Matches, likelihood_ratio, matched, of_pairs
 from vergence.encoders import networks
 from vergence.evaluation import features
 from vergence.evaluation.judgment import collapse_warning
@@ -285,15 +285,13 @@ class Run:
         pairs = detector.opened(self.folder).calibration
         expect(pairs is not None, "a run that kept pairs apart", "none", "train with --calibration-share")
         joint = objective.joint()
-        marginal = joint.marginal("target")
+        scores = likelihood_ratio(joint.conditional, joint.marginal("target"))
         za = self.to_device(self._collect(self.method.branch("context").eval(), pairs, "context", batch_size)[0])
         zb = self.to_device(self._collect(self.method.target_network().eval(), pairs, "target", batch_size)[0])
-        true = torch.cat([joint.conditional(a).log_prob(b) for a, b in zip(za.split(256), zb.split(256), strict=True)])
-        own = (true - marginal.log_prob(zb)).double().cpu().numpy()
+        true = of_pairs(scores, za, zb).double().cpu().numpy()
         contexts = self.to_device(self.embed(context, projected=True, batch_size=batch_size))
         bank = self.to_device(self._bank(gallery, None, batch_size)[0])
-        scores = likelihood_ratio(joint.conditional, marginal)
-        return matched(scores, contexts, bank, own, za[:MOST_NULL], coverage=coverage, no_match=no_match)
+        return matched(scores, contexts, bank, true, za[:MOST_NULL], coverage=coverage, no_match=no_match)
 
     @torch.inference_mode()
     def conditional(self, context: Images, *, batch_size: int = 256) -> Distribution:
