@@ -148,8 +148,31 @@ def pairs_recipes_table() -> str:
     return grid(["recipe", "seeds", "digits: kNN (30), %", "digits: AUROC of the unseen digit", *of_sets], body)
 
 
+def matches_table() -> str:
+    """A line for each set and score of ``experiments/pairs/matches.py``."""
+    body = []
+    for row in rows("matches"):
+        for name in ("density", "mixture", "cosine", "margin", "CSLS"):
+            if name not in row:
+                continue
+            found = row[name]
+            shares = [f"{100 * found[key]:.1f}" for key in ("first", "wrong", "power")]
+            covered = f"{100 * found['covered']:.1f} ({found['candidates']:.0f})" if "covered" in found else ""
+            body.append([f"{row['set']}, {row['pairs']:,} pairs", name, *shares, covered])
+    head = [
+        "pairs",
+        "score",
+        "match first, %",
+        'wrong "no match", %',
+        'right "no match", %',
+        "candidates hold it, % (median number)",
+    ]
+    return grid(head, body)
+
+
 TABLES = {
     "README.md": {"mixtures": mixtures_table},
+    "docs/how-to/decide.md": {"matches": matches_table},
     "docs/joint_embeddings.md": {
         "trap-toy": partial(trap_table, "toy"),
         "trap-fashion": partial(trap_table, "fashion"),

@@ -161,6 +161,13 @@ def test_any_detector_gets_uniform_p_values_and_flags(detector):
     assert model.predict(np.r_[rng.normal(size=(5, 3)) / 10, np.full((2, 3), 12.0)]).tolist() == [1] * 5 + [-1] * 2
 
 
+def test_a_detector_of_pytorch_ood_is_calibrated():
+    ood = pytest.importorskip("pytorch_ood.detector")
+    rng = np.random.default_rng(6)
+    model = Calibrated(ood.Mahalanobis(encoder=None)).fit(rng.normal(size=(800, 4)))
+    assert model.decide(np.r_[rng.normal(size=(20, 4)) / 2, np.full((2, 4), 9.0)]).flag.tolist() == [False] * 20 + [True] * 2
+
+
 def test_a_function_of_ones_own_scores_and_a_detector_without_scores_is_refused():
     from sklearn.cluster import KMeans
 

@@ -102,7 +102,7 @@ def _fit(case, place):
     context, target = _array(case["context"], case["tensor"]), _array(case["target"], case["tensor"])
     model = kind(**{**settings, "random_state": 0}).fit(context, target)
     query = _array(case["query"], case["tensor"])
-    getattr(model, case["call"])(query, *([target] if case["call"] in ("score", "pit", "score_samples") else []))
+    getattr(model, case["call"])(query, *([target] if case["call"] in ("score", "cdf", "surprise", "score_samples") else []))
 
 
 def _fit_cases(place):

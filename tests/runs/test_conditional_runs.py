@@ -425,3 +425,8 @@ def test_a_run_says_which_target_belongs_to_a_context_or_that_none_does(tmp_path
     single = vergence.train(context, out=tmp_path / "single", objective="gje", encoder="mlp", epochs=1, device="cpu")
     with pytest.raises(ValueError, match="trained on pairs"):
         single.match(new, others)
+    alone = vergence.train(
+        str(tmp_path / "pairs.npz"), out=tmp_path / "alone", device="cpu", calibration_share=0.0, **settings | {"epochs": 1}
+    )
+    with pytest.raises(ValueError, match="--calibration-share"):
+        alone.match(new, others)

@@ -10,11 +10,13 @@ Nothing holds if the new items come from elsewhere than the calibration items; `
 Shapes: n calibration items, m new items.
 """
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
@@ -168,8 +170,9 @@ def _within(cal: np.ndarray, new: np.ndarray, groups: tuple[Any, Any]) -> np.nda
 class Calibrated(BaseEstimator):  # type: ignore[misc]
     """Any detector with a calibration part that it is not fitted to: p-values and flags with a rate.
 
-    The detector is one of this library, of scikit-learn (``score_samples``), PyOD (``decision_function``, larger is stranger) or
-    any estimator with ``fit`` and a function of one's own. Equal and nearly equal items are on one side of the split.
+    The detector is one of this library, of scikit-learn (``score_samples``), PyOD (``decision_function``, larger is stranger),
+    pytorch-ood (``fit_features`` and ``predict_features``), or any estimator with ``fit`` and a function of one's own. Equal and
+    nearly equal items are on one side of the split.
 
     Args:
         detector: The detector, which is cloned.
@@ -208,7 +211,7 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
         x = np.asarray(as_array(X) if hasattr(X, "detach") else X)
         side = apart(x.reshape(len(x), -1), self.share, self.random_state)
         expect(side.sum() >= LEAST, f"at least {LEAST} calibration items", int(side.sum()), "give more items, or a larger share")
-        self.detector_ = clone(self.detector).fit(X[~side])
+        self.detector_ = _fitted(self.detector, x[~side])
         self.calibration_ = self.scores(X[side])
         return self
 
@@ -221,6 +224,8 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
             found = self.detector_.anomaly_score(X)
         elif hasattr(self.detector_, "decision_scores_"):  # PyOD, whose scores are larger for outliers
             found = self.detector_.decision_function(X)
+        elif hasattr(self.detector_, "predict_features"):  # pytorch-ood, likewise
+            found = self.detector_.predict_features(torch.as_tensor(np.asarray(X), dtype=torch.float32))
         else:
             usable = hasattr(self.detector_, "score_samples")
             expect(usable, "a detector with scores", type(self.detector_).__name__, "pass score=")
@@ -239,6 +244,16 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> np.ndarray:
         """Returns -1 for flagged items and 1 for others, as scikit-learn does, at a false-discovery rate of 0.1."""
         return np.where(self.decide(X).flag, -1, 1)
+
+
+def _fitted(detector: Any, x: np.ndarray) -> Any:
+    """Returns a copy of a detector that is fitted to items."""
+    if hasattr(detector, "get_params"):
+        return clone(detector).fit(x)
+    copied = copy.deepcopy(detector)
+    if hasattr(copied, "fit_features"):  # pytorch-ood, whose ordinary items are those of a class >= 0
+        return copied.fit_features(torch.as_tensor(x, dtype=torch.float32), torch.zeros(len(x), dtype=torch.int64))
+    return copied.fit(x)
 
 
 def apart(x: np.ndarray, share: float, seed: int) -> np.ndarray:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from vergence.data.pixels import to_unit
 from vergence.detection.inputs import numeric
 from vergence.utils.checks import expect, refuse, require_count
+from vergence.utils.devices import exporting
 
 __all__ = ["pixel_statistics"]
 
@@ -44,7 +45,7 @@ def pixel_statistics(images: Any, grid: int = 4) -> Tensor:
     last = x.shape[3] == 3 and x.shape[1] > 4
     expect(not last, "images (N, C, H, W)", f"{tuple(x.shape)}, whose channels are last", "move them to the front")
     finite = x.flatten(1).isfinite().all(1)
-    if not torch.compiler.is_exporting() and not finite.all():
+    if not exporting() and not finite.all():
         refuse("finite images", f"NaN or infinity in row {int(finite.int().argmin())}", "leave it out")
     x = to_unit(x, torch.float32)
     light = x.mean(1, keepdim=True)

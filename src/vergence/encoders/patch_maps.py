@@ -23,7 +23,7 @@ from vergence.data.pixels import resize, to_unit
 from vergence.encoders.config import GRID, POOL, PatchSettings
 from vergence.encoders.config import SIZE_ABOVE as SIZE
 from vergence.encoders.dictionary import N_PATCHES, PART, PatchSample, distinct, mark, normalized_patches, spherical_k_means
-from vergence.utils.devices import fast_bfloat16
+from vergence.utils.devices import exporting, fast_bfloat16
 
 __all__ = ["ROOT", "PatchEncoder", "PatchMaps", "RefinedEncoder", "sampled_patches"]
 
@@ -78,7 +78,7 @@ def _windows(n: int, pool: int) -> Tensor:
 
 def _some(x: Tensor, most: int) -> Sequence[Tensor]:
     """Returns parts of at most so many rows; the whole while a graph is exported, whose number of rows is free."""
-    return [x] if torch.compiler.is_exporting() else x.split(most)
+    return [x] if exporting() else x.split(most)
 
 
 class SecondLayer(nn.Module):

@@ -8,8 +8,10 @@ import numpy as np
 
 from vergence.data.arrays import read_arrays
 from vergence.data.tables import column_kinds, is_table_file, read_table
+from vergence.detection.conformal import reportable
 from vergence.detection.decisions import Decisions, calibrate
 from vergence.report.decisions import write_decisions
+from vergence.utils import terminal
 from vergence.utils.checks import expect, require_choice
 from vergence.utils.parts import require_table, write_table
 
@@ -61,6 +63,8 @@ def calibrate_files(
     both = sorted(set(a.names) & set(b.names)) if a.names and b.names else []
     expect(not both, f"items of {new.name} that are not in {calibration.name}", f"{both[:1]} in both", "leave them out of one")
     sides = None if groups is None else (a.columns[groups], b.columns[groups])
+    if fpr is None and groups is None and 0 < fdr < 1 and len(a.values) and len(b.values):
+        terminal.note(str(reportable(len(a.values), len(b.values), fdr)))
     also: dict[str, Any] = {"fdr": fdr, "fpr": fpr, "confidence": confidence}
     found = calibrate(a.values, b.values, groups=sides, larger_is_stranger=not lower_is_stranger, **also)
     kept = {name: values for name, values in b.columns.items() if name not in OWN}

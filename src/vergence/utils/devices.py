@@ -22,7 +22,16 @@ from torch import nn
 
 from vergence.utils.checks import expect, is_out_of_memory, require_count
 
-__all__ = ["as_device", "describe_device", "enough_memory", "fast_bfloat16", "in_evaluation", "rank_and_size", "resources"]
+__all__ = [
+    "as_device",
+    "describe_device",
+    "enough_memory",
+    "exporting",
+    "fast_bfloat16",
+    "in_evaluation",
+    "rank_and_size",
+    "resources",
+]
 __all__ += ["several", "total_memory"]
 
 CONTAINERS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # versions 2 and 1
@@ -66,6 +75,11 @@ def fast_bfloat16(kind: str) -> bool:
     A CPU needs matrix tiles for it (AMX): one with only the vector instructions was slower in bfloat16 (`docs/decisions.md`).
     """
     return bool(torch.cuda.is_bf16_supported() if kind == "cuda" else torch.cpu._is_amx_tile_supported())
+
+
+def exporting() -> bool:
+    """Returns whether a graph is exported, whose number of rows is free."""
+    return bool(getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)())
 
 
 def total_memory(device: torch.device) -> int:
