@@ -8,6 +8,7 @@ Symbolic links are followed, and each real file is listed once: under its own pa
 under the first link to it. The other links are skipped items.
 """
 
+import abc
 import contextlib
 import math
 import os
@@ -34,7 +35,7 @@ from torch.utils.data import DataLoader, Dataset
 from vergence.data.items import Array, Items, Skipped, Source, at, load, pick, watched
 from vergence.utils.checks import expect
 
-__all__ = ["ImageFiles", "file_name"]
+__all__ = ["DecodedImages", "ImageFiles", "file_name"]
 
 # Only these decoders run: other formats of Pillow start outside programs or read files that are not images.
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "PPM", "AVIF", "JPEG2000", "ICO", "HEIF")
@@ -93,7 +94,42 @@ def file_name(written: str) -> str:
     return os.fsdecode(urllib.parse.unquote_to_bytes(written.removeprefix(BYTES))) if written.startswith(BYTES) else written
 
 
-class ImageFiles(Items):
+class DecodedImages(Items):
+    """Images that are decoded when they are read, by this process or by workers: uint8 (C, H, W); the base of their sources."""
+
+    @property
+    def chunk(self) -> int:
+        """Number of images that are decoded at a time; see `Items.chunk`."""
+        return DECODE_BATCH
+
+    @abc.abstractmethod
+    def decoded(self, i: int) -> Array:
+        """Returns an image; errors of the file system and of Pillow say why it cannot be read."""
+
+    def read(self, index: Tensor | Array) -> "Batch":
+        """Returns (index, images) of the images that could be decoded, and the others with the reason."""
+        from PIL import Image
+
+        kept, images, skipped = [], [], []
+        for i in index.tolist():
+            try:
+                images.append(self.decoded(i))
+                kept.append(i)
+            except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+                skipped.append(Skipped(self.names[i], reason(error)))
+        pixels = np.stack(images) if images else np.empty((0, *self.shape), dtype=np.uint8)
+        return np.array(kept, dtype=np.int64), pixels, skipped
+
+    def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields (index, images) for each index tensor; each batch is decoded by one worker. See `Items.stream`."""
+        known = set(self.skipped)
+        for kept, images, skipped in map(self.read, batches) if workers == 0 else parallel(self.read, batches, workers):
+            self.skipped += [file for file in dict.fromkeys(skipped) if file not in known]
+            known.update(skipped)
+            yield torch.from_numpy(kept), torch.from_numpy(images)
+
+
+class ImageFiles(DecodedImages):
     """Images decoded when they are read, by this process or by workers: uint8 (C, H, W) as `decode` returns them.
 
     Args:
@@ -122,11 +158,6 @@ class ImageFiles(Items):
         return len(self.names)
 
     @property
-    def chunk(self) -> int:
-        """Number of files that are decoded at a time; see `Items.chunk`."""
-        return DECODE_BATCH
-
-    @property
     def conversion(self) -> str | None:
         """Color that is lost and, where ``sized``, sizes; a training on files resizes them as well. See `Items.conversion`."""
         headers = _headers(self.folder, self.names)
@@ -138,27 +169,9 @@ class ImageFiles(Items):
         before = f"{color} x {words}" if len(sizes) == 1 else f"files of {words} pixels"
         return f"{before} to {' x '.join(map(str, self.shape))}"
 
-    def read(self, index: Tensor | Array) -> "Batch":
-        """Returns (index, images) of the files that could be decoded, and the others with the reason."""
-        from PIL import Image
-
-        kept, images, skipped = [], [], []
-        for i in index.tolist():
-            try:
-                images.append(decode(self.folder / file_name(self.names[i]), self.shape))
-                kept.append(i)
-            except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-                skipped.append(Skipped(self.names[i], reason(error)))
-        pixels = np.stack(images) if images else np.empty((0, *self.shape), dtype=np.uint8)
-        return np.array(kept, dtype=np.int64), pixels, skipped
-
-    def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields (index, images) for each index tensor; each batch is decoded by one worker. See `Items.stream`."""
-        known = set(self.skipped)
-        for kept, images, skipped in map(self.read, batches) if workers == 0 else parallel(self.read, batches, workers):
-            self.skipped += [file for file in dict.fromkeys(skipped) if file not in known]
-            known.update(skipped)
-            yield torch.from_numpy(kept), torch.from_numpy(images)
+    def decoded(self, i: int) -> Array:
+        """Returns an image; see `decode`."""
+        return decode(self.folder / file_name(self.names[i]), self.shape)
 
     def subset(self, index: Tensor) -> "ImageFiles":
         """Returns the files of an index; see `Items.subset`."""
@@ -577,7 +590,7 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
     yield from (entry for entry in listed if not entry.name.startswith("."))
 
 
-def readable(files: Any, *, keep_pixels: bool, strict: bool, workers: int) -> tuple[Items, Tensor]:
+def readable(files: DecodedImages, *, keep_pixels: bool, strict: bool, workers: int) -> tuple[Items, Tensor]:
     """Decodes every file or encoded picture once; returns the readable ones, in memory or as they are, and their int64 index.
 
     Raises:

@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,19 +22,17 @@ import torch
 from torch import Tensor
 
 from vergence.data.images import (
-    DECODE_BATCH,
     DECODE_SECONDS,
     ENDINGS,
+    DecodedImages,
     canvas,
     channels,
     image_pixels,
     opened_image,
-    parallel,
-    reason,
     time_limit,
     written_name,
 )
-from vergence.data.items import Array, Items, Skipped, Source, at
+from vergence.data.items import Array, Source, at
 from vergence.utils.checks import expect, shortened
 from vergence.utils.terminal import bar
 
@@ -131,7 +129,7 @@ class Index:
         return data
 
 
-class EncodedImages(Items):
+class EncodedImages(DecodedImages):
     """Pictures of an `Index`, decoded when they are read: uint8 (C, H, W); see `vergence.data.images.ImageFiles`.
 
     Args:
@@ -152,11 +150,6 @@ class EncodedImages(Items):
         return len(self.rows)
 
     @property
-    def chunk(self) -> int:
-        """Number of pictures that are decoded at a time; see `Items.chunk`."""
-        return DECODE_BATCH
-
-    @property
     def stamps(self) -> list[str]:
         """What tells these items from others: the versions of the files, the pictures and the shape."""
         return [*self.index.files, *self.index.stamps, str(self.shape), str(self.rows.tolist())]
@@ -165,27 +158,9 @@ class EncodedImages(Items):
         """Returns the bytes of an item."""
         return self.index.content(int(self.rows[i]))
 
-    def read(self, index: Tensor | Array) -> tuple[Array, Array, list[Skipped]]:
-        """Returns (index, images) of those that could be decoded, and the others with the reason."""
-        from PIL import Image
-
-        kept, images, skipped = [], [], []
-        for i in index.tolist():
-            try:
-                images.append(_decoded(self.content(i), self.shape))
-                kept.append(i)
-            except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-                skipped.append(Skipped(self.names[i], reason(error)))
-        pixels = np.stack(images) if images else np.empty((0, *self.shape), dtype=np.uint8)
-        return np.array(kept, dtype=np.int64), pixels, skipped
-
-    def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields (index, images) for each index tensor; each batch is decoded by one worker. See `Items.stream`."""
-        known = set(self.skipped)
-        for kept, images, skipped in map(self.read, batches) if workers == 0 else parallel(self.read, batches, workers):
-            self.skipped += [one for one in dict.fromkeys(skipped) if one not in known]
-            known.update(skipped)
-            yield torch.from_numpy(kept), torch.from_numpy(images)
+    def decoded(self, i: int) -> Array:
+        """Returns an image."""
+        return _decoded(self.content(i), self.shape)
 
     def subset(self, index: Tensor) -> "EncodedImages":
         """Returns the items of an index; see `Items.subset`."""

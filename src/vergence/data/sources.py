@@ -18,6 +18,7 @@ from vergence.data.images import (
     DECODE_BATCH,
     ENDINGS,
     FOLDER_SIZE,
+    DecodedImages,
     ImageFiles,
     canvas,
     channels,
@@ -304,7 +305,7 @@ def _open_rows(path: Path, memory: int, columns: Sequence[str] = (), *, double: 
 
 def _readable(source: Source, config: DataConfig, memory: int, workers: int) -> Source:
     """Returns the image files that can be read, in memory if they fit; other items as they are."""
-    if not isinstance(source.items, ImageFiles | EncodedImages):
+    if not isinstance(source.items, DecodedImages):
         return source
     fits = len(source.items) * math.prod(source.items.shape) <= memory
     items, index = readable(source.items, keep_pixels=fits, strict=config.strict, workers=workers)
