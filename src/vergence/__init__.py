@@ -11,6 +11,7 @@ _NAMES = {
     "Run": "runs.run",
     "Scorer": "runs.callables",
     "check": "runs.check",
+    "compare": "runs.compare",
     "evaluate": "runs.evaluate",
     "load": "runs.run",
     "score": "runs.score",
@@ -27,6 +28,7 @@ __all__ = [
     "Scorer",
     "__version__",
     "check",
+    "compare",
     "evaluate",
     "load",
     "score",
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from vergence.report.page import write_report
     from vergence.runs.callables import Embedder, Scorer
     from vergence.runs.check import check
+    from vergence.runs.compare import compare
     from vergence.runs.evaluate import evaluate
     from vergence.runs.run import Run, load
     from vergence.runs.score import score

@@ -12,7 +12,7 @@ from typing import Any
 
 import tyro
 
-from vergence.cli import advise, calibrate, check, density, listing, match, options, score, train, use
+from vergence.cli import advise, calibrate, check, compare, density, listing, match, options, score, train, use
 from vergence.utils.checks import did_you_mean, is_out_of_memory, shown
 from vergence.utils.terminal import is_first_process
 from vergence.utils.version import __version__
@@ -27,6 +27,7 @@ RUN: dict[type, Callable[[Any], None]] = {
     check.Demo: check.demo,
     train.Train: train.train,
     use.Evaluate: use.evaluate,
+    compare.Compare: compare.compare,
     use.Embed: use.embed,
     score.Score: score.score,
     use.Merge: use.merge,
