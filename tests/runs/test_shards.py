@@ -227,3 +227,25 @@ def test_the_ranges_of_parts_are_all_items_in_order():
         for of in (1, 3, 7, 2000):
             found = [i for number in range(1, of + 1) for i in Shard(number, of).range(n, 256)]
             assert found == list(range(n))
+
+
+def test_parts_of_large_files_read_their_own_files_alone(images, tmp_path, capsys):
+    from tests.data.test_shards import write_tar
+
+    (tmp_path / "tars").mkdir()
+    for k in range(3):
+        write_tar(tmp_path / "tars" / f"{k}.tar", range(20 * k, 20 * k + 20))
+    for source, of in ((str(tmp_path / "tars"), 2), (f"{tmp_path}/tars/{{0..2}}.tar", 3), (str(tmp_path / "tars"), 5)):
+        parts = tmp_path / f"parts{of}"
+        for i in range(1, of + 1):
+            code, _, error = run(capsys, "score", images.folder.path, source, "--shard", f"{i}/{of}", "--out", parts)
+            assert code == 0, error
+        assert run(capsys, "merge", parts, "--out", tmp_path / f"m{of}.npz")[0] == 0
+        assert "data:image/png" in (tmp_path / f"m{of}.npz.html").read_text()
+    assert run(capsys, "score", images.folder.path, tmp_path / "tars", "--out", tmp_path / "whole.npz")[0] == 0
+    with np.load(tmp_path / "whole.npz") as whole:
+        for of in (2, 3, 5):
+            with np.load(tmp_path / f"m{of}.npz") as merged:
+                assert merged["name"].tolist() == whole["name"].tolist()
+                np.testing.assert_allclose(merged["score"], whole["score"], rtol=1e-5)
+                np.testing.assert_array_equal(merged["flag"], whole["flag"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
-from vergence.cli.use import about_shard, print_shard, print_written
+from vergence.cli.use import about_shard, items_of_shard, print_shard, print_written
 from vergence.utils import terminal
 from vergence.utils.checks import expect
 
@@ -104,9 +104,9 @@ def _shard(command: Score, run: "Run", confirmed: Sequence[str]) -> None:
     from vergence.utils.parts import Shard
 
     shard, folder = Shard.parse(str(command.shard)), command.out or Path(f"scores-{options.stem(command.images)}")
-    items, about = run.items(command.images, root=command.data_root), about_shard(command.run, command.images)
-    fdr = FDR if command.fdr is None else command.fdr
-    print_shard(shard, folder, _reference(command, run, confirmed).shard(items, folder, shard, fdr, about))
+    items, files = items_of_shard(run, command.images, shard, command.data_root)
+    fdr, about = FDR if command.fdr is None else command.fdr, about_shard(command.run, command.images)
+    print_shard(shard, folder, _reference(command, run, confirmed).shard(items, folder, shard, fdr, about, files))
 
 
 def _reference(command: Score, run: "Run", confirmed: Sequence[str]) -> "Calibration":

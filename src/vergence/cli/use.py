@@ -13,7 +13,7 @@ from vergence.utils import terminal
 from vergence.utils.checks import counted, expect
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from vergence.data.items import Items
@@ -162,24 +162,33 @@ def embed(command: Embed) -> None:
     from vergence.runs.run import load, write_embeddings
 
     run = load(command.run, device=command.device, trust_code=command.trust_code)
+    if command.shard is not None:
+        return _embed_shard(command, run)
     items = run.items(command.images, root=command.data_root)
     if items.conversion is not None:
         terminal.note(f"images are changed from {items.conversion}, as the run reads them")
-    if command.shard is not None:
-        return _embed_shard(command, run, items)
     out = command.out or Path(f"embeddings-{options.stem(command.images)}.npz")
     print_written(out, write_embeddings(run, items, out, crops=command.crops or 0, batch_size=command.batch_size) or 0)
     print(f"next: vergence check {shlex.quote(str(out))}" if out.suffix != ".csv" else "next: read it with pandas.read_csv")
 
 
-def _embed_shard(command: Embed, run: "Run", items: "Items") -> None:
+def _embed_shard(command: Embed, run: "Run") -> None:
     from vergence.runs.run import write_embeddings
     from vergence.utils.parts import Shard
 
     shard, folder = Shard.parse(str(command.shard)), command.out or Path(f"embeddings-{options.stem(command.images)}")
-    kept = about_shard(command.run, command.images)
-    size, crops = command.batch_size, command.crops or 0
-    print_shard(shard, folder, write_embeddings(run, items, folder, crops=crops, batch_size=size, shard=shard, about=kept))
+    items, files = items_of_shard(run, command.images, shard, command.data_root)
+    size, crops, kept = command.batch_size, command.crops or 0, about_shard(command.run, command.images)
+    rows = write_embeddings(run, items, folder, crops=crops, batch_size=size, shard=shard, about=kept, files=files)
+    print_shard(shard, folder, rows)
+
+
+def items_of_shard(run: "Run", images: str, shard: "Shard", root: str | None) -> "tuple[Items, int]":
+    """Returns the items of which a shard takes its part, or those of its own large files, and how many files there are then."""
+    from vergence.runs.shards import part_of
+
+    own = part_of(images, shard, run.read_shape())
+    return (run.items(images, root=root), 0) if own is None else own
 
 
 def about_shard(run: Path, images: str) -> dict[str, str]:
@@ -204,7 +213,7 @@ def merge(command: Merge) -> None:
     if any(command.folder.glob("part-*-of-*/config.json")):
         return _merge_training(command)
     out = command.out or command.folder.with_name(f"{command.folder.name}.parquet")
-    merged = run(command.folder, out, lambda record: _reopened(record, command.data_root))
+    merged = run(command.folder, out, lambda record, names: _reopened(record, names, command.data_root))
     print(f"merged {counted(merged.parts, 'part')}")
     print_written(out, merged.rows, page=merged.findings is not None)
     for line in lines(merged.findings) if merged.findings is not None else ():
@@ -221,12 +230,17 @@ def _merge_training(command: Merge) -> None:
     print(f"next: vergence evaluate {shlex.quote(str(out))}")
 
 
-def _reopened(record: "Mapping[str, Any]", root: str | None) -> "Items | None":
-    """Returns the items of a part's record, for their pictures; None, with a note, where they cannot be read here."""
+def _reopened(record: "Mapping[str, Any]", names: "Sequence[str]", root: str | None) -> "Items | None":
+    """Returns items of a part's record, for the pictures of some; None, with a note, where they cannot be read here."""
+    from vergence.data.shards import files_of, is_sharded, open_shards
     from vergence.runs.run import load
 
     try:
-        return load(record["run"], device="cpu").items(record["source"], root=root)
+        run, source = load(record["run"], device="cpu"), str(record["source"])
+        if len(run.read_shape()) == 3 and is_sharded(source) and len(files := files_of(source)) > 1:
+            stems = {name.partition("/")[0] for name in names}
+            return open_shards([f for f in files if Path(f).stem in stems], shape=run.read_shape(), several=True).items
+        return run.items(source, root=root)
     except (ValueError, KeyError) as error:
         terminal.note(f"the page has no pictures: {error}")
         return None

@@ -36,7 +36,7 @@ from vergence.data.items import Array, Source, at
 from vergence.utils.checks import expect, shortened
 from vergence.utils.terminal import bar
 
-__all__ = ["EncodedImages", "is_sharded", "open_shards"]
+__all__ = ["EncodedImages", "files_of", "is_sharded", "open_shards"]
 
 TAR, PARQUET, LIST = ".tar", ".parquet", ".list"
 PICTURES = ("image", "picture", "bytes", "img", "jpg", "png")  # names of a column of pictures, the first that is there
@@ -75,18 +75,21 @@ def _holds_shards(source: str, path: Path) -> bool:
     return bool(large) and not others and (large[0].lower().endswith(TAR) or _picture_column(str(path / large[0])) is not None)
 
 
-def open_shards(source: str, *, size: int | None = None, shape: tuple[int, ...] | None = None) -> Source:
+def open_shards(
+    source: str | Sequence[str], *, size: int | None = None, shape: tuple[int, ...] | None = None, several: bool = False
+) -> Source:
     """Returns the pictures of a source as items; reads the index and some headers.
 
     Args:
-        source: As the module says.
+        source: As the module says; or addresses of `files_of` a source.
         size: Side of the squares that an encoder sees, as of `vergence.data.images.image_files`.
         shape: Shape in which they are read instead.
+        several: Whether names begin with that of the file though there is one alone, as part of several.
 
     Raises:
         ValueError: There is no such file, one cannot be read, or none holds pictures.
     """
-    index = _index(source)
+    index = _index(source, several)
     names = [written_name(name) for name in index.names]
     side = None
     if shape is None:
@@ -195,9 +198,9 @@ def _modes(index: Index) -> Iterator[str]:
 # The index
 
 
-def _index(source: str) -> Index:
+def _index(source: str | Sequence[str], several: bool) -> Index:
     """Returns the index of all files of a source."""
-    files = _files(source)
+    files = files_of(source) if isinstance(source, str) else list(source)
     parts, stamps = [], []
     with bar("index", len(files), late=True) as advance:
         for address in files:
@@ -213,7 +216,7 @@ def _index(source: str) -> Index:
             advance(1)
     numbers = [len(names) for _, _, names, _ in parts]
     expect(sum(numbers), f"pictures in {source}", f"none in {len(files)} files", "name another source")
-    several = len(files) > 1
+    several |= len(files) > 1
     names = [
         f"{Path(file).stem}/{name}" if several else name
         for file, (_, _, own, _) in zip(files, parts, strict=True)
@@ -225,16 +228,16 @@ def _index(source: str) -> Index:
     return Index(files, stamps, np.repeat(np.arange(len(files)), numbers), start, length, names, label)
 
 
-def _files(source: str) -> list[str]:
+def files_of(source: str) -> list[str]:
     """Returns the addresses of the files of a source, in order."""
     if (match := RANGE.search(source)) is not None:
         first, last = match.groups()
         numbers = (f"{i:0{len(first)}d}" for i in range(int(first), int(last) + 1))
-        return [file for n in numbers for file in _files(source[: match.start()] + n + source[match.end() :])]
+        return [file for n in numbers for file in files_of(source[: match.start()] + n + source[match.end() :])]
     if source.lower().endswith(LIST):
         filesystem, path = _filesystem(source)
         lines = filesystem.cat_file(path).decode().split("\n")
-        return [file for line in lines if line.strip() for file in _files(line.strip())]
+        return [file for line in lines if line.strip() for file in files_of(line.strip())]
     if "://" in source and not source.startswith("file://"):
         filesystem, path = _filesystem(source)
         protocol = source.partition("://")[0]

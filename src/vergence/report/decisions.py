@@ -12,12 +12,12 @@ from vergence.report.rendering import write
 __all__ = ["write_decisions"]
 
 SECTIONS = {
-    "table": "The most unusual, the strangest first",
+    "table": "The most unusual items",
     "scores": "Scores",
     "curve": "p-values",
     "meaning": "What the numbers mean, and what they do not",
 }
-SHOWN, POINTS, DRAWN = 50, 101, 20_000  # rows of the table; points of the curve; scores of a histogram
+SHOWN, POINTS, DRAWN = 20, 101, 20_000  # rows of the table; points of the curve; scores of a histogram
 MEANING = [
     "The p-value of an item is the share of calibration items that are at least as strange, the item itself counted among them.",
     "A false-discovery rate is an average over tables: of the flagged items of one table, more can be ordinary.",
@@ -40,7 +40,7 @@ def write_decisions(
         names: Names of the new items (m,).
         name: What the new items are called together.
     """
-    order = np.argsort(found.p_value, kind="stable")[:SHOWN]
+    order = np.lexsort((-scores, found.p_value))[:SHOWN]
     rows = [
         {
             "row": int(i) + 1,

@@ -594,6 +594,7 @@ def write_embeddings(
     workers: int = 2,
     shard: Shard | None = None,
     about: Mapping[str, str] = MappingProxyType({}),
+    files: int = 0,
 ) -> int | None:
     """Writes name, label, z, posterior mean and variance, and log-density of every item; returns the number of rows.
 
@@ -611,6 +612,7 @@ def write_embeddings(
         workers: Processes that decode images.
         shard: The part of the items to write; see `vergence.runs.shards.shard_written`.
         about: What the record of a shard says beside: ``run``, ``source`` and ``name`` of the items.
+        files: As of `vergence.runs.shards.shard_written`.
     """
     out = as_path(out, "out")
     if crops:
@@ -629,7 +631,7 @@ def write_embeddings(
     if shard is None:
         return write(items, out)
     kind = {"verb": "embed", "job": digest_of([json.dumps(job, sort_keys=True)]), **about}
-    return shard_written(shard, out, items, write, kind, batch_size=batch_size)
+    return shard_written(shard, out, items, write, kind, batch_size=batch_size, files=files)
 
 
 def embedded(method: Method, views: Views | None = None, crops: int = 0) -> Callable[[Tensor], Columns]:

@@ -134,7 +134,7 @@ class Calibration:
         write_rows(work.function, items, out, work.job, work.reading, derived=tally)
         return tally.findings(work.notes, ADVICE)
 
-    def shard(self, items: Items, folder: Path, shard: Shard, fdr: float, about: Mapping[str, str]) -> int | None:
+    def shard(self, items: Items, folder: Path, shard: Shard, fdr: float, about: Mapping[str, str], files: int = 0) -> int | None:
         """Writes a shard of the items, for ``vergence merge``; see `vergence.runs.shards.shard_written`."""
         work = self.work(items, fdr)
         tally = Counted(work.calibration, fdr, work.certificate)
@@ -144,7 +144,7 @@ class Calibration:
 
         kind: dict[str, Any] = {"verb": "score", "job": digest_of([json.dumps(work.job, sort_keys=True, default=str)]), **about}
         kind |= {"notes": work.notes, "advice": ADVICE}
-        return shard_written(shard, folder, items, write, kind, batch_size=self.batch_size, tally=tally)
+        return shard_written(shard, folder, items, write, kind, batch_size=self.batch_size, tally=tally, files=files)
 
     def work(self, items: Items, fdr: float) -> "Work":
         """Returns what is computed of the items, and prints what is to be known before."""

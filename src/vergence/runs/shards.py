@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from vergence.data.items import ArrayItems, Items, Skipped
+from vergence.data.shards import files_of, is_sharded, open_shards
 from vergence.detection.conformal import Certificate
 from vergence.detection.findings import Findings, Tally
 from vergence.report.findings import write_findings
@@ -25,7 +26,7 @@ from vergence.utils.checks import counted, expect, refuse
 from vergence.utils.files import explained, read_object, replacing
 from vergence.utils.parts import Shard, require_table, write_blocks
 
-__all__ = ["Merged", "merge", "shard_written"]
+__all__ = ["Merged", "merge", "part_of", "shard_written"]
 
 FORMAT = 1
 ROWS = 65_536  # rows of a block that is merged
@@ -52,6 +53,7 @@ def shard_written(
     *,
     batch_size: int,
     tally: Counted | None = None,
+    files: int = 0,
 ) -> int | None:
     """Writes the rows of a shard of the items, and its record; returns the number of rows, None where it was there.
 
@@ -63,6 +65,7 @@ def shard_written(
         about: What determines the rows: ``verb``, ``job`` (a digest), ``run``, ``source``, ``name`` of the items.
         batch_size: Items at a time.
         tally: Counts of scores, which `write` fills.
+        files: Number of large files of the source, where the items are those of this shard's files; see `part_of`.
 
     Raises:
         ValueError: The folder holds parts of another job, or cannot be written.
@@ -70,7 +73,9 @@ def shard_written(
     with explained(folder, "choose another --out"):
         folder.mkdir(parents=True, exist_ok=True)
     file, part = folder / f"{shard.name}.parquet", shard.range(len(items), batch_size)
-    record = {"format": FORMAT, "shards": shard.of, "shard": shard.number, "items": len(items), **about}
+    if files:
+        part = range(len(items))
+    record = {"format": FORMAT, "shards": shard.of, "shard": shard.number, "items": files or len(items), **about}
     record |= {"names": _digest(items, part), "batch_size": batch_size}
     if tally is not None:
         certificate = None if tally.certificate is None else vars(tally.certificate)
@@ -93,6 +98,20 @@ def shard_written(
     return rows
 
 
+def part_of(source: str, shard: Shard, shape: tuple[int, ...]) -> tuple[Items, int] | None:
+    """Returns the pictures of a shard's own files, whose index alone is read, and the number of all files of the source.
+
+    None where the source is none of large files, or has fewer of them than shards.
+    """
+    if len(shape) != 3 or not is_sharded(source):
+        return None
+    files = files_of(source)
+    if len(files) < shard.of:
+        return None
+    own = shard.range(len(files), 1)
+    return open_shards(files[own.start : own.stop], shape=shape, several=len(files) > 1).items, len(files)
+
+
 @dataclass(frozen=True)
 class Merged:
     """What `merge` made: the number of parts and of rows, and, of scores, what was found."""
@@ -102,13 +121,15 @@ class Merged:
     findings: Findings | None
 
 
-def merge(folder: Path, out: Path, open_items: Callable[[Mapping[str, Any]], Items | None] = lambda record: None) -> Merged:
+def merge(
+    folder: Path, out: Path, open_items: Callable[[Mapping[str, Any], Sequence[str]], Items | None] = lambda record, names: None
+) -> Merged:
     """Writes one table of all parts of a folder, in the items' order, and of scores the page, as one process would have.
 
     Args:
         folder: Folder of the parts.
         out: ``.parquet``, ``.csv`` or ``.npz`` file to write.
-        open_items: Returns the items of a record, for their pictures; None where they cannot be read here.
+        open_items: Returns items of a record with some names, for their pictures; None where they cannot be read here.
 
     Raises:
         ValueError: A part is missing, damaged, there twice or of another job, or the file cannot be written.
@@ -132,7 +153,7 @@ def merge(folder: Path, out: Path, open_items: Callable[[Mapping[str, Any]], Ite
     write_skipped(out.with_name(f"{out.name}.skipped.csv"), skipped)
     findings = None if tally is None else tally.findings(first.get("notes", ()), first.get("advice", ""))
     if findings is not None:
-        items = open_items(first) or ArrayItems(torch.zeros(1, 1))
+        items = open_items(first, findings.names) or ArrayItems(torch.zeros(1, 1))
         items.skipped = skipped
         write_findings(Path(f"{out}.html"), findings, items, name=str(first["name"]))
     return Merged(len(records), sum(record["rows"] for record in records), findings)
