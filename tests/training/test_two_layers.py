@@ -78,8 +78,8 @@ def test_the_progress_counts_every_image_of_every_pass(source, tmp_path, monkeyp
     monkeypatch.setattr(closed_form, "SECOND_FROM", 300)
     fit = closed_form.fit_closed_form
 
-    def counting(*args):
-        fit(*args[:-1], lambda images, label: counted.append((label, images)))
+    def counting(*args, **named):
+        fit(*args[:-1], lambda images, label: counted.append((label, images)), **named)
 
     monkeypatch.setattr(closed_form, "fit_closed_form", counting)
     run = vergence.train(source, out=tmp_path / "run", **QUICK)
