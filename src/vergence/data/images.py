@@ -220,8 +220,10 @@ def _ignore_interrupt(worker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def decode(path: Path, shape: tuple[int, ...]) -> Array:
+def decode(file: Path | IO[bytes], shape: tuple[int, ...], fit: Callable[..., Array] | None = None) -> Array:
     """Returns an image file as uint8 (C, H, W): the largest central part with the aspect of H to W, resized with antialiasing.
+
+    Another ``fit`` than `image_pixels` makes other pixels of the opened image and the shape.
 
     The image is taken as a viewer shows it (`as_shown`). JPEG files are decoded at a reduced scale, at least twice the size of
     the result.
@@ -231,9 +233,9 @@ def decode(path: Path, shape: tuple[int, ...]) -> Array:
             `MAX_PIXELS` pixels, or takes longer than `DECODE_SECONDS`.
     """
     channels, height, width = shape
-    with time_limit(DECODE_SECONDS), opened_image(path) as image:
+    with time_limit(DECODE_SECONDS), opened_image(file) as image:
         image.draft("L" if channels == 1 else "RGB", (2 * max(height, width),) * 2)
-        return image_pixels(image, shape)
+        return (fit or image_pixels)(image, shape)
 
 
 def image_pixels(image: Any, shape: tuple[int, ...]) -> Array:

@@ -32,7 +32,7 @@ from vergence.data.images import (
     written_name,
 )
 from vergence.data.items import Array, Items, Skipped
-from vergence.data.shards import EncodedImages, is_sharded, open_shards
+from vergence.data.shards import EncodedImages, holds_bytes, is_sharded, open_shards
 from vergence.data.sources import as_source, is_object, open_items
 from vergence.data.tables import as_table, is_table_file, read_table
 from vergence.utils.checks import expect, refuse, shown
@@ -326,11 +326,9 @@ def _holds_pictures(column: Any, folder: Path) -> bool:
     import pyarrow as pa
 
     kind = column.type
-    if pa.types.is_struct(kind):
-        return any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    if holds_bytes(kind):
         return True
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+    if pa.types.is_struct(kind) or not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         return False
     first = [value for value in column.slice(0, 20).to_pylist() if value]
     return any((folder / value).is_file() for value in first)

@@ -22,14 +22,12 @@ import torch
 from torch import Tensor
 
 from vergence.data.images import (
-    DECODE_SECONDS,
     ENDINGS,
     DecodedImages,
     canvas,
     channels,
-    image_pixels,
+    decode,
     opened_image,
-    time_limit,
     written_name,
 )
 from vergence.data.items import Array, Source, at
@@ -41,6 +39,7 @@ __all__ = ["EncodedImages", "files_of", "is_sharded", "open_shards"]
 TAR, PARQUET, LIST = ".tar", ".parquet", ".list"
 PICTURES = ("image", "picture", "bytes", "img", "jpg", "png")  # names of a column of pictures, the first that is there
 LABELS = ("label", "labels")
+HELD = 4  # row groups of a Parquet file
 HEADERS = 256  # pictures whose headers say whether there is color
 RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
@@ -125,8 +124,7 @@ class Index:
         """Returns the bytes of a picture."""
         address, start = self.files[self.file[i]], int(self.start[i])
         if self.length[i] < 0:
-            group, row = _group_of(address, os.getpid(), start)
-            return _bytes_of(_pictures_of(address, os.getpid(), group)[row])
+            return _bytes_of(_parquet(address, self.stamps[self.file[i]], os.getpid()).picture(start))
         filesystem, path = _filesystem(address)
         data: bytes = filesystem.cat_file(path, start=start, end=start + int(self.length[i]))
         return data
@@ -163,7 +161,10 @@ class EncodedImages(DecodedImages):
 
     def decoded(self, i: int) -> Array:
         """Returns an image."""
-        return _decoded(self.content(i), self.shape)
+        content = self.content(i)
+        if not content:
+            raise ValueError("no bytes")
+        return decode(io.BytesIO(content), self.shape)
 
     def subset(self, index: Tensor) -> "EncodedImages":
         """Returns the items of an index; see `Items.subset`."""
@@ -173,14 +174,6 @@ class EncodedImages(DecodedImages):
     def shaped(self, shape: tuple[int, ...]) -> "EncodedImages":
         """Returns the same pictures, read in another shape."""
         return EncodedImages(self.index, self.names, shape, self.rows, self.labels)
-
-
-def _decoded(data: bytes, shape: tuple[int, ...]) -> Array:
-    if not data:
-        raise ValueError("no bytes")
-    with time_limit(DECODE_SECONDS), opened_image(io.BytesIO(data)) as image:
-        image.draft("L" if shape[0] == 1 else "RGB", (2 * max(shape[1:]),) * 2)
-        return image_pixels(image, shape)
 
 
 def _modes(index: Index) -> Iterator[str]:
@@ -205,9 +198,7 @@ def _index(source: str | Sequence[str], several: bool) -> Index:
     with bar("index", len(files), late=True) as advance:
         for address in files:
             try:
-                filesystem, path = _filesystem(address)
-                about = filesystem.info(path)
-                stamps.append(" ".join(str(about.get(name, "")) for name in ("size", "mtime", "ETag", "etag", "LastModified")))
+                stamps.append(_stamp(address))
                 parts.append(_of_tar(address) if address.lower().endswith(TAR) else _of_parquet(address))
             except (OSError, tarfile.TarError, EOFError) as error:
                 raise ValueError(
@@ -298,18 +289,16 @@ def _of_tar(address: str) -> Part:
 
 def _of_parquet(address: str) -> Part:
     """Returns the rows of a Parquet file that hold pictures, with their labels."""
-    column = _picture_column(address)
-    expect(column is not None, f"a column of pictures, {', '.join(PICTURES)}, in {address}", "none")
-    file = _parquet(address, os.getpid())
-    n, there = file.metadata.num_rows, file.schema_arrow.names
+    pictures = _parquet(address, _stamp(address), os.getpid())
+    expect(pictures.column is not None, f"a column of pictures, {', '.join(PICTURES)}, in {address}", "none")
+    n, there = pictures.file.metadata.num_rows, pictures.file.schema_arrow.names
     key = next((name for name in LABELS if name in there), None)
-    named = next((name for name in ("name", "names", "path", "file") if name in there and name != column), None)
-    table = file.read(columns=[name for name in (key, named) if name])
+    named = next((name for name in ("name", "names", "path", "file") if name in there and name != pictures.column), None)
+    table = pictures.file.read(columns=[name for name in (key, named) if name])
     names = [str(name) for name in table[named].to_pylist()] if named else [f"row {i}" for i in range(n)]
     labels = None if key is None else np.asarray(table[key].to_numpy())
-    if labels is not None and labels.dtype.kind not in "iu":
-        labels = None
-    return np.arange(n), np.full(n, -1), names, None if labels is None else labels.astype(np.int64)
+    whole = labels is not None and labels.dtype.kind in "iu"
+    return np.arange(n), np.full(n, -1), names, labels.astype(np.int64) if labels is not None and whole else None
 
 
 def _picture_column(address: str) -> str | None:
@@ -317,48 +306,54 @@ def _picture_column(address: str) -> str | None:
     import pyarrow as pa
 
     try:
-        schema = _parquet(address, os.getpid()).schema_arrow
+        return _parquet(address, _stamp(address), os.getpid()).column
     except (OSError, pa.ArrowException):
         return None
-    kinds = {field.name: field.type for field in schema}
-    usable = [
-        name for name, kind in kinds.items() if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or _has_bytes(kind)
-    ]
-    return next((name for name in PICTURES if name in usable), usable[0] if len(usable) == 1 else None)
 
 
-def _has_bytes(kind: Any) -> bool:
+def _stamp(address: str) -> str:
+    """Returns what tells another version of a file apart."""
+    filesystem, path = _filesystem(address)
+    about = filesystem.info(path)
+    return " ".join(str(about.get(name, "")) for name in ("size", "mtime", "ETag", "etag", "LastModified"))
+
+
+@functools.lru_cache(maxsize=64)
+def _parquet(address: str, stamp: str, process: int) -> "_Parquet":
+    """Returns a version of a file, which each process opens once."""
+    return _Parquet(address)
+
+
+class _Parquet:
+    """A Parquet file: its column of pictures, if there is one, and single pictures; a few row groups are held."""
+
+    def __init__(self, address: str) -> None:
+        import pyarrow.parquet as pq
+
+        filesystem, path = _filesystem(address)
+        self.file = pq.ParquetFile(filesystem.open(path, "rb"))
+        usable = [field.name for field in self.file.schema_arrow if holds_bytes(field.type)]
+        self.column = next((name for name in PICTURES if name in usable), usable[0] if len(usable) == 1 else None)
+        about = self.file.metadata
+        self.bounds = np.cumsum([0, *(about.row_group(i).num_rows for i in range(about.num_row_groups))])
+        self.group = functools.lru_cache(maxsize=HELD)(self._group)
+
+    def picture(self, row: int) -> Any:
+        """Returns a row of the column, an Arrow scalar."""
+        group = int(np.searchsorted(self.bounds, row, side="right")) - 1
+        return self.group(group)[row - int(self.bounds[group])]
+
+    def _group(self, i: int) -> Any:
+        return self.file.read_row_group(i, columns=[self.column])[self.column]
+
+
+def holds_bytes(kind: Any) -> bool:
+    """Returns whether an Arrow type is one of encoded pictures: bytes, or a struct with ``bytes``."""
     import pyarrow as pa
 
-    return pa.types.is_struct(kind) and any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
-
-
-@functools.lru_cache(maxsize=64)
-def _parquet(address: str, process: int) -> Any:
-    import pyarrow.parquet as pq
-
-    filesystem, path = _filesystem(address)
-    return pq.ParquetFile(filesystem.open(path, "rb"))
-
-
-@functools.lru_cache(maxsize=64)
-def _bounds(address: str, process: int) -> Array:
-    about = _parquet(address, process).metadata
-    return np.cumsum([0, *(about.row_group(i).num_rows for i in range(about.num_row_groups))])
-
-
-def _group_of(address: str, process: int, row: int) -> tuple[int, int]:
-    """Returns the row group of a row, and the row in it."""
-    bounds = _bounds(address, process)
-    group = int(np.searchsorted(bounds, row, side="right")) - 1
-    return group, row - int(bounds[group])
-
-
-@functools.lru_cache(maxsize=4)
-def _pictures_of(address: str, process: int, group: int) -> Any:
-    """Returns the column of pictures of a row group; a few are held."""
-    column = _picture_column(address)
-    return _parquet(address, process).read_row_group(group, columns=[column])[column]
+    if pa.types.is_struct(kind):
+        return any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _bytes_of(value: Any) -> bytes:

@@ -5,18 +5,19 @@ A batch is a dictionary of columns, an Arrow or pandas table, an iterator of suc
 or vectors. B rows.
 """
 
+import abc
 import functools
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from vergence.data.arrays import from_array
-from vergence.data.images import DECODE_SECONDS, image_pixels, opened_image, reason, time_limit
+from vergence.data.images import as_shown, decode, image_pixels, reason
 from vergence.data.pixels import center_crop, resize
 from vergence.data.sources import with_shape
 from vergence.data.tables import as_table, read_features
@@ -50,12 +51,15 @@ Arrays = dict[str, Any]
 Function = Callable[[Tensor], Arrays]
 
 
-class _OfBatches:
+class _OfBatches(abc.ABC):
     """What `Scorer` and `Embedder` share: columns to items, rows that cannot be read, and columns out again."""
 
-    def __init__(self, column: str | None, device: str, batch_size: int) -> None:
+    names: ClassVar[Sequence[str]]  # of the columns that come out beside ``error``
+    model: "_Run | _Network"
+
+    def __init__(self, column: str | None, batch_size: int) -> None:
         require_count(batch_size=batch_size)
-        self.column, self.device, self.batch_size = column, device, batch_size
+        self.column, self.batch_size = column, batch_size
 
     def __call__(self, batch: Any) -> Any:
         """Returns the columns of a batch without the items, and those of the outcome; of an iterator, an iterator.
@@ -68,71 +72,101 @@ class _OfBatches:
         if isinstance(batch, Iterator):
             return map(self, batch)
         columns, back = _columns(batch)
-        shape, names = self._shape(), self._names()
-        if names:
-            used = None  # features stay
-            rows, errors = _of_features(columns, names)
-        else:
-            used = _chosen(columns, self.column)
-            rows, errors = _read(columns[used], shape, self._image)
+        features = self.model.features() if self.column is None else ()
+        used = None if features else _chosen(columns, self.column)  # features stay
+        rows, errors = _of_features(columns, features) if used is None else _read(columns[used], self.model)
         good = np.flatnonzero([not error for error in errors])
         found = self._outcome(rows, good, len(errors))
         return back({name: values for name, values in columns.items() if name != used}, {**found, "error": errors})
 
     def _outcome(self, rows: Tensor, good: np.ndarray, n: int) -> Arrays:
         """Returns the columns of all n rows, of which the good ones are given."""
-        whole = self._empty(n)
-        function = self._function()
-        for start in range(0, len(good), self.batch_size):
-            index = good[start : start + self.batch_size]
-            for name, values in _halved(function, rows[start : start + len(index)]).items():
-                if name in whole:
-                    whole[name][index] = values
+        function, size = self._function(), self.batch_size
+        parts = [(good[i : i + size], _halved(function, rows[i : i + size])) for i in range(0, len(good), size)]
+        first = parts[0][1] if parts else function(self.model.blank())
+        whole = {name: _gaps(np.asarray(first[name]), n) for name in self.names}
+        for index, found in parts:
+            for name, values in whole.items():
+                values[index] = found[name]
         return whole
 
-    # What a kind gives
-
-    def _shape(self) -> tuple[int, ...]:
-        """Returns the shape of one item."""
-        raise NotImplementedError
-
-    def _names(self) -> tuple[str, ...]:
-        """Returns the names of the columns of features, where each has its own."""
-        return ()
-
-    def _image(self, image: Any) -> np.ndarray:
-        """Returns an opened picture as bytes of the shape."""
-        return image_pixels(image, self._shape())
-
+    @abc.abstractmethod
     def _function(self) -> Function:
         """Returns the function of a batch of items."""
-        raise NotImplementedError
-
-    def _empty(self, n: int) -> Arrays:
-        """Returns the columns of n rows that could not be read."""
-        raise NotImplementedError
 
 
-class _OfRun(_OfBatches):
-    """Of a run, which is opened on first use in each process."""
+class _Run:
+    """A run by its path, which is opened on first use in each process."""
 
-    def __init__(self, run: Run | str | Path, column: str | None, device: str, batch_size: int) -> None:
-        super().__init__(column, device, batch_size)
-        self.run = str((run.folder.path if isinstance(run, Run) else Path(run)).absolute())
-        RunFolder.open(Path(self.run), trust_code=True)  # a path that is no run is an error here, not in a worker
+    fit = staticmethod(image_pixels)
 
-    def _run(self) -> Run:
-        file = Path(self.run) / "model.safetensors"
-        return _opened(self.run, self.device, file.stat().st_mtime_ns if file.exists() else 0)
+    def __init__(self, run: Run | str | Path, device: str) -> None:
+        self.path, self.device = str((run.folder.path if isinstance(run, Run) else Path(run)).absolute()), device
+        RunFolder.open(Path(self.path), trust_code=True)  # a path that is no run is an error here, not in a worker
 
-    def _shape(self) -> tuple[int, ...]:
-        return self._run().read_shape()
+    def key(self) -> tuple[str, str, int]:
+        """Returns what the run is held open by, as long as its file is the same."""
+        file = Path(self.path) / "model.safetensors"
+        return self.path, self.device, file.stat().st_mtime_ns if file.exists() else 0
 
-    def _names(self) -> tuple[str, ...]:
-        return self._run().folder.metadata.columns if self.column is None else ()
+    def shape(self) -> tuple[int, ...]:
+        """Returns the shape of an item as it is read."""
+        return _opened(*self.key()).read_shape()
+
+    def features(self) -> tuple[str, ...]:
+        """Returns the names of the columns of features, where each has its own."""
+        return _opened(*self.key()).folder.metadata.columns
+
+    def blank(self) -> Tensor:
+        """Returns a batch of one item of zeros."""
+        shape = self.shape()
+        return torch.zeros(1, *shape, dtype=torch.uint8 if len(shape) == 3 else torch.float32)
+
+    def embedding(self) -> Function:
+        """Returns the function of items to their embeddings."""
+        run = _opened(*self.key())
+        return _of_run(run, lambda x: {"z": run.method.encoder(x)})
 
 
-class Scorer(_OfRun):
+class _Network:
+    """An encoder of whole pictures: its name, or the network itself."""
+
+    def __init__(self, encoder: nn.Module | str, device: str) -> None:
+        self.device = device
+        self.encoder = FrozenNetwork(encoder, type(encoder).__name__) if isinstance(encoder, nn.Module) else encoder
+
+    def opened(self) -> FrozenNetwork:
+        """Returns the network on its device."""
+        network = _named(self.encoder) if isinstance(self.encoder, str) else self.encoder
+        network.network.to(as_device(self.device))
+        return network
+
+    def shape(self) -> tuple[int, ...]:
+        """Returns the shape of an item as it is read."""
+        side = self.opened().side
+        return 3, side, side
+
+    def features(self) -> tuple[str, ...]:
+        """Returns nothing: pictures have no names of features."""
+        return ()
+
+    def blank(self) -> Tensor:
+        """Returns a batch of one black picture."""
+        return torch.zeros(1, *self.shape(), dtype=torch.uint8)
+
+    def embedding(self) -> Function:
+        """Returns the function of items to their embeddings."""
+        network = self.opened()
+        return lambda x: {"z": network.embed(x.float() / 255).float().cpu().numpy()}
+
+    @staticmethod
+    def fit(image: Any, shape: tuple[int, ...]) -> np.ndarray:
+        """Returns a whole picture, stretched."""
+        x = torch.from_numpy(np.array(as_shown(image)[0].convert("RGB"))).permute(2, 0, 1).float()
+        return resize(x[None], *shape[1:])[0].round().byte().numpy()
+
+
+class Scorer(_OfBatches):
     """How anomalous items are, as of ``vergence score``: columns of items in; ``score``, ``p_value``, ``level``, ``error`` out.
 
     ``score`` and ``p_value`` are float64 and larger scores are more anomalous; ``level`` and ``error`` are texts. q-values and
@@ -159,18 +193,15 @@ class Scorer(_OfRun):
         True
     """
 
+    names = ("score", "p_value", "level")
+
     def __init__(self, run: Run | str | Path, column: str | None = None, *, device: str = "auto", batch_size: int = 256) -> None:
-        super().__init__(run, column, device, batch_size)
+        super().__init__(column, batch_size)
+        self.model = _Run(run, device)
 
     def _function(self) -> Function:
-        run = self._run()
-        detector = run.detector()
-        levels = detector.of_batches(run.method, run.folder.metadata.shape)
-        scored = columns_of(run.method, levels, detector, 0.0, False, {})
-        return _of_run(run, scored)
-
-    def _empty(self, n: int) -> Arrays:
-        return {"score": np.full(n, np.nan), "p_value": np.full(n, np.nan), "level": np.full(n, "", dtype=object)}
+        assert isinstance(self.model, _Run), "see __init__"
+        return _scoring(*self.model.key())
 
 
 class Embedder(_OfBatches):
@@ -189,49 +220,21 @@ class Embedder(_OfBatches):
         ValueError: There is no such run or network.
     """
 
+    names = ("z",)
+
     def __init__(
         self, encoder: Run | nn.Module | str | Path, column: str | None = None, *, device: str = "auto", batch_size: int = 256
     ) -> None:
-        super().__init__(column, device, batch_size)
-        is_run = isinstance(encoder, Run) or (not isinstance(encoder, nn.Module) and (Path(encoder) / "config.json").is_file())
-        self.of_run = _OfRun(encoder, column, device, batch_size) if is_run else None  # type: ignore[arg-type]
-        self.encoder = None if is_run else encoder if isinstance(encoder, nn.Module) else str(encoder)
+        super().__init__(column, batch_size)
         if isinstance(encoder, nn.Module):
-            FrozenNetwork(encoder, type(encoder).__name__)  # one that gives no embedding is an error here
-
-    def _network(self) -> FrozenNetwork:
-        if isinstance(self.encoder, nn.Module):
-            return FrozenNetwork(self.encoder.to(as_device(self.device)), type(self.encoder).__name__)
-        return _named(str(self.encoder), self.device)
-
-    def _shape(self) -> tuple[int, ...]:
-        if self.of_run is not None:
-            return self.of_run._shape()
-        side = self._network().side
-        return 3, side, side
-
-    def _names(self) -> tuple[str, ...]:
-        return () if self.of_run is None else self.of_run._names()
-
-    def _image(self, image: Any) -> np.ndarray:
-        if self.of_run is not None:
-            return super()._image(image)
-        from vergence.data.images import as_shown
-
-        side = self._network().side  # the whole picture, stretched
-        x = torch.from_numpy(np.array(as_shown(image)[0].convert("RGB"))).permute(2, 0, 1).float()
-        return resize(x[None], side, side)[0].round().byte().numpy()
+            self.model = _Network(encoder, device)
+        elif isinstance(encoder, Run) or (Path(encoder) / "config.json").is_file():
+            self.model = _Run(encoder, device)
+        else:
+            self.model = _Network(str(encoder), device)
 
     def _function(self) -> Function:
-        if self.of_run is not None:
-            run = self.of_run._run()
-            return _of_run(run, lambda x: {"z": run.method.encoder(x)})
-        network = self._network()
-        return lambda x: {"z": network.embed(x.float() / 255).float().cpu().numpy()}
-
-    def _empty(self, n: int) -> Arrays:
-        probe = self._function()(torch.zeros(1, *self._shape(), dtype=torch.float32 if len(self._shape()) == 1 else torch.uint8))
-        return {"z": np.full((n, probe["z"].shape[1]), np.nan, dtype=np.float32)}
+        return self.model.embedding()
 
 
 # Functions of a batch
@@ -243,11 +246,18 @@ def _opened(path: str, device: str, written: int) -> Run:
     return load(path, device=device)
 
 
+@functools.lru_cache(maxsize=4)
+def _scoring(path: str, device: str, written: int) -> Function:
+    """Returns the function of a batch of items to their scores."""
+    run = _opened(path, device, written)
+    detector = run.detector()
+    levels = detector.of_batches(run.method, run.folder.metadata.shape)
+    return _of_run(run, columns_of(run.method, levels, detector, 0.0, False, {}))
+
+
 @functools.lru_cache(maxsize=2)
-def _named(name: str, device: str) -> FrozenNetwork:
-    network = named_network(name)
-    network.network.to(as_device(device))
-    return network
+def _named(name: str) -> FrozenNetwork:
+    return named_network(name)
 
 
 def _of_run(run: Run, function: Function) -> Function:
@@ -276,6 +286,12 @@ def _halved(function: Function, x: Tensor) -> Arrays:
         torch.cuda.empty_cache()
     parts = [_halved(function, half) for half in x.tensor_split(2)]
     return {name: np.concatenate([np.asarray(part[name]) for part in parts]) for name in parts[0]}
+
+
+def _gaps(like: np.ndarray, n: int) -> np.ndarray:
+    """Returns n rows that could not be read: empty texts, or NaN in the type and width of other rows."""
+    texts = like.dtype.kind in "OU"
+    return np.full((n, *like.shape[1:]), "" if texts else np.nan, dtype=object if texts else like.dtype)
 
 
 # Columns
@@ -342,8 +358,9 @@ def _listed(values: Any) -> list[Any]:
     return values.to_pylist() if hasattr(values, "to_pylist") else list(values)
 
 
-def _read(values: Any, shape: tuple[int, ...], read: Callable[[Any], np.ndarray]) -> tuple[Tensor, list[str]]:
+def _read(values: Any, model: _Run | _Network) -> tuple[Tensor, list[str]]:
     """Returns the rows that can be read (n, *shape), and of every row the error."""
+    shape = model.shape()
     if isinstance(values, Tensor | np.ndarray) and values.dtype != object and values.ndim >= 2:
         try:
             return _of_arrays(values, shape), [""] * len(values)
@@ -352,7 +369,7 @@ def _read(values: Any, shape: tuple[int, ...], read: Callable[[Any], np.ndarray]
     rows, errors = [], []
     for value in _listed(values):
         try:
-            rows.append(_row(value, shape, read))
+            rows.append(_row(value, shape, model.fit))
             errors.append("")
         except (OSError, SyntaxError, ValueError, TypeError, EOFError) as error:
             errors.append(reason(error))
@@ -364,7 +381,7 @@ def _of_arrays(values: Any, shape: tuple[int, ...]) -> Tensor:
     return items.read(torch.arange(len(items)))
 
 
-def _row(value: Any, shape: tuple[int, ...], read: Callable[[Any], np.ndarray]) -> Tensor:
+def _row(value: Any, shape: tuple[int, ...], fit: Callable[[Any, tuple[int, ...]], np.ndarray]) -> Tensor:
     """Returns one item; a ValueError says why it cannot be read."""
     from PIL import Image
 
@@ -375,21 +392,14 @@ def _row(value: Any, shape: tuple[int, ...], read: Callable[[Any], np.ndarray]) 
     if isinstance(value, bytes | str | Path | Image.Image):
         if len(shape) != 3:
             raise ValueError(f"a picture, where a vector of {shape[0]} numbers is expected")
+        if isinstance(value, Image.Image):
+            return torch.from_numpy(np.array(fit(value, shape)))
         try:
-            return torch.from_numpy(np.array(_picture(value, shape, read)))
+            pixels = decode(io.BytesIO(value) if isinstance(value, bytes) else Path(value), shape, fit)
         except Image.DecompressionBombError as error:
             raise ValueError(reason(error)) from None
+        return torch.from_numpy(np.array(pixels))
     array = as_array(value) if isinstance(value, Tensor) else np.asarray(value)
     if array.dtype == object or not array.ndim:
-        raise ValueError(f"a {type(value).__name__}, which is no picture and no vector")
+        raise ValueError(f"a {type(value).__name__}, which is neither a picture nor a vector")
     return _of_arrays(array[None], shape)[0]
-
-
-def _picture(value: Any, shape: tuple[int, ...], read: Callable[[Any], np.ndarray]) -> np.ndarray:
-    from PIL import Image
-
-    if isinstance(value, Image.Image):
-        return read(value)
-    with time_limit(DECODE_SECONDS), opened_image(io.BytesIO(value) if isinstance(value, bytes) else Path(value)) as image:
-        image.draft("L" if shape[0] == 1 else "RGB", (2 * max(shape[1:]),) * 2)
-        return read(image)
