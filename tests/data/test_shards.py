@@ -155,3 +155,12 @@ def test_check_takes_them(tars):
     assert len(pictures) == 60
     np.testing.assert_array_equal(pictures.read(7).pixels[0], PIXELS[7])
     assert isinstance(open_shards(str(tars)).items, EncodedImages)
+
+
+def test_a_file_that_was_written_again_is_read_anew(parquet):
+    assert (read(open_shards(str(parquet), shape=(1, 8, 8)).items)[0, 0] == PIXELS[0]).all()
+    pq.write_table(pa.table({"image": [png(x) for x in PIXELS[30:33]]}), parquet)
+    items = open_shards(str(parquet), shape=(1, 8, 8)).items
+    np.testing.assert_array_equal(read(items)[:, 0], PIXELS[30:33])
+    pq.write_table(pa.table({"a": [1.0]}), parquet)
+    assert not is_sharded(str(parquet))

@@ -145,6 +145,14 @@ def test_a_network_of_ones_own_embeds_whole_pictures():
         vergence.Embedder("nothing")({"image": [png(wide)]})
 
 
+def test_a_network_computes_each_batch_once_and_nothing_else():
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 8, 8), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    embedder, sizes = vergence.Embedder(net, batch_size=2), []
+    net.register_forward_hook(lambda module, inputs, out: sizes.append(len(out)))
+    embedder({"image": [png(np.zeros((9, 9, 3), np.uint8))] * 5})
+    assert sizes == [2, 2, 1]
+
+
 def test_it_travels_to_another_process_as_a_path(images, tmp_path):
     scorer = vergence.Scorer(images)
     scorer(DIGITS[:2])

@@ -63,15 +63,19 @@ def pairs(command: Pairs) -> None:
     from vergence.detection.matching import Matcher
     from vergence.mixtures import get
 
-    fit = command
-    read = read_pairs(fit.pairs)
-    settings: dict[str, Any] = {"by": fit.by, "n_components": fit.components, "share": fit.share, "random_state": fit.seed}
-    model = None if fit.model == "gaussian" else get(fit.model)(random_state=fit.seed)
-    target = np.asarray(read.target)
-    matcher = Matcher(model, **settings, device=fit.device).fit(read.context, target if target.ndim == 2 else target[:, None])
-    matcher.save(fit.out)
-    print(f"{len(matcher.calibration_):,} of {len(read.context):,} pairs calibrate; wrote {fit.out}")
-    print(f"next: vergence match {shlex.quote(str(fit.out))} CONTEXTS GALLERY")
+    read = read_pairs(command.pairs)
+    matcher = Matcher(
+        None if command.model == "gaussian" else get(command.model)(random_state=command.seed),
+        by=command.by,
+        n_components=command.components,
+        share=command.share,
+        random_state=command.seed,
+        device=command.device,
+    )
+    matcher.fit(read.context, np.asarray(read.target).reshape(len(read.target), -1))
+    matcher.save(command.out)
+    print(f"{len(matcher.calibration_):,} of {len(read.context):,} pairs calibrate; wrote {command.out}")
+    print(f"next: vergence match {shlex.quote(str(command.out))} CONTEXTS GALLERY")
 
 
 def match(command: Match) -> None:

@@ -30,8 +30,8 @@ from vergence.detection.conformal import (
     reportable,
 )
 from vergence.detection.inputs import Values, as_values, labels_of
+from vergence.mixtures.core import to_numpy
 from vergence.utils.checks import counted, expect, require_within
-from vergence.utils.linalg import as_array
 from vergence.utils.terminal import Tabular
 
 __all__ = ["Calibrated", "Decisions", "calibrate"]
@@ -208,7 +208,7 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None) -> "Calibrated":
         """Fits to a part of ordinary items (N, D), and scores the other part."""
         require_within("(0, 1)", share=self.share)
-        x = np.asarray(as_array(X) if hasattr(X, "detach") else X)
+        x = np.asarray(to_numpy(X))
         side = apart(x.reshape(len(x), -1), self.share, self.random_state)
         expect(side.sum() >= LEAST, f"at least {LEAST} calibration items", int(side.sum()), "give more items, or a larger share")
         self.detector_ = _fitted(self.detector, x[~side])

@@ -30,10 +30,9 @@ from vergence.densities.retrieval import log_probs
 from vergence.detection.conformal import drift_of_counts, ranked
 from vergence.detection.decisions import apart
 from vergence.mixtures import ConditionalGaussian
-from vergence.mixtures.core import Conditional
+from vergence.mixtures.core import Conditional, to_numpy
 from vergence.mixtures.storage import Stored
 from vergence.utils.checks import counted, expect, require_array, require_count, require_within
-from vergence.utils.linalg import as_array
 from vergence.utils.terminal import Tabular
 
 __all__ = ["Matcher", "Matches", "likelihood_ratio", "matched"]
@@ -120,7 +119,7 @@ def matched(
         contexts: (N, C).
         gallery: (M, T).
         true: Scores of true pairs that no fit has seen, (n,).
-        others: Contexts of such pairs (n', C), whose matches are not in the gallery.
+        others: Contexts of such pairs (n', C), whose matches are not in the gallery; at most 2,000 are used.
         coverage: In (0, 1).
         no_match: In (0, 1).
 
@@ -134,7 +133,7 @@ def matched(
     expect(len(true) >= needed, f"at least {needed} pairs that calibrate, for a rate of {least:.3g}", len(true), "give more")
     ordered = np.sort(true)
     threshold = _threshold(ordered, 1 - coverage)
-    null = np.concatenate([np.asarray(part.amax(1).cpu().double()) for part in _blocks(scores, others, gallery)])
+    null = np.concatenate([np.asarray(part.amax(1).cpu().double()) for part in _blocks(scores, others[:KEPT], gallery)])
     best, top, candidates = [], [], []
     for part in _blocks(scores, contexts, gallery):
         value, index = part.max(1)
@@ -350,6 +349,6 @@ class Matcher(Stored):
 
 def _matrix(name: str, x: Any) -> np.ndarray:
     """Returns finite vectors (N, D) in float64."""
-    array = np.asarray(as_array(x) if isinstance(x, Tensor) else x)
+    array = np.asarray(to_numpy(x))
     require_array(name, array, "N", "D")
     return array.astype(np.float64)

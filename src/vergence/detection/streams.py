@@ -27,7 +27,7 @@ class Monitor:
     Args:
         calibration: Scores (n,) of ordinary items, n >= 10.
         alarm: Probability, over all time, of an alarm though nothing changes, in (0, 1).
-        seed: Of the ties.
+        seed: Seed of the random numbers that break ties.
 
     Attributes:
         log_wealth: log M in nats; an alarm is due at log(1 / ``alarm``).

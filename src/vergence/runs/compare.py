@@ -27,9 +27,9 @@ class Comparison(Tabular):
     Attributes:
         name: What tells the setting from the others: objective or method, encoder, and the settings that differ.
         runs: Number of its runs.
-        values: Of each measure the values of the runs, by name: ``knn`` and ``probe``, accuracies of the embedding in [0, 1];
-            ``effective_rank``; ``auroc`` of the classes that training left out; ``seconds`` of the training. What was not
-            measured is left out.
+        values: The values of each measure, one for each run: ``knn`` and ``probe``, accuracies of the embedding in [0, 1];
+            ``effective_rank``; ``auroc`` of the classes that training left out; ``seconds`` of the training. A measure that
+            was not taken is missing.
     """
 
     name: list[str]
@@ -59,7 +59,7 @@ def compare(runs: Sequence[Run | str | Path], *, probes: bool = True) -> Compari
         probes: Whether runs that are evaluated now get linear probes.
 
     Raises:
-        ValueError: There is no run, they were trained on other data, or one cannot be evaluated.
+        ValueError: There is no run, the runs were trained on different data, or one of them cannot be evaluated.
     """
     opened = [run if isinstance(run, Run) else load(run, device="cpu") for run in runs]
     expect(opened, "at least 1 run", "none")
@@ -80,9 +80,7 @@ def _settings(run: Run) -> dict[str, Any]:
     """Returns what tells a run's description from others, but for the seed."""
     whole = run.folder.config.to_dict()
     flat = {key: value for part in ("views", "model", "fit") for key, value in whole[part].items()}
-    return {
-        key: value for key, value in flat.items() if key not in ("seed", "device", "threads", "workers", "checkpoint_seconds")
-    }
+    return {key: value for key, value in flat.items() if key not in APART}
 
 
 def _name(run: Run, differing: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from vergence.data.items import batches, contexts
 from vergence.data.pixels import center_crop
 from vergence.detection import CombinedDetector, Detector, GaussianDetector, NeighborDetector
+from vergence.detection.combined import TIE
 from vergence.detection.levels import Levels
 from vergence.encoders.patch_maps import PatchMaps
 from vergence.runs import detector as detectors
@@ -96,7 +97,7 @@ def _written(module: nn.Module, x: Tensor, ending: str) -> bytes:
                 target.write(onnx.model_proto.SerializeToString())
     except ImportError as error:
         raise ValueError(f"expected what writes ONNX, found: {shortened(error)}; pip install 'vergence[onnx]'") from None
-    except Exception as error:  # whatever torch raises for an operation that it cannot export
+    except (RuntimeError, TypeError, ValueError) as error:  # of torch, for an operation that it cannot export
         raise ValueError(f"expected a run that can be exported, found: {shortened(error)}; use vergence.Scorer") from None
     return target.getvalue()
 
@@ -263,7 +264,7 @@ class _Combined(nn.Module):
         if self.rule == "fisher":
             return -2 * (self.weights * log_p).sum(1)
         least = -(log_p - self.weights.log()).amin(1)
-        return least if self.rule == "least" else least - 1e-6 * log_p.mean(1)
+        return least if self.rule == "least" else least - TIE * log_p.mean(1)
 
 
 class _Of(nn.Module):

@@ -67,7 +67,7 @@ def save_pretrained(run: "Run", folder: str | Path, *, name: str = "") -> Path:
     with explained(folder, "the run itself is safe: choose another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         for file in sorted(run.folder.path.iterdir()):
-            if file.name in FILES or file.suffix == ".sha256":
+            if file.name in FILES:
                 shutil.copy(file, folder / file.name)
         (folder / "README.md").write_text(_card(run, name or run.folder.path.name), encoding="utf-8")
     return folder
@@ -107,7 +107,7 @@ def from_pretrained(source: str | Path, *, revision: str | None = None, token: s
     if Path(source).is_dir():
         return load(source, **settings)
     try:
-        folder = _hub().snapshot_download(str(source), revision=revision, token=token, allow_patterns=[*FILES, "*.sha256"])
+        folder = _hub().snapshot_download(str(source), revision=revision, token=token, allow_patterns=[*FILES])
     except (OSError, ValueError) as error:
         raise ValueError(f"expected a folder, or a repository on the Hub, at {source}, found: {shortened(error)}") from None
     return load(folder, **settings)

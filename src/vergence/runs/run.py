@@ -23,7 +23,6 @@ from vergence.data.sources import Data, is_object
 from vergence.data.views import Views
 from vergence.densities import retrieval
 from vergence.detection.calibrated import RunDetector, sample
-from vergence.detection.matching import KEPT as MOST_NULL
 from vergence.detection.matching import Matches, likelihood_ratio, matched, of_pairs
 from vergence.encoders import networks
 from vergence.evaluation import features
@@ -291,7 +290,7 @@ class Run:
         true = of_pairs(scores, za, zb).double().cpu().numpy()
         contexts = self.to_device(self.embed(context, projected=True, batch_size=batch_size))
         bank = self.to_device(self._bank(gallery, None, batch_size)[0])
-        return matched(scores, contexts, bank, true, za[:MOST_NULL], coverage=coverage, no_match=no_match)
+        return matched(scores, contexts, bank, true, za, coverage=coverage, no_match=no_match)
 
     @torch.inference_mode()
     def conditional(self, context: Images, *, batch_size: int = 256) -> Distribution:

@@ -5,7 +5,6 @@ how many items have the p-value k / (n + 1), for each k of n calibration items. 
 page are those of one process, whatever the number and the order of the parts. A part whose ``.json`` is there is finished.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from vergence.data.shards import files_of, is_sharded, open_shards
 from vergence.detection.conformal import Certificate
 from vergence.detection.findings import Findings, Tally
 from vergence.report.findings import write_findings
+from vergence.runs.rows import digest_of
 from vergence.training.folder import write_skipped
 from vergence.utils import terminal
 from vergence.utils.checks import counted, expect, refuse
@@ -76,7 +76,7 @@ def shard_written(
     if files:
         part = range(len(items))
     record = {"format": FORMAT, "shards": shard.of, "shard": shard.number, "items": files or len(items), **about}
-    record |= {"names": _digest(items, part), "batch_size": batch_size}
+    record |= {"names": digest_of(items.names[i] for i in part), "batch_size": batch_size}
     if tally is not None:
         certificate = None if tally.certificate is None else vars(tally.certificate)
         record |= {"calibration": tally.n, "fdr": tally.fdr, "certificate": certificate}
@@ -162,14 +162,6 @@ def merge(
 def _file(record: Mapping[str, Any], folder: Path) -> Path:
     """Returns the file of a part's rows."""
     return folder / f"{Shard(record['shard'], record['shards']).name}.parquet"
-
-
-def _digest(items: Items, part: range) -> str:
-    """Returns a digest of the names of a part of the items."""
-    digest = hashlib.sha256()
-    for start in range(part.start, part.stop, 4096):
-        digest.update("\0".join(items.names[start : min(start + 4096, part.stop)]).encode(errors="surrogateescape"))
-    return digest.hexdigest()
 
 
 def _record(path: Path) -> dict[str, Any]:
