@@ -106,6 +106,10 @@ class DecodedImages(Items):
     def decoded(self, i: int) -> Array:
         """Returns an image; errors of the file system and of Pillow say why it cannot be read."""
 
+    @abc.abstractmethod
+    def shaped(self, shape: tuple[int, ...]) -> "DecodedImages":
+        """Returns the same images, read in another shape (C, H, W)."""
+
     def read(self, index: Tensor | Array) -> "Batch":
         """Returns (index, images) of the images that could be decoded, and the others with the reason."""
         from PIL import Image
@@ -172,6 +176,10 @@ class ImageFiles(DecodedImages):
     def decoded(self, i: int) -> Array:
         """Returns an image; see `decode`."""
         return decode(self.folder / file_name(self.names[i]), self.shape)
+
+    def shaped(self, shape: tuple[int, ...]) -> "ImageFiles":
+        """Returns the same files, read in another shape."""
+        return ImageFiles(self.folder, self.names, shape, self.labels, self.skipped)
 
     def subset(self, index: Tensor) -> "ImageFiles":
         """Returns the files of an index; see `Items.subset`."""

@@ -30,7 +30,7 @@ from vergence.data.images import (
     written_name,
 )
 from vergence.data.items import Array, ArrayItems, Items, PairItems, RowNames, Skipped, Source, at, load
-from vergence.data.shards import EncodedImages, is_sharded, open_shards
+from vergence.data.shards import is_sharded, open_shards
 from vergence.data.tables import TABLES, as_table, is_table_file, read_table
 from vergence.utils.checks import did_you_mean, expect, refuse, require_choice, require_within, shortened, shown
 from vergence.utils.linalg import as_array
@@ -330,9 +330,7 @@ def _shaped(items: Items, shape: tuple[int, ...] | None, name: str) -> Items:
         return items
     if isinstance(items, PairItems):
         return PairItems(with_shape(items.context, shape, name), items.target)
-    if isinstance(items, ImageFiles) and len(shape) == 3:
-        return ImageFiles(items.folder, items.names, shape, items.labels, items.skipped)
-    if isinstance(items, EncodedImages) and len(shape) == 3:
+    if isinstance(items, DecodedImages) and len(shape) == 3:
         return items.shaped(shape)
     if isinstance(items, ArrayItems):
         return with_shape(items, shape, name)
