@@ -15,8 +15,9 @@ from vergence.utils.checks import expect, require_within
 from vergence.utils.linalg import as_float, require_features
 from vergence.utils.neighbors import nearest
 
-__all__ = ["knn_accuracy", "linear_probe", "rank_error", "relative_error"]
+__all__ = ["knn_accuracy", "linear_probe", "rank_error", "relative_error", "ridge_probe"]
 
+PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of the ridge probe, an item
 GRADIENT = 1e-3  # of the probe: it stops at this largest entry of the mean gradient
 
 
@@ -149,6 +150,43 @@ def linear_probe(
         "iterations": int(model.n_iter_.max()),
         "converged": converged,
     }
+
+
+def ridge_probe(
+    train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, *, penalties: Sequence[float] = PENALTIES
+) -> dict[str, float]:
+    """Returns the accuracy of a least-squares classifier with a ridge penalty: in closed form, faster than `linear_probe`.
+
+    The penalty is chosen by leave-one-out error on the training items alone (scikit-learn's ``RidgeClassifierCV``).
+
+    Args:
+        train: Features (N, D), standardized here as in `linear_probe`.
+        train_labels: Classes (N,), any integers.
+        test: Features (M, D).
+        test_labels: Classes (M,).
+        penalties: To choose from, > 0, for features of variance 1; multiplied by N.
+
+    Returns:
+        ``accuracy`` in [0, 1], and ``penalty``, the chosen one.
+
+    Raises:
+        ValueError: As in `linear_probe`.
+
+    Example:
+        >>> z, y = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]]), torch.tensor([4, 4, 9, 9])
+        >>> ridge_probe(z, y, z[:2], torch.tensor([4, 9]))["accuracy"]
+        0.5
+    """
+    from sklearn.linear_model import RidgeClassifierCV
+
+    _require_labels(train, train_labels, test, test_labels)
+    n = len(set(train_labels.tolist()))
+    expect(n >= 2, "at least 2 classes in training", n, "label more classes or leave the probe out")
+    expect(min(penalties, default=0) > 0, "penalties > 0", list(penalties))
+    x, x_test = (part.cpu().numpy() for part in _standardize(as_float(train), as_float(test)))
+    model = RidgeClassifierCV(alphas=[penalty * len(x) for penalty in penalties]).fit(x, train_labels.cpu().numpy())
+    accuracy = float((model.predict(x_test) == test_labels.cpu().numpy()).mean())
+    return {"accuracy": accuracy, "penalty": float(model.alpha_) / len(x)}
 
 
 def _standardize(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:

@@ -130,6 +130,7 @@ class ImageMethod(Method):
         shape: Shape (C, H, W) of the images as the encoder sees them.
     """
 
+    vectors: ClassVar[bool] = False  # whether it trains on vectors, too
     package: ClassVar[str | None] = None  # of an extra that the loss needs; a trained method is used without it
     small: ClassVar[Mapping[str, Any]] = {}  # settings of the recipe NAME_small; ``{patch}`` is the side of a patch
 

@@ -41,12 +41,12 @@ class DenoisingAutoencoder(ImageMethod):
 
     The input is a view of the run's strengths, with noise; the target is the image without any change but of its size, in
     [0, 1] (of an image wider or taller than 4:3 its middle, as of every view of the whole image).
-    Called without training, on vectors (B, D), the target is in the units of the encoder's statistics, ``encoder[0]``.
+    Vectors are corrupted by the run's views alone, and the target is in the units of the encoder's statistics, ``encoder[0]``.
 
     Args:
         encoder: See `vergence.methods.core.ImageMethod`.
         shape: Shape (C, H, W) of the images, or (D,) of vectors.
-        noise: Standard deviation of Gaussian noise on the view, in units of pixels in [0, 1].
+        noise: Standard deviation of Gaussian noise on the view of an image, in units of pixels in [0, 1].
         mask: Probability that a pixel of the view is black in all channels (the paper's masking noise), in [0, 1).
 
     Example:
@@ -58,6 +58,7 @@ class DenoisingAutoencoder(ImageMethod):
         ['reconstruction']
     """
 
+    vectors: ClassVar[bool] = True
     small: ClassVar[Mapping[str, Any]] = {"crop": (1.0, 1.0), "flip": 0.0, "jitter_p": 0.0, "grayscale": 0.0}
 
     def __init__(self, encoder: nn.Module, shape: Sequence[int], *, noise: float = 0.25, mask: float = 0.0) -> None:
@@ -70,7 +71,7 @@ class DenoisingAutoencoder(ImageMethod):
 
     def inputs(self, views: Views) -> MultiView:
         """Returns the corrupted view and the item."""
-        return _Corrupted(views, self.shape[1], self.noise, self.mask)
+        return MultiView(views, _Same()) if len(self.shape) == 1 else _Corrupted(views, self.shape[1], self.noise, self.mask)
 
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
         """Returns the squared error of the reconstruction, for a corrupted view and the item."""
@@ -79,6 +80,18 @@ class DenoisingAutoencoder(ImageMethod):
         self.observe(z, gather)
         target = to_unit(item) if len(self.shape) == 3 else self.encoder[0](item)  # type: ignore[index]
         return {"reconstruction": gather(reconstruction(upcast_half(self.decoder(z)), target)).mean()}
+
+
+class _Same(Views):
+    """The items themselves."""
+
+    def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Returns nothing: nothing is random."""
+        return {}
+
+    def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        """Returns the items."""
+        return x
 
 
 class _Corrupted(MultiView):

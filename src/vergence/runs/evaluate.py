@@ -44,7 +44,7 @@ from vergence.utils.devices import resources
 from vergence.utils.files import explained, replacing
 from vergence.utils.neighbors import nearest
 
-__all__ = ["closed_form_encoder", "evaluate", "untrained_encoder"]
+__all__ = ["Pixels", "closed_form_encoder", "evaluate", "untrained_encoder"]
 
 EXAMPLES, QUERIES, NEIGHBORS = 600, 8, 8  # items in the report's map; queries with neighbors, and neighbors of each
 BATCH = 1024  # embeddings at a time
@@ -323,13 +323,14 @@ def _networks(run: Run) -> dict[str, nn.Module]:
     if initial is not None:
         networks["initial"] = _with_state(run, initial)
     vectors = len(run.folder.metadata.shape) == 1
-    return networks | {"pixels": nn.Sequential(standardization(run.method.encoder), _Pixels()) if vectors else _Pixels()}
+    return networks | {"pixels": nn.Sequential(standardization(run.method.encoder), Pixels()) if vectors else Pixels()}
 
 
-class _Pixels(nn.Module):
+class Pixels(nn.Module):
     """Images averaged down to 32 x 32 where they are larger, flattened; vectors as they come, with columns of unit variance."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Returns features (B, D) of items (B, ...)."""
         if x.ndim == 4 and x.shape[-1] > PIXELS:
             x = F.adaptive_avg_pool2d(to_unit(x), PIXELS)
         return features.pixels(x)

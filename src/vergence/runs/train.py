@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 TRIAL_STEPS, TRIAL_ITEMS = 6, 500  # of what a plan's estimate is measured on
 
-__all__ = ["describe", "join", "merge_shards", "plan", "train", "train_shard"]
+__all__ = ["Estimate", "describe", "estimate", "join", "merge_shards", "plan", "train", "train_shard"]
 
 
 def train(
@@ -170,17 +170,44 @@ def merge_shards(folder: Path, out: Path) -> Run:
     return train(out=out, resume=True)
 
 
-def plan(data: Any, *, out: Path, recipe: str | None = None, trust_code: bool = False, **settings: Unpack[Settings]) -> list[str]:
-    """Returns in sentences what `train` would do, with an estimate of time and memory from a short trial; nothing is kept.
+@dataclass(frozen=True)
+class Estimate:
+    """What a training would do, and how long it would take.
 
-    The trial trains with the same settings on few items, in a temporary folder.
+    Attributes:
+        recipe: The recipe.
+        config: The run's description.
+        kind: ``image``, ``vector`` or ``pairs``.
+        shape: Of one item as the encoder sees it.
+        items: Training items.
+        steps: Steps of the optimizer; 0 for a closed form.
+        seconds: Of the whole training; by a short trial, so that it can be wrong by half.
+        few: Items of the trial.
+        notes: What the data change in the description.
     """
-    source, plain, given = _named(data, {**settings}, None, (), None)
+
+    recipe: str
+    config: RunConfig
+    kind: str
+    shape: tuple[int, ...]
+    items: int
+    steps: int
+    seconds: float
+    few: int
+    notes: tuple[str, ...]
+
+
+def estimate(
+    data: Any, *, out: Path, recipe: str | None = None, trust_code: bool = False, views: Any = None, **settings: Unpack[Settings]
+) -> Estimate:
+    """Returns what `train` would do, with an estimate from a trial on few items in a temporary folder; nothing is kept."""
+    source, plain, given = _named(data, {**settings}, views, (), None)
     job = _Job(out, source, recipe, plain, given, trust_code, False, [], None, 0)
     config = job._described()
     _require_usable(config, plain)
     opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers, **given), config)
-    config, notes = job._for_facts(config, Facts(opened.kind, build.input_shapes(opened)[0], len(opened.train)))
+    shape = build.input_shapes(opened)[0]
+    config, notes = job._for_facts(config, facts := Facts(opened.kind, shape, len(opened.train)))
     n, fit, model = len(opened.train), config.fit, config.model
     few = min(n, TRIAL_STEPS * fit.batch_size if model.takes_steps else TRIAL_ITEMS)
     trial = {**plain, "limit": few + len(opened.train) // few, "calibration_share": 0.0, "device": fit.device}
@@ -189,28 +216,31 @@ def plan(data: Any, *, out: Path, recipe: str | None = None, trust_code: bool = 
     times = [time.monotonic()]
     quiet = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
     with tempfile.TemporaryDirectory() as folder, quiet[0], quiet[1]:
-        train(
-            data,
-            out=Path(folder) / "trial",
-            recipe=recipe,
-            trust_code=trust_code,
-            on_step=lambda *_: times.append(time.monotonic()),
-            **trial,
-        )
+        on_step = (lambda *_: times.append(time.monotonic())) if model.takes_steps else None
+        train(data, out=Path(folder) / "trial", recipe=recipe, trust_code=trust_code, on_step=on_step, **trial)
     total = time.monotonic() - times[0]
     steps = fit.epochs * (n // fit.batch_size) if model.takes_steps else 0
     gaps = sorted(b - a for a, b in itertools.pairwise(times[1:]))
     seconds = gaps[len(gaps) // 2] * steps if gaps else total * n / few
+    name = recipe or recipes.suggested(plain, facts)
+    return Estimate(name, config, opened.kind, tuple(shape), n, steps, seconds, few, tuple(notes))
+
+
+def plan(data: Any, *, out: Path, recipe: str | None = None, trust_code: bool = False, **settings: Unpack[Settings]) -> list[str]:
+    """Returns in sentences what `train` would do, with an estimate of time and memory; nothing is kept."""
+    found = estimate(data, out=out, recipe=recipe, trust_code=trust_code, **settings)
+    fit, model, steps = found.config.fit, found.config.model, found.steps
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform != "darwin" else 1 << 30)
     what = f"{steps:,} steps ({fit.epochs} epochs, batches of {fit.batch_size})" if steps else "a closed form, without steps"
     return [
-        f"recipe: {recipe or recipes.suggested(plain, Facts(opened.kind, build.input_shapes(opened)[0], n))}",
-        f"data: {n:,} items of shape {tuple(build.input_shapes(opened)[0])} to train from {config.data.source}",
+        f"recipe: {found.recipe}",
+        f"data: {found.items:,} items of shape {found.shape} to train from {found.config.data.source}",
         f"model: {model.method or model.objective} on encoder {model.encoder}",
         f"training: {what} on {fit.device}",
-        *notes,
+        *found.notes,
         f"output: {out}",
-        f"estimate from a trial of {few:,} items: {_duration(seconds)} and {memory:.1f} GiB of memory; it can be wrong by half",
+        f"estimate from a trial of {found.few:,} items: {_duration(found.seconds)} and {memory:.1f} GiB of memory; "
+        "it can be wrong by half",
     ]
 
 

@@ -109,7 +109,7 @@ def require_images(config: ModelConfig, kind: str) -> None:
     """Raises a ValueError where a method on images, or a first stage in closed form, is to be trained on data of another kind."""
     if config.distill is not None and kind != "image":
         raise ValueError(f"expected images for --distill, found {kind} data; leave it out, or choose another recipe")
-    if config.method is not None and kind != "image":
+    if config.method is not None and kind != "image" and not (kind == "vector" and methods.get(config.method).vectors):
         raise ValueError(f"expected images for method '{config.method}', found {kind} data; choose an --objective")
 
 
