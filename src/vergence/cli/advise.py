@@ -17,7 +17,7 @@ __all__: list[str] = []
 
 @dataclass(kw_only=True)
 class Advise:
-    """Before training: would joint embedding or reconstruction suit these data and augmentations?"""
+    """Before training: what suits these data and views, and what do the views share that they should not?"""
 
     data: Annotated[Positional[str], arg(metavar="DATA", help=options.SOURCES)]
     out: Annotated[Path, arg(help="Folder for advice.json and report.html.")] = Path("runs/advice")
@@ -27,6 +27,11 @@ class Advise:
     components: Annotated[int | None, arg(metavar="K", help_behavior_hint="(default: 32, or half of the directions)")] = None
     """Directions that a representation keeps."""
     draws: Annotated[int | None, arg(metavar="M", help="Views an item.", help_behavior_hint="(default: 200,000 in all)")] = None
+    minutes: Annotated[float | None, arg(metavar="M", help_behavior_hint="")] = None
+    """Also try the closed form and two networks for so many minutes in all, and rank them."""
+    frozen: Annotated[str | None, arg(metavar="ENCODER", help_behavior_hint="")] = None
+    """With --minutes: a pretrained network that is at hand, timm:NAME or package.module:factory, to try it, too."""
+    weights: Annotated[Path | None, arg(metavar="FILE", help="Weights of --frozen.", help_behavior_hint="")] = None
     size: Annotated[int | None, arg(metavar="PIXELS", help="Side of images, in pixels.", help_behavior_hint="")] = None
     limit: Annotated[int | None, arg(metavar="N", help="Use at most so many items.", help_behavior_hint="")] = None
     set: Annotated[options.Settings, arg(metavar="NAME=VALUE")] = field(default_factory=list)
@@ -40,6 +45,7 @@ class Advise:
 
 def advise(command: Advise) -> None:
     """Runs ``vergence advise``."""
+    from vergence.linear.candidates import ranked
     from vergence.report.advice import show_advice
     from vergence.runs.advise import advise_on
 
@@ -54,6 +60,9 @@ def advise(command: Advise) -> None:
         n_draws=command.draws,
         seed=command.seed,
         device=command.device,
+        minutes=command.minutes,
+        frozen=command.frozen,
+        weights=command.weights,
         command=shlex.join(["vergence", *sys.argv[1:]]),
     )
     show_advice(advice)
@@ -63,7 +72,8 @@ def advise(command: Advise) -> None:
         f"; {command.out / 'skipped.csv'} lists {advice.facts.skipped:,} that could not be read" if advice.facts.skipped else ""
     )
     print(f"wrote {command.out / 'report.html'}{listed}")
-    print(f"next: vergence train {shlex.quote(command.data)}")
+    best = ranked(advice.trials)[0].command if advice.trials else ""
+    print(f"next: {best or f'vergence train {shlex.quote(command.data)}'}")
 
 
 def _configs(command: Advise) -> tuple[DataConfig, ViewConfig]:

@@ -57,6 +57,8 @@ class ViewConfig(Checked):
         blur: Probability of Gaussian blur.
         blur_sigma: Range of the blur's standard deviation, in pixels.
         solarize: Probability of solarization (threshold 0.5).
+        cover: Rectangles of the image that get a random color in each view, before the crop: top, left, height and width of each
+            in pixels, one after the other. For marks that no view changes otherwise, such as a stamp (docs/advice.md).
         noise: Vectors: standard deviation of additive Gaussian noise, in units of the data's standard deviation.
         mask: Vectors: probability that a feature is replaced by its mean.
         scale: Vectors: standard deviation of the logarithm of a factor per sample.
@@ -74,6 +76,7 @@ class ViewConfig(Checked):
     blur: float = 0.5
     blur_sigma: tuple[float, float] = (0.1, 2.0)
     solarize: float = 0.0
+    cover: tuple[int, ...] = ()
     noise: float = 0.3
     mask: float = 0.2
     scale: float = 0.1

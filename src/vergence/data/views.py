@@ -22,7 +22,7 @@ from vergence.data.config import ViewConfig
 from vergence.data.pixels import luma, to_unit
 from vergence.utils.checks import expect, refuse
 
-__all__ = ["GivenViews", "ImageViews", "VectorViews", "Views"]
+__all__ = ["GivenViews", "ImageViews", "VectorViews", "Views", "cover"]
 
 TRIES = 10
 ASPECT = (3 / 4, 4 / 3)
@@ -106,6 +106,7 @@ class ImageViews(Views):
 
     The steps, in this order, with parameters of their own for each image:
 
+    0. Rectangles in fixed places (``cover``) get a random color, another one in each view.
     1. Random resized crop: up to 10 tries of an area uniform in ``crop`` and a log-uniform aspect ratio in [3/4, 4/3],
        then the largest central crop that has such a ratio; bilinear with antialiasing (torchvision's default; it
        changes only crops larger than ``size``: photographs of 96 pixels reduced to 32 by 0.03 root mean square).
@@ -155,14 +156,14 @@ class ImageViews(Views):
         These are ``area`` (n, 10) shares of the image, ``aspect`` (n, 10) ratios width / height, ``place`` (n, 2) in [0, 1):
         vertical and horizontal; ``factors`` (n, 4) of brightness, contrast, saturation, and the hue's shift in turns; ``order``
         (n, 4): the order of these four; ``sigma`` (n,) in pixels; and ``flip``, ``jitter``, ``grayscale``, ``blur``,
-        ``solarize`` (n,) bool: whether the step is applied.
+        ``solarize`` (n,) bool: whether the step is applied; where rectangles are covered ``cover`` (n, 4), a color.
         """
 
         def u(low: float, high: float, *shape: int) -> Tensor:
             return torch.rand(n, *shape, generator=generator, dtype=torch.float64).mul_(high - low).add_(low)
 
         c = self.config
-        return {
+        drawn = {
             "area": u(*c.crop, TRIES),
             "aspect": u(math.log(ASPECT[0]), math.log(ASPECT[1]), TRIES).exp_(),
             "place": u(0, 1, 2),
@@ -175,6 +176,7 @@ class ImageViews(Views):
             "blur": u(0, 1) < c.blur,
             "solarize": u(0, 1) < c.solarize,
         }
+        return drawn | ({"cover": torch.rand(n, 4, generator=aside(generator))} if c.cover else {})
 
     @torch.no_grad()
     def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
@@ -189,6 +191,8 @@ class ImageViews(Views):
             float32 (B, C, size, size) in [0, 1] on x's device, channels_last if ``x`` is.
         """
         _check_images(x, len(draws["flip"]))
+        if self.config.cover:
+            x = cover(x, draws["cover"][:, : x.shape[1]], self.config.cover)
         with _full_precision(x):
             y = self._frame(x, draws)
             if self.config.jitter_p > 0:
@@ -259,6 +263,29 @@ class VectorViews(Views):
             part.to(x, non_blocking=True) for part in (self.mean, self.std, draws["noise"], draws["keep"], draws["scale"])
         )
         return mean + a * m * (x - mean) + std * e
+
+
+def aside(generator: torch.Generator) -> torch.Generator:
+    """Returns a generator of its own that follows from another one's state, which does not change."""
+    copy = torch.Generator()
+    copy.set_state(generator.get_state())
+    return torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=copy)))
+
+
+def cover(x: Tensor, color: Tensor, box: Sequence[int]) -> Tensor:
+    """Returns images (B, C, H, W), bytes or floats in [0, 1], in which rectangles have a color (B, C) in [0, 1].
+
+    Args:
+        x: The images; they are not changed.
+        color: The colors.
+        box: Top, left, height and width of each rectangle in pixels, one after the other; what lies outside is ignored.
+    """
+    x = x.clone()
+    paint = ((255 * color).round() if x.dtype == torch.uint8 else color).to(x)
+    for i in range(0, len(box), 4):
+        top, left, height, width = box[i : i + 4]
+        x[:, :, top : top + height, left : left + width] = paint[:, :, None, None]
+    return x
 
 
 def _boxes(draws: dict[str, Tensor], height: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -375,6 +402,7 @@ def _check_strengths(c: ViewConfig) -> None:
         "crop": (0 < c.crop[0] <= c.crop[1] <= 1, "0 < smallest <= largest <= 1"),
         "jitter": (min(c.jitter) >= 0 and c.jitter[HUE] <= 0.5, "four strengths >= 0, the hue's at most 0.5"),
         "blur_sigma": (0 < c.blur_sigma[0] <= c.blur_sigma[1], "0 < smallest <= largest"),
+        "cover": (len(c.cover) % 4 == 0 and min(c.cover, default=0) >= 0, "top, left, height and width in pixels, >= 0"),
         "noise": (c.noise >= 0, "a number >= 0"),
         "scale": (c.scale >= 0, "a number >= 0"),
     }

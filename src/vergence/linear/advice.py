@@ -24,6 +24,7 @@ from vergence.encoders.config import Patches
 from vergence.encoders.dictionary import learn_dictionary
 from vergence.encoders.patch_maps import PatchMaps, sampled_patches
 from vergence.linear.base import MOST_DRAWS, Affine
+from vergence.linear.candidates import Trial
 from vergence.linear.groups import (
     EVERY,
     GROUPS,
@@ -37,6 +38,8 @@ from vergence.linear.groups import (
     student,
     without,
 )
+from vergence.linear.nuisances import Place, Shared, few_values, followed, places
+from vergence.linear.nuisances import without as covering
 from vergence.linear.reading import Augmentation, Composed, Featured, Features, as_items, left_out
 from vergence.utils.checks import expect, require_choice, require_count
 from vergence.utils.devices import as_device
@@ -47,6 +50,8 @@ __all__ = ["FEWEST_ITEMS", "SPACES", "VERDICTS", "AboutData", "Advice", "advise"
 FEWEST_ITEMS = 100  # items, and labeled items that a measurement needs
 LEAST = 0.005  # differences of accuracy below half a point are of no consequence
 SAME, APART = 0.97, 0.3  # overlaps: above, the choice hardly mattered in our experiments; below, joint embedding did better
+UNCHANGED = 1e-6  # a direction is unchanged where the augmentation takes a smaller share of its second moment
+SEARCHED = 64  # first directions of joint embedding in which marks are looked for, and at most a quarter of all
 IMAGES, BATCH, ATOMS = 4_000, 200, 256  # of patch features: images that the dictionary is learned from, images at a time, atoms
 VERDICTS = {"joint_embedding": "joint embedding", "reconstruction": "reconstruction", "cannot_tell": "cannot tell"}
 SPACES = {"raw": "", "patches": " patch features", "given": " features"}
@@ -175,6 +180,8 @@ class Advice:
         spectrum: The items' variances and the spectra of both solutions.
         components: One row per number of components.
         augmentations: The whole augmentation, then without each operation, on a part of the items.
+        shared: What the views share that they perhaps should not, such as a mark in a fixed place.
+        trials: What was tried; empty outside of `vergence.runs.advise`.
     """
 
     verdict: Verdict
@@ -186,6 +193,8 @@ class Advice:
     spectrum: Spectrum
     components: tuple[ComponentRow, ...]
     augmentations: tuple[OperationRow, ...]
+    shared: Shared
+    trials: tuple[Trial, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Returns everything as plain dictionaries and lists, ready for JSON; a measurement that was not made has no key."""
@@ -213,6 +222,7 @@ def advise(
     n_draws: int | None = None,
     directions: int = 256,
     max_items: int | None = None,
+    properties: Mapping[str, Sequence[Any]] | None = None,
     random_state: int = 0,
     device: str = "cpu",
 ) -> Advice:
@@ -233,6 +243,8 @@ def advise(
             features fewer; with features 80,000), from 4 to 1,000 per item.
         directions: Largest number of directions, >= 2.
         max_items: Of more items, so many are sampled; by default 50,000, with features 20,000.
+        properties: By name N numbers or words that say where an item is from, such as its folder or its date. The advice says
+            which of them the embedding follows.
         random_state: Seed of everything that is random.
         device: Where the sums are computed, as torch names it.
 
@@ -258,7 +270,7 @@ def advise(
     budget = RAW if features == "raw" else MAPPED
     most = budget.items if max_items is None else max_items
     require_count(1, directions=directions, max_items=most)
-    items, y, classes = _opened(data, labels, most, random_state)
+    items, y, classes, chosen = _opened(data, labels, most, random_state)
     device = str(as_device(device))
     augmentation = _featured(items, augmentation, features, random_state, device)
     m = _draws(items, n_draws, directions, budget) if callable(augmentation) else 0
@@ -273,10 +285,14 @@ def advise(
             return groups.under(items, other, part, part_draws, random_state, advance)
 
         rows = operation_rows(study, operations, under)
-    return _advice(study, rows, augmentation, m, classes, features)
+        where = {name: [values[i] for i in chosen] for name, values in (properties or {}).items()}
+        shared = _shared(study, items, augmentation, where, under) if features == "raw" else Shared(directions=0)
+    return _advice(study, rows, augmentation, m, classes, features, shared)
 
 
-def _advice(study: "Study", rows: tuple[OperationRow, ...], augmentation: Any, m: int, classes: Any, features: Any) -> Advice:
+def _advice(
+    study: "Study", rows: tuple[OperationRow, ...], augmentation: Any, m: int, classes: Any, features: Any, shared: Shared
+) -> Advice:
     """Returns the verdict, its measurements and its words."""
     groups, y, solution = study.groups, study.groups.labels, study.solution
     labeled = torch.empty(0) if y is None else y[y >= 0]
@@ -298,7 +314,17 @@ def _advice(study: "Study", rows: tuple[OperationRow, ...], augmentation: Any, m
     verdict, margin, interval, pca_ahead = _measured(study) if measured else _spectral(study)
     isotropic = augmentation is None or (not callable(augmentation) and np.ndim(augmentation) == 0)
     same = ", because noise of equal variance in all directions cannot separate them (give your own augmentation)"
-    same = same if isotropic else ", because they keep the same directions" if at.overlap > SAME else ""
+    ties = study.ties
+    arbitrary = f", because the views leave {ties} directions unchanged: which {study.k} joint embedding keeps is arbitrary"
+    same = (
+        arbitrary
+        if ties > study.k
+        else same
+        if isotropic
+        else ", because they keep the same directions"
+        if at.overlap > SAME
+        else ""
+    )
     say = _say_measured if measured else _say_spectral
     variance, omega, phi = (tuple(values.tolist()) for values in (solution.variance, solution.omega, solution.phi))
     return Advice(
@@ -306,19 +332,25 @@ def _advice(study: "Study", rows: tuple[OperationRow, ...], augmentation: Any, m
         basis="labels" if measured else "spectrum",
         margin=margin,
         interval=interval,
-        words=(say(verdict, interval, facts, at, same, pca_ahead), _say_augmentation(rows, facts), _say_scope(facts)),
+        words=(
+            say(verdict, interval, facts, at, same, pca_ahead),
+            _say_augmentation(rows, facts),
+            *_say_shared(shared),
+            _say_scope(facts),
+        ),
         facts=facts,
         spectrum=Spectrum(variance=variance, omega=omega, phi=phi),
         components=components,
         augmentations=rows,
+        shared=shared,
     )
 
 
 # Reading and checking
 
 
-def _opened(data: Any, labels: Any, most: int, seed: int) -> tuple[Items, Tensor | None, tuple[str, ...]]:
-    """Returns items, labels 0 .. L-1 (-1 unknown), and the classes."""
+def _opened(data: Any, labels: Any, most: int, seed: int) -> tuple[Items, Tensor | None, tuple[str, ...], list[int]]:
+    """Returns items, labels 0 .. L-1 (-1 unknown), the classes, and the numbers of the items."""
     items = as_items(data)
     expect(not isinstance(items, PairItems), "single items and an augmentation", "pairs", "they are two views: train on them")
     y = labels if labels is not None else items.labels
@@ -328,10 +360,11 @@ def _opened(data: Any, labels: Any, most: int, seed: int) -> tuple[Items, Tensor
         expect(array.shape == (len(items),), f"one label for each of {len(items)} items", shape, "-1 marks unknown ones")
     expect(len(items) >= FEWEST_ITEMS, f"at least {FEWEST_ITEMS} items to advise on", len(items), "give more")
     classes, index = ((), None) if array is None else _encoded(array)
+    chosen = torch.arange(len(items))
     if len(items) > most:
         chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))[:most].sort().values
         items, index = items.subset(chosen), None if index is None else index[chosen]
-    return items, index, classes
+    return items, index, classes, chosen.tolist()
 
 
 def _encoded(labels: Any) -> tuple[tuple[str, ...], Tensor]:
@@ -420,6 +453,11 @@ class Study:
     k: int
     classes: ClassSums | None
 
+    @property
+    def ties(self) -> int:
+        """Directions that the augmentation leaves unchanged; among more than k of them joint embedding's choice is arbitrary."""
+        return int((self.solution.omega > 1 - UNCHANGED).sum())
+
 
 def _study(groups: Groups, n_components: int | None) -> Study:
     r = groups.x.shape[1]
@@ -458,7 +496,7 @@ def _measured(study: Study) -> tuple[Verdict, float, Interval, bool]:
     margins, ahead = je - rc, pca - (je if je[0] >= rc[0] else rc)
     margin, interval = float(margins[0]), student(margins, float(margins[1:].std()), halves)
     pca_ahead = student(ahead, float(ahead[1:].std()))[0] > 0
-    if abs(margin) < LEAST or interval[0] <= 0 <= interval[1]:
+    if abs(margin) < LEAST or interval[0] <= 0 <= interval[1] or study.ties > study.k:
         return "cannot_tell", margin, interval, pca_ahead
     return ("joint_embedding" if margin > 0 else "reconstruction"), margin, interval, pca_ahead
 
@@ -476,7 +514,8 @@ def _spectral(study: Study) -> tuple[Verdict, float, Interval, bool]:
     values = torch.tensor([overlap(solution) for solution in every], dtype=torch.float64)
     low, high = student(values, jackknifed(values), [overlap(part.solution()) for part in study.groups.split()])
     interval = max(0.0, low), min(1.0, high)
-    return ("joint_embedding" if interval[1] < APART else "cannot_tell"), float(values[0]), interval, False
+    clear = interval[1] < APART and study.ties <= study.k
+    return ("joint_embedding" if clear else "cannot_tell"), float(values[0]), interval, False
 
 
 def operation_rows(
@@ -528,6 +567,54 @@ def _operation(name: str, study: Study, whole: Solution, readable: Tensor | None
     kept = [classes.readable(s.W[:k], weights) for s, weights in zip(solutions, (EVERY, *samples), strict=True)]
     shares = torch.tensor(kept, dtype=torch.float64) / readable
     return dataclasses.replace(row, alignment=min(1.0, max(0.0, float(shares[0])))), shares
+
+
+def _shared(
+    study: Study,
+    items: Items,
+    augmentation: Any,
+    properties: Mapping[str, Sequence[Any]],
+    under: Callable[[Augmentation], Groups],
+) -> Shared:
+    """Returns what the first directions of joint embedding share beside the things themselves."""
+    groups, solution = study.groups, study.solution
+    m = min(SEARCHED, groups.x.shape[1] // 4)
+    if m < 2:
+        return Shared(directions=m, unchanged=study.ties)
+    W = solution.W[:m]
+    codes = groups.x.double() @ W.T
+    crop = augmentation.size if isinstance(augmentation, ImageViews) else None
+    shape = items.shape if crop is None else (items.shape[0], crop, crop)
+    found: list[Place] = []
+    if len(shape) == 3 and callable(augmentation):
+        patterns = groups.basis.directions.double() @ (groups.moments().clean @ W.T)
+        offset = (0, 0) if crop is None else tuple(max(0, round((side - crop) / 2)) for side in items.shape[1:])
+        boxes = [
+            dataclasses.replace(place, box=(place.box[0] + offset[0], place.box[1] + offset[1], *place.box[2:]))
+            for place in places(patterns.cpu(), shape)
+        ]
+        if boxes:
+            whole = under(augmentation)
+            found = [_covered(study, place, augmentation, whole, under) for place in boxes]
+    return Shared(
+        directions=m,
+        unchanged=study.ties,
+        places=tuple(found),
+        valued=tuple(few_values(codes)),
+        followed=tuple(followed(codes, {name: values for name, values in properties.items() if len(values) == len(codes)})),
+    )
+
+
+def _covered(study: Study, place: Place, augmentation: Any, part: Groups, under: Callable[[Augmentation], Groups]) -> Place:
+    """Returns a place with what covering it changes: the same closed form with one more operation, on a part of the items."""
+    other = under(covering(augmentation, place.box))
+    before, after = part.solution(), other.solution()
+    place = dataclasses.replace(place, change=1 - before.overlap(after.W, before.W, study.k))
+    if study.classes is None:
+        return place
+    pairs = ((part, before), (other, after))
+    accuracies = [float(probed(groups, study.classes, [study.k], solution=one)[0, 0]) for groups, one in pairs]
+    return dataclasses.replace(place, accuracy=accuracies[0], covered=accuracies[1])
 
 
 def _readable(classes: ClassSums, k: int) -> Tensor | None:
@@ -606,6 +693,34 @@ def _say_contributions(rows: Sequence[OperationRow]) -> str:
     if clear and clear[-1][0] > 0:
         text += f"; '{clear[-1][1]}' costs most: without it {clear[-1][2]:.0%}"
     return text
+
+
+def _say_shared(shared: Shared) -> list[str]:
+    """Names what the views share, each with what to do."""
+    said = []
+    for place in shared.places:
+        top, left, height, width = place.box
+        where = f"rows {top} to {top + height - 1}, columns {left} to {left + width - 1}"
+        text = f"The embedding sees a mark in a fixed place, {where}: {place.share:.0%} of one direction lies there, "
+        text += f"{place.usual:.0%} in a usual place of this shape."
+        if place.change is not None:
+            text += f" Covered in every view, {place.change:.0%} of the embedding changes"
+            if place.accuracy is not None and place.covered is not None:
+                text += f", and a linear probe gets {place.covered:.1%} right instead of {place.accuracy:.1%}"
+            text += "."
+        said.append(f"{text} If it is a stamp, a border or a bar, cover it: --set 'cover={place.box}'.")
+    for one in shared.valued:
+        counts = ", ".join(f"{n:,}" for n in one.counts)
+        said.append(
+            f"One direction takes only {one.values} values ({counts} of the items looked at). If they are batches, cameras or "
+            "formats rather than things, join or separate them before you train."
+        )
+    for follow in shared.followed:
+        said.append(
+            f"The embedding follows the {follow.name} of the files: it explains {follow.explained:.0%} of it. If that is no "
+            "property of the things, mix it in the data or remove what gives it away."
+        )
+    return said
 
 
 def _say_scope(facts: AboutData) -> str:

@@ -31,6 +31,7 @@ PICTURES: Mapping[str, tuple[str, Any]] = {
     "grayscale": ("grayscale", 0.0),
     "blur": ("blur", 0.0),
     "solarize": ("solarize", 0.0),
+    "cover": ("cover", ()),
 }
 VECTORS: Mapping[str, tuple[str, Any]] = {name: (name, 0.0) for name in ("noise", "mask", "scale")}
 

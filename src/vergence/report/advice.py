@@ -1,8 +1,10 @@
 """Advice in the terminal and as one page: the verdict in words, then what it rests on."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from vergence.linear.advice import SPACES, VERDICTS, Advice
+from vergence.linear.candidates import KINDS, ranked
 from vergence.report.charts import Chart, Series, chart
 from vergence.report.rendering import count, percent, write
 from vergence.utils import terminal
@@ -11,6 +13,8 @@ __all__ = ["show_advice", "write_advice"]
 
 METHODS = {"joint_embedding": "joint embedding", "reconstruction": "reconstruction", "pca": "PCA"}
 SECTIONS = {
+    "trials": "What was tried",
+    "shared": "What the views share and perhaps should not",
     "components": "How many components, and how well they predict the classes",
     "spectra": "The two spectra",
     "augmentations": "What each operation contributes",
@@ -24,6 +28,8 @@ def show_advice(advice: Advice) -> None:
     facts = advice.facts
     part = f" of the training part (test part: {facts.part})" if facts.part else ""
     print("\n\n".join(advice.words) + f"\n\n{facts.items:,} items{part}, {facts.draws or 'no'} views of each\n")
+    if advice.trials:
+        terminal.table("what was tried, the best first", *_trials(advice))
     terminal.table("components, and the classes that a linear probe predicts", *_components(advice))
     print(
         "strength: share of a view's variance; unchanged: share of directions that joint embedding keeps as before; "
@@ -34,7 +40,7 @@ def show_advice(advice: Advice) -> None:
     terminal.table("the augmentation", *_augmentations(advice))
 
 
-def write_advice(advice: Advice, path: Path, *, name: str, command: str) -> Path:
+def write_advice(advice: Advice, path: Path, *, name: str, command: str, marks: Sequence[str] = ()) -> Path:
     """Writes the page.
 
     Args:
@@ -42,6 +48,7 @@ def write_advice(advice: Advice, path: Path, *, name: str, command: str) -> Path
         path: File to write.
         name: Name of the data, for the title.
         command: Command that reproduces the advice.
+        marks: A picture of each place in ``advice.shared``, as a data address.
 
     Returns:
         ``path``. The page appears in one step.
@@ -55,6 +62,9 @@ def write_advice(advice: Advice, path: Path, *, name: str, command: str) -> Path
         words=advice.words,
         facts=_facts(advice, name),
         figures=_figures(advice),
+        trials=_trials(advice) if advice.trials else None,
+        marks=list(zip(marks, _places(advice)[1], strict=True)),
+        shared=[words for words in advice.words if words.startswith(("One direction takes", "The embedding follows"))],
         components=_components(advice),
         augmentations=_augmentations(advice) if len(advice.augmentations) > 1 else None,
         command=command,
@@ -101,6 +111,29 @@ def _components(advice: Advice) -> Table:
         head += [*(f"{title}, %" for title in METHODS.values()), "margin, points"]
         for cells, row in zip(rows, advice.components, strict=True):
             cells += [*(percent(getattr(row, key)) for key in METHODS), percent(row.margin, "+.1f")]
+    return head, rows
+
+
+def _trials(advice: Advice) -> Table:
+    """Returns the table of candidates, those that recognize views best first; with labels by their accuracy."""
+    labeled = advice.trials[0].knn is not None
+    head = ["", "items", "epochs", "seconds", "views lost, %", "effective rank", "LiDAR"]
+    head += ["kNN, %", "probe, %", "+-, points"] if labeled else []
+    rows = []
+    for trial in ranked(advice.trials):
+        cells = [KINDS[trial.kind], count(trial.items), str(trial.epochs), f"{trial.seconds:.0f}", percent(trial.rank_error)]
+        cells += [f"{trial.effective_rank:.0f}", f"{trial.lidar:.0f}"]
+        rows.append(cells + ([percent(value) for value in (trial.knn, trial.probe, trial.interval)] if labeled else []))
+    return head, rows
+
+
+def _places(advice: Advice) -> Table:
+    """Returns the table of marks in fixed places."""
+    head = ["top", "left", "height", "width", "share, %", "usual, %", "change, %", "accuracy, %", "covered, %"]
+    rows = [
+        [*map(str, place.box), *(percent(x) for x in (place.share, place.usual, place.change, place.accuracy, place.covered))]
+        for place in advice.shared.places
+    ]
     return head, rows
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,22 +22,15 @@ from vergence.data.views import Views
 from vergence.evaluation import features
 from vergence.evaluation.accuracy import knn_accuracy, rank_error, ridge_probe
 from vergence.evaluation.collapse import effective_rank, lidar
+from vergence.linear.candidates import KINDS, Kind, Trial
 from vergence.linear.estimators import JointEmbedding
 from vergence.runs.evaluate import Pixels
 from vergence.runs.train import estimate, train
 from vergence.training import build
 from vergence.utils.terminal import note
 
-__all__ = ["KINDS", "Trial", "tried"]
+__all__ = ["tried"]
 
-Kind = Literal["as_they_are", "frozen", "closed_form", "joint_embedding", "reconstruction"]
-KINDS: dict[Kind, str] = {
-    "as_they_are": "the items as they are",
-    "frozen": "the frozen network",
-    "closed_form": "the closed form",
-    "joint_embedding": "a network, joint embedding",
-    "reconstruction": "a network, reconstruction",
-}
 MODELS: dict[Kind, dict[str, Any]] = {
     "closed_form": {"encoder": "patches"},
     "joint_embedding": {"objective": "vje"},
@@ -47,39 +40,6 @@ JUDGED, BANK, PAIRED = 2_000, 10_000, 1_000  # test items, training items, and t
 VIEWS, BATCH, K, NEIGHBORS = 8, 200, 32, 20
 FEWEST = 200  # items that a candidate is fitted to, at least
 Network = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """What one candidate reached; None is what was not measured.
-
-    Attributes:
-        kind: ``as_they_are``, ``frozen``, ``closed_form``, ``joint_embedding`` or ``reconstruction``.
-        command: The command that trains it on all of the data; empty where there is none.
-        seconds: Of fitting it here.
-        items: Training items that it was fitted to.
-        epochs: Epochs that it was trained for; 0 without a network that is trained.
-        dim: Features D.
-        rank_error: See `vergence.evaluation.accuracy.rank_error`, of two views of test items, in [0, 1]; smaller is better.
-        effective_rank: See `vergence.evaluation.collapse.effective_rank`.
-        lidar: See `vergence.evaluation.collapse.lidar`.
-        knn: Accuracy by 20 neighbors on the test items, in [0, 1].
-        probe: Accuracy of a ridge classifier on the test items, in [0, 1].
-        interval: Half the width of the 95 % interval of both accuracies.
-    """
-
-    kind: Kind
-    command: str
-    seconds: float
-    items: int
-    epochs: int
-    dim: int
-    rank_error: float
-    effective_rank: float
-    lidar: float
-    knn: float | None = None
-    probe: float | None = None
-    interval: float | None = None
 
 
 def tried(

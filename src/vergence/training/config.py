@@ -307,6 +307,7 @@ class Settings(TypedDict, total=False):
     blur: float
     blur_sigma: tuple[float, float]
     solarize: float
+    cover: tuple[int, ...]
     noise: float
     mask: float
     scale: float
