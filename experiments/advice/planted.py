@@ -19,6 +19,7 @@ from torch import Tensor
 
 import vergence
 from vergence.data.config import ViewConfig
+from vergence.data.pixels import to_unit
 from vergence.data.views import ImageViews
 from vergence.linear import advise
 
@@ -122,9 +123,7 @@ class Stamped:
             top, left, h, w = self.box
             color = torch.rand(len(x), x.shape[1], 1, 1, generator=generator)
             inside = x[:, :, top : top + h, left : left + w]
-            y[:, :, top : top + h, left : left + w] = (
-                color if self.varied else inside.to(y) / (255 if x.dtype == torch.uint8 else 1)
-            )
+            y[:, :, top : top + h, left : left + w] = color if self.varied else to_unit(inside)
         return y
 
 
@@ -147,7 +146,7 @@ def named(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def harmed(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
-    """Returns the accuracy of kNN, clean, with a mark that the views share, and with one that they vary; and the closed form's."""
+    """Returns the accuracy of kNN, clean, with a mark that the views share, and with one that they vary."""
     x, y, t, ty = pictures(cell["data"], a.data_root, a.items)
     generator = seeded(5)
     side = max(1, round(math.sqrt(0.0031 * x.shape[2] * x.shape[3])))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
-from vergence.data.config import DataConfig, ViewConfig, usual_flip
+from vergence.data.config import DataConfig, ViewConfig, usual, usual_flip
 from vergence.utils.checks import did_you_mean
 
 __all__: list[str] = []
@@ -32,6 +32,7 @@ class Advise:
     frozen: Annotated[str | None, arg(metavar="ENCODER", help_behavior_hint="")] = None
     """With --minutes: a pretrained network that is at hand, timm:NAME or package.module:factory, to try it, too."""
     weights: Annotated[Path | None, arg(metavar="FILE", help="Weights of --frozen.", help_behavior_hint="")] = None
+    views: options.ViewsOption = None
     size: Annotated[int | None, arg(metavar="PIXELS", help="Side of images, in pixels.", help_behavior_hint="")] = None
     limit: Annotated[int | None, arg(metavar="N", help="Use at most so many items.", help_behavior_hint="")] = None
     set: Annotated[options.Settings, arg(metavar="NAME=VALUE")] = field(default_factory=list)
@@ -79,7 +80,7 @@ def advise(command: Advise) -> None:
 def _configs(command: Advise) -> tuple[DataConfig, ViewConfig]:
     given = {"root": command.data_root, "download": command.download, "size": command.size, "limit": command.limit}
     data: dict[str, Any] = {"source": command.data, **given}
-    views: dict[str, Any] = {"flip": usual_flip(command.data)}
+    views: dict[str, Any] = {"flip": usual_flip(command.data), **usual(command.views or "features")}
     strengths = [f.name for f in fields(ViewConfig)]
     for name, value in map(options.parse, command.set):
         if name in strengths:

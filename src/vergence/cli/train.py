@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
+from vergence.data.config import usual
 from vergence.utils.checks import expect
 from vergence.utils.terminal import is_first_process
 
@@ -29,6 +30,7 @@ class _Train:
     resume: Annotated[bool, arg(help="Go on with the run in --out (or in DATA's place) from its last checkpoint.")] = False
     trust_code: options.TrustCode = False
     recipe: Annotated[str | None, arg(metavar="NAME", help=RECIPES, help_behavior_hint=RECIPE)] = None
+    views: options.ViewsOption = None
     dry_run: Annotated[bool, arg(help="Say what would run, with an estimate of time and memory; trains and writes nothing.")] = (
         False
     )
@@ -61,6 +63,8 @@ def train(command: Any) -> None:
     if out is None:
         out = Path("runs") / options.stem(source or command.init)
     settings, also = options.chosen(command), options.parse_settings(command.set)
+    if command.views is not None:
+        settings = usual(command.views) | settings
     if twice := sorted(settings.keys() & also.keys()):
         raise ValueError(f"{twice[0]} is given twice, by --set and by its own option; leave one out")
     if command.dry_run:

@@ -2,11 +2,19 @@
 
 import typing
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from vergence.utils.checks import Checked
+from vergence.utils.checks import Checked, require_choice
 
-__all__ = ["DataConfig", "ViewConfig", "usual_flip"]
+__all__ = ["DataConfig", "ViewConfig", "usual", "usual_flip"]
 
+USUAL: dict[str, dict[str, float]] = {
+    "features": {},
+    "counts": {},
+    "spectra": {"noise": 0.1},
+    "series": {"noise": 0.1, "mask": 0.1},
+    "table": {},
+}
 UNMIRRORED = ("digits", "mnist", "fashion_mnist")  # sets without mirror images: all shoes point to the left
 
 
@@ -59,14 +67,33 @@ class ViewConfig(Checked):
         solarize: Probability of solarization (threshold 0.5).
         cover: Rectangles of the image that get a random color in each view, before the crop: top, left, height and width of each
             in pixels, one after the other. For marks that no view changes otherwise, such as a stamp (docs/advice.md).
+        kind: Vectors: ``features``, of the three strengths that follow; ``counts``, ``spectra``, ``series`` or ``table``, with
+            operations of their own (`vergence.data.vector_views`) and usual strengths (`usual`).
         noise: Vectors: standard deviation of additive Gaussian noise, in units of the data's standard deviation.
         mask: Vectors: probability that a feature is replaced by its mean.
         scale: Vectors: standard deviation of the logarithm of a factor per sample.
+        thin: Counts: share of each count that is dropped, in [0, 1).
+        shift: Spectra: largest shift, as a share of the features, in [0, 1).
+        baseline: Spectra: standard deviation of a quadratic baseline's coefficients, in units of the data's.
+        window: Series: range of the share of the series that a view shows, in (0, 1].
+        warp: Series: standard deviation of the bends of time, as a share of the length.
+        swap: Table: probability that a value is replaced by another one of its column.
         function: Name of a function of one's own that makes the views instead; `vergence.train` sets it.
     """
 
     finite = True
-    of_vectors = ("noise", "mask", "scale")  # the others are strengths of images' views
+    of_vectors = (
+        "kind",
+        "noise",
+        "mask",
+        "scale",
+        "thin",
+        "shift",
+        "baseline",
+        "window",
+        "warp",
+        "swap",
+    )  # the others are strengths of images' views
 
     crop: tuple[float, float] = (0.2, 1.0)
     flip: float = 0.5
@@ -77,10 +104,31 @@ class ViewConfig(Checked):
     blur_sigma: tuple[float, float] = (0.1, 2.0)
     solarize: float = 0.0
     cover: tuple[int, ...] = ()
+    kind: Literal["features", "counts", "spectra", "series", "table"] = "features"
     noise: float = 0.3
     mask: float = 0.2
     scale: float = 0.1
+    thin: float = 0.5
+    shift: float = 0.02
+    baseline: float = 0.5
+    window: tuple[float, float] = (0.7, 1.0)
+    warp: float = 0.05
+    swap: float = 0.4
     function: str | None = None
+
+
+def usual(kind: str) -> dict[str, Any]:
+    """Returns the settings of ``--views NAME``: the kind of views, and strengths that differ from the defaults.
+
+    Raises:
+        ValueError: There are no views of that name.
+
+    Example:
+        >>> usual("series")
+        {'kind': 'series', 'noise': 0.1, 'mask': 0.1}
+    """
+    require_choice("views", kind, USUAL)
+    return {"kind": kind, **USUAL[kind]}
 
 
 def usual_flip(source: str) -> float:

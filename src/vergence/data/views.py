@@ -22,7 +22,7 @@ from vergence.data.config import ViewConfig
 from vergence.data.pixels import luma, to_unit
 from vergence.utils.checks import expect, refuse
 
-__all__ = ["GivenViews", "ImageViews", "VectorViews", "Views", "cover"]
+__all__ = ["GivenViews", "ImageViews", "VectorViews", "Views", "check_strengths", "cover"]
 
 TRIES = 10
 ASPECT = (3 / 4, 4 / 3)
@@ -134,7 +134,7 @@ class ImageViews(Views):
 
     def __init__(self, config: ViewConfig, size: int) -> None:
         """Sets the strengths of ``config`` for views of ``size`` x ``size`` pixels, at least 2."""
-        _check_strengths(config)
+        check_strengths(config)
         expect(size >= 2, "views of at least 2 pixels a side", f"size = {size}", "choose a larger size")
         self.config, self.size = config, size
         self.kernel = max(3, size // 10 | 1)
@@ -239,7 +239,7 @@ class VectorViews(Views):
 
     def __init__(self, config: ViewConfig, mean: Tensor, std: Tensor) -> None:
         """Sets the strengths of ``config``, and the features' ``mean`` and ``std`` >= 0, each (D,), in the features' units."""
-        _check_strengths(config)
+        check_strengths(config)
         fits = mean.ndim == 1 and mean.shape == std.shape and bool((std >= 0).all())
         found = f"{tuple(mean.shape)} and {tuple(std.shape)}"
         expect(fits, "mean and std of shape (D,) with std >= 0", found, "compute them over the training items")
@@ -397,12 +397,19 @@ def _check_images(x: Tensor, n: int) -> None:
         refuse("floats in [0, 1]", f"[{x.min():.4g}, {x.max():.4g}]", "scale the images, or give uint8")
 
 
-def _check_strengths(c: ViewConfig) -> None:
+def check_strengths(c: ViewConfig) -> None:
+    """Raises a ValueError that names a strength out of its range."""
     rules = {
         "crop": (0 < c.crop[0] <= c.crop[1] <= 1, "0 < smallest <= largest <= 1"),
         "jitter": (min(c.jitter) >= 0 and c.jitter[HUE] <= 0.5, "four strengths >= 0, the hue's at most 0.5"),
         "blur_sigma": (0 < c.blur_sigma[0] <= c.blur_sigma[1], "0 < smallest <= largest"),
         "cover": (len(c.cover) % 4 == 0 and min(c.cover, default=0) >= 0, "top, left, height and width in pixels, >= 0"),
+        "thin": (0 <= c.thin < 1, "a share in [0, 1)"),
+        "shift": (0 <= c.shift < 1, "a share in [0, 1)"),
+        "baseline": (c.baseline >= 0, "a number >= 0"),
+        "window": (0 < c.window[0] <= c.window[1] <= 1, "0 < smallest <= largest <= 1"),
+        "warp": (c.warp >= 0, "a number >= 0"),
+        "swap": (0 <= c.swap <= 1, "a probability in [0, 1]"),
         "noise": (c.noise >= 0, "a number >= 0"),
         "scale": (c.scale >= 0, "a number >= 0"),
     }

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vergence.data.items import ArrayItems, Items, Skipped, release_pages
 from vergence.data.pixels import center_crop, to_unit
+from vergence.data.vector_views import KindViews
 from vergence.data.views import ImageViews, VectorViews, Views
 from vergence.utils import linalg
 from vergence.utils.checks import expect, require_numbers
@@ -83,6 +84,10 @@ def left_out(augmentation: Any) -> Iterator[tuple[str, Augmentation]]:
     elif isinstance(augmentation, Composed):
         for name in augmentation.parts:
             yield name, Composed({k: v for k, v in augmentation.parts.items() if k != name})
+    elif isinstance(augmentation, KindViews):
+        for name, neutral in augmentation.operations.items():
+            if getattr(augmentation.config, name) != neutral:
+                yield name, augmentation.changed(**{name: neutral})
     elif isinstance(augmentation, (ImageViews, VectorViews)):
         for name, (field, neutral) in (PICTURES if isinstance(augmentation, ImageViews) else VECTORS).items():
             config = dataclasses.replace(augmentation.config, **{field: neutral})

@@ -15,7 +15,6 @@ from vergence.data.pixels import to_bytes, to_unit
 from vergence.data.sources import Data, open_data
 from vergence.linear.advice import FEWEST_ITEMS, AboutData, Advice, advise
 from vergence.linear.candidates import in_words
-from vergence.linear.reading import VECTORS
 from vergence.report.advice import write_advice
 from vergence.report.tiles import image_of, webp
 from vergence.runs.trials import tried
@@ -119,7 +118,8 @@ def _opened(data: DataConfig, views: ViewConfig) -> Data:
     pairs = opened.kind == "pairs"
     expect(not pairs, "single items", f"pairs in {data.source}", "they are two views already; train on them")
     changed = {f.name for f in dataclasses.fields(views) if getattr(views, f.name) != getattr(ViewConfig(), f.name)}
-    idle = ", ".join(sorted(changed & VECTORS.keys() if opened.kind == "image" else changed - VECTORS.keys()))
+    of_vectors = set(ViewConfig.of_vectors)
+    idle = ", ".join(sorted(changed & of_vectors if opened.kind == "image" else changed - of_vectors))
     kind = f"operations on {opened.kind}s"
     expect(not idle, kind, f"{idle}, which is no operation on {opened.kind}s", "leave it out")
     left, share = len(opened.train), opened.share

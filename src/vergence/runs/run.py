@@ -20,6 +20,7 @@ from vergence.data import sources
 from vergence.data.arrays import holds_pairs
 from vergence.data.items import Items, PairItems
 from vergence.data.sources import Data, is_object
+from vergence.data.vector_views import Marginals
 from vergence.data.views import Views
 from vergence.densities import retrieval
 from vergence.detection.calibrated import RunDetector, sample
@@ -551,8 +552,14 @@ def views_of(run: Run) -> Views:
     """
     metadata, standardize = run.folder.metadata, networks.standardization(run.method.encoder)
     expect(metadata.kind != "pairs", "a run on single items for random views", "one on pairs", "leave crops out")
-    moments = standardize.mean.flatten(), standardize.std.flatten()
-    return build.views_for(metadata.kind, run.folder.config.views, metadata.shape, lambda: moments)
+    config = run.folder.config.views
+
+    def marginals() -> Marginals:
+        if config.kind == "table":  # whose columns are in the data alone
+            return build.marginals_of(run.data.train, config)
+        return Marginals(standardize.mean.flatten(), standardize.std.flatten())
+
+    return build.views_for(metadata.kind, config, metadata.shape, marginals)
 
 
 def of_crops(encoder: nn.Module, views: Views, x: Tensor, crops: int, seed: int = 0) -> Columns:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import Unpack
 
 from vergence.data import sources
-from vergence.data.config import ViewConfig
+from vergence.data.config import ViewConfig, usual
 from vergence.data.sources import Data, in_words
 from vergence.encoders.config import Encoder, Factory
 from vergence.methods.core import Method
@@ -58,7 +58,7 @@ def train(
     recipe: str | None = None,
     resume: bool = False,
     trust_code: bool = False,
-    views: ViewConfig | Callable[..., Any] | None = None,
+    views: str | ViewConfig | Callable[..., Any] | None = None,
     column: str | Sequence[str] = (),
     labels: Any = None,
     logger: str | Logger | None = None,
@@ -80,8 +80,9 @@ def train(
         resume: Whether the run in ``out`` goes on from its last checkpoint. Settings that are given must be those of the run.
         trust_code: Whether a run that is resumed, or that weights come from, may name an objective ``package.module:Class`` or an
             encoder ``package.module:factory`` outside the library, which is imported. Not needed where the settings name it.
-        views: Strengths of the random views, or what makes them: a function ``(batch, generator) -> batch``, or a transform of
-            torchvision v2 (see `vergence.data.views.GivenViews`).
+        views: Strengths of the random views; of vectors the name of their kind, ``counts``, ``spectra``, ``series`` or ``table``;
+            or what makes them: a function ``(batch, generator) -> batch``, or a transform of torchvision v2 (see
+            `vergence.data.views.GivenViews`).
         column: Column or columns of a table; key of a data set's items.
         labels: Labels (N,) of data that the program holds, for the evaluation; training does not read them.
         logger: ``tensorboard`` or ``csv``, in the folder ``logs`` of the run, or an object with ``log_metrics(metrics, step)``,
@@ -391,7 +392,9 @@ def _named(
         if callable(value := plain.get(name)) and not isinstance(value, Encoder):
             plain[name] = Factory(give(value))
     plain |= _objective(plain) | _processes(plain)
-    if isinstance(views, ViewConfig):
+    if isinstance(views, str):
+        plain = usual(views) | plain
+    elif isinstance(views, ViewConfig):
         plain |= {field.name: getattr(views, field.name) for field in dataclasses.fields(views)}
     elif views is not None:
         plain["function"] = give(views)

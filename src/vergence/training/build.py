@@ -1,5 +1,6 @@
 """Builds the parts of a run from its description: method, input statistics, views and metadata."""
 
+import dataclasses
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.items import Items, PairItems, spaced
 from vergence.data.pixels import to_unit
 from vergence.data.sources import Data
+from vergence.data.vector_views import KINDS, Marginals
 from vergence.data.views import GivenViews, ImageViews, VectorViews, Views
 from vergence.densities.moments import Deviations
 from vergence.encoders import networks
@@ -291,14 +293,14 @@ def metadata_of(
     )
 
 
-def views_for(kind: str, config: ViewConfig, shape: Sequence[int], moments: Callable[[], tuple[Tensor, Tensor]]) -> Views:
+def views_for(kind: str, config: ViewConfig, shape: Sequence[int], marginals: Callable[[], Marginals]) -> Views:
     """Returns the random views of single items: those of a function of the program's, of images, or of vectors.
 
     Args:
         kind: ``image`` or ``vector``.
         config: Strengths of the views.
         shape: Shape of one item as the encoder sees it, (C, H, W) or (D,).
-        moments: Returns mean and standard deviation of each feature (D,); called for vectors alone.
+        marginals: Returns what is known of the features; called for vectors alone.
 
     Raises:
         ValueError: The program gave no function under the name of the description; nothing is imported for it.
@@ -307,7 +309,10 @@ def views_for(kind: str, config: ViewConfig, shape: Sequence[int], moments: Call
         hint = "pass it with vergence.load(path, views=...)"
         expect(is_given(name), f"the function {shown(name)} of this run's views", advice=hint)
         return GivenViews(load_outside("views", name, ""), shape)
-    return ImageViews(config, shape[1]) if kind == "image" else VectorViews(config, *moments())
+    if kind == "image":
+        return ImageViews(config, shape[1])
+    known = marginals()
+    return VectorViews(config, known.mean, known.std) if config.kind == "features" else KINDS[config.kind](config, known)
 
 
 def make_views(opened: Data, config: ViewConfig, shape: Sequence[int]) -> Views | None:
@@ -315,9 +320,16 @@ def make_views(opened: Data, config: ViewConfig, shape: Sequence[int]) -> Views 
 
     Constant features of vectors get no noise.
     """
+    if opened.kind == "pairs":
+        return None
+    return views_for(opened.kind, config, shape, lambda: marginals_of(opened.train, config))
 
-    def moments() -> tuple[Tensor, Tensor]:
-        side = _sides(opened.train)[0]
-        return side.mean.to(side.dtype), side.std().to(side.dtype)
 
-    return None if opened.kind == "pairs" else views_for(opened.kind, config, shape, moments)
+def marginals_of(items: Items, config: ViewConfig) -> Marginals:
+    """Returns means and deviations of vectors, and of tables the quantiles of at most 10,000 rows."""
+    side = _sides(items)[0]
+    found = Marginals(side.mean.to(side.dtype), side.std().to(side.dtype))
+    if config.kind != "table":
+        return found
+    rows = torch.cat([x for _, x in items.stream(iter(spaced(len(items), STATISTICS_FROM).split(STATISTICS_BATCH)))])
+    return dataclasses.replace(found, quantiles=Marginals.of(rows).quantiles)

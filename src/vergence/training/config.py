@@ -308,9 +308,16 @@ class Settings(TypedDict, total=False):
     blur_sigma: tuple[float, float]
     solarize: float
     cover: tuple[int, ...]
+    kind: Literal["features", "counts", "spectra", "series", "table"]
     noise: float
     mask: float
     scale: float
+    thin: float
+    shift: float
+    baseline: float
+    window: tuple[float, float]
+    warp: float
+    swap: float
 
     encoder: Network
     objective: Union[str, "Objective", "type[Objective]"]
