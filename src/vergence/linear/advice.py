@@ -51,7 +51,7 @@ FEWEST_ITEMS = 100  # items, and labeled items that a measurement needs
 LEAST = 0.005  # differences of accuracy below half a point are of no consequence
 SAME, APART = 0.97, 0.3  # overlaps: above, the choice hardly mattered in our experiments; below, joint embedding did better
 UNCHANGED = 1e-6  # a direction is unchanged where the augmentation takes a smaller share of its second moment
-SEARCHED = 64  # first directions of joint embedding in which marks are looked for, and at most a quarter of all
+SEARCHED = 64  # first directions of joint embedding that are searched, and at most a quarter of all and a 16th of the pixels
 IMAGES, BATCH, ATOMS = 4_000, 200, 256  # of patch features: images that the dictionary is learned from, images at a time, atoms
 VERDICTS = {"joint_embedding": "joint embedding", "reconstruction": "reconstruction", "cannot_tell": "cannot tell"}
 SPACES = {"raw": "", "patches": " patch features", "given": " features"}
@@ -578,7 +578,8 @@ def _shared(
 ) -> Shared:
     """Returns what the first directions of joint embedding share beside the things themselves."""
     groups, solution = study.groups, study.solution
-    m = min(SEARCHED, groups.x.shape[1] // 4)
+    pictures = len(items.shape) == 3
+    m = min(SEARCHED, groups.x.shape[1] // 4, *((math.prod(items.shape) // 16,) if pictures else ()))
     if m < 2:
         return Shared(directions=m, unchanged=study.ties)
     W = solution.W[:m]
@@ -586,7 +587,7 @@ def _shared(
     crop = augmentation.size if isinstance(augmentation, ImageViews) else None
     shape = items.shape if crop is None else (items.shape[0], crop, crop)
     found: list[Place] = []
-    if len(shape) == 3 and callable(augmentation):
+    if pictures and callable(augmentation):
         patterns = groups.basis.directions.double() @ (groups.moments().clean @ W.T)
         offset = (0, 0) if crop is None else tuple(max(0, round((side - crop) / 2)) for side in items.shape[1:])
         boxes = [

@@ -25,10 +25,14 @@ from vergence.utils.checks import expect
 __all__ = ["Covered", "Followed", "Place", "Shared", "Valued", "few_values", "followed", "places", "without"]
 
 SIDES, THIN = (1, 2, 3, 4, 6, 8, 12), (1, 2, 3)  # of windows, in pixels; of strips along a whole side
+FEW = 0.05  # share of the picture that a window takes, at most
 LARGEST, ASPECT = 32, 12  # side of the patterns that are searched; longest window in units of its shorter side
-LEAST, EXCESS = 0.5, 1.8  # share of a direction in a place; its logit above that of the usual place. See docs/advice.md
+LEAST = 0.5  # share of a direction in a place
+EXCESS, OF_STRIPS = 1.8, 2.4  # its logit above that of a usual place; crops alone make strips along an edge unusual
+GAP, LOOSE = 2, 3.0  # pixels between parts of one mark; area of their common rectangle, in units of their own
 USUAL = 0.9  # quantile of the places of one shape that is the usual one
-FEWEST_PLACES, MOST = 8, 5  # places of one shape that are compared; places that are named
+FEWEST_PLACES, MANY, MOST = 8, 12, 5  # places of one shape that are compared; parts of marks; marks that are named
+COMPARED = 100  # places of one shape whose shares are computed: the clearest ones, and as many evenly spaced ones
 STEPS = 20  # of the power iteration
 VALUES, RESIDUE, SOURCES, ROWS = 4, 0.02, 32, 4_000  # few values; share of the variance beside them; directions; items
 FOLLOWED = 0.5  # explained share of a property of the file
@@ -167,15 +171,15 @@ def places(patterns: Tensor, shape: Sequence[int]) -> list[Place]:
     found = [place for size in _sizes(h, w) for place in _outliers(integral, size)]
     kept: list[Place] = []
     for _, place in sorted(found, key=lambda pair: -pair[0]):
-        if all(_apart(place.box, other.box) for other in kept) and len(kept) < MOST:
+        if all(_distance(place.box, other.box) > 0 for other in kept) and len(kept) < MANY:
             kept.append(place)
-    return [dataclasses.replace(place, box=_scaled(place.box, (H / h, W / w))) for place in kept]
+    return [dataclasses.replace(place, box=_scaled(place.box, (H / h, W / w))) for place in _merged(kept)[:MOST]]
 
 
 def _sizes(H: int, W: int) -> Iterator[tuple[int, int]]:
-    """Yields the shapes of rectangles: windows of up to half a side, and thin strips along a whole side."""
+    """Yields the shapes of rectangles: windows of few pixels, and thin strips along a whole side."""
     for h, w in itertools.product(SIDES, SIDES):
-        if 2 * h <= H and 2 * w <= W and max(h, w) <= ASPECT * min(h, w):
+        if 2 * h <= H and 2 * w <= W and max(h, w) <= ASPECT * min(h, w) and h * w <= FEW * H * W:
             yield h, w
     for thin in THIN:
         yield from ((thin, W), (H, thin))
@@ -189,14 +193,17 @@ def _outliers(integral: Tensor, size: tuple[int, int]) -> list[tuple[float, Plac
         return []
     low, high = integral[:, :, a], integral[:, :, a + h]
     energies = high[..., b + w] - low[..., b + w] - high[..., b] + low[..., b]
-    share = _largest(energies.permute(2, 3, 0, 1).flatten(0, 1)).clamp(1e-6, 1 - 1e-6)
-    i = int(share.argmax())
-    usual = float(share.quantile(USUAL))
-    excess = float(torch.logit(share[i])) - float(torch.logit(torch.tensor(usual)))
-    if share[i] < LEAST or excess < EXCESS:
+    energies = energies.permute(2, 3, 0, 1).flatten(0, 1)  # (places, m, m)
+    clearest = energies.flatten(1).norm(dim=1).topk(min(COMPARED, len(energies))).indices  # the norm bounds the share
+    share = _largest(energies[clearest]).clamp(1e-6, 1 - 1e-6)
+    best = int(share.argmax())
+    i = int(clearest[best])
+    usual = float(_largest(energies[spaced(len(energies), COMPARED)]).clamp(1e-6, 1 - 1e-6).quantile(USUAL))
+    excess = float(torch.logit(share[best])) - float(torch.logit(torch.tensor(usual)))
+    if share[best] < LEAST or excess < (OF_STRIPS if H in size or W in size else EXCESS):
         return []
     box = int(a[i // len(b)]), int(b[i % len(b)]), h, w
-    return [(excess, Place(box=box, share=float(share[i]), usual=usual))]
+    return [(excess, Place(box=box, share=float(share[best]), usual=usual))]
 
 
 def _largest(matrices: Tensor) -> Tensor:
@@ -209,8 +216,21 @@ def _largest(matrices: Tensor) -> Tensor:
     return (v * (matrices @ v)).sum((1, 2))
 
 
-def _apart(a: Sequence[int], b: Sequence[int]) -> bool:
-    return any(a[i] + a[i + 2] <= b[i] or b[i] + b[i + 2] <= a[i] for i in range(2))
+def _distance(a: Sequence[int], b: Sequence[int]) -> int:
+    """Returns the pixels between two rectangles, plus 1; at most 0 where they share some."""
+    return 1 + max(max(b[i] - a[i] - a[i + 2], a[i] - b[i] - b[i + 2]) for i in range(2))
+
+
+def _merged(places: list[Place]) -> list[Place]:
+    """Returns places of which near ones have become one: parts of one mark."""
+    for i, j in itertools.combinations(range(len(places)), 2):
+        a, b = places[i].box, places[j].box
+        low = [min(a[k], b[k]) for k in range(2)]
+        size = [max(a[k] + a[k + 2], b[k] + b[k + 2]) - low[k] for k in range(2)]
+        if _distance(a, b) <= 1 + GAP and size[0] * size[1] <= LOOSE * (a[2] * a[3] + b[2] * b[3]):
+            one = dataclasses.replace(places[i], box=(low[0], low[1], size[0], size[1]))
+            return _merged([one, *(place for k, place in enumerate(places) if k not in (i, j))])
+    return places
 
 
 def _scaled(box: Sequence[int], factor: tuple[float, float]) -> tuple[int, int, int, int]:
