@@ -32,7 +32,8 @@ OPTIONS = {
     "List": ["what", "word"],
     "Demo": ["out", "seed"],
     "Train": [
-        "data", "out", "resume", "trust_code", "recipe", "dry_run", "shard", "set", "objective", "method", "encoder", "distill",
+        "data", "out", "resume", "trust_code", "recipe", "views", "dry_run",
+        "shard", "set", "objective", "method", "encoder", "distill",
         "pretrained", "weights", "init", "freeze", "epochs", "distill_epochs", "batch_size", "optimizer", "lr", "size",
         "limit", "keep_classes", "calibration_share", "seed", "precision", "device", "devices", "threads", "data_root",
         "download", "strict",
@@ -58,7 +59,8 @@ OPTIONS = {
     "Sample": ["run", "out", "n", "context", "seed", "device", "trust_code"],
     "Advise": [
         "data", "out", "labels",
-        "features", "components", "draws", "size", "limit", "set", "seed", "data_root", "download", "device",
+        "features", "components", "draws", "minutes", "frozen", "weights", "views",
+        "size", "limit", "set", "seed", "data_root", "download", "device",
         "threads",
     ],
     "Density": ["density"],

@@ -6,7 +6,7 @@ import torch
 
 import vergence
 from vergence.data.config import ViewConfig, usual
-from vergence.data.vector_views import KINDS, KindViews, Marginals
+from vergence.data.vector_views import OF_VECTORS, KindViews, Marginals
 from vergence.linear import advise
 
 D, DRAWS = 7, 40_000
@@ -19,7 +19,7 @@ def items(kind: str, n: int = 6) -> torch.Tensor:
 
 
 def views_of(kind: str, x: torch.Tensor, **strengths: object) -> KindViews:
-    return KINDS[kind](ViewConfig(**{**usual(kind), **strengths}), Marginals.of(x))
+    return OF_VECTORS[kind](ViewConfig(**{**usual(kind), **strengths}), Marginals.of(x))
 
 
 @pytest.mark.parametrize("kind", ["counts", "spectra", "table"])
@@ -39,7 +39,7 @@ def test_the_moments_of_a_view_are_those_of_samples(kind):
     assert torch.allclose(found, expected, atol=0.06 * float(expected.diagonal().max()))
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", sorted(OF_VECTORS))
 def test_without_its_operations_a_view_is_the_item(kind):
     x = items(kind)
     views = views_of(kind, x)
@@ -48,7 +48,7 @@ def test_without_its_operations_a_view_is_the_item(kind):
     assert torch.allclose(still(x, torch.Generator().manual_seed(0)), x)
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", sorted(OF_VECTORS))
 def test_a_part_of_a_batch_has_the_views_of_that_part(kind):
     x = items(kind)
     views = views_of(kind, x)
@@ -68,10 +68,10 @@ def test_thinned_counts_are_multiples_and_never_more_than_there_were():
 def test_a_masked_span_is_the_mean_and_a_window_keeps_the_ends_in_order():
     x = torch.arange(100.0).repeat(4, 1) + torch.arange(4.0)[:, None]
     only = {"noise": 0.0, "warp": 0.0}
-    masked = KINDS["series"](ViewConfig(kind="series", window=(1.0, 1.0), mask=0.2, **only), Marginals.of(x))
+    masked = OF_VECTORS["series"](ViewConfig(kind="series", window=(1.0, 1.0), mask=0.2, **only), Marginals.of(x))
     y = masked(x, torch.Generator().manual_seed(0))
     assert ((y == x.mean(0)).sum(1) - 20).abs().max() <= 1
-    window = KINDS["series"](ViewConfig(kind="series", window=(0.5, 0.5), mask=0.0, **only), Marginals.of(x))
+    window = OF_VECTORS["series"](ViewConfig(kind="series", window=(0.5, 0.5), mask=0.0, **only), Marginals.of(x))
     y = window(x, torch.Generator().manual_seed(0))
     assert torch.allclose(y.diff(dim=1), torch.full_like(y[:, 1:], 0.5), atol=1e-4)
 
@@ -84,7 +84,7 @@ def test_a_run_and_the_advice_take_views_by_name(tmp_path):
     again = vergence.load(tmp_path / "run", device="cpu")
     assert again.folder.config.views.kind == "counts"
     assert torch.equal(run.embed(x[:3]), again.embed(x[:3]))
-    advice = advise(x, KINDS["spectra"](ViewConfig(kind="spectra"), Marginals.of(torch.from_numpy(x))), n_draws=4)
+    advice = advise(x, OF_VECTORS["spectra"](ViewConfig(kind="spectra"), Marginals.of(torch.from_numpy(x))), n_draws=4)
     assert {row.operation for row in advice.augmentations} <= {"all", "shift", "scale", "baseline", "noise"}
     assert len(advice.augmentations) >= 4
     with pytest.raises(ValueError, match="spectra"):

@@ -39,7 +39,8 @@ USUAL = {
     "lr": ["0.01", "1e-3", "1"], "size": ["8", "10"], "limit": ["40", "60", "1000"], "seed": ["0", "7"], "devices": ["1"],
     "threads": ["1", "2"], "data_root": ["{place}"], "n": ["1", "5"],
     "context": ["{place}/data.npy", "{place}/photos", "1,2"], "components": ["1", "3"],
-    "draws": ["2", "5"],
+    "draws": ["2", "5"], "minutes": ["0.001", "0.01"], "frozen": ["small", "identity"],
+    "views": ["counts", "spectra", "series", "table", "features"],
 }  # fmt: skip
 SENSIBLE = {  # of --set
     "Train": ["nu=1", "projector=(4,)", "clip=1", "noise=0.2", "weight_decay=0.1", "knn_every=0", "loss=joint_kl", "mask=0.5"],

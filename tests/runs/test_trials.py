@@ -1,4 +1,4 @@
-"""``vergence advise --minutes``: candidates that are tried, judged and ranked."""
+"""``vergence advise --minutes``: candidates that are tried, judged and best_first."""
 
 import json
 
@@ -8,7 +8,7 @@ import torch
 
 from vergence.cli.commands import main
 from vergence.data.config import DataConfig, ViewConfig
-from vergence.linear.candidates import Trial, in_words, ranked
+from vergence.linear.candidates import Trial, best_first, say_trials
 from vergence.runs.advise import advise_on
 
 pytestmark = pytest.mark.float32
@@ -19,7 +19,7 @@ def trial(kind: str, **values: float) -> Trial:
     return Trial(kind=kind, **{**plain, "rank_error": 0.1, **values})
 
 
-def test_candidates_on_vectors_with_labels_are_ranked_and_each_can_be_repeated(tmp_path):
+def test_candidates_on_vectors_with_labels_are_best_first_and_each_can_be_repeated(tmp_path):
     rng = np.random.default_rng(0)
     y = rng.integers(3, size=700)
     x = rng.normal(size=(700, 10)).astype(np.float32)
@@ -54,8 +54,8 @@ def test_close_candidates_cannot_be_told_apart_and_a_clear_one_is_named():
     a = trial("closed_form", knn=0.80, probe=0.82, interval=0.03)
     b = trial("joint_embedding", knn=0.79, probe=0.81, interval=0.03)
     c = trial("reconstruction", knn=0.60, probe=0.61, interval=0.03)
-    assert [one.kind for one in ranked([c, b, a])] == ["closed_form", "joint_embedding", "reconstruction"]
-    assert "cannot tell the closed form and a network, joint embedding apart" in in_words([c, b, a])
-    assert "the closed form is best, by labels" in in_words([c, a])
-    first = ranked([trial("closed_form", rank_error=0.3), trial("reconstruction", rank_error=0.2)])[0]
+    assert [one.kind for one in best_first([c, b, a])] == ["closed_form", "joint_embedding", "reconstruction"]
+    assert "cannot tell the closed form and a network, joint embedding apart" in say_trials([c, b, a])
+    assert "the closed form is best, by labels" in say_trials([c, a])
+    first = best_first([trial("closed_form", rank_error=0.3), trial("reconstruction", rank_error=0.2)])[0]
     assert first.kind == "reconstruction"

@@ -46,7 +46,7 @@ class Advise:
 
 def advise(command: Advise) -> None:
     """Runs ``vergence advise``."""
-    from vergence.linear.candidates import ranked
+    from vergence.linear.candidates import best_first
     from vergence.report.advice import show_advice
     from vergence.runs.advise import advise_on
 
@@ -73,7 +73,7 @@ def advise(command: Advise) -> None:
         f"; {command.out / 'skipped.csv'} lists {advice.facts.skipped:,} that could not be read" if advice.facts.skipped else ""
     )
     print(f"wrote {command.out / 'report.html'}{listed}")
-    best = ranked(advice.trials)[0].command if advice.trials else ""
+    best = best_first(advice.trials)[0].command if advice.trials else ""
     print(f"next: {best or f'vergence train {shlex.quote(command.data)}'}")
 
 

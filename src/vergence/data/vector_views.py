@@ -17,7 +17,7 @@ from vergence.data.config import ViewConfig
 from vergence.data.views import Views, check_strengths
 from vergence.utils.checks import expect
 
-__all__ = ["KINDS", "CountViews", "KindViews", "Marginals", "SeriesViews", "SpectrumViews", "TableViews"]
+__all__ = ["OF_VECTORS", "KindViews", "Marginals"]
 
 KNOTS = 4  # of a series' warp
 QUANTILES = 101  # that a table's columns are drawn from
@@ -276,7 +276,7 @@ class TableViews(KindViews):
         return Moments((1 - p) * torch.eye(self.D).to(M), p * mean, (std.square() * (1 - (1 - p) ** 2)).diag())
 
 
-KINDS: dict[str, type[KindViews]] = {
+OF_VECTORS: dict[str, type[KindViews]] = {
     "counts": CountViews,
     "spectra": SpectrumViews,
     "series": SeriesViews,

@@ -22,7 +22,7 @@ from vergence.data.config import ViewConfig
 from vergence.data.pixels import luma, to_unit
 from vergence.utils.checks import expect, refuse
 
-__all__ = ["GivenViews", "ImageViews", "VectorViews", "Views", "check_strengths", "cover"]
+__all__ = ["GivenViews", "ImageViews", "VectorViews", "Views"]
 
 TRIES = 10
 ASPECT = (3 / 4, 4 / 3)

@@ -294,37 +294,12 @@ def _advice(
     study: "Study", rows: tuple[OperationRow, ...], augmentation: Any, m: int, classes: Any, features: Any, shared: Shared
 ) -> Advice:
     """Returns the verdict, its measurements and its words."""
-    groups, y, solution = study.groups, study.groups.labels, study.solution
-    labeled = torch.empty(0) if y is None else y[y >= 0]
-    measured = study.classes is not None
-    facts = AboutData(
-        items=len(groups.x),
-        features=len(groups.basis.mean),
-        directions=groups.x.shape[1],
-        variance_kept=groups.basis.kept,
-        k=study.k,
-        draws=m,
-        labeled=len(labeled),
-        classes=tuple(classes) if measured else (),
-        chance=float(labeled.long().bincount().max() / len(labeled)) if measured else None,
-        space=features if isinstance(features, str) else "given",
-    )
+    solution, measured = study.solution, study.classes is not None
+    facts = _about(study, m, classes, features)
     components = component_rows(study)
     at = next(row for row in components if row.k == study.k)
     verdict, margin, interval, pca_ahead = _measured(study) if measured else _spectral(study)
-    isotropic = augmentation is None or (not callable(augmentation) and np.ndim(augmentation) == 0)
-    same = ", because noise of equal variance in all directions cannot separate them (give your own augmentation)"
-    ties = study.ties
-    arbitrary = f", because the views leave {ties} directions unchanged: which {study.k} joint embedding keeps is arbitrary"
-    same = (
-        arbitrary
-        if ties > study.k
-        else same
-        if isotropic
-        else ", because they keep the same directions"
-        if at.overlap > SAME
-        else ""
-    )
+    same = _same(study, augmentation, at)
     say = _say_measured if measured else _say_spectral
     variance, omega, phi = (tuple(values.tolist()) for values in (solution.variance, solution.omega, solution.phi))
     return Advice(
@@ -344,6 +319,32 @@ def _advice(
         augmentations=rows,
         shared=shared,
     )
+
+
+def _about(study: "Study", m: int, classes: Any, features: Any) -> AboutData:
+    groups, y, measured = study.groups, study.groups.labels, study.classes is not None
+    labeled = torch.empty(0) if y is None else y[y >= 0]
+    return AboutData(
+        items=len(groups.x),
+        features=len(groups.basis.mean),
+        directions=groups.x.shape[1],
+        variance_kept=groups.basis.kept,
+        k=study.k,
+        draws=m,
+        labeled=len(labeled),
+        classes=tuple(classes) if measured else (),
+        chance=float(labeled.long().bincount().max() / len(labeled)) if measured else None,
+        space=features if isinstance(features, str) else "given",
+    )
+
+
+def _same(study: "Study", augmentation: Any, at: ComponentRow) -> str:
+    """Returns why the two cannot be told apart, as a clause; empty where nothing says so."""
+    if study.ties > study.k:
+        return f", because the views leave {study.ties} directions unchanged: which {study.k} joint embedding keeps is arbitrary"
+    if augmentation is None or (not callable(augmentation) and np.ndim(augmentation) == 0):
+        return ", because noise of equal variance in all directions cannot separate them (give your own augmentation)"
+    return ", because they keep the same directions" if at.overlap > SAME else ""
 
 
 # Reading and checking

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["KINDS", "Kind", "Trial", "in_words", "ranked"]
+__all__ = ["CANDIDATES", "Candidate", "Trial"]
 
-Kind = Literal["as_they_are", "frozen", "closed_form", "joint_embedding", "reconstruction"]
-KINDS: dict[Kind, str] = {
+Candidate = Literal["as_they_are", "frozen", "closed_form", "joint_embedding", "reconstruction"]
+CANDIDATES: dict[Candidate, str] = {
     "as_they_are": "the items as they are",
     "frozen": "the frozen network",
     "closed_form": "the closed form",
@@ -35,7 +35,7 @@ class Trial:
         interval: Half the width of the 95 % interval of both accuracies.
     """
 
-    kind: Kind
+    kind: Candidate
     command: str
     seconds: float
     items: int
@@ -54,22 +54,24 @@ class Trial:
         return ((self.knn or 0.0) + (self.probe or 0.0)) / 2
 
 
-def ranked(trials: Sequence[Trial]) -> list[Trial]:
+def best_first(trials: Sequence[Trial]) -> list[Trial]:
     """Returns trials, the best first: by accuracy, and without labels by how well they recognize views."""
     return sorted(trials, key=lambda trial: (-trial.accuracy, trial.rank_error))
 
 
-def in_words(trials: Sequence[Trial]) -> str:
+def say_trials(trials: Sequence[Trial]) -> str:
     """Returns what follows from trials, in sentences: the best, "cannot tell", or the simple rule."""
-    first, *others = ranked(trials)
+    first, *others = best_first(trials)
     if not others:
         return "Only one candidate could be tried."
     second = others[0]
     if first.knn is not None:
-        numbers = f"kNN {first.knn:.1%} and probe {first.probe:.1%}, {KINDS[second.kind]} {second.knn:.1%} and {second.probe:.1%}"
+        numbers = (
+            f"kNN {first.knn:.1%} and probe {first.probe:.1%}, {CANDIDATES[second.kind]} {second.knn:.1%} and {second.probe:.1%}"
+        )
         reach = ((first.interval or 0.0) ** 2 + (second.interval or 0.0) ** 2) ** 0.5
         if first.accuracy - second.accuracy < reach:
-            names = f"{KINDS[first.kind]} and {KINDS[second.kind]}"
+            names = f"{CANDIDATES[first.kind]} and {CANDIDATES[second.kind]}"
             return f"Of what was tried, cannot tell {names} apart: {numbers} (+- {100 * reach:.1f} points). Choose by cost."
-        return f"Of what was tried, {KINDS[first.kind]} is best, by labels: {numbers} (+- {100 * reach:.1f} points)."
+        return f"Of what was tried, {CANDIDATES[first.kind]} is best, by labels: {numbers} (+- {100 * reach:.1f} points)."
     return ""

@@ -22,7 +22,7 @@ from vergence.data.items import spaced
 from vergence.data.views import ImageViews, aside, cover
 from vergence.utils.checks import expect
 
-__all__ = ["Covered", "Followed", "Place", "Shared", "Valued", "few_values", "followed", "places", "without"]
+__all__ = ["Shared"]
 
 SIDES, THIN = (1, 2, 3, 4, 6, 8, 12), (1, 2, 3)  # of windows, in pixels; of strips along a whole side
 FEW = 0.05  # share of the picture that a window takes, at most

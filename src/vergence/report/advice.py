@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vergence.linear.advice import SPACES, VERDICTS, Advice
-from vergence.linear.candidates import KINDS, ranked
+from vergence.linear.candidates import CANDIDATES, best_first
 from vergence.report.charts import Chart, Series, chart
 from vergence.report.rendering import count, percent, write
 from vergence.utils import terminal
@@ -12,6 +12,7 @@ from vergence.utils import terminal
 __all__ = ["show_advice", "write_advice"]
 
 METHODS = {"joint_embedding": "joint embedding", "reconstruction": "reconstruction", "pca": "PCA"}
+BESIDE = ("items", "epochs", "effective rank", "LiDAR")  # columns of candidates that the page alone shows
 SECTIONS = {
     "trials": "What was tried",
     "shared": "What the views share and perhaps should not",
@@ -29,7 +30,9 @@ def show_advice(advice: Advice) -> None:
     part = f" of the training part (test part: {facts.part})" if facts.part else ""
     print("\n\n".join(advice.words) + f"\n\n{facts.items:,} items{part}, {facts.draws or 'no'} views of each\n")
     if advice.trials:
-        terminal.table("what was tried, the best first", *_trials(advice))
+        head, rows = _trials(advice)
+        kept = [i for i, name in enumerate(head) if name not in BESIDE]
+        terminal.table("what was tried, the best first", [head[i] for i in kept], [[row[i] for i in kept] for row in rows])
     terminal.table("components, and the classes that a linear probe predicts", *_components(advice))
     print(
         "strength: share of a view's variance; unchanged: share of directions that joint embedding keeps as before; "
@@ -120,8 +123,8 @@ def _trials(advice: Advice) -> Table:
     head = ["", "items", "epochs", "seconds", "views lost, %", "effective rank", "LiDAR"]
     head += ["kNN, %", "probe, %", "+-, points"] if labeled else []
     rows = []
-    for trial in ranked(advice.trials):
-        cells = [KINDS[trial.kind], count(trial.items), str(trial.epochs), f"{trial.seconds:.0f}", percent(trial.rank_error)]
+    for trial in best_first(advice.trials):
+        cells = [CANDIDATES[trial.kind], count(trial.items), str(trial.epochs), f"{trial.seconds:.0f}", percent(trial.rank_error)]
         cells += [f"{trial.effective_rank:.0f}", f"{trial.lidar:.0f}"]
         rows.append(cells + ([percent(value) for value in (trial.knn, trial.probe, trial.interval)] if labeled else []))
     return head, rows

@@ -44,7 +44,7 @@ from vergence.utils.devices import resources
 from vergence.utils.files import explained, replacing
 from vergence.utils.neighbors import nearest
 
-__all__ = ["Pixels", "closed_form_encoder", "evaluate", "untrained_encoder"]
+__all__ = ["closed_form_encoder", "evaluate", "untrained_encoder"]
 
 EXAMPLES, QUERIES, NEIGHBORS = 600, 8, 8  # items in the report's map; queries with neighbors, and neighbors of each
 BATCH = 1024  # embeddings at a time

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 TRIAL_STEPS, TRIAL_ITEMS = 6, 500  # of what a plan's estimate is measured on
 
-__all__ = ["Estimate", "describe", "estimate", "join", "merge_shards", "plan", "train", "train_shard"]
+__all__ = ["describe", "estimate", "join", "merge_shards", "plan", "train", "train_shard"]
 
 
 def train(

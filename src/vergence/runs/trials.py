@@ -22,7 +22,7 @@ from vergence.data.views import Views
 from vergence.evaluation import features
 from vergence.evaluation.accuracy import knn_accuracy, rank_error, ridge_probe
 from vergence.evaluation.collapse import effective_rank, lidar
-from vergence.linear.candidates import KINDS, Kind, Trial
+from vergence.linear.candidates import CANDIDATES, Candidate, Trial
 from vergence.linear.estimators import JointEmbedding
 from vergence.runs.evaluate import Pixels
 from vergence.runs.train import estimate, train
@@ -31,7 +31,7 @@ from vergence.utils.terminal import note
 
 __all__ = ["tried"]
 
-MODELS: dict[Kind, dict[str, Any]] = {
+MODELS: dict[Candidate, dict[str, Any]] = {
     "closed_form": {"encoder": "patches"},
     "joint_embedding": {"objective": "vje"},
     "reconstruction": {"method": "denoising_autoencoder"},
@@ -55,7 +55,7 @@ def tried(
     seed: int = 0,
     device: str = "auto",
 ) -> list[Trial]:
-    """Tries every candidate for a share of the time and returns what each reached, in the order of `KINDS`.
+    """Tries every candidate for a share of the time and returns what each reached, in the order of `CANDIDATES`.
 
     A candidate that fails, for instance since the images are too small for it, is left out, and a line says why.
 
@@ -73,7 +73,7 @@ def tried(
     """
     source = {f.name: getattr(data, f.name) for f in dataclasses.fields(data) if f.name != "source"}
     settings = {**source, "views": views, "seed": seed, "device": device, "calibration_share": 0.0}
-    kinds = [kind for kind in KINDS if kind != "frozen" or frozen is not None]
+    kinds = [kind for kind in CANDIDATES if kind != "frozen" or frozen is not None]
     start: dict[str, Any] = {"pretrained": True} if weights is None else {"weights": weights}
     random = build.make_views(opened, views, build.input_shapes(opened)[0])
     assert random is not None  # pairs are refused
@@ -90,14 +90,14 @@ def tried(
                 model = MODELS.get(kind) or {"encoder": frozen, "freeze": True, **start}
                 found = _trained(data.source, out / kind, seconds, settings, model)
         except ValueError as reason:
-            note(f"left out: {KINDS[kind]}: {reason}")
+            note(f"left out: {CANDIDATES[kind]}: {reason}")
             continue
         results.append(judge(kind, found))
     return results
 
 
 @dataclass(frozen=True)
-class _Candidate:
+class _Fitted:
     """A candidate that is fitted: items (B, ...) -> (B, D), the side of images that it reads, and what fitting it took."""
 
     network: Network
@@ -109,7 +109,7 @@ class _Candidate:
     epochs: int = 0
 
 
-def _trained(source: str, out: Path, seconds: float, settings: dict[str, Any], model: dict[str, Any]) -> _Candidate:
+def _trained(source: str, out: Path, seconds: float, settings: dict[str, Any], model: dict[str, Any]) -> _Fitted:
     """Returns a run that was trained for about so many seconds; on fewer items where an epoch on all takes longer."""
     given = settings | model
     plan = estimate(source, out=out, **given)
@@ -124,7 +124,7 @@ def _trained(source: str, out: Path, seconds: float, settings: dict[str, Any], m
     run = train(source, out=out, **given)
     took = time.monotonic() - started
     words = " ".join(f"--{name} {value}" if value is not True else f"--{name}" for name, value in model.items())
-    return _Candidate(
+    return _Fitted(
         run.method.encoder.eval(),
         run.size,
         run.device,
@@ -145,23 +145,23 @@ class _Judge:
         y = self.train.labels
         self.labeled = labels and y is not None and self.test.labels is not None and len(set(y.tolist()) - {-1}) >= 2
 
-    def plain(self) -> _Candidate:
+    def plain(self) -> _Fitted:
         """Returns the items as they are: images of at most 32 pixels a side, or vectors with columns of unit variance."""
         if self.opened.kind == "image":
-            return _Candidate(Pixels(), self.size)
+            return _Fitted(Pixels(), self.size)
         mean, std = build.statistics(self.opened.train)
-        return _Candidate(lambda x: (x - mean) / std, None)
+        return _Fitted(lambda x: (x - mean) / std, None)
 
-    def closed_form(self) -> _Candidate:
+    def closed_form(self) -> _Fitted:
         """Returns joint embedding of vectors in closed form, with at most 32 components."""
         items = self.opened.train.subset(spaced(len(self.opened.train), BANK))
         k = min(K, math.prod(items.shape), len(items) - 1)
         started = time.monotonic()
         model = JointEmbedding(k, augmentation=self.views, random_state=self.seed).fit(items)
         took = time.monotonic() - started
-        return _Candidate(lambda x: torch.as_tensor(model.transform(x)), None, seconds=took, items=len(items))
+        return _Fitted(lambda x: torch.as_tensor(model.transform(x)), None, seconds=took, items=len(items))
 
-    def __call__(self, kind: Kind, candidate: _Candidate) -> Trial:
+    def __call__(self, kind: Candidate, candidate: _Fitted) -> Trial:
         """Returns what a candidate reached."""
         seen = torch.stack([self._embedded(candidate, self.paired, draw)[0] for draw in range(VIEWS)], 1)  # (N, q, D)
         test, index = self._embedded(candidate, self.test)
@@ -178,7 +178,7 @@ class _Judge:
         )
         return self._classified(trial, candidate, test, index) if self.labeled else trial
 
-    def _classified(self, trial: Trial, candidate: _Candidate, test: Tensor, index: Tensor) -> Trial:
+    def _classified(self, trial: Trial, candidate: _Fitted, test: Tensor, index: Tensor) -> Trial:
         """Adds the accuracies on labeled items."""
         assert self.train.labels is not None and self.test.labels is not None
         train, there = self._embedded(candidate, self.train)
@@ -189,7 +189,7 @@ class _Judge:
         reach = 1.96 * max(math.sqrt(p * (1 - p) / n) for p in (accuracy, probe))
         return dataclasses.replace(trial, knn=accuracy, probe=probe, interval=reach)
 
-    def _embedded(self, candidate: _Candidate, items: Items, draw: int | None = None) -> tuple[Tensor, Tensor]:
+    def _embedded(self, candidate: _Fitted, items: Items, draw: int | None = None) -> tuple[Tensor, Tensor]:
         """Returns the embeddings (N, D) of readable items, or of a view of each, and their indices (N,)."""
         generator = torch.Generator().manual_seed(1_000 * self.seed + (draw or 0))
 

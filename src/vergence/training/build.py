@@ -15,7 +15,7 @@ from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.items import Items, PairItems, spaced
 from vergence.data.pixels import to_unit
 from vergence.data.sources import Data
-from vergence.data.vector_views import KINDS, Marginals
+from vergence.data.vector_views import OF_VECTORS, Marginals
 from vergence.data.views import GivenViews, ImageViews, VectorViews, Views
 from vergence.densities.moments import Deviations
 from vergence.encoders import networks
@@ -312,7 +312,7 @@ def views_for(kind: str, config: ViewConfig, shape: Sequence[int], marginals: Ca
     if kind == "image":
         return ImageViews(config, shape[1])
     known = marginals()
-    return VectorViews(config, known.mean, known.std) if config.kind == "features" else KINDS[config.kind](config, known)
+    return VectorViews(config, known.mean, known.std) if config.kind == "features" else OF_VECTORS[config.kind](config, known)
 
 
 def make_views(opened: Data, config: ViewConfig, shape: Sequence[int]) -> Views | None:
