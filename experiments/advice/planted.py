@@ -129,8 +129,8 @@ class Stamped:
 
 def named(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     """Returns whether the advice names the mark of a case; its number is the generator's seed. Case None: clean pictures."""
-    x = pictures(cell["data"], a.data_root, 2 * a.items)[0]
-    x, flip = x[cell["half"] :: 2][: a.items], 0.5 if cell["data"] != "mnist" and cell["data"] != "fashion_mnist" else 0.0
+    x = pictures(cell["data"], a.data_root, 2 * a.items)[2 * (cell["half"] // 2)]  # halves 2 and 3 are of the test part
+    x, flip = x[cell["half"] % 2 :: 2][: a.items], 0.5 if cell["data"] != "mnist" and cell["data"] != "fashion_mnist" else 0.0
     box = None
     if cell["case"] is not None:
         generator = seeded(100 + cell["case"])
@@ -178,7 +178,7 @@ def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
             generator = seeded(1_000 + case)
             kind, name = (names[int(torch.randint(len(names), (), generator=generator))] for names in (KINDS, SETS))
             yield {"what": "named", "data": name, "kind": kind, "case": case, "half": 0, "seed": 0}
-        for name, half in itertools.product(CLEAN, (0, 1)):
+        for name, half in itertools.product(CLEAN, range(4)):
             yield {"what": "named", "data": name, "kind": "none", "case": None, "half": half, "seed": 0}
     if "harmed" in a.parts:
         for name, method in itertools.product(SETS, ("closed_form", *METHODS)):

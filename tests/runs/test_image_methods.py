@@ -137,9 +137,15 @@ def test_a_transformer_that_would_cut_off_the_edge_is_refused_for_every_objectiv
         vergence.train("digits", objective="vje", encoder=encoder, out=tmp_path / "run", **{**QUICK, "size": 10})
 
 
+def test_a_denoising_autoencoder_trains_on_vectors(tmp_path):
+    x = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
+    run = vergence.train(x, method="denoising_autoencoder", out=tmp_path / "run", **QUICK)
+    assert run.embed(x[:3]).shape[0] == 3 and bool(run.embed(x).isfinite().all())
+
+
 def test_other_data_is_refused(tmp_path):
     np.save(tmp_path / "vectors.npy", np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32))
     np.savez(tmp_path / "pairs.npz", context=np.zeros((60, 8, 8), np.uint8), target=np.zeros((60, 8, 8), np.uint8))
-    for name, kind in (("vectors.npy", "vector"), ("pairs.npz", "pairs")):
-        with pytest.raises(ValueError, match=f"expected images for method 'denoising_autoencoder', found {kind} data"):
-            vergence.train(tmp_path / name, method="denoising_autoencoder", out=tmp_path / "run", **QUICK)
+    for name, kind, method in (("vectors.npy", "vector", "dino"), ("pairs.npz", "pairs", "denoising_autoencoder")):
+        with pytest.raises(ValueError, match=f"expected images for method '{method}', found {kind} data"):
+            vergence.train(tmp_path / name, method=method, out=tmp_path / "run", **QUICK)

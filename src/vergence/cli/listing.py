@@ -17,7 +17,7 @@ DESCRIPTIONS = {
 }
 GROUPS = {  # of the help of train
     "Data": ("data", "size", "limit", "keep_classes", "calibration_share", "data_root", "download", "strict"),
-    "What to train": ("recipe", "objective", "method", "encoder", "distill", "pretrained", "weights", "init", "freeze"),
+    "What to train": ("recipe", "objective", "method", "encoder", "views", "distill", "pretrained", "weights", "init", "freeze"),
     "Optimization": ("epochs", "distill_epochs", "batch_size", "optimizer", "lr", "seed"),
     "Hardware": ("device", "devices", "precision", "threads"),
     "Advanced": ("set", "resume", "trust_code"),
