@@ -179,9 +179,64 @@ def left_table() -> str:
     return grid(["noise", "α", *SHOWN.values()], body)
 
 
+CANDIDATES = ("as_they_are", "frozen", "closed_form", "joint_embedding", "reconstruction")
+
+
+def choices_table() -> str:
+    """kNN accuracy of every candidate on every set."""
+    body = []
+    for row in rows("choices"):
+        found = {trial["kind"]: trial for trial in row["trials"]}
+        knn = [f"{100 * found[kind]['knn']:.1f}" if kind in found else "" for kind in CANDIDATES]
+        body.append([f"`{row['data']}`", *knn])
+    heads = ("as they are", "frozen network", "closed form", "network, joint embedding", "network, reconstruction")
+    return grid(["data", *heads], body)
+
+
+def candidates_table() -> str:
+    """Everything about every candidate."""
+    body = []
+    for row in rows("choices"):
+        for trial in row["trials"]:
+            numbers = [
+                f"{trial[key]:.3f}" if key == "rank_error" else f"{trial[key]:.0f}"
+                for key in ("rank_error", "effective_rank", "lidar")
+            ]
+            accuracies = [f"{100 * trial[key]:.1f}" for key in ("knn", "probe")]
+            made = [str(trial["items"]), str(trial["epochs"]), f"{trial['seconds']:.0f}"]
+            body.append([f"`{row['data']}`", trial["kind"].replace("_", " "), *made, *numbers, *accuracies])
+    return grid(["data", "candidate", "items", "epochs", "s", "re", "er", "LiDAR", "kNN", "probe"], body)
+
+
+def marks_table() -> str:
+    """How many planted marks were named, and in how many clean parts one was."""
+    found = [row for row in rows("planted") if row["what"] == "named"]
+    body = []
+    for kind in sorted({row["kind"] for row in found} - {"none"}):
+        cases = [row for row in found if row["kind"] == kind]
+        body.append(
+            [kind, str(len(cases)), str(sum(row["named"] for row in cases)), str(sum(row["others"] > 0 for row in cases))]
+        )
+    for title, halves in (("clean, halves 0 and 1", (0, 1)), ("clean, halves 2 and 3", (2, 3))):
+        cases = [row for row in found if row["kind"] == "none" and row["half"] in halves]
+        body.append([title, str(len(cases)), "", str(sum(row["others"] > 0 for row in cases))])
+    return grid(["mark", "cases", "named", "cases with another place named"], body)
+
+
+def harm_table() -> str:
+    """kNN accuracy without a mark, with one that the views share, and with one that they vary."""
+    found = [row for row in rows("planted") if row["what"] == "harmed"]
+    body = [[f"`{row['data']}`", row["method"], *(f"{row[how]:.1f}" for how in ("clean", "shared", "varied"))] for row in found]
+    return grid(["data", "method", "clean", "shared", "varied"], body)
+
+
 TABLES = {
     "README.md": {"linear": linear_table},
-    "docs/advice.md": {
+    "docs/advice.md": {"choices": choices_table},
+    "experiments/advice/README.md": {
+        "candidates": candidates_table,
+        "marks": marks_table,
+        "harm": harm_table,
         "agreement": agreement_table,
         "ties": ties_table,
         "overlaps": overlap_table,

@@ -1,6 +1,7 @@
 """``vergence advise --minutes``: candidates that are tried, judged and best_first."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from vergence.runs.advise import advise_on
 pytestmark = pytest.mark.float32
 
 
-def trial(kind: str, **values: float) -> Trial:
+def trial(kind: str, **values: Any) -> Trial:
     plain = {"command": "", "seconds": 1.0, "items": 9, "epochs": 0, "dim": 2, "effective_rank": 2.0, "lidar": 2.0}
     return Trial(kind=kind, **{**plain, "rank_error": 0.1, **values})
 
@@ -59,3 +60,5 @@ def test_close_candidates_cannot_be_told_apart_and_a_clear_one_is_named():
     assert "the closed form is best, by labels" in say_trials([c, a])
     first = best_first([trial("closed_form", rank_error=0.3), trial("reconstruction", rank_error=0.2)])[0]
     assert first.kind == "reconstruction"
+    assert "the vectors as they are" in say_trials([trial("closed_form"), trial("reconstruction")])
+    assert "a pretrained network" in say_trials([trial("closed_form", command="vergence train x"), trial("reconstruction")])

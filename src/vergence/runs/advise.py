@@ -14,7 +14,7 @@ from vergence.data.items import Items, spaced
 from vergence.data.pixels import to_bytes, to_unit
 from vergence.data.sources import Data, open_data
 from vergence.linear.advice import FEWEST_ITEMS, AboutData, Advice, advise
-from vergence.linear.candidates import say_trials
+from vergence.linear.candidates import say_trials, simple_rule
 from vergence.report.advice import write_advice
 from vergence.report.tiles import image_of, webp
 from vergence.runs.trials import tried
@@ -101,7 +101,9 @@ def advise_on(
         found = tried(
             data, views, opened, out=out, minutes=minutes, frozen=frozen, weights=weights, labels=labels, seed=seed, device=device
         )
-        advice = dataclasses.replace(advice, trials=tuple(found), words=(say_trials(found), *advice.words))
+        advice = dataclasses.replace(advice, trials=tuple(found))
+    first = say_trials(advice.trials) if advice.trials else simple_rule(opened.kind == "image")
+    advice = dataclasses.replace(advice, words=(first, *advice.words))
     write_skipped(out / "skipped.csv", opened.skipped)
     settings = {"data": dataclasses.asdict(data), "views": dataclasses.asdict(views), "seed": seed, "commit": commit()}
     path = out / "advice.json"

@@ -155,11 +155,10 @@ class _Judge:
     def closed_form(self) -> _Fitted:
         """Returns joint embedding of vectors in closed form, with at most 32 components."""
         items = self.opened.train.subset(spaced(len(self.opened.train), BANK))
-        k = min(K, math.prod(items.shape), len(items) - 1)
         started = time.monotonic()
-        model = JointEmbedding(k, augmentation=self.views, random_state=self.seed).fit(items)
+        model = JointEmbedding(augmentation=self.views, random_state=self.seed).fit(items)
         took = time.monotonic() - started
-        return _Fitted(lambda x: torch.as_tensor(model.transform(x)), None, seconds=took, items=len(items))
+        return _Fitted(lambda x: torch.as_tensor(model.transform(x)[:, :K]), None, seconds=took, items=len(items))
 
     def __call__(self, kind: Candidate, candidate: _Fitted) -> Trial:
         """Returns what a candidate reached."""
