@@ -39,7 +39,7 @@ OPTIONS = {
         "download", "strict",
     ],
     "Evaluate": ["run", "probes", "uncertainty", "reference", "device", "threads", "trust_code"],
-    "Compare": ["runs", "out", "probes"],
+    "Compare": ["runs", "out", "figure", "measure", "probes"],
     "Embed": ["run", "images", "out", "data_root", "batch_size", "device", "threads", "trust_code", "crops", "shard"],
     "Check": [
         "source", "against", "leaks", "out", "encoder", "vectors", "size", "fdr", "mark", "confirm", "map", "json", "column",

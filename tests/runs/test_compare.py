@@ -45,6 +45,17 @@ def test_the_command_prints_and_writes_the_table(runs, tmp_path, capsys):
     assert len(lines) == 3
 
 
+def test_the_figure_has_a_point_for_each_run(runs, tmp_path):
+    main(["compare", *(str(run.folder.path) for run in runs.values()), "--figure", str(tmp_path / "c.png"), "--no-probes"])
+    assert (tmp_path / "c.png").read_bytes()[1:4] == b"PNG"
+    found = vergence.compare(list(runs.values()), probes=False)
+    ax = found.plot("effective_rank")
+    drawn = [line for line in ax.lines if line.get_marker() == "o"]
+    assert [list(line.get_xdata()) for line in drawn] == [row["effective_rank"] for row in found.values]
+    with pytest.raises(ValueError, match="effective_rank"):
+        found.plot("probe")
+
+
 def test_runs_on_other_data_and_no_run_are_refused(runs, tmp_path, capsys):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(300, 5)).astype(np.float32))
     other = vergence.train(str(tmp_path / "x.npy"), objective="vje", epochs=1, out=tmp_path / "o", device="cpu", encoder="mlp")

@@ -19,6 +19,9 @@ class Compare:
     """Run folders; those without an evaluation are evaluated first."""
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Table to write, too: .csv, .parquet or .npz."""
+    figure: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Figure to write, too: a point for each run (.png, .svg or .pdf; needs vergence[figures])."""
+    measure: Annotated[str, arg(help="What the figure shows: knn, probe, effective_rank, auroc or seconds.")] = "knn"
     probes: Annotated[bool, arg(help="Fit linear probes in runs that are evaluated now.")] = True
 
 
@@ -44,6 +47,9 @@ def compare(command: Compare) -> None:
         numbers = {key: np.array(values, dtype=np.float64) for key, values in table.items() if key != "name"}  # None as NaN
         write_table(command.out, {"name": found.name, **numbers})
         print(f"wrote {len(found.name)} rows to {command.out}")
+    if command.figure is not None:
+        found.plot(command.measure).figure.savefig(command.figure)
+        print(f"wrote {command.figure}")
 
 
 def _text(mean: float | None, deviation: float | None) -> str:

@@ -1,5 +1,6 @@
 """`compare`: several runs in one table, mean and deviation over seeds."""
 
+import importlib.util
 import json
 import statistics
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 from vergence.runs.evaluate import evaluate
 from vergence.runs.run import Run, load
 from vergence.training.records import Evaluation
-from vergence.utils.checks import expect
+from vergence.utils.checks import expect, require_choice
 from vergence.utils.terminal import Tabular
 
 __all__ = ["Comparison", "compare"]
@@ -47,6 +48,36 @@ class Comparison(Tabular):
                 statistics.stdev(row[key]) if len(row.get(key, ())) > 1 else None for row in self.values
             ]
         return columns
+
+    def plot(self, measure: str = "knn", ax: Any = None) -> Any:
+        """Draws one measure: a point for each run, and a line for mean and deviation of each setting.
+
+        Args:
+            measure: ``knn``, ``probe``, ``effective_rank``, ``auroc`` or ``seconds``.
+            ax: matplotlib's axes to draw on; new ones by default.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ValueError: matplotlib is not installed, or no run has the measure.
+        """
+        there = importlib.util.find_spec("matplotlib") is not None
+        expect(there, "matplotlib for a figure", "none", "install vergence[figures]")
+        import matplotlib.pyplot as plt
+
+        known = [key for key in MEASURES if any(key in row for row in self.values)]
+        require_choice("measure", measure, known)
+        ax = plt.subplots(figsize=(6, 1 + 0.4 * len(self.name)), layout="constrained")[1] if ax is None else ax
+        for i, row in enumerate(self.values):
+            if values := row.get(measure, []):
+                reach = statistics.stdev(values) if len(values) > 1 else 0.0
+                ax.errorbar(statistics.fmean(values), i, xerr=reach, fmt="none", ecolor="0.4", capsize=4)
+                ax.plot(values, [i] * len(values), "o", alpha=0.7)
+        ax.set_yticks(range(len(self.name)), self.name)
+        ax.invert_yaxis()
+        ax.set_xlabel(measure.replace("_", " "))
+        return ax
 
 
 def compare(runs: Sequence[Run | str | Path], *, probes: bool = True) -> Comparison:
