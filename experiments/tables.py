@@ -1,4 +1,4 @@
-"""Generates the tables of the README and the docs from the ledger (``experiments/*/results.jsonl``).
+"""Generates the tables of the pages from the ledger (``experiments/*/results.jsonl``).
 
 python -m experiments.tables            # writes them
 python -m experiments.tables --check    # exits with 1 if a page disagrees with the ledger
@@ -48,7 +48,7 @@ def notes_table() -> str:
 def pages() -> dict[Path, dict[str, Callable[[], str]]]:
     """Returns the tables of each page, by name."""
     every: dict[str, dict[str, Callable[[], str]]] = defaultdict(dict)
-    every["README.md"]["objectives"], every["experiments/README.md"]["notes"] = objectives_table, notes_table
+    every["docs/reference/objectives.md"]["objectives"], every["experiments/README.md"]["notes"] = objectives_table, notes_table
     for file in sorted(HERE.glob("*/table.py")):
         for page, tables in importlib.import_module(f"experiments.{file.parent.name}.table").TABLES.items():
             every[page] |= tables

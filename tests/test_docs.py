@@ -44,6 +44,19 @@ def test_the_page_of_the_architecture_has_every_room():
     assert tuple(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)) == ROOMS
 
 
+def test_the_readme_is_one_screen_and_has_no_table_of_measurements():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.encode()) <= 8 * 1024 and "<!-- table:" not in text
+    assert text.count("<!-- output:") == 3 == text.count("    $ vergence ")
+
+
+def test_every_page_is_named_by_the_index():
+    docs = ROOT / "docs"
+    named = {(docs / target).resolve() for target in re.findall(r"\]\(([^)#]+)\)", (docs / "index.md").read_text())}
+    pages = {page.resolve() for page in docs.rglob("*.md")} - {(docs / "index.md").resolve()}
+    assert pages - named == set()
+
+
 def test_continuous_integration_runs_the_readmes_commands():
     run, readme = (ROOT / ".ci" / "run").read_text(), (ROOT / "README.md").read_text()
     assert "make test" in run and "make test" in readme and "make wheel" in run
@@ -61,7 +74,8 @@ def test_the_lowest_versions_are_those_that_the_project_states():
 
 
 PAGES = ["README.md", "AGENTS.md", "CONTRIBUTING.md", "experiments/README.md"]
-PAGES += sorted(str(file.relative_to(ROOT)) for file in (ROOT / "docs").glob("*.md"))
+PAGES += sorted(str(file.relative_to(ROOT)) for folder in ("docs", "experiments") for file in (ROOT / folder).rglob("*.md"))
+PAGES = sorted(set(PAGES))
 
 
 def links(page):

@@ -125,7 +125,7 @@ def duplicates_table() -> str:
 
 
 TABLES = {
-    "README.md": {"two-cores": two_cores_table, "training": training_table},
+    "experiments/accuracy/README.md": {"two-cores": two_cores_table, "training": training_table},
     "docs/trained.md": {"distilled": distilled_table, "from-random": from_random_table},
     "docs/encoders.md": {"pretrained": pretrained_table, "duplicates": duplicates_table},
 }

@@ -231,9 +231,9 @@ def harm_table() -> str:
 
 
 TABLES = {
-    "README.md": {"linear": linear_table},
     "docs/advice.md": {"choices": choices_table},
     "experiments/advice/README.md": {
+        "linear": linear_table,
         "candidates": candidates_table,
         "marks": marks_table,
         "harm": harm_table,

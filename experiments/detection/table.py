@@ -209,7 +209,7 @@ def blood_cells_table(least: float = 0.7) -> str:
 
 
 TABLES = {
-    "README.md": {"detection": detection_table},
+    "experiments/detection/README.md": {"detection": detection_table},
     "docs/detection_measured.md": {
         **{f"foreign-{data}": partial(foreign_table, data) for data in FOREIGN},
         **{f"encoders-{data}": partial(encoders_table, data) for data in FOREIGN},

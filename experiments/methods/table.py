@@ -95,7 +95,7 @@ def short_table() -> str:
 
 
 TABLES = {
-    "README.md": {"methods": short_table},
+    "experiments/methods/README.md": {"methods": short_table},
     "docs/methods_measured.md": {
         "thirty-minutes": partial(budget_table, 1800.0),
         "five-minutes": partial(budget_table, 300.0),

@@ -171,7 +171,7 @@ def matches_table() -> str:
 
 
 TABLES = {
-    "README.md": {"mixtures": mixtures_table},
+    "experiments/pairs/README.md": {"mixtures": mixtures_table},
     "docs/how-to/decide.md": {"matches": matches_table},
     "docs/joint_embeddings.md": {
         "trap-toy": partial(trap_table, "toy"),

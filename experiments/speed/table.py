@@ -118,7 +118,7 @@ def recipe_costs_table() -> str:
 
 
 TABLES = {
-    "README.md": {"speed": speed_table},
+    "experiments/speed/README.md": {"speed": speed_table},
     "docs/joint_embeddings.md": {"cost": cost_table},
     "docs/methods.md": {"recipe-costs": recipe_costs_table},
     "docs/methods_measured.md": {"peers": peers_table},
