@@ -152,7 +152,13 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     strengths = {"flip": 0.0 if "mnist" in name or "fashion" in name else usual_flip(name)} if cell["views"] == "features" else {}
     views = ViewConfig(**strengths, **usual(cell["views"]))
     found = tried(
-        data, views, open_data(data, double=True), out=a.scratch / name, minutes=cell["minutes"], device="cpu", **frozen
+        data,
+        views,
+        open_data(data, double=True),
+        out=a.scratch / f"{name}_{cell['views']}",
+        minutes=cell["minutes"],
+        device="cpu",
+        **frozen,
     )
     return {"trials": [{k: v for k, v in dataclasses.asdict(trial).items() if k != "command"} for trial in found]} | timer.both()
 

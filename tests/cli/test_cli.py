@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -402,7 +403,7 @@ def test_advise_refuses_what_it_cannot_use(run, tmp_path):
 
 def test_readme_names_only_commands_that_exist():
     text = (Path(__file__).parents[2] / "README.md").read_text()
-    commands = {line.split()[1] for line in text.splitlines() if line.strip().startswith("vergence ")}
+    commands = set(re.findall(r"[`$] ?vergence (\w+)", text))
     assert commands and commands <= {k.__name__.lower() for k in RUN}
 
 

@@ -35,6 +35,8 @@ def test_candidates_on_vectors_with_labels_are_best_first_and_each_can_be_repeat
         assert one.interval < 0.1
     assert (tmp_path / "out" / "joint_embedding" / "config.json").exists()
     assert "--objective vje" in next(one.command for one in advice.trials if one.kind == "joint_embedding")
+    again = advise_on(data, ViewConfig(mask=0.0), out=tmp_path / "out", n_draws=4, minutes=0.02, device="cpu")
+    assert {one.kind for one in again.trials} == kinds  # runs of an earlier advice are replaced
     record = json.loads((tmp_path / "out" / "advice.json").read_text())
     assert len(record["trials"]) == 4
     assert "the closed form" in (tmp_path / "out" / "report.html").read_text()

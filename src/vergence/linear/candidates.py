@@ -81,10 +81,10 @@ def simple_rule(pictures: bool) -> str:
     """Returns what to start with where no labels decide: no criterion without labels chose better in docs/advice.md."""
     if pictures:
         return (
-            "To start with, without labels: a pretrained network, if one is at hand and the pictures are photographs; otherwise "
-            "the closed form, the default of vergence train. A network that is trained on a CPU for minutes was worse."
+            "To start with: a pretrained network, if one is at hand and the pictures are photographs; otherwise "
+            "the closed form, the default of vergence train. A network that is trained for minutes on a CPU was worse."
         )
     return (
-        "To start with, without labels: the vectors as they are, in columns of unit variance. Closed form and networks were "
+        "To start with: the vectors as they are, in columns of unit variance. Closed form and networks were "
         "better on some data and worse on other; labels of some items and --minutes show which."
     )

@@ -61,7 +61,7 @@ def write_advice(advice: Advice, path: Path, *, name: str, command: str, marks: 
         "advice",
         SECTIONS,
         title=f"Advice: {name}",
-        verdict=VERDICTS[advice.verdict].capitalize(),
+        verdict=f"Joint embedding or reconstruction: {VERDICTS[advice.verdict]}",
         words=advice.words,
         facts=_facts(advice, name),
         figures=_figures(advice),

@@ -6,6 +6,7 @@ by how well it recognizes another view of an item, by its effective rank and by 
 
 import dataclasses
 import math
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from vergence.linear.estimators import JointEmbedding
 from vergence.runs.evaluate import Pixels
 from vergence.runs.train import estimate, train
 from vergence.training import build
+from vergence.training.folder import holds_run
 from vergence.utils.terminal import note
 
 __all__ = ["tried"]
@@ -63,7 +65,7 @@ def tried(
         data: The source.
         views: The random views.
         opened: The same data, open.
-        out: Folder for the runs.
+        out: Folder for the runs; those of an earlier advice are replaced.
         minutes: Time for all candidates together, > 0; judging them adds to it. An epoch is not cut off.
         frozen: A network that is at hand, as ``encoder`` of `vergence.train` names it; None for none.
         weights: Its file of weights; None for those of the package.
@@ -120,6 +122,8 @@ def _trained(source: str, out: Path, seconds: float, settings: dict[str, Any], m
         least = plan.seconds / epochs
     if least > seconds:
         given["limit"] = max(FEWEST, int(plan.items * seconds / least))
+    if holds_run(out):  # of an earlier advice
+        shutil.rmtree(out)
     started = time.monotonic()
     run = train(source, out=out, **given)
     took = time.monotonic() - started
