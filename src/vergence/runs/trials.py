@@ -113,6 +113,8 @@ class _Fitted:
 
 def _trained(source: str, out: Path, seconds: float, settings: dict[str, Any], model: dict[str, Any]) -> _Fitted:
     """Returns a run that was trained for about so many seconds; on fewer items where an epoch on all takes longer."""
+    if holds_run(out):  # of an earlier advice
+        shutil.rmtree(out)
     given = settings | model
     plan = estimate(source, out=out, **given)
     epochs, least = plan.config.fit.epochs if plan.steps else 0, plan.seconds
@@ -122,8 +124,6 @@ def _trained(source: str, out: Path, seconds: float, settings: dict[str, Any], m
         least = plan.seconds / epochs
     if least > seconds:
         given["limit"] = max(FEWEST, int(plan.items * seconds / least))
-    if holds_run(out):  # of an earlier advice
-        shutil.rmtree(out)
     started = time.monotonic()
     run = train(source, out=out, **given)
     took = time.monotonic() - started
