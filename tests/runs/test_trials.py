@@ -53,6 +53,22 @@ def test_a_candidate_that_cannot_be_is_left_out_and_the_command_says_why(tmp_pat
     assert "--minutes" in capsys.readouterr().err
 
 
+def augment(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return x + 0.5 * torch.randn(x.shape, generator=generator, dtype=x.dtype)
+
+
+def test_views_of_ones_own_at_the_command_line(tmp_path, capsys):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(300, 6)).astype(np.float32))
+    own = ["--views", "tests.runs.test_trials:augment"]
+    main(["advise", str(tmp_path / "x.npy"), *own, "--out", str(tmp_path / "a"), "--draws", "8"])
+    assert "of the variance of a view" in capsys.readouterr().out
+    main(["train", str(tmp_path / "x.npy"), *own, "--epochs", "1", "--out", str(tmp_path / "r"), "--device", "cpu"])
+    assert json.loads((tmp_path / "r" / "config.json").read_text())["views"]["function"] == "tests.runs.test_trials:augment"
+    with pytest.raises(SystemExit):
+        main(["advise", str(tmp_path / "x.npy"), "--views", "tests.runs.nothing:augment"])
+    assert "package.module:function" in capsys.readouterr().err
+
+
 def test_close_candidates_cannot_be_told_apart_and_a_clear_one_is_named():
     a = trial("closed_form", knn=0.80, probe=0.82, interval=0.03)
     b = trial("joint_embedding", knn=0.79, probe=0.81, interval=0.03)

@@ -91,7 +91,7 @@ ANY_SOURCE = "Any source that train takes; of a built-in name the test part is r
 Device = Annotated[Literal["auto", "cpu", "cuda"], arg(help="Device that computes.")]
 Threads = Annotated[int | None, arg(metavar="N", help="CPU threads.", help_behavior_hint=MEASURED)]
 Seed = Annotated[int, arg(help="Seed of all random numbers.")]
-VIEWS = "Kind of the views of vectors: features, counts, spectra, series or table."
+VIEWS = "Views of vectors: features, counts, spectra, series or table; or package.module:function of your own."
 ViewsOption = Annotated[str | None, arg(metavar="NAME", help=VIEWS, help_behavior_hint="(default: features)")]
 DataRoot = Annotated[str | None, arg(metavar="FOLDER", help=described("root"), help_behavior_hint="(default: the run's)")]
 TrustCode = Annotated[bool, arg(help="Import the objective or encoder that the run names where it is not one of the library's.")]

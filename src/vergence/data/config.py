@@ -120,6 +120,8 @@ class ViewConfig(Checked):
 def usual(kind: str) -> dict[str, Any]:
     """Returns the settings of ``--views NAME``: the kind of views, and strengths that differ from the defaults.
 
+    A name ``package.module:function`` is imported, and makes the views (`vergence.data.views.GivenViews`).
+
     Raises:
         ValueError: There are no views of that name.
 
@@ -127,7 +129,11 @@ def usual(kind: str) -> dict[str, Any]:
         >>> usual("series")
         {'kind': 'series', 'noise': 0.1, 'mask': 0.1}
     """
-    require_choice("views", kind, USUAL)
+    if ":" in kind:
+        from vergence.utils.files import give, load_outside
+
+        return {"function": give(load_outside("views", kind, "package.module:function"))}
+    require_choice("views", kind, USUAL, "or package.module:function")
     return {"kind": kind, **USUAL[kind]}
 
 

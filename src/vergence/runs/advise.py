@@ -120,7 +120,7 @@ def _opened(data: DataConfig, views: ViewConfig) -> Data:
     pairs = opened.kind == "pairs"
     expect(not pairs, "single items", f"pairs in {data.source}", "they are two views already; train on them")
     changed = {f.name for f in dataclasses.fields(views) if getattr(views, f.name) != getattr(ViewConfig(), f.name)}
-    of_vectors = set(ViewConfig.of_vectors)
+    of_vectors, changed = set(ViewConfig.of_vectors), changed - {"function"}
     idle = ", ".join(sorted(changed & of_vectors if opened.kind == "image" else changed - of_vectors))
     kind = f"operations on {opened.kind}s"
     expect(not idle, kind, f"{idle}, which is no operation on {opened.kind}s", "leave it out")
