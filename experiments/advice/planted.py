@@ -32,7 +32,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "vje": {"objective": "vje"},
     "denoising_autoencoder": {"method": "denoising_autoencoder"},
 }
-CASES, EPOCHS, ITEMS = 20, 20, 2_000
+FIRST, CASES, EPOCHS, ITEMS = 20, 20, 20, 2_000  # limits were chosen after the cases 0 to 19
 Box = tuple[int, int, int, int]
 Put = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -174,7 +174,7 @@ def harmed(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
 
 def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if "named" in a.parts:
-        for case in range(a.cases):
+        for case in range(FIRST, FIRST + a.cases):
             generator = seeded(1_000 + case)
             kind, name = (names[int(torch.randint(len(names), (), generator=generator))] for names in (KINDS, SETS))
             yield {"what": "named", "data": name, "kind": kind, "case": case, "half": 0, "seed": 0}

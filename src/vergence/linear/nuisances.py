@@ -24,11 +24,12 @@ from vergence.utils.checks import expect
 
 __all__ = ["Shared"]
 
-SIDES, THIN = (1, 2, 3, 4, 6, 8, 12), (1, 2, 3)  # of windows, in pixels; of strips along a whole side
+SIDES = (1, 2, 3, 4, 6, 8, 12)  # of windows, in pixels
+THIN = (1, 2)  # of strips along a whole side; crops alone make wider ones unusual
 FEW = 0.05  # share of the picture that a window takes, at most
 LARGEST, ASPECT = 32, 12  # side of the patterns that are searched; longest window in units of its shorter side
 LEAST = 0.5  # share of a direction in a place
-EXCESS, OF_STRIPS = 1.8, 2.4  # its logit above that of a usual place; crops alone make strips along an edge unusual
+EXCESS = 1.8  # its logit above that of a usual place
 GAP, LOOSE = 2, 3.0  # pixels between parts of one mark; area of their common rectangle, in units of their own
 USUAL = 0.9  # quantile of the places of one shape that is the usual one
 FEWEST_PLACES, MANY, MOST = 8, 12, 5  # places of one shape that are compared; parts of marks; marks that are named
@@ -200,7 +201,7 @@ def _outliers(integral: Tensor, size: tuple[int, int]) -> list[tuple[float, Plac
     i = int(clearest[best])
     usual = float(_largest(energies[spaced(len(energies), COMPARED)]).clamp(1e-6, 1 - 1e-6).quantile(USUAL))
     excess = float(torch.logit(share[best])) - float(torch.logit(torch.tensor(usual)))
-    if share[best] < LEAST or excess < (OF_STRIPS if H in size or W in size else EXCESS):
+    if share[best] < LEAST or excess < EXCESS:
         return []
     box = int(a[i // len(b)]), int(b[i % len(b)]), h, w
     return [(excess, Place(box=box, share=float(share[best]), usual=usual))]
