@@ -182,10 +182,15 @@ def left_table() -> str:
 CANDIDATES = ("as_they_are", "frozen", "closed_form", "joint_embedding", "reconstruction")
 
 
+def latest_choices() -> list[Row]:
+    """The last row of each data set and kind of views."""
+    return list({(row["data"], row.get("views", "features")): row for row in rows("choices")}.values())
+
+
 def choices_table() -> str:
     """Accuracy by neighbors of every candidate on every set."""
     body = []
-    for row in rows("choices"):
+    for row in [row for row in latest_choices() if row.get("views", "features") == "features"]:
         found = {trial["kind"]: trial for trial in row["trials"]}
         knn = [f"{100 * found[kind]['knn']:.1f}" if kind in found else "" for kind in CANDIDATES]
         body.append([f"`{row['data']}`", *knn])
@@ -196,7 +201,7 @@ def choices_table() -> str:
 def candidates_table() -> str:
     """Everything about every candidate."""
     body = []
-    for row in rows("choices"):
+    for row in latest_choices():
         for trial in row["trials"]:
             numbers = [
                 f"{trial[key]:.3f}" if key == "rank_error" else f"{trial[key]:.0f}"
@@ -204,8 +209,10 @@ def candidates_table() -> str:
             ]
             accuracies = [f"{100 * trial[key]:.1f}" for key in ("knn", "probe")]
             made = [str(trial["items"]), str(trial["epochs"]), f"{trial['seconds']:.0f}"]
-            body.append([f"`{row['data']}`", trial["kind"].replace("_", " "), *made, *numbers, *accuracies])
-    return grid(["data", "candidate", "items", "epochs", "s", "re", "er", "LiDAR", "kNN", "probe"], body)
+            body.append(
+                [f"`{row['data']}`", row.get("views", "features"), trial["kind"].replace("_", " "), *made, *numbers, *accuracies]
+            )
+    return grid(["data", "views", "candidate", "items", "epochs", "s", "re", "er", "LiDAR", "kNN", "probe"], body)
 
 
 def marks_table() -> str:
