@@ -209,7 +209,7 @@ class SeriesViews(KindViews):
     Example:
         >>> marginals = Marginals.of(torch.randn(20, 8, generator=torch.Generator().manual_seed(0)))
         >>> still = ViewConfig(kind="series", window=(1.0, 1.0), warp=0.0, noise=0.0, mask=0.0)
-        >>> SeriesViews(still, marginals)(torch.arange(8.0)[None], torch.Generator())[0, :3]
+        >>> SeriesViews(still, marginals)(torch.arange(8.0)[None], torch.Generator())[0, :3].round()
         tensor([0., 1., 2.])
     """
 

@@ -100,8 +100,9 @@ def lidar(views: Tensor, delta: float = 1e-4) -> float:
 
     Example:
         >>> items = torch.tensor([[2.0, 0.0], [0.0, 2.0], [-2.0, 0.0], [0.0, -2.0]])
-        >>> round(lidar(torch.stack([items + 0.1, items - 0.1], 1)), 3)
-        1.9
+        >>> noise = 0.1 * torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+        >>> round(lidar(items[:, None] + noise), 3)
+        2.0
     """
     expect(views.ndim == 3 and min(views.shape[:2]) >= 2, "views (N, q, D) of 2 items in 2 views", tuple(views.shape))
     require_within("(0, inf)", delta=delta)
