@@ -26,16 +26,16 @@ OWN = ("digits", "mnist", "fashion_mnist", "cifar10")
 Arrays = dict[str, np.ndarray]
 
 
-def of_torchvision(name: str, root: str, noise: str = "") -> Arrays:
-    """Returns a part of a set as bytes; with smooth or white noise of the images' own variance added to each image."""
+def of_torchvision(name: str, root: str, smooth: bool = False) -> Arrays:
+    """Returns a part of a set as bytes; or with smooth noise of the images' own variance."""
     data = open_data(DataConfig(source=name, root=root))
     found: Arrays = {}
     for part, items in (("train", data.train), ("test", data.test)):
         index = torch.randperm(len(items), generator=seeded(0))[:ITEMS]
         x, labels = images(items, index).float() / 255, items.labels
         assert labels is not None
-        if noise:
-            n = torch.randn(len(x), x.shape[1], *((4, 4) if noise == "smooth" else x.shape[2:]), generator=seeded(1))
+        if smooth:
+            n = torch.randn(len(x), x.shape[1], 4, 4, generator=seeded(1))
             x = x + x.std() * F.interpolate(n, x.shape[2:], mode="bicubic")
         x = (255 * x.clamp(0, 1)).byte().permute(0, 2, 3, 1).numpy()
         found |= {f"x_{part}": x[..., 0] if x.shape[-1] == 1 else x, f"y_{part}": labels[index].numpy()}
@@ -82,17 +82,6 @@ def tiles(root: str) -> Arrays:
     return halves(found["x_test"], found["y_test"])
 
 
-def embeddings(root: str) -> Arrays:
-    """Returns CIFAR-10 through EfficientNet-Lite0, as somebody brings vectors."""
-    from experiments.accuracy.pretrained import network
-
-    import vergence
-
-    found = of_torchvision("cifar10", root)
-    run = vergence.train(found["x_train"][:300], device="cpu", size=64, trust_code=True, **network())
-    return {key: run.embed(v).numpy() if key.startswith("x") else v for key, v in found.items()}
-
-
 def coffee() -> Arrays:
     """Returns infrared spectra of coffee from three countries, every eighth wavenumber, as chemotools ships them."""
     from chemotools.datasets import load_coffee
@@ -112,10 +101,8 @@ def trace() -> Arrays:
 
 SETS: dict[str, Callable[[str], Arrays]] = {
     **{name: (lambda root, name=name: of_torchvision(name, root)) for name in OWN[1:]},
-    "cifar10_smooth": lambda root: of_torchvision("cifar10", root, "smooth"),
-    "cifar10_white": lambda root: of_torchvision("cifar10", root, "white"),
-    "fashion_smooth": lambda root: of_torchvision("fashion_mnist", root, "smooth"),
-    "fashion_white": lambda root: of_torchvision("fashion_mnist", root, "white"),
+    "cifar10_smooth": lambda root: of_torchvision("cifar10", root, smooth=True),
+    "fashion_smooth": lambda root: of_torchvision("fashion_mnist", root, smooth=True),
     "blood_cells": tiles,
     "digits_vectors": lambda root: of_sklearn("digits"),
     "wine": lambda root: of_sklearn("wine"),
@@ -125,12 +112,11 @@ SETS: dict[str, Callable[[str], Arrays]] = {
     "spectra_baselines": lambda root: spectra(3.0),
     "weak_signal": lambda root: weak(2.0),
     "strong_signal": lambda root: weak(6.0),
-    "cifar10_embeddings": embeddings,
     "coffee": lambda root: coffee(),
     "trace": lambda root: trace(),
 }
 NAMED = {"digits_vectors": "counts", "coffee": "spectra", "trace": "series", "wine": "table", "breast_cancer": "table"}
-COLOR = ("cifar10", "cifar10_smooth", "cifar10_white", "blood_cells")  # that the pretrained network is tried on
+COLOR = ("cifar10", "cifar10_smooth", "blood_cells")  # that the pretrained network is tried on
 
 
 def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:

@@ -81,8 +81,8 @@ def simple_rule(pictures: bool) -> str:
     """Returns what to start with where no labels decide: no criterion without labels chose better in docs/advice.md."""
     if pictures:
         return (
-            "To start with: a pretrained network, if one is at hand and the pictures are photographs; otherwise "
-            "the closed form, the default of vergence train. A network that is trained for minutes on a CPU was worse."
+            "To start with: a pretrained network, if one is at hand and the pictures are photographs; otherwise the closed form, "
+            "the default of vergence train. Networks that were trained for minutes on a CPU were worse on most data."
         )
     return (
         "To start with: the vectors as they are, in columns of unit variance. Closed form and networks were "
