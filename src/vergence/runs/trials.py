@@ -5,7 +5,9 @@ by how well it recognizes another view of an item, by its effective rank and by 
 """
 
 import dataclasses
+import itertools
 import math
+import shlex
 import shutil
 import time
 from collections.abc import Callable
@@ -127,12 +129,13 @@ def _trained(source: str, out: Path, seconds: float, settings: dict[str, Any], m
     started = time.monotonic()
     run = train(source, out=out, **given)
     took = time.monotonic() - started
-    words = " ".join(f"--{name} {value}" if value is not True else f"--{name}" for name, value in model.items())
+    root = {} if settings["root"] is None else {"data-root": settings["root"]}
+    options = (["--" + name] if value is True else ["--" + name, str(value)] for name, value in (model | root).items())
     return _Fitted(
         run.method.encoder.eval(),
         run.size,
         run.device,
-        command=f"vergence train {source} {words} --out RUN",
+        command=shlex.join(["vergence", "train", source, *itertools.chain(*options), "--out", "RUN"]),
         seconds=took,
         items=run.folder.metadata.n_train,
         epochs=given.get("epochs", 0),
