@@ -62,3 +62,21 @@ def test_a_file_is_no_folder_for_the_advice(tmp_path):
     (tmp_path / "f").write_text("")
     with pytest.raises(ValueError, match=r"cannot write to .*f: File exists; choose another --out"):
         advise_on(DataConfig(source="digits"), ViewConfig(), out=tmp_path / "f", device="cpu")
+
+
+def test_a_date_that_the_pictures_follow_is_named_and_the_page_says_it(tmp_path):
+    import os
+
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "pictures"
+    (folder / "a").mkdir(parents=True)
+    for i in range(260):
+        pixels = (20 + 0.7 * i + 8 * rng.normal(size=(16, 16))).clip(0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / "a" / f"{i}.png")
+        os.utime(folder / "a" / f"{i}.png", (10_000 + 60 * i, 10_000 + 60 * i))
+    data = DataConfig(source=str(folder), size=16)
+    advice = advise_on(data, ViewConfig(jitter_p=0.0), out=tmp_path / "out", n_draws=4, device="cpu")
+    assert "date" in [one.name for one in advice.shared.followed]
+    assert "The embedding follows the date of the files" in (tmp_path / "out" / "report.html").read_text()

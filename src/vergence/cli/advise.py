@@ -73,7 +73,8 @@ def advise(command: Advise) -> None:
         f"; {command.out / 'skipped.csv'} lists {advice.facts.skipped:,} that could not be read" if advice.facts.skipped else ""
     )
     print(f"wrote {command.out / 'report.html'}{listed}")
-    best = best_first(advice.trials)[0].command if advice.trials else ""
+    measured = bool(advice.trials) and advice.trials[0].knn is not None  # without labels the simple rule stands
+    best = best_first(advice.trials)[0].command if measured else ""
     print(f"next: {best or f'vergence train {shlex.quote(command.data)}'}")
 
 

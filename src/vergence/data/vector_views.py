@@ -1,7 +1,7 @@
 r"""Views of what is no photograph: counts, spectra, series and tables, by the name in ``ViewConfig.kind``.
 
 Each takes vectors (B, D) and returns views (B, D). Where the mean and the mean covariance of a view have a closed form, `affine`
-returns them, so that the linear problems of `vergence.linear` are solved without sampling; tests compare them with samples.
+returns them: ``Affine(*views.affine(M))`` is the augmentation of `vergence.linear` without sampling.
 
 Shapes: B samples, D features, M the second moment E x x^T of the items.
 """
@@ -49,21 +49,6 @@ class Marginals:
         return cls(x.mean(0), x.std(0, correction=0), torch.quantile(x, at, dim=0))
 
 
-@dataclasses.dataclass(frozen=True)
-class Moments:
-    """Mean and mean covariance of a view, given the item: E[tau(x)] = A x + b, and the covariance around it, over all items.
-
-    Attributes:
-        matrix: A (D, D).
-        offset: b (D,).
-        covariance: (D, D).
-    """
-
-    matrix: Tensor
-    offset: Tensor
-    covariance: Tensor
-
-
 class KindViews(Views):
     """Views of one kind of vectors.
 
@@ -85,8 +70,14 @@ class KindViews(Views):
         """Returns the same views with other strengths, by the names of `ViewConfig`."""
         return type(self)(dataclasses.replace(self.config, **strengths), self.marginals)
 
-    def affine(self, M: Tensor) -> Moments | None:
-        """Returns the moments of a view, for items of second moment M (D, D); None where unknown."""
+    def affine(self, M: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Returns A (D, D), b (D,) and the mean covariance (D, D) of a view, which has the mean A x + b; None where unknown.
+
+        They are the arguments of `vergence.linear.Affine`.
+
+        Args:
+            M: Second moment of the items, (D, D).
+        """
         return None
 
     def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
@@ -97,7 +88,8 @@ class KindViews(Views):
         """
         shape = (len(next(iter(draws.values()))), self.D)
         expect(x.shape == shape and x.is_floating_point(), f"floats of shape {shape}", f"{x.dtype} {tuple(x.shape)}")
-        return self.seen(x, {name: value.to(x, non_blocking=True) for name, value in draws.items()})
+        kinds = {name: x.dtype if value.is_floating_point() else value.dtype for name, value in draws.items()}
+        return self.seen(x, {name: value.to(x.device, kinds[name], non_blocking=True) for name, value in draws.items()})
 
     @abc.abstractmethod
     def seen(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
@@ -120,25 +112,21 @@ class CountViews(KindViews):
 
     def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Returns ``seed`` (n,) of each sample's thinning."""
-        return {"seed": torch.randint(2**52, (n,), generator=generator).double()}
-
-    def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        """Returns the views; see `KindViews.apply`."""
-        expect(float(x.min()) >= 0 if x.numel() else True, "counts >= 0", float(x.min()), "choose other --views")
-        p = 1 - self.config.thin
-        rows = []
-        for row, seed in zip(x.round().cpu(), draws["seed"].long().tolist(), strict=True):
-            rows.append(torch.binomial(row, torch.full_like(row, p), generator=torch.Generator().manual_seed(seed)))
-        return (torch.stack(rows) if rows else x).to(x) / p
+        return {"seed": torch.randint(2**52, (n,), generator=generator)}
 
     def seen(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
         """Returns the views."""
-        return self.apply(x, draws)
+        expect(bool((x >= 0).all()), "counts >= 0", "a negative number", "choose other --views")
+        p = 1 - self.config.thin
+        y = x.round().cpu()
+        for row, seed in zip(y, draws["seed"].tolist(), strict=True):
+            row.copy_(torch.binomial(row, torch.full_like(row, p), generator=torch.Generator().manual_seed(seed)))
+        return y.to(x) / p
 
-    def affine(self, M: Tensor) -> Moments:
+    def affine(self, M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the moments of a view; see `KindViews.affine`."""
         p, mean = 1 - self.config.thin, self.marginals.mean.to(M)
-        return Moments(torch.eye(self.D).to(M), torch.zeros(self.D).to(M), (mean * (1 - p) / p).diag())
+        return (torch.eye(self.D).to(M), torch.zeros(self.D).to(M), (mean * (1 - p) / p).diag())
 
 
 class SpectrumViews(KindViews):
@@ -177,7 +165,7 @@ class SpectrumViews(KindViews):
             return torch.randn(n, *shape, generator=generator, dtype=torch.float64)
 
         return {
-            "shift": torch.randint(-self.most, self.most + 1, (n, 1), generator=generator).double(),
+            "shift": torch.randint(-self.most, self.most + 1, (n, 1), generator=generator),
             "gain": (c.scale * normal(1)).exp(),
             "baseline": c.baseline * sd * normal(3),
             "noise": c.noise * self.marginals.std.cpu() * normal(self.D),
@@ -185,10 +173,10 @@ class SpectrumViews(KindViews):
 
     def seen(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
         """Returns the views."""
-        at = (torch.arange(self.D, device=x.device) - draws["shift"].long()).clamp(0, self.D - 1)
+        at = (torch.arange(self.D, device=x.device) - draws["shift"]).clamp(0, self.D - 1)
         return draws["gain"] * x.gather(1, at) + draws["baseline"] @ self.basis().to(x) + draws["noise"]
 
-    def affine(self, M: Tensor) -> Moments:
+    def affine(self, M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the moments of a view; see `KindViews.affine`."""
         c, std, D = self.config, self.marginals.std.to(M), self.D
         mean, square = torch.tensor(c.scale**2 / 2).exp().to(M), torch.tensor(2 * c.scale**2).exp().to(M)  # of the gain
@@ -197,7 +185,7 @@ class SpectrumViews(KindViews):
         A = mean * T.mean(0)
         second = square * torch.einsum("sij,jk,slk->il", T, M, T) / len(T)
         B = self.basis().to(M) * c.baseline * std.square().mean().sqrt()
-        return Moments(A, torch.zeros(D).to(M), second - A @ M @ A.T + B.T @ B + (c.noise * std).square().diag())
+        return (A, torch.zeros(D).to(M), second - A @ M @ A.T + B.T @ B + (c.noise * std).square().diag())
 
 
 class SeriesViews(KindViews):
@@ -270,10 +258,10 @@ class TableViews(KindViews):
         other = q.gather(0, low) + (at - low) * (q.gather(0, low + 1) - q.gather(0, low))
         return torch.where(draws["swap"] > 0, other, x)
 
-    def affine(self, M: Tensor) -> Moments:
+    def affine(self, M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the moments of a view; see `KindViews.affine`."""
         p, mean, std = self.config.swap, self.marginals.mean.to(M), self.marginals.std.to(M)
-        return Moments((1 - p) * torch.eye(self.D).to(M), p * mean, (std.square() * (1 - (1 - p) ** 2)).diag())
+        return ((1 - p) * torch.eye(self.D).to(M), p * mean, (std.square() * (1 - (1 - p) ** 2)).diag())
 
 
 OF_VECTORS: dict[str, type[KindViews]] = {

@@ -8,6 +8,7 @@ Shapes: N items, D features, r directions, m draws of the augmentation, k compon
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -281,8 +282,13 @@ def advise(
         groups = collect(items, augmentation, y, directions, m, random_state, device, advance)
         study = _study(groups, n_components)
 
-        def under(other: Augmentation) -> Groups:
+        def measured(other: Augmentation) -> Groups:
             return groups.under(items, other, part, part_draws, random_state, advance)
+
+        whole = functools.cache(lambda: measured(augmentation))  # of operations and of marks
+
+        def under(other: Augmentation) -> Groups:
+            return whole() if other is augmentation else measured(other)
 
         rows = operation_rows(study, operations, under)
         where = {name: [values[i] for i in chosen] for name, values in (properties or {}).items()}
@@ -310,7 +316,8 @@ def _advice(
         words=(
             say(verdict, interval, facts, at, same, pca_ahead),
             _say_augmentation(rows, facts),
-            *_say_shared(shared),
+            *map(_say_place, shared.places),
+            *say_directions(shared),
             _say_scope(facts),
         ),
         facts=facts,
@@ -595,9 +602,7 @@ def _shared(
             dataclasses.replace(place, box=(place.box[0] + offset[0], place.box[1] + offset[1], *place.box[2:]))
             for place in places(patterns.cpu(), shape)
         ]
-        if boxes:
-            whole = under(augmentation)
-            found = [_covered(study, place, augmentation, whole, under) for place in boxes]
+        found = _covered(study, boxes, augmentation, under) if boxes else []
     return Shared(
         directions=m,
         unchanged=study.ties,
@@ -607,16 +612,22 @@ def _shared(
     )
 
 
-def _covered(study: Study, place: Place, augmentation: Any, part: Groups, under: Callable[[Augmentation], Groups]) -> Place:
-    """Returns a place with what covering it changes: the same closed form with one more operation, on a part of the items."""
-    other = under(covering(augmentation, place.box))
-    before, after = part.solution(), other.solution()
-    place = dataclasses.replace(place, change=1 - before.overlap(after.W, before.W, study.k))
-    if study.classes is None:
-        return place
-    pairs = ((part, before), (other, after))
-    accuracies = [float(probed(groups, study.classes, [study.k], solution=one)[0, 0]) for groups, one in pairs]
-    return dataclasses.replace(place, accuracy=accuracies[0], covered=accuracies[1])
+def _covered(study: Study, found: list[Place], augmentation: Any, under: Callable[[Augmentation], Groups]) -> list[Place]:
+    """Returns places with what covering each changes: the same closed form with one more operation, on a part of the items."""
+
+    def solved(other: Augmentation) -> tuple[Solution, float | None]:
+        part = under(other)
+        solution = part.solution()
+        if study.classes is None:
+            return solution, None
+        return solution, float(probed(part, study.classes, [study.k], solution=solution)[0, 0])
+
+    before, accuracy = solved(augmentation)
+    after = [solved(covering(augmentation, place.box)) for place in found]
+    return [
+        dataclasses.replace(place, change=1 - before.overlap(one.W, before.W, study.k), accuracy=accuracy, covered=covered)
+        for place, (one, covered) in zip(found, after, strict=True)
+    ]
 
 
 def _readable(classes: ClassSums, k: int) -> Tensor | None:
@@ -697,20 +708,23 @@ def _say_contributions(rows: Sequence[OperationRow]) -> str:
     return text
 
 
-def _say_shared(shared: Shared) -> list[str]:
-    """Names what the views share, each with what to do."""
+def _say_place(place: Place) -> str:
+    """Says where a mark is, and what to do."""
+    top, left, height, width = place.box
+    where = f"rows {top} to {top + height - 1}, columns {left} to {left + width - 1}"
+    text = f"The embedding sees a mark in a fixed place, {where}: {place.share:.0%} of one direction lies there, "
+    text += f"{place.usual:.0%} in a usual place of this shape."
+    if place.change is not None:
+        text += f" Covered in every view, {place.change:.0%} of the embedding changes"
+        if place.accuracy is not None and place.covered is not None:
+            text += f", and a linear probe gets {place.covered:.1%} right instead of {place.accuracy:.1%}"
+        text += "."
+    return f"{text} If it is a stamp, a border or a bar, cover it: --set 'cover={place.box}'."
+
+
+def say_directions(shared: Shared) -> list[str]:
+    """Names directions of a few values and properties of files that the embedding follows, each with what to do."""
     said = []
-    for place in shared.places:
-        top, left, height, width = place.box
-        where = f"rows {top} to {top + height - 1}, columns {left} to {left + width - 1}"
-        text = f"The embedding sees a mark in a fixed place, {where}: {place.share:.0%} of one direction lies there, "
-        text += f"{place.usual:.0%} in a usual place of this shape."
-        if place.change is not None:
-            text += f" Covered in every view, {place.change:.0%} of the embedding changes"
-            if place.accuracy is not None and place.covered is not None:
-                text += f", and a linear probe gets {place.covered:.1%} right instead of {place.accuracy:.1%}"
-            text += "."
-        said.append(f"{text} If it is a stamp, a border or a bar, cover it: --set 'cover={place.box}'.")
     for one in shared.valued:
         counts = ", ".join(f"{n:,}" for n in one.counts)
         said.append(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from vergence.linear.advice import SPACES, VERDICTS, Advice
+from vergence.linear.advice import SPACES, VERDICTS, Advice, say_directions
 from vergence.linear.candidates import CANDIDATES, best_first
 from vergence.report.charts import Chart, Series, chart
 from vergence.report.rendering import count, percent, write
@@ -32,7 +32,8 @@ def show_advice(advice: Advice) -> None:
     if advice.trials:
         head, rows = _trials(advice)
         kept = [i for i, name in enumerate(head) if name not in BESIDE]
-        terminal.table("what was tried, the best first", [head[i] for i in kept], [[row[i] for i in kept] for row in rows])
+        order = "the best first" if advice.trials[0].knn is not None else "those that recognize views best first"
+        terminal.table(f"what was tried, {order}", [head[i] for i in kept], [[row[i] for i in kept] for row in rows])
     terminal.table("components, and the classes that a linear probe predicts", *_components(advice))
     print(
         "strength: share of a view's variance; unchanged: share of directions that joint embedding keeps as before; "
@@ -67,7 +68,7 @@ def write_advice(advice: Advice, path: Path, *, name: str, command: str, marks: 
         figures=_figures(advice),
         trials=_trials(advice) if advice.trials else None,
         marks=list(zip(marks, _places(advice)[1], strict=True)),
-        shared=[words for words in advice.words if words.startswith(("One direction takes", "The embedding follows"))],
+        shared=say_directions(advice.shared),
         components=_components(advice),
         augmentations=_augmentations(advice) if len(advice.augmentations) > 1 else None,
         command=command,

@@ -23,6 +23,7 @@ from vergence.training.folder import require_writable, write_skipped
 from vergence.utils.checks import expect, refuse, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.files import explained, replacing
+from vergence.utils.terminal import bar
 from vergence.utils.version import commit
 
 __all__ = ["advise_on"]
@@ -140,11 +141,13 @@ def of_files(source: str, opened: Data) -> dict[str, list[Any]]:
     if opened.kind != "image" or not folder.is_dir() or not all((folder / name).is_file() for name in names):
         return {}
     found: dict[str, list[Any]] = {"size": [], "date": [], "camera": []}
-    for name in names:
-        stat = (folder / name).stat()
-        found["size"].append(stat.st_size)
-        found["date"].append(stat.st_mtime)
-        found["camera"].append(camera(folder / name))
+    with bar("properties of the files", len(names), late=True) as advance:
+        for name in names:
+            stat = (folder / name).stat()
+            found["size"].append(stat.st_size)
+            found["date"].append(stat.st_mtime)
+            found["camera"].append(camera(folder / name))
+            advance(1)
     return found if opened.classes else found | {"folder": [str(Path(name).parent) for name in names]}
 
 

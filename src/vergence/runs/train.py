@@ -178,7 +178,6 @@ class Estimate:
     Attributes:
         recipe: The recipe.
         config: The run's description.
-        kind: ``image``, ``vector`` or ``pairs``.
         shape: Of one item as the encoder sees it.
         items: Training items.
         steps: Steps of the optimizer; 0 for a closed form.
@@ -189,7 +188,6 @@ class Estimate:
 
     recipe: str
     config: RunConfig
-    kind: str
     shape: tuple[int, ...]
     items: int
     steps: int
@@ -224,7 +222,7 @@ def estimate(
     gaps = sorted(b - a for a, b in itertools.pairwise(times[1:]))
     seconds = gaps[len(gaps) // 2] * steps if gaps else total * n / few
     name = recipe or recipes.suggested(plain, facts)
-    return Estimate(name, config, opened.kind, tuple(shape), n, steps, seconds, few, tuple(notes))
+    return Estimate(name, config, tuple(shape), n, steps, seconds, few, tuple(notes))
 
 
 def plan(data: Any, *, out: Path, recipe: str | None = None, trust_code: bool = False, **settings: Unpack[Settings]) -> list[str]:
