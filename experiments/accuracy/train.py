@@ -16,7 +16,7 @@ import vergence
 
 TINY = {"limit": 64, "epochs": 1, "batch_size": 32, "encoder": "small", "size": 8, "device": "cpu", "knn_every": 0}
 OPTIONS = {"data": Option(shape="first"), "data_root": DATA, "recipe": "vje_small", "limit": int, "epochs": int, "seeds": SEEDS}
-OPTIONS |= {"set": SETTINGS, "runs": Path("runs"), "note": ""}
+OPTIONS |= {"set": SETTINGS, "wide": False, "runs": Path("runs"), "note": ""}
 
 
 def readings(record: dict[str, Any]) -> dict[str, Any]:
@@ -27,7 +27,8 @@ def readings(record: dict[str, Any]) -> dict[str, Any]:
             "knn30": r["knn"] and r["knn"]["30"]["majority"],
             "knn200_weighted": r["knn"] and r["knn"].get("200", {}).get("weighted"),
             "probe": r["probe"] and r["probe"]["accuracy"],
-            "effective_rank": r["collapse"]["effective_rank"],
+            "ridge": r["ridge"],
+            "effective_rank": r["collapse"] and r["collapse"]["effective_rank"],
         }
         for name, r in record["representations"].items()
     }
@@ -47,7 +48,7 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     trained_before = (folder / "model.safetensors").exists()
     run = kept_run(folder, a.data, recipe=a.recipe, seed=cell["seed"], **settings)
     seconds = None if trained_before else round(timer.seconds(), 1)
-    record, config, metadata = vergence.evaluate(run).to_dict(), run.folder.config.to_dict(), run.folder.metadata
+    record, config, metadata = vergence.evaluate(run, wide=a.wide).to_dict(), run.folder.config.to_dict(), run.folder.metadata
     representations = readings(record)
     print(json.dumps({name: representations[name] for name in ("z", "pixels", "untrained")}), flush=True)
     return {

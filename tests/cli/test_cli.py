@@ -39,9 +39,9 @@ OPTIONS = {
         "limit", "keep_classes", "calibration_share", "seed", "precision", "device", "devices", "threads", "data_root",
         "download", "strict",
     ],
-    "Evaluate": ["run", "probes", "uncertainty", "reference", "device", "threads", "trust_code"],
+    "Evaluate": ["run", "probes", "uncertainty", "wide", "reference", "device", "threads", "trust_code"],
     "Compare": ["runs", "out", "figure", "measure", "probes"],
-    "Embed": ["run", "images", "out", "data_root", "batch_size", "device", "threads", "trust_code", "crops", "shard"],
+    "Embed": ["run", "images", "out", "wide", "data_root", "batch_size", "device", "threads", "trust_code", "crops", "shard"],
     "Check": [
         "source", "against", "leaks", "out", "encoder", "vectors", "size", "fdr", "mark", "confirm", "map", "json", "column",
         "data_root", "workers", "threads",

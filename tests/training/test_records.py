@@ -15,6 +15,7 @@ REPRESENTATION = {
     "collapse": {"std": 0.9, "std_min": 0.5, "effective_rank": 3.0, "norm": 2},
     "knn": {"1": {"majority": 0.5, "weighted": 0.6}, "30": {"majority": 0.7, "weighted": 0.8}},
     "probe": {"accuracy": 0.9, "train_accuracy": 1.0, "iterations": 7, "converged": True},
+    "ridge": 0.8,
 }
 EVALUATION = {
     "protocol": {"bank": 9, "test": 3, "epoch": 2, "seed": 0, "note": "last epoch", "seconds": 1.5, "objective": "vje"},

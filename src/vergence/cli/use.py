@@ -35,6 +35,8 @@ class Evaluate:
     probes: Annotated[bool, arg(help="Fit linear probes.")] = True
     uncertainty: bool = False
     """Measure what uncertainties say: which of them rank errors, and is the density calibrated."""
+    wide: bool = False
+    """Also fit the ridge probe to the wide features of an encoder patches, those before its affine map."""
     reference: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Second .npz file, with the reference items of the controls (default: a random half of the first)."""
     device: options.Device = "auto"
@@ -49,6 +51,8 @@ class Embed:
     run: options.RunFolder
     images: Annotated[Positional[str], arg(metavar="IMAGES", help=options.ANY_SOURCE)]
     out: options.TableOut = None
+    wide: bool = False
+    """Also write the wide features of an encoder patches, those before its affine map, for a classifier with labels."""
     data_root: options.DataRoot = None
     batch_size: options.BatchSize = 256
     device: options.Device = "auto"
@@ -132,7 +136,7 @@ def evaluate(command: Evaluate) -> None:
         return _evaluate_file(command)
     expect(command.reference is None, "--reference with a .npz file of embeddings", str(command.run), "leave it out")
     run = load(command.run, device=command.device, trust_code=command.trust_code)
-    show_evaluation(run_evaluation(run, probes=command.probes, uncertainty=command.uncertainty))
+    show_evaluation(run_evaluation(run, probes=command.probes, uncertainty=command.uncertainty, wide=command.wide))
     print(f"wrote {command.run / 'evaluation.json'} and {write_report(command.run)}")
     print(f"next: vergence score {shlex.quote(str(command.run))} NEW")
 
@@ -168,7 +172,8 @@ def embed(command: Embed) -> None:
     if items.conversion is not None:
         terminal.note(f"images are changed from {items.conversion}, as the run reads them")
     out = command.out or Path(f"embeddings-{options.stem(command.images)}.npz")
-    print_written(out, write_embeddings(run, items, out, crops=command.crops or 0, batch_size=command.batch_size) or 0)
+    crops, size = command.crops or 0, command.batch_size
+    print_written(out, write_embeddings(run, items, out, crops=crops, wide=command.wide, batch_size=size) or 0)
     print(f"next: vergence check {shlex.quote(str(out))}" if out.suffix != ".csv" else "next: read it with pandas.read_csv")
 
 
@@ -178,8 +183,9 @@ def _embed_shard(command: Embed, run: "Run") -> None:
 
     shard, folder = Shard.parse(str(command.shard)), command.out or Path(f"embeddings-{options.stem(command.images)}")
     items, files = items_of_shard(run, command.images, shard, command.data_root)
-    size, crops, kept = command.batch_size, command.crops or 0, about_shard(command.run, command.images)
-    rows = write_embeddings(run, items, folder, crops=crops, batch_size=size, shard=shard, about=kept, files=files)
+    size, kept = command.batch_size, about_shard(command.run, command.images)
+    how: dict[str, Any] = {"crops": command.crops or 0, "wide": command.wide, "batch_size": size}
+    rows = write_embeddings(run, items, folder, **how, shard=shard, about=kept, files=files)
     print_shard(shard, folder, rows)
 
 

@@ -23,9 +23,11 @@ from vergence.data.pixels import resize, to_unit
 from vergence.encoders.config import GRID, POOL, PatchSettings
 from vergence.encoders.config import SIZE_ABOVE as SIZE
 from vergence.encoders.dictionary import N_PATCHES, PART, PatchSample, distinct, mark, normalized_patches, spherical_k_means
+from vergence.encoders.networks import standardization
+from vergence.utils.checks import refuse
 from vergence.utils.devices import exporting, fast_bfloat16
 
-__all__ = ["ROOT", "PatchEncoder", "PatchMaps", "RefinedEncoder", "sampled_patches"]
+__all__ = ["ROOT", "PatchEncoder", "PatchMaps", "RefinedEncoder", "sampled_patches", "wide_features"]
 
 ROOT = 3  # of the pooled responses
 WINDOW = 0.44  # standard deviation of a cell's weights, in sides of a cell
@@ -313,6 +315,29 @@ class PatchEncoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Returns the embedding (B, dim) of images (B, C, H, W) in [0, 1]."""
         return F.linear(self.maps(x), self.weight, self.offset)
+
+
+def wide_features(encoder: nn.Module) -> nn.Module:
+    """Returns the part of an encoder of images that computes f (B, F), the features before the affine map.
+
+    They hold more than the embedding does, and suit a linear classifier with labels (`vergence.evaluation.ridge_probe`).
+
+    Args:
+        encoder: One with a `PatchMaps` and a layer that standardizes its input, as `vergence.Run` has it.
+
+    Raises:
+        ValueError: The encoder has no such features.
+
+    Example:
+        >>> from vergence.encoders.networks import Standardize
+        >>> net = nn.Sequential(Standardize(torch.zeros(1), torch.ones(1)), PatchEncoder(1, PatchSettings(atoms=4, patch=3)))
+        >>> wide_features(net)(torch.rand(2, 1, 8, 8)).shape
+        torch.Size([2, 32])
+    """
+    maps = next((m for m in encoder.modules() if isinstance(m, PatchMaps)), None)
+    if maps is None:
+        refuse("the encoder patches for wide features", "another encoder", "leave wide out")
+    return nn.Sequential(standardization(encoder), maps)
 
 
 class RefinedEncoder(nn.Module):

@@ -17,7 +17,6 @@ from vergence.utils.neighbors import nearest
 
 __all__ = ["knn_accuracy", "linear_probe", "rank_error", "relative_error", "ridge_probe"]
 
-PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of the ridge probe, an item
 GRADIENT = 1e-3  # of the probe: it stops at this largest entry of the mean gradient
 
 
@@ -153,40 +152,43 @@ def linear_probe(
 
 
 def ridge_probe(
-    train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, *, penalties: Sequence[float] = PENALTIES
+    train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, *, penalty: float = 0.1
 ) -> dict[str, float]:
-    """Returns the accuracy of a least-squares classifier with a ridge penalty: in closed form, faster than `linear_probe`.
+    r"""Returns the accuracies of a least-squares classifier with a ridge penalty, in closed form.
 
-    The penalty is chosen by leave-one-out error on the training items alone (scikit-learn's ``RidgeClassifierCV``).
+        min_W  sum_n |y_n - W x_n|^2 + penalty D |W|^2,   y_n in {-1, 1}^classes, x standardized as in `linear_probe`
+
+    Many features need no more than few items do, N x N numbers (scikit-learn's ``RidgeClassifier``). The penalty is one for all
+    representations and baselines; its default was chosen once, on held-out training images of CIFAR-10.
 
     Args:
-        train: Features (N, D), standardized here as in `linear_probe`.
+        train: Features (N, D).
         train_labels: Classes (N,), any integers.
         test: Features (M, D).
         test_labels: Classes (M,).
-        penalties: To choose from, > 0, for features of variance 1; multiplied by N.
+        penalty: Weight of the penalty, > 0, for each of the D features.
 
     Returns:
-        ``accuracy`` in [0, 1], and ``penalty``, the chosen one.
+        ``accuracy`` and ``train_accuracy`` in [0, 1].
 
     Raises:
         ValueError: As in `linear_probe`.
 
     Example:
         >>> z, y = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]]), torch.tensor([4, 4, 9, 9])
-        >>> ridge_probe(z, y, z[:2], torch.tensor([4, 9]))["accuracy"]
-        0.5
+        >>> ridge_probe(z, y, z[:2], torch.tensor([4, 9]))
+        {'accuracy': 0.5, 'train_accuracy': 1.0}
     """
-    from sklearn.linear_model import RidgeClassifierCV
+    from sklearn.linear_model import RidgeClassifier
 
     _require_labels(train, train_labels, test, test_labels)
     n = len(set(train_labels.tolist()))
     expect(n >= 2, "at least 2 classes in training", n, "label more classes or leave the probe out")
-    expect(min(penalties, default=0) > 0, "penalties > 0", list(penalties))
+    require_within("(0, inf)", penalty=penalty)
     x, x_test = (part.cpu().numpy() for part in _standardize(as_float(train), as_float(test)))
-    model = RidgeClassifierCV(alphas=[penalty * len(x) for penalty in penalties]).fit(x, train_labels.cpu().numpy())
-    accuracy = float((model.predict(x_test) == test_labels.cpu().numpy()).mean())
-    return {"accuracy": accuracy, "penalty": float(model.alpha_) / len(x)}
+    y, y_test = train_labels.cpu().numpy(), test_labels.cpu().numpy()
+    model = RidgeClassifier(alpha=penalty * x.shape[1], solver="cholesky").fit(x, y)
+    return {"accuracy": float((model.predict(x_test) == y_test).mean()), "train_accuracy": float((model.predict(x) == y).mean())}
 
 
 def _standardize(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:

@@ -111,8 +111,7 @@ class Reconstruction(Components):
     With ``center`` encoder and decoder have free intercepts; ``center=False`` is the paper's problem as stated. Without noise
     (``augmentation=0.0``) this is principal component analysis.
 
-    Args:
-        n_components, augmentation, n_draws, center, device, random_state: As in `JointEmbedding`.
+    The arguments are those of `JointEmbedding`.
 
     Attributes:
         components_: E (K, D) with E S E^T = I, the strongest first, each with its largest entry positive.
@@ -156,8 +155,7 @@ class Supervised(Linear):
     matrix of integers holds numbers. With ``center`` there is a free intercept; ``center=False`` is the paper's problem as
     stated. `transform` gives the predicted targets (N, L).
 
-    Args:
-        augmentation, n_draws, center, device, random_state: As in `JointEmbedding`.
+    The arguments are those of `JointEmbedding`, without ``n_components``.
 
     Attributes:
         components_: V (L, D).

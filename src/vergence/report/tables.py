@@ -120,7 +120,7 @@ def tables(evaluation: Evaluation) -> dict[str, ResultTable]:
 
 
 def _accuracies(evaluation: Evaluation) -> ResultTable:
-    """Returns accuracies of nearest neighbors, with equal votes and with weighted ones, and of the linear probe.
+    """Returns accuracies of nearest neighbors, with equal votes and with weighted ones, and of the linear probes.
 
     One neighbor has one vote, so k = 1 is one column.
     """
@@ -140,6 +140,7 @@ def _accuracies(evaluation: Evaluation) -> ResultTable:
     columns += [column(f"kNN {k}, weighted", votes(k, "weighted"), False) for k in ks if k > 1]
     probes = {name: part.probe for name, part in parts.items() if part.probe is not None}
     columns.append(column("linear probe", {name: probe.accuracy for name, probe in probes.items()}, True))
+    columns.append(column("ridge probe", {name: part.ridge for name, part in parts.items() if part.ridge is not None}, True))
     notes = []
     if 0 < protocol.test < FEW:
         notes.append(f"Of {protocol.test} test items a single one changes an accuracy by {100 / protocol.test:.1f} points.")
@@ -150,7 +151,7 @@ def _accuracies(evaluation: Evaluation) -> ResultTable:
 
 
 def _space(evaluation: Evaluation) -> ResultTable:
-    parts = evaluation.representations
+    parts = {name: part for name, part in evaluation.representations.items() if part.collapse is not None}
     columns = [Measure("features", {name: part.dim for name, part in parts.items()})]
     for key, title in {"std": "spread", "effective_rank": "effective rank", "norm": "norm"}.items():
         columns.append(Measure(title, {name: getattr(part.collapse, key) for name, part in parts.items()}))
@@ -296,7 +297,7 @@ def show_evaluation(record: Evaluation) -> None:
     if "accuracies" not in shown:
         print("no labels of two classes, so no accuracies; the effective rank counts the directions that a representation uses")
     embedding = record.representations.get("z")
-    if embedding is not None and record.protocol.test >= FEWEST:
+    if embedding is not None and embedding.collapse is not None and record.protocol.test >= FEWEST:
         message = collapse_warning(dataclasses.asdict(embedding.collapse), embedding.dim)
         print("" if message is None else f"warning: {message}\n", end="")
 

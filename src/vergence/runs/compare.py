@@ -133,7 +133,8 @@ def _values(runs: Sequence[Run], probes: bool) -> dict[str, list[float]]:
 
 def _measures(run: Run, record: Evaluation) -> dict[str, float]:
     z, found = record.representations["z"], {}
-    found["effective_rank"] = float(z.collapse.effective_rank)
+    if z.collapse:
+        found["effective_rank"] = float(z.collapse.effective_rank)
     if z.knn:
         k = next((k for k in NEIGHBORS if k in z.knn), min(z.knn))
         found["knn"] = float(z.knn[k].majority)

@@ -16,9 +16,9 @@ from vergence.data.items import Items
 from vergence.data.pixels import resize, to_bytes, to_unit
 from vergence.data.sources import Data
 from vergence.encoders.networks import standardization
-from vergence.encoders.patch_maps import RefinedEncoder
+from vergence.encoders.patch_maps import RefinedEncoder, wide_features
 from vergence.evaluation import anomaly, features
-from vergence.evaluation.accuracy import knn_accuracy, linear_probe
+from vergence.evaluation.accuracy import knn_accuracy, linear_probe, ridge_probe
 from vergence.evaluation.collapse import collapse
 from vergence.runs.rows import parts
 from vergence.runs.run import Run, load
@@ -56,14 +56,14 @@ Features = dict[str, Tensor]  # name of a representation -> (N, D)
 
 
 @resources()
-def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False) -> Evaluation:
+def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False, wide: bool = False) -> Evaluation:
     """Evaluates a run and writes ``evaluation.json`` and ``examples.npz``.
 
     kNN: full clean training bank, cosine, k in {1, 5, 20, 30, 200}, majority and weighted (T = 0.07). Linear probe: logistic
-    regression on frozen features standardized with training statistics. Both on the embedding z and the posterior mean mu,
-    beside an untrained encoder of the same architecture, the encoder before its first step (``initial``) where it started from
-    weights that were not random, raw inputs and their PCA. If the run was trained on some classes only, the others are the
-    anomalies: AUROC, average precision and false-positive rate at 95 % detection of the run's detector, of every score of the
+    regression on frozen features standardized with training statistics; ridge probe: least squares in closed form. All on the
+    embedding z and the posterior mean mu, next to an untrained encoder of the same architecture, the encoder before its first
+    step (``initial``) where it started from weights that were not random, raw inputs and their PCA. If the run was trained on
+    some classes only, the others are the anomalies: AUROC, average precision and false-positive rate at 95 % detection of the run's detector, of every score of the
     objective's own and of every control. Without a density there are no mu, no posterior and no scores of the objective's own;
     of pairs the contexts are evaluated.
 
@@ -71,17 +71,19 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False) -> Eva
         run: A finished run.
         probes: Whether linear probes are fitted; they take most of the time.
         uncertainty: Whether uncertainties are measured, too (`vergence.runs.uncertainty`).
+        wide: Whether the ridge probe is fitted to the wide features, too (`vergence.encoders.patch_maps.wide_features`), which
+            are 80 KB an image, and twice that while the probe is fitted.
 
     Returns:
         What ``evaluation.json`` holds.
 
     Raises:
-        ValueError: ``run`` is not a run; or the labels have one class only, so that there is nothing to classify (all else has
-            been written by then).
+        ValueError: ``run`` is not a run; its encoder has no wide features; or the labels have one class only, so that there is
+            nothing to classify (all else has been written by then).
     """
     if not isinstance(run, Run):
         raise ValueError(f"expected a run, found {shown(run)}; open its folder with vergence.load")
-    return _Evaluator(run).evaluate(probes, uncertainty)
+    return _Evaluator(run).evaluate(probes, uncertainty, wide)
 
 
 class _Evaluator:
@@ -102,10 +104,13 @@ class _Evaluator:
         self.train: Features = {}
         self.test: Features = {}
 
-    def evaluate(self, probes: bool, uncertainty: bool) -> Evaluation:
-        """Returns the record, which it writes beside the examples."""
+    def evaluate(self, probes: bool, uncertainty: bool, wide: bool) -> Evaluation:
+        """Returns the record, which it writes together with the examples."""
         started, folder = time.monotonic(), self.run.folder
+        net = wide_features(self.run.method.encoder) if wide else None
         representations = self._representations(probes)
+        if net is not None:
+            representations["wide"] = self._wide(net)
         detected, seen = self._detected()
         record = Evaluation(
             protocol=self._protocol(time.monotonic() - started),
@@ -174,21 +179,35 @@ class _Evaluator:
     def _representation(self, name: str, probes: bool) -> Representation:
         """Returns spread and, with labels of two classes, accuracies of a representation."""
         train, test = self.train[name], self.test[name]
-        neighbors = accuracy = None
+        neighbors = accuracy = ridge = None
         if self.labeled is not None:
             assert self.opened.train.labels is not None and self.opened.test.labels is not None
             (a, b), (y, true) = self.labeled, (self.opened.train.labels, self.opened.test.labels)
             labeled = train[a], y[a], test[b], true[b]
             neighbors = {k: Accuracy(**votes) for k, votes in knn_accuracy(*labeled).items()}
-            numbers: dict[str, Any] = linear_probe(*labeled) if probes else {}
-            accuracy = Probe(**numbers) if probes else None
+            if probes:
+                numbers: dict[str, Any] = linear_probe(*labeled)
+                accuracy, ridge = Probe(**numbers), ridge_probe(*labeled)["accuracy"]
         return Representation(
             kind="model" if name in ("z", "mu") else "control",
             dim=train.shape[1],
             collapse=Collapse(**collapse(test)),
             knn=neighbors,
             probe=accuracy,
+            ridge=ridge,
         )
+
+    def _wide(self, net: nn.Module) -> Representation:
+        """Returns the accuracy of the ridge probe on the wide features, which are not kept."""
+        train, test = (
+            features.collect_features(net, some, **self.run.where())[0] for some in (self.opened.train, self.opened.test)
+        )
+        y, true, ridge = self.opened.train.labels, self.opened.test.labels, None
+        if self.labeled is not None and y is not None and true is not None:
+            a, b = self.labeled
+            parts = train if a.all() else train[a], y[a], test if b.all() else test[b], true[b]
+            ridge = ridge_probe(*parts)["accuracy"]
+        return Representation(kind="model", dim=train.shape[1], ridge=ridge)
 
     def _detected(self) -> tuple[Tensor | None, Tensor]:
         """Returns the detector's score of each test item, and which of them the run has seen.

@@ -26,6 +26,7 @@ from vergence.densities import retrieval
 from vergence.detection.calibrated import RunDetector, sample
 from vergence.detection.matching import Matches, likelihood_ratio, matched, of_pairs
 from vergence.encoders import networks
+from vergence.encoders.patch_maps import wide_features
 from vergence.evaluation import features
 from vergence.evaluation.judgment import collapse_warning
 from vergence.evaluation.uncertainty import crop_spread
@@ -358,11 +359,11 @@ class Run:
         mean, spread = (torch.cat([columns[name].cpu() for columns in parts]) for name in ("z_crops", "spread"))
         return mean, spread
 
-    def evaluate(self, *, probes: bool = True, uncertainty: bool = False) -> "Evaluation":
-        """Evaluates the run beside its controls; see `vergence.evaluate`."""
+    def evaluate(self, *, probes: bool = True, uncertainty: bool = False, wide: bool = False) -> "Evaluation":
+        """Evaluates the run together with its baselines; see `vergence.evaluate`."""
         from vergence.runs.evaluate import evaluate
 
-        return evaluate(self, probes=probes, uncertainty=uncertainty)
+        return evaluate(self, probes=probes, uncertainty=uncertainty, wide=wide)
 
     def report(self) -> Path:
         """Writes the run's page, ``report.html`` in its folder, and returns its path."""
@@ -596,6 +597,7 @@ def write_embeddings(
     out: str | Path,
     *,
     crops: int = 0,
+    wide: bool = False,
     batch_size: int = 256,
     workers: int = 2,
     shard: Shard | None = None,
@@ -614,6 +616,7 @@ def write_embeddings(
         images: Items, as `Run` takes them.
         out: ``.npz``, ``.csv`` or ``.parquet`` file; of a shard the folder of all parts.
         crops: Number of random views of each item, 2 or more, which add ``z_crops`` and ``spread`` (`Run.spread`); 0 for none.
+        wide: Whether ``wide`` is written, too (`vergence.encoders.patch_maps.wide_features`).
         batch_size: Items at a time.
         workers: Processes that decode images.
         shard: The part of the items to write; see `vergence.runs.shards.shard_written`.
@@ -624,12 +627,18 @@ def write_embeddings(
     if crops:
         require_count(2, crops=crops)
     views = views_of(run) if crops else None
-    job = {"job": "embed", "model": of_module(run.method), **({"crops": crops} if crops else {}), **run.recorded()}
+    job = {
+        "job": "embed",
+        "model": of_module(run.method),
+        **({"crops": crops} if crops else {}),
+        **({"wide": True} if wide else {}),
+        **run.recorded(),
+    }
     reading = Reading(**run.where(), batch_size=batch_size, workers=workers)
     items = run.items(images)
     labeled = not (items.labels is None or bool((items.labels < 0).all()))
     job["labels"] = labeled
-    function = embedded(run.method, views, crops)
+    function = embedded(run.method, views, crops, wide)
 
     def write(some: Items, file: Path) -> int:
         return write_rows(function, some, file, job, reading, labels=some.labels if labeled else None)
@@ -640,9 +649,9 @@ def write_embeddings(
     return shard_written(shard, out, items, write, kind, batch_size=batch_size, files=files)
 
 
-def embedded(method: Method, views: Views | None = None, crops: int = 0) -> Callable[[Tensor], Columns]:
+def embedded(method: Method, views: Views | None = None, crops: int = 0, wide: bool = False) -> Callable[[Tensor], Columns]:
     """Returns the function of a batch of items that computes what `write_embeddings` writes of each."""
-    objective = method.objective
+    objective, more = method.objective, {"wide": wide_features(method.encoder)} if wide else {}
 
     def belief(z: Tensor) -> Columns:
         assert isinstance(objective, DensityObjective)
@@ -652,7 +661,11 @@ def embedded(method: Method, views: Views | None = None, crops: int = 0) -> Call
 
     def columns(x: Tensor) -> Columns:
         z = method.encoder(x)
-        written = {"z": z, **({} if views is None else of_crops(method.encoder, views, x, crops))}
+        written = {
+            "z": z,
+            **{name: net(x) for name, net in more.items()},
+            **({} if views is None else of_crops(method.encoder, views, x, crops)),
+        }
         return written | by_parts(belief, objective, method.projector(z)) if isinstance(objective, DensityObjective) else written
 
     return columns

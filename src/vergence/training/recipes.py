@@ -4,11 +4,12 @@ Three kinds of names are put together from a base and what an objective or a met
 ``Objective.behind``, ``ImageMethod.small``):
 
 - ``NAME_small``: four 3x3 convolutions (D = 256) or a small transformer with AdamW 2e-3, for CPUs and for a first try;
-- ``patches_NAME``: a network behind the closed form of `patches` (``docs/trained.md``);
+- ``patches_NAME``: a network on top of the closed form of `patches` (``docs/trained.md``);
 - ``distilled_NAME``: a small network that learns to predict that closed form's embedding first.
 
-The others are the table `PUBLISHED`. ``docs/methods.md`` has what their sources report, and what they cost. `override` changes
-single settings.
+``patches_large`` is `patches` with a larger second layer, mirrored copies and stronger colors: more accurate, and slower in
+training and use. The others are the table `PUBLISHED`. ``docs/methods.md`` has what their sources report, and what they cost.
+`override` changes single settings.
 """
 
 import dataclasses
@@ -35,6 +36,10 @@ SMALL: dict[str, Any] = {**ADAMW, "epochs": 30, "batch_size": 64, "warmup_epochs
 PATCHES: dict[str, Any] = {  # views: the whole image, mirrored, brighter or darker, a fifth of them gray
     **{"crop": (1.0, 1.0), "jitter": (0.4, 0.0, 0.4, 0.0), "jitter_p": 1.0, "blur": 0.0},
     **{"encoder": "patches", "objective": "gje", "epochs": 1, "precision": "fp32", "knn_every": 0},
+}
+LARGE: dict[str, Any] = {  # of patches, in place of PATCHES
+    "encoder": "patches:second=4096,directions=4500,dim=1024,ridge=0.003,power=2,copies=2,mirror=1",
+    "jitter": (0.4, 0.2, 0.4, 0.1),
 }
 BEHIND: dict[str, Any] = {  # of a network behind the closed form
     **{"encoder": "patches-mlp", "epochs": 2, "warmup_epochs": 0.2, "batch_size": 128, "encoder_lr": 0.03, "clip": 5.0},
@@ -155,13 +160,13 @@ def names() -> list[str]:
     """Returns the recipes' names, sorted.
 
     Example:
-        >>> {"vje_small", "patches", "patches_gje", "distilled_vje", "dino"} <= set(names())
+        >>> {"vje_small", "patches", "patches_large", "patches_gje", "distilled_vje", "dino"} <= set(names())
         True
     """
     from vergence import methods, objectives
 
     small = [f"{name}_small" for name in (*objectives.names(), *methods.names())]
-    behind = ["patches", *(f"patches_{name}" for name in objectives.names())]
+    behind = ["patches", "patches_large", *(f"patches_{name}" for name in objectives.names())]
     distilled = [f"distilled_{name}" for name in objectives.names() if objectives.get(name).behind is not None]
     return sorted([*PUBLISHED, *small, *behind, *distilled])
 
@@ -184,8 +189,8 @@ def get(name: str, source: str | None = None) -> RunConfig:
         return _small(source, name.removesuffix("_small"))
     base, _, objective = name.partition("_")
     closed = _config(source, **PATCHES, flip=usual_flip(source))
-    if not objective:
-        return closed
+    if objective in ("", "large"):
+        return override(closed, **LARGE) if objective else closed
     behind = override(closed, **BEHIND, **_behind(objective))
     return behind if base == "patches" else override(behind, **DISTILLED)
 

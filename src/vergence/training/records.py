@@ -256,18 +256,21 @@ class Representation(Finite):
     Attributes:
         kind: ``model``, or ``control`` for what needs no training.
         dim: Number of features.
-        collapse: How much of the space it uses.
-        knn: Accuracies by the number of neighbors k; None without labels of two classes.
-        probe: Linear probe; None without labels of two classes, or where probes were left out.
+        collapse: How much of the space it uses; None of ``wide``.
+        knn: Accuracies by the number of neighbors k; None without labels of two classes, and of ``wide``.
+        probe: Linear probe; None without labels of two classes, where probes were left out, and of ``wide``.
+        ridge: Accuracy of the ridge probe on the test items, in [0, 1]; None as for ``probe``, but of ``wide``.
     """
 
-    least: typing.ClassVar[dict[str, float]] = {"dim": 1}
+    least: typing.ClassVar[dict[str, float]] = {"dim": 1, "ridge": 0}
+    most: typing.ClassVar[dict[str, float]] = {"ridge": 1}
 
     kind: Kind
     dim: int
-    collapse: Collapse
+    collapse: Collapse | None = None
     knn: dict[int, Accuracy] | None = None
     probe: Probe | None = None
+    ridge: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -415,9 +418,9 @@ class Evaluation(Record, Tabular):
 
     Attributes:
         protocol: How they were made.
-        representations: Accuracies and spread by name: ``z`` (the embedding), ``mu`` (the posterior mean), and the controls
-            ``untrained``, ``initial`` (the encoder before its first step, where its weights were not random), ``pixels`` and
-            ``pca``.
+        representations: Accuracies and spread by name: ``z`` (the embedding), ``mu`` (the posterior mean), ``wide`` (the features
+            of an encoder patches before its affine map, where they were asked for), and the baselines ``untrained``, ``initial``
+            (the encoder before its first step, where its weights were not random), ``pixels`` and ``pca``.
         posterior: Statistics of the posterior; None where the objective defines no density.
         anomaly: Detection of the classes left out; None where training kept all.
         uncertainty: What uncertainties say; None where it was not measured.
@@ -433,9 +436,11 @@ class Evaluation(Record, Tabular):
         """Returns a row for each representation: its spread, and accuracies in [0, 1]."""
         parts = self.representations
         columns: dict[str, list[Any]] = {"representation": list(parts), "kind": [part.kind for part in parts.values()]}
-        columns["effective_rank"] = [part.collapse.effective_rank for part in parts.values()]
+        columns["effective_rank"] = [part.collapse and part.collapse.effective_rank for part in parts.values()]
         for k in sorted({k for part in parts.values() for k in part.knn or ()}):
             columns[f"knn_{k}"] = [part.knn[k].majority if part.knn else None for part in parts.values()]
         if any(part.probe for part in parts.values()):
             columns["probe"] = [part.probe.accuracy if part.probe else None for part in parts.values()]
+        if any(part.ridge is not None for part in parts.values()):
+            columns["ridge"] = [part.ridge for part in parts.values()]
         return columns
