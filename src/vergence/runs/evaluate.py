@@ -63,9 +63,9 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False, wide: 
     regression on frozen features standardized with training statistics; ridge probe: least squares in closed form. All on the
     embedding z and the posterior mean mu, next to an untrained encoder of the same architecture, the encoder before its first
     step (``initial``) where it started from weights that were not random, raw inputs and their PCA. If the run was trained on
-    some classes only, the others are the anomalies: AUROC, average precision and false-positive rate at 95 % detection of the run's detector, of every score of the
-    objective's own and of every control. Without a density there are no mu, no posterior and no scores of the objective's own;
-    of pairs the contexts are evaluated.
+    some classes only, the others are the anomalies: AUROC, average precision and false-positive rate at 95 % detection of the
+    run's detector, of every score of the objective's own and of every baseline. Without a density there are no mu, no posterior
+    and no scores of the objective's own; of pairs the contexts are evaluated.
 
     Args:
         run: A finished run.
