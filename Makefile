@@ -4,7 +4,7 @@ BIN := .venv/bin
 # uv installs in a quarter of pip's time; where it does not reach the registry that pip is configured for, pip does it.
 install = $(BIN)/uv pip install --quiet --compile-bytecode --python $(1) $(2) || $(1) -m pip install --quiet $(2)
 
-.PHONY: demo test slow fuzz kill lint check wheel clean
+.PHONY: demo site test slow fuzz kill lint check wheel clean
 
 demo: .venv/installed  ## checks pictures with planted oddities and copies; writes vergence-demo/check/report.html
 	$(BIN)/vergence demo
@@ -14,6 +14,9 @@ test: .venv/tested  ## numerics, contracts, one real run a verb, doctests and th
 
 slow: .venv/tested  ## extremes, fuzzing, hostile files, several processes, the ledger, every published command; ORDER: which first
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow $(ORDER)
+
+site: .venv/documented  ## builds the documentation into site/, where a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --site-dir site
 
 fuzz: .venv/tested  ## 50,000 hostile cases with a random seed; what they find is kept in tests/fuzz/found
 	VERGENCE_FUZZ=$${VERGENCE_FUZZ:-50000} OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 2 tests/fuzz
@@ -50,5 +53,9 @@ kill: .venv/tested  ## kills commands at 130 random moments, trains on four proc
 	$(call install,$(BIN)/python,--group test)
 	touch $@
 
+.venv/documented: .venv/installed
+	$(call install,$(BIN)/python,--group docs)
+	touch $@
+
 clean:
-	rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache site

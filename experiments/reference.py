@@ -1,0 +1,112 @@
+"""Generated pages of docs/reference: the command line, settings, encoders, and recipes.
+
+python -m experiments.reference            # writes them
+python -m experiments.reference --check    # exits with 1 if one disagrees with the code
+"""
+
+import importlib
+import inspect
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+
+import tyro
+from experiments.ledger import ROOT, grid
+
+import vergence
+from vergence.cli import commands, density, listing, options
+
+PACKAGES = ("objectives", "methods", "mixtures", "densities", "detection", "linear")
+MADE = "<!-- made by python -m experiments.reference -->"
+
+
+def command_line() -> str:
+    """Every command with its arguments."""
+    parts = [
+        "# The command line",
+        MADE,
+        "`vergence COMMAND --help` prints the same. A wrong argument ends with exit code 2 and one line: what was expected, "
+        "what was found, what to do. `--version` prints the version.",
+    ]
+    every = {name: kind for name, kind in commands.COMMANDS.items() if name != "density"}
+    every |= {f"density {name}": kind for name, kind in density.VERBS.items()}
+    for name, kind in every.items():
+        parts += [f"## vergence {name}", inspect.cleandoc(kind.__doc__ or "").replace("``", "`"), *_arguments(kind)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _arguments(kind: type) -> Iterator[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        actions = [action for action in tyro.extras.get_parser(kind)._actions if action.dest != "help"]
+    rows = []
+    for action in actions:
+        names = [name for name in action.option_strings if not name.startswith("--no-")]
+        value = "" if action.metavar is None else str(action.metavar)
+        text = re.sub(r"\s*\((required|optional)\)|\(default: False\)", "", str(action.help)).strip()
+        rows.append([f"`{' '.join([*names, value]).strip()}`", text.replace("|", "\\|").replace("``", "`")])
+    yield grid(["argument", "meaning"], [[" ".join(cell.split()) for cell in row] for row in rows])
+
+
+def settings() -> str:
+    """Every setting of `vergence train`, with its default."""
+    rows = []
+    for name, text in listing._settings():
+        meaning, _, default = text.rpartition(" Default: ")
+        kinds = ", ".join(f"`{kind.__name__}`" for kind in options.known_settings()[name])
+        rows.append([f"`{name}`", f"`{default.rstrip('.')}`", kinds, meaning.replace("|", "\\|").replace("``", "`")])
+    about = (
+        "Give them as `--set NAME=VALUE`, or in Python as keywords of `vergence.train`. Defaults are those of the dataclass; a "
+        "recipe may set others, and `vergence train DATA --dry-run` prints what a run would use. `vergence list settings WORD` "
+        "finds them."
+    )
+    return f"# Settings\n\n{MADE}\n\n{about}\n\n{grid(['setting', 'default', 'part of', 'meaning'], rows)}\n"
+
+
+def encoders() -> str:
+    """Every kind of encoder, with the names of its settings."""
+    rows = [[f"`{name}`", text.replace("``", "`")] for name, text in listing._encoders()]
+    about = "Give one as `--encoder NAME`; settings follow a colon, as in `--encoder patches:atoms=256,second=0`."
+    return f"# Encoders by name\n\n{MADE}\n\n{about}\n\n{grid(['name', 'what'], rows)}\n"
+
+
+def recipes() -> str:
+    """Every recipe: objective, encoder, and epochs."""
+    rows = [[f"`{name}`", text.replace("``", "`")] for name, text in listing._recipes()]
+    about = (
+        "Give one as `vergence train DATA --recipe NAME`; options after it replace single settings. Those that are marked as "
+        "published have the settings of their papers. They were not run here, since they need GPUs and days."
+    )
+    return f"# Recipes\n\n{MADE}\n\n{about}\n\n{grid(['recipe', 'what'], rows)}\n"
+
+
+def python() -> str:
+    """Every public name, whose docstring the site shows."""
+    parts = [
+        "# Python reference",
+        MADE,
+        "The site shows signature and docstring of each name; in Python, `help(vergence.train)` shows the same.",
+    ]
+    for package in (vergence, *(importlib.import_module(f"vergence.{room}") for room in PACKAGES)):
+        parts.append(f"## {package.__name__}")
+        every = [getattr(package, name) for name in sorted(package.__all__)]
+        documented = [thing for thing in every if inspect.isclass(thing) or inspect.isfunction(thing)]
+        parts += [f"::: {thing.__module__}.{thing.__qualname__}" for thing in documented]
+    return "\n\n".join(parts) + "\n"
+
+
+PAGES = {"python": python, "command_line": command_line, "settings": settings, "encoders": encoders, "recipes": recipes}
+
+
+def main() -> None:
+    for name, make in PAGES.items():
+        page = ROOT / "docs" / "reference" / f"{name}.md"
+        if "--check" not in sys.argv:
+            page.write_text(make())
+        elif page.read_text() != make():
+            sys.exit(f"docs/reference/{name}.md disagrees with the code: run python -m experiments.reference")
+
+
+if __name__ == "__main__":
+    main()
