@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[1]
         "VISION.md",
         "LICENSE",
         "CITATION.cff",
-        "docs/decisions.md",
+        "docs/decisions/index.md",
         "docs/advice.md",
         "docs/branches.md",
         "docs/check.md",
         "docs/tables.md",
         "docs/joint_embeddings.md",
         "docs/methods.md",
-        "docs/alignment.md",
+        "experiments/advice/alignment.md",
     ],
 )
 def test_the_repository_has_its_documents(name):
@@ -51,10 +51,14 @@ def test_the_readme_is_one_screen_and_has_no_table_of_measurements():
 
 
 def test_every_page_is_named_by_the_index():
+    """Records of decisions are named by an index of their own."""
     docs = ROOT / "docs"
     named = {(docs / target).resolve() for target in re.findall(r"\]\(([^)#]+)\)", (docs / "index.md").read_text())}
     pages = {page.resolve() for page in docs.rglob("*.md")} - {(docs / "index.md").resolve()}
+    pages -= {page for page in pages if page.parent.name == "decisions" and page.name != "index.md"}
     assert pages - named == set()
+    records = (docs / "decisions" / "index.md").read_text()
+    assert [page.name for page in (docs / "decisions").glob("*-*.md") if f"({page.name}#" not in records] == []
 
 
 def test_continuous_integration_runs_the_readmes_commands():

@@ -745,7 +745,7 @@ def test_every_part_of_a_folder_is_read_where_none_is_set_apart(tmp_path):
     write(tmp_path / "more.png")
     for items in (open_items(str(tmp_path)), open_items(str(tmp_path), shape=(3, 16, 16))):
         assert list(items.names) == ["train/0.png", "test/1.png", "val/2.png"]
-        assert [(one.name, one.reason) for one in items.skipped] == [("more.png", "beside the parts train/ and test/ and val/")]
+        assert [(one.name, one.reason) for one in items.skipped] == [("more.png", "next to the parts train/ and test/ and val/")]
 
 
 def test_bytes_and_odd_characters_in_names_and_labels(tmp_path):

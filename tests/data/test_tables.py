@@ -183,8 +183,8 @@ def test_refused_tables(tmp_path, text, match):
         ("a,b\n1,x\n2,x\n3,y\n4,y\n", ["b"], "numbers in the target b .* found a column of kind category; a classifier"),
         ("a,b\n1,\n2,\n", ["b"], "numbers in the target b of a.csv, found a column of kind empty"),
         ("a,b\n1,2\n2,inf\n", ["b"], "finite numbers in the column b of a.csv, found infinity"),
-        ("a,b\nu,2\nv,3\n", ["b"], "contexts beside the target"),
-        ("a,b\n1.5,2\n2.5,3\n", ["a", "b"], "contexts beside the target"),
+        ("a,b\nu,2\nv,3\n", ["b"], "contexts next to the target"),
+        ("a,b\n1.5,2\n2.5,3\n", ["a", "b"], "contexts next to the target"),
         ("a,bee\n1,2\n2,3\n", ["be"], "did you mean 'bee'"),
     ],
 )

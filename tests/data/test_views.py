@@ -54,7 +54,7 @@ def close(a, b, tolerance=1e-5):
     return a.shape == b.shape and (a.double() - b.double()).abs().max().item() <= tolerance
 
 
-# What each operation does, beside torchvision's on one image at a time
+# What each operation does, next to torchvision's on one image at a time
 
 JITTER = (V.adjust_brightness, V.adjust_contrast, V.adjust_saturation, V.adjust_hue)
 
@@ -171,7 +171,7 @@ def test_all_operations_together_are_torchvisions():
     assert all(0 < draws[name].sum() < 60 for name in ("flip", "jitter", "grayscale", "blur", "solarize"))
 
 
-# How the parameters are distributed, beside torchvision's own draws
+# How the parameters are distributed, next to torchvision's own draws
 
 
 def alike(ours, theirs):

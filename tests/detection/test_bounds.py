@@ -74,7 +74,7 @@ def test_a_list_cut_after_looking_needs_simultaneous_bounds():
     """Of many cuts with a BH guarantee each, the one that looks best breaks it; the simultaneous bound does not."""
     r, naive, bounded, runs = rng(), 0, 0, 300
     for _ in range(runs):
-        p = p_values(r.normal(size=500), r.normal(size=100))  # nothing is odd
+        p = p_values(r.normal(size=500), r.normal(size=100))  # nothing is unusual
         ordered = np.sort(p)
         k = 1 + np.argmin(ordered * 100 / np.arange(1, 101))  # the list with the least estimated proportion
         naive += ordered[k - 1] * 100 / k <= 0.5

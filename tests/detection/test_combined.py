@@ -207,7 +207,7 @@ def test_the_default_takes_any_levels():
 
 @pytest.mark.parametrize("shift", [0.0, 4.0])
 def test_the_default_of_a_matrix_finds_what_lies_between_its_kinds_and_beyond_them(shift):
-    """Ten kinds of items of unequal spread; oddities of none of them, at the common center or off it."""
+    """Ten kinds of items of unequal spread; outliers of none of them, at the common center or off it."""
     rng = np.random.default_rng(0)
     centers, spread = 6 * rng.normal(size=(10, 8)), rng.uniform(0.3, 1.5, size=(10, 1, 8))
     typical = (centers[:, None] + spread * rng.normal(size=(10, 100, 8))).reshape(-1, 8)
@@ -220,7 +220,7 @@ def test_the_default_of_a_matrix_finds_what_lies_between_its_kinds_and_beyond_th
 
 @pytest.mark.parametrize("kind", ["meaning", "kind", "statistics"])
 def test_the_default_finds_another_direction_another_length_and_other_statistics(kind):
-    """Ten clusters of embeddings of one length; oddities of an eleventh cluster, far along a known one, or of other colors."""
+    """Ten clusters of embeddings of one length; outliers of an eleventh cluster, far along a known one, or of other colors."""
     rng = np.random.default_rng(0)
     centers = rng.normal(size=(11, 32))
     centers *= 6 / np.linalg.norm(centers, axis=1, keepdims=True)

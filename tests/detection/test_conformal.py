@@ -121,7 +121,7 @@ def test_contaminated_calibration_is_conservative(contamination):
 
 
 def test_power_is_what_the_formula_says():
-    """R oddities beyond all typical items are reported from exactly the stated number of calibration items on."""
+    """R outliers beyond all typical items are reported from exactly the stated number of calibration items on."""
     for m, odd, fdr in ((1000, 20, 0.1), (10_000, 10, 0.1), (777, 5, 0.05)):
         n = needed_calibration(m, odd, fdr)
         s = np.concatenate([np.full(odd, 9.0), np.linspace(-1, 1, m - odd)])
@@ -133,10 +133,9 @@ def test_power_is_what_the_formula_says():
 
 
 def test_the_numbers_in_a_sentence():
-    assert str(reportable(500, 1000)).startswith(
-        "with 500 calibration items, fewer than 20 oddities among 1,000 items cannot be reported at 0.1"
-    )
-    assert "no oddity among 1,000" in str(reportable(8, 1000)) and "a single oddity" in str(reportable(9999, 1000))
+    assert "nothing can be flagged unless 20 or more of 1,000 items are unusual. With 9,999" in str(reportable(500, 1000))
+    assert "nothing can be flagged. With 9,999" in str(reportable(8, 1000))
+    assert str(reportable(9999, 1000)).startswith("9,999 calibration items are enough to flag even one of 1,000 items at a false")
 
 
 # Traps: what happens without care, and the message where the function can notice.

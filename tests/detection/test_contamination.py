@@ -53,7 +53,7 @@ def test_only_what_was_looked_at_is_taken_out():
 
 
 def folder(r, odd, heavy=False, n=2000):
-    """Scores of a folder with some oddities: squared distances of Gaussian or heavy-tailed features."""
+    """Scores of a folder with some outliers: squared distances of Gaussian or heavy-tailed features."""
     x = r.standard_t(5, size=(n, 16)) if heavy else r.normal(size=(n, 16))
     s = (x**2).sum(1) / 2
     s[:odd] = s.max() + 30
@@ -89,7 +89,7 @@ LAWS = {
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("fdr", [0.1, 0.2])
 def test_false_discoveries_stay_at_the_rate_in_clean_and_contaminated_folders(law, fdr):
-    """Clean folders, and 0.2 to 5 % of oddities far away, at the end of the typical ones, or among these."""
+    """Clean folders, and 0.2 to 5 % of outliers far away, at the end of the typical ones, or among these."""
     r, proportions = np.random.default_rng(0), {"clean": [], "far": [], "end": [], "among": []}
     powers = []
     for i in range(240):

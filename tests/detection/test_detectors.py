@@ -1,4 +1,4 @@
-"""Each detector against a slow reference, its invariances, planted oddities, and bad input."""
+"""Each detector against a slow reference, its invariances, planted outliers, and bad input."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The law of squared distances equals its definition, finds its parameters under oddities, and flags nothing where it fails."""
+"""The law of squared distances equals its definition, finds its parameters under outliers, and flags nothing where it fails."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Odd groups: planted clusters are found with all their members, and Gaussian data has none."""
+"""Unusual groups: planted clusters are found with all their members, and Gaussian data has none."""
 
 import numpy as np
 import pytest
@@ -64,7 +64,7 @@ def test_a_planted_cluster_is_found(n, cluster, d):
 def test_several_heaps_and_no_scattered_items():
     x = cloud(1000, 12)
     x[:20], x[20:50] = 0.3 * x[:20] + 3, 0.3 * x[20:50] - 3
-    x[50:60] *= 6  # scattered oddities are no group
+    x[50:60] *= 6  # scattered outliers are no group
     groups = odd_groups(x)
     assert sorted(sorted(group.members.tolist()) for group in groups) == [list(range(20)), list(range(20, 50))]
 

@@ -80,7 +80,7 @@ def test_a_property_of_the_whole_folder_is_not_an_error():
 
 
 def test_sharpness_is_compared_with_pictures_of_a_similar_size():
-    """Enlarged pictures are less sharp pixel by pixel, as large photographs are, and are not blurry beside each other."""
+    """Enlarged pictures are less sharp pixel by pixel, as large photographs are, and are not blurry next to each other."""
     small, large = photographs(40), photographs(40, seed=1).repeat_interleave(8, 2).repeat_interleave(8, 3)
     large = blurred(large, 2.5)
     values = np.concatenate([table(small), table(large)])

@@ -1,4 +1,4 @@
-"""LiDAR beside a slow reference, its limits; the ridge probe beside scikit-learn's solution at one penalty."""
+"""LiDAR next to a slow reference, its limits; the ridge probe next to scikit-learn's solution at one penalty."""
 
 import numpy as np
 import pytest

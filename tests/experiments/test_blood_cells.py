@@ -15,7 +15,7 @@ from PIL import Image
         (("WBC", 0, 0, 64, 64), WHITE_CELL),
         (("WBC", 32, 0, 200, 200), WHITE_CELL),  # half of the tile
         (("WBC", 33, 0, 200, 200), None),
-        (("WBC", 64, 0, 200, 200), ORDINARY),  # beside it
+        (("WBC", 64, 0, 200, 200), ORDINARY),  # next to it
         (("Platelets", 44, 0, 84, 40), PLATELET),  # half of the platelet
         (("Platelets", 45, 0, 85, 40), None),
         (("Platelets", -20, 70, 20, 110), ORDINARY),

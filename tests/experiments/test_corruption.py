@@ -1,4 +1,4 @@
-"""The experiment on corrupted images: its views, fixed corruptions, supervised control, cells and summaries."""
+"""The experiment on corrupted images: its views, fixed corruptions, supervised baseline, cells and summaries."""
 
 import argparse
 
@@ -63,7 +63,7 @@ def test_a_fixed_corruption_follows_from_index_part_and_seed():
     assert not torch.equal(same[0], same[1]), "each image has its own noise"
 
 
-# Supervised control
+# Supervised baseline
 
 
 @pytest.mark.float32

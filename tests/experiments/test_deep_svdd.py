@@ -1,4 +1,4 @@
-"""The control Deep SVDD: its loss's gradient by hand and by finite differences, its center, and what it detects."""
+"""The baseline Deep SVDD: its loss's gradient by hand and by finite differences, its center, and what it detects."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The table of methods: which rows it measures, its search and its controls."""
+"""The table of methods: which rows it measures, its search and its baselines."""
 
 import argparse
 
@@ -34,9 +34,9 @@ def test_every_method_with_a_small_recipe_is_in_the_table():
 
 
 def test_controls_come_first_and_only_known_optimizers_are_published():
-    a = options(seeds=[0], settings=list(benchmark.CHOICES)[::-1], methods=["byol", "vssl"], controls=["pca"])
+    a = options(seeds=[0], settings=list(benchmark.CHOICES)[::-1], methods=["byol", "vssl"], baselines=["pca"])
     found = [(cell["setting"], cell["method"]) for cell in benchmark.cells(a)]
-    assert found == [("control", "pca"), ("searched", "byol"), ("searched", "vssl"), ("published", "byol")]
+    assert found == [("baseline", "pca"), ("searched", "byol"), ("searched", "vssl"), ("published", "byol")]
 
 
 def test_the_published_rate_is_scaled_to_the_batch():

@@ -1,10 +1,10 @@
-"""The protocol of uncertainties: references in loops, what controls find, degradations, and one whole run."""
+"""The protocol of uncertainties: references in loops, what baselines find, degradations, and one whole run."""
 
 import numpy as np
 import pytest
 import torch
 from experiments.uncertainty import degradations
-from experiments.uncertainty.controls import compressed_size, loss_head, probe_entropy, rank_correlation
+from experiments.uncertainty.baselines import compressed_size, loss_head, probe_entropy, rank_correlation
 from experiments.uncertainty.protocol import protocol
 from tests.reference import uncertainty as reference
 

@@ -1,4 +1,6 @@
-"""Mutated files, arguments and arrays: each case succeeds, or is refused in one line. docs/guarantees.md lists what is promised.
+"""Mutated files, arguments and arrays: each case succeeds, or is refused in one line.
+
+docs/reference/guarantees_for_files.md lists what is promised.
 
 `VERGENCE_FUZZ` is the number of cases in all; without it, 2,000 that never change. What is found is kept in `found/`.
 """

@@ -118,7 +118,7 @@ def start(arguments, where):
 
 
 def enter(where):
-    """Makes ``where`` the folder of this process, and the file beside it the output."""
+    """Makes ``where`` the folder of this process, and the file next to it the output."""
     os.chdir(where)
     out = os.open(where.with_suffix(".txt"), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(out, 1)

@@ -27,7 +27,7 @@ TRAIN = ["--device", "cpu", "--threads", "1", "--precision", "fp32"]
 
 
 def make_inputs(folder):
-    """Writes the inputs: images, pairs, a folder of pictures with oddities, a table."""
+    """Writes the inputs: images, pairs, a folder of pictures with outliers, a table."""
     from PIL import Image
     from sklearn.datasets import load_diabetes, load_digits
 

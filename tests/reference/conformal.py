@@ -1,4 +1,4 @@
-"""Conformal p-values and false-discovery control in loops, as their definitions say."""
+"""Conformal p-values and false-discovery baseline in loops, as their definitions say."""
 
 
 def p_value(calibration, s):

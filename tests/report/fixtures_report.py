@@ -58,8 +58,8 @@ def evaluation(**changes):
         "joint": detector,
         "directional": detector | {"auroc": 0.902, "aupr": 0.64, "fpr95": 0.35},
         "entropy": detector | {"auroc": 0.583, "aupr": 0.155, "fpr95": 0.851},
-        "knn distance on z": {"kind": "control", "auroc": 0.887, "aupr": 0.61, "fpr95": 0.402},
-        "knn distance on pixels": {"kind": "control", "auroc": 0.871, "aupr": 0.66, "fpr95": 0.455},
+        "knn distance on z": {"kind": "baseline", "auroc": 0.887, "aupr": 0.61, "fpr95": 0.402},
+        "knn distance on pixels": {"kind": "baseline", "auroc": 0.871, "aupr": 0.66, "fpr95": 0.455},
     }
     return {
         "protocol": {
@@ -74,9 +74,9 @@ def evaluation(**changes):
         "representations": {
             "z": representation("model", 256, 0.952, 0.961),
             "mu": representation("model", 256, 0.944, 0.955),
-            "untrained": representation("control", 256, 0.801, 0.874),
-            "pixels": representation("control", 256, 0.915, 0.972),
-            "pca": representation("control", 64, 0.921, 0.969),
+            "untrained": representation("baseline", 256, 0.801, 0.874),
+            "pixels": representation("baseline", 256, 0.915, 0.972),
+            "pca": representation("baseline", 64, 0.921, 0.969),
         },
         "posterior": {"variance_mean": 0.3125, "variance_cv": 0.7725, "norm_z": 16.125, "norm_mu": 12.25, "entropy": 250.5},
         "anomaly": {"inliers": CLASSES[:9], "anomalies": ["9"], "n_inliers": 324, "n_anomalies": 36, "scores": scores},

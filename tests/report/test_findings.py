@@ -37,7 +37,7 @@ def sections(text):
 def test_what_is_shown(tmp_path):
     text = page(tmp_path / "p.html", found())
     assert "<p>Look at 2 pictures" in text and text.count("data:image/png;base64,") == 4
-    assert text.count("class=flagged") == 2 and sections(text) == ["oddities", "meaning"]
+    assert text.count("class=flagged") == 2 and sections(text) == ["outliers", "meaning"]
     assert "<dt>Items</dt><dd>4</dd>" in text and "Unreadable" not in text and "<dt>Calibration items</dt><dd>99</dd>" in text
     assert "Nothing was scored" in page(tmp_path / "q.html", found(total=0, columns=found(0).columns))
 

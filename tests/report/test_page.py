@@ -71,7 +71,7 @@ def full(tmp_path_factory):
 def test_tables_are_the_records_and_the_best_is_bold(full):
     shown = tables(Evaluation.from_dict(fixtures.evaluation()))
     for table in shown.values():
-        tags = {"model": "", "control": " control"}
+        tags = {"model": "", "baseline": " baseline"}
         expected = [[name + tags[kind], *(c.text(name) for c in table.columns)] for name, kind in table.kinds.items()]
         assert [row[: len(table.columns) + 1] for row in rows(full, re.escape(table.title))] == expected
     body = re.search(r'aria-label="anomalies:[^"]*">(.*?)</table>', full, re.S)[1]
@@ -80,13 +80,13 @@ def test_tables_are_the_records_and_the_best_is_bold(full):
 
 def test_the_lead_and_the_sections_judge_alike(full, tmp_path):
     lead = plain(re.search(r'<div class="lead">(.*?)</div>', full, re.S)[1])
-    assert "with z, 94.0% of the test items get the right class; with the best control, pca, 90.9%: the model is ahead" in lead
-    assert "with joint, 91.4%" in lead and "with the best control, knn distance on z, 88.7%" in lead
-    assert "labels only chose the 9 classes" in lead and "A control is better" not in plain(full)
+    assert "with z, 94.0% of the test items get the right class; with the best baseline, pca, 90.9%: the model is ahead" in lead
+    assert "with joint, 91.4%" in lead and "with the best baseline, knn distance on z, 88.7%" in lead
+    assert "labels only chose the 9 classes" in lead and "A baseline is better" not in plain(full)
     evaluation = fixtures.evaluation()
-    evaluation["representations"]["pca"] = fixtures.representation("control", 64, 0.999, 0.999)
+    evaluation["representations"]["pca"] = fixtures.representation("baseline", 64, 0.999, 0.999)
     text = plain(page(whole(tmp_path / "run", evaluation=evaluation)))
-    assert "A control is better than the model in 10 of 10 columns: pca in kNN 1" in text and "the control is ahead." in text
+    assert "A baseline is better than the model in 10 of 10 columns: pca in kNN 1" in text and "the baseline is ahead." in text
 
 
 def linear(places, values):

@@ -48,7 +48,7 @@ def test_a_control_wins_by_more_than_two_standard_errors_or_not_at_all(items, er
     theirs = ours - errors * math.sqrt(2) * accuracy_error(ours, items)  # equal errors to first order
     shown = evaluated(items=items, z=ours, mu=0.4, pca=theirs, pixels=0.1, untrained=0.1)
     wins, words = verdict(shown)
-    assert wins == (errors == -2.2) == words.startswith("A control is better than the model in 6 of 6 columns: pca in kNN 1")
+    assert wins == (errors == -2.2) == words.startswith("A baseline is better than the model in 6 of 6 columns: pca in kNN 1")
     assert ("by less than two standard errors" in words) == (errors == -1.8)
     found = rival(shown, "kNN 30")
     assert found.clear == (abs(errors) == 2.2) and math.copysign(1, found.lead) == (1 if errors >= 0 else -1)
@@ -56,8 +56,8 @@ def test_a_control_wins_by_more_than_two_standard_errors_or_not_at_all(items, er
 
 def test_the_best_of_the_models_rows_is_compared_unless_one_is_named():
     shown = evaluated(z=0.6, mu=0.7, pca=0.65)
-    assert rival(shown, "kNN 30").model == "mu" and rival(shown, "kNN 30", "z").words.startswith("the control is ahead by less")
-    assert rival(shown, "kNN 30").control == "pca" and rival(shown, "nothing") is None
+    assert rival(shown, "kNN 30").model == "mu" and rival(shown, "kNN 30", "z").words.startswith("the baseline is ahead by less")
+    assert rival(shown, "kNN 30").baseline == "pca" and rival(shown, "nothing") is None
 
 
 def test_detection_is_judged_by_the_error_of_the_auroc():
@@ -79,9 +79,9 @@ def test_the_terminal_says_what_the_page_says(capsys):
     record["representations"]["[bold]z"] = record["representations"]["z"]
     show_evaluation(Evaluation.from_dict(record))
     printed = " ".join(capsys.readouterr().out.split())
-    assert all(name in printed for name in ("a [/b] note", "[/x], [red]y", "[bold]z", "pixels (control)", "0.3125 │ 0.3"))
+    assert all(name in printed for name in ("a [/b] note", "[/x], [red]y", "[bold]z", "pixels (baseline)", "0.3125 │ 0.3"))
     assert "Of 40 test items a single one changes an accuracy by 2.5 points." in printed and "caution" not in printed
-    assert "No control is clearly better: in linear probe" in printed
+    assert "No baseline is clearly better: in linear probe" in printed
 
 
 def test_a_collapse_is_named_unless_few_items_were_tested(capsys):

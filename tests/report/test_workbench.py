@@ -118,7 +118,7 @@ def test_a_picture_opens_large_with_its_reasons_copies_and_neighbors(page):
     page.keyboard.press("Enter")
     dialog = page.locator("#large")
     assert dialog.locator("h2").first.inner_text() == "copy.bmp"
-    assert dialog.locator(".level").count() == 3 and "odder than" in dialog.inner_text()
+    assert dialog.locator(".level").count() == 3 and "more unusual than" in dialog.inner_text()
     assert dialog.get_by_role("button", name="inner/p000.png, equal").count() == 1
     assert dialog.locator("#about .small").first.locator("button").count() == 5
     page.wait_for_function("document.querySelector('#canvas img').src.startsWith('file:')")  # the original file

@@ -1,4 +1,4 @@
-"""`check` finds what is planted, in files and in memory, alone and beside known pictures, and writes all of it."""
+"""`check` finds what is planted, in files and in memory, alone and next to known pictures, and writes all of it."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Runs beside each other: a row for each setting, mean and deviation over seeds; what cannot be compared is refused."""
+"""Runs side by side: a row for each setting, mean and deviation over seeds; what cannot be compared is refused."""
 
 import statistics
 

@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
         "density", "fit", out / "pairs.npz", "--model", "mixture", "--set", "n_components=2", "--out", out / "m.safetensors"
     )
     assert found.returncode == 0, found.stderr
-    assert "480 pairs" in found.stdout and "120 pairs held out" in found.stdout and "control" in found.stdout
+    assert "480 pairs" in found.stdout and "120 pairs held out" in found.stdout and "baseline" in found.stdout
     return out
 
 
@@ -197,9 +197,9 @@ def test_the_error_is_that_of_the_difference(tmp_path):
     x = r.normal(size=(400, 1))
     pairs = Pairs(x, x[:, 0] + r.normal(size=400), (["context_0"], ["target_0"]))
     found = density.fit_density(pairs, "gaussian", tmp_path / "m.safetensors", settings={})
-    assert found.ahead["one Gaussian, linear (control)"] == (0.0, 0.0), "the control itself"
-    lead, error = found.ahead["targets alone, Gaussian (control)"]
-    own, alone = (found.scores[name]["log_density"] for name in ("model", "targets alone, Gaussian (control)"))
+    assert found.ahead["one Gaussian, linear (baseline)"] == (0.0, 0.0), "the baseline itself"
+    lead, error = found.ahead["targets alone, Gaussian (baseline)"]
+    own, alone = (found.scores[name]["log_density"] for name in ("model", "targets alone, Gaussian (baseline)"))
     assert lead == pytest.approx(own - alone) and 0 < error < lead / 4
     assert found.few_values == []
 

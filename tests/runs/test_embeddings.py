@@ -1,4 +1,4 @@
-"""Uncertainties of embeddings in a file, beside controls: equal to the measures by hand, and refused in one line."""
+"""Uncertainties of embeddings in a file, with baselines: equal to the measures by hand, and refused in one line."""
 
 import numpy as np
 import pytest

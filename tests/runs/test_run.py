@@ -147,7 +147,7 @@ def test_an_objective_that_is_no_density_is_embedded_evaluated_and_reported(plai
     capsys.readouterr()
     show_evaluation(record)
     shown = capsys.readouterr().out
-    assert "mu" not in shown.split() and "kNN, pixels (control)" in shown
+    assert "mu" not in shown.split() and "kNN, pixels (baseline)" in shown
     page = write_report(plain.folder.path).read_text()
     assert "with detector, " in page and "its objective defines no posterior" in page
 

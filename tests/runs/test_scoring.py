@@ -452,11 +452,11 @@ def test_reasons_claim_no_more_than_the_tails_can_show(run):
 @pytest.mark.parametrize(
     ("n", "rank", "words"),
     [
-        (48, 1, "none of 57 items is flagged at 0.1: with 48 calibration items, fewer than 12 oddities among 57 items cannot"),
+        (48, 1, "none of 57 items is flagged at 0.1: 48 calibration items are few: at a false-discovery rate of 0.1 nothing can"),
         (
             4,
             1,
-            "none of 57 items is flagged at 0.1: with 4 calibration items, no oddity among 57 items can be reported at 0.1; 569",
+            "none of 57 items is flagged at 0.1: 4 calibration items are few: at a false-discovery rate of 0.1 nothing can be",
         ),
         (999, 9, "none of 57 items is flagged at 0.1: the smallest q-value is 0.26, of 2 items; the order is still"),
     ],

@@ -136,7 +136,7 @@ def test_training_starts_from_the_file_and_is_compared_with_it(file, tmp_path):
     assert all(torch.equal(initial[f"teacher.0.1.{name}"], value) for name, value in factories.state().items())
     assert not torch.equal(initial["encoder.1.first.weight"], run.method.encoder[1].first.weight)
     record = evaluate(run, probes=False)
-    assert record.representations["initial"].kind == "control"
+    assert record.representations["initial"].kind == "baseline"
     net = factories.Tiny().eval()
     net.load_state_dict(factories.state())
     frozen = train("digits", out=tmp_path / "frozen", encoder=TINY, weights=str(file), **FROZEN)

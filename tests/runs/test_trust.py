@@ -29,7 +29,7 @@ class O(GJE):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A finished run, with a module beside it that its user named."""
+    """A finished run, with a module next to it that its user named."""
     folder = tmp_path_factory.mktemp("trust")
     (folder / "payload.py").write_text(PAYLOAD.format(marker=str(folder / "imported")))
     with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
@@ -41,11 +41,11 @@ def trained(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(params=["working folder", "beside the run"])
+@pytest.fixture(params=["working folder", "next to the run"])
 def folder(request, trained, tmp_path, monkeypatch):
     """The run as a stranger sends it: the module can be imported, and leaves a file when it is."""
     shutil.copytree(trained, tmp_path / "got")
-    here = tmp_path / "got" if request.param == "beside the run" else tmp_path / "work"
+    here = tmp_path / "got" if request.param == "next to the run" else tmp_path / "work"
     here.mkdir(exist_ok=True)
     (tmp_path / "got" / "payload.py").unlink()
     (tmp_path / "got" / "imported").unlink()

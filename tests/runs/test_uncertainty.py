@@ -40,9 +40,9 @@ def record(run):
 
 def test_every_uncertainty_stands_beside_its_controls(run, record):
     found, objective = record.uncertainty, run.folder.config.model.objective
-    controls = {name for name, one in found.scores.items() if one.kind == "control"}
-    assert controls == {"norm of z", "kNN distance"}
-    assert found.scores.keys() - controls == {"neighbor spread", "density of z", "spread over crops"} | OWN[objective]
+    baselines = {name for name, one in found.scores.items() if one.kind == "baseline"}
+    assert baselines == {"norm of z", "kNN distance"}
+    assert found.scores.keys() - baselines == {"neighbor spread", "density of z", "spread over crops"} | OWN[objective]
     assert all(0 <= one.r_auroc <= 1 and 0 <= one.aurc <= 1 for one in found.scores.values())
     assert 0 < found.recall_at_1 <= 1 and found.crops == 8 and found.items == record.protocol.test <= ITEMS
 
@@ -82,7 +82,7 @@ def test_the_record_is_written_read_shown_and_reported(run, record, capsys):
     assert stored["uncertainty"]["scores"]["kNN distance"]["r_auroc"] == record.uncertainty.scores["kNN distance"].r_auroc
     show_evaluation(record)
     shown = capsys.readouterr().out
-    assert "R-AUROC" in shown and "kNN distance (control)" in shown
+    assert "R-AUROC" in shown and "kNN distance (baseline)" in shown
     text = write_report(run.folder.path).read_text()
     assert "Does the uncertainty mean anything?" in text and "R-AUROC" in text and "neighbor spread" in text
 

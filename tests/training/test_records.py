@@ -19,7 +19,7 @@ REPRESENTATION = {
 }
 EVALUATION = {
     "protocol": {"bank": 9, "test": 3, "epoch": 2, "seed": 0, "note": "last epoch", "seconds": 1.5, "objective": "vje"},
-    "representations": {"z": REPRESENTATION, "pixels": {**REPRESENTATION, "kind": "control", "knn": None, "probe": None}},
+    "representations": {"z": REPRESENTATION, "pixels": {**REPRESENTATION, "kind": "baseline", "knn": None, "probe": None}},
     "posterior": {"variance_mean": 0.3, "variance_cv": 0.7, "norm_z": 1.0, "norm_mu": 0.5, "entropy": -3.0},
     "anomaly": {
         "inliers": ["a"],

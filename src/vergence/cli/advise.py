@@ -68,7 +68,7 @@ def advise(command: Advise) -> None:
     )
     show_advice(advice)
     if not advice.facts.labeled and command.labels:
-        print("labels make the answer surer: a sub-folder for each class, or an array labels beside images in a .npz file")
+        print("labels make the answer surer: a sub-folder for each class, or an array labels next to images in a .npz file")
     listed = (
         f"; {command.out / 'skipped.csv'} lists {advice.facts.skipped:,} that could not be read" if advice.facts.skipped else ""
     )

@@ -23,7 +23,7 @@ class Calibrate:
     new: Annotated[Positional[Path], arg(metavar="NEW")]
     """The same, of the items to judge; all its columns are written again."""
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: decisions-NEW.csv)")] = None
-    """File to write: .csv, .parquet or .npz. A page is written beside it, OUT.html."""
+    """File to write: .csv, .parquet or .npz. A page is written next to it, OUT.html."""
     column: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: score)")] = None
     """Column of the scores."""
     groups: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None

@@ -22,9 +22,9 @@ SHOWN = 3  # pictures that are printed
 
 @dataclass(kw_only=True)
 class Check:
-    """Say what is odd among pictures, where and why; which are copies, blurry, dark or unreadable. Writes a page.
+    """Say what is unusual among pictures, where and why; which are copies, blurry, dark or unreadable. Writes a page.
 
-    By itself a folder is judged with an estimated rate; beside known pictures (--against) with a rate that holds.
+    By itself a folder is judged with an estimated rate; compared with known pictures (--against) with a rate that holds.
     """
 
     source: Annotated[Positional[str], arg(metavar="FOLDER")]
@@ -47,7 +47,7 @@ class Check:
     mark: Annotated[float, arg(metavar="SHARE")] = 0.05
     """Share of ordinary pictures in which any place is marked, at most."""
     confirm: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """What you said of pictures: the file that the page saves, or a text file with the name of an odd picture on each line."""
+    """What you said of pictures: the file that the page saves, or a text file with the name of an outlier on each line."""
     map: Annotated[str, arg(metavar="NAME", help_behavior_hint="(default: tsne)")] = "tsne"
     """How the map of all pictures is made: tsne, pca, or, where they are installed, umap or pacmap."""
     json: bool = False
@@ -72,7 +72,7 @@ class Fetch:
 
 @dataclass(kw_only=True)
 class Demo:
-    """Check pictures with planted oddities, defects and copies beside known ones, and say what was found. Writes a page."""
+    """Check pictures with planted outliers, defects and copies, and say what was found. Writes a page."""
 
     out: Annotated[Path, arg(metavar="FOLDER")] = Path("vergence-demo")
     """Folder for the pictures and the results; an earlier demo is replaced."""
@@ -133,7 +133,7 @@ def check(command: Check) -> None:
 
 
 def lines(found: "CheckResult") -> list[str]:
-    """Returns what is printed: what was looked at, what was found, and the oddest pictures."""
+    """Returns what is printed: what was looked at, what was found, and the most unusual pictures."""
     from vergence.runs.said import shortened_name
 
     head, rest = found.summary["looked"] + ".", list(found.summary["sentences"])

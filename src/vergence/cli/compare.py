@@ -13,7 +13,7 @@ __all__: list[str] = []
 
 @dataclass(kw_only=True)
 class Compare:
-    """Print runs on one data set beside each other: mean and deviation over those that differ in the seed alone."""
+    """Print runs on one data set side by side: mean and deviation over those that differ in the seed alone."""
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]")]
     """Run folders; those without an evaluation are evaluated first."""

@@ -40,7 +40,7 @@ class DensityFit:
     drop: Columns = field(default_factory=list)
     """Columns that are not used."""
     id: Columns = field(default_factory=list)
-    """Columns that name the rows: no context, but written beside each answer."""
+    """Columns that name the rows: no context, but written next to each answer."""
     groups: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
     """Column, or array of a .npz file, of subjects: auto chooses what suits new ones. It is not part of the context."""
     ordered: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
@@ -235,7 +235,7 @@ def _warn(message: str) -> None:
 
 
 def _who_is_ahead(ahead: dict[str, tuple[float, float]]) -> str:
-    """Returns by how much the model's held-out log-density is above or below that of its best control, in words."""
+    """Returns by how much the model's held-out log-density is above or below that of its best baseline, in words."""
     best = min(ahead, key=lambda name: ahead[name][0])
     lead, error = ahead[best]
     distance = f"{abs(lead):.2f} nats a pair {'above' if lead >= 0 else 'below'} {best}"

@@ -33,7 +33,7 @@ class Score:
     run: options.RunFolder
     images: Annotated[Positional[str], arg(metavar="IMAGES", help=options.ANY_SOURCE)]
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: scores-IMAGES.csv)")] = None
-    """File to write: .npz, .csv or .parquet. A page with pictures is written beside it, OUT.html."""
+    """File to write: .npz, .csv or .parquet. A page with pictures is written next to it, OUT.html."""
     fdr: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: 0.1)")] = None
     """Share of the flagged items that is ordinary, on average at most."""
     fpr: Annotated[float | None, arg(metavar="RATE", help_behavior_hint="(default: flag by --fdr)")] = None
@@ -43,7 +43,7 @@ class Score:
     calibration: Annotated[str | None, arg(metavar="DATA", help_behavior_hint="(default: the run's own part)")] = None
     """Ordinary items that calibrate, none of them among IMAGES; any source."""
     confirm: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """Text file with the names, one a line, of calibration items that you looked at and found odd."""
+    """Text file with the names, one a line, of calibration items that you looked at and found unusual."""
     all_scores: bool = False
     """Also write the score of each level, and every score of the objective's own."""
     pairs: bool = False

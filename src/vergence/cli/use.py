@@ -25,7 +25,7 @@ __all__: list[str] = []
 
 @dataclass(kw_only=True)
 class Evaluate:
-    """Evaluate a run beside its controls; writes evaluation.json and report.html, and prints a table.
+    """Evaluate a run with its baselines; writes evaluation.json and report.html, and prints a table.
 
     Of a .npz file of embeddings the table alone is printed.
     """
@@ -38,7 +38,7 @@ class Evaluate:
     wide: bool = False
     """Also fit the ridge probe to the wide features of an encoder patches, those before its affine map."""
     reference: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """Second .npz file, with the reference items of the controls (default: a random half of the first)."""
+    """Second .npz file, with the reference items of the baselines (default: a random half of the first)."""
     device: options.Device = "auto"
     threads: options.Threads = None
     trust_code: options.TrustCode = False
@@ -297,7 +297,7 @@ def neighbors(command: Neighbors) -> None:
 
 
 def print_written(out: Path, rows: int, page: bool = False) -> None:
-    """Prints how many rows were written, the page beside them if there is one, and where what could not be read is listed."""
+    """Prints how many rows were written, the page next to them if there is one, and where what could not be read is listed."""
     skipped = out.with_name(f"{out.name}.skipped.csv")
     bad = ""
     if skipped.exists():

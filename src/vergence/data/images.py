@@ -213,7 +213,7 @@ def parallel(read: Callable[[Array], R], batches: Iterable[Tensor], workers: int
         generator=torch.Generator(),
     )
     with warnings.catch_warnings():
-        # Python >= 3.12 warns of forks beside threads; the children only decode and take none of the parent's locks.
+        # Python >= 3.12 warns of forks with threads; the children only decode and take none of the parent's locks.
         warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
         results = iter(loader)
     yield from results
@@ -490,15 +490,15 @@ def image_files(folder: Path, names: Sequence[str], size: int | None, shape: tup
 def listing(path: Path, *, size: int | None = None, shape: tuple[int, ...] | None = None, whole: bool = False) -> Source:
     """Lists the images of a folder, or a single one; hidden files and folders are left out.
 
-    Sub-folders ``train`` and ``test`` (or ``val``) are its parts; what lies beside them is not read, and is listed as skipped.
-    The first folder below (a part of) it is an image's class; images beside such folders have the label -1. With fewer than two
+    Sub-folders ``train`` and ``test`` (or ``val``) are its parts; what lies next to them is not read, and is listed as skipped.
+    The first folder below (a part of) it is an image's class; images next to such folders have the label -1. With fewer than two
     classes there are no labels. Names are sorted within each part.
 
     Args:
         path: The folder, or an image.
         size: As for `image_files`.
         shape: As for `image_files`.
-        whole: Whether ``val`` is read beside ``test``, too: where every image is wanted and no part is set apart.
+        whole: Whether ``val`` is read in addition to ``test``: where every image is wanted and no part is set apart.
 
     Raises:
         ValueError: There is no image, or a folder cannot be listed.
@@ -508,7 +508,7 @@ def listing(path: Path, *, size: int | None = None, shape: tuple[int, ...] | Non
     names, skipped, _ = images_below(path, ["train", *parts] if parts else [""])
     for entry in _entries(path) if parts else ():
         if entry.name not in ("train", *parts) and (entry.is_dir() or _is_image(entry.name)):
-            skipped.append(Skipped(written_name(entry.name), f"beside the parts train/ and {'/ and '.join(parts)}/"))
+            skipped.append(Skipped(written_name(entry.name), f"next to the parts train/ and {'/ and '.join(parts)}/"))
     expect(names, f"images ({' '.join(ENDINGS)}) in {path}", "none")
     inner = [name.split("/", 1)[1] for name in names] if parts else names
     folders = [name.split("/", 1)[0] if "/" in name else "" for name in inner]

@@ -315,7 +315,7 @@ def _bytes(x: Array) -> Array:
 def _of_table(table: Any, folder: Path, column: str | None, name: str) -> Pictures:
     names = [key for key in table.column_names if _holds_pictures(table[key], folder)] if column is None else [column]
     columns = ", ".join(table.column_names)
-    expect(column is None or column in table.column_names, f"a column of {name}", f"'{column}' beside {columns}", "correct it")
+    expect(column is None or column in table.column_names, f"a column of {name}", f"'{column}' next to {columns}", "correct it")
     expect(len(names) == 1, f"one column of pictures in {name}", f"{len(names)} among {columns}", "name it with --column")
     values = table[names[0]].to_pylist()
     written = [_name_of(value, i) for i, value in enumerate(values)]

@@ -387,7 +387,7 @@ def roles(
         expect(not unclear, f"columns of measurements in {name}", f"{column.name}, which counts the rows", advice)
     named += [column for column in rest if column.kind == "identifier"]
     c = [column for column in rest if column.features]
-    expect(c, f"contexts beside the target in {name}", ", ".join(kinds), "give --context NAME")
+    expect(c, f"contexts next to the target in {name}", ", ".join(kinds), "give --context NAME")
     used = {column.name for column in (*c, *t, *named)}
     return Roles(tuple(c), t, tuple(named), tuple(column for key, column in kinds.items() if key not in used))
 

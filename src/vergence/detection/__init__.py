@@ -1,4 +1,4 @@
-"""What is unusual, with a guarantee: densities and distances on features, conformal p-values, odd groups, duplicates, reasons."""
+"""What is unusual, with a guarantee: densities and distances on features, p-values, unusual groups, duplicates, reasons."""
 
 from vergence.detection.combined import CombinedDetector, default_detector
 from vergence.detection.conformal import (

@@ -245,7 +245,7 @@ DEFAULTS: dict[str, dict[str, tuple[Detector, float]]] = {  # detectors of a kin
 }
 PLAIN = ("statistics", "pixels", "inputs")  # levels that need no encoder
 KINDS = {**dict.fromkeys(PLAIN, "plain"), "patches": "patches", "z": "embedding", "pretrained": "embedding"}
-BESIDE = {"plain": 0.15, "patches": 0.05}  # weights beside an embedding that recognizes views much better than statistics do
+BESIDE = {"plain": 0.15, "patches": 0.05}  # weights next to an embedding that recognizes views much better than statistics do
 
 
 def default_detector(
@@ -255,7 +255,7 @@ def default_detector(
 
     - An embedding, ``z`` or ``pretrained``: Fisher's rule over the cosine distance to the 3rd nearest of 2,000 centers, and with
       a weight of 0.5 each the same distance of the standardized features, and one Gaussian without the least likely twentieth.
-    - ``statistics`` of pixels, ``pixels`` or ``inputs`` as they are: one such Gaussian. Beside an embedding their weight is
+    - ``statistics`` of pixels, ``pixels`` or ``inputs`` as they are: one such Gaussian. Next to an embedding their weight is
       r / (1 - r) for its ``relative_error`` r, at least 0.15 and at most 1 / 0.15.
     - The average responses to ``patches``, with a third of that weight: the distance to the 20th nearest of 2,000 items.
     - Other levels are used where there is none of these, as statistics. Without names, for one matrix of features: Fisher's rule
@@ -263,7 +263,7 @@ def default_detector(
 
     Args:
         levels: Names of the levels of features that it will be fitted to; none for one matrix.
-        contaminated: Whether oddities are among the items of the fit, up to about 5 %: then every level has a Gaussian without
+        contaminated: Whether outliers are among the items of the fit, up to about 5 %: then every level has a Gaussian without
             the least likely fifth of the items, from which clusters do not hide.
         relative_error: How badly the embedding recognizes other views of typical items, >= 0
             (`vergence.evaluation.accuracy.relative_error`). From 0.5 on statistics weigh more than it.

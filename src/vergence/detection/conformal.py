@@ -165,7 +165,7 @@ def needed_calibration(n_items: int, n_odd: int, fdr: float = 0.1) -> int:
 
 @dataclass(frozen=True)
 class Reportable:
-    """What numbers of items allow at a false-discovery rate: no fewer than ``fewest`` oddities can be reported."""
+    """What numbers of items allow at a false-discovery rate: no fewer than ``fewest`` outliers can be reported."""
 
     n_calibration: int
     n_items: int
@@ -174,22 +174,21 @@ class Reportable:
 
     def __str__(self) -> str:
         """Returns what the numbers allow in one sentence."""
-        given, among = f"with {self.n_calibration:,} calibration items", f"among {self.n_items:,} items"
+        rate, given = f"at a false-discovery rate of {self.fdr:g}", f"{self.n_calibration:,} calibration items"
         if self.fewest == 1:
-            return f"{given}, a single oddity {among} can be reported at {self.fdr:g}"
-        needed = f"{needed_calibration(self.n_items, 1, self.fdr):,} calibration items are needed to report"
-        if self.fewest > self.n_items:
-            return f"{given}, no oddity {among} can be reported at {self.fdr:g}; {needed} one"
-        return f"{given}, fewer than {self.fewest:,} oddities {among} cannot be reported at {self.fdr:g}; {needed} a single one"
+            return f"{given} are enough to flag even one of {self.n_items:,} items {rate}"
+        unless = "" if self.fewest > self.n_items else f" unless {self.fewest:,} or more of {self.n_items:,} items are unusual"
+        needed = f"{needed_calibration(self.n_items, 1, self.fdr):,} calibration items"
+        return f"{given} are few: {rate} nothing can be flagged{unless}. With {needed} even one item could be flagged"
 
 
 def reportable(n_calibration: int, n_items: int, fdr: float = 0.1) -> Reportable:
-    """Returns what numbers of items allow: how many oddities there must be for any to be reported.
+    """Returns what numbers of items allow: how many outliers there must be for any to be reported.
 
     Example:
         >>> print(reportable(500, 1000, fdr=0.1))
-        with 500 calibration items, fewer than 20 oddities among 1,000 items cannot be reported at 0.1; 9,999 calibration items
-        are needed to report a single one
+        500 calibration items are few: at a false-discovery rate of 0.1 nothing can be flagged unless 20 or more of 1,000 items
+        are unusual. With 9,999 calibration items even one item could be flagged
     """
     require_count(1, n_calibration=n_calibration, n_items=n_items)
     require_within("(0, 1)", fdr=fdr)
@@ -213,9 +212,9 @@ def to_label(calibration: Values, budget: int) -> Any:
 
 
 def label_trim(calibration: Values, confirmed: Any, budget: int) -> Any:
-    """Returns the calibration scores without the confirmed oddities among the ``budget`` strangest: Label-Trim.
+    """Returns the calibration scores without the confirmed outliers among the ``budget`` strangest: Label-Trim.
 
-    A person looks at the ``budget`` strangest calibration items (`to_label`) and confirms those, of indices (R,), that are odd;
+    A person looks at the ``budget`` strangest calibration items (`to_label`) and confirms the unusual ones, of indices (R,);
     typical ones stay, which keeps the p-values valid (Bashari, Sesia, Romano, Robust conformal outlier detection under
     contaminated reference data, arXiv:2502.04807).
 
@@ -226,13 +225,13 @@ def label_trim(calibration: Values, confirmed: Any, budget: int) -> Any:
     s = as_values("calibration", calibration)
     given = numeric("confirmed", confirmed)
     is_mask = (confirmed if isinstance(confirmed, Tensor) else np.asarray(confirmed)).dtype in (torch.bool, np.dtype(bool))
-    expect(not is_mask, "the indices of the confirmed oddities", "a mask", "pass np.flatnonzero(mask)")
+    expect(not is_mask, "the indices of the confirmed outliers", "a mask", "pass np.flatnonzero(mask)")
     out = np.unique(given.cpu().numpy())
     others = out[~np.isin(out, to_label(s.cpu().numpy(), budget))]
-    expected = f"confirmed oddities among the {budget} strangest calibration items"
+    expected = f"confirmed outliers among the {budget} strangest calibration items"
     advice = "an item is looked at because of its score alone, so raise the budget or leave it in"
     expect(not len(others), expected, f"{len(others)} elsewhere (first: {others[0]:g})" if len(others) else "none", advice)
-    expect(len(out) < len(s), "calibration items to remain", f"all {len(s)} confirmed as odd", "pass typical items")
+    expect(len(out) < len(s), "calibration items to remain", f"all {len(s)} confirmed as unusual", "pass typical items")
     keep = torch.ones(len(s), dtype=torch.bool)
     keep[torch.from_numpy(out).long()] = False
     return like(calibration, s[keep.to(s.device)])
@@ -247,7 +246,7 @@ def tail_p_values(scores: Values) -> Any:
         f(s) = lambda exp(-lambda (s - u)) / (1 - exp(-lambda (t - u))),    u <= s < t,
 
     with lambda at the lower 95 % limit of its maximum-likelihood estimate. It expects E = m / (exp(lambda (t - u)) - 1) typical
-    items beyond t, and p = E / N. A cluster of oddities thus never hides. A stranger item has no larger p than a less strange
+    items beyond t, and p = E / N. A cluster of outliers thus never hides. A stranger item has no larger p than a less strange
     one; beyond the largest tenth p is the share of the items that are at least as strange.
 
     This is a model, not a guarantee: it is right or cautious where the tail gets no heavier beyond the 0.85-quantile, as that of
@@ -255,7 +254,7 @@ def tail_p_values(scores: Values) -> Any:
     typical items comes from a wider law than the others. The scores (N,), N >= 100, of all items of the folder are out of fold.
 
     Example:
-        >>> s = np.r_[-np.log(1 - (np.arange(990) + 0.5) / 990), np.full(10, 30.0)]  # exponential, and ten oddities
+        >>> s = np.r_[-np.log(1 - (np.arange(990) + 0.5) / 990), np.full(10, 30.0)]  # exponential, and ten outliers
         >>> p = tail_p_values(s)
         >>> bool((p[:990] > 3e-4).all()), bool((p[990:] < 1e-6).all())
         (True, True)
@@ -429,7 +428,7 @@ def simultaneous_bounds(p_values: Values, n_calibration: int, confidence: float 
     1 - delta, is in (0, 0.9999].
 
     Example:
-        >>> p = np.r_[np.full(30, 0.001), np.linspace(0.01, 1, 170)]  # 30 oddities, 999 calibration items
+        >>> p = np.r_[np.full(30, 0.001), np.linspace(0.01, 1, 170)]  # 30 outliers, 999 calibration items
         >>> bounds = simultaneous_bounds(p, 999)
         >>> bounds.false_discoveries(p < 0.005), int(bounds.longest(0.2).sum())
         (3, 33)

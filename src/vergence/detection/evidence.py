@@ -1,7 +1,7 @@
 r"""How improbable scores are in a collection that is judged by itself: most items are typical, and none is known to be.
 
 1. Features of a level are scored out of fold: t = log d^2, the squared Mahalanobis distance of an item under one Gaussian that is
-   fitted to the likeliest three quarters of the other folds. No cluster of oddities attracts it.
+   fitted to the likeliest three quarters of the other folds. No cluster of outliers attracts it.
 2. Where a level is regular, d^2 of typical items follows e^m times an F law of 2 a and 2 b degrees of freedom: that of a
    multivariate t of 2 b degrees of freedom in 2 a dimensions; of many dimensions, a -> infinity, an inverse gamma law,
    e^m b / G with G ~ Gamma(b, 1). Its parameters are fitted to the smaller four fifths of t alone, the others count as censored,
@@ -180,13 +180,13 @@ class CrossFitted:
 def _gaussian(x: Floats, clean: bool) -> GaussianDetector:
     """Returns the Gaussian of the likeliest three quarters of items, of all where they are clean or half of them are equal."""
     equal = np.unique(x, axis=0, return_counts=True)[1].max() > len(x) / 2
-    if equal or clean:  # constant features get a deviation that is small beside the others'
+    if equal or clean:  # constant features get a deviation that is small next to the others'
         return GaussianDetector(standardize=False).fit(x + JITTER * np.random.default_rng(0).standard_normal(x.shape))
     return GaussianDetector(trim=TRIM, standardize=False).fit(x)
 
 
 def outward(t: Floats, reference: Floats | None = None) -> Floats:
-    """Returns how far scores lie from the middle, on either side in units of its quartile: too near is odd, too.
+    """Returns how far scores lie from the middle, on either side in units of its quartile: too near is unusual, too.
 
     Example:
         >>> outward(np.array([-3.0, 0.0, 1.0, 2.0, 4.0])).round(1).tolist()
@@ -203,7 +203,7 @@ class Level:
 
     Attributes:
         log_p: log p (N,).
-        holds: Whether p is small for the oddest items only by a law that the others follow; else it is a rank.
+        holds: Whether p is small for the most unusual items only by a law that the others follow; else it is a rank.
     """
 
     log_p: Floats

@@ -175,7 +175,7 @@ class Tally:
         drift = drift_of_counts(self.counts)  # equal scores make p-values too large, never too small
         if drift.statistic < CHANGED or drift.p_value > CERTAIN:
             return ""
-        words = f"{drift.statistic:.0%} of them at least: what is ordinary has changed, or many are odd"
+        words = f"{drift.statistic:.0%} of them at least: what is ordinary has changed, or many are unusual"
         return f"warning: the items as a whole are stranger than the calibration items, {words}"
 
     def _rank(self, p: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Odd groups: small islands of the neighbor graph, whose members hide each other from a score by neighbors.
+"""Unusual groups: small islands of the neighbor graph, whose members hide each other from a score by neighbors.
 
 Shapes: N items, D features, k neighbors.
 """

@@ -57,7 +57,7 @@ def trimmed(
 
     From a robust initialization (spatial signs, rescaled along their principal directions as in Hubert, Rousseeuw, Verdonck, A
     deterministic algorithm for robust location and scatter, 2012), the share is chosen by the Mahalanobis distance under the
-    moments of the last share until it does not change. One cluster of oddities does not attract the initialization. The share
+    moments of the last share until it does not change. One cluster of outliers does not attract the initialization. The share
     ``trim`` in [0, 0.5) is one of the weight w (N,); the shrinkage is as for `StandardizedMoments.shrunk`.
     """
     require_within("[0, 0.5)", trim=trim)

@@ -18,7 +18,7 @@ MEMBERS = 10  # items for each center, at most
 class NeighborDetector(Detector):
     """Minus the distance to the k-th nearest item of the fit; an item of the fit is not its own neighbor.
 
-    It is not a density. More than k oddities that are alike are each other's neighbors, which hides them.
+    It is not a density. More than k outliers that are alike are each other's neighbors, which hides them.
 
     Args:
         n_neighbors: k, >= 1; at most N - 1 are used.

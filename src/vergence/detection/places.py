@@ -36,7 +36,7 @@ SHARE, LEAST = 0.01, 4  # of a picture's cells that its score reads
 SHRINKAGE = 1e-4
 NEW = -1  # fold of pictures that no fit has seen
 BANK = 5_000  # cells that are compared with, at most
-STRANGEST = 0.1  # share of the pictures whose cells no fit sees where oddities may be among them
+STRANGEST = 0.1  # share of the pictures whose cells no fit sees where outliers may be among them
 TINY = 1e-300
 
 

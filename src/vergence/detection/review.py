@@ -24,9 +24,9 @@ class Review:
     """Names of pictures by what a person said of them.
 
     Attributes:
-        odd: Pictures that are odd: no fit sees them, and they are not flagged again.
-        fine: Pictures that are ordinary: they are not flagged, and what is less odd is no longer improbable.
-        known: Known pictures that are odd: they do not calibrate.
+        odd: Pictures that are unusual: no fit sees them, and they are not flagged again.
+        fine: Pictures that are ordinary: they are not flagged, and what is less unusual is no longer improbable.
+        known: Known pictures that are unusual: they do not calibrate.
     """
 
     odd: Sequence[str] = ()
@@ -35,7 +35,7 @@ class Review:
 
     @classmethod
     def of(cls, given: "Review | Sequence[str] | Mapping[str, str]") -> "Review":
-        """Returns a review of names that are odd, or of ``odd``, ``fine`` or ``odd known`` by name.
+        """Returns a review of names that are unusual, or of ``odd``, ``fine`` or ``odd known`` by name.
 
         Example:
             >>> Review.of({"a.png": "odd", "b.png": "fine"})
@@ -51,7 +51,7 @@ class Review:
 
     @classmethod
     def read(cls, file: Path) -> "Review":
-        """Returns the review in a file: of columns ``path`` and ``verdict``, or with the name of an odd picture on each line."""
+        """Returns the review in a file: of columns ``path`` and ``verdict``, or with the name of an outlier on each line."""
         lines = read_names(file)
         if not lines or not lines[0].lower().startswith("path,"):
             return cls(lines)
@@ -70,9 +70,9 @@ class Review:
 
 
 def after_review(p: Floats, odd: Bools, fine: Bools) -> Floats:
-    """Returns p-values (N,) after a review: at least the share of the pictures that are not odd that is fine and no less odd.
+    """Returns p-values (N,) after a review: at least the share of the pictures that are not odd that is fine and no less unusual.
 
-    The p-value of a picture says how many ordinary ones would be as odd. Each one that a person found fine is one of these.
+    The p-value of a picture says how many ordinary ones would be as unusual. Each one that a person found fine is one of these.
 
     Example:
         >>> p = np.array([0.001, 0.01, 0.2, 0.9])

@@ -166,7 +166,7 @@ def at_hand() -> tuple[FrozenNetwork | None, str]:
 
 
 def fetch(name: str, to: str | Path) -> Path:
-    """Writes a network's weights to a folder, for a machine without a network: name, size, SHA-256 and license beside them.
+    """Writes a network's weights to a folder, for a machine without a network: name, size, SHA-256 and license next to them.
 
     Args:
         name: ``timm:NAME``, with or without a tag.

@@ -94,7 +94,7 @@ class SecondLayer(nn.Module):
         r_k = d_k . q / c                                            K unit vectors (spherical k-means); c: deviation of d_k . q
         f = thresholded and pooled r, 8 K features
 
-    A patch of neighboring windows holds which edges lie beside each other, as in corners and outlines.
+    A patch of neighboring windows holds which edges lie next to each other, as in corners and outlines.
 
     Args:
         below: Atoms K' of the first layer.

@@ -108,7 +108,7 @@ def linear_probe(
 
         min_{W, b}  - sum_n ln softmax(W x_n + b)_{y_n} + l2 / 2 |W|^2,   x standardized with the training mean and deviation
 
-    Features that are constant in training become zero. All representations and controls use one protocol: l2 is the precision
+    Features that are constant in training become zero. All representations and baselines use one protocol: l2 is the precision
     of a Gaussian prior on each weight (scikit-learn's C = 1 / l2) and is not tuned per run; its default was chosen once, on
     Fashion-MNIST's test part. A test item whose class does not occur in training counts as wrong.
 

@@ -1,4 +1,4 @@
-"""Features of data: by a trained network, in order and in bounded memory, and those of the controls, pixels and PCA."""
+"""Features of data: by a trained network, in order and in bounded memory, and those of the baselines, pixels and PCA."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar

@@ -104,7 +104,7 @@ def energy_score(samples: Tensor, target: Tensor) -> Tensor:
 
 
 def evidence(log_weights: Tensor) -> dict[str, float]:
-    r"""Returns the evidence lower bound beside the importance-sampled log marginal, means over N in nats.
+    r"""Returns the evidence lower bound and the importance-sampled log marginal, means over N in nats.
 
         elbo = 1/M sum_m log w_m,   log_marginal = log 1/M sum_m w_m,   w_m = p(x, s_m) / q(s_m | x),  s_m ~ q
 

@@ -584,7 +584,7 @@ def _shared(
     properties: Mapping[str, Sequence[Any]],
     under: Callable[[Augmentation], Groups],
 ) -> Shared:
-    """Returns what the first directions of joint embedding share beside the things themselves."""
+    """Returns what the first directions of joint embedding share that is not the things themselves."""
     groups, solution = study.groups, study.solution
     pictures = len(items.shape) == 3
     m = min(SEARCHED, groups.x.shape[1] // 4, *((math.prod(items.shape) // 16,) if pictures else ()))

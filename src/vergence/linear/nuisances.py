@@ -35,7 +35,7 @@ USUAL = 0.9  # quantile of the places of one shape that is the usual one
 FEWEST_PLACES, MANY, MOST = 8, 12, 5  # places of one shape that are compared; parts of marks; marks that are named
 COMPARED = 100  # places of one shape whose shares are computed: the clearest ones, and as many evenly spaced ones
 STEPS = 20  # of the power iteration
-VALUES, RESIDUE, SOURCES, ROWS = 4, 0.02, 32, 4_000  # few values; share of the variance beside them; directions; items
+VALUES, RESIDUE, SOURCES, ROWS = 4, 0.02, 32, 4_000  # few values; share of the variance apart from them; directions; items
 FOLLOWED = 0.5  # explained share of a property of the file
 RIDGE = 1e-3
 

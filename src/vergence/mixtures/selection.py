@@ -162,7 +162,7 @@ def choose(
 
 
 def remarks(context: Floats, target: Floats, names: tuple[Sequence[str], Sequence[str]]) -> list[str]:
-    """Returns what is odd about a table, in words: far values, targets with one common value, contexts that are the target."""
+    """Returns what is unusual about a table, in words: far values, one common target, contexts that are the target."""
     t = target.reshape(len(target), -1)
     found = []
     for name, x in zip([*names[0], *names[1]], [*context.T, *t.T], strict=True):

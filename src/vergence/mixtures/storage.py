@@ -143,10 +143,10 @@ def _estimator(content: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Any
     name = str(content["class"])
     kind = find(name)
     settings, state = ({key: unpack(part, arrays) for key, part in content[of].items()} for of in ("settings", "state"))
-    if foreign := sorted(settings.keys() - kind._get_param_names()):
-        refuse(f"settings of {name} as in this version", foreign[0])
-    if foreign := [key for key in state if hasattr(kind, key) or not STATE.fullmatch(key)]:  # would hide a method
-        refuse(f"fitted state of {name}", f"its own '{foreign[0]}'")
+    if unknown := sorted(settings.keys() - kind._get_param_names()):
+        refuse(f"settings of {name} as in this version", unknown[0])
+    if unknown := [key for key in state if hasattr(kind, key) or not STATE.fullmatch(key)]:  # would hide a method
+        refuse(f"fitted state of {name}", f"its own '{unknown[0]}'")
     model = kind(**settings)
     for key, value in state.items():
         setattr(model, key, np.asarray(value, dtype=object) if key == "feature_names_in_" else value)

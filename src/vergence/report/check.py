@@ -34,7 +34,7 @@ Ints = npt.NDArray[np.int64]
 
 MOST = 20_000  # pictures on the page
 LARGE, SIDE = 150, 480  # pictures that are kept large, and their longer side in pixels
-OTHERS, KNOWN = 500, 24  # pictures of the other source that are copied, and of the oddest ones that calibrate, at most
+OTHERS, KNOWN = 500, 24  # pictures of the other source that are copied, and of the most unusual ones that calibrate, at most
 LISTED, PAIRS = 200, 5_000  # files that could not be read, and pairs, on the page
 NEAR, SHOWN_FACTS, REGIONS, FOLDERS = 5, 3, 30, 30
 NUMBERS = ("score", "p_value", "q_value", "flag", "projection_x", "projection_y")
@@ -44,19 +44,19 @@ NAMES = {
 }  # fmt: skip
 BY_ITSELF = (
     "Nothing here is known to be ordinary. Each picture was scored by fits that had seen neither it nor a copy of it. Its "
-    "p-value says how often an ordinary picture would be as odd, if ordinary pictures go on as most of them begin. This is an "
-    "estimate, not a guarantee. With known pictures (--against) the rate holds whatever they look like."
+    "p-value says how often an ordinary picture would be as unusual, if ordinary pictures go on as most of them begin. This is "
+    "an estimate, not a guarantee. With known pictures (--against) the rate holds whatever they look like."
 )
 CALIBRATED = (
-    "The p-value of a picture is the share of known pictures, which no fit has seen, that are at least as odd. If the pictures "
-    "come from where the known ones come from, then on average at most the stated share of those to look at is ordinary."
+    "The p-value of a picture is the share of known pictures, which no fit has seen, that are at least as unusual. If the "
+    "pictures come from where the known ones come from, then on average at most the stated share of those to look at is ordinary."
 )
 SCORES = (
-    "The score is -log p over all levels, in nats: larger is odder. The q-value is the least false-discovery rate at which a "
-    "picture is reported. What you say changes both: odd pictures are set apart, and pictures that are less odd than a fine one "
-    "are no longer improbable. Save the confirmations and pass them on: --confirm confirmed.csv."
+    "The score is -log p over all levels, in nats: larger is more unusual. The q-value is the least false-discovery rate at which a "
+    "picture is reported. What you say changes both: unusual pictures are set apart, and pictures that are less unusual than a "
+    "fine one are no longer improbable. Save the confirmations and pass them on: --confirm confirmed.csv."
 )
-MARKED = "A frame marks places that are odder than any place of all but {mark:.0%} of ordinary pictures{estimate}."
+MARKED = "A frame marks places that are more unusual than any place of all but {mark:.0%} of ordinary pictures{estimate}."
 
 
 def write_check(path: Path, found: "CheckResult") -> Path:
@@ -182,7 +182,7 @@ class _Others:
 
 
 def _strangest(calibration: "KnownScores", others: _Others) -> list[tuple[int, float]]:
-    """Returns numbers and scores of the oddest known pictures that calibrate: what a person should look at."""
+    """Returns numbers and scores of the most unusual known pictures that calibrate: what a person should look at."""
     scores = rounded(calibration.scores, 5)
     first = to_label(calibration.scores, min(KNOWN, len(scores)))
     return [(others.number(calibration.names[int(i)]), scores[int(i)]) for i in first]

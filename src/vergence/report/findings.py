@@ -17,7 +17,7 @@ from vergence.utils.checks import counted
 __all__ = ["lines", "write_findings"]
 
 SECTIONS = {
-    "oddities": "The most unusual, the strangest first",
+    "outliers": "The most unusual, the strangest first",
     "meaning": "What the numbers mean",
 }
 ODD = 48  # items on the page
@@ -90,7 +90,7 @@ def write_findings(path: Path, findings: Findings, items: Items, *, name: str) -
             "Unreadable": f"{len(items.skipped) or ''}",
             "Calibration items": f"{findings.calibration:,}",
         },
-        oddities=[_odd(findings, i, pictures) for i in strangest],
+        outliers=[_odd(findings, i, pictures) for i in strangest],
     )
 
 

@@ -1,4 +1,4 @@
-"""A run's report: one page with what was learned, how it compares with its controls, and what stands out.
+"""A run's report: one page with what was learned, how it compares with its baselines, and what stands out.
 
 Nothing in the folder is trusted: sizes are bounded before anything is read, and a value of a wrong type leaves its file out,
 with a sentence.
@@ -179,7 +179,7 @@ def _facts(run: RunFiles) -> dict[str, Any]:
 
 
 def headlines(shown: dict[str, ResultTable]) -> list[str]:
-    """Returns sentences that compare the run's embedding and its detector with their best controls."""
+    """Returns sentences that compare the run's embedding and its detector with their best baselines."""
     sentences = []
     if (table := shown.get("accuracies")) is not None:
         title = "kNN 30" if table.column("kNN 30") else table.columns[0].title
@@ -195,10 +195,10 @@ def _headline(table: ResultTable, title: str, meaning: str) -> str:
     name, kind = next(iter(table.kinds.items()))
     column = table.column(title)
     if kind != "model" or column is None or name not in column.values:
-        return "this run has no result; its controls are below"
+        return "this run has no result; its baselines are below"
     ours = f"with {name}, {column.values[name]:.1%} {meaning}"
     best = rival(table, title, name)
-    return f"{ours}; with the best control, {best.control}, {best.theirs:.1%}: {best.words}" if best else ours
+    return f"{ours}; with the best baseline, {best.baseline}, {best.theirs:.1%}: {best.words}" if best else ours
 
 
 def _curves(rows: list[dict[str, Any]], prior: float | None) -> list[dict[str, Any]]:
@@ -327,7 +327,7 @@ class _Examples:
         words = "The test items of the report, the most unusual first. Larger scores are more unusual."
         render(
             path, "workbench", "workbench.html", title=title, sentences=[words], looked=f"{n:,} items", encoder="that of the run",
-            sampled="", skipped=[], more_skipped="", meaning=["report.html beside this page says how the scores were measured."],
+            sampled="", skipped=[], more_skipped="", meaning=["report.html next to this page says how the scores were measured."],
             data=data,
         )  # fmt: skip
         return path.name

@@ -1,4 +1,4 @@
-"""The tables of an evaluation, for the terminal and for the page: every number beside its controls, and what they say."""
+"""The tables of an evaluation, for the terminal and for the page: every number with its baselines, and what they say."""
 
 import dataclasses
 import math
@@ -229,7 +229,7 @@ def _table(title: str, rows: Mapping[str, Any], columns: Iterable[Measure], note
 
 @dataclass(frozen=True)
 class Rival:
-    """A row of the model beside the best control in one column.
+    """A row of the model next to the best baseline in one column.
 
     ``lead`` is by how much the model is better, and ``error`` the standard error of this difference. It takes both values for
     independent; on the same items it is smaller.
@@ -237,7 +237,7 @@ class Rival:
 
     title: str
     model: str
-    control: str
+    baseline: str
     ours: float
     theirs: float
     error: float
@@ -251,12 +251,12 @@ class Rival:
     @property
     def words(self) -> str:
         """Which of the two is ahead, and whether clearly."""
-        ahead = "the model is ahead" if self.lead > 0 else "the control is ahead" if self.lead < 0 else "both are level"
+        ahead = "the model is ahead" if self.lead > 0 else "the baseline is ahead" if self.lead < 0 else "neither is ahead"
         return ahead if self.clear or not self.lead else f"{ahead} by less than two standard errors ({CLEAR * self.error:.3f})"
 
 
 def rival(table: ResultTable, title: str, model: str | None = None) -> Rival | None:
-    """Returns a row of the model, its best by default, beside the best control.
+    """Returns a row of the model, its best by default, next to the best baseline.
 
     None without both, and without a standard error.
     """
@@ -264,7 +264,7 @@ def rival(table: ResultTable, title: str, model: str | None = None) -> Rival | N
     if column is None or column.error is None:
         return None
     ours = {name: value for name, value in column.values.items() if table.kinds[name] == "model" and model in (None, name)}
-    theirs = {name: value for name, value in column.values.items() if table.kinds[name] == "control"}
+    theirs = {name: value for name, value in column.values.items() if table.kinds[name] == "baseline"}
     if not ours or not theirs:
         return None
     best = max if column.better > 0 else min
@@ -274,20 +274,20 @@ def rival(table: ResultTable, title: str, model: str | None = None) -> Rival | N
 
 
 def verdict(table: ResultTable) -> tuple[bool, str]:
-    """Returns whether a control wins, and a sentence that says so.
+    """Returns whether a baseline wins, and a sentence that says so.
 
-    A control wins a column if it is better than every row of the model by more than two standard errors of the difference.
+    A baseline wins a column if it is better than every row of the model by more than two standard errors of the difference.
     Columns without a standard error are not judged.
     """
     rivals = [pair for column in table.columns if (pair := rival(table, column.title)) is not None]
     if not rivals:
         return False, ""
     if lost := [pair for pair in rivals if pair.lead < 0 and pair.clear]:
-        words = (f"{r.control} in {r.title} ({r.theirs:.3f} against {r.ours:.3f} of {r.model})" for r in lost)
-        return True, f"A control is better than the model in {len(lost)} of {len(rivals)} columns: {'; '.join(words)}."
+        words = (f"{r.baseline} in {r.title} ({r.theirs:.3f} against {r.ours:.3f} of {r.model})" for r in lost)
+        return True, f"A baseline is better than the model in {len(lost)} of {len(rivals)} columns: {'; '.join(words)}."
     if ahead := [pair.title for pair in rivals if pair.lead < 0]:
-        return False, f"No control is clearly better: in {', '.join(ahead)} one is ahead by less than two standard errors."
-    return False, "No control is better than the model."
+        return False, f"No baseline is clearly better: in {', '.join(ahead)} one is ahead by less than two standard errors."
+    return False, "No baseline is better than the model."
 
 
 def show_evaluation(record: Evaluation) -> None:
@@ -310,7 +310,7 @@ def show_uncertainty(record: Uncertainty) -> None:
 def _show(shown: Mapping[str, ResultTable]) -> None:
     for part in shown.values():
         columns = [column for column in part.columns if column.brief]
-        tags = {"model": "", "control": " (control)"}
+        tags = {"model": "", "baseline": " (baseline)"}
         rows = [[name + tags[kind], *(column.text(name) for column in columns)] for name, kind in part.kinds.items()]
         terminal.table(part.title, ["", *(column.title for column in columns)], rows)
         for sentence in (verdict(part)[1], *part.notes):

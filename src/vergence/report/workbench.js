@@ -233,7 +233,7 @@ const small = list => element("div", { className: "small" }, ...list.map(([i, sa
 const level = ([name, title, values]) => {
   const i = current, share = 1 - Math.exp(-values[i]), made = element("div", { className: "level" });
   const much = share > 0.9999 ? "99.99 %" : `${(100 * share).toFixed(share > 0.99 ? 2 : 0)} %`;
-  made.append(`${title}: odder than ${much} of ordinary ${D.noun}s`);
+  made.append(`${title}: more unusual than ${much} of ordinary ${D.noun}s`);
   const bar = element("div"), inner = element("div");
   inner.style.width = `${Math.min(100, 100 * values[i] / 14)}%`;
   bar.append(inner);

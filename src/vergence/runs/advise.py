@@ -28,7 +28,7 @@ from vergence.utils.version import commit
 
 __all__ = ["advise_on"]
 
-MEAN_OF, MARKED = 500, 128  # pictures of a mean; side of each picture beside it, in pixels, at least
+MEAN_OF, MARKED = 500, 128  # pictures of a mean; side of each picture next to it, in pixels, at least
 
 
 def advise_on(
@@ -116,7 +116,7 @@ def advise_on(
 
 
 def _opened(data: DataConfig, views: ViewConfig) -> Data:
-    """Returns the data, of which enough are left beside a test part, and which the views suit."""
+    """Returns the data, of which enough are left next to a test part, and which the views suit."""
     opened = open_data(data, double=True)
     pairs = opened.kind == "pairs"
     expect(not pairs, "single items", f"pairs in {data.source}", "they are two views already; train on them")

@@ -42,7 +42,7 @@ def calibrate_files(
     confidence: float = 0.95,
     lower_is_stranger: bool = False,
 ) -> Decisions:
-    """Writes the new rows with p-values, q-values and flags, and a page beside them (``OUT.html``); returns the decisions.
+    """Writes the new rows with p-values, q-values and flags, and a page next to them (``OUT.html``); returns the decisions.
 
     Args:
         calibration: Table, ``.npy`` or ``.npz`` with the scores of ordinary items that no fit has seen.

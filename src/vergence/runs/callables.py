@@ -54,7 +54,7 @@ Function = Callable[[Tensor], Arrays]
 class _OfBatches(abc.ABC):
     """What `Scorer` and `Embedder` share: columns to items, rows that cannot be read, and columns out again."""
 
-    names: ClassVar[Sequence[str]]  # of the columns that come out beside ``error``
+    names: ClassVar[Sequence[str]]  # of the columns that come out next to ``error``
     model: "_Run | _Network"
 
     def __init__(self, column: str | None, batch_size: int) -> None:

@@ -1,4 +1,4 @@
-"""`check`: what is odd in a collection of pictures or vectors, where and why; copies, leaks and files that cannot be read.
+"""`check`: what is unusual in a collection of pictures or vectors, where and why; copies, leaks and files that cannot be read.
 
     source -> first look at each picture -> copies -> folds -> places -> evidence -> CheckResult
 
@@ -57,7 +57,7 @@ WEIGHTS = {"measurements": 0.8, "whole": 0.1, "places": 0.1, "embedding": 0.1, "
 VECTORS = ("embedding", "vectors")  # levels of a network, whose crowds may lie too near to the mean
 NEAREST = 5
 FEWEST_GROUPED = 100  # pictures
-CROWD = 0.05  # p-value of a vector in an odd group, at most, and of one too near to the mean, at least
+CROWD = 0.05  # p-value of a vector in an unusual group, at most, and of one too near to the mean, at least
 ALIKE = 30.0  # largest deviation of numbers of one unit, relative to their median deviation
 ENCODER = "patches"
 
@@ -112,7 +112,7 @@ def check(
     root: str | None = None,
     workers: int = 2,
 ) -> CheckResult:
-    """Returns what is odd among pictures or vectors, where and why, and which are copies of others.
+    """Returns what is unusual among pictures or vectors, where and why, and which are copies of others.
 
     Args:
         source: Pictures: a folder of any depth, a file, a list of paths or of PIL images, an array, a ``.parquet`` or ``.csv``
@@ -129,8 +129,8 @@ def check(
         size: Pixels of the shorter side at which places are looked at, at most.
         fdr: Share of the flagged pictures that is ordinary, on average at most, in (0, 1).
         mark: Share of ordinary pictures in which any place is marked, at most, in (0, 1).
-        confirmed: What a person said after looking: names of odd pictures, or ``odd``, ``fine`` or ``odd known`` by name. No fit
-            sees odd ones, neither is flagged again, and what is less odd than a fine one is no longer improbable.
+        confirmed: What a person said after looking: names of outliers, or ``odd``, ``fine`` or ``odd known`` by name. No fit
+            sees unusual ones, neither is flagged again, and what is less unusual than a fine one is no longer improbable.
         map: How the map of all pictures is made: ``tsne``, ``pca``, or, where they are installed, ``umap`` or ``pacmap``.
         column: Column of a table that holds the pictures.
         root: Folder of torchvision's data sets.
@@ -249,7 +249,7 @@ def _of_pictures(source: Any, settings: Settings, given: "_Given", out: Path | N
 
 @dataclass(frozen=True)
 class _Given:
-    """What `check` was given beside the pictures and the settings."""
+    """What `check` was given apart from the pictures and the settings."""
 
     against: Any
     leaks: bool
@@ -296,12 +296,12 @@ def _folds(digest: Ints, group: Ints) -> tuple[Ints, Ints]:
 
 
 def _by_itself(pictures: Pictures, looks: Looks, copies: Copies, settings: Settings, work: _Work) -> tuple[Judged | None, str]:
-    """Returns what is odd among pictures by themselves, or None and why they are not judged."""
+    """Returns what is unusual among pictures by themselves, or None and why they are not judged."""
     apart, group = settings.review.places(looks.names, "odd"), copy_groups(copies, len(looks))
     fold, different = _folds(looks.digest, group)
     different = different[~np.isin(group[different], group[apart])]
     if len(different) < FEWEST:
-        few = f"{len(different)} different pictures are too few to say what is odd; at least {FEWEST} are needed"
+        few = f"{len(different)} different pictures are too few to say what is unusual; at least {FEWEST} are needed"
         return None, f"{few}. Copies and plain properties are told for any number."
     fitted = different[:FITTED]
     look = _learned(pictures, looks, fitted[:SAMPLED], fold, settings, clean=False)
@@ -327,7 +327,7 @@ def _levels(looks: Looks, places: Places, settings: Settings) -> dict[str, Float
 
 
 def _own_level(name: str, fits: CrossFitted, t: Floats, fitted: Ints) -> Level:
-    """Returns what log squared distances (N,) of a level say; of vectors, too near is odd, too, and no p is below ``CROWD``."""
+    """Returns what log squared distances (N,) of a level say; too near is unusual in vectors, and no p is below ``CROWD``."""
     own = t[fitted]
     if name == "measurements":
         return Level.of(RadialLaw.of(own).log_p(t), t, own)
@@ -351,16 +351,16 @@ def _verdict(levels: Mapping[str, Level], odd: Bools, fine: Bools, fdr: float) -
 
 
 def _groups(x: Floats, fitted: Ints, farther: float = 0.0) -> list[Ints]:
-    """Returns the members of odd groups whose mean lies farther from that of the others than so many typical items."""
+    """Returns the members of unusual groups whose mean lies farther from that of the others than so many typical items."""
     groups: list[Group] = odd_groups(torch.from_numpy(x)) if len(fitted) >= FEWEST_GROUPED else []
     return [fitted[group.members] for group in groups if group.distance > farther]
 
 
-# Beside known pictures
+# Compared with known pictures
 
 
 def _beside(pictures: Pictures, looks: Looks, known: Pictures, known_looks: Looks, settings: Settings) -> Judged:
-    """Returns what is odd among pictures beside known ones, half of which calibrate."""
+    """Returns what is unusual among pictures compared with known ones, half of which calibrate."""
     group = copy_groups(find_copies(known_looks.small, known_looks.digest), len(known_looks))
     fit, calibrating = _halves(_folds(known_looks.digest, group)[1])
     halves = np.full(len(known_looks), NEW)
@@ -431,7 +431,7 @@ def _neighbor_scores(reference: Floats, x: Floats, old: Floats) -> tuple[Floats,
 def _conformal(
     log_p: Mapping[str, Floats], known_log_p: Mapping[str, Floats], left_out: Bools, fine: Bools, fdr: float
 ) -> tuple[Verdict, Floats]:
-    """Returns what is flagged beside calibration items, and their scores; items that are left out are not judged."""
+    """Returns what is flagged next to calibration items, and their scores; items that are left out are not judged."""
     equal = dict.fromkeys(log_p, 1.0)
     (log, level), (known_log, _) = combined(log_p, equal), combined(known_log_p, equal)
     p = ranked(np.abs(known_log), np.abs(log))
@@ -471,7 +471,7 @@ def _learned(pictures: Pictures, looks: Looks, sample: Ints, fold: Ints, setting
 
 
 def _places(pictures: Pictures, looks: Looks, look: PlaceLook, settings: Settings, kept: Parts | None = None) -> Places:
-    """Returns what the map of each picture says; of one that has gone meanwhile, that nothing is odd."""
+    """Returns what the map of each picture says; of one that has gone meanwhile, that nothing is unusual."""
     columns = rows_of(look, pictures, looks.index.tolist(), settings.workers, "maps", kept)
     expect(columns, "pictures that can still be read", "none", "repeat the command")
     n, k = len(looks), np.searchsorted(looks.index, columns["index"])
@@ -513,7 +513,7 @@ Named = tuple[Sequence[str] | None, Floats]
 
 
 def _of_vectors(given: Named, known: Named | None, settings: Settings, name: str) -> CheckResult:
-    """Returns what is odd among vectors; crowds that lie apart are groups."""
+    """Returns what is unusual among vectors; crowds that lie apart are groups."""
     names, x = given[0] or [str(i) for i in range(len(given[1]))], given[1]
     looks = Looks.of_vectors(names, x)
     copies = Copies(np.zeros((0, 2), dtype=np.int64), [], np.zeros(0))
@@ -532,7 +532,7 @@ def _of_vectors(given: Named, known: Named | None, settings: Settings, name: str
     fold, different = _folds(looks.digest, np.unique(looks.digest, return_inverse=True)[1])
     fitted = different[~apart[different]][:FITTED]
     if len(fitted) < FEWEST:
-        note = f"{len(fitted)} different vectors are too few to say what is odd; at least {FEWEST} are needed."
+        note = f"{len(fitted)} different vectors are too few to say what is unusual; at least {FEWEST} are needed."
         return checked(name, pictures, looks, settings, copies, None, None, None, None, [note])
     fits = CrossFitted(x[fitted], fold[fitted])
     levels = {"vectors": _own_level("vectors", fits, fits.log_distance(x, fold), fitted)}

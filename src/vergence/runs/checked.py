@@ -1,4 +1,4 @@
-"""What `check` found: one table of items, groups, copies and a summary, in memory and as files beside each other."""
+"""What `check` found: one table of items, groups, copies and a summary, in memory and as files."""
 
 import hashlib
 import json
@@ -101,7 +101,7 @@ class Verdict:
     """What is said of N items.
 
     Attributes:
-        score: How odd they are, in nats, (N,).
+        score: How unusual they are, in nats, (N,).
         p, q: p-values and q-values, (N,); 1 where no law holds.
         flag: Which are flagged, (N,).
         level: The level that says so.
@@ -130,7 +130,7 @@ class KnownScores:
 
 @dataclass(frozen=True)
 class Judged:
-    """What is odd among N items.
+    """What is unusual among N items.
 
     Attributes:
         verdict: Scores and flags.
@@ -138,7 +138,7 @@ class Judged:
         places: What the maps say; None for vectors.
         look: What computes a map; None for vectors.
         threshold: Value of a map above which a place is marked.
-        groups: Members of odd groups, the most central first.
+        groups: Members of unusual groups, the most central first.
         calibration: Known items that calibrate; None where the items are judged by themselves.
     """
 
@@ -180,15 +180,15 @@ class CheckResult:
     Attributes:
         items: One row for each picture that could be read:
 
-            - ``path``; ``score`` in nats, larger is odder; ``p_value``; ``q_value``, the least false-discovery rate at which
+            - ``path``; ``score`` in nats, larger is more unusual; ``p_value``; ``q_value``, the least false-discovery rate at which
               the picture is reported; ``flag``, 1 if it is; ``level`` that says so, and ``reason`` in words.
-            - ``group``, the most central picture of the odd group that it belongs to; ``duplicate_of``, the first picture that
+            - ``group``, the most central picture of its unusual group; ``duplicate_of``, the first picture that
               it is a copy of; ``leak_of``, the picture of the other source that it is a copy of; empty for none.
             - ``measurements``: plain properties such as ``dark``; ``neighbors``, the most similar pictures, each after the
               other by ``; ``; ``projection_x`` and ``projection_y``, its place on the map.
         copies: Pairs of copies: ``path``, ``copy_of``, ``kind``, ``agreement``, and ``other`` whether it is of the other source.
         skipped: ``path`` and ``reason`` of what could not be read.
-        groups: Odd groups: the members' paths, the most central first.
+        groups: Unusual groups: the members' paths, the most central first.
         embeddings: Features (N, D) by which neighbors were found, float32.
         summary: What was done and found, as numbers and sentences, as in ``summary.json``.
     """
@@ -206,9 +206,9 @@ class CheckResult:
     workers: int = field(repr=False, default=0)
 
     def map(self, i: int) -> Floats:
-        """Returns how odd each cell of picture i of ``items`` is, (r, c): above 1 a place is marked.
+        """Returns how unusual each cell of picture i of ``items`` is, (r, c): above 1 a place is marked.
 
-        The unit is the threshold of ``mark``; with too few pictures for one, the oddest cell of the median picture.
+        The unit is the threshold of ``mark``; with too few pictures for one, the most unusual cell of the median picture.
 
         Raises:
             ValueError: The pictures were not judged, or the picture cannot be read anymore.
@@ -237,7 +237,7 @@ class CheckResult:
         return {name: i for i, name in enumerate(self.items["path"])}
 
     def strangest(self, n: int = 12) -> list[int]:
-        """Returns at most n rows of ``items``, the oddest first; of an odd group the most central picture alone."""
+        """Returns at most n rows of ``items``, the most unusual first; of an unusual group the most central picture alone."""
         order = np.argsort(-np.asarray(self.items["score"]), kind="stable")
         group, path = self.items["group"], self.items["path"]
         return [int(i) for i in order if not group[i] or group[i] == path[i]][:n]
@@ -261,7 +261,7 @@ class CheckResult:
         return None if self._judged is None else self._judged.calibration
 
     def bounds(self, most: int = 2_000) -> list[float] | None:
-        """Returns how many of the k oddest items are ordinary, k = 1..most, at most: all at once with 95 % confidence.
+        """Returns how many of the k most unusual items are ordinary, k = 1..most, at most: all at once with 95 % confidence.
 
         None where the items are judged by themselves: there is only an estimate.
         """
@@ -304,7 +304,7 @@ class CheckResult:
         return write_check(Path(path), self)
 
     def show(self, n: int = 12) -> "Shown":
-        """Returns the oddest pictures, for a notebook."""
+        """Returns the most unusual pictures, for a notebook."""
         from vergence.report.check import cards_of
 
         return Shown(cards_of(self, self.strangest(n)))

@@ -81,7 +81,7 @@ class Comparison(Tabular):
 
 
 def compare(runs: Sequence[Run | str | Path], *, probes: bool = True) -> Comparison:
-    """Returns the evaluations of runs beside each other; a run without one is evaluated first.
+    """Returns the evaluations of runs side by side; a run without one is evaluated first.
 
     Runs whose descriptions differ in the seed alone are one row.
 

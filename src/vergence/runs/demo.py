@@ -1,4 +1,4 @@
-"""The demonstration: pictures with planted oddities, defects, copies and a group, checked beside known ones.
+"""The demonstration: pictures with planted outliers, defects, copies and a group, compared with known ones.
 
 The pictures are scikit-learn's scanned digits. What was planted is known, so the last lines say truthfully what was found.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 SIDE, KNOWN, NEW, GROUP = 64, 600, 200, 8  # pixels; known pictures, new ones, and pictures on colored paper
-TWICE = 2  # pictures of each kind of oddity
+TWICE = 2  # pictures of each kind of outlier
 PAPER = (255, 235, 170)
 PARTS = ("known", "new", "check")
 
@@ -77,7 +77,7 @@ def planted(found: "CheckResult", out: Path) -> list[str]:
     others = [pair for pair in pairs if not {*pair} & right]
     missed = [f"{path} ({kind[path]})" for path in odd if path not in flagged]
     fine = len(flagged) - (len(odd) - len(missed))
-    text = f"Planted: {len(odd) - len(missed)} of {counted(len(odd), 'odd picture')} are among those to look at"
+    text = f"Planted: {len(odd) - len(missed)} of {counted(len(odd), 'unusual picture')} are among those to look at"
     return [
         f"{text}, {len(first & {*odd})} among the first {len(odd)}; missed: {', '.join(missed) or 'none'}.",
         f"{fine} of those to look at are fine. {len(right)} of {len(copies)} planted copies were found; "
@@ -109,7 +109,7 @@ def _digit(scan: np.ndarray) -> "Picture":
 
 
 def _changes(rng: np.random.Generator) -> dict[str, Callable[["Picture"], "Picture"]]:
-    """Returns what makes a picture odd, by its name."""
+    """Returns what makes a picture unusual, by its name."""
     from PIL import Image, ImageDraw, ImageFilter
 
     def noisy(picture: Any) -> Any:

@@ -57,11 +57,11 @@ class Fitted:
         train, test: Numbers of pairs that it was fitted to and that were held out.
         seconds: Duration of the fit.
         few_values: Target columns of so few different values that they are classes or counts rather than measurements.
-        scores: Of the model and each control the mean log-density of the held-out targets (nats), its standard error, and the
+        scores: Of the model and each baseline the mean log-density of the held-out targets (nats), its standard error, and the
             share of them inside the 50 % and 90 % intervals; empty for fewer than 20 held-out pairs.
-        ahead: By how much the model's mean log-density exceeds each control's (nats a pair), with the standard error.
+        ahead: By how much the model's mean log-density exceeds each baseline's (nats a pair), with the standard error.
         selection: How the models of ``auto`` did; None for a model that was named.
-        notes: What is odd about the table or the fit.
+        notes: What is unusual about the table or the fit.
     """
 
     model: str
@@ -87,7 +87,7 @@ def fit_density(
     order: Any = None,
     seconds: float | None = None,
 ) -> Fitted:
-    """Fits a model to a part of the pairs, evaluates it and two controls on the others, and writes it.
+    """Fits a model to a part of the pairs, evaluates it and two baselines on the others, and writes it.
 
     With ``auto`` the model is chosen on all pairs by `vergence.mixtures.choose`, and fitted to all of them.
 
@@ -172,14 +172,14 @@ def _few_values(pairs: Pairs) -> list[str]:
 def _compared(
     model: Any, pairs: Pairs, train: np.ndarray, test: np.ndarray
 ) -> tuple[dict[str, dict[str, float]], dict[str, tuple[float, float]]]:
-    """Returns the scores of a model and of two Gaussian controls on the held-out pairs, and by how much the model is ahead."""
+    """Returns the scores of a model and of two Gaussian baselines on the held-out pairs, and by how much the model is ahead."""
     c, t, zeros = pairs.context[test], pairs.target[test], np.zeros((len(pairs.context), 1))
     linear = mixtures.get("gaussian")().fit(pairs.context[train], pairs.target[train])
     alone = mixtures.get("gaussian")().fit(zeros[train], pairs.target[train])
     judged = {
         "model": (model, c),
-        "one Gaussian, linear (control)": (linear, c),
-        "targets alone, Gaussian (control)": (alone, zeros[test]),
+        "one Gaussian, linear (baseline)": (linear, c),
+        "targets alone, Gaussian (baseline)": (alone, zeros[test]),
     }
     log_p = {name: density.score_samples(contexts, t) for name, (density, contexts) in judged.items()}
     scores = {name: _scores(log_p[name], density.cdf(contexts, t)) for name, (density, contexts) in judged.items()}

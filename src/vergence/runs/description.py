@@ -158,13 +158,16 @@ def completed(encoder: Encoder, facts: Facts, mirrored: bool) -> tuple[Encoder, 
 
 def _starts(model: ModelConfig, settings: dict[str, Any], facts: Facts) -> list[str]:
     """Returns which recipes start from the closed form, where an unnamed network starts from random weights."""
-    starts = {"distilled": "lets this network learn the closed form first", "patches": "trains behind the closed form"}
+    starts = {
+        "distilled": "first distills the default encoder into this network",
+        "patches": "trains on top of the default encoder",
+    }
     words = {f"{start}_{model.objective}": does for start, does in starts.items()}
     known = [f"--recipe {name} {does}" for name, does in words.items() if name in recipes.names()]
     unnamed = model.encoder == Small() and settings.get("encoder") is None
     if not (unnamed and known and facts.roomy) or model.distill is not None or model.starts_from_weights:
         return []
-    better = "kNN accuracy was higher with these on all data measured (docs/trained.md)"
+    better = "their kNN accuracy was higher on all data measured (docs/trained.md)"
     return [f"the network starts from random weights; {', '.join(known)}; {better}"]
 
 

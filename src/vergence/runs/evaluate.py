@@ -1,4 +1,4 @@
-"""The one declared protocol: a run's numbers beside their controls, from the last epoch, with every setting recorded."""
+"""The one declared protocol: a run's numbers with their baselines, from the last epoch, with every setting recorded."""
 
 import copy
 import sys
@@ -50,7 +50,7 @@ EXAMPLES, QUERIES, NEIGHBORS = 600, 8, 8  # items in the report's map; queries w
 BATCH = 1024  # embeddings at a time
 SAFE = "the model and evaluation.json are safe: free space and repeat the command"
 SEEN = "that the run was fitted to or calibrated on"
-PIXELS = 32  # larger images are averaged down to this side for the pixel controls
+PIXELS = 32  # larger images are averaged down to this side for the pixel baselines
 
 Features = dict[str, Tensor]  # name of a representation -> (N, D)
 
@@ -189,7 +189,7 @@ class _Evaluator:
                 numbers: dict[str, Any] = linear_probe(*labeled)
                 accuracy, ridge = Probe(**numbers), ridge_probe(*labeled)["accuracy"]
         return Representation(
-            kind="model" if name in ("z", "mu") else "control",
+            kind="model" if name in ("z", "mu") else "baseline",
             dim=train.shape[1],
             collapse=Collapse(**collapse(test)),
             knn=neighbors,
@@ -277,9 +277,9 @@ class _Evaluator:
         if self.run.has_density:
             scores |= {name: ("model", score) for name, score in self._scores(test["z"]).items()}
         names = [name for name in ("z", "untrained", "initial", "pixels", "pca") if name in test]
-        scores |= {f"kNN, {name}": ("control", anomaly.knn_distance(train[name], test[name])) for name in names}
+        scores |= {f"kNN, {name}": ("baseline", anomaly.knn_distance(train[name], test[name])) for name in names}
         names = [name for name in names if name != "pixels"]
-        scores |= {f"Mahalanobis, {name}": ("control", anomaly.mahalanobis(train[name], test[name])) for name in names}
+        scores |= {f"Mahalanobis, {name}": ("baseline", anomaly.mahalanobis(train[name], test[name])) for name in names}
         return Anomaly(
             inliers=tuple(classes[c] for c in keep),
             anomalies=tuple(name for c, name in enumerate(classes) if c not in keep),
@@ -332,7 +332,7 @@ def _labeled(opened: Data, keep_classes: tuple[int, ...] | None) -> tuple[Tensor
 
 
 def _networks(run: Run) -> dict[str, nn.Module]:
-    """Returns the encoder and the networks of the controls, by name."""
+    """Returns the encoder and the networks of the baselines, by name."""
     networks = {"z": run.method.encoder}
     if (closed_form := closed_form_encoder(run)) is not None:
         networks["closed_form"] = closed_form

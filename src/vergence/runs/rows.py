@@ -123,11 +123,11 @@ def write_rows(
 ) -> int:
     """Writes name, label (where there are ``labels`` (N,)) and columns of every item to a file; returns the number of rows.
 
-    The rows are kept in parts beside ``out`` until all are there (see `vergence.utils.parts`): the same call after a kill, a
+    The rows are kept in parts next to ``out`` until all are there (see `vergence.utils.parts`): the same call after a kill, a
     signal or a full disk goes on behind the last part. What cannot be read is listed in ``OUT.skipped.csv``.
 
-    ``job`` is what determines the rows beside the items and how they are read: the verb and the model; ``derived`` columns are
-    computed when all rows are there.
+    ``job`` is what determines the rows, apart from the items and how they are read: the verb and the model; ``derived`` columns
+    are computed when all rows are there.
 
     Raises:
         ValueError: No item could be read, the file cannot be written, or another process writes it.

@@ -541,7 +541,7 @@ class Run:
         return {"size": self.folder.metadata.crop_size(side), "device": self.device}
 
     def recorded(self) -> dict[str, Any]:
-        """Returns the part of the run's description that determines embeddings and scores beside the tensors."""
+        """Returns the part of the run's description that determines embeddings and scores, apart from the tensors."""
         return {"configuration": json.dumps(self.folder.config.to_dict()["model"], default=repr)}
 
 
@@ -620,7 +620,7 @@ def write_embeddings(
         batch_size: Items at a time.
         workers: Processes that decode images.
         shard: The part of the items to write; see `vergence.runs.shards.shard_written`.
-        about: What the record of a shard says beside: ``run``, ``source`` and ``name`` of the items.
+        about: What the record of a shard says, too: ``run``, ``source`` and ``name`` of the items.
         files: As of `vergence.runs.shards.shard_written`.
     """
     out = as_path(out, "out")

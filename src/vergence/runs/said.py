@@ -51,12 +51,10 @@ def _nothing(s: Mapping[str, Any]) -> str:
     if s["calibration"] is not None and (fewest := reportable(s["calibration"], n, s["fdr"]).fewest) > 1:
         needed = 2 * needed_calibration(n, 1, s["fdr"])
         return (
-            f"No {noun} can be flagged at a rate of {share} unless {fewest:,} of {n:,} are odd: too few known ones. "
+            f"No {noun} can be flagged at a rate of {share} unless {fewest:,} of {n:,} are unusual: too few known ones. "
             f"With {needed:,} known {noun}s even one could be."
         )
-    return (
-        f"None of {counted(n, noun)} is odd enough to be flagged at a rate of {share}. The order still helps: start at the top."
-    )
+    return f"None of {counted(n, noun)} can be flagged at a rate of {share}. The order still helps: start at the top."
 
 
 def _groups(s: Mapping[str, Any]) -> str:

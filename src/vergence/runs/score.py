@@ -62,13 +62,13 @@ def score(
 ) -> Findings:
     """Returns what is unusual among items; notes are printed on stderr.
 
-    Given ``out``, finished parts of the work are kept beside it, so that the same call after a kill goes on behind them.
+    Given ``out``, finished parts of the work are kept next to it, so that the same call after a kill goes on behind them.
 
     Args:
         images: Items to score, as `Run` takes them.
         reference: What they are compared with: a run, by its calibration part; `Calibration`, for a run's other settings;
             or `PairReference`.
-        out: ``.npz``, ``.csv`` or ``.parquet`` file to write; a page with pictures, ``OUT.html``, is written beside it.
+        out: ``.npz``, ``.csv`` or ``.parquet`` file to write; a page with pictures, ``OUT.html``, is written next to it.
         fdr: Share of the flagged items that is ordinary, on average at most, in (0, 1).
         name: Name of the items, for the page; that of ``out`` by default.
 
@@ -108,7 +108,7 @@ class Calibration:
         fpr: Rate at which ordinary items are flagged, in (0, 1), instead of the false-discovery rate.
         confidence: Probability that the rate is at most ``fpr``, over calibration sets, in (0, 1).
         calibration: Ordinary items that calibrate instead of the run's own part.
-        confirmed: Names of calibration items that a person looked at, the strangest ones first, and found odd; they are left out.
+        confirmed: Names of calibration items that a person looked at, the strangest first, and found unusual; they are left out.
         all_scores: Whether the score of each level and every score of the objective's own are written, too.
         batch_size: Items at a time.
         workers: Processes that decode images.
@@ -294,7 +294,7 @@ def require_calibration(n: int, scores: np.ndarray | None = None, fpr: float | N
 
 
 def _without_confirmed(detector: RunDetector, confirmed: Sequence[str]) -> RunDetector:
-    """Returns the detector without the strangest calibration items that a person confirmed to be odd (Label-Trim)."""
+    """Returns the detector without the strangest calibration items that a person confirmed to be unusual (Label-Trim)."""
     place = {name: i for i, name in enumerate(detector.names)}
     if others := [name for name in confirmed if name not in place]:
         advice = "write them as in the column name of the scores of the calibration items"
@@ -357,9 +357,11 @@ def _odd_ones(scores: np.ndarray, names: Sequence[str]) -> list[str]:
         return []
     order = np.argsort(-scores, kind="stable")
     first = ", ".join(names[i] for i in order[: min(n, SHOWN)])
-    some = "1 of the calibration items looks odd itself" if n == 1 else f"{n:,} of the calibration items look odd themselves"
+    some = (
+        "1 of the calibration items looks unusual itself" if n == 1 else f"{n:,} of the calibration items look unusual themselves"
+    )
     hides = f"note: {some}, which hides others like {'it' if n == 1 else 'them'}; look at"
-    return [f"{hides} {first}: a file that names those that are odd, one a line, goes to --confirm"] if n else []
+    return [f"{hides} {first}: a file that names those that are unusual, one a line, goes to --confirm"] if n else []
 
 
 def _as_pairs(run: Run, items: Items) -> PairItems:

@@ -145,7 +145,7 @@ class Distill:
     """Fits a closed form in a folder of its own, and trains the encoder to predict its embedding of each item.
 
     The closed form is a run in the folder ``closed_form`` of the run's and stays there; the embeddings of the training items lie
-    beside it until they have been learned (`vergence.training.staged`).
+    next to it until they have been learned (`vergence.training.staged`).
     """
 
     def fit(self, state: State) -> State:

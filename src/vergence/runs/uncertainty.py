@@ -35,7 +35,7 @@ __all__ = [
 
 ITEMS, BANK, PAIRS = 2_000, 10_000, 1_000  # at most, of test items, training items, test items
 CROPS, SAMPLES, CHUNK = 8, 64, 100
-CONTROLS = ("norm of z", "kNN distance")
+BASELINES = ("norm of z", "kNN distance")
 FEWEST = 20  # reference items
 LARGEST = 1e15  # of a feature, whose square float32 still has
 KEYS = ("z", "embeddings", *(key for key in ARRAY_KEYS if key not in ("z", "embeddings")))
@@ -61,7 +61,7 @@ def measure_uncertainty(run: Run, opened: Data, train: Tensor, test: Tensor) -> 
     if opened.kind != "pairs":
         mean, scores["spread over crops"] = spread_over_crops(run, items)
     density = _calibration(run, opened) if run.has_density else None
-    return _ranked(scores, z, _labels(items), controls=CONTROLS, mean=mean, predictive=density)
+    return _ranked(scores, z, _labels(items), baselines=BASELINES, mean=mean, predictive=density)
 
 
 def _labels(items: Items) -> Tensor | None:
@@ -75,7 +75,7 @@ def _ranked(
     z: Tensor,
     labels: Tensor | None,
     *,
-    controls: tuple[str, ...],
+    baselines: tuple[str, ...],
     mean: Tensor | None = None,
     predictive: Predictive | None = None,
 ) -> Uncertainty:
@@ -85,7 +85,7 @@ def _ranked(
         scores: Uncertainties by name.
         z: Embeddings (N, D).
         labels: Classes (N,); without them nothing is ranked.
-        controls: Names of the uncertainties that are controls.
+        baselines: Names of the uncertainties that are baselines.
         mean: Mean direction (N, D) of the embeddings of random views, where they were measured.
         predictive: Calibration of the conditional density.
     """
@@ -97,7 +97,7 @@ def _ranked(
         crops=0 if mean is None else CROPS,
         scores={
             name: UncertaintyScore(
-                kind="control" if name in controls else "model", r_auroc=ranked.get("auroc"), aurc=ranked.get("aurc")
+                kind="baseline" if name in baselines else "model", r_auroc=ranked.get("auroc"), aurc=ranked.get("aurc")
             )
             for name, ranked in numbers.items()
         },
@@ -268,9 +268,9 @@ def _column(path: Path, name: str, n: int) -> Tensor | None:
 
 
 def rank_embeddings(tested: Embeddings, reference: Embeddings | None = None) -> Uncertainty:
-    """Returns how well uncertainties rank the errors of at most 2,000 embeddings, beside controls.
+    """Returns how well uncertainties rank the errors of at most 2,000 embeddings, with baselines.
 
-    Controls are distances to at most 10,000 reference items. Without a reference, a random half of the items are reference
+    Baselines are distances to at most 10,000 reference items. Without a reference, a random half of the items are reference
     items, and the others are tested.
 
     Raises:
@@ -287,6 +287,6 @@ def rank_embeddings(tested: Embeddings, reference: Embeddings | None = None) -> 
     expect(enough, f"at least {FEWEST} reference items and 2 others", f"{len(bank.z)} and {len(tested.z)}", "give more")
     classes = min(len(part.labels.unique()) for part in (tested, bank))
     expect(classes >= 2, "items of two classes or more in both halves", "one", "give more items of the others")
-    controls = uncertainties(bank.z, tested.z)
-    names = tuple(name for name in controls if name not in tested.columns)
-    return _ranked(tested.columns | controls | tested.columns, tested.z, tested.labels, controls=names)
+    baselines = uncertainties(bank.z, tested.z)
+    names = tuple(name for name in baselines if name not in tested.columns)
+    return _ranked(tested.columns | baselines | tested.columns, tested.z, tested.labels, baselines=names)

@@ -276,11 +276,11 @@ class RunFolder:
 
 def require_known_code(path: Path, model: ModelConfig, trusted: Sequence[str | None] = ()) -> None:
     """Raises a ValueError if a run's description names code outside the library, except the ``trusted`` names."""
-    foreign = [name for name in model.outside if name not in trusted and not is_given(name)]
-    if foreign:
-        kind = "objective" if foreign[0] == model.objective else "encoder"
+    unknown = [name for name in model.outside if name not in trusted and not is_given(name)]
+    if unknown:
+        kind = "objective" if unknown[0] == model.objective else "encoder"
         raise ValueError(
-            f"expected {kind}s of the library in {path}, found {shown(foreign[0])}, whose code would run: if you trust it, use "
+            f"expected {kind}s of the library in {path}, found {shown(unknown[0])}, whose code would run: if you trust it, use "
             f"--trust-code; in Python pass it with vergence.load(path, {kind}=...), or trust_code=True"
         )
 

@@ -236,7 +236,7 @@ def _require_finite(row: dict[str, float], step: int) -> None:
 
 
 def online_knn(opened: Data, size: int | None, device: torch.device) -> Monitor | None:
-    """Returns a function that classifies held-out training items by kNN on an encoder's embeddings.
+    """Returns a function that classifies held-out training items by the nearest neighbors in an encoder's embeddings.
 
     A fifth of at most 10,000 labeled training items are queries, the others their neighbors. The test part is never read, so that
     settings may be chosen by this number and the test part stays blind to the choice. The encoder has been trained on the

@@ -41,11 +41,11 @@ LARGE: dict[str, Any] = {  # of patches, in place of PATCHES
     "encoder": "patches:second=4096,directions=4500,dim=1024,ridge=0.003,power=2,copies=2,mirror=1",
     "jitter": (0.4, 0.2, 0.4, 0.1),
 }
-BEHIND: dict[str, Any] = {  # of a network behind the closed form
+BEHIND: dict[str, Any] = {  # of a network on top of the closed form
     **{"encoder": "patches-mlp", "epochs": 2, "warmup_epochs": 0.2, "batch_size": 128, "encoder_lr": 0.03, "clip": 5.0},
     **{**ADAMW, "knn_every": 1, "precision": "auto"},
 }
-DISTILLED: dict[str, Any] = {  # of a network that learned the closed form; a larger encoder_lr costs neighbors
+DISTILLED: dict[str, Any] = {  # of a network that is distilled from the closed form; a larger encoder_lr costs neighbors
     **{"encoder": "small", "distill": "patches", "batch_size": 64, "encoder_lr": 0.003},
     **{"crop": (0.5, 1.0), "jitter": (0.4, 0.4, 0.2, 0.1), "jitter_p": 0.8, "grayscale": 0.1},
 }
@@ -216,7 +216,7 @@ def _small(source: str, name: str) -> RunConfig:
 
 
 def _behind(name: str) -> dict[str, Any]:
-    """Returns an objective with its head and options behind the closed form: those of ``NAME_small`` unless it says others."""
+    """Returns an objective with its head and options on top of the closed form: those of ``NAME_small`` unless it says others."""
     from vergence import objectives
 
     kind, model = objectives.get(name), {field.name for field in dataclasses.fields(ModelConfig)}

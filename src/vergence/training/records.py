@@ -35,7 +35,7 @@ MAX_ITEM = 1 << 28  # numbers of one item: a larger shape is a damaged one
 
 R = TypeVar("R", bound="Record")
 Side = Literal["context", "target"]
-Kind = Literal["model", "control"]
+Kind = Literal["model", "baseline"]
 
 
 class Record(Checked):
@@ -254,7 +254,7 @@ class Representation(Finite):
     """The numbers of one representation.
 
     Attributes:
-        kind: ``model``, or ``control`` for what needs no training.
+        kind: ``model``, or ``baseline`` for what needs no training.
         dim: Number of features.
         collapse: How much of the space it uses; None of ``wide``.
         knn: Accuracies by the number of neighbors k; None without labels of two classes, and of ``wide``.
@@ -297,7 +297,7 @@ class Detection(Finite):
     """How well one score separates anomalies from the other test items; see `vergence.evaluation.anomaly.detection`.
 
     Attributes:
-        kind: ``model``, or ``control`` for a score that needs no density.
+        kind: ``model``, or ``baseline`` for a score that needs no density.
         auroc: Area under the ROC curve; 0.5 is chance.
         aupr: Average precision with the anomalies as positives.
         fpr95: Share of the other items that are reported where 95 % of the anomalies are.
@@ -338,7 +338,7 @@ class UncertaintyScore(Finite):
     """What one uncertainty says; see `vergence.evaluation.uncertainty`.
 
     Attributes:
-        kind: ``model``, or ``control``.
+        kind: ``model``, or ``baseline``.
         r_auroc: Area under the ROC curve of items whose nearest other item has another class, 0.5 is chance; None without labels.
         aurc: Area under the risk-coverage curve; the share of items with an error is chance.
     """
@@ -388,7 +388,7 @@ class Predictive(Finite):
 
 @dataclass(frozen=True, kw_only=True)
 class Uncertainty(Finite):
-    """What uncertainties say about the test items, beside controls.
+    """What uncertainties say about the test items, with baselines.
 
     Attributes:
         items: Number of test items.
@@ -414,7 +414,7 @@ class Uncertainty(Finite):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Record, Tabular):
-    """The numbers of a run beside their controls: what ``evaluation.json`` holds.
+    """The numbers of a run with their baselines: what ``evaluation.json`` holds.
 
     Attributes:
         protocol: How they were made.

@@ -123,7 +123,7 @@ def epochs_for(n: int, batch_size: int) -> int:
 
 
 class ItemsWithTargets(Items):
-    """Items, each with a row of an array that is read beside it.
+    """Items, each with a row of an array that is read next to it.
 
     Args:
         items: The items.

@@ -72,7 +72,8 @@ def describe_device(device: torch.device) -> str:
 def fast_bfloat16(kind: str) -> bool:
     """Returns whether a kind of device, ``cpu`` or ``cuda``, computes faster in bfloat16 than in float32.
 
-    A CPU needs matrix tiles for it (AMX): one with only the vector instructions was slower in bfloat16 (`docs/decisions.md`).
+    A CPU needs matrix tiles for it (AMX): one with only the vector instructions was slower in bfloat16 (see ``docs/decisions``).
+    (`docs/decisions/2026-11-objectives.md`).
     """
     return bool(torch.cuda.is_bf16_supported() if kind == "cuda" else torch.cpu._is_amx_tile_supported())
 

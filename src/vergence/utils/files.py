@@ -81,7 +81,7 @@ def sha256(file: Path) -> str:
 
 @contextlib.contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """Yields a temporary path beside ``path``; on success it takes ``path``'s place in one step.
+    """Yields a temporary path next to ``path``; on success it takes ``path``'s place in one step.
 
     With ``durable`` it is flushed to the disk first, so that not even a power cut leaves half a file. On an error or SIGTERM
     ``path`` is untouched and the temporary file is removed; one that a killed process left is removed by the next call.

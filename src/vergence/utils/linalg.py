@@ -128,7 +128,7 @@ def cholesky(a: Tensor, *, unit: float | None = None) -> tuple[Tensor, float]:
 def covariance_cholesky(S: Tensor) -> tuple[Tensor, float]:
     r"""Returns the Cholesky factor of S + jitter diag(S), with the smallest jitter that conditions it well, and the jitter.
 
-    The jitter is added to the correlations, whatever the features' units: a feature of deviation 0.1 keeps its variance beside
+    The jitter is added to the correlations, whatever the features' units: a feature of deviation 0.1 keeps its variance next to
     one of 1e6. A feature of variance zero gets the mean variance for its unit. Where no jitter is needed this is `cholesky`.
 
     Args:

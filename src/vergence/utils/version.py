@@ -13,7 +13,7 @@ __version__ = "0.1.0.dev0"
 def checkout() -> tuple[str | None, bool | None]:
     """Returns the commit of the checkout that holds this file, and whether tracked files differ from it.
 
-    The ledger does not count as a difference, for an experiment appends to it while it runs. Git is asked once a
+    The log of results does not count as a difference, for an experiment appends to it while it runs. Git is asked once a
     process: called early, the answer describes the code that was loaded, whatever happens to the checkout later. (None, None)
     where the library does not run from a checkout of its own.
     """

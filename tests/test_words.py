@@ -1,0 +1,79 @@
+"""One vocabulary: words that pages, messages and docstrings do not use, and the length of sentences on pages for users."""
+
+import io
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FORBIDDEN = {  # and what is written instead
+    r"(?<!--)\bcontrols?\b(?! characters?)": "baseline",
+    r"\bforeign\b": "out-of-distribution, unknown",
+    r"\bodd ones?\b|\boddit(y|ies)\b": "outlier, unusual",
+    r"\bbeside\b": "next to, compared with",
+    r"\bprocessor (seconds|s|ms|milliseconds)\b": "CPU seconds",
+    r"\bbehind the closed form\b": "on top of the default encoder",
+    r"\blearned the closed form\b": "distilled from the default encoder",
+    r"\blevel with\b": "on a par with",
+    r"\bby (kNN|the probe)\b": "in kNN accuracy, on the linear probe",
+    r"\bhas \.\d": "reaches",
+    r"\bledgers?\b": "results log",
+}
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+PAGES += [page for folder in ("docs", "experiments") for page in sorted((ROOT / folder).rglob("*.md"))]
+PAGES = [page for page in PAGES if "decisions" not in page.parts]  # dated records keep the words of their day
+SHORT = [page for page in PAGES if page.parent.name in ("tutorials", "how-to") or page.name in ("README.md", "choosing.md")]
+SHORT = [page for page in SHORT if "experiments" not in page.parts]
+LONGEST = 25  # words of a sentence
+
+
+def prose(text):
+    """Returns the running text of a page: no code, tables, links' targets, headings or comments."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"<!--.*?-->|<[^>\n]+>", "", text, flags=re.DOTALL)
+    text = "\n".join(line for line in text.split("\n") if not re.match(r" {4}|\||#", line))
+    text = re.sub(r"\$\$.*?\$\$", "", text, flags=re.DOTALL)
+    return re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`\n]*`", "code", text))
+
+
+def sentences(text):
+    """Yields the sentences of running text; an item of a list, and what follows a colon at the end of a line, is one."""
+    for block in re.split(r"\n\s*\n|\n\s*(?:[-*]|\d+\.) ", prose(text)):
+        yield from re.split(r"(?<=[.!?:;])\s+", " ".join(block.split()))
+
+
+def said(file):
+    """Returns the strings and comments of a Python file, a line each."""
+    kinds = (tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", -1))
+    tokens = tokenize.generate_tokens(io.StringIO(file.read_text()).readline)
+    return "\n".join(token.string for token in tokens if token.type in kinds)
+
+
+def found(text):
+    return [(match[0], instead) for word, instead in FORBIDDEN.items() for match in re.finditer(word, text, re.IGNORECASE)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_use_the_words_of_the_field(page):
+    assert found(prose(page.read_text())) == []
+
+
+def test_messages_and_docstrings_use_the_words_of_the_field():
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.html")]
+    texts = {str(file.relative_to(ROOT)): said(file) if file.suffix == ".py" else file.read_text() for file in files}
+    assert {name: words for name, text in texts.items() if (words := found(text))} == {}
+
+
+@pytest.mark.parametrize("page", SHORT, ids=lambda page: str(page.relative_to(ROOT)))
+def test_sentences_for_users_are_short(page):
+    assert [one for one in sentences(page.read_text()) if len(one.split()) > LONGEST] == []
+
+
+def test_the_rules_find_what_they_forbid():
+    assert len(found("A foreign control, level with the odd one beside the ledger, by kNN, has .910 in 3 processor seconds")) == 8
+    assert found("Control characters; an aria-controls attribute is code") == []
+    assert list(sentences("One two.\n\n```\nno no\n```\n- three `code here` [four](five.md)\n\n| six |\n")) == [
+        "One two.", "three code four", ""
+    ]  # fmt: skip
