@@ -1,13 +1,10 @@
-"""Figures of docs/figures, drawn with matplotlib without a screen."""
+"""Figures of the experiments' pages, drawn with matplotlib without a screen."""
 
 import io
-from pathlib import Path
 from typing import Any
 
-from experiments.ledger import ROOT
+from experiments.ledger import HERE
 from PIL import Image
-
-FOLDER = ROOT / "docs" / "figures"
 
 
 def pyplot() -> Any:
@@ -20,8 +17,8 @@ def pyplot() -> Any:
     return plt
 
 
-def save(fig: Any, name: str, *, tiny: bool, dpi: int = 110, colors: int | None = None, folder: Path = FOLDER) -> None:
-    """Writes a figure as NAME.png, with ``colors`` reduced to so many; with ``tiny`` it is only drawn."""
+def save(fig: Any, name: str, *, tiny: bool, dpi: int = 110, colors: int | None = None) -> None:
+    """Writes a figure as NAME.png in experiments/, with ``colors`` reduced to so many; with ``tiny`` it is only drawn."""
     picture = io.BytesIO()
     fig.savefig(picture, dpi=dpi, format="png")
     if tiny:
@@ -29,5 +26,5 @@ def save(fig: Any, name: str, *, tiny: bool, dpi: int = 110, colors: int | None 
     image = Image.open(picture)
     if colors is not None:
         image = image.convert("RGB").quantize(colors, dither=Image.Dither.NONE)
-    image.save(folder / f"{name}.png", optimize=True)
+    image.save(HERE / f"{name}.png", optimize=True)
     print(f"wrote {name}.png")

@@ -46,7 +46,7 @@ class Out:
 
     @property
     def provenance(self) -> Path:
-        """The file of origins: the project's for the project's ledgers, otherwise one beside the file."""
+        """The file of origins: the project's for the project's ledgers, otherwise one next to the file."""
         return (HERE if self.file.resolve().parent.parent == HERE else self.file.parent) / "provenance.jsonl"
 
 

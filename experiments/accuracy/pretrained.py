@@ -1,4 +1,4 @@
-"""Frozen ImageNet features beside pixels, their principal components and the same network untrained, on the CPU.
+"""Frozen ImageNet features next to pixels, their principal components and the same network untrained, on the CPU.
 
 README.md says how.
 """
@@ -87,7 +87,7 @@ def accuracies(train: Tensor, test: Tensor, labels: list[Tensor]) -> dict[str, f
 
 
 def classified(a: argparse.Namespace, source: Path | str, **settings: Any) -> dict[str, Any]:
-    """Returns the numbers of kNN on the embedding and on its controls."""
+    """Returns the numbers of kNN on the embedding and on its baselines."""
 
     def both(**changes: Any) -> list[Items]:
         train, test = parts(dataclasses.replace(config, data=dataclasses.replace(config.data, **changes)), a.choose)

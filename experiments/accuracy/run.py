@@ -1,4 +1,4 @@
-"""kNN and probe accuracy and seconds of the closed-form encoder, beside pixels and their principal components, on two CPU cores.
+"""kNN and probe accuracy and seconds of the closed-form encoder, next to pixels and their principal components, on two CPU cores.
 
 README.md says how.
 """
@@ -94,7 +94,7 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
         "largest_class": round(100 * float(test.labels.bincount().max() / len(test)), 2),  # in percent
         "pixels_mib": sum(part.numel() for part in x) >> 20,
         **accuracies("", *z, labels),
-        **{name: value for control, both in others.items() for name, value in accuracies(control, *both, labels).items()},
+        **{name: value for baseline, both in others.items() for name, value in accuracies(baseline, *both, labels).items()},
         "effective_rank": round(float(effective_rank(z[1])), 1),
     }
 

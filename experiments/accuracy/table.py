@@ -5,9 +5,9 @@ import statistics
 
 from experiments.ledger import Row, by_setting, column, grid, median, plus_minus, rows
 
-CONTROLS = ("untrained", "pixels", "pca")
+BASELINES = ("untrained", "pixels", "pca")
 RANKED = ("knn30", "probe", "effective_rank")
-BESIDE = ("contrastive", "vje", "distilled_vje", "patches_contrastive", "patches_vje")  # docs/trained.md has the others
+BESIDE = ("contrastive", "vje", "distilled_vje", "patches_contrastive", "patches_vje")  # trained.md has the others
 
 
 def training_table() -> str:
@@ -19,11 +19,11 @@ def training_table() -> str:
 
     body = []
     for (data, recipe, n, epochs, _), group in by_setting(rows("training"), setting).items():
-        for name in ("z", "mu", *CONTROLS):
+        for name in ("z", "mu", *BASELINES):
             read = [row["representations"][name] for row in group]
             if read[0]["knn30"] is None:
                 continue
-            label = f"{name} (control)" if name in CONTROLS else f"**{name}**"
+            label = f"{name} (baseline)" if name in BASELINES else f"**{name}**"
             where = [data, f"`{recipe}`", f"{n:,} x {epochs}", str(len(group))] if name == "z" else ["", "", "", ""]
             mean, cv = (statistics.mean(row["posterior"][key] for row in group) for key in ("variance_mean", "variance_cv"))
             shares = [column(read, key, scale=100) for key in ("knn30", "probe")]
@@ -41,7 +41,7 @@ def costs(group: list[Row]) -> list[str]:
 
 
 def two_cores_table() -> str:
-    """A line for each data set and number of images: the newest default and its controls, over its seeds."""
+    """A line for each data set and number of images: the newest default and its baselines, over its seeds."""
     defaults = [row for row in rows("two_cores") if not {"--encoder", "--set", "--curve"} & set(row.get("command", "").split())]
     newest = {(row["data"], row["limit"]): row["encoder"] for row in defaults}
     shown = [row for row in rows("two_cores") if row["encoder"] == newest.get((row["data"], row["limit"]))]
@@ -50,7 +50,7 @@ def two_cores_table() -> str:
         shares = [column(group, key) for key in RANKED]
         body.append([data, f"{limit:,}", str(len(group)), "**patches**", *shares, *costs(group)])
         for name in ("pixels", "pca"):
-            body.append(["", "", "", f"{name} (control)", *(column(group, f"{name}_{key}") for key in RANKED), "", "", ""])
+            body.append(["", "", "", f"{name} (baseline)", *(column(group, f"{name}_{key}") for key in RANKED), "", "", ""])
         if (data, limit) == ("cifar10", 10_000):
             body += [["", "", "", *line] for line in beside_two_cores()]
     head = ["data", "items", "seeds", "representation", "kNN (30), %", "linear probe, %", "effective rank"]
@@ -67,14 +67,14 @@ def beside_two_cores() -> list[list[str]]:
         body.append([f"small network, `{name}`, {row['epochs']} epochs, one seed", *numbers, *costs([row])])
     for row in list(networks.values())[:1]:
         numbers = [column([row], f"untrained_{key}") for key in RANKED]
-        body.append(["the same network untrained (control)", *numbers, "", "", ""])
+        body.append(["the same network untrained (baseline)", *numbers, "", "", ""])
     settings = [("cifar10", 10_000, name) for name in BESIDE]
     behind = [row for row in rows("trained") if (row["data"], row["limit"], row["recipe"]) in settings]
     for name, group in sorted(by_setting(behind, lambda row: row["recipe"]).items()):
         seeds = "one seed" if len(group) == 1 else f"{len(group)} seeds"
         body.append([f"`{name}`, {seeds}", *(column(group, key) for key in RANKED), *costs(group)])
     frozen = [row for row in rows("pretrained") if row["data"] == "cifar10" and row["size"] == 96 and row["train"] == 10_000]
-    body += [["frozen ImageNet network at 96 pixels (control)", f"{row['knn']['z']['30']:.1f}", *5 * [""]] for row in frozen[-1:]]
+    body += [["frozen ImageNet network, 96 pixels (baseline)", f"{row['knn']['z']['30']:.1f}", *5 * [""]] for row in frozen[-1:]]
     return body
 
 
@@ -84,7 +84,7 @@ def distilled_table() -> str:
     groups = by_setting(learned, lambda row: (row["data"], row["limit"], row["recipe"]))
     body = []
     for (data, limit, recipe), group in sorted(groups.items(), key=lambda pair: (*pair[0][:2], -pair[1][0]["knn30"])):
-        keys = ("knn30", "probe", "control_knn30", "effective_rank")
+        keys = ("knn30", "probe", "baseline_knn30", "effective_rank")
         shares = [plus_minus([100 * (row[key] / 100) for row in group], 1) for key in keys]  # the rounding of the page
         copies = f"{median(group, 'duplicates_of_40')} of 40"
         seconds = [median(group, "cpu_seconds"), median(group, "embed_cpu_milliseconds", 2)]
@@ -107,10 +107,10 @@ def from_random_table() -> str:
 
 
 def pretrained_table() -> str:
-    """A line for each data set and size of images: kNN on frozen ImageNet features and on controls, the newest row."""
+    """A line for each data set and size of images: kNN on frozen ImageNet features and on baselines, the newest row."""
     body = []
     for (data, size), row in sorted({(row["data"], row["size"]): row for row in rows("pretrained") if "knn" in row}.items()):
-        shares = [" / ".join(f"{row['knn'][kind][k]:.1f}" for k in ("5", "30")) for kind in ("z", *CONTROLS)]
+        shares = [" / ".join(f"{row['knn'][kind][k]:.1f}" for k in ("5", "30")) for kind in ("z", *BASELINES)]
         body.append([data, str(size), f"{row['train']:,} / {row['test']:,}", *shares])
     head = ["data", "pixels", "items, train / test", "frozen", "untrained", "pixel values", "their components"]
     return grid(head, body)
@@ -120,12 +120,12 @@ def duplicates_table() -> str:
     """A line for each size of images: copies of photographs whose original is the nearest of all, the newest row of each."""
     body = []
     for size, row in sorted({row["size"]: row for row in rows("pretrained") if "first" in row}.items()):
-        body.append([str(size), str(row["copies"]), *(str(row["first"][kind]) for kind in ("z", *CONTROLS))])
+        body.append([str(size), str(row["copies"]), *(str(row["first"][kind]) for kind in ("z", *BASELINES))])
     return grid(["pixels", "copies", "frozen", "untrained", "pixel values", "their components"], body)
 
 
 TABLES = {
     "experiments/accuracy/README.md": {"two-cores": two_cores_table, "training": training_table},
-    "docs/trained.md": {"distilled": distilled_table, "from-random": from_random_table},
+    "experiments/accuracy/trained.md": {"distilled": distilled_table, "from-random": from_random_table},
     "docs/encoders.md": {"pretrained": pretrained_table, "duplicates": duplicates_table},
 }

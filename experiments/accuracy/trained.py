@@ -1,4 +1,4 @@
-"""Accuracy of recipes with a network that follows the closed form of patches, beside the closed form itself.
+"""Accuracy of recipes with a network that follows the closed form of patches, next to the closed form itself.
 
 README.md says how.
 """
@@ -43,7 +43,7 @@ def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
-    """Trains one run; returns its numbers beside those of its control."""
+    """Trains one run; returns its numbers next to those of its baseline."""
     torch.manual_seed(a.seed)
     recipe, tiny = cell["recipe"], {}
     if a.tiny:
@@ -53,11 +53,11 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     run, costs = costly(a.source, recipe=recipe, out=a.scratch / recipe, **settings)
     items, config = parts(run.folder.config, a.choose), run.folder.config
     labels, closed_form = tuple(part.labels for part in items), closed_form_encoder(run)
-    control = untrained_encoder(run) if closed_form is None else closed_form
+    baseline = untrained_encoder(run) if closed_form is None else closed_form
     timer = Timer()
     z = embedded(run, *items)
     embed_cpu = timer.processor_seconds() / sum(map(len, items))
-    c = embedded(run, *items, net=control)
+    c = embedded(run, *items, net=baseline)
     return {
         "encoder": str(config.model.encoder),
         "distill": config.model.distill and str(config.model.distill),
@@ -68,12 +68,12 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
         **costs,
         "embed_cpu_milliseconds": round(1000 * embed_cpu, 2),
         **accuracies("", *z, labels),
-        "control": "untrained" if closed_form is None else "closed_form",
-        "control_knn30": knn(*c, labels),
+        "baseline": "untrained" if closed_form is None else "closed_form",
+        "baseline_knn30": knn(*c, labels),
         "effective_rank": round(float(effective_rank(z[1])), 1),
-        "control_effective_rank": round(float(effective_rank(c[1])), 1),
+        "baseline_effective_rank": round(float(effective_rank(c[1])), 1),
         "duplicates_of_40": duplicates(run.method.encoder, run, items[0]),
-        "control_duplicates_of_40": duplicates(control, run, items[0]),
+        "baseline_duplicates_of_40": duplicates(baseline, run, items[0]),
         "collapse": run.collapse,
     }
 

@@ -27,7 +27,7 @@ METHODS = {
     "supervised": "Supervised",
     "joint_embedding": "Joint embedding",
     "reconstruction": "Reconstruction",
-    "left_singular_vectors": "Left singular vectors",  # no method of the paper's: see docs/alignment.md
+    "left_singular_vectors": "Left singular vectors",  # no method of the paper's: see alignment.md
 }
 PANELS = list(itertools.product(NOISE, list(METHODS)[:3]))
 PREDICTED_FROM = 500  # draws that give the thresholds' spread
@@ -220,7 +220,7 @@ def draw(rows: dict[tuple[str, str, str, float], dict[str, Any]], dataset: str) 
     draws = len(lines[0]["seeds"])
     note = f"Lines: mean over {draws} draws; bands: one standard deviation; thresholds: their median."
     fig.suptitle(f"{TITLES[dataset]}. {note}", fontsize=9)
-    figures.save(fig, f"alignment_{dataset}", tiny=False, dpi=150, colors=128)
+    figures.save(fig, f"advice/alignment_{dataset}", tiny=False, dpi=150, colors=128)
 
 
 def panel(ax: Any, lines: list[dict[str, Any]], title: str) -> None:

@@ -68,7 +68,7 @@ def spectra(baselines: float) -> Arrays:
 
 
 def weak(signal: float) -> Arrays:
-    """Returns a class in two of forty features, whose own noise is of variance 1, beside 38 of standard deviation 3."""
+    """Returns a class in two of forty features, whose own noise is of variance 1, next to 38 of standard deviation 3."""
     r = np.random.default_rng(0)
     y = r.integers(3, size=2000)
     x = r.normal(size=(2000, 40)) * np.r_[np.ones(2), np.full(38, 3.0)]

@@ -24,13 +24,13 @@ REFERENCES = {
 
 
 def agreement_table() -> str:
-    """How often a verdict and its reference agree, where both are clear; constant answers are the controls."""
+    """How often a verdict and its reference agree, where both are clear; constant answers are the baselines."""
     settings = advice_rows()
     bases = {
         "advice, with labels": lambda row: row["labels"]["verdict"],
         "advice, without labels": lambda row: row["spectrum"]["verdict"],
-        "control: always joint embedding": lambda row: "joint_embedding",
-        "control: always reconstruction": lambda row: "reconstruction",
+        "baseline: always joint embedding": lambda row: "joint_embedding",
+        "baseline: always reconstruction": lambda row: "reconstruction",
     }
     body = []
     for reference, title in REFERENCES.items():
@@ -142,7 +142,7 @@ def at(row: Row, n: int) -> float | None:
 
 
 def distances_table(dataset: str) -> str:
-    """A data set's distances; on MNIST beside the paper's values, with the ratio to them."""
+    """A data set's distances; on MNIST next to the paper's values, with the ratio to them."""
     body, found = [], latest()
     for (noise, method), alpha in itertools.product(PANELS, ALPHAS):
         if row := found.get((dataset, method, noise, alpha)):
@@ -250,7 +250,7 @@ TABLES = {
         "failures": failures_table,
         "features": features_table,
     },
-    "docs/alignment.md": {
+    "experiments/advice/alignment.md": {
         "alignment": partial(distances_table, "mnist"),
         "fashion_mnist": partial(distances_table, "fashion_mnist"),
         "thresholds": thresholds_table,

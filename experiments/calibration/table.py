@@ -1,4 +1,4 @@
-"""Tables of docs/detection_measured.md: false-discovery proportion and power over splits, of the last row of each setting."""
+"""Tables of this folder's page: false-discovery proportion and power over splits, of the last row of each setting."""
 
 import statistics
 from collections import defaultdict
@@ -76,4 +76,4 @@ def means_table() -> str:
     return grid([*head, *(f"at {level}" for level in LEVELS)], body)
 
 
-TABLES = {"docs/detection_measured.md": {"discoveries": means_table, "discoveries-sets": sets_table}}
+TABLES = {"experiments/calibration/README.md": {"discoveries": means_table, "discoveries-sets": sets_table}}

@@ -1,4 +1,4 @@
-"""Collections of pictures with planted oddities, copies, faults and local defects."""
+"""Collections of pictures with planted outliers, copies, faults and local defects."""
 
 import io
 from dataclasses import dataclass, field
@@ -65,8 +65,8 @@ def photographs(root: str, n: int, rng: np.random.Generator) -> list[Image.Image
     return [Image.fromarray(x[i]) for i in rng.permutation(len(x))[:n]]
 
 
-def oddities(kind: str, root: str, n: int, rng: np.random.Generator) -> list[Any]:
-    """Returns n odd pictures of 32 x 32 pixels."""
+def outliers(kind: str, root: str, n: int, rng: np.random.Generator) -> list[Any]:
+    """Returns n unusual pictures of 32 x 32 pixels."""
     if kind in ("digit", "zero", "clothes"):
         data = (FashionMNIST if kind == "clothes" else MNIST)(root, train=False)
         among = np.flatnonzero(data.targets.numpy() == 0) if kind == "zero" else np.arange(len(data))
@@ -87,7 +87,7 @@ def oddities(kind: str, root: str, n: int, rng: np.random.Generator) -> list[Any
     return [change(im) for im in base]
 
 
-FOLDERS = {  # oddities by kind and number: the first was developed on, the second was not
+FOLDERS = {  # outliers by kind and number: the first was developed on, the second was not
     "first": {"digit": 40, "clothes": 20, "noise": 10, "black": 10, "blurred": 20, "zero": 60},
     "other": {"stripes": 15, "one color": 15, "tinted": 20, "blocks": 20, "drawing": 30, "noise": 10},
     "few": {"digit": 3, "clothes": 3, "noise": 2, "black": 2},
@@ -96,12 +96,12 @@ FOLDERS = {  # oddities by kind and number: the first was developed on, the seco
 
 
 def folder(name: str, root: str, seed: int, n: int = 2000) -> Collection:
-    """Returns photographs with oddities and, in the first two kinds of folders, copies."""
+    """Returns photographs with outliers and, in the first two kinds of folders, copies."""
     rng, made = np.random.default_rng(seed), Collection()
     for picture in photographs(root, n, rng):
         made.add(picture)
     for kind, count in FOLDERS[name].items():
-        for picture in oddities(kind, root, count, rng):
+        for picture in outliers(kind, root, count, rng):
             made.add(picture, kind)
     return with_copies(made, rng, n) if name in ("first", "other") else made
 
@@ -119,13 +119,13 @@ def with_copies(made: Collection, rng: np.random.Generator, n: int) -> Collectio
 
 
 def mixture(root: str, seed: int) -> Collection:
-    """Returns 1,000 photographs with random kinds of oddities in random numbers, at most a tenth."""
+    """Returns 1,000 photographs with random kinds of outliers in random numbers, at most a tenth."""
     rng, made = np.random.default_rng(10_000 + seed), Collection()
     for picture in photographs(root, 1000, rng):
         made.add(picture)
     kinds = sorted({*FOLDERS["first"], *FOLDERS["other"]})
     for kind in rng.permutation(kinds)[: rng.integers(1, 5)]:
-        for picture in oddities(str(kind), root, int(rng.integers(1, 26)), rng):
+        for picture in outliers(str(kind), root, int(rng.integers(1, 26)), rng):
             made.add(picture, str(kind))
     return made
 

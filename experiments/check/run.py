@@ -1,4 +1,4 @@
-"""Checks collections of pictures with planted oddities, copies, faults and local defects: what is ranked, flagged and found.
+"""Checks collections of pictures with planted outliers, copies, faults and local defects: what is ranked, flagged and found.
 
 README.md says how.
 """
@@ -63,7 +63,7 @@ def peak() -> int:
 
 
 def ranked(made: Collection, found: Any) -> dict[str, Any]:
-    """Returns how oddities are ranked among ordinary pictures, and what is flagged."""
+    """Returns how outliers are ranked among ordinary pictures, and what is flagged."""
     score, flag = np.array(found.items["score"]), np.array(found.items["flag"]).astype(bool)
     kind, odd, ordinary = np.array(made.kind), made.odd(), made.ordinary()
     row: dict[str, Any] = {"odd": int(odd.sum()), "flagged": int(flag.sum()), "false": int((flag & ~odd).sum())}
@@ -80,7 +80,7 @@ def ranked(made: Collection, found: Any) -> dict[str, Any]:
 
 
 def copied(made: Collection, found: Any) -> dict[str, Any]:
-    """Returns recall of the planted copies, by kind, and the pairs of odd pictures that are none."""
+    """Returns recall of the planted copies, by kind, and the pairs of unusual pictures that are none."""
     place = {path: i for i, path in enumerate(found.items["path"])}
     pairs = {frozenset((place[p], place[q])) for p, q in zip(found.copies["path"], found.copies["copy_of"], strict=True)}
     return recall(made, pairs)
@@ -141,7 +141,7 @@ def cleaned(made: Collection, among: np.ndarray) -> dict[str, Any]:
 
 
 def of_defects(root: str, seed: int, tiny: bool) -> dict[str, Any]:
-    """Returns how local defects are ranked and placed, beside known pictures."""
+    """Returns how local defects are ranked and placed, next to known pictures."""
     known, new, masks = defects(root, seed)
     if tiny:
         known, new.pictures, new.kind, masks = known[:60], new.pictures[:24], new.kind[:24], masks[:24]

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from experiments.ledger import Row, by_setting, grid, rows
 
 NAMES = {
-    "first": "2,000 photographs, 160 oddities of six kinds, a heap among them, 120 copies",
-    "other": "the same, 110 oddities of six other kinds",
-    "mixture": "1,000 photographs, 1 to 100 oddities of random kinds",
-    "few": "2,000 photographs, 10 oddities",
+    "first": "2,000 photographs, 160 outliers of six kinds, a heap among them, 120 copies",
+    "other": "the same, 110 outliers of six other kinds",
+    "mixture": "1,000 photographs, 1 to 100 outliers of random kinds",
+    "few": "2,000 photographs, 10 outliers",
     "clean": "2,000 photographs alone",
     "faults": "159 photographs of 640 x 480, 30 faults of ten kinds",
     "defects": "400 known tiles and 236 new ones, 79 local defects",
@@ -44,7 +44,7 @@ def check_table() -> str:
             first = f"{100 * float(mean(group, lambda r: r['first'] / r['odd'])):.0f} %"
             caught = f"{mean(group, lambda r: (r['flagged'] - r['false']) / r['odd'] * 100, 0)} %"
             share = f"{caught}; {mean(group, false_share, 2)} (largest {max(map(false_share, group)):.2f})"
-            others = beside(group, "ecod_auroc", "ECOD on pixels"), beside(group, "cleanvision_auroc", "CleanVision")
+            others = compared(group, "ecod_auroc", "ECOD on pixels"), compared(group, "cleanvision_auroc", "CleanVision")
             shown = ["; ".join([auroc, *filter(None, others)]), first, share, ""]
         if "recall" in group[0]:
             hashes = ", ".join(
@@ -61,7 +61,7 @@ def check_table() -> str:
     head = [
         "collection",
         "seeds",
-        "AUROC of oddities",
+        "AUROC of outliers",
         "among as many first",
         "flagged of them; ordinary among the flagged",
         "copies, places",
@@ -69,7 +69,7 @@ def check_table() -> str:
     return grid(head, body)
 
 
-def beside(group: list[Row], name: str, title: str) -> str:
+def compared(group: list[Row], name: str, title: str) -> str:
     return f"{title} {mean(group, lambda r: r[name])}" if name in group[0] else ""
 
 

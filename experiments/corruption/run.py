@@ -82,7 +82,7 @@ class CorruptedViews(ImageViews):
 
 
 class Supervised(ImageMethod):
-    """Cross-entropy of the classes, from a view of each image: a control that sees labels.
+    """Cross-entropy of the classes, from a view of each image: a baseline that sees labels.
 
     Training takes pairs of images and one-hot labels, so that the view is made here; its seed is that of the step.
     """

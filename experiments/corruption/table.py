@@ -1,4 +1,4 @@
-"""Tables and heat maps of docs/corruption.md: accuracies, drops, aligned augmentation, advice.
+"""Tables and heat maps of measured.md: accuracies, drops, aligned augmentation, advice.
 
 Of a cell the last row counts. Results are means over seeds. Accuracies are those of the linear probe in percent, on test images
 with the corruption of the training images unless `clean` is named. A drop and a gain are between trainings of equal precision.
@@ -237,7 +237,7 @@ def leads_table() -> str:
 
 
 def predicted(measured: list[Row]) -> Table:
-    """Returns header and lines: how often the advice named the winner where both are clear, beside constant answers."""
+    """Returns header and lines: how often the advice named the winner where both are clear, next to constant answers."""
     given = [row for row in largest(measured) if row["paradigm"] == "advice" and row["seed"] == 0]
     advice = {tuple(row[name] for name in SETTING): row for row in given}
     titles = {"networks": "best networks of both kinds", "patches": "closed forms on patches"}
@@ -256,7 +256,7 @@ def predicted(measured: list[Row]) -> Table:
 
 
 TABLES = {
-    "docs/corruption.md": {
+    "experiments/corruption/measured.md": {
         "corrupted": accuracies_table,
         "clean": partial(accuracies_table, "clean_probe"),
         "neighbors": partial(accuracies_table, "knn30"),
@@ -317,5 +317,5 @@ def draw(tiny: bool) -> None:
     """Draws the heat maps of every data set that has rows, and those of the closed forms."""
     measured = of_networks(rows("corruption"))
     for data in dict.fromkeys(row["data"] for row in measured):
-        figures.save(figure(measured, data), f"corruption_{data}", tiny=tiny)
-    figures.save(lead_figure(rows("corruption")), "corruption_closed_forms", tiny=tiny)
+        figures.save(figure(measured, data), f"corruption/corruption_{data}", tiny=tiny)
+    figures.save(lead_figure(rows("corruption")), "corruption/corruption_closed_forms", tiny=tiny)

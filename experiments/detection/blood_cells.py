@@ -69,7 +69,7 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
         about |= {"reported_odd": int((labels[flags] != ORDINARY).sum())}
         about |= {"collapse": trained.collapse, "epochs": trained.folder.config.fit.epochs}
         if a.draw:
-            draw(x, labels, scores["detector"], None if a.tiny else ledger.ROOT / "docs" / "figures" / "blood_cells.png")
+            draw(x, labels, scores["detector"], None if a.tiny else ledger.HERE / "detection" / "blood_cells.png")
     counts = {name: int((labels == kind).sum()) for name, kind in (("n_white_cells", WHITE_CELL), ("n_platelets", PLATELET))}
     counts |= {"n_train": n_train, "n_ordinary": int((labels == ORDINARY).sum())}
     return {**counts, **about, **timer.both(), **aurocs(scores, labels)}
@@ -98,7 +98,7 @@ def draw(x: np.ndarray, labels: np.ndarray, scores: np.ndarray, out: Path | None
 def main() -> None:
     a = parse(__doc__, "blood_cells", OPTIONS, {"encoders": ["patches"], "seeds": first})
     if not (boxes := blood_cells(Path(a.data_root))[1]).exists():
-        raise SystemExit(f"expected {boxes} beside the photographs")
+        raise SystemExit(f"expected {boxes} next to the photographs")
     if a.draw:
         a.encoders, a.seeds, a.out = ["patches"], a.seeds[:1], None
     run(a, cells, measure, peers=PEERS)

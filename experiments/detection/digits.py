@@ -1,4 +1,4 @@
-"""Noisy digits, one held out in turn: AUROC of the detector of the run, of the scores of VJE itself and of the controls.
+"""Noisy digits, one held out in turn: AUROC of the detector of the run, of the scores of VJE itself and of the baselines.
 
 README.md says how.
 """

@@ -1,4 +1,4 @@
-"""Tables of detectors: on foreign images, on tables beside those of PyOD and pytorch-ood, blood cells and digits.
+"""Tables of detectors: on foreign images, on tables next to those of PyOD and pytorch-ood, blood cells and digits.
 
 If a cell was measured more than once, the last row counts.
 """
@@ -46,7 +46,7 @@ def _over_seeds(of: list[Row]) -> Row:
 
 
 def foreign_table(data: str) -> str:
-    """AUROC of each detector on the features of `vje` and on what needs no encoder: the default first, then the controls."""
+    """AUROC of each detector on the features of `vje` and on what needs no encoder: the default first, then the baselines."""
     shown = [row for row in foreign_rows(data) if row["encoder"] in ("vje", "pixels")]
     shown = [row for row in shown if not re.match("default [23].", row["detector"])]  # parts of rules that are no longer used
     shown.sort(key=lambda row: (row["detector"] != DEFAULT, not row["detector"].startswith("default"), -row["mean_foreign"]))
@@ -88,29 +88,29 @@ def encoders_table(data: str) -> str:
 
 
 def detection_table() -> str:
-    """Mean AUROC over CIFAR-10's foreign sets and that of CIFAR-100: detectors of runs first, then the controls."""
+    """Mean AUROC over CIFAR-10's foreign sets and that of CIFAR-100: detectors of runs first, then the baselines."""
     found = {(row["encoder"], row["level"], row["detector"]): row for row in foreign_rows("cifar10", peers=True)}
     whole, plain = "statistics + patches + z", "statistics + z"
     shown = [
         ("patches", whole, DEFAULT, "**`vergence score` of a `patches` run**"),
         ("patches", whole, "default", "**`vergence score` of a `patches` run, detector of format 1**"),
-        ("patches", "z", "kNN", "control: kNN distance on its embedding"),
-        ("patches", "z", "Gaussian, 64 directions", "control: one Gaussian on 64 directions of it"),
+        ("patches", "z", "kNN", "baseline: kNN distance on its embedding"),
+        ("patches", "z", "Gaussian, 64 directions", "baseline: one Gaussian on 64 directions of it"),
         ("vje", whole, DEFAULT, "**`vergence score` of a `vje_small` run**"),
         ("vje", plain, "default without patches", "**`vergence score` of a `vje_small` run, detector of format 1**"),
-        ("vje", "z", "kNN", "control: kNN distance on its embedding"),
-        ("vje", "z", "Gaussian, 64 directions", "control: one Gaussian on 64 directions of it"),
-        ("vje", "own_joint", "own score", "control: VJE's joint score"),
+        ("vje", "z", "kNN", "baseline: kNN distance on its embedding"),
+        ("vje", "z", "Gaussian, 64 directions", "baseline: one Gaussian on 64 directions of it"),
+        ("vje", "own_joint", "own score", "baseline: VJE's joint score"),
         ("distilled", whole, DEFAULT, "**`vergence score` of a `distilled_vje` run**"),
-        ("distilled", "z", "kNN", "control: kNN distance on its embedding"),
-        ("distilled", "z", "Gaussian, 64 directions", "control: one Gaussian on 64 directions of it"),
+        ("distilled", "z", "kNN", "baseline: kNN distance on its embedding"),
+        ("distilled", "z", "Gaussian, 64 directions", "baseline: one Gaussian on 64 directions of it"),
         ("pretrained", whole, DEFAULT, "**`vergence score` of a frozen ImageNet network**, at 96 pixels"),
-        ("pretrained", "z", "kNN, cosine", "control: cosine distance to the 5th neighbor on its embedding"),
-        ("pretrained", "z", "Gaussian, 64 directions", "control: one Gaussian on 64 directions of it"),
-        ("pixels", "statistics", "pyod KNN", "control: PyOD's kNN distance on statistics of the pixels"),
-        ("pixels", "statistics", "kNN", "control: our kNN distance on them, to 2,000 items"),
-        ("pixels", "statistics", "Gaussian", "control: one Gaussian on them"),
-        ("pixels", "pixels", "kNN, cosine, 2,000 items", "control: kNN distance on pixels"),
+        ("pretrained", "z", "kNN, cosine", "baseline: cosine distance to the 5th neighbor on its embedding"),
+        ("pretrained", "z", "Gaussian, 64 directions", "baseline: one Gaussian on 64 directions of it"),
+        ("pixels", "statistics", "pyod KNN", "baseline: PyOD's kNN distance on statistics of the pixels"),
+        ("pixels", "statistics", "kNN", "baseline: our kNN distance on them, to 2,000 items"),
+        ("pixels", "statistics", "Gaussian", "baseline: one Gaussian on them"),
+        ("pixels", "pixels", "kNN, cosine, 2,000 items", "baseline: kNN distance on pixels"),
     ]
     body = []
     for *key, label in shown:
@@ -122,12 +122,12 @@ def detection_table() -> str:
 
 
 def digits_table() -> str:
-    """AUROC of the detector for each noisy digit that is held out, beside the best controls; its last row of each seed."""
+    """AUROC of the detector for each noisy digit that is held out, next to the best baselines; its last row of each seed."""
     last = {(row["held_out"], row["seed"]): row["auroc"] for row in rows("digits")}
     digits = sorted({digit for digit, _ in last})
     shown = {"detector": "**the run's detector**", "joint": "VJE's joint score"}
-    shown |= {f"kNN, {name}": f"control: kNN distance on {name}" for name in ("z", "untrained", "pixels", "pca")}
-    shown["Mahalanobis, z"] = "control: Mahalanobis distance on z"
+    shown |= {f"kNN, {name}": f"baseline: kNN distance on {name}" for name in ("z", "untrained", "pixels", "pca")}
+    shown["Mahalanobis, z"] = "baseline: Mahalanobis distance on z"
     body = []
     for name, label in shown.items():
         found = [statistics.mean(auroc[name] for (d, _), auroc in last.items() if d == digit) for digit in digits]
@@ -210,7 +210,7 @@ def blood_cells_table(least: float = 0.7) -> str:
 
 TABLES = {
     "experiments/detection/README.md": {"detection": detection_table},
-    "docs/detection_measured.md": {
+    "experiments/detection/measured.md": {
         **{f"foreign-{data}": partial(foreign_table, data) for data in FOREIGN},
         **{f"encoders-{data}": partial(encoders_table, data) for data in FOREIGN},
         "same-features": same_features_table,

@@ -39,7 +39,7 @@ OBJECTIVES: dict[str, tuple[str, dict[str, Any]]] = {
     "untrained": ("experiments.methods.baselines:Nothing", {}),
 }
 COMPONENTS = {f"gmje, K = {K}": ("gmje", {"components": K}) for K in (1, 3, 10, 30)}  # run by name only
-PCA = (16, 32, 64, 128, 256)  # sizes of the control that are tried
+PCA = (16, 32, 64, 128, 256)  # sizes of the baseline that are tried
 PROTOCOL = {"projector": (256, 32), "batch_size": 256, "lr": 2e-3, "encoder_lr": 1.0, "clip": 1.0, "knn_every": 0}
 PROTOCOL |= {"calibration_share": 0.0}
 
@@ -96,7 +96,7 @@ class Pixels(torch.nn.Module):
         return features.pixels(x)
 
 
-def pixel_controls(a: argparse.Namespace, run: vergence.Run, opened: Data) -> dict[str, dict[str, float]]:
+def pixel_baselines(a: argparse.Namespace, run: vergence.Run, opened: Data) -> dict[str, dict[str, float]]:
     """Returns the accuracies of pixels and of their principal components, for several numbers of components."""
     items = opened.train, part(opened.test, a.tested)
     z, t = embedded(run, *items, net=Pixels())
@@ -127,7 +127,7 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     run = vergence.train(cell["data"], out=a.scratch / name, **settings)
     row, opened = {"train_seconds": round(timer.seconds(), 1)}, open_data(run.folder.config.data)
     row |= measured(a, run, opened)
-    row["controls"] = pixel_controls(a, run, opened) if untrained and cell["seed"] == a.seeds[0] else {}
+    row["baselines"] = pixel_baselines(a, run, opened) if untrained and cell["seed"] == a.seeds[0] else {}
     metadata = run.folder.metadata
     return {**row, "seconds": round(timer.seconds(), 1), "precision": metadata.precision, "device": metadata.device}
 

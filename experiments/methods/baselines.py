@@ -1,4 +1,4 @@
-"""Controls of benchmarks: an objective that leaves the encoder untrained, the network as it begins, pixels as an embedding."""
+"""Baselines of benchmarks: an objective that leaves the encoder untrained, the network as it begins, pixels as an embedding."""
 
 from torch import Tensor, nn
 

@@ -1,4 +1,4 @@
-"""Every method on the same data and budget: kNN, probe, effective rank, detection, R-AUROC, images/s, peak memory; and controls.
+"""Every method on the same data and budget: kNN, probe, effective rank, detection, R-AUROC, images/s, peak memory; and baselines.
 
 README.md says how.
 """
@@ -40,7 +40,7 @@ SOURCES |= {
     "i_jepa": "i_jepa",
 }  # recipes of the papers' settings
 OTHERS = {"dino": ("adamw", 5e-4, 0.04), "lejepa": ("adamw", 5e-4, 5e-4)}  # as SOURCES: optimizer, rate for 256 images, decay
-CONTROLS = {  # encoders that are frozen, or the recipe of a closed form
+BASELINES = {  # encoders that are frozen, or the recipe of a closed form
     "untrained": "experiments.methods.baselines:small",
     "pixels": "experiments.methods.baselines:pixels",
     "pca": "experiments.methods.baselines:pixels",
@@ -49,7 +49,7 @@ CONTROLS = {  # encoders that are frozen, or the recipe of a closed form
 COMPONENTS = 256  # principal components of the pixels, as many as the network has features
 SEARCHED = (1.25e-4, 5e-4, 2e-3, 8e-3)  # learning rates of AdamW, with a weight decay of 1e-4
 OPTIMIZER = ("optimizer", "lr", "encoder_lr", "weight_decay")  # settings of a run that a row has, as the run had them
-CHOICES = ("control", "searched", "published")
+CHOICES = ("baseline", "searched", "published")
 FOREIGN = ("cifar100", "fashion_mnist", "mnist", "noise")
 SHARED = ("torchvision", "lightning_fabric", "torch._dynamo", "lightly", "timm", "sklearn")
 
@@ -58,12 +58,12 @@ def described(a: argparse.Namespace, method: str) -> dict[str, Any]:
     """Returns the settings that all runs of a method share."""
     common = {"root": a.data_root, "limit": a.limit, "device": "cpu", "threads": 1}
     if method == "patches":
-        return {"recipe": CONTROLS[method], **common, **a.set, **a.tiny_options.get(method, {})}
+        return {"recipe": BASELINES[method], **common, **a.set, **a.tiny_options.get(method, {})}
     common |= {"batch_size": a.batch_size, "knn_every": 0}
-    if method in CONTROLS:
+    if method in BASELINES:
         side = open_data(DataConfig(source=a.data, root=a.data_root)).train.shape[-1]  # a frozen encoder has another default
-        control = {"recipe": "gje_small", "objective": "none", "encoder": CONTROLS[method], "freeze": True, "size": side}
-        return {**control, **common, **a.set}
+        baseline = {"recipe": "gje_small", "objective": "none", "encoder": BASELINES[method], "freeze": True, "size": side}
+        return {**baseline, **common, **a.set}
     return {"recipe": f"{method}_small", **common, **a.set, **a.tiny_options.get(method, {})}
 
 
@@ -145,11 +145,11 @@ def errors(run: vergence.Run, train: Tensor, test: Tensor, labels: Tensor) -> di
     return {"recall_at_1": round(float(right.double().mean()), 4), "r_auroc": ranked}
 
 
-def measured(a: argparse.Namespace, run: vergence.Run, opened: Data, control: bool) -> dict[str, Any]:
-    """Returns what is measured of a run, and the accuracies of its first weights unless it is a control."""
+def measured(a: argparse.Namespace, run: vergence.Run, opened: Data, baseline: bool) -> dict[str, Any]:
+    """Returns what is measured of a run, and the accuracies of its first weights unless it is a baseline."""
     labels = opened.train.labels, opened.test.labels
     row: dict[str, Any] = {}
-    for name, net in (("", run.method.encoder), *(() if control else (("untrained_", untrained_encoder(run)),))):
+    for name, net in (("", run.method.encoder), *(() if baseline else (("untrained_", untrained_encoder(run)),))):
         z = embedded(run, opened.train, opened.test, net=net)
         row |= accuracies(name, *z, labels) | {f"{name}effective_rank": round(float(effective_rank(z[1])), 1)}
         row |= {} if name else errors(run, *z, labels[1])
@@ -169,14 +169,14 @@ def components(run: vergence.Run, opened: Data, n: int) -> vergence.Run:
 
 
 def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yields what names each row: controls first, then whole settings, so that a stop leaves few gaps."""
+    """Yields what names each row: baselines first, then whole settings, so that a stop leaves few gaps."""
     for name in filter(importlib.util.find_spec, SHARED):  # imported once, before the processes fork
         importlib.import_module(name)
     common: dict[str, Any] = {"measurement": "methods", "data": a.data, "n_train": a.limit, "batch_size": a.batch_size}
     common |= {"epochs": None if a.seconds else a.epochs, "budget_seconds": a.seconds, "set": a.set}
     common |= {"search_share": a.search_share, "rates": a.rates}
     for seed, setting in itertools.product(a.seeds, [choice for choice in CHOICES if choice in a.settings]):
-        for method in a.controls if setting == "control" else a.methods:
+        for method in a.baselines if setting == "baseline" else a.methods:
             if setting != "published" or method in SOURCES or method in OTHERS:
                 yield {**common, "method": method, "setting": setting, "seed": seed}
 
@@ -184,10 +184,10 @@ def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     """Trains and measures one run, in a process of its own."""
     torch.manual_seed(cell["seed"])
-    method, control = cell["method"], cell["setting"] == "control"
+    method, baseline = cell["method"], cell["setting"] == "baseline"
     place = a.scratch / "-".join((method, cell["setting"], str(cell["seed"])))
     settings, values = described(a, method), {"optimizer": None, "lr": None, "search": None, "images_per_second": None}
-    if not control:
+    if not baseline:
         settings["epochs"] = epochs(a, settings, place)
         values |= optimizer(a, method) if cell["setting"] == "published" else searched(a, cell, settings, place)
     chosen = {name: values[name] for name in OPTIMIZER if values.get(name) is not None}
@@ -197,20 +197,20 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     config, opened = run.folder.config, open_data(run.folder.config.data)
     run = components(run, opened, COMPONENTS) if method == "pca" else run
     values |= {"peak_mib": peak()}
-    if not control:
+    if not baseline:
         values |= {name: getattr(config.fit, name) for name in OPTIMIZER}
         values |= {"images_per_second": round(speed(run, opened, a.steps), 1)}
     values |= {name: getattr(config.model, name) for name in ("objective", "options", "projector", "projector_norm")}
     values |= {"encoder": str(config.model.encoder), "precision": run.folder.metadata.precision}
-    return values | measured(a, run, opened, control)
+    return values | measured(a, run, opened, baseline)
 
 
 OPTIONS = {"data_root": DATA, "data": "cifar10", "methods": some(METHODS), "settings": some(CHOICES), "seeds": SEEDS}
 OPTIONS |= {"limit": 10_000, "epochs": 20, "seconds": float, "rates": list(SEARCHED), "search_share": 0.5, "batch_size": 128}
 OPTIONS |= {"earlier_search": False, "search_seconds": float, "foreign": some(FOREIGN), "set": SETTINGS, "note": ""}
 # Images of each set, steps that the training loop is timed for.
-OPTIONS |= {"controls": hidden(list(CONTROLS)), "shown": hidden(1_000), "steps": hidden(8), "tiny_options": hidden({})}
-TINY = {"methods": ["simsiam"], "settings": ["searched", "control"], "controls": ["pca", "patches"], "seeds": [0]}
+OPTIONS |= {"baselines": hidden(list(BASELINES)), "shown": hidden(1_000), "steps": hidden(8), "tiny_options": hidden({})}
+TINY = {"methods": ["simsiam"], "settings": ["searched", "baseline"], "baselines": ["pca", "patches"], "seeds": [0]}
 TINY |= {"limit": 64, "epochs": 1, "seconds": None, "rates": first, "batch_size": 16, "earlier_search": False}
 TINY |= {"set": lambda settings: settings | {"size": 8}, "foreign": ["noise"], "shown": 40, "steps": 1}
 TINY["tiny_options"] = {"simsiam": {"options": {"hidden": 8}, "projector": (16, 16)}}

@@ -1,4 +1,4 @@
-"""Deep SVDD (Ruff et al., Deep One-Class Classification, ICML 2018) in its one-class form, as a control for one_class.py.
+"""Deep SVDD (Ruff et al., Deep One-Class Classification, ICML 2018) in its one-class form, as a baseline for one_class.py.
 
 A network without biases maps typical images near a fixed center c, and the score of an image is its squared distance to c:
 

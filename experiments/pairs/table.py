@@ -87,14 +87,14 @@ def protocol_rows(data: str, components: bool = False) -> dict[str, list[Row]]:
 
 
 def joint_table(data: str) -> str:
-    """A line for each setting of ``experiments/joint/run.py`` on a set: accuracy of the frozen encoder, and its controls."""
+    """A line for each setting of ``experiments/joint/run.py`` on a set: accuracy of the frozen encoder, and its baselines."""
     body = []
     for setting, group in protocol_rows(data).items():
         cells = [column(group, "knn", 1, 100), column(group, "probe", 1, 100), column(group, "effective_rank")]
-        body.append([f"{setting} (control)" if setting == "untrained" else setting, str(len(group)), *cells])
-        for name, values in {k: v for row in group for k, v in row["controls"].items()}.items():
+        body.append([f"{setting} (baseline)" if setting == "untrained" else setting, str(len(group)), *cells])
+        for name, values in {k: v for row in group for k, v in row.get("baselines", {}).items()}.items():
             title = "pca, 256 components" if name == "pca" else name  # the only size that the first rows tried
-            body.append([f"{title} (control)", "1", *(f"{100 * values[key]:.1f}" for key in ("knn", "probe")), ""])
+            body.append([f"{title} (baseline)", "1", *(f"{100 * values[key]:.1f}" for key in ("knn", "probe")), ""])
     return grid(["objective", "seeds", "kNN (30), %", "linear probe, %", "effective rank of 32"], body)
 
 
@@ -173,7 +173,7 @@ def matches_table() -> str:
 TABLES = {
     "experiments/pairs/README.md": {"mixtures": mixtures_table},
     "docs/how-to/decide.md": {"matches": matches_table},
-    "docs/joint_embeddings.md": {
+    "experiments/joint/measured.md": {
         "trap-toy": partial(trap_table, "toy"),
         "trap-fashion": partial(trap_table, "fashion"),
         **{f"joint-{data}": partial(joint_table, data) for data in ("fashion_mnist", "cifar10")},
@@ -182,7 +182,7 @@ TABLES = {
         **{f"components-{data}": partial(components_table, data) for data in ("fashion_mnist", "cifar10")},
         "pairs-recipes": pairs_recipes_table,
     },
-    "docs/branches.md": {
+    "experiments/pairs/branches.md": {
         **{name: partial(branches_table, name) for name in ("separated", "intersecting", "heteroscedastic", "arm", "halves")},
         "samples": samples_table,
     },

@@ -1,4 +1,4 @@
-"""Tables of speed: beside the bare encoder and other libraries, of objectives and of recipes; each reads its ledgers."""
+"""Tables of speed: next to the bare encoder and other libraries, of objectives and of recipes; each reads its ledgers."""
 
 import math
 from collections import defaultdict
@@ -119,7 +119,7 @@ def recipe_costs_table() -> str:
 
 TABLES = {
     "experiments/speed/README.md": {"speed": speed_table},
-    "docs/joint_embeddings.md": {"cost": cost_table},
+    "experiments/joint/measured.md": {"cost": cost_table},
     "docs/methods.md": {"recipe-costs": recipe_costs_table},
-    "docs/methods_measured.md": {"peers": peers_table},
+    "experiments/methods/measured.md": {"peers": peers_table},
 }

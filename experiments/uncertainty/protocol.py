@@ -1,4 +1,4 @@
-"""The whole protocol of uncertainties: errors of embeddings, degradations, and scrambled images, beside controls from labels."""
+"""The whole protocol of uncertainties: errors of embeddings, degradations, and scrambled images, with baselines from labels."""
 
 import dataclasses
 from collections import defaultdict
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from experiments.shared import apart, seeded
-from experiments.uncertainty.controls import compressed_size, loss_head, probe_entropy, rank_correlation
+from experiments.uncertainty.baselines import compressed_size, loss_head, probe_entropy, rank_correlation
 from experiments.uncertainty.degradations import STRENGTHS, degraded, scrambled
 from torch import Tensor
 
@@ -19,8 +19,8 @@ from vergence.runs.run import Run
 from vergence.runs.uncertainty import BANK, ITEMS, measure_uncertainty, spread_over_crops, uncertainties
 
 DEGRADED, CROPS, CHUNK = 500, 8, 100  # test items at most, views of each, images at a time
-CONTROLS = ("norm of z", "kNN distance", "file size", "probe entropy", "loss head")
-LABELED = ("probe entropy", "loss head")  # controls that are learned from labels
+BASELINES = ("norm of z", "kNN distance", "file size", "probe entropy", "loss head")
+LABELED = ("probe entropy", "loss head")  # baselines that are learned from labels
 SCRAMBLED = ("scrambled", 0)  # where embeddings of scrambled images lie among those of degraded ones
 
 Scores = dict[str, Tensor]  # name -> (N,), larger is less certain
@@ -29,7 +29,7 @@ Levels = dict[tuple[str, int], Tensor]  # degradation and number of the strength
 
 @torch.inference_mode()
 def protocol(run: Run, opened: Data, train: Tensor, test: Tensor) -> dict[str, Any]:
-    """Returns what `vergence evaluate --uncertainty` measures, with more controls, degradations and scrambled images.
+    """Returns what `vergence evaluate --uncertainty` measures, with more baselines, degradations and scrambled images.
 
     Args:
         run: A run on images.
@@ -55,7 +55,7 @@ def protocol(run: Run, opened: Data, train: Tensor, test: Tensor) -> dict[str, A
     found["recall_at_1_equalized"] = float(right_equal.double().mean())
     found["scores"] = {
         name: {
-            "kind": "control" if name in CONTROLS else "model",
+            "kind": "baseline" if name in BASELINES else "model",
             "labels": name in LABELED,
             "r_auroc": (ranks := uncertainty.ranking(u, right))["auroc"],
             "r_auroc_equalized": uncertainty.ranking(u, right_equal)["auroc"],
@@ -79,7 +79,7 @@ def ranked_strengths(first: Scores, at: dict[tuple[str, int], Scores]) -> dict[s
 
 
 def from_labels(train: Tensor, labels: Tensor, z: Tensor) -> Scores:
-    """Returns the controls that are learned from labels, for embeddings (N, D)."""
+    """Returns the baselines that are learned from labels, for embeddings (N, D)."""
     with torch.inference_mode(False):
         wrong = (~uncertainty.neighbor_is_right(train, labels)).double()
         return {"probe entropy": probe_entropy(train, labels, z), "loss head": loss_head(train, wrong, z)}
@@ -96,7 +96,7 @@ def worsened(
 ) -> tuple[dict[tuple[str, int], Scores], Tensor]:
     """Returns the uncertainties at every strength of every degradation, and the spread over crops of scrambled images.
 
-    The controls from labels are fitted once for them and for the embeddings ``z``, whose values are added to ``scores``.
+    The baselines from labels are fitted once for them and for the embeddings ``z``, whose values are added to ``scores``.
     """
     parts, sizes = (defaultdict[tuple[str, int], list[Tensor]](list) for _ in range(2))
     spreads, generator = [], seeded(0)

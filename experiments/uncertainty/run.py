@@ -1,4 +1,4 @@
-"""Which uncertainty ranks errors, and which ranks foreign images? CIFAR-10, one encoder and seed a row, beside controls.
+"""Which uncertainty ranks errors, and which ranks foreign images? CIFAR-10, one encoder and seed a row, with baselines.
 
 README.md says how.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from experiments.runner import DATA, hidden, main, some
 from experiments.shared import Timer, apart, images, kept_run, parts, seeded
-from experiments.uncertainty.controls import compressed_size
+from experiments.uncertainty.baselines import compressed_size
 from experiments.uncertainty.protocol import protocol
 from torch import Tensor
 

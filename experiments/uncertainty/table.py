@@ -31,7 +31,7 @@ def uncertainty_table(what: str) -> str:
     for name in dict.fromkeys(name for group in groups.values() for row in group for name in row["scores"]):
         cells = [column([{name: value(row, name, what)} for row in group], name, 3) for group in groups.values()]
         about = next(row["scores"][name] for group in groups.values() for row in group if name in row["scores"])
-        kind = "" if about["kind"] == "model" else " (control, labels)" if about["labels"] else " (control)"
+        kind = "" if about["kind"] == "model" else " (baseline, labels)" if about["labels"] else " (baseline)"
         if any(cells):
             body.append([name + kind, *cells])
     return grid(["", *groups], body)
@@ -61,7 +61,7 @@ def predictive_table() -> str:
 
 
 TABLES = {
-    "docs/uncertainty.md": {
+    "experiments/uncertainty/README.md": {
         "errors": partial(uncertainty_table, "r_auroc"),
         "errors-equalized": partial(uncertainty_table, "r_auroc_equalized"),
         "foreign": partial(uncertainty_table, "foreign"),

@@ -232,7 +232,7 @@ class CombinedDetector(Detector):
 
 
 TRIMMED = GaussianDetector(trim=0.05)
-DEFAULTS: dict[str, dict[str, tuple[Detector, float]]] = {  # detectors of a kind of level with their weights
+DEFAULTS: dict[str, dict[str, tuple[Detector, float]]] = {  # detectors of a kind of level and their weights
     "plain": {"density": (TRIMMED, 1.0)},
     "patches": {"neighbors": (NeighborDetector(20, max_items=2000), 1.0)},
     "embedding": {

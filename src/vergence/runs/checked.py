@@ -180,7 +180,7 @@ class CheckResult:
     Attributes:
         items: One row for each picture that could be read:
 
-            - ``path``; ``score`` in nats, larger is more unusual; ``p_value``; ``q_value``, the least false-discovery rate at which
+            - ``path``; ``score`` in nats; ``p_value``; ``q_value``, the least false-discovery rate at which
               the picture is reported; ``flag``, 1 if it is; ``level`` that says so, and ``reason`` in words.
             - ``group``, the most central picture of its unusual group; ``duplicate_of``, the first picture that
               it is a copy of; ``leak_of``, the picture of the other source that it is a copy of; empty for none.

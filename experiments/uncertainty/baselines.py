@@ -1,4 +1,4 @@
-"""Controls of uncertainties, and Spearman's correlation with the strength of a degradation.
+"""Baselines of uncertainties, and Spearman's correlation with the strength of a degradation.
 
 Shapes: N or M items, D features, S strengths. A larger uncertainty means a less certain item.
 """
@@ -51,7 +51,7 @@ def png(image: np.ndarray) -> int:
 
 
 def probe_entropy(train: Tensor, labels: Tensor, test: Tensor, *, l2: float = 30.0) -> Tensor:
-    """Returns the entropy in nats of a linear probe's predictions, (M,): a control that needs labels.
+    """Returns the entropy in nats of a linear probe's predictions, (M,): a baseline that needs labels.
 
     The probe is logistic regression on standardized features, fitted to embeddings (N, D) and classes (N,), with the penalty of
     `vergence.evaluation.accuracy.linear_probe`: ``l2`` is the precision of the prior on each weight.
@@ -63,7 +63,7 @@ def probe_entropy(train: Tensor, labels: Tensor, test: Tensor, *, l2: float = 30
 
 
 def loss_head(train: Tensor, loss: Tensor, test: Tensor, *, hidden: int = 128, seed: int = 0) -> Tensor:
-    """Returns a loss that a small network predicts from embeddings, (M,): a learned uncertainty as a control.
+    """Returns a loss that a small network predicts from embeddings, (M,): a learned uncertainty as a baseline.
 
     The network has one hidden layer, is fitted to the losses (N,) of embeddings (N, D) by the squared error, and stops early on a
     tenth of the items (Yoo, Kweon, "Learning Loss for Active Learning", arXiv:1905.03677, with squared error in place of their

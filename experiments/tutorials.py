@@ -1,0 +1,137 @@
+"""Runs the tutorials: ``python -m experiments.tutorials [NAME...] [--check] [--pictures]``; rewrites outputs, or compares them."""
+
+import os
+
+os.environ |= {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+
+import argparse
+import contextlib
+import difflib
+import io
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from experiments.ledger import ROOT
+from experiments.readme import LONGEST, WIDTH
+
+PAGES, FIGURES = ROOT / "docs" / "tutorials", ROOT / "docs" / "figures" / "tutorials"
+NAMES = (
+    "clean_up_a_folder",
+    "embeddings_for_scikit_learn",
+    "watch_new_pictures",
+    "several_answers",
+    "pairs_and_no_match",
+    "your_own_loop",
+)
+PYTHON = r"```python\n(?P<code>.*?)```\n(?:\n```text\n(?P<printed>.*?)```\n)?"
+BLOCK = re.compile(rf"(?ms)^(?:{PYTHON}|```console\n(?P<commands>.*?)```\n|<!-- screenshot: (?P<shot>[^>]+) -->\n)")
+COMMAND = re.compile(r"(?m)^\$ (.+)\n((?:(?!\$ ).*\n)*)")
+NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
+SECONDS = re.compile(r"[\d.]+ (?:s|seconds|min|minutes)\b")
+
+
+def steady(text: str) -> str:
+    """Returns an output without what differs from run to run or with the widths of numbers: seconds, frames of tables."""
+    if re.search(r"(?m) s ┃$", text):  # a last column of seconds
+        text = re.sub(r"(?m)[\d.]+ │$", "", text)
+    return re.sub(r"[─-╿]+", " ", SECONDS.sub("SECONDS", text))
+
+
+def alike(a: str, b: str) -> bool:
+    """Returns whether two outputs have the same words, and numbers within 2 % or 0.02; seconds and frames do not count."""
+    a, b = steady(a), steady(b)
+    if NUMBER.sub("NUMBER", a).split() != NUMBER.sub("NUMBER", b).split():
+        return False
+    pairs = zip(NUMBER.findall(a), NUMBER.findall(b), strict=True)
+    values = ((float(m.replace(",", "")), float(n.replace(",", ""))) for m, n in pairs)
+    return all(abs(m - n) <= max(0.02, 0.02 * abs(m)) for m, n in values)
+
+
+def shown(output: str, before: str, folder: Path) -> str:
+    """Returns an output as the page shows it: as long as before, or the earlier one where they are alike."""
+    lines = [line.rstrip() for line in output.replace(f"{folder}/", "").splitlines()]
+    old = before.splitlines()
+    longest = len(old) - 1 if old and old[-1] == "..." else LONGEST
+    if len(lines) > longest + 1:
+        lines = [*lines[:longest], "..."]
+    text = "".join(f"{line}\n" for line in lines)
+    return before if alike(text, before) else text
+
+
+def call(command: str, folder: Path) -> str:
+    """Returns what a command of the page prints."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"COLUMNS": WIDTH, "PATH": path, "PYTHONUNBUFFERED": "1"}
+    joined = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}  # notes are on the terminal, too
+    found = subprocess.run(command, shell=True, cwd=folder, env=environment, text=True, **joined)
+    if found.returncode:
+        sys.exit(f"$ {command}\n{found.stdout}")
+    return found.stdout
+
+
+def screenshot(page: Path, width: int, height: int, to: Path) -> None:
+    """Writes a picture of the top of a page."""
+    from PIL import Image
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme="light")
+        tab.goto(page.resolve().as_uri())
+        tab.wait_for_timeout(1000)
+        Image.open(io.BytesIO(tab.screenshot())).convert("RGB").save(to, quality=70, method=6)
+        browser.close()
+
+
+def rerun(text: str, folder: Path, pictures: bool = False) -> str:
+    """Runs a page's blocks in order and returns the page with their outputs; with ``pictures`` also takes its screenshots."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+
+    def one(match: re.Match[str]) -> str:
+        if match["shot"]:
+            page, width, height, name = match["shot"].split()
+            if pictures:
+                screenshot(folder / page, int(width), int(height), folder / name)
+            return match[0]
+        if match["commands"]:
+            lines = COMMAND.sub(lambda m: f"$ {m[1]}\n{shown(call(m[1], folder), m[2], folder)}", match["commands"])
+            return f"```console\n{lines}```\n"
+        with contextlib.redirect_stdout(io.StringIO()) as stream:
+            exec(compile(match["code"], "tutorial", "exec"), names)
+        printed = shown(stream.getvalue(), match["printed"] or "", folder)
+        return f"```python\n{match['code']}```\n" + (f"\n```text\n{printed}```\n" if printed else "")
+
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        return BLOCK.sub(one, text)
+    finally:
+        os.chdir(before)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=NAMES)
+    parser.add_argument("--check", action="store_true", help="compare with the page instead of writing it")
+    parser.add_argument("--pictures", action="store_true", help="also write the page's pictures")
+    options = parser.parse_args()
+    for name in options.names:
+        page = PAGES / f"{name}.md"
+        text = page.read_text()
+        with tempfile.TemporaryDirectory() as folder:
+            new = rerun(text, Path(folder), options.pictures)
+            for picture in re.findall(r"figures/tutorials/([^)]+)\)", text) if options.pictures else ():
+                shutil.copy(Path(folder) / picture, FIGURES / picture)
+        if not options.check:
+            page.write_text(new)
+        elif new != text:
+            sys.exit("".join(difflib.unified_diff(text.splitlines(True), new.splitlines(True), page.name, "now")))
+
+
+if __name__ == "__main__":
+    main()
