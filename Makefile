@@ -28,10 +28,12 @@ lint: .venv/tested  ## ruff and mypy --strict
 
 check: lint test
 
-wheel: .venv/installed  ## builds the wheel, installs it into a new environment outside the checkout, and runs the demo from it
+wheel: .venv/installed  ## builds sdist and wheel and checks them, installs the wheel into a new environment, and runs the demo from it
 	rm -rf dist && mkdir dist
 	$(PYTHON) -m venv dist/venv
-	dist/venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	$(call install,dist/venv/bin/python,build twine)
+	dist/venv/bin/python -m build --outdir dist . > dist/build.log
+	dist/venv/bin/twine check --strict dist/*.whl dist/*.tar.gz
 	$(call install,dist/venv/bin/python,dist/*.whl)
 	cd dist && OMP_NUM_THREADS=1 timeout 400 venv/bin/vergence demo --out demo
 	rm -rf dist/venv

@@ -1,4 +1,4 @@
-"""Runs the tutorials: ``python -m experiments.tutorials [NAME...] [--check] [--pictures]``; rewrites outputs, or compares them."""
+"""Runs the tutorials and rewrites their outputs, or compares them: ``python -m experiments.tutorials [NAME...] [--check]``."""
 
 import os
 
@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments.ledger import ROOT
-from experiments.readme import LONGEST, WIDTH
+from experiments.readme import WIDTH
 
+LONGEST = 24  # lines of an output
 PAGES, FIGURES = ROOT / "docs" / "tutorials", ROOT / "docs" / "figures" / "tutorials"
 NAMES = (
     "clean_up_a_folder",

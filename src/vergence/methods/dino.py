@@ -195,7 +195,7 @@ class _Center(nn.Module):
 
     def forward(self, targets: list[Tensor], outputs: list[Tensor]) -> Tensor:
         """Raises a ValueError."""
-        raise ValueError("method 'dino' needs lightly to train: pip install 'vergence[baselines]'")
+        raise ValueError("method 'dino' needs lightly to train: pip install 'vergence[methods]'")
 
 
 def _loss(outputs: int, temperature: float, teacher_temperature: float, center_momentum: float) -> Any:

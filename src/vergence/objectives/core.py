@@ -48,7 +48,7 @@ def require_package(kind: str, package: str | None, *, what: str = "objective") 
         what: What the name is of, ``objective`` or ``method``.
     """
     if package is not None and importlib.util.find_spec(package) is None:
-        raise ValueError(f"{what} '{kind}' needs {package}: pip install 'vergence[baselines]'")
+        raise ValueError(f"{what} '{kind}' needs {package}: pip install 'vergence[methods]'")
 
 
 def lightly_module(kind: str, name: str) -> Any:
@@ -58,7 +58,7 @@ def lightly_module(kind: str, name: str) -> Any:
         return importlib.import_module(f"lightly.loss.{name}")
     except ImportError as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"objective '{kind}' needs lightly 1.6 or newer ({reason}): pip install 'vergence[baselines]'") from None
+        raise ValueError(f"objective '{kind}' needs lightly 1.6 or newer ({reason}): pip install 'vergence[methods]'") from None
 
 
 class Objective(nn.Module, abc.ABC):

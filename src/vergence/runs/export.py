@@ -96,7 +96,7 @@ def _written(module: nn.Module, x: Tensor, ending: str) -> bytes:
                 assert onnx is not None, "of dynamo"
                 target.write(onnx.model_proto.SerializeToString())
     except ImportError as error:
-        raise ValueError(f"expected what writes ONNX, found: {shortened(error)}; pip install 'vergence[onnx]'") from None
+        raise ValueError(f"expected what writes ONNX, found: {shortened(error)}; pip install 'vergence[export]'") from None
     except (RuntimeError, TypeError, ValueError) as error:  # of torch, for an operation that it cannot export
         raise ValueError(f"expected a run that can be exported, found: {shortened(error)}; use vergence.Scorer") from None
     return target.getvalue()
@@ -112,7 +112,7 @@ def _read_back(written: bytes, x: Tensor, ending: str) -> list[np.ndarray]:
         try:
             import onnxruntime
         except ImportError:
-            raise ValueError("expected onnxruntime, which compares the graph, found none; pip install 'vergence[onnx]'") from None
+            raise ValueError("expected onnxruntime, which compares the graph, found none; pip install 'vergence[export]'") from None
         session = onnxruntime.InferenceSession(written, providers=["CPUExecutionProvider"])
         run = lambda part: session.run(None, {"x": part.numpy()})  # noqa: E731
     outs = [run(part) for part in (x[:1], *x[1:].split(100)) if len(part)]

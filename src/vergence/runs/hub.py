@@ -117,7 +117,7 @@ def _hub() -> Any:
     try:
         import huggingface_hub
     except ImportError:
-        raise ValueError("expected huggingface_hub, found none; pip install 'vergence[hub]'") from None
+        raise ValueError("expected huggingface_hub, found none; pip install 'vergence[share]'") from None
     return huggingface_hub
 
 

@@ -1,12 +1,13 @@
 """The version of the library, and the commit of its code."""
 
 import functools
+import importlib.metadata
 import subprocess
 from pathlib import Path
 
 __all__ = ["__version__", "checkout", "commit"]
 
-__version__ = "0.1.0.dev0"
+__version__ = importlib.metadata.version("vergence")
 
 
 @functools.cache

@@ -1,0 +1,56 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from experiments.tutorials import BLOCK, NAMES, PAGES, alike
+
+ROOT = Path(__file__).parents[1]
+COMMENTS = re.compile(r"<!--.*?-->|!\[[^\]]*\]\([^)]*\)", re.DOTALL)
+
+
+def prose(text):
+    return re.sub(r"\]\([^)]*\)", "]", COMMENTS.sub("", BLOCK.sub("", text)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tutorial_is_short_has_two_pictures_and_starts_with_data(name):
+    text = (PAGES / f"{name}.md").read_text()
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
+    assert 600 <= len(prose(text).split()) <= 900
+    assert len(pictures) == 2 and all((PAGES / picture).stat().st_size < 60_000 for picture in pictures)
+    first = re.split(r"(?m)^## ", text)[1]
+    assert first.startswith("1. ") and "```python" in first and "sklearn" in first
+    assert "\n## Where to go next\n" in text and "```" not in prose(text)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sentences_of_a_tutorial_have_at_most_25_words(name):
+    text = re.sub(r"(?m)^#.*$", "", prose((PAGES / f"{name}.md").read_text()))
+    paragraphs = re.split(r"\n\s*\n|\n(?=- )", text)
+    sentences = [s for p in paragraphs for s in re.split(r"(?<=[.!?])\s+", " ".join(p.split()))]
+    assert [s for s in sentences if len(s.split()) > 25] == []
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "same"),
+    [
+        ("wrote 3 rows in 8.8 s", "wrote 3 rows in 12 s", True),
+        ("wrote 3 rows", "wrote 4 rows", False),
+        ("loss 1.30 to 0.912", "loss 1.31 to 0.915", True),
+        ("003.png dark", "004.png dark", False),
+        ("┃ nats ┃ s ┃\n│ 1.00 │ 0.5 │\n", "┃  nats ┃  s ┃\n│  1.01 │ 11.0 │\n", True),
+        ("┃ nats ┃ s ┃\n│ 1.00 │ 0.5 │\n", "┃  nats ┃  s ┃\n│  1.10 │ 11.0 │\n", False),
+    ],
+)
+def test_outputs_are_alike_in_words_and_nearly_so_in_numbers(a, b, same):
+    assert alike(a, b) == same
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tutorial_prints_what_its_page_says(name):
+    command = [sys.executable, "-m", "experiments.tutorials", name, "--check"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
