@@ -68,8 +68,8 @@ def call(command: str, folder: Path) -> str:
     """Returns what a command of the page prints."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"COLUMNS": WIDTH, "PATH": path, "PYTHONUNBUFFERED": "1"}
-    joined = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}  # notes are on the terminal, too
-    found = subprocess.run(command, shell=True, cwd=folder, env=environment, text=True, **joined)
+    out, err = subprocess.PIPE, subprocess.STDOUT  # notes are on the terminal, too
+    found = subprocess.run(command, shell=True, cwd=folder, env=environment, text=True, stdout=out, stderr=err)
     if found.returncode:
         sys.exit(f"$ {command}\n{found.stdout}")
     return found.stdout
