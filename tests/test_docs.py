@@ -19,12 +19,12 @@ ROOT = Path(__file__).parents[1]
         "LICENSE",
         "CITATION.cff",
         "docs/decisions/index.md",
-        "docs/advice.md",
-        "docs/branches.md",
-        "docs/check.md",
-        "docs/tables.md",
-        "docs/joint_embeddings.md",
-        "docs/methods.md",
+        "docs/guides/advice.md",
+        "docs/guides/branches.md",
+        "docs/guides/check.md",
+        "docs/guides/tables.md",
+        "docs/guides/joint_embeddings.md",
+        "docs/reference/methods.md",
         "experiments/advice/alignment.md",
     ],
 )
@@ -41,7 +41,8 @@ def test_contributing_and_vision_stay_short():
 def test_the_page_of_the_architecture_has_every_room():
     from tests.test_layers import ROOMS
 
-    assert tuple(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)) == ROOMS
+    page = ROOT / "docs" / "background" / "architecture.md"
+    assert tuple(re.findall(r"^\| `(\w+)` \|", page.read_text(), re.MULTILINE)) == ROOMS
 
 
 def test_the_readme_is_one_screen_and_has_no_table_of_measurements():
@@ -104,5 +105,5 @@ def test_links_lead_somewhere(page):
 
 @pytest.mark.parametrize(("page", "names"), [("methods.md", objectives.names()), ("methods_images.md", methods.names())])
 def test_every_objective_and_method_is_described(page, names):
-    text = "".join((ROOT / "docs" / one).read_text() for one in (page, "joint_embeddings.md"))
+    text = "".join((ROOT / "docs" / one).read_text() for one in (f"reference/{page}", "guides/joint_embeddings.md"))
     assert [name for name in names if f"`{name}`" not in text] == []

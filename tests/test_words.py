@@ -40,7 +40,7 @@ def prose(text):
 
 def sentences(text):
     """Yields the sentences of running text; an item of a list, and what follows a colon at the end of a line, is one."""
-    for block in re.split(r"\n\s*\n|\n\s*(?:[-*]|\d+\.) ", prose(text)):
+    for block in re.split(r"\n\s*\n|(?:^|\n)\s*(?:[-*]|\d+\.) ", prose(text)):
         yield from re.split(r"(?<=[.!?:;])\s+", " ".join(block.split()))
 
 
@@ -74,6 +74,5 @@ def test_sentences_for_users_are_short(page):
 def test_the_rules_find_what_they_forbid():
     assert len(found("A foreign control, level with the odd one beside the ledger, by kNN, has .910 in 3 processor seconds")) == 9
     assert found("Control characters; an aria-controls attribute is code") == []
-    assert list(sentences("One two.\n\n```\nno no\n```\n- three `code here` [four](five.md)\n\n| six |\n")) == [
-        "One two.", "three code four", ""
-    ]  # fmt: skip
+    assert list(sentences("One two.\n- three `code here` [four](five.md)")) == ["One two.", "three code four"]
+    assert "".join(sentences("```\nno no\n```\n\n| six |\n    seven\n")) == ""

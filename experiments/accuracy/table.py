@@ -127,5 +127,5 @@ def duplicates_table() -> str:
 TABLES = {
     "experiments/accuracy/README.md": {"two-cores": two_cores_table, "training": training_table},
     "experiments/accuracy/trained.md": {"distilled": distilled_table, "from-random": from_random_table},
-    "docs/encoders.md": {"pretrained": pretrained_table, "duplicates": duplicates_table},
+    "docs/guides/encoders.md": {"pretrained": pretrained_table, "duplicates": duplicates_table},
 }

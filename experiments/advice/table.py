@@ -238,7 +238,7 @@ def harm_table() -> str:
 
 
 TABLES = {
-    "docs/advice.md": {"choices": choices_table},
+    "docs/guides/advice.md": {"choices": choices_table},
     "experiments/advice/README.md": {
         "linear": linear_table,
         "candidates": candidates_table,

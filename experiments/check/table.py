@@ -73,4 +73,4 @@ def compared(group: list[Row], name: str, title: str) -> str:
     return f"{title} {mean(group, lambda r: r[name])}" if name in group[0] else ""
 
 
-TABLES = {"docs/check.md": {"check": check_table}}
+TABLES = {"docs/guides/check.md": {"check": check_table}}

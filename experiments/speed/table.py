@@ -120,6 +120,6 @@ def recipe_costs_table() -> str:
 TABLES = {
     "experiments/speed/README.md": {"speed": speed_table},
     "experiments/joint/measured.md": {"cost": cost_table},
-    "docs/methods.md": {"recipe-costs": recipe_costs_table},
+    "docs/reference/methods.md": {"recipe-costs": recipe_costs_table},
     "experiments/methods/measured.md": {"peers": peers_table},
 }

@@ -66,7 +66,7 @@ class ViewConfig(Checked):
         blur_sigma: Range of the blur's standard deviation, in pixels.
         solarize: Probability of solarization (threshold 0.5).
         cover: Rectangles of the image that get a random color in each view, before the crop: top, left, height and width of each
-            in pixels, one after the other. For marks that no view changes otherwise, such as a stamp (docs/advice.md).
+            in pixels, one after the other. For marks that no view changes otherwise, such as a stamp (docs/guides/advice.md).
         kind: Vectors: ``features``, of the three strengths that follow; ``counts``, ``spectra``, ``series`` or ``table``, with
             operations of their own (`vergence.data.vector_views`) and usual strengths (`usual`).
         noise: Vectors: standard deviation of additive Gaussian noise, in units of the data's standard deviation.

@@ -2,7 +2,7 @@ r"""Joint embedding or reconstruction, before any training: what the closed form
 
 With labels, even of few items, the verdict is measured: both closed-form solutions are probed under cross-validation. Without
 labels only the overlap of the two codes is available: where they have almost nothing in common, joint embedding did better in
-most of our experiments (docs/advice.md). All this is about linear models; docs/advice.md measures how far networks follow them.
+most of our experiments. All this is about linear models; docs/guides/advice.md says how far networks follow them.
 
 Shapes: N items, D features, r directions, m draws of the augmentation, k components, G groups, H half-samples.
 """
@@ -743,4 +743,4 @@ def _say_scope(facts: AboutData) -> str:
     of = f"{facts.features:,}{SPACES[facts.space]}"
     part = f"in the {facts.directions} directions of most variance (of {of}), which hold"
     where = "" if facts.directions == facts.features else f", {part} {facts.variance_kept:.1%} of it"
-    return f"This is about linear models of {facts.items:,} items{where}. How far networks follow them: docs/advice.md."
+    return f"This is about linear models of {facts.items:,} items{where}. How far networks follow them: docs/guides/advice.md."

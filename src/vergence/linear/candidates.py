@@ -78,7 +78,7 @@ def say_trials(trials: Sequence[Trial]) -> str:
 
 
 def simple_rule(pictures: bool) -> str:
-    """Returns what to start with where no labels decide: no criterion without labels chose better in docs/advice.md."""
+    """Returns what to start with where no labels decide: no criterion without labels chose better in docs/guides/advice.md."""
     if pictures:
         return (
             "To start with: a pretrained network, if one is at hand and the pictures are photographs; otherwise the closed form, "

@@ -52,8 +52,8 @@ CALIBRATED = (
     "pictures come from where the known ones come from, then on average at most the stated share of those to look at is ordinary."
 )
 SCORES = (
-    "The score is -log p over all levels, in nats: larger is more unusual. The q-value is the least false-discovery rate at which "
-    "a picture is reported. What you say changes both: unusual pictures are set apart, and pictures that are less unusual than a "
+    "The score is -log p over all levels, in nats: larger is more unusual. The q-value is the least false-discovery rate at "
+    "which a picture is reported. What you say changes both: unusual pictures are set apart, and pictures that are less unusual than a "
     "fine one are no longer improbable. Save the confirmations and pass them on: --confirm confirmed.csv."
 )
 MARKED = "A frame marks places that are more unusual than any place of all but {mark:.0%} of ordinary pictures{estimate}."

@@ -65,7 +65,7 @@ def advise_on(
         command: Command line that reproduces the advice, for the page.
 
     Returns:
-        The advice; `docs/advice.md` lists the fields of ``advice.json``.
+        The advice; `docs/guides/advice.md` lists the fields of ``advice.json``.
 
     Raises:
         ValueError: The source or the settings are not usable, or ``out`` cannot be written to or holds a run.

@@ -310,7 +310,7 @@ class CheckResult:
         return Shown(cards_of(self, self.strangest(n)))
 
     def write(self, out: str | Path) -> Path:
-        """Writes everything to a folder, and returns it; docs/check.md lists the files."""
+        """Writes everything to a folder, and returns it; docs/guides/check.md lists the files."""
         folder = Path(out)
         with explained(folder, "choose another --out"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -499,7 +499,7 @@ def _summary(
     groups: Sequence[Sequence[str]],
     notes: Sequence[str],
 ) -> dict[str, Any]:
-    """Returns ``summary.json``; docs/check.md explains its entries."""
+    """Returns ``summary.json``; docs/guides/check.md explains its entries."""
     changes: dict[str, int] = {}
     for change in (one for text in looks.changes.tolist() for one in text.split("; ") if one):
         changes[change] = changes.get(change, 0) + 1

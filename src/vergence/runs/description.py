@@ -167,7 +167,7 @@ def _starts(model: ModelConfig, settings: dict[str, Any], facts: Facts) -> list[
     unnamed = model.encoder == Small() and settings.get("encoder") is None
     if not (unnamed and known and facts.roomy) or model.distill is not None or model.starts_from_weights:
         return []
-    better = "their kNN accuracy was higher on all data measured (docs/trained.md)"
+    better = "their kNN accuracy was higher on all data measured (docs/guides/trained.md)"
     return [f"the network starts from random weights; {', '.join(known)}; {better}"]
 
 

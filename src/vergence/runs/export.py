@@ -112,7 +112,7 @@ def _read_back(written: bytes, x: Tensor, ending: str) -> list[np.ndarray]:
         try:
             import onnxruntime
         except ImportError:
-            raise ValueError("expected onnxruntime, which compares the graph, found none; pip install 'vergence[export]'") from None
+            raise ValueError("expected onnxruntime to compare the graph, found none; pip install 'vergence[export]'") from None
         session = onnxruntime.InferenceSession(written, providers=["CPUExecutionProvider"])
         run = lambda part: session.run(None, {"x": part.numpy()})  # noqa: E731
     outs = [run(part) for part in (x[:1], *x[1:].split(100)) if len(part)]

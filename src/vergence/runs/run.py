@@ -348,7 +348,7 @@ class Run:
         """Returns how far random views of each item differ in the embedding: their mean direction (N, D) and spread (N,).
 
         The views are those of training; an item's follow from its place in the batch. The spread lies in [0, 1], see
-        `vergence.evaluation.uncertainty.crop_spread`; `docs/uncertainty.md` says what it ranks, and what it does not.
+        `vergence.evaluation.uncertainty.crop_spread`; `docs/guides/uncertainty.md` says what it ranks, and what it does not.
 
         Raises:
             ValueError: There are fewer than 2 crops, or the run was trained on pairs.

@@ -93,8 +93,8 @@ def train(
             `vergence.encoders`, a module, or a function without arguments that returns one; ``objective`` a name, a class or an
             instance such as ``VJE(256, nu=1)``, which says class and options. A module is copied, and gets images standardized
             by ``input_mean`` and ``input_std``, by default those of the data. With ``pretrained=True``, ``weights=FILE`` or
-            ``init=RUN`` the encoder starts from weights, with ``freeze=True`` it is not trained (``docs/encoders.md``); with
-            ``init`` the settings that are not given are that run's.
+            ``init=RUN`` the encoder starts from weights, with ``freeze=True`` it is not trained (see
+            ``docs/guides/encoders.md``); with ``init`` the settings that are not given are that run's.
 
     Returns:
         The trained run.

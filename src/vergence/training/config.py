@@ -184,7 +184,7 @@ class FitConfig(Checked):
         trust_clip: LARS: whether a layer's rate is at most ``lr`` (LARC), as in solo-learn.
         lr: Peak learning rate; not rescaled with the batch size.
         encoder_lr: Learning rate of the encoders, as a multiple of ``lr``. Below 1 projector and objective follow the encoder
-            faster than it moves; VJE loses fewer directions so (``docs/trained.md``).
+            faster than it moves; VJE loses fewer directions so (``docs/guides/trained.md``).
         weight_decay: Decoupled for ``adamw``, added to the gradient for ``sgd`` and ``lars``.
         warmup_epochs: Epochs of linear warm-up before the cosine decay to zero.
         clip: Largest gradient norm, > 0; ``None`` for no clipping.

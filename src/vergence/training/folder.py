@@ -4,7 +4,7 @@ Loading runs no code: there is no pickle, and a run whose description names code
 caller trusts it.
 
 ``config.json`` and ``model.safetensors`` are enough to use a model; ``checkpoints/last.pt`` is enough to train on.
-``docs/run_folder.md`` documents every file. Reading the JSON files needs no torch.
+``docs/reference/run_folder.md`` documents every file. Reading the JSON files needs no torch.
 """
 
 import contextlib

@@ -4,12 +4,12 @@ Three kinds of names are put together from a base and what an objective or a met
 ``Objective.behind``, ``ImageMethod.small``):
 
 - ``NAME_small``: four 3x3 convolutions (D = 256) or a small transformer with AdamW 2e-3, for CPUs and for a first try;
-- ``patches_NAME``: a network on top of the closed form of `patches` (``docs/trained.md``);
+- ``patches_NAME``: a network on top of the closed form of `patches` (``docs/guides/trained.md``);
 - ``distilled_NAME``: a small network that learns to predict that closed form's embedding first.
 
 ``patches_large`` is `patches` with a larger second layer, mirrored copies and stronger colors: more accurate, and slower in
-training and use. The others are the table `PUBLISHED`. ``docs/methods.md`` has what their sources report, and what they cost.
-`override` changes single settings.
+training and use. The others are the table `PUBLISHED`; ``docs/reference/methods.md`` has what their sources report, and what they
+cost. `override` changes single settings.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """What a run folder's JSON files hold, as frozen dataclasses that are checked when they are read; they need no torch.
 
-``docs/run_folder.md`` documents every field.
+``docs/reference/run_folder.md`` documents every field.
 """
 
 import dataclasses

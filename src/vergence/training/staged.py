@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["distill", "epochs_for", "fit_first", "is_fitted", "require_one_encoder"]
 
-EPOCHS, STEPS = 15, 2_340  # at least: few images need many passes (docs/trained.md)
+EPOCHS, STEPS = 15, 2_340  # at least: few images need many passes (docs/guides/trained.md)
 
 
 class FirstStage(Recorder):
