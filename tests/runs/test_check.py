@@ -121,8 +121,11 @@ def test_many_equal_pictures():
 def test_confirmed_pictures_are_set_apart(folder):
     found = vergence.check(folder, confirmed=["odd0.png", "odd1.png"], workers=0)
     assert not {"odd0.png", "odd1.png"} & flagged(found) and {"odd2.png", "odd3.png"} <= flagged(found)
+    assert found.items["path"][found.strangest(1)[0]] not in ("odd0.png", "odd1.png")
     with pytest.raises(ValueError, match="names of items that are checked"):
         vergence.check(folder, confirmed=["nobody"], workers=0)
+    moved = vergence.check(folder, confirmed=["odd0.png", "nobody"], workers=0)
+    assert "The confirmations name 1 picture that is not here (first: nobody)." in moved.summary["sentences"]
 
 
 def test_a_fine_picture_is_not_flagged_and_what_is_less_odd_is_no_longer_improbable(folder, found, tmp_path):
@@ -132,6 +135,8 @@ def test_a_fine_picture_is_not_flagged_and_what_is_less_odd_is_no_longer_improba
     assert not {"odd0.png", "odd3.png"} & flagged(again)
     fine = again.items["p_value"][place["odd3.png"]]
     assert fine == pytest.approx(1 / 158, rel=1e-6) and min(again.items["p_value"]) < fine
+    (tmp_path / "bare.csv").write_text("odd3.png,fine\nodd0.png,odd\n")
+    assert Review.read(tmp_path / "bare.csv") == Review.read(tmp_path / "confirmed.csv")
     (tmp_path / "wrong.csv").write_text("path,verdict\nodd3.png,perhaps\n")
     with pytest.raises(ValueError, match="a verdict of odd, fine, odd known"):
         Review.read(tmp_path / "wrong.csv")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from vergence.utils.checks import expect, refuse
+from vergence.utils.checks import counted, expect, refuse
 from vergence.utils.parts import original, read_names
 
 __all__ = ["Review", "after_review"]
@@ -53,20 +53,37 @@ class Review:
     def read(cls, file: Path) -> "Review":
         """Returns the review in a file: of columns ``path`` and ``verdict``, or with the name of an outlier on each line."""
         lines = read_names(file)
-        if not lines or not lines[0].lower().startswith("path,"):
+        headed = bool(lines) and lines[0].lower().startswith("path,")
+        if not headed and not any(line.lower().endswith(tuple(f",{verdict}" for verdict in VERDICTS)) for line in lines):
             return cls(lines)
-        rows = list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8-sig"), newline="")))
+        columns = None if headed else ("path", "verdict")
+        rows = list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8-sig"), newline=""), columns))
         if any(row.get("path") is None or row.get("verdict") is None for row in rows):
             refuse("columns path and verdict", f"others in {file}", "save the confirmations from the page again")
         return cls.of({original(row["path"]): row["verdict"].strip().lower() for row in rows})
 
     def places(self, names: Sequence[str], said: str) -> Bools:
-        """Returns which items were called ``odd``, ``fine`` or ``known``; all of these must be among the names."""
+        """Returns which items were called ``odd``, ``fine`` or ``known``, (N,)."""
         among = set(getattr(self, said))
-        missing = sorted(among - set(names))
-        found = f"{len(missing)} others (first: {missing[0]})" if missing else ""
-        expect(not missing, "names of items that are checked", found, "write them as in items.csv")
         return np.array([name in among for name in names], dtype=bool)
+
+    def gone(self, names: Sequence[str]) -> str:
+        """Returns a sentence about reviewed items that are not among the names; empty where all are there.
+
+        Raises:
+            ValueError: None of them is there.
+
+        Example:
+            >>> Review(odd=["a.png", "b.png"]).gone(["a.png"])
+            'The confirmations name 1 picture that is not here (first: b.png).'
+        """
+        reviewed = {*self.odd, *self.fine, *self.known}
+        missing = sorted(reviewed - set(names))
+        found = f"{len(missing)} others (first: {missing[0]})" if missing else ""
+        expect(len(missing) < max(1, len(reviewed)), "names of items that are checked", found, "write them as in items.csv")
+        verb = "is" if len(missing) == 1 else "are"
+        here = f"The confirmations name {counted(len(missing), 'picture')} that {verb} not here"
+        return f"{here} (first: {missing[0]})." if missing else ""
 
 
 def after_review(p: Floats, odd: Bools, fine: Bools) -> Floats:

@@ -379,6 +379,9 @@ def _columns(tried: Mapping[str, _Trial], t: Floats) -> dict[str, list[Any]]:
     return rows
 
 
+CALLED = {"kernel": "A Gaussian process", "mdn": "A mixture density network", "gng": "A growing neural gas"}
+
+
 def _sentence(name: str, tried: Mapping[str, _Trial]) -> str:
     if name == ALONE:
         return "The context says nothing about the target that these rows would show."
@@ -388,7 +391,7 @@ def _sentence(name: str, tried: Mapping[str, _Trial]) -> str:
         return f"A line is enough: {lead:.2f} nats a row better than without the context."
     more = float((log_p[name] - log_p["gaussian"]).mean())
     by = f"{more:.2f}" if more < LARGE else f"more than {LARGE:,}"
-    return f"{name[0].upper()}{name[1:]}: {by} nats a row better than a line."
+    return f"{CALLED.get(name, f'A {name}')} is best: {by} nats a row better than a line."
 
 
 def _notes(trial: _Trial, parts: Sequence[tuple[Ints, Ints]], free: bool) -> list[str]:

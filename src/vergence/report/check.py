@@ -53,8 +53,8 @@ CALIBRATED = (
 )
 SCORES = (
     "The score is -log p over all levels, in nats: larger is more unusual. The q-value is the least false-discovery rate at "
-    "which a picture is reported. What you say changes both: unusual pictures are set apart, and pictures that are less unusual than a "
-    "fine one are no longer improbable. Save the confirmations and pass them on: --confirm confirmed.csv."
+    "which a picture is reported. What you say changes both: unusual pictures are set apart, and pictures that are less unusual "
+    "than a fine one are no longer improbable. Save the confirmations and pass them on: --confirm confirmed.csv."
 )
 MARKED = "A frame marks places that are more unusual than any place of all but {mark:.0%} of ordinary pictures{estimate}."
 

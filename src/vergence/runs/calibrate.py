@@ -61,7 +61,12 @@ def calibrate_files(
     require_table(out)
     a, b = (_read(path, column, groups) for path in (calibration, new))
     both = sorted(set(a.names) & set(b.names)) if a.names and b.names else []
-    expect(not both, f"items of {new.name} that are not in {calibration.name}", f"{both[:1]} in both", "leave them out of one")
+    expect(
+        not both,
+        f"items of {new.name} that are not in {calibration.name}",
+        f"{both[:1]} in both",
+        "leave it out of one file, or rename it if it is another item",
+    )
     sides = None if groups is None else (a.columns[groups], b.columns[groups])
     if fpr is None and groups is None and 0 < fdr < 1 and len(a.values) and len(b.values):
         terminal.note(str(reportable(len(a.values), len(b.values), fdr)))

@@ -240,7 +240,7 @@ def _of_pictures(source: Any, settings: Settings, given: "_Given", out: Path | N
             judged = _beside(pictures, looks, known, known_looks, settings)
         elif not leaks:
             judged, note = _by_itself(pictures, looks, copies, settings, work)
-        notes = [note] if note else []
+        notes = [*filter(None, [note, settings.review.gone([*looks.names, *(() if known_looks is None else known_looks.names)])])]
         result = checked(_called(source), pictures, looks, settings, copies, judged, known, known_looks, leaked, notes)
         if out is not None:
             result.write(out)
@@ -518,6 +518,7 @@ def _of_vectors(given: Named, known: Named | None, settings: Settings, name: str
     looks = Looks.of_vectors(names, x)
     copies = Copies(np.zeros((0, 2), dtype=np.int64), [], np.zeros(0))
     pictures = Pictures(names, [None] * len(names))
+    notes = [*filter(None, [settings.review.gone([*names, *settings.review.known])])]
     if known is not None:
         fit, calibrating = _halves(np.argsort(Looks.of_vectors([""] * len(known[1]), known[1]).digest, kind="stable"))
         expect(known[1].shape[1] == x.shape[1], f"known vectors of {x.shape[1]} numbers", known[1].shape[1], "use one encoder")
@@ -527,13 +528,13 @@ def _of_vectors(given: Named, known: Named | None, settings: Settings, name: str
         verdict, scores = _conformal(log_p, known_log_p, odd, fine, settings.fdr)
         calibration = KnownScores(scores, [str(i) for i in calibrating.tolist()], np.zeros(len(x), dtype=bool))
         judged: Judged | None = Judged(verdict, x, None, None, np.inf, [], calibration)
-        return checked(name, pictures, looks, settings, copies, judged, None, None, None, [])
+        return checked(name, pictures, looks, settings, copies, judged, None, None, None, notes)
     apart, fine = settings.review.places(names, "odd"), settings.review.places(names, "fine")
     fold, different = _folds(looks.digest, np.unique(looks.digest, return_inverse=True)[1])
     fitted = different[~apart[different]][:FITTED]
     if len(fitted) < FEWEST:
         note = f"{len(fitted)} different vectors are too few to say what is unusual; at least {FEWEST} are needed."
-        return checked(name, pictures, looks, settings, copies, None, None, None, None, [note])
+        return checked(name, pictures, looks, settings, copies, None, None, None, None, [note, *notes])
     fits = CrossFitted(x[fitted], fold[fitted])
     levels = {"vectors": _own_level("vectors", fits, fits.log_distance(x, fold), fitted)}
     alike = x.std(0).max() <= ALIKE * np.median(x.std(0))  # numbers of one unit, as those of a network
@@ -544,4 +545,4 @@ def _of_vectors(given: Named, known: Named | None, settings: Settings, name: str
     level = ["group" if member else "vectors" for member in crowd]
     verdict = replace(verdict, score=score, p=np.where(crowd, CROWD, verdict.p), level=level)
     judged = Judged(verdict, fits.in_units(x), None, None, np.inf, groups, None)
-    return checked(name, pictures, looks, settings, copies, judged, None, None, None, [])
+    return checked(name, pictures, looks, settings, copies, judged, None, None, None, notes)

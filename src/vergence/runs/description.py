@@ -152,7 +152,7 @@ def completed(encoder: Encoder, facts: Facts, mirrored: bool) -> tuple[Encoder, 
     asked, settings = encoder.complete(facts.shape), encoder.fitted(facts.shape, facts.n, mirrored)
     both = [(key, getattr(asked, key), getattr(settings, key)) for key in ("atoms", "second", "directions", "dim")]
     reduced = ", ".join(f"{key} {b} instead of {a}" for key, a, b in both if b < a)
-    notes = [f"with {facts.n:,} images the encoder is smaller: {reduced}"] if reduced else []
+    notes = [f"with {facts.n:,} training images the encoder is smaller: {reduced}"] if reduced else []
     return encoder.with_settings(settings), notes
 
 
