@@ -1,5 +1,6 @@
 """Hooks of the site (mkdocs.yml): pages of experiments, links that leave docs/, formulas without JavaScript, and llms.txt."""
 
+import itertools
 import posixpath
 import re
 from pathlib import Path
@@ -47,6 +48,18 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def on_page_content(html: str, **_: Any) -> str:
     """Turns formulas into MathML, which browsers show by themselves."""
     return FORMULA.sub(lambda m: convert(_unescaped(m[2]), display="inline" if m[1] == "span" else "block"), html)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Gives names to what the theme leaves without one for screen readers, and the tables' empty headers a word."""
+    output = output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
+    output = re.sub(r'(<input class="md-toggle" data-md-toggle="(\w+)")', r'\1 aria-label="\2"', output)
+    numbers = itertools.count(1)
+    nav = r'(<nav class="md-nav" data-md-level="\d+") aria-labelledby="\w+"'
+    output = re.sub(nav, lambda m: f'{m[1]} aria-label="Part {next(numbers)} of the menu"', output)
+    return output.replace("<th></th>", '<th><span class="md-visually-hidden">row</span></th>')
 
 
 def _unescaped(text: str) -> str:

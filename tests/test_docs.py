@@ -107,3 +107,12 @@ def test_links_lead_somewhere(page):
 def test_every_objective_and_method_is_described(page, names):
     text = "".join((ROOT / "docs" / one).read_text() for one in (f"reference/{page}", "guides/joint_embeddings.md"))
     assert [name for name in names if f"`{name}`" not in text] == []
+
+
+def test_the_messages_of_troubleshooting_are_those_of_the_code():
+    code = " ".join((ROOT / "src" / file).read_text() for file in (ROOT / "src").rglob("*.py"))
+    code = re.sub(r'"\s+f?"|\{[^{}]*\}', "", code)
+    messages = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "how-to" / "troubleshooting.md").read_text(), re.MULTILINE)
+    gaps = r"\.\.\.|\b[NM]\b|'[^']*'|\b\d+\b|[;:(]|\bobjective\b"
+    parts = [part.strip() for message in messages for part in re.split(gaps, message)]
+    assert len(messages) == 10 and [part for part in parts if len(part) > 8 and part not in code] == []

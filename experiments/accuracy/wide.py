@@ -19,7 +19,7 @@ from vergence.encoders.patch_maps import PatchEncoder, wide_features
 from vergence.evaluation import features
 from vergence.evaluation.accuracy import knn_accuracy, ridge_probe
 
-OPTIONS = {"data": Option(shape="first"), "data_root": DATA, "limit": int, "choose": False, "seeds": SEEDS}
+OPTIONS = {"data": Option(shape="first"), "data_root": DATA, "limit": int, "choose": False, "narrow": False, "seeds": SEEDS}
 OPTIONS |= {"recipes": some(("patches", "patches_large")), "runs": Path("runs"), "note": ""}
 
 
@@ -29,8 +29,10 @@ def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
             yield {"measurement": "wide", "data": a.data, "recipe": recipe, "limit": a.limit, "seed": seed}
 
 
-def embedded(run: vergence.Run, items: Items) -> tuple[Tensor, Tensor]:
-    """Returns the wide features (N, F), and the embedding (N, D) that follows from them."""
+def embedded(run: vergence.Run, items: Items, narrow: bool) -> tuple[Tensor | None, Tensor]:
+    """Returns the wide features (N, F), and the embedding (N, D) that follows from them; with ``narrow`` the latter alone."""
+    if narrow:
+        return None, features.collect_features(run.method.encoder, items, **run.where())[0]
     f = features.collect_features(wide_features(run.method.encoder), items, **run.where())[0]
     affine = next(m for m in run.method.encoder.modules() if isinstance(m, PatchEncoder))
     with torch.no_grad():
@@ -45,17 +47,17 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     run = kept_run(folder, a.data, **settings)
     training, timer = None if trained_before else timer.both(), Timer()
     train, test = parts(run.folder.config, a.choose)
-    (f, z), (f_test, z_test) = (embedded(run, items) for items in (train, test))
+    (f, z), (f_test, z_test) = (embedded(run, items, a.narrow) for items in (train, test))
     embedding, timer = timer.both(), Timer()
     assert train.labels is not None and test.labels is not None
     near = knn_accuracy(z, train.labels, z_test, test.labels, ks=(K,))[K]
     narrow = ridge_probe(z, train.labels, z_test, test.labels)["accuracy"]
-    wide = ridge_probe(f, train.labels, f_test, test.labels)["accuracy"]
+    wide = None if f is None or f_test is None else ridge_probe(f, train.labels, f_test, test.labels)["accuracy"]
     return {
         "n_train": len(train),
         "n_test": len(test),
         "dim": z.shape[1],
-        "width": f.shape[1],
+        "width": None if f is None else f.shape[1],
         "knn30": near["majority"],
         "knn30_weighted": near["weighted"],
         "ridge": narrow,
