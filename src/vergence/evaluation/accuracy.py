@@ -204,7 +204,8 @@ def _ridge(x: Tensor, Y: Tensor, mean: Tensor, scale: Tensor, alpha: float) -> T
         z = (x - mean) * scale
         A = z @ z.T
         A.diagonal().add_(alpha)
-        return z.T @ torch.linalg.solve(A, Y)
+        dual: Tensor = torch.linalg.solve(A, Y)
+        return z.T @ dual
     A, c = x.new_zeros(d, d), x.new_zeros(d, Y.shape[1])
     for part, y in zip(x.split(BLOCK), Y.split(BLOCK), strict=True):
         z = (part - mean) * scale
