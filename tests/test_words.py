@@ -71,6 +71,16 @@ def test_sentences_for_users_are_short(page):
     assert [one for one in sentences(page.read_text()) if len(one.split()) > LONGEST] == []
 
 
+MEASURED = [page for page in PAGES if "docs" in page.parts and "reference" not in page.parts]
+
+
+@pytest.mark.parametrize("page", MEASURED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_are_not_full_of_numbers(page):
+    text = prose(page.read_text())
+    numerals = re.findall(r"(?<![\w-])\d[\d,.]*", text)
+    assert len(numerals) <= max(5, 0.05 * len(text.split())), "measurements belong next to their experiment"
+
+
 def test_the_rules_find_what_they_forbid():
     assert len(found("A foreign control, level with the odd one beside the ledger, by kNN, has .910 in 3 processor seconds")) == 9
     assert found("Control characters; an aria-controls attribute is code") == []
