@@ -33,7 +33,7 @@ def training_table() -> str:
 
 
 def costs(group: list[Row]) -> list[str]:
-    """Returns processor seconds and milliseconds, medians over seeds, and the largest memory, with that of the libraries."""
+    """Returns CPU seconds and milliseconds, medians over seeds, and the largest memory, with that of the libraries."""
     if "probe" not in group[-1]:  # older rows: by the wall clock
         return [median(group, "seconds"), "", ""]
     memory = max(row["fit_peak_mib"] for row in group)
@@ -54,7 +54,7 @@ def two_cores_table() -> str:
         if (data, limit) == ("cifar10", 10_000):
             body += [["", "", "", *line] for line in beside_two_cores()]
     head = ["data", "items", "seeds", "representation", "kNN (30), %", "linear probe, %", "effective rank"]
-    return grid([*head, "whole run, processor s", "an image, processor ms", "peak memory, MiB"], body)
+    return grid([*head, "whole run, CPU s", "an image, CPU ms", "peak memory, MiB"], body)
 
 
 def beside_two_cores() -> list[list[str]]:
@@ -90,7 +90,7 @@ def distilled_table() -> str:
         seconds = [median(group, "cpu_seconds"), median(group, "embed_cpu_milliseconds", 2)]
         body.append([data, f"{limit:,}", f"`{recipe}`", str(len(group)), *shares, copies, *seconds])
     head = ["data", "items", "recipe", "seeds", "kNN (30), %", "linear probe, %", "closed form, kNN", "effective rank"]
-    return grid([*head, "duplicates", "whole run, processor s", "an image, processor ms"], body)
+    return grid([*head, "duplicates", "whole run, CPU s", "an image, CPU ms"], body)
 
 
 def from_random_table() -> str:
@@ -103,7 +103,7 @@ def from_random_table() -> str:
         seconds = median([row for group in of_names for row in group], "cpu_seconds")
         cells = [" / ".join(column(group, key) for key in RANKED) if group else "" for group in of_names]
         body.append([f"`{variant}`", str(of_names[0][0]["trained_epochs"]), seconds, *cells])
-    return grid(["variant", "epochs", "processor s", *(f"`{name}`: kNN / probe / effective rank" for name in names)], body)
+    return grid(["variant", "epochs", "CPU s", *(f"`{name}`: kNN / probe / effective rank" for name in names)], body)
 
 
 def pretrained_table() -> str:
@@ -124,8 +124,28 @@ def duplicates_table() -> str:
     return grid(["pixels", "copies", "frozen", "untrained", "pixel values", "their components"], body)
 
 
+def wide_table() -> str:
+    """A line for each recipe, number of images and of copies: kNN and ridge probes, over seeds, and CPU seconds."""
+
+    def setting(row: Row) -> tuple:
+        return row["n_train"], row["recipe"], row.get("copies", 0)
+
+    body = []
+    for (n, recipe, copies), group in sorted(by_setting(rows("wide"), setting).items()):
+        name = f"`{recipe}`" + (", mirrored copies" if copies else "")
+        wide = [row for row in group if row["ridge_wide"] is not None]
+        shares = [column(group, key, scale=100) for key in ("knn30", "ridge")]
+        seconds = [
+            median([row[key] for row in group if row[key] is not None], "cpu_seconds") if any(row[key] for row in group) else ""
+            for key in ("training", "embedding")
+        ]
+        body.append([f"{n:,}", name, str(len(group)), *shares, column(wide, "ridge_wide", scale=100) if wide else "", *seconds])
+    head = ["items", "recipe", "seeds", "kNN (30), %", "ridge on z, %", "ridge on wide features, %"]
+    return grid([*head, "training, CPU s", "embedding, CPU s"], body)
+
+
 TABLES = {
-    "experiments/accuracy/README.md": {"two-cores": two_cores_table, "training": training_table},
+    "experiments/accuracy/README.md": {"two-cores": two_cores_table, "training": training_table, "wide": wide_table},
     "experiments/accuracy/trained.md": {"distilled": distilled_table, "from-random": from_random_table},
     "docs/guides/encoders.md": {"pretrained": pretrained_table, "duplicates": duplicates_table},
 }

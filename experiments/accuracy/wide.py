@@ -1,9 +1,10 @@
 """The wide features of the default encoder and of patches_large, and their embedding: kNN and the ridge probe on the test part.
 
-python -m experiments.accuracy.wide cifar10 --data-root ROOT --limit 10000 --recipes patches patches_large
+``--copies 2`` lets the finished runs average mirrored copies; ``--narrow`` leaves the wide features out.
 """
 
 import argparse
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,22 @@ from vergence.encoders.patch_maps import PatchEncoder, wide_features
 from vergence.evaluation import features
 from vergence.evaluation.accuracy import knn_accuracy, ridge_probe
 
-OPTIONS = {"data": Option(shape="first"), "data_root": DATA, "limit": int, "choose": False, "narrow": False, "seeds": SEEDS}
+OPTIONS = {
+    "data": Option(shape="first"),
+    "data_root": DATA,
+    "limit": int,
+    "choose": False,
+    "narrow": False,
+    "copies": 0,
+    "seeds": SEEDS,
+}
 OPTIONS |= {"recipes": some(("patches", "patches_large")), "runs": Path("runs"), "note": ""}
 
 
 def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for recipe in a.recipes:
         for seed in a.seeds:
-            yield {"measurement": "wide", "data": a.data, "recipe": recipe, "limit": a.limit, "seed": seed}
+            yield {"data": a.data, "recipe": recipe, "limit": a.limit, "copies": a.copies, "narrow": a.narrow, "seed": seed}
 
 
 def embedded(run: vergence.Run, items: Items, narrow: bool) -> tuple[Tensor | None, Tensor]:
@@ -39,6 +48,12 @@ def embedded(run: vergence.Run, items: Items, narrow: bool) -> tuple[Tensor | No
         return f, torch.cat([part @ affine.weight.T + affine.offset for part in f.split(1000)])
 
 
+def mirror(run: vergence.Run, copies: int) -> None:
+    """Lets a run average mirrored copies, as with the settings copies and mirror=1: its fit reads single copies anyway."""
+    encoder = next(m for m in run.method.encoder.modules() if isinstance(m, PatchEncoder))
+    encoder.settings = encoder.maps.settings = dataclasses.replace(encoder.settings, copies=copies, mirror=1)
+
+
 def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     """Trains one run, embeds training and test items once, and classifies the latter."""
     folder, timer = a.runs / folder_name(a.data, cell["recipe"], a.limit, seed=cell["seed"]), Timer()
@@ -46,6 +61,8 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     settings = {"calibration_share": 0.0, "root": a.data_root, "limit": a.limit, "recipe": cell["recipe"], "seed": cell["seed"]}
     run = kept_run(folder, a.data, **settings)
     training, timer = None if trained_before else timer.both(), Timer()
+    if a.copies:
+        mirror(run, a.copies)
     train, test = parts(run.folder.config, a.choose)
     (f, z), (f_test, z_test) = (embedded(run, items, a.narrow) for items in (train, test))
     embedding, timer = timer.both(), Timer()
@@ -70,4 +87,4 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     shown = ("recipe", "seed", "knn30", "ridge", "ridge_wide", "training", "embedding", "probing")
-    main(__doc__, "training", OPTIONS, cells, measure, tiny={"seeds": first, "limit": 300}, shown=shown)
+    main(__doc__, "wide", OPTIONS, cells, measure, tiny={"seeds": first, "limit": 300}, shown=shown)

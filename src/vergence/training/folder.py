@@ -161,7 +161,7 @@ class RunFolder:
         if step == 0 and len(kept) < len(rows):
             self.log("stopped before a checkpoint of its steps was written: training starts again from step 0")
         with self._writing("metrics.jsonl") as part:
-            part.write_text("".join(json.dumps(row) + "\n" for row in kept))
+            part.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
 
     def save_checkpoint(self, state: State) -> None:
         """Writes ``checkpoints/last.pt`` in one step: a kill leaves the one before."""

@@ -97,7 +97,7 @@ def total_memory(device: torch.device) -> int:
 def _limit(file: Path) -> int:
     """Returns the limit of memory that a container's file holds; 2^62 where there is none."""
     try:
-        return int(file.read_text())
+        return int(file.read_text(encoding="ascii"))
     except (OSError, ValueError):  # no such file, or "max"
         return 1 << 62
 

@@ -27,7 +27,7 @@ def checkout() -> tuple[str | None, bool | None]:
 
 def _git(*arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True)
+        done = subprocess.run(["git", *arguments], cwd=Path(__file__).parent, capture_output=True, encoding="utf-8")
     except OSError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,50 @@
+"""What Windows and macOS do differently, as far as Linux can tell: processes that spawn, and a default encoding of their own."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+SCRIPT = """
+import multiprocessing, sys
+from vergence.cli.commands import main
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method("spawn")
+    main(sys.argv[1:])
+"""
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos") / "Fotos ä"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for i in range(24):
+        base = np.linspace(0, 200, 32)[None, :, None] + 20 * rng.normal(size=(32, 32, 3))
+        Image.fromarray(base.clip(0, 255).astype(np.uint8)).save(folder / f"{i:02}.png")
+    return folder
+
+
+def run(words, folder, script):
+    (folder / "start.py").write_text(script)
+    command = [sys.executable, "-X", "warn_default_encoding", "start.py", *map(str, words)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
+
+
+@pytest.mark.slow
+@pytest.mark.float32
+@pytest.mark.parametrize("verb", ["check", "train"])
+def test_processes_that_spawn_give_the_same_and_files_say_their_encoding(photos, tmp_path, verb):
+    words = ["check", photos, "--workers", 2] if verb == "check" else ["train", photos, "--set", "workers=2", "--size", 16]
+    outputs = []
+    for how in ("spawn", "fork"):
+        (tmp_path / how).mkdir()
+        done = run([*words, "--threads", 1, "--out", "out"], tmp_path / how, SCRIPT.replace("spawn", how))
+        assert done.returncode == 0, done.stderr
+        assert [line for line in done.stderr.split("\n") if "EncodingWarning" in line and "/vergence/" in line] == []
+        file = tmp_path / how / "out" / ("items.csv" if verb == "check" else "model.safetensors")
+        outputs.append(file.read_bytes())
+    assert outputs[0] == outputs[1]
