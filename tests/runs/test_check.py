@@ -122,10 +122,9 @@ def test_confirmed_pictures_are_set_apart(folder):
     found = vergence.check(folder, confirmed=["odd0.png", "odd1.png"], workers=0)
     assert not {"odd0.png", "odd1.png"} & flagged(found) and {"odd2.png", "odd3.png"} <= flagged(found)
     assert found.items["path"][found.strangest(1)[0]] not in ("odd0.png", "odd1.png")
-    with pytest.raises(ValueError, match="names of items that are checked"):
-        vergence.check(folder, confirmed=["nobody"], workers=0)
-    moved = vergence.check(folder, confirmed=["odd0.png", "nobody"], workers=0)
-    assert "The confirmations name 1 picture that is not here (first: nobody)." in moved.summary["sentences"]
+    moved = vergence.check(folder, confirmed=["odd0.png", "nobody"], workers=0).summary["sentences"]
+    assert "Confirmed before and not listed again: 2 odd." in moved
+    assert any("name 1 picture that is not here (first: nobody)" in sentence for sentence in moved)
 
 
 def test_a_fine_picture_is_not_flagged_and_what_is_less_odd_is_no_longer_improbable(folder, found, tmp_path):

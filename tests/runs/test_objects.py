@@ -83,7 +83,7 @@ def test_data_of_every_form_train(form, vectors, pictures, tmp_path):
     assert run.folder.config.data.source.startswith("memory: ")
 
 
-def test_a_run_in_memory_is_saved_and_its_folder_goes_with_it(vectors, tmp_path):
+def test_a_run_in_memory_is_saved_and_its_folder_goes_with_it(vectors, tmp_path, capsys):
     run = vergence.train(vectors, labels=np.arange(200) % 2, **QUICK)
     record = vergence.evaluate(run, probes=False)
     expected, temporary = run.anomaly_score(vectors[:5]), run.folder.path
@@ -92,7 +92,12 @@ def test_a_run_in_memory_is_saved_and_its_folder_goes_with_it(vectors, tmp_path)
     with pytest.raises(ValueError, match=r"vergence\.load\(path, data"):
         vergence.evaluate(again, probes=False)
     whole = vergence.load(tmp_path / "kept", device="cpu", data=vectors, labels=np.arange(200) % 2)
+    capsys.readouterr()
     assert vergence.evaluate(whole, probes=False).representations == record.representations
+    assert "does not know" not in capsys.readouterr().err and str(record).startswith("representation  kind")
+    others = vergence.load(tmp_path / "kept", device="cpu", data=vectors / 2, labels=np.arange(200) % 2)
+    vergence.evaluate(others, probes=False)
+    assert "the run does not know 100 of 100 training items" in capsys.readouterr().err
     del run
     gc.collect()
     assert not temporary.exists()
@@ -108,7 +113,7 @@ def test_a_network_of_ones_own(form, vectors, tmp_path):
     assert z.shape == (4, 8)
     code = "import sys, vergence; vergence.load(sys.argv[1])"
     other = subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], capture_output=True, text=True)
-    assert "vergence.load(path, encoder=...)" in other.stderr
+    assert "vergence.load(" in other.stderr and "encoder=...)" in other.stderr
     again = vergence.load(tmp_path / "run", encoder=network(), device="cpu")
     assert torch.equal(again.embed(vectors[:4]), z)
     with pytest.raises(ValueError, match="does not fit"):
@@ -118,6 +123,8 @@ def test_a_network_of_ones_own(form, vectors, tmp_path):
 def test_networks_that_return_no_embeddings_are_refused(vectors):
     with pytest.raises(ValueError, match=r"\(B, D\)"):
         vergence.train(vectors, encoder=nn.Unflatten(1, (2, 3)), objective="vje", **QUICK)
+    with pytest.raises(ValueError, match=r"a tensor of embeddings \(B, D\).* found tuple"):
+        vergence.train(vectors, encoder=nn.GRU(6, 8), objective="vje", **QUICK)
     with pytest.raises(ValueError, match="does not accept"):
         vergence.train(vectors, encoder=nn.Linear(5, 3), objective="vje", **QUICK)
 
@@ -130,7 +137,10 @@ def test_objectives_are_classes_and_instances(vectors, tmp_path):
     assert vergence.train(vectors, objective=VJE, **QUICK).folder.config.model.objective == "vje"
     run = vergence.train(vectors, out=tmp_path / "mine", objective=Mine(256, weight=2.0), **QUICK)
     assert isinstance(run.method.objective, Mine) and run.method.objective.weight == 2
-    assert vergence.load(tmp_path / "mine", objective=Mine, device="cpu").method.objective.weight == 2
+    for given in (Mine, Mine(256)):
+        assert vergence.load(tmp_path / "mine", objective=given, device="cpu").method.objective.weight == 2
+    with pytest.raises(ValueError, match="or its class"):
+        vergence.load(tmp_path / "mine", objective=nn.Linear, device="cpu")
     with pytest.raises(ValueError, match=r"D = 256.* found D = 64"):
         vergence.train(vectors, objective=VJE(64), **QUICK)
     with pytest.raises(ValueError, match="expected objective"):

@@ -151,5 +151,6 @@ def _next(command: Check, found: "CheckResult", out: Path) -> str:
     if command.leaks:
         return f"vergence check {source} --against {shlex.quote(command.against or '')}"
     if found.summary["judged"] and command.confirm is None:
-        return f"mark pictures in the page with o (odd) or f (fine), save, then: vergence check {source} --confirm confirmed.csv"
+        same = source if command.against is None else f"{source} --against {shlex.quote(command.against)}"
+        return f"mark pictures in the page with o (odd) or f (fine), save, then: vergence check {same} --confirm confirmed.csv"
     return f"open {out / 'report.html'}"

@@ -67,23 +67,28 @@ class Review:
         among = set(getattr(self, said))
         return np.array([name in among for name in names], dtype=bool)
 
+    def in_words(self) -> str:
+        """Returns how many items were reviewed, in words; empty for none.
+
+        Example:
+            >>> Review(odd=["a.png", "b.png"], fine=["c.png"]).in_words()
+            'Confirmed before and not listed again: 2 odd, 1 fine.'
+        """
+        numbers = {"odd": self.odd, "fine": self.fine, "odd known": self.known}
+        said = ", ".join(f"{len(names):,} {word}" for word, names in numbers.items() if names)
+        return f"Confirmed before and not listed again: {said}." if said else ""
+
     def gone(self, names: Sequence[str]) -> str:
         """Returns a sentence about reviewed items that are not among the names; empty where all are there.
 
-        Raises:
-            ValueError: None of them is there.
-
         Example:
             >>> Review(odd=["a.png", "b.png"]).gone(["a.png"])
-            'The confirmations name 1 picture that is not here (first: b.png).'
+            'The confirmations name 1 picture that is not here (first: b.png); names are those of items.csv.'
         """
-        reviewed = {*self.odd, *self.fine, *self.known}
-        missing = sorted(reviewed - set(names))
-        found = f"{len(missing)} others (first: {missing[0]})" if missing else ""
-        expect(len(missing) < max(1, len(reviewed)), "names of items that are checked", found, "write them as in items.csv")
+        missing = sorted({*self.odd, *self.fine, *self.known} - set(names))
         verb = "is" if len(missing) == 1 else "are"
         here = f"The confirmations name {counted(len(missing), 'picture')} that {verb} not here"
-        return f"{here} (first: {missing[0]})." if missing else ""
+        return f"{here} (first: {missing[0]}); names are those of items.csv." if missing else ""
 
 
 def after_review(p: Floats, odd: Bools, fine: Bools) -> Floats:

@@ -204,7 +204,7 @@ class CheckResult:
     _judged: Judged | None = field(repr=False)
     _known: Pictures | None = field(repr=False, default=None)
     workers: int = field(repr=False, default=0)
-    _known_odd: frozenset[str] = field(repr=False, default=frozenset())  # pictures that a person called odd before
+    _reviewed: frozenset[str] = field(repr=False, default=frozenset())  # pictures that a person has looked at before
 
     def map(self, i: int) -> Floats:
         """Returns how unusual each cell of picture i of ``items`` is, (r, c): above 1 a place is marked.
@@ -238,13 +238,13 @@ class CheckResult:
         return {name: i for i, name in enumerate(self.items["path"])}
 
     def strangest(self, n: int = 12) -> list[int]:
-        """Returns at most n rows of ``items``, the most unusual first, without those that a person has called odd before.
+        """Returns at most n rows of ``items``, the most unusual first, without those that a person has looked at before.
 
         Of an unusual group there is the most central picture alone.
         """
         order = np.argsort(-np.asarray(self.items["score"]), kind="stable")
         group, path = self.items["group"], self.items["path"]
-        return [int(i) for i in order if group[i] in ("", path[i]) and path[i] not in self._known_odd][:n]
+        return [int(i) for i in order if group[i] in ("", path[i]) and path[i] not in self._reviewed][:n]
 
     @cached_property
     def key(self) -> str:
@@ -399,8 +399,8 @@ def checked(
     summary = _summary(source, pictures, looks, settings, copies, judged, known, leak, counts, members_of, notes)
     summary["sentences"] = said(summary, pairs, skipped)
     tables = Table(columns), Table(pairs), Table(skipped)
-    odd = frozenset(settings.review.odd)
-    return CheckResult(*tables, members_of, z.astype(np.float32), summary, pictures, looks, judged, known, settings.workers, odd)
+    reviewed, z = frozenset([*settings.review.odd, *settings.review.fine]), z.astype(np.float32)
+    return CheckResult(*tables, members_of, z, summary, pictures, looks, judged, known, settings.workers, reviewed)
 
 
 def _judgment(judged: Judged | None, n: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from vergence.encoders.patch_maps import RefinedEncoder, wide_features
 from vergence.evaluation import anomaly, features
 from vergence.evaluation.accuracy import knn_accuracy, linear_probe, ridge_probe
 from vergence.evaluation.collapse import collapse
-from vergence.runs.rows import parts
+from vergence.runs.rows import MOST_ITEMS, parts
 from vergence.runs.run import Run, load
 from vergence.runs.uncertainty import measure_uncertainty
 from vergence.training import build
@@ -50,6 +50,7 @@ EXAMPLES, QUERIES, NEIGHBORS = 600, 8, 8  # items in the report's map; queries w
 BATCH = 1024  # embeddings at a time
 SAFE = "the model and evaluation.json are safe: free space and repeat the command"
 SEEN = "that the run was fitted to or calibrated on"
+KNOWN = 100  # training items that are compared with those that the run has seen
 PIXELS = 32  # larger images are averaged down to this side for the pixel baselines
 
 Features = dict[str, Tensor]  # name of a representation -> (N, D)
@@ -138,6 +139,7 @@ class _Evaluator:
         """
         about = self.run.folder.metadata
         before = about.n_train + about.n_calibration, about.n_test
+        self._note_others(opened)
         if before[0] == len(opened.train) and before[1] in (0, len(opened.test)):
             return opened
         try:
@@ -151,6 +153,19 @@ class _Evaluator:
         print(f"warning: {words}; {out:,} test items {SEEN} are left out", file=sys.stderr)
         note = f"{opened.note}; the data has changed since the training, {out:,} test items that it knows are left out"
         return replace(opened, test=opened.test.subset(new), note=note)
+
+    def _note_others(self, opened: Data) -> None:
+        """Says so where a program gave data whose training items a run with a detector does not know."""
+        if not self.run.folder.given or len(opened.train) > MOST_ITEMS:
+            return
+        some = opened.train.subset(torch.linspace(0, len(opened.train) - 1, min(KNOWN, len(opened.train))).long())
+        try:
+            known = int(self._seen(some).sum())
+        except ValueError:  # a run that can have no detector
+            return
+        if known < len(some) / 2:
+            words = f"the run does not know {len(some) - known} of {len(some)} training items: these are other data than it was"
+            print(f"warning: {words} trained on, or labels were given at one of training and loading alone", file=sys.stderr)
 
     def _seen(self, items: Items) -> Tensor:
         """Returns which items equal one that a run with a detector was fitted to or calibrated on, (N,) bool."""

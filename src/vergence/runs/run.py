@@ -61,7 +61,7 @@ def load(
     device: str = "auto",
     trust_code: bool = False,
     encoder: "nn.Module | Callable[[], nn.Module] | None" = None,
-    objective: "type[Objective] | None" = None,
+    objective: "type[Objective] | Objective | None" = None,
     views: Callable[..., Any] | None = None,
     data: Any = None,
     column: str | Sequence[str] = (),
@@ -75,17 +75,21 @@ def load(
         trust_code: Whether to import what the run names outside the library: an objective ``package.module:Class``, an encoder
             ``package.module:factory``.
         encoder: Network of one's own that the run was trained with, or the function that returns it; its weights are the run's.
-        objective: Class of one's own that the run was trained with.
+        objective: Class of one's own that the run was trained with, or an instance, of which the run has the options.
         views: Function of one's own that made the run's views.
         data: Data of the training, where a program held them; they are needed to evaluate.
         column: Column or columns of these data, as in `vergence.train`.
-        labels: Labels of these data.
+        labels: Labels of these data, where the training had them: the test part is chosen with them.
 
     Raises:
-        ValueError: There is no finished run, it is damaged, a newer version wrote it, or it names code that is not trusted.
+        ValueError: There is no finished run, it is damaged, a newer version wrote it, or it names code that is not trusted; or
+            the objective is none of `vergence.objectives`.
     """
     folder = RunFolder.open(as_path(path, "the run folder"), trust_code=True)  # opening imports nothing
     model = folder.config.model
+    if objective is not None:
+        objective = objective if isinstance(objective, type) else type(objective)
+        expect(issubclass(objective, Objective), "an objective of vergence.objectives, or its class", objective.__name__)
     for name, value in ((model.encoder.outside, encoder), (model.objective, objective), (folder.config.views.function, views)):
         if name is not None and value is not None:
             give(value, name)

@@ -52,9 +52,10 @@ def _nothing(s: Mapping[str, Any]) -> str:
         needed = 2 * needed_calibration(n, 1, s["fdr"])
         return (
             f"No {noun} can be flagged at a rate of {share} unless {fewest:,} of {n:,} are unusual: too few known ones. "
-            f"With {needed:,} known {noun}s even one could be."
+            f"With {needed:,} known {noun}s even one could be; a larger rate (--fdr) needs fewer."
         )
-    return f"None of {counted(n, noun)} can be flagged at a rate of {share}. The order still helps: start at the top."
+    known = "" if s["calibration"] is not None else " Compared with known pictures (--against) more is found."
+    return f"None of {counted(n, noun)} can be flagged at a rate of {share}. The order still helps: start at the top.{known}"
 
 
 def _groups(s: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.records import Evaluation, RunMetadata
-from vergence.utils.checks import is_count, shortened, shown
+from vergence.utils.checks import is_count, refuse, shortened, shown
 from vergence.utils.files import is_given, locked, read_object, read_pytorch, remove_leftovers, replacing, sha256
 from vergence.utils.parts import original, write_table
 from vergence.utils.version import __version__
@@ -279,6 +279,10 @@ def require_known_code(path: Path, model: ModelConfig, trusted: Sequence[str | N
     unknown = [name for name in model.outside if name not in trusted and not is_given(name)]
     if unknown:
         kind = "objective" if unknown[0] == model.objective else "encoder"
+        if "#" in unknown[0]:  # a module of a program
+            refuse(
+                f"the {kind} of this run, which was an object of a program", advice=f"vergence.load({str(path)!r}, {kind}=...)"
+            )
         raise ValueError(
             f"expected {kind}s of the library in {path}, found {shown(unknown[0])}, whose code would run: if you trust it, use "
             f"--trust-code; in Python pass it with vergence.load(path, {kind}=...), or trust_code=True"

@@ -105,6 +105,10 @@ class Tabular(abc.ABC):
         >>> class Squares(Tabular):
         ...     def table(self):
         ...         return {"n": [1, 2], "square": [1, 4]}
+        >>> print(Squares())
+        n  square
+        1  1
+        2  4
         >>> Squares()._repr_html_()
         '<table><tr><th>n</th><th>square</th></tr><tr><td>1</td><td>1</td></tr><tr><td>2</td><td>4</td></tr></table>'
     """
@@ -123,6 +127,15 @@ class Tabular(abc.ABC):
 
         return pd.DataFrame({name: list(values) for name, values in self.table().items()})
 
+    def __str__(self) -> str:
+        """Returns the first ten rows as text."""
+        columns = self.table()
+        n = len(next(iter(columns.values()), ()))
+        rows = [list(columns), *([_in_words(values[i]) for values in columns.values()] for i in range(min(n, SHOWN)))]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        return "\n".join([*lines, *([f"and {n - SHOWN:,} more rows"] if n > SHOWN else [])])
+
     def _repr_html_(self) -> str:
         """Returns the first ten rows."""
         columns = self.table()
@@ -133,5 +146,9 @@ class Tabular(abc.ABC):
         return f"<table>{''.join(f'<tr>{row}</tr>' for row in (head, *rows))}</table>{more}"
 
 
+def _in_words(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+
+
 def _in_html(value: Any) -> str:
-    return html.escape(f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value))
+    return html.escape(_in_words(value))
