@@ -90,7 +90,8 @@ class Weights(Checked):
             >>> Weights(source="file", name="a/b.pth", file="b.pth", sha256="0" * 64, left_out=("fc.weight",)).in_words()
             'a/b.pth (SHA-256 000000000000), without fc.weight'
         """
-        fixed = {"random": "random", "none": "none: the encoder has none", "factory": f"those that {self.name} sets"}
+        given = "those of the network that was given" if "#" in str(self.name) else f"those that {self.name} sets"
+        fixed = {"random": "random", "none": "none: the encoder has none", "factory": given}
         if self.source in fixed:
             return fixed[self.source]
         of = {"timm": f"timm's of {self.name}, {self.file}", "run": f"{'all' if self.whole else 'the encoder'} of {self.name}"}
