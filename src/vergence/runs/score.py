@@ -154,9 +154,11 @@ class Calibration:
         certificate = None if self.fpr is None else fpr_threshold(detector.calibration, self.fpr, self.confidence)
         n = len(detector.calibration)
         notes = _about_run(run, detector, items)
-        notes.append(f"note: {certificate or reportable(n, len(items), fdr)}")
+        if certificate is None:  # which the result names
+            notes.append(f"note: {reportable(n, len(items), fdr)}")
         notes += _odd_ones(detector.calibration, detector.names)
-        print("\n".join(notes), file=sys.stderr)
+        if notes:
+            print("\n".join(notes), file=sys.stderr)
         job: dict[str, Any] = {"job": "score", "model": of_module(run.method), "fdr": fdr, "fpr": self.fpr or 0.0}
         job |= {"confidence": self.confidence, "all": self.all_scores, **run.recorded()}
         job["detector"] = of_array(np.frombuffer(detector.content(), np.uint8))
