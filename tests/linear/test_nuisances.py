@@ -122,3 +122,13 @@ def test_ties_of_joint_embedding_lead_to_cannot_tell():
     assert advice.verdict == "cannot_tell" and advice.shared.unchanged == 57
     assert "leave 57 directions unchanged" in str(advice)
     assert advise(X, baselines, n_components=5).verdict == "cannot_tell"
+
+
+@pytest.mark.parametrize(("channels", "expected"), [((1,), 1), ((0, 1, 2), None)])
+def test_a_mark_names_its_channel_where_one_holds_it(channels, expected):
+    rows, columns = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
+    waves = [torch.cos(0.2 * (u * rows + v * columns)).expand(3, 16, 16) for u in range(3) for v in range(3)]
+    mark = torch.zeros(3, 16, 16)
+    mark[list(channels), 3:5, 9:12] = 1
+    (found, *_) = places(torch.stack([*waves, mark]).flatten(1).T, (3, 16, 16))
+    assert found.box == (3, 9, 2, 3) and found.channel == expected

@@ -712,6 +712,7 @@ def _say_place(place: Place) -> str:
     """Says where a mark is, and what to do."""
     top, left, height, width = place.box
     where = f"rows {top} to {top + height - 1}, columns {left} to {left + width - 1}"
+    where += "" if place.channel is None else f", in channel {place.channel}"
     text = f"The embedding sees a mark in a fixed place, {where}: {place.share:.0%} of one direction lies there, "
     text += f"{place.usual:.0%} in a usual place of this shape."
     if place.change is not None:

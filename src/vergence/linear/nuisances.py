@@ -38,6 +38,7 @@ STEPS = 20  # of the power iteration
 VALUES, RESIDUE, SOURCES, ROWS = 4, 0.02, 32, 4_000  # few values; share of the variance apart from them; directions; items
 FOLLOWED = 0.5  # explained share of a property of the file
 RIDGE = 1e-3
+ALONE = 0.9  # share of the energy of a mark that one channel holds
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -50,6 +51,7 @@ class Place:
         box: Top, left, height and width in pixels of the item.
         share: Share of the direction's energy in the rectangle, in [0, 1].
         usual: The same of a usual rectangle of this shape: its 90 % quantile over the picture.
+        channel: The channel that holds nearly all of that energy, from 0; None where several do, or there is one.
         change: Share of the embedding that differs where the rectangle is covered with random colors in every view; None where
             this was not computed.
         accuracy: Accuracy of joint embedding as it is; None without labels.
@@ -59,6 +61,7 @@ class Place:
     box: tuple[int, int, int, int]
     share: float
     usual: float
+    channel: int | None = None
     change: float | None = None
     accuracy: float | None = None
     covered: float | None = None
@@ -174,7 +177,17 @@ def places(patterns: Tensor, shape: Sequence[int]) -> list[Place]:
     for _, place in sorted(found, key=lambda pair: -pair[0]):
         if all(_distance(place.box, other.box) > 0 for other in kept) and len(kept) < MANY:
             kept.append(place)
-    return [dataclasses.replace(place, box=_scaled(place.box, (H / h, W / w))) for place in _merged(kept)[:MOST]]
+    clear = [dataclasses.replace(place, channel=_channel(Q, place.box)) for place in _merged(kept)[:MOST]]
+    return [dataclasses.replace(place, box=_scaled(place.box, (H / h, W / w))) for place in clear]
+
+
+def _channel(Q: Tensor, box: Sequence[int]) -> int | None:
+    """Returns the channel that has nearly all of what a direction of Q (C, H, W, m) has in a rectangle; None for several."""
+    top, left, h, w = box
+    inside = Q[:, top : top + h, left : left + w].flatten(1, 2)
+    v = torch.linalg.eigh(torch.einsum("cpi,cpj->ij", inside, inside))[1][:, -1]
+    energy = (inside @ v).square().sum(1)
+    return int(energy.argmax()) if len(Q) > 1 and energy.max() > ALONE * energy.sum() else None
 
 
 def _sizes(H: int, W: int) -> Iterator[tuple[int, int]]:
