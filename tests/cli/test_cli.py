@@ -428,9 +428,8 @@ def test_a_folder_is_checked(run, tmp_path):
     found = call("check", folder, "--out", tmp_path / "j", "--json", "--map", "pca")
     assert json.loads(found.stdout) == json.loads((tmp_path / "j" / "summary.json").read_text())
     (tmp_path / "nobody.csv").write_text("path,verdict\nnobody.png,odd\n")
-    refused(
-        "check", folder, "--out", tmp_path / "u", "--confirm", tmp_path / "nobody.csv", words="names of items that are checked"
-    )
+    gone = call("check", folder, "--out", tmp_path / "v", "--confirm", tmp_path / "nobody.csv")
+    assert "1 picture that is not here (first: nobody.png)" in gone.stdout
     refused("check", folder, "--out", tmp_path / "u", "--map", "none", words="tsne or pca")
     refused("check", folder, "--out", tmp_path / "u", "--leaks", words="--leaks with --against")
     refused("check", folder, "--out", folder / "inside", words="outside")
