@@ -120,7 +120,7 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words, tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    ("method", "package", "extra"), [("masked_autoencoder", "timm", "timm"), ("dino", "lightly", "baselines")]
+    ("method", "package", "extra"), [("masked_autoencoder", "timm", "pretrained"), ("dino", "lightly", "methods")]
 )
 def test_a_missing_extra_is_one_line(method, package, extra, tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == package]:

@@ -137,11 +137,11 @@ def test_odd_items_of_the_calibration_are_named_until_they_are_confirmed(run, tm
     digits = next(run.items("digits").stream([torch.arange(359)]))[1]
     good = run.items(torch.cat([digits[:220], noise(8)]))
     scored(run, digits[220:], tmp_path / "a.npz", calibration=good)
-    line = next(line for line in capsys.readouterr().err.splitlines() if "look odd themselves" in line)
+    line = next(line for line in capsys.readouterr().err.splitlines() if "look unusual themselves" in line)
     names = line.split("look at ")[1].split(":")[0].split(", ")
     assert len(names) == 5 and set(names) <= {str(i) for i in range(220, 228)}
     scored(run, digits[220:], tmp_path / "b.npz", calibration=good, confirmed=[str(i) for i in range(220, 228)])
-    assert "look odd themselves" not in capsys.readouterr().err
+    assert "look unusual themselves" not in capsys.readouterr().err
 
 
 def test_ordinary_calibration_items_are_not_called_odd_where_a_bulk_ends_early():
@@ -165,7 +165,7 @@ def test_calibration_by_items_of_the_training_and_equal_ones_is_not_silent(run, 
     scored(run, new[:20], tmp_path / "m.npz", calibration=run.items(mixed))
     words = "warning: 40 of 120 calibration items equal ones that the run was fitted to or calibrated on; they are left out"
     printed = capsys.readouterr().err
-    assert words in printed and "with 80 calibration items" in printed
+    assert words in printed and "80 calibration items are few" in printed
     with pytest.raises(ValueError, match="found an equal one of 45 and 2 more among 20 items; leave such items out of --calib"):
         scored(run, new[:20], tmp_path / "m.npz", calibration=run.items(torch.cat([mixed[:45], new[5:8], mixed[45:]])))
     equal = torch.cat([new[20:], noise(1).repeat(30, 1, 1, 1)])

@@ -156,7 +156,7 @@ def require_timm(name: str) -> Any:
     try:
         import timm
     except ImportError:
-        raise ValueError("encoder 'timm:...' needs timm; pip install timm, or 'vergence[pretrained]'") from None
+        raise ValueError("encoder 'timm:...' needs timm: pip install timm, or pip install 'vergence[pretrained]'") from None
     if not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models()) or "timm.list_models() lists the names"
         refuse("a model of timm", shown(name), hint)

@@ -140,7 +140,7 @@ def require_transformer(method: str, encoder: nn.Module, shape: Sequence[int]) -
     try:
         from timm.models.vision_transformer import VisionTransformer
     except ImportError:
-        raise ValueError(f"method '{method}' needs timm; pip install timm, or 'vergence[pretrained]'") from None
+        raise ValueError(f"method '{method}' needs timm: pip install timm, or pip install 'vergence[pretrained]'") from None
     net = encoder[1] if isinstance(encoder, nn.Sequential) and len(encoder) == 2 else encoder
     plain = isinstance(net, VisionTransformer) and isinstance(net.fc_norm, nn.Identity) and net.attn_pool is None
     kind, advice = f"a vision transformer of timm for method '{method}'", f"use --encoder {EXAMPLE}"

@@ -16,7 +16,7 @@ NEED = [name for name in objectives.names() if objectives.get(name).package is n
 @pytest.mark.parametrize("name", NEED)
 def test_a_missing_package_is_one_line_before_anything_is_written(name, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "lightly", None)
-    with pytest.raises(ValueError, match=rf"^objective '{name}' needs lightly: pip install 'vergence\[baselines\]'$"):
+    with pytest.raises(ValueError, match=rf"^objective '{name}' needs lightly: pip install 'vergence\[methods\]'$"):
         vergence.train("digits", out=tmp_path / "run", objective=name, epochs=1)
     assert list(tmp_path.iterdir()) == []
     objective = objectives.get(name)(8)  # a run is described, and its encoder used, without the package
