@@ -1,5 +1,6 @@
 """Hooks of the site (mkdocs.yml): pages of experiments, links that leave docs/, formulas without JavaScript, and llms.txt."""
 
+import html
 import itertools
 import posixpath
 import re
@@ -45,9 +46,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return LINK.sub(link, markdown)
 
 
-def on_page_content(html: str, **_: Any) -> str:
+def on_page_content(output: str, **_: Any) -> str:
     """Turns formulas into MathML, which browsers show by themselves."""
-    return FORMULA.sub(lambda m: convert(_unescaped(m[2]), display="inline" if m[1] == "span" else "block"), html)
+    return FORMULA.sub(lambda m: convert(html.unescape(m[2].strip()), display="inline" if m[1] == "span" else "block"), output)
 
 
 def on_post_page(output: str, **_: Any) -> str:
@@ -60,10 +61,6 @@ def on_post_page(output: str, **_: Any) -> str:
     nav = r'(<nav class="md-nav" data-md-level="\d+") aria-labelledby="\w+"'
     output = re.sub(nav, lambda m: f'{m[1]} aria-label="Part {next(numbers)} of the menu"', output)
     return output.replace("<th></th>", '<th><span class="md-visually-hidden">row</span></th>')
-
-
-def _unescaped(text: str) -> str:
-    return text.strip().replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
 
 def on_env(env: Any, config: MkDocsConfig, files: Files) -> None:

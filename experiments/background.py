@@ -6,7 +6,6 @@ python -m experiments.background trace_trap  # or those that are named
 Everything is computed with the library on small made data and on a photograph that scikit-learn ships.
 """
 
-import io
 import math
 import sys
 from collections.abc import Callable
@@ -14,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from experiments.figures import pyplot
+from experiments.figures import drawn, pyplot
 from experiments.ledger import ROOT
 from PIL import Image
 from scipy.optimize import minimize
 
 from vergence.encoders.dictionary import learn_dictionary, normalized_patches, whitening
-from vergence.encoders.patch_maps import cells
+from vergence.encoders.patch_maps import cells, pooled
 from vergence.linear import JointEmbedding, Reconstruction, alignment_thresholds
 from vergence.mixtures import ConditionalMixture
 from vergence.objectives.gje import GJE
@@ -31,11 +30,10 @@ BLUE, ORANGE, GREEN, RED, GRAY = "#2a6fbb", "#d9822b", "#3a9150", "#b3403a", "#8
 
 def save(fig: Any, name: str, *, dpi: int = 110, quality: int = 82) -> None:
     """Writes a figure as docs/figures/background/NAME.webp, on white."""
-    picture = io.BytesIO()
-    fig.savefig(picture, dpi=dpi, format="png", facecolor="white", bbox_inches="tight", pad_inches=0.12)
+    picture = drawn(fig, dpi=dpi, facecolor="white", bbox_inches="tight", pad_inches=0.12)
     FOLDER.mkdir(parents=True, exist_ok=True)
     file = FOLDER / f"{name}.webp"
-    Image.open(picture).convert("RGB").save(file, quality=quality, method=6)
+    picture.convert("RGB").save(file, quality=quality, method=6)
     print(f"wrote {file.name}, {file.stat().st_size / 1024:.0f} KB")
 
 
@@ -273,7 +271,7 @@ def pipeline() -> None:
     p = normalized_patches(x, 6)[0].double()
     side = x.shape[-1] - 5
     a = torch.nn.functional.softshrink(p @ V.T - offset, 1.0)
-    f = ((a.clamp(min=0).T @ cells(side, side, 2)) ** (1 / 3)).unflatten(1, (2, 2))
+    f = pooled(a[None].clone(), cells(side, side, 2).T, a.dtype)[0, 0].unflatten(1, (2, 2))
     spread = a.abs().mean(0)
     shown = spread.argsort(descending=True)[[2, 12, 24]].tolist()
     fig, axes = pyplot().subplots(3, 3, figsize=(6.6, 6.5), layout="constrained", width_ratios=[0.6, 1.2, 0.8])

@@ -17,13 +17,18 @@ def pyplot() -> Any:
     return plt
 
 
+def drawn(fig: Any, **how: Any) -> Image.Image:
+    """Returns a figure as a picture; ``how`` are settings of matplotlib's ``savefig``."""
+    picture = io.BytesIO()
+    fig.savefig(picture, format="png", **how)
+    return Image.open(picture)
+
+
 def save(fig: Any, name: str, *, tiny: bool, dpi: int = 110, colors: int | None = None) -> None:
     """Writes a figure as NAME.png in experiments/, with ``colors`` reduced to so many; with ``tiny`` it is only drawn."""
-    picture = io.BytesIO()
-    fig.savefig(picture, dpi=dpi, format="png")
+    image = drawn(fig, dpi=dpi)
     if tiny:
         return
-    image = Image.open(picture)
     if colors is not None:
         image = image.convert("RGB").quantize(colors, dither=Image.Dither.NONE)
     image.save(HERE / f"{name}.png", optimize=True)

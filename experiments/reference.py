@@ -9,7 +9,6 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Iterator
 
 import tyro
 from experiments.ledger import ROOT, grid
@@ -32,11 +31,21 @@ def command_line() -> str:
     every = {name: kind for name, kind in commands.COMMANDS.items() if name != "density"}
     every |= {f"density {name}": kind for name, kind in density.VERBS.items()}
     for name, kind in every.items():
-        parts += [f"## vergence {name}", inspect.cleandoc(kind.__doc__ or "").replace("``", "`"), *_arguments(kind)]
+        parts += [f"## vergence {name}", inspect.cleandoc(kind.__doc__ or "").replace("``", "`"), _arguments(kind)]
     return "\n\n".join(parts) + "\n"
 
 
-def _arguments(kind: type) -> Iterator[str]:
+def cell(text: str) -> str:
+    """Returns a text as it stands in a table."""
+    return " ".join(text.replace("|", "\\|").replace("``", "`").split())
+
+
+def page(title: str, about: str, head: list[str], rows: list[list[str]]) -> str:
+    """Returns a page of one table."""
+    return f"# {title}\n\n{MADE}\n\n{about}\n\n{grid(head, rows)}\n"
+
+
+def _arguments(kind: type) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         actions = [action for action in tyro.extras.get_parser(kind)._actions if action.dest != "help"]
@@ -44,41 +53,41 @@ def _arguments(kind: type) -> Iterator[str]:
     for action in actions:
         names = [name for name in action.option_strings if not name.startswith("--no-")]
         value = "" if action.metavar is None else str(action.metavar)
-        text = re.sub(r"\s*\((required|optional)\)|\(default: False\)", "", str(action.help)).strip()
-        rows.append([f"`{' '.join([*names, value]).strip()}`", text.replace("|", "\\|").replace("``", "`")])
-    yield grid(["argument", "meaning"], [[" ".join(cell.split()) for cell in row] for row in rows])
+        text = re.sub(r"\s*\((required|optional)\)|\(default: False\)", "", str(action.help))
+        rows.append([f"`{cell(' '.join([*names, value]))}`", cell(text)])
+    return grid(["argument", "meaning"], rows)
 
 
 def settings() -> str:
     """Every setting of `vergence train`, with its default."""
-    rows = []
+    rows, known = [], options.known_settings()
     for name, text in listing._settings():
         meaning, _, default = text.rpartition(" Default: ")
-        kinds = ", ".join(f"`{kind.__name__}`" for kind in options.known_settings()[name])
-        rows.append([f"`{name}`", f"`{default.rstrip('.')}`", kinds, meaning.replace("|", "\\|").replace("``", "`")])
+        kinds = ", ".join(f"`{kind.__name__}`" for kind in known[name])
+        rows.append([f"`{name}`", f"`{default.rstrip('.')}`", kinds, cell(meaning)])
     about = (
         "Give them as `--set NAME=VALUE`, or in Python as keywords of `vergence.train`. Defaults are those of the dataclass; a "
         "recipe may set others, and `vergence train DATA --dry-run` prints what a run would use. `vergence list settings WORD` "
         "finds them."
     )
-    return f"# Settings\n\n{MADE}\n\n{about}\n\n{grid(['setting', 'default', 'part of', 'meaning'], rows)}\n"
+    return page("Settings", about, ["setting", "default", "part of", "meaning"], rows)
 
 
 def encoders() -> str:
     """Every kind of encoder, with the names of its settings."""
-    rows = [[f"`{name}`", text.replace("``", "`")] for name, text in listing._encoders()]
+    rows = [[f"`{name}`", cell(text)] for name, text in listing._encoders()]
     about = "Give one as `--encoder NAME`; settings follow a colon, as in `--encoder patches:atoms=256,second=0`."
-    return f"# Encoders by name\n\n{MADE}\n\n{about}\n\n{grid(['name', 'what'], rows)}\n"
+    return page("Encoders by name", about, ["name", "what"], rows)
 
 
 def recipes() -> str:
     """Every recipe: objective, encoder, and epochs."""
-    rows = [[f"`{name}`", text.replace("``", "`")] for name, text in listing._recipes()]
+    rows = [[f"`{name}`", cell(text)] for name, text in listing._recipes()]
     about = (
         "Give one as `vergence train DATA --recipe NAME`; options after it replace single settings. Those that are marked as "
         "published have the settings of their papers. They were not run here, since they need GPUs and days."
     )
-    return f"# Recipes\n\n{MADE}\n\n{about}\n\n{grid(['recipe', 'what'], rows)}\n"
+    return page("Recipes", about, ["recipe", "what"], rows)
 
 
 def python() -> str:
@@ -101,10 +110,10 @@ PAGES = {"python": python, "command_line": command_line, "settings": settings, "
 
 def main() -> None:
     for name, make in PAGES.items():
-        page = ROOT / "docs" / "reference" / f"{name}.md"
+        file = ROOT / "docs" / "reference" / f"{name}.md"
         if "--check" not in sys.argv:
-            page.write_text(make())
-        elif page.read_text() != make():
+            file.write_text(make())
+        elif file.read_text() != make():
             sys.exit(f"docs/reference/{name}.md disagrees with the code: run python -m experiments.reference")
 
 

@@ -75,20 +75,6 @@ def call(command: str, folder: Path) -> str:
     return found.stdout
 
 
-def screenshot(page: Path, width: int, height: int, to: Path) -> None:
-    """Writes a picture of the top of a page."""
-    from PIL import Image
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme="light")
-        tab.goto(page.resolve().as_uri())
-        tab.wait_for_timeout(1000)
-        Image.open(io.BytesIO(tab.screenshot())).convert("RGB").save(to, quality=70, method=6)
-        browser.close()
-
-
 def rerun(text: str, folder: Path, pictures: bool = False) -> str:
     """Runs a page's blocks in order and returns the page with their outputs; with ``pictures`` also takes its screenshots."""
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -97,7 +83,9 @@ def rerun(text: str, folder: Path, pictures: bool = False) -> str:
         if match["shot"]:
             page, width, height, name = match["shot"].split()
             if pictures:
-                screenshot(folder / page, int(width), int(height), folder / name)
+                from experiments.screenshots import screenshot  # which needs a browser
+
+                screenshot(folder / page, int(width), int(height)).save(folder / name, quality=70, method=6)
             return match[0]
         if match["commands"]:
             lines = COMMAND.sub(lambda m: f"$ {m[1]}\n{shown(call(m[1], folder), m[2], folder)}", match["commands"])

@@ -13,6 +13,7 @@ import torch
 from experiments.runner import DATA, SEEDS, Option, first, main, some
 from experiments.shared import K, Timer, folder_name, kept_run, parts
 from torch import Tensor
+from torch.nn import functional
 
 import vergence
 from vergence.data.items import Items
@@ -45,7 +46,7 @@ def embedded(run: vergence.Run, items: Items, narrow: bool) -> tuple[Tensor | No
     f = features.collect_features(wide_features(run.method.encoder), items, **run.where())[0]
     affine = next(m for m in run.method.encoder.modules() if isinstance(m, PatchEncoder))
     with torch.no_grad():
-        return f, torch.cat([part @ affine.weight.T + affine.offset for part in f.split(1000)])
+        return f, functional.linear(f, affine.weight, affine.offset)
 
 
 def mirror(run: vergence.Run, copies: int) -> None:

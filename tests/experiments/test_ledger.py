@@ -50,7 +50,7 @@ def exported(module):
 
 
 INNER = {"objective_scores", "Tally", "columns_of"}  # of scoring, whose parts `speed` and `one_class` measure by themselves
-INNER |= {"cells", "normalized_patches", "whitening"}  # of the default encoder, whose parts `background` draws
+INNER |= {"cells", "pooled", "normalized_patches", "whitening"}  # of the default encoder, whose parts `background` draws
 
 
 def test_every_experiment_imports_public_names():

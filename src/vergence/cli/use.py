@@ -166,26 +166,25 @@ def embed(command: Embed) -> None:
     from vergence.runs.run import load, write_embeddings
 
     run = load(command.run, device=command.device, trust_code=command.trust_code)
+    how: dict[str, Any] = {"crops": command.crops or 0, "wide": command.wide, "batch_size": command.batch_size}
     if command.shard is not None:
-        return _embed_shard(command, run)
+        return _embed_shard(command, run, how)
     items = run.items(command.images, root=command.data_root)
     if items.conversion is not None:
         terminal.note(f"images are changed from {items.conversion}, as the run reads them")
     out = command.out or Path(f"embeddings-{options.stem(command.images)}.npz")
-    crops, size = command.crops or 0, command.batch_size
-    print_written(out, write_embeddings(run, items, out, crops=crops, wide=command.wide, batch_size=size) or 0)
+    print_written(out, write_embeddings(run, items, out, **how) or 0)
     print(f"next: vergence check {shlex.quote(str(out))}" if out.suffix != ".csv" else "next: read it with pandas.read_csv")
 
 
-def _embed_shard(command: Embed, run: "Run") -> None:
+def _embed_shard(command: Embed, run: "Run", how: "Mapping[str, Any]") -> None:
     from vergence.runs.run import write_embeddings
     from vergence.utils.parts import Shard
 
     shard, folder = Shard.parse(str(command.shard)), command.out or Path(f"embeddings-{options.stem(command.images)}")
     items, files = items_of_shard(run, command.images, shard, command.data_root)
-    size, kept = command.batch_size, about_shard(command.run, command.images)
-    how: dict[str, Any] = {"crops": command.crops or 0, "wide": command.wide, "batch_size": size}
-    rows = write_embeddings(run, items, folder, **how, shard=shard, about=kept, files=files)
+    about = about_shard(command.run, command.images)
+    rows = write_embeddings(run, items, folder, **how, shard=shard, about=about, files=files)
     print_shard(shard, folder, rows)
 
 

@@ -67,28 +67,23 @@ class Review:
         among = set(getattr(self, said))
         return np.array([name in among for name in names], dtype=bool)
 
-    def in_words(self) -> str:
-        """Returns how many items were reviewed, in words; empty for none.
+    def notes(self, names: Sequence[str]) -> list[str]:
+        """Returns how many items were reviewed, and which of these are not among the names, in words.
 
         Example:
-            >>> Review(odd=["a.png", "b.png"], fine=["c.png"]).in_words()
+            >>> Review(odd=["a.png", "b.png"], fine=["c.png"]).notes(["a.png", "c.png"])[0]
             'Confirmed before and not listed again: 2 odd, 1 fine.'
-        """
-        numbers = {"odd": self.odd, "fine": self.fine, "odd known": self.known}
-        said = ", ".join(f"{len(names):,} {word}" for word, names in numbers.items() if names)
-        return f"Confirmed before and not listed again: {said}." if said else ""
-
-    def gone(self, names: Sequence[str]) -> str:
-        """Returns a sentence about reviewed items that are not among the names; empty where all are there.
-
-        Example:
-            >>> Review(odd=["a.png", "b.png"]).gone(["a.png"])
+            >>> Review(odd=["a.png", "b.png"], fine=["c.png"]).notes(["a.png", "c.png"])[1]
             'The confirmations name 1 picture that is not here (first: b.png); names are those of items.csv.'
         """
-        missing = sorted({*self.odd, *self.fine, *self.known} - set(names))
-        verb = "is" if len(missing) == 1 else "are"
-        here = f"The confirmations name {counted(len(missing), 'picture')} that {verb} not here"
-        return f"{here} (first: {missing[0]}); names are those of items.csv." if missing else ""
+        reviewed = dict(zip(VERDICTS, (self.odd, self.fine, self.known), strict=True))
+        said = ", ".join(f"{len(given):,} {verdict}" for verdict, given in reviewed.items() if given)
+        notes = [f"Confirmed before and not listed again: {said}."] if said else []
+        if missing := sorted({name for given in reviewed.values() for name in given} - set(names)):
+            verb = "is" if len(missing) == 1 else "are"
+            here = f"The confirmations name {counted(len(missing), 'picture')} that {verb} not here"
+            notes.append(f"{here} (first: {missing[0]}); names are those of items.csv.")
+        return notes
 
 
 def after_review(p: Floats, odd: Bools, fine: Bools) -> Floats:

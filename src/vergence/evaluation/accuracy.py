@@ -82,6 +82,11 @@ def _require_labels(train: Tensor, train_labels: Tensor, test: Tensor, test_labe
         expect(y.shape == z.shape[:1], f"{name}: labels of shape ({len(z)},)", tuple(y.shape), "give one label a row")
 
 
+def _require_classes(labels: Tensor) -> None:
+    n = len(labels.unique())
+    expect(n >= 2, "at least 2 classes in training", n, "label more classes or leave the probe out")
+
+
 def _votes(similarity: Tensor, label: Tensor, n_classes: int, temperature: float) -> dict[str, Tensor]:
     """Returns the classes (B,) that neighbors (B, k), the nearest first, vote for by each rule."""
     weight = ((similarity - similarity[:, :1]) / temperature).exp()  # relative to the nearest, which cannot overflow
@@ -137,8 +142,7 @@ def linear_probe(
     from sklearn.linear_model import LogisticRegression
 
     _require_labels(train, train_labels, test, test_labels)
-    n = len(set(train_labels.tolist()))
-    expect(n >= 2, "at least 2 classes in training", n, "label more classes or leave the probe out")
+    _require_classes(train_labels)
     require_within("(0, inf)", l2=l2)
     x, x_test = (part.cpu().numpy() for part in _standardize(as_float(train), as_float(test)))
     y, y_test = train_labels.cpu().numpy(), test_labels.cpu().numpy()
@@ -159,8 +163,9 @@ def ridge_probe(
 
         min_{W, b}  sum_n |y_n - W x_n - b|^2 + penalty D |W|^2,   y_n one-hot, x standardized as in `linear_probe`
 
-    The largest number of b + W x is the class. Memory is that of min(N, D)^2 numbers and of a block. The penalty is one for all
-    representations and baselines; its default was chosen once, on held-out training images of CIFAR-10.
+    The largest number of b + W x is the class. Beyond the features, memory is that of D^2 numbers and a block, or for N <= D of
+    N^2 numbers and a standardized copy. The penalty is one for all representations and baselines; its default was chosen once, on
+    held-out training images of CIFAR-10.
 
     Args:
         train: Features (N, D).
@@ -181,9 +186,9 @@ def ridge_probe(
         {'accuracy': 0.5, 'train_accuracy': 1.0}
     """
     _require_labels(train, train_labels, test, test_labels)
-    classes, label = torch.unique(train_labels.to(train.device), return_inverse=True)
-    expect(len(classes) >= 2, "at least 2 classes in training", len(classes), "label more classes or leave the probe out")
+    _require_classes(train_labels)
     require_within("(0, inf)", penalty=penalty)
+    classes, label = torch.unique(train_labels.to(train.device), return_inverse=True)
     train, test = as_float(train), as_float(test)
     mean, scale = _scale(train)
     Y = F.one_hot(label).to(train)

@@ -46,6 +46,7 @@ SAMPLES = 100  # of each row, for the CRPS
 ALIKE = 0.25  # correlation of the errors of neighboring rows that is worth a notice
 FAR, SPIKE, MANY = 100.0, 0.1, 20  # typical distances of a far value; share of one common value, among this many
 ALONE = "targets alone"
+CALLED = {"kernel": "A Gaussian process", "mdn": "A mixture density network", "gng": "A growing neural gas"}
 
 
 @dataclass(frozen=True)
@@ -377,9 +378,6 @@ def _columns(tried: Mapping[str, _Trial], t: Floats) -> dict[str, list[Any]]:
         for key, value in {**row, "seconds": round(trial.seconds, 2)}.items():
             rows.setdefault(key, []).append(value)
     return rows
-
-
-CALLED = {"kernel": "A Gaussian process", "mdn": "A mixture density network", "gng": "A growing neural gas"}
 
 
 def _sentence(name: str, tried: Mapping[str, _Trial]) -> str:

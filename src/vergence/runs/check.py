@@ -241,7 +241,7 @@ def _of_pictures(source: Any, settings: Settings, given: "_Given", out: Path | N
         elif not leaks:
             judged, note = _by_itself(pictures, looks, copies, settings, work)
         here = [*looks.names, *(s.name for s in pictures.skipped), *(() if known_looks is None else known_looks.names)]
-        notes = [*filter(None, [note, settings.review.in_words(), settings.review.gone(here)])]
+        notes = [*filter(None, [note]), *settings.review.notes(here)]
         result = checked(_called(source), pictures, looks, settings, copies, judged, known, known_looks, leaked, notes)
         if out is not None:
             result.write(out)
@@ -519,7 +519,7 @@ def _of_vectors(given: Named, known: Named | None, settings: Settings, name: str
     looks = Looks.of_vectors(names, x)
     copies = Copies(np.zeros((0, 2), dtype=np.int64), [], np.zeros(0))
     pictures = Pictures(names, [None] * len(names))
-    notes = [*filter(None, [settings.review.in_words(), settings.review.gone([*names, *settings.review.known])])]
+    notes = settings.review.notes([*names, *settings.review.known])
     if known is not None:
         fit, calibrating = _halves(np.argsort(Looks.of_vectors([""] * len(known[1]), known[1]).digest, kind="stable"))
         expect(known[1].shape[1] == x.shape[1], f"known vectors of {x.shape[1]} numbers", known[1].shape[1], "use one encoder")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vergence.data.items import Items
+from vergence.data.items import Items, spaced
 from vergence.data.pixels import resize, to_bytes, to_unit
 from vergence.data.sources import Data
 from vergence.encoders.networks import standardization
@@ -158,7 +158,7 @@ class _Evaluator:
         """Says so where a program gave data whose training items a run with a detector does not know."""
         if not self.run.folder.given or len(opened.train) > MOST_ITEMS:
             return
-        some = opened.train.subset(torch.linspace(0, len(opened.train) - 1, min(KNOWN, len(opened.train))).long())
+        some = opened.train.subset(spaced(len(opened.train), KNOWN))
         try:
             known = int(self._seen(some).sum())
         except ValueError:  # a run that can have no detector
@@ -195,10 +195,7 @@ class _Evaluator:
         """Returns spread and, with labels of two classes, accuracies of a representation."""
         train, test = self.train[name], self.test[name]
         neighbors = accuracy = ridge = None
-        if self.labeled is not None:
-            assert self.opened.train.labels is not None and self.opened.test.labels is not None
-            (a, b), (y, true) = self.labeled, (self.opened.train.labels, self.opened.test.labels)
-            labeled = train[a], y[a], test[b], true[b]
+        if (labeled := self._of_classes(train, test)) is not None:
             neighbors = {k: Accuracy(**votes) for k, votes in knn_accuracy(*labeled).items()}
             if probes:
                 numbers: dict[str, Any] = linear_probe(*labeled)
@@ -217,12 +214,18 @@ class _Evaluator:
         train, test = (
             features.collect_features(net, some, **self.run.where())[0] for some in (self.opened.train, self.opened.test)
         )
-        y, true, ridge = self.opened.train.labels, self.opened.test.labels, None
-        if self.labeled is not None and y is not None and true is not None:
-            a, b = self.labeled
-            parts = train if a.all() else train[a], y[a], test if b.all() else test[b], true[b]
-            ridge = ridge_probe(*parts)["accuracy"]
+        labeled = self._of_classes(train, test)
+        ridge = None if labeled is None else ridge_probe(*labeled)["accuracy"]
         return Representation(kind="model", dim=train.shape[1], ridge=ridge)
+
+    def _of_classes(self, train: Tensor, test: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        """Returns features and labels of the labeled training items, and of the test items; None for fewer than two classes."""
+        if self.labeled is None:
+            return None
+        y, true = self.opened.train.labels, self.opened.test.labels
+        assert y is not None and true is not None
+        a, b = self.labeled
+        return train if a.all() else train[a], y[a], test if b.all() else test[b], true[b]  # no copy of all
 
     def _detected(self) -> tuple[Tensor | None, Tensor]:
         """Returns the detector's score of each test item, and which of them the run has seen.
