@@ -262,13 +262,17 @@ def _write(command: DensityPredict | DensitySample | DensityScore, out: Path) ->
 
 def _unusual(found: "Scored", fdr: float) -> str:
     """Returns what was found unusual, in words."""
+    from vergence.detection.conformal import reportable
+
     if found.shift is None:
         return "no p-values: the model has no held-out rows; fit it without --holdout 0"
-    few = f"; {found.calibration} held-out rows allow none below {1 / (found.calibration + 1):.2g}" if not found.flagged else ""
     whole = (
         "as a whole they are like the rows of the fit"
         if found.shift > SHIFTED
         else "as a whole they are stranger than the rows of the fit"
     )
-    flagged = f"{found.flagged:,} of {counted(found.rows, 'row')} reported at a false-discovery rate of {fdr:g}{few}"
+    flagged = f"{found.flagged:,} of {counted(found.rows, 'row')} reported at a false-discovery rate of {fdr:g}"
+    if not found.flagged:
+        least = reportable(found.calibration, found.rows, fdr)
+        flagged += "; start with the largest surprise" + (f"\n{least}" if least.fewest > 1 else "")
     return f"{flagged}\n{whole} (p-value {found.shift:.2g})"
