@@ -20,17 +20,20 @@ def test_standardize_is_the_formula_for_bytes_and_floats():
     assert torch.allclose(networks.Standardize(mean, std)(v), (v - mean) / std)
 
 
-def test_small_convnet_is_the_one_of_the_recipe():
-    net = networks.small_convnet(3)
+@pytest.mark.parametrize(
+    "name, layers, cost", [("small", networks.SMALL, 15_040_512), ("small-deep", networks.SMALL_DEEP, 29_097_984)]
+)
+def test_small_networks_are_those_of_the_recipes(name: str, layers: tuple[tuple[int, int, int], ...], cost: int):
+    net = networks.encoder(name, (3, 32, 32), torch.zeros(3), torch.ones(3))
     convs = [m for m in net.modules() if isinstance(m, nn.Conv2d)]
-    assert [(c.in_channels, c.out_channels, c.stride[0], c.kernel_size[0]) for c in convs] == [
-        (3, 32, 1, 3),
-        (32, 64, 2, 3),
-        (64, 128, 2, 3),
-        (128, 256, 2, 3),
-    ]
-    assert sum(isinstance(m, nn.BatchNorm2d) for m in net.modules()) == 4
+    assert tuple((c.out_channels, c.kernel_size[0], c.stride[0]) for c in convs) == layers
+    assert sum(isinstance(m, nn.BatchNorm2d) for m in net.modules()) == len(layers)
+    products = []
+    for conv in convs:
+        conv.register_forward_hook(lambda c, x, y: products.append(c.weight.numel() * y.shape[-1] ** 2))
     assert net(torch.randn(2, 3, 32, 32)).shape == (2, 256)
+    assert sum(products) == cost
+    assert net(torch.randn(2, 3, 7, 7)).shape == (2, 256)
 
 
 @pytest.mark.parametrize(

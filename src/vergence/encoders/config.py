@@ -1,7 +1,8 @@
 """Which encoder a run has: one dataclass a kind, which knows its text, the items that it takes, and the network that it builds.
 
     text on the command line          dataclass
-    ``small``, ``mlp``, ``identity``  ``Small()``, ``MLP()``, ``Identity()``
+    ``small``, ``small-deep``         ``Small()``, ``SmallDeep()``
+    ``mlp``, ``identity``             ``MLP()``, ``Identity()``
     ``resnet18-cifar``                ``ResNet("resnet18", stem="cifar")``
     ``timm:NAME,patch_size=4``        ``Timm("NAME", patch_size=4)``
     ``patches:atoms=256``             ``Patches(atoms=256)``
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 __all__ = [
-    *("Encoder", "Factory", "Identity", "Input", "MLP", "PatchSettings", "Patches", "PatchesMLP", "ResNet", "Small", "Timm"),
-    "as_encoder",
+    *("Encoder", "Factory", "Identity", "Input", "MLP", "PatchSettings", "Patches", "PatchesMLP", "ResNet", "Small"),
+    *("SmallDeep", "Timm", "as_encoder"),
 ]
 
 SIZE, MEAN, STD = 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of networks trained on ImageNet
@@ -114,6 +115,19 @@ class Small(Encoder):
 
         self._require_images(shape)
         return networks.small_convnet(shape[0])
+
+
+@dataclass(frozen=True)
+class SmallDeep(Encoder):
+    """Five convolutions, D = 256, deeper than ``small`` for about its time (`vergence.encoders.networks.SMALL_DEEP`)."""
+
+    kind = "small-deep"
+
+    def build(self, shape: Sequence[int]) -> "nn.Module":
+        from vergence.encoders import networks
+
+        self._require_images(shape)
+        return networks.small_convnet(shape[0], networks.SMALL_DEEP)
 
 
 @dataclass(frozen=True)
@@ -434,8 +448,10 @@ class PatchSettings(Patches):
         expect(side >= least, f"images of at least {least} x {least} pixels", f"{shape[1]} x {shape[2]}{resized}", advice)
 
 
-KINDS: dict[str, type[Encoder]] = {kind.kind: kind for kind in (Small, MLP, Identity, ResNet, Timm, Factory, Patches, PatchesMLP)}
-TEXTS = ("small", "mlp", "identity", "resnet18", "resnet34", "resnet50", "timm:NAME", "patches", "patches-mlp")
+KINDS: dict[str, type[Encoder]] = {
+    kind.kind: kind for kind in (Small, SmallDeep, MLP, Identity, ResNet, Timm, Factory, Patches, PatchesMLP)
+}
+TEXTS = ("small", "small-deep", "mlp", "identity", "resnet18", "resnet34", "resnet50", "timm:NAME", "patches", "patches-mlp")
 
 
 def as_encoder(value: Encoder | str | Mapping[str, Any]) -> Encoder:

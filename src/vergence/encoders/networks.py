@@ -23,8 +23,10 @@ from vergence.utils.devices import in_evaluation
 from vergence.utils.files import load_outside
 
 __all__ = ["Standardize", "encoder", "mlp", "projector", "reset"]
-__all__ += ["require_whole_patches", "resnet", "small_convnet", "timm_model", "width"]
+__all__ += ["SMALL", "SMALL_DEEP", "require_whole_patches", "resnet", "small_convnet", "timm_model", "width"]
 
+SMALL = ((32, 3, 1), (64, 3, 2), (128, 3, 2), (256, 3, 2))  # width, kernel and stride of each convolution
+SMALL_DEEP = ((64, 4, 2), (128, 3, 2), (128, 3, 1), (256, 3, 2), (256, 3, 1))
 CHANNELS = re.compile(r"to have (\d+) channels, but got (\d+) channels")  # in torch's message
 
 
@@ -72,22 +74,23 @@ class _Convolution(nn.Conv2d):
             return super().forward(x.to(self.weight.dtype))
 
 
-def small_convnet(channels: int, widths: Sequence[int] = (32, 64, 128, 256)) -> nn.Module:
-    """Returns 3x3 convolutions (strides 1, 2, 2, 2), each with BatchNorm and ReLU, and average pooling: D = widths[-1].
+def small_convnet(channels: int, layers: Sequence[tuple[int, int, int]] = SMALL) -> nn.Module:
+    """Returns convolutions, each with BatchNorm and ReLU, and average pooling: D is the width of the last.
 
     Args:
         channels: Number of input channels.
-        widths: Numbers of output channels of the convolutions.
+        layers: Width, kernel and stride of each convolution: `SMALL`, `SMALL_DEEP` or others.
 
     Example:
         >>> small_convnet(3)(torch.rand(2, 3, 32, 32, dtype=torch.get_default_dtype())).shape
         torch.Size([2, 256])
     """
-    layers: list[nn.Module] = []
-    for i, (c_in, c_out) in enumerate(zip((channels, *widths), widths, strict=False)):
-        conv = _Convolution(c_in, c_out, 3, stride=1 if i == 0 else 2, padding=1, bias=False)
-        layers += [conv, nn.BatchNorm2d(c_out), nn.ReLU(inplace=True)]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    net: list[nn.Module] = []
+    for width_, kernel, stride in layers:
+        conv = _Convolution(channels, width_, kernel, stride=stride, padding=(kernel - 1) // 2, bias=False)
+        net += [conv, nn.BatchNorm2d(width_), nn.ReLU(inplace=True)]
+        channels = width_
+    return nn.Sequential(*net, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
 def resnet(name: str, channels: int, stem: str) -> nn.Module:

@@ -39,10 +39,10 @@ from vergence.linear.groups import (
     student,
     without,
 )
-from vergence.linear.nuisances import Place, Shared, few_values, followed, places
+from vergence.linear.nuisances import Place, Shared, constants, few_values, followed, places
 from vergence.linear.nuisances import without as covering
 from vergence.linear.reading import Augmentation, Composed, Featured, Features, as_items, left_out
-from vergence.utils.checks import expect, require_choice, require_count
+from vergence.utils.checks import counted, expect, require_choice, require_count
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
 
@@ -606,6 +606,7 @@ def _shared(
     return Shared(
         directions=m,
         unchanged=study.ties,
+        constant=constants(groups.basis.directions.double(), groups.moments().clean),
         places=tuple(found),
         valued=tuple(few_values(codes)),
         followed=tuple(followed(codes, {name: values for name, values in properties.items() if len(values) == len(codes)})),
@@ -724,8 +725,13 @@ def _say_place(place: Place) -> str:
 
 
 def say_directions(shared: Shared) -> list[str]:
-    """Names directions of a few values and properties of files that the embedding follows, each with what to do."""
+    """Names constant features, directions of few values and properties of files that are followed, each with what to do."""
     said = []
+    if shared.constant:
+        said.append(
+            f"Constant in all items: {counted(shared.constant, 'feature')}, such as a border, a dead pixel or an empty column. "
+            "Nothing can be learned from that. If it should vary, look at how the data were made."
+        )
     for one in shared.valued:
         counts = ", ".join(f"{n:,}" for n in one.counts)
         said.append(

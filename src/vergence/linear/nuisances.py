@@ -38,6 +38,7 @@ STEPS = 20  # of the power iteration
 VALUES, RESIDUE, SOURCES, ROWS = 4, 0.02, 32, 4_000  # few values; share of the variance apart from them; directions; items
 FOLLOWED = 0.5  # explained share of a property of the file
 RIDGE = 1e-3
+FLAT = 1e-10  # variance of a feature that is the same in all items, up to rounding, as a share of the largest
 ALONE = 0.9  # share of the energy of a mark that one channel holds
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
@@ -100,6 +101,7 @@ class Shared:
     Attributes:
         directions: m, the directions that were looked at.
         unchanged: Directions that the views leave exactly as they are.
+        constant: Features that are the same in all items.
         places: Marks in fixed places, of images.
         valued: Directions that take a few values.
         followed: Properties of the files that the directions follow.
@@ -107,6 +109,7 @@ class Shared:
 
     directions: int
     unchanged: int = 0
+    constant: int = 0
     places: tuple[Place, ...] = ()
     valued: tuple[Valued, ...] = ()
     followed: tuple[Followed, ...] = ()
@@ -253,6 +256,21 @@ def _scaled(box: Sequence[int], factor: tuple[float, float]) -> tuple[int, int, 
 
 
 # Values and files
+
+
+def constants(directions: Tensor, covariance: Tensor) -> int:
+    """Returns the number of features that are the same in all items.
+
+    Args:
+        directions: (D, m), orthonormal columns in which the items are described.
+        covariance: (m, m) of the items in these directions.
+
+    Example:
+        >>> constants(torch.tensor([[0.6], [0.0], [0.8]]), torch.tensor([[2.0]]))
+        1
+    """
+    variances = ((directions @ covariance) * directions).sum(1)
+    return int((variances <= FLAT * variances.max()).sum())
 
 
 def few_values(codes: Tensor) -> list[Valued]:

@@ -46,8 +46,8 @@ BEHIND: dict[str, Any] = {  # of a network on top of the closed form
     **{**ADAMW, "knn_every": 1, "precision": "auto"},
 }
 DISTILLED: dict[str, Any] = {  # of a network that is distilled from the closed form; a larger encoder_lr costs neighbors
-    **{"encoder": "small", "distill": "patches", "batch_size": 64, "encoder_lr": 0.003},
-    **{"crop": (0.5, 1.0), "jitter": (0.4, 0.4, 0.2, 0.1), "jitter_p": 0.8, "grayscale": 0.1},
+    **{"encoder": "small-deep", "distill": "patches", "batch_size": 64, "encoder_lr": 0.003},
+    **{"crop": (0.7, 1.0), "jitter": (0.2, 0.2, 0.2, 0.05), "jitter_p": 0.8, "grayscale": 0.0},
 }
 
 # What the rows of one protocol share.
