@@ -31,6 +31,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "vicreg": {"objective": "vicreg"},
     "vje": {"objective": "vje"},
     "denoising_autoencoder": {"method": "denoising_autoencoder"},
+    "masked_autoencoder": {"recipe": "masked_autoencoder_small"},
 }
 FIRST, CASES, EPOCHS, ITEMS = 20, 20, 20, 2_000  # limits were chosen after the cases 0 to 19
 Box = tuple[int, int, int, int]

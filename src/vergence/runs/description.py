@@ -159,7 +159,7 @@ def completed(encoder: Encoder, facts: Facts, mirrored: bool) -> tuple[Encoder, 
 def _starts(model: ModelConfig, settings: dict[str, Any], facts: Facts) -> list[str]:
     """Returns which recipes start from the closed form, where an unnamed network starts from random weights."""
     starts = {
-        "distilled": "first distills the default encoder into this network",
+        "distilled": "first distills the default encoder into a small network",
         "patches": "trains on top of the default encoder",
     }
     words = {f"{start}_{model.objective}": does for start, does in starts.items()}
