@@ -23,7 +23,7 @@ from vergence.utils.devices import in_evaluation
 from vergence.utils.files import load_outside
 
 __all__ = ["Standardize", "encoder", "mlp", "projector", "reset"]
-__all__ += ["SMALL", "SMALL_DEEP", "require_whole_patches", "resnet", "small_convnet", "timm_model", "width"]
+__all__ += ["SMALL_DEEP", "require_whole_patches", "resnet", "small_convnet", "timm_model", "width"]
 
 SMALL = ((32, 3, 1), (64, 3, 2), (128, 3, 2), (256, 3, 2))  # width, kernel and stride of each convolution
 SMALL_DEEP = ((64, 4, 2), (128, 3, 2), (128, 3, 1), (256, 3, 2), (256, 3, 1))
