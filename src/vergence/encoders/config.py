@@ -119,7 +119,7 @@ class Small(Encoder):
 
 @dataclass(frozen=True)
 class SmallDeep(Encoder):
-    """Five convolutions, D = 256, deeper than ``small`` for about its time (`vergence.encoders.networks.SMALL_DEEP`)."""
+    """Five convolutions, D = 256, deeper than ``small`` for about its time (`vergence.encoders.networks.small_convnet`)."""
 
     kind = "small-deep"
 
@@ -127,7 +127,7 @@ class SmallDeep(Encoder):
         from vergence.encoders import networks
 
         self._require_images(shape)
-        return networks.small_convnet(shape[0], networks.SMALL_DEEP)
+        return networks.small_convnet(shape[0], deep=True)
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from vergence.utils.devices import in_evaluation
 from vergence.utils.files import load_outside
 
 __all__ = ["Standardize", "encoder", "mlp", "projector", "reset"]
-__all__ += ["SMALL_DEEP", "require_whole_patches", "resnet", "small_convnet", "timm_model", "width"]
+__all__ += ["require_whole_patches", "resnet", "small_convnet", "timm_model", "width"]
 
-SMALL = ((32, 3, 1), (64, 3, 2), (128, 3, 2), (256, 3, 2))  # width, kernel and stride of each convolution
-SMALL_DEEP = ((64, 4, 2), (128, 3, 2), (128, 3, 1), (256, 3, 2), (256, 3, 1))
+SHALLOW = ((32, 3, 1), (64, 3, 2), (128, 3, 2), (256, 3, 2))  # width, kernel and stride of each convolution
+DEEP = ((64, 4, 2), (128, 3, 2), (128, 3, 1), (256, 3, 2), (256, 3, 1))
 CHANNELS = re.compile(r"to have (\d+) channels, but got (\d+) channels")  # in torch's message
 
 
@@ -74,19 +74,19 @@ class _Convolution(nn.Conv2d):
             return super().forward(x.to(self.weight.dtype))
 
 
-def small_convnet(channels: int, layers: Sequence[tuple[int, int, int]] = SMALL) -> nn.Module:
-    """Returns convolutions, each with BatchNorm and ReLU, and average pooling: D is the width of the last.
+def small_convnet(channels: int, deep: bool = False) -> nn.Module:
+    """Returns four or five convolutions, each with BatchNorm and ReLU, and average pooling: D = 256.
 
     Args:
         channels: Number of input channels.
-        layers: Width, kernel and stride of each convolution: `SMALL`, `SMALL_DEEP` or others.
+        deep: Whether there are five, the first of stride 2, in place of four 3x3 convolutions of strides 1, 2, 2, 2.
 
     Example:
         >>> small_convnet(3)(torch.rand(2, 3, 32, 32, dtype=torch.get_default_dtype())).shape
         torch.Size([2, 256])
     """
     net: list[nn.Module] = []
-    for width_, kernel, stride in layers:
+    for width_, kernel, stride in DEEP if deep else SHALLOW:
         conv = _Convolution(channels, width_, kernel, stride=stride, padding=(kernel - 1) // 2, bias=False)
         net += [conv, nn.BatchNorm2d(width_), nn.ReLU(inplace=True)]
         channels = width_
