@@ -80,10 +80,15 @@ def _objectives() -> Iterator[tuple[str, str]]:
 def _encoders() -> Iterator[tuple[str, str]]:
     from vergence.encoders import config
 
-    for name in ("Small", "SmallDeep", "MLP", "Identity", "ResNet", "Timm", "Patches", "PatchesMLP", "Factory"):
+    for name in ("Small", "MLP", "Identity", "ResNet", "Timm", "Patches", "PatchesMLP", "Factory"):
         kind = getattr(config, name)
-        text = {"ResNet": "resnet18-cifar, ...", "Timm": "timm:NAME", "Factory": "package.module:factory"}.get(name, kind.kind)
-        own = [f.name for f in fields(kind) if f.name not in ("name", "stem", "factory")]
+        text = {
+            "Small": "small, small-deep",
+            "ResNet": "resnet18-cifar, ...",
+            "Timm": "timm:NAME",
+            "Factory": "package.module:factory",
+        }.get(name, kind.kind)
+        own = [f.name for f in fields(kind) if f.name not in ("name", "stem", "deep", "factory")]
         yield text, _first_sentence(kind) + (f" Settings: {', '.join(own)}." if own else "")
 
 

@@ -1,7 +1,7 @@
 """Which encoder a run has: one dataclass a kind, which knows its text, the items that it takes, and the network that it builds.
 
     text on the command line          dataclass
-    ``small``, ``small-deep``         ``Small()``, ``SmallDeep()``
+    ``small``, ``small-deep``         ``Small()``, ``Small(deep=True)``
     ``mlp``, ``identity``             ``MLP()``, ``Identity()``
     ``resnet18-cifar``                ``ResNet("resnet18", stem="cifar")``
     ``timm:NAME,patch_size=4``        ``Timm("NAME", patch_size=4)``
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 __all__ = [
-    *("Encoder", "Factory", "Identity", "Input", "MLP", "PatchSettings", "Patches", "PatchesMLP", "ResNet", "Small"),
-    *("SmallDeep", "Timm", "as_encoder"),
+    *("Encoder", "Factory", "Identity", "Input", "MLP", "PatchSettings", "Patches", "PatchesMLP", "ResNet", "Small", "Timm"),
+    "as_encoder",
 ]
 
 SIZE, MEAN, STD = 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of networks trained on ImageNet
@@ -106,7 +106,13 @@ class Encoder(Checked, abc.ABC):
 
 @dataclass(frozen=True)
 class Small(Encoder):
-    """Four 3x3 convolutions, D = 256 (`vergence.encoders.networks.small_convnet`)."""
+    """Four or, where it is deep, five convolutions, D = 256 (`vergence.encoders.networks.small_convnet`).
+
+    Attributes:
+        deep: Whether there are five: more accurate for about the same time where it learns a closed form.
+    """
+
+    deep: bool = False
 
     kind = "small"
 
@@ -114,20 +120,10 @@ class Small(Encoder):
         from vergence.encoders import networks
 
         self._require_images(shape)
-        return networks.small_convnet(shape[0])
+        return networks.small_convnet(shape[0], self.deep)
 
-
-@dataclass(frozen=True)
-class SmallDeep(Encoder):
-    """Five convolutions, D = 256, deeper than ``small`` for about its time (`vergence.encoders.networks.small_convnet`)."""
-
-    kind = "small-deep"
-
-    def build(self, shape: Sequence[int]) -> "nn.Module":
-        from vergence.encoders import networks
-
-        self._require_images(shape)
-        return networks.small_convnet(shape[0], deep=True)
+    def __str__(self) -> str:
+        return "small-deep" if self.deep else "small"
 
 
 @dataclass(frozen=True)
@@ -448,9 +444,7 @@ class PatchSettings(Patches):
         expect(side >= least, f"images of at least {least} x {least} pixels", f"{shape[1]} x {shape[2]}{resized}", advice)
 
 
-KINDS: dict[str, type[Encoder]] = {
-    kind.kind: kind for kind in (Small, SmallDeep, MLP, Identity, ResNet, Timm, Factory, Patches, PatchesMLP)
-}
+KINDS: dict[str, type[Encoder]] = {kind.kind: kind for kind in (Small, MLP, Identity, ResNet, Timm, Factory, Patches, PatchesMLP)}
 TEXTS = ("small", "small-deep", "mlp", "identity", "resnet18", "resnet34", "resnet50", "timm:NAME", "patches", "patches-mlp")
 
 
@@ -463,7 +457,7 @@ def as_encoder(value: Encoder | str | Mapping[str, Any]) -> Encoder:
     Example:
         >>> as_encoder("patches:atoms=64"), as_encoder("resnet18-cifar"), as_encoder({"kind": "small"})
         ... # doctest: +ELLIPSIS
-        (Patches(atoms=64, ...), ResNet(name='resnet18', stem='cifar'), Small())
+        (Patches(atoms=64, ...), ResNet(name='resnet18', stem='cifar'), Small(deep=False))
     """
     if isinstance(value, Encoder):
         return value
@@ -483,7 +477,7 @@ def as_encoder(value: Encoder | str | Mapping[str, Any]) -> Encoder:
     if network.startswith("resnet") and network in TEXTS and stem in (("cifar", "imagenet") if dash else ("",)):
         return ResNet(typing.cast(Any, network), typing.cast(Any, stem or None))
     require_choice("an encoder", value, (*TEXTS, "package.module:factory"))
-    return KINDS[value]()
+    return Small(deep=True) if value == "small-deep" else KINDS[value]()
 
 
 def _settings(kind: type[Encoder], text: str) -> dict[str, Any]:
