@@ -147,5 +147,5 @@ def wide_table() -> str:
 TABLES = {
     "experiments/accuracy/README.md": {"two-cores": two_cores_table, "training": training_table, "wide": wide_table},
     "experiments/accuracy/trained.md": {"distilled": distilled_table, "from-random": from_random_table},
-    "docs/guides/encoders.md": {"pretrained": pretrained_table, "duplicates": duplicates_table},
+    "experiments/accuracy/frozen.md": {"pretrained": pretrained_table, "duplicates": duplicates_table},
 }

@@ -238,9 +238,9 @@ def harm_table() -> str:
 
 
 TABLES = {
-    "docs/guides/advice.md": {"choices": choices_table},
     "experiments/advice/README.md": {
         "linear": linear_table,
+        "choices": choices_table,
         "candidates": candidates_table,
         "marks": marks_table,
         "harm": harm_table,
