@@ -37,7 +37,6 @@ LEAST = 0.88  # cosine of a candidate
 BLOCK = 1 << 24  # numbers that are held at a time
 TOGETHER = 4096  # pictures that are described at a time
 PAIRS = 256  # that are registered at a time
-INVOLUTIONS = (0, 2, 4, 5, 6, 7)  # positions that undo themselves
 COARSE, FINE, BLOCKS = 8, 24, 4  # pixels a side of a window, at first and in the end; blocks a side
 FEW, LEAD = 3, 0.01  # windows that are compared finely; what whole pictures are preferred by
 TEXTURE = 3.0 / 255  # deviation of a block that has texture
