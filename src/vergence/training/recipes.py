@@ -47,7 +47,7 @@ BEHIND: dict[str, Any] = {  # of a network on top of the closed form
 }
 DISTILLED: dict[str, Any] = {  # of a network that is distilled from the closed form; a larger encoder_lr costs neighbors
     **{"encoder": "small-deep", "distill": "patches", "batch_size": 64, "encoder_lr": 0.003},
-    **{"crop": (0.7, 1.0), "jitter": (0.2, 0.2, 0.2, 0.05), "jitter_p": 0.8, "grayscale": 0.0},
+    **{"crop": (0.6, 1.0), "jitter": (0.3, 0.3, 0.2, 0.08), "jitter_p": 0.8, "grayscale": 0.05},
 }
 
 # What the rows of one protocol share.
