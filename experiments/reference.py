@@ -1,4 +1,4 @@
-"""Generated pages of docs/reference: the command line, settings, encoders, and recipes.
+"""Generated pages of docs/reference: the command line, settings, options, encoders, recipes, and Python.
 
 python -m experiments.reference            # writes them
 python -m experiments.reference --check    # exits with 1 if one disagrees with the code
@@ -51,7 +51,7 @@ def _arguments(kind: type) -> str:
         actions = [action for action in tyro.extras.get_parser(kind)._actions if action.dest != "help"]
     rows = []
     for action in actions:
-        names = [name for name in action.option_strings if not name.startswith("--no-")]
+        names = [name for name in action.option_strings if not name.startswith("--no-") or len(action.option_strings) == 1]
         value = "" if action.metavar is None else str(action.metavar)
         text = re.sub(r"\s*\((required|optional)\)|\(default: False\)", "", str(action.help))
         rows.append([f"`{cell(' '.join([*names, value]))}`", cell(text)])
@@ -67,10 +67,22 @@ def settings() -> str:
         rows.append([f"`{name}`", f"`{default.rstrip('.')}`", kinds, cell(meaning)])
     about = (
         "Give them as `--set NAME=VALUE`, or in Python as keywords of `vergence.train`. Defaults are those of the dataclass; a "
-        "recipe may set others, and `vergence train DATA --dry-run` prints what a run would use. `vergence list settings WORD` "
-        "finds them."
+        "recipe may set others. `config.json` of a run has what it used; `vergence.training.recipes.get(NAME)` shows a recipe. "
+        "`vergence list settings WORD` finds them, and the [options of objectives and methods](options.md), too."
     )
     return page("Settings", about, ["setting", "default", "part of", "meaning"], rows)
+
+
+def option_values() -> str:
+    """Every option of an objective or a method, with its default."""
+    rows = [
+        [f"`{name}`", f"`{owner}`", f"`{default}`", cell(words)] for name, owner, default, words in sorted(listing._options())
+    ]
+    about = (
+        'Give them as settings, too: `--set nu=1`, or `options={"nu": 1}` in Python. The docstring of the objective has the '
+        "formulas ([Python](python.md))."
+    )
+    return page("Options of objectives and methods", about, ["option", "of", "default", "meaning"], rows)
 
 
 def encoders() -> str:
@@ -95,7 +107,8 @@ def python() -> str:
     parts = [
         "# Python reference",
         MADE,
-        "The site shows signature and docstring of each name; in Python, `help(vergence.train)` shows the same.",
+        "The site, which `make site` builds, shows signature and docstring of each name; on GitHub this page has the names. "
+        "In Python, `help(vergence.train)` shows the same.",
     ]
     for package in (vergence, *(importlib.import_module(f"vergence.{room}") for room in PACKAGES)):
         parts.append(f"## {package.__name__}")
@@ -105,7 +118,10 @@ def python() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-PAGES = {"python": python, "command_line": command_line, "settings": settings, "encoders": encoders, "recipes": recipes}
+PAGES = {"python": python, "command_line": command_line, "settings": settings, "options": option_values} | {
+    "encoders": encoders,
+    "recipes": recipes,
+}
 
 
 def main() -> None:

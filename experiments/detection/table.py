@@ -101,7 +101,12 @@ def detection_table() -> str:
         ("vje", "z", "kNN", "baseline: kNN distance on its embedding"),
         ("vje", "z", "Gaussian, 64 directions", "baseline: one Gaussian on 64 directions of it"),
         ("vje", "own_joint", "own score", "baseline: VJE's joint score"),
-        ("distilled", whole, DEFAULT, "**`vergence score` of a `distilled_vje` run**"),
+        (
+            "distilled",
+            whole,
+            DEFAULT,
+            "**`vergence score` of a `distilled_vje` run**, network of four convolutions (before 2026-11-28)",
+        ),
         ("distilled", "z", "kNN", "baseline: kNN distance on its embedding"),
         ("distilled", "z", "Gaussian, 64 directions", "baseline: one Gaussian on 64 directions of it"),
         ("pretrained", whole, DEFAULT, "**`vergence score` of a frozen ImageNet network**, at 96 pixels"),

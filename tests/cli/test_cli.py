@@ -465,6 +465,8 @@ def test_the_demo_says_what_it_found(run, tmp_path):
 
 
 def test_lists_and_grouped_help():
+    first, *_ = call("list", "settings", "nu").stdout.split("\n")
+    assert first.startswith("nu ") and "Option of vje. Default: 3.0." in first
     assert "vje_small" in call("list", "recipes", "small").stdout and "Passes over" in call("list", "settings", "epochs").stdout
     assert "Variational Joint Embedding" in call("list", "objectives").stdout and "timm:NAME" in call("list", "encoders").stdout
     refused("list", "recipes", "zzz", words="a word of recipes")

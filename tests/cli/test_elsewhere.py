@@ -48,3 +48,18 @@ def test_processes_that_spawn_give_the_same_and_files_say_their_encoding(photos,
         file = tmp_path / how / "out" / ("items.csv" if verb == "check" else "model.safetensors")
         outputs.append(file.read_bytes())
     assert outputs[0] == outputs[1]
+
+
+def test_windows_has_no_modules_of_unix_and_trains_all_the_same(tmp_path):
+    lines = [
+        "import sys",
+        "for name in ('resource', 'fcntl', 'pwd', 'grp'):",
+        "    sys.modules[name] = None",
+        "import torch, vergence",
+    ]
+    lines += ["from pathlib import Path", "from vergence.runs import advise, train", "x = torch.randn(80, 5)"]
+    lines += ["run = vergence.train(x, epochs=1, device='cpu', precision='fp32', out='run')"]
+    lines += ["print(run.embed(x).shape, train.plan(x, out=Path('plan'), epochs=1, device='cpu', precision='fp32')[-1])"]
+    done = run([], tmp_path, "\n".join(lines))
+    assert done.returncode == 0, done.stderr
+    assert "torch.Size([80, 256])" in done.stdout and "GiB" not in done.stdout and "it can be wrong by half" in done.stdout

@@ -52,6 +52,12 @@ def test_too_few_items_keep_none_and_say_so(settings, capsys):
     assert "no calibration part" in capsys.readouterr().err
 
 
+def test_a_closed_form_has_no_batch_that_must_be_full():
+    config = recipes.override(recipes.get("patches", "digits"), limit=300)
+    data = calibration.split(open_data(config.data, workers=0), config)
+    assert len(data.train) < config.fit.batch_size and len(data.calibration) >= 50
+
+
 def test_equal_items_alone_keep_none_and_say_so(tmp_path, capsys):
     np.save(tmp_path / "x.npy", np.zeros((300, 4), dtype=np.float32))
     found = taken_apart(tmp_path / "x.npy", batch_size=64)

@@ -38,12 +38,12 @@ class List:
 
 def listed(command: List) -> None:
     """Runs ``vergence list``."""
-    every = {"recipes": _recipes, "objectives": _objectives, "encoders": _encoders, "settings": _settings}[command.what]()
+    every = {"recipes": _recipes, "objectives": _objectives, "encoders": _encoders, "settings": _named}[command.what]()
     word = (command.word or "").lower()
     rows = [(name, text) for name, text in every if word in f"{name} {text}".lower()]
     if not rows:
         refuse(f"a word of {command.what}", f"'{command.word}', which is in none", f"vergence list {command.what} lists all")
-    for name, text in rows:
+    for name, text in sorted(rows, key=lambda row: row[0].lower() != word):  # that of this name first
         print(f"{name:{WIDTH}} {text}")
     example = {
         "recipes": "vergence train DATA --recipe NAME", "objectives": "vergence train DATA --objective NAME",
@@ -97,6 +97,24 @@ def _settings() -> Iterator[tuple[str, str]]:
         default = next(f for f in fields(kinds[0]) if f.name == name)
         value = default.default if default.default is not MISSING else None
         yield name, f"{options.described(name)} Default: {value}."
+
+
+def _options() -> Iterator[tuple[str, str, str, str]]:
+    """Yields the name, owner, default and description of every option of an objective or a method."""
+    from vergence import methods, objectives
+
+    for kinds, given in ((objectives, ("dim",)), (methods, ("encoder", "shape"))):
+        for owner in kinds.names():
+            words = options.descriptions(kind := kinds.get(owner))
+            for name, parameter in inspect.signature(kind).parameters.items():
+                if name not in given:
+                    yield name, owner, str(parameter.default), words.get(name, "")
+
+
+def _named() -> Iterator[tuple[str, str]]:
+    yield from _settings()
+    for name, owner, default, words in sorted(_options()):
+        yield name, f"{words} Option of {owner}. Default: {default}."
 
 
 def train_help(train: type, arguments: list[str]) -> str:

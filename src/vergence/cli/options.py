@@ -41,8 +41,8 @@ WORDS = {  # of a name that two classes have, of which one option sets both
 
 
 @functools.cache
-def _descriptions(config: type) -> dict[str, str]:
-    """Returns the descriptions of a class's attributes, by name, without markup."""
+def descriptions(config: Any) -> dict[str, str]:
+    """Returns the descriptions of a class's attributes or arguments, by name, without markup."""
     entries = docstring_parser.parse(config.__doc__ or "").params
     return {entry.arg_name: " ".join((entry.description or "").replace("`", "").split()) for entry in entries}
 
@@ -63,7 +63,7 @@ def described(name: str) -> str:
         >>> described("epochs")
         'Passes over the training items.'
     """
-    return WORDS.get(name) or " ".join(_descriptions(config)[name] for config in known_settings()[name])
+    return WORDS.get(name) or " ".join(descriptions(config)[name] for config in known_settings()[name])
 
 
 def setting(name: str) -> tuple[str, Any, Any]:

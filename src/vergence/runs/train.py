@@ -7,7 +7,6 @@ import io
 import itertools
 import json
 import os
-import resource
 import shutil
 import sys
 import tempfile
@@ -229,7 +228,6 @@ def plan(data: Any, *, out: Path, recipe: str | None = None, trust_code: bool = 
     """Returns in sentences what `train` would do, with an estimate of time and memory; nothing is kept."""
     found = estimate(data, out=out, recipe=recipe, trust_code=trust_code, **settings)
     fit, model, steps = found.config.fit, found.config.model, found.steps
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform != "darwin" else 1 << 30)
     what = f"{steps:,} steps ({fit.epochs} epochs, batches of {fit.batch_size})" if steps else "a closed form, without steps"
     return [
         f"recipe: {found.recipe}",
@@ -238,9 +236,18 @@ def plan(data: Any, *, out: Path, recipe: str | None = None, trust_code: bool = 
         f"training: {what} on {fit.device}",
         *found.notes,
         f"output: {out}",
-        f"estimate from a trial of {found.few:,} items: {_duration(found.seconds)} and {memory:.1f} GiB of memory; "
-        "it can be wrong by half",
+        f"estimate from a trial of {found.few:,} items: {_duration(found.seconds)}{_memory()}; it can be wrong by half",
     ]
+
+
+def _memory() -> str:
+    """Returns the largest memory of this process so far in words; nothing on Windows, where Python does not know it."""
+    try:
+        import resource
+    except ImportError:
+        return ""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return f" and {peak / (1 << 30 if sys.platform == 'darwin' else 1 << 20):.1f} GiB of memory"
 
 
 def _duration(seconds: float) -> str:
@@ -279,7 +286,7 @@ class _Job:
         if self.shard is not None:
             model = config.model
             sums = model.encoder.closed_form and not model.takes_steps and not model.freeze
-            advice = "several machines train others with --devices and --nodes"
+            advice = "several machines train others with --devices and --set nodes=N"
             expect(sums, "--shard of a closed form, whose sums add, such as --recipe patches", model.encoder.kind, advice)
             expect(config.fit.devices * config.fit.nodes == 1, "one process a shard", "several", "leave --devices out")
         several = config.fit.devices * config.fit.nodes > 1

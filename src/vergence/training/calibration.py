@@ -44,7 +44,7 @@ def split(opened: Data, config: RunConfig) -> Data:
     if share == 0:
         return opened
     processes = config.fit.devices * config.fit.nodes
-    batch = config.fit.batch_size if n >= config.fit.batch_size else 2 * processes
+    batch = config.fit.batch_size if config.model.takes_steps and n >= config.fit.batch_size else 2 * processes
     if int(share * n) < FEWEST or n - int(share * n) < batch:
         terminal.note(f"no calibration part: a share of {share:g} of {n} training items is too few")
         return opened
