@@ -69,7 +69,9 @@ def beside_two_cores() -> list[list[str]]:
         numbers = [column([row], f"untrained_{key}") for key in RANKED]
         body.append(["the same network untrained (baseline)", *numbers, "", "", ""])
     settings = [("cifar10", 10_000, name) for name in BESIDE]
-    behind = [row for row in rows("trained") if (row["data"], row["limit"], row["recipe"]) in settings]
+    behind = [
+        row for row in rows("trained") if (row["data"], row["limit"], row["recipe"]) in settings and row["encoder"] != "small"
+    ]
     for name, group in sorted(by_setting(behind, lambda row: row["recipe"]).items()):
         seeds = "one seed" if len(group) == 1 else f"{len(group)} seeds"
         body.append([f"`{name}`, {seeds}", *(column(group, key) for key in RANKED), *costs(group)])
@@ -81,15 +83,15 @@ def beside_two_cores() -> list[list[str]]:
 def distilled_table() -> str:
     """A line for each data set, number of images and recipe of networks that learned a closed form; the last row of each seed."""
     learned = [row for row in rows("trained") if row.get("distill")]
-    groups = by_setting(learned, lambda row: (row["data"], row["limit"], row["recipe"]))
+    groups = by_setting(learned, lambda row: (row["data"], row["limit"], row["recipe"], row["encoder"]))
     body = []
-    for (data, limit, recipe), group in sorted(groups.items(), key=lambda pair: (*pair[0][:2], -pair[1][0]["knn30"])):
+    for (data, limit, recipe, encoder), group in sorted(groups.items(), key=lambda pair: (*pair[0][:2], -pair[1][0]["knn30"])):
         keys = ("knn30", "probe", "baseline_knn30", "effective_rank")
         shares = [plus_minus([100 * (row[key] / 100) for row in group], 1) for key in keys]  # the rounding of the page
         copies = f"{median(group, 'duplicates_of_40')} of 40"
         seconds = [median(group, "cpu_seconds"), median(group, "embed_cpu_milliseconds", 2)]
-        body.append([data, f"{limit:,}", f"`{recipe}`", str(len(group)), *shares, copies, *seconds])
-    head = ["data", "items", "recipe", "seeds", "kNN (30), %", "linear probe, %", "closed form, kNN", "effective rank"]
+        body.append([data, f"{limit:,}", f"`{recipe}`", f"`{encoder}`", str(len(group)), *shares, copies, *seconds])
+    head = ["data", "items", "recipe", "encoder", "seeds", "kNN (30), %", "linear probe, %", "closed form, kNN", "effective rank"]
     return grid([*head, "duplicates", "whole run, CPU s", "an image, CPU ms"], body)
 
 

@@ -182,7 +182,7 @@ def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
         for name, half in itertools.product(CLEAN, range(4)):
             yield {"what": "named", "data": name, "kind": "none", "case": None, "half": half, "seed": 0}
     if "harmed" in a.parts:
-        for name, method in itertools.product(SETS, ("closed_form", *METHODS)):
+        for name, method in itertools.product(a.sets, a.methods):
             yield {"what": "harmed", "data": name, "method": method, "epochs": a.epochs, "seed": 0}
 
 
@@ -191,6 +191,14 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    options = {"data_root": DATA, "parts": some(("named", "harmed")), "cases": CASES, "epochs": EPOCHS, "items": hidden(ITEMS)}
+    options = {
+        "data_root": DATA,
+        "parts": some(("named", "harmed")),
+        "sets": some(SETS),
+        "methods": some(("closed_form", *METHODS)),
+        "cases": CASES,
+        "epochs": EPOCHS,
+        "items": hidden(ITEMS),
+    }
     small = {"items": 300, "epochs": 1, "cases": 1}
     main(__doc__, "planted", options, cells, measure, tiny=small)
