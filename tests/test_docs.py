@@ -1,9 +1,11 @@
+import ast
 import re
 from pathlib import Path
 
 import pytest
 
 from vergence import methods, objectives
+from vergence.training import recipes
 
 ROOT = Path(__file__).parents[1]
 
@@ -116,3 +118,13 @@ def test_the_messages_of_troubleshooting_are_those_of_the_code():
     gaps = r"\.\.\.|\b[NM]\b|'[^']*'|\b\d+\b|[;:(]|\bobjective\b"
     parts = [part.strip() for message in messages for part in re.split(gaps, message)]
     assert len(messages) == 10 and [part for part in parts if len(part) > 8 and part not in code] == []
+
+
+def test_the_page_of_views_has_the_strengths_of_the_recipes():
+    lines = (ROOT / "docs" / "how-to" / "views.md").read_text().split("\n")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
+    assert len(rows) == 6
+    for name, *values in rows:
+        for value, recipe in zip(values, ("patches", "distilled_vje", "contrastive_small"), strict=True):
+            found = getattr(recipes.get(recipe).views, name.strip("`"))
+            assert ast.literal_eval(value.partition(":")[0]) == found, (name, recipe)
