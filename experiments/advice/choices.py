@@ -101,6 +101,7 @@ def trace() -> Arrays:
 
 SETS: dict[str, Callable[[str], Arrays]] = {
     **{name: (lambda root, name=name: of_torchvision(name, root)) for name in OWN[1:]},
+    "cifar10_800": lambda root: {k: v[:800] if "train" in k else v for k, v in of_torchvision("cifar10", root).items()},
     "cifar10_smooth": lambda root: of_torchvision("cifar10", root, smooth=True),
     "fashion_smooth": lambda root: of_torchvision("fashion_mnist", root, smooth=True),
     "blood_cells": tiles,
@@ -116,7 +117,7 @@ SETS: dict[str, Callable[[str], Arrays]] = {
     "trace": lambda root: trace(),
 }
 NAMED = {"digits_vectors": "counts", "coffee": "spectra", "trace": "series", "wine": "table", "breast_cancer": "table"}
-COLOR = ("cifar10", "cifar10_smooth", "blood_cells")  # that the pretrained network is tried on
+COLOR = ("cifar10", "cifar10_800", "cifar10_smooth", "blood_cells")  # that the pretrained network is tried on
 
 
 def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
