@@ -86,10 +86,10 @@ def small_convnet(channels: int, deep: bool = False) -> nn.Module:
         torch.Size([2, 256])
     """
     net: list[nn.Module] = []
-    for width_, kernel, stride in DEEP if deep else SHALLOW:
-        conv = _Convolution(channels, width_, kernel, stride=stride, padding=(kernel - 1) // 2, bias=False)
-        net += [conv, nn.BatchNorm2d(width_), nn.ReLU(inplace=True)]
-        channels = width_
+    for features, kernel, stride in DEEP if deep else SHALLOW:
+        conv = _Convolution(channels, features, kernel, stride=stride, padding=(kernel - 1) // 2, bias=False)
+        net += [conv, nn.BatchNorm2d(features), nn.ReLU(inplace=True)]
+        channels = features
     return nn.Sequential(*net, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
