@@ -22,7 +22,7 @@ def config(**changes):
         "format": 1,
         "data": {"source": "digits", "root": None, "keep_classes": list(range(9)), "limit": None},
         "views": {"crop": [0.2, 1.0], "flip": 0.0},
-        "model": {"encoder": {"kind": "small"}, "objective": "vje", "options": {"nu": 3.0, "beta": 1.0}},
+        "model": {"encoder": {"kind": "small", "deep": False}, "objective": "vje", "options": {"nu": 3.0, "beta": 1.0}},
         "fit": {"epochs": 30, "batch_size": 256, "optimizer": "adamw", "lr": 0.001, "seed": 0},
     }
     facts = {"classes": CLASSES, "n_train": 1293, "n_test": 360, "shape": [1, 16, 16], "read_shape": [1, 16, 16], "kind": "image"}
