@@ -9,12 +9,14 @@ import inspect
 import re
 import sys
 import warnings
+from collections.abc import Iterable
+from typing import Any
 
 import tyro
 from experiments.ledger import ROOT, grid
 
 import vergence
-from vergence.cli import commands, density, listing, options
+from vergence.cli import commands, density, listing
 
 PACKAGES = ("objectives", "methods", "mixtures", "densities", "detection", "linear")
 MADE = "<!-- made by python -m experiments.reference -->"
@@ -58,31 +60,32 @@ def _arguments(kind: type) -> str:
     return grid(["argument", "meaning"], rows)
 
 
+def _values(rows: Iterable[tuple[str, list[str], Any, str]]) -> list[list[str]]:
+    """Returns rows of a table from names, owners, defaults and descriptions."""
+    return [
+        [f"`{name}`", f"`{default}`", ", ".join(f"`{owner}`" for owner in owners), cell(words)]
+        for name, owners, default, words in rows
+    ]
+
+
 def settings() -> str:
     """Every setting of `vergence train`, with its default."""
-    rows, known = [], options.known_settings()
-    for name, text in listing._settings():
-        meaning, _, default = text.rpartition(" Default: ")
-        kinds = ", ".join(f"`{kind.__name__}`" for kind in known[name])
-        rows.append([f"`{name}`", f"`{default.rstrip('.')}`", kinds, cell(meaning)])
     about = (
         "Give them as `--set NAME=VALUE`, or in Python as keywords of `vergence.train`. Defaults are those of the dataclass; a "
         "recipe may set others. `config.json` of a run has what it used; `vergence.training.recipes.get(NAME)` shows a recipe. "
         "`vergence list settings WORD` finds them, and the [options of objectives and methods](options.md), too."
     )
-    return page("Settings", about, ["setting", "default", "part of", "meaning"], rows)
+    return page("Settings", about, ["setting", "default", "part of", "meaning"], _values(listing._settings()))
 
 
 def option_values() -> str:
     """Every option of an objective or a method, with its default."""
-    rows = [
-        [f"`{name}`", f"`{owner}`", f"`{default}`", cell(words)] for name, owner, default, words in sorted(listing._options())
-    ]
     about = (
         'Give them as settings, too: `--set nu=1`, or `options={"nu": 1}` in Python. The docstring of the objective has the '
         "formulas ([Python](python.md))."
     )
-    return page("Options of objectives and methods", about, ["option", "of", "default", "meaning"], rows)
+    rows = _values(sorted(listing._options(), key=lambda row: row[:2]))
+    return page("Options of objectives and methods", about, ["option", "default", "of", "meaning"], rows)
 
 
 def encoders() -> str:
@@ -118,7 +121,11 @@ def python() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-PAGES = {"python": python, "command_line": command_line, "settings": settings, "options": option_values} | {
+PAGES = {
+    "python": python,
+    "command_line": command_line,
+    "settings": settings,
+    "options": option_values,
     "encoders": encoders,
     "recipes": recipes,
 }

@@ -69,9 +69,7 @@ def beside_two_cores() -> list[list[str]]:
         numbers = [column([row], f"untrained_{key}") for key in RANKED]
         body.append(["the same network untrained (baseline)", *numbers, "", "", ""])
     settings = [("cifar10", 10_000, name) for name in BESIDE]
-    behind = [
-        row for row in rows("trained") if (row["data"], row["limit"], row["recipe"]) in settings and row["encoder"] != "small"
-    ]
+    behind = [row for row in rows("trained") if (row["data"], row["limit"], row["recipe"]) in settings]
     for name, group in sorted(by_setting(behind, lambda row: row["recipe"]).items()):
         seeds = "one seed" if len(group) == 1 else f"{len(group)} seeds"
         body.append([f"`{name}`, {seeds}", *(column(group, key) for key in RANKED), *costs(group)])

@@ -92,15 +92,16 @@ def _encoders() -> Iterator[tuple[str, str]]:
         yield text, _first_sentence(kind) + (f" Settings: {', '.join(own)}." if own else "")
 
 
-def _settings() -> Iterator[tuple[str, str]]:
+def _settings() -> Iterator[tuple[str, list[str], Any, str]]:
+    """Yields the name, owners, default and description of every setting of a run."""
     for name, kinds in sorted(options.known_settings().items()):
         default = next(f for f in fields(kinds[0]) if f.name == name)
         value = default.default if default.default is not MISSING else None
-        yield name, f"{options.described(name)} Default: {value}."
+        yield name, [kind.__name__ for kind in kinds], value, options.described(name)
 
 
-def _options() -> Iterator[tuple[str, str, str, str]]:
-    """Yields the name, owner, default and description of every option of an objective or a method."""
+def _options() -> Iterator[tuple[str, list[str], Any, str]]:
+    """Yields the same of every option of an objective or a method."""
     from vergence import methods, objectives
 
     for kinds, given in ((objectives, ("dim",)), (methods, ("encoder", "shape"))):
@@ -108,13 +109,14 @@ def _options() -> Iterator[tuple[str, str, str, str]]:
             words = options.descriptions(kind := kinds.get(owner))
             for name, parameter in inspect.signature(kind).parameters.items():
                 if name not in given:
-                    yield name, owner, str(parameter.default), words.get(name, "")
+                    yield name, [owner], parameter.default, words.get(name, "")
 
 
 def _named() -> Iterator[tuple[str, str]]:
-    yield from _settings()
-    for name, owner, default, words in sorted(_options()):
-        yield name, f"{words} Option of {owner}. Default: {default}."
+    for name, _, default, words in _settings():
+        yield name, f"{words} Default: {default}."
+    for name, owners, default, words in sorted(_options(), key=lambda row: row[:2]):
+        yield name, f"{words} Option of {owners[0]}. Default: {default}."
 
 
 def train_help(train: type, arguments: list[str]) -> str:

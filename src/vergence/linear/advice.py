@@ -594,9 +594,10 @@ def _shared(
     codes = groups.x.double() @ W.T
     crop = augmentation.size if isinstance(augmentation, ImageViews) else None
     shape = items.shape if crop is None else (items.shape[0], crop, crop)
+    directions, covariance = groups.basis.directions.double(), groups.moments().clean
     found: list[Place] = []
     if pictures and callable(augmentation):
-        patterns = groups.basis.directions.double() @ (groups.moments().clean @ W.T)
+        patterns = directions @ (covariance @ W.T)
         offset = (0, 0) if crop is None else tuple(max(0, round((side - crop) / 2)) for side in items.shape[1:])
         boxes = [
             dataclasses.replace(place, box=(place.box[0] + offset[0], place.box[1] + offset[1], *place.box[2:]))
@@ -606,7 +607,7 @@ def _shared(
     return Shared(
         directions=m,
         unchanged=study.ties,
-        constant=constants(groups.basis.directions.double(), groups.moments().clean),
+        constant=constants(directions, covariance),
         places=tuple(found),
         valued=tuple(few_values(codes)),
         followed=tuple(followed(codes, {name: values for name, values in properties.items() if len(values) == len(codes)})),
