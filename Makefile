@@ -1,8 +1,8 @@
-# Everything runs in .venv, which is created here. PYTHON chooses the interpreter (3.10 or newer).
+# Everything runs in .venv, .venv-lint and .venv-site, which are created here. PYTHON chooses the interpreter (3.10 or newer).
 PYTHON ?= python3
 BIN := .venv/bin
 # uv installs in a quarter of pip's time; where it does not reach the registry that pip is configured for, pip does it.
-install = $(BIN)/uv pip install --quiet --compile-bytecode --python $(1) $(2) || $(1) -m pip install --quiet $(2)
+install = $(BIN)/uv pip install --quiet --compile-bytecode --python $(1) $(2) || $(BIN)/python -m pip --python $(1) install --quiet $(2)
 
 .PHONY: demo site test slow fuzz kill lint check wheel clean
 
@@ -15,16 +15,16 @@ test: .venv/tested  ## numerics, contracts, one real run a verb, doctests and th
 slow: .venv/tested  ## extremes, fuzzing, hostile files, several processes, the ledger, every published command; ORDER: which first
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow $(ORDER)
 
-site: .venv/documented  ## builds the documentation into site/, where a warning is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --site-dir site
+site: .venv-site/installed  ## builds the documentation into site/, where a warning is an error
+	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --site-dir site
 
 fuzz: .venv/tested  ## 50,000 hostile cases with a random seed; what they find is kept in tests/fuzz/found
 	VERGENCE_FUZZ=$${VERGENCE_FUZZ:-50000} OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 2 tests/fuzz
 
-lint: .venv/tested  ## ruff and mypy --strict
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+lint: .venv-lint/installed  ## ruff and mypy --strict
+	.venv-lint/bin/ruff check .
+	.venv-lint/bin/ruff format --check .
+	.venv-lint/bin/mypy
 
 check: lint test
 
@@ -55,9 +55,10 @@ kill: .venv/tested  ## kills commands at 130 random moments, trains on four proc
 	$(call install,$(BIN)/python,--group test)
 	touch $@
 
-.venv/documented: .venv/installed
-	$(call install,$(BIN)/python,--group docs)
+.venv-%/installed: .venv/installed  ## an environment of a dependency group's own: what it needs cannot hide what the tests lack
+	$(PYTHON) -m venv .venv-$*
+	$(call install,.venv-$*/bin/python,--editable . --group $*)
 	touch $@
 
 clean:
-	rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache site
+	rm -rf .venv .venv-* dist .pytest_cache .mypy_cache .ruff_cache site
