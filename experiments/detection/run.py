@@ -31,7 +31,7 @@ from vergence.detection import (
     pixel_statistics,
     stage_features,
 )
-from vergence.encoders.networks import encoder as build_encoder
+from vergence.encoders.building import encoder as build_encoder
 
 LIMIT, CALIBRATION, HELD, SHOWN, CORRUPTED = 10_000, 2_000, 2_000, 1_000, 400  # numbers of images
 ENCODERS: dict[str, dict[str, Any]] = {

@@ -28,7 +28,7 @@ from torch import Tensor
 from experiments import ledger
 from vergence.data.config import DataConfig
 from vergence.data.sources import Data, open_data
-from vergence.encoders import networks
+from vergence.encoders import building, networks
 from vergence.evaluation import features
 from vergence.training import build
 
@@ -112,7 +112,7 @@ def opened(root: str, limit: int) -> Data:
 def network(data: Data, encoder: str) -> torch.nn.Sequential:
     """Returns the network behind its standardization, with the weights of seed 0."""
     torch.manual_seed(0)
-    net = networks.encoder(encoder, (3, SIZE, SIZE), *build.statistics(data.train))
+    net = building.encoder(encoder, (3, SIZE, SIZE), *build.statistics(data.train))
     assert isinstance(net, torch.nn.Sequential), "standardization and network"
     return net
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from vergence.detection import GaussianDetector, patch_dictionary, pixel_statistics, stage_features
-from vergence.encoders.networks import encoder
+from vergence.encoders.building import encoder
 from vergence.encoders.patches import PatchFeatures
 
 ROWS = torch.arange(16.0)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from vergence.encoders import networks
+from vergence.encoders import building, networks
 from vergence.encoders.config import as_encoder
 
 GRAY, COLOR = (torch.tensor([0.5]), torch.tensor([0.2])), (torch.full((3,), 0.5), torch.full((3,), 0.2))
@@ -24,7 +24,7 @@ def test_standardize_is_the_formula_for_bytes_and_floats():
     "name, layers, cost", [("small", networks.SHALLOW, 15_040_512), ("small-deep", networks.DEEP, 22_020_096)]
 )
 def test_small_networks_are_those_of_the_recipes(name: str, layers: tuple[tuple[int, int, int], ...], cost: int):
-    net = networks.encoder(name, (3, 32, 32), torch.zeros(3), torch.ones(3))
+    net = building.encoder(name, (3, 32, 32), torch.zeros(3), torch.ones(3))
     convs = [m for m in net.modules() if isinstance(m, nn.Conv2d)]
     assert tuple((c.out_channels, c.kernel_size[0], c.stride[0]) for c in convs) == layers
     assert sum(isinstance(m, nn.BatchNorm2d) for m in net.modules()) == len(layers)
@@ -41,7 +41,7 @@ def test_small_networks_are_those_of_the_recipes(name: str, layers: tuple[tuple[
     [("resnet18", 32, 1), ("resnet18", 96, 2), ("resnet18-imagenet", 32, 2), ("resnet18-cifar", 96, 1)],
 )
 def test_resnets_have_the_stem_that_is_named_and_any_channels(name, side, stride):
-    net = as_encoder(name).build((1, side, side))
+    net = building.build(as_encoder(name), (1, side, side))
     assert net.conv1.stride == (stride, stride) and net.conv1.in_channels == 1
     assert isinstance(net.maxpool, nn.MaxPool2d) is (stride == 2)
     if stride == 1:
@@ -51,9 +51,9 @@ def test_resnets_have_the_stem_that_is_named_and_any_channels(name, side, stride
 
 def test_timm_models_come_with_pooled_features():
     pytest.importorskip("timm", reason="the extra 'timm' is not installed")
-    net = networks.encoder("timm:resnet10t", (3, 64, 64), *COLOR)
+    net = building.encoder("timm:resnet10t", (3, 64, 64), *COLOR)
     assert net(torch.zeros(2, 3, 64, 64)).ndim == 2
-    vit = networks.encoder("timm:vit_tiny_patch16_224", (3, 64, 64), *COLOR)
+    vit = building.encoder("timm:vit_tiny_patch16_224", (3, 64, 64), *COLOR)
     assert vit(torch.zeros(2, 3, 64, 64)).shape == (2, 192)
 
 

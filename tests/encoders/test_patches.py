@@ -11,7 +11,7 @@ from tests.reference import patches as reference
 from torch.nn import functional as F
 
 from vergence.data.arrays import from_array
-from vergence.encoders import networks, patch_maps
+from vergence.encoders import building, networks, patch_maps
 from vergence.encoders.config import Patches, PatchSettings, as_encoder
 from vergence.encoders.dictionary import PatchSample, normalized_patches, spherical_k_means, whitening
 from vergence.encoders.patch_maps import PatchEncoder, PatchMaps, cells
@@ -168,8 +168,8 @@ def test_names_hold_every_setting():
 
 
 def test_the_encoder_is_built_by_its_name_and_its_tensors_load_without_code():
-    net = networks.encoder("patches:atoms=6,dim=5", (3, 16, 16), torch.zeros(3), torch.full((3,), 0.25))
-    other = networks.encoder("patches:atoms=6,dim=5", (3, 16, 16), torch.zeros(3), torch.ones(3))
+    net = building.encoder("patches:atoms=6,dim=5", (3, 16, 16), torch.zeros(3), torch.full((3,), 0.25))
+    other = building.encoder("patches:atoms=6,dim=5", (3, 16, 16), torch.zeros(3), torch.ones(3))
     x = images(2, 3, 16, 16)
     assert isinstance(net[1], PatchEncoder) and not torch.equal(net(x), other(x))
     other.load_state_dict(net.state_dict())

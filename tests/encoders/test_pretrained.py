@@ -11,34 +11,37 @@ from safetensors.torch import save_file
 from tests import factories
 from torch import nn
 
-from vergence.encoders import networks, pretrained
+from vergence.encoders import building, networks, pretrained
 from vergence.encoders.config import Input, Timm, as_encoder
 
 pytestmark = pytest.mark.float32
 
 
 def test_the_expected_input_is_the_configurations():
-    found = as_encoder("tests.factories:tiny").expected_input()
+    found = building.expected_input(as_encoder("tests.factories:tiny"))
     assert found == Input(12, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
-    assert as_encoder("tests.factories:plain").expected_input() is None and as_encoder("mlp").expected_input() is None
-    assert as_encoder("resnet50").expected_input() == Input()
+    assert (
+        building.expected_input(as_encoder("tests.factories:plain")) is None
+        and building.expected_input(as_encoder("mlp")) is None
+    )
+    assert building.expected_input(as_encoder("resnet50")) == Input()
 
 
 def test_a_configuration_that_cannot_be_read_is_named():
     with pytest.raises(ValueError, match=r"tests.factories:odd.*correct its default_cfg"):
-        as_encoder("tests.factories:odd").expected_input()
+        building.expected_input(as_encoder("tests.factories:odd"))
 
 
 def test_the_expected_input_of_timm_is_that_of_the_tag():
     timm = pytest.importorskip("timm", reason="the extra 'timm' is not installed")
-    found = as_encoder("timm:vit_tiny_patch16_224.augreg_in21k").expected_input()
+    found = building.expected_input(as_encoder("timm:vit_tiny_patch16_224.augreg_in21k"))
     configuration = timm.get_pretrained_cfg("vit_tiny_patch16_224.augreg_in21k")
     assert found == Input(224, tuple(configuration.mean), tuple(configuration.std)) and found.mean == (0.5,) * 3
 
 
 def test_a_network_of_three_channels_takes_gray_images_as_equal_channels():
     mean, std = torch.tensor([0.5, 0.4, 0.3]), torch.tensor([0.2, 0.3, 0.4])
-    net = networks.encoder("tests.factories:tiny", (1, 12, 12), mean, std).eval()
+    net = building.encoder("tests.factories:tiny", (1, 12, 12), mean, std).eval()
     x = torch.randint(0, 256, (5, 1, 12, 12), dtype=torch.uint8)
     assert torch.equal(net(x), net(x.expand(-1, 3, -1, -1)))
     by_hand = torch.stack([(x[:, 0] / 255 - m) / s for m, s in zip(mean, std, strict=True)], 1)
@@ -46,7 +49,7 @@ def test_a_network_of_three_channels_takes_gray_images_as_equal_channels():
 
 
 def test_identity_returns_vectors_as_they_are_and_has_no_weights():
-    net = networks.encoder("identity", (6,), torch.full((6,), 3.0), torch.full((6,), 2.0))
+    net = building.encoder("identity", (6,), torch.full((6,), 3.0), torch.full((6,), 2.0))
     x = torch.randn(4, 6)
     assert torch.equal(net(x), x) and list(net.parameters()) == [] and networks.width(net, (6,)) == 6
 
@@ -70,7 +73,7 @@ def test_identity_returns_vectors_as_they_are_and_has_no_weights():
 )
 def test_encoders_that_cannot_be_built(name, shape, words):
     with pytest.raises(ValueError, match=words):
-        networks.encoder(name, shape, torch.zeros(shape[0]), torch.ones(shape[0]))
+        building.encoder(name, shape, torch.zeros(shape[0]), torch.ones(shape[0]))
 
 
 def wrapped(how):

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from vergence.data.config import ViewConfig
 from vergence.data.views import ImageViews
-from vergence.encoders.networks import encoder
+from vergence.encoders.building import encoder
 from vergence.training import build
 
 VIEWS = ViewConfig(blur=0.0)

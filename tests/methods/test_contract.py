@@ -11,7 +11,7 @@ from torch import nn
 from vergence import methods
 from vergence.data.config import ViewConfig
 from vergence.data.views import ImageViews
-from vergence.encoders.networks import encoder
+from vergence.encoders.building import encoder
 from vergence.methods.parts import block_masks
 from vergence.training import recipes
 from vergence.training.config import MOST_OPTIONS

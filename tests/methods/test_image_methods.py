@@ -10,7 +10,8 @@ from torch.distributions import Independent, MultivariateNormal, Normal, kl_dive
 
 from vergence.data.config import ViewConfig
 from vergence.data.views import ImageViews
-from vergence.encoders.networks import encoder, mlp
+from vergence.encoders.building import encoder
+from vergence.encoders.networks import mlp
 from vergence.linear.solutions import reconstruction
 from vergence.methods import denoising_autoencoder, dino, i_jepa, masked_autoencoder, variational_autoencoder
 from vergence.methods.parts import block_masks, random_masks

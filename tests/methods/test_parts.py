@@ -9,7 +9,7 @@ from torch import nn
 
 from vergence.data.config import ViewConfig
 from vergence.data.views import ImageViews
-from vergence.encoders.networks import encoder
+from vergence.encoders.building import encoder
 from vergence.methods import parts
 from vergence.methods.core import MultiView
 from vergence.methods.dino import PrototypeHead

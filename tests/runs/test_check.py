@@ -169,7 +169,6 @@ def test_leaks_need_no_least_number():
     turned = np.ascontiguousarray(np.rot90(ORDINARY[5]))
     found = vergence.check([turned, ORDINARY[7]], against=[ORDINARY[4], ORDINARY[5]], leaks=True, workers=0)
     assert list(found.items["leak_of"]) == ["1", ""] and found.copies["kind"] == ["turned"]
-    assert found.pixels_of_other("1").shape == (3, 48, 48)
     with pytest.raises(ValueError, match="leaks with another source"):
         vergence.check(ORDINARY[:3], leaks=True)
 

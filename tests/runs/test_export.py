@@ -10,6 +10,7 @@ import vergence
 from vergence.cli.commands import main
 from vergence.detection.conformal import ranked
 from vergence.runs.export import export
+from vergence.runs.hub import from_pretrained, save_pretrained
 
 pytestmark = [pytest.mark.float32, pytest.mark.filterwarnings("ignore")]  # of torch's exporters
 
@@ -73,20 +74,20 @@ def test_a_graph_that_differs_is_not_kept(images, tmp_path, monkeypatch):
 
 
 def test_the_folder_for_others_loads_and_has_a_card(images, tmp_path):
-    folder = images.save_pretrained(tmp_path / "mine")
+    folder = save_pretrained(images, tmp_path / "mine")
     card = (folder / "README.md").read_text()
     assert "library_name: vergence" in card
     assert "287 items" in card
     assert not (folder / "checkpoints").exists()
-    again = vergence.Run.from_pretrained(folder)
+    again = from_pretrained(folder)
     x = np.zeros((2, 8, 8), np.uint8)
     torch.testing.assert_close(again.anomaly_score(x), images.anomaly_score(x))
     hub = pytest.importorskip("huggingface_hub")
     assert hub.ModelCard.load(folder / "README.md").data.library_name == "vergence"
     with pytest.raises(ValueError, match="a new folder"):
-        images.save_pretrained(folder)
+        save_pretrained(images, folder)
     with pytest.raises(ValueError, match="a folder, or a repository on the Hub"):
-        vergence.Run.from_pretrained(tmp_path / "nothing here")
+        from_pretrained(tmp_path / "nothing here")
 
 
 def test_neighbors_and_export_as_commands(images, tmp_path, capsys):

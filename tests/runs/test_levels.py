@@ -5,7 +5,7 @@ import torch
 
 from vergence.detection import patch_dictionary
 from vergence.detection.levels import Levels
-from vergence.encoders.networks import encoder
+from vergence.encoders.building import encoder
 from vergence.encoders.patch_maps import PatchEncoder
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE

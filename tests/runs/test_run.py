@@ -234,6 +234,6 @@ def test_findings_are_a_table_and_need_no_file(run):
     findings = vergence.score(images(), run)
     table = findings.table()
     assert findings.total == 5 and table["score"] == sorted(run.anomaly_score(images()).tolist(), reverse=True)
-    assert table["name"][0] in findings._repr_html_() and run.evaluate(probes=False).table()["representation"][0] == "z"
+    assert table["name"][0] in findings._repr_html_() and vergence.evaluate(run, probes=False).table()["representation"][0] == "z"
     pandas = pytest.importorskip("pandas")
     assert isinstance(findings.to_pandas(), pandas.DataFrame) and len(findings.to_pandas()) == 5

@@ -22,7 +22,7 @@ def run(tmp_path_factory):
 
 
 def test_the_ridge_probe_knows_more_of_the_wide_features_than_of_a_narrow_embedding(run):
-    found = run.evaluate(wide=True)
+    found = vergence.evaluate(run, wide=True)
     wide, z = found.representations["wide"], found.representations["z"]
     assert wide.dim == run.method.encoder[1].settings.features > z.dim == 4
     assert wide.ridge > max(0.9, z.ridge) and 0 < z.ridge < 1 and wide.collapse is wide.knn is wide.probe is None

@@ -9,7 +9,7 @@ import torch
 
 import vergence
 from vergence.data.items import ArrayItems
-from vergence.encoders import networks
+from vergence.encoders import building
 from vergence.encoders.config import as_encoder
 from vergence.runs.evaluate import closed_form_encoder
 from vergence.runs.train import describe
@@ -27,7 +27,7 @@ def alone(z):
 
 
 def student(dim):
-    return distillation.Distillation(networks.encoder("small", (1, 8, 8), torch.zeros(1), torch.ones(1)), (1, 8, 8), dim)
+    return distillation.Distillation(building.encoder("small", (1, 8, 8), torch.zeros(1), torch.ones(1)), (1, 8, 8), dim)
 
 
 def test_the_loss_is_the_mean_cosine_distance_of_the_prediction():

@@ -36,7 +36,7 @@ class Levels(nn.Module):
     The shape of one item is that which the encoder sees, (C, H, W) or (D,).
 
     Example:
-        >>> from vergence.encoders.networks import encoder
+        >>> from vergence.encoders.building import encoder
         >>> from vergence.methods.paired import PairedMethod
         >>> from vergence.objectives.vje import VJE
         >>> net = encoder("small", (1, 8, 8), torch.tensor([0.5]), torch.tensor([0.3])).eval()

@@ -1,4 +1,4 @@
-"""Which encoder a run has: one dataclass a kind, which knows its text, the items that it takes, and the network that it builds.
+"""Which encoder a run has: one dataclass a kind, which knows its text and its settings; `vergence.encoders.building` builds it.
 
     text on the command line          dataclass
     ``small``, ``small-deep``         ``Small()``, ``Small(deep=True)``
@@ -9,7 +9,7 @@
     ``patches-mlp``                   ``PatchesMLP()``
     ``package.module:factory``        ``Factory("package.module:factory")``
 
-`as_encoder` reads texts and what ``config.json`` holds. torch is imported where a network is built.
+`as_encoder` reads texts and what ``config.json`` holds.
 """
 
 import abc
@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from vergence.utils.checks import Checked, expect, from_json, require_choice
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
 __all__ = [
     *("Encoder", "Factory", "Identity", "Input", "MLP", "PatchSettings", "Patches", "PatchesMLP", "ResNet", "Small", "Timm"),
-    "as_encoder",
+    *("as_encoder", "require_images"),
 ]
 
 SIZE, MEAN, STD = 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of networks trained on ImageNet
@@ -74,18 +74,6 @@ class Encoder(Checked, abc.ABC):
         """Name of the code outside the library that builds it; None for the library's own."""
         return None
 
-    @abc.abstractmethod
-    def build(self, shape: Sequence[int]) -> "nn.Module":
-        """Returns the network, with random weights, for items of ``shape``: items (B, ...) -> embeddings (B, D).
-
-        Raises:
-            ValueError: It does not take such items.
-        """
-
-    def expected_input(self) -> Input | None:
-        """Returns the input that the network's own configuration names; None for networks without one."""
-        return None
-
     def to_dict(self) -> dict[str, Any]:
         """Returns the kind and the settings, ready for JSON; `as_encoder` reads them."""
         return {"kind": self.kind, **dataclasses.asdict(typing.cast(Any, self))}
@@ -99,9 +87,11 @@ class Encoder(Checked, abc.ABC):
         given = {f.name: value for f in fields if (value := getattr(self, f.name)) != f.default}
         return [f"{key}={value if isinstance(value, bool | str) else format(value, 'g')}" for key, value in given.items()]
 
-    def _require_images(self, shape: Sequence[int]) -> None:
-        found = f"vectors of {shape[0]} features"
-        expect(len(shape) == 3, f"images for encoder '{self}'", found, "use --encoder mlp, or identity with --freeze")
+
+def require_images(kind: Encoder, shape: Sequence[int]) -> None:
+    """Raises a ValueError unless a shape is that of images, (C, H, W)."""
+    found = f"vectors of {shape[0]} features"
+    expect(len(shape) == 3, f"images for encoder '{kind}'", found, "use --encoder mlp, or identity with --freeze")
 
 
 @dataclass(frozen=True)
@@ -116,12 +106,6 @@ class Small(Encoder):
 
     kind = "small"
 
-    def build(self, shape: Sequence[int]) -> "nn.Module":
-        from vergence.encoders import networks
-
-        self._require_images(shape)
-        return networks.small_convnet(shape[0], self.deep)
-
     def __str__(self) -> str:
         return "small-deep" if self.deep else "small"
 
@@ -132,26 +116,12 @@ class MLP(Encoder):
 
     kind = "mlp"
 
-    def build(self, shape: Sequence[int]) -> "nn.Module":
-        from torch import nn
-
-        from vergence.encoders import networks
-
-        return nn.Sequential(nn.Flatten(), networks.mlp((math.prod(shape), 512, 512, 256)))
-
 
 @dataclass(frozen=True)
 class Identity(Encoder):
     """Vectors as they are."""
 
     kind, ready, standardized = "identity", True, False
-
-    def build(self, shape: Sequence[int]) -> "nn.Module":
-        from torch import nn
-
-        found = f"images of shape {tuple(shape)}"
-        expect(len(shape) == 1, "vectors for encoder 'identity'", found, "choose another --encoder")
-        return nn.Identity()
 
 
 @dataclass(frozen=True)
@@ -168,15 +138,6 @@ class ResNet(Encoder):
     stem: Literal["cifar", "imagenet"] | None = None
 
     kind = "resnet"
-
-    def build(self, shape: Sequence[int]) -> "nn.Module":
-        from vergence.encoders import networks
-
-        self._require_images(shape)
-        return networks.resnet(self.name, shape[0], self.stem or ("cifar" if shape[1] <= 64 else "imagenet"))
-
-    def expected_input(self) -> Input | None:
-        return Input()
 
     def __str__(self) -> str:
         return self.name + ("" if self.stem is None else f"-{self.stem}")
@@ -215,17 +176,6 @@ class Timm(Encoder):
         """Settings that differ from timm's."""
         return {key: value for key, value in dataclasses.asdict(self).items() if key != "name" and value is not None}
 
-    def build(self, shape: Sequence[int]) -> "nn.Module":
-        from vergence.encoders import networks
-
-        self._require_images(shape)
-        return networks.timm_model(self, shape[0], shape[1])
-
-    def expected_input(self) -> Input | None:
-        from vergence.encoders import networks, pretrained
-
-        return pretrained.read_input(str(self), networks.require_timm(self.name).get_pretrained_cfg(self.name) or {})
-
     def __str__(self) -> str:
         return "timm:" + ",".join([self.name, *self._settings()])
 
@@ -245,18 +195,6 @@ class Factory(Encoder):
     @property
     def outside(self) -> str | None:
         return self.name
-
-    def build(self, shape: Sequence[int]) -> "nn.Module":
-        from vergence.encoders import networks
-
-        return networks.factory_model(self.name)
-
-    def expected_input(self) -> Input | None:
-        from vergence.encoders import networks, pretrained
-
-        net = networks.factory_model(self.name)
-        configuration = getattr(net, "pretrained_cfg", None) or getattr(net, "default_cfg", None)
-        return None if configuration is None else pretrained.read_input(self.name, configuration)
 
     def __str__(self) -> str:
         return self.name
@@ -319,18 +257,13 @@ class Patches(Encoder):
         **dict.fromkeys(("threshold", "second_threshold", "shift", "ridge", "power"), 1e6),
     }
 
-    def build(self, shape: Sequence[int]) -> "nn.Module":
-        from vergence.encoders.patch_maps import PatchEncoder
-
-        return PatchEncoder(shape[0], self.complete(shape))
-
     def complete(self, shape: Sequence[int]) -> "PatchSettings":
         """Returns the settings for images of ``shape`` (C, H, W), those that are None from their size.
 
         Raises:
             ValueError: The images are smaller than the pooled patches.
         """
-        self._require_images(shape)
+        require_images(self, shape)
         side = min(shape[1:])
         sized = {"patch": 4, "shift": 0.125} if side < SMALL else {"patch": 6, "shift": 0.075}
         sized["side"] = LARGE_SIDE if side > LARGE else 0
@@ -378,11 +311,6 @@ class PatchesMLP(Patches):
     """The closed form of `Patches`, and a network behind it that is trained (`vergence.encoders.patch_maps.RefinedEncoder`)."""
 
     kind, takes_steps = "patches-mlp", True
-
-    def build(self, shape: Sequence[int]) -> "nn.Module":
-        from vergence.encoders.patch_maps import RefinedEncoder
-
-        return RefinedEncoder(shape[0], self.complete(shape))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,13 +17,25 @@ import torch
 from torch import Tensor, nn
 
 from vergence.data.pixels import to_unit
-from vergence.encoders.config import Encoder, Timm, as_encoder
+from vergence.encoders.config import Timm
 from vergence.utils.checks import did_you_mean, expect, refuse, shortened, shown
 from vergence.utils.devices import in_evaluation
 from vergence.utils.files import load_outside
 
-__all__ = ["Standardize", "encoder", "mlp", "projector", "reset"]
-__all__ += ["require_whole_patches", "resnet", "small_convnet", "timm_model", "width"]
+__all__ = [
+    *(
+        "Standardize",
+        "mlp",
+        "projector",
+        "require_embeddings",
+        "require_whole_patches",
+        "reset",
+        "resnet",
+        "small_convnet",
+        "timm_model",
+        "width",
+    ),
+]
 
 SHALLOW = ((32, 3, 1), (64, 3, 2), (128, 3, 2), (256, 3, 2))  # width, kernel and stride of each convolution
 DEEP = ((64, 4, 2), (96, 3, 2), (128, 3, 1), (192, 3, 2), (256, 3, 1))  # about its time, as its first map is a quarter as large
@@ -217,32 +229,6 @@ def projector(dim: int, widths: Sequence[int], norm: str = "layer") -> nn.Module
     return nn.Sequential(*layers[:-2])
 
 
-def encoder(kind: Encoder | str, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Module:
-    """Builds an encoder of items of ``shape`` that standardizes its input and returns (B, D) embeddings.
-
-    Args:
-        kind: Encoder, or its text (`vergence.encoders.config`).
-        shape: (C, H, W) of images or (D,) of vectors, as the encoder sees them.
-        mean: Mean per channel (of images in [0, 1]) or per feature. A network of three channels takes gray images, too.
-        std: Standard deviation per channel or per feature.
-
-    Raises:
-        ValueError: The text is unknown, or the encoder does not accept the shape.
-
-    Example:
-        >>> net = encoder("small", (1, 8, 8), torch.tensor([0.5]), torch.tensor([0.3]))
-        >>> net(torch.zeros(4, 1, 8, 8, dtype=torch.uint8)).shape
-        torch.Size([4, 256])
-    """
-    kind = as_encoder(kind)
-    if not kind.standardized:
-        mean, std = torch.zeros_like(mean), torch.ones_like(std)
-    seen = (len(mean), *shape[1:]) if len(shape) == 3 else tuple(shape)  # by the network, behind `Standardize`
-    net = nn.Sequential(Standardize(mean, std), kind.build(seen).to(mean.dtype))
-    _require_embeddings(str(kind), net, tuple(shape))
-    return net
-
-
 def reset(net: nn.Module) -> None:
     """Gives every layer that knows how to, as torch's do, random weights as it would have when it is built."""
     for module in net.modules():
@@ -264,7 +250,7 @@ def _embedded_zeros(net: nn.Module, shape: tuple[int, ...]) -> Tensor:
     return z
 
 
-def _require_embeddings(name: str, net: nn.Module, shape: tuple[int, ...]) -> None:
+def require_embeddings(name: str, net: nn.Module, shape: tuple[int, ...]) -> None:
     try:
         z = _embedded_zeros(net, shape)
     except (RuntimeError, AssertionError) as error:

@@ -125,7 +125,7 @@ class ImageMethod(Method):
     `inputs`, so that several processes train as one does.
 
     Args:
-        encoder: Images (B, C, H, W) -> embeddings (B, D), as `vergence.encoders.networks.encoder` returns it: statistics of the
+        encoder: Images (B, C, H, W) -> embeddings (B, D), as `vergence.encoders.building.encoder` returns it: statistics of the
             input, then the network.
         shape: Shape (C, H, W) of the images as the encoder sees them.
     """

@@ -50,7 +50,7 @@ class DenoisingAutoencoder(ImageMethod):
         mask: Probability that a pixel of the view is black in all channels (the paper's masking noise), in [0, 1).
 
     Example:
-        >>> from vergence.encoders.networks import encoder
+        >>> from vergence.encoders.building import encoder
         >>> net = encoder("small", (1, 8, 8), torch.tensor([0.5]), torch.tensor([0.3]))
         >>> method = DenoisingAutoencoder(net, (1, 8, 8))
         >>> x = torch.rand(2, 1, 8, 8)

@@ -53,7 +53,7 @@ class VariationalAutoencoder(ImageMethod):
         deviation: Standard deviation s of a pixel given the latent features, > 0.
 
     Example:
-        >>> from vergence.encoders.networks import encoder
+        >>> from vergence.encoders.building import encoder
         >>> net = encoder("small", (1, 8, 8), torch.tensor([0.5]), torch.tensor([0.3]))
         >>> method = VariationalAutoencoder(net, (1, 8, 8), latent=4)
         >>> list(method((torch.rand(2, 1, 8, 8), torch.randn(2, 4)), gather=lambda z: z))

@@ -26,6 +26,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from vergence.mixtures.core import Conditional, alike
+from vergence.mixtures.models import get
 from vergence.utils.checks import expect, require_count
 from vergence.utils.terminal import Tabular, bar
 
@@ -215,8 +216,6 @@ def _sample_note(raced: int, n: int) -> list[str]:
 
 
 def _build(model: str, seed: int, **settings: Any) -> Conditional:
-    from vergence.mixtures import get
-
     return get(model)(random_state=seed, **settings)
 
 

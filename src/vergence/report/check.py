@@ -8,23 +8,20 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from vergence.data.pictures import Picture
+from vergence.data.pictures import Picture, Pictures
 from vergence.detection.conformal import to_label
 from vergence.detection.measurements import MEASUREMENTS, PROPERTIES, WORDS
 from vergence.report.rendering import render
 from vergence.report.tiles import LARGEST, image_of, rounded, sheets, side_of, tile, unit, webp, within
 from vergence.utils import terminal
 from vergence.utils.neighbors import nearest_rows
-
-if TYPE_CHECKING:
-    from vergence.runs.checked import CheckResult, KnownScores
 
 __all__ = ["cards_of", "write_check"]
 
@@ -59,7 +56,56 @@ SCORES = (
 MARKED = "A frame marks places that are more unusual than any place of all but {mark:.0%} of ordinary pictures{estimate}."
 
 
-def write_check(path: Path, found: "CheckResult") -> Path:
+class Columns(Protocol):
+    """A table by its columns."""
+
+    @property
+    def columns(self) -> Mapping[str, Sequence[Any]]: ...
+    def __getitem__(self, name: str) -> Sequence[Any]: ...
+    def __len__(self) -> int: ...
+
+
+class Reference(Protocol):
+    """Scores (n,) and names of the known items that calibrate, and which items are among them, (N,)."""
+
+    @property
+    def scores(self) -> Floats: ...
+    @property
+    def names(self) -> Sequence[str]: ...
+    @property
+    def seen(self) -> npt.NDArray[np.bool_]: ...
+
+
+class Checked(Protocol):
+    """What the page reads of a `vergence.runs.checked.CheckResult`, which documents each member."""
+
+    @property
+    def items(self) -> Columns: ...
+    @property
+    def copies(self) -> Columns: ...
+    @property
+    def skipped(self) -> Columns: ...
+    @property
+    def summary(self) -> Mapping[str, Any]: ...
+    @property
+    def embeddings(self) -> npt.NDArray[np.float32]: ...
+    @property
+    def measurements(self) -> Floats: ...
+    @property
+    def workers(self) -> int: ...
+    @property
+    def key(self) -> str: ...
+    def levels(self) -> Mapping[str, Floats]: ...
+    def calibration(self) -> Reference | None: ...
+    def bounds(self) -> list[float] | None: ...
+    def folder(self) -> Path | None: ...
+    def digests(self, rows: Ints) -> list[int]: ...
+    def sources(self, rows: Ints, others: Sequence[str]) -> Sequence[tuple[Pictures | None, Sequence[int]]]: ...
+    def marked(self, i: int) -> Sequence[Sequence[float]]: ...
+    def pixels(self, i: int) -> Bytes: ...
+
+
+def write_check(path: Path, found: Checked) -> Path:
     """Writes the page in one step; it loads nothing from the network, and every text in it is escaped. Returns its path."""
     s, rows = found.summary, shown_rows(found)
     skipped = list(zip(found.skipped["path"], found.skipped["reason"], strict=True))
@@ -80,7 +126,7 @@ def write_check(path: Path, found: "CheckResult") -> Path:
     )
 
 
-def shown_rows(found: "CheckResult") -> Ints:
+def shown_rows(found: Checked) -> Ints:
     """Returns the rows of ``items`` on the page, ascending: all of few, else what stands out and a sample of the others."""
     n = len(found.items)
     if n <= MOST:
@@ -103,7 +149,7 @@ def _meaning(s: Mapping[str, Any]) -> list[str]:
 # Data: columns by name; pictures of the other source follow those that were checked
 
 
-def _data(found: "CheckResult", rows: Ints, path: Path) -> dict[str, Any]:
+def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
     items, s = found.items, found.summary
     place = {int(i): k for k, i in enumerate(rows)}
     of_name = {items["path"][i]: k for i, k in place.items()}
@@ -145,7 +191,7 @@ def _data(found: "CheckResult", rows: Ints, path: Path) -> dict[str, Any]:
     }
 
 
-def _scores(found: "CheckResult", rows: Ints, others: "_Others") -> dict[str, Any]:
+def _scores(found: Checked, rows: Ints, others: "_Others") -> dict[str, Any]:
     """Returns columns of numbers, and what calibrates."""
     columns = {
         name: np.asarray(values, dtype=np.float64)[rows] for name, values in found.items.columns.items() if name in NUMBERS
@@ -181,14 +227,14 @@ class _Others:
         return self._numbers[name]
 
 
-def _strangest(calibration: "KnownScores", others: _Others) -> list[tuple[int, float]]:
+def _strangest(calibration: Reference, others: _Others) -> list[tuple[int, float]]:
     """Returns numbers and scores of the most unusual known pictures that calibrate: what a person should look at."""
     scores = rounded(calibration.scores, 5)
     first = to_label(calibration.scores, min(KNOWN, len(scores)))
     return [(others.number(calibration.names[int(i)]), scores[int(i)]) for i in first]
 
 
-def _copies(found: "CheckResult", of_name: Mapping[str, int], others: _Others) -> list[tuple[int, int, str]]:
+def _copies(found: Checked, of_name: Mapping[str, int], others: _Others) -> list[tuple[int, int, str]]:
     """Returns pairs of numbers, and the kind of each, the surest first."""
     c = found.copies
     pairs: list[tuple[int, int, str]] = []
@@ -208,7 +254,7 @@ def _folders(names: Sequence[str]) -> dict[str, Any]:
     return {"folderWord": "folder", "folders": list(found), "inFolder": [found[name] for name in first]}
 
 
-def _folder(found: "CheckResult", path: Path) -> str | None:
+def _folder(found: Checked, path: Path) -> str | None:
     """Returns the relative address of the folder of the pictures, where they are files in one."""
     folder = found.folder()
     if folder is None:
@@ -220,7 +266,7 @@ def _folder(found: "CheckResult", path: Path) -> str | None:
     return quote(Path(relative).as_posix(), errors="surrogateescape") + "/"
 
 
-def _near(found: "CheckResult", rows: Ints) -> list[list[int]]:
+def _near(found: Checked, rows: Ints) -> list[list[int]]:
     """Returns the nearest pictures on the page that are not flagged."""
     ordinary = np.flatnonzero(np.asarray(found.items["flag"])[rows] == 0)
     if len(ordinary) < 2 or not found.embeddings.shape[1]:
@@ -245,7 +291,7 @@ def _regions(z: npt.NDArray[np.float32]) -> list[int]:
     return [int(m[np.square(x[m] - c).sum(1).argmin()]) for m, c in zip(nearest, centers, strict=True) if len(m)]
 
 
-def _measured(found: "CheckResult", rows: Ints) -> dict[str, Any]:
+def _measured(found: Checked, rows: Ints) -> dict[str, Any]:
     """Returns plain measurements, and in which of them each picture differs most from the others."""
     table = found.measurements[rows]
     empty: dict[str, Any] = {"width": [], "height": [], "light": [], "sharpness": [], "facts": [], "words": []}
@@ -287,7 +333,7 @@ class _PageLook:
         return tile(image, self.side), webp(within(image, SIDE), 80) if picture.digest in self.large else ""
 
 
-def _tiles(found: "CheckResult", rows: Ints, others: Sequence[str], large: set[int]) -> dict[str, Any]:
+def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: set[int]) -> dict[str, Any]:
     """Returns sheets of tiles, pictures that are kept large, and their marked places."""
     n = len(rows) + len(others)
     side = side_of(n)
@@ -316,12 +362,12 @@ def _tiles(found: "CheckResult", rows: Ints, others: Sequence[str], large: set[i
 # Notebooks
 
 
-def cards_of(found: "CheckResult", rows: Sequence[int]) -> list[dict[str, Any]]:
+def cards_of(found: Checked, rows: Sequence[int]) -> list[dict[str, Any]]:
     """Returns name, picture as a data URL, and lines about pictures of ``items``, for notebooks."""
     return [_card(found, i) for i in rows]
 
 
-def _card(found: "CheckResult", i: int) -> dict[str, Any]:
+def _card(found: Checked, i: int) -> dict[str, Any]:
     item = {name: values[i] for name, values in found.items.columns.items()}
     lines = [item["reason"]] if item["reason"] else []
     if found.summary["judged"]:

@@ -12,7 +12,7 @@ Shapes: N pictures, n of them different from each other; L levels; D features of
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,10 @@ from vergence.detection.places import NEW, CellModel, mark_threshold
 from vergence.detection.review import Review, after_review
 from vergence.encoders.frozen import FrozenNetwork, at_hand, named_network
 from vergence.encoders.local import PatchCells
-from vergence.evaluation.plane import PLANES
-from vergence.runs.checked import CheckResult, Judged, KnownScores, Looks, Places, Verdict, checked
+from vergence.runs.checked import ENCODER, CheckResult, Judged, KnownScores, Looks, Places, Settings, Verdict, checked
 from vergence.runs.looks import PART, FirstLook, LocalFeatures, PlaceLook, SampleLook, as_tensor, rows_of, stamp
-from vergence.runs.run import load
 from vergence.utils import terminal
-from vergence.utils.checks import expect, refuse, require_count, require_within
+from vergence.utils.checks import expect, refuse
 from vergence.utils.files import explained
 from vergence.utils.parts import Parts, open_parts
 
@@ -59,40 +57,6 @@ NEAREST = 5
 FEWEST_GROUPED = 100  # pictures
 CROWD = 0.05  # p-value of a vector in an unusual group, at most, and of one too near to the mean, at least
 ALIKE = 30.0  # largest deviation of numbers of one unit, relative to their median deviation
-ENCODER = "patches"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How pictures are judged.
-
-    Attributes:
-        size: Pixels of the shorter side at which places are looked at, at most; pictures are never enlarged or cropped.
-        fdr: False-discovery rate of the flags, in (0, 1).
-        mark: Share of ordinary pictures in which a place is marked, at most, in (0, 1).
-        workers: Processes that read pictures.
-        review: What a person said of pictures before.
-        map: How the map of all pictures is made, one of `vergence.evaluation.plane.PLANES`.
-        network: Network whose places and embedding are judged; None for patches.
-        embed: What gives embeddings, where ``network`` does not.
-        encoder: What the encoder is called, and the license of its weights.
-    """
-
-    size: int = 256
-    fdr: float = 0.1
-    mark: float = 0.05
-    workers: int = 2
-    review: Review = field(default_factory=Review)
-    map: str = "tsne"
-    network: FrozenNetwork | None = None
-    embed: Embed | None = None
-    encoder: str = ENCODER
-
-    def __post_init__(self) -> None:
-        require_count(8, 4096, size=self.size)
-        require_within("(0, 1)", fdr=self.fdr, mark=self.mark)
-        require_count(0, workers=self.workers)
-        expect(self.map in PLANES, " or ".join(PLANES), self.map, "choose another --map")
 
 
 def check(
@@ -178,6 +142,8 @@ def _with_encoder(settings: Settings, encoder: str | nn.Module) -> Settings:
     if encoder == ENCODER:
         return settings
     if (Path(encoder) / "config.json").is_file():
+        from vergence.runs.run import load  # `--encoder RUN` alone needs the trainer
+
         run = load(Path(encoder), device="cpu")
         return replace(settings, embed=_RunEmbedding(run.method.encoder, run.folder.metadata.shape), encoder=f"the run {encoder}")
     network, said = at_hand() if encoder == "auto" else (named_network(encoder), encoder)

@@ -3,36 +3,37 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from vergence.data.pictures import Pictures
 from vergence.detection.conformal import simultaneous_bounds
 from vergence.detection.copies import Copies
 from vergence.detection.measurements import MEASUREMENTS, differences_in_words, properties
 from vergence.detection.places import place_words
-from vergence.evaluation.plane import plane
+from vergence.detection.review import Review
+from vergence.encoders.frozen import FrozenNetwork
+from vergence.evaluation.plane import PLANES, plane
 from vergence.runs.looks import PlaceLook
 from vergence.runs.said import said
-from vergence.utils.checks import counted, expect
+from vergence.utils.checks import counted, expect, require_count, require_within
 from vergence.utils.files import explained, replacing
 from vergence.utils.neighbors import nearest_others
 from vergence.utils.parts import write_table
 from vergence.utils.terminal import Tabular
 from vergence.utils.version import __version__
 
-if TYPE_CHECKING:
-    from vergence.runs.check import Settings
+__all__ = ["CheckResult", "Judged", "KnownScores", "Looks", "Places", "Settings", "Table", "Verdict", "checked"]
 
-__all__ = ["CheckResult", "Judged", "KnownScores", "Looks", "Places", "Table", "Verdict", "checked"]
-
+Embed = Callable[[Tensor], Tensor]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
@@ -41,6 +42,40 @@ NEIGHBORS = 5
 MOST_COMPARED = 50_000  # pictures whose neighbors are looked for among all
 FRAMES = 5  # of a picture, at most
 UNUSUAL = -math.log(0.1)  # score from which on reasons are given
+ENCODER = "patches"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How pictures are judged.
+
+    Attributes:
+        size: Pixels of the shorter side at which places are looked at, at most; pictures are never enlarged or cropped.
+        fdr: False-discovery rate of the flags, in (0, 1).
+        mark: Share of ordinary pictures in which a place is marked, at most, in (0, 1).
+        workers: Processes that read pictures.
+        review: What a person said of pictures before.
+        map: How the map of all pictures is made, one of `vergence.evaluation.plane.PLANES`.
+        network: Network whose places and embedding are judged; None for patches.
+        embed: What gives embeddings, where ``network`` does not.
+        encoder: What the encoder is called, and the license of its weights.
+    """
+
+    size: int = 256
+    fdr: float = 0.1
+    mark: float = 0.05
+    workers: int = 2
+    review: Review = field(default_factory=Review)
+    map: str = "tsne"
+    network: FrozenNetwork | None = None
+    embed: Embed | None = None
+    encoder: str = ENCODER
+
+    def __post_init__(self) -> None:
+        require_count(8, 4096, size=self.size)
+        require_within("(0, 1)", fdr=self.fdr, mark=self.mark)
+        require_count(0, workers=self.workers)
+        expect(self.map in PLANES, " or ".join(PLANES), self.map, "choose another --map")
 
 
 @dataclass(frozen=True)
@@ -295,12 +330,6 @@ class CheckResult:
         """Returns picture i of ``items``, uint8 (C, H, W); a ValueError says why it cannot be read."""
         return self._pictures.read(int(self._looks.index[i])).pixels
 
-    def pixels_of_other(self, name: str) -> npt.NDArray[np.uint8]:
-        """Returns a picture of the other source by its name; a ValueError says why it cannot be read."""
-        expect(self._known is not None and name in self._known.names, "a picture of the other source", name)
-        assert self._known is not None
-        return self._known.read(self._known.names.index(name)).pixels
-
     def report(self, path: str | Path) -> Path:
         """Writes the page, one HTML file that loads nothing from elsewhere, and returns its path."""
         from vergence.report.check import write_check
@@ -358,7 +387,7 @@ def checked(
     source: str,
     pictures: Pictures,
     looks: Looks,
-    settings: "Settings",
+    settings: Settings,
     copies: Copies,
     judged: Judged | None,
     known: Pictures | None,
@@ -495,7 +524,7 @@ def _summary(
     source: str,
     pictures: Pictures,
     looks: Looks,
-    settings: "Settings",
+    settings: Settings,
     copies: Copies,
     judged: Judged | None,
     known: Pictures | None,
@@ -533,7 +562,7 @@ def _summary(
     }
 
 
-def _looked(looks: Looks, settings: "Settings", judged: Judged | None) -> str:
+def _looked(looks: Looks, settings: Settings, judged: Judged | None) -> str:
     """Returns at which size and which part the pictures were judged."""
     if not looks.measurements.shape[1]:
         return f"{counted(len(looks), 'vector')}, judged as they are"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -46,8 +46,6 @@ from vergence.utils.terminal import Tabular
 
 if TYPE_CHECKING:
     from vergence.detection import MixtureDetector
-    from vergence.runs.export import Exported
-    from vergence.training.records import Evaluation
 
 __all__ = ["Neighbors", "Run", "embedded", "load", "write_embeddings"]
 
@@ -363,12 +361,6 @@ class Run:
         mean, spread = (torch.cat([columns[name].cpu() for columns in parts]) for name in ("z_crops", "spread"))
         return mean, spread
 
-    def evaluate(self, *, probes: bool = True, uncertainty: bool = False, wide: bool = False) -> "Evaluation":
-        """Evaluates the run together with its baselines; see `vergence.evaluate`."""
-        from vergence.runs.evaluate import evaluate
-
-        return evaluate(self, probes=probes, uncertainty=uncertainty, wide=wide)
-
     def report(self) -> Path:
         """Writes the run's page, ``report.html`` in its folder, and returns its path."""
         from vergence.report.page import write_report
@@ -389,31 +381,6 @@ class Run:
         self.folder = copy.copy(self.folder)
         self.folder.path = path
         return path
-
-    def save_pretrained(self, folder: str | Path) -> Path:
-        """Writes what is needed to load the run, and a model card; see `vergence.runs.hub.save_pretrained`."""
-        from vergence.runs.hub import save_pretrained
-
-        return save_pretrained(self, folder)
-
-    def push_to_hub(self, repository: str, *, private: bool = True, token: str | None = None) -> str:
-        """Uploads the run with a model card to ``USER/NAME`` on the Hugging Face Hub; see `vergence.runs.hub.push_to_hub`."""
-        from vergence.runs.hub import push_to_hub
-
-        return push_to_hub(self, repository, private=private, token=token)
-
-    @staticmethod
-    def from_pretrained(source: str | Path, **settings: Any) -> "Run":
-        """Returns the run of a folder or of a repository on the Hub; see `vergence.runs.hub.from_pretrained`."""
-        from vergence.runs.hub import from_pretrained
-
-        return from_pretrained(source, **settings)
-
-    def export(self, out: str | Path, *, dtype: Literal["uint8", "float32"] | None = None) -> "Exported":
-        """Writes the run as one graph, ``.onnx`` or ``.pt2``; see `vergence.runs.export.export`."""
-        from vergence.runs.export import export
-
-        return export(self, out, dtype=dtype)
 
     # What verbs ask of a run
 

@@ -18,7 +18,7 @@ from vergence.data.sources import Data
 from vergence.data.vector_views import OF_VECTORS, Marginals
 from vergence.data.views import GivenViews, ImageViews, VectorViews, Views
 from vergence.densities.moments import Deviations
-from vergence.encoders import networks
+from vergence.encoders import building, networks
 from vergence.encoders.config import MLP, PatchSettings
 from vergence.methods.core import ImageMethod, Method
 from vergence.methods.paired import PairedMethod
@@ -77,7 +77,7 @@ def build_method(
         ValueError: A name or an option is unknown, or an encoder cannot take its shape.
     """
     n = shape[0]
-    encoder = networks.encoder(config.encoder, shape, *input_statistics(config, shape, mean[:n], std[:n]))
+    encoder = building.encoder(config.encoder, shape, *input_statistics(config, shape, mean[:n], std[:n]))
     if config.freeze:
         return PairedMethod(encoder, None)
     if config.method is not None:
@@ -133,11 +133,11 @@ def input_statistics(config: ModelConfig, shape: Sequence[int], mean: Tensor, st
 def _target_encoder(config: ModelConfig, shape: tuple[int, ...], mean: Tensor, std: Tensor) -> nn.Module:
     """Returns the second encoder that is named; else one of the first one's name, or an MLP where that cannot take the shape."""
     try:
-        return networks.encoder(config.target_encoder or config.encoder, shape, mean, std)
+        return building.encoder(config.target_encoder or config.encoder, shape, mean, std)
     except ValueError:
         if config.target_encoder is not None:
             raise
-        return networks.encoder(MLP(), shape, mean, std)
+        return building.encoder(MLP(), shape, mean, std)
 
 
 def _target_projector(config: ModelConfig, width: int, dim: int) -> nn.Module | None:
@@ -232,7 +232,7 @@ def initial_encoder(config: RunConfig, shape: Sequence[int], mean: Tensor, std: 
     """Returns the encoder of `initial_method`; what a factory returned gets random weights, too."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(loop.seed_of(config.fit.seed, "initialise", 0))
-        encoder = networks.encoder(config.model.encoder, shape, *input_statistics(config.model, shape, mean, std))
+        encoder = building.encoder(config.model.encoder, shape, *input_statistics(config.model, shape, mean, std))
         if config.model.encoder.outside:
             networks.reset(encoder)
     return encoder

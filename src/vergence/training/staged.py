@@ -164,7 +164,7 @@ class Distillation(ImageMethod):
         dim: Width D of the embedding.
 
     Example:
-        >>> from vergence.encoders.networks import encoder
+        >>> from vergence.encoders.building import encoder
         >>> net = encoder("small", (1, 8, 8), torch.tensor([0.5]), torch.tensor([0.3]))
         >>> terms = Distillation(net, (1, 8, 8), dim=5)((torch.rand(2, 1, 8, 8), torch.rand(2, 5)), gather=lambda z: z)
         >>> list(terms), 0 <= terms["distance"].item() <= 2

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from vergence.data.sources import Data
+from vergence.encoders.building import expected_input
 from vergence.encoders.config import Identity, Input, Timm
 from vergence.encoders.networks import timm_model
 from vergence.encoders.patch_maps import RefinedEncoder
@@ -44,7 +45,7 @@ def configured(config: RunConfig) -> RunConfig:
     own = outside and is_given(model.encoder.outside or "")  # takes the images of its program
     if model.init is not None or not (known or outside):
         return config
-    found = model.encoder.expected_input() or (Input() if outside and not own and (known or model.freeze) else None)
+    found = expected_input(model.encoder) or (Input() if outside and not own and (known or model.freeze) else None)
     if found is None:
         return config
     if model.input_mean is None:

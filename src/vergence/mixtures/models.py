@@ -1,0 +1,37 @@
+"""The conditional models by name: a row here gives one its name on the command line and in the contract test."""
+
+from collections.abc import Mapping
+
+from vergence.mixtures.conditional_mixture import ConditionalGaussian, ConditionalMixture
+from vergence.mixtures.core import Conditional
+from vergence.mixtures.growing_neural_gas import GrowingNeuralGas
+from vergence.mixtures.kernel_conditional import KernelConditional
+from vergence.mixtures.mixture_density_network import MixtureDensityNetwork
+from vergence.mixtures.particle_mixture import ParticleMixture
+from vergence.utils.checks import require_choice
+
+# The conditional models by their names on the command line
+MODELS: Mapping[str, type[Conditional]] = {
+    "gaussian": ConditionalGaussian,
+    "gng": GrowingNeuralGas,
+    "kernel": KernelConditional,
+    "mdn": MixtureDensityNetwork,
+    "mixture": ConditionalMixture,
+    "particles": ParticleMixture,
+}
+
+
+def get(name: str) -> type[Conditional]:
+    """Returns a conditional model by its short name or the name of its class.
+
+    Raises:
+        ValueError: There is no such model; the nearest known name is suggested.
+
+    Example:
+        >>> get("gaussian").__name__
+        'ConditionalGaussian'
+    """
+    kinds = {**MODELS} | {kind.__name__: kind for kind in MODELS.values()}
+    if name not in kinds:
+        require_choice("a model", name, MODELS, also=kinds)
+    return kinds[name]
