@@ -41,7 +41,7 @@ def rates(post_processor, root):
 if __name__ == "__main__":
     from anomalib.post_processing import PostProcessor
 
-    from vergence.contrib.anomalib import CalibratedPostProcessor
+    from vergence.decide.contrib.anomalib import CalibratedPostProcessor
 
     digits = load_digits()
     pictures = digits.images * (255 / 16)

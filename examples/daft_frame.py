@@ -27,7 +27,7 @@ def main(run, source, out):
         col("outcome")[name].alias(name) for name in OUTCOME
     ]).write_parquet(out)  # fmt: skip
     p = np.array(daft.read_parquet(f"{out}/*.parquet").to_pydict()["p_value"])
-    flagged = vergence.detection.select(p[np.isfinite(p)], fdr=0.1)
+    flagged = vergence.decide.select(p[np.isfinite(p)], fdr=0.1)
     print(f"{flagged.sum():,} of {len(p):,} flagged at a false-discovery rate of 0.1")
 
 

@@ -8,7 +8,7 @@ import math
 import random
 from collections import Counter
 
-from vergence.detection import calibrate
+from vergence.decide import calibrate
 
 WORDS = "the cat dog bird sees hears likes a small large old house tree river and then sleeps runs under near".split()
 

@@ -8,7 +8,7 @@ PyOD flags the share `contamination` of the items of its fit, whatever they are.
 import numpy as np
 from pyod.models.ecod import ECOD
 
-from vergence.detection import Calibrated
+from vergence.decide import Calibrated
 
 rng = np.random.default_rng(0)
 ordinary, odd = rng.normal(size=(3000, 6)), rng.normal(3, 1, size=(40, 6))

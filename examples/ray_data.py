@@ -17,7 +17,7 @@ def main(run, source, out):
     rows = ray.data.read_parquet(source).map_batches(vergence.Scorer(run, column="image"), batch_size=256)
     rows.write_parquet(out)
     p = np.concatenate([batch["p_value"] for batch in ray.data.read_parquet(out).iter_batches(batch_size=100_000)])
-    flagged = vergence.detection.select(p[np.isfinite(p)], fdr=0.1)
+    flagged = vergence.decide.select(p[np.isfinite(p)], fdr=0.1)
     print(f"{flagged.sum():,} of {len(p):,} flagged at a false-discovery rate of 0.1")
 
 

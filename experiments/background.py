@@ -18,11 +18,11 @@ from experiments.ledger import ROOT
 from PIL import Image
 from scipy.optimize import minimize
 
-from vergence.encoders.dictionary import learn_dictionary, normalized_patches, whitening
-from vergence.encoders.patch_maps import cells, pooled
+from vergence.learn.encoders.dictionary import learn_dictionary, normalized_patches, whitening
+from vergence.learn.encoders.patch_maps import cells, pooled
+from vergence.learn.objectives.gje import GJE
 from vergence.linear import JointEmbedding, Reconstruction, alignment_thresholds
 from vergence.mixtures import ConditionalMixture
-from vergence.objectives.gje import GJE
 
 FOLDER = ROOT / "docs" / "figures" / "background"
 BLUE, ORANGE, GREEN, RED, GRAY = "#2a6fbb", "#d9822b", "#3a9150", "#b3403a", "#8a8f98"

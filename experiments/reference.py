@@ -18,7 +18,7 @@ from experiments.ledger import ROOT, grid
 import vergence
 from vergence.cli import commands, density, listing
 
-PACKAGES = ("objectives", "methods", "mixtures", "densities", "detection", "linear")
+PACKAGES = ("decide", "mixtures", "densities", "linear", "learn.objectives", "learn.methods")
 MADE = "<!-- made by python -m experiments.reference -->"
 
 
@@ -72,8 +72,8 @@ def settings() -> str:
     """Every setting of `vergence train`, with its default."""
     about = (
         "Give them as `--set NAME=VALUE`, or in Python as keywords of `vergence.train`. Defaults are those of the dataclass; a "
-        "recipe may set others. `config.json` of a run has what it used; `vergence.training.recipes.get(NAME)` shows a recipe. "
-        "`vergence list settings WORD` finds them, and the [options of objectives and methods](options.md), too."
+        "recipe may set others. `config.json` of a run has what it used; `vergence.learn.training.recipes.get(NAME)` shows a "
+        "recipe. `vergence list settings WORD` finds them, and the [options of objectives and methods](options.md), too."
     )
     return page("Settings", about, ["setting", "default", "part of", "meaning"], _values(listing._settings()))
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 import vergence
 from vergence.data.items import Items
 from vergence.data.sources import open_data
-from vergence.evaluation import features
-from vergence.evaluation.accuracy import knn_accuracy, linear_probe
-from vergence.training.config import RunConfig
+from vergence.learn.evaluation import features
+from vergence.learn.evaluation.accuracy import knn_accuracy, linear_probe
+from vergence.learn.training.config import RunConfig
 
 K, HELD_OUT = 30, 4_000  # neighbors; training images that settings are chosen on
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from experiments.ledger import HERE, ROOT, grid, read, rows
 
-from vergence import methods, objectives
+from vergence.learn import methods, objectives
 
 
 def objectives_table() -> str:

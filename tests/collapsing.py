@@ -1,6 +1,6 @@
 """An objective kept outside the package, which collapses on purpose."""
 
-from vergence.objectives import Objective
+from vergence.learn.objectives import Objective
 
 
 class Constant(Objective):

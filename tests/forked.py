@@ -52,8 +52,8 @@ def popen(*arguments, env=None, **settings):
     """Starts a command; the settings are those of `subprocess.Popen`."""
     import lightning_fabric  # noqa: F401  what a child would import by itself
 
-    import vergence.evaluation.features
-    import vergence.runs.train  # noqa: F401
+    import vergence.learn.evaluation.features
+    import vergence.learn.runs.train  # noqa: F401
 
     words, env = [str(a) for a in arguments], dict(os.environ) if env is None else env
     settings.setdefault("stdin", subprocess.DEVNULL)

@@ -6,7 +6,7 @@ import torch
 
 
 def of_register(register):
-    """Returns (name, option) of every keyword option of the classes of ``vergence.objectives`` or ``vergence.methods``."""
+    """Returns (name, option) of every keyword option of the classes of a register, as of the objectives or the methods."""
     signatures = {name: inspect.signature(register.get(name)).parameters for name in register.names()}
     return [(name, key) for name, found in signatures.items() for key, p in found.items() if p.kind is p.KEYWORD_ONLY]
 

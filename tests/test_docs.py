@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from vergence import methods, objectives
-from vergence.training import recipes
+from vergence.learn import methods, objectives
+from vergence.learn.training import recipes
 
 ROOT = Path(__file__).parents[1]
 

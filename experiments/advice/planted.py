@@ -18,10 +18,10 @@ from experiments.shared import Timer, knn, seeded
 from torch import Tensor
 
 import vergence
+from vergence.advice.closed_forms import advise
 from vergence.data.config import ViewConfig
 from vergence.data.pixels import to_unit
-from vergence.data.views import ImageViews
-from vergence.linear import advise
+from vergence.learn.views.images import ImageViews
 
 SETS = ("cifar10", "fashion_mnist", "blood_cells")
 CLEAN = (*SETS, "mnist")  # the rates of false alarms, with other halves of each set

@@ -17,11 +17,11 @@ from experiments.shared import Timer, images, seeded
 from torch import Tensor
 from torch.nn import functional as F
 
+from vergence.advice.closed_forms import advise, patch_features
 from vergence.data.config import DataConfig
 from vergence.data.items import ArrayItems
 from vergence.data.sources import open_data
-from vergence.linear import JointEmbedding, Reconstruction, advise
-from vergence.linear.advice import patch_features
+from vergence.linear import JointEmbedding, Reconstruction
 from vergence.linear.reading import Composed
 
 ITEMS, COMPONENTS, PATTERNS, ATOMS = 5_000, 16, 20, 128

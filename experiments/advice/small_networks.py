@@ -2,7 +2,7 @@
 
 Joint embedding is VJE, or variance-invariance-covariance regularization (VICReg, arXiv:2105.04906, weights 25, 25, 1, on the
 outputs themselves), whose linear case is the linear theory's problem with a soft constraint. Items, views, number of epochs,
-encoder and optimizer are the same for all. The autoencoder is the library's (`vergence.methods.denoising_autoencoder`): it
+encoder and optimizer are the same for all. The autoencoder is the library's (`vergence.learn.methods.denoising_autoencoder`): it
 reconstructs the item from its view, min |x - D(E(tau(x)))|^2, which is reconstruction as the linear theory states it.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from vergence.encoders.networks import mlp
-from vergence.methods.denoising_autoencoder import DenoisingAutoencoder
-from vergence.objectives.vje import VJE
+from vergence.learn.encoders.networks import mlp
+from vergence.learn.methods.denoising_autoencoder import DenoisingAutoencoder
+from vergence.learn.objectives.vje import VJE
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 WIDTH, BATCH, RATE = 512, 250, 1e-3

@@ -18,8 +18,8 @@ from scipy.stats import sem
 
 from vergence.data.arrays import from_array
 from vergence.data.sources import open_data
-from vergence.detection import default_detector, p_values, reportable, select
-from vergence.detection.conformal import drift_of_counts
+from vergence.decide import default_detector, p_values, reportable, select
+from vergence.decide.conformal import drift_of_counts
 
 LEVELS = (0.05, 0.1, 0.2)
 FOREIGN = {

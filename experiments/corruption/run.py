@@ -18,21 +18,20 @@ from experiments.shared import Timer, accuracies, images, seeded
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vergence.advice.closed_forms import advise, patch_features
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.items import ArrayItems, PairItems
 from vergence.data.pixels import to_unit
 from vergence.data.sources import open_data
-from vergence.data.views import ImageViews
 from vergence.densities.moments import Sums, principal_directions
-from vergence.encoders.networks import width
-from vergence.evaluation import features
-from vergence.linear import advise
-from vergence.linear.advice import patch_features
+from vergence.learn.encoders.networks import width
+from vergence.learn.evaluation import features
+from vergence.learn.methods.core import Gather, ImageMethod
+from vergence.learn.training import build, loop, recipes
+from vergence.learn.training.config import RunConfig
+from vergence.learn.training.metrics import MemoryRecorder
+from vergence.learn.views.images import ImageViews
 from vergence.linear.solutions import joint_embedding, reconstruction
-from vergence.methods.core import Gather, ImageMethod
-from vergence.training import build, loop, recipes
-from vergence.training.config import RunConfig
-from vergence.training.metrics import MemoryRecorder
 from vergence.utils.devices import as_device
 
 GRID = {"data": ["cifar10", "fashion_mnist"], "corruptions": ["gaussian_noise", "zoom_blur", "pixelate"]}

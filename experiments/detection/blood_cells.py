@@ -22,7 +22,7 @@ from experiments import ledger
 from vergence.data.arrays import from_array
 from vergence.data.config import DataConfig
 from vergence.data.sources import open_data
-from vergence.detection import p_values, select
+from vergence.decide import p_values, select
 
 SHOWN, FDR = 50, 0.1
 FRAMES = {ORDINARY: "0.6", WHITE_CELL: "tab:blue", PLATELET: "tab:orange"}

@@ -1,4 +1,4 @@
-"""Tables with one class held out: the detectors of `vergence.detection` against PyOD's five most used ones.
+"""Tables with one class held out: the detectors of `vergence.decide` against PyOD's five most used ones.
 
 README.md says how.
 """
@@ -13,7 +13,7 @@ from experiments.runner import SEEDS, main, some
 from experiments.shared import Timer, auroc
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 
-from vergence.detection import GaussianDetector, MixtureDetector, NeighborDetector, default_detector
+from vergence.decide import GaussianDetector, MixtureDetector, NeighborDetector, default_detector
 
 SETS = {"iris": load_iris, "wine": load_wine, "breast_cancer": load_breast_cancer, "digits": load_digits}
 

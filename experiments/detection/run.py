@@ -21,17 +21,10 @@ import vergence
 from vergence.data.config import DataConfig
 from vergence.data.pixels import center_crop, fit_shape
 from vergence.data.sources import open_data
-from vergence.detection import (
-    CombinedDetector,
-    GaussianDetector,
-    MixtureDetector,
-    NeighborDetector,
-    default_detector,
-    patch_dictionary,
-    pixel_statistics,
-    stage_features,
-)
-from vergence.encoders.building import encoder as build_encoder
+from vergence.decide import CombinedDetector, GaussianDetector, MixtureDetector, NeighborDetector, default_detector
+from vergence.images.statistics import pixel_statistics
+from vergence.learn.encoders.building import encoder as build_encoder
+from vergence.learn.runs.levels import patch_dictionary, stage_features
 
 LIMIT, CALIBRATION, HELD, SHOWN, CORRUPTED = 10_000, 2_000, 2_000, 1_000, 400  # numbers of images
 ENCODERS: dict[str, dict[str, Any]] = {

@@ -2,9 +2,9 @@
 
     python -m experiments.joint.decoder RUN samples.png --n 64 --epochs 30
 
-The decoder is a generator in the manner of DCGAN (2015), arXiv:1511.06434 (`vergence.encoders.decoder`), trained by mean squared
-error against the picture that was embedded. It never changes the run's encoder. Its output shows the part of a picture that the
-embedding keeps, and is blurred where several pictures have one embedding.
+The decoder is a generator in the manner of DCGAN (2015), arXiv:1511.06434 (`vergence.learn.encoders.decoder`), trained by mean
+squared error against the picture that was embedded. It never changes the run's encoder. Its output shows the part of a picture
+that the embedding keeps, and is blurred where several pictures have one embedding.
 
 Shapes: N pictures (C, H, W), D features of the objective's space.
 """
@@ -20,10 +20,10 @@ from torchvision.utils import save_image
 
 import vergence
 from vergence.data.items import Items
-from vergence.encoders.decoder import Decoder
-from vergence.evaluation import features
-from vergence.runs.pictures import picture_shape, pictures_of, targets
-from vergence.runs.run import Run
+from vergence.learn.encoders.decoder import Decoder
+from vergence.learn.evaluation import features
+from vergence.learn.runs.pictures import picture_shape, pictures_of, targets
+from vergence.learn.runs.run import Run
 from vergence.utils.terminal import bar
 
 BATCH_SIZE, LEARNING_RATE = 64, 2e-3

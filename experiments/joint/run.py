@@ -19,9 +19,9 @@ import vergence
 from vergence.data.items import Items
 from vergence.data.sources import Data, open_data
 from vergence.densities.gaussian import JointGaussian
-from vergence.evaluation import accuracy, collapse, features
-from vergence.objectives.core import ConditionalObjective
-from vergence.training import build
+from vergence.learn.evaluation import accuracy, collapse, features
+from vergence.learn.objectives.core import ConditionalObjective
+from vergence.learn.training import build
 
 OBJECTIVES: dict[str, tuple[str, dict[str, Any]]] = {
     "gje": ("gje", {}),

@@ -2,8 +2,8 @@
 
 from torch import Tensor, nn
 
-from vergence.encoders.networks import small_convnet
-from vergence.objectives import Objective
+from vergence.learn.encoders.networks import small_convnet
+from vergence.learn.objectives import Objective
 
 
 class Nothing(Objective):

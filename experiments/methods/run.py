@@ -19,18 +19,18 @@ from torch import Tensor
 
 import vergence
 from experiments import ledger
-from vergence import methods as image_methods
-from vergence import objectives
 from vergence.data.config import DataConfig
 from vergence.data.items import spaced
 from vergence.data.sources import Data, open_data
-from vergence.evaluation import uncertainty
-from vergence.evaluation.collapse import effective_rank
-from vergence.methods.paired import PairedMethod
-from vergence.runs.evaluate import untrained_encoder
-from vergence.runs.uncertainty import ITEMS, uncertainties
-from vergence.training import build, loop, recipes
-from vergence.training.metrics import MemoryRecorder
+from vergence.learn import methods as image_methods
+from vergence.learn import objectives
+from vergence.learn.evaluation import uncertainty
+from vergence.learn.evaluation.collapse import effective_rank
+from vergence.learn.methods.paired import PairedMethod
+from vergence.learn.runs.evaluate import untrained_encoder
+from vergence.learn.runs.uncertainty import ITEMS, uncertainties
+from vergence.learn.training import build, loop, recipes
+from vergence.learn.training.metrics import MemoryRecorder
 
 METHODS = (*objectives.names(), *image_methods.names())
 SOURCES = {name: f"{name}_imagenet" for name in ("barlow_twins", "byol", "contrastive", "moco", "simsiam", "swav", "vicreg")}

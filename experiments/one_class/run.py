@@ -26,11 +26,11 @@ import vergence
 from vergence.data.config import DataConfig
 from vergence.data.items import Items
 from vergence.data.sources import Data, open_data
-from vergence.detection import GaussianDetector, NeighborDetector, default_detector
-from vergence.evaluation import features
-from vergence.runs.detector import opened
-from vergence.runs.evaluate import untrained_encoder
-from vergence.runs.run import objective_scores
+from vergence.decide import GaussianDetector, NeighborDetector, default_detector
+from vergence.learn.evaluation import features
+from vergence.learn.runs.detector import opened
+from vergence.learn.runs.evaluate import untrained_encoder
+from vergence.learn.runs.run import objective_scores
 
 ENCODERS = ("vje", "patches", "pixels", "svdd", "pretrained")
 COMPONENTS = 64  # principal components of the pixels

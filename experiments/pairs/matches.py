@@ -21,8 +21,8 @@ from sklearn.datasets import load_digits
 from torch.nn import functional as F
 
 from vergence.data import sources
-from vergence.detection import Matcher
-from vergence.detection.conformal import ranked
+from vergence.decide import Matcher
+from vergence.decide.conformal import ranked
 from vergence.mixtures import ConditionalMixture
 
 RATE, QUERIES, LONELY, NEIGHBORS = 0.05, 200, 100, 10
@@ -37,7 +37,7 @@ def _digits(root: str) -> Pair:
 
 def _crops(root: str) -> Pair:
     """Pictures of CIFAR-10, and a crop of each of half its area, by 512 whitened patches."""
-    from vergence import PatchFeatures
+    from vergence.learn.encoders.patches import PatchFeatures
 
     x = sources.open_items("cifar10", root=root).subset(torch.arange(3000))
     pictures = torch.cat([part for _, part in x.stream(iter(torch.arange(3000).split(500)))]).float() / 255

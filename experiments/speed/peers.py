@@ -28,9 +28,9 @@ from torch import Tensor
 from experiments import ledger
 from vergence.data.config import DataConfig
 from vergence.data.sources import Data, open_data
-from vergence.encoders import building, networks
-from vergence.evaluation import features
-from vergence.training import build
+from vergence.learn.encoders import building, networks
+from vergence.learn.evaluation import features
+from vergence.learn.training import build
 
 PROGRAMS = Path(__file__).parent / "programs"
 SIZE, WARM = 32, 2  # pixels; steps that are not timed

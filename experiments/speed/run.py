@@ -17,22 +17,22 @@ import torch
 from experiments.runner import Option, hidden, parse, run
 
 from experiments import ledger
-from vergence import objectives
 from vergence.data.config import ViewConfig
 from vergence.data.items import ArrayItems
-from vergence.data.views import ImageViews
-from vergence.detection.calibrated import fit_detector
-from vergence.detection.findings import Tally
-from vergence.detection.levels import Levels
-from vergence.encoders.config import as_encoder
-from vergence.methods.paired import PairedMethod
-from vergence.runs.detector import dictionary
-from vergence.runs.rows import Reading, collected, write_rows
-from vergence.runs.run import embedded
-from vergence.runs.score import columns_of
-from vergence.training import build, closed_form, loop, recipes
-from vergence.training.config import FitConfig, ModelConfig
-from vergence.training.metrics import MemoryRecorder
+from vergence.decide.findings import Tally
+from vergence.learn import objectives
+from vergence.learn.encoders.config import as_encoder
+from vergence.learn.methods.paired import PairedMethod
+from vergence.learn.runs.calibrated import fit_detector
+from vergence.learn.runs.detector import dictionary
+from vergence.learn.runs.levels import Levels
+from vergence.learn.runs.rows import Reading, collected, write_rows
+from vergence.learn.runs.run import embedded
+from vergence.learn.runs.score import columns_of
+from vergence.learn.training import build, closed_form, loop, recipes
+from vergence.learn.training.config import FitConfig, ModelConfig
+from vergence.learn.training.metrics import MemoryRecorder
+from vergence.learn.views.images import ImageViews
 
 FITTED = 3_000  # images that a closed form is fitted to, more than its directions
 Once = Callable[[], None]

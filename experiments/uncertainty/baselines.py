@@ -54,7 +54,7 @@ def probe_entropy(train: Tensor, labels: Tensor, test: Tensor, *, l2: float = 30
     """Returns the entropy in nats of a linear probe's predictions, (M,): a baseline that needs labels.
 
     The probe is logistic regression on standardized features, fitted to embeddings (N, D) and classes (N,), with the penalty of
-    `vergence.evaluation.accuracy.linear_probe`: ``l2`` is the precision of the prior on each weight.
+    `vergence.learn.evaluation.accuracy.linear_probe`: ``l2`` is the precision of the prior on each weight.
     """
     x, t = standardized(train, test)
     model = LogisticRegression(C=1 / l2, max_iter=300, tol=1e-3).fit(x, labels.cpu().numpy())

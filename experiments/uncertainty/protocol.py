@@ -14,9 +14,9 @@ from torch import Tensor
 from vergence.data.items import Items, batches, spaced
 from vergence.data.pixels import center_crop, to_bytes, to_unit
 from vergence.data.sources import Data
-from vergence.evaluation import uncertainty
-from vergence.runs.run import Run
-from vergence.runs.uncertainty import BANK, ITEMS, measure_uncertainty, spread_over_crops, uncertainties
+from vergence.learn.evaluation import uncertainty
+from vergence.learn.runs.run import Run
+from vergence.learn.runs.uncertainty import BANK, ITEMS, measure_uncertainty, spread_over_crops, uncertainties
 
 DEGRADED, CROPS, CHUNK = 500, 8, 100  # test items at most, views of each, images at a time
 BASELINES = ("norm of z", "kNN distance", "file size", "probe entropy", "loss head")

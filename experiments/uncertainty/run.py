@@ -21,7 +21,7 @@ import vergence
 from vergence.data.items import ArrayItems, Items, spaced
 from vergence.data.pixels import to_unit
 from vergence.data.sources import open_data
-from vergence.runs import uncertainty as measured
+from vergence.learn.runs import uncertainty as measured
 
 LIMIT = 10_000  # images to learn from
 SMALL = {"recipe": "jepa_small", "size": 16, "epochs": 8, "batch_size": 128, "knn_every": 0}

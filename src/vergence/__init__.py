@@ -1,4 +1,10 @@
-"""Vergence: probabilistic joint-embedding learning."""
+"""Find unusual images, duplicates and mismatched pairs, at an error rate that you choose; with any model or none.
+
+``check`` looks at a folder of images, ``calibrate`` turns any scores into flags, ``match`` finds pairs, ``tables`` fits p(y | x).
+``train``, ``load``, ``evaluate``, ``score`` and ``compare`` make and use learned representations; ``advise`` helps before that.
+The rooms: ``decide``, ``images`` and ``tables`` are the product; ``utils``, ``densities``, ``data``, ``report``, ``mixtures`` and
+``linear`` are its base; ``learn`` and ``advice`` may change. Larger scores are more anomalous; log-densities are in nats.
+"""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -6,47 +12,52 @@ from typing import TYPE_CHECKING, Any
 from vergence.utils.version import __version__
 
 _NAMES = {
-    "Embedder": "runs.callables",
-    "PatchFeatures": "encoders.patches",
-    "Run": "runs.run",
-    "Scorer": "runs.callables",
-    "check": "runs.check",
-    "compare": "runs.compare",
-    "evaluate": "runs.evaluate",
-    "load": "runs.run",
-    "score": "runs.score",
-    "train": "runs.train",
-    "write_report": "report.page",
+    "Embedder": "learn.runs.callables",
+    "Run": "learn.runs.run",
+    "Scorer": "learn.runs.callables",
+    "advise": "advice.closed_forms",
+    "calibrate": "decide.decisions",
+    "check": "images.check",
+    "compare": "learn.runs.compare",
+    "demo": "images.demo",
+    "evaluate": "learn.runs.evaluate",
+    "load": "learn.runs.run",
+    "match": "decide.matching",
+    "score": "learn.runs.score",
+    "train": "learn.runs.train",
 }
-_ROOMS: tuple[str, ...] = ("data", "densities", "detection", "encoders", "evaluation", "linear", "methods", "mixtures")
-_ROOMS += ("objectives", "report", "runs", "training", "utils")
+_ROOMS = ("advice", "data", "decide", "densities", "images", "learn", "linear", "mixtures", "report", "tables", "utils")
 
 __all__ = [
     "Embedder",
-    "PatchFeatures",
     "Run",
     "Scorer",
     "__version__",
+    "advise",
+    "calibrate",
     "check",
     "compare",
+    "demo",
     "evaluate",
     "load",
+    "match",
     "score",
     "train",
-    "write_report",
     *_ROOMS,
 ]
 
 if TYPE_CHECKING:
-    from vergence.encoders.patches import PatchFeatures
-    from vergence.report.page import write_report
-    from vergence.runs.callables import Embedder, Scorer
-    from vergence.runs.check import check
-    from vergence.runs.compare import compare
-    from vergence.runs.evaluate import evaluate
-    from vergence.runs.run import Run, load
-    from vergence.runs.score import score
-    from vergence.runs.train import train
+    from vergence.advice.closed_forms import advise
+    from vergence.decide.decisions import calibrate
+    from vergence.decide.matching import match
+    from vergence.images.check import check
+    from vergence.images.demo import demo
+    from vergence.learn.runs.callables import Embedder, Scorer
+    from vergence.learn.runs.compare import compare
+    from vergence.learn.runs.evaluate import evaluate
+    from vergence.learn.runs.run import Run, load
+    from vergence.learn.runs.score import score
+    from vergence.learn.runs.train import train
 
 
 def __getattr__(name: str) -> Any:
@@ -56,3 +67,8 @@ def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return importlib.import_module(f"vergence.{name}")
     raise AttributeError(f"module 'vergence' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    """Returns what there is, for `dir` and for completion in a notebook, whether it is loaded or not."""
+    return sorted(__all__)

@@ -11,7 +11,7 @@ from vergence import mixtures
 from vergence.cli import density, options
 from vergence.cli.train import Train
 from vergence.data.config import DataConfig
-from vergence.training.config import FitConfig, ModelConfig
+from vergence.learn.training.config import FitConfig, ModelConfig
 
 pytestmark = pytest.mark.float32
 

@@ -295,14 +295,14 @@ def test_a_full_disk_stops_training_with_one_line_and_keeps_the_checkpoint(tmp_p
     arguments = ["train", "digits", "--recipe", "vje_small", "--out", str(tmp_path / "run"), "--epochs", "3"]
     arguments += ["--device", "cpu", "--precision", "fp32", "--set", "knn_every=0", "--set", "checkpoint_seconds=0"]
     code = f"""
-import resource, vergence.training.folder, vergence.cli.commands
-save, count = vergence.training.folder.RunFolder.save_checkpoint, [0]
+import resource, vergence.learn.training.folder, vergence.cli.commands
+save, count = vergence.learn.training.folder.RunFolder.save_checkpoint, [0]
 def limited(self, state):
     count[0] += 1
     if count[0] == 6:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
     save(self, state)
-vergence.training.folder.RunFolder.save_checkpoint = limited
+vergence.learn.training.folder.RunFolder.save_checkpoint = limited
 vergence.cli.commands.main({arguments!r})
 """
     found = subprocess.run([sys.executable, "-c", code], env=ENV, capture_output=True, text=True, timeout=200)

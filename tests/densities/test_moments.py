@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from vergence.data.config import ViewConfig
 from vergence.data.items import ArrayItems
 from vergence.data.pixels import center_crop
-from vergence.data.views import ImageViews, VectorViews
 from vergence.densities.moments import Sums
+from vergence.learn.views.images import ImageViews, VectorViews
 from vergence.linear import JointEmbedding, Reconstruction, Supervised, reading
 
 ROWS, N, D = 256, 1003, 3  # 256 rows to a block at the least: four blocks, the last one short

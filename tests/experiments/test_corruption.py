@@ -11,9 +11,9 @@ from tests.conftest import torchvision_root
 from torch.nn import functional as F
 
 from vergence.data.config import ViewConfig
-from vergence.data.views import ImageViews
-from vergence.encoders.building import encoder
-from vergence.training import build
+from vergence.learn.encoders.building import encoder
+from vergence.learn.training import build
+from vergence.learn.views.images import ImageViews
 
 VIEWS = ViewConfig(blur=0.0)
 

@@ -6,8 +6,8 @@ import pytest
 from experiments.methods import run as benchmark
 
 from experiments import ledger
-from vergence import methods
-from vergence.training import recipes
+from vergence.learn import methods
+from vergence.learn.training import recipes
 
 OPTIONS = {
     "data": "digits",

@@ -10,7 +10,7 @@ from tests.reference import uncertainty as reference
 
 import vergence
 from vergence.data.sources import open_data
-from vergence.evaluation.uncertainty import neighbor_is_right, ranking
+from vergence.learn.evaluation.uncertainty import neighbor_is_right, ranking
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from tests.fuzz.place import MODELS, QUICK
 import vergence
 from vergence import linear, mixtures
 from vergence.cli.options import known_settings
-from vergence.objectives import names
+from vergence.learn.objectives import names
 
 __all__ = ["TARGETS"]
 

@@ -1,4 +1,4 @@
-"""The detectors of `vergence.detection`, with usual arguments of which some are odd."""
+"""The detectors of `vergence.decide`, with usual arguments of which some are odd."""
 
 import inspect
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.fuzz.calls import SCALARS
 from tests.fuzz.files import Target
 from tests.fuzz.judge import Refused
 
-from vergence import detection
+from vergence import decide
 
 __all__ = ["TARGETS"]
 
@@ -122,7 +122,7 @@ def _detectors(draw, place):
         "query": x,
         "call": st.sampled_from(["score_samples", "anomaly_score", "decision_function", "predict", "contributions", "save"]),
     }
-    every = [name for name in inspect.signature(getattr(detection, kind)).parameters if name != "self"]
+    every = [name for name in inspect.signature(getattr(decide, kind)).parameters if name != "self"]
     odd = {
         "settings": st.dictionaries(st.sampled_from(every), ODD_SETTING, min_size=1, max_size=2),
         "x": _odd(shapes, ARRAYS),
@@ -144,15 +144,15 @@ def _detect(case, place):
 
 def _fit_and_score(case, place):
     settings = {name: _value(setting) for name, setting in case["settings"].items()}
-    model = getattr(detection, case["kind"])(**settings).fit(_value(case["x"]), sample_weight=_value(case["weights"]))
+    model = getattr(decide, case["kind"])(**settings).fit(_value(case["x"]), sample_weight=_value(case["weights"]))
     query = _value(case["query"])
     if case["call"] == "contributions" and case["kind"] == "CombinedDetector":
         assert not any(np.isnan(values).any() for values in model.contributions(query).values()), "contributions that are NaN"
         model.level(query)
     elif case["call"] == "save":
         with place.scratch() as folder:
-            detection.save_detector(model, folder / "x.safetensors")
-            again = detection.load_detector(folder / "x.safetensors")
+            decide.save_detector(model, folder / "x.safetensors")
+            again = decide.load_detector(folder / "x.safetensors")
         np.testing.assert_array_equal(again.score_samples(query), model.score_samples(query))
     else:
         scores = getattr(model, case["call"] if case["call"] != "contributions" else "predict")(query)

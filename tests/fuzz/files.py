@@ -19,12 +19,13 @@ from vergence.data.arrays import read_known, read_pairs
 from vergence.data.config import DataConfig
 from vergence.data.images import header
 from vergence.data.sources import open_data, open_items
-from vergence.encoders.pretrained import load_weights, read_weights
-from vergence.runs.detector import FILE as DETECTOR
-from vergence.runs.evaluate import _with_state
-from vergence.runs.run import load
-from vergence.runs.score import Calibration
-from vergence.training.folder import RunFolder
+from vergence.learn.encoders.pretrained import load_weights, read_weights
+from vergence.learn.runs.detector import FILE as DETECTOR
+from vergence.learn.runs.evaluate import _with_state
+from vergence.learn.runs.page import write_report
+from vergence.learn.runs.run import load
+from vergence.learn.runs.score import Calibration
+from vergence.learn.training.folder import RunFolder
 
 __all__ = ["TARGETS"]
 
@@ -285,15 +286,11 @@ def _of_weights(place):
 
 
 TARGETS = [
-    _run_file("config.json", 8, _of_json("config.json"), _load, vergence.write_report),
-    _run_file(
-        "evaluation.json", 5, _of_json("evaluation.json"), lambda run: RunFolder.open(run).evaluation(), vergence.write_report
-    ),
-    _run_file("metrics.jsonl", 5, _of_rows, _metrics, vergence.write_report),
-    _run_file("examples.npz", 3, _of_examples, vergence.write_report),
-    _run_file(
-        "skipped.csv", 2, lambda place: mutations.csv_bytes(), lambda run: RunFolder.open(run).skipped(), vergence.write_report
-    ),
+    _run_file("config.json", 8, _of_json("config.json"), _load, write_report),
+    _run_file("evaluation.json", 5, _of_json("evaluation.json"), lambda run: RunFolder.open(run).evaluation(), write_report),
+    _run_file("metrics.jsonl", 5, _of_rows, _metrics, write_report),
+    _run_file("examples.npz", 3, _of_examples, write_report),
+    _run_file("skipped.csv", 2, lambda place: mutations.csv_bytes(), lambda run: RunFolder.open(run).skipped(), write_report),
     _run_file("checksums.json", 2, _of_json("checksums.json"), _load),
     _run_file("model.safetensors", 6, _of_tensors, _load),
     _run_file("initial.safetensors", 2, _of_tensors, _before_training),

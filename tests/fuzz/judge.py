@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from vergence.training.loop import Interrupted
+from vergence.learn.training.loop import Interrupted
 
 SECONDS = 20  # of the processor, for one case
 MEMORY = 1 << 30  # bytes that one case may add to the peak

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 import vergence
 from vergence import mixtures
+from vergence.learn.runs.page import write_report
 from vergence.utils.parts import write_table
 
 QUICK = {"epochs": 1, "batch_size": 16, "device": "cpu", "precision": "fp32", "workers": 0, "knn_every": 1}
@@ -58,7 +59,7 @@ class Place:
         vectors = {"objective": "gje", "encoder": "mlp", **QUICK}
         run = vergence.train(str(self.path / "data.npz"), out=self.run, projector=(4,), **vectors)
         vergence.evaluate(run)
-        vergence.write_report(self.run)
+        write_report(self.run)
         self._coarsen(run.folder)
         vergence.train(str(self.path / "photos"), out=self.pictures, objective="gje", size=8, projector=(4,), **QUICK)
         for name, settings in MODELS.items():

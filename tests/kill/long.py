@@ -18,7 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from torch import nn
 
-from vergence import objectives
+from vergence.learn import objectives
 
 B, D = 32, 8
 GROWTH = 24.0  # MiB that the resident set may grow between 10 % of the steps and the end

@@ -291,12 +291,6 @@ def main():
 
     import lightning_fabric  # noqa: F401  what the children would import one by one
 
-    import vergence.cli.commands
-    import vergence.linear.advice
-    import vergence.mixtures
-    import vergence.report.advice
-    import vergence.runs.demo  # noqa: F401
-
     root = Path(tempfile.mkdtemp(prefix="vergence_kill_"))
     started, hits, findings = time.monotonic(), Counter(), []
     prepare(root)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.kill.long import GROWTH, trained
 
-from vergence import objectives
+from vergence.learn import objectives
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from tests.report import fixtures_report as fixtures
 
-from vergence.linear import advise
-from vergence.report.advice import write_advice
-from vergence.report.page import write_report
+from vergence.advice.closed_forms import advise
+from vergence.advice.page import write_advice
+from vergence.learn.runs.page import write_report
 
 MARKUP = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7 * 7 }}"
 ODD = [None, "x", -1, float("nan"), float("inf"), 10**400, True, [], {}, [[]], {"a": {"b": 1}}]

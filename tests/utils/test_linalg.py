@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from vergence.evaluation.collapse import effective_rank, normalized_std
+from vergence.learn.evaluation.collapse import effective_rank, normalized_std
 from vergence.utils.linalg import cholesky, covariance_cholesky, require_features, require_symmetric
 from vergence.utils.neighbors import nearest
 

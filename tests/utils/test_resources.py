@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import vergence
-from vergence.training.folder import RunFolder
-from vergence.training.loop import Interrupted
+from vergence.learn.training.folder import RunFolder
+from vergence.learn.training.loop import Interrupted
 from vergence.utils import devices as module
 from vergence.utils.devices import resources
 

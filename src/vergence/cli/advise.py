@@ -46,9 +46,9 @@ class Advise:
 
 def advise(command: Advise) -> None:
     """Runs ``vergence advise``."""
-    from vergence.linear.candidates import best_first
-    from vergence.report.advice import show_advice
-    from vergence.runs.advise import advise_on
+    from vergence.advice.advise import advise_on
+    from vergence.advice.candidates import best_first
+    from vergence.advice.page import show_advice
 
     data, views = _configs(command)
     advice = advise_on(

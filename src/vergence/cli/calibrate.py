@@ -38,7 +38,7 @@ class Calibrate:
 
 def calibrate(command: Calibrate) -> None:
     """Runs ``vergence calibrate``."""
-    from vergence.runs.calibrate import calibrate_files
+    from vergence.decide.files import calibrate_files
 
     out = command.out or Path(f"decisions-{options.stem(command.new)}.csv")
     found = calibrate_files(

@@ -13,7 +13,7 @@ from vergence.utils import terminal
 from vergence.utils.checks import expect
 
 if TYPE_CHECKING:
-    from vergence.runs.checked import CheckResult
+    from vergence.images.result import CheckResult
 
 __all__: list[str] = []
 
@@ -81,8 +81,8 @@ class Demo:
 
 def demo(command: Demo) -> None:
     """Runs ``vergence demo``."""
-    from vergence.runs.demo import demo as run
-    from vergence.runs.demo import planted
+    from vergence.images.demo import demo as run
+    from vergence.images.demo import planted
 
     found = run(command.out, seed=command.seed)
     for line in [*lines(found), *planted(found, command.out)]:
@@ -93,7 +93,7 @@ def demo(command: Demo) -> None:
 
 def fetch(command: Fetch) -> None:
     """Runs ``vergence fetch``."""
-    from vergence.encoders.frozen import fetch as run
+    from vergence.images.frozen import fetch as run
 
     folder = run(command.name, command.to)
     print((folder / "network.json").read_text(encoding="utf-8"), end="")
@@ -102,8 +102,8 @@ def fetch(command: Fetch) -> None:
 
 def check(command: Check) -> None:
     """Runs ``vergence check``."""
-    from vergence.detection.review import Review
-    from vergence.runs.check import check as run
+    from vergence.images.check import check as run
+    from vergence.images.review import Review
 
     expect(
         not command.leaks or command.against is not None, "--leaks with --against KNOWN", "--leaks alone", "name the other source"
@@ -134,7 +134,7 @@ def check(command: Check) -> None:
 
 def lines(found: "CheckResult") -> list[str]:
     """Returns what is printed: what was looked at, what was found, and the most unusual pictures."""
-    from vergence.runs.said import shortened_name
+    from vergence.images.sentences import shortened_name
 
     head, rest = found.summary["looked"] + ".", list(found.summary["sentences"])
     if not found.summary["judged"]:

@@ -29,8 +29,8 @@ def compare(command: Compare) -> None:
     """Runs ``vergence compare``."""
     import numpy as np
 
-    from vergence.runs.compare import MEASURES
-    from vergence.runs.compare import compare as run
+    from vergence.learn.runs.compare import MEASURES
+    from vergence.learn.runs.compare import compare as run
     from vergence.utils.parts import require_table, write_table
 
     if command.out is not None:

@@ -13,7 +13,7 @@ from vergence.utils.checks import counted
 
 if TYPE_CHECKING:
     from vergence.data.arrays import Pairs
-    from vergence.runs.density import Scored
+    from vergence.tables.models import Scored
 
 __all__: list[str] = []
 
@@ -192,7 +192,7 @@ def _importance(command: DensityImportance) -> None:
 
 
 def _fit(command: DensityFit) -> None:
-    from vergence.runs import density
+    from vergence.tables import models as density
     from vergence.utils.terminal import table
 
     settings = {"device": command.device, **dict(map(options.parse, command.set))}
@@ -246,7 +246,7 @@ def _write(command: DensityPredict | DensitySample | DensityScore, out: Path) ->
     """Writes what a fitted density says of contexts or pairs; returns the number of rows."""
     from vergence.data.arrays import read_known
     from vergence.mixtures import load
-    from vergence.runs import density
+    from vergence.tables import models as density
 
     model = load(command.model)
     columns: tuple[list[str], list[str]] = getattr(model, "columns_", ([], []))
@@ -262,7 +262,7 @@ def _write(command: DensityPredict | DensitySample | DensityScore, out: Path) ->
 
 def _unusual(found: "Scored", fdr: float) -> str:
     """Returns what was found unusual, in words."""
-    from vergence.detection.conformal import reportable
+    from vergence.decide.conformal import reportable
 
     if found.shift is None:
         return "no p-values: the model has no held-out rows; fit it without --holdout 0"

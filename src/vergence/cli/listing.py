@@ -58,7 +58,7 @@ def _first_sentence(thing: Any) -> str:
 
 
 def _recipes() -> Iterator[tuple[str, str]]:
-    from vergence.training import recipes
+    from vergence.learn.training import recipes
 
     for name in recipes.names():
         config = recipes.get(name)
@@ -69,7 +69,7 @@ def _recipes() -> Iterator[tuple[str, str]]:
 
 
 def _objectives() -> Iterator[tuple[str, str]]:
-    from vergence import methods, objectives
+    from vergence.learn import methods, objectives
 
     for name in objectives.names():
         yield name, _first_sentence(objectives.get(name))
@@ -78,7 +78,7 @@ def _objectives() -> Iterator[tuple[str, str]]:
 
 
 def _encoders() -> Iterator[tuple[str, str]]:
-    from vergence.encoders import config
+    from vergence.learn.encoders import config
 
     for name in ("Small", "MLP", "Identity", "ResNet", "Timm", "Patches", "PatchesMLP", "Factory"):
         kind = getattr(config, name)
@@ -102,7 +102,7 @@ def _settings() -> Iterator[tuple[str, list[str], Any, str]]:
 
 def _options() -> Iterator[tuple[str, list[str], Any, str]]:
     """Yields the same of every option of an objective or a method."""
-    from vergence import methods, objectives
+    from vergence.learn import methods, objectives
 
     for kinds, given in ((objectives, ("dim",)), (methods, ("encoder", "shape"))):
         for owner in kinds.names():
@@ -121,7 +121,7 @@ def _named() -> Iterator[tuple[str, str]]:
 
 def train_help(train: type, arguments: list[str]) -> str:
     """Returns the help of ``vergence train`` in groups, with the values of a recipe, by default ``vje_small``."""
-    from vergence.training import recipes
+    from vergence.learn.training import recipes
 
     at = arguments.index("--recipe") + 1 if "--recipe" in arguments else len(arguments)
     recipe = arguments[at] if at < len(arguments) else "vje_small"  # whose values need no import of torch

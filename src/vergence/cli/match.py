@@ -11,7 +11,7 @@ from vergence.cli import options
 from vergence.utils.checks import expect
 
 if TYPE_CHECKING:
-    from vergence.detection.matching import Matches
+    from vergence.decide.matching import Matches
 
 __all__: list[str] = []
 
@@ -60,7 +60,7 @@ def pairs(command: Pairs) -> None:
     import numpy as np
 
     from vergence.data.arrays import read_pairs
-    from vergence.detection.matching import Matcher
+    from vergence.decide.matching import Matcher
     from vergence.mixtures import get
 
     read = read_pairs(command.pairs)
@@ -95,11 +95,11 @@ def match(command: Match) -> None:
 def _matches(command: Match) -> "Matches":
     rates: dict[str, Any] = {"coverage": command.coverage, "no_match": command.no_match}
     if command.model.is_dir():
-        from vergence.runs.run import load
+        from vergence.learn.runs.run import load
 
         run = load(command.model, device=command.device, trust_code=command.trust_code)
         return run.match(command.contexts, command.gallery, **rates)
-    from vergence.detection.matching import Matcher
+    from vergence.decide.matching import Matcher
 
     sides = _vectors(command.contexts, "context"), _vectors(command.gallery, "target")
     return Matcher.load(command.model).match(*sides, **rates)

@@ -11,7 +11,7 @@ import docstring_parser
 from tyro.conf import Positional, UseAppendAction, arg
 
 from vergence.data.config import DataConfig, ViewConfig
-from vergence.training.config import FitConfig, ModelConfig
+from vergence.learn.training.config import FitConfig, ModelConfig
 from vergence.utils.checks import LARGEST, expect
 
 __all__ = ["known_settings", "parse_settings"]

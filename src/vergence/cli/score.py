@@ -13,9 +13,9 @@ from vergence.utils import terminal
 from vergence.utils.checks import expect
 
 if TYPE_CHECKING:
-    from vergence.detection.findings import Findings
-    from vergence.runs.run import Run
-    from vergence.runs.score import Calibration
+    from vergence.decide.findings import Findings
+    from vergence.learn.runs.run import Run
+    from vergence.learn.runs.score import Calibration
 
 __all__: list[str] = []
 
@@ -61,8 +61,8 @@ APART = ("--fpr", "--calibration", "--confirm", "--all-scores", "--shard")  # op
 
 def score(command: Score) -> None:
     """Runs ``vergence score``."""
-    from vergence.runs.run import load
-    from vergence.runs.score import require_apart
+    from vergence.learn.runs.run import load
+    from vergence.learn.runs.score import require_apart
     from vergence.utils.parts import read_names
 
     _require_suitable(command)
@@ -92,7 +92,7 @@ def _require_suitable(command: Score) -> None:
 
 
 def _by_run(command: Score, run: "Run", out: Path, confirmed: Sequence[str], fdr: float) -> "Findings":
-    from vergence.runs.score import PairReference, score
+    from vergence.learn.runs.score import PairReference, score
 
     items = run.items(command.images, root=command.data_root)
     if command.pairs:
@@ -110,7 +110,7 @@ def _shard(command: Score, run: "Run", confirmed: Sequence[str]) -> None:
 
 
 def _reference(command: Score, run: "Run", confirmed: Sequence[str]) -> "Calibration":
-    from vergence.runs.score import Calibration
+    from vergence.learn.runs.score import Calibration
 
     return Calibration(
         run,
@@ -125,7 +125,7 @@ def _reference(command: Score, run: "Run", confirmed: Sequence[str]) -> "Calibra
 
 def _show(findings: "Findings") -> None:
     """Prints the strangest items and what to do with them; without a column that is empty."""
-    from vergence.report.findings import lines
+    from vergence.learn.runs.findings_page import lines
 
     rows = [findings.row(i) for i in findings.strangest(SHOWN)]
     columns = {"name": "name", "score": "score", "p": "p_value", "level": "level", "nearest training item": "nearest"}

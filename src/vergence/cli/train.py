@@ -14,11 +14,11 @@ from vergence.utils.checks import expect
 from vergence.utils.terminal import is_first_process
 
 if TYPE_CHECKING:
-    from vergence.runs.run import Run
+    from vergence.learn.runs.run import Run
 
 __all__: list[str] = []
 
-RECIPES = "Settings to start from; see vergence.training.recipes."
+RECIPES = "Settings to start from; see vergence.learn.training.recipes."
 SHARD = "Sum over part I of N of the items, of a closed form such as patches, into the folder --out, for vergence merge."
 RECIPE = "(default: patches for images, gmje_small for pairs, NAME_small with --objective NAME, else vje_small)"
 
@@ -50,8 +50,8 @@ Train = make_dataclass(
 
 def train(command: Any) -> None:
     """Runs ``vergence train``; exits with 128 + signal when interrupted."""
-    from vergence.runs.train import train as run_training
-    from vergence.training.loop import Interrupted
+    from vergence.learn.runs.train import train as run_training
+    from vergence.learn.training.loop import Interrupted
 
     out, source = command.out, command.data
     if command.resume and out is None and source is not None:
@@ -86,7 +86,7 @@ def train(command: Any) -> None:
 
 def _plan(source: str | None, out: Path, command: Any, settings: dict[str, Any]) -> None:
     """Prints what would run."""
-    from vergence.runs.train import plan
+    from vergence.learn.runs.train import plan
 
     expect(not command.resume, "--dry-run of a new run", "--resume", "leave one out")
     for line in plan(source, out=out, recipe=command.recipe, trust_code=command.trust_code, **settings):
@@ -96,7 +96,7 @@ def _plan(source: str | None, out: Path, command: Any, settings: dict[str, Any])
 
 def _shard(source: str | None, out: Path, command: Any, settings: dict[str, Any]) -> None:
     """Trains a part, and prints what is next."""
-    from vergence.runs.train import train_shard
+    from vergence.learn.runs.train import train_shard
     from vergence.utils.parts import Shard
 
     expect(not command.resume and source is not None, "--shard with DATA", "--resume", "the same command goes on by itself")
@@ -122,8 +122,8 @@ def _done(run: "Run", verb: str) -> str:
 
 def _next(run: "Run") -> str:
     """Returns the commands that use a run: of a run on pairs with p(target | context) the one that judges targets."""
-    from vergence.objectives.core import ConditionalObjective
-    from vergence.runs.detector import FILE
+    from vergence.learn.objectives.core import ConditionalObjective
+    from vergence.learn.runs.detector import FILE
 
     trust = " --trust-code" if run.folder.config.model.needs_import else ""
     folder = shlex.quote(str(run.folder.path))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from vergence.data.items import Items
-    from vergence.runs.run import Run
+    from vergence.learn.runs.run import Run
     from vergence.utils.parts import Shard
 
 __all__: list[str] = []
@@ -127,10 +127,10 @@ class Report:
 
 def evaluate(command: Evaluate) -> None:
     """Runs ``vergence evaluate``."""
-    from vergence.report.page import write_report
-    from vergence.report.tables import show_evaluation
-    from vergence.runs.evaluate import evaluate as run_evaluation
-    from vergence.runs.run import load
+    from vergence.learn.runs.evaluate import evaluate as run_evaluation
+    from vergence.learn.runs.page import write_report
+    from vergence.learn.runs.run import load
+    from vergence.learn.runs.tables import show_evaluation
 
     if command.run.suffix.lower() == ".npz":
         return _evaluate_file(command)
@@ -143,8 +143,8 @@ def evaluate(command: Evaluate) -> None:
 
 def _evaluate_file(command: Evaluate) -> None:
     """Prints what the uncertainties in a file say."""
-    from vergence.report.tables import show_uncertainty
-    from vergence.runs.uncertainty import rank_embeddings, read_embeddings
+    from vergence.learn.runs.tables import show_uncertainty
+    from vergence.learn.runs.uncertainty import rank_embeddings, read_embeddings
 
     if not command.uncertainty:
         raise ValueError(f"expected a run folder, found {command.run}; for a file of embeddings add --uncertainty")
@@ -163,7 +163,7 @@ def _evaluate_file(command: Evaluate) -> None:
 
 def embed(command: Embed) -> None:
     """Runs ``vergence embed``."""
-    from vergence.runs.run import load, write_embeddings
+    from vergence.learn.runs.run import load, write_embeddings
 
     run = load(command.run, device=command.device, trust_code=command.trust_code)
     how: dict[str, Any] = {"crops": command.crops or 0, "wide": command.wide, "batch_size": command.batch_size}
@@ -178,7 +178,7 @@ def embed(command: Embed) -> None:
 
 
 def _embed_shard(command: Embed, run: "Run", how: "Mapping[str, Any]") -> None:
-    from vergence.runs.run import write_embeddings
+    from vergence.learn.runs.run import write_embeddings
     from vergence.utils.parts import Shard
 
     shard, folder = Shard.parse(str(command.shard)), command.out or Path(f"embeddings-{options.stem(command.images)}")
@@ -190,7 +190,7 @@ def _embed_shard(command: Embed, run: "Run", how: "Mapping[str, Any]") -> None:
 
 def items_of_shard(run: "Run", images: str, shard: "Shard", root: str | None) -> "tuple[Items, int]":
     """Returns the items of which a shard takes its part, or those of its own large files, and how many files there are then."""
-    from vergence.runs.shards import part_of
+    from vergence.learn.runs.shards import part_of
 
     own = part_of(images, shard, run.read_shape())
     return (run.items(images, root=root), 0) if own is None else own
@@ -212,8 +212,8 @@ def print_shard(shard: "Shard", folder: Path, rows: int | None) -> None:
 
 def merge(command: Merge) -> None:
     """Runs ``vergence merge``."""
-    from vergence.report.findings import lines
-    from vergence.runs.shards import merge as run
+    from vergence.learn.runs.findings_page import lines
+    from vergence.learn.runs.shards import merge as run
 
     if any(command.folder.glob("part-*-of-*/config.json")):
         return _merge_training(command)
@@ -227,7 +227,7 @@ def merge(command: Merge) -> None:
 
 
 def _merge_training(command: Merge) -> None:
-    from vergence.runs.train import merge_shards
+    from vergence.learn.runs.train import merge_shards
 
     out = command.out or command.folder.with_name(f"{command.folder.name}-run")
     run = merge_shards(command.folder, out)
@@ -238,7 +238,7 @@ def _merge_training(command: Merge) -> None:
 def _reopened(record: "Mapping[str, Any]", names: "Sequence[str]", root: str | None) -> "Items | None":
     """Returns items of a part's record, for the pictures of some; None, with a note, where they cannot be read here."""
     from vergence.data.shards import files_of, is_sharded, open_shards
-    from vergence.runs.run import load
+    from vergence.learn.runs.run import load
 
     try:
         run, source = load(record["run"], device="cpu"), str(record["source"])
@@ -253,8 +253,8 @@ def _reopened(record: "Mapping[str, Any]", names: "Sequence[str]", root: str | N
 
 def sample(command: Sample) -> None:
     """Runs ``vergence sample``."""
-    from vergence.runs.pictures import write_samples
-    from vergence.runs.run import load
+    from vergence.learn.runs.pictures import write_samples
+    from vergence.learn.runs.run import load
 
     run = load(command.run, device=command.device, trust_code=command.trust_code)
     out = command.out or Path(f"samples-{options.stem(command.run)}.npz")
@@ -265,9 +265,9 @@ def sample(command: Sample) -> None:
 
 def export(command: Export) -> None:
     """Runs ``vergence export``."""
-    from vergence.runs.export import FORMATS
-    from vergence.runs.export import export as run
-    from vergence.runs.run import load
+    from vergence.learn.runs.export import FORMATS
+    from vergence.learn.runs.export import export as run
+    from vergence.learn.runs.run import load
 
     ending = next(key for key, name in FORMATS.items() if name == command.format)
     out = command.out or Path(f"{options.stem(command.run)}{ending}")
@@ -279,7 +279,7 @@ def export(command: Export) -> None:
 
 def neighbors(command: Neighbors) -> None:
     """Runs ``vergence neighbors``."""
-    from vergence.runs.run import load
+    from vergence.learn.runs.run import load
     from vergence.utils.parts import write_table
 
     run = load(command.run, device=command.device, trust_code=command.trust_code)
@@ -308,7 +308,7 @@ def print_written(out: Path, rows: int, page: bool = False) -> None:
 
 def report(command: Report) -> None:
     """Runs ``vergence report``."""
-    from vergence.report.page import write_report
+    from vergence.learn.runs.page import write_report
 
     page = write_report(command.run)
     print(f"wrote {page}")

@@ -68,7 +68,7 @@ class ViewConfig(Checked):
         cover: Rectangles of the image that get a random color in each view, before the crop: top, left, height and width of each
             in pixels, one after the other. For marks that no view changes otherwise, such as a stamp (docs/guides/advice.md).
         kind: Vectors: ``features``, of the three strengths that follow; ``counts``, ``spectra``, ``series`` or ``table``, with
-            operations of their own (`vergence.data.vector_views`) and usual strengths (`usual`).
+            operations of their own (`vergence.learn.views.vectors`) and usual strengths (`usual`).
         noise: Vectors: standard deviation of additive Gaussian noise, in units of the data's standard deviation.
         mask: Vectors: probability that a feature is replaced by its mean.
         scale: Vectors: standard deviation of the logarithm of a factor per sample.
@@ -120,7 +120,7 @@ class ViewConfig(Checked):
 def usual(kind: str) -> dict[str, Any]:
     """Returns the settings of ``--views NAME``: the kind of views, and strengths that differ from the defaults.
 
-    A name ``package.module:function`` is imported, and makes the views (`vergence.data.views.GivenViews`).
+    A name ``package.module:function`` is imported, and makes the views (`vergence.learn.views.images.GivenViews`).
 
     Raises:
         ValueError: There are no views of that name.

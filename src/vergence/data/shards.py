@@ -21,15 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data.images import (
-    ENDINGS,
-    DecodedImages,
-    canvas,
-    channels,
-    decode,
-    opened_image,
-    written_name,
-)
+from vergence.data.images import ENDINGS, DecodedImages, canvas, channels, decode, opened_image, written_name
 from vergence.data.items import Array, Source, at
 from vergence.utils.checks import expect, shortened
 from vergence.utils.terminal import bar

@@ -73,7 +73,7 @@ class Data:
         skipped: Items that were left out.
         note: Description of how the test part was made.
         calibration: Training items that nothing is fitted to, where they have been taken out of ``train``
-            (`vergence.training.calibration.split`); None otherwise.
+            (`vergence.learn.training.calibration.split`); None otherwise.
         size: Side of the square images that the encoder sees, in pixels (a folder's are read 8/7 as large, to be cropped);
             None for vectors, and for images that are not square.
         columns: Names of the features of a table; empty for other data.

@@ -1,40 +1,33 @@
 """Reads items and their augmentations in blocks of a fixed number of rows, from arrays, files and streams."""
 
-import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vergence.data.items import ArrayItems, Items, Skipped, release_pages
-from vergence.data.pixels import center_crop, to_unit
-from vergence.data.vector_views import KindViews
-from vergence.data.views import ImageViews, VectorViews, Views
+from vergence.data.pixels import to_unit
 from vergence.utils import linalg
 from vergence.utils.checks import expect, require_numbers
 from vergence.utils.devices import rank_and_size
 
-__all__ = ["VECTORS", "Composed", "Features"]
+__all__ = ["Composed", "Features"]
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 Features = Callable[[Tensor], Tensor]
 BLOCK = 1 << 22  # numbers in a block of items: 16 MiB of float32
 
-# An operation's name -> the field of its strength, and the strength that leaves an item as it is
-PICTURES: Mapping[str, tuple[str, Any]] = {
-    "crop": ("crop", (1.0, 1.0)),
-    "flip": ("flip", 0.0),
-    "jitter": ("jitter_p", 0.0),
-    "grayscale": ("grayscale", 0.0),
-    "blur": ("blur", 0.0),
-    "solarize": ("solarize", 0.0),
-    "cover": ("cover", ()),
-}
-VECTORS: Mapping[str, tuple[str, Any]] = {name: (name, 0.0) for name in ("noise", "mask", "scale")}
+
+@runtime_checkable
+class Viewing(Protocol):
+    """An augmentation that takes items as they are read, bytes too (`vergence.learn.views.images.Views`)."""
+
+    def unchanged(self, x: Tensor) -> Tensor:
+        """Returns items as its views would be without a change: floats, cropped as views are."""
 
 
 class Featured:
@@ -75,28 +68,6 @@ class Composed:
         for part in self.parts.values():
             X = part(X, generator)
         return X
-
-
-def left_out(augmentation: Any) -> Iterator[tuple[str, Augmentation]]:
-    """Yields each operation's name and the augmentation without it; nothing if the augmentation has no named operations."""
-    if isinstance(augmentation, Featured):
-        yield from ((name, Featured(rest, augmentation.features)) for name, rest in left_out(augmentation.augmentation))
-    elif isinstance(augmentation, Composed):
-        for name in augmentation.parts:
-            yield name, Composed({k: v for k, v in augmentation.parts.items() if k != name})
-    elif isinstance(augmentation, KindViews):
-        for name, neutral in augmentation.operations.items():
-            if getattr(augmentation.config, name) != neutral:
-                yield name, augmentation.changed(**{name: neutral})
-    elif isinstance(augmentation, (ImageViews, VectorViews)):
-        for name, (field, neutral) in (PICTURES if isinstance(augmentation, ImageViews) else VECTORS).items():
-            config = dataclasses.replace(augmentation.config, **{field: neutral})
-            if config == augmentation.config:
-                continue
-            if isinstance(augmentation, ImageViews):
-                yield name, ImageViews(config, augmentation.size)
-            else:
-                yield name, VectorViews(config, augmentation.mean, augmentation.std)
 
 
 class Rows(Items):
@@ -252,7 +223,7 @@ def flat(x: Tensor, augmentation: Augmentation | None) -> Tensor:
 
 
 def _cropped(x: Tensor, augmentation: Augmentation | None) -> Tensor:
-    return to_unit(center_crop(x, augmentation.size) if isinstance(augmentation, ImageViews) else x)  # only images are uint8
+    return augmentation.unchanged(x) if isinstance(augmentation, Viewing) else to_unit(x)  # only images are uint8
 
 
 def draw(x: Tensor, augmentation: Augmentation, m: int, seed: int, block: int) -> Iterator[Tensor]:
@@ -265,7 +236,7 @@ def draw(x: Tensor, augmentation: Augmentation, m: int, seed: int, block: int) -
     generator = torch.Generator().manual_seed(int(state >> np.uint64(1)))
     shape = tuple(flat(x[:1], augmentation).shape[1:])
     inner = augmentation.augmentation if isinstance(augmentation, Featured) else augmentation
-    if not isinstance(inner, Views):
+    if not isinstance(inner, Viewing):
         x = to_unit(x)
     for _ in range(m):
         view = augmentation(x.clone(), generator)

@@ -21,7 +21,7 @@ from torch import Tensor
 from vergence.data.tables import as_table, column_kinds, read_features
 from vergence.densities.em.gaps import fit_with_gaps
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians, given_observed, log_prob_observed
-from vergence.mixtures.storage import Stored
+from vergence.densities.storage import Stored
 from vergence.utils.checks import expect, require_array, require_choice, require_count, require_numbers, require_within
 from vergence.utils.devices import as_device, several
 from vergence.utils.linalg import as_array

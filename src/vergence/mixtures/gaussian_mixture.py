@@ -22,8 +22,8 @@ from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank
 from vergence.densities.em import starts
 from vergence.densities.em.fit import structure
 from vergence.densities.em.structures import ROUNDING, Mixture, Structure, Sums, inverse_roots
+from vergence.densities.storage import Stored
 from vergence.mixtures.core import to_numpy, warn_unfinished
-from vergence.mixtures.storage import Stored
 from vergence.utils.checks import expect, is_count, require_array, require_choice, require_count, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.linalg import weighted_mean

@@ -1,0 +1,345 @@
+r"""What two views share that they should not: a mark in a fixed place, a few values, the name or date of the file.
+
+Joint embedding keeps a direction if the views leave it alone, whatever it means (theorem 3.2 of arXiv:2505.12477): also the stamp
+of a camera. Here are the properties that give such directions away, for the directions that the closed form keeps first.
+
+Shapes: N items, D features, m directions, C x H x W an image.
+"""
+
+import dataclasses
+import itertools
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vergence.data.items import spaced
+from vergence.learn.views.images import ImageViews, aside, cover
+from vergence.utils.checks import expect
+
+__all__ = ["Shared"]
+
+SIDES = (1, 2, 3, 4, 6, 8, 12)  # of windows, in pixels
+THIN = (1, 2)  # of strips along a whole side; crops alone make wider ones unusual
+FEW = 0.05  # share of the picture that a window takes, at most
+LARGEST, ASPECT = 32, 12  # side of the patterns that are searched; longest window in units of its shorter side
+LEAST = 0.5  # share of a direction in a place
+EXCESS = 1.8  # its logit above that of a usual place
+GAP, LOOSE = 2, 3.0  # pixels between parts of one mark; area of their common rectangle, in units of their own
+USUAL = 0.9  # quantile of the places of one shape that is the usual one
+FEWEST_PLACES, MANY, MOST = 8, 12, 5  # places of one shape that are compared; parts of marks; marks that are named
+COMPARED = 100  # places of one shape whose shares are computed: the clearest ones, and as many evenly spaced ones
+STEPS = 20  # of the power iteration
+VALUES, RESIDUE, SOURCES, ROWS = 4, 0.02, 32, 4_000  # few values; share of the variance apart from them; directions; items
+FOLLOWED = 0.5  # explained share of a property of the file
+RIDGE = 1e-3
+FLAT = 1e-10  # variance of a feature that is the same in all items, up to rounding, as a share of the largest
+ALONE = 0.9  # share of the energy of a mark that one channel holds
+
+Augmentation = Callable[[Tensor, torch.Generator], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A rectangle that holds nearly all of some direction that joint embedding keeps.
+
+    Attributes:
+        box: Top, left, height and width in pixels of the item.
+        share: Share of the direction's energy in the rectangle, in [0, 1].
+        usual: The same of a usual rectangle of this shape: its 90 % quantile over the picture.
+        channel: The channel that holds nearly all of that energy, from 0; None where several do, or there is one.
+        change: Share of the embedding that differs where the rectangle is covered with random colors in every view; None where
+            this was not computed.
+        accuracy: Accuracy of joint embedding as it is; None without labels.
+        covered: Accuracy of joint embedding where the rectangle is covered.
+    """
+
+    box: tuple[int, int, int, int]
+    share: float
+    usual: float
+    channel: int | None = None
+    change: float | None = None
+    accuracy: float | None = None
+    covered: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Valued:
+    """A direction that takes a few values.
+
+    Attributes:
+        values: Their number, 2 to 4.
+        counts: Items with each, in ascending order of the values.
+    """
+
+    values: int
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Followed:
+    """A property of the file that the embedding follows.
+
+    Attributes:
+        name: The property, such as ``folder`` or ``date``.
+        explained: Share of its variance that the directions explain linearly, corrected for their number, in [0, 1].
+    """
+
+    name: str
+    explained: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """What the first directions of joint embedding have that a class of things would not have; empty where nothing was found.
+
+    Attributes:
+        directions: m, the directions that were looked at.
+        unchanged: Directions that the views leave exactly as they are.
+        constant: Features that are the same in all items.
+        places: Marks in fixed places, of images.
+        valued: Directions that take a few values.
+        followed: Properties of the files that the directions follow.
+    """
+
+    directions: int
+    unchanged: int = 0
+    constant: int = 0
+    places: tuple[Place, ...] = ()
+    valued: tuple[Valued, ...] = ()
+    followed: tuple[Followed, ...] = ()
+
+
+class Covered:
+    """An augmentation of images in which a rectangle gets a random color first, another one in each view.
+
+    Args:
+        augmentation: The augmentation.
+        box: Top, left, height and width in pixels of the item.
+
+    Example:
+        >>> views = Covered(lambda x, generator: x, (0, 0, 1, 2))
+        >>> views(torch.zeros(1, 1, 2, 2), torch.Generator().manual_seed(0))[0, 0, 1].tolist()
+        [0.0, 0.0]
+    """
+
+    def __init__(self, augmentation: Augmentation, box: Sequence[int]) -> None:
+        self.augmentation, self.box = augmentation, tuple(box)
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Returns the views (B, ...)."""
+        color = torch.rand(len(x), x.shape[1], generator=aside(generator))  # the other operations draw what they drew before
+        return self.augmentation(cover(x, color, self.box), generator)
+
+
+def without(augmentation: Augmentation, box: Sequence[int]) -> Augmentation:
+    """Returns the augmentation with a rectangle covered."""
+    if isinstance(augmentation, ImageViews):
+        return augmentation.changed(cover=(*augmentation.config.cover, *box))
+    return Covered(augmentation, box)
+
+
+# Places
+
+
+def places(patterns: Tensor, shape: Sequence[int]) -> list[Place]:
+    """Returns the rectangles that hold a direction of a subspace nearly alone, the clearest first; none of small images.
+
+    The share of a rectangle is the largest share of energy that any pattern in the subspace has in it. Of smooth patterns it is
+    small in small rectangles, and alike in rectangles of one shape; a mark in a fixed place is an outlier among them.
+
+    Args:
+        patterns: (D, m), m < D: how the items change along each direction.
+        shape: (C, H, W), with C H W = D.
+
+    Raises:
+        ValueError: The shape has another number of features.
+
+    Example:
+        >>> rows, columns = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
+        >>> waves = [torch.cos(0.2 * (u * rows + v * columns)) for u in range(3) for v in range(3)]
+        >>> mark = torch.zeros(16, 16)
+        >>> mark[3:5, 9:12] = 1
+        >>> places(torch.stack([*waves, mark]).flatten(1).T, (1, 16, 16))[0].box
+        (3, 9, 2, 3)
+    """
+    expect(patterns.shape[0] == np.prod(shape), f"patterns of {np.prod(shape)} features", len(patterns))
+    C, H, W = shape
+    h, w = min(H, LARGEST), min(W, LARGEST)
+    small = F.adaptive_avg_pool2d(patterns.T.reshape(-1, C, H, W).double(), (h, w)).permute(1, 2, 3, 0)
+    Q = torch.linalg.qr(small.reshape(C * h * w, -1))[0].float().view(C, h, w, -1)
+    products = torch.einsum("chwi,chwj->ijhw", Q, Q)
+    integral = F.pad(products.cumsum(2).cumsum(3), (1, 0, 1, 0))
+    found = [place for size in _sizes(h, w) for place in _outliers(integral, size)]
+    kept: list[Place] = []
+    for _, place in sorted(found, key=lambda pair: -pair[0]):
+        if all(_distance(place.box, other.box) > 0 for other in kept) and len(kept) < MANY:
+            kept.append(place)
+    clear = [dataclasses.replace(place, channel=_channel(Q, place.box)) for place in _merged(kept)[:MOST]]
+    return [dataclasses.replace(place, box=_scaled(place.box, (H / h, W / w))) for place in clear]
+
+
+def _channel(Q: Tensor, box: Sequence[int]) -> int | None:
+    """Returns the channel that has nearly all of what a direction of Q (C, H, W, m) has in a rectangle; None for several."""
+    top, left, h, w = box
+    inside = Q[:, top : top + h, left : left + w].flatten(1, 2)
+    v = torch.linalg.eigh(torch.einsum("cpi,cpj->ij", inside, inside))[1][:, -1]
+    energy = (inside @ v).square().sum(1)
+    return int(energy.argmax()) if len(Q) > 1 and energy.max() > ALONE * energy.sum() else None
+
+
+def _sizes(H: int, W: int) -> Iterator[tuple[int, int]]:
+    """Yields the shapes of rectangles: windows of few pixels, and thin strips along a whole side."""
+    for h, w in itertools.product(SIDES, SIDES):
+        if 2 * h <= H and 2 * w <= W and max(h, w) <= ASPECT * min(h, w) and h * w <= FEW * H * W:
+            yield h, w
+    for thin in THIN:
+        yield from ((thin, W), (H, thin))
+
+
+def _outliers(integral: Tensor, size: tuple[int, int]) -> list[tuple[float, Place]]:
+    """Returns the clearest rectangle of one shape with its excess; none where it is no outlier."""
+    (h, w), (H, W) = size, (n - 1 for n in integral.shape[2:])
+    a, b = (torch.arange(0, n - k + 1, max(1, k // 3)) for n, k in ((H, h), (W, w)))
+    if len(a) * len(b) < FEWEST_PLACES:
+        return []
+    low, high = integral[:, :, a], integral[:, :, a + h]
+    energies = high[..., b + w] - low[..., b + w] - high[..., b] + low[..., b]
+    energies = energies.permute(2, 3, 0, 1).flatten(0, 1)  # (places, m, m)
+    clearest = energies.flatten(1).norm(dim=1).topk(min(COMPARED, len(energies))).indices  # the norm bounds the share
+    share = _largest(energies[clearest]).clamp(1e-6, 1 - 1e-6)
+    best = int(share.argmax())
+    i = int(clearest[best])
+    usual = float(_largest(energies[spaced(len(energies), COMPARED)]).clamp(1e-6, 1 - 1e-6).quantile(USUAL))
+    excess = float(torch.logit(share[best])) - float(torch.logit(torch.tensor(usual)))
+    if share[best] < LEAST or excess < EXCESS:
+        return []
+    box = int(a[i // len(b)]), int(b[i % len(b)]), h, w
+    return [(excess, Place(box=box, share=float(share[best]), usual=usual))]
+
+
+def _largest(matrices: Tensor) -> Tensor:
+    """Returns about the largest eigenvalue of positive semidefinite matrices (B, m, m), by the power iteration."""
+    m = matrices.shape[-1]
+    v = 1 + 0.1 * torch.randn(m, 1, generator=torch.Generator().manual_seed(0)).to(matrices)
+    v = v.expand(len(matrices), m, 1)
+    for _ in range(STEPS):
+        v = F.normalize(matrices @ v, dim=1)
+    return (v * (matrices @ v)).sum((1, 2))
+
+
+def _distance(a: Sequence[int], b: Sequence[int]) -> int:
+    """Returns the pixels between two rectangles, plus 1; at most 0 where they share some."""
+    return 1 + max(max(b[i] - a[i] - a[i + 2], a[i] - b[i] - b[i + 2]) for i in range(2))
+
+
+def _merged(places: list[Place]) -> list[Place]:
+    """Returns places of which near ones have become one: parts of one mark."""
+    for i, j in itertools.combinations(range(len(places)), 2):
+        a, b = places[i].box, places[j].box
+        low = [min(a[k], b[k]) for k in range(2)]
+        size = [max(a[k] + a[k + 2], b[k] + b[k + 2]) - low[k] for k in range(2)]
+        if _distance(a, b) <= 1 + GAP and size[0] * size[1] <= LOOSE * (a[2] * a[3] + b[2] * b[3]):
+            one = dataclasses.replace(places[i], box=(low[0], low[1], size[0], size[1]))
+            return _merged([one, *(place for k, place in enumerate(places) if k not in (i, j))])
+    return places
+
+
+def _scaled(box: Sequence[int], factor: tuple[float, float]) -> tuple[int, int, int, int]:
+    top, left, height, width = (round(n * factor[i % 2]) for i, n in enumerate(box))
+    return top, left, max(1, height), max(1, width)
+
+
+# Values and files
+
+
+def constants(directions: Tensor, covariance: Tensor) -> int:
+    """Returns the number of features that are the same in all items.
+
+    Args:
+        directions: (D, m), orthonormal columns in which the items are described.
+        covariance: (m, m) of the items in these directions.
+
+    Example:
+        >>> constants(torch.tensor([[0.6], [0.0], [0.8]]), torch.tensor([[2.0]]))
+        1
+    """
+    variances = ((directions @ covariance) * directions).sum(1)
+    return int((variances <= FLAT * variances.max()).sum())
+
+
+def few_values(codes: Tensor) -> list[Valued]:
+    """Returns the independent components of codes that take two to four values, up to a fiftieth of their variance.
+
+    Components come from scikit-learn's FastICA; their values from k-means.
+
+    Args:
+        codes: (N, m) of a whitened embedding; the first 32 columns and 4,000 evenly spaced rows are looked at.
+
+    Example:
+        >>> rng = torch.Generator().manual_seed(0)
+        >>> z = torch.randn(500, 3, generator=rng)
+        >>> z[:, 1] = (z[:, 1] > 0.5) * 2.0 - 1
+        >>> few_values(z @ torch.linalg.qr(torch.randn(3, 3, generator=rng))[0])
+        [Valued(values=2, counts=(341, 159))]
+    """
+    from sklearn.decomposition import FastICA
+    from sklearn.exceptions import ConvergenceWarning
+
+    z = codes[spaced(len(codes), ROWS), :SOURCES].double().cpu().numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # what has not converged is searched all the same
+        sources = FastICA(whiten="unit-variance", max_iter=100, tol=1e-3, random_state=0).fit_transform(z)
+    return [found for source in sources.T if (found := _valued(source)) is not None]
+
+
+def _valued(source: np.ndarray) -> Valued | None:
+    """Returns the few values of numbers (N,); None where there are more."""
+    from sklearn.cluster import KMeans
+
+    for k in range(2, VALUES + 1):
+        model = KMeans(k, n_init=4, random_state=0).fit(source[:, None])
+        if model.inertia_ <= RESIDUE * len(source) * source.var():
+            counts = np.bincount(model.labels_, minlength=k)[np.argsort(model.cluster_centers_[:, 0])]
+            return Valued(values=k, counts=tuple(counts.tolist()))
+    return None
+
+
+def followed(codes: Tensor, properties: Mapping[str, Sequence[Any]]) -> list[Followed]:
+    """Returns the properties of the files of which codes explain at least half, the most explained first.
+
+    Args:
+        codes: (N, m).
+        properties: By name N numbers, or N words such as the names of folders. One that is the same for all is left out.
+
+    Example:
+        >>> z = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
+        >>> followed(z, {"date": (z[:, 0] + 0.1 * z[:, 1]).tolist(), "folder": ["a", "b", "c"] * 100})
+        [Followed(name='date', explained=0.92)]
+    """
+    shares = {name: _explained(codes, values) for name, values in properties.items() if len(set(values)) > 1}
+    found = [Followed(name=name, explained=share) for name, share in shares.items() if share >= FOLLOWED]
+    return sorted(found, key=lambda one: -one.explained)
+
+
+def _explained(codes: Tensor, values: Sequence[Any]) -> float:
+    """Returns the share of the variance that codes (N, m) explain, by least squares, as an adjusted R^2."""
+    N, m = codes.shape
+    if N < 3 * m:
+        return 0.0
+    if isinstance(values[0], str):
+        names = sorted(set(values))
+        y = torch.tensor([names.index(v) for v in values])
+        y = F.one_hot(y).double()
+    else:
+        y = torch.as_tensor(np.argsort(np.argsort(np.asarray(values, dtype=float))), dtype=torch.float64)[:, None]  # ranks
+    y, z = y - y.mean(0), codes.double().cpu() - codes.double().cpu().mean(0)
+    scale = z.square().mean(0).mean()
+    V = torch.linalg.solve(z.T @ z / N + RIDGE * scale * torch.eye(m, dtype=z.dtype), z.T @ y / N)
+    R2 = 1 - float((y - z @ V).square().sum() / y.square().sum())
+    return round(max(0.0, 1 - (1 - R2) * (N - 1) / (N - m - 1)), 2)

@@ -1,0 +1,57 @@
+"""From scores to decisions with a stated error rate: detectors on vectors, conformal p-values, flags, matches, streams."""
+
+from vergence.decide.combined import CombinedDetector, default_detector
+from vergence.decide.conformal import (
+    certify,
+    fpr_threshold,
+    label_trim,
+    needed_calibration,
+    needed_for_fpr,
+    p_values,
+    q_values,
+    reportable,
+    select,
+    simultaneous_bounds,
+    tail_p_values,
+    to_label,
+)
+from vergence.decide.core import Detector, cross_fit, load_detector, save_detector
+from vergence.decide.decisions import Calibrated, Decisions, calibrate
+from vergence.decide.density import GaussianDetector, MixtureDetector, surprise
+from vergence.decide.matching import Matcher, Matches
+from vergence.decide.neighbors import NeighborDetector
+from vergence.decide.reasons import explain, look_at
+from vergence.decide.streams import Monitor
+
+__all__ = [
+    "Calibrated",
+    "CombinedDetector",
+    "Decisions",
+    "Detector",
+    "GaussianDetector",
+    "Matcher",
+    "Matches",
+    "MixtureDetector",
+    "Monitor",
+    "NeighborDetector",
+    "calibrate",
+    "certify",
+    "cross_fit",
+    "default_detector",
+    "explain",
+    "fpr_threshold",
+    "label_trim",
+    "load_detector",
+    "look_at",
+    "needed_calibration",
+    "needed_for_fpr",
+    "p_values",
+    "q_values",
+    "reportable",
+    "save_detector",
+    "select",
+    "simultaneous_bounds",
+    "surprise",
+    "tail_p_values",
+    "to_label",
+]

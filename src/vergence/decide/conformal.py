@@ -1,0 +1,544 @@
+"""Conformal p-values of anomaly scores, the items to report with a bounded false-discovery rate, and bounds with a confidence.
+
+Scores are larger for stranger items. The guarantees hold if the calibration items are exchangeable with the typical items
+among those that are judged: of the same source, seen by no fit that made the scores, without near-duplicates among the
+training items, in no order of time. Weighted and cross-conformal p-values are in the package nonconform.
+
+The bounds rest on the joint law of the p-values of typical items, which depends on nothing but the numbers of items. Without
+ties N_k, the number of p-values at most k / (n + 1), is a Polya urn's count: given the n + 1 spacings of n uniform numbers, the m
+items fall into them independently (Marandon, Lei, Mary, Roquain, Adaptive novelty detection with false discovery rate guarantee,
+2022; Gazin, Blanchard, Roquain, Transductive conformal inference with adaptive scores, 2023).
+
+Shapes: n calibration items, m judged items, N items of a folder, G ranks of a grid.
+"""
+
+import functools
+import math
+import warnings
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.special import betaincinv, betaln, gammaln
+from torch import Tensor
+
+from vergence.decide.inputs import Values, as_values, labels_of, like, numeric, p_values_of
+from vergence.utils.checks import EXACT, LARGEST, expect, require_count, require_within
+
+__all__ = [
+    "at_most",
+    "certify",
+    "drift_of_counts",
+    "fpr_threshold",
+    "label_trim",
+    "needed_calibration",
+    "needed_for_fpr",
+    "p_values",
+    "q_values",
+    "ranked",
+    "reportable",
+    "select",
+    "simultaneous_bounds",
+    "tail_p_values",
+    "to_label",
+]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+ROUNDING = 1e-12  # relative; p = a k / m counts as p <= a k / m
+SURVIVORS = 0.5  # ten or more p-values, all below this, look like the selected part of a longer list
+FEWEST = 100  # scores, for a tail of about 15
+TAIL, MOST = 0.15, 0.1  # share of the scores that a tail is fitted to; largest share that may be odd
+CAUTION = 1.6449  # standard errors that are taken from the rate of a tail: its lower 95 % limit
+LEAST = 10  # scores in a tail
+OVERFLOW = 600.0  # exponent, short of an overflow
+SIMULATIONS = 4000  # of the law, for a bound
+SAMPLES = 1999  # of a statistic, for a test
+
+
+def p_values(calibration: Values, scores: Values) -> Any:
+    r"""Returns the conformal p-value of each score: the share of typical items that are at least as strange.
+
+        p = (1 + #{i : s_i >= s}) / (n + 1),
+
+    which satisfies P(p <= a) <= a for a typical item, whatever the score (Vovk, Gammerman, Shafer, Algorithmic learning in a
+    random world, 2005). The p-values of one batch depend on each other positively, so that `select` keeps its rate (Bates et al.,
+    Testing for outliers with conformal p-values, 2023). It warns if many items share the largest calibration score, or if scores
+    repeat calibration scores exactly.
+
+    The calibration scores (n,) are those of typical items that no fit has seen. For scores (m,) of the items to judge, p-values
+    are (m,) of float64, a tensor if these are one, else an array.
+
+    Example:
+        >>> p_values([0.1, 0.2, 0.3, 0.4], [0.25, 9.0])
+        array([0.6, 0.2])
+    """
+    s = as_values("scores", scores)
+    s_cal = as_values("calibration", calibration).to(s.device)
+    _check(s_cal, s)
+    ordered = s_cal.sort().values
+    below = torch.searchsorted(ordered, s.contiguous())
+    return like(scores, (1.0 + (len(ordered) - below).double()) / (len(ordered) + 1))
+
+
+def ranked(calibration: np.ndarray, scores: np.ndarray) -> Floats:
+    """Returns the p-values (m,) of `p_values` for scores that need no check, of which there may be none."""
+    below = np.searchsorted(np.sort(calibration), scores)
+    return np.asarray((1.0 + (len(calibration) - below)) / (len(calibration) + 1))
+
+
+def _check(calibration: Tensor, s: Tensor) -> None:
+    """Raises or warns about calibrations that cannot be meant: equal scores, items that are on both sides."""
+    n, m, top = len(calibration), len(s), calibration.max()
+    differ = n == 1 or bool((calibration != top).any()) or bool((s != top).any())
+    expect(differ, "scores that differ", f"{float(top):g} in all {n + m} items", "the score tells nothing apart")
+    shared = int((calibration == top).sum())
+    if shared > max(2, n / 100):
+        least = f"so an item that has it too gets no p-value below {(shared + 1) / (n + 1):.2g}"
+        warnings.warn(f"{shared} of {n} calibration scores share the largest value, {least}", stacklevel=3)
+    unique, count = calibration.unique(return_counts=True)
+    tied = float(count[count > 1].sum()) / n
+    repeated, usual = int(torch.isin(s, unique).sum()), tied * m  # more than calibration scores repeat each other
+    if tied < 0.5 and repeated > usual + 4 * math.sqrt(usual) + max(2, 0.01 * m):
+        wrong = "items that are on both sides make the p-values of the others wrong; leave them out of the calibration"
+        warnings.warn(f"{repeated} of {m} scores equal a calibration score to the last digit: {wrong}", stacklevel=3)
+
+
+def q_values(p_values: Values) -> Any:
+    """Returns the q-value (m,) of each item: the least false-discovery rate at which Benjamini-Hochberg reports it.
+
+    The p-values (m,) are those of all items that were judged.
+
+    Example:
+        >>> q_values([0.01, 0.02, 0.9])
+        array([0.03, 0.03, 0.9 ])
+    """
+    from scipy.stats import false_discovery_control
+
+    p = p_values_of(p_values)
+    return like(p_values, torch.from_numpy(false_discovery_control(p.cpu().numpy())).to(p.device))
+
+
+def select(p_values: Values, fdr: float = 0.1) -> Any:
+    r"""Returns which items to report, so that on average at most a share ``fdr`` of the reported ones is typical.
+
+    Benjamini-Hochberg (Controlling the false discovery rate, 1995) reports the k items of least p for the largest k with
+    p_(k) <= a k / m. With split-conformal p-values the rate is at most a times the share of typical items (Bates et al. 2023).
+    It holds for one call on the p-values (m,) of all items that were judged, not for a cut that was chosen after looking at the
+    list (`simultaneous_bounds`). It warns if they look like a selected part.
+
+    Example:
+        >>> select([0.001, 0.01, 0.3, 0.8], fdr=0.1)
+        array([ True,  True, False, False])
+    """
+    require_within("(0, 1)", fdr=fdr)
+    p = p_values_of(p_values)
+    m = len(p)
+    if m >= 10 and bool((p <= SURVIVORS).all()):
+        words = "if they were selected from a longer list, pass it all; if not, nearly all items are unlike the calibration items"
+        warnings.warn(f"all {m} p-values are at most {float(p.max()):.2g}: {words}", stacklevel=2)
+    return at_most(q_values(p if isinstance(p_values, Tensor) else p.numpy()), fdr)
+
+
+def at_most(q: Any, level: float) -> Any:
+    """Returns which q-values are at most a level, up to rounding."""
+    return q <= level * (1 + ROUNDING)
+
+
+def needed_calibration(n_items: int, n_odd: int, fdr: float = 0.1) -> int:
+    """Returns how many calibration items are needed to report R = ``n_odd`` of m = ``n_items`` at a false-discovery rate a.
+
+    The least p-value is 1 / (n + 1), and Benjamini-Hochberg reports R of m items only if their p <= a R / m: n >= m / (a R) - 1.
+
+    Example:
+        >>> needed_calibration(10_000, 10, fdr=0.1)
+        9999
+    """
+    require_count(1, n_items=n_items, n_odd=n_odd)
+    require_within("(0, 1)", fdr=fdr)
+    expect(n_odd <= n_items, "n_odd of at most n_items", f"{n_odd} of {n_items}")
+    return max(1, math.ceil(n_items / (fdr * n_odd) * (1 - ROUNDING)) - 1)
+
+
+@dataclass(frozen=True)
+class Reportable:
+    """What numbers of items allow at a false-discovery rate: no fewer than ``fewest`` outliers can be reported."""
+
+    n_calibration: int
+    n_items: int
+    fdr: float
+    fewest: int
+
+    def __str__(self) -> str:
+        """Returns what the numbers allow in one sentence."""
+        rate, given = f"at a false-discovery rate of {self.fdr:g}", f"{self.n_calibration:,} calibration items"
+        if self.fewest == 1:
+            return f"{given} are enough to flag even one of {self.n_items:,} items {rate}"
+        unless = "" if self.fewest > self.n_items else f" unless {self.fewest:,} or more of {self.n_items:,} items are unusual"
+        needed = f"{needed_calibration(self.n_items, 1, self.fdr):,} calibration items"
+        return f"{given} are few: {rate} nothing can be flagged{unless}. With {needed} even one item could be flagged"
+
+
+def reportable(n_calibration: int, n_items: int, fdr: float = 0.1) -> Reportable:
+    """Returns what numbers of items allow: how many outliers there must be for any to be reported.
+
+    Example:
+        >>> print(reportable(500, 1000, fdr=0.1))
+        500 calibration items are few: at a false-discovery rate of 0.1 nothing can be flagged unless 20 or more of 1,000 items
+        are unusual. With 9,999 calibration items even one item could be flagged
+    """
+    require_count(1, n_calibration=n_calibration, n_items=n_items)
+    require_within("(0, 1)", fdr=fdr)
+    fewest = math.ceil(n_items / (fdr * (n_calibration + 1)) * (1 - ROUNDING))
+    return Reportable(n_calibration, n_items, fdr, max(1, fewest))
+
+
+def to_label(calibration: Values, budget: int) -> Any:
+    """Returns the indices of the ``budget`` calibration items that a person should look at, by their scores (n,).
+
+    They are the strangest, the strangest first.
+
+    Example:
+        >>> to_label([0.1, 0.9, 0.5], 2)
+        array([1, 2])
+    """
+    s = as_values("calibration", calibration)
+    require_count(1, budget=budget)
+    expect(budget <= len(s), f"a budget of at most the {len(s)} calibration items", budget)
+    return like(calibration, s.argsort(descending=True, stable=True)[:budget])
+
+
+def label_trim(calibration: Values, confirmed: Any, budget: int) -> Any:
+    """Returns the calibration scores without the confirmed outliers among the ``budget`` strangest: Label-Trim.
+
+    A person looks at the ``budget`` strangest calibration items (`to_label`) and confirms the unusual ones, of indices (R,);
+    typical ones stay, which keeps the p-values valid (Bashari, Sesia, Romano, Robust conformal outlier detection under
+    contaminated reference data, arXiv:2502.04807).
+
+    Example:
+        >>> label_trim([0.1, 0.9, 0.5], [1], budget=2)
+        array([0.1, 0.5])
+    """
+    s = as_values("calibration", calibration)
+    given = numeric("confirmed", confirmed)
+    is_mask = (confirmed if isinstance(confirmed, Tensor) else np.asarray(confirmed)).dtype in (torch.bool, np.dtype(bool))
+    expect(not is_mask, "the indices of the confirmed outliers", "a mask", "pass np.flatnonzero(mask)")
+    out = np.unique(given.cpu().numpy())
+    others = out[~np.isin(out, to_label(s.cpu().numpy(), budget))]
+    expected = f"confirmed outliers among the {budget} strangest calibration items"
+    advice = "an item is looked at because of its score alone, so raise the budget or leave it in"
+    expect(not len(others), expected, f"{len(others)} elsewhere (first: {others[0]:g})" if len(others) else "none", advice)
+    expect(len(out) < len(s), "calibration items to remain", f"all {len(s)} confirmed as unusual", "pass typical items")
+    keep = torch.ones(len(s), dtype=torch.bool)
+    keep[torch.from_numpy(out).long()] = False
+    return like(calibration, s[keep.to(s.device)])
+
+
+def tail_p_values(scores: Values) -> Any:
+    r"""Returns p-values of a folder judged by itself: each item against a tail that is fitted to the less strange items alone.
+
+    For the k-th largest score t, k up to a tenth of N, the items below t decide: their largest 15 %, m scores from u on,
+    follows an exponential law that is truncated at t,
+
+        f(s) = lambda exp(-lambda (s - u)) / (1 - exp(-lambda (t - u))),    u <= s < t,
+
+    with lambda at the lower 95 % limit of its maximum-likelihood estimate. It expects E = m / (exp(lambda (t - u)) - 1) typical
+    items beyond t, and p = E / N. A cluster of outliers thus never hides. A stranger item has no larger p than a less strange
+    one; beyond the largest tenth p is the share of the items that are at least as strange.
+
+    This is a model, not a guarantee: it is right or cautious where the tail gets no heavier beyond the 0.85-quantile, as that of
+    log-concave laws and of logarithms of distances, and too optimistic for distances without logarithm, or where a tenth of the
+    typical items comes from a wider law than the others. The scores (N,), N >= 100, of all items of the folder are out of fold.
+
+    Example:
+        >>> s = np.r_[-np.log(1 - (np.arange(990) + 0.5) / 990), np.full(10, 30.0)]  # exponential, and ten outliers
+        >>> p = tail_p_values(s)
+        >>> bool((p[:990] > 3e-4).all()), bool((p[990:] < 1e-6).all())
+        (True, True)
+    """
+    s = as_values("scores", scores, least=FEWEST)
+    ordered, order = np.sort(s.cpu().numpy()), s.argsort(descending=True, stable=True)
+    n = len(ordered)
+    high, top = ordered[int((1 - MOST) * n)], ordered[-1]
+    differ = np.isfinite(ordered).all() and high < top
+    expect(differ, "finite scores whose largest tenth differs", f"quantiles {high:g}, {top:g} at 0.9, 1")
+    p = np.arange(1, n + 1) / n
+    most = int(MOST * n)
+    p[:most] = np.minimum(_expected(ordered, np.arange(1, most + 1)) / n, 1.0)
+    p = np.minimum.accumulate(p[::-1])[::-1].copy()
+    p = np.minimum(p, 1.0)[np.searchsorted(-ordered[::-1], -ordered[::-1], side="right") - 1]  # equal scores have equal p
+    out = torch.empty_like(s)
+    out[order] = torch.from_numpy(p).to(s)
+    return like(scores, out)
+
+
+def _expected(ordered: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """Returns how many typical ones of ascending scores (N,) are expected to reach the k-th largest, k (K,) in 1..N / 10."""
+    below = len(ordered) - k  # items below the k-th largest
+    first = ((1 - TAIL) * below).astype(np.int64)
+    sums = np.concatenate([[0.0], np.cumsum(ordered - ordered[0])])
+    m, u = below - first - 1, ordered[first]
+    T = ordered[below] - u
+    mean = (sums[below] - sums[first + 1]) / np.maximum(m, 1) - (u - ordered[0])
+    falls = (m >= LEAST) & (mean > 0) & (mean < T / 2)  # otherwise the density does not fall toward t
+    mean, T = np.where(falls, mean, 0.25), np.where(falls, T, 1.0)
+    rate = _truncated_rate(mean, T)
+    information = 1 / rate**2 - (T / (2 * np.sinh(np.minimum(rate * T, OVERFLOW) / 2))) ** 2
+    rate = np.maximum(rate - CAUTION / np.sqrt(np.maximum(information, 1e-300) * np.maximum(m, 1)), 1e-12 / T)
+    return np.where(falls, (m + 1) / np.expm1(np.minimum(rate * T, OVERFLOW)), len(ordered))
+
+
+def _truncated_rate(mean: np.ndarray, T: np.ndarray) -> np.ndarray:
+    """Returns the rate of exponential laws on [0, T]: mean = 1 / rate - T / (exp(rate T) - 1), which falls from T / 2 to 0."""
+    low, high = 1e-9 / T, 1 / mean
+    for _ in range(60):
+        rate = np.sqrt(low * high)
+        above = 1 / rate - T / np.expm1(np.minimum(rate * T, OVERFLOW)) > mean
+        low, high = np.where(above, rate, low), np.where(above, high, rate)
+    return np.asarray(np.sqrt(low * high))
+
+
+def rank_grid(n: int, size: int = 100) -> Ints:
+    """Returns about ``size`` increasing ranks of 1..n, all small ones and then ever wider apart.
+
+    Example:
+        >>> rank_grid(5), rank_grid(10_000, 6)
+        (array([1, 2, 3, 4, 5]), array([    1,     6,    40,   251,  1585, 10000]))
+    """
+    return np.unique(np.round(np.geomspace(1, n, size)).astype(np.int64))
+
+
+def null_counts(n: int, m: int, ranks: Ints, size: int, rng: np.random.Generator) -> Ints:
+    """Returns ``size`` samples of N_k at increasing ranks k, (size, G), for n calibration items and m typical ones.
+
+    Example:
+        >>> null_counts(9, 20, np.array([1, 5, 9]), 20_000, np.random.default_rng(0)).mean(0).round(1)  # m k / (n + 1)
+        array([ 2., 10., 18.])
+    """
+    spacing = rng.standard_gamma(np.diff(ranks, prepend=0, append=n + 1), (size, len(ranks) + 1))
+    cells = rng.multinomial(m, spacing / spacing.sum(1, keepdims=True))
+    return cells[:, :-1].cumsum(1)
+
+
+def count_tail(n: int, m: int, k: int) -> Floats:
+    """Returns P(N_k >= v) for v = 0..m, of the beta-binomial law of m items, k and n + 1 - k.
+
+    Example:
+        >>> count_tail(9, 2, 5).round(3)  # 1, P(at least one), P(both)
+        array([1.   , 0.727, 0.273])
+    """
+    v = np.arange(m + 1)
+    log_pmf = gammaln(m + 1) - gammaln(v + 1) - gammaln(m - v + 1) + betaln(k + v, n + 1 - k + m - v) - betaln(k, n + 1 - k)
+    return np.asarray(np.minimum(1.0, np.exp(log_pmf)[::-1].cumsum()[::-1]))
+
+
+class Drift(NamedTuple):
+    """The statistic of `drift_of_counts`, and the probability of one at least as large if nothing has changed."""
+
+    statistic: float
+    p_value: float
+
+
+def drift_of_counts(counts: Ints) -> Drift:
+    r"""Returns whether a batch as a whole is stranger than the calibration items, though perhaps no single item is unusual.
+
+    The statistic is max_k N_k / m - k / (n + 1) over the ranks k of a grid, the largest excess of the p-values' distribution
+    function over the uniform one. It is compared with samples of its law for n calibration items and m typical ones, since the
+    usual tables for independent p-values reject far too often where m is not much smaller than n. Of ``counts`` (n + 2,), m in
+    all, the k-th is how many items have the p-value k / (n + 1).
+
+    Example:
+        >>> drift_of_counts(np.bincount(np.arange(1, 1001) // 2 + 1, minlength=1001)).p_value
+        0.0005
+    """
+    n, m = len(counts) - 2, int(counts.sum())
+    ranks = rank_grid(n)
+    statistic = float(_excess(np.cumsum(counts)[ranks], n, m))
+    p_value = (1 + float((_null_excess(n, m) >= statistic * (1 - ROUNDING)).sum())) / (SAMPLES + 1)
+    return Drift(statistic, p_value)
+
+
+@functools.lru_cache(maxsize=32)
+def _null_excess(n: int, m: int) -> Floats:
+    """Returns samples of the statistic for typical items."""
+    return _excess(null_counts(n, m, rank_grid(n), SAMPLES, np.random.default_rng(0)), n, m)
+
+
+def _excess(counts: Ints, n: int, m: int) -> Floats:
+    """Returns the statistic of counts at the ranks of the grid, over the last axis."""
+    return np.asarray(np.maximum(counts / m - rank_grid(n) / (n + 1), 0.0).max(-1))
+
+
+@dataclass(frozen=True)
+class SimultaneousBounds:
+    """Upper bounds on the false discoveries in every list of items at once; see `simultaneous_bounds`.
+
+    With probability ``confidence`` all bounds hold together, so that a list may be chosen after looking: at most ``most`` (G,)
+    typical items have p-values (m,) up to each of the increasing ``thresholds`` (G,).
+    """
+
+    confidence: float
+    p_values: Tensor
+    thresholds: Floats
+    most: Ints
+
+    def false_discoveries(self, chosen: Any) -> int:
+        """Returns an upper bound of the number of typical items in a list, whose items are ``chosen`` (m,) of bool."""
+        mask = torch.from_numpy(labels_of("chosen", chosen, len(self.p_values))).to(self.p_values.device)
+        p = np.sort(self.p_values[mask.bool()].cpu().numpy())
+        return int(self._bound(np.searchsorted(p, self.thresholds, side="right"), np.array([len(p)]))[0])
+
+    def by_length(self) -> Floats:
+        """Returns the largest share of typical items among the k items of least p-value, for k = 1..m."""
+        p = np.sort(self.p_values.cpu().numpy())
+        k = np.arange(1, len(p) + 1)
+        inside = np.searchsorted(p, self.thresholds, side="right")
+        return np.asarray(self._bound(inside, k) / k)
+
+    def longest(self, proportion: float = 0.1) -> Any:
+        """Returns the longest list of least p-values of which at most a proportion is typical, as a mask (m,)."""
+        require_within("[0, 1)", proportion=proportion)
+        good = np.flatnonzero(self.by_length() <= proportion)
+        order = self.p_values.argsort(stable=True)
+        mask = torch.zeros(len(order), dtype=torch.bool, device=order.device)
+        mask[order[: int(good[-1]) + 1 if len(good) else 0]] = True
+        return mask
+
+    def _bound(self, inside: Ints, k: Ints) -> Ints:
+        """Returns min_g most_g + (k - inside_g)^+, at most k: typical items up to a threshold, and all items beyond it."""
+        best: Ints = k.copy()
+        for v, c in zip(self.most, inside, strict=True):
+            np.minimum(best, v + np.maximum(0, k - c), out=best)
+        return best
+
+
+def simultaneous_bounds(p_values: Values, n_calibration: int, confidence: float = 0.95) -> SimultaneousBounds:
+    r"""Returns upper bounds on the false discoveries in every list of items, for people who look first and cut afterwards.
+
+    For thresholds t_k = k / (n + 1) on a grid of ranks k, N_k typical items have p <= t_k; with fewer typical items than m each
+    N_k is smaller. The template V(k), the largest v with P(N_k >= v) >= c, is calibrated by sampling the joint law of (N_k): c is
+    the floor(delta (S + 1))-th least of min_k P(N_k >= N_k^(s)) over S samples, so that P(N_k <= V(k) for all k) >= 1 - delta,
+    the sampling included. A list R then holds at most min_k V(k) + #{i in R : p_i > t_k} typical items
+    (Goeman, Solari, Multiple testing for exploratory research, 2011; Blanchard, Neuvial, Roquain, Post hoc confidence bounds on
+    false positives using reference families, 2020; for conformal p-values Gazin, Blanchard, Roquain, 2023, and Song, Jin, Candes,
+    arXiv:2605.20726). The p-values (m,) are those of `p_values` of all judged items by n calibration items; the confidence,
+    1 - delta, is in (0, 0.9999].
+
+    Example:
+        >>> p = np.r_[np.full(30, 0.001), np.linspace(0.01, 1, 170)]  # 30 outliers, 999 calibration items
+        >>> bounds = simultaneous_bounds(p, 999)
+        >>> bounds.false_discoveries(p < 0.005), int(bounds.longest(0.2).sum())
+        (3, 33)
+    """
+    require_count(1, EXACT, n_calibration=n_calibration)
+    require_within("(0, 0.9999]", confidence=confidence)
+    p = p_values_of(p_values)
+    return SimultaneousBounds(confidence, p, *_template(n_calibration, len(p), confidence))
+
+
+@functools.lru_cache(maxsize=32)
+def _template(n: int, m: int, confidence: float) -> tuple[Floats, Ints]:
+    """Returns the thresholds t_k and V(k)."""
+    delta = 1 - confidence
+    ranks = rank_grid(n)
+    size = max(SIMULATIONS, math.ceil(20 / delta))
+    samples = null_counts(n, m, ranks, size, np.random.default_rng(0))
+    least = np.ones(size)
+    for k, sampled in zip(ranks, samples.T, strict=True):
+        least = np.minimum(least, count_tail(n, m, int(k))[sampled])
+    c = np.sort(least)[min(math.floor(delta * (size + 1) + 1e-9), size) - 1]
+    most = np.array([np.searchsorted(-count_tail(n, m, int(k)), -c, side="right") - 1 for k in ranks])
+    thresholds = ranks / (n + 1) * (1 + ROUNDING)
+    thresholds.flags.writeable = most.flags.writeable = False  # the next call with the same numbers gets these arrays
+    return thresholds, most
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A bound ``fpr``, which holds with a confidence, on the rate at which typical items have scores above a threshold.
+
+    Of ``n_calibration`` calibration items ``exceeding`` are above it.
+    """
+
+    threshold: float
+    fpr: float
+    confidence: float
+    n_calibration: int
+    exceeding: int
+
+    def __str__(self) -> str:
+        """Returns the certificate in one sentence."""
+        of_calibration = f"({self.exceeding:,} of {self.n_calibration:,} calibration items are above)"
+        rate = f"flag at most {self.fpr:.3g} of typical items, with confidence {self.confidence:g}"
+        return f"scores above {self.threshold:.6g} {rate} {of_calibration}"
+
+
+def certify(
+    calibration: Values, threshold: float | None = None, *, rank: int | None = None, confidence: float = 0.95
+) -> Certificate:
+    r"""Returns an upper bound on the false-positive rate above a threshold, by order statistics of the calibration scores.
+
+    The rate above the k-th largest of n calibration scores has the law Beta(k, n - k + 1), or is smaller if there are ties.
+    The rate above a fixed threshold that k - 1 calibration scores exceed is bounded by the same quantile (Clopper, Pearson,
+    1934). The threshold or the rank k in 1..n must be fixed without looking at the scores (n,) of typical items that no fit has
+    seen; the confidence, in (0, 1), is over calibration sets.
+
+    Example:
+        >>> print(certify(range(1000), rank=3))
+        scores above 997 flag at most 0.00628 of typical items, with confidence 0.95 (2 of 1,000 calibration items are above)
+    """
+    s = as_values("calibration", calibration).sort(descending=True).values
+    require_within("(0, 1)", confidence=confidence)
+    expect((threshold is None) != (rank is None), "either a threshold or a rank", "both or neither", "pass one of them")
+    n = len(s)
+    if rank is None:
+        usual = isinstance(threshold, Real) and threshold == threshold
+        expect(usual and not (isinstance(threshold, int) and abs(threshold) > LARGEST), "a threshold that is a number", threshold)
+        t = float(cast(float, threshold))
+        exceeding = int((s > t).sum())
+        return Certificate(t, _upper(exceeding + 1, n, confidence), confidence, n, exceeding)
+    require_count(1, rank=rank)
+    expect(rank <= n, f"a rank of at most the {n} calibration items", rank)
+    t = float(s[rank - 1])
+    return Certificate(t, _upper(rank, n, confidence), confidence, n, int((s > t).sum()))
+
+
+def _upper(k: int, n: int, confidence: float) -> float:
+    """Returns the quantile of Beta(k, n - k + 1); 1 for k > n."""
+    return float(betaincinv(k, n - k + 1, confidence)) if k <= n else 1.0
+
+
+def fpr_threshold(calibration: Values, fpr: float, confidence: float = 0.95) -> Certificate:
+    """Returns the lowest threshold that is certified to flag at most a share ``fpr`` of typical items; see `certify`.
+
+    Example:
+        >>> fpr_threshold(range(5000), 0.001).exceeding
+        1
+        >>> fpr_threshold(range(500), 0.001)
+        Traceback (most recent call last):
+        ValueError: expected at least 2,995 calibration items to certify a rate of 0.001 with confidence 0.95, found 500, which
+        can certify 0.00597; pass more or allow a larger rate
+    """
+    s = as_values("calibration", calibration)
+    needed, n = needed_for_fpr(fpr, confidence), len(s)
+    expected = f"at least {needed:,} calibration items to certify a rate of {fpr:g} with confidence {confidence:g}"
+    expect(n >= needed, expected, f"{n:,}, which can certify {_upper(1, n, confidence):.3g}", "pass more or allow a larger rate")
+    low, high = 1, n  # the largest rank whose bound is at most the rate
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if _upper(middle, n, confidence) <= fpr else (low, middle - 1)
+    return certify(s, rank=low, confidence=confidence)
+
+
+def needed_for_fpr(fpr: float, confidence: float = 0.95) -> int:
+    """Returns how many calibration items are needed to certify a false-positive rate: log(1 - confidence) / log(1 - fpr).
+
+    Example:
+        >>> needed_for_fpr(0.001, 0.95)
+        2995
+    """
+    require_within("(0, 1)", fpr=fpr, confidence=confidence)
+    return math.ceil(math.log1p(-confidence) / math.log1p(-fpr) * (1 - ROUNDING))

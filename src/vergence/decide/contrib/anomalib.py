@@ -1,0 +1,120 @@
+"""A post-processor for anomalib whose rate of false alarms is stated; it needs normal pictures alone.
+
+    model = Padim(post_processor=CalibratedPostProcessor(fpr=0.01))
+
+anomalib's own threshold maximizes F1 on validation pictures; without anomalous ones there, no rate follows from it. Here the
+threshold is that of `vergence.decide.fpr_threshold`: at most a share ``fpr`` of normal pictures lies above it, with
+``confidence`` over sets of validation pictures. These must be normal, like those in use, and unseen by the fit: split them from
+the training pictures (``val_split_mode="from_train"``), not from the test ones.
+"""
+
+from typing import Any
+
+import torch
+from anomalib.post_processing import PostProcessor
+from torch import Tensor
+
+from vergence.decide import fpr_threshold, needed_for_fpr
+from vergence.decide.decisions import LEAST
+from vergence.utils.checks import expect, require_within
+
+__all__ = ["CalibratedPostProcessor"]
+
+
+class CalibratedPostProcessor(PostProcessor):  # type: ignore[misc]
+    """Labels, masks and scores by calibration on normal validation pictures.
+
+    ``pred_label`` is whether the score is above the threshold; ``pred_score`` becomes 1 - p, the share of normal pictures that
+    are less strange, in [0, 1); ``pred_mask`` marks places above a threshold that a share ``mark`` of normal pictures exceeds
+    anywhere. ``anomaly_map`` stays as the model gives it.
+
+    Args:
+        fpr: Share of normal pictures that are called anomalous, at most, in (0, 1).
+        confidence: Probability of that, over sets of validation pictures, in (0, 1).
+        mark: Share of normal pictures in which any place is marked, on average at most, in (0, 1).
+
+    Raises:
+        ValueError: When validation ends with fewer normal pictures than the rate needs.
+    """
+
+    calibration: Tensor
+    maxima: Tensor
+
+    def __init__(self, fpr: float = 0.01, confidence: float = 0.95, mark: float = 0.05) -> None:
+        super().__init__(enable_normalization=False, enable_thresholding=True)
+        require_within("(0, 1)", fpr=fpr, confidence=confidence, mark=mark)
+        self.fpr, self.confidence, self.mark = fpr, confidence, mark
+        self.register_buffer("calibration", torch.zeros(0))
+        self.register_buffer("maxima", torch.zeros(0))
+        self._seen: list[tuple[Tensor, Tensor | None]] = []
+
+    @property
+    def _checkpoint_config_keys(self) -> tuple[str, ...]:
+        return (*super()._checkpoint_config_keys, "fpr", "confidence", "mark")
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        for name in ("calibration", "maxima"):  # their lengths are those of the data
+            if prefix + name in state_dict:
+                setattr(self, name, torch.empty_like(state_dict[prefix + name]))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def on_validation_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *args: Any, **kwargs: Any) -> None:
+        """Keeps the scores of normal pictures."""
+        del trainer, pl_module, args, kwargs
+        scores = _scores(outputs).detach().flatten().cpu()
+        normal = torch.ones(len(scores), dtype=torch.bool)
+        if outputs.gt_label is not None:
+            normal = ~outputs.gt_label.bool().cpu()
+        maps = outputs.anomaly_map
+        self._seen.append((scores[normal], None if maps is None else maps.detach().flatten(1).amax(1).cpu()[normal]))
+
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Sets the thresholds."""
+        del trainer, pl_module
+        scores = torch.cat([score for score, _ in self._seen]) if self._seen else torch.zeros(0)
+        maxima = [maximum for _, maximum in self._seen if maximum is not None]
+        self._seen = []
+        needed = max(LEAST, needed_for_fpr(self.fpr, self.confidence))
+        advice = "validate on more normal pictures, or allow a larger fpr"
+        expect(len(scores) >= needed, f"at least {needed} normal validation pictures for fpr {self.fpr:g}", len(scores), advice)
+        certificate = fpr_threshold(scores, self.fpr, self.confidence)
+        device = self._image_threshold.device
+        self.calibration = scores.sort().values.to(device)
+        self._image_threshold.copy_(torch.tensor(certificate.threshold))
+        if maxima:
+            self.maxima = torch.cat(maxima).sort(descending=True).values.to(device)
+            rank = int(self.mark * (len(self.maxima) + 1))  # at most so many of n + 1 exchangeable pictures are above it
+            self._pixel_threshold.copy_(self.maxima[max(0, rank - 1)])
+
+    def post_process_batch(self, batch: Any) -> None:
+        """Sets labels, masks and scores of a batch."""
+        scores = _scores(batch)
+        if batch.pred_label is None:
+            batch.pred_label = scores > self._image_threshold
+        if batch.pred_mask is None and batch.anomaly_map is not None:
+            batch.pred_mask = batch.anomaly_map > self._pixel_threshold
+        batch.pred_score = self._shares(scores)
+
+    def forward(self, predictions: Any) -> Any:
+        """Returns the predictions with labels, masks and scores, as an exported model gives them."""
+        from anomalib.data import InferenceBatch
+
+        scores, maps = _scores(predictions), predictions.anomaly_map
+        return InferenceBatch(
+            pred_label=scores > self._image_threshold,
+            pred_score=self._shares(scores),
+            pred_mask=None if maps is None else maps > self._pixel_threshold,
+            anomaly_map=maps,
+        )
+
+    def _shares(self, scores: Tensor) -> Tensor:
+        """Returns 1 - p of each score."""
+        at_least = (self.calibration >= scores[..., None]).sum(-1)
+        return 1 - (1.0 + at_least) / (len(self.calibration) + 1)
+
+
+def _scores(batch: Any) -> Tensor:
+    """Returns the scores of pictures: given, or the largest of each map."""
+    given = batch.pred_score
+    scores: Tensor = batch.anomaly_map.flatten(1).amax(1) if given is None else given
+    return scores

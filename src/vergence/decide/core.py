@@ -1,0 +1,218 @@
+"""The contract of detectors: fit to features of typical items, then a score for every item.
+
+Shapes: N items, D features. Detectors are scikit-learn estimators with its convention for outliers, and take tensors too.
+"""
+
+import abc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import issparse
+from sklearn.base import OutlierMixin, clone
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import Tensor
+
+from vergence.decide.inputs import generator, labels_of, numeric
+from vergence.decide.moments import blocks
+from vergence.densities.storage import Stored, pack
+from vergence.mixtures.core import to_numpy
+from vergence.utils.checks import expect, require_count, require_within
+
+__all__ = ["Detector", "cross_fit", "load_detector", "save_detector"]
+
+
+def weights_of(values: Any, items: Any) -> np.ndarray | None:
+    """Returns the weights (N,) of checked items, given for each or as one number for all; None where none are given."""
+    if values is None:
+        return None
+    w = numeric("sample_weight", values).double()
+    weights: np.ndarray = _check_sample_weight(to_numpy(w) if w.ndim else w.item(), _first(items), dtype=np.float64)
+    usual = (weights >= 0).all() and weights.sum() > 0
+    expect(usual, "weights that are not negative and not all zero", "others", "leave such items out")
+    return weights
+
+
+def positive(items: Any, w: np.ndarray | None) -> tuple[Any, np.ndarray | None]:
+    """Returns the items of positive weight, and their weights."""
+    return (items, w) if w is None or (w > 0).all() else (take(items, w > 0), w[w > 0])
+
+
+def take(X: Any, rows: Any) -> Any:
+    """Returns rows of an array, or of each array of a dictionary.
+
+    Example:
+        >>> take({"z": np.arange(6).reshape(3, 2)}, [2])
+        {'z': array([[4, 5]])}
+    """
+    return {name: values[rows] for name, values in X.items()} if isinstance(X, dict) else X[rows]
+
+
+class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
+    """A score of how typical an item is, fitted to features of items that are mostly typical.
+
+    A concrete class has ``_fit(X, w)`` for items (N, D) of float32 or float64 and weights (N,) or None, and
+    ``_score(block)`` for some of the items, (n, D) in float64. Fitted state is in attributes with a trailing underscore.
+    scikit-learn's interface for outliers wants `score_samples`; `anomaly_score` has the sign of all scores of this library.
+
+    Attributes:
+        offset_: Threshold of `score_samples`: the share ``contamination`` of the items of `fit` lies below it.
+        n_features_in_: D.
+    """
+
+    contamination: float
+
+    @abc.abstractmethod
+    def _fit(self, X: Any, w: np.ndarray | None) -> None: ...
+
+    @abc.abstractmethod
+    def _score(self, block: np.ndarray) -> np.ndarray: ...
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "Detector":
+        """Fits the detector to features (N, D), N >= 2; float32 is not copied to float64 as a whole.
+
+        An item of ``sample_weight`` (N,) 2 counts as two items; ``y`` is not used.
+
+        Raises:
+            ValueError: A setting is out of its range, there is one item only, all features are constant, or values are not
+                finite or too large to be squared.
+        """
+        require_within("(0, 0.5]", contamination=self.contamination)
+        items = self._read(X, reset=True)
+        items, w = positive(items, weights_of(sample_weight, items))
+        expect(len(_first(items)) >= 2, "at least 2 items of positive weight", "one", "give more")
+        self._fit(items, w)
+        scores = self._over(items)
+        offset = lower_quantile(scores, w, self.contamination)
+        finite = np.isfinite(offset) and not np.isnan(scores).any()
+        expect(finite, "features whose squares can be summed", "larger ones", "divide them by a number")
+        self.offset_ = offset
+        return self
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Returns how typical each item is, (N,); larger is more typical. Log-densities are in nats."""
+        check_is_fitted(self)
+        return self._over(self._read(X, reset=False))
+
+    def anomaly_score(self, X: Any) -> np.ndarray:
+        """Returns how anomalous each item is, (N,): minus `score_samples`."""
+        return -self.score_samples(X)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Returns `score_samples` minus ``offset_``, (N,): negative for outliers."""
+        return self.score_samples(X) - self.offset_
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Returns -1 for outliers and 1 for all other items, (N,)."""
+        return np.where(self.decision_function(X) < 0, -1, 1)
+
+    def fit_features(self, z: Tensor, y: Tensor | None = None) -> "Detector":
+        """Fits as the detectors of pytorch-ood: items (N, D) of negative label in ``y`` (N,), outliers there, are left out."""
+        expect(y is None or y.shape == z.shape[:1], f"one label for each of {len(z)} items", tuple(getattr(y, "shape", ())))
+        return self.fit(z if y is None else z[y >= 0])
+
+    def predict_features(self, z: Tensor) -> Tensor:
+        """Returns `anomaly_score` as a tensor (N,) of float32 on the device of ``z``."""
+        return torch.from_numpy(self.anomaly_score(z)).to(z.device, torch.float32)
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the settings and the fitted numbers and text, as JSON; see `vergence.densities.storage.restore`."""
+        content, _ = pack(self)
+        return {"settings": content["settings"], "state": content["state"]}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns the fitted arrays by name."""
+        return pack(self)[1]
+
+    def _try(self) -> None:
+        check_is_fitted(self)
+        expect(not np.isnan(self.decision_function(np.zeros((1, self.n_features_in_)))).any(), "scores that are numbers")
+
+    def _read(self, X: Any, *, reset: bool) -> Any:
+        """Returns checked items."""
+        return validate_data(self, to_numpy(X), reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=2 if reset else 1)
+
+    def _over(self, X: Any) -> np.ndarray:
+        """Returns the scores of checked items, block by block."""
+        return np.concatenate([self._score(np.asarray(X[rows], dtype=np.float64)) for rows in blocks(X)])
+
+
+def _first(items: Any) -> Any:
+    return next(iter(items.values())) if isinstance(items, dict) else items
+
+
+def lower_quantile(scores: np.ndarray, w: np.ndarray | None, share: float) -> float:
+    """Returns the largest score that has at most a share of the weight strictly below it."""
+    order = np.argsort(scores)
+    below = np.cumsum(np.ones(len(scores)) if w is None else w[order])
+    first = np.searchsorted(below, share * below[-1] * (1 + 1e-12), side="right")
+    return float(scores[order][min(first, len(scores) - 1)])
+
+
+def cross_fit(detector: Any, X: Any, n_folds: int = 5, groups: Any = None, random_state: Any = 0) -> Any:
+    """Returns out-of-fold anomaly scores: each item is scored by a detector that has not seen it, nor its group.
+
+    Args:
+        detector: Unfitted detector, which is cloned for each fold: one of this library, one of scikit-learn with
+            ``score_samples``, or a pipeline that ends in one.
+        X: Features (N, D), or a dictionary of them for a `CombinedDetector`.
+        n_folds: Folds, 2 to N.
+        groups: Group of each item, (N,), for instance of near-duplicates, which is in one fold; by default each item is a group.
+        random_state: Seed of the folds.
+
+    Returns:
+        The scores (N,); the fold of each item, (N,); and the fitted detector of each fold, which has seen all other folds.
+
+    Example:
+        >>> from vergence.decide import GaussianDetector
+        >>> X = np.random.default_rng(0).normal(size=(100, 3))
+        >>> X[7] = 9.0
+        >>> scores, folds, detectors = cross_fit(GaussianDetector(), X)
+        >>> int(scores.argmax()), len(detectors)
+        (7, 5)
+    """
+    require_count(2, n_folds=n_folds)
+    expect(hasattr(detector, "score_samples") and not isinstance(detector, type), "a detector with score_samples", detector)
+    X = {name: _matrix(values) for name, values in X.items()} if isinstance(X, dict) else _matrix(X)
+    lengths = {len(values) for values in X.values()} if isinstance(X, dict) else {len(X)}
+    expect(len(lengths) == 1, "the same items at every level", f"none or different numbers of them: {sorted(lengths)}")
+    folds = _folds(len(_first(X)), n_folds, groups, random_state)
+    scores, fitted = np.empty(len(folds)), []
+    for fold in range(n_folds):
+        inside = folds == fold
+        fitted.append(clone(detector).fit(take(X, ~inside)))
+        scores[inside] = -fitted[-1].score_samples(take(X, inside))
+    return scores, folds, fitted
+
+
+def _matrix(X: Any) -> Any:
+    """Returns features that have rows."""
+    X = to_numpy(X)
+    X = np.asarray(X) if isinstance(X, (list, tuple)) or issparse(X) else X
+    expect(getattr(X, "ndim", 0) == 2, "features (N, D), or a dictionary of them", f"a {type(X).__name__}", "pass an array")
+    return X
+
+
+def _folds(n: int, n_folds: int, groups: Any, random_state: Any) -> np.ndarray:
+    """Returns the fold of each item; folds have about equally many items, the largest groups are placed first."""
+    labels = np.arange(n) if groups is None else labels_of("groups", groups, n)
+    _, group, size = np.unique(labels, return_inverse=True, return_counts=True)
+    expect(len(size) >= n_folds, f"at least {n_folds} items or groups for {n_folds} folds", len(size), "lower n_folds")
+    order = generator(random_state).permutation(len(size))
+    order = order[np.argsort(-size[order], kind="stable")]
+    fold, filled = np.empty(len(size), dtype=np.int64), np.zeros(n_folds, dtype=np.int64)
+    for index in order:
+        fold[index] = filled.argmin()
+        filled[fold[index]] += size[index]
+    return fold[group]
+
+
+def save_detector(detector: Detector, path: str | Path) -> None:
+    """Writes a fitted detector to one ``.safetensors`` file, in one step."""
+    detector.save(path)
+
+
+def load_detector(path: str | Path) -> Detector:
+    """Returns the detector that `save_detector` wrote. Loading executes no code from the file."""
+    return Detector.load(path)

@@ -1,0 +1,266 @@
+"""Detectors that are densities: one Gaussian, a mixture of Gaussians; and how unusual a target is under its own density.
+
+Shapes: N items, D features; B pairs, T target features, S samples.
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+from vergence.decide.core import Detector
+from vergence.decide.inputs import numeric
+from vergence.decide.moments import blocks, trimmed, uniform
+from vergence.densities.gaussian import JointGaussian
+from vergence.densities.moments import principal, standardized_moments
+from vergence.mixtures.gaussian_mixture import GaussianMixture
+from vergence.utils.checks import expect, require_choice, require_count
+
+__all__ = ["GaussianDetector", "MixtureDetector", "surprise"]
+
+COMPONENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # numbers of components that are tried
+TYPES = ("full", "diag", "tied", "spherical")
+HELD_OUT = 5  # one item in five chooses
+SEARCH = 10_000  # items that the choice reads at most
+SEARCH_STEPS = 20  # iterations of EM while choosing
+PATIENCE = 2  # numbers of components without a gain that end the search
+SAMPLES = 16  # of conditional densities that are held at a time
+MOST_SAMPLES = 100_000  # of each conditional density
+
+
+class GaussianDetector(Detector):
+    """The log-density of one Gaussian, with shrinkage of its covariance towards a multiple of the identity.
+
+    With ``n_components`` the density is that of the projection on the leading principal directions, and what lies outside of
+    them is not seen.
+
+    Args:
+        n_components: Principal directions, 1 to D; None for all features.
+        shrinkage: ``ledoit_wolf``, ``oas``, or the share a in [0, 1] of the identity.
+        trim: Share h in [0, 0.5) of the items, the least likely ones, that is left out of the fit (trimmed likelihood); choose it
+            above the share of outliers that is expected. The covariance is corrected as for a Gaussian.
+        standardize: Whether features are divided by their deviation first, which makes scores independent of their units.
+        contamination: Share of the items of `fit` that `predict` calls outliers, in (0, 0.5].
+
+    Attributes:
+        location_: Mean (D,).
+        root_: Matrix (D, k) whose product with x - ``location_`` is white.
+        log_norm_: Log-density at the mean, in nats.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(500, 2)) @ np.array([[1.0, 0.9], [0.0, 0.4]])
+        >>> detector = GaussianDetector().fit(X)
+        >>> detector.anomaly_score([[2.0, 2.0], [2.0, -2.0]]).round(0).tolist()
+        [3.0, 46.0]
+    """
+
+    def __init__(
+        self,
+        n_components: int | None = None,
+        *,
+        shrinkage: str | float = "ledoit_wolf",
+        trim: float = 0.0,
+        standardize: bool = True,
+        contamination: float = 0.05,
+    ) -> None:
+        self.n_components = n_components
+        self.shrinkage = shrinkage
+        self.trim = trim
+        self.standardize = standardize
+        self.contamination = contamination
+
+    def _fit(self, X: np.ndarray, w: np.ndarray | None) -> None:
+        k = X.shape[1] if self.n_components is None else self.n_components
+        require_count(n_components=k)
+        expect(k <= X.shape[1], f"n_components of at most the {X.shape[1]} features", k)
+        m = trimmed(X, w, self.trim, self.shrinkage, standardize=self.standardize)
+        values, vectors = principal(m.shrunk(self.shrinkage))
+        self.location_ = m.location.numpy()
+        self.root_ = (vectors[:, :k] / values[:k].sqrt() / m.scale[:, None]).numpy()
+        units = m.scale.log().sum() if k == X.shape[1] else 0.0  # projections are in standardized units
+        self.log_norm_ = float(-0.5 * (k * math.log(2 * math.pi) + values[:k].log().sum()) - units)
+
+    def _score(self, block: np.ndarray) -> np.ndarray:
+        return np.asarray(self.log_norm_ - 0.5 * np.square((block - self.location_) @ self.root_).sum(1))
+
+
+class MixtureDetector(Detector):
+    """The log-density of a Gaussian mixture on the leading principal directions, and of an isotropic Gaussian on the residual.
+
+    The principal coordinates have unit variance. The fewest components whose held-out likelihood is within one standard error of
+    the best are kept.
+
+    Args:
+        n_components: K; None chooses among 1, 2, 3, 4, 6, 8, 12, 16, 24 and 32.
+        covariance_type: ``full``, ``diag``, ``tied`` or ``spherical``; None chooses between the first two.
+        n_directions: Principal directions, at least 1; at most D are used, of which all keep no residual.
+        reg_covar: Added to the variances in the principal coordinates.
+        random_state: Seed of the held-out part and of the initialization; the order of the items does not matter.
+        contamination: Share of the items of `fit` that `predict` calls outliers, in (0, 0.5].
+
+    Attributes:
+        mixture_: The fitted `vergence.mixtures.GaussianMixture`.
+        n_components_, covariance_type_: K and the structure.
+        held_out_: Mean held-out log-likelihood, in nats, by "structure K"; empty where nothing was chosen.
+        location_, scale_: Mean (D,) and unit (D,) of each feature.
+        components_, variances_: Principal directions (k, D) of the features in these units, and their variances (k,).
+        noise_variance_: Variance of the residual in each of its directions, in standardized units; 0 without residual.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> centers = np.array([[0.0, 0.0], [8.0, 0.0], [0.0, 8.0]])
+        >>> X = np.concatenate([rng.normal(c, 1.0, (300, 2)) for c in centers])
+        >>> detector = MixtureDetector().fit(X)
+        >>> detector.n_components_
+        3
+        >>> detector.anomaly_score([[2.7, 2.7]]) > detector.anomaly_score([[8.0, 0.0]])  # between the clusters, in one of them
+        array([ True])
+    """
+
+    def __init__(
+        self,
+        n_components: int | None = None,
+        *,
+        covariance_type: str | None = None,
+        n_directions: int = 64,
+        reg_covar: float = 1e-3,
+        random_state: int | None = 0,
+        contamination: float = 0.05,
+    ) -> None:
+        self.n_components = n_components
+        self.covariance_type = covariance_type
+        self.n_directions = n_directions
+        self.reg_covar = reg_covar
+        self.random_state = random_state
+        self.contamination = contamination
+
+    def _fit(self, X: np.ndarray, w: np.ndarray | None) -> None:
+        require_count(n_directions=self.n_directions)
+        if self.n_components is not None:
+            require_count(n_components=self.n_components)
+        if self.covariance_type is not None:
+            require_choice("covariance_type", self.covariance_type, TYPES)
+        self._project(X, w)
+        chance = uniform(X, self.random_state)
+        order = np.argsort(chance, kind="stable")
+        y = np.concatenate([self._coordinates(X[rows])[0] for rows in blocks(X)])[order]
+        v = None if w is None else w[order]
+        held = chance[order] < 1 / HELD_OUT
+        first = slice(SEARCH // HELD_OUT), slice(SEARCH - SEARCH // HELD_OUT)
+        parts = [(y[side][few], None if v is None else v[side][few]) for side, few in zip((held, ~held), first, strict=True)]
+        structure, K = self._chosen(*parts[1], *parts[0])
+        self.mixture_ = self._mixture(structure, K, y, v)
+        self.covariance_type_, self.n_components_ = structure, int(self.mixture_.n_components)
+
+    def _project(self, X: np.ndarray, w: np.ndarray | None) -> None:
+        """Sets the principal coordinates."""
+        m = standardized_moments(X, w)
+        values, vectors = (part.numpy() for part in principal(m.shrunk("ledoit_wolf")))
+        k = min(self.n_directions, len(values))
+        rest = values[k:].mean() if k < len(values) else 0.0
+        self.location_, self.scale_ = m.location.numpy(), m.scale.numpy()
+        self.noise_variance_ = float(rest)
+        self.variances_, self.components_ = values[:k], np.ascontiguousarray(vectors[:, :k].T)
+
+    def _coordinates(self, block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the whitened principal coordinates (n, k), and the squared length of the residual (n,)."""
+        x = (block - self.location_) / self.scale_
+        y = x @ self.components_.T
+        whole = np.square(x).sum(1)
+        rest = np.maximum(whole - np.where(np.isinf(whole), 0.0, np.square(y).sum(1)), 0.0)  # infinite where it overflows
+        return y / np.sqrt(self.variances_), rest
+
+    def _chosen(self, train: np.ndarray, w: Any, held: np.ndarray, v: Any) -> tuple[str, int]:
+        """Returns the structure and K, given or chosen by the likelihood of the held-out items."""
+        structures: Sequence[str] = TYPES[:2] if self.covariance_type is None else (self.covariance_type,)
+        self.held_out_: dict[str, float] = {}
+        if len(held) < 2 or len(train) < 2:
+            return structures[0], self.n_components or 1
+        if len(structures) == 1 and self.n_components is not None:
+            return structures[0], self.n_components
+        likelihoods: dict[tuple[str, int], np.ndarray] = {}
+        for structure in structures:
+            for K in COMPONENTS if self.n_components is None else (self.n_components,):
+                if K * (train.shape[1] if structure == "full" else 1) * 2 > len(train) and K > 1:
+                    break
+                model = self._mixture(structure, K, train, w, max_iter=SEARCH_STEPS)
+                likelihoods[structure, K] = model.score_samples(held)
+                means = [float(values.mean()) for (s, _), values in likelihoods.items() if s == structure]
+                if len(means) - 1 - int(np.argmax(means)) >= PATIENCE:
+                    break
+        return self._simplest(likelihoods, v) if likelihoods else (structures[0], self.n_components or 1)
+
+    def _simplest(self, likelihoods: dict[tuple[str, int], np.ndarray], w: np.ndarray | None) -> tuple[str, int]:
+        """Returns the model of fewest components within one standard error of the best."""
+        weight = np.ones(len(next(iter(likelihoods.values())))) if w is None else w
+        weight = weight / weight.sum()
+        best = max(likelihoods.values(), key=lambda values: float(weight @ values))
+        near = []
+        for (structure, K), values in likelihoods.items():
+            self.held_out_[f"{structure} {K}"] = float(weight @ values)
+            loss = best - values
+            mean = float(weight @ loss)
+            error = math.sqrt(float(weight @ np.square(loss - mean)) / len(loss))
+            if mean <= error:
+                near.append((K, -float(weight @ values), structure))
+        K, _, structure = min(near)
+        return structure, K
+
+    def _mixture(self, structure: str, K: int, y: np.ndarray, w: np.ndarray | None, max_iter: int = 100) -> GaussianMixture:
+        """Returns the mixture fitted to principal coordinates."""
+        settings: dict[str, Any] = {"covariance_type": structure, "reg_covar": self.reg_covar, "random_state": self.random_state}
+        model = GaussianMixture(min(K, len(y)), max_iter=max_iter, **settings)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.filterwarnings("ignore", "reg_covar is")  # directions without variance are meant to have this one
+            return model.fit(y, sample_weight=w)
+
+    def _score(self, block: np.ndarray) -> np.ndarray:
+        y, residual = self._coordinates(block)
+        density = self.mixture_.score_samples(y) - 0.5 * np.log(self.variances_).sum() - np.log(self.scale_).sum()
+        rest = len(self.location_) - y.shape[1]
+        if rest:
+            density -= 0.5 * (rest * math.log(2 * math.pi * self.noise_variance_) + residual / self.noise_variance_)
+        return np.asarray(density)
+
+
+def surprise(density: Any, target: Tensor, n_samples: int = 64, random_state: int = 0) -> Tensor:
+    r"""Returns how unlikely each target is among what its own density predicts, (B,); larger is more unusual.
+
+        s = (-log p(t) - h) / d,    h and d the mean and standard deviation of -log p(T) for T ~ p,
+
+    Unlike -log p(t) it does not call every target of a wide density unusual, and it does not depend on the units of the target.
+    Of a `JointGaussian` in T dimensions it is (m^2 - T) / sqrt(2 T), with m the Mahalanobis distance. Otherwise h and d come from
+    S in 2..100,000 samples, whose noise the pairs of a mixture share; the relative error of d is about 1 / sqrt(S).
+
+    The density is one of batch (B,) over (T,), as of `vergence.mixtures.ConditionalGaussian.conditional`; targets are (B, T).
+
+    Example:
+        >>> normal = JointGaussian(torch.zeros(1, 8), 9 * torch.eye(8))
+        >>> surprise(normal, torch.tensor([[3.0] * 8])).abs().round(decimals=3).item()  # m^2 = T: as expected
+        0.0
+    """
+    require_count(2, MOST_SAMPLES, n_samples=n_samples)
+    require_count(0, random_state=random_state)
+    t = numeric("target", target)
+    if isinstance(density, JointGaussian):
+        h, d = density.entropy(), torch.as_tensor(t.shape[-1] / 2).to(density.loc).sqrt()
+    else:
+        d, h = torch.std_mean(_usual(density, n_samples, random_state), dim=0)
+    s: Tensor = (-density.log_prob(t) - h) / d.clamp(min=torch.finfo(d.dtype).eps)
+    return s
+
+
+def _usual(density: Any, n_samples: int, random_state: int) -> Tensor:
+    """Returns -log p(T), (S, B), of samples T, which share their noise over the batch where the density can do so."""
+    sample = density.common_samples if hasattr(density, "common_samples") else lambda n: density.sample(torch.Size((n,)))
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(random_state)
+        sizes = [len(part) for part in torch.arange(n_samples).split(SAMPLES)]  # whatever the batch: the noise depends on them
+        return torch.cat([-density.log_prob(sample(n)) for n in sizes])

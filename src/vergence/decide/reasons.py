@@ -1,0 +1,63 @@
+"""A reason for each unusual item, in words: the levels at which it is rare, and what can be seen or measured.
+
+Shapes: N typical items, M items, L levels, D features.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vergence.decide.inputs import numeric
+from vergence.utils.checks import counted, expect, require_count, require_within
+
+__all__ = ["explain", "look_at"]
+
+Floats = npt.NDArray[np.float64]
+RARE = 0.01  # share of typical items, below which a level is part of a reason
+RARE_ALONE = 0.1  # the same of a level that is the whole reason
+SHARES = {0.1: "a tenth", 0.2: "a fifth", 0.25: "a quarter", 0.5: "half"}
+
+
+def explain(levels: Sequence[str], p_values: Any, n: int, words: Sequence[Sequence[str]] | None = None) -> list[str]:
+    """Returns why each item is unusual: the levels at which it is rare, the rarest first, then words about it.
+
+    A level counts as rare where at most one in 100 typical items is as unusual; of an item that is rare at none, the rarest is
+    named if at most one in 10 is. Of n typical items nothing rarer than 1 in n can be seen, so that the reason does not say more.
+
+    The shares of n typical items that are at least as unusual at each of the levels are (M, L). Words about each item, (M,), such
+    as those of `extremes`, follow.
+
+    Example:
+        >>> explain(["pixels", "z"], [[0.0001, 0.004], [0.3, 0.02]], 500, [["dark"], []])
+        ['pixels rarer than 1 in 500; z 1 in 200; dark', 'z 1 in 50']
+        >>> explain(["pixels", "z"], [[0.4, 0.5]], 500)
+        ['']
+    """
+    require_count(1, n=n)
+    p = numeric("p_values", p_values).double().cpu().numpy()
+    fits = p.ndim == 2 and p.shape[1] == len(levels) and (words is None or len(words) == len(p))
+    expect(fits, f"p-values (M, {len(levels)}) and words (M,)", p.shape)
+    return ["; ".join([*_rare(levels, row, n), *(words[i] if words is not None else ())]) for i, row in enumerate(p)]
+
+
+def _rare(levels: Sequence[str], p: Floats, n: int) -> list[str]:
+    order = [i for i in np.argsort(p, kind="stable").tolist() if p[i] <= RARE] or [int(p.argmin())]
+    order = [i for i in order if p[i] <= RARE_ALONE]
+    beyond = ", ".join(str(levels[i]) for i in order if p[i] < 1 / n)
+    within = [f"{levels[i]} 1 in {float(f'{1 / p[i]:.1g}'):,.0f}" for i in order if p[i] >= 1 / n]
+    return [f"{beyond} rarer than 1 in {n:,}", *within] if beyond else within
+
+
+def look_at(n: int, fdr: float, noun: str = "item") -> str:
+    """Returns what to do with n reported items, in a sentence.
+
+    Example:
+        >>> look_at(37, 0.1, "picture")
+        'look at 37 pictures; on average at most a tenth of them will be fine'
+    """
+    require_count(0, n=n)
+    require_within("[0, 1]", fdr=fdr)
+    share = SHARES.get(fdr, f"{fdr:.2%}".replace(".00", ""))
+    return f"look at {counted(n, noun)}; on average at most {share} of them will be fine"

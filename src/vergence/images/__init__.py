@@ -1,0 +1,1 @@
+"""`vergence.check` on images: duplicates, measurements, features and regions, scores, the decision, the page."""

@@ -1,0 +1,578 @@
+"""What `check` found: one table of items, groups, copies and a summary, in memory and as files."""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from vergence.data.pictures import Pictures
+from vergence.decide.conformal import simultaneous_bounds
+from vergence.images.duplicates import Copies
+from vergence.images.features import PlaceLook
+from vergence.images.frozen import FrozenNetwork
+from vergence.images.measurements import MEASUREMENTS, differences_in_words, properties
+from vergence.images.plane import PLANES, plane
+from vergence.images.regions import place_words
+from vergence.images.review import Review
+from vergence.images.sentences import said
+from vergence.utils.checks import counted, expect, require_count, require_within
+from vergence.utils.files import explained, replacing
+from vergence.utils.neighbors import nearest_others
+from vergence.utils.parts import write_table
+from vergence.utils.terminal import Tabular
+from vergence.utils.version import __version__
+
+__all__ = ["CheckResult", "CheckSettings", "Judged", "KnownScores", "Looks", "Places", "Table", "Verdict", "checked"]
+
+Embed = Callable[[Tensor], Tensor]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+FILE = 4  # measurements that describe a file; the others describe what it shows
+NEIGHBORS = 5
+MOST_COMPARED = 50_000  # pictures whose neighbors are looked for among all
+FRAMES = 5  # of a picture, at most
+UNUSUAL = -math.log(0.1)  # score from which on reasons are given
+ENCODER = "patches"
+
+
+@dataclass(frozen=True)
+class CheckSettings:
+    """How pictures are judged.
+
+    Attributes:
+        size: Pixels of the shorter side at which places are looked at, at most; pictures are never enlarged or cropped.
+        fdr: False-discovery rate of the flags, in (0, 1).
+        mark: Share of ordinary pictures in which a place is marked, at most, in (0, 1).
+        workers: Processes that read pictures.
+        review: What a person said of pictures before.
+        map: How the map of all pictures is made, one of `vergence.images.plane.PLANES`.
+        network: Network whose places and embedding are judged; None for patches.
+        embed: What gives embeddings, where ``network`` does not.
+        encoder: What the encoder is called, and the license of its weights.
+    """
+
+    size: int = 256
+    fdr: float = 0.1
+    mark: float = 0.05
+    workers: int = 2
+    review: Review = field(default_factory=Review)
+    map: str = "tsne"
+    network: FrozenNetwork | None = None
+    embed: Embed | None = None
+    encoder: str = ENCODER
+
+    def __post_init__(self) -> None:
+        require_count(8, 4096, size=self.size)
+        require_within("(0, 1)", fdr=self.fdr, mark=self.mark)
+        require_count(0, workers=self.workers)
+        expect(self.map in PLANES, " or ".join(PLANES), self.map, "choose another --map")
+
+
+@dataclass(frozen=True)
+class Looks:
+    """What the first look at N items told; of vectors alone only their names and digests.
+
+    Attributes:
+        index: Their number in the source, (N,).
+        names: Their names.
+        vectors: Vectors (N, D) that were given; None for none.
+        digest: Digests of their content, (N,).
+        changes: What was done to each so that it looks as in a viewer.
+        measurements: Table (N, M) of `vergence.images.measurements.measure`.
+        whole: Statistics of each as a whole, (N, 115).
+        small: What copies are compared by, (N, ...).
+    """
+
+    index: Ints
+    names: Sequence[str]
+    vectors: Floats | None
+    digest: Ints
+    changes: npt.NDArray[Any]
+    measurements: Floats
+    whole: npt.NDArray[np.float32]
+    small: npt.NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @classmethod
+    def of_vectors(cls, names: Sequence[str], x: Floats) -> "Looks":
+        """Returns items that are vectors (N, D)."""
+        n, rows = len(x), np.ascontiguousarray(x, dtype=np.float32)
+        digest = [int.from_bytes(hashlib.blake2b(row, digest_size=8).digest(), "big", signed=True) for row in rows]
+        empty = np.zeros((n, 0))
+        return cls(
+            np.arange(n), names, x, np.array(digest), np.full(n, ""), empty, empty.astype(np.float32), empty.astype(np.uint8)
+        )
+
+    def levels(self) -> dict[str, Floats]:
+        """Returns features (N, D) by the name of their level."""
+        levels = {"measurements": self.measurements[:, FILE:], "whole": self.whole.astype(np.float64)}
+        return levels if self.vectors is None else {**levels, "vectors": self.vectors}
+
+
+@dataclass(frozen=True)
+class Places:
+    """What the maps of N pictures say: score (N,), largest value (N,), where it is (N, 2) in [0, 1], and embeddings (N, D)."""
+
+    score: Floats
+    largest: Floats
+    where: Floats
+    embedding: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is said of N items.
+
+    Attributes:
+        score: How unusual they are, in nats, (N,).
+        p, q: p-values and q-values, (N,); 1 where no law holds.
+        flag: Which are flagged, (N,).
+        level: The level that says so.
+        levels: -log p (N,) of each level.
+    """
+
+    score: Floats
+    p: Floats
+    q: Floats
+    flag: npt.NDArray[np.bool_]
+    level: Sequence[str]
+    levels: Mapping[str, Floats]
+
+
+@dataclass(frozen=True)
+class KnownScores:
+    """Scores (n,) and names of the known items that calibrate, and which of the items are among the known ones, (N,)."""
+
+    scores: Floats
+    names: Sequence[str]
+    seen: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is unusual among N items.
+
+    Attributes:
+        verdict: Scores and flags.
+        deviations: Robust deviations (N, M') of the measurements, or of the numbers of vectors, from what is usual.
+        places: What the maps say; None for vectors.
+        look: What computes a map; None for vectors.
+        threshold: Value of a map above which a place is marked.
+        groups: Members of unusual groups, the most central first.
+        calibration: Known items that calibrate; None where the items are judged by themselves.
+    """
+
+    verdict: Verdict
+    deviations: Floats
+    places: Places | None
+    look: PlaceLook | None
+    threshold: float
+    groups: Sequence[Ints]
+    calibration: KnownScores | None
+
+
+@dataclass(frozen=True)
+class Table(Tabular):
+    """A table by its columns.
+
+    Example:
+        >>> Table({"path": ["a.png"], "score": [1.5]})["score"]
+        [1.5]
+    """
+
+    columns: Mapping[str, Sequence[Any]]
+
+    def table(self) -> Mapping[str, Sequence[Any]]:
+        """Returns the columns by name."""
+        return self.columns
+
+    def __getitem__(self, name: str) -> Sequence[Any]:
+        return self.columns[name]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What was found among pictures.
+
+    Attributes:
+        items: One row for each picture that could be read:
+
+            - ``path``; ``score`` in nats; ``p_value``; ``q_value``, the least false-discovery rate at which
+              the picture is reported; ``flag``, 1 if it is; ``level`` that says so, and ``reason`` in words.
+            - ``group``, the most central picture of its unusual group; ``duplicate_of``, the first picture that
+              it is a copy of; ``leak_of``, the picture of the other source that it is a copy of; empty for none.
+            - ``measurements``: plain properties such as ``dark``; ``neighbors``, the most similar pictures, each after the
+              other by ``; ``; ``projection_x`` and ``projection_y``, its place on the map.
+        copies: Pairs of copies: ``path``, ``copy_of``, ``kind``, ``agreement``, and ``other`` whether it is of the other source.
+        skipped: ``path`` and ``reason`` of what could not be read.
+        groups: Unusual groups: the members' paths, the most central first.
+        embeddings: Features (N, D) by which neighbors were found, float32.
+        summary: What was done and found, as numbers and sentences, as in ``summary.json``.
+    """
+
+    items: Table
+    copies: Table
+    skipped: Table
+    groups: list[list[str]]
+    embeddings: npt.NDArray[np.float32]
+    summary: dict[str, Any]
+    _pictures: Pictures = field(repr=False)
+    _looks: Looks = field(repr=False)
+    _judged: Judged | None = field(repr=False)
+    _known: Pictures | None = field(repr=False, default=None)
+    workers: int = field(repr=False, default=0)
+    _reviewed: frozenset[str] = field(repr=False, default=frozenset())  # pictures that a person has looked at before
+
+    def map(self, i: int) -> Floats:
+        """Returns how unusual each cell of picture i of ``items`` is, (r, c): above 1 a place is marked.
+
+        The unit is the threshold of ``mark``; with too few pictures for one, the most unusual cell of the median picture.
+
+        Raises:
+            ValueError: The pictures were not judged, or the picture cannot be read anymore.
+        """
+        judged = self._judged
+        expect(judged is not None and judged.look is not None, "pictures that were judged", "none", "give pictures, at least 20")
+        assert judged is not None and judged.look is not None and judged.places is not None
+        m, _ = judged.look.map(self._pictures.read(int(self._looks.index[i])))
+        unit = float(np.median(judged.places.largest)) if math.isinf(judged.threshold) else judged.threshold
+        return np.asarray(np.exp(m - unit))
+
+    def marked(self, i: int) -> list[tuple[float, float, float, float]]:
+        """Returns frames (top, left, bottom, right) in [0, 1] around the marked places of picture i, at most a few."""
+        from scipy import ndimage
+
+        if self._judged is None or self._judged.look is None or math.isinf(self._judged.threshold):
+            return []
+        m = self.map(i)
+        found = ndimage.find_objects(ndimage.label(m > 1, structure=np.ones((3, 3)))[0])
+        (r, c), first = m.shape, sorted(found, key=lambda part: -m[part].max())[:FRAMES]
+        return [(a.start / r, b.start / c, a.stop / r, b.stop / c) for a, b in first]
+
+    @cached_property
+    def place(self) -> dict[str, int]:
+        """Row of ``items`` by the path of a picture."""
+        return {name: i for i, name in enumerate(self.items["path"])}
+
+    def strangest(self, n: int = 12) -> list[int]:
+        """Returns at most n rows of ``items``, the most unusual first, without those that a person has looked at before.
+
+        Of an unusual group there is the most central picture alone.
+        """
+        order = np.argsort(-np.asarray(self.items["score"]), kind="stable")
+        group, path = self.items["group"], self.items["path"]
+        return [int(i) for i in order if group[i] in ("", path[i]) and path[i] not in self._reviewed][:n]
+
+    @cached_property
+    def key(self) -> str:
+        """Digest of the paths, by which a browser keeps what a person said."""
+        return hashlib.blake2b("\0".join(self.items["path"]).encode(errors="surrogateescape"), digest_size=8).hexdigest()
+
+    @property
+    def measurements(self) -> Floats:
+        """Table (N, M) of `vergence.images.measurements.measure`; (N, 0) of vectors."""
+        return self._looks.measurements
+
+    def levels(self) -> Mapping[str, Floats]:
+        """Returns -log p (N,) of each level; none where nothing was judged."""
+        return {} if self._judged is None else self._judged.verdict.levels
+
+    def calibration(self) -> KnownScores | None:
+        """Returns the known items that calibrate; None where there are none."""
+        return None if self._judged is None else self._judged.calibration
+
+    def bounds(self, most: int = 2_000) -> list[float] | None:
+        """Returns how many of the k most unusual items are ordinary, k = 1..most, at most: all at once with 95 % confidence.
+
+        None where the items are judged by themselves: there is only an estimate.
+        """
+        if (calibration := self.calibration()) is None:
+            return None
+        p = np.asarray(self.items["p_value"], dtype=np.float64)[~calibration.seen]
+        share = simultaneous_bounds(p, len(calibration)).by_length()[:most] if len(p) else np.zeros(0)
+        return [round(value, 2) for value in (share * np.arange(1, len(share) + 1)).tolist()]
+
+    def folder(self) -> Path | None:
+        """Returns the folder of the pictures, where they are files in one."""
+        return self._pictures.folder
+
+    def digests(self, rows: Ints) -> list[int]:
+        """Returns what tells the contents of rows of ``items`` apart."""
+        return [int(digest) for digest in self._looks.digest[rows]]
+
+    def sources(self, rows: Ints, others: Sequence[str]) -> Sequence[tuple[Pictures | None, Sequence[int]]]:
+        """Returns where rows of ``items`` are read from, with their numbers; the same of pictures of the other source by name."""
+        own = self._pictures if self.summary["noun"] == "picture" else None
+        if self._known is None or not others:
+            return (own, self._looks.index[rows].tolist()), (None, ())
+        place = {name: i for i, name in enumerate(self._known.names)}
+        return (own, self._looks.index[rows].tolist()), (self._known, [place[name] for name in others])
+
+    def pixels(self, i: int) -> npt.NDArray[np.uint8]:
+        """Returns picture i of ``items``, uint8 (C, H, W); a ValueError says why it cannot be read."""
+        return self._pictures.read(int(self._looks.index[i])).pixels
+
+    def report(self, path: str | Path) -> Path:
+        """Writes the page, one HTML file that loads nothing from elsewhere, and returns its path."""
+        from vergence.images.page import write_check
+
+        return write_check(Path(path), self)
+
+    def show(self, n: int = 12) -> "Shown":
+        """Returns the most unusual pictures, for a notebook."""
+        from vergence.images.page import cards_of
+
+        return Shown(cards_of(self, self.strangest(n)))
+
+    def write(self, out: str | Path) -> Path:
+        """Writes everything to a folder, and returns it; docs/guides/check.md lists the files."""
+        folder = Path(out)
+        with explained(folder, "choose another --out"):
+            folder.mkdir(parents=True, exist_ok=True)
+        for name, table in (("items.parquet", self.items), ("items.csv", self.items), ("copies.csv", self.copies)):
+            write_table(folder / name, table.columns)
+        write_table(folder / "skipped.csv", self.skipped.columns)
+        with explained(folder, "free space and repeat the command"):
+            with replacing(folder / "embeddings.npy") as part, part.open("wb") as file:
+                np.save(file, self.embeddings)
+            with replacing(folder / "summary.json") as part:
+                part.write_text(json.dumps(self.summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8", errors="replace")
+        self.report(folder / "report.html")
+        return folder
+
+    def _repr_html_(self) -> str:
+        """Returns the sentences of the summary, and the first rows."""
+        import html
+
+        said = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.summary["sentences"])
+        return said + self.items._repr_html_()
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Pictures for a notebook."""
+
+    cards: Sequence[Mapping[str, Any]]
+
+    def _repr_html_(self) -> str:
+        import html
+
+        return "".join(
+            f'<figure style="display:inline-block;margin:4px;width:140px;vertical-align:top"><img src="{card["picture"]}" '
+            f'style="max-width:128px"><figcaption>{html.escape(str(card["name"]))}<br>'
+            f"{html.escape('; '.join(card['lines']))}</figcaption></figure>"
+            for card in self.cards
+        )
+
+
+def checked(
+    source: str,
+    pictures: Pictures,
+    looks: Looks,
+    settings: CheckSettings,
+    copies: Copies,
+    judged: Judged | None,
+    known: Pictures | None,
+    known_looks: Looks | None,
+    leaked: Copies | None,
+    notes: Sequence[str],
+) -> CheckResult:
+    """Returns the tables of what was found."""
+    names, n = looks.names, len(looks)
+    named = _properties(looks, known_looks)
+    leak = [""] * n if leaked is None or known_looks is None else _leaks(leaked, known_looks.names, n)
+    z = _embedding(looks, judged)
+    x, y = plane(z, settings.map).T
+    groups = [] if judged is None else judged.groups
+    group = [""] * n
+    for members in groups:
+        for i in members.tolist():
+            group[i] = names[int(members[0])]
+    columns = {
+        "path": list(names),
+        **_judgment(judged, n),
+        "reason": [""] * n if judged is None else _reasons(judged),
+        "group": group,
+        "duplicate_of": _first_of(copies, names, looks.index),
+        "leak_of": leak,
+        "measurements": ["; ".join(name for name, has in named.items() if has[i]) for i in range(n)],
+        "neighbors": _neighbors(z, names),
+        "projection_x": x,
+        "projection_y": y,
+    }
+    pairs = _pairs(copies, names, names, "no")
+    if leaked is not None and known_looks is not None:
+        other = _pairs(leaked, names, known_looks.names, "yes")
+        pairs = {name: [*pairs[name], *other[name]] for name in pairs}
+    skipped = {"path": [s.name for s in pictures.skipped], "reason": [s.reason for s in pictures.skipped]}
+    members_of = [[names[i] for i in members.tolist()] for members in groups]
+    counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
+    summary = _summary(source, pictures, looks, settings, copies, judged, known, leak, counts, members_of, notes)
+    summary["sentences"] = said(summary, pairs, skipped)
+    tables = Table(columns), Table(pairs), Table(skipped)
+    reviewed, z = frozenset([*settings.review.odd, *settings.review.fine]), z.astype(np.float32)
+    return CheckResult(*tables, members_of, z, summary, pictures, looks, judged, known, settings.workers, reviewed)
+
+
+def _judgment(judged: Judged | None, n: int) -> dict[str, Any]:
+    """Returns the columns of what is flagged."""
+    if judged is None:
+        none = {"score": np.zeros(n), "p_value": np.ones(n), "q_value": np.ones(n), "flag": np.zeros(n, dtype=np.uint8)}
+        return {**none, "level": [""] * n}
+    v = judged.verdict
+    return {"score": v.score, "p_value": v.p, "q_value": v.q, "flag": v.flag.astype(np.uint8), "level": list(v.level)}
+
+
+def _properties(looks: Looks, known: Looks | None) -> dict[str, npt.NDArray[np.bool_]]:
+    if not looks.measurements.shape[1]:
+        return {}
+    return properties(looks.measurements, None if known is None else known.measurements)
+
+
+def _embedding(looks: Looks, judged: Judged | None) -> npt.NDArray[Any]:
+    """Returns the features by which neighbors are found."""
+    if judged is not None and judged.places is not None:
+        return judged.places.embedding
+    return looks.vectors if looks.vectors is not None and not looks.whole.shape[1] else looks.whole
+
+
+def _first_of(copies: Copies, names: Sequence[str], index: Ints) -> list[str]:
+    """Returns for each picture the first one in the source that it is a copy of; empty for none."""
+    first = np.arange(len(names))
+    for pair in copies.pairs.tolist():
+        a, b = sorted(pair, key=lambda k: int(index[k]))
+        first[b] = min(int(first[b]), a, key=lambda k: int(index[k]))
+    return [names[int(k)] if int(k) != i else "" for i, k in enumerate(first)]
+
+
+def _leaks(leaked: Copies, names: Sequence[str], n: int) -> list[str]:
+    leak = [""] * n
+    for i, j in reversed(leaked.pairs.tolist()):  # the surest pair comes last and stays
+        leak[i] = names[j]
+    return leak
+
+
+def _pairs(copies: Copies, names: Sequence[str], others: Sequence[str], other: str) -> dict[str, list[Any]]:
+    i, j = copies.pairs[:, 0].tolist(), copies.pairs[:, 1].tolist()
+    first, second = (j, i) if other == "no" else (i, j)
+    return {
+        "path": [names[k] for k in first],
+        "copy_of": [others[k] for k in second],
+        "kind": list(copies.kind),
+        "agreement": copies.agreement.tolist(),
+        "other": [other] * len(first),
+    }
+
+
+def _reasons(judged: Judged) -> list[str]:
+    """Returns why each unusual picture is unusual, in words."""
+    v = judged.verdict
+    return [_reason(judged, i) if v.flag[i] or v.score[i] >= UNUSUAL else "" for i in range(len(v.p))]
+
+
+def _reason(judged: Judged, i: int) -> str:
+    level = judged.verdict.level[i]
+    if level == "places" and judged.places is not None:
+        return f"an unusual place {_where(judged.places.where[i])}"
+    if level == "group":
+        return "one of a group that lies apart"
+    if level.endswith(("vectors", "embedding")):
+        return "its embedding lies far from those of the others"
+    said = differences_in_words(judged.deviations[i], MEASUREMENTS[FILE:])
+    return said if level == "measurements" else f"an unusual layout: {said}"
+
+
+def _where(place: Floats) -> str:
+    grid = np.zeros((3, 3))
+    grid[min(2, int(3 * place[0])), min(2, int(3 * place[1]))] = 1
+    return place_words(grid)
+
+
+def _neighbors(z: npt.NDArray[Any], names: Sequence[str]) -> list[str]:
+    """Returns the most similar other pictures, by features in units of their deviations."""
+    k = min(NEIGHBORS, len(z) - 1)
+    if k < 1 or len(z) > MOST_COMPARED:
+        return [""] * len(z)
+    x = torch.from_numpy(_standardized(z))
+    return ["; ".join(names[j] for j in row) for row in nearest_others(x, k)[1].tolist()]
+
+
+def _standardized(z: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    deviation = z.std(0, dtype=np.float64)
+    return np.asarray((z - z.mean(0)) / np.maximum(deviation, 1e-6 + 0.01 * deviation.mean()), dtype=np.float32)
+
+
+def _summary(
+    source: str,
+    pictures: Pictures,
+    looks: Looks,
+    settings: CheckSettings,
+    copies: Copies,
+    judged: Judged | None,
+    known: Pictures | None,
+    leak: Sequence[str],
+    counts: Mapping[str, int],
+    groups: Sequence[Sequence[str]],
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """Returns ``summary.json``; docs/guides/check.md explains its entries."""
+    changes: dict[str, int] = {}
+    for change in (one for text in looks.changes.tolist() for one in text.split("; ") if one):
+        changes[change] = changes.get(change, 0) + 1
+    return {
+        "version": __version__,
+        "source": source,
+        "noun": "picture" if looks.measurements.shape[1] else "vector",
+        "pictures": len(looks),
+        "unreadable": len(pictures.skipped),
+        "ignored": dict(pictures.ignored),
+        "known": None if known is None else len(known),
+        "encoder": settings.encoder,
+        "looked": _looked(looks, settings, judged),
+        "judged": judged is not None,
+        "fdr": settings.fdr,
+        "rate": "none" if judged is None else "estimate" if judged.calibration is None else "split conformal",
+        "calibration": None if judged is None or judged.calibration is None else len(judged.calibration),
+        "flagged": 0 if judged is None else int(judged.verdict.flag.sum()),
+        "mark": settings.mark,
+        "groups": [{"like": group[0], "pictures": len(group)} for group in groups],
+        "copies": {kind: copies.kind.count(kind) for kind in dict.fromkeys(copies.kind)},
+        "leaks": sum(map(bool, leak)),
+        "properties": dict(counts),
+        "changes": changes,
+        "notes": list(notes),
+    }
+
+
+def _looked(looks: Looks, settings: CheckSettings, judged: Judged | None) -> str:
+    """Returns at which size and which part the pictures were judged."""
+    if not looks.measurements.shape[1]:
+        return f"{counted(len(looks), 'vector')}, judged as they are"
+    height, width = (looks.measurements[:, k] for k in (0, 1))
+    sizes = f"{int(width.min()):,} x {int(height.min()):,}"
+    if np.ptp(height) or np.ptp(width):
+        sizes += f" to {int(width.max()):,} x {int(height.max()):,}"
+    whole = f"{counted(len(looks), 'picture')} of {sizes} pixels, looked at as a whole: measured at full size"
+    if judged is None:
+        return whole
+    reduced = int((np.minimum(height, width) > settings.size).sum())
+    at = f"at {settings.size} pixels of the shorter side" if reduced else "at full size, too"
+    return f"{whole}, places {at}"

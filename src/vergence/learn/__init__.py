@@ -1,0 +1,1 @@
+"""Learned representations: encoders, views, objectives, methods, evaluation, training and runs. This half may change."""

@@ -1,0 +1,229 @@
+"""DINO: a student predicts a teacher's distribution over prototypes, from small crops and from the other large crop.
+
+M. Caron, H. Touvron, I. Misra, H. Jegou, J. Mairal, P. Bojanowski, A. Joulin, "Emerging Properties in Self-Supervised Vision
+Transformers", arXiv:2104.14294. With outputs g of heads of K prototypes, temperatures s and t, and a center c,
+
+    P_t(x) = softmax((g_teacher(x) - c) / t),   P_s(x) = softmax(g_student(x) / s),
+    loss = mean over images and pairs (large crop x, another crop x') of -sum_k P_t(x)_k log P_s(x')_k        (eq. 3),
+    c <- m c + (1 - m) mean of g_teacher over the batch,   teacher <- l teacher + (1 - l) student, l from 0.996 to 1 (cosine).
+
+The loss and its center are lightly's ``DINOLoss``, which follows the released code. The evaluated encoder is the teacher's, as in
+the paper. Differences from the released code: the output layer does not move in the first hundredth of the steps (there: in the
+first of 100 epochs), the teacher's temperature is constant (lightly's default; the paper also raises it, from 0.04 to 0.07), and
+a run's ``clip`` bounds the norm of all gradients (there: that of each weight's).
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vergence.learn.encoders.networks import width
+from vergence.learn.methods.core import Gather, ImageMethod, MultiView
+from vergence.learn.objectives.parts.teachers import cosine, follow, frozen_copy
+from vergence.learn.views.images import ImageViews, Views
+from vergence.utils.checks import as_range, expect, require_count, require_within
+from vergence.utils.linalg import upcast_half
+
+__all__ = ["Dino"]
+
+FIRST: dict[str, Any] = {"blur": 1.0, "solarize": 0.0}
+SECOND: dict[str, Any] = {"blur": 0.1, "solarize": 0.2}
+SMALL: dict[str, Any] = {"blur": 0.5, "solarize": 0.0}
+
+
+class PrototypeHead(nn.Module):
+    """DINO's head: (B, D) -> similarities (B, K) in [-1, 1] to K unit vectors.
+
+    Three linear layers with GELU between them, normalization to length 1, and the product with K vectors of length 1, which is
+    the released code's weight-normalized layer of fixed gain. Weights of the first three are truncated normal (0.02).
+
+    Args:
+        dim: Width D of the embeddings.
+        outputs: Number K of outputs.
+        hidden: Width of the hidden layers.
+        bottleneck: Width of the normalized vector.
+        batch_norm: Whether the hidden layers are batch-normalized, without bias.
+
+    Example:
+        >>> PrototypeHead(8, 16, hidden=12, bottleneck=4)(torch.randn(2, 8)).shape
+        torch.Size([2, 16])
+    """
+
+    def __init__(self, dim: int, outputs: int, *, hidden: int = 2048, bottleneck: int = 256, batch_norm: bool = False) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for i, o in itertools.pairwise((dim, hidden, hidden)):
+            layers += [nn.Linear(i, o, bias=not batch_norm), *([nn.BatchNorm1d(o)] if batch_norm else []), nn.GELU()]
+        self.layers = nn.Sequential(*layers, nn.Linear(hidden, bottleneck))
+        for layer in self.layers:
+            if isinstance(layer, nn.Linear):
+                nn.init.trunc_normal_(layer.weight, std=0.02)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+        self.prototypes = nn.Linear(bottleneck, outputs, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the similarities (B, K)."""
+        return F.linear(F.normalize(self.layers(x), dim=-1), F.normalize(self.prototypes.weight, dim=-1))
+
+
+class Dino(ImageMethod):
+    """DINO: a student predicts a teacher's outputs for two large crops from these and from several small crops.
+
+    Args:
+        encoder: See `vergence.learn.methods.core.ImageMethod`; a transformer takes small crops with ``dynamic_img_size=True``. It
+            becomes the teacher; the student is a copy of it.
+        shape: Shape (C, H, W) of the images.
+        outputs: Number K of prototypes.
+        hidden: Width of the heads' hidden layers.
+        bottleneck: Width of the vector that is compared with the prototypes.
+        batch_norm: Whether the heads' hidden layers are batch-normalized. Embeddings that are pooled after a ReLU, as those of
+            convolutional networks, are nearly alike before training; then heads without it can end at equal outputs for all.
+            Crops of each size have their own statistics; the released code passes all crops through the head at once.
+        local_crops: Number of small crops.
+        local_size: Their side in pixels; by default `local_side`.
+        local_crop: Range of their area, as shares of the image; that of large crops is the run's ``crop``, (0.4, 1) in the paper.
+        asymmetric: Whether the first large crop is always blurred, the second with probability 0.1 and solarized with 0.2, and
+            small crops blurred with 0.5, as in the paper; otherwise all crops have the run's strengths.
+        temperature: Of the student, s.
+        teacher_temperature: Of the teacher, t.
+        center_momentum: Momentum m of the center, in [0, 1).
+        momentum: Momentum l of the teacher at the first step, in [0, 1].
+        fixed_prototypes: Share of the steps, at the start, in which the output layer does not move, in [0, 1].
+    """
+
+    small: ClassVar[Mapping[str, Any]] = {
+        "crop": (0.4, 1.0),
+        "lr": 5e-4,
+        "options": {
+            **{"outputs": 1024, "hidden": 512, "bottleneck": 128, "batch_norm": True},
+            **{"local_crops": 2, "asymmetric": False, "momentum": 0.99},
+        },
+    }
+
+    package = "lightly"
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        shape: Sequence[int],
+        *,
+        outputs: int = 65_536,
+        hidden: int = 2048,
+        bottleneck: int = 256,
+        batch_norm: bool = False,
+        local_crops: int = 8,
+        local_size: int | None = None,
+        local_crop: tuple[float, float] = (0.05, 0.4),
+        asymmetric: bool = True,
+        temperature: float = 0.1,
+        teacher_temperature: float = 0.04,
+        center_momentum: float = 0.9,
+        momentum: float = 0.996,
+        fixed_prototypes: float = 0.01,
+    ) -> None:
+        super().__init__(encoder, shape)
+        require_count(1, outputs=outputs, hidden=hidden, bottleneck=bottleneck)
+        require_count(0, local_crops=local_crops)
+        require_within("(0, inf)", temperature=temperature, teacher_temperature=teacher_temperature)
+        require_within("[0, 1)", center_momentum=center_momentum)
+        require_within("[0, 1]", momentum=momentum, fixed_prototypes=fixed_prototypes)
+        self.local_crops, self.local_crop, self.asymmetric = local_crops, as_range("local_crop", local_crop, 1), asymmetric
+        self.local_size = local_side(self.shape[1]) if local_size is None else local_size
+        self.momentum, self.fixed_prototypes = momentum, fixed_prototypes
+        if local_crops:
+            most = min(self.shape[1:])
+            expect(1 <= self.local_size <= most, f"local_size from 1 to the images' {most} pixels", self.local_size)
+            require_crops(encoder, (self.shape[0], self.local_size, self.local_size))
+        self.student = frozen_copy(encoder).requires_grad_()
+        dim = width(encoder, self.shape)
+        self.head = PrototypeHead(dim, outputs, hidden=hidden, bottleneck=bottleneck, batch_norm=batch_norm)
+        self.encoder.requires_grad_(False)
+        self.teacher_head = frozen_copy(self.head)
+        self.loss = _loss(outputs, temperature, teacher_temperature, center_momentum)
+        self.head.prototypes.weight.register_hook(self._fix)
+
+    def _fix(self, gradient: Tensor) -> Tensor:
+        return gradient * (not self.frozen())
+
+    def reset_teacher(self) -> None:
+        """Gives the student the encoder's weights."""
+        self.student.load_state_dict(self.encoder.state_dict())
+
+    def inputs(self, views: Views) -> MultiView:
+        """Returns two large crops and the small ones."""
+        if not isinstance(views, ImageViews):
+            raise ValueError(f"expected views of images for method 'dino', found {type(views).__name__}: choose another method")
+        first, second, small = (FIRST, SECOND, SMALL) if self.asymmetric else ({}, {}, {})
+        local = [views.changed(self.local_size, crop=self.local_crop, **small)] * self.local_crops
+        return MultiView(views.changed(**first), views.changed(**second), *local)
+
+    def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
+        """Returns the mean cross-entropy, for two large crops and any number of small ones."""
+        groups = [torch.cat(views[:2]), *([torch.cat(views[2:])] if views[2:] else [])]  # one pass for each size
+        outputs = [crop for group in groups for crop in self.head(self.student(group)).split(len(views[0]))]
+        with torch.no_grad():
+            z = self.encoder(groups[0])
+            targets = self.teacher_head(z).split(len(views[0]))
+        self.observe(z[: len(views[0])], gather)
+        with torch.autocast(z.device.type, enabled=False):
+            loss = self.loss([upcast_half(t) for t in targets], [upcast_half(s) for s in outputs])
+        return {"cross_entropy": gather(loss[None]).mean()}
+
+    def frozen(self) -> tuple[Tensor, ...]:
+        """Returns the prototypes at the start, so that an optimizer's averages of their gradient begin when they are released."""
+        return (self.head.prototypes.weight,) if self.progress < self.fixed_prototypes else ()
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Moves the teacher toward the student."""
+        momentum = cosine(self.momentum, 1.0, self.progress)
+        follow(self.encoder, self.student, momentum)
+        follow(self.teacher_head, self.head, momentum)
+
+
+class _Center(nn.Module):
+    """The state of the loss, where lightly is not installed."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.register_buffer("center", torch.zeros(1, 1, outputs))
+
+    def forward(self, targets: list[Tensor], outputs: list[Tensor]) -> Tensor:
+        """Raises a ValueError."""
+        raise ValueError("method 'dino' needs lightly to train: pip install 'vergence[methods]'")
+
+
+def _loss(outputs: int, temperature: float, teacher_temperature: float, center_momentum: float) -> Any:
+    """Returns lightly's loss with a constant temperature of the teacher."""
+    try:
+        from lightly.loss.dino_loss import DINOLoss
+    except ImportError:  # of a trained method, which is used without its loss
+        return _Center(outputs)
+    constant = {"teacher_temp": teacher_temperature, "warmup_teacher_temp": teacher_temperature}
+    return DINOLoss(outputs, student_temp=temperature, center_momentum=center_momentum, **constant)
+
+
+def local_side(size: int) -> int:
+    """Returns the side of small crops: 3/7 of the images' (the paper's 96 of 224 pixels), rounded to a multiple of 4.
+
+    Example:
+        >>> local_side(224), local_side(32), local_side(8)
+        (96, 12, 4)
+    """
+    return max(4, 4 * round(size * 3 / 28))
+
+
+def require_crops(encoder: nn.Module, shape: tuple[int, ...]) -> None:
+    """Raises a ValueError unless an encoder takes crops of ``shape`` (C, H, W)."""
+    try:
+        width(encoder, shape)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"expected an encoder that takes crops of {shape[1]} pixels, found one that does not ({str(error).splitlines()[0]}); "
+            "set local_size, local_crops=0, or of a transformer --encoder timm:NAME,dynamic_img_size=True"
+        ) from None

@@ -1,0 +1,96 @@
+"""Teachers: copies of a network whose weights follow it, the schedules of their momentum, and losses with their targets."""
+
+import copy
+import math
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from vergence.learn.objectives.core import lightly_module
+from vergence.utils.linalg import upcast_half
+
+__all__ = ["cosine", "follow", "frozen_copy", "linear"]
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def frozen_copy(module: M) -> M:
+    """Returns a copy of a network without gradient."""
+    return copy.deepcopy(module).requires_grad_(False)
+
+
+@torch.no_grad()
+def follow(teacher: nn.Module, student: nn.Module, momentum: float, *, buffers: bool = False) -> None:
+    """Moves the teacher's parameters, w <- m w + (1 - m) student.
+
+    Args:
+        teacher: Network that follows, changed in place.
+        student: Network of the same parameters.
+        momentum: Weight m of the past, in [0, 1].
+        buffers: Whether the student's buffers, such as running means, are copied; by default the teacher keeps its own.
+
+    Example:
+        >>> teacher, student = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+        >>> _ = nn.init.zeros_(teacher.weight), nn.init.ones_(student.weight)
+        >>> follow(teacher, student, 0.75)
+        >>> teacher.weight.item()
+        0.25
+    """
+    for t, s in zip(teacher.parameters(), student.parameters(), strict=True):
+        t.lerp_(s, 1 - momentum)
+    if buffers:
+        for mine, other in zip(teacher.buffers(), student.buffers(), strict=True):
+            mine.copy_(other)
+
+
+def cosine(start: float, end: float, progress: float) -> float:
+    """Returns end - (end - start) (1 + cos(pi p)) / 2, for the share p of the steps that are done, in [0, 1] (BYOL, DINO).
+
+    Example:
+        >>> [round(cosine(0.996, 1.0, p), 4) for p in (0.0, 0.5, 1.0)]
+        [0.996, 0.998, 1.0]
+    """
+    return end - (end - start) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def linear(start: float, end: float, progress: float) -> float:
+    """Returns start + (end - start) p, for the share p of the steps that are done, in [0, 1] (I-JEPA).
+
+    Example:
+        >>> linear(0.5, 1.0, 0.5)
+        0.75
+    """
+    return start + (end - start) * progress
+
+
+def directions(za: Tensor, zb: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Returns the pairs (query, target) of a loss, each (B, D): a -> b and b -> a; targets get no gradient.
+
+    A teacher's embeddings are targets alone: where one of the two has no gradient, only the other is a query. So with a teacher,
+    whose method calls an objective with (student a, teacher b) and (student b, teacher a), each call has one direction.
+
+    Example:
+        >>> za, zb = torch.zeros(4, 2, requires_grad=True), torch.ones(4, 2)
+        >>> len(directions(za, zb)), len(directions(zb, za)), len(directions(za, za)), len(directions(zb, zb))
+        (1, 1, 2, 2)
+    """
+    both = [(za, zb.detach()), (zb, za.detach())]
+    return [pair for pair in both if pair[0].requires_grad] or both
+
+
+def negative_cosine(kind: str, predictor: nn.Module, za: Tensor, zb: Tensor) -> Tensor:
+    """Returns the mean of -cos(q(z), z') over the pairs and the `directions`, a scalar in [-1, 1]; the cosine is lightly's.
+
+    Args:
+        kind: The objective's name, for the message where lightly is missing.
+        predictor: Predictor q.
+        za: Embeddings (B, D).
+        zb: Embeddings of the other view (B, D).
+
+    Example:
+        >>> round(negative_cosine("byol", nn.Identity(), torch.eye(2), torch.eye(2)).item(), 4)
+        -1.0
+    """
+    loss = lightly_module(kind, "negative_cosine_similarity").NegativeCosineSimilarity()
+    return torch.stack([loss(predictor(z), target) for z, target in directions(upcast_half(za), upcast_half(zb))]).mean()

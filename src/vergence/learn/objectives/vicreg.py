@@ -1,0 +1,55 @@
+r"""Variance-invariance-covariance regularization (VICReg: Bardes, Ponce and LeCun, 2022), arXiv:2105.04906.
+
+Loss            lambda s(Z_a, Z_b) + mu 1/2 [v(Z_a) + v(Z_b)] + nu [c(Z_a) + c(Z_b)]           (eq. 6; the factor 1/2: see below)
+Invariance      s = 1/(B D) sum_nd (z_a - z_b)_nd^2
+Variance        v(Z) = 1/D sum_d max(0, 1 - sqrt(Var(z_d) + 1e-4))                             (eq. 1 and 2)
+Covariance      c(Z) = 1/D sum_{d != e} Cov(z_d, z_e)^2                                        (eq. 3 and 4)
+
+Var and Cov divide by B - 1. The terms are lightly's, which are those of the released code (facebookresearch/vicreg). That differs
+from the paper in two points: the variance terms of the two views are averaged, where eq. 6 adds them (solo-learn follows the
+paper), and s is a mean over features, where eq. 5 sums them. With the same weights 25, 25, 1 these are different functions.
+
+Shapes: B pairs, D features. Terms: means over pairs **and features**, as published; no units. The loss defines no density.
+"""
+
+from torch import Tensor
+
+from vergence.learn.objectives.core import Objective, lightly_module, settings
+from vergence.utils.checks import require_within
+
+__all__ = ["VICReg"]
+
+
+class VICReg(Objective):
+    """VICReg: makes both views' embeddings equal, with standard deviations of at least 1 and uncorrelated features.
+
+    Args:
+        dim: Features D of the embeddings.
+        invariance: Weight lambda >= 0 of the distance between the views.
+        variance: Weight mu >= 0 of the hinge on the standard deviations.
+        decorrelation: Weight nu >= 0 of the squared covariances.
+
+    Example:
+        >>> import torch
+        >>> z = torch.tensor([[1.0, 1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])     # variances 4/3, without correlation
+        >>> {name: round(term.item(), 3) for name, term in VICReg(2)(z, z + 0.2).items()}
+        {'invariance': 1.0, 'hinge': 0.0, 'covariance': 0.0}
+    """
+
+    small = settings(projector=(512, 512, 512), projector_norm="batch", batch_size=128)
+    several = True
+    package = "lightly"
+
+    def __init__(self, dim: int, *, invariance: float = 25.0, variance: float = 25.0, decorrelation: float = 1.0) -> None:
+        super().__init__()
+        require_within("[0, inf)", invariance=invariance, variance=variance, decorrelation=decorrelation)
+        self.dim, self.invariance, self.variance, self.decorrelation = dim, invariance, variance, decorrelation
+
+    def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
+        """Returns the weighted terms ``invariance``, ``hinge`` (of the variances) and ``covariance``."""
+        loss = lightly_module("vicreg", "vicreg_loss")
+        return {
+            "invariance": self.invariance * loss.invariance_loss(za, zb),
+            "hinge": self.variance * 0.5 * (loss.variance_loss(za) + loss.variance_loss(zb)),
+            "covariance": self.decorrelation * (loss.covariance_loss(za) + loss.covariance_loss(zb)),
+        }

@@ -1,0 +1,204 @@
+r"""Variational Joint Embedding (2026), arXiv:2602.05639 version 1.
+
+Posterior     q(s_i | z_i) = N(mu_i, diag var_i),  (mu_i, var_i) = g(z_i)                                 (eq. 32)
+Prior         p(s) = N(0, I)
+Likelihood    p(y_j | s_i, var_i) = T_nu(z_j/|z_j|; s_i/|s_i|, diag var_i)  T_nu(|z_j| - |s_i|; 0, 1)      (eq. 31)
+Loss          1/2 sum over (i, j) of E_q[-log p(y_j | s_i, var_i)] + beta KL(q_i || p)                    (eq. 37, 38)
+
+The target z_j is detached; the encoder learns through the input z_i of g.
+
+At beta = 1, for mu_i at an angle t to z_j and one variance, the optimum is |mu|^2 = R (1 - sin t) / (1 + sin t) and var =
+R/D 2 sin t / (1 + sin t), with R = (-a + sqrt(a^2 + 4 a (nu + D))) / 2 and a = (1 + sin t) D / nu (derived).
+
+The paper's eq. 9 and 10 sum the two views' KL, while eq. 37, 38, 41 and algorithm 4 average them. This loss averages: eq. 10 at
+beta is this loss at 2 beta. The "likelihood" is a subdensity up to a constant, because T_nu is normalized on R^D while its
+argument lies on the sphere. The intrinsic construction of the paper's later version is not implemented.
+
+Shapes: B pairs, D features, M samples. Terms: means over pairs, sums over features, in nats.
+"""
+
+import itertools
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution, Independent, Normal
+from torch.nn import functional as F
+
+from vergence.densities.gaussian import kl_standard_normal
+from vergence.densities.polar import EPS, directional_nll, log_constant, radial_nll
+from vergence.learn.objectives.core import Objective, require_pairs, settings
+from vergence.utils.checks import require_choice, require_count
+from vergence.utils.linalg import upcast_half
+
+__all__ = ["VJE"]
+
+
+class VJE(Objective):
+    """Variational Joint Embedding: a Student-t likelihood in polar form over a Gaussian posterior.
+
+    Args:
+        dim: Features D of the embeddings.
+        nu: Degrees of freedom of both likelihood factors, > 0 or ``math.inf`` (paper: 3; one-class detection: 0.5).
+        beta: Weight of the KL, averaged over the two views, >= 0 (paper: 1). Below 1 the loss is unbounded from below.
+        hidden: Width of the inference network's three hidden layers, >= 1; the paper's dim / 4 by default, but at least 16,
+            because layer normalization of one or two features is nearly constant.
+        terms: Terms of the loss (the paper's tables 6 and 7 switch them off one by one).
+
+    Example:
+        >>> vje = VJE(8)
+        >>> terms = vje(torch.randn(4, 8), torch.randn(4, 8))
+        >>> sorted(terms)
+        ['directional', 'kl', 'radial']
+        >>> vje.posterior(torch.randn(4, 8)).entropy().shape
+        torch.Size([4])
+    """
+
+    small = settings(lr=5e-3, encoder_lr=0.2)
+    behind = settings(options={"hidden": 512})
+    advice = "train the encoder slower than the inference network (reduce encoder_lr, as by --set encoder_lr=0.1); keep beta >= 1"
+    reference = settings(variance_mean=0.3, variance_cv=0.75, prior_variance=1.0)
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        nu: float = 3.0,
+        beta: float = 1.0,
+        hidden: int | None = None,
+        terms: tuple[str, ...] = ("directional", "radial", "kl"),
+    ) -> None:
+        super().__init__()
+        names = {"directional", "radial", "kl"}
+        hidden = max(dim // 4, 16) if hidden is None else hidden
+        if not nu > 0 or not 0 <= beta < math.inf:
+            raise ValueError(f"expected nu > 0 and beta >= 0, found nu={nu}, beta={beta}")
+        require_count(1, hidden=hidden)
+        if not names >= set(terms) or not terms:
+            raise ValueError(f"expected terms among 'directional', 'radial', 'kl', found {tuple(terms)}")
+        self.dim, self.nu, self.beta, self.left_out = dim, float(nu), float(beta), names - set(terms)
+        self.inference = _InferenceNetwork(dim, hidden)
+
+    def infer(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the posterior's mean and variance, each (B, D), for embeddings (B, D)."""
+        mu, var = self.inference(z)
+        return mu, var
+
+    def posterior(self, z: Tensor) -> Distribution:
+        """Returns q(s | z), a diagonal Gaussian over (B, D)."""
+        mu, var = self.infer(z)
+        return Independent(Normal(mu, var.sqrt()), 1)
+
+    def likelihood(self, z: Tensor, s: Tensor, var: Tensor) -> dict[str, Tensor]:
+        """Returns -log p(y | s, var) of embeddings z (..., D) by factors, each (...), in nats without `log_constant` (eq. 31).
+
+        Loss, log-density and scores all use it: another likelihood is another `likelihood` and another `log_constant`.
+        """
+        return {"directional": directional_nll(z, s, var, self.nu), "radial": radial_nll(z, s, self.nu)}
+
+    def log_constant(self) -> float:
+        """Returns the constant of the log-likelihood, which loss and scores leave out, in nats."""
+        return log_constant(self.nu, self.dim) + log_constant(self.nu, 1)
+
+    def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
+        """Returns the terms of the symmetric loss (eq. 38) from one sample per view, with the global seed."""
+        noise = torch.cat([torch.randn_like(za), torch.randn_like(zb)])
+        zi, zj = torch.cat([za, zb]), torch.cat([zb, za]).detach()  # both directions i -> j at once; their mean is the 1/2 sum
+        mu, var = self.infer(zi)
+        s = mu + var.sqrt() * noise
+        terms = self.likelihood(zj, s, var) | {"kl": self.beta * kl_standard_normal(mu, var)}
+        return {name: term.mean() for name, term in terms.items() if name not in self.left_out}
+
+    def log_prob(self, zb: Tensor, za: Tensor, *, samples: int = 16, generator: torch.Generator | None = None) -> Tensor:
+        r"""Returns a lower bound of log p(y_b | z_a), y_b = (z_b/|z_b|, |z_b|), in nats, shape (B,).
+
+        log 1/M sum_m p(y_b | s_m, var_a) p(s_m) / q(s_m | z_a), s_m ~ q: one sample is the evidence lower bound (eq. 35)
+        with its constants; more samples only tighten it. All rows use the same M noise vectors, so that a row's value
+        does not depend on its batch. The density of z_b itself is lower by (D - 1) log|z_b|.
+
+        Args:
+            zb: Target embeddings, (B, D).
+            za: Context embeddings, (B, D).
+            samples: Number of samples M, >= 1.
+            generator: Source of the noise; the global generator by default.
+
+        Raises:
+            ValueError: ``samples`` is below 1, or the embeddings are not two (B, dim).
+        """
+        log_w = self.log_weights(zb, za, samples=samples, generator=generator)
+        return torch.logsumexp(log_w, 0) - math.log(samples)
+
+    def log_weights(self, zb: Tensor, za: Tensor, *, samples: int, generator: torch.Generator | None = None) -> Tensor:
+        """Returns log p(y_b | s) p(s) / q(s | z_a) of samples s ~ q(s | z_a), common to all rows, (samples, B).
+
+        Raises:
+            ValueError: The embeddings are not two (B, dim), or ``samples`` is below 1.
+        """
+        require_pairs(za, zb, self.dim)
+        require_count(1, samples=samples)
+        mu, var = self.infer(za)
+        s, noise = self._common_samples(mu, var, samples, generator)
+        log_ratio = 0.5 * (noise.square() - s.square() + var.log()).sum(-1)  # log p(s) - log q(s)
+        return self.log_constant() - sum(self.likelihood(zb, s, var).values()) + log_ratio
+
+    def score(
+        self,
+        z: Tensor,
+        how: Literal["joint", "directional", "radial", "variance", "entropy"] = "joint",
+        *,
+        samples: int = 16,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        r"""Returns the anomaly score of each embedding under its own posterior, (B,); larger is more anomalous.
+
+        ``joint`` is the expected l_dir + l_rad of z given s ~ q(s | z) without constants; ``directional`` and ``radial``
+        are its parts; ``variance`` is sum_d var_d; ``entropy`` is 1/2 sum_d log(2 pi e var_d), in nats. The paper does not
+        state how s is chosen: here by default the mean over M samples common to all rows, and s = mu with ``samples=0``.
+
+        Args:
+            z: Embeddings, (B, D).
+            how: Name of the score.
+            samples: Number of samples M, >= 1, or 0 for s = mu.
+            generator: Source of the noise; the global generator by default.
+
+        Raises:
+            ValueError: ``how`` is none of the five, or ``samples`` is negative.
+        """
+        scores = self.scores(z, samples=samples, generator=generator)
+        require_choice("how", how, scores)
+        return scores[how]
+
+    def scores(self, z: Tensor, *, samples: int = 16, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Returns all five scores of `score`, each (B,), from the same samples."""
+        require_count(0, samples=samples)
+        mu, var = self.infer(z)
+        s = self._common_samples(mu, var, samples, generator)[0] if samples else mu[None]
+        parts = {name: nll.mean(0) for name, nll in self.likelihood(z, s, var).items()}
+        entropy = 0.5 * (math.log(2 * math.pi * math.e) + var.log()).sum(-1)
+        return {"joint": sum(parts.values(), torch.zeros_like(entropy)), **parts, "variance": var.sum(-1), "entropy": entropy}
+
+    def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
+        """Returns mean and coefficient of variation of the posterior variance (`reference`: the paper's values)."""
+        var = self.infer(za)[1]
+        return {"variance_mean": var.mean().item(), "variance_cv": (var.std(correction=0) / var.mean()).item()}
+
+    @staticmethod
+    def _common_samples(mu: Tensor, var: Tensor, samples: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        device = generator.device if generator is not None else mu.device
+        noise = torch.randn(samples, 1, mu.shape[-1], generator=generator, dtype=mu.dtype, device=device).to(mu.device)
+        return mu + var.sqrt() * noise, noise
+
+
+class _InferenceNetwork(nn.Module):
+    """The amortized posterior g: three Linear-LayerNorm-ReLU layers, and a linear head each for mean and variance."""
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        pairs = itertools.pairwise((dim, hidden, hidden, hidden))
+        self.body = nn.Sequential(*(nn.Sequential(nn.Linear(i, o), nn.LayerNorm(o), nn.ReLU()) for i, o in pairs))
+        self.mean, self.variance = nn.Linear(hidden, dim), nn.Linear(hidden, dim)
+
+    def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.body(upcast_half(z))
+        return upcast_half(self.mean(h)), F.softplus(upcast_half(self.variance(h))) + EPS

@@ -1,0 +1,288 @@
+"""A detector with the calibration that turns its scores into p-values and reasons, stored without pickle.
+
+It is fitted to levels of training items, and calibrated on items that no fit has seen.
+"""
+
+import dataclasses
+import itertools
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.numpy import save
+from torch import Tensor
+from torch.nn import functional as F
+
+from vergence.decide.combined import CombinedDetector, default_detector
+from vergence.decide.conformal import ranked
+from vergence.decide.core import cross_fit
+from vergence.densities.storage import restore
+from vergence.learn.encoders.config import PatchSettings
+from vergence.learn.encoders.patch_maps import PatchMaps
+from vergence.learn.methods.core import Method
+from vergence.learn.runs.levels import Levels
+from vergence.utils.checks import expect
+from vergence.utils.neighbors import nearest_rows
+
+__all__ = ["Collected", "RunDetector", "fit_detector", "usable_levels"]
+
+Arrays = dict[str, np.ndarray]
+FORMAT = 1
+ARRAYS = ("calibration", "typical", "seen")
+TYPICAL, NEAREST = 5_000, 3  # items that are shown as nearest typical ones, of each item
+FOLDS = 5
+WIDEST = 8_192  # features of a level, whose covariance takes half a gigabyte then
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Levels of N items that could be read: features (N, D) by level, and of each item index, name and uint64 digest."""
+
+    levels: Arrays
+    index: Tensor
+    names: list[str]
+    digests: np.ndarray
+
+
+@dataclass(frozen=True)
+class RunDetector:
+    """A fitted detector with what turns its scores into p-values and reasons.
+
+    Attributes:
+        detector: The detector over the levels.
+        calibration: Anomaly scores (n,) of the calibration items.
+        names: Name of each calibration item.
+        held_out: Whether no fit has seen the calibration items; otherwise they were training items, each scored by
+            a detector that did not see it, behind an encoder that did.
+        typical: Normalized embeddings (R, D) of typical training items.
+        typical_names: Their names.
+        seen: Digests of the items of the fit and the calibration, sorted.
+        gap: Share of other training items (of test items where calibration items were training items) with p <= 0.05,
+            which is 0.05 for items like those of the calibration; None where it was not measured.
+        model: Digest of the model that the detector belongs to.
+        notes: What the reader of the scores must know, such as a collapse.
+        dictionary: Dictionary of the level ``patches``; None where the encoder has its own, or there is no such level.
+        relative_error: How badly the embedding recognizes other views, against statistics of the pixels
+            (`vergence.learn.evaluation.accuracy.relative_error`); None where there are none.
+    """
+
+    detector: CombinedDetector
+    calibration: np.ndarray
+    names: list[str]
+    held_out: bool
+    typical: np.ndarray
+    typical_names: list[str]
+    seen: np.ndarray
+    gap: float | None = None
+    model: str = ""
+    notes: list[str] = field(default_factory=list)
+    dictionary: PatchMaps | None = None
+    relative_error: float | None = None
+
+    @property
+    def levels_(self) -> list[str]:
+        """Names of the levels (L,)."""
+        return list(self.detector.levels_)
+
+    def widths(self) -> dict[str, int]:
+        """Returns the number of features of each level that the detector reads."""
+        return {name: detector.n_features_in_ for name, detector in self.detector.detectors_.items()}
+
+    def of_batches(self, method: Method, shape: Sequence[int]) -> Levels:
+        """Returns the levels that the detector reads, of a trained method on items of a shape, (C, H, W) or (D,).
+
+        Raises:
+            ValueError: The dictionary of patches is one of other images.
+        """
+        maps = self.dictionary
+        if maps is None:
+            return Levels(method, shape)
+        n, advice = maps.filters.shape[1], "remove the detector's file, and it is fitted again"
+        fits = len(shape) == 3 and n == shape[0] * maps.settings.patch**2
+        expect(fits, f"the detector's dictionary to be one of images of shape {tuple(shape)}", f"patches of {n} numbers", advice)
+        maps.settings.require_size(shape)
+        first = next(itertools.chain(method.encoder.parameters(), method.encoder.buffers()))
+        return Levels(method, shape, maps.to(first.device))
+
+    def contributions(self, levels: Mapping[str, Tensor | np.ndarray]) -> np.ndarray:
+        """Returns -log p of each item at each level (B, L), in the order of ``levels_``."""
+        if not len(levels["z"]):  # a batch of files of which none could be read
+            return np.zeros((0, len(self.levels_)))
+        columns = self.detector.contributions({name: _finite(name, levels[name]) for name in self.levels_})
+        return np.stack(list(columns.values()), -1)
+
+    def combined(self, contributions: np.ndarray) -> np.ndarray:
+        """Returns the anomaly score (B,) of each row of `contributions`."""
+        return self.detector.combined(contributions) if len(contributions) else np.zeros(0)
+
+    def anomaly_score(self, levels: Mapping[str, Tensor | np.ndarray]) -> np.ndarray:
+        """Returns how anomalous each item is, (B,)."""
+        return self.combined(self.contributions(levels))
+
+    def nearest(self, z: np.ndarray) -> list[str]:
+        """Returns the names of the three most similar typical items of each embedding (B, D), separated by ``; ``."""
+        if not len(z):
+            return []
+        bank = torch.from_numpy(self.typical).float()
+        best = nearest_rows(bank, torch.from_numpy(_normalized(z)), min(NEAREST, len(bank)), directions=True)
+        return ["; ".join(self.typical_names[i] for i in row) for row in best.tolist()]
+
+    @property
+    def resolution(self) -> int:
+        """Typical items against which every level can say how rare a new one is: of the smallest set that calibrates one."""
+        rarest = max(float(np.exp(tail["log_share"].min())) for tail in self.detector.tails_.values())
+        return max(1, min(len(self.calibration), round(1 / rarest) - 1))
+
+    def with_calibration(self, scores: np.ndarray, names: list[str]) -> "RunDetector":
+        """Returns the detector with other calibration items, which no fit has seen."""
+        return replace(self, calibration=scores, names=names, held_out=True, gap=None)
+
+    def content(self) -> bytes:
+        """Returns the bytes of a ``.safetensors`` file; see `read`."""
+        arrays = {f"detector/{name}": array for name, array in self.detector.arrays().items()}
+        arrays |= {name: getattr(self, name) for name in ARRAYS}
+        record = {name: value for name, value in vars(self).items() if name not in (*ARRAYS, "detector", "dictionary")}
+        record |= {"format": FORMAT, "settings": self.detector.settings()}
+        if self.dictionary is not None:
+            record["dictionary"] = dataclasses.asdict(self.dictionary.settings)
+            arrays |= {f"dictionary/{name}": x.cpu().numpy() for name, x in self.dictionary.state_dict().items()}
+        whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        return bytes(save(whole, metadata={"record": json.dumps(record)}))
+
+    @classmethod
+    def read(cls, file: Path) -> "RunDetector":
+        """Returns the detector of a file that holds `content`; runs no code of the file's.
+
+        Raises:
+            ValueError: The file is damaged or of another version.
+        """
+        with safe_open(file, framework="numpy") as stored:
+            record = json.loads((stored.metadata() or {})["record"])
+            arrays = {name: stored.get_tensor(name) for name in stored.keys()}
+        expect(record.pop("format") == FORMAT, f"format {FORMAT}", "a file of another version")
+        inner, of_patches = (
+            {name.removeprefix(start): arrays.pop(name) for name in list(arrays) if name.startswith(start)}
+            for start in ("detector/", "dictionary/")
+        )
+        members: dict[str, Any] = {"detector": restore("CombinedDetector", record.pop("settings"), inner)}
+        if "dictionary" in record:
+            members["dictionary"] = _dictionary(record.pop("dictionary"), of_patches)
+        detector = cls(**members, **record, **arrays)
+        detector._require_whole()
+        return detector
+
+    def _require_whole(self) -> None:
+        """Raises a ValueError unless what was read has its types and fits together."""
+        floats, texts = (self.gap, self.relative_error), (self.names, self.typical_names, self.notes)
+        usual = all(isinstance(text, list) and all(isinstance(line, str) for line in text) for text in texts)
+        usual &= isinstance(self.held_out, bool) and all(isinstance(value, float | None) for value in floats)
+        usual &= all(np.issubdtype(x.dtype, np.floating) for x in (self.calibration, self.typical))
+        expect(usual and self.seen.dtype == np.uint64, "a detector whose parts have their types", "others")
+        n, typical, scores = len(self.names), len(self.typical_names), self.calibration
+        whole = scores.shape == (n,) and self.typical.ndim == 2 and len(self.typical) == typical and n and typical
+        expect(whole, f"a score for each of {n} calibration items", f"shape {scores.shape}")
+        finite = not np.isnan(scores).any() and np.isfinite(scores).any()
+        expect(finite, "calibration scores", "NaN or nothing but infinity")
+
+
+def _dictionary(settings: dict[str, Any], arrays: Arrays) -> PatchMaps:
+    """Returns a dictionary of patches from its settings and arrays; raises a ValueError where they do not fit together."""
+    atoms = arrays.get("filters", np.zeros(0))
+    expect("bias" in arrays and atoms.ndim == 2 and np.isfinite(atoms).all(), "a dictionary of patches", "none")
+    given = PatchSettings(**settings)
+    with torch.random.fork_rng(devices=[]):  # its atoms are random before they are set
+        maps = PatchMaps(atoms.shape[1] // given.patch**2, given).float()
+    state = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    shapes, others = ({name: x.shape for name, x in tensors.items()} for tensors in (state, maps.state_dict()))
+    expect(shapes == others, "a dictionary of patches whose atoms fit its settings")
+    maps.load_state_dict(state)
+    return maps
+
+
+def _finite(name: str, features: Tensor | np.ndarray) -> np.ndarray:
+    """Returns the features of a level; raises a ValueError where they hold NaN or infinity."""
+    f = features.detach().cpu().numpy() if isinstance(features, Tensor) else features
+    broken = int((~np.isfinite(f)).any(1).sum())
+    expect(not broken, "finite features", f"NaN or infinity at level {name} of {broken} of {len(f)} items", "check them")
+    return f
+
+
+def _normalized(z: np.ndarray) -> np.ndarray:
+    return F.normalize(torch.from_numpy(np.asarray(z, dtype=np.float32)), dim=1).numpy()
+
+
+def sample(n: int, most: int) -> Tensor:
+    """Returns the index of at most ``most`` of n items, in a random order where not all are taken."""
+    if n <= most:
+        return torch.arange(n)
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:most]
+
+
+def usable_levels(levels: Arrays) -> tuple[Arrays, list[str]]:
+    """Returns the levels whose features are finite, vary, and are at most 8,192, and one line on each of the others.
+
+    Raises:
+        ValueError: There is none.
+    """
+    why = {}
+    for name, f in levels.items():
+        if not np.isfinite(f).all():
+            why[name] = "it holds NaN or infinity"
+        elif f.shape[1] > WIDEST:
+            why[name] = f"it has {f.shape[1]:,} features, more than {WIDEST:,}"
+        elif not np.ptp(f, axis=0).any():
+            why[name] = f"it is the same for all {len(f)} items"
+    notes = [f"level {name} is left out: {reason}" for name, reason in why.items()]
+    some = len(why) < len(levels)
+    expect(some, "a level that tells the items apart", f"none ({'; '.join(notes)})", "give items that differ")
+    return {name: f for name, f in levels.items() if name not in why}, notes
+
+
+def fit_detector(
+    training: Collected, held_out: Collected | None, maps: PatchMaps | None = None, error: float | None = None
+) -> RunDetector:
+    """Returns a detector that is fitted to training items and calibrated on others.
+
+    Args:
+        training: Levels of at least 10 training items, with ``z`` among them.
+        held_out: Calibration items; None to calibrate on the training items, each scored by a detector that was fitted
+            without it.
+        maps: Dictionary that the level ``patches`` was computed with; it is stored for the items to come.
+        error: How badly the embedding recognizes other views, which decides how much it counts; None for well.
+
+    Raises:
+        ValueError: There are too few items, or no level tells them apart.
+    """
+    n = len(training.index)
+    expect(n >= 2 * FOLDS, f"at least {2 * FOLDS} items to fit a detector to", n, "give more")
+    levels, notes = usable_levels(training.levels)
+    calibrating = held_out or training
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        detector = default_detector(levels, relative_error=error or 0.0).fit(levels)
+        fitted = detector.anomaly_score(levels)
+        if held_out is None:
+            scores = cross_fit(detector, levels, FOLDS)[0]
+        else:
+            scores = detector.anomaly_score({name: held_out.levels[name] for name in detector.levels_})
+    usual = np.argsort(fitted, kind="stable")[: max(1, n * 9 // 10)]
+    shown = np.sort(usual[sample(len(usual), TYPICAL).numpy()])
+    return RunDetector(
+        detector=detector,
+        calibration=scores,
+        names=calibrating.names,
+        held_out=held_out is not None,
+        typical=_normalized(training.levels["z"][shown]).astype(np.float16),
+        typical_names=[training.names[i] for i in shown.tolist()],
+        seen=np.unique(np.concatenate([training.digests, calibrating.digests])),
+        gap=None if held_out is None else float((ranked(scores, fitted) <= 0.05).mean()),
+        notes=notes,
+        dictionary=maps if "patches" in levels else None,
+        relative_error=error,
+    )

@@ -1,0 +1,183 @@
+"""The detector of a run: fitted to levels of training items, calibrated on items that no fit has seen, kept in its folder."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vergence.data.items import Items, PairItems, batches
+from vergence.data.pixels import center_crop
+from vergence.data.sources import IN_MEMORY, Data, open_data
+from vergence.decide.conformal import ranked
+from vergence.learn.encoders.patch_maps import PatchMaps
+from vergence.learn.evaluation.accuracy import relative_error
+from vergence.learn.evaluation.collapse import collapse
+from vergence.learn.evaluation.judgment import collapse_warning
+from vergence.learn.methods.core import Method
+from vergence.learn.runs.calibrated import Collected, RunDetector, fit_detector, sample
+from vergence.learn.runs.levels import ATOMS, Levels, patch_dictionary
+from vergence.learn.runs.rows import MOST_ITEMS, Reading, collected, of_module
+from vergence.learn.training import calibration, closed_form
+from vergence.learn.training.folder import RunFolder
+from vergence.learn.views.images import ImageViews
+from vergence.utils import terminal
+from vergence.utils.checks import expect
+from vergence.utils.devices import in_evaluation
+
+__all__ = ["FILE", "dictionary", "opened"]
+
+FILE = "detector.safetensors"
+LITTLE = 0.8  # of the statistics' rank error, from which an embedding knows little more than they do
+UNSEEN = 2_000  # test items that show how far the scores of training items are off
+DICTIONARY_FROM = 4_000  # images
+RECOGNIZED = 500  # items whose views show what an embedding knows
+
+
+def fit_and_save(folder: RunFolder, method: Method, data: Data, device: torch.device) -> RunDetector:
+    """Fits a run's detector to its training items, calibrates it, and writes ``detector.safetensors``.
+
+    The mode of the method, on the device, is restored. Data without a calibration part are calibrated by training items.
+
+    Raises:
+        ValueError: There are too few items, no level tells them apart, or the file cannot be written.
+    """
+    detector = _fitted(folder, method, data, device)
+    folder.write_checked(FILE, detector.content())
+    return detector
+
+
+def _fitted(folder: RunFolder, method: Method, data: Data, device: torch.device) -> RunDetector:
+    reading = Reading(folder.metadata.crop_size(), device, workers=folder.config.fit.workers)
+    held_out, unseen = data.calibration, None
+    if held_out is None:
+        unseen = _ordinary(data.test, folder.config.data.keep_classes)
+    total = sum(min(MOST_ITEMS, len(part)) for part in (data.train, held_out, unseen) if part is not None)
+    total += min(RECOGNIZED, len(data.train))
+    with in_evaluation(method), terminal.bar("detector", total, late=True) as advance:
+        levels = Levels(method, folder.metadata.shape)
+        if levels.pixels and levels.patches is None:
+            levels.maps = dictionary(data.train, reading.size, reading.workers)
+            levels.to(device)
+
+        def read(items: Items) -> Collected:
+            return collected(levels, items, reading, advance)
+
+        training, calibrating = read(data.train), None if held_out is None else read(held_out)
+        error, unlike = None, isinstance(data.train, PairItems) and data.train.target_shape != data.train.shape
+        if levels.pixels and not unlike and getattr(method, "target_encoder", None) is None:
+            views = ImageViews(folder.config.views, folder.metadata.shape[1])
+            error = _relative_error(levels, data.train, views, reading, advance)
+        detector = fit_detector(training, calibrating, levels.maps, error)
+        gap = detector.gap
+        if unseen is not None:
+            gap = float((ranked(detector.calibration, detector.anomaly_score(read(unseen).levels)) <= 0.05).mean())
+    notes = [*detector.notes, *_about_embedding(training.levels["z"], error)]
+    return replace(detector, gap=gap, notes=notes, model=of_module(method))
+
+
+def dictionary(items: Items, size: int | None, workers: int) -> PatchMaps | None:
+    """Returns a dictionary of patches of some images, cropped to ``size``; None where they are too small, or too much alike."""
+    part = (items.context if isinstance(items, PairItems) else items).subset(sample(len(items), DICTIONARY_FROM).sort().values)
+    stream = part.stream(batches(len(part), closed_form.block_size(part.shape)), workers=workers)
+    images = (x if size is None else center_crop(x, size) for _, x in stream if len(x))
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return patch_dictionary(images, ATOMS)
+    except ValueError:
+        return None
+
+
+@torch.inference_mode()
+def _relative_error(
+    levels: Levels, items: Items, views: ImageViews, reading: Reading, advance: Callable[[int], None]
+) -> float | None:
+    """Returns how badly the embedding recognizes other views of some images; None for fewer than two.
+
+    Training items serve: calibration items must not decide what their scores are. For pairs the target is the other view.
+    """
+    part = items.subset(sample(len(items), RECOGNIZED).sort().values)
+    if len(part) < 2:
+        return None
+    draws, size = torch.Generator().manual_seed(0), reading.size
+    seen: list[dict[str, Tensor]] = []
+    for index, x in part.stream(batches(len(part), closed_form.block_size(part.shape)), workers=reading.workers):
+        advance(len(index))
+        pair = (views(x, draws), views(x, draws)) if isinstance(x, Tensor) else [center_crop(y, size) if size else y for y in x]
+        if len(pair[0]):
+            seen.append(levels(torch.cat(tuple(pair)).to(reading.device, memory_format=torch.channels_last)))
+    if sum(len(batch["z"]) for batch in seen) < 4:
+        return None
+    first, second = ({name: torch.cat([batch[name].chunk(2)[i] for batch in seen]) for name in ("pixels", "z")} for i in (0, 1))
+    return relative_error(first, second)
+
+
+def _ordinary(test: Items, classes: Sequence[int] | None) -> Items | None:
+    """Returns some test items of the classes that training kept."""
+    index = torch.arange(len(test))
+    if classes is not None and test.labels is not None:
+        index = torch.isin(test.labels, torch.tensor(classes)).nonzero()[:, 0]
+    return test.subset(index[sample(len(index), UNSEEN).sort().values]) if len(index) else None
+
+
+def loaded_or_fitted(folder: RunFolder, method: Method, device: torch.device) -> RunDetector:
+    """Returns a run's detector; fits one where there is none, or where it belongs to another model or to other levels.
+
+    One that was fitted is kept in the folder; where that cannot be written, a line on stderr says so.
+
+    Raises:
+        ValueError: The file is damaged, or there is none and the data to fit one to cannot be opened.
+    """
+    if (folder.path / FILE).exists():
+        stored: RunDetector = folder.read_checked(FILE, RunDetector.read)
+        widths = stored.of_batches(method, folder.metadata.shape).widths()
+        fits = stored.typical.shape[1] == widths["z"] and stored.widths().items() <= widths.items()
+        if fits and stored.model == of_module(method):
+            return stored
+    try:
+        data = opened(folder)
+    except ValueError as error:
+        raise ValueError(f"{folder.path} has no detector yet, and its data cannot be opened to fit one: {error}") from None
+    fitted = _fitted(folder, method, data, device)
+    try:
+        folder.write_checked(FILE, fitted.content())
+    except ValueError as error:
+        terminal.note(f"the detector was fitted for this call alone, since it cannot be kept: {error}")
+    return fitted
+
+
+def opened(folder: RunFolder) -> Data:
+    """Returns a run's data with its calibration part, which each call reads again.
+
+    Raises:
+        ValueError: They cannot be opened.
+    """
+    return calibration.split(whole(folder), folder.config)
+
+
+def whole(folder: RunFolder) -> Data:
+    """Returns a run's data as they were opened, before a calibration part was taken out.
+
+    Raises:
+        ValueError: They cannot be opened, or are data of a program that has not given them.
+    """
+    config = folder.config
+    lost = config.data.source.startswith(IN_MEMORY) and not folder.given
+    what = f"the data of the training, {config.data.source.removeprefix(IN_MEMORY)}, which no file holds"
+    expect(not lost, what, advice="pass them with vergence.load(path, data=...)")
+    return open_data(config.data, workers=config.fit.workers, **folder.given)
+
+
+def _about_embedding(z: np.ndarray, error: float | None) -> list[str]:
+    """Returns a line where embeddings (N, D) collapse, and one where they recognize little."""
+    notes = []
+    if message := collapse_warning(collapse(torch.from_numpy(z)), dim=z.shape[1]):
+        notes.append(message)
+    if error is not None and error >= LITTLE:
+        better = "little better than" if error < 1 else "no better than"
+        notes.append(
+            f"the embedding recognizes other views of an item {better} statistics of its pixels do (its rank error is "
+            f"{error:.2f} times theirs), so that these decide; more items or a longer training may help"
+        )
+    return notes

@@ -1,0 +1,296 @@
+"""A run as one graph outside the library: items -> embedding, anomaly score and p-value, as ONNX or as an exported program.
+
+The graph computes what `vergence.learn.runs.calibrated.RunDetector` does: levels, the detector of each, tails, their combination,
+ranks among the calibration scores. It is compared with the library on real items before it is kept. B items, n calibration items.
+"""
+
+import contextlib
+import copy
+import io
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vergence.data.items import batches, contexts
+from vergence.data.pixels import center_crop
+from vergence.decide import CombinedDetector, Detector, GaussianDetector, NeighborDetector
+from vergence.decide.combined import TIE
+from vergence.learn.encoders.patch_maps import PatchMaps
+from vergence.learn.runs import detector as detectors
+from vergence.learn.runs.levels import Levels
+from vergence.learn.runs.run import Run
+from vergence.utils.checks import expect, refuse, require_choice, shortened
+from vergence.utils.files import explained, replacing
+
+__all__ = ["Exported", "export"]
+
+FORMATS = {".onnx": "onnx", ".pt2": "torch"}
+COMPARED, BATCH = 256, 16  # items that are compared; of the example
+NAMES = ("z", "score", "p_value")
+CLOSE = 5e-3  # relative, of scores; p-values may differ by the ranks that this moves
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written: the file, its input's shape and type, and the largest differences from the library on some items."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+    items: int
+    difference: float
+
+
+def export(run: Run, out: str | Path, *, dtype: Literal["uint8", "float32"] | None = None) -> Exported:
+    """Writes a run as one graph: items (B, ...) -> ``z`` (B, D), ``score`` (B,), ``p_value`` (B,); B is free.
+
+    Items are as the run reads them: images (B, C, H, W) of its shape, bytes or floats in [0, 1], or vectors (B, D).
+
+    Args:
+        run: The run.
+        out: ``.onnx`` file, or ``.pt2`` for `torch.export.load`.
+        dtype: Type of the input; by default that of the run's items.
+
+    Raises:
+        ValueError: The run has a part that cannot be exported, a package is missing, or what was written does not agree with the
+            library on the run's test items.
+    """
+    file = Path(out)
+    require_choice(f"the ending of {file.name}", file.suffix.lower(), FORMATS)
+    module, opened = _Graph(run), detectors.opened(run.folder)
+    some = opened.test.subset(torch.arange(min(COMPARED, len(opened.test))))
+    parts = [contexts(x) for _, x in some.stream(batches(len(some), COMPARED))]
+    kind = dtype or ("uint8" if parts[0].dtype == torch.uint8 else "float32")
+    x = torch.cat(parts) if kind == str(parts[0].dtype).removeprefix("torch.") else torch.cat(parts).float() / 255
+    expect(str(x.dtype) == f"torch.{kind}", "dtype uint8 of a run on images", f"one on {x.dtype}", "use float32")
+    if module.other_arithmetic and opened.calibration is not None:
+        parts = [contexts(part) for _, part in opened.calibration.stream(batches(len(opened.calibration), COMPARED))]
+        given = torch.cat([part if part.dtype == x.dtype else part.float() / 255 for part in parts])
+        module.calibration = torch.from_numpy(np.sort(_of_library(run, module, given)[1]))
+    expected = _of_library(run, module, x)
+    with explained(file, "choose another --out"), replacing(file) as part, torch.inference_mode(False), torch.no_grad():
+        written = _written(module, x[:BATCH].clone(), file.suffix.lower())
+        found = _read_back(written, x, file.suffix.lower())
+        difference = _agree(found, expected, len(module.calibration))
+        part.write_bytes(written)
+    return Exported(file, tuple(x.shape[1:]), kind, len(x), difference)
+
+
+def _written(module: nn.Module, x: Tensor, ending: str) -> bytes:
+    """Returns the bytes of the graph."""
+    target = io.BytesIO()
+    free = {0: torch.export.Dim("batch", min=1, max=1 << 16)}
+    try:
+        with _quiet():
+            program = torch.export.export(module, (x,), dynamic_shapes=(free,), strict=False)
+            if ending == ".pt2":
+                torch.export.save(program, target)
+            else:
+                onnx = torch.onnx.export(program, input_names=["x"], output_names=list(NAMES), dynamo=True, verbose=False)
+                assert onnx is not None, "of dynamo"
+                target.write(onnx.model_proto.SerializeToString())
+    except ImportError as error:
+        raise ValueError(f"expected what writes ONNX, found: {shortened(error)}; pip install 'vergence[export]'") from None
+    except (RuntimeError, TypeError, ValueError) as error:  # of torch, for an operation that it cannot export
+        raise ValueError(f"expected a run that can be exported, found: {shortened(error)}; use vergence.Scorer") from None
+    return target.getvalue()
+
+
+def _read_back(written: bytes, x: Tensor, ending: str) -> list[np.ndarray]:
+    """Returns what the written graph computes, in batches of several sizes."""
+    run: Callable[[Tensor], Any]
+    if ending == ".pt2":
+        loaded = torch.export.load(io.BytesIO(written)).module()
+        run = loaded
+    else:
+        try:
+            import onnxruntime
+        except ImportError:
+            raise ValueError("expected onnxruntime to compare the graph, found none; pip install 'vergence[export]'") from None
+        session = onnxruntime.InferenceSession(written, providers=["CPUExecutionProvider"])
+        run = lambda part: session.run(None, {"x": part.numpy()})  # noqa: E731
+    outs = [run(part) for part in (x[:1], *x[1:].split(100)) if len(part)]
+    return [np.concatenate([np.asarray(out[i]) for out in outs]) for i in range(len(NAMES))]
+
+
+def _of_library(run: Run, module: "_Graph", x: Tensor) -> list[np.ndarray]:
+    """Returns embedding, score and p-value as the library's detector computes them, in the arithmetic of the graph."""
+    from vergence.decide.conformal import ranked
+
+    found, parts = run.detector(), []
+    with torch.no_grad():
+        for part in x.split(COMPARED):
+            seen = part if module.size is None or part.ndim != 4 else center_crop(part, module.size)
+            levels = module.levels(seen)
+            parts.append((levels["z"].float().cpu().numpy(), found.anomaly_score(levels)))
+    z, score = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return [z, score, ranked(module.calibration.numpy(), score)]
+
+
+def _agree(found: list[np.ndarray], expected: list[np.ndarray], n: int) -> float:
+    """Returns the largest relative difference of the scores; raises a ValueError where values, ranks or decisions differ."""
+    scale = max(float(np.abs(expected[1]).max()), 1e-12)
+    difference = float(np.abs(found[1] - expected[1]).max()) / scale
+    far = float(np.abs(found[0] - expected[0]).max()) / max(float(np.abs(expected[0]).max()), 1e-12)
+    moved = float(np.abs(found[2] - expected[2]).max()) * (n + 1)
+    usual = max(difference, far) <= CLOSE and moved <= max(2.0, CLOSE * n)
+    if not usual:
+        text = f"differences of {far:.2g} in z, {difference:.2g} in the score and {moved:.0f} ranks of {n}"
+        refuse("a graph that agrees with the library", text, "report it, and use vergence.Scorer")
+    return difference
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+# The graph
+
+
+class _Graph(nn.Module):
+    """Items -> (z, score, p-value)."""
+
+    calibration: Tensor
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        found, self.size = run.detector(), run.where()["size"]
+        method = copy.deepcopy(run.method).to("cpu")
+        self.levels: Levels = copy.deepcopy(found.of_batches(method, run.folder.metadata.shape))
+        self.other_arithmetic = False
+        for maps in self.levels.modules():
+            if isinstance(maps, PatchMaps):  # products in bfloat16, of this machine, have no place in a graph for any
+                self.other_arithmetic |= maps.arithmetic() != maps.filters.dtype
+                maps.plain = True
+        self.detector = _combined(found.detector)
+        self.register_buffer("calibration", torch.from_numpy(np.sort(found.calibration)))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x = x if self.size is None or x.ndim != 4 else center_crop(x, self.size)
+        levels = self.levels(x)
+        score = self.detector({name: values.double() for name, values in levels.items()})
+        at_least = (self.calibration >= score[:, None]).sum(1)
+        return levels["z"], score, (1.0 + at_least.double()) / (len(self.calibration) + 1)
+
+
+class _Gaussian(nn.Module):
+    location: Tensor
+    root: Tensor
+
+    def __init__(self, fitted: GaussianDetector) -> None:
+        super().__init__()
+        self.log_norm = fitted.log_norm_
+        self.register_buffer("location", torch.from_numpy(np.asarray(fitted.location_, dtype=np.float64)))
+        self.register_buffer("root", torch.from_numpy(np.asarray(fitted.root_, dtype=np.float64)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * ((x - self.location) @ self.root).square().sum(1) - self.log_norm
+
+
+class _Neighbors(nn.Module):
+    items: Tensor
+    location: Tensor
+    scale: Tensor
+
+    def __init__(self, fitted: NeighborDetector) -> None:
+        super().__init__()
+        expect(bool((fitted.weights_ == 1).all()), "neighbors of equal weights", "others", "use vergence.Scorer")
+        self.k, self.cosine = int(min(fitted.n_neighbors, len(fitted.items_) - 1)), fitted.metric == "cosine"
+        for name in ("items", "location", "scale"):
+            self.register_buffer(name, torch.from_numpy(np.asarray(getattr(fitted, f"{name}_"), dtype=np.float64)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (x - self.location) / self.scale
+        norm = x.square().sum(1, keepdim=True).sqrt()
+        if self.cosine:
+            x = x / torch.where(norm > 0, norm, torch.ones_like(norm))
+        square = x.square().sum(1, keepdim=True) + self.items.square().sum(1) - 2 * x @ self.items.T
+        near = square.clamp(min=0).topk(self.k + 1, 1, largest=False, sorted=True).values
+        itself = near[:, 0] <= 1e-12 * (1 + norm[:, 0].square())  # an item of the fit is not its own neighbor
+        kth = torch.where(itself, near[:, self.k], near[:, self.k - 1])
+        return torch.where(norm[:, 0] > 0, kth / 2, torch.ones_like(kth)) if self.cosine else kth.sqrt()
+
+
+class _Tail(nn.Module):
+    """log p of scores; see `vergence.decide.moments.Tail`."""
+
+    scores: Tensor
+    log_share: Tensor
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        super().__init__()
+        self.threshold, self.log_rate, self.sigma, self.xi = (
+            float(state[name]) for name in ("threshold", "log_rate", "sigma", "xi")
+        )
+        self.register_buffer("scores", torch.from_numpy(np.asarray(state["scores"], dtype=np.float64)))
+        self.register_buffer("log_share", torch.from_numpy(np.asarray(state["log_share"], dtype=np.float64)))
+
+    def forward(self, s: Tensor) -> Tensor:
+        n = len(self.scores)
+        i = (self.scores <= s[:, None]).sum(1).clamp(1, max(1, n - 1))  # the interval (i - 1, i)
+        left, right = self.scores[i - 1], self.scores[i.clamp(max=n - 1)]
+        low, high = self.log_share[i - 1], self.log_share[i.clamp(max=n - 1)]
+        width = right - left
+        share = ((s - left) / torch.where(width > 0, width, torch.ones_like(width))).clamp(0, 1)
+        inside = torch.where(s < self.scores[0], torch.zeros_like(s), low + share * (high - low))
+        excess = (s - self.threshold).clamp(min=0) / self.sigma
+        beyond = self.log_rate - (torch.log1p(self.xi * excess) / self.xi if self.xi > 0 else excess)
+        return torch.where(s > self.threshold, beyond, inside)
+
+
+class _Combined(nn.Module):
+    weights: Tensor
+
+    def __init__(self, fitted: CombinedDetector, inner: dict[str, nn.Module]) -> None:
+        super().__init__()
+        self.names, self.rule, self.columns = list(fitted.levels_), fitted.combine, fitted.columns
+        self.parts = nn.ModuleList(inner[name] for name in self.names)
+        self.tails = nn.ModuleList(_Tail(fitted.tails_[name]) for name in self.names)
+        weights = [(fitted.weights or {}).get(name, 1.0) for name in self.names]
+        self.register_buffer("weights", torch.tensor(weights, dtype=torch.float64))
+
+    def forward(self, levels: dict[str, Tensor]) -> Tensor:
+        logs = [tail(part(levels[name])) for name, part, tail in zip(self.names, self.parts, self.tails, strict=True)]
+        log_p = torch.stack(logs, 1)
+        if self.rule == "fisher":
+            return -2 * (self.weights * log_p).sum(1)
+        least = -(log_p - self.weights.log()).amin(1)
+        return least if self.rule == "least" else least - TIE * log_p.mean(1)
+
+
+class _Of(nn.Module):
+    """A combined detector of one matrix, whose levels are columns of it."""
+
+    def __init__(self, inner: _Combined) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        columns = self.inner.columns or dict.fromkeys(self.inner.names, slice(None))
+        score: Tensor = self.inner({name: x[:, columns[name]] for name in self.inner.names})
+        return score
+
+
+def _combined(fitted: CombinedDetector) -> _Combined:
+    expect(fitted.combine in ("fisher", "least", "least_ranked"), "levels combined by fisher or least", fitted.combine)
+    return _Combined(fitted, {name: _module(part) for name, part in fitted.detectors_.items()})
+
+
+def _module(fitted: Detector) -> nn.Module:
+    """Returns what computes a detector's anomaly score of a matrix."""
+    if isinstance(fitted, CombinedDetector):
+        return _Of(_combined(fitted))
+    if isinstance(fitted, GaussianDetector):
+        return _Gaussian(fitted)
+    if isinstance(fitted, NeighborDetector):
+        return _Neighbors(fitted)
+    return refuse("a detector of Gaussians and neighbors", type(fitted).__name__, "use vergence.Scorer")

@@ -1,0 +1,240 @@
+"""Items in, rows out, in bounded memory: what the verbs share that compute something of every item.
+
+A job that is stopped goes on behind its finished parts (`vergence.utils.parts`); digests of the model and of the
+items tell which parts are its own.
+"""
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vergence.data.images import ImageFiles, file_name
+from vergence.data.items import ArrayItems, Items, PairItems, Skipped
+from vergence.data.shards import EncodedImages
+from vergence.densities.gaussian import MixtureOfGaussians
+from vergence.learn.evaluation import features
+from vergence.learn.objectives.core import ConditionalObjective, DensityObjective, Objective
+from vergence.learn.runs.calibrated import Arrays, Collected, sample
+from vergence.learn.training.calibration import digests
+from vergence.learn.training.folder import write_skipped
+from vergence.utils.checks import expect, refuse
+from vergence.utils.digests import digest_of, of_array, stamp
+from vergence.utils.parts import Derived, Parts, open_parts, require_table
+from vergence.utils.terminal import bar
+
+__all__ = ["Columns", "Reading", "collected", "parts", "stream", "write_rows"]
+
+MAX_NUMBERS = 1 << 24  # numbers of a mixture's density, held at a time
+MOST_ITEMS, MOST_BYTES = 50_000, 256 << 20  # of the items whose levels are held, sampled at random
+LEVEL = "level "  # before the name of a level, among columns
+Columns = dict[str, Any]  # name -> tensor (B,) or (B, D), written as float32; an array, or a list of texts, as it is
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How items are read.
+
+    ``size`` is the side of the central crop in pixels, None for none; what is computed of ``batch_size`` items at a time is on
+    the device; so many ``workers`` decode images.
+    """
+
+    size: int | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    batch_size: int = 256
+    workers: int = 0
+
+    def job(self) -> dict[str, Any]:
+        """Returns what determines the rows, by which a job recognizes its parts."""
+        return {"size": self.size, "device": self.device.type, "batch_size": self.batch_size}
+
+
+class Leveled(Protocol):
+    """What computes the levels of features of a batch of items."""
+
+    def __call__(self, x: Tensor) -> dict[str, Tensor]:
+        """Returns features (B, D) by level."""
+
+    def widths(self) -> dict[str, int]:
+        """Returns the number of features of each level."""
+
+
+def parts(objective: Objective | DensityObjective, z: Tensor, most: int = 4096) -> tuple[Tensor, ...]:
+    """Splits embeddings (N, D) of the objective's space, ``most`` at a time, so that items by components by features stay few."""
+    density = objective.conditional(z[:1]) if isinstance(objective, ConditionalObjective) and len(z) else None
+    K = density.weights.shape[-1] if isinstance(density, MixtureOfGaussians) else 1
+    split: tuple[Tensor, ...] = z.split(max(1, min(most, MAX_NUMBERS // (K * z.shape[1]))))
+    return split
+
+
+def by_parts(function: Callable[[Tensor], Columns], objective: Objective | DensityObjective, z: Tensor) -> Columns:
+    """Returns the columns that a function of embeddings (N, D) gives, computed in `parts`."""
+    columns = [function(part) for part in parts(objective, z)]
+    return {name: torch.cat([part[name] for part in columns]) for name in columns[0]}
+
+
+def stream(function: Callable[[Tensor], Columns], items: Items, reading: Reading) -> Iterator[tuple[Tensor, Columns]]:
+    """Yields (index, columns) of each batch of items; samples have the same noise in every batch."""
+
+    def repeatable(x: Tensor) -> Columns:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return function(x)
+
+    return features.stream_batches(repeatable, items, **vars(reading))
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Index and columns of the items of a batch that could be read, its number of items, and name and reason of the others."""
+
+    index: Tensor
+    columns: Columns
+    items: int
+    skipped: list[tuple[str, str]]
+
+
+def _batches(function: Callable[[Tensor], Columns], items: Items, chosen: Tensor, reading: Reading) -> Iterator[_Batch]:
+    """Yields what a function gives of each batch of the items of an index."""
+    part = items.subset(chosen)
+    seen = len(part.skipped)
+    starts = range(0, len(part), reading.batch_size)
+    for start, (index, columns) in zip(starts, stream(function, part, reading), strict=True):
+        new, seen = part.skipped[seen:], len(part.skipped)
+        n = min(reading.batch_size, len(part) - start)
+        yield _Batch(chosen[index], columns, n, [(skipped.name, skipped.reason) for skipped in new])
+
+
+def write_rows(
+    function: Callable[[Tensor], Columns],
+    items: Items,
+    out: Path,
+    job: Mapping[str, Any],
+    reading: Reading,
+    derived: Derived | None = None,
+    labels: Tensor | None = None,
+) -> int:
+    """Writes name, label (where there are ``labels`` (N,)) and columns of every item to a file; returns the number of rows.
+
+    The rows are kept in parts next to ``out`` until all are there (see `vergence.utils.parts`): the same call after a kill, a
+    signal or a full disk goes on behind the last part. What cannot be read is listed in ``OUT.skipped.csv``.
+
+    ``job`` is what determines the rows, apart from the items and how they are read: the verb and the model; ``derived`` columns
+    are computed when all rows are there.
+
+    Raises:
+        ValueError: No item could be read, the file cannot be written, or another process writes it.
+    """
+    require_table(out)  # before the items are read for their digest
+    with open_parts(out, {**job, **reading.job(), "source": of_items(items)}, derived=derived) as kept:
+        repeated = [(skipped.name, skipped.reason) for skipped in items.skipped]
+        with bar(out.name, len(items)) as advance:
+            advance(kept.done)
+            for batch in _batches(function, items, torch.arange(kept.done, len(items)), reading):
+                arrays = {name: v.float().cpu().numpy() if isinstance(v, Tensor) else v for name, v in batch.columns.items()}
+                label = {} if labels is None else {"label": labels[batch.index].numpy()}
+                kept.append({"name": names_of(items, batch.index), **label, **arrays}, batch.items, batch.skipped)
+                advance(len(batch.index))
+        listed = list(dict.fromkeys(repeated + kept.skipped))
+        if not kept.rows:
+            kept.clear()
+            refuse("items that can be read", f"none of {len(items)}; the first, {listed[0][0]}: {listed[0][1]}")
+        items.skipped = [Skipped(*pair) for pair in listed]
+        write_skipped(out.with_name(f"{out.name}.skipped.csv"), items.skipped)
+        return kept.rows
+
+
+def names_of(items: Items, index: Tensor) -> list[str]:
+    """Returns the names of the items of an index."""
+    return [items.names[i] for i in index.tolist()]
+
+
+def collected(
+    levels: Leveled,
+    items: Items,
+    reading: Reading,
+    advance: Callable[[int], None] = lambda n: None,
+    kept: Parts | None = None,
+    most: int = MOST_ITEMS,
+) -> Collected:
+    """Returns the levels of all items, or of a sample of at most ``most``, or of 256 MiB, where there are more; see `streamed`.
+
+    Raises:
+        ValueError: None of the items could be read.
+    """
+    chosen = sample(len(items), max(1, min(most, MOST_BYTES // (4 * sum(levels.widths().values())))))
+
+    def columns(x: Tensor) -> Columns:
+        return {"digest": digests(x), **{LEVEL + name: f.cpu().numpy() for name, f in levels(x).items()}}
+
+    rows = streamed(columns, items, chosen, reading, advance, kept)
+    expect(len(rows.get("index", ())), "items that can be read", f"none of {len(items)}", "give others")
+    of_levels = {name.removeprefix(LEVEL): f for name, f in rows.items() if name.startswith(LEVEL)}
+    index = torch.from_numpy(rows["index"])
+    return Collected(of_levels, index, names_of(items, index), rows["digest"])
+
+
+def streamed(
+    function: Callable[[Tensor], Columns],
+    items: Items,
+    chosen: Tensor,
+    reading: Reading,
+    advance: Callable[[int], None],
+    kept: Parts | None = None,
+) -> Arrays:
+    """Returns the columns, arrays (B, ...), that a function gives of batches of the items of an index, and their ``index``.
+
+    What cannot be read is listed in ``items.skipped``. ``advance`` is called with the number of items of each batch. Columns are
+    kept in the parts ``kept``, and taken from where an earlier call left some.
+    """
+    start = 0 if kept is None else kept.done
+    advance(start)
+    rows: list[Arrays] = []
+    skipped: list[tuple[str, str]] = []
+    for batch in _batches(function, items, chosen[start:], reading):
+        whole = {"index": batch.index.numpy(), **batch.columns}
+        if kept is None:
+            rows.append(whole)
+            skipped += batch.skipped
+        else:
+            kept.append(whole, batch.items, batch.skipped)
+        advance(len(batch.index))
+    listed = [Skipped(*pair) for pair in (skipped if kept is None else kept.skipped)]
+    items.skipped += [entry for entry in listed if entry not in items.skipped]
+    if kept is not None:
+        return kept.columns()
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]} if rows else {}
+
+
+def of_module(module: nn.Module) -> str:
+    """Returns a digest of a module's tensors and of its text form.
+
+    Example:
+        >>> of_module(nn.Identity()) == of_module(nn.Identity()), of_module(nn.Identity()) == of_module(nn.ReLU())
+        (True, False)
+    """
+    state = module.state_dict()
+    return digest_of([repr(module), *(part for name in sorted(state) for part in (name, of_array(state[name])))])
+
+
+def of_items(items: Items) -> str:
+    """Returns a digest of the items to read: names, sizes and times of files, or the values of an array in memory.
+
+    Of items of one's own, whose values are not known before they are read, it is a random number.
+    """
+    if isinstance(items, PairItems):
+        return digest_of([of_items(items.context), of_items(items.target)])
+    if isinstance(items, ArrayItems):
+        rows = "" if items.rows is None else of_array(items.rows)
+        return digest_of([of_array(items.array), rows, str(items.shape), str(items.dtype)])
+    if isinstance(items, EncodedImages):
+        return digest_of(items.stamps)
+    if isinstance(items, ImageFiles):
+        files = (part for name in items.names for part in (name, *stamp(items.folder / file_name(name))))
+        return digest_of([str(items.folder.resolve()), str(items.shape), *files])
+    return secrets.token_hex(16)

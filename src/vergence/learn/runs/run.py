@@ -1,0 +1,644 @@
+"""The library in three calls: `train` makes a run, `load` opens one, and a `Run` embeds, scores and evaluates."""
+
+import copy
+import functools
+import itertools
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from vergence.data import sources
+from vergence.data.arrays import holds_pairs
+from vergence.data.items import Items, PairItems
+from vergence.data.sources import Data, is_object
+from vergence.decide.matching import Matches, likelihood_ratio, matched, of_pairs
+from vergence.densities import retrieval
+from vergence.learn.encoders import networks
+from vergence.learn.encoders.patch_maps import wide_features
+from vergence.learn.evaluation import features
+from vergence.learn.evaluation.judgment import collapse_warning
+from vergence.learn.evaluation.uncertainty import crop_spread
+from vergence.learn.methods.core import Method, Side
+from vergence.learn.objectives.core import ConditionalObjective, DensityObjective, Objective, PredictiveObjective
+from vergence.learn.runs import detector
+from vergence.learn.runs.calibrated import RunDetector, sample
+from vergence.learn.runs.rows import MOST_ITEMS, Columns, Reading, by_parts, of_module, stream, write_rows
+from vergence.learn.runs.shards import shard_written
+from vergence.learn.training import build
+from vergence.learn.training.folder import RunFolder, require_known_code, require_new, require_writable
+from vergence.learn.views.images import Views
+from vergence.learn.views.vectors import Marginals
+from vergence.utils.checks import expect, require_choice, require_count
+from vergence.utils.devices import as_device
+from vergence.utils.digests import digest_of
+from vergence.utils.files import as_path, explained, give
+from vergence.utils.neighbors import nearest
+from vergence.utils.parts import Shard
+from vergence.utils.terminal import Tabular
+
+if TYPE_CHECKING:
+    from vergence.decide import MixtureDetector
+
+__all__ = ["Neighbors", "Run", "embedded", "load", "write_embeddings"]
+
+DETECTOR = "detector"  # the name of the detector's score among the objective's
+Images = Any  # what `vergence.data.sources.from_object` opens, or a path or a built-in name
+
+
+def load(
+    path: str | Path,
+    *,
+    device: str = "auto",
+    trust_code: bool = False,
+    encoder: "nn.Module | Callable[[], nn.Module] | None" = None,
+    objective: "type[Objective] | Objective | None" = None,
+    views: Callable[..., Any] | None = None,
+    data: Any = None,
+    column: str | Sequence[str] = (),
+    labels: Any = None,
+) -> "Run":
+    """Opens a trained run; runs no code of the folder's.
+
+    Args:
+        path: The run folder.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        trust_code: Whether to import what the run names outside the library: an objective ``package.module:Class``, an encoder
+            ``package.module:factory``.
+        encoder: Network of one's own that the run was trained with, or the function that returns it; its weights are the run's.
+        objective: Class of one's own that the run was trained with, or an instance, of which the run has the options.
+        views: Function of one's own that made the run's views.
+        data: Data of the training, where a program held them; they are needed to evaluate.
+        column: Column or columns of these data, as in `vergence.train`.
+        labels: Labels of these data, where the training had them: the test part is chosen with them.
+
+    Raises:
+        ValueError: There is no finished run, it is damaged, a newer version wrote it, or it names code that is not trusted; or
+            the objective is none of `vergence.learn.objectives`.
+    """
+    folder = RunFolder.open(as_path(path, "the run folder"), trust_code=True)  # opening imports nothing
+    model = folder.config.model
+    if objective is not None:
+        objective = objective if isinstance(objective, type) else type(objective)
+        expect(issubclass(objective, Objective), "an objective of vergence.learn.objectives, or its class", objective.__name__)
+    for name, value in ((model.encoder.outside, encoder), (model.objective, objective), (folder.config.views.function, views)):
+        if name is not None and value is not None:
+            give(value, name)
+    if not trust_code:
+        require_known_code(folder.path, model)
+    if data is not None:
+        folder.given = {"source": data, "column": column, "labels": labels}
+    on = as_device(device)
+    state, method = folder.load_model(), untrained_method(folder)
+    try:
+        method.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(f"{path}: the model does not fit its description: {str(error).splitlines()[-1].strip()}") from None
+    return Run(folder, method.to(on), on)
+
+
+def untrained_method(folder: RunFolder) -> Method:
+    """Returns the method of a run's description with input statistics of 0 and 1; a state is to be loaded into it."""
+    shape, target = folder.metadata.shape, folder.metadata.target_shape
+    channels = shape[0] + (target or (0,))[0]
+    return build.build_method(folder.config.model, shape, target, torch.zeros(channels), torch.ones(channels))
+
+
+@dataclass(frozen=True)
+class Neighbors(Tabular):
+    """Most similar items of a bank, for N items, the most similar first.
+
+    Attributes:
+        names: Names of the items (N,).
+        neighbors: Names of the n most similar items of each.
+        index: Their index among the bank's items, (N, n) int64.
+        similarity: Cosine similarities of the embeddings, (N, n).
+    """
+
+    names: list[str]
+    neighbors: list[list[str]]
+    index: Tensor
+    similarity: Tensor
+
+    def table(self) -> Mapping[str, Sequence[Any]]:
+        """Returns a row for each pair of an item and a neighbor."""
+        n = self.index.shape[1]
+        return {
+            "name": [name for name in self.names for _ in range(n)],
+            "neighbor": list(itertools.chain.from_iterable(self.neighbors)),
+            "similarity": self.similarity.flatten().tolist(),
+        }
+
+
+class Run:
+    """A trained run.
+
+    ``images`` are items as a program has them: a path or a built-in name, an array or a tensor of images or of vectors, a list
+    of paths or of PIL images, a pair ``(context, target)``, a table, a `torch.utils.data.Dataset`, or `Items`.
+
+    Attributes:
+        folder: The run folder: description, metadata, files.
+        method: The trained method, in evaluation mode.
+        device: Device of the method.
+    """
+
+    def __init__(self, folder: RunFolder, method: Method, device: torch.device) -> None:
+        self.folder, self.method, self.device = folder, method.eval(), device
+        self._detector: RunDetector | None = None
+        for encoder in (self.method.encoder, self.method.target_encoder):
+            if encoder is not None:
+                encoder.to(memory_format=torch.channels_last)
+
+    def __repr__(self) -> str:
+        model, about = self.folder.config.model, self.folder.metadata
+        name = model.method or model.objective
+        shape = " x ".join(map(str, about.shape))
+        return f"Run('{self.folder.path}': {model.encoder.kind}, {name}, {about.n_train:,} items of {about.kind} {shape})"
+
+    # What a user asks of a run
+
+    def embed(self, images: Images, *, side: Side = "context", projected: bool = False, batch_size: int = 256) -> Tensor:
+        """Returns the embeddings of N items, (N, D) float32.
+
+        Args:
+            images: Items.
+            side: Of the encoder where there are two, and of pairs the part that is embedded.
+            projected: Whether embeddings are those of the objective's space, behind the projector. With a teacher, targets are
+                then embedded by the teacher, whose embeddings the density describes.
+            batch_size: Items at a time.
+        """
+        net: nn.Module = self.method.branch(side)[0]
+        if projected:
+            net = self.method.target_network() if side == "target" else self.method.branch(side)
+        return self._collect(net.eval(), images, side, batch_size)[0]
+
+    @torch.inference_mode()
+    def posterior(self, images: Images, *, batch_size: int = 256) -> Distribution:
+        """Returns the posterior of each item's latent: a distribution over (N, D) with ``mean``, ``variance``, ``sample()``, ...
+
+        Raises:
+            ValueError: The objective defines no density.
+        """
+        objective = self.objective
+        return objective.posterior(self.method.projector(self.to_device(self.embed(images, batch_size=batch_size))))
+
+    def anomaly_score(self, images: Images, how: str | None = None, *, batch_size: int = 256) -> Tensor:
+        """Returns how anomalous each item is, (N,); larger is more anomalous.
+
+        For p-values, flags and reasons see `vergence.score`.
+
+        Args:
+            images: Items.
+            how: Name of one of the objective's own scores (`DensityObjective.scores`), whose noise is fixed. By default the
+                score is that of the run's detector, whatever the objective.
+            batch_size: Items at a time.
+
+        Raises:
+            ValueError: The objective has no score of that name, or the run has no detector and none can be fitted.
+        """
+        reading, method = Reading(**self.where(), batch_size=batch_size), self.method
+        if how in (None, DETECTOR):
+            fitted = self.detector()
+            levels = fitted.of_batches(method, self.folder.metadata.shape)
+            rows = stream(lambda x: {"score": fitted.anomaly_score(levels(x))}, self.items(images), reading)
+            return torch.from_numpy(np.concatenate([batch["score"] for _, batch in rows]))
+        parts = [batch for _, batch in stream(lambda x: objective_scores(method, method.encoder(x)), self.items(images), reading)]
+        if how not in parts[0]:
+            require_choice("a score", how, [DETECTOR, *parts[0]])
+        return torch.cat([part[how] for part in parts]).cpu()
+
+    def neighbors(self, images: Images, bank: Images | None = None, n: int = 5, *, batch_size: int = 256) -> Neighbors:
+        """Returns the n most similar items of a bank of each item, by the cosine similarity of their embeddings.
+
+        Args:
+            images: N items.
+            bank: M items; the run's training items by default.
+            n: Number of neighbors, 1 to M.
+            batch_size: Items at a time.
+
+        Raises:
+            ValueError: ``n`` is out of range, or the run's data cannot be opened.
+        """
+        items = self.items(images)
+        others = detector.opened(self.folder).train if bank is None else self.items(bank)
+        (z, rows), (around, index) = (self._collect(self.method.encoder, part, "context", batch_size) for part in (items, others))
+        similarity, nearby = nearest(around, z, n)
+        names = [[others.names[i] for i in row] for row in index[nearby].tolist()]
+        return Neighbors([items.names[i] for i in rows.tolist()], names, index[nearby], similarity)
+
+    @torch.inference_mode()
+    def retrieve(
+        self,
+        context: Images,
+        bank: Images | None = None,
+        n: int = 1,
+        modes: int = 3,
+        *,
+        bank_embeddings: Tensor | None = None,
+        batch_size: int = 256,
+    ) -> retrieval.Retrieved:
+        """Returns the targets of a bank that are most likely given each context: per component of `conditional`, and in all.
+
+        Args:
+            context: N contexts.
+            bank: M targets: items, an array or tensor of images or vectors, or a path (of pairs: their targets).
+            n: Number of targets to return, 1 to M.
+            modes: Maximum number of components to retrieve by, the heaviest first.
+            bank_embeddings: Embeddings (M, D) of the targets from `embed` with ``side="target"`` and ``projected``, instead of
+                ``bank``, so that a large bank is embedded once.
+            batch_size: Items at a time.
+
+        Raises:
+            ValueError: The objective has no such density, ``n`` or ``modes`` is out of range, or there is not exactly one bank.
+        """
+        objective = self.conditional_objective
+        z, index = self._bank(bank, bank_embeddings, batch_size)
+        za = self.embed(context, projected=True, batch_size=batch_size)
+        retrieved = retrieval.retrieve(objective.conditional, self.to_device(za), self.to_device(z), n, modes)
+        columns = {name: column.cpu() for name, column in vars(retrieved).items()}
+        return retrieval.Retrieved(**columns | {name: index[columns[name]] for name in ("index", "ranked")})
+
+    @torch.inference_mode()
+    def match(
+        self, context: Images, gallery: Images, *, coverage: float = 0.9, no_match: float = 0.05, batch_size: int = 256
+    ) -> Matches:
+        """Returns which target of a gallery belongs to each context, or none of them; see `vergence.decide.matching`.
+
+        The score is log p(z_b | z_a) - log p(z_b) of the run's density, calibrated by the pairs that the run kept apart.
+
+        Args:
+            context: N contexts.
+            gallery: M targets, as `retrieve` takes a bank; without the matches of the run's own pairs.
+            coverage: Probability that the candidates of a context hold its match, in (0, 1).
+            no_match: Share of wrong answers, at most, of contexts with and of those without a match, in (0, 1).
+            batch_size: Items at a time.
+
+        Raises:
+            ValueError: The run is none on pairs, its objective has no joint density, or it kept too few pairs apart.
+        """
+        objective = self.conditional_objective
+        expect(self.folder.metadata.kind == "pairs", "a run that was trained on pairs", self.folder.metadata.kind, "train one")
+        pairs = detector.opened(self.folder).calibration
+        expect(pairs is not None, "a run that kept pairs apart", "none", "train with --calibration-share")
+        joint = objective.joint()
+        scores = likelihood_ratio(joint.conditional, joint.marginal("target"))
+        za = self.to_device(self._collect(self.method.branch("context").eval(), pairs, "context", batch_size)[0])
+        zb = self.to_device(self._collect(self.method.target_network().eval(), pairs, "target", batch_size)[0])
+        true = of_pairs(scores, za, zb).double().cpu().numpy()
+        contexts = self.to_device(self.embed(context, projected=True, batch_size=batch_size))
+        bank = self.to_device(self._bank(gallery, None, batch_size)[0])
+        return matched(scores, contexts, bank, true, za, coverage=coverage, no_match=no_match)
+
+    @torch.inference_mode()
+    def conditional(self, context: Images, *, batch_size: int = 256) -> Distribution:
+        """Returns p(z_b | z_a), the density of the target's embedding given each of N contexts, over (D,), on the run's device.
+
+        It lives in the objective's space, where `embed` with ``side="target"`` and ``projected`` embeds targets; it is a density
+        of these embeddings' directions for an objective that is ``on_sphere``.
+
+        Raises:
+            ValueError: The objective has no such density.
+        """
+        objective = self.predictive_objective
+        return objective.conditional(self.to_device(self.embed(context, projected=True, batch_size=batch_size)))
+
+    @torch.inference_mode()
+    def sample(self, n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+        """Returns n pairs of embeddings (z_a, z_b) in the objective's space, each (n, D): z_a ~ p(z_a), z_b ~ p(z_b | z_a).
+
+        Raises:
+            ValueError: The objective has no such densities, or ``n`` is below 1.
+        """
+        objective = self.conditional_objective
+        require_count(n=n)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            za, zb = objective.sample(n)
+        return za.cpu(), zb.cpu()
+
+    def density(self, images: Images | None = None, *, batch_size: int = 256, **settings: Any) -> "MixtureDetector":
+        """Returns a Gaussian mixture that is fitted to the final embeddings z, whatever the objective.
+
+        A density that is trained along with the encoder describes embeddings that still move; one that is fitted afterwards
+        covers the embeddings of new items better.
+
+        Args:
+            images: Items to fit to; the run's training items by default, at most 50,000 of them.
+            batch_size: Items at a time.
+            **settings: Of `vergence.decide.MixtureDetector`, such as ``n_components``, which held-out items choose by default.
+
+        Returns:
+            The fitted mixture: ``score_samples(run.embed(x))`` are log-densities in nats.
+
+        Raises:
+            ValueError: The run's data cannot be opened, or a setting is out of its range.
+        """
+        from vergence.decide import MixtureDetector
+
+        items = detector.opened(self.folder).train if images is None else self.items(images)
+        z = self.embed(items.subset(sample(len(items), MOST_ITEMS)), batch_size=batch_size)
+        return MixtureDetector(**settings).fit(z.numpy())
+
+    def spread(self, images: Images, *, crops: int = 8, seed: int = 0, batch_size: int = 256) -> tuple[Tensor, Tensor]:
+        """Returns how far random views of each item differ in the embedding: their mean direction (N, D) and spread (N,).
+
+        The views are those of training; an item's follow from its place in the batch. The spread lies in [0, 1], see
+        `vergence.learn.evaluation.uncertainty.crop_spread`; `docs/guides/uncertainty.md` says what it ranks, and what it does
+        not.
+
+        Raises:
+            ValueError: There are fewer than 2 crops, or the run was trained on pairs.
+        """
+        views, encoder, where = views_of(self), self.method.encoder, self.where()
+        function = functools.partial(of_crops, encoder, views, crops=crops, seed=seed)
+        parts = [columns for _, columns in features.stream_batches(function, self.items(images), batch_size=batch_size, **where)]
+        mean, spread = (torch.cat([columns[name].cpu() for columns in parts]) for name in ("z_crops", "spread"))
+        return mean, spread
+
+    def report(self) -> Path:
+        """Writes the run's page, ``report.html`` in its folder, and returns its path."""
+        from vergence.learn.runs.page import write_report
+
+        return write_report(self.folder.path)
+
+    def save(self, path: str | Path) -> Path:
+        """Copies the run folder to a new one, which the run has from then on, and returns its path.
+
+        Raises:
+            ValueError: The folder is not new or cannot be written.
+        """
+        path = as_path(path, "the run folder")
+        require_new(path)
+        require_writable(path)
+        with explained(path, "the run itself is safe: choose another folder"):
+            shutil.copytree(self.folder.path, path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("lock", ".*"))
+        self.folder = copy.copy(self.folder)
+        self.folder.path = path
+        return path
+
+    # What verbs ask of a run
+
+    @property
+    def has_density(self) -> bool:
+        """Whether the objective defines a density."""
+        return isinstance(self.method.objective, DensityObjective)
+
+    @property
+    def collapse(self) -> str | None:
+        """What the last row of metrics shows of a collapse, and what to try, in one line; None where it shows none."""
+        last = next((row for row in reversed(self.folder.metrics()) if "effective_rank" in row and "std" in row), None)
+        width = getattr(self.method.objective, "dim", None)
+        return None if last is None else collapse_warning(last, width, self.method.advice())
+
+    @property
+    def objective(self) -> DensityObjective:
+        """The density over embeddings.
+
+        Raises:
+            ValueError: The run's objective defines no density.
+        """
+        advice = "train one that has, or on this run: --init RUN --objective vje"
+        objective: DensityObjective = self._objective(DensityObjective, "density", advice)
+        return objective
+
+    @property
+    def conditional_objective(self) -> ConditionalObjective:
+        """The objective, which has p(z_b | z_a) and p(z_a) in closed form.
+
+        Raises:
+            ValueError: The run's objective has none.
+        """
+        predicts = isinstance(self.method.objective, PredictiveObjective)
+        lacks = "density p(z_a)" if predicts else "density p(z_b | z_a)"
+        objective: ConditionalObjective = self._objective(ConditionalObjective, lacks, "gje has")
+        return objective
+
+    @property
+    def predictive_objective(self) -> PredictiveObjective:
+        """The objective, which has p(z_b | z_a) in closed form, of the direction of z_b where it is ``on_sphere``.
+
+        Raises:
+            ValueError: The run's objective has none.
+        """
+        objective: PredictiveObjective = self._objective(PredictiveObjective, "density p(z_b | z_a)", "gje has")
+        return objective
+
+    def _objective(self, kind: type, lacks: str, advice: str) -> Any:
+        """Returns the objective, which must be of a kind."""
+        model, objective = self.folder.config.model, self.method.objective
+        name = f"method '{model.method}'" if model.method else "a frozen run" if objective is None else f"'{model.objective}'"
+        expect(isinstance(objective, kind), f"an objective with a {lacks}", f"{name}, which has none", advice)
+        return objective
+
+    @property
+    def data(self) -> Data:
+        """The data of the training, before a calibration part was taken out; each call opens them again."""
+        return detector.whole(self.folder)
+
+    @property
+    def size(self) -> int | None:
+        """Side of the images that the encoder sees; None for vectors, and for pairs of images that are not square."""
+        return self.folder.metadata.crop_size()
+
+    def read_shape(self, side: Side = "context") -> tuple[int, ...]:
+        """Returns the shape of one item of a side as it is read, (C, H, W) or (D,)."""
+        metadata = self.folder.metadata
+        return metadata.read_shape if side == "context" else metadata.target_shape or metadata.read_shape
+
+    def detector(self) -> RunDetector:
+        """Returns the run's detector; fits and stores one where there is none.
+
+        Raises:
+            ValueError: The file is damaged, or there is none and the run's data cannot be opened to fit one.
+        """
+        if self._detector is None:
+            self._detector = detector.loaded_or_fitted(self.folder, self.method, self.device)
+        return self._detector
+
+    def items(self, images: Images, *, root: str | None = None, side: Side = "context") -> Items:
+        """Returns items of the run's shape.
+
+        Args:
+            images: Items, as the class says.
+            root: Folder of torchvision's data sets; the run's by default.
+            side: ``target`` for items as the second encoder takes them; of pairs, the targets.
+        """
+        if isinstance(images, Items):
+            return images.target if side == "target" and isinstance(images, PairItems) else images
+        config, shape, in_memory = self.folder.config.data, self.read_shape(side), is_object(images)
+        source = images if in_memory else sources.as_source(images)
+        both = isinstance(images, tuple) and len(images) == 2 if in_memory else holds_pairs(Path(source))
+        pairs = side == "target" and both
+        items = sources.open_items(
+            source,
+            shape=self.read_shape() if pairs else shape,
+            root=root or config.root,
+            download=config.download,
+            holdout=config.holdout,
+            columns=self.folder.metadata.columns if side == "context" else (),
+            trained_on=config.source,
+        )
+        if not (pairs and isinstance(items, PairItems)):
+            return items
+        return sources.with_shape(items.target, shape, "the targets" if in_memory else source)
+
+    def _bank(self, bank: Images | None, embeddings: Tensor | None, batch_size: int) -> tuple[Tensor, Tensor]:
+        """Returns the embeddings of a bank's targets (M, D) and their index among the bank's items (M,)."""
+        both = "neither" if bank is None else "both"
+        expect((bank is None) != (embeddings is None), "either bank (items) or bank_embeddings", both, "give one of them")
+        if bank is not None:
+            return self._collect(self.method.target_network().eval(), bank, "target", batch_size)
+        matrix = isinstance(embeddings, Tensor) and embeddings.ndim == 2
+        expect(matrix, "bank_embeddings to be a tensor (M, D)", embeddings, "pass raw items as bank")
+        assert embeddings is not None
+        return embeddings, torch.arange(len(embeddings))
+
+    def _collect(self, net: nn.Module, images: Images, side: Side, batch_size: int) -> tuple[Tensor, Tensor]:
+        """Returns the outputs of a network in evaluation mode, and the index of the items that could be read."""
+        return features.collect_features(net, self.items(images, side=side), batch_size=batch_size, **self.where(side))
+
+    def to_device(self, z: Tensor) -> Tensor:
+        """Returns embeddings on the run's device and in the type of its weights."""
+        return z.to(next(itertools.chain(self.method.parameters(), self.method.buffers())))
+
+    def where(self, side: Side = "context") -> dict[str, Any]:
+        """Returns the settings with which `vergence.learn.evaluation.features` reads items: ``size`` and ``device``."""
+        return {"size": self.folder.metadata.crop_size(side), "device": self.device}
+
+    def recorded(self) -> dict[str, Any]:
+        """Returns the part of the run's description that determines embeddings and scores, apart from the tensors."""
+        return {"configuration": json.dumps(self.folder.config.to_dict()["model"], default=repr)}
+
+
+def views_of(run: Run) -> Views:
+    """Returns the random views that a run was trained with.
+
+    Raises:
+        ValueError: The run was trained on pairs, which have none.
+    """
+    metadata, standardize = run.folder.metadata, networks.standardization(run.method.encoder)
+    expect(metadata.kind != "pairs", "a run on single items for random views", "one on pairs", "leave crops out")
+    config = run.folder.config.views
+
+    def marginals() -> Marginals:
+        if config.kind == "table":  # whose columns are in the data alone
+            return build.marginals_of(run.data.train, config)
+        return Marginals(standardize.mean.flatten(), standardize.std.flatten())
+
+    return build.views_for(metadata.kind, config, metadata.shape, marginals)
+
+
+def of_crops(encoder: nn.Module, views: Views, x: Tensor, crops: int, seed: int = 0) -> Columns:
+    """Returns ``z_crops`` (B, D), the mean direction of the embeddings of random views, and ``spread`` (B,), how they differ.
+
+    An item's views follow from the seed, its place in the batch and the batch's size: with other batches the results differ by
+    the noise of so few views.
+
+    Args:
+        encoder: Items (B, ...) -> embeddings (B, D).
+        views: The random views.
+        x: Items (B, ...).
+        crops: Number of views of each item, >= 2.
+        seed: Of the views.
+
+    Raises:
+        ValueError: There are fewer than 2 views.
+    """
+    require_count(2, crops=crops)
+    generator = torch.Generator().manual_seed(seed)
+    mean, spread = crop_spread(torch.stack([encoder(views(x, generator)).float() for _ in range(crops)]))
+    return {"z_crops": mean, "spread": spread}
+
+
+def objective_scores(method: Method, z: Tensor) -> Columns:
+    """Returns the scores of the objective's own for embeddings (B, D), by name; none without a density."""
+    objective = method.objective
+    return by_parts(objective.scores, objective, method.projector(z)) if isinstance(objective, DensityObjective) else {}
+
+
+def write_embeddings(
+    run: Run,
+    images: Images,
+    out: str | Path,
+    *,
+    crops: int = 0,
+    wide: bool = False,
+    batch_size: int = 256,
+    workers: int = 2,
+    shard: Shard | None = None,
+    about: Mapping[str, str] = MappingProxyType({}),
+    files: int = 0,
+) -> int | None:
+    """Writes name, label, z, posterior mean and variance, and log-density of every item; returns the number of rows.
+
+    Without labels there is no label, -1 is an unknown one; without a density there are name, label and z. The log-density,
+    log p(z | z) of an item and itself, needs one encoder for both views. Memory does not grow with the number of items. What
+    cannot be read is listed in ``OUT.skipped.csv``. Finished parts are kept in ``.OUT.parts`` until all is written: the same
+    call after a kill goes on behind them.
+
+    Args:
+        run: The run.
+        images: Items, as `Run` takes them.
+        out: ``.npz``, ``.csv`` or ``.parquet`` file; of a shard the folder of all parts.
+        crops: Number of random views of each item, 2 or more, which add ``z_crops`` and ``spread`` (`Run.spread`); 0 for none.
+        wide: Whether ``wide`` is written, too (`vergence.learn.encoders.patch_maps.wide_features`).
+        batch_size: Items at a time.
+        workers: Processes that decode images.
+        shard: The part of the items to write; see `vergence.learn.runs.shards.shard_written`.
+        about: What the record of a shard says, too: ``run``, ``source`` and ``name`` of the items.
+        files: As of `vergence.learn.runs.shards.shard_written`.
+    """
+    out = as_path(out, "out")
+    if crops:
+        require_count(2, crops=crops)
+    views = views_of(run) if crops else None
+    job = {
+        "job": "embed",
+        "model": of_module(run.method),
+        **({"crops": crops} if crops else {}),
+        **({"wide": True} if wide else {}),
+        **run.recorded(),
+    }
+    reading = Reading(**run.where(), batch_size=batch_size, workers=workers)
+    items = run.items(images)
+    labeled = not (items.labels is None or bool((items.labels < 0).all()))
+    job["labels"] = labeled
+    function = embedded(run.method, views, crops, wide)
+
+    def write(some: Items, file: Path) -> int:
+        return write_rows(function, some, file, job, reading, labels=some.labels if labeled else None)
+
+    if shard is None:
+        return write(items, out)
+    kind = {"verb": "embed", "job": digest_of([json.dumps(job, sort_keys=True)]), **about}
+    return shard_written(shard, out, items, write, kind, batch_size=batch_size, files=files)
+
+
+def embedded(method: Method, views: Views | None = None, crops: int = 0, wide: bool = False) -> Callable[[Tensor], Columns]:
+    """Returns the function of a batch of items that computes what `write_embeddings` writes of each."""
+    objective, more = method.objective, {"wide": wide_features(method.encoder)} if wide else {}
+
+    def belief(z: Tensor) -> Columns:
+        assert isinstance(objective, DensityObjective)
+        posterior = objective.posterior(z)
+        columns = {"mean": posterior.mean, "variance": posterior.variance}
+        return columns if method.target_encoder is not None else columns | {"log_density": objective.log_prob(z, z)}
+
+    def columns(x: Tensor) -> Columns:
+        z = method.encoder(x)
+        written = {
+            "z": z,
+            **{name: net(x) for name, net in more.items()},
+            **({} if views is None else of_crops(method.encoder, views, x, crops)),
+        }
+        return written | by_parts(belief, objective, method.projector(z)) if isinstance(objective, DensityObjective) else written
+
+    return columns

@@ -1,0 +1,402 @@
+"""`score`: how anomalous is each item, against a reference: a run's calibration part, or pairs.
+
+Each reference is a small class that computes `Findings`; `score` checks what is given and writes the page.
+"""
+
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vergence.data.items import Items, PairItems, batches
+from vergence.data.pixels import center_crop
+from vergence.data.sources import part_named, with_shape
+from vergence.decide import explain, fpr_threshold, label_trim, needed_for_fpr, reportable, select, surprise, tail_p_values
+from vergence.decide.conformal import TAIL, Certificate, ranked
+from vergence.decide.findings import Findings, Tally
+from vergence.learn.methods.core import Method
+from vergence.learn.objectives.core import ConditionalObjective
+from vergence.learn.runs.calibrated import RunDetector
+from vergence.learn.runs.detector import opened
+from vergence.learn.runs.findings_page import write_findings
+from vergence.learn.runs.rows import Columns, Leveled, Reading, collected, of_items, of_module, write_rows
+from vergence.learn.runs.run import Images, Run, objective_scores
+from vergence.learn.runs.shards import Counted, shard_written
+from vergence.learn.training.calibration import FEWEST, digests
+from vergence.utils import terminal
+from vergence.utils.checks import expect, refuse, require_within
+from vergence.utils.devices import resources
+from vergence.utils.digests import digest_of, of_array
+from vergence.utils.files import as_path
+from vergence.utils.parts import Shard, open_parts, require_table
+
+__all__ = ["Calibration", "PairReference", "Reference", "require_apart", "score"]
+
+SHOWN = 5  # calibration items that are named
+SAMPLES = 64  # of each conditional density
+ADVICE = "; to judge a run's own data by itself: vergence check DATA --encoder RUN"
+CONDITIONAL = "target given context"  # the level of pairs
+
+
+class Reference(Protocol):
+    """What items are compared with."""
+
+    def items(self, images: Images) -> Items:
+        """Returns items to score."""
+
+    def findings(self, items: Items, out: Path, fdr: float) -> Findings:
+        """Returns what is unusual among items, and writes the table of all of them."""
+
+
+@resources()
+def score(
+    images: Images, reference: Reference | Run, out: str | Path | None = None, *, fdr: float = 0.1, name: str | None = None
+) -> Findings:
+    """Returns what is unusual among items; notes are printed on stderr.
+
+    Given ``out``, finished parts of the work are kept next to it, so that the same call after a kill goes on behind them.
+
+    Args:
+        images: Items to score, as `Run` takes them.
+        reference: What they are compared with: a run, by its calibration part; `Calibration`, for a run's other settings;
+            or `PairReference`.
+        out: ``.npz``, ``.csv`` or ``.parquet`` file to write; a page with pictures, ``OUT.html``, is written next to it.
+        fdr: Share of the flagged items that is ordinary, on average at most, in (0, 1).
+        name: Name of the items, for the page; that of ``out`` by default.
+
+    Raises:
+        ValueError: A setting is out of its range, there are too few items, nothing could be read, or the file cannot be written.
+    """
+    require_within("(0, 1)", fdr=fdr)
+    reference = Calibration(reference) if isinstance(reference, Run) else reference
+    with tempfile.TemporaryDirectory() if out is None else nullcontext() as folder:
+        table = as_path(out, "out") if folder is None else Path(folder) / "scores.npz"
+        require_table(table)
+        items = reference.items(images)
+        findings = reference.findings(items, table, fdr)
+        if folder is None:
+            write_findings(Path(f"{table}.html"), findings, items, name=name or table.stem)
+    return findings
+
+
+@dataclass(frozen=True)
+class Work:
+    """What `Calibration` computes of items: columns of a batch; what determines them; n calibration items; notes."""
+
+    function: Callable[[Tensor], Columns]
+    job: dict[str, Any]
+    reading: Reading
+    calibration: int
+    certificate: Certificate | None
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The calibration part of a run, or other ordinary items: p-values hold for new items of the same source.
+
+    Attributes:
+        run: The run, whose detector scores.
+        fpr: Rate at which ordinary items are flagged, in (0, 1), instead of the false-discovery rate.
+        confidence: Probability that the rate is at most ``fpr``, over calibration sets, in (0, 1).
+        calibration: Ordinary items that calibrate instead of the run's own part.
+        confirmed: Names of calibration items that a person looked at, the strangest first, and found unusual; they are left out.
+        all_scores: Whether the score of each level and every score of the objective's own are written, too.
+        batch_size: Items at a time.
+        workers: Processes that decode images.
+    """
+
+    run: Run
+    fpr: float | None = None
+    confidence: float = 0.95
+    calibration: Images | None = None
+    confirmed: Sequence[str] = ()
+    all_scores: bool = False
+    batch_size: int = 256
+    workers: int = 2
+
+    def items(self, images: Images) -> Items:
+        """Returns items of the run's shape."""
+        return self.run.items(images)
+
+    def findings(self, items: Items, out: Path, fdr: float) -> Findings:
+        """Returns what the run's detector finds; its table is written row by row."""
+        work = self.work(items, fdr)
+        tally = Tally(work.calibration, fdr, work.certificate)
+        write_rows(work.function, items, out, work.job, work.reading, derived=tally)
+        return tally.findings(work.notes, ADVICE)
+
+    def shard(self, items: Items, folder: Path, shard: Shard, fdr: float, about: Mapping[str, str], files: int = 0) -> int | None:
+        """Writes a shard of the items, for ``vergence merge``; see `vergence.learn.runs.shards.shard_written`."""
+        work = self.work(items, fdr)
+        tally = Counted(work.calibration, fdr, work.certificate)
+
+        def write(some: Items, file: Path) -> int:
+            return write_rows(work.function, some, file, work.job, work.reading, derived=tally)
+
+        kind: dict[str, Any] = {"verb": "score", "job": digest_of([json.dumps(work.job, sort_keys=True, default=str)]), **about}
+        kind |= {"notes": work.notes, "advice": ADVICE}
+        return shard_written(shard, folder, items, write, kind, batch_size=self.batch_size, tally=tally, files=files)
+
+    def work(self, items: Items, fdr: float) -> "Work":
+        """Returns what is computed of the items, and prints what is to be known before."""
+        run, reading = self.run, Reading(**self.run.where(), batch_size=self.batch_size, workers=self.workers)
+        levels = run.detector().of_batches(run.method, run.folder.metadata.shape)
+        detector, refused = self._calibrated(levels, reading)
+        certificate = None if self.fpr is None else fpr_threshold(detector.calibration, self.fpr, self.confidence)
+        n = len(detector.calibration)
+        notes = _about_run(run, detector, items)
+        if certificate is None:  # which the result names
+            notes.append(f"note: {reportable(n, len(items), fdr)}")
+        notes += _odd_ones(detector.calibration, detector.names)
+        if notes:
+            print("\n".join(notes), file=sys.stderr)
+        job: dict[str, Any] = {"job": "score", "model": of_module(run.method), "fdr": fdr, "fpr": self.fpr or 0.0}
+        job |= {"confidence": self.confidence, "all": self.all_scores, **run.recorded()}
+        job["detector"] = of_array(np.frombuffer(detector.content(), np.uint8))
+        function = columns_of(run.method, levels, detector, 1.0 if certificate else fdr, self.all_scores, refused)
+        return Work(function, job, reading, n, certificate, notes)
+
+    def _calibrated(self, levels: Leveled, reading: Reading) -> tuple[RunDetector, dict[int, str]]:
+        """Returns the detector with the items that calibrate, and the names of given ones by digest: they cannot be scored."""
+        detector, refused = self.run.detector(), {}
+        if self.calibration is not None:
+            items = self.run.items(self.calibration)
+            require_calibration(len(items), None, self.fpr, self.confidence)
+            given = collected(levels, items, reading)
+            refused = dict(zip(given.digests.tolist(), given.names, strict=True))
+            scores = detector.anomaly_score(given.levels)
+            new = _unseen(given.digests, detector.seen)
+            detector = detector.with_calibration(scores[new], [given.names[i] for i in np.flatnonzero(new)])
+        if self.confirmed:
+            detector = _without_confirmed(detector, self.confirmed)
+        require_calibration(len(detector.calibration), detector.calibration)
+        return detector, refused
+
+
+@dataclass(frozen=True)
+class PairReference:
+    """Calibration pairs of a run that was trained on pairs: how unusual is each target, given its context.
+
+    The score is `vergence.decide.surprise` of the target's embedding under the run's p(z_b | z_a).
+
+    Attributes:
+        run: The run, with an objective that has a conditional density.
+        batch_size: Pairs at a time.
+    """
+
+    run: Run
+    batch_size: int = 256
+
+    def items(self, images: Images) -> Items:
+        """Returns pairs of the run's shapes."""
+        return self.run.items(images)
+
+    def findings(self, items: Items, out: Path, fdr: float) -> Findings:
+        """Returns what is unusual among pairs; their table is written row by row."""
+        run, size = self.run, self.batch_size
+        given = _as_pairs(run, items)
+        has, objective = isinstance(run.method.objective, ConditionalObjective), run.folder.config.model.objective
+        advice = "train again with --objective gje, or with gmje where a context has several answers"
+        expect(has, "a run with p(target | context) for --pairs", f"objective '{objective}', which has none", advice)
+        data = opened(run.folder)
+        n = 0 if data.calibration is None else len(data.calibration)
+        expect(n >= FEWEST, f"a run with at least {FEWEST} calibration pairs", n, "train with --calibration-share")
+        assert data.calibration is not None
+        calibration = pair_scores(run, _as_pairs(run, data.calibration), size)
+        require_calibration(len(calibration), calibration)
+        tally = Tally(len(calibration), fdr)
+        fitted_to = np.unique(np.concatenate([_digests_of_pairs(part) for part in (data.train, data.calibration)]))
+        terminal.note(str(reportable(len(calibration), len(given), fdr)))
+        job: dict[str, Any] = {"job": "score pairs", "model": of_module(run.method), "fdr": fdr, "batch_size": size}
+        job |= {"calibration": of_array(calibration), "source": of_items(given), **run.recorded()}
+        with open_parts(out, job, derived=tally) as kept, terminal.bar(out.name, len(given)) as advance:
+            advance(kept.done)
+            for start in range(kept.done, len(given), size):
+                part = given.subset(torch.arange(start, min(start + size, len(given))))
+                total = pair_scores(run, part, size)
+                columns: Columns = {"name": list(part.names), "score": total, "p_value": ranked(calibration, total)}
+                columns |= {"level": [CONDITIONAL] * len(part), "nearest": [""] * len(part), "reason": [""] * len(part)}
+                columns["seen"] = np.isin(_digests_of_pairs(part), fitted_to).astype(np.uint8)
+                kept.append(columns, len(part))
+                advance(len(part))
+        return tally.findings()
+
+
+def columns_of(
+    method: Method, levels: Leveled, detector: RunDetector, limit: float, all_scores: bool, refused: Mapping[int, str]
+) -> Callable[[Tensor], Columns]:
+    """Returns the function of a batch of items that computes what is written of each.
+
+    The method is in evaluation mode. ``limit`` is the p-value up to which nearest typical items and a reason are given;
+    ``all_scores`` adds each level's score and every score of the objective's own, whose ``score`` becomes ``own_score``;
+    ``refused`` are names of items that must not be among those that are scored, by their digests.
+    """
+
+    def function(x: Tensor) -> Columns:
+        features = levels(x)
+        each = detector.contributions(features)
+        total, marks = detector.combined(each), digests(x)
+        if equal := [refused[mark] for mark in marks.tolist() if mark in refused] if refused else []:
+            also = f" and {len(equal) - 1:,} more among {len(marks):,} items" if len(equal) > 1 else ""
+            expected = "calibration items that are not among the scored ones"
+            refuse(expected, f"an equal one of {equal[0]}{also}", "leave such items out of --calibration")
+        p = ranked(detector.calibration, total)
+        written = {"score": total, "p_value": p, **_explained(detector, features["z"], each, p <= limit)}
+        written["seen"] = np.isin(marks, detector.seen).astype(np.uint8)
+        if all_scores:
+            written |= {f"level_{name}": each[:, i] for i, name in enumerate(detector.levels_)}
+            scores = objective_scores(method, features["z"])
+            written |= {f"own_{name}" if name in written else name: value for name, value in scores.items()}
+        return written
+
+    return function
+
+
+def _explained(detector: RunDetector, z: Tensor, each: np.ndarray, unusual: np.ndarray) -> dict[str, list[str]]:
+    """Returns the level that says so of each item and, of unusual items, the nearest typical items and a reason."""
+    names = np.asarray(detector.levels_)
+    nearest, reason = ([""] * len(each) for _ in range(2))
+    rows = np.flatnonzero(unusual)
+    similar = detector.nearest(z[torch.from_numpy(rows)].float().cpu().numpy())
+    why = explain(names.tolist(), np.exp(-each[rows]), detector.resolution)
+    for i, near, text in zip(rows, similar, why, strict=True):
+        nearest[i], reason[i] = near, text
+    return {"level": names[each.argmax(1)].tolist(), "nearest": nearest, "reason": reason}
+
+
+def _unseen(given: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """Returns which calibration items to use, by digests: not those of the fit or the calibration, if enough others remain."""
+    new = ~np.isin(given, seen)
+    if equal := int((~new).sum()):
+        words = f"{equal:,} of {len(given):,} calibration items equal ones that the run was fitted to or calibrated on"
+        enough = int(new.sum()) >= FEWEST
+        what = "; they are left out" if enough else ": scores of items of a fit say nothing about new ones; give others"
+        print(f"warning: {words}{what}", file=sys.stderr)
+        return new if enough else np.ones_like(new)
+    return new
+
+
+def require_calibration(n: int, scores: np.ndarray | None = None, fpr: float | None = None, confidence: float = 0.95) -> None:
+    """Raises a ValueError if n calibration items are too few, for a false-positive rate where it is given, or scores equal."""
+    needed = FEWEST if fpr is None else max(FEWEST, needed_for_fpr(fpr, confidence))
+    why = "" if needed == FEWEST else f" for a false-positive rate of {fpr:g} with {confidence:g} confidence"
+    expect(n >= needed, f"at least {needed:,} calibration items{why}", f"{n:,}", "give more with --calibration DATA")
+    if scores is not None:
+        equal = f"{scores[0]:g} for all {n}"
+        expect(np.ptp(scores) > 0, "calibration scores that differ", equal, "give items that differ, or train longer")
+
+
+def _without_confirmed(detector: RunDetector, confirmed: Sequence[str]) -> RunDetector:
+    """Returns the detector without the strangest calibration items that a person confirmed to be unusual (Label-Trim)."""
+    place = {name: i for i, name in enumerate(detector.names)}
+    if others := [name for name in confirmed if name not in place]:
+        advice = "write them as in the column name of the scores of the calibration items"
+        refuse("names of calibration items", f"{len(others)} others (first: {others[0]})", advice)
+    rows = np.array([place[name] for name in dict.fromkeys(confirmed)])
+    budget = int((detector.calibration >= detector.calibration[rows].min()).sum())
+    scores = label_trim(detector.calibration, rows, budget)
+    looked = f"the {budget:,} strangest calibration items" if budget > 1 else "the strangest calibration item"
+    terminal.note(f"{len(rows):,} calibration items are left out; this is right if you looked at {looked}")
+    out = set(rows.tolist())
+    return replace(detector, calibration=scores, names=[name for i, name in enumerate(detector.names) if i not in out])
+
+
+def require_apart(reference: str, scored: str, what: str, advice: str) -> None:
+    """Raises a ValueError, with what is expected of the reference, if two sources are one, or one lies within the other."""
+    a, b = (Path(source).expanduser().resolve() for source in (reference, scored))
+    same_name = (named := part_named(reference)) is not None and named == part_named(scored)
+    nested = a.exists() and b.exists() and (a == b or a in b.parents or b in a.parents)
+    expect(not (same_name or reference == scored or nested), what, f"{reference} to overlap {scored}", advice)
+
+
+def _about_run(run: Run, detector: RunDetector, items: Items) -> list[str]:
+    """Returns what is to be known of the run and of how it reads the items."""
+    notes = [f"warning: {note}" for note in detector.notes]
+    if items.conversion is not None:
+        notes.append(f"note: images are changed from {items.conversion}, as the run reads them; what that hides is not judged")
+    about = run.folder.metadata
+    if len(about.shape) == 3 and about.read_shape[1] > about.shape[1]:
+        share = about.shape[1] / about.read_shape[1]
+        notes.append(
+            f"note: the run sees the middle square of each image, {share:.0%} of the shorter side: the rest is not judged"
+        )
+    if isinstance(items, PairItems) and about.kind == "pairs":
+        notes.append("note: of these pairs the contexts alone are judged; --pairs judges each target given its context")
+    if not detector.held_out:
+        gap = "" if detector.gap is None else f"; of test items {detector.gap:.1%} have p <= 0.05 instead of 5 %"
+        notes.append(
+            f"warning: {run.folder.path} kept no calibration part, so {len(detector.calibration)} of the items that its encoder "
+            f"was trained on calibrate{gap}: train with --calibration-share, or give --calibration DATA"
+        )
+    n_top = int((detector.calibration == detector.calibration.max()).sum())
+    if n_top > max(2, len(detector.calibration) / 100):
+        notes.append(
+            f"warning: {n_top:,} of {len(detector.calibration):,} calibration items share the largest score, so that few items "
+            "can be reported; give items that differ with --calibration DATA"
+        )
+    return notes
+
+
+def _odd_ones(scores: np.ndarray, names: Sequence[str]) -> list[str]:
+    """Returns a line where calibration items look odd themselves, by the tail of the others."""
+    # The tail is at most as light as exp(-s): scores are means of -log p over levels, and where one level hardly varies, the bulk
+    # ends so early that a tail fitted to it would be too light.
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of p-values of a selection: these are all there are
+            p = np.maximum(tail_p_values(scores), np.minimum(1.0, TAIL * np.exp(np.quantile(scores, 1 - TAIL) - scores)))
+            n = int(select(p, fdr=0.1).sum())
+    except ValueError:  # too few, or without a tail
+        return []
+    order = np.argsort(-scores, kind="stable")
+    first = ", ".join(names[i] for i in order[: min(n, SHOWN)])
+    some = (
+        "1 of the calibration items looks unusual itself" if n == 1 else f"{n:,} of the calibration items look unusual themselves"
+    )
+    hides = f"note: {some}, which hides others like {'it' if n == 1 else 'them'}; look at"
+    return [f"{hides} {first}: a file that names those that are unusual, one a line, goes to --confirm"] if n else []
+
+
+def _as_pairs(run: Run, items: Items) -> PairItems:
+    both = run.folder.metadata.kind == "pairs" and isinstance(items, PairItems)
+    expect(both, "a run that was trained on pairs, and pairs to score (arrays context and target)", "others")
+    assert isinstance(items, PairItems)
+    return PairItems(items.context, with_shape(items.target, run.read_shape("target"), "the targets"))
+
+
+def _digests_of_pairs(pairs: Items) -> np.ndarray:
+    """Returns a digest of each pair, (N,) uint64."""
+    sides_of = (sides for _, sides in pairs.stream(batches(len(pairs), 1024)))
+    parts = [digests(torch.cat([side.flatten(1).float() for side in sides], 1)) for sides in sides_of]
+    return np.concatenate([np.zeros(0, dtype=np.uint64), *parts])
+
+
+@torch.inference_mode()
+def pair_scores(run: Run, pairs: PairItems, batch_size: int = 256) -> np.ndarray:
+    """Returns how unusual the target of each pair is, given its context, (N,); larger is more unusual.
+
+    Raises:
+        ValueError: The objective has no conditional density.
+    """
+    objective = run.conditional_objective
+    networks = run.method.branch("context").eval(), run.method.target_network().eval()
+    sizes = run.where("context")["size"], run.where("target")["size"]
+    parts = [np.zeros(0)]
+    for _, sides in pairs.stream(batches(len(pairs), batch_size)):
+        za, zb = (
+            net(x.to(run.device) if size is None or x.ndim != 4 else center_crop(x.to(run.device), size)).float()
+            for net, x, size in zip(networks, sides, sizes, strict=True)
+        )
+        density = objective.conditional(run.to_device(za))
+        parts.append(surprise(density, run.to_device(zb), SAMPLES).cpu().double().numpy())
+    return np.concatenate(parts)

@@ -1,0 +1,258 @@
+"""One job in many parts: ``--shard I/N`` writes the rows of a part of the items, ``vergence merge`` makes one table of them.
+
+Shard I of N writes ``part-I-of-N.parquet`` by atomic rename, and then ``part-I-of-N.json``: what the job was, and of scores
+how many items have the p-value k / (n + 1), for each k of n calibration items. These counts add, so q-values, flags, drift and
+page are those of one process, whatever the number and the order of the parts. A part whose ``.json`` is there is finished.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from vergence.data.items import ArrayItems, Items, Skipped
+from vergence.data.shards import files_of, is_sharded, open_shards
+from vergence.decide.conformal import Certificate
+from vergence.decide.findings import Findings, Tally
+from vergence.learn.runs.findings_page import write_findings
+from vergence.learn.training.folder import write_skipped
+from vergence.utils import terminal
+from vergence.utils.checks import counted, expect, refuse
+from vergence.utils.digests import digest_of
+from vergence.utils.files import explained, read_object, replacing
+from vergence.utils.parts import Shard, require_table, write_blocks
+
+__all__ = ["Merged", "merge", "part_of", "shard_written"]
+
+FORMAT = 1
+ROWS = 65_536  # rows of a block that is merged
+SAME = ("format", "verb", "job", "items", "shards", "calibration", "fdr", "certificate")  # what all parts share
+
+
+class Counted(Tally):
+    """The counts of a shard; q-values and flags come when all shards are there."""
+
+    names: ClassVar[Sequence[str]] = ()
+    order: ClassVar[Sequence[str]] = Tally.needs
+
+    def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns nothing."""
+        return {}
+
+
+def shard_written(
+    shard: Shard,
+    folder: Path,
+    items: Items,
+    write: Callable[[Items, Path], int],
+    about: Mapping[str, Any],
+    *,
+    batch_size: int,
+    tally: Counted | None = None,
+    files: int = 0,
+) -> int | None:
+    """Writes the rows of a shard of the items, and its record; returns the number of rows, None where it was there.
+
+    Args:
+        shard: The shard.
+        folder: Folder of all parts, which is made.
+        items: All items.
+        write: Writes the rows of some of them to a file.
+        about: What determines the rows: ``verb``, ``job`` (a digest), ``run``, ``source``, ``name`` of the items.
+        batch_size: Items at a time.
+        tally: Counts of scores, which `write` fills.
+        files: Number of large files of the source, where the items are those of this shard's files; see `part_of`.
+
+    Raises:
+        ValueError: The folder holds parts of another job, or cannot be written.
+    """
+    with explained(folder, "choose another --out"):
+        folder.mkdir(parents=True, exist_ok=True)
+    file, part = folder / f"{shard.name}.parquet", shard.range(len(items), batch_size)
+    if files:
+        part = range(len(items))
+    record = {"format": FORMAT, "shards": shard.of, "shard": shard.number, "items": files or len(items), **about}
+    record |= {"names": digest_of(items.names[i] for i in part), "batch_size": batch_size}
+    if tally is not None:
+        certificate = None if tally.certificate is None else vars(tally.certificate)
+        record |= {"calibration": tally.n, "fdr": tally.fdr, "certificate": certificate}
+    _require_same(record, [_record(path) for path in sorted(folder.glob("part-*-of-*.json"))], folder)
+    of_record = file.with_suffix(".json")
+    if of_record.exists() and (before := _record(of_record))["names"] == record["names"]:
+        terminal.note(f"part {shard} is there: {counted(before['rows'], 'row')} in {file.name}")
+        return None
+    rows, some = 0, items.subset(torch.arange(part.start, part.stop))
+    if len(part):
+        rows = write(some, file)
+    record |= {"rows": rows, "skipped": [[one.name, one.reason] for one in some.skipped]}
+    if tally is not None:
+        seen = np.flatnonzero(tally.counts)
+        record |= {"counts": [[int(k), int(tally.counts[k])] for k in seen], "unjudged": tally.unjudged, "flagged": tally.flagged}
+        record["strangest"] = {name: values.tolist() for name, values in tally.strangest.items()}
+    with explained(of_record, "free space and repeat the command"), replacing(of_record) as temporary:
+        temporary.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    return rows
+
+
+def part_of(source: str, shard: Shard, shape: tuple[int, ...]) -> tuple[Items, int] | None:
+    """Returns the pictures of a shard's own files, whose index alone is read, and the number of all files of the source.
+
+    None where the source is none of large files, or has fewer of them than shards.
+    """
+    if len(shape) != 3 or not is_sharded(source):
+        return None
+    files = files_of(source)
+    if len(files) < shard.of:
+        return None
+    own = shard.range(len(files), 1)
+    return open_shards(files[own.start : own.stop], shape=shape, several=len(files) > 1).items, len(files)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What `merge` made: the number of parts and of rows, and, of scores, what was found."""
+
+    parts: int
+    rows: int
+    findings: Findings | None
+
+
+def merge(
+    folder: Path, out: Path, open_items: Callable[[Mapping[str, Any], Sequence[str]], Items | None] = lambda record, names: None
+) -> Merged:
+    """Writes one table of all parts of a folder, in the items' order, and of scores the page, as one process would have.
+
+    Args:
+        folder: Folder of the parts.
+        out: ``.parquet``, ``.csv`` or ``.npz`` file to write.
+        open_items: Returns items of a record with some names, for their pictures; None where they cannot be read here.
+
+    Raises:
+        ValueError: A part is missing, damaged, there twice or of another job, or the file cannot be written.
+    """
+    require_table(out)
+    records = _whole(folder)
+    first = records[0]
+    files = [_file(record, folder) for record in records]
+    tally = _added(records) if "counts" in first else None
+    names = _names(files, records)
+    if tally is not None:
+        names = list(dict.fromkeys([*Tally.order, *names]))
+
+    def blocks(wanted: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+        for file, record in zip(files, records, strict=True):
+            if record["rows"]:
+                yield from _blocks(file, wanted, tally)
+
+    write_blocks(out, names, blocks, f"the parts are safe in {folder}: free space, or choose another --out")
+    skipped = [Skipped(*pair) for record in records for pair in record["skipped"]]
+    write_skipped(out.with_name(f"{out.name}.skipped.csv"), skipped)
+    findings = None if tally is None else tally.findings(first.get("notes", ()), first.get("advice", ""))
+    if findings is not None:
+        items = open_items(first, findings.names) or ArrayItems(torch.zeros(1, 1))
+        items.skipped = skipped
+        write_findings(Path(f"{out}.html"), findings, items, name=str(first["name"]))
+    return Merged(len(records), sum(record["rows"] for record in records), findings)
+
+
+def _file(record: Mapping[str, Any], folder: Path) -> Path:
+    """Returns the file of a part's rows."""
+    return folder / f"{Shard(record['shard'], record['shards']).name}.parquet"
+
+
+def _record(path: Path) -> dict[str, Any]:
+    try:
+        record = read_object(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"expected the record of a part in {path}, cannot read it: {error}; write the part again") from None
+    usual = record.get("format") == FORMAT and {"shard", "shards", "items", "job", "rows", "names"} <= set(record)
+    expect(usual, f"the record of a part in {path}", "another file", "remove it, and write the part again")
+    return record
+
+
+def _require_same(record: Mapping[str, Any], others: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """Raises a ValueError unless all parts are of one job."""
+    for other in others:
+        different = next((name for name in SAME if record.get(name) != other.get(name)), None)
+        if different is not None:
+            found = f"{record.get(different)} and {other.get(different)}" if different != "job" else "others"
+            what = {"job": "run, detector and settings", "shards": "number of shards"}.get(different, different)
+            refuse(f"parts of one job in {folder}", f"another {what}: {found}", "use another folder, or write all parts anew")
+
+
+def _whole(folder: Path) -> list[dict[str, Any]]:
+    """Returns the records of all parts in their order."""
+    expect(folder.is_dir(), f"a folder of parts at {folder}", "a file" if folder.exists() else "no folder")
+    records = [_record(path) for path in sorted(folder.glob("part-*-of-*.json"))]
+    expect(records, f"parts in {folder}", "none", "write them with score or embed --shard I/N --out FOLDER")
+    _require_same(records[0], records[1:], folder)
+    numbers = [record["shard"] for record in records]
+    twice = sorted({i for i in numbers if numbers.count(i) > 1})
+    expect(not twice, f"each part once in {folder}", f"part {twice[:1]} twice", "remove one of them")
+    missing = sorted(set(range(1, records[0]["shards"] + 1)) - set(numbers))
+    some = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+    expect(not missing, f"{records[0]['shards']} parts in {folder}", f"{len(records)}; missing: {some}", "write these")
+    for record in records:
+        file = _file(record, folder)
+        expect(file.is_file() or not record["rows"], f"the rows of part {record['shard']}", f"no {file.name}", "write it again")
+    return sorted(records, key=lambda record: int(record["shard"]))
+
+
+def _added(records: Sequence[Mapping[str, Any]]) -> Tally:
+    """Returns the tally of all parts."""
+    first = records[0]
+    certificate = None if first["certificate"] is None else Certificate(**first["certificate"])
+    tally = Tally(first["calibration"], first["fdr"], certificate)
+    for record in records:
+        tally.add(record["counts"], record["unjudged"], record["flagged"], record["strangest"])
+    return tally
+
+
+def _names(files: Sequence[Path], records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the columns of the parts; raises a ValueError where a part has others, or not its rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    found: list[str] = []
+    for file, record in zip(files, records, strict=True):
+        if not record["rows"]:
+            continue
+        try:
+            about = pq.read_metadata(file)
+        except (OSError, pa.ArrowException) as error:
+            raise ValueError(f"expected the rows of a part in {file}, cannot read it: {error}; write it again") from None
+        names = list(about.schema.to_arrow_schema().names)
+        expect(about.num_rows == record["rows"], f"{record['rows']:,} rows in {file}", f"{about.num_rows:,}", "write it again")
+        expect(not found or names == found, f"the columns {', '.join(found)} in {file}", ", ".join(names), "write it again")
+        found = names
+    expect(found, "rows in the parts", "none")
+    return found
+
+
+def _blocks(file: Path, wanted: Sequence[str], tally: Tally | None) -> Iterator[dict[str, np.ndarray]]:
+    """Yields the columns of a part, some rows at a time, with q-values and flags."""
+    import pyarrow.parquet as pq
+
+    new = set(tally.names) & set(wanted) if tally is not None else set()
+    read = [name for name in wanted if name not in new]
+    needed = [*read, *(name for name in ("p_value", "score", "seen") if new and name not in read)]
+    for batch in pq.ParquetFile(file).iter_batches(ROWS, columns=needed):
+        columns = {name: _array(batch.column(name)) for name in needed}
+        if tally is not None and new:
+            columns |= tally.columns(columns)
+        yield {name: columns[name] for name in wanted}
+
+
+def _array(column: Any) -> np.ndarray:
+    """Returns an Arrow column as an array (n,) or (n, D)."""
+    import pyarrow as pa
+
+    if pa.types.is_fixed_size_list(column.type):
+        return np.asarray(column.flatten().to_numpy(zero_copy_only=False)).reshape(len(column), -1)
+    if pa.types.is_string(column.type):
+        return np.asarray(column.to_pylist(), dtype=np.str_)
+    return np.asarray(column.to_numpy(zero_copy_only=False))

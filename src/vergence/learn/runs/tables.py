@@ -1,0 +1,317 @@
+"""The tables of an evaluation, for the terminal and for the page: every number with its baselines, and what they say."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vergence.learn.evaluation.judgment import accuracy_error, auroc_error, collapse_warning
+from vergence.learn.training.records import Anomaly, Evaluation, Kind, Uncertainty
+from vergence.utils import terminal
+
+__all__ = ["show_evaluation", "show_uncertainty", "tables"]
+
+CLEAR = 2.0  # standard errors that a difference has to exceed
+FEW = 100  # test items below which one of them moves an accuracy by more than a point
+FEWEST = 10  # test items whose spread says that an embedding collapses
+PAPER = "“The paper's” is what the objective's paper reports for its own networks; it was not measured here."
+MEANINGS = (  # of the uncertainties' columns
+    "R-AUROC: how well it ranks items whose nearest other item has another class; 0.5 is chance.",
+    "AURC: mean error of what remains as the least certain items are left out one by one; smaller is better.",
+)
+POSTERIOR = {  # title and meaning by field
+    "variance_mean": ("variance, mean", "how uncertain it is, per feature"),
+    "variance_cv": ("variance, coefficient of variation", "how much certainty differs between features"),
+    "entropy": ("entropy, nats", "larger is less certain; grows with the number of features"),
+    "norm_z": ("norm of z, mean", "length of the embedding"),
+    "norm_mu": ("norm of the posterior mean, mean", "length of the posterior mean"),
+}
+PREDICTIVE: dict[str, tuple[str, float | None]] = {  # title by field, and the value of a calibrated density
+    "log_prob": ("log-density, nats", None),
+    "pit_ks": ("PIT distance", 0.0),
+    "inside_50": ("targets in 50 % intervals", 0.5),
+    "inside_90": ("targets in 90 % intervals", 0.9),
+    "region_50": ("targets in the 50 % region", 0.5),
+    "region_90": ("targets in the 90 % region", 0.9),
+    "energy_score": ("energy score", None),
+    "elbo": ("ELBO, nats", None),
+    "gap": ("log marginal less ELBO, nats", None),
+    "effective_samples": ("effective samples", None),
+}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One measure.
+
+    Attributes:
+        title: Its name.
+        values: Value by the name of the row; rows that were not measured are missing.
+        better: 1 where larger is better, -1 where smaller is, 0 where neither is.
+        error: Standard error of a value, where the number of items gives one.
+        share: Whether the values are shares in [0, 1].
+        brief: Whether the terminal shows the column, which has less room than the page.
+    """
+
+    title: str
+    values: dict[str, float]
+    better: int = 0
+    error: Callable[[float], float] | None = None
+    share: bool = False
+    brief: bool = True
+
+    @property
+    def best(self) -> float | None:
+        """The best value; None where none is better than another."""
+        return self.better * max(self.better * value for value in self.values.values()) if self.better else None
+
+    def text(self, row: str) -> str:
+        """Returns a value in digits: three decimals of a share, four digits of others; a dash where it was not measured."""
+        value = self.values.get(row)
+        return "–" if value is None else f"{value:.3f}" if self.share else f"{value:.4g}"
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """A table.
+
+    Attributes:
+        title: What it shows, in words.
+        kinds: Kind of each row by its name, in order; the model's rows stand first.
+        columns: Measures; none is empty.
+        meanings: What each row means, for the page.
+        notes: Sentences on the whole.
+    """
+
+    title: str
+    kinds: dict[str, Kind]
+    columns: tuple[Measure, ...]
+    meanings: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def column(self, title: str) -> Measure | None:
+        """Returns the column of a title; None for none."""
+        return next((column for column in self.columns if column.title == title), None)
+
+
+def tables(evaluation: Evaluation) -> dict[str, ResultTable]:
+    """Returns the tables of an evaluation by what they show; what was not measured has none.
+
+    They are ``accuracies``, ``space``, ``anomalies``, ``posterior``, ``uncertainty`` (which uncertainties rank errors) and
+    ``calibration`` (whether p(z_b | z_a) is calibrated).
+
+    Example:
+        >>> protocol = {"bank": 9, "test": 200, "epoch": 1, "seed": 0, "note": ""}
+        >>> spread = {"std": 1.0, "std_min": 0.9, "effective_rank": 3.0, "norm": 2.0}
+        >>> z = {"kind": "model", "dim": 8, "collapse": spread}
+        >>> shown = tables(Evaluation.from_dict({"protocol": protocol, "representations": {"z": z}}))
+        >>> {name: [column.title for column in table.columns] for name, table in shown.items()}
+        {'space': ['features', 'spread', 'effective rank', 'norm']}
+    """
+    shown = {"accuracies": _accuracies(evaluation), "space": _space(evaluation)}
+    if evaluation.anomaly is not None:
+        shown["anomalies"] = _anomalies(evaluation.anomaly)
+    if evaluation.posterior is not None:
+        shown["posterior"] = _posterior(evaluation)
+    if evaluation.uncertainty is not None:
+        shown |= _uncertainty(evaluation.uncertainty)
+    return {name: table for name, table in shown.items() if table.columns}
+
+
+def _accuracies(evaluation: Evaluation) -> ResultTable:
+    """Returns accuracies of nearest neighbors, with equal votes and with weighted ones, and of the linear probes.
+
+    One neighbor has one vote, so k = 1 is one column.
+    """
+    parts, protocol = evaluation.representations, evaluation.protocol
+
+    def error(accuracy: float) -> float:
+        return accuracy_error(accuracy, protocol.test)
+
+    def column(title: str, values: dict[str, float], brief: bool) -> Measure:
+        return Measure(title, values, 1, error if protocol.test else None, share=True, brief=brief)
+
+    def votes(k: int, how: str) -> dict[str, float]:
+        return {name: getattr(part.knn[k], how) for name, part in parts.items() if part.knn and k in part.knn}
+
+    ks = sorted({k for part in parts.values() for k in part.knn or ()})
+    columns = [column(f"kNN {k}", votes(k, "majority"), k in (1, 30)) for k in ks]
+    columns += [column(f"kNN {k}, weighted", votes(k, "weighted"), False) for k in ks if k > 1]
+    probes = {name: part.probe for name, part in parts.items() if part.probe is not None}
+    columns.append(column("linear probe", {name: probe.accuracy for name, probe in probes.items()}, True))
+    columns.append(column("ridge probe", {name: part.ridge for name, part in parts.items() if part.ridge is not None}, True))
+    notes = []
+    if 0 < protocol.test < FEW:
+        notes.append(f"Of {protocol.test} test items a single one changes an accuracy by {100 / protocol.test:.1f} points.")
+    if unconverged := [name for name, probe in probes.items() if not probe.converged]:
+        notes.append(f"The probe did not converge on {', '.join(unconverged)}.")
+    title = f"accuracies: {protocol.bank:,} training items, {protocol.test:,} test items; {protocol.note}"
+    return _table(title, parts, columns, notes)
+
+
+def _space(evaluation: Evaluation) -> ResultTable:
+    parts = {name: part for name, part in evaluation.representations.items() if part.collapse is not None}
+    columns = [Measure("features", {name: part.dim for name, part in parts.items()})]
+    for key, title in {"std": "spread", "effective_rank": "effective rank", "norm": "norm"}.items():
+        columns.append(Measure(title, {name: getattr(part.collapse, key) for name, part in parts.items()}))
+    return _table("use of the space", parts, columns)
+
+
+def _anomalies(anomaly: Anomaly) -> ResultTable:
+    n, m = anomaly.n_anomalies, anomaly.n_inliers
+
+    def error(auroc: float) -> float:
+        return auroc_error(auroc, n, m)
+
+    def values(key: str) -> dict[str, float]:
+        return {name: getattr(score, key) for name, score in anomaly.scores.items()}
+
+    columns = [
+        Measure("AUROC", values("auroc"), 1, error if n and m else None, share=True),
+        Measure("average precision", values("aupr"), 1, share=True),
+        Measure("false alarms at 95 %", values("fpr95"), -1, share=True),
+    ]
+    return _table(f"anomalies: {', '.join(anomaly.anomalies)} ({n:,} among {m:,} others)", anomaly.scores, columns)
+
+
+def _posterior(evaluation: Evaluation) -> ResultTable:
+    declared, prior = paper(evaluation.protocol.objective)
+    values = {title: getattr(evaluation.posterior, key) for key, (title, _) in POSTERIOR.items()}
+    theirs = {title: declared[key] for key, (title, _) in POSTERIOR.items() if key in declared}
+    meanings = dict(POSTERIOR.values())
+    if prior is not None:
+        told = f"{prior:g} is the prior: nothing was learned about the item; 0 is false certainty"
+        meanings[POSTERIOR["variance_mean"][0]] = told
+    columns = (Measure("this run", values), *([Measure("the paper's, about", theirs)] if theirs else []))
+    notes = (PAPER,) if theirs else ()
+    return ResultTable("posterior, means over the test items", dict.fromkeys(values, "model"), columns, meanings, notes)
+
+
+def paper(objective: str) -> tuple[Mapping[str, float], float | None]:
+    """Returns what an objective's paper reports of its posterior, and the prior's variance; neither where it declares none."""
+    from vergence.learn import objectives  # imports torch
+
+    kind = objectives.find(objective) if objective else None
+    return ({}, None) if kind is None else (kind.reference, kind.reference.get("prior_variance"))
+
+
+def _uncertainty(record: Uncertainty) -> dict[str, ResultTable]:
+    wrong = 0 if record.recall_at_1 is None else round((1 - record.recall_at_1) * record.items)
+
+    def error(auroc: float) -> float:
+        return auroc_error(auroc, wrong, record.items - wrong)
+
+    ranks = {name: score.r_auroc for name, score in record.scores.items() if score.r_auroc is not None}
+    areas = {name: score.aurc for name, score in record.scores.items() if score.aurc is not None}
+    columns = [Measure("R-AUROC", ranks, 1, error if 0 < wrong < record.items else None, share=True)]
+    columns.append(Measure("AURC", areas, -1, share=True))
+    title = f"uncertainty of {record.items:,} test items"
+    title += "" if record.recall_at_1 is None else f"; R@1 {record.recall_at_1:.3f}"
+    if record.recall_at_1_crops is not None:
+        title += f", of the mean over {record.crops} views {record.recall_at_1_crops:.3f}"
+    shown = {"uncertainty": _table(title, record.scores, columns, MEANINGS)}
+    if (measured := record.predictive) is not None:
+        numbers = {title: (getattr(measured, key), right) for key, (title, right) in PREDICTIVE.items()}
+        values = {title: value for title, (value, _) in numbers.items() if value is not None}
+        right = {title: right for title, (_, right) in numbers.items() if title in values and right is not None}
+        title = f"calibration of p(z_b | z_a) on {measured.pairs:,} held-out pairs"
+        both = tuple(column for column in (Measure("measured", values), Measure("right", right)) if column.values)
+        shown["calibration"] = ResultTable(title, dict.fromkeys(values, "model"), both)
+    return shown
+
+
+def _table(title: str, rows: Mapping[str, Any], columns: Iterable[Measure], notes: Iterable[str] = ()) -> ResultTable:
+    """Returns a table of records with a ``kind``, the model's rows first, without empty columns."""
+    kinds: dict[str, Kind] = {name: row.kind for name, row in sorted(rows.items(), key=lambda row: row[1].kind != "model")}
+    return ResultTable(title, kinds, tuple(column for column in columns if column.values), notes=tuple(notes))
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A row of the model next to the best baseline in one column.
+
+    ``lead`` is by how much the model is better, and ``error`` the standard error of this difference. It takes both values for
+    independent; on the same items it is smaller.
+    """
+
+    title: str
+    model: str
+    baseline: str
+    ours: float
+    theirs: float
+    error: float
+    lead: float
+
+    @property
+    def clear(self) -> bool:
+        """Whether the difference exceeds two standard errors."""
+        return abs(self.lead) > CLEAR * self.error
+
+    @property
+    def words(self) -> str:
+        """Which of the two is ahead, and whether clearly."""
+        ahead = "the model is ahead" if self.lead > 0 else "the baseline is ahead" if self.lead < 0 else "neither is ahead"
+        return ahead if self.clear or not self.lead else f"{ahead} by less than two standard errors ({CLEAR * self.error:.3f})"
+
+
+def rival(table: ResultTable, title: str, model: str | None = None) -> Rival | None:
+    """Returns a row of the model, its best by default, next to the best baseline.
+
+    None without both, and without a standard error.
+    """
+    column = table.column(title)
+    if column is None or column.error is None:
+        return None
+    ours = {name: value for name, value in column.values.items() if table.kinds[name] == "model" and model in (None, name)}
+    theirs = {name: value for name, value in column.values.items() if table.kinds[name] == "baseline"}
+    if not ours or not theirs:
+        return None
+    best = max if column.better > 0 else min
+    first, second = best(ours, key=ours.__getitem__), best(theirs, key=theirs.__getitem__)
+    error = math.hypot(column.error(ours[first]), column.error(theirs[second]))
+    return Rival(title, first, second, ours[first], theirs[second], error, column.better * (ours[first] - theirs[second]))
+
+
+def verdict(table: ResultTable) -> tuple[bool, str]:
+    """Returns whether a baseline wins, and a sentence that says so.
+
+    A baseline wins a column if it is better than every row of the model by more than two standard errors of the difference.
+    Columns without a standard error are not judged.
+    """
+    rivals = [pair for column in table.columns if (pair := rival(table, column.title)) is not None]
+    if not rivals:
+        return False, ""
+    if lost := [pair for pair in rivals if pair.lead < 0 and pair.clear]:
+        words = (f"{r.baseline} in {r.title} ({r.theirs:.3f} against {r.ours:.3f} of {r.model})" for r in lost)
+        return True, f"A baseline is better than the model in {len(lost)} of {len(rivals)} columns: {'; '.join(words)}."
+    if ahead := [pair.title for pair in rivals if pair.lead < 0]:
+        return False, f"No baseline is clearly better: in {', '.join(ahead)} one is ahead by less than two standard errors."
+    return False, "No baseline is better than the model."
+
+
+def show_evaluation(record: Evaluation) -> None:
+    """Prints the result of `vergence.evaluate`."""
+    shown = tables(record)
+    _show(shown)
+    if "accuracies" not in shown:
+        print("no labels of two classes, so no accuracies; the effective rank counts the directions that a representation uses")
+    embedding = record.representations.get("z")
+    if embedding is not None and embedding.collapse is not None and record.protocol.test >= FEWEST:
+        message = collapse_warning(dataclasses.asdict(embedding.collapse), embedding.dim)
+        print("" if message is None else f"warning: {message}\n", end="")
+
+
+def show_uncertainty(record: Uncertainty) -> None:
+    """Prints which uncertainties rank errors, and how well p(z_b | z_a) is calibrated."""
+    _show({name: table for name, table in _uncertainty(record).items() if table.columns})
+
+
+def _show(shown: Mapping[str, ResultTable]) -> None:
+    for part in shown.values():
+        columns = [column for column in part.columns if column.brief]
+        tags = {"model": "", "baseline": " (baseline)"}
+        rows = [[name + tags[kind], *(column.text(name) for column in columns)] for name, kind in part.kinds.items()]
+        terminal.table(part.title, ["", *(column.title for column in columns)], rows)
+        for sentence in (verdict(part)[1], *part.notes):
+            print(f"{sentence}\n" if sentence else "", end="")

@@ -1,0 +1,470 @@
+"""Trains a run: opens the data, builds the method, fits it stage by stage and writes the run folder."""
+
+import contextlib
+import dataclasses
+import inspect
+import io
+import itertools
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import Unpack
+
+from vergence.data import sources
+from vergence.data.config import ViewConfig, usual
+from vergence.data.sources import Data, in_words
+from vergence.learn.encoders.config import Encoder, Factory
+from vergence.learn.methods.core import Method
+from vergence.learn.objectives.core import Objective
+from vergence.learn.runs.description import describe, for_data, resumed
+from vergence.learn.runs.run import Run
+from vergence.learn.runs.stages import ClosedForm, State, stages_of
+from vergence.learn.training import build, calibration, closed_form, loop, recipes, staged, start
+from vergence.learn.training.config import FitConfig, RunConfig, Settings
+from vergence.learn.training.folder import RunFolder, holds_run, require_new, run_lock
+from vergence.learn.training.metrics import Listener, Logger, listeners_of
+from vergence.learn.training.processes import CALL, together
+from vergence.learn.training.recipes import Facts
+from vergence.learn.training.records import Weights
+from vergence.utils import terminal
+from vergence.utils.checks import expect, shown
+from vergence.utils.devices import enough_memory, resources
+from vergence.utils.files import as_path, give
+from vergence.utils.parts import Shard
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+TRIAL_STEPS, TRIAL_ITEMS = 6, 500  # of what a plan's estimate is measured on
+
+__all__ = ["describe", "estimate", "join", "merge_shards", "plan", "train", "train_shard"]
+
+
+def train(
+    data: Any = None,
+    *,
+    out: str | Path | None = None,
+    recipe: str | None = None,
+    resume: bool = False,
+    trust_code: bool = False,
+    views: str | ViewConfig | Callable[..., Any] | None = None,
+    column: str | Sequence[str] = (),
+    labels: Any = None,
+    logger: str | Logger | None = None,
+    on_step: Callable[[int, dict[str, float]], None] | None = None,
+    on_epoch: Callable[[int, dict[str, Any]], None] | None = None,
+    **settings: Unpack[Settings],
+) -> Run:
+    """Trains an encoder and an objective, or takes an encoder as it comes; writes a run folder, and returns the run.
+
+    Args:
+        data: Name of a built-in data set, path (see `vergence.data.config.DataConfig`), or complete run description; an array,
+            a tensor, a list of paths or of PIL images, a pair ``(context, target)``, a table or a `torch.utils.data.Dataset`
+            (see `vergence.data.sources.from_object`). It may be left out when resuming.
+        out: Run folder. Without one the run lives in a temporary folder for as long as the returned object;
+            `vergence.Run.save` keeps it.
+        recipe: Name of the recipe that the settings start from (`vergence.learn.training.recipes.names`). By default ``patches``
+            for images and ``gmje_small`` for pairs; ``vje_small`` for other data and for images that are too small
+            (`vergence.learn.training.recipes.suggested`); with ``method="NAME"`` the recipe ``NAME_small``.
+        resume: Whether the run in ``out`` goes on from its last checkpoint. Settings that are given must be those of the run.
+        trust_code: Whether a run that is resumed, or that weights come from, may name an objective ``package.module:Class`` or an
+            encoder ``package.module:factory`` outside the library, which is imported. Not needed where the settings name it.
+        views: Strengths of the random views; of vectors the name of their kind, ``counts``, ``spectra``, ``series`` or ``table``;
+            or what makes them: a function ``(batch, generator) -> batch``, or a transform of torchvision v2 (see
+            `vergence.learn.views.images.GivenViews`).
+        column: Column or columns of a table; key of a data set's items.
+        labels: Labels (N,) of data that the program holds, for the evaluation; training does not read them.
+        logger: ``tensorboard`` or ``csv``, in the folder ``logs`` of the run, or an object with ``log_metrics(metrics, step)``,
+            such as a logger of Lightning's.
+        on_step: Called in the first process with the number of steps that are done and the last row of metrics.
+        on_epoch: Called in the first process with the number of epochs that are done and the row of metrics at their end.
+        **settings: Fields of the run's description by name, such as ``epochs=20``. ``encoder`` may be a name, a dataclass of
+            `vergence.learn.encoders`, a module, or a function without arguments that returns one; ``objective`` a name, a class
+            or an instance such as ``VJE(256, nu=1)``, which says class and options. A module is copied, and gets images
+            standardized by ``input_mean`` and ``input_std``, by default those of the data. With ``pretrained=True``,
+            ``weights=FILE`` or ``init=RUN`` the encoder starts from weights, with ``freeze=True`` it is not trained (see
+            ``docs/guides/encoders.md``); with ``init`` the settings that are not given are that run's.
+
+    Returns:
+        The trained run.
+
+    Raises:
+        ValueError: A setting, the data or the folder cannot be used, another process trains in the folder, or memory ended.
+        vergence.learn.training.loop.Interrupted: SIGINT or SIGTERM came; the run can be resumed.
+
+    Example:
+        >>> import torch
+        >>> run = train(torch.randn(300, 6), epochs=1, device="cpu", precision="fp32")
+        >>> run.anomaly_score(torch.zeros(2, 6)).shape
+        torch.Size([2])
+    """
+    if resume and out is None:
+        raise ValueError("expected out, the folder of the run to resume, found none; name it")
+    source, plain, given = _named(data, {**settings}, views, column, labels)
+    folder = Path(tempfile.mkdtemp(prefix="vergence-")) if out is None else Path(out)
+    dim = objective.dim if isinstance(objective := settings.get("objective"), Objective) else 0
+    job = _Job(folder, source, recipe, plain, given, trust_code, resume, listeners_of(logger, on_epoch, folder), on_step, dim)
+    try:
+        run = job.run()
+    except BaseException:
+        if out is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    if out is None:
+        weakref.finalize(run, shutil.rmtree, folder, ignore_errors=True)
+    return run
+
+
+def train_shard(
+    data: Any, shard: Shard, *, out: Path, recipe: str | None = None, trust_code: bool = False, **settings: Unpack[Settings]
+) -> Path:
+    """Computes a closed form's sums over one part of the items; `merge_shards` makes a run of all parts. Returns its folder.
+
+    A part that was stopped goes on from its last checkpoint.
+
+    Args:
+        data: As of `train`.
+        shard: The part.
+        out: Folder of all parts.
+        recipe: As of `train`.
+        trust_code: As there.
+        **settings: As there, of an encoder that is fitted in closed form.
+
+    Raises:
+        ValueError: The encoder is none in closed form, or as of `train`.
+    """
+    source, plain, given = _named(data, {**settings}, None, (), None)
+    part = out / shard.name
+    job = _Job(part, source, recipe, plain, given, trust_code, holds_run(part), [], None, 0, shard)
+    job.run()
+    return part
+
+
+def merge_shards(folder: Path, out: Path) -> Run:
+    """Makes a run of the parts that `train_shard` wrote: adds their sums, solves, and fits the detector.
+
+    The sums are those of one process but for the order of their additions in float64.
+
+    Raises:
+        ValueError: A part is missing, not finished or of another training, or ``out`` is not new.
+    """
+    found = [RunFolder.open(path.parent, trust_code=True) for path in sorted(folder.glob("part-*-of-*/config.json"))]
+    expect(found, f"parts of a training in {folder}", "none", "write them with train --shard I/N --out FOLDER")
+    for part in found[1:]:
+        same = part.config == found[0].config and part.metadata.content == found[0].metadata.content
+        expect(same, f"parts of one training in {folder}", f"others in {part.path.name}", "train it again")
+    states = [part.load_checkpoint() or {} for part in found]
+    whole = closed_form.added(states)
+    merged = RunFolder.create(out, found[0].config, found[0].metadata)
+    merged.save_checkpoint(whole)
+    return train(out=out, resume=True)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a training would do, and how long it would take.
+
+    Attributes:
+        recipe: The recipe.
+        config: The run's description.
+        shape: Of one item as the encoder sees it.
+        items: Training items.
+        steps: Steps of the optimizer; 0 for a closed form.
+        seconds: Of the whole training; by a short trial, so that it can be wrong by half.
+        few: Items of the trial.
+        notes: What the data change in the description.
+    """
+
+    recipe: str
+    config: RunConfig
+    shape: tuple[int, ...]
+    items: int
+    steps: int
+    seconds: float
+    few: int
+    notes: tuple[str, ...]
+
+
+def estimate(
+    data: Any, *, out: Path, recipe: str | None = None, trust_code: bool = False, views: Any = None, **settings: Unpack[Settings]
+) -> Estimate:
+    """Returns what `train` would do, with an estimate from a trial on few items in a temporary folder; nothing is kept."""
+    source, plain, given = _named(data, {**settings}, views, (), None)
+    job = _Job(out, source, recipe, plain, given, trust_code, False, [], None, 0)
+    config = job._described()
+    _require_usable(config, plain)
+    opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers, **given), config)
+    shape = build.input_shapes(opened)[0]
+    config, notes = job._for_facts(config, facts := Facts(opened.kind, shape, len(opened.train)))
+    n, fit, model = len(opened.train), config.fit, config.model
+    few = min(n, TRIAL_STEPS * fit.batch_size if model.takes_steps else TRIAL_ITEMS)
+    trial = {**plain, "limit": few + len(opened.train) // few, "calibration_share": 0.0, "device": fit.device}
+    if model.takes_steps:
+        trial |= {"epochs": 1, "knn_every": 0} | ({"distill_epochs": 1} if model.distill is not None else {})
+    times = [time.monotonic()]
+    quiet = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+    with tempfile.TemporaryDirectory() as folder, quiet[0], quiet[1]:
+        on_step = (lambda *_: times.append(time.monotonic())) if model.takes_steps else None
+        train(data, out=Path(folder) / "trial", recipe=recipe, trust_code=trust_code, on_step=on_step, **trial)
+    total = time.monotonic() - times[0]
+    steps = fit.epochs * (n // fit.batch_size) if model.takes_steps else 0
+    gaps = sorted(b - a for a, b in itertools.pairwise(times[1:]))
+    seconds = gaps[len(gaps) // 2] * steps if gaps else total * n / few
+    name = recipe or recipes.suggested(plain, facts)
+    return Estimate(name, config, tuple(shape), n, steps, seconds, few, tuple(notes))
+
+
+def plan(data: Any, *, out: Path, recipe: str | None = None, trust_code: bool = False, **settings: Unpack[Settings]) -> list[str]:
+    """Returns in sentences what `train` would do, with an estimate of time and memory; nothing is kept."""
+    found = estimate(data, out=out, recipe=recipe, trust_code=trust_code, **settings)
+    fit, model, steps = found.config.fit, found.config.model, found.steps
+    what = f"{steps:,} steps ({fit.epochs} epochs, batches of {fit.batch_size})" if steps else "a closed form, without steps"
+    return [
+        f"recipe: {found.recipe}",
+        f"data: {found.items:,} items of shape {found.shape} to train from {found.config.data.source}",
+        f"model: {model.method or model.objective} on encoder {model.encoder}",
+        f"training: {what} on {fit.device}",
+        *found.notes,
+        f"output: {out}",
+        f"estimate from a trial of {found.few:,} items: {_duration(found.seconds)}{_memory()}; it can be wrong by half",
+    ]
+
+
+def _memory() -> str:
+    """Returns the largest memory of this process so far in words; nothing on Windows, where Python does not know it."""
+    try:
+        import resource
+    except ImportError:
+        return ""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return f" and {peak / (1 << 30 if sys.platform == 'darwin' else 1 << 20):.1f} GiB of memory"
+
+
+def _duration(seconds: float) -> str:
+    """Returns a time in words.
+
+    Example:
+        >>> _duration(42.0), _duration(7000.0)
+        ('42 seconds', '1.9 hours')
+    """
+    for unit, size in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size or (unit == "hours" and seconds >= 5400):
+            return f"{seconds / size:.1f} {unit}"
+    return f"{max(1, round(seconds))} seconds"
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A call of `train`, with data and settings by name, the data that the program holds, and what listens."""
+
+    out: Path
+    source: str | RunConfig | None
+    recipe: str | None
+    settings: dict[str, Any]
+    given: dict[str, Any]
+    trust_code: bool
+    resume: bool
+    listeners: list[Listener]
+    on_step: Callable[[int, dict[str, float]], None] | None
+    dim: int  # features D of an objective that is given as an instance; 0 for any
+    shard: Shard | None = None
+
+    def run(self) -> Run:
+        """Starts the processes, each of which trains."""
+        config = self._described()
+        _require_usable(config, {} if self.resume else self.settings)
+        if self.shard is not None:
+            model = config.model
+            sums = model.encoder.closed_form and not model.takes_steps and not model.freeze
+            advice = "several machines train others with --devices and --set nodes=N"
+            expect(sums, "--shard of a closed form, whose sums add, such as --recipe patches", model.encoder.kind, advice)
+            expect(config.fit.devices * config.fit.nodes == 1, "one process a shard", "several", "leave --devices out")
+        several = config.fit.devices * config.fit.nodes > 1
+        if self.resume and not several:
+            with run_lock(self.out):  # refused before the data is read; held again below
+                pass
+        enough = enough_memory("lower --batch-size, --size or the network's widths")
+        with together(self.out) if several else nullcontext(), resources(config.fit.threads, measure=not several), enough:
+            fabric = loop.launch(config.fit, self._as_json())  # before the work
+            opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers, **self.given), config)
+            config, notes = self._for_facts(config, Facts(opened.kind, build.input_shapes(opened)[0], len(opened.train)))
+            method, weights = self._method(config, opened)
+            for note in notes:
+                terminal.note(note)
+            return _train(fabric, self, config, opened, method, weights)
+
+    def _method(self, config: RunConfig, opened: Data) -> tuple[Method, Weights | None]:
+        """Returns the method before its first step, and where its weights come from; None where a resumed run has kept them."""
+        build.require_images(config.model, opened.kind)
+        shape, target_shape = build.input_shapes(opened)
+        method = build.initial_method(config, shape, target_shape, *build.statistics(opened.train))
+        if not self.resume:
+            build.require_whole_images(method, shape, target_shape)
+        if self.dim and method.objective is not None:
+            wanted = f"an objective of D = {method.objective.dim}, as the encoder and its head have"
+            expect(self.dim == method.objective.dim, wanted, f"D = {self.dim}", "build it with that width, or give its class")
+        if self.resume and not config.model.freeze:
+            return method, None
+        return method, start.load_start(method, config, trust_code=self.trust_code)
+
+    def _described(self) -> RunConfig:
+        """Returns the run's description as far as it is known before the data are opened."""
+        if self.resume:
+            return resumed(self.out, self.source, self.recipe, self.settings, self.trust_code)
+        config = describe(self.source, self.recipe, self.settings, trust_code=self.trust_code)
+        _require_apart(self.out, config.data.source)
+        require_new(self.out)
+        return start.configured(config)
+
+    def _for_facts(self, config: RunConfig, facts: Facts) -> tuple[RunConfig, list[str]]:
+        """Returns the description for its data, and notes on what follows from them. That of a resumed run is complete."""
+        if self.resume:
+            return config, []
+        any_recipe = self.recipe is None and not isinstance(self.source, RunConfig)
+        if any_recipe and recipes.suggested(self.settings, facts) != recipes.suggested(self.settings):
+            config = describe(self.source, None, self.settings, facts)
+        config, notes = for_data(config, self.settings, facts, any_recipe)
+        own = "lr" in self.settings and "encoder_lr" not in self.settings and config.model.takes_steps
+        if own and (ratio := config.fit.encoder_lr) != 1:
+            after = ", after distillation" if config.model.distill is not None else ""
+            rates = f"{ratio:g} times {config.fit.lr:g}{after}, as in the recipe"
+            notes.append(f"the encoder's learning rate is {rates}; --set encoder_lr=1 for equal rates")
+        return config, notes
+
+    def _as_json(self) -> dict[str, Any] | None:
+        """Returns the call for other processes, as JSON has it; None where these cannot make it."""
+        names = [value.outside for value in self.settings.values() if isinstance(value, Encoder)]
+        names += [value for name, value in self.settings.items() if name in ("objective", "function") and ":" in str(value)]
+        if self.given or any(mark in str(name) for name in names for mark in ("#", "<", "__main__:")):
+            return None
+
+        def plain(value: Any) -> Any:
+            return value.to_dict() if isinstance(value, RunConfig | Encoder) else value
+
+        call = {"data": self.source, "recipe": self.recipe, "resume": self.resume, "trust_code": self.trust_code, **self.settings}
+        return {"out": str(self.out), **{name: plain(value) for name, value in call.items()}}
+
+
+def join() -> None:
+    """Makes the call that the first process of a training made; exits with 2 for an error, which that one has, too."""
+    call: dict[str, Any] = json.loads(os.environ[CALL])
+    if isinstance(call["data"], dict):
+        call["data"] = RunConfig.from_dict(call["data"])
+    try:
+        arguments: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in call.items()}
+        train(**arguments)
+    except loop.Interrupted as stop:
+        sys.exit(128 + stop.signum)
+    except (ValueError, OSError):
+        sys.exit(2)
+
+
+def _train(fabric: "Fabric", job: _Job, config: RunConfig, opened: Data, method: Method, weights: Weights | None) -> Run:
+    """Trains stage by stage in this process, on data whose calibration part has been taken out."""
+    shape, target_shape = build.input_shapes(opened)
+    views = None if config.model.freeze else build.make_views(opened, config.views, shape)
+    if config.model.takes_steps:
+        loop.require_batches(len(opened.train), config.fit)
+    metadata = build.metadata_of(config, opened, shape, target_shape, method, weights, fabric)
+    with run_lock(job.out) if fabric.is_global_zero else nullcontext():
+        if job.resume:
+            folder = start.continued(job.out, config, metadata, method)
+        else:
+            folder = start.created(fabric, job.out, config, metadata, opened, method)
+        folder.given, folder.listeners = job.given, job.listeners
+        state = State(fabric, method, opened, folder, views, job.on_step, job.shard)
+        for stage in stages_of(config.model) if job.shard is None else [ClosedForm()]:
+            state = stage.fit(state)
+    return Run(folder, method, fabric.device)
+
+
+def _named(
+    data: Any, settings: dict[str, Any], views: Any, column: str | Sequence[str], labels: Any
+) -> tuple[str | RunConfig | None, dict[str, Any], dict[str, Any]]:
+    """Returns data and settings by their names, and the data that the program holds as arguments of `open_data`."""
+    plain: dict[str, Any] = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+    for name in ("encoder", "target_encoder"):
+        if callable(value := plain.get(name)) and not isinstance(value, Encoder):
+            plain[name] = Factory(give(value))
+    plain |= _objective(plain) | _processes(plain)
+    if isinstance(views, str):
+        plain = usual(views) | plain
+    elif isinstance(views, ViewConfig):
+        plain |= {field.name: getattr(views, field.name) for field in dataclasses.fields(views)}
+    elif views is not None:
+        plain["function"] = give(views)
+    if data is not None and not isinstance(data, str | os.PathLike | RunConfig):
+        return in_words(data), plain, {"source": data, "column": column, "labels": labels}
+    if column or labels is not None:
+        raise ValueError("expected column and labels with data that the program holds, found a path or a name; leave them out")
+    return str(data) if isinstance(data, os.PathLike) else data, plain, {}
+
+
+def _objective(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns the name of an objective that is given as a class or an instance, and the options of an instance."""
+    value = settings.get("objective")
+    if isinstance(value, Objective):
+        values, named = value.built_with
+        options = {**dict(zip(inspect.signature(type(value)).parameters, values, strict=False)), **named}
+        options.pop("dim", None)
+        for name, option in options.items():
+            if not isinstance(option, bool | int | float | str | tuple | None):
+                raise ValueError(f"expected an objective with options of numbers and texts, found {name} {shown(option)}")
+        return {"objective": _class_name(type(value)), "options": {**options, **(settings.get("options") or {})}}
+    if isinstance(value, type) and issubclass(value, Objective):
+        return {"objective": _class_name(value)}
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"expected objective to be a name, a class or an instance of Objective, found {shown(value)}")
+    return {}
+
+
+def _class_name(kind: type) -> str:
+    package, _, file = kind.__module__.rpartition(".")
+    return file if package == "vergence.learn.objectives" else give(kind)
+
+
+def _processes(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns the number of processes where torchrun or another launcher has started them, and the settings do not say it."""
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    if world == 1 or CALL in os.environ or {"devices", "nodes"} & settings.keys():
+        return {}
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    return {"devices": local, "nodes": world // local}
+
+
+def _require_usable(config: RunConfig, settings: dict[str, Any]) -> None:
+    """Raises a ValueError unless the settings of the fit suit the encoder and the objective."""
+    fit = {name: value for name, value in settings.items() if name in {field.name for field in dataclasses.fields(FitConfig)}}
+    if config.model.method is not None:
+        build.require_method(config.model)
+    if config.model.freeze:
+        if config.fit.devices * config.fit.nodes > 1:
+            raise ValueError("expected one device with --freeze, which trains nothing; leave --devices out")
+    elif not config.model.takes_steps:
+        closed_form.require_gje(config)
+        recipes.require_no_steps(fit, f"encoder '{config.model.encoder.kind}' is a closed form")
+    else:
+        if config.model.objective == "none" and config.model.method is None:
+            raise ValueError("expected --freeze or --method with --objective none, found neither; add one, or name an objective")
+        build.require_packages(config.model)
+        staged.require_one_encoder(config.model)
+        loop.require_shareable(config.fit)
+
+
+def _require_apart(out: Path, source: str) -> None:
+    """Raises a ValueError if a run folder is, or holds, the data that the run is to be trained on."""
+    data = as_path(source, "the data")
+    if source not in sources.BUILT_IN and data.exists():
+        out, data = out.resolve(), data.resolve()
+        if out == data or out in data.parents:
+            raise ValueError(f"expected a run folder apart from the data, found --out {out} to hold {data}; choose another --out")

@@ -1,0 +1,335 @@
+"""Builds the parts of a run from its description: method, input statistics, views and metadata."""
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from vergence.data.config import DataConfig, ViewConfig
+from vergence.data.items import Items, PairItems, spaced
+from vergence.data.pixels import to_unit
+from vergence.data.sources import Data
+from vergence.densities.moments import Deviations
+from vergence.learn import methods, objectives
+from vergence.learn.encoders import building, networks
+from vergence.learn.encoders.config import MLP, PatchSettings
+from vergence.learn.methods.core import ImageMethod, Method
+from vergence.learn.methods.paired import PairedMethod
+from vergence.learn.objectives.core import Objective, require_package
+from vergence.learn.training import loop
+from vergence.learn.training.calibration import content_of
+from vergence.learn.training.config import FitConfig, ModelConfig, RunConfig
+from vergence.learn.training.records import RunMetadata, Weights
+from vergence.learn.views.images import GivenViews, ImageViews, VectorViews, Views
+from vergence.learn.views.vectors import OF_VECTORS, Marginals
+from vergence.utils.checks import expect, refuse, require_choice, shown
+from vergence.utils.devices import describe_device
+from vergence.utils.files import is_given, load_outside
+from vergence.utils.version import commit
+
+__all__ = [
+    "build_method",
+    "initial_encoder",
+    "initial_method",
+    "input_shapes",
+    "make_views",
+    "metadata_of",
+    "require_images",
+    "require_method",
+    "require_packages",
+    "require_whole_images",
+    "statistics",
+    "views_for",
+]
+
+T = TypeVar("T")
+WORDS: dict[Any, str] = {  # types of options that are checked
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+}
+ATOMS = [field.name for field in fields(PatchSettings)]
+SETTINGS = [field.name for part in (DataConfig, ViewConfig, ModelConfig, FitConfig) for field in fields(part)]
+
+STATISTICS_FROM = 10_000  # items that give the input's mean and standard deviation
+STATISTICS_BATCH = 32  # of them at a time, in float64: 50 MB for color images of 256 pixels
+
+
+def build_method(
+    config: ModelConfig, shape: Sequence[int], target_shape: Sequence[int] | None, mean: Tensor, std: Tensor
+) -> Method:
+    """Builds the method of a description.
+
+    Args:
+        config: Description of the model.
+        shape: Shape of one item as the encoder sees it, (C, H, W) or (D,).
+        target_shape: Shape of one item of the second view where it differs; None where both views have one shape.
+        mean: Mean of the input per channel or feature; for pairs of unlike shapes followed by the targets'.
+        std: Standard deviation, as ``mean``.
+
+    Raises:
+        ValueError: A name or an option is unknown, or an encoder cannot take its shape.
+    """
+    n = shape[0]
+    encoder = building.encoder(config.encoder, shape, *input_statistics(config, shape, mean[:n], std[:n]))
+    if config.freeze:
+        return PairedMethod(encoder, None)
+    if config.method is not None:
+        return _image_method(config, encoder, shape)
+    dim = networks.width(encoder, shape)
+    dual = target_shape is not None or config.target_encoder is not None
+    second_shape = tuple(shape if target_shape is None else target_shape)
+    second = _target_encoder(config, second_shape, mean[-second_shape[0] :], std[-second_shape[0] :]) if dual else None
+    objective = _objective(config, (dim, *config.projector)[-1], dual)
+    teacher = type(objective).teacher if config.teacher is None else config.teacher
+    return PairedMethod(
+        encoder,
+        objective,
+        projector=networks.projector(dim, config.projector, config.projector_norm),
+        target_encoder=second,
+        target_projector=None if second is None else _target_projector(config, networks.width(second, second_shape), dim),
+        teacher=None if teacher is False else teacher,
+        schedule=config.teacher_schedule or type(objective).teacher_schedule,
+    )
+
+
+def require_method(config: ModelConfig) -> None:
+    """Raises a ValueError unless a description's method exists and its encoder is a network."""
+    assert config.method is not None, "of a method"
+    methods.get(config.method)
+    if config.encoder.closed_form:
+        raise ValueError(f"expected a network for method '{config.method}', found '{config.encoder}'; choose another --encoder")
+
+
+def require_images(config: ModelConfig, kind: str) -> None:
+    """Raises a ValueError where a method on images, or a first stage in closed form, is to be trained on data of another kind."""
+    if config.distill is not None and kind != "image":
+        raise ValueError(f"expected images for --distill, found {kind} data; leave it out, or choose another recipe")
+    if config.method is not None and kind != "image" and not (kind == "vector" and methods.get(config.method).vectors):
+        raise ValueError(f"expected images for method '{config.method}', found {kind} data; choose an --objective")
+
+
+def _image_method(config: ModelConfig, encoder: nn.Module, shape: Sequence[int]) -> ImageMethod:
+    assert config.method is not None, "of a method"
+    require_method(config)
+    require_images(config, "image" if len(shape) == 3 else "vector")
+    kind = methods.get(config.method)
+    return _with_options(f"method '{config.method}'", kind, (encoder, shape), ("encoder", "shape"), config.options)
+
+
+def input_statistics(config: ModelConfig, shape: Sequence[int], mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns mean and deviation of the first encoder's input: those of the description for images, else ``mean`` and ``std``."""
+    if config.input_mean is None or config.input_std is None or len(shape) != 3:
+        return mean, std
+    return mean.new_tensor(config.input_mean), std.new_tensor(config.input_std)
+
+
+def _target_encoder(config: ModelConfig, shape: tuple[int, ...], mean: Tensor, std: Tensor) -> nn.Module:
+    """Returns the second encoder that is named; else one of the first one's name, or an MLP where that cannot take the shape."""
+    try:
+        return building.encoder(config.target_encoder or config.encoder, shape, mean, std)
+    except ValueError:
+        if config.target_encoder is not None:
+            raise
+        return building.encoder(MLP(), shape, mean, std)
+
+
+def _target_projector(config: ModelConfig, width: int, dim: int) -> nn.Module | None:
+    """Returns the second encoder's head; without projectors a linear map to the first one's width where the widths differ."""
+    if config.projector:
+        return networks.projector(width, config.projector, config.projector_norm)
+    return None if width == dim else nn.Linear(width, dim)
+
+
+def _objective(config: ModelConfig, dim: int, dual: bool) -> Objective:
+    kind = objectives.get(config.objective)
+    own = {"tied": False} if dual and "tied" in inspect.signature(kind).parameters else {}
+    return _with_options(f"objective '{config.objective}'", kind, (dim,), ("dim",), config.options, own)
+
+
+def _with_options(
+    what: str,
+    kind: Callable[..., T],
+    arguments: tuple[Any, ...],
+    names: tuple[str, ...],
+    options: Mapping[str, Any],
+    own: Mapping[str, Any] | None = None,
+) -> T:
+    """Returns ``kind(*arguments, **options)``, whose arguments have ``names``; ``own`` are defaults of the options.
+
+    Raises:
+        ValueError: An option is unknown, or of a wrong type.
+    """
+    known = [name for name in inspect.signature(kind).parameters if name not in names]
+    hints = _hints(kind)
+    for name in options:
+        if name not in known and name in ATOMS:
+            refuse(f"an option of {what}", name, f"of the encoder patches it is --encoder patches:{name}={options[name]}")
+        require_choice(f"an option of {what}", name, known, also=SETTINGS)
+        hint, found = hints.get(name), options[name]
+        if hint is not None and hint in WORDS and not _is_of(hint, found):
+            raise ValueError(f"expected {name} of {what} to be {WORDS[hint]}, found {found!r}; change it")
+    try:
+        return kind(*arguments, **{**(own or {}), **options})
+    except TypeError as error:
+        raise ValueError(f"{what} cannot take the options {dict(options)}: {error}") from error
+
+
+def _is_of(kind: Any, value: object) -> bool:
+    """Returns whether a value is of one of the types in `WORDS`; whole numbers are numbers, and true and false are neither."""
+    return isinstance(value, (int, float) if kind is float else kind) and isinstance(value, bool) == (kind is bool)
+
+
+def _hints(kind: Callable[..., Any]) -> dict[str, Any]:
+    """Returns the types of a class's arguments; none where they cannot be resolved, as may be outside the library."""
+    try:
+        return typing.get_type_hints(kind.__init__) if inspect.isclass(kind) else {}
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def require_packages(config: ModelConfig) -> None:
+    """Raises a ValueError unless the package that the loss comes from is installed; before the data is read."""
+    if config.method is not None:
+        require_package(config.method, methods.get(config.method).package, what="method")
+    if config.objective != "none":
+        require_package(config.objective, objectives.get(config.objective).package)
+
+
+def input_shapes(opened: Data) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """Returns the shape of one item as the encoder sees it, after the crop, and a target's where it is another."""
+    shape = opened.train.shape
+    if isinstance(opened.train, PairItems):
+        target = opened.train.target_shape
+        return shape, None if target == shape else target
+    return (shape if len(shape) == 1 else (shape[0], *2 * (opened.size or shape[1],))), None
+
+
+def initial_method(
+    config: RunConfig, shape: Sequence[int], target_shape: Sequence[int] | None, mean: Tensor, std: Tensor
+) -> Method:
+    """Returns the method before its first step: weights are a function of the seed alone. See `build_method`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(loop.seed_of(config.fit.seed, "initialise", 0))
+        method = build_method(config.model, shape, target_shape, mean, std)
+    return method.to(memory_format=torch.channels_last)
+
+
+def require_whole_images(method: Method, shape: Sequence[int], target_shape: Sequence[int] | None) -> None:
+    """Raises a ValueError where an encoder of a method would cut off the edge of images of its shape."""
+    for net, side in ((method.encoder, shape), (method.target_encoder, target_shape or shape)):
+        if isinstance(net, nn.Sequential) and len(side) == 3:  # statistics of the input, then the network
+            networks.require_whole_patches(net[-1], side[1:])
+
+
+def initial_encoder(config: RunConfig, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Module:
+    """Returns the encoder of `initial_method`; what a factory returned gets random weights, too."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(loop.seed_of(config.fit.seed, "initialise", 0))
+        encoder = building.encoder(config.model.encoder, shape, *input_statistics(config.model, shape, mean, std))
+        if config.model.encoder.outside:
+            networks.reset(encoder)
+    return encoder
+
+
+def statistics(items: Items) -> tuple[Tensor, Tensor]:
+    """Returns mean and standard deviation per channel (images, in [0, 1]) or feature; constant ones get deviation 1.
+
+    They are float64 where the items are, and float32 otherwise.
+    """
+    sides = [(side.mean.to(side.dtype), side.std(), side.dtype) for side in _sides(items)]
+    means, deviations = zip(*((mean, torch.where(std == 0, 1.0, std).to(dtype)) for mean, std, dtype in sides), strict=True)
+    return torch.cat(means), torch.cat(deviations)
+
+
+def _sides(items: Items) -> list[Deviations]:
+    """Returns the statistics of the items; of pairs, those of the contexts and those of the targets."""
+    some = spaced(len(items), STATISTICS_FROM)
+    sides: list[Deviations] = []
+    for _, x in items.stream(iter(some.split(STATISTICS_BATCH))):
+        parts = x if isinstance(x, (tuple, list)) else (x,)
+        sides = sides or [Deviations(x.shape[1], torch.float64 if x.dtype == torch.float64 else torch.float32) for x in parts]
+        for side, part in zip(sides, parts, strict=True):
+            side.add(to_unit(part, torch.float64).transpose(0, 1).flatten(1).T)
+    return sides
+
+
+def metadata_of(
+    config: RunConfig,
+    opened: Data,
+    shape: Sequence[int],
+    target_shape: Sequence[int] | None,
+    method: nn.Module,
+    weights: Weights | None,
+    fabric: Any,
+) -> RunMetadata:
+    """Returns the metadata of a training that starts: data, shapes, weights, machine and versions."""
+    return RunMetadata(
+        kind=opened.kind,
+        classes=tuple(opened.classes),
+        n_train=len(opened.train),
+        n_test=len(opened.test),
+        n_calibration=0 if opened.calibration is None else len(opened.calibration),
+        note=opened.note,
+        skipped=len(opened.skipped),
+        read_shape=tuple(opened.train.shape),
+        shape=tuple(shape),
+        target_shape=None if target_shape is None else tuple(target_shape),
+        parameters=sum(p.numel() for p in method.parameters()),
+        weights=weights,
+        columns=opened.columns,
+        content=content_of(opened.train),
+        device=describe_device(fabric.device),
+        processes=fabric.world_size,
+        precision=loop.precision(config.fit, fabric.device.type),
+        torch=torch.__version__,
+        commit=commit(),
+    )
+
+
+def views_for(kind: str, config: ViewConfig, shape: Sequence[int], marginals: Callable[[], Marginals]) -> Views:
+    """Returns the random views of single items: those of a function of the program's, of images, or of vectors.
+
+    Args:
+        kind: ``image`` or ``vector``.
+        config: Strengths of the views.
+        shape: Shape of one item as the encoder sees it, (C, H, W) or (D,).
+        marginals: Returns what is known of the features; called for vectors alone.
+
+    Raises:
+        ValueError: The program gave no function under the name of the description; nothing is imported for it.
+    """
+    if (name := config.function) is not None:
+        hint = "pass it with vergence.load(path, views=...)"
+        expect(is_given(name), f"the function {shown(name)} of this run's views", advice=hint)
+        return GivenViews(load_outside("views", name, ""), shape)
+    if kind == "image":
+        return ImageViews(config, shape[1])
+    known = marginals()
+    return VectorViews(config, known.mean, known.std) if config.kind == "features" else OF_VECTORS[config.kind](config, known)
+
+
+def make_views(opened: Data, config: ViewConfig, shape: Sequence[int]) -> Views | None:
+    """Returns what makes two views of a batch (`views_for`); None for data that comes as pairs.
+
+    Constant features of vectors get no noise.
+    """
+    if opened.kind == "pairs":
+        return None
+    return views_for(opened.kind, config, shape, lambda: marginals_of(opened.train, config))
+
+
+def marginals_of(items: Items, config: ViewConfig) -> Marginals:
+    """Returns means and deviations of vectors, and of tables the quantiles of at most 10,000 rows."""
+    side = _sides(items)[0]
+    found = Marginals(side.mean.to(side.dtype), side.std().to(side.dtype))
+    if config.kind != "table":
+        return found
+    rows = torch.cat([x for _, x in items.stream(iter(spaced(len(items), STATISTICS_FROM).split(STATISTICS_BATCH)))])
+    return dataclasses.replace(found, quantiles=Marginals.of(rows).quantiles)

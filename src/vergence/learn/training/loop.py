@@ -1,0 +1,301 @@
+"""One flat loop on Lightning Fabric: devices, precision and processes are Fabric's, the rest is read from top to bottom.
+
+The randomness of a step is a function of (seed, step) alone. So a run that was killed resumes bit for bit, and N processes
+sample what one process would: each samples for the whole batch and takes its part.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from vergence.data.items import ArrayItems, Items, PairItems, contexts
+from vergence.learn.methods.core import Method
+from vergence.learn.training.config import FitConfig
+from vergence.learn.training.metrics import Metrics, Monitor, Progress, Recorder
+from vergence.learn.training.optimizers import build_optimizer, learning_rate, load_optimizer, set_learning_rate
+from vergence.learn.training.processes import start_others, with_global_batch_norm
+from vergence.learn.views.images import Views
+from vergence.utils.devices import fast_bfloat16, resources
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = [
+    "Interrupted",
+    "fit",
+    "launch",
+    "precision",
+    "require_batches",
+    "require_shareable",
+    "seed_of",
+    "stop_signal",
+]
+
+AGREE_EVERY = 10  # steps between two agreements of several processes on whether to stop
+
+
+class Interrupted(Exception):
+    """Training was stopped by a signal, after saving a checkpoint."""
+
+    def __init__(self, signum: int, step: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signum).name} after step {step}")
+        self.signum, self.step = signum, step
+
+
+def launch(config: FitConfig, call: Mapping[str, Any] | None = None) -> "Fabric":
+    """Starts the processes and returns the engine; call it once, before anything is read or written.
+
+    Args:
+        config: Device, devices, nodes and precision.
+        call: Arguments of `vergence.train` that the other processes are to be called with; None where a launcher outside
+            starts them.
+
+    Raises:
+        ValueError: The device is not available, or several machines do not know of each other.
+    """
+    from lightning_fabric import Fabric  # slow to import where torchmetrics is installed, and not needed to use a run
+
+    cuda = torch.cuda.is_available()
+    if config.device == "cuda" and not cuda:
+        raise ValueError("expected a CUDA device for device 'cuda', but torch finds none; use --device cpu")
+    accelerator = "cuda" if cuda and config.device != "cpu" else "cpu"
+    if accelerator == "cuda" and config.devices > torch.cuda.device_count():
+        raise ValueError(f"expected at most {torch.cuda.device_count()} devices, found {config.devices}; lower --devices")
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # the precision is in the run's metadata
+    fabric = Fabric(
+        accelerator=accelerator,
+        devices=config.devices,
+        num_nodes=config.nodes,
+        strategy="ddp" if config.devices * config.nodes > 1 else "auto",
+        precision=precision(config, accelerator),
+    )
+    if config.nodes > 1:
+        _require_address(fabric, config.nodes)
+    if config.devices > 1:
+        start_others(fabric, config.devices, config.nodes, call)
+    fabric.launch()
+    return fabric
+
+
+def _require_address(fabric: "Fabric", nodes: int) -> None:
+    """Raises a ValueError where machines are to train together that do not know of each other: they would wait for 30 minutes."""
+    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK") if name not in os.environ]
+    if isinstance(getattr(fabric.strategy, "cluster_environment", None), LightningEnvironment) and missing:
+        raise ValueError(
+            f"expected {', '.join(missing)} in the environment for nodes={nodes}, found no such variable: set them on every "
+            "machine, or start with torchrun or SLURM"
+        )
+
+
+def precision(config: FitConfig, accelerator: str) -> Any:
+    """Returns Fabric's name of the precision; ``auto`` is bfloat16 autocast where that is faster."""
+    if config.precision == "auto":
+        return "bf16-mixed" if fast_bfloat16(accelerator) else "32-true"
+    return {"fp32": "32-true", "bf16": "bf16-mixed", "fp64": "64-true"}[config.precision]
+
+
+def seed_of(seed: int, purpose: str, count: int) -> int:
+    """Returns the seed of one purpose at one step: independent of the process, of what came before, and of a kill.
+
+    Example:
+        >>> seed_of(0, "views", 7) == seed_of(0, "views", 7) != seed_of(0, "views", 8)
+        True
+    """
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{purpose}/{count}".encode(), digest_size=7).digest(), "big")
+
+
+def fit(
+    fabric: "Fabric",
+    method: Method,
+    items: Items,
+    views: Views | None,
+    config: FitConfig,
+    recorder: Recorder,
+    *,
+    monitor: Monitor | None = None,
+    progress: Progress | None = None,
+    warn: Callable[[str], None] = lambda message: print(f"warning: {message}", file=sys.stderr),
+) -> None:
+    """Trains ``method`` to the last epoch, from the recorder's last checkpoint if it has one, and saves the model.
+
+    Args:
+        fabric: The engine that `launch` returned.
+        method: Method to train; changed in place.
+        items: Training items; labels are not read.
+        views: Random views, of which the method makes what it sees of a batch; None where ``items`` are pairs already.
+        config: Settings.
+        recorder: Keeps checkpoints, metrics and the model; used by the first process only.
+        monitor: Called with the encoder every ``config.knn_every`` epochs; its numbers are added to the metrics.
+        progress: Called after every step.
+        warn: Called by the first process with each warning, once.
+
+    Raises:
+        Interrupted: SIGINT or SIGTERM came; a checkpoint was saved.
+        ValueError: The batch is larger than the data, the loss is not finite, or the embedding collapsed under ``strict``.
+    """
+    steps = require_batches(len(items), config)
+    model, optimizer, state = _restore(fabric, method, config, recorder)
+    step = state["step"]
+    if step > config.epochs * steps:
+        raise ValueError(f"expected a checkpoint of at most {config.epochs * steps} steps, found one of step {step}; train again")
+    items = items.to(fabric.device) if isinstance(items, ArrayItems | PairItems) else items
+    metrics = Metrics(recorder, method, config, steps, first=fabric.is_global_zero, monitor=monitor, warn=warn)
+    metrics.load_state(state["metrics"])
+    saved, computing = time.monotonic(), resources(config.threads or state["threads"], measure=fabric.world_size == 1)
+    with stop_signal() as stopped, torch.random.fork_rng(), computing:
+        model.train()
+        while step < config.epochs * steps:
+            for x in _epoch(items, config, fabric, step // steps, step % steps, steps):
+                set_learning_rate(optimizer, learning_rate(config, step, steps))
+                method.before_step(step / (config.epochs * steps))
+                torch.manual_seed(seed_of(config.seed, "noise", step))
+                terms = model(_views(method, views, x, config, fabric, step), gather=_gather(fabric))
+                loss = torch.stack(list(terms.values())).sum()
+                _backward(fabric, method, model, optimizer, loss, config.clip)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+                method.after_step()
+                step += 1
+                metrics.add(step, loss, terms)
+                if progress is not None:
+                    progress(step, metrics.row)
+                stop = _agreed(stopped, fabric, step)
+                if fabric.is_global_zero and (stop or time.monotonic() - saved > config.checkpoint_seconds) and metrics.finite():
+                    recorder.save_checkpoint(_state(method, optimizer, step, metrics))
+                    saved = time.monotonic()
+                if stop:
+                    raise Interrupted(stop, step)
+    fabric.barrier()
+    if fabric.is_global_zero:
+        recorder.save_checkpoint(_state(method, optimizer, step, metrics))
+        recorder.save_model(method.state_dict())
+
+
+def _backward(
+    fabric: "Fabric", method: Method, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor, clip: float | None
+) -> None:
+    """Computes the gradients, drops those of frozen parameters, and bounds the norm of the others."""
+    fabric.backward(loss)
+    for parameter in method.frozen():
+        parameter.grad = None
+    if clip is not None:
+        fabric.clip_gradients(model, optimizer, max_norm=clip)
+
+
+def _restore(
+    fabric: "Fabric", method: Method, config: FitConfig, recorder: Recorder
+) -> tuple[nn.Module, torch.optim.Optimizer, dict[str, Any]]:
+    """Returns the model and the optimizer as Fabric wraps them, and the last checkpoint's step, metrics and threads."""
+    if fabric.world_size > 1:
+        method = with_global_batch_norm(method, on_gpu=fabric.device.type == "cuda")
+    state = recorder.load_checkpoint()
+    model, optimizer = fabric.setup(method, build_optimizer(config, method))  # converts parameters to the run's precision
+    if state is not None:
+        _load(method.load_state_dict, state["model"])
+        _load(load_optimizer, optimizer, state["optimizer"], config)
+    state = state or {"step": 0}
+    if fabric.is_global_zero:
+        recorder.drop_rows_after(state["step"])
+    return model, optimizer, {"step": state["step"], "metrics": state.get("metrics") or {}, "threads": state.get("threads")}
+
+
+def _load(load: Callable[..., Any], *arguments: Any) -> None:
+    try:
+        load(*arguments)
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise ValueError(f"the checkpoint does not fit the run's description ({reason}); train again") from None
+
+
+def require_shareable(config: FitConfig) -> None:
+    """Raises a ValueError unless the processes can share a batch evenly, each at least two items."""
+    processes = config.devices * config.nodes
+    if config.batch_size < 2 * processes or config.batch_size % processes:
+        shared = f" that {processes} processes can share evenly" if processes > 1 else ""
+        raise ValueError(
+            f"expected a batch of at least {2 * processes} items{shared}, found {config.batch_size}; change --batch-size"
+        )
+
+
+def require_batches(n: int, config: FitConfig) -> int:
+    """Returns the steps of an epoch of n items; an incomplete last batch is left out, and the next epoch leaves out other items.
+
+    Raises:
+        ValueError: The batch is larger than the data, or cannot be shared evenly by the processes.
+    """
+    require_shareable(config)
+    if config.batch_size > n:
+        raise ValueError(f"expected a batch of at most the {n} training items, found {config.batch_size}; lower --batch-size")
+    return n // config.batch_size
+
+
+def _state(method: Method, optimizer: torch.optim.Optimizer, step: int, metrics: Metrics) -> dict[str, Any]:
+    state = {"model": method.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+    return state | {"metrics": metrics.state(), "threads": torch.get_num_threads()}
+
+
+def _epoch(items: Items, config: FitConfig, fabric: "Fabric", epoch: int, start: int, steps: int) -> Iterator[Any]:
+    """Yields this process's part of each batch of an epoch, from batch ``start`` on, on the device."""
+    generator = torch.Generator().manual_seed(seed_of(config.seed, "order", epoch))
+    order = torch.randperm(len(items), generator=generator)[: steps * config.batch_size].view(steps, -1)
+    part = order.chunk(fabric.world_size, dim=1)[fabric.global_rank]
+    for _, x in items.stream(part[start:], workers=config.workers):
+        yield fabric.to_device(x)
+
+
+def _views(method: Method, views: Views | None, x: Any, config: FitConfig, fabric: "Fabric", step: int) -> tuple[Tensor, ...]:
+    if views is None:
+        return tuple(x)
+    inputs = method.inputs(views)
+    generator = torch.Generator().manual_seed(seed_of(config.seed, "views", step))
+    n = len(contexts(x))
+    part = slice(fabric.global_rank * n, (fabric.global_rank + 1) * n)
+    draws = inputs.draw(config.batch_size, generator)
+    return inputs.apply(x, tuple({name: draw[part] for name, draw in drawn.items()} for drawn in draws))
+
+
+def _gather(fabric: "Fabric") -> Callable[[Tensor], Tensor]:
+    if fabric.world_size == 1:
+        return lambda z: z
+    return lambda z: fabric.all_gather(z, sync_grads=True).flatten(0, 1)  # type: ignore[union-attr]
+
+
+def _agreed(stopped: list[int], fabric: "Fabric", step: int) -> int:
+    """Returns the signal that stops all processes after this step, or 0."""
+    if fabric.world_size == 1:
+        return stopped[-1] if stopped else 0
+    if step % AGREE_EVERY:
+        return 0
+    flag = torch.tensor(stopped[-1] if stopped else 0, device=fabric.device)
+    return int(fabric.all_reduce(flag, reduce_op="max").item())  # type: ignore[union-attr]
+
+
+@contextlib.contextmanager
+def stop_signal() -> Iterator[list[int]]:
+    """Collects SIGINT and SIGTERM so that the step under way ends first; a second one acts at once."""
+    caught: list[int] = []
+
+    def note(signum: int, frame: object) -> None:
+        caught.append(signum)
+        signal.signal(signum, before[signal.Signals(signum)])
+
+    try:
+        before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: signals are somebody else's
+        before = {}
+    try:
+        yield caught
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)

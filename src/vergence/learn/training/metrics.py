@@ -1,0 +1,338 @@
+"""What is recorded while a method trains: rows of metrics, warnings, checkpoints; the check by neighbors, and loggers."""
+
+import functools
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from vergence.data.items import Items
+from vergence.data.sources import Data
+from vergence.learn.evaluation import features
+from vergence.learn.evaluation.accuracy import knn_accuracy
+from vergence.learn.evaluation.collapse import effective_rank, normalized_std
+from vergence.learn.evaluation.judgment import collapse_warning
+from vergence.learn.methods.core import Method
+from vergence.learn.training.config import FitConfig
+from vergence.learn.training.optimizers import learning_rate
+from vergence.utils.checks import expect, refuse, shown
+
+__all__ = ["Listener", "Logger", "MemoryRecorder", "Progress", "Recorder", "listeners_of", "online_knn"]
+
+LOG_EVERY = 50  # steps between two rows; each row costs one synchronization with the device
+PATIENCE = 2  # epochs in a row that show a symptom before it is reported
+
+RESERVED = ("step", "epoch", "loss", "lr", "images_per_second", "threads")  # names of the loop's own numbers in a row
+KEPT = {"sums", "count", "collapsed", "notices", "warned"}  # of the metrics, in a checkpoint
+
+State = dict[str, Any]
+Monitor = Callable[[nn.Module], dict[str, float]]  # the encoder -> numbers to record
+Progress = Callable[[int, dict[str, float]], None]  # the steps that are done, the last row of metrics
+Listener = Callable[[dict[str, Any]], None]  # is called with a row of metrics
+OnEpoch = Callable[[int, dict[str, Any]], None]  # with the number of epochs that are done, and the row at their end
+LOGGERS = "logger to be 'tensorboard', 'csv' or an object with log_metrics(metrics, step)"
+ITEMS, QUERIES = 10_000, 2_000  # most items of the check by neighbors, and most queries among them
+SHARE = 5  # one item of so many is a query
+NEIGHBORS = 30
+
+
+class Recorder(Protocol):
+    """Keeps what the training loop writes, as `vergence.learn.training.folder.RunFolder` does; by itself it drops everything."""
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Adds a row of metrics."""
+        return None
+
+    def log(self, line: str) -> None:
+        """Adds a line for people."""
+        return None
+
+    def save_checkpoint(self, state: State) -> None:
+        """Replaces the last checkpoint."""
+        return None
+
+    def load_checkpoint(self) -> State | None:
+        """Returns the last checkpoint; None where there is none."""
+        return None
+
+    def drop_rows_after(self, step: int) -> None:
+        """Drops the rows of metrics behind a step."""
+        return None
+
+    def save_model(self, state: dict[str, Tensor]) -> None:
+        """Keeps the trained tensors."""
+        return None
+
+
+class MemoryRecorder(Recorder):
+    """A recorder that keeps the rows of metrics in memory and drops everything else.
+
+    Attributes:
+        rows: Rows of metrics.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Adds a row of metrics."""
+        self.rows.append(row)
+
+    def drop_rows_after(self, step: int) -> None:
+        """Drops the rows of metrics behind a step."""
+        self.rows = [row for row in self.rows if row["step"] <= step]
+
+
+class Metrics:
+    """Averages the terms of the steps into rows. Terms stay on the device until a row is due, which waits for them once.
+
+    Args:
+        recorder: Takes rows and lines.
+        method: The method that trains.
+        config: Settings of the training.
+        steps: Steps of an epoch.
+        first: Whether this is the first process, the only one that records.
+        monitor: Called with the encoder every ``config.knn_every`` epochs.
+        warn: Called with each warning, once.
+
+    Attributes:
+        row: The last row.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        method: Method,
+        config: FitConfig,
+        steps: int,
+        *,
+        first: bool,
+        monitor: Monitor | None,
+        warn: Callable[[str], None],
+    ) -> None:
+        self.recorder, self.method, self.config, self.steps = recorder, method, config, steps
+        self.first, self.monitor, self.warn, self.warned = first, monitor, warn, False
+        self.row: dict[str, float] = {}
+        self.collapsed = 0  # epochs in a row that show a collapse
+        self.notices: dict[str, int] = {}  # epochs in a row, by the name of what an objective's numbers show
+        self._restart()
+        if first and config.warmup_epochs > config.epochs:
+            reached = f"{config.epochs} epochs end within a warm-up of {config.warmup_epochs:g}"
+            warn(f"the learning rate never reaches {config.lr:g}: {reached}; lower it with --set warmup_epochs")
+
+    def _restart(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.count, self.seen, self.since = 0, 0, time.monotonic()  # steps of the row, and those of this process
+
+    def state(self) -> State:
+        """Returns what a checkpoint keeps, so that the rows after a resume are those of an uninterrupted run."""
+        return {name: getattr(self, name) for name in KEPT}
+
+    def load_state(self, state: State) -> None:
+        """Goes on from what `state` returned."""
+        for name in KEPT & state.keys():
+            setattr(self, name, state[name])
+
+    def add(self, step: int, loss: Tensor, terms: dict[str, Tensor]) -> None:
+        """Adds the loss of a step and its terms; writes a row every `LOG_EVERY` steps and at the end of an epoch.
+
+        Raises:
+            ValueError: A term is not finite or has a reserved name, or the embedding collapsed under ``strict``.
+        """
+        _require_own_names("terms", terms)
+        for name, value in {"loss": loss, **terms}.items():
+            self.sums[name] = self.sums.get(name, 0) + value.detach()
+        self.count, self.seen = self.count + 1, self.seen + 1
+        if step % LOG_EVERY == 0 or step % self.steps == 0:
+            self._write(step)
+
+    def finite(self) -> bool:
+        """Returns whether all terms since the last row are finite: a checkpoint of others is of no use. Waits for the device."""
+        return all(bool(value.isfinite().all()) for value in self.sums.values())
+
+    def _write(self, step: int) -> None:
+        rate = self.config.batch_size * self.seen / (time.monotonic() - self.since)
+        means = {name: value.item() / self.count for name, value in self.sums.items()}
+        lr = learning_rate(self.config, step - 1, self.steps)
+        self.row = {"step": step, "epoch": round(step / self.steps, 4), **means, "lr": lr, "images_per_second": rate}
+        self.row["threads"] = torch.get_num_threads()
+        _require_finite(self.row, step)
+        if self.first and step % self.steps == 0:
+            self.row |= self._diagnose(step // self.steps)
+        if self.first:
+            self.recorder.append(self.row)
+        self._restart()
+
+    def _diagnose(self, epoch: int) -> dict[str, float]:
+        """Returns the numbers of an epoch's end, the monitor's among them, and warns of what they show."""
+        z = self.method.embeddings()
+        spread = {} if z is None else {"std": normalized_std(z).mean().item(), "effective_rank": effective_rank(z).item()}
+        numbers = spread | _numbers(self.method.diagnostics(), self.sums)
+        symptom = None if z is None else collapse_warning(numbers, z.shape[1], self.method.advice())
+        self._warn_of_collapse(symptom, epoch)
+        self._warn_of_notices(self.method.notices(numbers))
+        every = self.config.knn_every
+        if self.monitor is not None and every and (epoch % every == 0 or epoch == self.config.epochs):
+            self.method.eval()
+            numbers |= self.monitor(self.method.encoder)
+            self.method.train()
+        return numbers
+
+    def _warn_of_collapse(self, message: str | None, epoch: int) -> None:
+        """Warns once of a collapse that lasts; many runs start narrow and widen in their second epoch."""
+        self.collapsed = 0 if message is None else self.collapsed + 1
+        if message is None or self.collapsed < PATIENCE or (self.warned and not self.config.strict):
+            return
+        self.recorder.log(message)
+        if self.config.strict:
+            raise ValueError(f"{message} (epoch {epoch}, stopped by --strict)")
+        self.warn(message)
+        self.warned = True
+
+    def _warn_of_notices(self, notices: dict[str, str]) -> None:
+        """Warns once of each thing that an objective's numbers show to go wrong for some epochs in a row."""
+        before = {name: count for name, count in self.notices.items() if name in notices or count >= PATIENCE}
+        self.notices = before | {name: before.get(name, 0) + 1 for name in notices}
+        for name, message in notices.items():
+            if self.notices[name] == PATIENCE:
+                self.recorder.log(message)
+                self.warn(message)
+
+
+def _require_own_names(what: str, values: Mapping[str, object], taken: Iterable[str] = ()) -> None:
+    """Raises a ValueError where one of an objective's or a method's numbers has the name of another number of a row."""
+    others = tuple(dict.fromkeys((*RESERVED, *taken)))
+    for name in values:
+        expect(name not in others, f"names of {what} other than {', '.join(others)}", f"'{name}'", "give it another name")
+
+
+def _numbers(diagnostics: Mapping[str, Any], terms: Iterable[str]) -> dict[str, float]:
+    """Returns diagnostics as numbers, which code from outside the library may return as tensors.
+
+    Raises:
+        ValueError: A value is not a number, or its name is reserved or that of a term.
+    """
+    _require_own_names("diagnostics", diagnostics, terms)
+    numbers: dict[str, float] = {}
+    for name, value in diagnostics.items():
+        try:
+            numbers[name] = value if isinstance(value, int) else float(value)
+        except (TypeError, ValueError, RuntimeError):
+            refuse("a number for each name of diagnostics", f"{name} of type {type(value).__name__}", "reduce it")
+    return numbers
+
+
+def _require_finite(row: dict[str, float], step: int) -> None:
+    bad = ", ".join(name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value))
+    advice = "lower --lr, add --set warmup_epochs=5 or --set clip=1, or check the data"
+    expect(not bad, "finite losses", f"{bad} not finite by step {step}", advice)
+
+
+# The monitor: nearest neighbors among part of the labeled training items
+
+
+def online_knn(opened: Data, size: int | None, device: torch.device) -> Monitor | None:
+    """Returns a function that classifies held-out training items by the nearest neighbors in an encoder's embeddings.
+
+    A fifth of at most 10,000 labeled training items are queries, the others their neighbors. The test part is never read, so that
+    settings may be chosen by this number and the test part stays blind to the choice. The encoder has been trained on the
+    queries' inputs, without their labels: the number is for comparisons between runs, not for reports.
+
+    Args:
+        opened: The data.
+        size: Side of the central crop that the encoder sees; None for vectors.
+        device: Device of the encoder.
+
+    Returns:
+        The function; None for fewer than five labeled items or fewer than two classes.
+    """
+    items = labeled(opened.train, ITEMS)
+    count = 0 if items is None else min(QUERIES, len(items) // SHARE)
+    if items is None or count == 0:
+        return None
+    order = torch.randperm(len(items), generator=torch.Generator().manual_seed(1))
+    queries, bank = (items.subset(index.sort().values) for index in order.split([count, len(items) - count]))
+
+    def check(encoder: nn.Module) -> dict[str, float]:
+        (z, index), (q, index_q) = (
+            features.collect_features(encoder, part, size=size, device=device) for part in (bank, queries)
+        )
+        assert bank.labels is not None and queries.labels is not None
+        k = min(NEIGHBORS, len(z))
+        accuracy = knn_accuracy(z, bank.labels[index], q, queries.labels[index_q], ks=(k,))
+        return {"knn": accuracy[k]["majority"]}
+
+    return check
+
+
+def labeled(items: Items, limit: int | None = None) -> Items | None:
+    """Returns the items that have a label, at most ``limit`` sampled with a fixed seed; None for fewer than two classes."""
+    if items.labels is None:
+        return None
+    index = (items.labels >= 0).nonzero().flatten()
+    if len(items.labels[index].unique()) < 2:
+        return None
+    if limit is not None and len(index) > limit:
+        index = index[torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:limit]].sort().values
+    return items.subset(index)
+
+
+# What listens to a training: loggers and functions of the program's
+
+
+class Logger(Protocol):
+    """What logs numbers, such as one of `lightning.fabric.loggers`."""
+
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        """Logs the numbers of a step."""
+
+
+def listeners_of(logger: "str | Logger | None", on_epoch: "OnEpoch | None", out: Path) -> list[Listener]:
+    """Returns what is called with each row of metrics.
+
+    Args:
+        logger: ``tensorboard`` or ``csv``, which write to the folder ``logs`` of ``out``; an object; or None.
+        on_epoch: Called with the number of epochs that are done, and the row at their end.
+        out: The run folder.
+
+    Raises:
+        ValueError: The logger is none of these, or its package is missing.
+    """
+    listeners: list[Listener] = []
+    if logger is not None:
+        listeners.append(functools.partial(_log, _logger(logger, out)))
+    if on_epoch is not None:
+        listeners.append(functools.partial(_epoch, on_epoch))
+    return listeners
+
+
+def _log(logger: Logger, row: dict[str, Any]) -> None:
+    numbers = {key: value for key, value in row.items() if isinstance(value, int | float) and math.isfinite(value)}
+    logger.log_metrics(numbers, int(numbers.pop("step")))
+    if callable(save := getattr(logger, "save", None)):
+        save()
+
+
+def _epoch(call: OnEpoch, row: dict[str, Any]) -> None:
+    if "loss" in row and float(row["epoch"]).is_integer():
+        call(int(row["epoch"]), row)
+
+
+def _logger(logger: "str | Logger", out: Path) -> Logger:
+    if not isinstance(logger, str):
+        expect(callable(getattr(logger, "log_metrics", None)), LOGGERS, type(logger).__name__)
+        return logger
+    from lightning_fabric.loggers.csv_logs import CSVLogger
+    from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+
+    kinds = {"csv": CSVLogger, "tensorboard": TensorBoardLogger}
+    expect(logger in kinds, LOGGERS, shown(logger))
+    try:
+        made: Logger = kinds[logger](root_dir=str(out), name="logs", version="")
+    except ModuleNotFoundError as error:
+        refuse(f"the package of logger {logger!r} to be installed", str(error).splitlines()[0])
+    return made

@@ -1,0 +1,125 @@
+"""Optimizers and the learning rate's schedule."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vergence.learn.methods.core import Method
+from vergence.learn.training.config import FitConfig
+from vergence.utils.checks import is_count
+
+__all__ = ["LARS", "build_optimizer", "learning_rate", "load_optimizer", "set_learning_rate"]
+
+
+ENCODERS = ("encoder.", "target_encoder.", "student.")  # parts of methods
+
+
+def learning_rate(config: FitConfig, step: int, steps_per_epoch: int) -> float:
+    """Returns the rate at ``step``: linear warm-up to ``config.lr``, then a cosine to zero.
+
+    Example:
+        >>> config = FitConfig(epochs=10, lr=1.0, warmup_epochs=1)
+        >>> [round(learning_rate(config, step, 4), 2) for step in (0, 3, 4, 22, 39)]
+        [0.25, 1.0, 1.0, 0.5, 0.0]
+    """
+    total, warmup = config.epochs * steps_per_epoch, config.warmup_epochs * steps_per_epoch
+    if step < warmup:
+        return config.lr * min(1.0, (step + 1) / warmup)
+    return config.lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(total - warmup, 1)))
+
+
+class LARS(torch.optim.SGD):
+    """SGD with layer-wise adaptive rates (You et al., 2017), arXiv:1708.03888.
+
+    g <- eta |w| / |g + wd w| (g + wd w) for every weight of two or more dimensions; biases and normalization layers
+    take plain SGD without decay.
+
+    Args:
+        params: Parameters or groups, as of ``torch.optim.SGD``.
+        eta: Coefficient of the layers' rates; 0.001 in the released code of SimCLR and VICReg.
+        clip: Whether a layer's rate is the smaller one of eta |w| / |g + wd w| and lr, as in solo-learn (LARC), instead of
+            their product.
+        **settings: As of ``torch.optim.SGD``.
+    """
+
+    def __init__(self, params: Any, *, eta: float = 0.001, clip: bool = False, **settings: Any) -> None:
+        super().__init__(params, **settings)
+        self.eta, self.clip = eta, clip
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Rescales the gradients, then takes SGD's step."""
+        decay = [group["weight_decay"] for group in self.param_groups]
+        for group in self.param_groups:
+            for w in group["params"]:
+                if w.grad is not None and w.ndim > 1:
+                    w.grad.add_(w, alpha=group["weight_decay"])
+                    norm_w, norm_g = w.norm(), w.grad.norm()
+                    trust = torch.where((norm_w > 0) & (norm_g > 0), self.eta * norm_w / norm_g, 1.0)
+                    w.grad.mul_((trust / group["lr"]).clamp(max=1) if self.clip else trust)
+            group["weight_decay"] = 0.0
+        super().step(closure)
+        for group, value in zip(self.param_groups, decay, strict=True):
+            group["weight_decay"] = value
+
+
+STATE = {
+    "sgd": {"momentum_buffer"},
+    "lars": {"momentum_buffer"},
+    "adamw": {"step", "exp_avg", "exp_avg_sq"},
+}  # what each optimizer remembers of a parameter
+
+
+def load_optimizer(optimizer: Any, state: dict[str, Any], config: FitConfig) -> None:
+    """Loads what an optimizer's `state_dict` returned; the settings stay those of ``config``.
+
+    Raises:
+        ValueError: The state is another optimizer's, or that of other parameters.
+    """
+    settings = optimizer.state_dict()["param_groups"]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if [group["params"] for group in state["param_groups"]] != [group["params"] for group in settings]:
+        raise ValueError(f"expected the optimizer's state of {len(parameters)} parameters, found another number")
+    for i, kept in state["state"].items():
+        if not is_count(i, 0) or i >= len(parameters):
+            raise ValueError(f"expected the optimizer's state of {len(parameters)} parameters, found one of parameter {i!r}")
+        if set(kept) != STATE[config.optimizer]:
+            raise ValueError(f"expected the state of optimizer '{config.optimizer}', found {', '.join(map(str, kept))}")
+        for name, value in kept.items():
+            shape = torch.Size() if name == "step" else parameters[i].shape
+            if not isinstance(value, Tensor) or value.shape != shape or not value.is_floating_point():
+                raise ValueError(f"expected the optimizer's {name} of shape {tuple(shape)}, found {_shape(value)}")
+    optimizer.load_state_dict({"state": state["state"], "param_groups": settings})
+
+
+def _shape(value: object) -> str:
+    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+
+
+def build_optimizer(config: FitConfig, method: Method) -> torch.optim.Optimizer:
+    """Returns the optimizer over a method's parameters that require a gradient; `set_learning_rate` sets its rate.
+
+    With ``config.encoder_lr`` other than 1 there are two groups: the encoders' parameters, and those of projectors and objective.
+    Parameters that are frozen now are a group of their own, since fused optimizers step all of a group or none.
+    """
+    frozen = {id(p) for p in method.frozen()}
+    parts: dict[tuple[bool, bool], list[Tensor]] = {}
+    for name, p in method.named_parameters():
+        if p.requires_grad:
+            parts.setdefault((id(p) in frozen, config.encoder_lr == 1 or not name.startswith(ENCODERS)), []).append(p)
+    scales = {False: config.encoder_lr, True: 1.0}
+    groups: list[dict[str, Any]] = [{"params": part, "scale": scales[key[1]]} for key, part in sorted(parts.items())]
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True)
+    if config.optimizer == "lars":
+        trust: dict[str, Any] = {"eta": config.trust, "clip": config.trust_clip}
+        return LARS(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay, **trust)
+    return torch.optim.SGD(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay, fused=True)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Sets each group's learning rate to ``rate`` times the group's scale."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["scale"]

@@ -1,0 +1,447 @@
+"""What a run folder's JSON files hold, as frozen dataclasses that are checked when they are read; they need no torch.
+
+``docs/reference/run_folder.md`` documents every field.
+"""
+
+import dataclasses
+import json
+import math
+import typing
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from vergence.utils.checks import Checked, from_json
+from vergence.utils.terminal import Tabular
+
+__all__ = [
+    "Accuracy",
+    "Anomaly",
+    "Collapse",
+    "Detection",
+    "Evaluation",
+    "Kind",
+    "Posterior",
+    "Predictive",
+    "Probe",
+    "Protocol",
+    "Representation",
+    "RunMetadata",
+    "Uncertainty",
+    "UncertaintyScore",
+    "Weights",
+]
+
+MAX_ITEM = 1 << 28  # numbers of one item: a larger shape is a damaged one
+
+R = TypeVar("R", bound="Record")
+Side = Literal["context", "target"]
+Kind = Literal["model", "baseline"]
+
+
+class Record(Checked):
+    """A dataclass with a JSON form."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain dictionaries and lists as JSON has them: tuples are lists, and numbers as keys are text."""
+        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(typing.cast(Any, self))))
+        return plain
+
+    @classmethod
+    def from_dict(cls: type[R], raw: dict[str, Any]) -> R:
+        """Builds a record from what `to_dict` returned.
+
+        Raises:
+            ValueError: A field is missing, of another type, or out of its range.
+        """
+        return from_json(cls, raw)
+
+
+class Finite(Checked):
+    """A part of a record whose numbers JSON can hold."""
+
+    finite = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights(Checked):
+    """The weights that a run starts from.
+
+    Attributes:
+        source: ``random``; ``timm``, timm's of a name; ``file``; ``run``, another run's; ``factory``, those that a function
+            outside the library set; ``none`` for an encoder without weights.
+        name: timm's name, the path of the file or of the run, or the factory's name.
+        file: Name of the file that was read; empty for none.
+        sha256: SHA-256 of that file, in hexadecimal; empty for none.
+        left_out: Names of tensors in the file that have no place in the encoder, such as a classifier's.
+        whole: Whether the file gave the weights of the whole model, projector and objective included, not the encoder's alone.
+    """
+
+    source: Literal["random", "timm", "file", "run", "factory", "none"]
+    name: str = ""
+    file: str = ""
+    sha256: str = ""
+    left_out: tuple[str, ...] = ()
+    whole: bool = False
+
+    def in_words(self) -> str:
+        """Returns a description in one line.
+
+        Example:
+            >>> Weights(source="file", name="a/b.pth", file="b.pth", sha256="0" * 64, left_out=("fc.weight",)).in_words()
+            'a/b.pth (SHA-256 000000000000), without fc.weight'
+        """
+        given = "those of the network that was given" if "#" in str(self.name) else f"those that {self.name} sets"
+        fixed = {"random": "random", "none": "none: the encoder has none", "factory": given}
+        if self.source in fixed:
+            return fixed[self.source]
+        of = {"timm": f"timm's of {self.name}, {self.file}", "run": f"{'all' if self.whole else 'the encoder'} of {self.name}"}
+        without = f", without {', '.join(self.left_out)}" if self.left_out else ""
+        return f"{of.get(self.source, self.name)} (SHA-256 {self.sha256[:12]}){without}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunMetadata(Record):
+    """What was found when a training started: the data, the shapes, the machine and the versions.
+
+    Attributes:
+        kind: ``image``, ``vector`` or ``pairs``.
+        n_train: Number of items that the encoder was trained on.
+        n_test: Number of test items.
+        n_calibration: Number of training items that were kept for calibration; 0 for none.
+        read_shape: Shape of one item as it is read, (C, H, W) or (D,); of the context for pairs.
+        shape: Shape of one item as the encoder sees it, after the crop.
+        target_shape: Shape of one target where it differs from the context's; None otherwise.
+        classes: Name of each label 0, 1, ...; empty where there are no labels.
+        note: How the test part was made.
+        skipped: Number of items that could not be read; ``skipped.csv`` lists them.
+        parameters: Number of parameters of the whole method, a teacher's included.
+        device: Device that trained, in words.
+        weights: Weights that the run started from.
+        content: Digest of the training items (`vergence.learn.training.calibration.content_of`), which a resumed run compares.
+        columns: Names of the features of a table; empty for other data.
+        processes: Number of processes that trained.
+        precision: Lightning Fabric's name of the arithmetic.
+        torch: Version of torch.
+        commit: Commit of the library, with a plus where files differed from it; None outside a checkout.
+    """
+
+    least: typing.ClassVar[dict[str, float]] = {
+        **dict.fromkeys(("n_train", "n_test", "n_calibration", "skipped", "parameters"), 0),
+        "processes": 1,
+    }
+
+    kind: Literal["image", "vector", "pairs"]
+    n_train: int
+    n_test: int
+    read_shape: tuple[int, ...]
+    shape: tuple[int, ...]
+    target_shape: tuple[int, ...] | None = None
+    classes: tuple[str, ...] = ()
+    note: str = ""
+    n_calibration: int = 0
+    skipped: int = 0
+    parameters: int = 0
+    weights: Weights | None = None
+    columns: tuple[str, ...] = ()
+    content: str = ""
+    device: str = ""
+    processes: int = 1
+    precision: str = ""
+    torch: str = ""
+    commit: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("read_shape", "shape", "target_shape"):
+            shape = getattr(self, name)
+            if shape is not None and not (len(shape) in (1, 3) and min(shape) >= 1 and math.prod(shape) <= MAX_ITEM):
+                raise ValueError(f"expected {name} to be (C, H, W) or (D,) of at most {MAX_ITEM:,} numbers, found {shape}")
+
+    def crop_size(self, side: Side = "context") -> int | None:
+        """Returns the side of the central crop that a side's encoder sees, in pixels; None for vectors.
+
+        Pairs of images that are not square are not cropped either.
+
+        Example:
+            >>> sizes = {"n_train": 9, "n_test": 1, "read_shape": (3, 37, 37)}
+            >>> RunMetadata(kind="image", shape=(3, 32, 32), **sizes).crop_size()
+            32
+        """
+        shape = self.target_shape if side == "target" and self.target_shape is not None else self.shape
+        square = len(shape) == 3 and (shape[1] == shape[2] or self.kind != "pairs")
+        return shape[1] if square else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol(Finite):
+    """How an evaluation was made.
+
+    Attributes:
+        bank: Number of training items that neighbors are looked for in.
+        test: Number of test items.
+        epoch: Epoch of the weights: the last.
+        seed: Seed of the run.
+        note: How the test part was made, and what was left out.
+        seconds: Duration in seconds.
+        objective: Name of the run's objective or method.
+    """
+
+    least: typing.ClassVar[dict[str, float]] = {"bank": 0, "test": 0, "epoch": 0, "seconds": 0}
+
+    bank: int
+    test: int
+    epoch: int
+    seed: int
+    note: str
+    seconds: float = 0.0
+    objective: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collapse(Finite):
+    """How much of the space an embedding of the test items uses; see `vergence.learn.evaluation.collapse.collapse`.
+
+    Attributes:
+        std: Mean over features of the normalized embedding's standard deviation; 1 is even, 0 is collapsed.
+        std_min: Minimum over features of the same.
+        effective_rank: Effective rank of the embedding, 1 to D.
+        norm: Mean Euclidean norm.
+    """
+
+    std: float
+    std_min: float
+    effective_rank: float
+    norm: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy(Finite):
+    """Accuracies of k nearest neighbors, in [0, 1].
+
+    Attributes:
+        majority: Accuracy with one vote for each neighbor.
+        weighted: Accuracy with votes weighted by exp(cosine / 0.07).
+    """
+
+    least: typing.ClassVar[dict[str, float]] = dict.fromkeys(("majority", "weighted"), 0)
+    most: typing.ClassVar[dict[str, float]] = dict.fromkeys(("majority", "weighted"), 1)
+
+    majority: float
+    weighted: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe(Finite):
+    """Accuracies of a linear probe; see `vergence.learn.evaluation.accuracy.linear_probe`.
+
+    Attributes:
+        accuracy: Accuracy on the test items, in [0, 1].
+        train_accuracy: Accuracy on the training items, in [0, 1].
+        iterations: Iterations of L-BFGS.
+        converged: Whether the solver converged.
+    """
+
+    least: typing.ClassVar[dict[str, float]] = dict.fromkeys(("accuracy", "train_accuracy"), 0)
+    most: typing.ClassVar[dict[str, float]] = dict.fromkeys(("accuracy", "train_accuracy"), 1)
+
+    accuracy: float
+    train_accuracy: float
+    iterations: int
+    converged: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Representation(Finite):
+    """The numbers of one representation.
+
+    Attributes:
+        kind: ``model``, or ``baseline`` for what needs no training.
+        dim: Number of features.
+        collapse: How much of the space it uses; None of ``wide``.
+        knn: Accuracies by the number of neighbors k; None without labels of two classes, and of ``wide``.
+        probe: Linear probe; None without labels of two classes, where probes were left out, and of ``wide``.
+        ridge: Accuracy of the ridge probe on the test items, in [0, 1]; None as for ``probe``, but of ``wide``.
+    """
+
+    least: typing.ClassVar[dict[str, float]] = {"dim": 1, "ridge": 0}
+    most: typing.ClassVar[dict[str, float]] = {"ridge": 1}
+
+    kind: Kind
+    dim: int
+    collapse: Collapse | None = None
+    knn: dict[int, Accuracy] | None = None
+    probe: Probe | None = None
+    ridge: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Posterior(Finite):
+    """Statistics of the objective's posterior over the test items.
+
+    Attributes:
+        variance_mean: Mean variance per feature.
+        variance_cv: Standard deviation of the variances over their mean.
+        norm_z: Mean Euclidean norm of the embedding.
+        norm_mu: Mean Euclidean norm of the posterior mean.
+        entropy: Mean entropy in nats.
+    """
+
+    variance_mean: float
+    variance_cv: float
+    norm_z: float
+    norm_mu: float
+    entropy: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detection(Finite):
+    """How well one score separates anomalies from the other test items; see `vergence.learn.evaluation.anomaly.detection`.
+
+    Attributes:
+        kind: ``model``, or ``baseline`` for a score that needs no density.
+        auroc: Area under the ROC curve; 0.5 is chance.
+        aupr: Average precision with the anomalies as positives.
+        fpr95: Share of the other items that are reported where 95 % of the anomalies are.
+    """
+
+    least: typing.ClassVar[dict[str, float]] = dict.fromkeys(("auroc", "aupr", "fpr95"), 0)
+    most: typing.ClassVar[dict[str, float]] = dict.fromkeys(("auroc", "aupr", "fpr95"), 1)
+
+    kind: Kind
+    auroc: float
+    aupr: float
+    fpr95: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anomaly(Finite):
+    """Detection of the classes that training left out.
+
+    Attributes:
+        inliers: Names of the classes that training kept.
+        anomalies: Names of the others.
+        n_inliers: Number of test items of the kept classes.
+        n_anomalies: Number of test items of the others.
+        scores: Detection by each score, by name.
+    """
+
+    least: typing.ClassVar[dict[str, float]] = {"n_inliers": 0, "n_anomalies": 0}
+
+    inliers: tuple[str, ...]
+    anomalies: tuple[str, ...]
+    n_inliers: int
+    n_anomalies: int
+    scores: dict[str, Detection]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UncertaintyScore(Finite):
+    """What one uncertainty says; see `vergence.learn.evaluation.uncertainty`.
+
+    Attributes:
+        kind: ``model``, or ``baseline``.
+        r_auroc: Area under the ROC curve of items whose nearest other item has another class, 0.5 is chance; None without labels.
+        aurc: Area under the risk-coverage curve; the share of items with an error is chance.
+    """
+
+    least: typing.ClassVar[dict[str, float]] = dict.fromkeys(("r_auroc", "aurc"), 0)
+    most: typing.ClassVar[dict[str, float]] = dict.fromkeys(("r_auroc", "aurc"), 1)
+
+    kind: Kind
+    r_auroc: float | None = None
+    aurc: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictive(Finite):
+    """How well p(z_b | z_a) is calibrated on held-out pairs (`vergence.learn.evaluation.predictive`); None: not of this one.
+
+    Attributes:
+        pairs: Number of pairs.
+        log_prob: Mean of log p(z_b | z_a) in nats; with a latent variable, as in VJE, the importance-sampled log marginal.
+        pit_ks: Mean over features of the distance of the PIT from uniform.
+        inside_50: Share of targets in the central half, mean over features.
+        inside_90: Share of targets in the central 90 %, mean over features.
+        region_50: Share of targets in the smallest region of probability 50 %.
+        region_90: Share of targets in the smallest region of probability 90 %.
+        energy_score: Mean energy score, in the unit of the embeddings.
+        elbo: Mean evidence lower bound in nats.
+        gap: Importance-sampled log marginal minus the evidence lower bound, in nats.
+        effective_samples: Effective number of importance samples.
+        samples: Number of samples that ``energy_score``, the regions and the bounds are taken over.
+    """
+
+    least: typing.ClassVar[dict[str, float]] = {"pairs": 1, "samples": 1}
+
+    pairs: int
+    samples: int
+    log_prob: float
+    pit_ks: float | None = None
+    inside_50: float | None = None
+    inside_90: float | None = None
+    region_50: float | None = None
+    region_90: float | None = None
+    energy_score: float | None = None
+    elbo: float | None = None
+    gap: float | None = None
+    effective_samples: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uncertainty(Finite):
+    """What uncertainties say about the test items, with baselines.
+
+    Attributes:
+        items: Number of test items.
+        crops: Number of random views of each item.
+        recall_at_1: Share of items whose nearest other test item has their class; None without labels of two classes.
+        recall_at_1_crops: The same for the mean over the random views.
+        aurc_best: Area under the risk-coverage curve of a perfect ranking.
+        scores: By the name of the uncertainty.
+        predictive: Calibration of p(z_b | z_a); None where the objective defines no density.
+    """
+
+    least: typing.ClassVar[dict[str, float]] = {"items": 1, "crops": 0, "recall_at_1": 0, "recall_at_1_crops": 0}
+    most: typing.ClassVar[dict[str, float]] = {"recall_at_1": 1, "recall_at_1_crops": 1}
+
+    items: int
+    crops: int
+    scores: dict[str, UncertaintyScore]
+    recall_at_1: float | None = None
+    recall_at_1_crops: float | None = None
+    aurc_best: float | None = None
+    predictive: Predictive | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Record, Tabular):
+    """The numbers of a run with their baselines: what ``evaluation.json`` holds.
+
+    Attributes:
+        protocol: How they were made.
+        representations: Accuracies and spread by name: ``z`` (the embedding), ``mu`` (the posterior mean), ``wide`` (the features
+            of an encoder patches before its affine map, where they were asked for), and the baselines ``untrained``, ``initial``
+            (the encoder before its first step, where its weights were not random), ``pixels`` and ``pca``.
+        posterior: Statistics of the posterior; None where the objective defines no density.
+        anomaly: Detection of the classes left out; None where training kept all.
+        uncertainty: What uncertainties say; None where it was not measured.
+    """
+
+    protocol: Protocol
+    representations: dict[str, Representation]
+    posterior: Posterior | None = None
+    anomaly: Anomaly | None = None
+    uncertainty: Uncertainty | None = None
+
+    def table(self) -> dict[str, list[Any]]:
+        """Returns a row for each representation: its spread, and accuracies in [0, 1]."""
+        parts = self.representations
+        columns: dict[str, list[Any]] = {"representation": list(parts), "kind": [part.kind for part in parts.values()]}
+        columns["effective_rank"] = [part.collapse and part.collapse.effective_rank for part in parts.values()]
+        for k in sorted({k for part in parts.values() for k in part.knn or ()}):
+            columns[f"knn_{k}"] = [part.knn[k].majority if part.knn else None for part in parts.values()]
+        if any(part.probe for part in parts.values()):
+            columns["probe"] = [part.probe.accuracy if part.probe else None for part in parts.values()]
+        if any(part.ridge is not None for part in parts.values()):
+            columns["ridge"] = [part.ridge for part in parts.values()]
+        return columns

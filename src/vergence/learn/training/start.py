@@ -1,0 +1,205 @@
+"""How a run starts: from which weights (random ones, timm's, a file's, another run's, a factory's), in which folder."""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from vergence.data.sources import Data
+from vergence.images.timm_models import Input, timm_file, timm_model, timm_tag
+from vergence.learn.encoders.building import expected_input
+from vergence.learn.encoders.config import Identity, Timm
+from vergence.learn.encoders.patch_maps import RefinedEncoder
+from vergence.learn.encoders.pretrained import load_weights, read_weights
+from vergence.learn.methods.core import Method
+from vergence.learn.training.config import ModelConfig, RunConfig
+from vergence.learn.training.folder import RunFolder, write_skipped
+from vergence.learn.training.records import RunMetadata, Weights
+from vergence.utils.checks import shown
+from vergence.utils.files import as_path, is_given, sha256
+
+__all__ = ["configured", "continued", "created", "from_run", "load_start"]
+
+MODEL = "model.safetensors"
+
+
+def configured(config: RunConfig) -> RunConfig:
+    """Returns the description with the input that its encoder expects where it starts from weights; opens no data.
+
+    The size, mean and deviation of the network's own configuration fill the fields that were not given. Weights are fetched and
+    read once, so that what is wrong with them is known before the data is opened.
+
+    Raises:
+        ValueError: The weights cannot be had, or the encoder has none and is to be frozen.
+    """
+    model = config.model
+    _require_sources(model)
+    if model.pretrained:
+        assert isinstance(model.encoder, Timm), "see `_require_sources`"
+        timm_file(model.encoder.name)
+    if model.weights is not None:
+        read_weights(as_path(model.weights, "weights"))
+    known, outside = model.pretrained or model.weights is not None, model.encoder.outside is not None
+    own = outside and is_given(model.encoder.outside or "")  # takes the images of its program
+    if model.init is not None or not (known or outside):
+        return config
+    found = expected_input(model.encoder) or (Input() if outside and not own and (known or model.freeze) else None)
+    if found is None:
+        return config
+    if model.input_mean is None:
+        model = dataclasses.replace(model, input_mean=found.mean, input_std=found.std)
+    data = config.data if config.data.size is not None else dataclasses.replace(config.data, size=found.size)
+    return dataclasses.replace(config, model=model, data=data)
+
+
+def _require_sources(model: ModelConfig) -> None:
+    """Raises a ValueError unless the sources of weights fit the encoder's name."""
+    if model.pretrained and not isinstance(model.encoder, Timm):
+        raise ValueError(
+            f"expected --encoder timm:NAME with --pretrained, found {shown(str(model.encoder))}; name one of timm, or use "
+            "--weights FILE"
+        )
+    if model.pretrained and isinstance(model.encoder, Timm) and model.encoder.settings:
+        raise ValueError(f"expected a name of timm without settings with --pretrained, found '{model.encoder}'; leave them out")
+    behind = model.encoder.takes_steps or model.freeze
+    if model.encoder.closed_form and model.starts_from_weights and not (behind and model.init):
+        raise ValueError(
+            "expected no weights for encoder 'patches', which is fitted in closed form; leave them out, or train a network "
+            "behind a fitted one with --init RUN --objective vje"
+        )
+    if model.weights is not None and isinstance(model.encoder, Identity):
+        raise ValueError("expected no weights for encoder 'identity', which has none; leave --weights out")
+    if model.freeze and not model.encoder.ready and not model.starts_from_weights:
+        raise ValueError(
+            f"expected weights with --freeze, found encoder '{model.encoder}' with random ones; add --pretrained, --weights FILE "
+            "or --init RUN, or train it without --freeze"
+        )
+
+
+def from_run(run: Path, config: RunConfig, *, source: str | None, root: str | None) -> RunConfig:
+    """Returns the description of a new run that starts from another one's weights, with that one's settings.
+
+    Of other data, the other run's size of images is kept, and its choice of items is not.
+
+    Args:
+        run: Folder of the other run.
+        config: Its description.
+        source: Data of the new run; the other one's by default.
+        root: Folder of torchvision's data sets; the other run's by default.
+    """
+    model = dataclasses.replace(config.model, pretrained=False, weights=None, init=str(run), distill=None)
+    data = config.data
+    if source is not None and source != data.source:
+        data = type(data)(source=source, root=data.root, size=data.size)
+    if root is not None:
+        data = dataclasses.replace(data, root=root)
+    return dataclasses.replace(config, model=model, data=data)
+
+
+def load_start(method: Method, config: RunConfig, *, trust_code: bool = False) -> Weights:
+    """Puts the weights that a description names into a method with random ones; returns where they come from.
+
+    Args:
+        method: The method, as `vergence.learn.training.build.initial_method` returns it; changed in place.
+        config: Description, as `configured` returns it.
+        trust_code: Whether a run to start from may name code outside the library.
+
+    Raises:
+        ValueError: The weights cannot be read, or do not fit.
+    """
+    found = _load(method, config, trust_code)
+    if not found.whole:  # a teacher's own weights are among all of a run
+        method.reset_teacher()
+    return found
+
+
+def _load(method: Method, config: RunConfig, trust_code: bool) -> Weights:
+    model = config.model
+    backbone = method.encoder[1]  # type: ignore[index]  # behind the statistics of the input
+    if model.init is not None:
+        return _load_run(method, config, as_path(model.init, "init"), trust_code)
+    if model.weights is not None:
+        file = as_path(model.weights, "weights")
+        left_out = load_weights(backbone, read_weights(file), file.name)
+        return Weights(source="file", name=model.weights, file=file.name, sha256=sha256(file), left_out=left_out)
+    if model.pretrained:
+        assert isinstance(model.encoder, Timm), "see `_require_sources`"
+        name, file = model.encoder.name, timm_file(model.encoder.name)
+        assert model.input_mean is not None and config.data.size is not None, "see `configured`"
+        full = timm_model(name, len(model.input_mean), config.data.size, file, model.encoder.settings)
+        load_weights(backbone, full.state_dict(), f"timm's weights of '{name}'")
+        return Weights(source="timm", name=timm_tag(name), file=file.name, sha256=sha256(file))
+    if model.encoder.outside is not None:
+        return Weights(source="factory", name=model.encoder.outside)
+    return Weights(source="random" if any(True for _ in method.encoder.parameters()) else "none")
+
+
+def _load_run(method: Method, config: RunConfig, path: Path, trust_code: bool) -> Weights:
+    folder = RunFolder.open(path, trust_code=trust_code)
+    state = folder.load_model()
+    same = _of_model(folder.config.model) == _of_model(config.model)
+    encoder: Any = method.encoder  # statistics of the input, then the network
+    if isinstance(encoder[1], RefinedEncoder) and not folder.config.model.encoder.takes_steps:
+        load_weights(encoder[0], _below(state, "encoder.0."), str(path))
+        load_weights(encoder[1].closed_form, _below(state, "encoder.1."), str(path))
+    else:
+        load_weights(method if same else method.encoder, state if same else _below(state, "encoder."), str(path))
+    return Weights(source="run", name=config.model.init or "", file=MODEL, sha256=sha256(path / MODEL), whole=same)
+
+
+def _below(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)}
+
+
+def _of_model(model: ModelConfig) -> ModelConfig:
+    """Returns what decides the tensors of a model: its description without the source of its weights and a first stage."""
+    return dataclasses.replace(model, pretrained=False, weights=None, init=None, distill=None)
+
+
+def created(fabric: Any, out: Path, config: RunConfig, metadata: RunMetadata, opened: Data, method: Method) -> RunFolder:
+    """Returns a new run folder, which the first process writes, and says which weights the run starts from."""
+    folder = RunFolder(out, config, metadata)
+    if fabric.is_global_zero:
+        folder = RunFolder.create(out, config, metadata)
+        write_skipped(out / "skipped.csv", opened.skipped)
+        assert metadata.weights is not None, "of a new run"
+        _say_weights(folder, metadata.weights)
+        if metadata.weights.source not in ("random", "none") and not config.model.freeze:
+            folder.save_initial(method.state_dict())
+    fabric.barrier()
+    return folder
+
+
+def continued(out: Path, config: RunConfig, now: RunMetadata, method: Method) -> RunFolder:
+    """Returns the folder of a run that is resumed; sets the weights that the run started from.
+
+    Raises:
+        ValueError: The data has changed since the run started, or the run did not come to keep the weights that it started from.
+    """
+    folder = RunFolder.open(out, trust_code=True)  # the caller has asked
+    for name in ("n_train", "n_calibration", "shape", "target_shape", "content"):
+        before, after = getattr(folder.metadata, name), getattr(now, name)
+        if before != after:
+            words = "other items of the same number" if name == "content" else f"{name} {after} instead of {before}"
+            raise ValueError(f"expected the data that the run started with, found {words}; restore it")
+    folder.config = config
+    weights = folder.metadata.weights
+    if weights is not None and weights.source not in ("random", "none") and not config.model.freeze:
+        state = folder.load_initial()
+        if state is None:
+            raise ValueError(f"{out} was stopped before it kept the weights that it starts from; start it again without --resume")
+        method.load_state_dict(state)
+    return folder
+
+
+def _say_weights(folder: RunFolder, weights: Weights) -> None:
+    """Prints and logs which weights a run starts from, unless they are random ones and its encoder's name suggests no others."""
+    encoder = folder.config.model.encoder
+    tag = encoder.name.partition(".")[2] if isinstance(encoder, Timm) and weights.source == "random" else ""
+    if weights.source != "random" or tag:
+        hint = f"; the tag '{tag}' chooses none: --pretrained loads timm's" if tag else ""
+        words = f"weights: {weights.in_words()}{hint}"
+        print(words, file=sys.stderr)
+        folder.log(words)

@@ -1,0 +1,427 @@
+"""Random views of whole batches: each sample has its own parameters, from one generator.
+
+Sampling the parameters and applying them are separate steps. Every process samples for the global batch and applies its own
+part, so that several processes make the same views as one. Applying is deterministic, treats every sample by itself, and does
+not wait for the device.
+"""
+
+import abc
+import contextlib
+import copy
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vergence.data.config import ViewConfig
+from vergence.data.pixels import center_crop, luma, to_unit
+from vergence.utils.checks import expect, refuse
+
+__all__ = ["GivenViews", "ImageViews", "VectorViews", "Views"]
+
+TRIES = 10
+ASPECT = (3 / 4, 4 / 3)
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+
+
+class Views(abc.ABC):
+    """Random views of the samples of a batch."""
+
+    @abc.abstractmethod
+    def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Returns the parameters of n samples, on the CPU, each of shape (n, ...); ``generator`` is a CPU generator."""
+
+    @abc.abstractmethod
+    def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        """Returns the views (B, ...) of samples (B, ...) that B sampled parameters (any part of a `draw`) describe."""
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Returns a new view of each sample of ``x``, shape (B, ...)."""
+        return self.apply(x, self.draw(len(x), generator))
+
+    def unchanged(self, x: Tensor) -> Tensor:
+        """Returns samples as their views would be without a change: floats, cropped where views are."""
+        return to_unit(x)
+
+
+class GivenViews(Views):
+    """Views by a function of one's own.
+
+    A function ``(batch, generator) -> batch`` gets a batch at a time; a function of one argument, such as a transform of
+    torchvision v2, gets one item at a time, under a seed of torch. Images are floats in [0, 1]. The first batch is checked.
+
+    Args:
+        function: The function.
+        shape: Shape of one item as the encoder sees it, (C, H, W) or (D,), which each view must have.
+
+    Example:
+        >>> views = GivenViews(lambda x, generator: x + 0.1 * torch.randn(x.shape, generator=generator), (6,))
+        >>> views(torch.zeros(4, 6), torch.Generator().manual_seed(0)).shape
+        torch.Size([4, 6])
+    """
+
+    def __init__(self, function: Callable[..., Any], shape: Sequence[int]) -> None:
+        self.function, self.shape, self.checked = function, tuple(shape), False
+        parameters = inspect.signature(function).parameters.values()
+        named = [p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self.of_batches = len(named) > 1
+
+    def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Returns a seed for each item."""
+        return {"seed": torch.randint(2**62, (n,), generator=generator)}
+
+    def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        """Returns the function's views; see `Views.apply`.
+
+        Raises:
+            ValueError: The function returned something else than a finite view of the right shape for each item.
+        """
+        x, seed = to_unit(x) if x.ndim == 4 else x, int(draws["seed"][0]) if len(x) else 0
+        if self.of_batches:
+            y = self.function(x, torch.Generator().manual_seed(seed))
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                y = [self.function(item) for item in x]
+        return self._checked(y, len(x)).to(x)
+
+    def _checked(self, y: Any, n: int) -> Tensor:
+        if isinstance(y, list) and all(isinstance(item, Tensor) and item.shape == y[0].shape for item in y):
+            y = torch.stack(y) if y else torch.zeros(0, *self.shape)
+        if not self.checked:
+            wanted = (n, *self.shape)
+            if not isinstance(y, Tensor) or tuple(y.shape) != wanted or not y.is_floating_point():
+                what = f"{tuple(y.shape)} of {y.dtype}" if isinstance(y, Tensor) else f"{type(y).__name__}"
+                raise ValueError(f"expected views of shape {wanted}, of floats, found {what}; change the function of views")
+            if not bool(y.isfinite().all()):
+                raise ValueError("expected finite views, found nan or infinity; change the function of views")
+            self.checked = True
+        views: Tensor = y
+        return views
+
+
+class ImageViews(Views):
+    """Crop, flip, color jitter, grayscale, blur and solarization of images, as torchvision (v2, floats) defines each.
+
+    The steps, in this order, with parameters of their own for each image:
+
+    0. Rectangles in fixed places (``cover``) get a random color, another one in each view.
+    1. Random resized crop: up to 10 tries of an area uniform in ``crop`` and a log-uniform aspect ratio in [3/4, 4/3],
+       then the largest central crop that has such a ratio; bilinear with antialiasing (torchvision's default; it
+       changes only crops larger than ``size``: photographs of 96 pixels reduced to 32 by 0.03 root mean square).
+    2. Horizontal flip. MoCo v2 flips last, which is equivalent: the flip commutes with the steps that follow.
+    3. Color jitter: brightness, contrast and saturation factors uniform in [max(0, 1 - s), 1 + s], hue uniform in
+       [-s, s] turns, in one of the 24 orders with equal probability.
+    4. Grayscale with the luma 0.2989 R + 0.587 G + 0.114 B.
+    5. Gaussian blur, sigma uniform in ``blur_sigma`` pixels, reflected borders; the kernel is a tenth of ``size`` made
+       odd, at least 3 (3 at 32 pixels; 23 at 224 pixels, as SimCLR's).
+    6. Solarization: values of at least 0.5 become 1 - value.
+
+    Saturation, hue and grayscale do not change images of one channel. Steps of strength or probability 0 take no time. On
+    the CPU the views of a part of a batch are bitwise equal to that part of the batch's views.
+
+    Example:
+        >>> views = ImageViews(ViewConfig(), size=32)
+        >>> x = torch.randint(256, (4, 3, 40, 48), dtype=torch.uint8)
+        >>> draws = views.draw(4, torch.Generator().manual_seed(0))
+        >>> views.apply(x, draws).shape
+        torch.Size([4, 3, 32, 32])
+        >>> half = {name: draw[2:] for name, draw in draws.items()}
+        >>> torch.equal(views.apply(x[2:], half), views.apply(x, draws)[2:])
+        True
+    """
+
+    def __init__(self, config: ViewConfig, size: int) -> None:
+        """Sets the strengths of ``config`` for views of ``size`` x ``size`` pixels, at least 2."""
+        check_strengths(config)
+        expect(size >= 2, "views of at least 2 pixels a side", f"size = {size}", "choose a larger size")
+        self.config, self.size = config, size
+        self.kernel = max(3, size // 10 | 1)
+
+    def changed(self, size: int | None = None, **strengths: Any) -> "ImageViews":
+        """Returns views of this class with another size in pixels or other strengths, by the names of `ViewConfig`.
+
+        Example:
+            >>> ImageViews(ViewConfig(), size=32).changed(16, flip=0.0).config.flip
+            0.0
+        """
+        new = copy.copy(self)
+        ImageViews.__init__(new, dataclasses.replace(self.config, **strengths), self.size if size is None else size)
+        return new
+
+    def unchanged(self, x: Tensor) -> Tensor:
+        """Returns the middle squares of images, floats in [0, 1]."""
+        return to_unit(center_crop(x, self.size))
+
+    def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Returns the parameters of n images; the random numbers do not depend on the strengths.
+
+        These are ``area`` (n, 10) shares of the image, ``aspect`` (n, 10) ratios width / height, ``place`` (n, 2) in [0, 1):
+        vertical and horizontal; ``factors`` (n, 4) of brightness, contrast, saturation, and the hue's shift in turns; ``order``
+        (n, 4): the order of these four; ``sigma`` (n,) in pixels; and ``flip``, ``jitter``, ``grayscale``, ``blur``,
+        ``solarize`` (n,) bool: whether the step is applied; where rectangles are covered ``cover`` (n, 4), a color.
+        """
+
+        def u(low: float, high: float, *shape: int) -> Tensor:
+            return torch.rand(n, *shape, generator=generator, dtype=torch.float64).mul_(high - low).add_(low)
+
+        c = self.config
+        drawn = {
+            "area": u(*c.crop, TRIES),
+            "aspect": u(math.log(ASPECT[0]), math.log(ASPECT[1]), TRIES).exp_(),
+            "place": u(0, 1, 2),
+            "factors": torch.stack([u(max(0, 1 - s), 1 + s) for s in c.jitter[:HUE]] + [u(-c.jitter[HUE], c.jitter[HUE])], 1),
+            "order": u(0, 1, 4).argsort(1),
+            "sigma": u(*c.blur_sigma),
+            "flip": u(0, 1) < c.flip,
+            "jitter": u(0, 1) < c.jitter_p,
+            "grayscale": u(0, 1) < c.grayscale,
+            "blur": u(0, 1) < c.blur,
+            "solarize": u(0, 1) < c.solarize,
+        }
+        return drawn | ({"cover": torch.rand(n, 4, generator=aside(generator))} if c.cover else {})
+
+    @torch.no_grad()
+    def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        """Returns the views of images that sampled parameters describe.
+
+        Args:
+            x: Images (B, C, H, W), C = 1 or 3: uint8, or floats in [0, 1] (the range is checked on the CPU only:
+                on another device the training loop would have to wait for it).
+            draws: Parameters of these B images, on the CPU.
+
+        Returns:
+            float32 (B, C, size, size) in [0, 1] on x's device, channels_last if ``x`` is.
+        """
+        _check_images(x, len(draws["flip"]))
+        if self.config.cover:
+            x = cover(x, draws["cover"][:, : x.shape[1]], self.config.cover)
+        with _full_precision(x):
+            y = self._frame(x, draws)
+            if self.config.jitter_p > 0:
+                _jitter(y.flatten(2), draws, self.config.jitter)
+            if x.shape[1] == 3:
+                _change(y, draws["grayscale"], lambda part: luma(part).expand_as(part))
+            _change(y, draws["blur"], self._blur, draws["sigma"])
+            _change(y, draws["solarize"], lambda part: torch.where(part >= 0.5, 1 - part, part))
+        return y.contiguous(memory_format=torch.channels_last) if _is_channels_last(x) else y
+
+    def _frame(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        """Crops, resizes and flips (B, C, H, W); returns new contiguous float32 (B, C, size, size) in [0, 1]."""
+        y = to_unit(x, torch.float32)
+        if x.shape[2:] == (self.size, self.size) and self.config.crop == (1, 1) and self.config.flip == 0:
+            return y.clone(memory_format=torch.contiguous_format)
+        top, left, height, width = _boxes(draws, *x.shape[2:])
+        rows = _resizing(top, height, torch.zeros_like(draws["flip"]), self.size, x.shape[2], x.device)
+        columns = _resizing(left, width, draws["flip"], self.size, x.shape[3], x.device)
+        return _separable(y, rows, columns)
+
+    def _blur(self, x: Tensor, sigma: Tensor) -> Tensor:
+        """Returns (n, C, size, size) blurred by Gaussians of sigma (n,) in pixels."""
+        radius = self.kernel // 2
+        t = torch.arange(-radius, radius + 1, device=x.device)
+        weight = torch.softmax(-0.5 * (t / sigma[:, None]) ** 2, dim=1)
+        shown = F.pad(torch.eye(self.size, device=x.device, dtype=x.dtype), (radius, radius), mode="reflect")
+        matrix = torch.einsum("jit,nt->nij", shown.unfold(1, self.kernel, 1), weight)
+        return _separable(x, matrix, matrix)
+
+
+class VectorViews(Views):
+    """Masking, scaling and noise of feature vectors, on standardized features.
+
+    view = mean + std * (a * m * (x - mean) / std + e), with e ~ N(0, ``noise``^2) for each feature, m = 0 with
+    probability ``mask`` for each feature (which leaves its mean and the noise), and log a ~ N(0, ``scale``^2) for each
+    sample.
+
+    Example:
+        >>> mean, std = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 5.0])
+        >>> views = VectorViews(ViewConfig(noise=0.0, mask=1.0), mean, std)
+        >>> views(torch.zeros(1, 2, dtype=torch.float32), torch.Generator().manual_seed(0))
+        tensor([[1., 2.]])
+    """
+
+    def __init__(self, config: ViewConfig, mean: Tensor, std: Tensor) -> None:
+        """Sets the strengths of ``config``, and the features' ``mean`` and ``std`` >= 0, each (D,), in the features' units."""
+        check_strengths(config)
+        fits = mean.ndim == 1 and mean.shape == std.shape and bool((std >= 0).all())
+        found = f"{tuple(mean.shape)} and {tuple(std.shape)}"
+        expect(fits, "mean and std of shape (D,) with std >= 0", found, "compute them over the training items")
+        self.config, self.mean, self.std = config, mean, std
+
+    def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Returns ``noise`` (n, D) in units of std, ``keep`` (n, D) and ``scale`` (n, 1), from a CPU generator."""
+        c, shape = self.config, (n, len(self.mean))
+        return {
+            "noise": torch.randn(shape, generator=generator, dtype=torch.float32).mul_(c.noise),
+            "keep": torch.rand(shape, generator=generator, dtype=torch.float32) >= c.mask,
+            "scale": torch.randn(n, 1, generator=generator, dtype=torch.float32).mul_(c.scale).exp_(),
+        }
+
+    @torch.no_grad()
+    def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        """Returns the views (B, D), of x's type and device, of raw features x (B, D) that sampled parameters describe."""
+        shape, fix = (len(draws["scale"]), len(self.mean)), "convert them, or sample parameters for them"
+        expect(x.shape == shape and x.is_floating_point(), f"floats of shape {shape}", f"{x.dtype} {tuple(x.shape)}", fix)
+        mean, std, e, m, a = (
+            part.to(x, non_blocking=True) for part in (self.mean, self.std, draws["noise"], draws["keep"], draws["scale"])
+        )
+        return mean + a * m * (x - mean) + std * e
+
+
+def aside(generator: torch.Generator) -> torch.Generator:
+    """Returns a generator of its own that follows from another one's state, which does not change."""
+    copy = torch.Generator()
+    copy.set_state(generator.get_state())
+    return torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=copy)))
+
+
+def cover(x: Tensor, color: Tensor, box: Sequence[int]) -> Tensor:
+    """Returns images (B, C, H, W), bytes or floats in [0, 1], in which rectangles have a color (B, C) in [0, 1].
+
+    Args:
+        x: The images; they are not changed.
+        color: The colors.
+        box: Top, left, height and width of each rectangle in pixels, one after the other; what lies outside is ignored.
+    """
+    x = x.clone()
+    paint = ((255 * color).round() if x.dtype == torch.uint8 else color).to(x)
+    for i in range(0, len(box), 4):
+        top, left, height, width = box[i : i + 4]
+        x[:, :, top : top + height, left : left + width] = paint[:, :, None, None]
+    return x
+
+
+def _boxes(draws: dict[str, Tensor], height: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Returns top, left, height and width (B,) in whole pixels: the first try that fits, or else the largest central crop."""
+    area, aspect, place = draws["area"] * height * width, draws["aspect"], draws["place"]
+    w, h = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
+    fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
+    first, any_fits = fits.int().argmax(1, keepdim=True), fits.any(1)
+    h = torch.where(any_fits, h.gather(1, first)[:, 0], min(height, round(width / ASPECT[0])))
+    w = torch.where(any_fits, w.gather(1, first)[:, 0], min(width, round(height * ASPECT[1])))
+    top = torch.where(any_fits, place[:, 0] * (height - h + 1), (height - h) / 2).floor()
+    left = torch.where(any_fits, place[:, 1] * (width - w + 1), (width - w) / 2).floor()
+    return top, left, h, w
+
+
+def _resizing(start: Tensor, length: Tensor, flip: Tensor, out: int, size: int, device: torch.device) -> Tensor:
+    """Returns weights (B, out, size) that resize pixels start .. start + length of a line, antialiased by triangles."""
+    s, n, mirror = (_to(part.float(), device)[:, None] for part in (start, length, flip))
+    i = (mirror * (out - 1) - torch.arange(out, device=device)).abs_()
+    center = (s + (i + 0.5) * (n / out))[..., None]
+    j = torch.arange(size, device=device, dtype=torch.float32) + 0.5
+    w = (j - center).abs_().div_(-(n / out).clamp(min=1)[..., None]).add_(1).clamp_(min=0)
+    w.mul_(((j > s) & (j < s + n))[:, None])
+    return w.div_(w.sum(-1, keepdim=True))
+
+
+def _separable(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Returns rows @ x @ columns^T for each channel: (B, C, H, W), (B, R, H), (B, S, W) -> (B, C, R, S) in [0, 1]."""
+    b, c, h, w = x.shape
+    # Channels are further columns, then further rows: one product per sample is up to 20 times faster than one per plane.
+    y = torch.bmm(rows, x.transpose(1, 2).reshape(b, h, c * w))
+    y = torch.bmm(y.view(b, -1, w), columns.mT)
+    return y.view(b, -1, c, columns.shape[1]).transpose(1, 2).contiguous().clamp_(0, 1)
+
+
+def _jitter(x: Tensor, draws: dict[str, Tensor], strengths: tuple[float, float, float, float]) -> None:
+    """Applies the color jitter to planes (B, C, P), in place: one blend of all images at a time, with the hue in between."""
+    color = x.shape[1] == 3
+    active = [o for o in (BRIGHTNESS, CONTRAST, SATURATION) if strengths[o] > 0 and (color or o != SATURATION)]
+    f = torch.where(draws["jitter"][:, None], draws["factors"], 1.0)
+    rank = draws["order"].argsort(1)
+    blends = torch.tensor(active, dtype=torch.long)[rank[:, active].argsort(1)]
+    turn = (rank[:, active] < rank[:, HUE:]).sum(1)
+    for k in range(len(active) + 1):
+        if color and strengths[HUE] > 0:
+            _change(x, draws["jitter"] & (turn == k), _rotate_hue, draws["factors"][:, HUE])
+        if k < len(active):
+            _blend(x, blends[:, k], f.gather(1, blends[:, k : k + 1])[:, 0])
+
+
+def _blend(x: Tensor, operation: Tensor, factor: Tensor) -> None:
+    """Blends planes (B, C, P) in place, x <- f x + (1 - f) base, where base is black, the mean gray or the pixel's gray."""
+    rest = 1 - factor
+    f, to_mean, to_gray = (
+        _to(part.float(), x.device)[:, None, None]
+        for part in (factor, rest * (operation == CONTRAST), rest * (operation == SATURATION))
+    )
+    gray = luma(x)
+    base = (gray * to_gray).add_(gray.mean(-1, keepdim=True) * to_mean)
+    x.mul_(f).add_(base).clamp_(0, 1)
+
+
+def _rotate_hue(x: Tensor, shift: Tensor) -> Tensor:
+    """Returns planes (n, 3, P) with the hue rotated by shift (n,) turns; each pixel keeps its largest and smallest value.
+
+    With v, u the largest and smallest value and c = v - u, the hue in sixths of a turn is t = (G - B)/c, 2 + (B - R)/c
+    or 4 + (R - G)/c where R, G or B is the largest. After the rotation of t, R = u + c clamp(|t - 3| - 1),
+    G = u + c clamp(2 - |t - 2|) and B = u + c clamp(2 - |t - 4|), where clamp is to [0, 1].
+    """
+    r, g, b = x.unbind(1)
+    v, u = torch.maximum(torch.maximum(r, g), b), torch.minimum(torch.minimum(r, g), b)
+    c = v - u
+    t = torch.where(v == r, g - b, torch.where(v == g, (b - r).add_(c, alpha=2), (r - g).add_(c, alpha=4)))
+    t = t.div_(c.clamp(min=torch.finfo(c.dtype).tiny)).add_(6 * shift[:, None]).remainder_(6)
+    share = torch.stack(((t - 3).abs_().sub_(1), 2 - (t - 2).abs_(), 2 - (t - 4).abs_()), 1)
+    return share.clamp_(0, 1).mul_(c[:, None]).add_(u[:, None])
+
+
+def _change(x: Tensor, chosen: Tensor, change: Callable[..., Tensor], *parameters: Tensor) -> None:
+    """Changes the chosen samples of x in place; ``chosen`` is on the CPU, so that nothing waits for the device."""
+    index = chosen.nonzero()[:, 0]
+    if len(index) > 0:
+        where = _to(index, x.device)
+        x.index_copy_(0, where, change(x.index_select(0, where), *(_to(p[index].float(), x.device) for p in parameters)))
+
+
+def _to(x: Tensor, device: torch.device) -> Tensor:
+    return x.to(device, non_blocking=True)
+
+
+def _full_precision(x: Tensor) -> contextlib.AbstractContextManager[object]:
+    """Returns a context without autocast, whose bfloat16 would leave 8 bits per pixel in the matrix products."""
+    known = torch.amp.is_autocast_available(x.device.type)
+    return torch.autocast(x.device.type, enabled=False) if known else contextlib.nullcontext()
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
+def _check_images(x: Tensor, n: int) -> None:
+    shape = f"shape {tuple(x.shape)}"
+    expect(x.ndim == 4 and x.shape[1] in (1, 3), "images (B, C, H, W) with C = 1 or 3", shape, "reorder the dimensions")
+    expect(len(x) == n, f"{n} images, one for each sampled parameter", len(x), "use the same part of both")
+    if x.dtype == torch.uint8:
+        return
+    expect(x.is_floating_point(), "uint8 images or floats in [0, 1]", str(x.dtype), "convert them")
+    if x.device.type == "cpu" and not (x.min() >= 0 and x.max() <= 1):
+        refuse("floats in [0, 1]", f"[{x.min():.4g}, {x.max():.4g}]", "scale the images, or give uint8")
+
+
+def check_strengths(c: ViewConfig) -> None:
+    """Raises a ValueError that names a strength out of its range."""
+    rules = {
+        "crop": (0 < c.crop[0] <= c.crop[1] <= 1, "0 < smallest <= largest <= 1"),
+        "jitter": (min(c.jitter) >= 0 and c.jitter[HUE] <= 0.5, "four strengths >= 0, the hue's at most 0.5"),
+        "blur_sigma": (0 < c.blur_sigma[0] <= c.blur_sigma[1], "0 < smallest <= largest"),
+        "cover": (len(c.cover) % 4 == 0 and min(c.cover, default=0) >= 0, "top, left, height and width in pixels, >= 0"),
+        "thin": (0 <= c.thin < 1, "a share in [0, 1)"),
+        "shift": (0 <= c.shift < 1, "a share in [0, 1)"),
+        "baseline": (c.baseline >= 0, "a number >= 0"),
+        "window": (0 < c.window[0] <= c.window[1] <= 1, "0 < smallest <= largest <= 1"),
+        "warp": (c.warp >= 0, "a number >= 0"),
+        "swap": (0 <= c.swap <= 1, "a probability in [0, 1]"),
+        "noise": (c.noise >= 0, "a number >= 0"),
+        "scale": (c.scale >= 0, "a number >= 0"),
+    }
+    shares = ("flip", "jitter_p", "grayscale", "blur", "solarize", "mask")
+    rules |= {name: (0 <= getattr(c, name) <= 1, "a probability in [0, 1]") for name in shares}
+    for name, (holds, expected) in rules.items():
+        expect(holds, f"{name} to be {expected}", getattr(c, name), f"change {name}")

@@ -1,0 +1,272 @@
+r"""Views of what is no photograph: counts, spectra, series and tables, by the name in ``ViewConfig.kind``.
+
+Each takes vectors (B, D) and returns views (B, D). Where the mean and the mean covariance of a view have a closed form, `affine`
+returns them: ``Affine(*views.affine(M))`` is the augmentation of `vergence.linear` without sampling.
+
+Shapes: B samples, D features, M the second moment E x x^T of the items.
+"""
+
+import abc
+import dataclasses
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from vergence.data.config import ViewConfig
+from vergence.learn.views.images import Views, check_strengths
+from vergence.utils.checks import expect
+
+__all__ = ["OF_VECTORS", "KindViews", "Marginals"]
+
+KNOTS = 4  # of a series' warp
+QUANTILES = 101  # that a table's columns are drawn from
+
+
+@dataclasses.dataclass(frozen=True)
+class Marginals:
+    """What is known of the columns of the items.
+
+    Attributes:
+        mean: (D,), in the unit of each feature.
+        std: Standard deviations >= 0, (D,).
+        quantiles: (Q, D), evenly spaced from the smallest to the largest value; None where no views draw from them.
+    """
+
+    mean: Tensor
+    std: Tensor
+    quantiles: Tensor | None = None
+
+    @classmethod
+    def of(cls, x: Tensor) -> "Marginals":
+        """Returns the marginals of items (N, D).
+
+        Example:
+            >>> Marginals.of(torch.tensor([[0.0], [1.0], [5.0]])).quantiles[[0, 50, 100], 0].tolist()
+            [0.0, 1.0, 5.0]
+        """
+        at = torch.linspace(0, 1, QUANTILES, dtype=x.dtype)
+        return cls(x.mean(0), x.std(0, correction=0), torch.quantile(x, at, dim=0))
+
+
+class KindViews(Views):
+    """Views of one kind of vectors.
+
+    Args:
+        config: The strengths; those of other kinds are not used.
+        marginals: What is known of the columns.
+
+    Attributes:
+        operations: Name of each operation -> the strength of `ViewConfig` without it.
+    """
+
+    operations: ClassVar[dict[str, Any]]
+
+    def __init__(self, config: ViewConfig, marginals: Marginals) -> None:
+        check_strengths(config)
+        self.config, self.marginals, self.D = config, marginals, len(marginals.mean)
+
+    def changed(self, **strengths: Any) -> "KindViews":
+        """Returns the same views with other strengths, by the names of `ViewConfig`."""
+        return type(self)(dataclasses.replace(self.config, **strengths), self.marginals)
+
+    def affine(self, M: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Returns A (D, D), b (D,) and the mean covariance (D, D) of a view, which has the mean A x + b; None where unknown.
+
+        They are the arguments of `vergence.linear.Affine`.
+
+        Args:
+            M: Second moment of the items, (D, D).
+        """
+        return None
+
+    def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        """Returns the views (B, D), of x's type and device, of vectors x (B, D) that sampled parameters describe.
+
+        Raises:
+            ValueError: The vectors are of another number or width, or cannot be of this kind.
+        """
+        shape = (len(next(iter(draws.values()))), self.D)
+        expect(x.shape == shape and x.is_floating_point(), f"floats of shape {shape}", f"{x.dtype} {tuple(x.shape)}")
+        kinds = {name: x.dtype if value.is_floating_point() else value.dtype for name, value in draws.items()}
+        return self.seen(x, {name: value.to(x.device, kinds[name], non_blocking=True) for name, value in draws.items()})
+
+    @abc.abstractmethod
+    def seen(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        """Returns the views of vectors that were checked."""
+
+
+class CountViews(KindViews):
+    r"""Binomial thinning: of each count x only Binomial(x, p) remain, divided by p, with p = 1 - ``thin``.
+
+    A view is what a sensor of shorter exposure, or a shallower sequencing of the same cell, would have counted. E[view | x] = x,
+    and the mean covariance is diag(mean) (1 - p) / p. Counts are whole numbers >= 0; fractions are rounded.
+
+    Example:
+        >>> views = CountViews(ViewConfig(kind="counts", thin=0.5), Marginals.of(torch.tensor([[4.0, 0.0]] * 2)))
+        >>> sorted(set(views(torch.tensor([[1.0, 0.0]] * 50), torch.Generator().manual_seed(0)).flatten().tolist()))
+        [0.0, 2.0]
+    """
+
+    operations: ClassVar[dict[str, Any]] = {"thin": 0.0}
+
+    def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Returns ``seed`` (n,) of each sample's thinning."""
+        return {"seed": torch.randint(2**52, (n,), generator=generator)}
+
+    def seen(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        """Returns the views."""
+        expect(bool((x >= 0).all()), "counts >= 0", "a negative number", "choose other --views")
+        p = 1 - self.config.thin
+        y = x.round().cpu()
+        for row, seed in zip(y, draws["seed"].tolist(), strict=True):
+            row.copy_(torch.binomial(row, torch.full_like(row, p), generator=torch.Generator().manual_seed(seed)))
+        return y.to(x) / p
+
+    def affine(self, M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the moments of a view; see `KindViews.affine`."""
+        p, mean = 1 - self.config.thin, self.marginals.mean.to(M)
+        return (torch.eye(self.D).to(M), torch.zeros(self.D).to(M), (mean * (1 - p) / p).diag())
+
+
+class SpectrumViews(KindViews):
+    r"""Shift, gain, baseline and noise of spectra, or of other curves on a regular grid.
+
+        view_j = a x_{j - s} + sum_{q=0}^{2} c_q P_q(j) + e_j
+
+    s is uniform on the whole numbers up to ``shift`` D in both directions (the ends are repeated); log a ~ N(0, ``scale``^2);
+    c_q ~ N(0, (``baseline`` sd)^2) on Legendre's polynomials P_q; e_j ~ N(0, (``noise`` sd_j)^2), with sd_j the feature's
+    standard deviation and sd their root mean square.
+
+    Example:
+        >>> marginals = Marginals.of(torch.randn(20, 8, generator=torch.Generator().manual_seed(0)))
+        >>> still = ViewConfig(kind="spectra", shift=0.0, scale=0.0, baseline=0.0, noise=0.0)
+        >>> SpectrumViews(still, marginals)(torch.ones(1, 8), torch.Generator())[0, :3]
+        tensor([1., 1., 1.])
+    """
+
+    operations: ClassVar[dict[str, Any]] = {"shift": 0.0, "scale": 0.0, "baseline": 0.0, "noise": 0.0}
+
+    @property
+    def most(self) -> int:
+        """The largest shift, in features."""
+        return round(self.config.shift * self.D)
+
+    def basis(self) -> Tensor:
+        """Returns the baselines (3, D), Legendre's polynomials on [-1, 1]."""
+        t = torch.linspace(-1, 1, self.D, dtype=torch.float64)
+        return torch.stack([torch.ones_like(t), t, 1.5 * t**2 - 0.5])
+
+    def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Returns ``shift`` (n, 1) in features, ``gain`` (n, 1), ``baseline`` (n, 3) and ``noise`` (n, D)."""
+        c, sd = self.config, self.marginals.std.square().mean().sqrt().cpu()
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(n, *shape, generator=generator, dtype=torch.float64)
+
+        return {
+            "shift": torch.randint(-self.most, self.most + 1, (n, 1), generator=generator),
+            "gain": (c.scale * normal(1)).exp(),
+            "baseline": c.baseline * sd * normal(3),
+            "noise": c.noise * self.marginals.std.cpu() * normal(self.D),
+        }
+
+    def seen(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        """Returns the views."""
+        at = (torch.arange(self.D, device=x.device) - draws["shift"]).clamp(0, self.D - 1)
+        return draws["gain"] * x.gather(1, at) + draws["baseline"] @ self.basis().to(x) + draws["noise"]
+
+    def affine(self, M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the moments of a view; see `KindViews.affine`."""
+        c, std, D = self.config, self.marginals.std.to(M), self.D
+        mean, square = torch.tensor(c.scale**2 / 2).exp().to(M), torch.tensor(2 * c.scale**2).exp().to(M)  # of the gain
+        shifts = [torch.arange(D).sub(s).clamp(0, D - 1) for s in range(-self.most, self.most + 1)]
+        T = torch.stack([torch.eye(D).to(M)[at] for at in shifts])  # (shifts, D, D)
+        A = mean * T.mean(0)
+        second = square * torch.einsum("sij,jk,slk->il", T, M, T) / len(T)
+        B = self.basis().to(M) * c.baseline * std.square().mean().sqrt()
+        return (A, torch.zeros(D).to(M), second - A @ M @ A.T + B.T @ B + (c.noise * std).square().diag())
+
+
+class SeriesViews(KindViews):
+    """Crop, warp, jitter and masking of series (B, D) of D regular points in time.
+
+    A window of a share of the series in ``window`` is stretched to its whole length; time is warped smoothly, by up to about
+    ``warp`` of the length; each point gets noise of ``noise`` standard deviations; one span of a share ``mask`` becomes the mean.
+
+    Example:
+        >>> marginals = Marginals.of(torch.randn(20, 8, generator=torch.Generator().manual_seed(0)))
+        >>> still = ViewConfig(kind="series", window=(1.0, 1.0), warp=0.0, noise=0.0, mask=0.0)
+        >>> SeriesViews(still, marginals)(torch.arange(8.0)[None], torch.Generator())[0, :3].round()
+        tensor([0., 1., 2.])
+    """
+
+    operations: ClassVar[dict[str, Any]] = {"window": (1.0, 1.0), "warp": 0.0, "noise": 0.0, "mask": 0.0}
+
+    def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Returns ``at`` (n, D), the time of each point in [0, D - 1]; ``noise`` (n, D); ``keep`` (n, D), 0 or 1."""
+        c, D = self.config, self.D
+
+        def uniform(*shape: int) -> Tensor:
+            return torch.rand(n, *shape, generator=generator, dtype=torch.float64)
+
+        length = c.window[0] + (c.window[1] - c.window[0]) * uniform(1)
+        start, t = (1 - length) * uniform(1), torch.linspace(0, 1, D, dtype=torch.float64)
+        bends = c.warp * torch.randn(n, KNOTS, generator=generator, dtype=torch.float64)
+        waves = torch.stack([torch.sin((k + 1) * torch.pi * t) / (k + 1) for k in range(KNOTS)])  # no bend at the ends
+        first = (1 - c.mask) * uniform(1)
+        return {
+            "at": (D - 1) * (start + length * (t + bends @ waves).clamp(0, 1)),
+            "noise": c.noise * self.marginals.std.cpu() * torch.randn(n, D, generator=generator, dtype=torch.float64),
+            "keep": ((t < first) | (t >= first + c.mask)).double(),
+        }
+
+    def seen(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        """Returns the views."""
+        low = draws["at"].floor().long().clamp(0, self.D - 1)
+        share = draws["at"] - low
+        y = (1 - share) * x.gather(1, low) + share * x.gather(1, (low + 1).clamp(max=self.D - 1))
+        mean = self.marginals.mean.to(x)
+        return mean + draws["keep"] * (y - mean) + draws["noise"]
+
+
+class TableViews(KindViews):
+    r"""Corruption of a table: each value is replaced, with probability ``swap``, by one of another row of its column.
+
+    This is SCARF's view (arXiv:2106.15147); no unit matters. With p = ``swap`` E[view | x] = (1 - p) x + p mean, and the mean
+    covariance is diag(sd^2) (1 - (1 - p)^2). Columns are drawn from their quantiles.
+
+    Example:
+        >>> marginals = Marginals.of(torch.tensor([[1.0, 5.0], [2.0, 5.0]]))
+        >>> TableViews(ViewConfig(kind="table", swap=1.0), marginals)(torch.zeros(1, 2), torch.Generator().manual_seed(0))[0, 1]
+        tensor(5.)
+    """
+
+    operations: ClassVar[dict[str, Any]] = {"swap": 0.0}
+
+    def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Returns ``rank`` (n, D), the quantile of what replaces a value, and ``swap`` (n, D), 0 or 1."""
+        rank, swap = (torch.rand(n, self.D, generator=generator, dtype=torch.float64) for _ in range(2))
+        return {"rank": rank, "swap": (swap < self.config.swap).double()}
+
+    def seen(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        """Returns the views."""
+        assert self.marginals.quantiles is not None
+        q = self.marginals.quantiles.to(x)
+        at = draws["rank"] * (len(q) - 1)
+        low = at.long().clamp(max=len(q) - 2)
+        other = q.gather(0, low) + (at - low) * (q.gather(0, low + 1) - q.gather(0, low))
+        return torch.where(draws["swap"] > 0, other, x)
+
+    def affine(self, M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the moments of a view; see `KindViews.affine`."""
+        p, mean, std = self.config.swap, self.marginals.mean.to(M), self.marginals.std.to(M)
+        return ((1 - p) * torch.eye(self.D).to(M), p * mean, (std.square() * (1 - (1 - p) ** 2)).diag())
+
+
+OF_VECTORS: dict[str, type[KindViews]] = {
+    "counts": CountViews,
+    "spectra": SpectrumViews,
+    "series": SeriesViews,
+    "table": TableViews,
+}

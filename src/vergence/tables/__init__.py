@@ -1,0 +1,1 @@
+"""Conditional densities of tables: fit, predict, sample and score, with the rows and columns of files."""

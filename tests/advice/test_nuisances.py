@@ -1,0 +1,150 @@
+"""What views share that they should not: marks in fixed places, few values, properties of files; and ties of joint embedding."""
+
+import numpy as np
+import pytest
+import torch
+
+from vergence.advice.closed_forms import advise
+from vergence.advice.nuisances import Covered, few_values, followed, places
+from vergence.data.config import ViewConfig
+from vergence.learn.views.images import ImageViews, cover
+
+N, SIDE = 300, 32
+
+
+def pictures(n: int = N, seed: int = 0) -> torch.Tensor:
+    """Smooth random pictures of bytes."""
+    generator = torch.Generator().manual_seed(seed)
+    small = torch.randn(n, 1, 6, 6, generator=generator, dtype=torch.float32)
+    x = torch.nn.functional.interpolate(small, (SIDE, SIDE), mode="bicubic")
+    x = x + 0.05 * torch.randn(x.shape, generator=generator, dtype=torch.float32)
+    return (128 + 45 * x).clamp(0, 255).byte()
+
+
+def stamped(x: torch.Tensor, box: tuple[int, int, int, int]) -> torch.Tensor:
+    return cover(x, torch.rand(len(x), 1, generator=torch.Generator().manual_seed(5), dtype=torch.float32), box)
+
+
+def views() -> ImageViews:
+    return ImageViews(ViewConfig(flip=0.0, jitter_p=0.5), SIDE)
+
+
+@pytest.mark.parametrize("box", [(20, 6, 3, 3), (0, 0, 1, SIDE), (10, 8, 10, 1)])
+def test_a_mark_is_named_with_its_place_and_covering_it_changes_the_embedding(box):
+    advice = advise(stamped(pictures(), box), views().__call__, n_draws=6, max_items=N)
+    first = advice.shared.places[0]
+    top, left, height, width = first.box
+    assert box[0] <= top + height - 1 and top <= box[0] + box[2] - 1, first
+    assert box[1] <= left + width - 1 and left <= box[1] + box[3] - 1, first
+    assert first.share > 0.9 > first.usual and first.change is not None and first.change > 0.001
+    assert "cover it: --set 'cover=" in str(advice) and first.accuracy is None
+
+
+def test_clean_pictures_have_no_marks():
+    for seed in range(2):
+        shared = advise(pictures(seed=seed), views().__call__, n_draws=6).shared
+        assert shared.places == () and shared.valued == () and shared.followed == () and shared.unchanged == 0
+
+
+@pytest.mark.parametrize("n", [200, 1_200])
+def test_pixels_that_never_change_are_counted(n):
+    x = pictures(n)
+    x[:, :, :2] = 7
+    said = advise(x, views().__call__, n_draws=4)
+    assert said.shared.constant == 2 * SIDE and f"Constant in all items: {2 * SIDE} features" in str(said)
+
+
+def test_columns_that_never_change_are_counted():
+    columns = torch.randn(200, 9, generator=torch.Generator().manual_seed(0))
+    columns[:, 4] = 3.0
+    said = advise(columns, lambda v, g: v + 0.2 * torch.randn(v.shape, generator=g, dtype=v.dtype), n_draws=4)
+    assert said.shared.constant == 1 and "Constant in all items: 1 feature," in str(said)
+    assert advise(pictures(), views().__call__, n_draws=4).shared.constant == 0
+
+
+def test_with_labels_a_place_has_accuracies_with_and_without_it():
+    x = pictures()
+    y = (x.float().mean((1, 2, 3)) > 128).long()
+    place = advise(stamped(x, (20, 6, 3, 3)), views().__call__, labels=y, n_draws=6).shared.places[0]
+    assert 0 <= place.accuracy <= 1 and 0 <= place.covered <= 1
+
+
+def test_a_mark_of_a_plain_function_is_found_too():
+    def noisy(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return x + 0.3 * torch.randn(x.shape, generator=generator, dtype=x.dtype)
+
+    x = stamped(pictures(), (20, 6, 4, 4))
+    boxes = [place.box for place in advise(x, noisy, n_draws=6).shared.places]
+    assert any(abs(top - 20) <= 3 and abs(left - 6) <= 3 for top, left, _, _ in boxes), boxes
+
+
+def test_large_pictures_are_searched_at_a_smaller_size():
+    rows, columns = torch.meshgrid(torch.linspace(0, 3, 96), torch.linspace(0, 3, 96), indexing="ij")
+    waves = [torch.cos(u * rows + v * columns) for u in range(3) for v in range(3)]
+    mark = torch.zeros(96, 96)
+    mark[30:36, 60:72] = 1
+    top, left, height, width = places(torch.stack([*waves, mark]).flatten(1).T, (1, 96, 96))[0].box
+    assert (top, left, height, width) == (30, 60, 6, 12)
+
+
+def test_covering_paints_rectangles_and_leaves_other_operations_as_they_are():
+    x = pictures(8)
+    plain, covered = views(), views().changed(cover=(2, 3, 4, 5))
+    a, b = (kind.draw(8, torch.Generator().manual_seed(0)) for kind in (plain, covered))
+    assert all(torch.equal(a[name], b[name]) for name in a) and b.keys() - a.keys() == {"cover"}
+    still = {"crop": (1.0, 1.0), "jitter_p": 0.0, "blur": 0.0}
+    y = covered.changed(**still)(x, torch.Generator().manual_seed(0))
+    inside = y[:, :, 2:6, 3:8].flatten(2)
+    assert torch.allclose(inside, inside[..., :1].expand_as(inside)) and len(inside[:, 0, 0].unique()) == 8
+    assert torch.equal(y[:, :, 10:], plain.changed(**still)(x, torch.Generator().manual_seed(0))[:, :, 10:])
+    two = Covered(lambda x, generator: x, (0, 0, 1, 1))(x, torch.Generator().manual_seed(0))
+    assert torch.equal(two[:, :, 1:], x[:, :, 1:]) and not torch.equal(two[:, :, 0, 0], x[:, :, 0, 0])
+    with pytest.raises(ValueError, match="top, left, height and width"):
+        views().changed(cover=(1, 2, 3))
+
+
+def test_few_values_are_found_in_any_rotation_and_continuous_ones_are_not():
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(800, 5, generator=generator)
+    assert few_values(z) == []
+    z[:, 0] = torch.randint(3, (800,), generator=generator) - 1.0
+    found = few_values(z @ torch.linalg.qr(torch.randn(5, 5, generator=generator))[0])
+    assert [one.values for one in found] == [3] and sum(found[0].counts) == 800
+
+
+def test_properties_of_files_are_followed_only_where_the_codes_tell_them():
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(600, 8, generator=generator)
+    folder = ["left" if v > 0 else "right" for v in z[:, 2].tolist()]
+    names = [one.name for one in followed(z, {"folder": folder, "date": list(range(600)), "camera": [""] * 600})]
+    assert names == ["folder"]
+    assert followed(z[:20], {"folder": folder[:20]}) == []  # fewer than three items for a direction
+
+
+def test_ties_of_joint_embedding_lead_to_cannot_tell():
+    # Spectra on baselines: the augmentation leaves 57 of 60 directions as they are.
+    r = np.random.default_rng(0)
+    n, p = 1500, 60
+    y, t = r.integers(3, size=n), np.linspace(0, 1, p)
+    peaks = np.stack([np.exp(-0.5 * ((t - m) / 0.03) ** 2) for m in (0.3, 0.5, 0.7)])
+    B = np.stack([np.ones(p), t, t**2])
+    X = peaks[y] * r.gamma(5, 0.2, (n, 1)) + r.normal(size=(n, 3)) * 3 @ B + 0.1 * r.normal(size=(n, p))
+    Bt = torch.tensor(B)
+
+    def baselines(X: torch.Tensor, g: torch.Generator) -> torch.Tensor:
+        return X + (2 * torch.randn(len(X), 3, generator=g, dtype=X.dtype)) @ Bt
+
+    advice = advise(X, baselines, labels=y, n_components=5)
+    assert advice.verdict == "cannot_tell" and advice.shared.unchanged == 57
+    assert "leave 57 directions unchanged" in str(advice)
+    assert advise(X, baselines, n_components=5).verdict == "cannot_tell"
+
+
+@pytest.mark.parametrize(("channels", "expected"), [((1,), 1), ((0, 1, 2), None)])
+def test_a_mark_names_its_channel_where_one_holds_it(channels, expected):
+    rows, columns = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
+    waves = [torch.cos(0.2 * (u * rows + v * columns)).expand(3, 16, 16) for u in range(3) for v in range(3)]
+    mark = torch.zeros(3, 16, 16)
+    mark[list(channels), 3:5, 9:12] = 1
+    (found, *_) = places(torch.stack([*waves, mark]).flatten(1).T, (3, 16, 16))
+    assert found.box == (3, 9, 2, 3) and found.channel == expected

@@ -1,0 +1,27 @@
+"""A reason names the level at which an item is unusual, and nothing that cannot be known."""
+
+import numpy as np
+
+from vergence.decide import explain, look_at
+
+
+def test_levels_are_named_from_the_rarest_on_and_no_rarer_than_can_be_known():
+    p = [[0.5, 1e-9, 0.002], [0.5, 1e-9, 1e-7], [0.3, 0.2, 0.4], [0.0, 1.0, 1.0]]
+    found = explain(["pixels", "patches", "z"], p, 1000)
+    assert found[0] == "patches rarer than 1 in 1,000; z 1 in 500"
+    assert found[1] == "z, patches rarer than 1 in 1,000" or found[1] == "patches, z rarer than 1 in 1,000"
+    assert found[2] == "" and found[3] == "pixels rarer than 1 in 1,000"
+    assert explain(["pixels", "patches"], [[0.09, 0.2], [0.101, 0.2]], 1000) == ["pixels 1 in 10", ""]
+    assert explain(["z"], np.zeros((0, 1)), 10) == []
+
+
+def test_words_follow_the_levels():
+    assert explain(["z"], [[0.5], [0.001]], 2000, [["dark", "low sharpness"], []]) == [
+        "dark; low sharpness",
+        "z 1 in 1,000",
+    ]
+
+
+def test_what_to_do_in_one_sentence():
+    assert look_at(1, 0.05) == "look at 1 item; on average at most 5% of them will be fine"
+    assert look_at(1234, 0.1) == "look at 1,234 items; on average at most a tenth of them will be fine"

@@ -1,0 +1,93 @@
+"""Detectors come back from files as they were, and nothing else does."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from vergence.decide import CombinedDetector, GaussianDetector, MixtureDetector, NeighborDetector, load_detector, save_detector
+from vergence.densities.storage import restore
+from vergence.mixtures import GaussianMixture
+
+X = np.random.default_rng(0).normal(size=(200, 5))
+LEVELS = {"a": X[:, :2], "b c": X[:, 2:]}
+NESTED = CombinedDetector({"a": MixtureDetector(2), "b c": NeighborDetector()})
+ALL = [
+    (GaussianDetector(), X),
+    (MixtureDetector(), X),
+    (NeighborDetector(metric="cosine"), X),
+    (CombinedDetector(columns={"first": slice(0, 2), "others": [2, 3, 4]}), X),
+    (NESTED, LEVELS),
+]
+
+
+@pytest.mark.parametrize(("detector", "items"), ALL, ids=lambda v: type(v).__name__)
+def test_a_file_gives_the_same_scores(detector, items, tmp_path):
+    detector.fit(items)
+    save_detector(detector, tmp_path / "d.safetensors")
+    again = load_detector(tmp_path / "d.safetensors")
+    assert (again.score_samples(items) == detector.score_samples(items)).all()
+    assert (again.predict(items) == detector.predict(items)).all()
+    save_detector(again, tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "d.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(("detector", "items"), ALL, ids=lambda v: type(v).__name__)
+def test_settings_are_json_and_arrays_are_arrays(detector, items):
+    detector.fit(items)
+    settings = json.loads(json.dumps(detector.settings()))
+    again = restore(type(detector).__name__, settings, detector.arrays())
+    assert (again.score_samples(items) == detector.score_samples(items)).all()
+
+
+def changed(path, change):
+    """Writes the file with other metadata or arrays."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as file:
+        head = json.loads(file.metadata()["estimator"])
+    arrays = load_file(path)
+    change(head, arrays)
+    save_file(arrays, path, metadata={"estimator": head["text"] if "text" in head else json.dumps(head)})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda head, arrays: arrays.pop("root_"), "an array root_"),
+        (lambda head, arrays: arrays.update(root_=arrays["root_"][:2]), "damage"),
+        (lambda head, arrays: arrays.update(root_=arrays["root_"] * np.nan), "NaN or infinity in root_"),
+        (lambda head, arrays: head.update({"class": "os.system"}), "an estimator among"),
+        (lambda head, arrays: head.update({"class": "GaussianDetektor"}), "did you mean 'GaussianDetector'"),
+        (lambda head, arrays: head.update(format=99), "format 99"),
+        (lambda head, arrays: head.update(text="[" * 100_000), "damaged"),
+        (lambda head, arrays: head.update(state=[]), "damage"),
+        (lambda head, arrays: head["state"].update(fit=1), "own 'fit'"),
+        (lambda head, arrays: head["state"].update(score_samples_={"array": "nothing"}), "an array nothing"),
+        (lambda head, arrays: head["state"].pop("offset_"), "offset_"),
+        (lambda head, arrays: head["settings"].update(shell="rm"), "found shell"),
+        (lambda head, arrays: head["settings"].update(trim={"more": 1}), "an array, list or dictionary"),
+    ],
+)
+def test_a_damaged_or_foreign_file_is_refused(change, message, tmp_path):
+    path = tmp_path / "d.safetensors"
+    save_detector(GaussianDetector().fit(X), path)
+    changed(path, change)
+    with pytest.raises(ValueError, match=message) as error:
+        load_detector(path)
+    assert "\n" not in str(error.value)
+
+
+def test_files_of_other_estimators_and_settings_that_are_no_data_are_refused(tmp_path):
+    GaussianMixture(2).fit(X).save(tmp_path / "m.safetensors")
+    with pytest.raises(ValueError, match="GaussianMixture"):
+        load_detector(tmp_path / "m.safetensors")
+    with pytest.raises(ValueError, match="no file"):
+        load_detector(tmp_path / "none.safetensors")
+    with pytest.raises(ValueError, match="found a Generator"):
+        detector = MixtureDetector(2, random_state=0).fit(X).set_params(random_state=np.random.default_rng(0))
+        save_detector(detector, tmp_path / "x.safetensors")
+    with pytest.raises(ValueError, match="not fitted"):
+        save_detector(GaussianDetector(), tmp_path / "x.safetensors")
+    assert not (tmp_path / "x.safetensors").exists()

@@ -1,0 +1,311 @@
+"""`check` finds what is planted, in files and in memory, alone and next to known pictures, and writes all of it."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+from torch import nn
+
+import vergence
+from vergence.images.review import Review
+from vergence.utils.parts import original
+
+pytestmark = pytest.mark.float32
+
+
+def picture(seed, size=48):
+    """A picture with shapes of all sizes and a little noise."""
+    r = np.random.default_rng(seed)
+    image = Image.fromarray(r.integers(60, 195, (4, 4, 3), dtype=np.uint8)).resize((size, size), Image.Resampling.BICUBIC)
+    draw = ImageDraw.Draw(image)
+    for _ in range(20):
+        x, y, s = *r.integers(0, size, 2), size / 2 ** r.uniform(1.5, 5)
+        draw.ellipse([x, y, x + s, y + s], fill=tuple(r.integers(20, 235, 3).tolist()))
+    return np.clip(np.asarray(image) + r.normal(0, 3, (size, size, 3)), 0, 255).astype(np.uint8)
+
+
+ORDINARY = [picture(i) for i in range(150)]
+NOISE = [np.random.default_rng(i).integers(0, 256, (48, 48, 3), dtype=np.uint8) for i in range(3)]
+BLACK = [np.random.default_rng(i).integers(0, 3, (48, 48, 3), dtype=np.uint8) for i in range(3)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """150 ordinary pictures, six odd ones, three copies, and what is no picture."""
+    root = tmp_path_factory.mktemp("check") / "photos"
+    (root / "inner").mkdir(parents=True)
+    for i, x in enumerate(ORDINARY):
+        Image.fromarray(x).save(root / "inner" / f"p{i:03d}.png")
+    for i, x in enumerate([*NOISE, *BLACK]):
+        Image.fromarray(x).save(root / f"odd{i}.png")
+    Image.fromarray(ORDINARY[0]).save(root / "equal.bmp")
+    Image.fromarray(ORDINARY[1][:, ::-1]).save(root / "mirrored.png")
+    Image.fromarray(ORDINARY[2]).resize((96, 96)).save(root / "larger.png")
+    (root / "notes.txt").write_text("notes")
+    (root / "broken.jpg").write_text("no picture")
+    return root
+
+
+@pytest.fixture(scope="module")
+def found(folder, tmp_path_factory):
+    return vergence.check(folder, out=tmp_path_factory.mktemp("out") / "check", workers=0)
+
+
+def flagged(found):
+    return {path for path, flag in zip(found.items["path"], found.items["flag"], strict=True) if flag}
+
+
+def test_a_folder_by_itself(folder, found):
+    assert {f"odd{i}.png" for i in range(6)} <= flagged(found) and len(flagged(found)) <= 8
+    rows = {path: i for i, path in enumerate(found.items["path"])}
+    assert found.items["duplicate_of"][rows["inner/p000.png"]] == "equal.bmp"
+    assert sorted(found.copies["kind"]) == ["equal", "mirrored", "near"]
+    assert "dark" in found.items["measurements"][rows["odd3.png"]]
+    assert found.items["reason"][rows["odd0.png"]] and found.items["level"][rows["odd0.png"]]
+    assert len(found.items["neighbors"][0].split("; ")) == 5
+    s = found.summary
+    assert (s["pictures"], s["unreadable"], s["ignored"], s["rate"]) == (159, 1, {".txt": 1}, "estimate")
+    assert found.skipped["path"] == ["broken.jpg"] and all(sentence[-1] == "." for sentence in s["sentences"])
+    assert found.map(0).shape == (12, 12) and found.strangest(3)[0] in {rows[f"odd{i}.png"] for i in range(6)}
+    assert "<p>" in found._repr_html_() and "data:image/webp" in found.show(2)._repr_html_()
+
+
+def test_files_say_the_same(found, tmp_path):
+    import csv
+
+    from pyarrow import parquet
+
+    out = found.write(tmp_path / "again")
+    assert sorted(p.name for p in out.iterdir()) == [
+        "copies.csv", "embeddings.npy", "items.csv", "items.parquet", "report.html", "skipped.csv", "summary.json",
+    ]  # fmt: skip
+    table = parquet.read_table(out / "items.parquet")
+    assert table.column_names == list(found.items.columns) and table["path"].to_pylist() == found.items["path"]
+    with (out / "items.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [original(row["path"]) for row in rows] == found.items["path"]
+    np.testing.assert_allclose([float(row["score"]) for row in rows], found.items["score"], rtol=1e-6)
+    assert json.loads((out / "summary.json").read_text()) == json.loads(json.dumps(found.summary))
+    assert np.load(out / "embeddings.npy").shape == found.embeddings.shape == (159, found.embeddings.shape[1])
+    page = (out / "report.html").read_text()
+    assert '"sheets": ["' in page and "broken.jpg" in page and "http" not in page.replace("http-equiv", "")
+
+
+def test_names_order_and_workers_do_not_matter(found):
+    files = [*ORDINARY, *NOISE, *BLACK, ORDINARY[0], ORDINARY[1][:, ::-1].copy()]
+    order = np.random.default_rng(0).permutation(len(files))
+    first = np.array(vergence.check(files, workers=0).items["score"])
+    second = np.array(vergence.check([files[i] for i in order], workers=2).items["score"])
+    np.testing.assert_allclose(second, first[order], atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 2, 12])
+def test_few_pictures_have_copies_and_properties(n):
+    files = [*ORDINARY[: n - 1], BLACK[0]]
+    found = vergence.check([*files, files[0]], workers=0)
+    assert found.copies["kind"] == ["equal"] and not any(found.items["flag"]) and not found.summary["judged"]
+    assert "too few" in found.summary["sentences"][-1]
+    with pytest.raises(ValueError, match="pictures that were judged"):
+        found.map(0)
+
+
+def test_many_equal_pictures():
+    found = vergence.check(np.repeat(ORDINARY[0][None], 1_000, 0), workers=0)
+    assert len(found.copies) == 999 and not found.summary["judged"]
+
+
+def test_confirmed_pictures_are_set_apart(folder):
+    found = vergence.check(folder, confirmed=["odd0.png", "odd1.png"], workers=0)
+    assert not {"odd0.png", "odd1.png"} & flagged(found) and {"odd2.png", "odd3.png"} <= flagged(found)
+    assert found.items["path"][found.strangest(1)[0]] not in ("odd0.png", "odd1.png")
+    moved = vergence.check(folder, confirmed=["odd0.png", "nobody"], workers=0).summary["sentences"]
+    assert "Confirmed before and not listed again: 2 odd." in moved
+    assert any("name 1 picture that is not here (first: nobody)" in sentence for sentence in moved)
+
+
+def test_a_fine_picture_is_not_flagged_and_what_is_less_odd_is_no_longer_improbable(folder, found, tmp_path):
+    place = {path: i for i, path in enumerate(found.items["path"])}
+    (tmp_path / "confirmed.csv").write_text("path,verdict\nodd3.png,fine\nodd0.png,odd\n")
+    again = vergence.check(folder, confirmed=Review.read(tmp_path / "confirmed.csv"), workers=0)
+    assert not {"odd0.png", "odd3.png"} & flagged(again)
+    fine = again.items["p_value"][place["odd3.png"]]
+    assert fine == pytest.approx(1 / 158, rel=1e-6) and min(again.items["p_value"]) < fine
+    (tmp_path / "bare.csv").write_text("odd3.png,fine\nodd0.png,odd\n")
+    assert Review.read(tmp_path / "bare.csv") == Review.read(tmp_path / "confirmed.csv")
+    (tmp_path / "wrong.csv").write_text("path,verdict\nodd3.png,perhaps\n")
+    with pytest.raises(ValueError, match="a verdict of odd, fine, odd known"):
+        Review.read(tmp_path / "wrong.csv")
+
+
+def test_beside_known_pictures_defects_are_flagged_and_marked():
+    new = [picture(1000 + i) for i in range(40)]
+    for x in new[:6]:
+        x[20:28, 30:38] = np.where(np.indices((8, 8)).sum(0)[..., None] % 2, (250, 0, 250), (0, 250, 0))
+    known = [picture(2000 + i) for i in range(240)]
+    found = vergence.check([*new, known[3]], against=known, mark=0.1, fdr=0.2, workers=0)
+    scores = found.calibration()
+    oddest = scores.names[int(scores.scores.argmax())]
+    less = vergence.check(
+        [*new, known[3]], against=known, mark=0.1, fdr=0.2, workers=0, confirmed={oddest: "odd known", "0": "fine"}
+    )
+    assert len(less.calibration()) == len(scores) - 1 and min(less.items["p_value"]) <= min(found.items["p_value"]) * 1.01
+    assert not less.items["flag"][0] and len(found.bounds()) == 40
+    flag = np.array(found.items["flag"])
+    assert flag[:6].sum() >= 5 and flag[6:].sum() <= 3 and found.summary["rate"] == "split conformal"
+    assert found.items["leak_of"][40] == "3" and not flag[40]
+    (top, left, bottom, right), *_ = found.marked(int(np.flatnonzero(flag[:6])[0]))
+    assert top * 48 < 28 and bottom * 48 > 20 and left * 48 < 38 and right * 48 > 30
+    marked = np.mean([(found.map(i) > 1).any() for i in range(6, 40)])
+    assert marked <= 0.3
+    with pytest.raises(ValueError, match="at least 40 different known items"):
+        vergence.check(new, against=known[:30], workers=0)
+
+
+def test_leaks_need_no_least_number():
+    turned = np.ascontiguousarray(np.rot90(ORDINARY[5]))
+    found = vergence.check([turned, ORDINARY[7]], against=[ORDINARY[4], ORDINARY[5]], leaks=True, workers=0)
+    assert list(found.items["leak_of"]) == ["1", ""] and found.copies["kind"] == ["turned"]
+    with pytest.raises(ValueError, match="leaks with another source"):
+        vergence.check(ORDINARY[:3], leaks=True)
+
+
+def small_network():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 6, 8, 8), nn.ReLU(), nn.Conv2d(6, 12, 2, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    net.default_cfg = {"input_size": (3, 64, 64), "mean": (0.5,) * 3, "std": (0.25,) * 3}
+    return net
+
+
+def test_a_network_gives_places_and_an_embedding(folder):
+    found = vergence.check(folder, encoder=small_network(), workers=0)
+    assert found.embeddings.shape[1] == 12 and found.map(0).shape == (8, 8) and found.summary["encoder"] == "Sequential"
+    assert len({f"odd{i}.png" for i in range(6)} & flagged(found)) >= 5
+
+
+def test_a_transformer_of_timm_gives_places():
+    timm = pytest.importorskip("timm")
+    net = timm.create_model("vit_tiny_patch16_224", pretrained=False, num_classes=0, img_size=64)
+    found = vergence.check([*ORDINARY[:25], NOISE[0]], encoder=net, workers=0)
+    assert found.embeddings.shape == (26, 192)
+
+
+def test_auto_without_a_network_falls_back_to_patches(monkeypatch, capsys):
+    from vergence.images import frozen
+
+    def refuse(name):
+        raise ValueError(f"no weights of {name}")
+
+    monkeypatch.setattr(frozen, "named_network", refuse)
+    found = vergence.check(ORDINARY[:25], encoder="auto", workers=0)
+    assert found.summary["encoder"] == "patches" and "patches, since no network is at hand" in capsys.readouterr().err
+
+
+def test_vectors_beside_pictures_by_their_names(tmp_path):
+    z = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float32)
+    order = np.random.default_rng(1).permutation(30)
+    np.savez(tmp_path / "z.npz", x=z[order], names=np.array([str(i) for i in order]))
+    first = vergence.check(ORDINARY[:30], vectors=z, workers=0)
+    second = vergence.check(ORDINARY[:30], vectors=tmp_path / "z.npz", workers=0)
+    np.testing.assert_allclose(first.items["score"], second.items["score"])
+    np.savez(tmp_path / "few.npz", x=z[:5], names=np.array([str(i) for i in range(5)]))
+    with pytest.raises(ValueError, match=r"a vector for each picture, by its name.*none for 25"):
+        vergence.check(ORDINARY[:30], vectors=tmp_path / "few.npz", workers=0)
+    with pytest.raises(ValueError, match="one vector for each of 30 pictures"):
+        vergence.check(ORDINARY[:30], vectors=z[:7], workers=0)
+
+
+def sparse(n=1000, odd=10):
+    """Features as those of a network's last layer, and a crowd that lies near zero."""
+    r = np.random.default_rng(0)
+    x = np.maximum(0, r.normal(size=(n, 20)) @ r.normal(size=(20, 100)) / 4.5 - 0.6 * r.uniform(0.5, 1.5, 100))
+    return np.concatenate([x, 0.01 * r.uniform(size=(odd, 100))]).astype(np.float32)
+
+
+def test_a_crowd_of_vectors_near_zero_is_a_group_and_not_typical():
+    x = sparse()
+    found = vergence.check(x)
+    score = np.array(found.items["score"])
+    assert any(len(set(map(int, group)) & set(range(1000, 1010))) >= 9 for group in found.groups)
+    assert (score[1000:, None] > score[:1000]).mean() > 0.6
+    rounded = vergence.check(x.astype(np.float16).astype(np.float32))
+    assert np.corrcoef(score, rounded.items["score"])[0, 1] > 0.95 and len(flagged(found) | flagged(rounded)) <= 3
+
+
+KINDS = {
+    "binary": lambda r: r.uniform(size=(800, 8)) < np.linspace(0.02, 0.5, 8),
+    "rare": lambda r: r.uniform(size=(500, 20)) < 0.1,
+    "mostly zeros": lambda r: (r.uniform(size=(500, 8)) < 0.03) * r.exponential(size=(500, 8)),
+    "normal": lambda r: r.normal(size=(500, 8)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_clean_vectors_are_hardly_ever_flagged(kind):
+    r = np.random.default_rng(1)
+    assert sum(bool(flagged(vergence.check(KINDS[kind](r).astype(np.float32)))) for _ in range(10)) <= 2
+
+
+def test_what_breaks_a_rule_of_vectors_without_exception_is_first():
+    r = np.random.default_rng(0)
+    x = np.c_[r.normal(size=(500, 6)), np.full(500, 3.0)]
+    x[7, 6] = 4
+    assert vergence.check(x).strangest(1) == [7]
+
+
+def test_vectors_beside_known_ones():
+    r = np.random.default_rng(0)
+    found = vergence.check(np.r_[r.normal(size=(190, 7)), r.normal(size=(10, 7)) + 4], against=r.normal(size=(500, 7)))
+    assert len({str(i) for i in range(190, 200)} & flagged(found)) >= 8 and len(flagged(found)) <= 14
+
+
+def test_a_run_is_an_encoder(tmp_path):
+    run = vergence.train("digits", out=tmp_path / "run", epochs=1, device="cpu", encoder="mlp", objective="vje")
+    found = vergence.check("digits", encoder=str(run.folder.path), workers=0)
+    assert found.summary["encoder"].startswith("the run") and set(found.items["level"]) <= {
+        "measurements", "whole", "places", "embedding",
+    }  # fmt: skip
+
+
+def test_outputs_stay_outside_the_data(folder, tmp_path):
+    with pytest.raises(ValueError, match="an output folder outside"):
+        vergence.check(folder, out=folder / "inner" / "check")
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(ValueError, match="choose another --out"):
+        vergence.check(folder, out=blocked / "x", workers=0)
+
+
+KILLED = """
+import os, signal, sys
+import vergence.images.check as c
+from vergence.utils.parts import Parts
+append = Parts.append
+def dying(self, *rest):
+    append(self, *rest)
+    if self.rows >= 100:
+        os.kill(os.getpid(), signal.SIGKILL)
+Parts.append = dying
+c.PART = vergence_part = 64
+import vergence.images.features as looks
+looks.PART = 64
+c.check(sys.argv[1], out=sys.argv[2], workers=0)
+"""
+
+
+def test_after_a_kill_finished_parts_are_kept(folder, found, tmp_path, monkeypatch, capsys):
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(folder), str(tmp_path / "c")], capture_output=True, text=True)
+    assert ended.returncode == -9, ended.stderr
+    import vergence.images.check as c
+    import vergence.images.features as looks
+
+    monkeypatch.setattr(c, "PART", 64)
+    monkeypatch.setattr(looks, "PART", 64)
+    again = vergence.check(folder, out=tmp_path / "c", workers=0)
+    assert "continuing after 128 items" in capsys.readouterr().err
+    np.testing.assert_allclose(again.items["score"], found.items["score"])
+    assert again.skipped["path"] == ["broken.jpg"]
+    assert not [p.name for p in (tmp_path / "c").iterdir() if p.name.endswith(".parts")]

@@ -1,0 +1,104 @@
+"""Maps show where a picture is odd, and mark a place in at most the stated share of ordinary pictures."""
+
+import numpy as np
+import pytest
+import torch
+
+from vergence.images.patches import PatchCells, grid_of
+from vergence.images.regions import NEW, CellModel, mark_threshold, place_score, place_words, some_cells
+
+
+def picture(seed, height=64, width=80):
+    r = torch.Generator().manual_seed(seed)
+    coarse = torch.rand(1, 3, height // 8, width // 8, generator=r)
+    smooth = torch.nn.functional.interpolate(coarse, (height, width), mode="bilinear")[0]
+    return (smooth + 0.03 * torch.randn(3, height, width, generator=r)).clamp(0, 1)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["itself", "reference"])
+def judged(request):
+    """Features, a model, and the fold of new pictures."""
+    pictures = [picture(i) for i in range(60)]
+    features = PatchCells(pictures)
+    fold = np.arange(60) % 5
+    model = CellModel([some_cells(features(x), 60) for x in pictures], fold, clean=request.param)
+    return features, model, NEW if request.param else 0
+
+
+def planted(x, row, column):
+    x = x.clone()
+    x[:, row : row + 12, column : column + 12] = torch.tensor([0.9, 0.1, 0.9])[:, None, None]
+    return x
+
+
+def test_the_map_is_largest_where_the_defect_lies_and_moves_with_it(judged):
+    features, model, fold = judged
+    places = []
+    for column in (8, 40, 60):
+        m = model.map(features(planted(picture(100), 30, column)), fold)
+        r, c = np.unravel_index(m.argmax(), m.shape)
+        places.append(((r + 0.5) / m.shape[0] * 64, (c + 0.5) / m.shape[1] * 80))
+    for (row, column), left in zip(places, (8, 40, 60), strict=True):
+        assert abs(row - 36) < 9 and abs(column - left - 6) < 9
+
+
+def test_a_picture_with_a_defect_is_odder_than_ordinary_ones(judged):
+    features, model, fold = judged
+    ordinary = [place_score(model.map(features(picture(100 + i)), fold)) for i in range(20)]
+    odd = [place_score(model.map(features(planted(picture(200 + i), 20, 20)), fold)) for i in range(10)]
+    assert min(odd) > max(ordinary)
+
+
+def test_a_turned_picture_has_its_map_turned(judged):
+    features, model, fold = judged
+    x = planted(picture(100, 64, 64), 8, 30)
+    first, second = (model.map(features(y), fold) for y in (x, x.flip(2)))
+    assert np.corrcoef(second.ravel(), first[:, ::-1].ravel())[0, 1] > 0.85
+
+
+def test_borders_are_not_odder_on_ordinary_pictures(judged):
+    features, model, fold = judged
+    maps = np.stack([model.map(features(picture(100 + i)), fold) for i in range(20)])
+    inner = maps[:, 1:-1, 1:-1].mean()
+    border = np.concatenate([maps[:, [0, -1]].ravel(), maps[:, :, [0, -1]].ravel()]).mean()
+    assert abs(border - inner) < 0.4
+
+
+def test_a_bank_has_not_seen_its_own_fold():
+    r = np.random.default_rng(0)
+    cells = [r.normal(size=(30, 2)) + (20 if i == 3 else 0) for i in range(40)]
+    own = CellModel(cells, np.arange(40) % 4, clean=True)
+    x = torch.from_numpy(cells[3].T.copy())[:, None].float()
+    assert own.map(x, 3).mean() > own.map(x, 0).mean() + 0.5
+
+
+def test_in_at_most_the_stated_share_of_ordinary_pictures_a_place_is_marked():
+    r = np.random.default_rng(0)
+    marked = 0
+    for _ in range(1000):
+        maxima = r.gumbel(size=60)
+        marked += maxima[-1] > mark_threshold(maxima[:-1], 0.05)
+    assert marked / 1000 == pytest.approx(3 / 60, abs=0.02)
+    assert mark_threshold(np.arange(10.0), 0.05) == np.inf
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 300), (12, 12), (256, 340), (40, 4000)])
+def test_cells_of_any_size(shape):
+    x = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
+    features = PatchCells([x, torch.rand(3, 40, 40)])
+    cells = features(x)
+    assert tuple(cells.shape[1:]) == grid_of(*shape) and cells.isfinite().all()
+    assert features(torch.zeros(3, *shape)).isfinite().all()
+
+
+def test_constant_pictures_are_no_error():
+    features = PatchCells([torch.full((3, 32, 32), 0.5)] * 3)
+    assert features(torch.full((3, 32, 32), 0.5)).isfinite().all()
+
+
+def test_words_of_places():
+    m = np.zeros((3, 3))
+    for (r, c), words in {(0, 0): "at the top left", (1, 1): "in the middle", (2, 1): "at the bottom"}.items():
+        m[:] = 0
+        m[r, c] = 1
+        assert place_words(m) == words

@@ -1,0 +1,138 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.covariance import EmpiricalCovariance, LedoitWolf
+from sklearn.metrics import roc_auc_score, roc_curve
+
+from vergence.learn.evaluation.anomaly import RIDGE, detection, knn_distance, mahalanobis
+
+
+def slow_detection(scores, anomalous):
+    strange = [s for s, a in zip(scores, anomalous, strict=True) if a]
+    normal = [s for s, a in zip(scores, anomalous, strict=True) if not a]
+    wins = sum((s > n) + 0.5 * (s == n) for s in strange for n in normal)
+    thresholds = sorted(set(scores), reverse=True)
+    recall = [sum(s >= t for s in strange) / len(strange) for t in thresholds]
+    precision = [sum(s >= t for s in strange) / sum(s >= t for s in scores) for t in thresholds]
+    steps = zip([0.0, *recall[:-1]], recall, precision, strict=True)
+    t95 = next(t for t, r in zip(thresholds, recall, strict=True) if r >= 0.95 - 1e-12)
+    return {
+        "auroc": wins / len(strange) / len(normal),
+        "aupr": sum((r - before) * p for before, r, p in steps),
+        "fpr95": sum(n >= t95 for n in normal) / len(normal),
+    }
+
+
+@pytest.mark.parametrize("levels", [3, 12, None])
+@pytest.mark.parametrize("n", [5, 40, 100])
+def test_detection_is_the_loop(levels, n):
+    anomalous = torch.arange(2 * n) < n
+    scores = torch.randn(2 * n) + anomalous
+    scores = scores if levels is None else (scores * levels / 4).round()
+    found = detection(scores, anomalous)
+    assert found == pytest.approx(slow_detection(scores.tolist(), anomalous.tolist()))
+
+
+@pytest.mark.parametrize("n", [19, 20, 21, 180, 1000])
+def test_fpr95_and_auroc_are_scikit_learns(n):
+    anomalous = torch.arange(n + 300) < n
+    scores = (torch.randn(n + 300) * 3 + 2 * anomalous).round()  # ties
+    fpr, tpr, _ = roc_curve(anomalous.numpy(), scores.numpy(), drop_intermediate=False)
+    found = detection(scores, anomalous)
+    assert found["fpr95"] == pytest.approx(fpr[np.argmax(tpr >= 0.95 - 1e-12)])
+    assert found["auroc"] == pytest.approx(roc_auc_score(anomalous.numpy(), scores.numpy()))
+
+
+def test_detection_limits_and_symmetries():
+    anomalous = torch.tensor([False] * 6 + [True] * 4)
+    scores = torch.arange(10.0)
+    assert detection(scores, anomalous) == {"auroc": 1.0, "aupr": 1.0, "fpr95": 0.0}
+    assert detection(-scores, anomalous)["auroc"] == 0 and detection(-scores, anomalous)["fpr95"] == 1  # planted: wrong sign
+    assert detection(torch.zeros(10), anomalous) == {"auroc": 0.5, "aupr": pytest.approx(0.4), "fpr95": 1.0}
+    noisy, order = scores + 3 * torch.randn(10), torch.randperm(10)
+    found = detection(noisy, anomalous)
+    assert detection(noisy[order], anomalous[order]) == pytest.approx(found)
+    assert detection(noisy.exp() * 1000 - 5, anomalous) == pytest.approx(found)  # scores beyond [0, 1] are left as they are
+    assert detection(-noisy, ~anomalous)["auroc"] == pytest.approx(found["auroc"])
+
+
+def test_knn_distance_is_the_loop():
+    train, test = torch.randn(20, 5), torch.randn(9, 5)
+    for k in (1, 5, 20, 50):
+        for x, found in zip(test, knn_distance(train, test, k).tolist(), strict=True):
+            far = sorted(1 - torch.dot(x, z).item() / (x.norm() * z.norm()).item() for z in train)[:k]
+            assert found == pytest.approx(sum(far) / len(far))
+
+
+def test_knn_distance_limits():
+    train = torch.randn(30, 4)
+    torch.testing.assert_close(knn_distance(train, 3 * train, k=1), torch.zeros(30))
+    assert (knn_distance(train, train, k=3) >= 0).all()
+    torch.testing.assert_close(knn_distance(torch.ones(5, 4), -torch.ones(2, 4)), torch.full((2,), 2.0))
+    inside = torch.randn(200, 4) * 0.1 + torch.tensor([1.0, 0, 0, 0])
+    scores = knn_distance(inside[:100], torch.cat([inside[100:], -inside[:100]]))
+    assert detection(scores, torch.arange(200) >= 100)["auroc"] == 1
+
+
+def test_mahalanobis_is_empirical_covariances():
+    train, test = torch.randn(200, 5) @ torch.randn(5, 5) + 3, torch.randn(50, 5) * 4
+    expected = EmpiricalCovariance().fit(train.numpy()).mahalanobis(test.numpy())
+    exact = mahalanobis(train, test, shrinkage=0.0)
+    c = torch.cov(train.T, correction=0)
+    ridged = c + RIDGE * c.diagonal().mean() * torch.eye(5)
+    d = test - train.mean(0)
+    torch.testing.assert_close(exact, (d @ torch.linalg.inv(ridged) * d).sum(1))
+    tolerance = RIDGE * c.diagonal().mean().item() / torch.linalg.eigvalsh(c)[0].item()  # the ridge, at the least direction
+    torch.testing.assert_close(exact, torch.from_numpy(expected), rtol=2 * tolerance, atol=0)
+
+
+@pytest.mark.parametrize(("n", "d"), [(300, 6), (10, 40), (2, 8)])
+def test_mahalanobis_is_ledoit_and_wolfs(n, d):
+    train, test = torch.randn(n, d) * torch.arange(1, d + 1) + 1, torch.randn(20, d) * 5
+    model = LedoitWolf().fit(train.numpy())
+    found = mahalanobis(train, test)
+    assert found.isfinite().all() and (found >= 0).all()
+    c = torch.from_numpy(model.covariance_) + RIDGE * train.var(0, correction=0).mean() * torch.eye(d)
+    x = test - train.mean(0)
+    torch.testing.assert_close(found, (x * torch.linalg.solve(c, x.T).T).sum(1), rtol=1e-8, atol=0)
+
+
+def test_mahalanobis_with_classes_is_the_loop():
+    y = torch.tensor([7, -2, 7, 30, -2, 30] * 10)
+    train = torch.randn(60, 3) @ torch.randn(3, 3) + torch.randn(40, 3)[y] * 10
+    test = torch.randn(15, 3) * 8
+    means = {c: sum(x for x, k in zip(train, y.tolist(), strict=True) if k == c) / 20 for c in (7, -2, 30)}
+    S = sum(torch.outer(x - means[k], x - means[k]) for x, k in zip(train, y.tolist(), strict=True)) / 60
+    v = S.trace() / 3
+    for a in (0.0, 0.3, 1.0):
+        C = torch.linalg.inv((1 - a) * S + (a + RIDGE) * v * torch.eye(3))
+        expected = torch.stack([min((x - m) @ C @ (x - m) for m in means.values()) for x in test])
+        torch.testing.assert_close(mahalanobis(train, test, y, a), expected)
+    torch.testing.assert_close(mahalanobis(train, test, torch.full((60,), 4)), mahalanobis(train, test))
+    assert mahalanobis(train, torch.stack(list(means.values())), y).max() < 1e-20
+
+
+def test_mahalanobis_symmetries():
+    train, test = torch.randn(80, 4) * torch.arange(1, 5), torch.randn(10, 4)
+    found = mahalanobis(train, test)
+    turn = torch.linalg.qr(torch.randn(4, 4))[0]
+    for f in (lambda x: x @ turn, lambda x: x * 1e4, lambda x: x * 1e-8, lambda x: x + 50):
+        torch.testing.assert_close(mahalanobis(f(train), f(test)), found, rtol=1e-6, atol=0)
+    torch.testing.assert_close(mahalanobis(train[torch.randperm(80)], test), found)
+    A = torch.randn(4, 4)  # without shrinkage and up to the ridge, under every linear map
+    torch.testing.assert_close(
+        mahalanobis(train @ A, test @ A, None, 0.0), mahalanobis(train, test, None, 0.0), rtol=1e-2, atol=0
+    )
+
+
+@pytest.mark.parametrize("shrinkage", [None, 0.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_mahalanobis_of_degenerate_training(shrinkage, dtype):
+    z = torch.randn(100, 3, dtype=dtype)
+    train = torch.cat([z, z[:, :1], torch.full((100, 1), 0.1, dtype=dtype)], 1)  # a copy and a constant
+    same, off = train[:10], train[:10] + torch.tensor([0, 0, 0, 0, 5], dtype=dtype)
+    assert mahalanobis(train, same, shrinkage=shrinkage).max() < mahalanobis(train, off, shrinkage=shrinkage).min()
+    equal = torch.full((20, 4), 0.1, dtype=dtype)
+    found = mahalanobis(equal, torch.stack([equal[0], equal[0] + 1, equal[0] + 2]), shrinkage=shrinkage)
+    assert found.isfinite().all() and found[0] < found[1] < found[2]
+    assert found.dtype == dtype

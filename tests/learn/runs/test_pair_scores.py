@@ -1,0 +1,107 @@
+"""Pairs scored by a run: p(target | context) notices a target that belongs to another context, and ordinary pairs stay quiet."""
+
+import numpy as np
+import pytest
+import torch
+from tests.conftest import angle_pairs
+
+import vergence
+from vergence.cli.score import Score, score
+from vergence.learn.encoders.config import MLP
+from vergence.learn.runs import score as scoring
+from vergence.learn.runs.detector import opened
+from vergence.learn.runs.score import PairReference, pair_scores
+
+pytestmark = pytest.mark.float32
+
+
+@pytest.fixture
+def run(pairs):
+    return pairs
+
+
+def saved(path, context, target):
+    np.savez(path, context=context, target=target)
+    return str(path)
+
+
+def test_mismatched_pairs_come_first_and_are_flagged_and_p_values_hold(run, tmp_path):
+    context, target = angle_pairs(600, 1)
+    target[:30] = target[np.argsort(-((target[:30, None] - target[None, 30:]) ** 2).sum(2), axis=1)[:, 0] + 30]  # of the opposite
+    source = saved(tmp_path / "p.npz", context, target)
+    decisions = scoring.score(run.items(source), PairReference(run), tmp_path / "s.npz", fdr=0.2)
+    found = np.load(tmp_path / "s.npz")
+    odd = np.arange(600) < 30
+    assert found["flag"][odd].mean() > 0.9 and found["flag"][~odd].sum() <= 20
+    assert set(map(int, decisions.names[:10])) <= set(range(30)) and decisions.flagged == found["flag"].sum()
+    for a in (0.05, 0.2, 0.5):
+        error = np.sqrt(a * (1 - a) * (1 / decisions.calibration + 1 / 570))
+        assert (found["p_value"][~odd] <= a).mean() == pytest.approx(a, abs=4 * error)
+    assert f"Look at {decisions.flagged} items; on average at most a fifth" in (tmp_path / "s.npz.html").read_text()
+
+
+def test_the_command_goes_on_after_a_stop_with_the_same_bytes(run, tmp_path, monkeypatch, capsys):
+    source = saved(tmp_path / "p.npz", *angle_pairs(5000, 2))
+    command = {"run": str(run.folder.path), "images": source, "pairs": True, "device": "cpu"}
+    score(Score(out=tmp_path / "whole.csv", **command))
+    count = []
+
+    def stopped(*args):
+        count.append(1)
+        if len(count) > 18:
+            raise KeyboardInterrupt
+        return pair_scores(*args)
+
+    monkeypatch.setattr(scoring, "pair_scores", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        score(Score(out=tmp_path / "s.csv", **command))
+    monkeypatch.setattr(scoring, "pair_scores", pair_scores)
+    score(Score(out=tmp_path / "s.csv", **command))
+    assert (tmp_path / "s.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    assert "continuing after 4096 items" in capsys.readouterr().err
+
+
+def test_pairs_of_the_training_are_not_judged(run, tmp_path):
+    context, target = (side.numpy() for side in next(opened(run.folder).train.stream([torch.arange(100)]))[1])
+    source = saved(tmp_path / "p.npz", np.concatenate([context[:50]] * 2), np.concatenate([target[:50], target[50:100]]))
+    scoring.score(run.items(source), PairReference(run), tmp_path / "s.npz")
+    found = np.load(tmp_path / "s.npz")  # the contexts of the others are known, and their targets are not
+    assert found["seen"].tolist() == [1] * 50 + [0] * 50 and not found["flag"][:50].any()
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_targets_of_another_width_are_refused(run, tmp_path, width):
+    context, target = angle_pairs(60, 1)
+    source = saved(tmp_path / "p.npz", context, target[:, :width])
+    with pytest.raises(ValueError, match=rf"expected items of shape \(3,\), as the model was trained on, found \({width},\) in"):
+        scoring.score(run.items(source), PairReference(run), tmp_path / "s.csv")
+
+
+def test_without_the_option_a_line_says_that_targets_are_not_judged(run, tmp_path, capsys):
+    source = saved(tmp_path / "p.npz", *angle_pairs(40, 1))
+    for pairs, said in ((False, True), (True, False)):
+        score(Score(run=run.folder.path, images=source, out=tmp_path / f"{pairs}.csv", pairs=pairs, device="cpu"))
+        line = "note: of these pairs the contexts alone are judged; --pairs judges each target given its context"
+        assert (line in capsys.readouterr().err) is said
+
+
+def test_pairs_have_a_conditional_density_by_default(tmp_path):
+    source = saved(tmp_path / "pairs.npz", *angle_pairs(300, 0))
+    run = vergence.train(source, out=tmp_path / "run", epochs=1, device="cpu", precision="fp32", knn_every=0)
+    model = run.folder.config.model
+    assert (model.objective, model.encoder, model.projector) == ("gmje", MLP(), (256, 32))
+    assert (
+        scoring.score(run.items(saved(tmp_path / "p.npz", *angle_pairs(40, 1))), PairReference(run), tmp_path / "s.csv").total
+        == 40
+    )
+    other = vergence.train(source, out=tmp_path / "other", epochs=1, device="cpu", objective="vje", knn_every=0)
+    with pytest.raises(ValueError, match="train again with --objective gje"):
+        scoring.score(source, PairReference(other), tmp_path / "s.csv")
+
+
+def test_errors(run, tmp_path):
+    with pytest.raises(ValueError, match="expected a run that was trained on pairs, and pairs to score"):
+        scoring.score(run.items(np.zeros((3, 3), dtype=np.float32)), PairReference(run), tmp_path / "s.csv")
+    source = saved(tmp_path / "p.npz", *angle_pairs(40, 1))
+    with pytest.raises(ValueError, match="expected --pairs without --fpr, found both"):
+        score(Score(run=run.folder.path, images=source, out=tmp_path / "s.csv", pairs=True, fpr=0.1))

@@ -1,0 +1,122 @@
+"""Levels of images: statistics of pixels, and the stages of encoders."""
+
+import numpy as np
+import pytest
+import torch
+
+from vergence.decide import GaussianDetector
+from vergence.images.statistics import pixel_statistics
+from vergence.learn.encoders.building import encoder
+from vergence.learn.encoders.patches import PatchFeatures
+from vergence.learn.runs.levels import patch_dictionary, stage_features
+
+ROWS = torch.arange(16.0)
+
+
+def photo(n=200, seed=0):
+    """Smooth random images."""
+    g = torch.Generator().manual_seed(seed)
+    small = torch.rand(n, 3, 4, 4, generator=g, dtype=torch.float32)
+    return torch.nn.functional.interpolate(small, (16, 16), mode="bilinear")
+
+
+def test_statistics_are_those_of_their_names():
+    """The first cell's mean, and the image's mean and skewness, computed by numpy."""
+    x = photo(3)
+    found = pixel_statistics(x).numpy()
+    np.testing.assert_allclose(found[:, 0], x[:, 0, :4, :4].mean((1, 2)), rtol=1e-5)
+    means = x.numpy().mean((2, 3))
+    at = 16 * 3 + 3 * 16
+    np.testing.assert_allclose(found[:, at : at + 3], means, rtol=1e-5)
+
+
+def test_bytes_and_floats_have_the_same_statistics():
+    x = (photo() * 255).round().byte()
+    assert torch.allclose(pixel_statistics(x), pixel_statistics(x.float() / 255), atol=1e-5)
+
+
+def test_sizes_and_channels():
+    for shape in ((1, 8, 8), (3, 33, 20), (1, 2, 2), (4, 5, 64)):
+        found = pixel_statistics(torch.rand(2, *shape))
+        assert found.shape[0] == 2 and found.isfinite().all()
+    assert pixel_statistics(torch.zeros(2, 3, 8, 8)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x + 0.1 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32),
+        lambda x: x * 0.1 + 0.45,
+        lambda x: (x + 0.5).clamp(0, 1),
+        lambda x: x.mean(1, keepdim=True).expand_as(x),
+    ],
+    ids=["noise", "contrast", "brightness", "gray"],
+)
+def test_a_gaussian_on_statistics_notices_changes_of_an_image(change):
+    typical, new = pixel_statistics(photo(2000)), photo(200, seed=1)
+    detector = GaussianDetector().fit(typical)
+    alike, changed = (detector.anomaly_score(pixel_statistics(x)) for x in (new, change(new)))
+    assert np.median(changed) > np.quantile(alike, 0.95)
+
+
+RESNET = pytest.param("resnet18", 4, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("name", "n"), [("small", 4), RESNET, ("mlp", 2), ("patches:atoms=8,dim=5", 1)])
+def test_stages_of_encoders(name, n):
+    net = encoder(name, (3, 16, 16), torch.zeros(3), torch.ones(3)).eval()
+    x = torch.rand(4, 3, 16, 16)
+    with torch.no_grad():
+        found = stage_features(net, x)
+        assert list(found) == [*(f"stage{i + 1}" for i in range(n)), "z"]
+        assert torch.equal(found["z"], net(x))
+    assert all(values.ndim == 2 and len(values) == 4 for values in found.values())
+    assert not any(module._forward_hooks for module in net.modules())
+
+
+class Stacked(torch.nn.Module):
+    """Its layers are in a list, which has no output of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer_norm = torch.nn.LayerNorm(6)
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(6, 6), torch.nn.ReLU(), torch.nn.Linear(6, 4)])
+
+    def forward(self, x):
+        x = self.layer_norm(x)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_a_list_of_layers_is_no_stage():
+    assert {name: len(z) for name, z in stage_features(Stacked().eval(), torch.rand(5, 6)).items()} == {"stage1": 5, "z": 5}
+
+
+def test_stages_are_mean_and_deviation_over_positions():
+    net = encoder("small", (1, 8, 8), torch.zeros(1), torch.ones(1)).eval()
+    x = torch.rand(2, 1, 8, 8)
+    with torch.no_grad():
+        maps = net[1][:3](net[0](x))
+        found = stage_features(net, x)["stage1"]
+    expected = torch.cat([maps.mean((2, 3)), maps.flatten(2).std(2, correction=0)], 1)
+    assert torch.allclose(found, expected.to(found), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_stages_of_networks_of_timm():
+    pytest.importorskip("timm")
+    net = encoder("timm:resnet10t", (3, 32, 32), torch.zeros(3), torch.ones(3)).eval()
+    with torch.no_grad():
+        found = stage_features(net, torch.rand(2, 3, 32, 32))
+    assert len(found) > 3 and all(values.ndim == 2 for values in found.values())
+
+
+def test_a_dictionary_of_patches_is_that_of_the_transformer():
+    x = photo(60)
+    maps = patch_dictionary(x.split(7), atoms=16, patch=4, stride=2)
+    theirs = PatchFeatures(n_atoms=16, patch_size=4, stride=2, pool=1, n_patches=100_000).fit(x)
+    np.testing.assert_allclose(maps(x).numpy(), theirs.transform(x), atol=1e-3)
+    assert patch_dictionary([x[:, :, :10, :10]], atoms=4).settings.patch == 4  # small images have smaller patches
+    large = patch_dictionary([torch.rand(3, 3, 64, 80, dtype=torch.float32)], atoms=4)
+    assert large.settings.side == 32 and large.settings.patch == 6

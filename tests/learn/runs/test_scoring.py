@@ -1,0 +1,498 @@
+"""What `score` writes: the detector of every run, p-values that hold, flags at the stated rate, and one line for bad input."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.numpy import load, save
+from sklearn.preprocessing import StandardScaler
+
+import vergence
+from vergence.decide import fpr_threshold, q_values, select
+from vergence.decide.findings import Tally
+from vergence.learn.evaluation.accuracy import rank_error
+from vergence.learn.runs.calibrated import RunDetector, usable_levels
+from vergence.learn.runs.detector import opened
+from vergence.learn.runs.findings_page import lines
+from vergence.learn.runs.levels import Levels
+from vergence.learn.runs.score import Calibration, _odd_ones, score
+from vergence.learn.views.images import ImageViews
+from vergence.utils.parts import neutral, read_names
+
+pytestmark = pytest.mark.float32
+
+OF_Z = "parameters.dict.detectors.dict.z.parameters.dict"  # the settings of the level z in the stored record
+QUICK = {"epochs": 1, "batch_size": 64, "device": "cpu", "precision": "fp32", "knn_every": 0}
+
+
+@pytest.fixture
+def run(images):
+    return images
+
+
+def noise(n=20, seed=0):
+    return torch.randint(0, 256, (n, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+
+
+def scored(run, source, out, fdr=0.1, **settings):
+    findings = score(run.items(source), Calibration(run, **settings), out, fdr=fdr)
+    with np.load(out) as archive:
+        return findings, {name: archive[name] for name in archive.files}
+
+
+def test_noise_is_flagged_and_digits_are_not(run, tmp_path):
+    digits = next(run.items("digits").stream([torch.arange(200)]))[1]
+    decisions, found = scored(run, torch.cat([digits, noise()]), tmp_path / "s.npz")
+    odd = np.arange(220) >= 200
+    assert found["flag"][odd].all() and found["flag"][~odd].mean() < 0.05
+    assert found["score"][odd].min() > np.quantile(found["score"][~odd], 0.97)
+    assert decisions.flagged == found["flag"].sum() and decisions.total == 220
+    assert set(decisions.names[:10]) <= {str(i) for i in range(200, 220)}
+    assert f"look at {decisions.flagged} items; on average at most a tenth of them will be fine" in lines(decisions)
+
+
+def test_the_columns_agree_with_the_detector_and_the_procedures(run, tmp_path):
+    _, found = scored(run, "digits", tmp_path / "s.npz", fdr=0.3)
+    calibration = run.detector().calibration
+    assert list(found) == ["name", "score", "p_value", "q_value", "flag", "level", "nearest", "reason", "seen"]
+    np.testing.assert_allclose(found["score"], run.anomaly_score("digits").numpy(), rtol=1e-9)
+    p = (1 + (calibration[:, None] >= found["score"]).sum(0)) / (len(calibration) + 1)
+    np.testing.assert_allclose(found["p_value"], p, rtol=1e-12)
+    np.testing.assert_allclose(found["q_value"], q_values(found["p_value"]), rtol=1e-12)
+    assert (found["flag"] == select(found["p_value"], 0.3)).all()
+    unusual = found["p_value"] <= 0.3
+    assert all(found["reason"][found["p_value"] <= 0.02]) and not any(found["reason"][~unusual])
+    assert all(found["nearest"][unusual]) and not any(found["nearest"][~unusual])
+    assert set(found["level"]) <= set(run.detector().detector.levels_) and not found["seen"].any()
+
+
+def test_ordinary_items_that_no_fit_has_seen_have_uniform_p_values(run, tmp_path):
+    """The test part of the digits against the calibration part: both are held out of the same source."""
+    _, found = scored(run, "digits", tmp_path / "s.npz")
+    n, m = len(run.detector().calibration), len(found["p_value"])
+    for a in (0.05, 0.2, 0.5):
+        error = np.sqrt(a * (1 - a) * (1 / n + 1 / m))
+        assert (found["p_value"] <= a).mean() == pytest.approx(a, abs=4 * error)
+
+
+def test_nearest_items_are_the_most_similar_training_items(run, tmp_path):
+    found = run.detector()
+    z = run.embed("digits")[:7]
+    similar = torch.nn.functional.normalize(z, dim=1) @ torch.from_numpy(found.typical).float().T
+    wanted = ["; ".join(found.typical_names[i] for i in row.topk(3).indices) for row in similar]
+    assert found.nearest(z.numpy()) == wanted
+    names = run.items("digits").names
+    assert not set(found.typical_names) & {names[i] for i in range(300)}
+
+
+def test_a_certificate_flags_by_its_threshold(run, tmp_path):
+    decisions, found = scored(run, "digits", tmp_path / "s.npz", fpr=0.05)
+    threshold = fpr_threshold(run.detector().calibration, 0.05, 0.95).threshold
+    assert (found["flag"] == (found["score"] > threshold)).all() and decisions.flagged == found["flag"].sum()
+    assert "flag at most" in lines(decisions)[0]
+
+
+def test_all_scores_add_the_levels_and_the_objectives_own(run, tmp_path):
+    _, found = scored(run, noise(), tmp_path / "s.npz", all_scores=True)
+    own = {"joint", "directional", "radial", "variance", "entropy"}
+    assert own | {f"level_{name}" for name in run.detector().detector.levels_} <= set(found)
+    np.testing.assert_allclose(found["joint"], run.anomaly_score(noise(), "joint").numpy(), rtol=1e-4)
+
+
+def test_items_of_the_training_do_not_change_what_is_said_of_others(run, tmp_path):
+    digits = [next(run.items(source).stream([torch.arange(200)]))[1] for source in ("digits", "digits:train")]
+    odd = noise()
+    alone, first = scored(run, torch.cat([digits[0], odd]), tmp_path / "a.npz")
+    mixed, second = scored(run, torch.cat([digits[0], odd, digits[1]]), tmp_path / "b.npz")
+    assert alone.flagged == mixed.flagged > 10 and mixed.total == 220 and mixed.unjudged == 200
+    for name in ("q_value", "flag"):
+        np.testing.assert_array_equal(second[name][:220], first[name])
+    assert alone.names == mixed.names
+
+
+def test_a_batch_that_is_foreign_as_a_whole_is_named(run, tmp_path):
+    new = next(run.items("digits").stream([torch.arange(300)]))[1]
+    assert not any("as a whole" in line for line in lines(scored(run, new, tmp_path / "a.npz")[0]))
+    decisions = scored(run, 255 - new, tmp_path / "b.npz")[0]
+    first, second = lines(decisions)
+    assert first.startswith("warning: the items as a whole are stranger than the calibration items")
+    void = "but the items as a whole are unlike the calibration items, so the rate does not hold"
+    assert decisions.flagged > 20 and second == f"{decisions.flagged} of 300 items are flagged, {void}"
+    page = (tmp_path / "b.npz.html").read_text()
+    assert f"{decisions.flagged} of 300 pictures are flagged, {void}" in page and "on average at most a tenth" not in page
+    certified = lines(scored(run, 255 - new, tmp_path / "c.npz", fpr=0.05)[0])
+    assert certified[0] == first and "flag at most" in certified[1] and certified[1].endswith(void)
+
+
+def test_of_a_single_item_no_average_is_promised(run, tmp_path):
+    decisions, found = scored(run, noise(1), tmp_path / "s.npz")
+    assert found["flag"].all() and lines(decisions) == [f"look at 1 item; it is flagged (p = {found['p_value'][0]:.2g})"]
+    assert "Look at 1 picture; it is flagged (p = " in (tmp_path / "s.npz.html").read_text()
+
+
+def test_odd_items_of_the_calibration_are_named_until_they_are_confirmed(run, tmp_path, capsys):
+    digits = next(run.items("digits").stream([torch.arange(359)]))[1]
+    good = run.items(torch.cat([digits[:220], noise(8)]))
+    scored(run, digits[220:], tmp_path / "a.npz", calibration=good)
+    line = next(line for line in capsys.readouterr().err.splitlines() if "look unusual themselves" in line)
+    names = line.split("look at ")[1].split(":")[0].split(", ")
+    assert len(names) == 5 and set(names) <= {str(i) for i in range(220, 228)}
+    scored(run, digits[220:], tmp_path / "b.npz", calibration=good, confirmed=[str(i) for i in range(220, 228)])
+    assert "look unusual themselves" not in capsys.readouterr().err
+
+
+def test_ordinary_calibration_items_are_not_called_odd_where_a_bulk_ends_early():
+    """As scores of `patches` do: means of -log p, of which one level hardly varies for most items."""
+    named = {"clean": 0, "odd": 0}
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        s = np.where(rng.random(300) < 0.9, 0.5 + 0.1 * rng.random(300), 0.6 + rng.exponential(1, 300))
+        for kind, scores in (("clean", s), ("odd", np.r_[12 + rng.random(10), s[10:]])):
+            lines = _odd_ones(scores, [str(i) for i in range(300)])
+            named[kind] += int(lines[0].split()[1]) if lines else 0
+    assert named["clean"] <= 10 and 200 <= named["odd"] <= 230
+
+
+def test_calibration_by_items_of_the_training_and_equal_ones_is_not_silent(run, tmp_path, capsys):
+    new = next(run.items("digits").stream([torch.arange(100)]))[1]
+    train = next(run.items("digits:train").stream([torch.arange(100)]))[1]
+    scored(run, new, tmp_path / "a.npz", calibration=run.items(train))
+    assert "warning: 100 of 100 calibration items equal ones that the run was fitted to" in capsys.readouterr().err
+    mixed = torch.cat([train[:40], new[20:]])
+    scored(run, new[:20], tmp_path / "m.npz", calibration=run.items(mixed))
+    words = "warning: 40 of 120 calibration items equal ones that the run was fitted to or calibrated on; they are left out"
+    printed = capsys.readouterr().err
+    assert words in printed and "80 calibration items are few" in printed
+    with pytest.raises(ValueError, match="found an equal one of 45 and 2 more among 20 items; leave such items out of --calib"):
+        scored(run, new[:20], tmp_path / "m.npz", calibration=run.items(torch.cat([mixed[:45], new[5:8], mixed[45:]])))
+    equal = torch.cat([new[20:], noise(1).repeat(30, 1, 1, 1)])
+    scored(run, new[:20], tmp_path / "b.npz", calibration=run.items(equal))
+    assert "warning: 30 of 110 calibration items share the largest score" in capsys.readouterr().err
+
+
+def test_other_calibration_items_decide_and_must_be_others(run, tmp_path):
+    given = run.items("digits")
+    _, found = scored(run, noise(), tmp_path / "s.npz", calibration=given)
+    larger = (run.anomaly_score(given).numpy()[:, None] >= found["score"]).sum(0)
+    np.testing.assert_allclose(found["p_value"], (1 + larger) / (len(given) + 1), rtol=1e-6)
+    assert found["flag"].all()
+    with pytest.raises(ValueError, match="expected calibration items that are not among the scored ones"):
+        scored(run, "digits", tmp_path / "t.npz", calibration=given)
+    with pytest.raises(ValueError, match="expected at least 20 calibration items, found 10"):
+        scored(run, "digits", tmp_path / "t.npz", calibration=run.items(noise(10)))
+    with pytest.raises(ValueError, match=r"expected calibration scores that differ, found .* for all 30"):
+        scored(run, "digits", tmp_path / "t.npz", calibration=run.items(noise(1).expand(30, -1, -1, -1)))
+    assert not (tmp_path / "t.npz").exists()
+
+
+def test_confirmed_oddities_are_taken_out_of_the_calibration(run, tmp_path):
+    digits = next(run.items("digits").stream([torch.arange(200)]))[1]
+    mixed = run.items(torch.cat([digits, noise(8, seed=1)]))
+    _, before = scored(run, noise(), tmp_path / "s.npz", calibration=mixed)
+    confirmed = [str(i) for i in range(200, 208)]
+    _, after = scored(run, noise(), tmp_path / "s.npz", calibration=mixed, confirmed=confirmed)
+    _, clean = scored(run, noise(), tmp_path / "s.npz", calibration=run.items(digits))
+    assert (after["p_value"] == clean["p_value"]).all() and after["p_value"].mean() < 0.5 * before["p_value"].mean()
+    with pytest.raises(ValueError, match=r"expected names of calibration items, found 1 others \(first: x.png\)"):
+        scored(run, noise(), tmp_path / "s.npz", calibration=mixed, confirmed=["x.png"])
+
+
+@pytest.mark.slow
+def test_the_border_that_a_run_of_a_folder_does_not_see_is_named(tmp_path, capsys):
+    place = tmp_path / "photos"
+    place.mkdir()
+    for i, image in enumerate(torch.randint(0, 256, (80, 24, 24, 3), dtype=torch.uint8)):
+        Image.fromarray(image.numpy()).save(place / f"{i:03d}.png")
+    settings = {"epochs": 1, "batch_size": 32, "device": "cpu", "precision": "fp32", "size": 21, "knn_every": 0, "encoder": "mlp"}
+    trained = vergence.train(str(place), out=tmp_path / "run", **settings)
+    assert trained.folder.metadata.read_shape == (3, 24, 24)
+    scored(trained, trained.items(str(place)), tmp_path / "s.npz")
+    assert "the run sees the middle square of each image, 88% of the shorter side" in capsys.readouterr().err
+
+
+def test_images_that_the_run_reads_otherwise_are_named(run, tmp_path, capsys):
+    colored = torch.randint(0, 256, (20, 3, 16, 12), dtype=torch.uint8)
+    scored(run, colored, tmp_path / "s.npz")
+    assert "note: images are changed from 3 x 16 x 12 to 1 x 8 x 8, as the run reads them" in capsys.readouterr().err
+    scored(run, "digits", tmp_path / "s.npz")
+    assert "are changed" not in capsys.readouterr().err
+
+
+def test_the_detector_is_stored_without_pickle_and_its_damage_is_one_line(run, tmp_path):
+    file = run.folder.path / "detector.safetensors"
+    again = RunDetector.read(file)
+    x = torch.cat([noise(), next(run.items("digits").stream([torch.arange(20)]))[1]])
+    levels = {name: f.detach() for name, f in again.of_batches(run.method, (1, 8, 8))(x).items()}
+    assert (again.anomaly_score(levels) == run.detector().anomaly_score(levels)).all() and again.names == run.detector().names
+    content = file.read_bytes()
+    try:
+        file.write_bytes(content[:-40])
+        with pytest.raises(ValueError, match=r"detector\.safetensors is damaged") as caught:
+            vergence.load(run.folder.path).anomaly_score(x)
+        assert "\n" not in str(caught.value)
+        file.unlink()
+        assert torch.equal(
+            vergence.load(run.folder.path, device="cpu").anomaly_score(x), run.anomaly_score(x)
+        )  # fitted on demand: the same
+        assert file.exists()
+    finally:
+        file.write_bytes(content)
+
+
+def test_a_network_has_a_dictionary_of_patches_that_is_stored_and_used(run):
+    found = run.detector()
+    levels = found.of_batches(run.method, (1, 8, 8))
+    again = RunDetector.read(run.folder.path / "detector.safetensors")
+    assert list(levels(noise())) == ["pixels", "patches", "z"] == list(found.detector.levels_)
+    assert found.dictionary.settings == again.dictionary.settings and found.dictionary.settings.patch == 4
+    assert torch.equal(found.dictionary(noise() / 255), again.dictionary(noise() / 255))
+    before = torch.random.get_rng_state()
+    RunDetector.read(run.folder.path / "detector.safetensors")
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def parts_of(content):
+    """Returns the arrays and the record of a stored detector."""
+    n = int.from_bytes(content[:8], "little")
+    record = json.loads(json.loads(content[8 : 8 + n])["__metadata__"]["record"])
+    return load(content), record
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("notes", "text"),
+        ("typical_names", [1] * 1035),
+        ("gap", [1]),
+        ("dictionary.copies", 10**12),
+        ("dictionary.side", 2),
+        (
+            "settings.settings.detectors.dict.z.settings.columns.dict.cosine.slice.0",
+            {"array": "calibration_scores_"},
+        ),
+    ],
+)
+def test_a_detector_with_a_wrong_value_is_one_line(run, tmp_path, path, value):
+    arrays, record = parts_of(run.detector().content())
+    *above, last = path.split(".")
+    inner = record
+    for key in above:
+        inner = inner[key]
+    inner[int(last) if last.isdecimal() else last] = value
+    (tmp_path / "d").write_bytes(save(arrays, metadata={"record": json.dumps(record)}))
+    with pytest.raises(ValueError, match="expected") as caught:
+        RunDetector.read(tmp_path / "d").of_batches(run.method, (1, 8, 8))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_detector_with_arrays_of_a_wrong_type_or_of_other_images_is_one_line(run, tmp_path):
+    arrays, record = parts_of(run.detector().content())
+    for name, array, message in (
+        ("calibration", arrays["calibration"] > 0, "types"),
+        ("seen", arrays["seen"].astype("f4"), "types"),
+        ("calibration", np.full(287, np.nan), "calibration scores"),
+        ("dictionary/filters", np.full_like(arrays["dictionary/filters"], np.nan), "dictionary of patches"),
+        ("dictionary/filters", np.tile(arrays["dictionary/filters"], (1, 3)), r"images of shape \(1, 8, 8\)"),
+    ):
+        (tmp_path / "d").write_bytes(save({**arrays, name: array}, metadata={"record": json.dumps(record)}))
+        with pytest.raises(ValueError, match=message):
+            RunDetector.read(tmp_path / "d").of_batches(run.method, (1, 8, 8))
+
+
+@pytest.mark.slow
+def test_a_detector_whose_typical_items_have_other_embeddings_is_fitted_again(run):
+    file = run.folder.path / "detector.safetensors"
+    content, sums = file.read_bytes(), (run.folder.path / "checksums.json").read_bytes()
+    arrays, record = parts_of(content)
+    try:
+        run.folder.write_checked(
+            file.name, save({**arrays, "typical": arrays["typical"][:, :7].copy()}, metadata={"record": json.dumps(record)})
+        )
+        assert vergence.load(run.folder.path, device="cpu").detector().typical.shape == arrays["typical"].shape
+    finally:
+        file.write_bytes(content)
+        (run.folder.path / "checksums.json").write_bytes(sums)
+
+
+def test_confirmed_names_are_read_from_a_column_of_a_table_and_from_any_editor(tmp_path):
+    names = ["=1.png", "'=2.png", "'tis.png", "u\u2028v.png", "é.png"]
+    (tmp_path / "names.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n\r\n".join(map(neutral, names)).encode())
+    assert read_names(tmp_path / "names.txt") == names
+
+
+@pytest.mark.slow
+def test_a_run_without_a_calibration_part_says_how_far_its_scores_are_off(tmp_path, capsys):
+    run = vergence.train("digits", out=tmp_path / "run", calibration_share=0.0, objective="vje", **QUICK)
+    found = run.detector()
+    assert not found.held_out and len(found.calibration) == 1438 and 0 < found.gap < 0.2
+    capsys.readouterr()
+    score(noise(), run, tmp_path / "s.csv")
+    said = capsys.readouterr().err
+    assert "kept no calibration part" in said and "have p <= 0.05 instead of 5 %" in said
+
+
+@pytest.mark.slow
+def test_a_collapsed_run_says_so_beside_its_scores(tmp_path, capsys):
+    run = vergence.train("digits", out=tmp_path / "run", objective="vje", **QUICK)
+    with torch.no_grad():
+        last = [m for m in run.method.encoder.modules() if isinstance(m, torch.nn.BatchNorm2d)][-1]
+        last.weight.mul_(1e-3)
+        last.bias.fill_(1.0)
+        last.weight[0], last.bias[0] = 1.0, 0.0
+    run.folder.save_model(run.method.state_dict())
+    run = vergence.load(tmp_path / "run", device="cpu")
+    capsys.readouterr()
+    assert score(noise(), run, tmp_path / "s.csv").rows == 20
+    said = capsys.readouterr().err
+    assert "warning: the embedding collapses" in said and "recognizes other views of an item no better than" in said
+    assert run.detector().relative_error > 0.8 and run.detector().detector.weights["pixels"] > 1
+
+
+def test_what_an_embedding_recognizes_decides_how_much_it_counts(run):
+    """Recomputed for all training items from views that are made otherwise."""
+    with torch.inference_mode():
+        x, levels = next(opened(run.folder).train.stream([torch.arange(1035)]))[1], Levels(run.method, (1, 8, 8))
+        views, draws = ImageViews(run.folder.config.views, 8), torch.Generator().manual_seed(1)
+        first, second = (levels(views(x, draws)) for _ in range(2))
+    found = run.detector().relative_error
+    own = StandardScaler().fit(np.concatenate([first["pixels"], second["pixels"]]))
+    of_pixels = rank_error(*(torch.from_numpy(own.transform(x["pixels"])) for x in (first, second)))
+    assert found == pytest.approx(rank_error(first["z"], second["z"]) / of_pixels, rel=0.15)
+    weight = 1 / 0.15 if found >= 1 else min(max(found / (1 - found), 0.15), 1 / 0.15)
+    assert found > 0.2 and run.detector().detector.weights == pytest.approx({"pixels": weight, "patches": weight / 3})
+    assert RunDetector.read(run.folder.path / "detector.safetensors").relative_error == found
+
+
+def test_pairs_and_vectors_have_a_detector(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 5)).astype(np.float32)
+    np.savez(tmp_path / "pairs.npz", context=x, target=x[:, :3])
+    run = vergence.train(
+        str(tmp_path / "pairs.npz"), out=tmp_path / "run", encoder="mlp", objective="gje", projector=(8,), **QUICK
+    )
+    assert run.anomaly_score(x[:5] + 50).min() > run.anomaly_score(x).max() and "inputs" in run.detector().detector.levels_
+    assert run.detector().relative_error is None and run.detector().detector.weights == {"inputs": 0.15}
+
+
+def test_levels_that_fail_or_are_constant_are_left_out():
+    f = np.random.default_rng(0).normal(size=(50, 3))
+    wide = np.random.default_rng(0).normal(size=(50, 8_193))
+    kept, notes = usable_levels({"a": f, "b": np.ones((50, 2)), "c": np.where(f > 2, np.nan, f), "d": wide})
+    assert list(kept) == ["a"] and [note.split()[1] for note in notes] == ["b", "c", "d"]
+    with pytest.raises(ValueError, match="expected a level that tells the items apart, found none"):
+        usable_levels({"b": np.ones((50, 2))})
+
+
+def test_a_training_on_equal_items_is_kept_without_a_detector(tmp_path, capsys):
+    np.save(tmp_path / "x.npy", np.ones((300, 4), dtype=np.float32))
+    run = vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", encoder="mlp", **QUICK)
+    assert "no detector" in capsys.readouterr().err and (tmp_path / "run" / "model.safetensors").exists()
+    with pytest.raises(ValueError, match="found none"):
+        run.anomaly_score(torch.ones(3, 4))
+
+
+def test_a_run_without_a_detector_in_a_folder_that_cannot_be_written_is_scored(run, tmp_path, monkeypatch, capsys):
+    shutil.copytree(run.folder.path, tmp_path / "run")
+    (tmp_path / "run" / "detector.safetensors").unlink()
+
+    def refuse(folder, name, content):
+        raise ValueError(f"{folder.path / name} cannot be written: Read-only file system")
+
+    monkeypatch.setattr(type(run.folder), "write_checked", refuse)
+    assert torch.equal(vergence.load(tmp_path / "run", device="cpu").anomaly_score(noise()), run.anomaly_score(noise()))
+    shown = capsys.readouterr().err
+    assert "note: the detector was fitted for this call alone" in shown and "Read-only" in shown
+    assert not (tmp_path / "run" / "detector.safetensors").exists()
+
+
+def test_a_run_whose_data_is_gone_says_what_is_missing(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32))
+    vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", encoder="mlp", **QUICK)
+    (tmp_path / "run" / "detector.safetensors").unlink()
+    (tmp_path / "x.npy").unlink()
+    with pytest.raises(ValueError, match="has no detector yet, and its data cannot be opened"):
+        vergence.load(tmp_path / "run").anomaly_score(torch.ones(3, 4))
+
+
+def test_decisions_are_benjamini_hochbergs_for_any_parts():
+    rng = np.random.default_rng(0)
+    for n, m in ((19, 100), (200, 37)):
+        s = rng.normal(size=m)
+        p = rng.integers(1, n + 2, size=m) / (n + 1)
+        rows = {"name": np.arange(m).astype(str), "score": s, "p_value": p, "seen": np.zeros(m, dtype=np.uint8)}
+        rows |= {name: np.full(m, "") for name in ("level", "nearest", "reason")}
+        tally = Tally(n, fdr=0.4)
+        for part in np.array_split(np.arange(m), 5):
+            tally.see({name: values[part] for name, values in rows.items()})
+        found = tally.columns(rows)
+        np.testing.assert_allclose(found["q_value"], q_values(p), rtol=1e-12)
+        assert (found["flag"] == select(p, 0.4)).all() and tally.flagged == found["flag"].sum()
+        assert tally.findings().names[:10] == np.argsort(-s)[:10].astype(str).tolist()
+
+
+def test_a_p_value_that_equals_its_bound_is_flagged_as_by_select():
+    p = np.r_[np.full(35, 7 / 200), np.ones(15)]
+    rows = {"name": np.arange(50).astype(str), "score": -p, "p_value": p, "seen": np.zeros(50, dtype=np.uint8)}
+    rows |= {name: np.full(50, "") for name in ("level", "nearest", "reason")}
+    tally = Tally(199, fdr=0.05)
+    tally.see(rows)
+    assert select(p, 0.05).sum() == tally.flagged == tally.columns(rows)["flag"].sum() == 35
+
+
+def test_reasons_claim_no_more_than_the_tails_can_show(run):
+    found = run.detector()
+    n = min(len(tail["scores"]) for tail in found.detector.tails_.values())
+    assert 1 < found.resolution <= n < len(found.calibration)
+    assert found.with_calibration(np.arange(3.0), ["a", "b", "c"]).resolution == 3
+
+
+@pytest.mark.parametrize(
+    ("n", "rank", "words"),
+    [
+        (48, 1, "none of 57 items is flagged at 0.1: 48 calibration items are few: at a false-discovery rate of 0.1 nothing can"),
+        (
+            4,
+            1,
+            "none of 57 items is flagged at 0.1: 4 calibration items are few: at a false-discovery rate of 0.1 nothing can be",
+        ),
+        (999, 9, "none of 57 items is flagged at 0.1: the smallest q-value is 0.26, of 2 items; the order is still"),
+    ],
+)
+def test_why_none_is_flagged(n, rank, words):
+    tally, p = Tally(n), np.full(57, 1.0)
+    p[:2] = rank / (n + 1)
+    rows = {"name": np.arange(57).astype(str), "score": 1 - p, "p_value": p, "seen": np.zeros(57, dtype=np.uint8)}
+    tally.see({**rows, **{name: np.full(57, "") for name in ("level", "nearest", "reason")}})
+    assert lines(tally.findings())[0].startswith(words)
+
+
+def test_a_density_is_refitted_to_the_final_embeddings(run):
+    density = run.density(n_components=2)
+    x = next(run.items("digits").stream([torch.arange(100)]))[1]
+    typical, odd = (density.score_samples(run.embed(part).numpy()) for part in (x, noise()))
+    assert density.n_components_ == 2 and np.quantile(typical, 0.05) > odd.max()
+
+
+def test_a_batch_of_which_nothing_could_be_read_has_no_rows(run, tmp_path):
+    from PIL import Image
+
+    place = tmp_path / "photos"
+    place.mkdir()
+    for i in range(8):
+        if i < 3:
+            (place / f"{i}.png").write_bytes(b"no image")
+        else:
+            Image.fromarray(noise(8)[i, 0].numpy()).save(place / f"{i}.png")
+    assert score(place, Calibration(run, batch_size=2, workers=0), tmp_path / "s.csv").rows == 5
+    assert len((tmp_path / "s.csv.skipped.csv").read_text().splitlines()) == 4
+
+
+def test_a_level_that_fails_is_one_line(run, tmp_path):
+    x = noise(5).float() / 255
+    x[2, 0, 3, 3] = float("inf")
+    with pytest.raises(ValueError, match=r"found NaN or infinity at level \w+, 1 of 5 items|finite") as caught:
+        score(x, run, tmp_path / "s.csv")
+    assert "\n" not in str(caught.value) and not (tmp_path / "s.csv").exists()

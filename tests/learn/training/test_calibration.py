@@ -1,0 +1,157 @@
+"""The calibration part: a share of the training items by seed, whole groups of equal ones, the same everywhere."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vergence
+from vergence.data.config import DataConfig
+from vergence.data.items import ArrayItems, PairItems
+from vergence.data.sources import open_data
+from vergence.learn.training import calibration, recipes
+
+pytestmark = pytest.mark.float32
+
+QUICK = {"epochs": 1, "batch_size": 64, "device": "cpu", "precision": "fp32", "knn_every": 0}
+
+
+def described(source="digits", **settings):
+    return recipes.override(recipes.get("vje_small", str(source)), **settings)
+
+
+def taken_apart(source="digits", **settings):
+    config = described(source, **settings)
+    return calibration.split(open_data(config.data, workers=0), config)
+
+
+def names(items):
+    return set(items.names)
+
+
+def test_a_fifth_is_kept_and_nothing_is_on_both_sides():
+    whole, found = open_data(DataConfig(source="digits")), taken_apart()
+    assert len(found.calibration) == int(0.2 * len(whole.train)) and len(found.train) + len(found.calibration) == len(whole.train)
+    assert names(found.train) | names(found.calibration) == names(whole.train)
+    assert not names(found.train) & names(found.calibration) and names(found.test) == names(whole.test)
+
+
+def test_a_share_of_zero_keeps_none_and_others_are_refused():
+    assert taken_apart(calibration_share=0.0).calibration is None
+    for share in (-0.1, 1.0):
+        with pytest.raises(ValueError, match=r"calibration_share in \[0, 1\)"):
+            taken_apart(calibration_share=share)
+
+
+@pytest.mark.parametrize("settings", [{"limit": 90, "batch_size": 64}, {"limit": 256, "batch_size": 256}])
+def test_too_few_items_keep_none_and_say_so(settings, capsys):
+    found = taken_apart(**settings)
+    assert found.calibration is None and len(found.train) == settings["limit"]
+    assert "no calibration part" in capsys.readouterr().err
+
+
+def test_a_closed_form_has_no_batch_that_must_be_full():
+    config = recipes.override(recipes.get("patches", "digits"), limit=300)
+    data = calibration.split(open_data(config.data, workers=0), config)
+    assert len(data.train) < config.fit.batch_size and len(data.calibration) >= 50
+
+
+def test_equal_items_alone_keep_none_and_say_so(tmp_path, capsys):
+    np.save(tmp_path / "x.npy", np.zeros((300, 4), dtype=np.float32))
+    found = taken_apart(tmp_path / "x.npy", batch_size=64)
+    assert found.calibration is None and "nearly all" in capsys.readouterr().err
+
+
+def assert_groups_are_whole(found, group):
+    mine, held_out = ({group(i) for i in items.names} for items in (found.train, found.calibration))
+    assert mine and held_out and not mine & held_out
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_equal_rows_of_an_array_are_on_one_side(tmp_path, on_disk):
+    x = np.random.default_rng(0).integers(0, 256, (400, 3, 6, 6), dtype=np.uint8)
+    x[200:] = x[:200]
+    np.save(tmp_path / "x.npy", x)
+    config = described(tmp_path / "x.npy", batch_size=64)
+    opened = open_data(config.data, memory=1 if on_disk else 1 << 30)
+    assert opened.train.in_memory != on_disk
+    assert_groups_are_whole(calibration.split(opened, config), lambda name: int(name) % 200)
+
+
+def test_pairs_are_equal_where_both_sides_are(tmp_path):
+    x = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)
+    x[200:] = x[:200]
+    y = np.arange(400, dtype=np.float32)[:, None] % 200
+    same, other = (PairItems(ArrayItems(x), ArrayItems(side)) for side in (y, np.arange(400.0)[:, None]))
+    assert len(set(calibration.content_digests(same))) == 200 and len(set(calibration.content_digests(other))) == 400
+
+
+def photographs(n, side=24, seed=0):
+    coarse = torch.randn(n, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
+    smooth = torch.nn.functional.interpolate(coarse, (side, side), mode="bicubic", align_corners=False)
+    return (127 + 50 * smooth).clamp(0, 255).byte()
+
+
+def on_both_sides(mask, pairs):
+    return sum(bool(mask[i] != mask[j]) for i, j in pairs)
+
+
+def test_near_duplicates_of_an_array_are_on_one_side_where_digests_would_tear_them_apart():
+    x = photographs(400)
+    items = ArrayItems(torch.cat([x, (1.06 * x[:120].float() + 2).clamp(0, 255).byte()]))
+    pairs = [(i, 400 + i) for i in range(120)]
+    whole = calibration.split_groups(calibration.content_groups(items), 0.2, seed=1)
+    assert on_both_sides(calibration.split_groups(calibration.content_digests(items), 0.2, seed=1), pairs) > 20
+    assert on_both_sides(whole, pairs) <= 2 and 100 <= int(whole.sum()) <= 104
+
+
+def test_near_duplicates_in_a_folder_are_on_one_side(tmp_path):
+    for i, image in enumerate(photographs(200)):
+        picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+        picture.save(tmp_path / f"{i}_a.png")
+        if i < 60:
+            picture.save(tmp_path / f"{i}_b.jpg", quality=80, subsampling=0)
+    (tmp_path / "broken_a.png").write_bytes(b"no image")
+    config = described(tmp_path, size=24, batch_size=16)
+    found = calibration.split(open_data(config.data, memory=1, workers=0), config)
+    mine, held_out = ({i.split("_")[0] for i in items.names} for items in (found.train, found.calibration))
+    assert len(mine & held_out) <= 1 and len(held_out) >= 30
+
+
+def test_near_duplicates_among_too_many_images_are_not_looked_for_and_a_note_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(calibration, "MOST_COMPARED", 10)
+    items = ArrayItems(photographs(20))
+    assert calibration.content_groups(items) == calibration.content_digests(items)
+    assert "near-duplicates are not looked for among more than 10 images" in capsys.readouterr().err
+
+
+def test_the_split_of_groups_stays_below_its_share_and_takes_most_of_it():
+    groups = [i // 7 for i in range(1000)]
+    for seed in range(20):
+        mask = calibration.split_groups(groups, 0.2, seed)
+        assert 190 <= int(mask.sum()) <= 200
+        assert all(len(set(mask[i : i + 7].tolist())) == 1 for i in range(0, 994, 7))
+
+
+def test_a_run_records_its_part_and_resumes_with_it(tmp_path):
+    run = vergence.train("digits", out=tmp_path / "run", objective="vje", **QUICK)
+    assert run.folder.metadata.n_calibration == 287 and run.folder.metadata.n_train == 1151
+    record = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert record["data"]["calibration_share"] == 0.2 and record["metadata"]["n_calibration"] == 287
+    again = vergence.train(out=tmp_path / "run", resume=True)
+    assert again.folder.metadata.n_train == 1151
+    with pytest.raises(ValueError, match=r"calibration_share was 0\.2, now 0\.1"):
+        vergence.train(out=tmp_path / "run", resume=True, calibration_share=0.1)
+
+
+def test_the_encoder_is_trained_on_the_other_items_alone(tmp_path):
+    """A run on the items that remain has the same weights, bit for bit."""
+    x = np.random.default_rng(0).normal(size=(500, 6)).astype(np.float32)
+    np.savez(tmp_path / "all.npz", x_train=x, x_test=x[:20])
+    run = vergence.train(str(tmp_path / "all.npz"), out=tmp_path / "a", encoder="mlp", **QUICK)
+    kept = taken_apart(tmp_path / "all.npz", batch_size=64).train
+    np.savez(tmp_path / "rest.npz", x_train=x[[int(i) for i in kept.names]], x_test=x[:20])
+    rest = vergence.train(str(tmp_path / "rest.npz"), out=tmp_path / "b", encoder="mlp", calibration_share=0.0, **QUICK)
+    assert all(torch.equal(a, b) for a, b in zip(run.method.parameters(), rest.method.parameters(), strict=True))

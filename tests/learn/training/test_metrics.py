@@ -1,0 +1,86 @@
+"""What is recorded while a method trains: rates, and checkpoints that a training can go on from."""
+
+import time
+
+import pytest
+import torch
+
+from vergence.data.items import ArrayItems, PairItems
+from vergence.learn.methods.paired import PairedMethod
+from vergence.learn.objectives.contrastive import Contrastive
+from vergence.learn.training import loop
+from vergence.learn.training.config import FitConfig
+from vergence.learn.training.metrics import MemoryRecorder, Metrics
+
+pytestmark = pytest.mark.float32
+
+
+class Kept(MemoryRecorder):
+    def __init__(self):
+        super().__init__()
+        self.steps = []
+
+    def save_checkpoint(self, state):
+        self.steps.append(state["step"])
+
+
+class Diverging(PairedMethod):
+    """Its loss is NaN from its fourth step on."""
+
+    calls = 0
+
+    def forward(self, views, gather):
+        self.calls += 1
+        return {
+            name: term * (float("nan") if self.calls > 3 else 1) for name, term in super().forward(views, gather=gather).items()
+        }
+
+
+def trained(method, config, warn=lambda message: None):
+    x = torch.randn(80, 5, generator=torch.Generator().manual_seed(0))
+    items, recorder = PairItems(ArrayItems(x), ArrayItems(x + 0.1)), Kept()
+    loop.fit(loop.launch(config), method, items, None, config, recorder, warn=warn)
+    return recorder
+
+
+def test_a_checkpoint_is_one_that_the_training_can_go_on_from():
+    config = FitConfig(epochs=2, batch_size=8, checkpoint_seconds=0, device="cpu", precision="fp32", threads=1)
+    method, recorder = Diverging(torch.nn.Linear(5, 8), Contrastive(8)), Kept()
+    x = torch.randn(80, 5)
+    with pytest.raises(ValueError, match=r"not finite by step 10; lower --lr, add --set warmup_epochs=5 or --set clip=1"):
+        loop.fit(loop.launch(config), method, PairItems(ArrayItems(x), ArrayItems(x)), None, config, recorder)
+    assert recorder.steps == [1, 2, 3]
+
+
+def test_a_warm_up_that_is_longer_than_the_training_is_told():
+    settings = {"batch_size": 8, "device": "cpu", "precision": "fp32", "threads": 1, "knn_every": 0}
+    told = []
+    for warmup in (1.5, 2.0, 30.0):
+        trained(
+            PairedMethod(torch.nn.Linear(5, 8), Contrastive(8)),
+            FitConfig(epochs=2, warmup_epochs=warmup, **settings),
+            warn=lambda message, warmup=warmup: told.append((warmup, message)),
+        )
+    found = [warmup for warmup, message in told if "warmup_epochs" in message]
+    assert found == [30.0], told
+
+
+def test_a_rate_counts_the_steps_of_this_process_alone(monkeypatch):
+    clock = iter(range(100, 10_000, 10))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    method = PairedMethod(torch.nn.Linear(5, 8), Contrastive(8))
+
+    def metrics():
+        return Metrics(
+            MemoryRecorder(), method, FitConfig(batch_size=4), 1000, first=True, monitor=None, warn=lambda message: None
+        )
+
+    before = metrics()
+    for step in range(1, 41):
+        before.add(step, torch.tensor(1.0), {})
+    after = metrics()
+    after.load_state(before.state())
+    for step in range(41, 51):
+        after.add(step, torch.tensor(1.0), {})
+    assert after.row["step"] == 50 and after.row["loss"] == 1.0
+    assert after.row["images_per_second"] == 4 * 10 / 10
