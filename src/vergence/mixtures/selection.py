@@ -38,7 +38,7 @@ Ints = npt.NDArray[np.int64]
 FOLDS = 3
 LEAST_ROWS = 10
 BEHIND = 4.0  # standard errors that a model is behind the best after a fold when it is dropped
-ROWS_A_COMPONENT, MOST_KERNEL, MOST_SLOW = 20, 3_000, 5_000  # rows that a component needs; rows of slow models, at most
+ROWS_A_COMPONENT, MOST_KERNEL = 20, 3_000  # rows that a component needs; rows of a Gaussian process, at most
 MOST_RACED = 20_000  # rows that decide, at most
 WIDE = 60  # columns above which mixtures have covariances of low rank
 MORE_STEPS = 5  # times as many, of a network that took all of its steps
@@ -47,7 +47,7 @@ SAMPLES = 100  # of each row, for the CRPS
 ALIKE = 0.25  # correlation of the errors of neighboring rows that is worth a notice
 FAR, SPIKE, MANY = 100.0, 0.1, 20  # typical distances of a far value; share of one common value, among this many
 ALONE = "targets alone"
-CALLED = {"kernel": "A Gaussian process", "mdn": "A mixture density network", "gng": "A growing neural gas"}
+CALLED = {"kernel": "A Gaussian process", "mdn": "A mixture density network"}
 
 
 @dataclass(frozen=True)
@@ -231,8 +231,6 @@ def _candidates(c: Floats, t: Floats, seed: int) -> dict[str, Conditional]:
             found[f"mixture of {k}"] = _build("mixture", seed, n_components=k, n_init=6, **shape)
     if np.isnan(c).any() and not shape:
         found["mixture of 3"] = _build("mixture", seed, n_init=6)
-    if n <= MOST_SLOW:
-        found["gng"] = _build("gng", seed)
     return {**found, "mdn": _build("mdn", seed)}
 
 
