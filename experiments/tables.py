@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from experiments.ledger import HERE, ROOT, grid, read, rows
+from experiments.ledger import HERE, ROOT, grid, home, read, rows
 
 from vergence.learn import methods, objectives
 
@@ -24,7 +24,7 @@ def objectives_table() -> str:
     trained |= {row["method"] for row in rows("methods")}
     body = []
     for folder, option in ((objectives, "--objective"), (methods, "--method")):
-        files = (ROOT / "tests" / folder.__name__.split(".")[1]).glob("test_*.py")
+        files = ROOT.joinpath("tests", *folder.__name__.split(".")[1:]).glob("test_*.py")
         tests = " ".join(file.stem.removeprefix("test_") + " " + file.read_text() for file in files)
         for name in folder.names():
             text = importlib.import_module(f"{folder.__name__}.{name}").__doc__
@@ -41,8 +41,9 @@ def notes_table() -> str:
     body = []
     for note in read(HERE / "notes.jsonl"):
         lines = ", ".join(f"{first} to {last}" if last > first else str(first) for first, last in note["lines"])
-        body.append([f"`{note['ledger']}.jsonl`", lines, note["note"]])
-    return grid(["ledger", "lines", "note"], body)
+        folder = home(note["ledger"]).parent.name
+        body.append([f"[`{folder}`]({folder}/README.md): {note['ledger']}", lines, note["note"]])
+    return grid(["experiment: question", "lines", "note"], body)
 
 
 def pages() -> dict[Path, dict[str, Callable[[], str]]]:

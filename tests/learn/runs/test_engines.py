@@ -14,7 +14,7 @@ from tests.learn.runs.test_callables import DIGITS, png
 import vergence
 
 pytestmark = pytest.mark.float32
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.fixture(scope="module")

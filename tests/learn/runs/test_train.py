@@ -216,7 +216,7 @@ def test_a_network_without_memory_left_is_one_line(tmp_path):
     """The first weights take 170 MB of 200, and their copy, the teacher, as many; a new process has nothing free already."""
     np.save(tmp_path / "x.npy", np.zeros((40, 3, 168, 168), np.uint8))
     command = [sys.executable, "-c", LIMITED, str(tmp_path / "x.npy"), str(tmp_path / "run")]
-    found = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    found = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True)
     (line,) = found.stdout.splitlines()
     assert re.search(r"fits into memory, found none left .*; lower --batch-size", line), line
 
