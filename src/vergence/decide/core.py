@@ -15,7 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor
 
 from vergence.decide.inputs import generator, labels_of, numeric
-from vergence.decide.moments import blocks
+from vergence.densities.moments import blocks
 from vergence.densities.storage import Stored, pack
 from vergence.mixtures.core import to_numpy
 from vergence.utils.checks import expect, require_count, require_within
