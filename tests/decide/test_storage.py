@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from vergence.decide import CombinedDetector, GaussianDetector, MixtureDetector, NeighborDetector, load_detector, save_detector
+from vergence.decide import CombinedDetector, Detector, GaussianDetector, MixtureDetector, NeighborDetector
 from vergence.densities.storage import restore
 from vergence.mixtures import GaussianMixture
 
@@ -25,11 +25,11 @@ ALL = [
 @pytest.mark.parametrize(("detector", "items"), ALL, ids=lambda v: type(v).__name__)
 def test_a_file_gives_the_same_scores(detector, items, tmp_path):
     detector.fit(items)
-    save_detector(detector, tmp_path / "d.safetensors")
-    again = load_detector(tmp_path / "d.safetensors")
+    detector.save(tmp_path / "d.safetensors")
+    again = Detector.load(tmp_path / "d.safetensors")
     assert (again.score_samples(items) == detector.score_samples(items)).all()
     assert (again.predict(items) == detector.predict(items)).all()
-    save_detector(again, tmp_path / "again.safetensors")
+    again.save(tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "d.safetensors").read_bytes()
 
 
@@ -72,22 +72,22 @@ def changed(path, change):
 )
 def test_a_damaged_or_foreign_file_is_refused(change, message, tmp_path):
     path = tmp_path / "d.safetensors"
-    save_detector(GaussianDetector().fit(X), path)
+    GaussianDetector().fit(X).save(path)
     changed(path, change)
     with pytest.raises(ValueError, match=message) as error:
-        load_detector(path)
+        Detector.load(path)
     assert "\n" not in str(error.value)
 
 
 def test_files_of_other_estimators_and_settings_that_are_no_data_are_refused(tmp_path):
     GaussianMixture(2).fit(X).save(tmp_path / "m.safetensors")
     with pytest.raises(ValueError, match="GaussianMixture"):
-        load_detector(tmp_path / "m.safetensors")
+        Detector.load(tmp_path / "m.safetensors")
     with pytest.raises(ValueError, match="no file"):
-        load_detector(tmp_path / "none.safetensors")
+        Detector.load(tmp_path / "none.safetensors")
     with pytest.raises(ValueError, match="found a Generator"):
         detector = MixtureDetector(2, random_state=0).fit(X).set_params(random_state=np.random.default_rng(0))
-        save_detector(detector, tmp_path / "x.safetensors")
+        detector.save(tmp_path / "x.safetensors")
     with pytest.raises(ValueError, match="not fitted"):
-        save_detector(GaussianDetector(), tmp_path / "x.safetensors")
+        GaussianDetector().save(tmp_path / "x.safetensors")
     assert not (tmp_path / "x.safetensors").exists()

@@ -151,8 +151,8 @@ def _fit_and_score(case, place):
         model.level(query)
     elif case["call"] == "save":
         with place.scratch() as folder:
-            decide.save_detector(model, folder / "x.safetensors")
-            again = decide.load_detector(folder / "x.safetensors")
+            model.save(folder / "x.safetensors")
+            again = decide.Detector.load(folder / "x.safetensors")
         np.testing.assert_array_equal(again.score_samples(query), model.score_samples(query))
     else:
         scores = getattr(model, case["call"] if case["call"] != "contributions" else "predict")(query)

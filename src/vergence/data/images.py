@@ -431,12 +431,12 @@ def _upright(image: Any, orientation: Any) -> Any:
     return image.transpose(rotations[orientation]) if orientation in rotations else image
 
 
-def header(path: Path) -> tuple[str, tuple[int, int]] | None:
+def header(file: Path | IO[bytes]) -> tuple[str, tuple[int, int]] | None:
     """Returns Pillow's name of the pixel format, and height and width, of an image file from its header; None if unreadable."""
     from PIL import Image
 
     try:
-        with time_limit(DECODE_SECONDS), opened_image(path) as image:
+        with time_limit(DECODE_SECONDS), opened_image(file) as image:
             return str(image.mode), (image.height, image.width)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None

@@ -152,14 +152,10 @@ def read_table(path: Path) -> Any:
     except (pa.ArrowException, OSError, EOFError, lzma.LZMAError, KeyError, TypeError) as error:
         reason = shortened(error)
         raise ValueError(f"expected a table at {path}, found one that cannot be read ({reason}); write it again") from None
-    return _require_names(table, path.name)
-
-
-def _require_names(table: Any, name: str) -> Any:
-    there = table.column_names
-    twice = next((column for column, before in zip(sorted(there)[1:], sorted(there), strict=False) if column == before), None)
-    found = f"the column {twice!r} twice" if twice is not None else "no rows"
-    expect(table.num_rows and twice is None, f"rows and different column names in {name}", found, "rename one" if twice else "")
+    there = sorted(table.column_names)
+    twice = [column for column, before in zip(there[1:], there, strict=False) if column == before]
+    found = f"the column {twice[0]!r} twice" if twice else "no rows"
+    expect(table.num_rows and not twice, f"rows and different column names in {path.name}", found, "rename one" if twice else "")
     return table
 
 
@@ -179,17 +175,14 @@ def _of_text(path: Path) -> Any:
     try:
         table = arrow.read_csv(
             pa.BufferReader(body),
-            read_options=arrow.ReadOptions(
-                use_threads=False, column_names=_different(names, path.name), block_size=min(len(body) + 1, 1 << 30)
-            ),
+            read_options=arrow.ReadOptions(use_threads=False, column_names=names, block_size=min(len(body) + 1, 1 << 30)),
             parse_options=arrow.ParseOptions(delimiter=mark, newlines_in_values='"' in text),
             convert_options=arrow.ConvertOptions(null_values=GAPS, strings_can_be_null=True, quoted_strings_can_be_null=False),
         )
     except pa.ArrowException as error:
         reason = re.sub(r"Row #(\d+)", lambda row: f"line {int(row[1]) + 1}", shortened(error))
         raise ValueError(f"expected as many fields in each line of {path.name}, found: {reason}; mend the line") from None
-    columns = {name: _numbers_in_text(values, mark) for name, values in zip(table.column_names, table.columns, strict=True)}
-    return pa.table(columns)
+    return pa.table([_numbers_in_text(values, mark) for values in table.columns], names=table.column_names)
 
 
 def _text(path: Path) -> str:
@@ -202,12 +195,6 @@ def _text(path: Path) -> str:
         text = content.decode("cp1252", "replace")
     expect("\0" not in text[:10_000], f"text in {path.name}", "bytes that are none", "save it as UTF-8")
     return text
-
-
-def _different(names: list[str], file: str) -> list[str]:
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    expect(not twice, f"different column names in {file}", f"{twice[0]!r} twice" if twice else None, "rename one")
-    return names
 
 
 def _delimiter(head: list[str]) -> str:
@@ -263,9 +250,9 @@ def _of_excel(path: Path) -> Any:
     except Exception as error:  # what openpyxl raises for a damaged file is not bounded
         raise ValueError(f"expected a workbook at {path}, found one that cannot be read ({shortened(error)})") from None
     expect(len(rows) >= 2, f"a row of column names and rows of values in {path.name}", counted(len(rows), "row"))
-    names = _different(["" if cell is None else str(cell).strip() for cell in rows[0]], path.name)
+    names = ["" if cell is None else str(cell).strip() for cell in rows[0]]
     cells = ([None if cell in GAPS else cell for cell in column] for column in zip(*rows[1:], strict=True))
-    return pa.table({name: _array_of(column) for name, column in zip(names, cells, strict=True)})
+    return pa.table([_array_of(column) for column in cells], names=names)
 
 
 def _array_of(cells: list[Any]) -> Any:

@@ -15,7 +15,7 @@ from vergence.decide.conformal import (
     tail_p_values,
     to_label,
 )
-from vergence.decide.core import Detector, cross_fit, load_detector, save_detector
+from vergence.decide.core import Detector, cross_fit
 from vergence.decide.decisions import Calibrated, Decisions, calibrate
 from vergence.decide.density import GaussianDetector, MixtureDetector, surprise
 from vergence.decide.matching import Matcher, Matches
@@ -41,14 +41,12 @@ __all__ = [
     "explain",
     "fpr_threshold",
     "label_trim",
-    "load_detector",
     "look_at",
     "needed_calibration",
     "needed_for_fpr",
     "p_values",
     "q_values",
     "reportable",
-    "save_detector",
     "select",
     "simultaneous_bounds",
     "surprise",

@@ -4,7 +4,6 @@ Shapes: N items, D features. Detectors are scikit-learn estimators with its conv
 """
 
 import abc
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,12 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor
 
 from vergence.decide.inputs import generator, labels_of, numeric
-from vergence.decide.moments import blocks
+from vergence.densities.moments import blocks
 from vergence.densities.storage import Stored, pack
 from vergence.mixtures.core import to_numpy
 from vergence.utils.checks import expect, require_count, require_within
 
-__all__ = ["Detector", "cross_fit", "load_detector", "save_detector"]
+__all__ = ["Detector", "cross_fit"]
 
 
 def weights_of(values: Any, items: Any) -> np.ndarray | None:
@@ -206,13 +205,3 @@ def _folds(n: int, n_folds: int, groups: Any, random_state: Any) -> np.ndarray:
         fold[index] = filled.argmin()
         filled[fold[index]] += size[index]
     return fold[group]
-
-
-def save_detector(detector: Detector, path: str | Path) -> None:
-    """Writes a fitted detector to one ``.safetensors`` file, in one step."""
-    detector.save(path)
-
-
-def load_detector(path: str | Path) -> Detector:
-    """Returns the detector that `save_detector` wrote. Loading executes no code from the file."""
-    return Detector.load(path)

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from vergence.decide.core import Detector
 from vergence.decide.inputs import numeric
-from vergence.decide.moments import blocks, trimmed, uniform
+from vergence.decide.moments import trimmed, uniform
 from vergence.densities.gaussian import JointGaussian
-from vergence.densities.moments import principal, standardized_moments
+from vergence.densities.moments import blocks, principal, standardized_moments
 from vergence.mixtures.gaussian_mixture import GaussianMixture
 from vergence.utils.checks import expect, require_choice, require_count
 

@@ -3,7 +3,7 @@
 Shapes: N items, D features.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,23 +11,16 @@ import torch
 from scipy.special import chdtr, gammaincinv
 
 from vergence.decide.inputs import generator
-from vergence.densities.moments import StandardizedMoments, principal, standardized_moments
+from vergence.densities.moments import StandardizedMoments, blocks, principal, standardized_moments
 from vergence.utils.checks import expect, require_within
 
 __all__ = ["deviation"]
 
-BLOCK = 1 << 21  # numbers in a block of items
 START = 10_000  # items that the robust initialization reads
 STEPS = 50  # concentration steps at most
 NULL = 1e-10  # deviation relative to a larger one, below which it is rounding
 SHARE = 0.1  # of the typical scores that a tail is fitted to
 FEWEST = 10  # scores in a tail, below which it is exponential
-
-
-def blocks(X: np.ndarray) -> Iterator[slice]:
-    """Yields slices of rows with about two million numbers each, which bounds the memory of what is computed from them."""
-    rows = max(1, BLOCK // max(1, X.shape[1]))
-    return (slice(start, start + rows) for start in range(0, len(X), rows))
 
 
 def deviation(x: np.ndarray) -> np.ndarray:

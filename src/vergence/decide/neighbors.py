@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from vergence.decide.core import Detector
-from vergence.decide.moments import blocks, uniform
-from vergence.densities.moments import standardized_moments
+from vergence.decide.moments import uniform
+from vergence.densities.moments import blocks, standardized_moments
 from vergence.utils.checks import expect, require_choice, require_count
 from vergence.utils.neighbors import nearest_rows
 

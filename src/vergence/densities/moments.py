@@ -28,6 +28,7 @@ __all__ = [
     "Sums",
     "ViewSums",
     "batch_moments",
+    "blocks",
     "leading",
     "origin_of",
     "principal",
@@ -520,12 +521,15 @@ def _float64(x: Any) -> Tensor:
     return x.double() if isinstance(x, Tensor) else torch.from_numpy(np.array(x, dtype=np.float64))
 
 
+def blocks(X: Any) -> Iterator[slice]:
+    """Yields slices of rows with about two million numbers each, which bounds the memory of what is computed from them."""
+    rows = max(1, BLOCK // max(1, X.shape[1]))
+    return (slice(start, start + rows) for start in range(0, len(X), rows))
+
+
 def _blocks(X: Any, w: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Yields blocks of items and of their weights, in float64."""
-    rows = max(1, BLOCK // max(1, X.shape[1]))
-    for start in range(0, len(X), rows):
-        block = slice(start, start + rows)
-        yield _float64(X[block]), None if w is None else _float64(w[block])
+    return ((_float64(X[rows]), None if w is None else _float64(w[rows])) for rows in blocks(X))
 
 
 def principal(S: Tensor) -> tuple[Tensor, Tensor]:

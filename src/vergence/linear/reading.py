@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data.items import ArrayItems, Items, Skipped, release_pages
+from vergence.data.items import ArrayItems, Items, release_pages
 from vergence.data.pixels import to_unit
 from vergence.utils import linalg
 from vergence.utils.checks import expect, require_numbers
@@ -70,40 +70,6 @@ class Composed:
         return X
 
 
-class Rows(Items):
-    """Rows of a table (N, D), in its own precision.
-
-    Args:
-        array: An array, a memory-mapped array, or a tensor.
-        rows: (M,) int64, the rows that count; all by default.
-
-    Example:
-        >>> rows = Rows(np.arange(6.0).reshape(3, 2) + 1e12).subset(torch.tensor([2]))
-        >>> next(rows.stream([torch.tensor([0])]))[1].tolist()
-        [[1000000000004.0, 1000000000005.0]]
-    """
-
-    def __init__(self, array: Any, rows: Tensor | None = None) -> None:
-        self.array = array
-        self.rows = torch.arange(len(array)) if rows is None else rows
-        self.shape, self.dtype = tuple(array.shape[1:]), as_tensor(array[:1]).dtype
-        self.labels, self.names = None, [str(i) for i in self.rows.tolist()]
-        self.skipped: list[Skipped] = []
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields (index, rows) for each index tensor; see `Items.stream`."""
-        for index in batches:
-            rows = self.rows[index]
-            yield index, as_tensor(self.array[rows.to(self.array.device) if isinstance(self.array, Tensor) else rows.numpy()])
-
-    def subset(self, index: Tensor) -> "Rows":
-        """Returns the rows of an index (M,), sharing this one's array."""
-        return Rows(self.array, self.rows[index])
-
-
 def as_items(data: Any) -> Items:
     """Returns arrays as items, and items as they are; a table in memory that float32 holds exactly comes in float32.
 
@@ -112,14 +78,11 @@ def as_items(data: Any) -> Items:
     """
     if isinstance(data, Items):
         return data
-    table = as_table(data)
-    if table.ndim == 4:
-        return ArrayItems(table)
-    if isinstance(table, np.memmap):
-        return Rows(table)
-    table = as_tensor(table)
-    single = table.float()
-    return Rows(single if torch.equal(single.to(table.dtype), table) else table)
+    items = ArrayItems(as_table(data), double=True)
+    if isinstance(items.array, Tensor) and items.dtype == torch.float64:
+        single = items.array.float()
+        return ArrayItems(single) if torch.equal(single.double(), items.array) else items
+    return items
 
 
 def blocks(source: Any, targets: Any = None, *, shared: bool = True) -> Iterator[tuple[int, Tensor, Any]]:

@@ -24,7 +24,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from vergence.utils.checks import expect, shortened, shown
 
@@ -156,61 +156,39 @@ def exit_on_sigterm() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def locked(file: Path, what: str) -> Iterator[bool]:
-    """Holds a lock for as long as the context lasts; yields whether it is one that other processes see.
+def locked(file: Path, what: str) -> Iterator[None]:
+    """Holds a lock, the hidden file beside ``file``, for as long as the context lasts.
 
-    The file holds the process's number, its host and the time, for the error of the next process, which calls it ``what``. It is
-    removed on release; what a killed process left behind is taken over. On a file system or platform without locks a line on
-    stderr says so.
+    ``file`` holds the process's number, its host and the time, for the error of the next process, which calls it ``what``. Both
+    are removed on release; what a killed process left behind is taken over. On a file system without locks a line on stderr says
+    so.
     """
-    opened = _acquire(file, what)
+    from filelock import FileLock, Timeout
+
+    hidden = file.with_name(f".{file.name}")
+    lock = FileLock(hidden)
     try:
-        yield opened is not None
-    finally:
-        if opened is not None:
-            with contextlib.suppress(OSError):  # the folder may be gone
-                file.unlink()
-            opened.close()
-
-
-def _acquire(file: Path, what: str) -> IO[str] | None:
-    """Returns the locked file, or None where locks are not supported."""
-    while True:
-        with contextlib.ExitStack() as stack:
-            opened = stack.enter_context(file.open("a+", encoding="utf-8"))
-            if reason := _lock(opened, what):
-                print(f"warning: cannot know whether another process writes to {file.parent}: {reason}", file=sys.stderr)
-                return None
-            try:
-                if not os.path.samestat(os.fstat(opened.fileno()), file.stat()):
-                    continue
-            except FileNotFoundError:  # its last holder removed it in between
-                continue
-            opened.truncate(0)
-            holder = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
-            with contextlib.suppress(OSError):  # a full disk holds no words, but the lock
-                os.write(opened.fileno(), holder.encode())
-            stack.pop_all()
-            return opened
-
-
-def _lock(opened: IO[str], what: str) -> str:
-    """Locks an open file; returns why that is not supported, where it is not."""
-    try:
-        import fcntl
-    except ImportError:
-        return "this platform has no advisory locks"
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        opened.seek(0)
-        holder = opened.read(200).strip() or "another process"
+        lock.acquire(timeout=0)
+    except Timeout:
+        holder = "another process"
+        with contextlib.suppress(OSError):  # it may end in between
+            holder = file.read_text(encoding="utf-8")[:200].strip() or holder
         raise ValueError(f"{what} is in use by {holder}: wait until it ends, stop it, or choose another folder") from None
     except OSError as error:
         if error.errno not in UNSUPPORTED:
             raise
-        return f"the file system does not support locks ({error.strerror})"
-    return ""
+        reason = f"the file system does not support locks ({error.strerror})"
+        print(f"warning: cannot know whether another process writes to {file.parent}: {reason}", file=sys.stderr)
+    try:
+        with contextlib.suppress(OSError):  # a full disk holds no words, but the lock
+            holder = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+            file.write_text(holder, encoding="utf-8")
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # the folder may be gone
+            file.unlink(missing_ok=True)
+            hidden.unlink(missing_ok=True)
+        lock.release()
 
 
 # What comes from outside
