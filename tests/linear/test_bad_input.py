@@ -6,13 +6,12 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from experiments.advice.thresholds import alignment_thresholds
 from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
 from tests.linear.checks import close, rng
 
 from vergence.data.items import ArrayItems, PairItems
-from vergence.linear import JointEmbedding, Reconstruction, Supervised
+from vergence.linear import JointEmbedding, Reconstruction, Supervised, alignment_thresholds
 
 KINDS = (JointEmbedding, Reconstruction, Supervised)
 N, D = 50, 4
