@@ -8,7 +8,6 @@ from scipy.sparse import csr_matrix
 from vergence import decide as d
 from vergence.images import clusters, statistics
 from vergence.learn.runs import levels
-from vergence.learn.training import near_duplicates as near
 
 R = np.random.default_rng(0)
 X, NAN, EQUAL = R.normal(size=(40, 4)), np.full((9, 2), np.nan), np.ones((20, 3))
@@ -26,8 +25,6 @@ CALLS = {
     "label_trim": lambda x: d.label_trim([1.0, 2.0], x, 1),
     "tail_p_values": d.tail_p_values,
     "odd_groups": clusters.odd_groups,
-    "near_duplicates": lambda x: near.near_duplicates(x, threshold=0.9),
-    "mild_views": near.mild_views,
     "surprise": lambda x: d.surprise(NORMAL, x if x is None or isinstance(x, (str, dict)) else [[{}]]),
     "cross_fit": lambda x: d.cross_fit(d.GaussianDetector(), x if x is None or isinstance(x, (str, dict)) else np.zeros(3)),
 }
@@ -55,12 +52,7 @@ BAD = {  # a word of the message, and what gives it
     "confidence": [lambda: d.simultaneous_bounds([0.1], 9, 1 - 1e-16)],
     "more than 15 items": [lambda: clusters.odd_groups(np.eye(12))],
     "features of shape": [lambda: clusters.odd_groups(torch.zeros(5))],
-    "threshold": [lambda: near.near_duplicates(torch.eye(3), threshold=-1)],
-    "few near-duplicates.*collapse": [lambda: near.near_duplicates(torch.ones(400, 3), threshold=0.99)],
-    "differ from image to image": [lambda: near.similarity_threshold(torch.ones(400, 3), torch.ones(400, 3))],
-    "one view of each": [lambda: near.similarity_threshold(torch.eye(3), torch.eye(2))],
     r"below 2\^63": [lambda: d.MixtureDetector(reg_covar=10**30).fit(X)],
-    "equal": [lambda: near.near_groups(torch.rand(4, 1, 8, 8), 0)],
     "random_state": [
         lambda: clusters.odd_groups(X, random_state=True),
         lambda: d.surprise(NORMAL, torch.zeros(3, 2), random_state=10**30),
@@ -69,7 +61,6 @@ BAD = {  # a word of the message, and what gives it
         lambda: d.MixtureDetector(random_state="a").fit(X),
     ],
     "images": [
-        lambda: near.mild_views(torch.ones(3, 4)),
         lambda: statistics.pixel_statistics(None),
         lambda: statistics.pixel_statistics(np.zeros((2, 3, 8, 8), "M8[s]")),
         lambda: statistics.pixel_statistics(np.full((2, 3, 8, 8), "a")),
