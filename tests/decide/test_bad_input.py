@@ -7,7 +7,6 @@ from scipy.sparse import csr_matrix
 
 from vergence import decide as d
 from vergence.images import clusters, statistics
-from vergence.learn.runs import levels
 
 R = np.random.default_rng(0)
 X, NAN, EQUAL = R.normal(size=(40, 4)), np.full((9, 2), np.nan), np.ones((20, 3))
@@ -69,9 +68,6 @@ BAD = {  # a word of the message, and what gives it
     "channels are last": [lambda: statistics.pixel_statistics(torch.zeros(2, 16, 16, 3))],
     "reshape": [lambda: statistics.pixel_statistics(np.zeros((2, 16, 16, 1)))],
     "in row 2": [lambda v=v: statistics.pixel_statistics(IMAGES.index_fill(0, torch.tensor(2), v)) for v in (np.nan, np.inf)],
-    "batch of images": [lambda v=v: levels.patch_dictionary(v) for v in (None, [], torch.rand(4, 3, 16, 16), [torch.rand(3)])],
-    "atoms": [lambda: levels.patch_dictionary([IMAGES], 10**30)],
-    "distinct patches": [lambda: levels.patch_dictionary([torch.zeros(2, 3, 4, 4)])],
     "expected n ": [lambda: d.look_at("a", 0.1)],
     "p_values": [lambda: d.explain(["z"], [["a"]], 9)],
     "and words": [lambda: d.explain(["a", "b"], [[0.1]], 10), lambda: d.explain(["a"], [[0.1]], 10, [[], []])],

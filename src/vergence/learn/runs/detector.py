@@ -11,13 +11,14 @@ from vergence.data.items import Items, PairItems, batches
 from vergence.data.pixels import center_crop
 from vergence.data.sources import IN_MEMORY, Data, open_data
 from vergence.decide.conformal import ranked
-from vergence.learn.encoders.patch_maps import PatchMaps
+from vergence.learn.encoders.config import Patches
+from vergence.learn.encoders.patch_maps import PatchMaps, patch_dictionary
 from vergence.learn.evaluation.accuracy import relative_error
 from vergence.learn.evaluation.collapse import collapse
 from vergence.learn.evaluation.judgment import collapse_warning
 from vergence.learn.methods.core import Method
 from vergence.learn.runs.calibrated import Collected, RunDetector, fit_detector, sample
-from vergence.learn.runs.levels import ATOMS, Levels, patch_dictionary
+from vergence.learn.runs.levels import ATOMS, Levels
 from vergence.learn.runs.rows import MOST_ITEMS, Reading, collected, of_module
 from vergence.learn.training import calibration, closed_form
 from vergence.learn.training.folder import RunFolder
@@ -82,9 +83,10 @@ def dictionary(items: Items, size: int | None, workers: int) -> PatchMaps | None
     part = (items.context if isinstance(items, PairItems) else items).subset(sample(len(items), DICTIONARY_FROM).sort().values)
     stream = part.stream(batches(len(part), closed_form.block_size(part.shape)), workers=workers)
     images = (x if size is None else center_crop(x, size) for _, x in stream if len(x))
+    settings = Patches(atoms=ATOMS, stride=2, pool=1, second=0)
     try:
         with torch.random.fork_rng(devices=[]):
-            return patch_dictionary(images, ATOMS)
+            return patch_dictionary(images, part.shape if size is None else (part.shape[0], size, size), settings).float()
     except ValueError:
         return None
 
