@@ -26,6 +26,7 @@ from vergence.images.statistics import pixel_statistics
 from vergence.learn.encoders.building import encoder as build_encoder
 from vergence.learn.encoders.config import Patches
 from vergence.learn.encoders.patch_maps import patch_dictionary
+from vergence.learn.objectives.core import DensityObjective
 from vergence.learn.runs.levels import stage_features
 
 LIMIT, CALIBRATION, HELD, SHOWN, CORRUPTED = 10_000, 2_000, 2_000, 1_000, 400  # numbers of images
@@ -159,9 +160,9 @@ def encoder_levels(a: argparse.Namespace, source: str, name: str, seed: int, x: 
     run = run_of(a, source, name, seed)
 
     def levels(b: Tensor) -> dict[str, Tensor]:
-        b = b if run.size is None else center_crop(b, run.size)
+        b = b if run.folder.metadata.crop_size() is None else center_crop(b, run.folder.metadata.crop_size())
         found = {level: f for level, f in stage_features(run.method.encoder, b).items() if f.shape[1] < WIDE}
-        if run.has_density:
+        if isinstance(run.method.objective, DensityObjective):
             u = run.method.projector(found["z"])
             found["mu"] = run.objective.posterior(u).mean
             found |= {f"own_{how}": score[:, None] for how, score in run.objective.scores(u).items()}
