@@ -83,7 +83,7 @@ def parts(config: RunConfig, choose: bool = False, most: int = HELD_OUT) -> tupl
 def embedded(run: vergence.Run, *items: Items, net: nn.Module | None = None) -> list[Tensor]:
     """Returns the embeddings of items by the run's encoder, or by another network as the run would read them."""
     net = (run.method.encoder if net is None else net).eval()
-    return [features.collect_features(net, part, size=run.size, device=run.device)[0] for part in items]
+    return [features.collect_features(net, part, size=run.folder.metadata.crop_size(), device=run.device)[0] for part in items]
 
 
 def knn(train: Tensor, test: Tensor, labels: tuple[Tensor, Tensor]) -> float:

@@ -20,6 +20,7 @@ from vergence.data.items import Items
 from vergence.data.pixels import resize, to_bytes, to_unit
 from vergence.learn.evaluation.collapse import effective_rank
 from vergence.learn.runs.evaluate import closed_form_encoder, untrained_encoder
+from vergence.learn.runs.train import collapse_of
 
 COPIES = 40
 RECIPES = ["patches_contrastive", "patches_vje", "patches_gje", "patches_gmje"]
@@ -74,7 +75,7 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
         "baseline_effective_rank": round(float(effective_rank(c[1])), 1),
         "duplicates_of_40": duplicates(run.method.encoder, run, items[0]),
         "baseline_duplicates_of_40": duplicates(baseline, run, items[0]),
-        "collapse": run.collapse,
+        "collapse": collapse_of(run),
     }
 
 

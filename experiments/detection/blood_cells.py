@@ -23,6 +23,7 @@ from vergence.data.arrays import from_array
 from vergence.data.config import DataConfig
 from vergence.data.sources import open_data
 from vergence.decide import p_values, select
+from vergence.learn.runs.train import collapse_of
 
 SHOWN, FDR = 50, 0.1
 FRAMES = {ORDINARY: "0.6", WHITE_CELL: "tab:blue", PLATELET: "tab:orange"}
@@ -67,7 +68,7 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
         flags = select(p_values(calibration, scores["detector"]), fdr=FDR)
         about = {"calibration": len(calibration), "reported": int(flags.sum())}
         about |= {"reported_odd": int((labels[flags] != ORDINARY).sum())}
-        about |= {"collapse": trained.collapse, "epochs": trained.folder.config.fit.epochs}
+        about |= {"collapse": collapse_of(trained), "epochs": trained.folder.config.fit.epochs}
         if a.draw:
             draw(x, labels, scores["detector"], None if a.tiny else ledger.HERE / "detection" / "blood_cells.png")
     counts = {name: int((labels == kind).sum()) for name, kind in (("n_white_cells", WHITE_CELL), ("n_platelets", PLATELET))}

@@ -24,7 +24,10 @@ from vergence.data.sources import open_data
 from vergence.decide import CombinedDetector, GaussianDetector, MixtureDetector, NeighborDetector, default_detector
 from vergence.images.statistics import pixel_statistics
 from vergence.learn.encoders.building import encoder as build_encoder
-from vergence.learn.runs.levels import patch_dictionary, stage_features
+from vergence.learn.encoders.config import Patches
+from vergence.learn.encoders.patch_maps import patch_dictionary
+from vergence.learn.objectives.core import DensityObjective
+from vergence.learn.runs.levels import stage_features
 
 LIMIT, CALIBRATION, HELD, SHOWN, CORRUPTED = 10_000, 2_000, 2_000, 1_000, 400  # numbers of images
 ENCODERS: dict[str, dict[str, Any]] = {
@@ -134,7 +137,7 @@ def sets(source: str, root: str, limit: int, most: int | None = None) -> dict[st
 
 def pixel_levels(train: Tensor) -> Callable[[Tensor], dict[str, Tensor]]:
     """Returns the features that need no encoder; a dictionary of patches is learned from the training images."""
-    maps = patch_dictionary(train.split(500))
+    maps = patch_dictionary(train.split(500), train.shape[1:], Patches(atoms=128, stride=2, pool=1, second=0))
     return lambda x: {"statistics": pixel_statistics(x), "patches": maps(x.float() / 255), "pixels": x.flatten(1).float() / 255}
 
 
@@ -157,9 +160,9 @@ def encoder_levels(a: argparse.Namespace, source: str, name: str, seed: int, x: 
     run = run_of(a, source, name, seed)
 
     def levels(b: Tensor) -> dict[str, Tensor]:
-        b = b if run.size is None else center_crop(b, run.size)
+        b = b if run.folder.metadata.crop_size() is None else center_crop(b, run.folder.metadata.crop_size())
         found = {level: f for level, f in stage_features(run.method.encoder, b).items() if f.shape[1] < WIDE}
-        if run.has_density:
+        if isinstance(run.method.objective, DensityObjective):
             u = run.method.projector(found["z"])
             found["mu"] = run.objective.posterior(u).mean
             found |= {f"own_{how}": score[:, None] for how, score in run.objective.scores(u).items()}

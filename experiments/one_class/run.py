@@ -28,9 +28,11 @@ from vergence.data.items import Items
 from vergence.data.sources import Data, open_data
 from vergence.decide import GaussianDetector, NeighborDetector, default_detector
 from vergence.learn.evaluation import features
+from vergence.learn.objectives.core import DensityObjective
 from vergence.learn.runs.detector import opened
 from vergence.learn.runs.evaluate import untrained_encoder
-from vergence.learn.runs.run import objective_scores
+from vergence.learn.runs.rows import objective_scores
+from vergence.learn.runs.train import collapse_of
 
 ENCODERS = ("vje", "patches", "pixels", "svdd", "pretrained")
 COMPONENTS = 64  # principal components of the pixels
@@ -85,7 +87,7 @@ def of_run(trained: vergence.Run, test: Items, seed: int, untrained: bool) -> Sc
     """Returns the scores of a run: its detector's, its objective's own, and those of other detectors on its embedding."""
     train, scores = opened(trained.folder).train, {"detector": trained.anomaly_score(test).numpy()}
     z = trained.embed(train), trained.embed(test)
-    if trained.has_density:
+    if isinstance(trained.method.objective, DensityObjective):
         with torch.inference_mode():
             own = objective_scores(trained.method, z[1].to(trained.device))
         scores |= {f"own {name}": values.cpu().numpy() for name, values in own.items()}
@@ -142,7 +144,7 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
         test, anomalous = test_items(open_data(trained.folder.config.data), label, a.tests)
         scores, config = of_run(trained, test, seed, untrained=encoder == "vje"), trained.folder.config
         n_train = trained.folder.metadata.n_train
-        about = {"collapse": trained.collapse, "trained_at": trained.folder.metadata.commit, "epochs_run": config.fit.epochs}
+        about = {"collapse": collapse_of(trained), "trained_at": trained.folder.metadata.commit, "epochs_run": config.fit.epochs}
         about |= {"network": str(config.model.encoder)}
     counts = {"n_train": n_train, "n_typical": int((~anomalous).sum()), "n_anomalous": int(anomalous.sum())}
     return {**counts, **about, **timer.both(), "auroc": {name: auroc(anomalous, values) for name, values in scores.items()}}

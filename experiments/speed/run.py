@@ -25,9 +25,9 @@ from vergence.learn.encoders.config import as_encoder
 from vergence.learn.methods.paired import PairedMethod
 from vergence.learn.runs.calibrated import fit_detector
 from vergence.learn.runs.detector import dictionary
+from vergence.learn.runs.embed import embedded
 from vergence.learn.runs.levels import Levels
 from vergence.learn.runs.rows import Reading, collected, write_rows
-from vergence.learn.runs.run import embedded
 from vergence.learn.runs.score import columns_of
 from vergence.learn.training import build, closed_form, loop, recipes
 from vergence.learn.training.config import FitConfig, ModelConfig

@@ -87,8 +87,9 @@ def from_labels(train: Tensor, labels: Tensor, z: Tensor) -> Scores:
 
 def images_of(run: Run, items: Items) -> Iterator[Tensor]:
     """Yields images (B, C, H, W) in [0, 1] as the encoder sees them, a hundred at a time."""
+    size = run.folder.metadata.crop_size()
     for _, raw in items.stream(batches(len(items), CHUNK)):
-        yield to_unit(raw if run.size is None else center_crop(raw, run.size), torch.float32)
+        yield to_unit(raw if size is None else center_crop(raw, size), torch.float32)
 
 
 def worsened(

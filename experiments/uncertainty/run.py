@@ -40,7 +40,7 @@ FOREIGN = ("fashion_mnist", "mnist")  # and noise
 def foreign(run: vergence.Run, root: str, n: int) -> dict[str, Items]:
     """Returns n images of each foreign set, in the run's shape."""
     sets = {name: run.items(name, root=root) for name in FOREIGN}
-    noise = torch.rand(n, *run.read_shape(), generator=seeded(0))
+    noise = torch.rand(n, *run.folder.metadata.item_shape(), generator=seeded(0))
     some = {name: items.subset(torch.arange(min(n, len(items)))) for name, items in sets.items()}
     return some | {"noise": ArrayItems((255 * noise).byte())}
 

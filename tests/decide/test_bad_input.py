@@ -7,8 +7,6 @@ from scipy.sparse import csr_matrix
 
 from vergence import decide as d
 from vergence.images import clusters, statistics
-from vergence.learn.runs import levels
-from vergence.learn.training import near_duplicates as near
 
 R = np.random.default_rng(0)
 X, NAN, EQUAL = R.normal(size=(40, 4)), np.full((9, 2), np.nan), np.ones((20, 3))
@@ -26,8 +24,6 @@ CALLS = {
     "label_trim": lambda x: d.label_trim([1.0, 2.0], x, 1),
     "tail_p_values": d.tail_p_values,
     "odd_groups": clusters.odd_groups,
-    "near_duplicates": lambda x: near.near_duplicates(x, threshold=0.9),
-    "mild_views": near.mild_views,
     "surprise": lambda x: d.surprise(NORMAL, x if x is None or isinstance(x, (str, dict)) else [[{}]]),
     "cross_fit": lambda x: d.cross_fit(d.GaussianDetector(), x if x is None or isinstance(x, (str, dict)) else np.zeros(3)),
 }
@@ -55,12 +51,7 @@ BAD = {  # a word of the message, and what gives it
     "confidence": [lambda: d.simultaneous_bounds([0.1], 9, 1 - 1e-16)],
     "more than 15 items": [lambda: clusters.odd_groups(np.eye(12))],
     "features of shape": [lambda: clusters.odd_groups(torch.zeros(5))],
-    "threshold": [lambda: near.near_duplicates(torch.eye(3), threshold=-1)],
-    "few near-duplicates.*collapse": [lambda: near.near_duplicates(torch.ones(400, 3), threshold=0.99)],
-    "differ from image to image": [lambda: near.similarity_threshold(torch.ones(400, 3), torch.ones(400, 3))],
-    "one view of each": [lambda: near.similarity_threshold(torch.eye(3), torch.eye(2))],
     r"below 2\^63": [lambda: d.MixtureDetector(reg_covar=10**30).fit(X)],
-    "equal": [lambda: near.near_groups(torch.rand(4, 1, 8, 8), 0)],
     "random_state": [
         lambda: clusters.odd_groups(X, random_state=True),
         lambda: d.surprise(NORMAL, torch.zeros(3, 2), random_state=10**30),
@@ -69,7 +60,6 @@ BAD = {  # a word of the message, and what gives it
         lambda: d.MixtureDetector(random_state="a").fit(X),
     ],
     "images": [
-        lambda: near.mild_views(torch.ones(3, 4)),
         lambda: statistics.pixel_statistics(None),
         lambda: statistics.pixel_statistics(np.zeros((2, 3, 8, 8), "M8[s]")),
         lambda: statistics.pixel_statistics(np.full((2, 3, 8, 8), "a")),
@@ -78,9 +68,6 @@ BAD = {  # a word of the message, and what gives it
     "channels are last": [lambda: statistics.pixel_statistics(torch.zeros(2, 16, 16, 3))],
     "reshape": [lambda: statistics.pixel_statistics(np.zeros((2, 16, 16, 1)))],
     "in row 2": [lambda v=v: statistics.pixel_statistics(IMAGES.index_fill(0, torch.tensor(2), v)) for v in (np.nan, np.inf)],
-    "batch of images": [lambda v=v: levels.patch_dictionary(v) for v in (None, [], torch.rand(4, 3, 16, 16), [torch.rand(3)])],
-    "atoms": [lambda: levels.patch_dictionary([IMAGES], 10**30)],
-    "distinct patches": [lambda: levels.patch_dictionary([torch.zeros(2, 3, 4, 4)])],
     "expected n ": [lambda: d.look_at("a", 0.1)],
     "p_values": [lambda: d.explain(["z"], [["a"]], 9)],
     "and words": [lambda: d.explain(["a", "b"], [[0.1]], 10), lambda: d.explain(["a"], [[0.1]], 10, [[], []])],

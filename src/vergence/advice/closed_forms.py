@@ -37,8 +37,7 @@ from vergence.advice.nuisances import without as covering
 from vergence.data.items import Items, PairItems, batches, spaced
 from vergence.data.pixels import center_crop
 from vergence.learn.encoders.config import Patches
-from vergence.learn.encoders.dictionary import learn_dictionary
-from vergence.learn.encoders.patch_maps import PatchMaps, sampled_patches
+from vergence.learn.encoders.patch_maps import patch_dictionary
 from vergence.learn.views.images import ImageViews, VectorViews
 from vergence.learn.views.vectors import KindViews
 from vergence.linear.base import MOST_DRAWS, Affine
@@ -465,15 +464,10 @@ def patch_features(items: Items, augmentation: Any, *, atoms: int = ATOMS, seed:
     crop = augmentation.size if isinstance(augmentation, ImageViews) else None
     shape = items.shape if crop is None else (items.shape[0], crop, crop)
     expect(len(shape) == 3, "images for features 'patches'", f"items of shape {shape}", "use features='raw'")
-    settings = Patches(atoms=atoms, second=0).complete(shape)
     some = spaced(len(items), IMAGES)
     stream = items.stream(some[index] for index in batches(len(some), BATCH))
     images = (x if crop is None else center_crop(x, crop) for _, x in stream)
-    patches = sampled_patches(images, PatchMaps(shape[0], settings), seed=seed)  # whose dictionary is not used
-    settings = dataclasses.replace(settings, atoms=min(atoms, max(2, len(patches) // 10)))
-    maps = PatchMaps(shape[0], settings)
-    maps.set(*learn_dictionary(patches, settings.atoms))
-    maps.to(device)
+    maps = patch_dictionary(images, shape, Patches(atoms=atoms, second=0), seed).to(device)
     return lambda x: torch.cat([maps(part) for part in x.split(BATCH)])
 
 

@@ -133,7 +133,7 @@ def _trained(source: str, out: Path, seconds: float, settings: dict[str, Any], m
     options = (["--" + name] if value is True else ["--" + name, str(value)] for name, value in (model | root).items())
     return _Fitted(
         run.method.encoder.eval(),
-        run.size,
+        run.folder.metadata.crop_size(),
         run.device,
         command=shlex.join(["vergence", "train", source, *itertools.chain(*options), "--out", "RUN"]),
         seconds=took,

@@ -50,6 +50,7 @@ Train = make_dataclass(
 
 def train(command: Any) -> None:
     """Runs ``vergence train``; exits with 128 + signal when interrupted."""
+    from vergence.learn.runs.train import collapse_of
     from vergence.learn.runs.train import train as run_training
     from vergence.learn.training.loop import Interrupted
 
@@ -80,8 +81,8 @@ def train(command: Any) -> None:
     if is_first_process():
         print(f"{_done(run, 'complete:' if command.resume else 'trained')}; {_data(run)}")
         print(f"next: {_next(run)}")
-        if run.collapse is not None:
-            print(f"warning: the training ended, but {run.collapse}", file=sys.stderr)
+        if (collapse := collapse_of(run)) is not None:
+            print(f"warning: the training ended, but {collapse}", file=sys.stderr)
 
 
 def _plan(source: str | None, out: Path, command: Any, settings: dict[str, Any]) -> None:

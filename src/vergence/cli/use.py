@@ -163,7 +163,8 @@ def _evaluate_file(command: Evaluate) -> None:
 
 def embed(command: Embed) -> None:
     """Runs ``vergence embed``."""
-    from vergence.learn.runs.run import load, write_embeddings
+    from vergence.learn.runs.embed import write_embeddings
+    from vergence.learn.runs.run import load
 
     run = load(command.run, device=command.device, trust_code=command.trust_code)
     how: dict[str, Any] = {"crops": command.crops or 0, "wide": command.wide, "batch_size": command.batch_size}
@@ -178,7 +179,7 @@ def embed(command: Embed) -> None:
 
 
 def _embed_shard(command: Embed, run: "Run", how: "Mapping[str, Any]") -> None:
-    from vergence.learn.runs.run import write_embeddings
+    from vergence.learn.runs.embed import write_embeddings
     from vergence.utils.parts import Shard
 
     shard, folder = Shard.parse(str(command.shard)), command.out or Path(f"embeddings-{options.stem(command.images)}")
@@ -192,7 +193,7 @@ def items_of_shard(run: "Run", images: str, shard: "Shard", root: str | None) ->
     """Returns the items of which a shard takes its part, or those of its own large files, and how many files there are then."""
     from vergence.learn.runs.shards import part_of
 
-    own = part_of(images, shard, run.read_shape())
+    own = part_of(images, shard, run.folder.metadata.item_shape())
     return (run.items(images, root=root), 0) if own is None else own
 
 
@@ -242,9 +243,10 @@ def _reopened(record: "Mapping[str, Any]", names: "Sequence[str]", root: str | N
 
     try:
         run, source = load(record["run"], device="cpu"), str(record["source"])
-        if len(run.read_shape()) == 3 and is_sharded(source) and len(files := files_of(source)) > 1:
+        shape = run.folder.metadata.item_shape()
+        if len(shape) == 3 and is_sharded(source) and len(files := files_of(source)) > 1:
             stems = {name.partition("/")[0] for name in names}
-            return open_shards([f for f in files if Path(f).stem in stems], shape=run.read_shape(), several=True).items
+            return open_shards([f for f in files if Path(f).stem in stems], shape=shape, several=True).items
         return run.items(source, root=root)
     except (ValueError, KeyError) as error:
         terminal.note(f"the page has no pictures: {error}")

@@ -55,14 +55,6 @@ def features_of(name: str, x: object) -> Tensor:
     return z
 
 
-def images_of(images: Any) -> Tensor:
-    """Returns images (N, C, H, W) with 1 or 3 channels as a tensor; bytes or floats."""
-    x = numeric("images", images)
-    fits = x.ndim == 4 and x.shape[1] in (1, 3) and x.numel()
-    expect(fits, "images (N, C, H, W) with 1 or 3 channels", tuple(x.shape), "bring them to one shape")
-    return x if x.dtype == torch.uint8 or x.is_floating_point() else x.float()
-
-
 def like(given: Values, x: Tensor) -> Any:
     """Returns a tensor if a tensor was given, otherwise an array."""
     return x if isinstance(given, Tensor) else x.cpu().numpy()

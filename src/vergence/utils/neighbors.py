@@ -154,41 +154,26 @@ def nearest_others(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return distance, index.gather(1, order)
 
 
-def similar_pairs(a: Tensor, b: Tensor | None, least: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yields the indices and similarities of pairs of unit vectors with a cosine of at least ``least``, block by block.
+def similar_pairs(x: Tensor, least: float) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields the indices i, j of pairs of unit vectors (N, D) with a cosine of at least ``least``, once each, block by block.
 
     Vectors of a cosine c lie sqrt(2 - 2 c) apart, and at most so far along any direction: items are sorted along the direction in
     which they differ most, and compared with those alone that are near enough there.
 
-    Args:
-        a: Unit vectors (N, D).
-        b: Unit vectors (M, D); None for the pairs i < j of ``a``.
-        least: Lower bound of the cosine.
-
     Example:
-        >>> [(i.tolist(), j.tolist()) for i, j, _ in similar_pairs(torch.eye(2), torch.eye(2), 0.5)]
-        [([0, 1], [0, 1])]
+        >>> [(i.tolist(), j.tolist()) for i, j in similar_pairs(torch.eye(2)[[0, 1, 0]], 0.5)]
+        [([0], [2])]
     """
-    other = a if b is None else b
-    direction = _widest(other)
-    (t_a, order_a), (t_b, order_b) = ((x @ direction).sort() for x in (a, other))
-    radius = max(0.0, 2 - 2 * least) ** 0.5 + 1e-4
-    left, right = torch.searchsorted(t_b, t_a - radius), torch.searchsorted(t_b, t_a + radius, right=True)
+    along, order = (x @ _widest(x)).sort()
+    right = torch.searchsorted(along, along + max(0.0, 2 - 2 * least) ** 0.5 + 1e-4, right=True)
     start = 0
-    while start < len(a):
-        low = start if b is None else int(left[start])
-        size = max(1, min(BLOCK, NUMBERS // max(1, int(right[min(start + BLOCK, len(a)) - 1]) - low)))
-        stop = min(start + size, len(a))
-        high = int(right[stop - 1])
-        rows, columns = order_a[start:stop], order_b[low:high]
-        table = a[rows] @ other[columns].T
-        i, j = (table >= least).nonzero(as_tuple=True)
-        similarity = table[i, j]
-        if b is None:
-            later = j > i  # both counted from start
-            i, j, similarity = i[later], j[later], similarity[later]
-        i, j = rows[i], columns[j]
-        yield (i, j, similarity) if b is not None else (torch.minimum(i, j), torch.maximum(i, j), similarity)
+    while start < len(x):
+        size = max(1, min(BLOCK, NUMBERS // max(1, int(right[min(start + BLOCK, len(x)) - 1]) - start)))
+        stop = min(start + size, len(x))
+        rows, columns = order[start:stop], order[start : int(right[stop - 1])]
+        i, j = (x[rows] @ x[columns].T >= least).nonzero(as_tuple=True)
+        later = j > i  # both counted from start
+        yield rows[i[later]], columns[j[later]]
         start = stop
 
 

@@ -17,7 +17,7 @@ from vergence.densities.retrieval import retrieve
 from vergence.learn.objectives.core import Objective
 from vergence.learn.objectives.gje import GJE
 from vergence.learn.runs import rows
-from vergence.learn.runs.run import write_embeddings
+from vergence.learn.runs.embed import write_embeddings
 from vergence.learn.training import build as building
 from vergence.learn.training.build import build_method
 from vergence.learn.training.config import ModelConfig, RunConfig
@@ -106,9 +106,10 @@ def test_encoders_of_unlike_kinds(pairs):
     run, source = pairs
     kinds = {type(layer).__name__ for layer in run.method.target_encoder.modules()} if run.method.target_encoder else None
     if source.stem == "halves":
-        assert run.method.target_encoder is None and run.read_shape("target") == (1, 8, 4)
+        assert run.method.target_encoder is None and run.folder.metadata.item_shape("target") == (1, 8, 4)
     else:
-        assert "_Convolution" in kinds and run.read_shape() == (5,) and run.read_shape("target") == (1, 8, 8)
+        assert "_Convolution" in kinds and run.folder.metadata.item_shape() == (5,)
+        assert run.folder.metadata.item_shape("target") == (1, 8, 8)
 
 
 def test_pairs_are_evaluated_embedded_and_reported(pairs, tmp_path):

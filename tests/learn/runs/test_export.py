@@ -38,7 +38,7 @@ def test_the_graph_agrees_with_the_library(name, ending, request, tmp_path):
     run = request.getfixturevalue(name)
     file = tmp_path / f"x.{ending}"
     found = export(run, file)
-    assert found.shape == run.read_shape()
+    assert found.shape == run.folder.metadata.item_shape()
     assert found.difference <= 5e-3
     rng = np.random.default_rng(5)
     x = rng.integers(0, 256, (5, *found.shape)).astype(np.uint8) if found.dtype == "uint8" else rng.normal(size=(5, *found.shape))

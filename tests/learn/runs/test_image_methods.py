@@ -9,8 +9,8 @@ import torch
 import vergence
 from vergence.cli.commands import main
 from vergence.learn import methods
+from vergence.learn.runs.embed import write_embeddings
 from vergence.learn.runs.page import write_report
-from vergence.learn.runs.run import write_embeddings
 
 pytestmark = pytest.mark.float32
 
@@ -93,7 +93,7 @@ def test_images_that_are_no_squares(tmp_path, name):
 def test_a_density_is_trained_on_the_encoder_of_a_method(tmp_path):
     first = vergence.train("digits", method="denoising_autoencoder", out=tmp_path / "a", epochs=1, limit=600, **QUICK)
     second = vergence.train(out=tmp_path / "b", init=str(tmp_path / "a"), objective="vje", epochs=1, lr=0.0)
-    assert second.folder.config.model.method is None and second.has_density
+    assert second.folder.config.model.method is None and second.objective is not None
     kept = dict(first.method.encoder.named_parameters())
     assert all(torch.equal(p, kept[name]) for name, p in second.method.encoder.named_parameters())
     frozen = vergence.train(out=tmp_path / "c", init=str(tmp_path / "a"), freeze=True)

@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from vergence.learn.encoders.building import encoder
-from vergence.learn.encoders.patch_maps import PatchEncoder
+from vergence.learn.encoders.config import Patches
+from vergence.learn.encoders.patch_maps import PatchEncoder, patch_dictionary
 from vergence.learn.methods.paired import PairedMethod
 from vergence.learn.objectives.gje import GJE
 from vergence.learn.objectives.vje import VJE
-from vergence.learn.runs.levels import Levels, patch_dictionary
+from vergence.learn.runs.levels import Levels
 
 pytestmark = pytest.mark.float32
 
@@ -23,7 +24,7 @@ def method(name, shape, objective=VJE):
 def test_z_is_the_embedding_and_patches_are_the_dictionarys_responses():
     """Bytes and the same numbers as floats have the same levels."""
     m, x = method("small", (3, 32, 32)), torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
-    maps = patch_dictionary([x], atoms=8)
+    maps = patch_dictionary([x], x.shape[1:], Patches(atoms=8, stride=2, pool=1, second=0)).float()
     with torch.no_grad():
         found, plain = Levels(m, (3, 32, 32), maps)(x), Levels(m, (3, 32, 32))(x)
         of_floats = Levels(m, (3, 32, 32), maps)(x.float() / 255)

@@ -7,8 +7,10 @@ import torch
 from vergence.decide import GaussianDetector
 from vergence.images.statistics import pixel_statistics
 from vergence.learn.encoders.building import encoder
+from vergence.learn.encoders.config import Patches
+from vergence.learn.encoders.patch_maps import patch_dictionary
 from vergence.learn.encoders.patches import PatchFeatures
-from vergence.learn.runs.levels import patch_dictionary, stage_features
+from vergence.learn.runs.levels import stage_features
 
 ROWS = torch.arange(16.0)
 
@@ -113,10 +115,14 @@ def test_stages_of_networks_of_timm():
 
 
 def test_a_dictionary_of_patches_is_that_of_the_transformer():
-    x = photo(60)
-    maps = patch_dictionary(x.split(7), atoms=16, patch=4, stride=2)
+    x, settings = photo(60), Patches(atoms=16, patch=4, stride=2, pool=1, second=0)
+    maps = patch_dictionary(x.split(7), x.shape[1:], settings).float()
     theirs = PatchFeatures(n_atoms=16, patch_size=4, stride=2, pool=1, n_patches=100_000).fit(x)
     np.testing.assert_allclose(maps(x).numpy(), theirs.transform(x), atol=1e-3)
-    assert patch_dictionary([x[:, :, :10, :10]], atoms=4).settings.patch == 4  # small images have smaller patches
-    large = patch_dictionary([torch.rand(3, 3, 64, 80, dtype=torch.float32)], atoms=4)
-    assert large.settings.side == 32 and large.settings.patch == 6
+    settings = Patches(atoms=500, second=0)
+    small = patch_dictionary([x[:3, :, :10, :10]], (3, 10, 10), settings).settings
+    assert small.patch == 4 and small.atoms == 3 * 49 // 10  # small images have smaller patches, few images fewer atoms
+    large = patch_dictionary([torch.rand(3, 3, 64, 80, dtype=torch.float32)], (3, 64, 80), settings).settings
+    assert large.side == 32 and large.patch == 6
+    with pytest.raises(ValueError, match="distinct patches"):
+        patch_dictionary([torch.zeros(2, 3, 8, 8)], (3, 8, 8), settings)

@@ -9,9 +9,9 @@ import vergence
 from experiments import noisy_digits as demo
 from vergence.densities.gaussian import JointGaussian
 from vergence.densities.power_spherical import PowerSpherical
+from vergence.learn.runs.embed import write_embeddings
 from vergence.learn.runs.evaluate import evaluate
 from vergence.learn.runs.page import write_report
-from vergence.learn.runs.run import write_embeddings
 from vergence.learn.runs.score import Calibration
 
 pytestmark = [pytest.mark.float32, pytest.mark.slow]

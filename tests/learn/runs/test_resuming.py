@@ -18,10 +18,10 @@ from tests.dying import dies_at
 import vergence
 from vergence import mixtures
 from vergence.data.arrays import Pairs
+from vergence.learn.runs.embed import write_embeddings
 from vergence.learn.runs.evaluate import evaluate
 from vergence.learn.runs.page import write_report
 from vergence.learn.runs.pictures import write_samples
-from vergence.learn.runs.run import write_embeddings
 from vergence.learn.runs.score import Calibration
 from vergence.tables import models as density
 

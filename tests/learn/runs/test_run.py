@@ -10,8 +10,8 @@ from PIL import Image
 from torch.distributions import Distribution
 
 import vergence
+from vergence.learn.runs.embed import write_embeddings
 from vergence.learn.runs.page import write_report
-from vergence.learn.runs.run import write_embeddings
 
 pytestmark = pytest.mark.float32
 
@@ -122,7 +122,6 @@ def plain(tmp_path_factory):
 
 
 def test_an_objective_from_outside_has_no_density_to_embed_with_but_a_detector_to_score_with(plain, tmp_path):
-    assert not plain.has_density
     with pytest.raises(ValueError, match="Constant', which has none"):
         plain.posterior(images())
     with pytest.raises(ValueError, match="expected a score among detector, found 'joint'"):
@@ -164,7 +163,7 @@ import resource, sys
 import numpy as np
 from pathlib import Path
 import vergence
-from vergence.learn.runs.run import write_embeddings
+from vergence.learn.runs.embed import write_embeddings
 run, source, out = sys.argv[1:]
 write_embeddings(vergence.load(run, device="cpu"), source, Path(out))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -11,9 +11,10 @@ from tests.learn.encoders.test_pretrained import cache, fill
 
 import vergence
 from vergence.data.items import ArrayItems
+from vergence.learn.objectives.core import DensityObjective
+from vergence.learn.runs.embed import write_embeddings
 from vergence.learn.runs.evaluate import evaluate
 from vergence.learn.runs.page import write_report
-from vergence.learn.runs.run import write_embeddings
 from vergence.learn.runs.train import train
 from vergence.utils.files import sha256
 
@@ -238,7 +239,7 @@ def test_a_trained_encoder_is_frozen_and_a_frozen_one_is_trained(trained, tmp_pa
     run = train(out=tmp_path / "run", init=str(tmp_path / "frozen"), objective="gje", epochs=1)
     initial = run.folder.load_initial()
     assert all(torch.equal(initial[name], value) for name, value in state_of(frozen).items() if name.startswith("encoder."))
-    assert run.has_density
+    assert isinstance(run.method.objective, DensityObjective)
 
 
 @pytest.mark.slow
@@ -246,7 +247,7 @@ def test_a_closed_form_encoder_is_frozen_on_few_other_images(tmp_path):
     name = "patches:atoms=16,patch=4,directions=24,dim=12,views=2"
     before = train("digits", out=tmp_path / "a", recipe="patches", encoder=name, limit=200, device="cpu")
     run = train(out=tmp_path / "b", init=str(tmp_path / "a"), freeze=True, limit=8)
-    assert torch.allclose(run.embed("digits"), before.embed("digits")) and not run.has_density
+    assert torch.allclose(run.embed("digits"), before.embed("digits")) and not isinstance(run.method.objective, DensityObjective)
 
 
 @pytest.mark.parametrize(
@@ -292,9 +293,9 @@ def test_a_strangers_run_with_an_encoder_of_its_own_is_imported_only_when_truste
         with pytest.raises(ValueError, match=r"expected encoders of the library in .*, found 'stranger:encoder'"):
             call()
     assert not marker.exists() and "stranger" not in sys.modules
-    assert train("digits", out=tmp_path / "new", init=str(tmp_path / "run"), trust_code=True, epochs=1).has_density
+    assert train("digits", out=tmp_path / "new", init=str(tmp_path / "run"), trust_code=True, epochs=1).objective is not None
     del sys.modules["stranger"]
-    assert train(out=tmp_path / "run", resume=True, encoder="stranger:encoder").has_density
+    assert train(out=tmp_path / "run", resume=True, encoder="stranger:encoder").objective is not None
     del sys.modules["stranger"]
 
 

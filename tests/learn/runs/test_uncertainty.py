@@ -9,9 +9,9 @@ import torch
 import vergence
 from vergence.data.sources import open_data
 from vergence.learn.evaluation.uncertainty import crop_spread, neighbor_is_right, neighbor_spread, ranking
+from vergence.learn.runs.embed import write_embeddings
 from vergence.learn.runs.evaluate import evaluate
 from vergence.learn.runs.page import write_report
-from vergence.learn.runs.run import write_embeddings
 from vergence.learn.runs.tables import show_evaluation
 from vergence.learn.runs.uncertainty import ITEMS
 from vergence.learn.training.records import Evaluation
@@ -103,11 +103,11 @@ def test_crops_are_columns_of_embed(run, tmp_path):
 
 
 def test_spread_is_that_of_the_views_of_training(run):
-    from vergence.learn.runs.run import views_of
+    from vergence.learn.runs.rows import views_of
 
     items = run.items("digits").subset(torch.arange(12))
     x = next(items.stream(iter([torch.arange(12)])))[1]
-    views, generator = views_of(run), torch.Generator().manual_seed(0)
+    views, generator = views_of(run.folder, run.method), torch.Generator().manual_seed(0)
     with torch.inference_mode():
         z = torch.stack([run.method.encoder(views(x, generator)) for _ in range(5)])
     assert torch.allclose(run.spread(items, crops=5)[1], crop_spread(z)[1], atol=1e-5)

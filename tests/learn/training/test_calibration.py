@@ -107,6 +107,52 @@ def test_near_duplicates_of_an_array_are_on_one_side_where_digests_would_tear_th
     assert on_both_sides(whole, pairs) <= 2 and 100 <= int(whole.sum()) <= 104
 
 
+def saved_again(x):
+    """The same pictures: brighter, smaller and back, noisy."""
+    r = torch.Generator().manual_seed(5)
+    smaller = torch.nn.functional.interpolate(x.float(), 28, mode="bilinear", antialias=True)
+    back = torch.nn.functional.interpolate(smaller, x.shape[-1], mode="bilinear", antialias=True)
+    noisy = x + 3 * torch.randn(x.shape, generator=r, dtype=torch.float32)
+    kinds = torch.arange(len(x)) % 3
+    y = torch.where((kinds == 0)[:, None, None, None], 1.08 * x.float(), back)
+    return torch.where((kinds == 2)[:, None, None, None], noisy, y).clamp(0, 255).byte()
+
+
+def groups_of(images):
+    return torch.tensor(calibration.content_groups(ArrayItems(images)))
+
+
+def test_groups_join_copies_and_equal_images_and_nothing_else():
+    x = photographs(400, 32)
+    every = torch.cat([x, saved_again(x[:60]), x[60:70]])
+    label = groups_of(every)
+    assert (label[400:] == label[:70]).float().mean() > 0.9 and (label[460:] == label[60:70]).all()
+    assert len(label[:400].unique()) == 400 and label.min() == 0 and label.max() == len(label.unique()) - 1
+    assert (groups_of(every) == label).all()
+
+
+@pytest.mark.parametrize(("n", "copies"), [(30, 2), (40, 7)])
+def test_copies_of_every_image_are_one_group(n, copies):
+    x, r = photographs(n, 32), torch.Generator().manual_seed(1)
+    every = torch.cat([x.float() / 255, *(calibration._changed(x, r) for _ in range(copies))])
+    label = groups_of(every).reshape(copies + 1, n)
+    assert (label == label[:1]).all(0).float().mean() > 0.9 and len(label.unique()) >= n
+
+
+def test_images_that_nothing_tells_apart_are_no_groups():
+    x = photographs(600, 16)
+    x[100:] = x[0]
+    for images in (x, x[:1].expand(30, -1, -1, -1)):
+        assert len(set(calibration.near_groups(images, range(len(images))).tolist())) == len(images)
+
+
+@pytest.mark.slow
+def test_a_kind_of_image_is_not_a_group_of_copies():
+    x, r = photographs(6000, 16, seed=3), torch.Generator().manual_seed(0)
+    x[:80] = (x[:1].float() + 2 * torch.randn(80, 3, 16, 16, generator=r)).clamp(0, 255).byte()
+    assert len(groups_of(x)[:80].unique()) == 80 and len(groups_of(x[30:])[:50].unique()) == 1
+
+
 def test_near_duplicates_in_a_folder_are_on_one_side(tmp_path):
     for i, image in enumerate(photographs(200)):
         picture = Image.fromarray(image.permute(1, 2, 0).numpy())

@@ -17,8 +17,8 @@ from vergence.learn.encoders.networks import Standardize
 from vergence.learn.encoders.patch_maps import PatchEncoder, SecondLayer
 from vergence.learn.methods.paired import PairedMethod
 from vergence.learn.objectives.gje import GJE
+from vergence.learn.runs.embed import write_embeddings
 from vergence.learn.runs.page import write_report
-from vergence.learn.runs.run import write_embeddings
 from vergence.learn.training import closed_form, loop
 from vergence.learn.training.config import FitConfig, RunConfig
 from vergence.learn.training.metrics import MemoryRecorder

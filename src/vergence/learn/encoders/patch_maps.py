@@ -13,6 +13,7 @@ With s = softshrink(r), the two parts of a are (|s| + s) / 2 and (|s| - s) / 2, 
 with a matrix of the cells.
 """
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -20,14 +21,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vergence.data.pixels import resize, to_unit
-from vergence.learn.encoders.config import GRID, POOL, PatchSettings
+from vergence.learn.encoders.config import GRID, POOL, Patches, PatchSettings
 from vergence.learn.encoders.config import SIZE_ABOVE as SIZE
-from vergence.learn.encoders.dictionary import N_PATCHES, PART, PatchSample, distinct, mark, normalized_patches, spherical_k_means
+from vergence.learn.encoders.dictionary import (
+    N_PATCHES,
+    PART,
+    PatchSample,
+    distinct,
+    learn_dictionary,
+    mark,
+    normalized_patches,
+    spherical_k_means,
+)
 from vergence.learn.encoders.networks import standardization
 from vergence.utils.checks import refuse
 from vergence.utils.devices import exporting, fast_bfloat16
 
-__all__ = ["ROOT", "PatchEncoder", "PatchMaps", "RefinedEncoder", "sampled_patches", "wide_features"]
+__all__ = ["ROOT", "PatchEncoder", "PatchMaps", "RefinedEncoder", "patch_dictionary", "sampled_patches", "wide_features"]
 
 ROOT = 3  # of the pooled responses
 WINDOW = 0.44  # standard deviation of a cell's weights, in sides of a cell
@@ -287,6 +297,31 @@ def sampled_patches(images: Iterable[Tensor], maps: PatchMaps, *, n: int = N_PAT
         if len(x):
             sample.add(maps.shrunk(to_unit(x, maps.filters.dtype)).cpu())
     return sample.sampled()
+
+
+def patch_dictionary(images: Iterable[Tensor], shape: Sequence[int], settings: Patches, seed: int = 0) -> PatchMaps:
+    """Returns the maps of one layer whose dictionary is learned from images; it has at most a tenth as many atoms as patches.
+
+    Args:
+        images: As of `sampled_patches`.
+        shape: Shape (C, H, W) of an image.
+        settings: Settings of one layer.
+        seed: Seed of the sample of patches.
+
+    Raises:
+        ValueError: There is no image, or the images are smaller than a patch, or have fewer distinct patches than atoms.
+
+    Example:
+        >>> images = torch.rand(20, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+        >>> patch_dictionary(images.split(10), (3, 16, 16), Patches(atoms=16, stride=2, pool=1, second=0))(images).shape
+        torch.Size([20, 32])
+    """
+    full = settings.complete(shape)
+    patches = sampled_patches(images, PatchMaps(shape[0], full), seed=seed)  # whose dictionary is not used
+    full = dataclasses.replace(full, atoms=min(full.atoms, max(2, len(patches) // 10)))
+    maps = PatchMaps(shape[0], full)
+    maps.set(*learn_dictionary(patches, full.atoms))
+    return maps
 
 
 class PatchEncoder(nn.Module):

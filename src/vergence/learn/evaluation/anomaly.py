@@ -6,7 +6,7 @@ Shapes: N training items, M test items, D features, k neighbors.
 import torch
 from torch import Tensor
 
-from vergence.utils.checks import expect, require_within
+from vergence.utils.checks import expect
 from vergence.utils.linalg import as_float, require_features
 from vergence.utils.neighbors import cosine_distances
 
@@ -71,55 +71,44 @@ def knn_distance(train: Tensor, test: Tensor, k: int = 5) -> Tensor:
     return cosine_distances(train, test, min(k, len(train))).mean(1)
 
 
-def mahalanobis(train: Tensor, test: Tensor, labels: Tensor | None = None, shrinkage: float | None = None) -> Tensor:
-    r"""Returns the squared Mahalanobis distance to the training mean, or to the nearest of the class means.
+def mahalanobis(train: Tensor, test: Tensor) -> Tensor:
+    r"""Returns the squared Mahalanobis distance to the training mean.
 
-        min_c (x - m_c)^T (C + 1e-6 v I)^-1 (x - m_c),   C = (1 - a) S + a v I,   v = tr(S) / D
+        (x - m)^T (C + 1e-6 v I)^-1 (x - m),   C = (1 - a) S + a v I,   v = tr(S) / D
 
-    S is the covariance (divisor N) of the training features around their mean, or around their class means (one covariance
-    for all classes). The shrinkage a is scikit-learn's Ledoit-Wolf estimate (A well-conditioned estimator for large-dimensional
-    covariance matrices, 2004), which makes C well conditioned for N < D too; 1e-6 v keeps it invertible for a = 0. If all
-    training features are equal, v = 1. Computed in float64.
+    S is the covariance (divisor N) of the training features. The shrinkage a is scikit-learn's Ledoit-Wolf estimate (A
+    well-conditioned estimator for large-dimensional covariance matrices, 2004), which makes C well conditioned for N < D too;
+    1e-6 v keeps it invertible for a = 0. If all training features are equal, v = 1. Computed in float64.
 
     Args:
         train: Features (N, D), N >= 2.
         test: Features (M, D), on the same device.
-        labels: Classes (N,) of the training items, any integers; one class by default.
-        shrinkage: a in [0, 1]; estimated by default.
 
     Returns:
         (M,) of the type of ``test``, >= 0; larger is more anomalous.
 
     Raises:
-        ValueError: The features are not finite matrices of one width, N < 2, the labels do not fit, or a is out of range.
+        ValueError: The features are not finite matrices of one width, or N < 2.
 
     Example:
-        >>> x = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])  # variances 2 and 1/2
-        >>> [round(d, 3) for d in mahalanobis(x, torch.tensor([[2.0, 0.0], [0.0, 2.0]]), shrinkage=0.0).tolist()]
-        [2.0, 8.0]
+        >>> x = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+        >>> far, near = mahalanobis(x, torch.tensor([[2.0, 0.0], [0.5, 0.0]])).tolist()
+        >>> round(far / near)
+        16
     """
-    require_features(train=train, test=test)
-    expect(len(train) >= 2, "at least 2 items for a covariance", len(train), "pass more")
-    if labels is not None:
-        expect(labels.shape == train.shape[:1], f"labels of shape ({len(train)},)", tuple(labels.shape), "give one label a row")
-    if shrinkage is not None:
-        require_within("[0, 1]", shrinkage=shrinkage)
-    x = train.double()
-    label = x.new_zeros(len(x)) if labels is None else labels.to(x.device)
-    classes, y = torch.unique(label, return_inverse=True)
-    m = torch.stack([x[y == c].mean(0) for c in range(len(classes))])
-    L = torch.linalg.cholesky(_covariance(x - m[y], shrinkage))
-    whiten = torch.linalg.solve_triangular(L, torch.eye(len(L), dtype=L.dtype, device=L.device), upper=False)
-    distance = [((test.double() - mean) @ whiten.T).square().sum(1) for mean in m]
-    return torch.stack(distance).amin(0).to(as_float(test).dtype)
-
-
-def _covariance(residual: Tensor, shrinkage: float | None) -> Tensor:
-    """Returns C + 1e-6 v I (D, D) of residuals (N, D) whose means are 0."""
     from sklearn.covariance import ledoit_wolf_shrinkage
 
-    a = ledoit_wolf_shrinkage(residual.cpu().numpy(), assume_centered=True) if shrinkage is None else shrinkage
-    S = residual.T @ residual / len(residual)
+    require_features(train=train, test=test)
+    expect(len(train) >= 2, "at least 2 items for a covariance", len(train), "pass more")
+    x = train.double()
+    m = x.mean(0)
+    x = x - m
+    a = ledoit_wolf_shrinkage(x.cpu().numpy(), assume_centered=True)
+    S = x.T @ x / len(x)
     v = S.diagonal().mean()
     v = torch.where(v > 0, v, torch.ones_like(v))
-    return (1 - a) * S + (a + RIDGE) * v * torch.eye(len(S), dtype=S.dtype, device=S.device)
+    eye = torch.eye(len(S), dtype=S.dtype, device=S.device)
+    L = torch.linalg.cholesky((1 - a) * S + (a + RIDGE) * v * eye)
+    whiten = torch.linalg.solve_triangular(L, eye, upper=False)
+    distance: Tensor = ((test.double() - m) @ whiten.T).square().sum(1)
+    return distance.to(as_float(test).dtype)

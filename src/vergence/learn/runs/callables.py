@@ -111,7 +111,7 @@ class _Run:
 
     def shape(self) -> tuple[int, ...]:
         """Returns the shape of an item as it is read."""
-        return _opened(*self.key()).read_shape()
+        return _opened(*self.key()).folder.metadata.item_shape()
 
     def features(self) -> tuple[str, ...]:
         """Returns the names of the columns of features, where each has its own."""

@@ -9,21 +9,21 @@ from torch import Tensor
 
 from vergence.data.items import Items, PairItems, batches
 from vergence.data.pixels import center_crop
-from vergence.data.sources import IN_MEMORY, Data, open_data
+from vergence.data.sources import Data
 from vergence.decide.conformal import ranked
-from vergence.learn.encoders.patch_maps import PatchMaps
+from vergence.learn.encoders.config import Patches
+from vergence.learn.encoders.patch_maps import PatchMaps, patch_dictionary
 from vergence.learn.evaluation.accuracy import relative_error
 from vergence.learn.evaluation.collapse import collapse
 from vergence.learn.evaluation.judgment import collapse_warning
 from vergence.learn.methods.core import Method
 from vergence.learn.runs.calibrated import Collected, RunDetector, fit_detector, sample
-from vergence.learn.runs.levels import ATOMS, Levels, patch_dictionary
-from vergence.learn.runs.rows import MOST_ITEMS, Reading, collected, of_module
+from vergence.learn.runs.levels import ATOMS, Levels
+from vergence.learn.runs.rows import MOST_ITEMS, Reading, collected, of_module, whole
 from vergence.learn.training import calibration, closed_form
 from vergence.learn.training.folder import RunFolder
 from vergence.learn.views.images import ImageViews
 from vergence.utils import terminal
-from vergence.utils.checks import expect
 from vergence.utils.devices import in_evaluation
 
 __all__ = ["FILE", "dictionary", "opened"]
@@ -82,9 +82,10 @@ def dictionary(items: Items, size: int | None, workers: int) -> PatchMaps | None
     part = (items.context if isinstance(items, PairItems) else items).subset(sample(len(items), DICTIONARY_FROM).sort().values)
     stream = part.stream(batches(len(part), closed_form.block_size(part.shape)), workers=workers)
     images = (x if size is None else center_crop(x, size) for _, x in stream if len(x))
+    settings = Patches(atoms=ATOMS, stride=2, pool=1, second=0)
     try:
         with torch.random.fork_rng(devices=[]):
-            return patch_dictionary(images, ATOMS)
+            return patch_dictionary(images, part.shape if size is None else (part.shape[0], size, size), settings).float()
     except ValueError:
         return None
 
@@ -154,19 +155,6 @@ def opened(folder: RunFolder) -> Data:
         ValueError: They cannot be opened.
     """
     return calibration.split(whole(folder), folder.config)
-
-
-def whole(folder: RunFolder) -> Data:
-    """Returns a run's data as they were opened, before a calibration part was taken out.
-
-    Raises:
-        ValueError: They cannot be opened, or are data of a program that has not given them.
-    """
-    config = folder.config
-    lost = config.data.source.startswith(IN_MEMORY) and not folder.given
-    what = f"the data of the training, {config.data.source.removeprefix(IN_MEMORY)}, which no file holds"
-    expect(not lost, what, advice="pass them with vergence.load(path, data=...)")
-    return open_data(config.data, workers=config.fit.workers, **folder.given)
 
 
 def _about_embedding(z: np.ndarray, error: float | None) -> list[str]:

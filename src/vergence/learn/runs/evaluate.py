@@ -20,7 +20,8 @@ from vergence.learn.encoders.patch_maps import RefinedEncoder, wide_features
 from vergence.learn.evaluation import anomaly, features
 from vergence.learn.evaluation.accuracy import knn_accuracy, linear_probe, ridge_probe
 from vergence.learn.evaluation.collapse import collapse
-from vergence.learn.runs.rows import MOST_ITEMS, parts
+from vergence.learn.objectives.core import DensityObjective
+from vergence.learn.runs.rows import MOST_ITEMS, parts, whole
 from vergence.learn.runs.run import Run, load
 from vergence.learn.runs.uncertainty import measure_uncertainty
 from vergence.learn.training import build
@@ -100,7 +101,7 @@ class _Evaluator:
 
     def __init__(self, run: Run) -> None:
         self.run, self.config = run, run.folder.config
-        self.opened = self._without_seen(run.data)
+        self.opened = self._without_seen(whole(run.folder))
         self.labeled = _labeled(self.opened, self.config.data.keep_classes)
         self.train: Features = {}
         self.test: Features = {}
@@ -116,7 +117,7 @@ class _Evaluator:
         record = Evaluation(
             protocol=self._protocol(time.monotonic() - started),
             representations=representations,
-            posterior=self._posterior() if self.run.has_density else None,
+            posterior=self._posterior() if isinstance(self.run.method.objective, DensityObjective) else None,
             anomaly=self._anomalies(detected),
             uncertainty=measure_uncertainty(self.run, self.opened, self.train["z"], self.test["z"]) if uncertainty else None,
         )
@@ -169,7 +170,8 @@ class _Evaluator:
 
     def _seen(self, items: Items) -> Tensor:
         """Returns which items equal one that a run with a detector was fitted to or calibrated on, (N,) bool."""
-        marks = np.concatenate([marks for _, marks in features.stream_batches(digests, items, size=self.run.size)])
+        size = self.run.folder.metadata.crop_size()
+        marks = np.concatenate([marks for _, marks in features.stream_batches(digests, items, size=size)])
         return torch.from_numpy(np.isin(marks, self.run.detector().seen))
 
     def _representations(self, probes: bool) -> dict[str, Representation]:
@@ -180,7 +182,7 @@ class _Evaluator:
                 for name, net in networks.items():
                     advance(1)
                     part[name] = features.collect_features(net, items, **self.run.where())[0]
-                    if name == "z" and self.run.has_density:
+                    if name == "z" and isinstance(self.run.method.objective, DensityObjective):
                         part["mu"] = self._posterior_mean(part["z"])
             self.train["pca"], self.test["pca"] = features.pca(
                 self.train["pixels"], self.test["pixels"], self.train["z"].shape[1]
@@ -292,7 +294,7 @@ class _Evaluator:
         scores: dict[str, tuple[Kind, Tensor]] = {}
         if detected is not None:
             scores["detector"] = "model", detected[labels >= 0]
-        if self.run.has_density:
+        if isinstance(self.run.method.objective, DensityObjective):
             scores |= {name: ("model", score) for name, score in self._scores(test["z"]).items()}
         names = [name for name in ("z", "untrained", "initial", "pixels", "pca") if name in test]
         scores |= {f"kNN, {name}": ("baseline", anomaly.knn_distance(train[name], test[name])) for name in names}
@@ -334,8 +336,8 @@ class _Evaluator:
         keep = self.config.data.keep_classes
         if keep is not None:
             columns["anomalous"] = ((labels >= 0) & ~torch.isin(labels, torch.tensor(keep))).numpy()
-        if len(self.run.read_shape()) == 3:
-            small = features.stream_batches(_thumbnail, items.subset(chosen), size=self.run.size)
+        if len(self.run.folder.metadata.item_shape()) == 3:
+            small = features.stream_batches(_thumbnail, items.subset(chosen), size=self.run.folder.metadata.crop_size())
             columns["thumbnail"] = torch.cat([x for _, x in small]).numpy()
         with explained(path, SAFE), replacing(path) as part, part.open("wb") as file:
             np.savez_compressed(file, **columns)

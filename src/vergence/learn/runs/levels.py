@@ -6,7 +6,7 @@ embedding. Each level is a matrix (B, D) of a batch, for a detector of its own.
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,15 +14,12 @@ from torch import Tensor, nn
 
 from vergence.data.pixels import to_unit
 from vergence.images.statistics import pixel_statistics
-from vergence.learn.encoders.config import Patches
-from vergence.learn.encoders.dictionary import learn_dictionary
-from vergence.learn.encoders.patch_maps import PatchEncoder, PatchMaps, sampled_patches
+from vergence.learn.encoders.patch_maps import PatchEncoder, PatchMaps
 from vergence.learn.methods.core import Method
-from vergence.utils.checks import expect, require_count
 
-__all__ = ["Levels", "patch_dictionary", "stage_features"]
+__all__ = ["Levels", "stage_features"]
 
-ATOMS = 128  # of the level patches
+ATOMS = 128  # of the level patches, at most
 
 
 class Levels(nn.Module):
@@ -30,7 +27,7 @@ class Levels(nn.Module):
 
     - ``pixels``: statistics of images (`pixel_statistics`); ``inputs``: vectors as they are.
     - ``patches``: average responses to the first 128 atoms of a closed-form encoder's dictionary, whose one pass serves both;
-      with any other encoder to the dictionary ``maps`` on the method's device (`patch_dictionary`), where there is one.
+      with any other encoder to the dictionary ``maps`` on the method's device, where there is one.
     - ``z``: the embedding.
 
     The shape of one item is that which the encoder sees, (C, H, W) or (D,).
@@ -71,37 +68,6 @@ class Levels(nn.Module):
         first = next(itertools.chain(self.method.encoder.parameters(), self.method.encoder.buffers()))
         x = torch.zeros(1, *self.shape, dtype=first.dtype, device=first.device)
         return {name: f.shape[1] for name, f in self(x).items()}
-
-
-def patch_dictionary(batches: Iterable[Tensor], atoms: int = 128, *, patch: int | None = None, stride: int = 2) -> PatchMaps:
-    """Returns a small dictionary of whitened patches, for the level ``patches`` of any encoder.
-
-    The result maps images (B, C, H, W) in [0, 1] to the average responses over the whole image, (B, 2 atoms): what textures it
-    has, wherever they are. Images whose shorter side has more than 48 pixels are resized to 32. See
-    `vergence.learn.encoders.patch_maps`.
-
-    Args:
-        batches: Typical images of one size, uint8 or floats in [0, 1], in batches; 100,000 of their patches are used.
-        atoms: Size of the dictionary.
-        patch: Side of a patch in pixels; 6 by default, and 4 for images of fewer than 16 pixels.
-        stride: Distance of neighboring patches in pixels.
-
-    Example:
-        >>> images = torch.rand(20, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
-        >>> maps = patch_dictionary(images.split(10), atoms=16)
-        >>> maps(images).shape
-        torch.Size([20, 32])
-    """
-    require_count(1, 100_000, atoms=atoms)
-    stream = iter(() if not isinstance(batches, Iterable) or hasattr(batches, "ndim") else batches)
-    first = next(stream, None)
-    usual = isinstance(first, Tensor) and first.ndim == 4
-    expect(usual, "at least one batch of images (B, C, H, W)", advice="pass images.split(256)")
-    assert first is not None
-    settings = Patches(atoms=atoms, stride=stride, pool=1, second=0, patch=patch).complete(first.shape[1:])
-    maps = PatchMaps(first.shape[1], settings).float()
-    maps.set(*learn_dictionary(sampled_patches(itertools.chain([first], stream), maps, seed=0), atoms))
-    return maps
 
 
 def stage_modules(encoder: nn.Module) -> list[nn.Module]:

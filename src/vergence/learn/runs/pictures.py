@@ -13,8 +13,10 @@ from vergence.data.items import Items, PairItems, batches, contexts
 from vergence.data.pixels import center_crop, resize, to_unit
 from vergence.learn.evaluation import features
 from vergence.learn.methods.core import Side
+from vergence.learn.objectives.core import ConditionalObjective
 from vergence.learn.runs.detector import opened
-from vergence.learn.runs.run import Images, Run
+from vergence.learn.runs.rows import Images
+from vergence.learn.runs.run import Run, objective_of
 from vergence.utils.checks import expect, require_count
 from vergence.utils.files import explained, replacing, require_parent
 
@@ -81,7 +83,7 @@ def write_samples(run: Run, out: Path, *, n: int | None = None, context: Images 
         ValueError: The objective has no such density, the file's ending or folder cannot be used, or the targets are not images.
     """
     n = (64 if context is None else 8) if n is None else n
-    _ = run.conditional_objective
+    _ = objective_of(run, ConditionalObjective)
     require_count(n=n)
     expect(out.suffix in (".npz", ".png"), "an ending among .npz (embeddings), .png (pictures)", f"'{out.name}'")
     require_parent(out)
@@ -114,7 +116,7 @@ def _contexts(run: Run, context: Images) -> Items:
 def _given(run: Run, items: Items, n: int, seed: int) -> tuple[Tensor, Tensor]:
     """Returns the contexts' embeddings (R, D), and n samples of the targets' for each (R, n, D)."""
     za = run.embed(items, projected=True)
-    density = run.conditional_objective.conditional(run.to_device(za))
+    density = objective_of(run, ConditionalObjective).conditional(run.to_device(za))
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return za, density.sample(torch.Size((n,))).transpose(0, 1).cpu().contiguous()
@@ -122,7 +124,7 @@ def _given(run: Run, items: Items, n: int, seed: int) -> tuple[Tensor, Tensor]:
 
 def _read_contexts(run: Run, items: Items) -> Tensor | None:
     """Returns the contexts as pictures (R, C, H, W) of the targets' shape; None where they are not images."""
-    if len(run.read_shape()) != 3:
+    if len(run.folder.metadata.item_shape()) != 3:
         return None
     channels, height, width = picture_shape(run)
     x = resize(_read(run, items, "context"), height, width)

@@ -4,6 +4,7 @@ A job that is stopped goes on behind its finished parts (`vergence.utils.parts`)
 items tell which parts are its own.
 """
 
+import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,25 +15,35 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vergence.data import sources
+from vergence.data.arrays import holds_pairs
 from vergence.data.images import ImageFiles, file_name
 from vergence.data.items import ArrayItems, Items, PairItems, Skipped
 from vergence.data.shards import EncodedImages
+from vergence.data.sources import IN_MEMORY, Data, is_object, open_data
 from vergence.densities.gaussian import MixtureOfGaussians
+from vergence.learn.encoders import networks
 from vergence.learn.evaluation import features
+from vergence.learn.evaluation.uncertainty import crop_spread
+from vergence.learn.methods.core import Method, Side
 from vergence.learn.objectives.core import ConditionalObjective, DensityObjective, Objective
 from vergence.learn.runs.calibrated import Arrays, Collected, sample
+from vergence.learn.training import build
 from vergence.learn.training.calibration import digests
-from vergence.learn.training.folder import write_skipped
-from vergence.utils.checks import expect, refuse
+from vergence.learn.training.folder import RunFolder, write_skipped
+from vergence.learn.views.images import Views
+from vergence.learn.views.vectors import Marginals
+from vergence.utils.checks import expect, refuse, require_count
 from vergence.utils.digests import digest_of, of_array, stamp
 from vergence.utils.parts import Derived, Parts, open_parts, require_table
 from vergence.utils.terminal import bar
 
-__all__ = ["Columns", "Reading", "collected", "parts", "stream", "write_rows"]
+__all__ = ["Columns", "Reading", "collected", "objective_scores", "parts", "stream", "write_rows"]
 
 MAX_NUMBERS = 1 << 24  # numbers of a mixture's density, held at a time
 MOST_ITEMS, MOST_BYTES = 50_000, 256 << 20  # of the items whose levels are held, sampled at random
 LEVEL = "level "  # before the name of a level, among columns
+Images = Any  # what `vergence.data.sources.from_object` opens, or a path or a built-in name
 Columns = dict[str, Any]  # name -> tensor (B,) or (B, D), written as float32; an array, or a list of texts, as it is
 
 
@@ -222,6 +233,11 @@ def of_module(module: nn.Module) -> str:
     return digest_of([repr(module), *(part for name in sorted(state) for part in (name, of_array(state[name])))])
 
 
+def of_model(folder: RunFolder, method: nn.Module) -> dict[str, Any]:
+    """Returns what determines a run's embeddings and scores: a digest of its tensors, and its description."""
+    return {"model": of_module(method), "configuration": json.dumps(folder.config.to_dict()["model"], default=repr)}
+
+
 def of_items(items: Items) -> str:
     """Returns a digest of the items to read: names, sizes and times of files, or the values of an array in memory.
 
@@ -238,3 +254,84 @@ def of_items(items: Items) -> str:
         files = (part for name in items.names for part in (name, *stamp(items.folder / file_name(name))))
         return digest_of([str(items.folder.resolve()), str(items.shape), *files])
     return secrets.token_hex(16)
+
+
+def whole(folder: RunFolder) -> Data:
+    """Returns a run's data as they were opened, before a calibration part was taken out.
+
+    Raises:
+        ValueError: They cannot be opened, or are data of a program that has not given them.
+    """
+    config = folder.config
+    lost = config.data.source.startswith(IN_MEMORY) and not folder.given
+    what = f"the data of the training, {config.data.source.removeprefix(IN_MEMORY)}, which no file holds"
+    expect(not lost, what, advice="pass them with vergence.load(path, data=...)")
+    return open_data(config.data, workers=config.fit.workers, **folder.given)
+
+
+def items_of(folder: RunFolder, images: Images, root: str | None = None, side: Side = "context") -> Items:
+    """Returns items of a run's shape; see `vergence.learn.runs.run.Run.items`."""
+    if isinstance(images, Items):
+        return images.target if side == "target" and isinstance(images, PairItems) else images
+    config, shape, in_memory = folder.config.data, folder.metadata.item_shape(side), is_object(images)
+    source = images if in_memory else sources.as_source(images)
+    both = isinstance(images, tuple) and len(images) == 2 if in_memory else holds_pairs(Path(source))
+    pairs = side == "target" and both
+    items = sources.open_items(
+        source,
+        shape=folder.metadata.item_shape() if pairs else shape,
+        root=root or config.root,
+        download=config.download,
+        holdout=config.holdout,
+        columns=folder.metadata.columns if side == "context" else (),
+        trained_on=config.source,
+    )
+    if not (pairs and isinstance(items, PairItems)):
+        return items
+    return sources.with_shape(items.target, shape, "the targets" if in_memory else source)
+
+
+def views_of(folder: RunFolder, method: Method) -> Views:
+    """Returns the random views that a run was trained with.
+
+    Raises:
+        ValueError: The run was trained on pairs, which have none.
+    """
+    metadata, standardize = folder.metadata, networks.standardization(method.encoder)
+    expect(metadata.kind != "pairs", "a run on single items for random views", "one on pairs", "leave crops out")
+    config = folder.config.views
+
+    def marginals() -> Marginals:
+        if config.kind == "table":  # whose columns are in the data alone
+            return build.marginals_of(whole(folder).train, config)
+        return Marginals(standardize.mean.flatten(), standardize.std.flatten())
+
+    return build.views_for(metadata.kind, config, metadata.shape, marginals)
+
+
+def of_crops(encoder: nn.Module, views: Views, x: Tensor, crops: int, seed: int = 0) -> Columns:
+    """Returns ``z_crops`` (B, D), the mean direction of the embeddings of random views, and ``spread`` (B,), how they differ.
+
+    An item's views follow from the seed, its place in the batch and the batch's size: with other batches the results differ by
+    the noise of so few views.
+
+    Args:
+        encoder: Items (B, ...) -> embeddings (B, D).
+        views: The random views.
+        x: Items (B, ...).
+        crops: Number of views of each item, >= 2.
+        seed: Of the views.
+
+    Raises:
+        ValueError: There are fewer than 2 views.
+    """
+    require_count(2, crops=crops)
+    generator = torch.Generator().manual_seed(seed)
+    mean, spread = crop_spread(torch.stack([encoder(views(x, generator)).float() for _ in range(crops)]))
+    return {"z_crops": mean, "spread": spread}
+
+
+def objective_scores(method: Method, z: Tensor) -> Columns:
+    """Returns the scores of the objective's own for embeddings (B, D), by name; none without a density."""
+    objective = method.objective
+    return by_parts(objective.scores, objective, method.projector(z)) if isinstance(objective, DensityObjective) else {}

@@ -3,12 +3,10 @@
 import copy
 import functools
 import itertools
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,42 +14,29 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from vergence.data import sources
-from vergence.data.arrays import holds_pairs
-from vergence.data.items import Items, PairItems
-from vergence.data.sources import Data, is_object
+from vergence.data.items import Items
 from vergence.decide.matching import Matches, likelihood_ratio, matched, of_pairs
 from vergence.densities import retrieval
-from vergence.learn.encoders import networks
-from vergence.learn.encoders.patch_maps import wide_features
 from vergence.learn.evaluation import features
-from vergence.learn.evaluation.judgment import collapse_warning
-from vergence.learn.evaluation.uncertainty import crop_spread
 from vergence.learn.methods.core import Method, Side
 from vergence.learn.objectives.core import ConditionalObjective, DensityObjective, Objective, PredictiveObjective
 from vergence.learn.runs import detector
 from vergence.learn.runs.calibrated import RunDetector, sample
-from vergence.learn.runs.rows import MOST_ITEMS, Columns, Reading, by_parts, of_module, stream, write_rows
-from vergence.learn.runs.shards import shard_written
+from vergence.learn.runs.rows import MOST_ITEMS, Images, Reading, items_of, objective_scores, of_crops, stream, views_of
 from vergence.learn.training import build
 from vergence.learn.training.folder import RunFolder, require_known_code, require_new, require_writable
-from vergence.learn.views.images import Views
-from vergence.learn.views.vectors import Marginals
 from vergence.utils.checks import expect, require_choice, require_count
 from vergence.utils.devices import as_device
-from vergence.utils.digests import digest_of
 from vergence.utils.files import as_path, explained, give
 from vergence.utils.neighbors import nearest
-from vergence.utils.parts import Shard
 from vergence.utils.terminal import Tabular
 
 if TYPE_CHECKING:
     from vergence.decide import MixtureDetector
 
-__all__ = ["Neighbors", "Run", "embedded", "load", "write_embeddings"]
+__all__ = ["Neighbors", "Run", "load", "objective_of"]
 
 DETECTOR = "detector"  # the name of the detector's score among the objective's
-Images = Any  # what `vergence.data.sources.from_object` opens, or a path or a built-in name
 
 
 def load(
@@ -259,7 +244,7 @@ class Run:
         Raises:
             ValueError: The objective has no such density, ``n`` or ``modes`` is out of range, or there is not exactly one bank.
         """
-        objective = self.conditional_objective
+        objective: ConditionalObjective = objective_of(self, ConditionalObjective)
         z, index = self._bank(bank, bank_embeddings, batch_size)
         za = self.embed(context, projected=True, batch_size=batch_size)
         retrieved = retrieval.retrieve(objective.conditional, self.to_device(za), self.to_device(z), n, modes)
@@ -284,7 +269,7 @@ class Run:
         Raises:
             ValueError: The run is none on pairs, its objective has no joint density, or it kept too few pairs apart.
         """
-        objective = self.conditional_objective
+        objective: ConditionalObjective = objective_of(self, ConditionalObjective)
         expect(self.folder.metadata.kind == "pairs", "a run that was trained on pairs", self.folder.metadata.kind, "train one")
         pairs = detector.opened(self.folder).calibration
         expect(pairs is not None, "a run that kept pairs apart", "none", "train with --calibration-share")
@@ -307,7 +292,7 @@ class Run:
         Raises:
             ValueError: The objective has no such density.
         """
-        objective = self.predictive_objective
+        objective: PredictiveObjective = objective_of(self, PredictiveObjective)
         return objective.conditional(self.to_device(self.embed(context, projected=True, batch_size=batch_size)))
 
     @torch.inference_mode()
@@ -317,7 +302,7 @@ class Run:
         Raises:
             ValueError: The objective has no such densities, or ``n`` is below 1.
         """
-        objective = self.conditional_objective
+        objective: ConditionalObjective = objective_of(self, ConditionalObjective)
         require_count(n=n)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
@@ -357,7 +342,7 @@ class Run:
         Raises:
             ValueError: There are fewer than 2 crops, or the run was trained on pairs.
         """
-        views, encoder, where = views_of(self), self.method.encoder, self.where()
+        views, encoder, where = views_of(self.folder, self.method), self.method.encoder, self.where()
         function = functools.partial(of_crops, encoder, views, crops=crops, seed=seed)
         parts = [columns for _, columns in features.stream_batches(function, self.items(images), batch_size=batch_size, **where)]
         mean, spread = (torch.cat([columns[name].cpu() for columns in parts]) for name in ("z_crops", "spread"))
@@ -387,71 +372,14 @@ class Run:
     # What verbs ask of a run
 
     @property
-    def has_density(self) -> bool:
-        """Whether the objective defines a density."""
-        return isinstance(self.method.objective, DensityObjective)
-
-    @property
-    def collapse(self) -> str | None:
-        """What the last row of metrics shows of a collapse, and what to try, in one line; None where it shows none."""
-        last = next((row for row in reversed(self.folder.metrics()) if "effective_rank" in row and "std" in row), None)
-        width = getattr(self.method.objective, "dim", None)
-        return None if last is None else collapse_warning(last, width, self.method.advice())
-
-    @property
     def objective(self) -> DensityObjective:
         """The density over embeddings.
 
         Raises:
             ValueError: The run's objective defines no density.
         """
-        advice = "train one that has, or on this run: --init RUN --objective vje"
-        objective: DensityObjective = self._objective(DensityObjective, "density", advice)
+        objective: DensityObjective = objective_of(self, DensityObjective)
         return objective
-
-    @property
-    def conditional_objective(self) -> ConditionalObjective:
-        """The objective, which has p(z_b | z_a) and p(z_a) in closed form.
-
-        Raises:
-            ValueError: The run's objective has none.
-        """
-        predicts = isinstance(self.method.objective, PredictiveObjective)
-        lacks = "density p(z_a)" if predicts else "density p(z_b | z_a)"
-        objective: ConditionalObjective = self._objective(ConditionalObjective, lacks, "gje has")
-        return objective
-
-    @property
-    def predictive_objective(self) -> PredictiveObjective:
-        """The objective, which has p(z_b | z_a) in closed form, of the direction of z_b where it is ``on_sphere``.
-
-        Raises:
-            ValueError: The run's objective has none.
-        """
-        objective: PredictiveObjective = self._objective(PredictiveObjective, "density p(z_b | z_a)", "gje has")
-        return objective
-
-    def _objective(self, kind: type, lacks: str, advice: str) -> Any:
-        """Returns the objective, which must be of a kind."""
-        model, objective = self.folder.config.model, self.method.objective
-        name = f"method '{model.method}'" if model.method else "a frozen run" if objective is None else f"'{model.objective}'"
-        expect(isinstance(objective, kind), f"an objective with a {lacks}", f"{name}, which has none", advice)
-        return objective
-
-    @property
-    def data(self) -> Data:
-        """The data of the training, before a calibration part was taken out; each call opens them again."""
-        return detector.whole(self.folder)
-
-    @property
-    def size(self) -> int | None:
-        """Side of the images that the encoder sees; None for vectors, and for pairs of images that are not square."""
-        return self.folder.metadata.crop_size()
-
-    def read_shape(self, side: Side = "context") -> tuple[int, ...]:
-        """Returns the shape of one item of a side as it is read, (C, H, W) or (D,)."""
-        metadata = self.folder.metadata
-        return metadata.read_shape if side == "context" else metadata.target_shape or metadata.read_shape
 
     def detector(self) -> RunDetector:
         """Returns the run's detector; fits and stores one where there is none.
@@ -471,24 +399,7 @@ class Run:
             root: Folder of torchvision's data sets; the run's by default.
             side: ``target`` for items as the second encoder takes them; of pairs, the targets.
         """
-        if isinstance(images, Items):
-            return images.target if side == "target" and isinstance(images, PairItems) else images
-        config, shape, in_memory = self.folder.config.data, self.read_shape(side), is_object(images)
-        source = images if in_memory else sources.as_source(images)
-        both = isinstance(images, tuple) and len(images) == 2 if in_memory else holds_pairs(Path(source))
-        pairs = side == "target" and both
-        items = sources.open_items(
-            source,
-            shape=self.read_shape() if pairs else shape,
-            root=root or config.root,
-            download=config.download,
-            holdout=config.holdout,
-            columns=self.folder.metadata.columns if side == "context" else (),
-            trained_on=config.source,
-        )
-        if not (pairs and isinstance(items, PairItems)):
-            return items
-        return sources.with_shape(items.target, shape, "the targets" if in_memory else source)
+        return items_of(self.folder, images, root, side)
 
     def _bank(self, bank: Images | None, embeddings: Tensor | None, batch_size: int) -> tuple[Tensor, Tensor]:
         """Returns the embeddings of a bank's targets (M, D) and their index among the bank's items (M,)."""
@@ -513,132 +424,19 @@ class Run:
         """Returns the settings with which `vergence.learn.evaluation.features` reads items: ``size`` and ``device``."""
         return {"size": self.folder.metadata.crop_size(side), "device": self.device}
 
-    def recorded(self) -> dict[str, Any]:
-        """Returns the part of the run's description that determines embeddings and scores, apart from the tensors."""
-        return {"configuration": json.dumps(self.folder.config.to_dict()["model"], default=repr)}
 
-
-def views_of(run: Run) -> Views:
-    """Returns the random views that a run was trained with.
+def objective_of(run: Run, kind: type) -> Any:
+    """Returns the run's objective, which must be of a kind of density.
 
     Raises:
-        ValueError: The run was trained on pairs, which have none.
+        ValueError: It is of another kind.
     """
-    metadata, standardize = run.folder.metadata, networks.standardization(run.method.encoder)
-    expect(metadata.kind != "pairs", "a run on single items for random views", "one on pairs", "leave crops out")
-    config = run.folder.config.views
-
-    def marginals() -> Marginals:
-        if config.kind == "table":  # whose columns are in the data alone
-            return build.marginals_of(run.data.train, config)
-        return Marginals(standardize.mean.flatten(), standardize.std.flatten())
-
-    return build.views_for(metadata.kind, config, metadata.shape, marginals)
-
-
-def of_crops(encoder: nn.Module, views: Views, x: Tensor, crops: int, seed: int = 0) -> Columns:
-    """Returns ``z_crops`` (B, D), the mean direction of the embeddings of random views, and ``spread`` (B,), how they differ.
-
-    An item's views follow from the seed, its place in the batch and the batch's size: with other batches the results differ by
-    the noise of so few views.
-
-    Args:
-        encoder: Items (B, ...) -> embeddings (B, D).
-        views: The random views.
-        x: Items (B, ...).
-        crops: Number of views of each item, >= 2.
-        seed: Of the views.
-
-    Raises:
-        ValueError: There are fewer than 2 views.
-    """
-    require_count(2, crops=crops)
-    generator = torch.Generator().manual_seed(seed)
-    mean, spread = crop_spread(torch.stack([encoder(views(x, generator)).float() for _ in range(crops)]))
-    return {"z_crops": mean, "spread": spread}
-
-
-def objective_scores(method: Method, z: Tensor) -> Columns:
-    """Returns the scores of the objective's own for embeddings (B, D), by name; none without a density."""
-    objective = method.objective
-    return by_parts(objective.scores, objective, method.projector(z)) if isinstance(objective, DensityObjective) else {}
-
-
-def write_embeddings(
-    run: Run,
-    images: Images,
-    out: str | Path,
-    *,
-    crops: int = 0,
-    wide: bool = False,
-    batch_size: int = 256,
-    workers: int = 2,
-    shard: Shard | None = None,
-    about: Mapping[str, str] = MappingProxyType({}),
-    files: int = 0,
-) -> int | None:
-    """Writes name, label, z, posterior mean and variance, and log-density of every item; returns the number of rows.
-
-    Without labels there is no label, -1 is an unknown one; without a density there are name, label and z. The log-density,
-    log p(z | z) of an item and itself, needs one encoder for both views. Memory does not grow with the number of items. What
-    cannot be read is listed in ``OUT.skipped.csv``. Finished parts are kept in ``.OUT.parts`` until all is written: the same
-    call after a kill goes on behind them.
-
-    Args:
-        run: The run.
-        images: Items, as `Run` takes them.
-        out: ``.npz``, ``.csv`` or ``.parquet`` file; of a shard the folder of all parts.
-        crops: Number of random views of each item, 2 or more, which add ``z_crops`` and ``spread`` (`Run.spread`); 0 for none.
-        wide: Whether ``wide`` is written, too (`vergence.learn.encoders.patch_maps.wide_features`).
-        batch_size: Items at a time.
-        workers: Processes that decode images.
-        shard: The part of the items to write; see `vergence.learn.runs.shards.shard_written`.
-        about: What the record of a shard says, too: ``run``, ``source`` and ``name`` of the items.
-        files: As of `vergence.learn.runs.shards.shard_written`.
-    """
-    out = as_path(out, "out")
-    if crops:
-        require_count(2, crops=crops)
-    views = views_of(run) if crops else None
-    job = {
-        "job": "embed",
-        "model": of_module(run.method),
-        **({"crops": crops} if crops else {}),
-        **({"wide": True} if wide else {}),
-        **run.recorded(),
-    }
-    reading = Reading(**run.where(), batch_size=batch_size, workers=workers)
-    items = run.items(images)
-    labeled = not (items.labels is None or bool((items.labels < 0).all()))
-    job["labels"] = labeled
-    function = embedded(run.method, views, crops, wide)
-
-    def write(some: Items, file: Path) -> int:
-        return write_rows(function, some, file, job, reading, labels=some.labels if labeled else None)
-
-    if shard is None:
-        return write(items, out)
-    kind = {"verb": "embed", "job": digest_of([json.dumps(job, sort_keys=True)]), **about}
-    return shard_written(shard, out, items, write, kind, batch_size=batch_size, files=files)
-
-
-def embedded(method: Method, views: Views | None = None, crops: int = 0, wide: bool = False) -> Callable[[Tensor], Columns]:
-    """Returns the function of a batch of items that computes what `write_embeddings` writes of each."""
-    objective, more = method.objective, {"wide": wide_features(method.encoder)} if wide else {}
-
-    def belief(z: Tensor) -> Columns:
-        assert isinstance(objective, DensityObjective)
-        posterior = objective.posterior(z)
-        columns = {"mean": posterior.mean, "variance": posterior.variance}
-        return columns if method.target_encoder is not None else columns | {"log_density": objective.log_prob(z, z)}
-
-    def columns(x: Tensor) -> Columns:
-        z = method.encoder(x)
-        written = {
-            "z": z,
-            **{name: net(x) for name, net in more.items()},
-            **({} if views is None else of_crops(method.encoder, views, x, crops)),
-        }
-        return written | by_parts(belief, objective, method.projector(z)) if isinstance(objective, DensityObjective) else written
-
-    return columns
+    model, objective = run.folder.config.model, run.method.objective
+    name = f"method '{model.method}'" if model.method else "a frozen run" if objective is None else f"'{model.objective}'"
+    lacks, advice = "density p(z_b | z_a)", "gje has"
+    if kind is DensityObjective:
+        lacks, advice = "density", "train one that has, or on this run: --init RUN --objective vje"
+    elif kind is ConditionalObjective and isinstance(objective, PredictiveObjective):
+        lacks = "density p(z_a)"
+    expect(isinstance(objective, kind), f"an objective with a {lacks}", f"{name}, which has none", advice)
+    return objective

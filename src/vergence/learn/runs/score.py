@@ -28,8 +28,18 @@ from vergence.learn.objectives.core import ConditionalObjective
 from vergence.learn.runs.calibrated import RunDetector
 from vergence.learn.runs.detector import opened
 from vergence.learn.runs.findings_page import write_findings
-from vergence.learn.runs.rows import Columns, Leveled, Reading, collected, of_items, of_module, write_rows
-from vergence.learn.runs.run import Images, Run, objective_scores
+from vergence.learn.runs.rows import (
+    Columns,
+    Images,
+    Leveled,
+    Reading,
+    collected,
+    objective_scores,
+    of_items,
+    of_model,
+    write_rows,
+)
+from vergence.learn.runs.run import Run, objective_of
 from vergence.learn.runs.shards import Counted, shard_written
 from vergence.learn.training.calibration import FEWEST, digests
 from vergence.utils import terminal
@@ -160,8 +170,8 @@ class Calibration:
         notes += _odd_ones(detector.calibration, detector.names)
         if notes:
             print("\n".join(notes), file=sys.stderr)
-        job: dict[str, Any] = {"job": "score", "model": of_module(run.method), "fdr": fdr, "fpr": self.fpr or 0.0}
-        job |= {"confidence": self.confidence, "all": self.all_scores, **run.recorded()}
+        job: dict[str, Any] = {"job": "score", "fdr": fdr, "fpr": self.fpr or 0.0}
+        job |= {"confidence": self.confidence, "all": self.all_scores, **of_model(run.folder, run.method)}
         job["detector"] = of_array(np.frombuffer(detector.content(), np.uint8))
         function = columns_of(run.method, levels, detector, 1.0 if certificate else fdr, self.all_scores, refused)
         return Work(function, job, reading, n, certificate, notes)
@@ -217,8 +227,8 @@ class PairReference:
         tally = Tally(len(calibration), fdr)
         fitted_to = np.unique(np.concatenate([_digests_of_pairs(part) for part in (data.train, data.calibration)]))
         terminal.note(str(reportable(len(calibration), len(given), fdr)))
-        job: dict[str, Any] = {"job": "score pairs", "model": of_module(run.method), "fdr": fdr, "batch_size": size}
-        job |= {"calibration": of_array(calibration), "source": of_items(given), **run.recorded()}
+        job: dict[str, Any] = {"job": "score pairs", "fdr": fdr, "batch_size": size}
+        job |= {"calibration": of_array(calibration), "source": of_items(given), **of_model(run.folder, run.method)}
         with open_parts(out, job, derived=tally) as kept, terminal.bar(out.name, len(given)) as advance:
             advance(kept.done)
             for start in range(kept.done, len(given), size):
@@ -371,7 +381,7 @@ def _as_pairs(run: Run, items: Items) -> PairItems:
     both = run.folder.metadata.kind == "pairs" and isinstance(items, PairItems)
     expect(both, "a run that was trained on pairs, and pairs to score (arrays context and target)", "others")
     assert isinstance(items, PairItems)
-    return PairItems(items.context, with_shape(items.target, run.read_shape("target"), "the targets"))
+    return PairItems(items.context, with_shape(items.target, run.folder.metadata.item_shape("target"), "the targets"))
 
 
 def _digests_of_pairs(pairs: Items) -> np.ndarray:
@@ -388,7 +398,7 @@ def pair_scores(run: Run, pairs: PairItems, batch_size: int = 256) -> np.ndarray
     Raises:
         ValueError: The objective has no conditional density.
     """
-    objective = run.conditional_objective
+    objective: ConditionalObjective = objective_of(run, ConditionalObjective)
     networks = run.method.branch("context").eval(), run.method.target_network().eval()
     sizes = run.where("context")["size"], run.where("target")["size"]
     parts = [np.zeros(0)]

@@ -24,6 +24,7 @@ from vergence.data import sources
 from vergence.data.config import ViewConfig, usual
 from vergence.data.sources import Data, in_words
 from vergence.learn.encoders.config import Encoder, Factory
+from vergence.learn.evaluation.judgment import collapse_warning
 from vergence.learn.methods.core import Method
 from vergence.learn.objectives.core import Objective
 from vergence.learn.runs.description import describe, for_data, resumed
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 TRIAL_STEPS, TRIAL_ITEMS = 6, 500  # of what a plan's estimate is measured on
 
-__all__ = ["describe", "estimate", "join", "merge_shards", "plan", "train", "train_shard"]
+__all__ = ["collapse_of", "describe", "estimate", "join", "merge_shards", "plan", "train", "train_shard"]
 
 
 def train(
@@ -367,6 +368,13 @@ def join() -> None:
         sys.exit(128 + stop.signum)
     except (ValueError, OSError):
         sys.exit(2)
+
+
+def collapse_of(run: Run) -> str | None:
+    """Returns what the last row of a run's metrics shows of a collapse, and what to try, in one line; None for none."""
+    last = next((row for row in reversed(run.folder.metrics()) if "effective_rank" in row and "std" in row), None)
+    width = getattr(run.method.objective, "dim", None)
+    return None if last is None else collapse_warning(last, width, run.method.advice())
 
 
 def _train(fabric: "Fabric", job: _Job, config: RunConfig, opened: Data, method: Method, weights: Weights | None) -> Run:

@@ -16,8 +16,8 @@ from vergence.data.sources import Data
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.learn.evaluation import anomaly, predictive, uncertainty
 from vergence.learn.objectives.core import DensityObjective, LatentObjective, PredictiveObjective
-from vergence.learn.runs.rows import parts
-from vergence.learn.runs.run import Run, views_of
+from vergence.learn.runs.rows import parts, views_of
+from vergence.learn.runs.run import Run
 from vergence.learn.training.records import Predictive, Uncertainty, UncertaintyScore
 from vergence.utils.checks import expect
 from vergence.utils.terminal import bar
@@ -60,7 +60,7 @@ def measure_uncertainty(run: Run, opened: Data, train: Tensor, test: Tensor) -> 
     mean = None
     if opened.kind != "pairs":
         mean, scores["spread over crops"] = spread_over_crops(run, items)
-    density = _calibration(run, opened) if run.has_density else None
+    density = _calibration(run, opened) if isinstance(run.method.objective, DensityObjective) else None
     return _ranked(scores, z, _labels(items), baselines=BASELINES, mean=mean, predictive=density)
 
 
@@ -118,7 +118,7 @@ def uncertainties(bank: Tensor, z: Tensor, run: Run | None = None) -> Scores:
     return {
         "neighbor spread": uncertainty.neighbor_spread(equal(bank), equal(z)),
         "density of z": anomaly.mahalanobis(bank, z),
-        **(_posterior(run, z) if run is not None and run.has_density else {}),
+        **(_posterior(run, z) if run is not None and isinstance(run.method.objective, DensityObjective) else {}),
         "norm of z": -z.norm(dim=1),
         "kNN distance": anomaly.knn_distance(bank, z),
     }
@@ -167,7 +167,7 @@ def _pairs(run: Run, opened: Data) -> tuple[Tensor, Tensor]:
     items = opened.test.subset(spaced(len(opened.test), PAIRS))
     if isinstance(items, PairItems):
         return tuple(run.to_device(run.embed(items, side=side, projected=True)) for side in ("context", "target"))  # type: ignore[return-value]
-    views, generator = views_of(run), torch.Generator().manual_seed(0)
+    views, generator = views_of(run.folder, run.method), torch.Generator().manual_seed(0)
     nets = run.method.branch("context").eval(), run.method.target_network().eval()
     pairs = [[net(views(raw.to(run.device), generator)) for net in nets] for _, raw in items.stream(batches(len(items), CHUNK))]
     za, zb = (run.to_device(torch.cat(z)) for z in zip(*pairs, strict=True))

@@ -157,6 +157,10 @@ class RunMetadata(Record):
             if shape is not None and not (len(shape) in (1, 3) and min(shape) >= 1 and math.prod(shape) <= MAX_ITEM):
                 raise ValueError(f"expected {name} to be (C, H, W) or (D,) of at most {MAX_ITEM:,} numbers, found {shape}")
 
+    def item_shape(self, side: Side = "context") -> tuple[int, ...]:
+        """Returns the shape of one item of a side as it is read, (C, H, W) or (D,)."""
+        return self.read_shape if side == "context" else self.target_shape or self.read_shape
+
     def crop_size(self, side: Side = "context") -> int | None:
         """Returns the side of the central crop that a side's encoder sees, in pixels; None for vectors.
 
