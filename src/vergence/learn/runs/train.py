@@ -456,7 +456,6 @@ def _require_usable(config: RunConfig, settings: dict[str, Any]) -> None:
     else:
         if config.model.objective == "none" and config.model.method is None:
             raise ValueError("expected --freeze or --method with --objective none, found neither; add one, or name an objective")
-        build.require_packages(config.model)
         staged.require_one_encoder(config.model)
         loop.require_shareable(config.fit)
 
