@@ -112,12 +112,13 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words, tmp_path, monke
     assert not (tmp_path / "run" / "config.json").exists()
 
 
-def test_a_missing_extra_is_one_line(tmp_path, monkeypatch):
+@pytest.mark.parametrize("settings", [{"method": "masked_autoencoder"}, {"objective": "vicreg", "optimizer": "lars"}])
+def test_a_missing_extra_is_one_line(settings, tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "timm"]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ValueError, match=r"timm.*pip install 'vergence\[pretrained\]'"):
-        vergence.train("digits", out=tmp_path / "run", **QUICK, method="masked_autoencoder")
+        vergence.train("digits", out=tmp_path / "run", **QUICK, **settings)
     assert not (tmp_path / "run").exists()
 
 
