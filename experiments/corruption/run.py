@@ -246,7 +246,7 @@ def main() -> None:
     else:
         shown = ("data", "corruption", "severity", "strength", "paradigm", "seed", "knn30", "probe", "clean_probe")
         shown += ("joint_embedding", "reconstruction", "pixels", "patches", "seconds")
-        measure_cells(a, cells, measure, peers=("lightly", "timm"), shown=shown)
+        measure_cells(a, cells, measure, peers=("timm",), shown=shown)
 
 
 if __name__ == "__main__":

@@ -141,4 +141,4 @@ TINY |= {"set": lambda settings: settings | {"batch_size": 128}}
 
 if __name__ == "__main__":
     shown = ("data", "setting", "seed", "knn", "probe", "own_coverage", "mixture_coverage", "seconds")
-    main(__doc__, "joint", OPTIONS, cells, measure, tiny=TINY, peers=("lightly",), shown=shown)
+    main(__doc__, "joint", OPTIONS, cells, measure, tiny=TINY, shown=shown)

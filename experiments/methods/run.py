@@ -51,7 +51,7 @@ SEARCHED = (1.25e-4, 5e-4, 2e-3, 8e-3)  # learning rates of AdamW, with a weight
 OPTIMIZER = ("optimizer", "lr", "encoder_lr", "weight_decay")  # settings of a run that a row has, as the run had them
 CHOICES = ("baseline", "searched", "published")
 FOREIGN = ("cifar100", "fashion_mnist", "mnist", "noise")
-SHARED = ("torchvision", "lightning_fabric", "torch._dynamo", "lightly", "timm", "sklearn")
+SHARED = ("torchvision", "lightning_fabric", "torch._dynamo", "timm", "sklearn")
 
 
 def described(a: argparse.Namespace, method: str) -> dict[str, Any]:
@@ -218,4 +218,4 @@ TINY["tiny_options"]["patches"] = {"encoder": "patches:atoms=4,second=0,directio
 
 if __name__ == "__main__":
     shown = ("method", "setting", "lr", "seed", "knn30", "probe", "auroc", "r_auroc", "seconds")
-    main(__doc__, "methods", OPTIONS, cells, measure, tiny=TINY, peers=("lightly", "timm"), shown=shown, apart="fork")
+    main(__doc__, "methods", OPTIONS, cells, measure, tiny=TINY, peers=("timm",), shown=shown, apart="fork")

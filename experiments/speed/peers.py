@@ -38,10 +38,10 @@ CUDA = ("nvidia", "triton", "cuda")  # how the names of packages begin that come
 METHODS = ("contrastive", "vicreg")
 ENCODERS, PRECISIONS = ("small", "resnet18"), ("fp32", "bf16")
 OURS = "vergence"
-LIBRARIES = {  # what pip installs, and after the packages are counted: lightly has the loss of VICReg
-    OURS: (str(ledger.ROOT), "lightly"),
-    "lightly": ("lightly",),
-    "stable-pretraining": ("stable-pretraining",),
+LIBRARIES = {  # what pip installs
+    OURS: str(ledger.ROOT),
+    "lightly": "lightly",
+    "stable-pretraining": "stable-pretraining",
 }
 COUNT = "import json; from importlib.metadata import distributions as d; print(json.dumps(sorted({x.name for x in d()})))"
 SHARED = ("epochs", "batch_size", "lr", "weight_decay", "workers")  # settings of the programs that a row has
@@ -65,10 +65,8 @@ def python(a: argparse.Namespace, library: str) -> Path:
     torches = [f"{name}=={version(name).partition('+')[0]}" for name in ("torch", "torchvision")]
     add = [uv, "pip", "install", "--python", interpreter] if uv else [interpreter, "-m", "pip", "install"]
     output([uv, "venv", "--quiet", "--clear", "--python", sys.executable, place] if uv else [sys.executable, "-m", "venv", place])
-    output([*add, LIBRARIES[library][0], *torches])
-    packages = output([interpreter, "-c", COUNT])
-    output([*add, *LIBRARIES[library], *torches])
-    (place / "packages.json").write_text(packages)
+    output([*add, LIBRARIES[library], *torches])
+    (place / "packages.json").write_text(output([interpreter, "-c", COUNT]))
     return interpreter
 
 

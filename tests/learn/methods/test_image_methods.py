@@ -248,14 +248,14 @@ def test_planted_errors_are_caught(error, monkeypatch):
 
 def with_crops_swapped(method):
     forward = method.loss.forward
-    method.loss.forward = lambda t, s: forward(t[::-1], s)
+    method.loss.forward = lambda t, s: forward(t.flip(0), s)
 
 
 SETTINGS = {  # methods that are changed after they were built, and the part of the check that fails
-    "temperature": (check_dino, lambda m: setattr(m.loss, "teacher_temp", 0.07), "loss"),
-    "student's temperature": (check_dino, lambda m: setattr(m.loss, "student_temp", 0.2), "loss"),
+    "temperature": (check_dino, lambda m: setattr(m.loss, "teacher_temperature", 0.07), "loss"),
+    "student's temperature": (check_dino, lambda m: setattr(m.loss, "temperature", 0.2), "loss"),
     "crops paired with themselves": (check_dino, with_crops_swapped, "loss"),
-    "no center": (check_dino, lambda m: setattr(m.loss, "update_center", lambda out: None), "center"),
+    "no center": (check_dino, lambda m: setattr(m.loss, "update_center", lambda out, gather: None), "center"),
     "no teacher": (check_dino, lambda m: setattr(m, "teacher_head", m.head), "loss"),
     "momentum": (check_dino, lambda m: setattr(m, "momentum", 0.99), "teacher"),
     "no schedule": (check_dino, lambda m: setattr(m, "before_step", lambda progress: None), "teacher"),
@@ -372,6 +372,20 @@ def test_crops_of_dino_have_the_papers_sizes_and_strengths():
     assert [draw["solarize"].double().mean().item() for draw in draws[:-1]] == pytest.approx([0, 0.2, 0, 0, 0], abs=0.04)
     plain = distilled(asymmetric=False, local_crops=0).inputs(ImageViews(ViewConfig(blur=0.0), 8))
     assert len(plain.kinds) == 2 and all(kind.config.blur == 0 for kind in plain.kinds)
+
+
+def test_the_loss_of_dino_and_its_center_are_lightlys():
+    from lightly.loss import DINOLoss
+
+    ours, theirs = dino.CenteredCrossEntropy(6, 0.1, 0.04, 0.9), DINOLoss(6)
+    for _ in range(3):
+        targets, outputs = torch.randn(2, 5, 6), torch.randn(4, 5, 6, requires_grad=True)
+        values = ours(targets, outputs), theirs(list(targets), list(outputs))
+        ours.update_center(targets, lambda x: x)
+        gradients = [torch.autograd.grad(value, outputs)[0] for value in values]
+        assert torch.allclose(*values, atol=1e-12) and torch.allclose(*gradients, atol=1e-12)
+        assert torch.allclose(ours.center, theirs.center, atol=1e-12)
+    assert torch.autograd.gradcheck(lambda x: ours(targets, x), outputs)
 
 
 @pytest.mark.float32

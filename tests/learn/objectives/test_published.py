@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 from lightly import loss as lightly
-from lightly.loss.swav_loss import sinkhorn
+from lightly.loss.lejepa_loss import SIGReg, lejepa_invariance_loss
+from lightly.loss.swav_loss import sinkhorn as lightlys_sinkhorn
 from tests.learn.objectives.common import close
 from tests.reference import paired as slow
 from torch import nn
@@ -17,7 +18,7 @@ from vergence.learn.objectives.byol import BYOL
 from vergence.learn.objectives.lejepa import LeJEPA
 from vergence.learn.objectives.moco import MoCo, similarities
 from vergence.learn.objectives.simsiam import SimSiam
-from vergence.learn.objectives.swav import SwAV
+from vergence.learn.objectives.swav import SwAV, cross_entropy, sinkhorn
 from vergence.learn.objectives.vicreg import VICReg
 
 B, D, K, S, STEP = 6, 3, 4, 4, 1e-5
@@ -255,12 +256,12 @@ def swav():
     def entropy(scores, q, tau=0.1):
         return -(q * (scores / tau).log_softmax(1)).sum(1)
 
-    def swapped(a, b, code=lambda s: sinkhorn(s.detach()), tau=0.1):
+    def swapped(a, b, code=lambda s: sinkhorn(s, 0.05, 3), tau=0.1):
         sa, sb = objective.similarities(a), objective.similarities(b)
         return entropy(sa, code(sb), tau), entropy(sb, code(sa), tau)
 
     def not_swapped(a, b):
-        return sum(entropy(s, sinkhorn(s.detach())).mean() for s in map(objective.similarities, (a, b))) / 2
+        return sum(entropy(s, sinkhorn(s, 0.05, 3)).mean() for s in map(objective.similarities, (a, b))) / 2
 
     return objective, lambda a, b, *fixed: slow.swav(a, b, c, *(slow.codes(z, c) for z in fixed)), {
         "right": lambda a, b: sum(swapped(a, b)).mean() / 2,
@@ -287,14 +288,42 @@ def test_value_and_gradient_are_those_of_the_loops_and_planted_errors_are_seen(c
         assert apart < 1e-6 if error == "right" else apart > (5e-5 if case is lejepa else 1e-3), error
 
 
-def test_terms_are_equal_to_lightlys_losses():
-    close(total(BarlowTwins(D), *pair()), lightly.BarlowTwinsLoss()(*pair()), 1e-12)
-    close(total(VICReg(D), *spread()), lightly.VICRegLoss()(*spread()), 1e-12)
+def of_lightly(name, objective):
+    """Returns lightly's loss with the settings of an objective, as a function of two views."""
+    cosine, p = lightly.NegativeCosineSimilarity(), getattr(objective, "predictor", None)
+
+    def both(a, b):
+        return cosine(p(a), b.detach()) + cosine(p(b), a.detach())
+
+    def lejepa(a, b):
+        torch.manual_seed(7)
+        views = torch.stack([a, b])
+        return 0.05 * SIGReg(num_vectors=S)(views) + 0.95 * lejepa_invariance_loss(all_proj=views, global_proj=views)
+
+    return {
+        "barlow_twins": lightly.BarlowTwinsLoss(0.3),
+        "byol": lambda a, b: 4 + 2 * both(a, b),
+        "lejepa": lejepa,
+        "simsiam": lambda a, b: 0.5 * both(a, b),
+        "swav": lambda a, b: lightly.SwaVLoss()([objective.similarities(a), objective.similarities(b)], []).squeeze(),
+        "vicreg": lightly.VICRegLoss(),
+    }[name]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case is not moco], ids=lambda case: case.__name__)
+def test_value_and_gradient_are_lightlys(case):
+    """In lightly the knots of LeJEPA's integral are of single precision."""
+    objective, tol = case()[0], 1e-6 if case is lejepa else 1e-12
+    views = [z.requires_grad_() for z in (spread() if case is vicreg else pair())]
+    values = [total(objective, *views), of_lightly(case.__name__, objective)(*views)]
+    close(*values, tol)
+    for a, b in zip(*(torch.autograd.grad(value, [*views, *objective.parameters()]) for value in values), strict=True):
+        close(a, b, tol)
+
+
+def test_the_weights_of_vicreg_are_lightlys():
     weighted = VICReg(D, invariance=2.0, variance=3.0, decorrelation=5.0)
     close(total(weighted, *spread()), lightly.VICRegLoss(2.0, 3.0, 5.0)(*spread()), 1e-12)
-    objective, (za, zb), cosine = SimSiam(D), pair(), lightly.NegativeCosineSimilarity()
-    expected = 0.5 * (cosine(objective.predictor(za), zb.detach()) + cosine(objective.predictor(zb), za.detach()))
-    close(total(objective, za, zb), expected, 1e-12)
 
 
 def test_moco_is_lightlys_loss_with_a_memory_bank_of_the_other_keys():
@@ -360,6 +389,34 @@ def test_the_teacher_follows_step_by_step(schedule, steps=5):
 # --- limits and parts -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", [VICReg, BarlowTwins, Seeded, swav], ids=["vicreg", "barlow_twins", "lejepa", "swav"])
+def test_gradients_are_those_of_finite_differences(kind):
+    """Of SwAV with given codes, which get no gradient."""
+    if kind is swav:
+        objective, q = built_swav(), sinkhorn(torch.randn(B, K), 0.05, 3)
+        assert torch.autograd.gradcheck(lambda z: cross_entropy(objective.similarities(z), q, 0.1), pair()[0].requires_grad_())
+        return
+    views = tuple(z.requires_grad_() for z in spread())
+    assert torch.autograd.gradcheck(lambda *z: total(kind(D), *z), views)
+
+
+@pytest.mark.parametrize("kind", [BYOL, SimSiam])
+def test_limits_of_the_cosines(kind):
+    """Without predictor: equal, orthogonal and opposite directions, at any length."""
+    objective, (z, _) = kind(2, hidden=4), pair()
+    objective.predictor, z = nn.Identity(), F.pad(z[:, :1] ** 2 + 1, (0, 1))
+    least, middle, most = (0.0, 4.0, 8.0) if kind is BYOL else (-1.0, 0.0, 1.0)
+    for other, expected in ((3 * z, least), (z.flip(1), middle), (-z, most)):
+        close(total(objective, z, other), expected, 1e-12)
+
+
+def test_limits_of_vicreg():
+    terms = VICReg(D)(torch.zeros(B, D), torch.zeros(B, D))  # all equal: each hinge is 1 - sqrt(1e-4), nothing else is left
+    assert {name: round(term.item(), 9) for name, term in terms.items()} == {"invariance": 0, "hinge": 24.75, "covariance": 0}
+    z = torch.linspace(-3, 3, B)[:, None].expand(B, D)  # one feature D times: each of its D - 1 covariances is the variance
+    close(VICReg(D)(z, z)["covariance"], 2 * (D - 1) * z[:, 0].var() ** 2)
+
+
 def test_barlow_twins_ignores_scale_and_location_of_a_feature():
     g = torch.Generator().manual_seed(0)
     za, zb = torch.randn(2, 64, D, generator=g)
@@ -402,7 +459,8 @@ def test_sinkhorn_step_by_step(iterations):
         columns, rows = states[1 + 2 * i], states[2 + 2 * i]
         assert [sum(slow.column(columns, k)) for k in range(K)] == pytest.approx([1 / K] * K)
         assert [sum(row) for row in rows] == pytest.approx([1 / B] * B)
-    codes = sinkhorn(scores, iterations, 0.05)
+    codes = sinkhorn(scores, 0.05, iterations)
+    close(codes, lightlys_sinkhorn(scores, iterations, 0.05), 1e-12)
     close(codes, B * torch.tensor(states[-1]), 1e-9)
     if iterations == 30:  # both constraints hold in the limit
         close(codes.sum(0), torch.full((K,), B / K), 1e-3)

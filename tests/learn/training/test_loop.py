@@ -23,7 +23,7 @@ from vergence.learn.objectives.vje import VJE
 from vergence.learn.runs.page import write_report
 from vergence.learn.training import loop
 from vergence.learn.training.config import FitConfig
-from vergence.learn.training.optimizers import LARS, build_optimizer, learning_rate, set_learning_rate
+from vergence.learn.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 
 pytestmark = pytest.mark.float32
 
@@ -96,22 +96,30 @@ def test_auto_takes_bfloat16_on_a_cpu_with_matrix_tiles_alone(monkeypatch, tiles
 
 
 @pytest.mark.parametrize(("eta", "clip"), [(0.001, False), (0.02, True), (3.0, True)])
-def test_lars_is_the_formula_in_loops(eta, clip):
+def test_lars_is_the_formula_of_the_paper_in_loops(eta, clip):
     torch.manual_seed(0)
-    w, b = torch.nn.Parameter(torch.randn(3, 4)), torch.nn.Parameter(torch.randn(4))
-    optimizer = LARS([w, b], lr=0.5, momentum=0.9, weight_decay=0.01, eta=eta, clip=clip)
+    method = PairedMethod(torch.nn.Linear(4, 3), None)
+    settings = {"lr": 0.5, "weight_decay": 0.01, "trust": eta, "trust_clip": clip}
+    optimizer = build_optimizer(FitConfig(optimizer="lars", **settings), method)
+    w, b = method.encoder.parameters()
     expect_w, expect_b, vw, vb = w.detach().clone(), b.detach().clone(), 0.0, 0.0
     for _ in range(3):
-        gw, gb = torch.randn(3, 4), torch.randn(4)
+        gw, gb = torch.randn(3, 4), torch.randn(3)
         w.grad, b.grad = gw.clone(), gb.clone()
         optimizer.step()
-        g = gw + 0.01 * expect_w
-        rate = eta * float(expect_w.norm() / g.norm())
-        g = (min(rate, 0.5) / 0.5 if clip else rate) * g
+        rate = eta * float(expect_w.norm() / (gw.norm() + 0.01 * expect_w.norm()))
+        g = (min(rate, 0.5) / 0.5 if clip else rate) * (gw + 0.01 * expect_w)
         vw, vb = 0.9 * vw + g, 0.9 * vb + gb
         expect_w, expect_b = expect_w - 0.5 * vw, expect_b - 0.5 * vb
     assert torch.allclose(w, expect_w, atol=1e-6) and torch.allclose(b, expect_b, atol=1e-6)
-    assert optimizer.param_groups[0]["weight_decay"] == 0.01
+
+
+def test_lars_adapts_weights_of_every_part_and_leaves_biases_and_norms_to_plain_sgd():
+    method = PairedMethod(torch.nn.Linear(4, 8), VJE(8))
+    groups = build_optimizer(FitConfig(optimizer="lars", encoder_lr=0.5, weight_decay=0.1), method).param_groups
+    shown = [({p.ndim for p in g["params"]}, g["always_adapt"], g["weight_decay"], g["scale"]) for g in groups]
+    assert shown == [({2}, True, 0.1, 0.5), ({2}, True, 0.1, 1.0), ({1}, False, 0.0, 0.5), ({1}, False, 0.0, 1.0)]
+    assert sum(len(g["params"]) for g in groups) == len(list(method.parameters()))
 
 
 @pytest.mark.slow

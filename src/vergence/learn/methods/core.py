@@ -131,7 +131,6 @@ class ImageMethod(Method):
     """
 
     vectors: ClassVar[bool] = False  # whether it trains on vectors, too
-    package: ClassVar[str | None] = None  # of an extra that the loss needs; a trained method is used without it
     small: ClassVar[Mapping[str, Any]] = {}  # settings of the recipe NAME_small; ``{patch}`` is the side of a patch
 
     def __init__(self, encoder: nn.Module, shape: Sequence[int]) -> None:

@@ -7,9 +7,9 @@ Transformers", arXiv:2104.14294. With outputs g of heads of K prototypes, temper
     loss = mean over images and pairs (large crop x, another crop x') of -sum_k P_t(x)_k log P_s(x')_k        (eq. 3),
     c <- m c + (1 - m) mean of g_teacher over the batch,   teacher <- l teacher + (1 - l) student, l from 0.996 to 1 (cosine).
 
-The loss and its center are lightly's ``DINOLoss``, which follows the released code. The evaluated encoder is the teacher's, as in
-the paper. Differences from the released code: the output layer does not move in the first hundredth of the steps (there: in the
-first of 100 epochs), the teacher's temperature is constant (lightly's default; the paper also raises it, from 0.04 to 0.07), and
+The loss and its center are those of the released code, as in lightly. The evaluated encoder is the teacher's, as in the paper.
+Differences from the released code: the output layer does not move in the first hundredth of the steps (there: in the
+first of 100 epochs), the teacher's temperature is constant (the paper also raises it, from 0.04 to 0.07), and
 a run's ``clip`` bounds the norm of all gradients (there: that of each weight's).
 """
 
@@ -71,6 +71,47 @@ class PrototypeHead(nn.Module):
         return F.linear(F.normalize(self.layers(x), dim=-1), F.normalize(self.prototypes.weight, dim=-1))
 
 
+class CenteredCrossEntropy(nn.Module):
+    """The loss of outputs (B, K) of several crops, eq. 3, with the center c that keeps the teacher from one output for all.
+
+    Args:
+        outputs: Number K of prototypes.
+        temperature: Of the student, s.
+        teacher_temperature: Of the teacher, t.
+        momentum: Momentum m of the center.
+
+    Example:
+        >>> loss = CenteredCrossEntropy(4, 0.1, 0.04, 0.9)
+        >>> round(loss(torch.zeros(2, 8, 4), torch.zeros(3, 8, 4)).exp().item(), 4)     # equal outputs: log K
+        4.0
+    """
+
+    center: Tensor
+
+    def __init__(self, outputs: int, temperature: float, teacher_temperature: float, momentum: float) -> None:
+        super().__init__()
+        self.temperature, self.teacher_temperature, self.momentum = temperature, teacher_temperature, momentum
+        self.register_buffer("center", torch.zeros(1, 1, outputs))
+
+    def forward(self, targets: Tensor, outputs: Tensor) -> Tensor:
+        """Returns the mean of -sum_k P_t(x)_k log P_s(x')_k over images and pairs of different crops, a scalar.
+
+        Args:
+            targets: Outputs of the teacher for T crops, (T, B, K), without gradient.
+            outputs: Outputs of the student for S >= T crops, of which the first T are the teacher's, (S, B, K).
+        """
+        teacher = ((targets - self.center) / self.teacher_temperature).softmax(-1)
+        student = (outputs / self.temperature).log_softmax(-1)
+        pairs = -torch.einsum("tbk,sbk->ts", teacher, student).fill_diagonal_(0)
+        return pairs.sum() / ((pairs.numel() - len(targets)) * targets.shape[1])
+
+    @torch.no_grad()
+    def update_center(self, targets: Tensor, gather: Gather) -> None:
+        """Moves the center toward the mean of the teacher's outputs (T, B, K) of all processes, c <- m c + (1 - m) mean."""
+        mean = gather(targets.mean((0, 1), keepdim=True)).mean(0, keepdim=True)
+        self.center.copy_(self.center * self.momentum + mean * (1 - self.momentum))
+
+
 class Dino(ImageMethod):
     """DINO: a student predicts a teacher's outputs for two large crops from these and from several small crops.
 
@@ -104,8 +145,6 @@ class Dino(ImageMethod):
             **{"local_crops": 2, "asymmetric": False, "momentum": 0.99},
         },
     }
-
-    package = "lightly"
 
     def __init__(
         self,
@@ -144,7 +183,7 @@ class Dino(ImageMethod):
         self.head = PrototypeHead(dim, outputs, hidden=hidden, bottleneck=bottleneck, batch_norm=batch_norm)
         self.encoder.requires_grad_(False)
         self.teacher_head = frozen_copy(self.head)
-        self.loss = _loss(outputs, temperature, teacher_temperature, center_momentum)
+        self.loss = CenteredCrossEntropy(outputs, temperature, teacher_temperature, center_momentum)
         self.head.prototypes.weight.register_hook(self._fix)
 
     def _fix(self, gradient: Tensor) -> Tensor:
@@ -171,7 +210,9 @@ class Dino(ImageMethod):
             targets = self.teacher_head(z).split(len(views[0]))
         self.observe(z[: len(views[0])], gather)
         with torch.autocast(z.device.type, enabled=False):
-            loss = self.loss([upcast_half(t) for t in targets], [upcast_half(s) for s in outputs])
+            stacked = upcast_half(torch.stack(targets))
+            loss = self.loss(stacked, upcast_half(torch.stack(outputs)))
+            self.loss.update_center(stacked, gather)
         return {"cross_entropy": gather(loss[None]).mean()}
 
     def frozen(self) -> tuple[Tensor, ...]:
@@ -184,28 +225,6 @@ class Dino(ImageMethod):
         momentum = cosine(self.momentum, 1.0, self.progress)
         follow(self.encoder, self.student, momentum)
         follow(self.teacher_head, self.head, momentum)
-
-
-class _Center(nn.Module):
-    """The state of the loss, where lightly is not installed."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.register_buffer("center", torch.zeros(1, 1, outputs))
-
-    def forward(self, targets: list[Tensor], outputs: list[Tensor]) -> Tensor:
-        """Raises a ValueError."""
-        raise ValueError("method 'dino' needs lightly to train: pip install 'vergence[methods]'")
-
-
-def _loss(outputs: int, temperature: float, teacher_temperature: float, center_momentum: float) -> Any:
-    """Returns lightly's loss with a constant temperature of the teacher."""
-    try:
-        from lightly.loss.dino_loss import DINOLoss
-    except ImportError:  # of a trained method, which is used without its loss
-        return _Center(outputs)
-    constant = {"teacher_temp": teacher_temperature, "warmup_teacher_temp": teacher_temperature}
-    return DINOLoss(outputs, student_temp=temperature, center_momentum=center_momentum, **constant)
 
 
 def local_side(size: int) -> int:

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from vergence.learn.methods.core import Gather, ImageMethod, MultiView
 from vergence.learn.methods.parts import TokenDecoder, block_masks, gathered, require_transformer, seen, split
-from vergence.learn.objectives.parts.teachers import follow, frozen_copy
+from vergence.learn.objectives.parts.teachers import follow, frozen_copy, linear
 from vergence.learn.views.images import Views
 from vergence.utils.checks import expect, require_count, require_within
 from vergence.utils.linalg import upcast_half
@@ -122,4 +122,4 @@ class IJepa(ImageMethod):
     @torch.no_grad()
     def after_step(self) -> None:
         """Moves the teacher toward the student."""
-        follow(self.encoder, self.student, self.momentum + (1 - self.momentum) * self.progress)
+        follow(self.encoder, self.student, linear(self.momentum, 1.0, self.progress))

@@ -3,18 +3,31 @@ r"""Redundancy reduction (Barlow Twins: Zbontar et al., 2021), arXiv:2103.03230.
 Loss            s [sum_d (1 - C_dd)^2 + lambda sum_{d != e} C_de^2],   s = 1 in the paper       (eq. 1)
 Correlation     C_de = 1/B sum_n (z_a - mean)_nd (z_b - mean)_ne / (s_ad s_be),   s^2 = variance over B + 1e-5      (eq. 2)
 
-The loss is lightly's, which is that of the released code; its lambda is 0.0051, the paper's text has 0.005, the default here.
+The loss is that of the released code, as in lightly; its lambda is 0.0051, the paper's text has 0.005, the default here.
 solo-learn multiplies the loss by s = 0.1 on CIFAR-10. The method gathers all processes' items, so C is that of the whole batch.
 
 Shapes: B pairs, D features. Terms: sums over pairs of features, of means over pairs; no units. The loss defines no density.
 """
 
 from torch import Tensor
+from torch.nn import functional as F
 
-from vergence.learn.objectives.core import Objective, lightly_module, settings
+from vergence.learn.objectives.core import Objective, settings
+from vergence.learn.objectives.parts.information import off_diagonal
 from vergence.utils.checks import require_within
 
 __all__ = ["BarlowTwins"]
+
+
+def cross_correlation(za: Tensor, zb: Tensor) -> Tensor:
+    """Returns C_de = 1/B sum_n (z_a - mean)_nd (z_b - mean)_ne / (s_ad s_be), (D, D), for two views (B, D) (eq. 2)."""
+    a, b = (F.batch_norm(z, None, None, training=True) for z in (za, zb))
+    return a.mT @ b / len(za)
+
+
+def distance_to_identity(C: Tensor, redundancy: float) -> Tensor:
+    """Returns sum_d (1 - C_dd)^2 + lambda sum_{d != e} C_de^2, a scalar, for correlations (D, D) (eq. 1)."""
+    return (1 - C).square().diagonal().sum() + redundancy * off_diagonal(C).square().sum()
 
 
 class BarlowTwins(Objective):
@@ -34,7 +47,6 @@ class BarlowTwins(Objective):
 
     small = settings(projector=(512, 512, 512), projector_norm="batch", batch_size=128)
     several = True
-    package = "lightly"
 
     def __init__(self, dim: int, *, redundancy: float = 0.005, scale: float = 1.0) -> None:
         super().__init__()
@@ -44,5 +56,4 @@ class BarlowTwins(Objective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the only term, ``correlation``, >= 0."""
-        loss = lightly_module("barlow_twins", "barlow_twins_loss").BarlowTwinsLoss(self.redundancy)
-        return {"correlation": self.scale * loss(za, zb)}
+        return {"correlation": self.scale * distance_to_identity(cross_correlation(za, zb), self.redundancy)}

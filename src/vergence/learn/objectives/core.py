@@ -2,8 +2,6 @@
 
 import abc
 import functools
-import importlib
-import importlib.util
 import warnings
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -16,7 +14,7 @@ from torch.distributions import Distribution
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["ConditionalObjective", "DensityObjective", "LatentObjective", "Objective", "PredictiveObjective", "require_package"]
+__all__ = ["ConditionalObjective", "DensityObjective", "LatentObjective", "Objective", "PredictiveObjective"]
 
 LARGEST = 1e9  # of the embeddings in a loss
 PATIENCE = 50  # steps in a loop of one's own without what the objective needs, before a warning
@@ -39,28 +37,6 @@ def settings(**values: Any) -> Mapping[str, Any]:
     return MappingProxyType(values)
 
 
-def require_package(kind: str, package: str | None, *, what: str = "objective") -> None:
-    """Raises a ValueError unless the package that a loss comes from is installed; imports nothing.
-
-    Args:
-        kind: The objective's or method's name, for the message.
-        package: Name of the package; None for none.
-        what: What the name is of, ``objective`` or ``method``.
-    """
-    if package is not None and importlib.util.find_spec(package) is None:
-        raise ValueError(f"{what} '{kind}' needs {package}: pip install 'vergence[methods]'")
-
-
-def lightly_module(kind: str, name: str) -> Any:
-    """Returns the module ``lightly.loss.NAME``; importing it takes some seconds, so only losses that are computed do."""
-    require_package(kind, "lightly")
-    try:
-        return importlib.import_module(f"lightly.loss.{name}")
-    except ImportError as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"objective '{kind}' needs lightly 1.6 or newer ({reason}): pip install 'vergence[methods]'") from None
-
-
 class Objective(nn.Module, abc.ABC):
     """Fits paired embeddings.
 
@@ -74,7 +50,6 @@ class Objective(nn.Module, abc.ABC):
         teacher: Momentum of the teacher network in training where a run does not set one; None for no teacher. With a
             teacher, ``zb`` is its embedding of the second view, without gradient.
         teacher_schedule: ``constant``, or ``cosine``: the teacher's momentum rises to 1 at the last step.
-        package: Package of an extra that the loss needs; None for none.
         advice: What to try besides optimizer, batch size and views where the encoder collapses; a clause, or empty.
         reference: Values that the objective's paper reports for its own networks, by name in the evaluation's posterior
             statistics, and ``prior_variance``, the variance of the latent's prior; empty for none.
@@ -88,7 +63,6 @@ class Objective(nn.Module, abc.ABC):
 
     teacher: ClassVar[float | None] = None
     teacher_schedule: ClassVar[Literal["constant", "cosine"]] = "constant"
-    package: ClassVar[str | None] = None
     advice: ClassVar[str] = ""
     reference: ClassVar[Mapping[str, float]] = settings()
     on_sphere: ClassVar[bool] = False
@@ -150,8 +124,7 @@ class Objective(nn.Module, abc.ABC):
         """Returns named scalar terms for embeddings of shape (B, D); the loss is their sum.
 
         Raises:
-            ValueError: The embeddings of a view are all equal where the loss has the determinant of their covariance, or the
-                package of the loss is missing.
+            ValueError: The embeddings of a view are all equal where the loss has the determinant of their covariance.
         """
 
     def frozen(self) -> tuple[Tensor, ...]:

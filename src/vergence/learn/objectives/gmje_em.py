@@ -1,8 +1,6 @@
 r"""Gaussian-mixture joint embeddings by EM (2026), arXiv:2603.26799: encoder steps alternate with EM on a bank.
 
-    p(Z) = sum_k pi_k N(Z; mu_k, Sigma_k),  Z = [z_a; z_b]
-    mi    -mean log p(z_a, z_b) / (p(z_a) p(z_b)), with the mixture as a constant
-    kl    eta (KL_a + KL_b),  KL = KL(N(batch of a view) || N(0, I))
+Density and loss (``mi``, ``kl``) are those of `gmje`, with the mixture as a constant.
 
 A mixture refitted on the batch that it scores would fall into the trap of `gje`: right after an M step the weighted Mahalanobis
 distances of component k sum to 2 D N_k for any embeddings. EM therefore uses a bank of the last M detached pairs. It starts from
@@ -77,8 +75,7 @@ class GMJEEM(ConditionalObjective):
         super().__init__()
         require_count(1, steps=steps)
         self.dim, self.loss, self.steps = dim, PairLoss(loss, eta, beta, shrinkage), steps
-        r = rank_of(covariance, rank, 2 * dim)
-        self.bank = MixtureBank(2 * dim, bank, components, rank=r, floor=floor)
+        self.bank = MixtureBank(2 * dim, bank, components, rank=rank_of(covariance, rank, 2 * dim), floor=floor)
         self.components = components
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:

@@ -5,9 +5,8 @@ B. Fritzke, "A growing neural gas network learns topologies", NIPS 1995). The ce
 and a few EM steps on the bank follow:
 
     p(Z) = sum_k pi_k N(Z; mu_k, Sigma_k),   pi_k, mu_k, Sigma_k: share, mean and covariance + s^2 I of a cell
-    mi    -mean log p(z_a, z_b) / (p(z_a) p(z_b)), with the mixture as a constant
-    kl    eta (KL_a + KL_b),  KL = KL(N(batch of a view) || N(0, I))
 
+The loss (``mi``, ``kl``) is that of `gmje`, with the mixture as a constant.
 Growth determines the number of components, at most max_nodes; it stops where a cell would have too few pairs.
 
 Of the paper only the name of the gas is known, as an adaptive way out of the trap; all else is derived here.
@@ -87,8 +86,7 @@ class GMJEGNG(ConditionalObjective):
         NeuralGas(max_nodes=max_nodes, insert_every=insert_every)  # raises for settings out of range
         self.dim, self.loss, self.steps = dim, PairLoss(loss, eta, beta, shrinkage), steps
         self.max_nodes, self.items_per_node, self.insert_every = max_nodes, items_per_node, insert_every
-        r = rank_of(covariance, rank, 2 * dim)
-        self.bank = MixtureBank(2 * dim, bank, max_nodes, rank=r, floor=floor)
+        self.bank = MixtureBank(2 * dim, bank, max_nodes, rank=rank_of(covariance, rank, 2 * dim), floor=floor)
         self.register_buffer("islands", torch.ones((), dtype=torch.long))
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ Epps-Pulley     B int |phi(t) - exp(-t^2 / 2)|^2 exp(-t^2 / 2) dt,   phi(t) = 1/
 
 The integral over the line is twice that over t in [0, 3], by the trapezoidal rule with 17 knots. 1,024 unit directions u are new
 in every step, from the global generator, and common to both views. No stopped gradient, teacher or predictor. SIGReg and the
-invariance are lightly's, which are those of the authors' minimal example (rbalestr-lab/lejepa); that has lambda 0.02 and 256
+invariance are those of the authors' minimal example (rbalestr-lab/lejepa), as in lightly; that has lambda 0.02 and 256
 directions, the released package 0.05 and 1,024. Both views are global ones here; the paper adds small crops.
 
 Shapes: B pairs, D features. Terms: means over pairs **and features**, as published; no units. The loss defines no density.
@@ -15,10 +15,36 @@ Shapes: B pairs, D features. Terms: means over pairs **and features**, as publis
 import torch
 from torch import Tensor
 
-from vergence.learn.objectives.core import Objective, lightly_module, settings
+from vergence.learn.objectives.core import Objective, settings
 from vergence.utils.checks import require_count, require_within
 
 __all__ = ["LeJEPA"]
+
+
+def epps_pulley(x: Tensor, knots: int, t_max: float) -> Tensor:
+    """Returns B int |phi(t) - exp(-t^2 / 2)|^2 exp(-t^2 / 2) dt, (..., S), for S samples of B numbers each (..., B, S).
+
+    Args:
+        x: Projections z_n . u on S directions.
+        knots: Knots of the trapezoidal rule in [0, t_max]; the integral over the line is twice that.
+        t_max: Upper bound, > 0.
+    """
+    t = torch.linspace(0, t_max, knots, dtype=x.dtype, device=x.device)
+    step, gauss, xt = t_max / (knots - 1), (-t.square() / 2).exp(), x[..., None] * t
+    error = (xt.cos().mean(-3) - gauss).square() + xt.sin().mean(-3).square()  # |phi - gauss|^2, with gauss real
+    weights = torch.full_like(t, 2 * step)
+    weights[[0, -1]] = step
+    return error @ (weights * gauss) * x.shape[-2]
+
+
+def sigreg(z: Tensor, u: Tensor, knots: int, t_max: float) -> Tensor:
+    """Returns 1/2 [T(Z_a) + T(Z_b)], a scalar: the mean `epps_pulley` of both views (2, B, D) over unit directions u (D, S)."""
+    return epps_pulley(z @ u, knots, t_max).mean()
+
+
+def invariance(z: Tensor) -> Tensor:
+    """Returns 1/2 mean_nd [(z_a - m)_nd^2 + (z_b - m)_nd^2], m = (z_a + z_b) / 2, a scalar, for both views (2, B, D)."""
+    return (z.mean(0) - z).square().mean()
 
 
 class LeJEPA(Objective):
@@ -38,7 +64,6 @@ class LeJEPA(Objective):
     """
 
     small = settings(projector=(512, 512, 64), projector_norm="batch", options={"slices": 256}, batch_size=128)
-    package = "lightly"
 
     def __init__(self, dim: int, *, weight: float = 0.05, slices: int = 1024, knots: int = 17, t_max: float = 3.0) -> None:
         super().__init__()
@@ -50,9 +75,9 @@ class LeJEPA(Objective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the weighted terms ``sigreg`` and ``invariance``, both >= 0; samples directions from the global generator."""
-        views, loss = torch.stack([za, zb]), lightly_module("lejepa", "lejepa_loss")
-        statistic = loss.SIGReg(knots=self.knots, t_max=self.t_max, num_vectors=self.slices).to(views.device)
+        z = torch.stack([za, zb])
+        u = torch.randn(self.dim, self.slices, dtype=z.dtype, device=z.device)
         return {
-            "sigreg": self.weight * statistic(views),
-            "invariance": (1 - self.weight) * loss.lejepa_invariance_loss(all_proj=views, global_proj=views),
+            "sigreg": self.weight * sigreg(z, u / u.norm(dim=0), self.knots, self.t_max),
+            "invariance": (1 - self.weight) * invariance(z),
         }

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from vergence.densities.polar import EPS
 from vergence.learn.encoders.networks import projector
 from vergence.learn.objectives.core import Objective, settings
-from vergence.learn.objectives.parts.teachers import directions
+from vergence.learn.objectives.parts.teachers import mean_over_directions
 from vergence.utils.checks import require_count, require_within
 from vergence.utils.linalg import upcast_half
 
@@ -68,8 +68,7 @@ class MoCo(Objective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the only term, ``infonce``, >= 0: twice the mean over the `directions` of ctr(q(z), z')."""
-        pairs = directions(za, zb)
-        return {"infonce": 2 * torch.stack([self.contrast(self.predictor(z), target) for z, target in pairs]).mean()}
+        return {"infonce": 2 * mean_over_directions(self.contrast, self.predictor, za, zb)}
 
     def contrast(self, q: Tensor, k: Tensor) -> Tensor:
         """Returns ctr(Q, K), a scalar, for predictions and targets (B, D)."""

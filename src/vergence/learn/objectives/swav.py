@@ -4,7 +4,7 @@ Loss            1/2 [l(z_a, q_b) + l(z_b, q_a)],   l(z, q) = -mean_n sum_k q_nk 
 Prediction      p_nk = exp(z_n . c_k / tau) / sum_l exp(z_n . c_l / tau),   |z_n| = |c_k| = 1
 Codes           Q = Sinkhorn(exp(Z C^T / eps)): rows and columns are scaled in turn to sums of 1/K and 1/B       (eq. 3 to 5)
 
-The loss and Sinkhorn's algorithm are lightly's; codes get no gradient. As in the released code (facebookresearch/swav), the
+Codes get no gradient. As in the released code (facebookresearch/swav) and in lightly, the
 prototypes c are parameters, normalized after every step and kept as they are in the first 313 steps, and the loss is the mean of
 the two directions, where eq. 1 adds them. Two views, without small crops; no queue: codes are balanced over the batch of all
 processes, so a small batch needs fewer prototypes.
@@ -17,12 +17,34 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vergence.densities.polar import EPS
-from vergence.learn.objectives.core import Objective, lightly_module, settings
+from vergence.learn.objectives.core import Objective, settings
 from vergence.learn.objectives.parts.diagnostics import effective_components
 from vergence.utils.checks import require_count, require_within
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["SwAV"]
+
+
+@torch.no_grad()
+def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
+    """Returns the codes q (B, K), of row sums 1, for similarities z_n . c_k (B, K): Q = Sinkhorn(exp(Z C^T / eps)) (eq. 3 to 5).
+
+    Example:
+        >>> sinkhorn(torch.zeros(4, 2), 0.05, 3).tolist()[0]
+        [0.5, 0.5]
+    """
+    Q = torch.exp(scores / epsilon)
+    Q /= Q.sum()
+    for _ in range(iterations):
+        Q /= Q.sum(0, keepdim=True)  # to sums of 1: the factor 1/K cancels in the next line
+        Q /= Q.sum(1, keepdim=True)
+        Q /= len(Q)
+    return Q * len(Q)
+
+
+def cross_entropy(scores: Tensor, q: Tensor, temperature: float) -> Tensor:
+    """Returns l(z, q) = -mean_n sum_k q_nk log p_nk, p = softmax(z_n . c_k / tau), for similarities and codes (B, K) (eq. 2)."""
+    return -(q * F.log_softmax(scores / temperature, dim=1)).sum(1).mean()
 
 
 class SwAV(Objective):
@@ -46,7 +68,6 @@ class SwAV(Objective):
     small = settings(
         projector=(512, 128), projector_norm="batch", options={"prototypes": 128, "frozen_steps": 62}, batch_size=128
     )
-    package = "lightly"
     steps: Tensor
 
     def __init__(
@@ -73,8 +94,9 @@ class SwAV(Objective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the only term, ``swapped``, >= 0: at most about log K if the embeddings carry no information."""
-        loss = lightly_module("swav", "swav_loss").SwaVLoss(self.temperature, self.iterations, self.epsilon)
-        return {"swapped": loss([self.similarities(za), self.similarities(zb)], []).squeeze()}
+        sa, sb = self.similarities(za), self.similarities(zb)
+        qa, qb = (sinkhorn(s, self.epsilon, self.iterations) for s in (sa, sb))
+        return {"swapped": 0.5 * (cross_entropy(sb, qa, self.temperature) + cross_entropy(sa, qb, self.temperature))}
 
     def similarities(self, z: Tensor) -> Tensor:
         """Returns z_n . c_k with z on the unit sphere, (B, K), for embeddings (B, D)."""

@@ -5,19 +5,38 @@ Invariance      s = 1/(B D) sum_nd (z_a - z_b)_nd^2
 Variance        v(Z) = 1/D sum_d max(0, 1 - sqrt(Var(z_d) + 1e-4))                             (eq. 1 and 2)
 Covariance      c(Z) = 1/D sum_{d != e} Cov(z_d, z_e)^2                                        (eq. 3 and 4)
 
-Var and Cov divide by B - 1. The terms are lightly's, which are those of the released code (facebookresearch/vicreg). That differs
-from the paper in two points: the variance terms of the two views are averaged, where eq. 6 adds them (solo-learn follows the
+Var and Cov divide by B - 1. The terms are those of the released code (facebookresearch/vicreg), as in lightly. That differs from
+the paper in two points: the variance terms of the two views are averaged, where eq. 6 adds them (solo-learn follows the
 paper), and s is a mean over features, where eq. 5 sums them. With the same weights 25, 25, 1 these are different functions.
 
 Shapes: B pairs, D features. Terms: means over pairs **and features**, as published; no units. The loss defines no density.
 """
 
+import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from vergence.learn.objectives.core import Objective, lightly_module, settings
+from vergence.learn.objectives.core import Objective, settings
+from vergence.learn.objectives.parts.information import off_diagonal
 from vergence.utils.checks import require_within
 
 __all__ = ["VICReg"]
+
+
+def invariance(za: Tensor, zb: Tensor) -> Tensor:
+    """Returns s = 1/(B D) sum_nd (z_a - z_b)_nd^2, a scalar, for two views (B, D): eq. 5, but a mean over features."""
+    return F.mse_loss(za, zb)
+
+
+def hinge(z: Tensor) -> Tensor:
+    """Returns v = 1/D sum_d max(0, 1 - sqrt(Var(z_d) + 1e-4)), a scalar, for embeddings (B, D) (eq. 1 and 2)."""
+    return F.relu(1 - (z.var(0) + 1e-4).sqrt()).mean()
+
+
+def covariance(z: Tensor) -> Tensor:
+    """Returns c = 1/D sum_{d != e} Cov(z_d, z_e)^2, a scalar, for embeddings (B, D) (eq. 3 and 4)."""
+    x = z - z.mean(0)
+    return off_diagonal(torch.einsum("nd,ne->de", x, x) / (len(z) - 1)).square().sum() / z.shape[1]
 
 
 class VICReg(Objective):
@@ -38,7 +57,6 @@ class VICReg(Objective):
 
     small = settings(projector=(512, 512, 512), projector_norm="batch", batch_size=128)
     several = True
-    package = "lightly"
 
     def __init__(self, dim: int, *, invariance: float = 25.0, variance: float = 25.0, decorrelation: float = 1.0) -> None:
         super().__init__()
@@ -47,9 +65,8 @@ class VICReg(Objective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the weighted terms ``invariance``, ``hinge`` (of the variances) and ``covariance``."""
-        loss = lightly_module("vicreg", "vicreg_loss")
         return {
-            "invariance": self.invariance * loss.invariance_loss(za, zb),
-            "hinge": self.variance * 0.5 * (loss.variance_loss(za) + loss.variance_loss(zb)),
-            "covariance": self.decorrelation * (loss.covariance_loss(za) + loss.covariance_loss(zb)),
+            "invariance": self.invariance * invariance(za, zb),
+            "hinge": self.variance * 0.5 * (hinge(za) + hinge(zb)),
+            "covariance": self.decorrelation * (covariance(za) + covariance(zb)),
         }

@@ -20,7 +20,7 @@ from vergence.learn.encoders import building, networks
 from vergence.learn.encoders.config import MLP, PatchSettings
 from vergence.learn.methods.core import ImageMethod, Method
 from vergence.learn.methods.paired import PairedMethod
-from vergence.learn.objectives.core import Objective, require_package
+from vergence.learn.objectives.core import Objective
 from vergence.learn.training import loop
 from vergence.learn.training.calibration import content_of
 from vergence.learn.training.config import FitConfig, ModelConfig, RunConfig
@@ -41,7 +41,6 @@ __all__ = [
     "metadata_of",
     "require_images",
     "require_method",
-    "require_packages",
     "require_whole_images",
     "statistics",
     "views_for",
@@ -192,14 +191,6 @@ def _hints(kind: Callable[..., Any]) -> dict[str, Any]:
         return typing.get_type_hints(kind.__init__) if inspect.isclass(kind) else {}
     except (NameError, TypeError, AttributeError):
         return {}
-
-
-def require_packages(config: ModelConfig) -> None:
-    """Raises a ValueError unless the package that the loss comes from is installed; before the data is read."""
-    if config.method is not None:
-        require_package(config.method, methods.get(config.method).package, what="method")
-    if config.objective != "none":
-        require_package(config.objective, objectives.get(config.objective).package)
 
 
 def input_shapes(opened: Data) -> tuple[tuple[int, ...], tuple[int, ...] | None]:

@@ -181,7 +181,7 @@ class FitConfig(Checked):
         batch_size: Pairs in a step, of all processes together.
         optimizer: ``sgd`` (momentum 0.9), ``adamw`` or ``lars``.
         betas: AdamW's momenta of the gradient and of its square, in [0, 1); masked autoencoders take (0.9, 0.95).
-        trust: LARS: coefficient eta of the layers' rates (`vergence.learn.training.optimizers.LARS`).
+        trust: LARS: coefficient eta of the layers' rates (`vergence.learn.training.optimizers.build_optimizer`).
         trust_clip: LARS: whether a layer's rate is at most ``lr`` (LARC), as in solo-learn.
         lr: Peak learning rate; not rescaled with the batch size.
         encoder_lr: Learning rate of the encoders, as a multiple of ``lr``. Below 1 projector and objective follow the encoder

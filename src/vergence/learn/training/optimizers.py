@@ -10,7 +10,7 @@ from vergence.learn.methods.core import Method
 from vergence.learn.training.config import FitConfig
 from vergence.utils.checks import is_count
 
-__all__ = ["LARS", "build_optimizer", "learning_rate", "load_optimizer", "set_learning_rate"]
+__all__ = ["build_optimizer", "learning_rate", "load_optimizer", "require_optimizer", "set_learning_rate"]
 
 
 ENCODERS = ("encoder.", "target_encoder.", "student.")  # parts of methods
@@ -30,39 +30,18 @@ def learning_rate(config: FitConfig, step: int, steps_per_epoch: int) -> float:
     return config.lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(total - warmup, 1)))
 
 
-class LARS(torch.optim.SGD):
-    """SGD with layer-wise adaptive rates (You et al., 2017), arXiv:1708.03888.
+def require_optimizer(config: FitConfig) -> None:
+    """Raises a ValueError where the optimizer's package is missing, before the data is read."""
+    if config.optimizer == "lars":
+        _lars()
 
-    g <- eta |w| / |g + wd w| (g + wd w) for every weight of two or more dimensions; biases and normalization layers
-    take plain SGD without decay.
 
-    Args:
-        params: Parameters or groups, as of ``torch.optim.SGD``.
-        eta: Coefficient of the layers' rates; 0.001 in the released code of SimCLR and VICReg.
-        clip: Whether a layer's rate is the smaller one of eta |w| / |g + wd w| and lr, as in solo-learn (LARC), instead of
-            their product.
-        **settings: As of ``torch.optim.SGD``.
-    """
-
-    def __init__(self, params: Any, *, eta: float = 0.001, clip: bool = False, **settings: Any) -> None:
-        super().__init__(params, **settings)
-        self.eta, self.clip = eta, clip
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Rescales the gradients, then takes SGD's step."""
-        decay = [group["weight_decay"] for group in self.param_groups]
-        for group in self.param_groups:
-            for w in group["params"]:
-                if w.grad is not None and w.ndim > 1:
-                    w.grad.add_(w, alpha=group["weight_decay"])
-                    norm_w, norm_g = w.norm(), w.grad.norm()
-                    trust = torch.where((norm_w > 0) & (norm_g > 0), self.eta * norm_w / norm_g, 1.0)
-                    w.grad.mul_((trust / group["lr"]).clamp(max=1) if self.clip else trust)
-            group["weight_decay"] = 0.0
-        super().step(closure)
-        for group, value in zip(self.param_groups, decay, strict=True):
-            group["weight_decay"] = value
+def _lars() -> Any:
+    try:
+        from timm.optim import Lars
+    except ImportError:
+        raise ValueError("optimizer 'lars' needs timm: pip install timm, or pip install 'vergence[pretrained]'") from None
+    return Lars
 
 
 STATE = {
@@ -102,7 +81,10 @@ def build_optimizer(config: FitConfig, method: Method) -> torch.optim.Optimizer:
     """Returns the optimizer over a method's parameters that require a gradient; `set_learning_rate` sets its rate.
 
     With ``config.encoder_lr`` other than 1 there are two groups: the encoders' parameters, and those of projectors and objective.
-    Parameters that are frozen now are a group of their own, since fused optimizers step all of a group or none.
+    Parameters that are frozen now are a group of their own, since fused optimizers step all of a group or none. LARS (You et al.,
+    2017, arXiv:1708.03888) takes g <- eta |w| / (|g| + wd |w|) (g + wd w) for weights w of two or more dimensions; biases and
+    normalization layers, groups of their own, take plain SGD without decay. With ``trust_clip`` a layer's rate is the smaller one
+    of that factor and lr, as in solo-learn (LARC), instead of their product.
     """
     frozen = {id(p) for p in method.frozen()}
     parts: dict[tuple[bool, bool], list[Tensor]] = {}
@@ -114,8 +96,12 @@ def build_optimizer(config: FitConfig, method: Method) -> torch.optim.Optimizer:
     if config.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True)
     if config.optimizer == "lars":
-        trust: dict[str, Any] = {"eta": config.trust, "clip": config.trust_clip}
-        return LARS(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay, **trust)
+        plain = [g | {"params": [p for p in g["params"] if p.ndim < 2], "weight_decay": 0.0} for g in groups]
+        adapted = [g | {"params": [p for p in g["params"] if p.ndim > 1], "always_adapt": True} for g in groups]
+        groups = [g for g in [*adapted, *plain] if g["params"]]
+        trust: dict[str, Any] = {"trust_coeff": config.trust, "trust_clip": config.trust_clip}
+        optimizer: torch.optim.Optimizer = _lars()(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay, **trust)
+        return optimizer
     return torch.optim.SGD(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay, fused=True)
 
 

@@ -60,6 +60,17 @@ def entropy(m: BatchMoments) -> Tensor:
     return 0.5 * (log_det(m.S) + len(m.mean) * (1 + math.log(2 * math.pi)))
 
 
+def off_diagonal(S: Tensor) -> Tensor:
+    """Returns the D (D - 1) entries of a square matrix (D, D) off its diagonal, row by row.
+
+    Example:
+        >>> off_diagonal(torch.tensor([[1, 2], [3, 4]])).tolist()
+        [2, 3]
+    """
+    D = len(S)
+    return S.flatten()[:-1].view(D - 1, D + 1)[:, 1:].flatten()
+
+
 def require_spread(za: Tensor, zb: Tensor) -> None:
     """Raises a ValueError where a view (B, D) has one embedding or equal ones: its covariance has no determinant.
 

@@ -2,13 +2,11 @@
 
 import copy
 import math
+from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
-
-from vergence.learn.objectives.core import lightly_module
-from vergence.utils.linalg import upcast_half
 
 __all__ = ["cosine", "follow", "frozen_copy", "linear"]
 
@@ -79,18 +77,11 @@ def directions(za: Tensor, zb: Tensor) -> list[tuple[Tensor, Tensor]]:
     return [pair for pair in both if pair[0].requires_grad] or both
 
 
-def negative_cosine(kind: str, predictor: nn.Module, za: Tensor, zb: Tensor) -> Tensor:
-    """Returns the mean of -cos(q(z), z') over the pairs and the `directions`, a scalar in [-1, 1]; the cosine is lightly's.
-
-    Args:
-        kind: The objective's name, for the message where lightly is missing.
-        predictor: Predictor q.
-        za: Embeddings (B, D).
-        zb: Embeddings of the other view (B, D).
+def mean_over_directions(loss: Callable[[Tensor, Tensor], Tensor], predictor: nn.Module, za: Tensor, zb: Tensor) -> Tensor:
+    """Returns the mean over the `directions` of loss(q(z), z'), a scalar, for a predictor q and two views (B, D).
 
     Example:
-        >>> round(negative_cosine("byol", nn.Identity(), torch.eye(2), torch.eye(2)).item(), 4)
-        -1.0
+        >>> round(mean_over_directions(nn.functional.l1_loss, nn.Identity(), torch.zeros(4, 2), torch.ones(4, 2)).item(), 4)
+        1.0
     """
-    loss = lightly_module(kind, "negative_cosine_similarity").NegativeCosineSimilarity()
-    return torch.stack([loss(predictor(z), target) for z, target in directions(upcast_half(za), upcast_half(zb))]).mean()
+    return torch.stack([loss(predictor(z), target) for z, target in directions(za, zb)]).mean()
