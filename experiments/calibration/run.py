@@ -19,7 +19,7 @@ from scipy.stats import sem
 from vergence.data.arrays import from_array
 from vergence.data.sources import open_data
 from vergence.decide import default_detector, p_values, reportable, select
-from vergence.decide.conformal import drift_of_counts
+from vergence.decide.conformal import counts_of, drift_of_counts
 
 LEVELS = (0.05, 0.1, 0.2)
 FOREIGN = {
@@ -95,8 +95,7 @@ def measured(
         found.append(judged(mixed[:calibration], batch, g.permutation(odd)[:unusual]))
     moved = None
     if second is not None:
-        ranks = np.rint((len(first) + 1) * p_values(first, second)).astype(np.int64)
-        moved = round(drift_of_counts(np.bincount(ranks, minlength=len(first) + 2)).p_value, 4)
+        moved = round(drift_of_counts(counts_of(p_values(first, second), len(first))).p_value, 4)
     return {
         "auroc": round(apart(whole, odd), 4),
         "unusual": unusual,

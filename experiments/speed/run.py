@@ -19,7 +19,7 @@ from experiments.runner import Option, hidden, parse, run
 from experiments import ledger
 from vergence.data.config import ViewConfig
 from vergence.data.items import ArrayItems
-from vergence.decide.findings import Tally
+from vergence.decide.decisions import Tally
 from vergence.learn import objectives
 from vergence.learn.encoders.config import as_encoder
 from vergence.learn.methods.paired import PairedMethod

@@ -1,5 +1,7 @@
 """``vergence calibrate``: tables and arrays in, the same rows with decisions out, and a page."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -121,8 +123,9 @@ def test_the_page_has_both_histograms_and_the_curve(tmp_path):
     from vergence.decide.page import write_decisions
 
     found = calibrate(GOOD, NEW)
-    names = [f"<b>{i}" for i in range(len(NEW))]
-    text = write_decisions(tmp_path / "p.html", found, GOOD, NEW, names, name="new & old").read_text()
+    columns = {**found.columns, "name": [f"<b>{i}" for i in range(len(NEW))], "score": NEW}
+    whole = dataclasses.replace(found, columns=columns)
+    text = write_decisions(tmp_path / "p.html", whole, name="new & old", calibration=GOOD).read_text()
     assert text.count('class="figure"') == 2
     assert "&lt;b&gt;51" in text
     assert "new &amp; old" in text

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vergence.decide import explain, look_at
+from vergence.decide import explain
 
 
 def test_levels_are_named_from_the_rarest_on_and_no_rarer_than_can_be_known():
@@ -20,8 +20,3 @@ def test_words_follow_the_levels():
         "dark; low sharpness",
         "z 1 in 1,000",
     ]
-
-
-def test_what_to_do_in_one_sentence():
-    assert look_at(1, 0.05) == "look at 1 item; on average at most 5% of them will be fine"
-    assert look_at(1234, 0.1) == "look at 1,234 items; on average at most a tenth of them will be fine"

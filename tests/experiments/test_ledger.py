@@ -49,7 +49,7 @@ def exported(module):
     return set(getattr(importlib.import_module(module), "__all__", ()))
 
 
-INNER = {"objective_scores", "Tally", "columns_of"}  # of scoring, whose parts `speed` and `one_class` measure by themselves
+INNER = {"objective_scores", "columns_of"}  # of scoring, whose parts `speed` and `one_class` measure by themselves
 INNER |= {"cells", "pooled", "normalized_patches", "whitening"}  # of the default encoder, whose parts `background` draws
 
 

@@ -8,6 +8,7 @@ from tests.cli.test_cli import call, refused
 
 from vergence import mixtures
 from vergence.data.arrays import Pairs
+from vergence.decide import q_values
 from vergence.tables import models as density
 
 pytestmark = pytest.mark.float32
@@ -70,6 +71,10 @@ def test_predict_sample_and_score(folder):
         near = np.abs(np.abs(s["target"]) - 1 - c[s["row"], 0])
         assert np.mean(near < 0.3) > 0.95
     assert call("density", "score", folder / "m.safetensors", folder / "pairs.npz", "--out", folder / "c.csv").returncode == 0
+    rows = density.score_pairs(model, Pairs(c, t[:, None], (["a"], ["b"])), folder / "c.npz", fdr=0.2).rows
+    with np.load(folder / "c.npz") as s:  # whose columns are read twice
+        np.testing.assert_array_equal(s["q_value"], q_values(s["p_value"]))
+        assert len(s["flag"]) == rows == 600
     found = [float(r["log_density"]) for r in table(folder / "c.csv")]
     assert found == pytest.approx(model.score_samples(c, t), rel=1e-5, abs=1e-5)
 

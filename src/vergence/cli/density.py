@@ -13,11 +13,9 @@ from vergence.utils.checks import counted
 
 if TYPE_CHECKING:
     from vergence.data.arrays import Pairs
-    from vergence.tables.models import Scored
+    from vergence.decide.decisions import Decisions
 
 __all__: list[str] = []
-
-SHIFTED = 0.01  # probability below which rows are said to be of another kind as a whole
 
 MODELS = "Model to fit: gaussian, mixture, gng, kernel, mdn, particles; auto compares them; see vergence.mixtures."
 
@@ -253,26 +251,18 @@ def _write(command: DensityPredict | DensitySample | DensityScore, out: Path) ->
     pairs = read_known(command.source, columns, getattr(model, "ids_", []), paired=isinstance(command, DensityScore))
     if isinstance(command, DensityScore):
         found = density.score_pairs(model, pairs, out, fdr=command.fdr)
-        print(_unusual(found, command.fdr))
+        print("\n".join(_unusual(found)))
         return found.rows
     if isinstance(command, DensityPredict):
         return density.predict(model, pairs, out, level=command.level)
     return density.sample(model, pairs, out, n=command.n, seed=command.seed)
 
 
-def _unusual(found: "Scored", fdr: float) -> str:
+def _unusual(found: "Decisions") -> list[str]:
     """Returns what was found unusual, in words."""
-    from vergence.decide.conformal import reportable
+    from vergence.decide.decisions import SHIFTED
 
     if found.shift is None:
-        return "no p-values: the model has no held-out rows; fit it without --holdout 0"
-    whole = (
-        "as a whole they are like the rows of the fit"
-        if found.shift > SHIFTED
-        else "as a whole they are stranger than the rows of the fit"
-    )
-    flagged = f"{found.flagged:,} of {counted(found.rows, 'row')} reported at a false-discovery rate of {fdr:g}"
-    if not found.flagged:
-        least = reportable(found.calibration, found.rows, fdr)
-        flagged += "; start with the largest surprise" + (f"\n{least}" if least.fewest > 1 else "")
-    return f"{flagged}\n{whole} (p-value {found.shift:.2g})"
+        return ["no p-values: the model has no held-out rows; fit it without --holdout 0"]
+    whole = f"as a whole they are like the rows of the fit (p-value {found.shift:.2g})"
+    return [*found.sentences, *([whole] if found.shift > SHIFTED else [])]

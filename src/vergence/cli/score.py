@@ -13,7 +13,7 @@ from vergence.utils import terminal
 from vergence.utils.checks import expect
 
 if TYPE_CHECKING:
-    from vergence.decide.findings import Findings
+    from vergence.decide.decisions import Decisions
     from vergence.learn.runs.run import Run
     from vergence.learn.runs.score import Calibration
 
@@ -75,9 +75,9 @@ def score(command: Score) -> None:
     run = load(command.run, device=command.device, trust_code=command.trust_code)
     if command.shard is not None:
         return _shard(command, run, confirmed)
-    findings = _by_run(command, run, out, confirmed, FDR if command.fdr is None else command.fdr)
-    print_written(out, findings.rows, page=True)
-    _show(findings)
+    found = _by_run(command, run, out, confirmed, FDR if command.fdr is None else command.fdr)
+    print_written(out, found.rows, page=True)
+    _show(found)
     print(f"next: open {out}.html")
 
 
@@ -91,7 +91,7 @@ def _require_suitable(command: Score) -> None:
         expect(not given, f"--pairs without {option}", "both", "leave one out")
 
 
-def _by_run(command: Score, run: "Run", out: Path, confirmed: Sequence[str], fdr: float) -> "Findings":
+def _by_run(command: Score, run: "Run", out: Path, confirmed: Sequence[str], fdr: float) -> "Decisions":
     from vergence.learn.runs.score import PairReference, score
 
     items = run.items(command.images, root=command.data_root)
@@ -123,16 +123,14 @@ def _reference(command: Score, run: "Run", confirmed: Sequence[str]) -> "Calibra
     )
 
 
-def _show(findings: "Findings") -> None:
+def _show(found: "Decisions") -> None:
     """Prints the strangest items and what to do with them; without a column that is empty."""
-    from vergence.learn.runs.findings_page import lines
-
-    rows = [findings.row(i) for i in findings.strangest(SHOWN)]
+    rows = found.strangest(SHOWN)
     columns = {"name": "name", "score": "score", "p": "p_value", "level": "level", "nearest training item": "nearest"}
     shown: dict[str, Callable[[Any], str]] = {"score": "{:.1f}".format, "p_value": "{:.2g}".format}
     shown["nearest"] = lambda names: str(names).partition("; ")[0]
     filled = {title: name for title, name in columns.items() if any(str(row[name]) for row in rows)}
     table = [[shown.get(name, str)(row[name]) for name in filled.values()] for row in rows]
     terminal.table("the most unusual first", list(filled), table)
-    for line in lines(findings):
+    for line in found.sentences:
         print(line)

@@ -213,7 +213,6 @@ def print_shard(shard: "Shard", folder: Path, rows: int | None) -> None:
 
 def merge(command: Merge) -> None:
     """Runs ``vergence merge``."""
-    from vergence.learn.runs.findings_page import lines
     from vergence.learn.runs.shards import merge as run
 
     if any(command.folder.glob("part-*-of-*/config.json")):
@@ -221,10 +220,10 @@ def merge(command: Merge) -> None:
     out = command.out or command.folder.with_name(f"{command.folder.name}.parquet")
     merged = run(command.folder, out, lambda record, names: _reopened(record, names, command.data_root))
     print(f"merged {counted(merged.parts, 'part')}")
-    print_written(out, merged.rows, page=merged.findings is not None)
-    for line in lines(merged.findings) if merged.findings is not None else ():
+    print_written(out, merged.rows, page=merged.decisions is not None)
+    for line in merged.decisions.sentences if merged.decisions is not None else ():
         print(line)
-    print(f"next: open {out}.html" if merged.findings is not None else f"next: vergence check {shlex.quote(str(out))}")
+    print(f"next: open {out}.html" if merged.decisions is not None else f"next: vergence check {shlex.quote(str(out))}")
 
 
 def _merge_training(command: Merge) -> None:

@@ -20,7 +20,7 @@ from vergence.decide.decisions import Calibrated, Decisions, calibrate
 from vergence.decide.density import GaussianDetector, MixtureDetector, surprise
 from vergence.decide.matching import Matcher, Matches
 from vergence.decide.neighbors import NeighborDetector
-from vergence.decide.reasons import explain, look_at
+from vergence.decide.reasons import explain
 from vergence.decide.streams import Monitor
 
 __all__ = [
@@ -41,7 +41,6 @@ __all__ = [
     "explain",
     "fpr_threshold",
     "label_trim",
-    "look_at",
     "needed_calibration",
     "needed_for_fpr",
     "p_values",

@@ -31,6 +31,7 @@ from vergence.utils.checks import EXACT, LARGEST, expect, require_count, require
 __all__ = [
     "at_most",
     "certify",
+    "counts_of",
     "drift_of_counts",
     "fpr_threshold",
     "label_trim",
@@ -39,6 +40,7 @@ __all__ = [
     "p_values",
     "q_values",
     "ranked",
+    "ranks_of",
     "reportable",
     "select",
     "simultaneous_bounds",
@@ -79,9 +81,7 @@ def p_values(calibration: Values, scores: Values) -> Any:
     s = as_values("scores", scores)
     s_cal = as_values("calibration", calibration).to(s.device)
     _check(s_cal, s)
-    ordered = s_cal.sort().values
-    below = torch.searchsorted(ordered, s.contiguous())
-    return like(scores, (1.0 + (len(ordered) - below).double()) / (len(ordered) + 1))
+    return like(scores, torch.from_numpy(ranked(s_cal.cpu().numpy(), s.cpu().numpy())).to(s.device))
 
 
 def ranked(calibration: np.ndarray, scores: np.ndarray) -> Floats:
@@ -333,6 +333,16 @@ def count_tail(n: int, m: int, k: int) -> Floats:
     v = np.arange(m + 1)
     log_pmf = gammaln(m + 1) - gammaln(v + 1) - gammaln(m - v + 1) + betaln(k + v, n + 1 - k + m - v) - betaln(k, n + 1 - k)
     return np.asarray(np.minimum(1.0, np.exp(log_pmf)[::-1].cumsum()[::-1]))
+
+
+def ranks_of(p_values: np.ndarray, n: int) -> Ints:
+    """Returns k of p-values k / (n + 1), (m,)."""
+    return np.asarray(np.rint(p_values * (n + 1)), dtype=np.int64)
+
+
+def counts_of(p_values: np.ndarray, n: int) -> Ints:
+    """Returns how many of p-values (m,) by n calibration items are k / (n + 1), k = 0..n + 1."""
+    return np.bincount(ranks_of(p_values, n), minlength=n + 2)
 
 
 class Drift(NamedTuple):

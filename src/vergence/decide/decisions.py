@@ -13,25 +13,38 @@ Shapes: n calibration items, m new items.
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
-from vergence.decide.conformal import Certificate, at_most, drift_of_counts, fpr_threshold, q_values, ranked, reportable
+from vergence.decide.conformal import (
+    Certificate,
+    at_most,
+    counts_of,
+    drift_of_counts,
+    fpr_threshold,
+    q_values,
+    ranked,
+    ranks_of,
+    reportable,
+)
 from vergence.decide.inputs import Values, as_values, labels_of
 from vergence.mixtures.core import to_numpy
 from vergence.utils.checks import counted, expect, require_within
 from vergence.utils.terminal import Tabular
 
-__all__ = ["Calibrated", "Decisions", "calibrate"]
+__all__ = ["Calibrated", "Counts", "Decisions", "Tally", "calibrate", "decided"]
 
 LEAST = 10  # calibration items, in all and of each group
-SHIFTED = 0.01  # probability below which new items are said to be of another kind
+SHIFTED, FEW = 0.01, 20  # probability up to which new items are said to be of another kind, and items from which on it is said
+CHANGED, CERTAIN = 0.2, 0.001  # least difference of distributions, and largest probability, at which the rate is said not to hold
 SHARE = 0.3  # of the items of `Calibrated.fit` that calibrate
 DIGITS = 3  # of standardized features, to which items are nearly equal
+HELD = 48  # strangest items that are held for the page
+COLUMNS = ("name", "score", "p_value", "level", "nearest", "reason", "seen")  # that q-values, flags and the page need
 
 
 @dataclass(frozen=True)
@@ -39,45 +52,233 @@ class Decisions(Tabular):
     """What is unusual among new items.
 
     Attributes:
-        p_value: (m,).
-        q_value: (m,), the least false-discovery rate at which an item is flagged.
-        flag: (m,) booleans.
-        calibration: n.
+        columns: What is known of each of R items, (R,) each: of all m, or of those of a long table the 48 strangest, these first;
+            of `vergence density score` of none.
+
+            - ``p_value``; ``q_value``, the least false-discovery rate at which an item is flagged; ``flag``, 1 if it is.
+            - where they are known ``name``; ``score``, larger is stranger; ``level`` that says so; of unusual items ``nearest``,
+              the most similar typical items, separated by ``; ``, and ``reason``, in words.
+        total: m, the items that were judged.
+        flagged: Items that were flagged.
+        calibration: n, the calibration items; 0 for none.
         fdr: The rate, or None with a certificate.
         certificate: The threshold that holds a rate of false alarms, or None.
         shift: Probability that ordinary items are as strange as the new ones as a whole; None with groups.
+        excess: Share of the new items at least by which they are stranger as a whole.
+        why_none: Why no item is flagged, in words, where that is so.
+        unjudged: Items that were not judged, as those that the calibration or a fit has seen.
+        advice: What to do about these.
+        noun: What one item is called.
     """
 
-    p_value: np.ndarray
-    q_value: np.ndarray
-    flag: np.ndarray
+    columns: Mapping[str, Any]
+    total: int
+    flagged: int
     calibration: int
     fdr: float | None
     certificate: Certificate | None = None
     shift: float | None = None
+    excess: float = 0.0
+    why_none: str = ""
+    unjudged: int = 0
+    advice: str = ""
+    noun: str = "item"
 
     def table(self) -> Mapping[str, Sequence[Any]]:
         """Returns the columns by name."""
-        return {"p_value": self.p_value.tolist(), "q_value": self.q_value.tolist(), "flag": self.flag.astype(int).tolist()}
+        return {name: np.asarray(values).tolist() for name, values in self.columns.items()}
+
+    @property
+    def names(self) -> list[str]:
+        """Name of each item in ``columns``."""
+        return list(self.columns["name"])
+
+    @property
+    def p_value(self) -> np.ndarray:
+        """p-value of each item in ``columns``, (R,)."""
+        return np.asarray(self.columns["p_value"])
+
+    @property
+    def q_value(self) -> np.ndarray:
+        """q-value of each item in ``columns``, (R,)."""
+        return np.asarray(self.columns["q_value"])
+
+    @property
+    def flag(self) -> np.ndarray:
+        """Whether each item in ``columns`` is flagged, (R,) bool."""
+        return np.asarray(self.columns["flag"], dtype=bool)
+
+    @property
+    def rows(self) -> int:
+        """Items in all, judged or not."""
+        return self.total + self.unjudged
+
+    def strangest(self, n: int) -> list[dict[str, Any]]:
+        """Returns what is known of at most n items of ``columns``, the strangest first."""
+        order = np.lexsort((-np.asarray(self.columns["score"]), self.p_value))[:n]
+        return [{"row": int(i) + 1, **{name: values[i] for name, values in self.columns.items()}} for i in order]
+
+    @property
+    def changed(self) -> bool:
+        """Whether the items as a whole are so much stranger than the calibration items that no rate holds."""
+        return self.total >= FEW and self.shift is not None and self.excess >= CHANGED and self.shift <= CERTAIN
 
     @property
     def sentences(self) -> list[str]:
         """What was found and what it means, the most important first."""
-        m, k = len(self.flag), int(self.flag.sum())
-        found = []
-        if self.shift is not None and self.shift <= SHIFTED:
-            found.append(
-                f"as a whole the new items are stranger than the calibration items (p-value {self.shift:.2g}): they come from "
-                "elsewhere, or many are unusual; in the first case no rate holds"
+        said = [self._flagged()] if self.total else []
+        if self.shift is not None and self.shift <= SHIFTED and self.total >= FEW:
+            least = f", {self.excess:.0%} of them at least" if self.changed else ""
+            whole = (
+                f"as a whole the new items are stranger than the calibration items (p-value {self.shift:.2g}){least}: they come "
+                "from elsewhere, or many are unusual; in the first case no rate holds"
             )
+            said = [f"warning: {whole}", *said] if self.changed else [*said, whole]
+        if self.unjudged:
+            equal = "not judged, as the model was fitted to or calibrated on equal ones"
+            said.append(f"warning: {counted(self.unjudged, self.noun)} {equal}{self.advice}")
+        return said
+
+    def _flagged(self) -> str:
+        """Returns what was flagged and what that means; no rate where the items as a whole have changed."""
+        k, of = self.flagged, f"of {counted(self.total, self.noun)} flagged"
+        void = ", but the items as a whole are unlike the calibration items, so the rate does not hold" if self.changed else ""
+        if self.fdr is None:
+            return f"{k:,} {of}: {self.certificate}{void}"
+        rate = f"at a false-discovery rate of {self.fdr:g}"
+        if not k:
+            return f"none {of} {rate}: {self.why_none}"
+        if self.total == 1 and len(self.columns):
+            return f"the {self.noun} is flagged (p = {self.p_value[0]:.2g})"
+        return f"{k:,} {of}{void or f' {rate}; about {self.fdr * k:.2g} of them ordinary on average, at most'}"
+
+
+class Counts:
+    """q-values and flags, which need all p-values k / (n + 1): how many items have each k, counted part by part.
+
+    Of n calibration items; by ``certificate`` items are flagged instead of ``fdr``.
+
+    Example:
+        >>> counts = Counts(9, fdr=0.5)
+        >>> counts.see({"p_value": np.array([0.1, 0.9])})
+        >>> counts.see({"p_value": np.array([0.2])})
+        >>> counts.columns({"p_value": np.array([0.1, 0.9])})
+        {'q_value': array([0.3, 0.9]), 'flag': array([1, 0])}
+    """
+
+    needs: ClassVar[Sequence[str]] = ("p_value",)
+    names: ClassVar[Sequence[str]] = ("q_value", "flag")
+    order: ClassVar[Sequence[str]] = ()
+
+    def __init__(self, n: int, fdr: float = 0.1, certificate: Certificate | None = None) -> None:
+        self.n, self.fdr, self.certificate, self.above = n, fdr, certificate, 0
+        self.counts = np.zeros(n + 2, dtype=np.int64)
+
+    def see(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Counts the p-values of some rows."""
+        self.counts += counts_of(columns["p_value"], self.n)
         if self.certificate is not None:
-            return [f"{k:,} of {counted(m, 'item')} flagged: {self.certificate}", *found]
-        assert self.fdr is not None
-        if k:
-            expected = f"about {self.fdr * k:.2g} of them ordinary on average, at most"
-            return [f"{k:,} of {counted(m, 'item')} flagged at a false-discovery rate of {self.fdr:g}; {expected}", *found]
-        why = str(reportable(self.calibration, m, self.fdr))
-        return [f"none of {counted(m, 'item')} flagged at a false-discovery rate of {self.fdr:g}: {why}", *found]
+            self.above += int((columns["score"] > self.certificate.threshold).sum())
+
+    @property
+    def flagged(self) -> int:
+        """Items that are flagged among those that were seen."""
+        return self.above if self.certificate is not None else int(self.counts[at_most(self._q_values(), self.fdr)].sum())
+
+    def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the q-value and the flag of some rows, when all have been seen."""
+        q = self._q_values()[ranks_of(columns["p_value"], self.n)]
+        flag = at_most(q, self.fdr) if self.certificate is None else columns["score"] > self.certificate.threshold
+        return {"q_value": q, "flag": np.asarray(flag).astype(np.int64)}
+
+    def decisions(self, columns: Mapping[str, Any], **more: Any) -> Decisions:
+        """Returns the decisions with some columns, when all rows have been seen."""
+        total, flagged = int(self.counts.sum()), self.flagged
+        fdr = self.fdr if self.certificate is None else None
+        why = self._why_none(total) if total and not flagged else ""
+        excess, shift = drift_of_counts(self.counts) if total else (0.0, None)
+        return Decisions(columns, total, flagged, self.n, fdr, self.certificate, shift, excess, why, **more)
+
+    def _why_none(self, total: int) -> str:
+        """Returns why no item is flagged: what the numbers allow, or the least q-value that an item has."""
+        if self.counts[:2].any():  # items stranger than all calibration items: with more of these they might be reported
+            return str(reportable(self.n, total, self.fdr))
+        q = self._q_values()
+        least = float(q[self.counts > 0].min())
+        many = int(self.counts[q <= least].sum())
+        return f"the smallest q-value is {least:.2g}, of {counted(many, 'item')}; the order is still the one to look in"
+
+    def _q_values(self) -> np.ndarray:
+        """Returns the q-value of each p-value k / (n + 1), k = 0..n + 1, as `q_values` does."""
+        q = np.arange(self.n + 2) / (self.n + 1) * (self.counts.sum() / np.maximum(np.cumsum(self.counts), 1))
+        return np.asarray(np.minimum(np.minimum.accumulate(q[::-1])[::-1], 1.0))
+
+
+class Tally(Counts):
+    """Counts of the items that are judged, of which the 48 strangest are held with their `COLUMNS`.
+
+    Items that a run was fitted to or calibrated on are not judged, since their scores say nothing about new ones: they have the
+    q-value 1 and no flag, and do not count.
+    """
+
+    needs: ClassVar[Sequence[str]] = COLUMNS
+    order: ClassVar[Sequence[str]] = (*COLUMNS[:3], *Counts.names, *COLUMNS[3:])
+
+    def __init__(self, n: int, fdr: float = 0.1, certificate: Certificate | None = None) -> None:
+        super().__init__(n, fdr, certificate)
+        self.unjudged = 0
+        self.strangest: dict[str, np.ndarray] = {name: np.array([], dtype=float) for name in COLUMNS}
+
+    def see(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Counts the p-values of some rows, and holds the strangest items."""
+        new = np.flatnonzero(columns["seen"] == 0)
+        self.unjudged += len(columns["seen"]) - len(new)
+        columns = {name: columns[name][new] for name in COLUMNS}
+        super().see(columns)
+        self._hold(columns)
+
+    def add(self, counts: Sequence[tuple[int, int]], unjudged: int, flagged: int, strangest: Mapping[str, Sequence[Any]]) -> None:
+        """Adds what another tally saw: how many items have each k, and its `unjudged`, `flagged` and `strangest`."""
+        for k, n in counts:
+            self.counts[k] += n
+        self.unjudged += unjudged
+        self.above += flagged
+        self._hold({name: np.asarray(strangest[name]) for name in COLUMNS})
+
+    def _hold(self, columns: Mapping[str, np.ndarray]) -> None:
+        if not len(columns["score"]):
+            return
+        if len(self.strangest["score"]):
+            columns = {name: np.concatenate([self.strangest[name], columns[name]]) for name in COLUMNS}
+        order = np.argsort(-columns["score"], kind="stable")[:HELD]
+        self.strangest = {name: columns[name][order] for name in COLUMNS}
+
+    def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the q-value and the flag of some rows, when all have been seen."""
+        found, new = super().columns(columns), np.asarray(columns["seen"]) == 0
+        return {"q_value": np.where(new, found["q_value"], 1.0), "flag": (found["flag"] * new).astype(np.uint8)}
+
+    def found(self, advice: str = "") -> Decisions:
+        """Returns the decisions with the strangest items, when all rows have been seen."""
+        rows = self.strangest | self.columns(self.strangest)
+        columns = {name: rows[name].tolist() for name in self.order if name != "seen"}
+        return self.decisions(columns, unjudged=self.unjudged, advice=advice)
+
+
+def decided(p: np.ndarray, fdr: float, n: int, *, left_out: Any = False, fine: Any = False, **columns: Any) -> Decisions:
+    """Returns the decisions on items with p-values (m,) from any laws, at a false-discovery rate.
+
+    Items that are ``left_out`` (m,) are not judged: they have the q-value 1 and no flag; ``fine`` ones (m,) are judged and not
+    flagged. Of ``n`` calibration items; 0 where the items are judged by themselves.
+    """
+    judged = np.broadcast_to(~np.asarray(left_out), p.shape)
+    q, m = np.ones(len(p)), int(judged.sum())
+    if m:
+        q[judged] = q_values(p[judged])
+    flag = at_most(q, fdr) & judged & ~np.asarray(fine)
+    columns = {"p_value": p, "q_value": q, "flag": flag.astype(np.uint8), **columns}
+    why = str(reportable(n, m, fdr)) if n and m else ""
+    return Decisions(columns, m, int(flag.sum()), n, fdr, why_none=why, unjudged=len(p) - m)
 
 
 def calibrate(
@@ -123,16 +324,12 @@ def calibrate(
     )
     _expect_apart(cal, new)
     certificate = None if fpr is None else fpr_threshold(cal, fpr, confidence)
-    if groups is None:
-        p = ranked(cal, new)
-        counts = np.bincount(np.rint(p * (len(cal) + 1)).astype(np.int64), minlength=len(cal) + 2)
-        shift = drift_of_counts(counts).p_value
-    else:
+    if groups is not None:
         expect(fpr is None, "groups with fdr", "fpr", "leave one out")
-        p, shift = _within(cal, new, groups), None
-    q = q_values(p)
-    flag = at_most(q, fdr) if certificate is None else new > certificate.threshold
-    return Decisions(p, q, np.asarray(flag), len(cal), fdr if certificate is None else None, certificate, shift)
+        return decided(_within(cal, new, groups), fdr, len(cal))
+    counts, columns = Counts(len(cal), fdr, certificate), {"p_value": ranked(cal, new), "score": new}
+    counts.see(columns)
+    return counts.decisions({"p_value": columns["p_value"], **counts.columns(columns)})
 
 
 def _expect_apart(cal: np.ndarray, new: np.ndarray) -> None:

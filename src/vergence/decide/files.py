@@ -1,6 +1,6 @@
 """Decisions on two files of scores, for ``vergence calibrate``."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +78,9 @@ def calibrate_files(
     added = {"p_value": found.p_value, "q_value": found.q_value, "flag": found.flag.astype(np.int64)}
     write_table(out, {**kept, **added})
     sign = -1.0 if lower_is_stranger else 1.0
-    names = b.names or [""] * len(b.values)
-    write_decisions(Path(f"{out}.html"), found, sign * a.values, sign * b.values, names, name=new.stem)
+    shown = {"name": b.names or [""] * len(b.values), "score": sign * b.values}
+    whole = replace(found, columns={**found.columns, **shown})
+    write_decisions(Path(f"{out}.html"), whole, name=new.stem, calibration=sign * a.values)
     return found
 
 

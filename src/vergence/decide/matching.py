@@ -25,8 +25,8 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from vergence.decide.conformal import drift_of_counts, ranked
-from vergence.decide.decisions import apart
+from vergence.decide.conformal import counts_of, drift_of_counts, ranked
+from vergence.decide.decisions import SHIFTED, apart
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.densities.retrieval import log_probs
 from vergence.densities.storage import Stored
@@ -43,7 +43,6 @@ KEPT = 2_000  # contexts of pairs that are held to say what a gallery without th
 WIDEST, ROWS = 128, 10  # components of each side at most; rows of the fit for each of them
 LEAST_VARIANCE = 1e-6  # of a component, in variances of the first
 BLOCK, TOGETHER = 1 << 22, 256  # numbers of a block of scores; pairs that are scored together
-SHIFTED = 0.01  # probability below which the contexts are said to be others
 Scores = Callable[[Tensor, Tensor], Tensor]  # contexts (B, C), gallery (M, T) -> (B, M)
 
 
@@ -143,8 +142,7 @@ def matched(
     score = np.concatenate(top)
     p, claim = ranked(-true, -score), ranked(null, score)
     answer = np.where(p <= no_match, "no match", np.where(claim <= no_match, "match", "unsure"))
-    counts = np.bincount(np.rint(p * (len(true) + 1)).astype(np.int64), minlength=len(true) + 2)
-    shift = drift_of_counts(counts).p_value
+    shift = drift_of_counts(counts_of(p, len(true))).p_value
     return Matches(np.concatenate(best), score, p, claim, answer, candidates, coverage, no_match, len(true), shift)
 
 

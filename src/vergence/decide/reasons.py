@@ -10,14 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from vergence.decide.inputs import numeric
-from vergence.utils.checks import counted, expect, require_count, require_within
+from vergence.utils.checks import expect, require_count
 
-__all__ = ["explain", "look_at"]
+__all__ = ["explain"]
 
 Floats = npt.NDArray[np.float64]
 RARE = 0.01  # share of typical items, below which a level is part of a reason
 RARE_ALONE = 0.1  # the same of a level that is the whole reason
-SHARES = {0.1: "a tenth", 0.2: "a fifth", 0.25: "a quarter", 0.5: "half"}
 
 
 def explain(levels: Sequence[str], p_values: Any, n: int, words: Sequence[Sequence[str]] | None = None) -> list[str]:
@@ -48,16 +47,3 @@ def _rare(levels: Sequence[str], p: Floats, n: int) -> list[str]:
     beyond = ", ".join(str(levels[i]) for i in order if p[i] < 1 / n)
     within = [f"{levels[i]} 1 in {float(f'{1 / p[i]:.1g}'):,.0f}" for i in order if p[i] >= 1 / n]
     return [f"{beyond} rarer than 1 in {n:,}", *within] if beyond else within
-
-
-def look_at(n: int, fdr: float, noun: str = "item") -> str:
-    """Returns what to do with n reported items, in a sentence.
-
-    Example:
-        >>> look_at(37, 0.1, "picture")
-        'look at 37 pictures; on average at most a tenth of them will be fine'
-    """
-    require_count(0, n=n)
-    require_within("[0, 1]", fdr=fdr)
-    share = SHARES.get(fdr, f"{fdr:.2%}".replace(".00", ""))
-    return f"look at {counted(n, noun)}; on average at most {share} of them will be fine"

@@ -25,7 +25,8 @@ from vergence.data.items import RowNames
 from vergence.data.pictures import Pictures, open_pictures
 from vergence.data.pixels import luma, resize
 from vergence.data.sources import open_items
-from vergence.decide.conformal import at_most, q_values, ranked
+from vergence.decide.conformal import ranked
+from vergence.decide.decisions import Decisions, decided
 from vergence.decide.moments import Tail
 from vergence.decide.neighbors import NeighborDetector
 from vergence.images.clusters import Group, odd_groups
@@ -34,7 +35,7 @@ from vergence.images.features import PART, FirstLook, LocalFeatures, PlaceLook, 
 from vergence.images.frozen import FrozenNetwork, at_hand, named_network
 from vergence.images.patches import PatchCells
 from vergence.images.regions import NEW, CellModel, mark_threshold
-from vergence.images.result import ENCODER, CheckResult, CheckSettings, Judged, KnownScores, Looks, Places, Verdict, checked
+from vergence.images.result import ENCODER, LEVEL, CheckResult, CheckSettings, Judged, KnownScores, Looks, Places, checked
 from vergence.images.review import Review, after_review
 from vergence.images.scores import FEWEST, CrossFitted, Level, RadialLaw, combined, outward
 from vergence.utils import terminal
@@ -279,12 +280,12 @@ def _by_itself(
     fits = {name: CrossFitted(x[fitted], fold[fitted]) for name, x in levels.items()}
     found = {name: _own_level(name, fits[name], fits[name].log_distance(x, fold), fitted) for name, x in levels.items()}
     found["places"] = Level.by_tail(places.score, fitted)
-    verdict = _verdict(found, apart, settings.review.places(looks.names, "fine"), settings.fdr)
+    decisions = _decided(found, apart, settings.review.places(looks.names, "fine"), settings.fdr)
     table = levels["measurements"]
     groups = _groups(fits["measurements"].white(table[fitted]), fitted, farther=1.0)
     threshold = mark_threshold(places.largest[fitted], settings.mark)
     deviations = fits["measurements"].in_units(table)
-    return Judged(verdict, deviations, places, look, threshold, groups, None), ""
+    return Judged(decisions, deviations, places, look, threshold, groups, None), ""
 
 
 def _levels(looks: Looks, places: Places, settings: CheckSettings) -> dict[str, Floats]:
@@ -308,15 +309,18 @@ def _own_level(name: str, fits: CrossFitted, t: Floats, fitted: Ints) -> Level:
     return Level(np.minimum(law.log_p(t), np.where(t < np.median(own), near, 0.0)), True)
 
 
-def _verdict(levels: Mapping[str, Level], odd: Bools, fine: Bools, fdr: float) -> Verdict:
+def _decided(levels: Mapping[str, Level], odd: Bools, fine: Bools, fdr: float) -> Decisions:
     """Returns what is flagged among items by levels whose law holds, but for those that a person called odd or fine."""
-    log, level = combined({name: one.log_p for name, one in levels.items()}, WEIGHTS)
+    log_p = {name: one.log_p for name, one in levels.items()}
+    log, level = combined(log_p, WEIGHTS)
     lawful, _ = combined({name: one.log_p if one.holds else np.zeros(len(log)) for name, one in levels.items()}, WEIGHTS)
     p = after_review(np.exp(lawful), odd, fine)
-    q = np.ones(len(p))
-    if not odd.all():
-        q[~odd] = q_values(p[~odd])
-    return Verdict(np.abs(log), p, q, at_most(q, fdr) & ~odd & ~fine, level, {name: -one.log_p for name, one in levels.items()})
+    return decided(p, fdr, 0, left_out=odd, fine=fine, **_columns(log, level, log_p))
+
+
+def _columns(log: Floats, level: Sequence[str], log_p: Mapping[str, Floats]) -> dict[str, Any]:
+    """Returns the columns that say how unusual items are, and at which level."""
+    return {"score": np.abs(log), "level": list(level), **{LEVEL + name: -one for name, one in log_p.items()}}
 
 
 def _groups(x: Floats, fitted: Ints, farther: float = 0.0) -> list[Ints]:
@@ -341,16 +345,14 @@ def _beside(pictures: Pictures, looks: Looks, known: Pictures, known_looks: Look
     log_p, known_log_p = _known_log_p(new, old, fit)
     law = Tail(known_places.score[fit])
     log_p["places"], known_log_p["places"] = law.log_probability(places.score), law.log_probability(known_places.score)
-    review, names = settings.review, looks.names
-    calibrating = calibrating[~review.places(known_looks.names, "known")[calibrating]]
-    seen, odd, fine = np.isin(looks.digest, known_looks.digest), review.places(names, "odd"), review.places(names, "fine")
-    known_log_p = {name: x[calibrating] for name, x in known_log_p.items()}
-    verdict, scores = _conformal(log_p, known_log_p, seen | odd, fine, settings.fdr)
-    calibration = KnownScores(scores, [known_looks.names[i] for i in calibrating.tolist()], seen)
+    calibrating = calibrating[~settings.review.places(known_looks.names, "known")[calibrating]]
+    of_known = {name: x[calibrating] for name, x in known_log_p.items()}, [known_looks.names[i] for i in calibrating.tolist()]
+    seen = np.isin(looks.digest, known_looks.digest)
+    decisions, calibration = _conformal(log_p, *of_known, looks.names, seen, settings)
     threshold = mark_threshold(known_places.largest[calibrating], settings.mark)
     table = old["measurements"][fit]
     deviations = CrossFitted(table, np.zeros(len(fit), dtype=np.int64), clean=True).in_units(new["measurements"])
-    return Judged(verdict, deviations, places, look, threshold, [], calibration)
+    return Judged(decisions, deviations, places, look, threshold, [], calibration)
 
 
 def _halves(different: Ints) -> tuple[Ints, Ints]:
@@ -398,17 +400,19 @@ def _neighbor_scores(reference: Floats, x: Floats, old: Floats) -> tuple[Floats,
 
 
 def _conformal(
-    log_p: Mapping[str, Floats], known_log_p: Mapping[str, Floats], left_out: Bools, fine: Bools, fdr: float
-) -> tuple[Verdict, Floats]:
-    """Returns what is flagged next to calibration items, and their scores; items that are left out are not judged."""
-    equal = dict.fromkeys(log_p, 1.0)
+    log_p: Mapping[str, Floats],
+    known_log_p: Mapping[str, Floats],
+    known_names: Sequence[str],
+    names: Sequence[str],
+    seen: Bools,
+    settings: CheckSettings,
+) -> tuple[Decisions, KnownScores]:
+    """Returns what is flagged next to calibration items, and these; items that are among the known ones are not judged."""
+    equal, odd, fine = dict.fromkeys(log_p, 1.0), settings.review.places(names, "odd"), settings.review.places(names, "fine")
     (log, level), (known_log, _) = combined(log_p, equal), combined(known_log_p, equal)
-    p = ranked(np.abs(known_log), np.abs(log))
-    q = np.ones(len(p))
-    if not left_out.all():
-        q[~left_out] = q_values(p[~left_out])
-    levels = {name: -one for name, one in log_p.items()}
-    return Verdict(np.abs(log), p, q, at_most(q, fdr) & ~left_out & ~fine, level, levels), np.abs(known_log)
+    calibration = KnownScores(np.abs(known_log), known_names, seen)
+    p, columns = ranked(calibration.scores, np.abs(log)), _columns(log, level, log_p)
+    return decided(p, settings.fdr, len(calibration), left_out=seen | odd, fine=fine, **columns), calibration
 
 
 # Places
@@ -492,11 +496,9 @@ def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name
         fit, calibrating = _halves(np.argsort(Looks.of_vectors([""] * len(known[1]), known[1]).digest, kind="stable"))
         expect(known[1].shape[1] == x.shape[1], f"known vectors of {x.shape[1]} numbers", known[1].shape[1], "use one encoder")
         log_p, known_log_p = _known_log_p({"vectors": x}, {"vectors": known[1]}, fit)
-        odd, fine = settings.review.places(names, "odd"), settings.review.places(names, "fine")
-        known_log_p = {name: y[calibrating] for name, y in known_log_p.items()}
-        verdict, scores = _conformal(log_p, known_log_p, odd, fine, settings.fdr)
-        calibration = KnownScores(scores, [str(i) for i in calibrating.tolist()], np.zeros(len(x), dtype=bool))
-        judged: Judged | None = Judged(verdict, x, None, None, np.inf, [], calibration)
+        of_known = {key: y[calibrating] for key, y in known_log_p.items()}, [str(i) for i in calibrating.tolist()]
+        decisions, calibration = _conformal(log_p, *of_known, names, np.zeros(len(x), dtype=bool), settings)
+        judged: Judged | None = Judged(decisions, x, None, None, np.inf, [], calibration)
         return checked(name, pictures, looks, settings, copies, judged, None, None, None, notes)
     apart, fine = settings.review.places(names, "odd"), settings.review.places(names, "fine")
     fold, different = _folds(looks.digest, np.unique(looks.digest, return_inverse=True)[1])
@@ -508,10 +510,11 @@ def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name
     levels = {"vectors": _own_level("vectors", fits, fits.log_distance(x, fold), fitted)}
     alike = x.std(0).max() <= ALIKE * np.median(x.std(0))  # numbers of one unit, as those of a network
     groups = _groups(x[fitted] if alike else fits.in_units(x[fitted]), fitted)
-    verdict = _verdict(levels, apart, fine, settings.fdr)
-    crowd = np.isin(np.arange(len(x)), np.concatenate([np.zeros(0, dtype=np.int64), *groups])) & (verdict.p > CROWD)
-    score = np.where(crowd, np.maximum(verdict.score, -np.log(CROWD)), verdict.score)
+    decisions = _decided(levels, apart, fine, settings.fdr)
+    score, p = decisions.columns["score"], decisions.p_value
+    crowd = np.isin(np.arange(len(x)), np.concatenate([np.zeros(0, dtype=np.int64), *groups])) & (p > CROWD)
+    score = np.where(crowd, np.maximum(score, -np.log(CROWD)), score)
     level = ["group" if member else "vectors" for member in crowd]
-    verdict = replace(verdict, score=score, p=np.where(crowd, CROWD, verdict.p), level=level)
-    judged = Judged(verdict, fits.in_units(x), None, None, np.inf, groups, None)
+    columns = {**decisions.columns, "score": score, "p_value": np.where(crowd, CROWD, p), "level": level}
+    judged = Judged(replace(decisions, columns=columns), fits.in_units(x), None, None, np.inf, groups, None)
     return checked(name, pictures, looks, settings, copies, judged, None, None, None, notes)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vergence.data.pictures import Pictures
 from vergence.decide.conformal import simultaneous_bounds
+from vergence.decide.decisions import Decisions
 from vergence.images.duplicates import Copies
 from vergence.images.features import PlaceLook
 from vergence.images.frozen import FrozenNetwork
@@ -31,7 +32,7 @@ from vergence.utils.parts import write_table
 from vergence.utils.terminal import Tabular
 from vergence.utils.version import __version__
 
-__all__ = ["CheckResult", "CheckSettings", "Judged", "KnownScores", "Looks", "Places", "Table", "Verdict", "checked"]
+__all__ = ["CheckResult", "CheckSettings", "Judged", "KnownScores", "Looks", "Places", "Table", "checked"]
 
 Embed = Callable[[Tensor], Tensor]
 Floats = npt.NDArray[np.float64]
@@ -43,6 +44,7 @@ MOST_COMPARED = 50_000  # pictures whose neighbors are looked for among all
 FRAMES = 5  # of a picture, at most
 UNUSUAL = -math.log(0.1)  # score from which on reasons are given
 ENCODER = "patches"
+LEVEL = "level "  # before the name of a level, among columns
 
 
 @dataclass(frozen=True)
@@ -132,26 +134,6 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What is said of N items.
-
-    Attributes:
-        score: How unusual they are, in nats, (N,).
-        p, q: p-values and q-values, (N,); 1 where no law holds.
-        flag: Which are flagged, (N,).
-        level: The level that says so.
-        levels: -log p (N,) of each level.
-    """
-
-    score: Floats
-    p: Floats
-    q: Floats
-    flag: npt.NDArray[np.bool_]
-    level: Sequence[str]
-    levels: Mapping[str, Floats]
-
-
-@dataclass(frozen=True)
 class KnownScores:
     """Scores (n,) and names of the known items that calibrate, and which of the items are among the known ones, (N,)."""
 
@@ -168,7 +150,7 @@ class Judged:
     """What is unusual among N items.
 
     Attributes:
-        verdict: Scores and flags.
+        decisions: What is flagged, with the columns ``score`` in nats, ``level``, and -log p of each level.
         deviations: Robust deviations (N, M') of the measurements, or of the numbers of vectors, from what is usual.
         places: What the maps say; None for vectors.
         look: What computes a map; None for vectors.
@@ -177,7 +159,7 @@ class Judged:
         calibration: Known items that calibrate; None where the items are judged by themselves.
     """
 
-    verdict: Verdict
+    decisions: Decisions
     deviations: Floats
     places: Places | None
     look: PlaceLook | None
@@ -293,7 +275,8 @@ class CheckResult:
 
     def levels(self) -> Mapping[str, Floats]:
         """Returns -log p (N,) of each level; none where nothing was judged."""
-        return {} if self._judged is None else self._judged.verdict.levels
+        columns = {} if self._judged is None else self._judged.decisions.columns
+        return {name.removeprefix(LEVEL): values for name, values in columns.items() if name.startswith(LEVEL)}
 
     def calibration(self) -> KnownScores | None:
         """Returns the known items that calibrate; None where there are none."""
@@ -434,11 +417,9 @@ def checked(
 
 def _judgment(judged: Judged | None, n: int) -> dict[str, Any]:
     """Returns the columns of what is flagged."""
-    if judged is None:
-        none = {"score": np.zeros(n), "p_value": np.ones(n), "q_value": np.ones(n), "flag": np.zeros(n, dtype=np.uint8)}
-        return {**none, "level": [""] * n}
-    v = judged.verdict
-    return {"score": v.score, "p_value": v.p, "q_value": v.q, "flag": v.flag.astype(np.uint8), "level": list(v.level)}
+    zeros, ones = np.zeros(n), np.ones(n)
+    none = {"score": zeros, "p_value": ones, "q_value": ones, "flag": zeros.astype(np.uint8), "level": [""] * n}
+    return none if judged is None else {name: judged.decisions.columns[name] for name in none}
 
 
 def _properties(looks: Looks, known: Looks | None) -> dict[str, npt.NDArray[np.bool_]]:
@@ -484,12 +465,12 @@ def _pairs(copies: Copies, names: Sequence[str], others: Sequence[str], other: s
 
 def _reasons(judged: Judged) -> list[str]:
     """Returns why each unusual picture is unusual, in words."""
-    v = judged.verdict
-    return [_reason(judged, i) if v.flag[i] or v.score[i] >= UNUSUAL else "" for i in range(len(v.p))]
+    told = judged.decisions.flag | (judged.decisions.columns["score"] >= UNUSUAL)
+    return [_reason(judged, i) if tell else "" for i, tell in enumerate(told.tolist())]
 
 
 def _reason(judged: Judged, i: int) -> str:
-    level = judged.verdict.level[i]
+    level = judged.decisions.columns["level"][i]
     if level == "places" and judged.places is not None:
         return f"an unusual place {_where(judged.places.where[i])}"
     if level == "group":
@@ -551,7 +532,7 @@ def _summary(
         "fdr": settings.fdr,
         "rate": "none" if judged is None else "estimate" if judged.calibration is None else "split conformal",
         "calibration": None if judged is None or judged.calibration is None else len(judged.calibration),
-        "flagged": 0 if judged is None else int(judged.verdict.flag.sum()),
+        "flagged": 0 if judged is None else judged.decisions.flagged,
         "mark": settings.mark,
         "groups": [{"like": group[0], "pictures": len(group)} for group in groups],
         "copies": {kind: copies.kind.count(kind) for kind in dict.fromkeys(copies.kind)},

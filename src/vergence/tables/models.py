@@ -2,17 +2,18 @@
 
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from vergence import mixtures
 from vergence.data.arrays import Pairs
 from vergence.data.splits import split_groups
-from vergence.decide.conformal import at_most, drift_of_counts, q_values, ranked
+from vergence.decide.conformal import ranked
+from vergence.decide.decisions import Counts, Decisions
 from vergence.mixtures.selection import Selection, remarks
 from vergence.utils import terminal
 from vergence.utils.checks import counted, did_you_mean, expect, require_within
@@ -236,51 +237,7 @@ def sample(model: Any, pairs: Pairs, out: Path, *, n: int = 10, seed: int = 0) -
     return n * _write(out, job, pairs, rows, times=n)
 
 
-@dataclass(frozen=True)
-class Scored:
-    """What `score_pairs` found.
-
-    Attributes:
-        rows: Rows written.
-        calibration: Held-out rows of the model, that p-values are ranks among; 0 for none, and no p-values.
-        flagged: Rows whose q-value is at most the rate.
-        shift: Probability that rows of the fit's kind are as strange as a whole; None without p-values.
-    """
-
-    rows: int
-    calibration: int
-    flagged: int
-    shift: float | None
-
-
-class _Flags:
-    """q-values and flags, which need all p-values."""
-
-    needs: ClassVar[Sequence[str]] = ("p_value",)
-    names: ClassVar[Sequence[str]] = ("q_value", "flag")
-    order: ClassVar[Sequence[str]] = ()
-
-    def __init__(self, fdr: float) -> None:
-        self.fdr = fdr
-        self.p: list[np.ndarray] = []
-        self.q: np.ndarray | None = None
-        self.at = 0
-
-    def see(self, columns: Mapping[str, np.ndarray]) -> None:
-        self.p.append(columns["p_value"])
-
-    def whole(self) -> np.ndarray:
-        if self.q is None:
-            self.q = q_values(np.concatenate(self.p))
-        return self.q
-
-    def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        part = self.whole()[self.at : self.at + len(columns["p_value"])]
-        self.at += len(part)
-        return {"q_value": part, "flag": at_most(part, self.fdr).astype(np.int64)}
-
-
-def score_pairs(model: Any, pairs: Pairs, out: Path, *, fdr: float = 0.1) -> Scored:
+def score_pairs(model: Any, pairs: Pairs, out: Path, *, fdr: float = 0.1) -> Decisions:
     """Writes how unusual each target is given its context, and which are reported at a false-discovery rate.
 
     Columns: ``log_density`` (nats), ``pit``, ``surprise`` (nats, larger is more unusual, see `Conditional.surprise`); and where
@@ -301,12 +258,9 @@ def score_pairs(model: Any, pairs: Pairs, out: Path, *, fdr: float = 0.1) -> Sco
         "source": f"{of_array(pairs.context)} {of_array(pairs.target)}",
         "fdr": fdr,
     }
-    flags = _Flags(fdr) if len(held_out) else None
-    n = _write(out, job, pairs, rows, derived=flags)
-    if flags is None:
-        return Scored(n, 0, 0, None)
-    counts = np.bincount(np.rint(np.concatenate(flags.p) * (len(held_out) + 1)).astype(np.int64), minlength=len(held_out) + 2)
-    return Scored(n, len(held_out), int(at_most(flags.whole(), fdr).sum()), drift_of_counts(counts).p_value)
+    counts = Counts(len(held_out), fdr) if len(held_out) else None
+    n = _write(out, job, pairs, rows, derived=counts)
+    return Decisions({}, n, 0, 0, fdr, noun="row") if counts is None else counts.decisions({}, noun="row")
 
 
 def _require_width(model: Any, pairs: Pairs) -> np.ndarray:

@@ -12,11 +12,10 @@ from sklearn.preprocessing import StandardScaler
 
 import vergence
 from vergence.decide import fpr_threshold, q_values, select
-from vergence.decide.findings import Tally
+from vergence.decide.decisions import Tally
 from vergence.learn.evaluation.accuracy import rank_error
 from vergence.learn.runs.calibrated import RunDetector, usable_levels
 from vergence.learn.runs.detector import opened
-from vergence.learn.runs.findings_page import lines
 from vergence.learn.runs.levels import Levels
 from vergence.learn.runs.score import Calibration, _odd_ones, score
 from vergence.learn.views.images import ImageViews
@@ -38,9 +37,9 @@ def noise(n=20, seed=0):
 
 
 def scored(run, source, out, fdr=0.1, **settings):
-    findings = score(run.items(source), Calibration(run, **settings), out, fdr=fdr)
+    decisions = score(run.items(source), Calibration(run, **settings), out, fdr=fdr)
     with np.load(out) as archive:
-        return findings, {name: archive[name] for name in archive.files}
+        return decisions, {name: archive[name] for name in archive.files}
 
 
 def test_noise_is_flagged_and_digits_are_not(run, tmp_path):
@@ -51,7 +50,7 @@ def test_noise_is_flagged_and_digits_are_not(run, tmp_path):
     assert found["score"][odd].min() > np.quantile(found["score"][~odd], 0.97)
     assert decisions.flagged == found["flag"].sum() and decisions.total == 220
     assert set(decisions.names[:10]) <= {str(i) for i in range(200, 220)}
-    assert f"look at {decisions.flagged} items; on average at most a tenth of them will be fine" in lines(decisions)
+    assert decisions.sentences[0].startswith(f"{decisions.flagged} of 220 items flagged at a false-discovery rate of 0.1; about ")
 
 
 def test_the_columns_agree_with_the_detector_and_the_procedures(run, tmp_path):
@@ -92,7 +91,7 @@ def test_a_certificate_flags_by_its_threshold(run, tmp_path):
     decisions, found = scored(run, "digits", tmp_path / "s.npz", fpr=0.05)
     threshold = fpr_threshold(run.detector().calibration, 0.05, 0.95).threshold
     assert (found["flag"] == (found["score"] > threshold)).all() and decisions.flagged == found["flag"].sum()
-    assert "flag at most" in lines(decisions)[0]
+    assert "flag at most" in decisions.sentences[0]
 
 
 def test_all_scores_add_the_levels_and_the_objectives_own(run, tmp_path):
@@ -115,22 +114,22 @@ def test_items_of_the_training_do_not_change_what_is_said_of_others(run, tmp_pat
 
 def test_a_batch_that_is_foreign_as_a_whole_is_named(run, tmp_path):
     new = next(run.items("digits").stream([torch.arange(300)]))[1]
-    assert not any("as a whole" in line for line in lines(scored(run, new, tmp_path / "a.npz")[0]))
+    assert not any("as a whole" in line for line in scored(run, new, tmp_path / "a.npz")[0].sentences)
     decisions = scored(run, 255 - new, tmp_path / "b.npz")[0]
-    first, second = lines(decisions)
-    assert first.startswith("warning: the items as a whole are stranger than the calibration items")
+    first, second = decisions.sentences
+    assert first.startswith("warning: as a whole the new items are stranger than the calibration items (p-value 0.0005), ")
     void = "but the items as a whole are unlike the calibration items, so the rate does not hold"
-    assert decisions.flagged > 20 and second == f"{decisions.flagged} of 300 items are flagged, {void}"
+    assert decisions.flagged > 20 and second == f"{decisions.flagged} of 300 items flagged, {void}"
     page = (tmp_path / "b.npz.html").read_text()
-    assert f"{decisions.flagged} of 300 pictures are flagged, {void}" in page and "on average at most a tenth" not in page
-    certified = lines(scored(run, 255 - new, tmp_path / "c.npz", fpr=0.05)[0])
+    assert f"{decisions.flagged} of 300 pictures flagged, {void}" in page and "ordinary on average, at most" not in page
+    certified = scored(run, 255 - new, tmp_path / "c.npz", fpr=0.05)[0].sentences
     assert certified[0] == first and "flag at most" in certified[1] and certified[1].endswith(void)
 
 
 def test_of_a_single_item_no_average_is_promised(run, tmp_path):
     decisions, found = scored(run, noise(1), tmp_path / "s.npz")
-    assert found["flag"].all() and lines(decisions) == [f"look at 1 item; it is flagged (p = {found['p_value'][0]:.2g})"]
-    assert "Look at 1 picture; it is flagged (p = " in (tmp_path / "s.npz.html").read_text()
+    assert found["flag"].all() and decisions.sentences == [f"the item is flagged (p = {found['p_value'][0]:.2g})"]
+    assert "The picture is flagged (p = " in (tmp_path / "s.npz.html").read_text()
 
 
 def test_odd_items_of_the_calibration_are_named_until_they_are_confirmed(run, tmp_path, capsys):
@@ -430,7 +429,7 @@ def test_decisions_are_benjamini_hochbergs_for_any_parts():
         found = tally.columns(rows)
         np.testing.assert_allclose(found["q_value"], q_values(p), rtol=1e-12)
         assert (found["flag"] == select(p, 0.4)).all() and tally.flagged == found["flag"].sum()
-        assert tally.findings().names[:10] == np.argsort(-s)[:10].astype(str).tolist()
+        assert tally.found().names[:10] == np.argsort(-s)[:10].astype(str).tolist()
 
 
 def test_a_p_value_that_equals_its_bound_is_flagged_as_by_select():
@@ -452,13 +451,13 @@ def test_reasons_claim_no_more_than_the_tails_can_show(run):
 @pytest.mark.parametrize(
     ("n", "rank", "words"),
     [
-        (48, 1, "none of 57 items is flagged at 0.1: 48 calibration items are few: at a false-discovery rate of 0.1 nothing can"),
+        (48, 1, "none of 57 items flagged at a false-discovery rate of 0.1: 48 calibration items are few: at"),
         (
             4,
             1,
-            "none of 57 items is flagged at 0.1: 4 calibration items are few: at a false-discovery rate of 0.1 nothing can be",
+            "none of 57 items flagged at a false-discovery rate of 0.1: 4 calibration items are few: at",
         ),
-        (999, 9, "none of 57 items is flagged at 0.1: the smallest q-value is 0.26, of 2 items; the order is still"),
+        (999, 9, "none of 57 items flagged at a false-discovery rate of 0.1: the smallest q-value is 0.26, of 2 items; the"),
     ],
 )
 def test_why_none_is_flagged(n, rank, words):
@@ -466,7 +465,7 @@ def test_why_none_is_flagged(n, rank, words):
     p[:2] = rank / (n + 1)
     rows = {"name": np.arange(57).astype(str), "score": 1 - p, "p_value": p, "seen": np.zeros(57, dtype=np.uint8)}
     tally.see({**rows, **{name: np.full(57, "") for name in ("level", "nearest", "reason")}})
-    assert lines(tally.findings())[0].startswith(words)
+    assert tally.found().sentences[0].startswith(words)
 
 
 def test_a_density_is_refitted_to_the_final_embeddings(run):

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from vergence.cli.commands import main
-from vergence.decide.findings import COLUMNS, Tally
+from vergence.decide.decisions import COLUMNS, Tally
 from vergence.utils.parts import Shard
 
 pytestmark = pytest.mark.float32

@@ -1,6 +1,6 @@
 """`score`: how anomalous is each item, against a reference: a run's calibration part, or pairs.
 
-Each reference is a small class that computes `Findings`; `score` checks what is given and writes the page.
+Each reference is a small class that computes `Decisions`; `score` checks what is given and writes the page.
 """
 
 import json
@@ -22,12 +22,12 @@ from vergence.data.pixels import center_crop
 from vergence.data.sources import part_named, with_shape
 from vergence.decide import explain, fpr_threshold, label_trim, needed_for_fpr, reportable, select, surprise, tail_p_values
 from vergence.decide.conformal import TAIL, Certificate, ranked
-from vergence.decide.findings import Findings, Tally
+from vergence.decide.decisions import Decisions, Tally
+from vergence.decide.page import write_decisions
 from vergence.learn.methods.core import Method
 from vergence.learn.objectives.core import ConditionalObjective
 from vergence.learn.runs.calibrated import RunDetector
 from vergence.learn.runs.detector import opened
-from vergence.learn.runs.findings_page import write_findings
 from vergence.learn.runs.rows import (
     Columns,
     Images,
@@ -63,14 +63,14 @@ class Reference(Protocol):
     def items(self, images: Images) -> Items:
         """Returns items to score."""
 
-    def findings(self, items: Items, out: Path, fdr: float) -> Findings:
+    def decisions(self, items: Items, out: Path, fdr: float) -> Decisions:
         """Returns what is unusual among items, and writes the table of all of them."""
 
 
 @resources()
 def score(
     images: Images, reference: Reference | Run, out: str | Path | None = None, *, fdr: float = 0.1, name: str | None = None
-) -> Findings:
+) -> Decisions:
     """Returns what is unusual among items; notes are printed on stderr.
 
     Given ``out``, finished parts of the work are kept next to it, so that the same call after a kill goes on behind them.
@@ -92,10 +92,10 @@ def score(
         table = as_path(out, "out") if folder is None else Path(folder) / "scores.npz"
         require_table(table)
         items = reference.items(images)
-        findings = reference.findings(items, table, fdr)
+        found = reference.decisions(items, table, fdr)
         if folder is None:
-            write_findings(Path(f"{table}.html"), findings, items, name=name or table.stem)
-    return findings
+            write_decisions(Path(f"{table}.html"), found, name=name or table.stem, items=items)
+    return found
 
 
 @dataclass(frozen=True)
@@ -138,12 +138,12 @@ class Calibration:
         """Returns items of the run's shape."""
         return self.run.items(images)
 
-    def findings(self, items: Items, out: Path, fdr: float) -> Findings:
+    def decisions(self, items: Items, out: Path, fdr: float) -> Decisions:
         """Returns what the run's detector finds; its table is written row by row."""
         work = self.work(items, fdr)
         tally = Tally(work.calibration, fdr, work.certificate)
         write_rows(work.function, items, out, work.job, work.reading, derived=tally)
-        return tally.findings(work.notes, ADVICE)
+        return tally.found(ADVICE)
 
     def shard(self, items: Items, folder: Path, shard: Shard, fdr: float, about: Mapping[str, str], files: int = 0) -> int | None:
         """Writes a shard of the items, for ``vergence merge``; see `vergence.learn.runs.shards.shard_written`."""
@@ -211,7 +211,7 @@ class PairReference:
         """Returns pairs of the run's shapes."""
         return self.run.items(images)
 
-    def findings(self, items: Items, out: Path, fdr: float) -> Findings:
+    def decisions(self, items: Items, out: Path, fdr: float) -> Decisions:
         """Returns what is unusual among pairs; their table is written row by row."""
         run, size = self.run, self.batch_size
         given = _as_pairs(run, items)
@@ -239,7 +239,7 @@ class PairReference:
                 columns["seen"] = np.isin(_digests_of_pairs(part), fitted_to).astype(np.uint8)
                 kept.append(columns, len(part))
                 advance(len(part))
-        return tally.findings()
+        return tally.found()
 
 
 def columns_of(

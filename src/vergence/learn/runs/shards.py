@@ -17,8 +17,8 @@ import torch
 from vergence.data.items import ArrayItems, Items, Skipped
 from vergence.data.shards import files_of, is_sharded, open_shards
 from vergence.decide.conformal import Certificate
-from vergence.decide.findings import Findings, Tally
-from vergence.learn.runs.findings_page import write_findings
+from vergence.decide.decisions import COLUMNS, Decisions, Tally
+from vergence.decide.page import write_decisions
 from vergence.learn.training.folder import write_skipped
 from vergence.utils import terminal
 from vergence.utils.checks import counted, expect, refuse
@@ -37,7 +37,7 @@ class Counted(Tally):
     """The counts of a shard; q-values and flags come when all shards are there."""
 
     names: ClassVar[Sequence[str]] = ()
-    order: ClassVar[Sequence[str]] = Tally.needs
+    order: ClassVar[Sequence[str]] = COLUMNS
 
     def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns nothing."""
@@ -118,7 +118,7 @@ class Merged:
 
     parts: int
     rows: int
-    findings: Findings | None
+    decisions: Decisions | None
 
 
 def merge(
@@ -151,12 +151,12 @@ def merge(
     write_blocks(out, names, blocks, f"the parts are safe in {folder}: free space, or choose another --out")
     skipped = [Skipped(*pair) for record in records for pair in record["skipped"]]
     write_skipped(out.with_name(f"{out.name}.skipped.csv"), skipped)
-    findings = None if tally is None else tally.findings(first.get("notes", ()), first.get("advice", ""))
-    if findings is not None:
-        items = open_items(first, findings.names) or ArrayItems(torch.zeros(1, 1))
+    found = None if tally is None else tally.found(first.get("advice", ""))
+    if found is not None:
+        items = open_items(first, found.names) or ArrayItems(torch.zeros(1, 1))
         items.skipped = skipped
-        write_findings(Path(f"{out}.html"), findings, items, name=str(first["name"]))
-    return Merged(len(records), sum(record["rows"] for record in records), findings)
+        write_decisions(Path(f"{out}.html"), found, name=str(first["name"]), items=items)
+    return Merged(len(records), sum(record["rows"] for record in records), found)
 
 
 def _file(record: Mapping[str, Any], folder: Path) -> Path:

@@ -10,24 +10,24 @@ import pytest
 import torch
 
 from vergence.data.items import ArrayItems
-from vergence.decide.findings import Findings
-from vergence.learn.runs.findings_page import write_findings
+from vergence.decide.decisions import Decisions
+from vergence.decide.page import write_decisions
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = '<img src=x onerror="document.title=1">'
 
 
 def found(n=4, name="{}.png", **changed):
-    """Findings of n images, of which two are flagged."""
+    """Decisions on n images, of which two are flagged."""
     texts = {"name": [name.format(i) for i in range(n)], "level": ["z"] * n, "reason": ["z 1 in 500"] * n, "nearest": [""] * n}
     numbers = {"score": np.arange(n, 0.0, -1), "p_value": np.full(n, 0.001), "flag": np.arange(n) < 2}
-    return dataclasses.replace(Findings({**numbers, **texts}, n, 2, calibration=99), **changed)
+    return dataclasses.replace(Decisions({**numbers, **texts}, n, 2, 99, 0.1), **changed)
 
 
-def page(path, findings, **more):
+def page(path, decisions, **more):
     x = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (4, 3, 12, 12), dtype=np.uint8))
-    items = ArrayItems(x, names=findings.names) if len(findings.names) == 4 else ArrayItems(x)
-    return write_findings(path, findings, items, name="mine", **more).read_text(encoding="utf-8")
+    items = ArrayItems(x, names=decisions.names) if len(decisions.names) == 4 else ArrayItems(x)
+    return write_decisions(path, decisions, items=items, name="mine", **more).read_text(encoding="utf-8")
 
 
 def sections(text):
@@ -36,16 +36,16 @@ def sections(text):
 
 def test_what_is_shown(tmp_path):
     text = page(tmp_path / "p.html", found())
-    assert "<p>Look at 2 pictures" in text and text.count("data:image/png;base64,") == 4
-    assert text.count("class=flagged") == 2 and sections(text) == ["outliers", "meaning"]
+    assert "<p>2 of 4 pictures flagged" in text and text.count("data:image/png;base64,") == 4
+    assert text.count("class=flagged") == 2 and sections(text) == ["strangest", "meaning"]
     assert "<dt>Items</dt><dd>4</dd>" in text and "Unreadable" not in text and "<dt>Calibration items</dt><dd>99</dd>" in text
     assert "Nothing was scored" in page(tmp_path / "q.html", found(total=0, columns=found(0).columns))
 
 
 def test_every_text_is_escaped_and_nothing_is_loaded(tmp_path):
-    findings = found(name=HOSTILE + "{}", changed=HOSTILE)
-    findings.columns["reason"][:] = [HOSTILE] * 4
-    text = page(tmp_path / "p.html", findings)
+    decisions = found(name=HOSTILE + "{}", why_none=HOSTILE, flagged=0)
+    decisions.columns["reason"][:] = [HOSTILE] * 4
+    text = page(tmp_path / "p.html", decisions)
     assert "<img src=x" not in text and text.count("&lt;img src=x onerror") >= 9
     assert not re.search(r"(src|href)=\"(?!#|data:)", text)
     assert len(text) < 40_000 and "default-src 'none'" in text
@@ -53,7 +53,7 @@ def test_every_text_is_escaped_and_nothing_is_loaded(tmp_path):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or chrome is installed")
 def test_a_browser_shows_the_pictures_and_runs_no_foreign_markup(tmp_path):
-    page(tmp_path / "p.html", found(changed=HOSTILE))
+    page(tmp_path / "p.html", found(why_none=HOSTILE, flagged=0))
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom"]
     shown = subprocess.run([*command, (tmp_path / "p.html").as_uri()], capture_output=True, text=True, timeout=120)
     assert "<title>Unusual items: mine</title>" in shown.stdout and shown.stdout.count("<figure") == 4
