@@ -39,7 +39,7 @@ OPTIONS = {
         "limit", "keep_classes", "calibration_share", "seed", "precision", "device", "devices", "threads", "data_root",
         "download", "strict",
     ],
-    "Evaluate": ["run", "probes", "uncertainty", "wide", "reference", "device", "threads", "trust_code"],
+    "Evaluate": ["run", "probes", "uncertainty", "wide", "device", "threads", "trust_code"],
     "Compare": ["runs", "out", "figure", "measure", "probes"],
     "Embed": ["run", "images", "out", "wide", "data_root", "batch_size", "device", "threads", "trust_code", "crops", "shard"],
     "Check": [
@@ -141,7 +141,7 @@ def test_uncertainty_and_crops_are_options(run, tmp_path):
     shown = call("evaluate", run, "--device", "cpu", "--uncertainty", "--no-probes")
     assert shown.returncode == 0 and "R-AUROC" in shown.stdout and "neighbor spread" in shown.stdout, shown.stderr
     found = json.loads((run / "evaluation.json").read_text())["uncertainty"]
-    assert found["scores"]["kNN distance"]["kind"] == "baseline" and found["predictive"]["elbo"] is not None
+    assert found["scores"]["kNN distance"]["kind"] == "baseline"
     assert call("embed", run, "digits", "--out", tmp_path / "e.npz", "--crops", "3").returncode == 0
     with np.load(tmp_path / "e.npz") as e:
         assert e["z_crops"].shape == e["z"].shape and e["spread"].shape == (359,)
@@ -493,8 +493,6 @@ def test_embeddings_have_the_labels_and_default_names(run, tmp_path, monkeypatch
     with np.load(tmp_path / "embeddings-digits.npz") as file:
         assert file["label"].shape == (len(file["z"]),) and len(set(file["label"])) == 10
     assert "wrote 359 rows to embeddings-digits.npz" in found.stdout and "next: " in found.stdout
-    found = call("evaluate", "embeddings-digits.npz", "--uncertainty")
-    assert found.returncode == 0, found.stderr
     found = call("score", run, "digits", "--device", "cpu")
     assert (tmp_path / "scores-digits.csv").is_file() and "next: open scores-digits.csv.html" in found.stdout
 
