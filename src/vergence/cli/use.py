@@ -68,21 +68,6 @@ class Merge:
 
 
 @dataclass(kw_only=True)
-class Sample:
-    """Sample pairs of embeddings, or targets of contexts, from a run's density; writes them, or the nearest real pictures."""
-
-    run: Annotated[Positional[Path], arg(metavar="RUN", help="Run folder; its objective has a conditional density, as gje.")]
-    out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: samples-RUN.npz)")] = None
-    """File to write: .npz for embeddings, .png for a grid of pictures."""
-    n: Annotated[int | None, arg(metavar="N", help="Samples.", help_behavior_hint="(default: 64, or 8 a context)")] = None
-    context: Annotated[str | None, arg(metavar="IMAGES", help_behavior_hint="")] = None
-    """Sample targets of the first 8 of these items, a row each; any source that train takes."""
-    seed: options.Seed = 0
-    device: options.Device = "auto"
-    trust_code: options.TrustCode = False
-
-
-@dataclass(kw_only=True)
 class Export:
     """Write a run as one graph, items to embedding, anomaly score and p-value, that needs no Vergence."""
 
@@ -220,18 +205,6 @@ def _reopened(record: "Mapping[str, Any]", names: "Sequence[str]", root: str | N
     except (ValueError, KeyError) as error:
         terminal.note(f"the page has no pictures: {error}")
         return None
-
-
-def sample(command: Sample) -> None:
-    """Runs ``vergence sample``."""
-    from vergence.learn.runs.pictures import write_samples
-    from vergence.learn.runs.run import load
-
-    run = load(command.run, device=command.device, trust_code=command.trust_code)
-    out = command.out or Path(f"samples-{options.stem(command.run)}.npz")
-    n = write_samples(run, out, n=command.n, context=command.context, seed=command.seed)
-    print(f"wrote {n} samples to {out}")
-    print(f"next: vergence evaluate {shlex.quote(str(command.run))}")
 
 
 def export(command: Export) -> None:
