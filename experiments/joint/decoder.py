@@ -19,10 +19,11 @@ from torch.nn import functional as F
 from torchvision.utils import save_image
 
 import vergence
-from vergence.data.items import Items
+from vergence.data.items import Items, PairItems
+from vergence.data.pixels import center_crop, to_unit
 from vergence.learn.encoders.decoder import Decoder
 from vergence.learn.evaluation import features
-from vergence.learn.runs.pictures import picture_shape, pictures_of, targets
+from vergence.learn.runs.detector import opened
 from vergence.learn.runs.run import Run
 from vergence.utils.terminal import bar
 
@@ -34,7 +35,8 @@ def fit_decoder(run: Run, *, epochs: int = 30, seed: int = 0) -> Decoder:
 
     It is trained with mean squared error, Adam and a cosine schedule to zero; ``seed`` is that of the weights and of the order.
     """
-    shape, items = picture_shape(run), targets(run)
+    shape, items = run.folder.metadata.target_shape or run.folder.metadata.shape, opened(run.folder).train
+    items = items.target if isinstance(items, PairItems) else items
     z, index = features.collect_features(run.method.target_network().eval(), items, **run.where("target"))
     std, mean = torch.std_mean(z, dim=0, correction=0)
     with torch.random.fork_rng():
@@ -45,13 +47,15 @@ def fit_decoder(run: Run, *, epochs: int = 30, seed: int = 0) -> Decoder:
 
 
 def _fit(decoder: Decoder, z: Tensor, items: Items, run: Run, epochs: int) -> None:
+    size = run.where("target")["size"]
     per_epoch = max(1, len(items) // BATCH_SIZE)
     optimizer = torch.optim.Adam(decoder.parameters(), lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * per_epoch)
     with bar(f"decoder 1/{epochs}", epochs * per_epoch * BATCH_SIZE, "images") as advance:
         for epoch in range(epochs):
             order = torch.randperm(len(items))[: per_epoch * BATCH_SIZE]
-            for index, x in pictures_of(items, order.split(BATCH_SIZE), run):
+            for index, x in items.stream(iter(order.split(BATCH_SIZE)), workers=run.folder.config.fit.workers):
+                x = to_unit(x if size is None else center_crop(x, size), torch.float32).to(run.device)
                 error = F.mse_loss(decoder(z[index].to(run.device)), x)
                 optimizer.zero_grad(set_to_none=True)
                 error.backward()

@@ -15,6 +15,7 @@ import torch
 from experiments.detection.run import aurocs, foreign
 from experiments.runner import DATA, SEEDS, SETTINGS, first, hidden, main, some
 from experiments.shared import Timer, accuracies, embedded, images, peak, seeded
+from experiments.uncertainty.scores import ITEMS, ranking, uncertainties
 from torch import Tensor
 
 import vergence
@@ -24,11 +25,10 @@ from vergence.data.items import spaced
 from vergence.data.sources import Data, open_data
 from vergence.learn import methods as image_methods
 from vergence.learn import objectives
-from vergence.learn.evaluation import uncertainty
 from vergence.learn.evaluation.collapse import effective_rank
+from vergence.learn.evaluation.uncertainty import neighbor_is_right
 from vergence.learn.methods.paired import PairedMethod
 from vergence.learn.runs.evaluate import untrained_encoder
-from vergence.learn.runs.uncertainty import ITEMS, uncertainties
 from vergence.learn.training import build, loop, recipes
 from vergence.learn.training.metrics import MemoryRecorder
 
@@ -138,10 +138,10 @@ def speed(run: vergence.Run, opened: Data, steps: int) -> float:
 def errors(run: vergence.Run, train: Tensor, test: Tensor, labels: Tensor) -> dict[str, Any]:
     """Returns recall at 1 and the R-AUROC of every uncertainty that needs no labels, on at most 2,000 test items."""
     chosen = spaced(len(test), ITEMS)
-    z, right = test[chosen], uncertainty.neighbor_is_right(test[chosen], labels[chosen])
+    z, right = test[chosen], neighbor_is_right(test[chosen], labels[chosen])
     with torch.inference_mode():
         scores = uncertainties(train, z, run)
-    ranked = {name: round(uncertainty.ranking(u, right)["auroc"], 4) for name, u in scores.items()}
+    ranked = {name: round(ranking(u, right)["auroc"], 4) for name, u in scores.items()}
     return {"recall_at_1": round(float(right.double().mean()), 4), "r_auroc": ranked}
 
 

@@ -1,6 +1,5 @@
 """The whole protocol of uncertainties: errors of embeddings, degradations, and scrambled images, with baselines from labels."""
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -9,27 +8,28 @@ import torch
 from experiments.shared import apart, seeded
 from experiments.uncertainty.baselines import compressed_size, loss_head, probe_entropy, rank_correlation
 from experiments.uncertainty.degradations import STRENGTHS, degraded, scrambled
+from experiments.uncertainty.predictive import calibration
+from experiments.uncertainty.scores import BANK, CHUNK, CROPS, ITEMS, Scores, ranking, spread_over_crops, uncertainties
 from torch import Tensor
 
 from vergence.data.items import Items, batches, spaced
 from vergence.data.pixels import center_crop, to_bytes, to_unit
 from vergence.data.sources import Data
 from vergence.learn.evaluation import uncertainty
+from vergence.learn.objectives.core import DensityObjective
 from vergence.learn.runs.run import Run
-from vergence.learn.runs.uncertainty import BANK, ITEMS, measure_uncertainty, spread_over_crops, uncertainties
 
-DEGRADED, CROPS, CHUNK = 500, 8, 100  # test items at most, views of each, images at a time
+DEGRADED = 500  # test items at most
 BASELINES = ("norm of z", "kNN distance", "file size", "probe entropy", "loss head")
 LABELED = ("probe entropy", "loss head")  # baselines that are learned from labels
 SCRAMBLED = ("scrambled", 0)  # where embeddings of scrambled images lie among those of degraded ones
 
-Scores = dict[str, Tensor]  # name -> (N,), larger is less certain
 Levels = dict[tuple[str, int], Tensor]  # degradation and number of the strength, from 1 -> (n, ...)
 
 
 @torch.inference_mode()
 def protocol(run: Run, opened: Data, train: Tensor, test: Tensor) -> dict[str, Any]:
-    """Returns what `vergence evaluate --uncertainty` measures, with more baselines, degradations and scrambled images.
+    """Returns which uncertainties rank errors, degradations and scrambled images, and whether p(z_b | z_a) is calibrated.
 
     Args:
         run: A run on images.
@@ -37,13 +37,12 @@ def protocol(run: Run, opened: Data, train: Tensor, test: Tensor) -> dict[str, A
         train: Embeddings of all training items (N, D).
         test: Embeddings of all test items (M, D).
     """
-    found = dataclasses.asdict(measure_uncertainty(run, opened, train, test))
     pick, bank = spaced(len(test), ITEMS), spaced(len(train), BANK)
     items, z, y = opened.test.subset(pick), test[pick], opened.test.labels[pick]
     train, labels = train[bank], opened.train.labels[bank]
     part = spaced(len(items), DEGRADED)
     scores = uncertainties(train, z, run)
-    scores["spread over crops"] = spread_over_crops(run, items)[1]
+    mean, scores["spread over crops"] = spread_over_crops(run, items)
     scores["file size"] = torch.cat([compressed_size(to_bytes(x)) for x in images_of(run, items)])
     at, scrambled_spreads = worsened(run, train, labels, items.subset(part), z, scores)
     first = uncertainties(train, z[part], run) | {name: scores[name][part] for name in ("file size", *LABELED)}
@@ -51,14 +50,18 @@ def protocol(run: Run, opened: Data, train: Tensor, test: Tensor) -> dict[str, A
     first["spread over crops"] = spread_over_crops(run, items.subset(part))[1]
     scrambled_scores = at[SCRAMBLED] | {"spread over crops": scrambled_spreads}
     equal = uncertainty.equalizer(train)
-    right, right_equal = (uncertainty.neighbor_is_right(x, y) for x in (z, equal(z)))
+    right, right_equal, right_mean = (uncertainty.neighbor_is_right(x, y) for x in (z, equal(z), mean))
+    found: dict[str, Any] = {"items": len(z), "crops": CROPS, "recall_at_1": float(right.double().mean())}
+    found["recall_at_1_crops"] = float(right_mean.double().mean())
     found["recall_at_1_equalized"] = float(right_equal.double().mean())
+    found["aurc_best"] = ranking(scores["kNN distance"], right)["aurc_best"]
+    found["predictive"] = calibration(run, opened) if isinstance(run.method.objective, DensityObjective) else None
     found["scores"] = {
         name: {
             "kind": "baseline" if name in BASELINES else "model",
             "labels": name in LABELED,
-            "r_auroc": (ranks := uncertainty.ranking(u, right))["auroc"],
-            "r_auroc_equalized": uncertainty.ranking(u, right_equal)["auroc"],
+            "r_auroc": (ranks := ranking(u, right))["auroc"],
+            "r_auroc_equalized": ranking(u, right_equal)["auroc"],
             "aurc": ranks["aurc"],
             "scrambled": apart(first[name], scrambled_scores[name]) if name in first and name in scrambled_scores else None,
             "strengths": strengths.get(name, {}),

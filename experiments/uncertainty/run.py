@@ -15,13 +15,13 @@ from experiments.runner import DATA, hidden, main, some
 from experiments.shared import Timer, apart, images, kept_run, parts, seeded
 from experiments.uncertainty.baselines import compressed_size
 from experiments.uncertainty.protocol import protocol
+from experiments.uncertainty.scores import ITEMS, uncertainties
 from torch import Tensor
 
 import vergence
 from vergence.data.items import ArrayItems, Items, spaced
 from vergence.data.pixels import to_unit
 from vergence.data.sources import open_data
-from vergence.learn.runs import uncertainty as measured
 
 LIMIT = 10_000  # images to learn from
 SMALL = {"recipe": "jepa_small", "size": 16, "epochs": 8, "batch_size": 128, "knn_every": 0}
@@ -48,7 +48,7 @@ def foreign(run: vergence.Run, root: str, n: int) -> dict[str, Items]:
 @torch.inference_mode()
 def scores(run: vergence.Run, bank: Tensor, items: Items) -> dict[str, Tensor]:
     """Returns every uncertainty that needs no labels."""
-    found = measured.uncertainties(bank, run.embed(items), run)
+    found = uncertainties(bank, run.embed(items), run)
     found["file size"] = compressed_size((255 * to_unit(images(items))).byte())
     return found | {"spread over crops": run.spread(items)[1]}
 
@@ -65,8 +65,8 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     settings = ENCODERS[name] | short | {"seed": seed, "root": a.data_root, "device": "cpu"}
     folder = (a.runs or a.scratch) / f"{name.replace(', ', '-').replace(' ', '')}-{seed}"
     run = kept_run(folder, "cifar10", **settings)
-    test = parts(run.folder.config, a.choose, measured.ITEMS)[1]
-    test = test.subset(torch.arange(200) if a.tiny else spaced(len(test), measured.ITEMS))
+    test = parts(run.folder.config, a.choose, ITEMS)[1]
+    test = test.subset(torch.arange(200) if a.tiny else spaced(len(test), ITEMS))
     opened = dataclasses.replace(open_data(run.folder.config.data), test=test)
     bank = run.embed(opened.train)
     found = protocol(run, opened, bank, run.embed(test))

@@ -1,16 +1,22 @@
 """The protocol of uncertainties: references in loops, what baselines find, degradations, and one whole run."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
-from experiments.uncertainty import degradations
+from experiments.uncertainty import degradations, files
 from experiments.uncertainty.baselines import compressed_size, loss_head, probe_entropy, rank_correlation
+from experiments.uncertainty.predictive import density_level, energy_score, evidence, pit_calibration
 from experiments.uncertainty.protocol import protocol
+from experiments.uncertainty.scores import ranking, risk_coverage
+from scipy.stats import chi2
 from tests.reference import uncertainty as reference
+from torch.distributions import Independent, Normal
 
 import vergence
 from vergence.data.sources import open_data
-from vergence.learn.evaluation.uncertainty import neighbor_is_right, ranking
+from vergence.learn.evaluation.uncertainty import neighbor_is_right
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +34,58 @@ def test_rank_correlations_are_those_of_the_reference():
     found = rank_correlation(table, strength)
     assert found["within"] == pytest.approx(np.mean([reference.spearman(row, strength) for row in table.tolist()]), abs=1e-12)
     assert found["pooled"] == pytest.approx(reference.spearman(table.flatten().tolist(), strength * 9), abs=1e-12)
+
+
+def test_rankings_are_those_of_the_reference():
+    few, right = torch.tensor([0.2, 0.1, 0.2, 0.5, 0.2, 0.1]), torch.tensor([True, True, False, False, True, False])
+    coverage, risk = risk_coverage(few, right)
+    assert coverage[-1] == 1 and float(risk.mean()) == pytest.approx(reference.aurc(few.tolist(), right.tolist()), abs=1e-12)
+    z, y, strength = noisy_classes(400)
+    right = neighbor_is_right(z, y)
+    true, noise = ranking(strength, right), ranking(torch.rand(len(z)), right)
+    assert true["aurc_best"] < true["aurc"] < noise["aurc"] and noise["aurc"] == pytest.approx(noise["error"], abs=0.1)
+
+
+def test_the_true_density_is_calibrated_and_wrong_ones_are_not():
+    g, N, D = torch.Generator().manual_seed(0), 800, 3
+    torch.manual_seed(0)
+    mean = torch.randn(N, D, generator=g)
+    target = mean + torch.randn(N, D, generator=g)
+    p, wide, narrow, biased = (Normal(mean + b, s * torch.ones(N, D)) for b, s in ((0, 1), (0, 2), (0, 0.5), (0.5, 1)))
+    good = pit_calibration(p.cdf(target))
+    assert good["pit_ks"] < 1.63 / math.sqrt(N) and abs(good["inside_90"] - 0.9) < 4 * math.sqrt(0.25 / (N * D))
+    assert pit_calibration(wide.cdf(target))["inside_50"] > 0.6 and pit_calibration(narrow.cdf(target))["inside_90"] < 0.7
+    assert pit_calibration(biased.cdf(target))["pit_ks"] > 0.15
+    exact = chi2(D).cdf((target - mean).square().sum(1).numpy())  # the region of highest density of a Gaussian is a ball
+    assert np.abs(density_level(Independent(p, 1), target, 400).numpy() - exact).max() < 5 * 0.5 / math.sqrt(400)
+    scores = [energy_score(q.sample((50,)), target).mean() for q in (p, wide, narrow, biased)]
+    assert min(scores) == scores[0]
+
+
+@pytest.mark.parametrize(("scale", "kl"), [(math.sqrt(0.5), 0.0), (1.0, 0.5 * (1 - math.log(2)))])
+def test_bounds_of_a_known_model(scale, kl):
+    """x = s + noise with s ~ N(0, 1): log N(x; 0, 2) is known, and a wrong q costs its KL divergence."""
+    torch.manual_seed(0)
+    x = torch.randn(200) * math.sqrt(2)
+    q = Normal(x / 2, scale)
+    s = q.sample((4000,))
+    found = evidence(Normal(s, 1.0).log_prob(x) + Normal(0.0, 1.0).log_prob(s) - q.log_prob(s))
+    truth = float(Normal(0.0, math.sqrt(2)).log_prob(x).mean())
+    assert found["log_marginal"] == pytest.approx(truth, abs=0.01) and found["gap"] == pytest.approx(kl, abs=0.02)
+
+
+def test_columns_of_a_file_are_ranked_beside_baselines(tmp_path, capsys):
+    z, y, strength = noisy_classes(400)
+    variance = torch.stack([strength, strength], 1).numpy()
+    arrays = {"z": z.numpy(), "label": np.array(["a", "b", "c"])[y], "log_density": -strength.numpy(), "variance": variance}
+    np.savez(tmp_path / "e.npz", **arrays, names=arrays["label"])
+    tested = files.read(tmp_path / "e.npz")
+    assert set(tested.columns) == {"log_density", "variance"} and torch.allclose(tested.columns["log_density"], strength.double())
+    recall, found = files.ranked(tested, tested.subset(torch.arange(200)))
+    right = neighbor_is_right(z, y)
+    assert recall == pytest.approx(float(right.double().mean())) and found["variance"] == ranking(2 * strength, right)
+    files.main([str(tmp_path / "e.npz")])
+    assert "kNN distance (baseline)" in capsys.readouterr().out
 
 
 def test_controls_find_what_they_are_made_for():
@@ -76,3 +134,4 @@ def test_a_run_is_measured_as_a_whole(tmp_path):
     assert set(found["scores"]["kNN distance"]["strengths"]) == set(degradations.STRENGTHS)
     assert found["scores"]["file size"]["strengths"]["noise"] > 0.5 and found["scores"]["probe entropy"]["labels"]
     assert 0 <= found["scores"]["spread over crops"]["scrambled"] <= 1 and 0 < found["recall_at_1_equalized"] <= 1
+    assert 1 <= found["predictive"]["effective_samples"] <= found["predictive"]["samples"]

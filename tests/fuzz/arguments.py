@@ -57,7 +57,6 @@ SETTINGS = [
 QUICK = {
     "Train": "--epochs=1 --limit=40 --batch-size=16 --device=cpu --precision=fp32 --set=workers=0 --devices=1".split(),
     "Advise": ["--draws=4", "--device=cpu"],
-    "Sample": ["--device=cpu"],
     "Evaluate": ["--device=cpu"],
 }
 FIRST = {  # usual positional arguments, so that most cases reach the work
@@ -74,7 +73,6 @@ FIRST = {  # usual positional arguments, so that most cases reach the work
     "Match": ["{place}/pairs {place}/contexts.npz {place}/pairs.npz", "{place}/run {place}/data.npz {place}/data.npz"],
     "Neighbors": ["{place}/run {place}/data.npz", "{place}/pictures {place}/photos"],
     "Export": ["{place}/run --format torch"],
-    "Sample": ["{place}/run", "{place}/pictures"],
     "Advise": ["{place}/many.npz", "{place}/many.npy", "{place}/images.npy", "{place}/photos"],
     "Report": ["{place}/run", "{place}/pictures"],
     "DensityFit": ["{place}/pairs.npz", "{place}/pairs.csv --target y"],
@@ -153,7 +151,7 @@ def _command_line(draw, place, kind):
 
 def _out(kind):
     """A file or folder that the command can write."""
-    good = {"Train": [OUTS[4]], "Advise": [OUTS[4]], "DensityFit": [OUTS[-1]], "Pairs": [OUTS[-1]], "Sample": OUTS[:4]}
+    good = {"Train": [OUTS[4]], "Advise": [OUTS[4]], "DensityFit": [OUTS[-1]], "Pairs": [OUTS[-1]]}
     return st.sampled_from(good.get(kind, OUTS[:3]))
 
 
@@ -194,7 +192,7 @@ def _target(kind, share):
 
 SHARES = {"Demo": 0, "Check": 6, "Fetch": 1, "List": 1, "Export": 1, "Neighbors": 3, "Compare": 2}
 SHARES |= {"Calibrate": 3, "Merge": 1, "Pairs": 2, "Match": 2}
-SHARES |= {"Train": 6, "Evaluate": 2, "Embed": 6, "Score": 6, "Sample": 5, "Advise": 4, "Report": 3}
+SHARES |= {"Train": 6, "Evaluate": 2, "Embed": 6, "Score": 6, "Advise": 4, "Report": 3}
 SHARES |= {"DensityFit": 6, "DensityPredict": 5, "DensitySample": 5, "DensityScore": 5, "DensityImportance": 2}
 
 

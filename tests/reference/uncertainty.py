@@ -68,20 +68,3 @@ def neighbor_spread(train, test, k):
         among = [1 - cosine(a, b) for a, b in itertools.permutations(near, 2)]
         found.append((to + sum(among) / len(among)) / 2)
     return found
-
-
-def ks(u):
-    """The Kolmogorov-Smirnov distance of values from the uniform distribution."""
-    s = sorted(u)
-    return max(max((i + 1) / len(s) - x, x - i / len(s)) for i, x in enumerate(s))
-
-
-def energy_score(samples, target):
-    """Of samples x[m][d] of one target."""
-
-    def distance(a, b):
-        return math.sqrt(sum((p - q) ** 2 for p, q in zip(a, b, strict=True)))
-
-    M = len(samples)
-    pairs = [distance(a, b) for i, a in enumerate(samples) for j, b in enumerate(samples) if i != j]
-    return sum(distance(x, target) for x in samples) / M - sum(pairs) / (2 * M * (M - 1))

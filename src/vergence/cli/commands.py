@@ -36,7 +36,6 @@ RUN: dict[type, Callable[[Any], None]] = {
     match.Match: match.match,
     use.Neighbors: use.neighbors,
     use.Export: use.export,
-    use.Sample: use.sample,
     advise.Advise: advise.advise,
     density.Density: density.run,
     use.Report: use.report,

@@ -25,20 +25,14 @@ __all__: list[str] = []
 
 @dataclass(kw_only=True)
 class Evaluate:
-    """Evaluate a run with its baselines; writes evaluation.json and report.html, and prints a table.
+    """Evaluate a run with its baselines; writes evaluation.json and report.html, and prints a table."""
 
-    Of a .npz file of embeddings the table alone is printed.
-    """
-
-    run: Annotated[Positional[Path], arg(metavar="RUN")]
-    """Run folder; with --uncertainty also a .npz file: z, label, and columns of uncertainties, of any model."""
+    run: options.RunFolder
     probes: Annotated[bool, arg(help="Fit linear probes.")] = True
     uncertainty: bool = False
-    """Measure what uncertainties say: which of them rank errors, and is the density calibrated."""
+    """Measure which distances to training items rank errors: items whose nearest other item has another class."""
     wide: bool = False
     """Also fit the ridge probe to the wide features of an encoder patches, those before its affine map."""
-    reference: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """Second .npz file, with the reference items of the baselines (default: a random half of the first)."""
     device: options.Device = "auto"
     threads: options.Threads = None
     trust_code: options.TrustCode = False
@@ -71,21 +65,6 @@ class Merge:
     out: Annotated[Path | None, arg(metavar="OUT", help_behavior_hint="(default: FOLDER.parquet, or FOLDER-run)")] = None
     """File to write: .parquet, .csv or .npz; of parts of a training the run folder."""
     data_root: options.DataRoot = None
-
-
-@dataclass(kw_only=True)
-class Sample:
-    """Sample pairs of embeddings, or targets of contexts, from a run's density; writes them, or the nearest real pictures."""
-
-    run: Annotated[Positional[Path], arg(metavar="RUN", help="Run folder; its objective has a conditional density, as gje.")]
-    out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: samples-RUN.npz)")] = None
-    """File to write: .npz for embeddings, .png for a grid of pictures."""
-    n: Annotated[int | None, arg(metavar="N", help="Samples.", help_behavior_hint="(default: 64, or 8 a context)")] = None
-    context: Annotated[str | None, arg(metavar="IMAGES", help_behavior_hint="")] = None
-    """Sample targets of the first 8 of these items, a row each; any source that train takes."""
-    seed: options.Seed = 0
-    device: options.Device = "auto"
-    trust_code: options.TrustCode = False
 
 
 @dataclass(kw_only=True)
@@ -132,33 +111,10 @@ def evaluate(command: Evaluate) -> None:
     from vergence.learn.runs.run import load
     from vergence.learn.runs.tables import show_evaluation
 
-    if command.run.suffix.lower() == ".npz":
-        return _evaluate_file(command)
-    expect(command.reference is None, "--reference with a .npz file of embeddings", str(command.run), "leave it out")
     run = load(command.run, device=command.device, trust_code=command.trust_code)
     show_evaluation(run_evaluation(run, probes=command.probes, uncertainty=command.uncertainty, wide=command.wide))
     print(f"wrote {command.run / 'evaluation.json'} and {write_report(command.run)}")
     print(f"next: vergence score {shlex.quote(str(command.run))} NEW")
-
-
-def _evaluate_file(command: Evaluate) -> None:
-    """Prints what the uncertainties in a file say."""
-    from vergence.learn.runs.tables import show_uncertainty
-    from vergence.learn.runs.uncertainty import rank_embeddings, read_embeddings
-
-    if not command.uncertainty:
-        raise ValueError(f"expected a run folder, found {command.run}; for a file of embeddings add --uncertainty")
-    of_runs = {"--no-probes": not command.probes, "--device": command.device != "auto", "--trust-code": command.trust_code}
-    given = [option for option, used in of_runs.items() if used]
-    expect(not given, f"a run folder with {' and '.join(given)}", str(command.run), "leave them out")
-    tested = read_embeddings(command.run)
-    reference = None if command.reference is None else read_embeddings(command.reference)
-    if tested.unused:
-        terminal.note(f"not used, since they are not a number an item: {', '.join(tested.unused)}")
-    measured = rank_embeddings(tested, reference)
-    if measured.recall_at_1 in (0, 1):
-        terminal.note(f"R@1 is {measured.recall_at_1:.0f}, so there is nothing to rank")
-    show_uncertainty(measured)
 
 
 def embed(command: Embed) -> None:
@@ -250,18 +206,6 @@ def _reopened(record: "Mapping[str, Any]", names: "Sequence[str]", root: str | N
     except (ValueError, KeyError) as error:
         terminal.note(f"the page has no pictures: {error}")
         return None
-
-
-def sample(command: Sample) -> None:
-    """Runs ``vergence sample``."""
-    from vergence.learn.runs.pictures import write_samples
-    from vergence.learn.runs.run import load
-
-    run = load(command.run, device=command.device, trust_code=command.trust_code)
-    out = command.out or Path(f"samples-{options.stem(command.run)}.npz")
-    n = write_samples(run, out, n=command.n, context=command.context, seed=command.seed)
-    print(f"wrote {n} samples to {out}")
-    print(f"next: vergence evaluate {shlex.quote(str(command.run))}")
 
 
 def export(command: Export) -> None:

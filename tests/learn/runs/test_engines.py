@@ -57,6 +57,18 @@ def test_scores_of_a_language_model_are_decided():
     assert "flagged: [195, 196, 197, 198, 199]" in example("language_model.py")
 
 
+@pytest.mark.slow
+def test_samples_of_a_run_are_shown_as_real_pictures(tmp_path):
+    from PIL import Image
+
+    quick = {"projector": (8,), "epochs": 1, "batch_size": 64, "device": "cpu", "knn_every": 0}
+    vergence.train("digits", out=tmp_path / "run", objective="gje", **quick)
+    for name, more, size in (("s.png", (), (3, 3)), ("c.png", ("--context", "digits"), (4, 8))):
+        example("sample_pictures.py", tmp_path / "run", tmp_path / name, "--n", 3, *more)
+        with Image.open(tmp_path / name) as image:
+            assert image.size == tuple(10 * n + 2 for n in size)  # 8 pixels, 2 between
+
+
 def test_a_detector_of_pyod_gets_a_rate():
     pytest.importorskip("pyod")
     assert "calibrated, fdr 0.1: 39 of 40 odd items flagged" in example("pyod_scores.py")

@@ -21,7 +21,6 @@ from vergence.data.arrays import Pairs
 from vergence.learn.runs.embed import write_embeddings
 from vergence.learn.runs.evaluate import evaluate
 from vergence.learn.runs.page import write_report
-from vergence.learn.runs.pictures import write_samples
 from vergence.learn.runs.score import Calibration
 from vergence.tables import models as density
 
@@ -167,8 +166,6 @@ def full_disk(limit):
     ("verb", "limit", "name"),
     [
         ("embed", 1_000, "o.npz"),
-        ("sample", 1_000, "o.npz"),
-        ("picture", 1_000, "o.png"),
         ("evaluate", 1_000, "evaluation.json"),
         ("examples", 12_000, "examples.npz"),
         ("report", 10_000, "report.html"),
@@ -177,12 +174,8 @@ def full_disk(limit):
 def test_a_full_disk_is_one_line_and_leaves_no_half_file(folder, tmp_path, verb, limit, name):
     shutil.copytree(folder / "run", tmp_path / "run")
     run = vergence.load(tmp_path / "run", device="cpu")
-    if verb == "picture":
-        write_samples(run, tmp_path / "first.png", n=4)
     job = {
         "embed": lambda: write_embeddings(run, folder / "images.npy", tmp_path / name),
-        "sample": lambda: write_samples(run, tmp_path / name, n=2000),
-        "picture": lambda: write_samples(run, tmp_path / name, n=400),
         "evaluate": lambda: evaluate(run, probes=False),
         "examples": lambda: evaluate(run, probes=False),
         "report": lambda: write_report(run.folder.path),

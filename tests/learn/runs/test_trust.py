@@ -63,12 +63,11 @@ def arguments(command, folder):
         "evaluate": [run, "--no-probes", "--device", "cpu"],
         "embed": [run, x, "--out", folder / "e.npz", "--device", "cpu"],
         "score": [run, x, "--out", folder / "s.csv", "--device", "cpu"],
-        "sample": [run, "--out", folder / "s.npz", "--device", "cpu"],
     }
     return [command, *map(str, more[command])]
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "embed", "score", "sample"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "embed", "score"])
 def test_every_command_refuses_foreign_code_before_it_is_imported(folder, command, capsys):
     marker = folder.parent / "imported"
     with pytest.raises(SystemExit) as stop:

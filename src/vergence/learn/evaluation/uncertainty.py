@@ -2,7 +2,8 @@ r"""Does an uncertainty say where an embedding errs? Works on any embeddings wit
 
 An item's embedding errs if its nearest other item by cosine has another class. Recall at 1 (R@1) is the share that does not
 err, and R-AUROC the probability that an item that errs has a larger uncertainty than one that does not (Kirchhof, Mucsanyi,
-Oh, Kasneci, "URL: A Representation Learning Benchmark for Transferable Uncertainty Estimates", arXiv:2307.03810).
+Oh, Kasneci, "URL: A Representation Learning Benchmark for Transferable Uncertainty Estimates", arXiv:2307.03810): the ``auroc``
+of `vergence.learn.evaluation.anomaly.detection` with errors as the anomalies.
 An uncertainty that ranks errors need not rank out-of-distribution items, nor the other way round: report both.
 
 Shapes: N items, D features, S crops. A larger uncertainty means a less certain item, everywhere. All functions
@@ -20,7 +21,7 @@ from vergence.utils.checks import expect
 from vergence.utils.linalg import as_float, require_features
 from vergence.utils.neighbors import nearest
 
-__all__ = ["crop_spread", "equalizer", "neighbor_is_right", "neighbor_spread", "ranking", "risk_coverage"]
+__all__ = ["crop_spread", "equalizer", "neighbor_is_right", "neighbor_spread"]
 
 
 def neighbor_is_right(z: Any, labels: Any) -> Tensor:
@@ -46,63 +47,6 @@ def neighbor_is_right(z: Any, labels: Any) -> Tensor:
     itself = torch.arange(len(z), device=y.device)
     other = torch.where(index[:, 0] == itself, index[:, 1], index[:, 0])  # among equal items the item itself may come second
     return y[other] == y
-
-
-def ranking(uncertainty: Any, right: Any) -> dict[str, float]:
-    """Returns how well uncertainties rank errors.
-
-    Args:
-        uncertainty: (N,), finite.
-        right: (N,) bool, with at least one right and one wrong item.
-
-    Returns:
-        ``auroc``: area under the ROC curve, with `neighbor_is_right` R-AUROC; ties count one half. ``aurc``: area under the
-        risk-coverage curve (`risk_coverage`), ``aurc_best`` that of a perfect ranking; a random ranking has the ``error``.
-        ``error``: the share of wrong items. All in [0, 1].
-
-    Raises:
-        ValueError: The shapes differ, an uncertainty is not finite, or all items are right, or all wrong.
-
-    Example:
-        >>> found = ranking([0.1, 0.2, 0.3, 0.9], [True, True, False, False])
-        >>> found["auroc"], round(found["aurc"], 3) == round(found["aurc_best"], 3), found["error"]
-        (1.0, True, 0.5)
-    """
-    from sklearn.metrics import roc_auc_score
-
-    u, ok = _checked(uncertainty, right)
-    wrong = ~ok
-    n = int(wrong.sum())
-    expect(0 < n < len(u), "right and wrong items", f"{n} wrong ones of {len(u)}", "there is no ranking")
-    return {
-        "auroc": float(roc_auc_score(wrong.numpy(), u.numpy())),
-        "aurc": float(risk_coverage(u, ok)[1].mean()),
-        "aurc_best": float(risk_coverage(wrong.double(), ok)[1].mean()),
-        "error": float(wrong.double().mean()),
-    }
-
-
-def risk_coverage(uncertainty: Any, right: Any) -> tuple[Tensor, Tensor]:
-    """Returns coverage and risk, (N,) each: the error among the n most certain items, for n = 1 .. N.
-
-    Where uncertainties are equal, the risk is the mean over the orders of these items. The mean risk is the area under the
-    curve (Geifman, El-Yaniv, "Selective classification for deep neural networks", arXiv:1705.08500).
-
-    Args:
-        uncertainty: (N,), finite.
-        right: (N,) bool.
-
-    Example:
-        >>> coverage, risk = risk_coverage([0.3, 0.1, 0.2, 0.2], [False, True, True, False])
-        >>> coverage.tolist(), [round(r, 3) for r in risk.tolist()]
-        ([0.25, 0.5, 0.75, 1.0], [0.0, 0.25, 0.333, 0.5])
-    """
-    u, ok = _checked(uncertainty, right)
-    values, group, size = torch.unique(u, return_inverse=True, return_counts=True)
-    errors = torch.zeros(len(values), dtype=torch.float64).index_add_(0, group, (~ok).double())
-    in_order = (errors / size).repeat_interleave(size)  # each of a group of equal items has the group's mean error
-    n = torch.arange(1, len(u) + 1, dtype=torch.float64)
-    return n / len(u), in_order.cumsum(0) / n
 
 
 def crop_spread(z: Any) -> tuple[Tensor, Tensor]:
@@ -187,13 +131,3 @@ def neighbor_spread(train: Any, test: Any, k: int = 10) -> Tensor:
 def _floats(x: Any) -> Tensor:
     """Returns numbers as a tensor; whole ones as float32."""
     return as_float(torch.as_tensor(x))
-
-
-def _checked(uncertainty: Any, right: Any) -> tuple[Tensor, Tensor]:
-    """Returns uncertainties (N,) in float64 and whether the items are right (N,), on the CPU."""
-    u, ok = torch.as_tensor(uncertainty).detach().cpu().double(), torch.as_tensor(right).cpu().bool()
-    shapes = f"{tuple(u.shape)} and {tuple(ok.shape)}"
-    expect(u.ndim == 1 and u.shape == ok.shape and len(u), "uncertainties and right items of one shape (N,)", shapes)
-    bad = int((~u.isfinite()).sum())
-    expect(not bad, "finite uncertainties", f"NaN or infinity in {bad} of {len(u)}", "leave these items out")
-    return u, ok

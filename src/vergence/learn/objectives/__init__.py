@@ -5,7 +5,7 @@ import inspect
 from vergence.learn.objectives.barlow_twins import BarlowTwins
 from vergence.learn.objectives.byol import BYOL
 from vergence.learn.objectives.contrastive import Contrastive
-from vergence.learn.objectives.core import ConditionalObjective, DensityObjective, LatentObjective, Objective, PredictiveObjective
+from vergence.learn.objectives.core import ConditionalObjective, DensityObjective, Objective, PredictiveObjective
 from vergence.learn.objectives.gje import GJE
 from vergence.learn.objectives.gmje import GMJE
 from vergence.learn.objectives.gmje_em import GMJEEM
@@ -39,7 +39,6 @@ __all__ = [
     "ConditionalObjective",
     "Contrastive",
     "DensityObjective",
-    "LatentObjective",
     "LeJEPA",
     "MoCo",
     "Objective",

@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["ConditionalObjective", "DensityObjective", "LatentObjective", "Objective", "PredictiveObjective"]
+__all__ = ["ConditionalObjective", "DensityObjective", "Objective", "PredictiveObjective"]
 
 LARGEST = 1e9  # of the embeddings in a loss
 PATIENCE = 50  # steps in a loop of one's own without what the objective needs, before a warning
@@ -181,14 +181,6 @@ class PredictiveObjective(Protocol):
 
     def conditional(self, z: Tensor) -> Distribution:
         """Returns p(z_b | z_a) for embeddings z_a (B, D), of batch (B,) over (D,); of z_b/|z_b| where it is `on_sphere`."""
-
-
-@runtime_checkable
-class LatentObjective(Protocol):
-    """A density objective whose p(z_b | z_a) is an integral over a latent s, known by importance sampling from q(s | z_a)."""
-
-    def log_weights(self, zb: Tensor, za: Tensor, *, samples: int) -> Tensor:
-        """Returns log p(z_b, s) / q(s | z_a) of samples s ~ q(s | z_a), (samples, B); the mean of its exp is p(z_b | z_a)."""
 
 
 class ConditionalObjective(Objective):

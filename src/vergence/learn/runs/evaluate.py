@@ -20,10 +20,10 @@ from vergence.learn.encoders.patch_maps import RefinedEncoder, wide_features
 from vergence.learn.evaluation import anomaly, features
 from vergence.learn.evaluation.accuracy import knn_accuracy, linear_probe, ridge_probe
 from vergence.learn.evaluation.collapse import collapse
+from vergence.learn.evaluation.uncertainty import equalizer, neighbor_is_right, neighbor_spread
 from vergence.learn.objectives.core import DensityObjective
 from vergence.learn.runs.rows import MOST_ITEMS, parts, whole
 from vergence.learn.runs.run import Run, load
-from vergence.learn.runs.uncertainty import measure_uncertainty
 from vergence.learn.training import build
 from vergence.learn.training.calibration import digests
 from vergence.learn.training.folder import CLOSED_FORM
@@ -38,6 +38,7 @@ from vergence.learn.training.records import (
     Probe,
     Protocol,
     Representation,
+    Uncertainty,
 )
 from vergence.utils import terminal
 from vergence.utils.checks import expect, shown
@@ -52,6 +53,7 @@ BATCH = 1024  # embeddings at a time
 SAFE = "the model and evaluation.json are safe: free space and repeat the command"
 SEEN = "that the run was fitted to or calibrated on"
 KNOWN = 100  # training items that are compared with those that the run has seen
+RANKED, BANK = 2_000, 10_000  # test items, and training items that they are compared with, at most, whose errors are ranked
 PIXELS = 32  # larger images are averaged down to this side for the pixel baselines
 
 Features = dict[str, Tensor]  # name of a representation -> (N, D)
@@ -72,7 +74,7 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False, wide: 
     Args:
         run: A finished run.
         probes: Whether linear probes are fitted; they take most of the time.
-        uncertainty: Whether uncertainties are measured, too (`vergence.learn.runs.uncertainty`).
+        uncertainty: Whether it is measured which uncertainties rank errors, too (`vergence.learn.evaluation.uncertainty`).
         wide: Whether the ridge probe is fitted to the wide features, too (`vergence.learn.encoders.patch_maps.wide_features`),
             which are 80 KB an image, and twice that while the probe is fitted.
 
@@ -119,7 +121,7 @@ class _Evaluator:
             representations=representations,
             posterior=self._posterior() if isinstance(self.run.method.objective, DensityObjective) else None,
             anomaly=self._anomalies(detected),
-            uncertainty=measure_uncertainty(self.run, self.opened, self.train["z"], self.test["z"]) if uncertainty else None,
+            uncertainty=self._uncertainty() if uncertainty else None,
         )
         folder.write_json("evaluation.json", record.to_dict())
         self._write_examples(None if detected is None else detected.masked_fill(seen, torch.nan))
@@ -307,6 +309,23 @@ class _Evaluator:
             n_anomalies=int(anomalous.sum()),
             scores={name: Detection(kind=kind, **anomaly.detection(score, anomalous)) for name, (kind, score) in scores.items()},
         )
+
+    def _uncertainty(self) -> Uncertainty | None:
+        """Returns how well distances to training items rank errors; None, with a note, where the labels define no errors."""
+        y = self.opened.test.labels
+        if y is None or bool((y < 0).any()) or len(y.unique()) < 2:
+            terminal.note("uncertainties were not ranked: every test item needs a label, of two classes or more")
+            return None
+        pick = spaced(len(y), RANKED)
+        z, bank = self.test["z"][pick], self.train["z"][spaced(len(self.train["z"]), BANK)]
+        wrong, equal = ~neighbor_is_right(z, y[pick]), equalizer(bank)
+        scores: dict[str, tuple[Kind, Tensor]] = {
+            "neighbor spread": ("model", neighbor_spread(equal(bank), equal(z))),
+            "kNN distance": ("baseline", anomaly.knn_distance(bank, z)),
+        }
+        some = scores.items() if 0 < int(wrong.sum()) < len(wrong) else ()
+        found = {name: Detection(kind=kind, **anomaly.detection(u, wrong)) for name, (kind, u) in some}
+        return Uncertainty(items=len(z), recall_at_1=float((~wrong).double().mean()), scores=found)
 
     @torch.inference_mode()
     def _scores(self, z: Tensor) -> Features:

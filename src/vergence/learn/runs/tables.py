@@ -7,37 +7,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vergence.learn.evaluation.judgment import accuracy_error, auroc_error, collapse_warning
-from vergence.learn.training.records import Anomaly, Evaluation, Kind, Uncertainty
+from vergence.learn.training.records import Anomaly, Detection, Evaluation, Kind, Uncertainty
 from vergence.utils import terminal
 
-__all__ = ["show_evaluation", "show_uncertainty", "tables"]
+__all__ = ["show_evaluation", "tables"]
 
 CLEAR = 2.0  # standard errors that a difference has to exceed
 FEW = 100  # test items below which one of them moves an accuracy by more than a point
 FEWEST = 10  # test items whose spread says that an embedding collapses
 PAPER = "“The paper's” is what the objective's paper reports for its own networks; it was not measured here."
-MEANINGS = (  # of the uncertainties' columns
-    "R-AUROC: how well it ranks items whose nearest other item has another class; 0.5 is chance.",
-    "AURC: mean error of what remains as the least certain items are left out one by one; smaller is better.",
-)
+R_AUROC = "R-AUROC: how well it ranks items whose nearest other item has another class; 0.5 is chance."
 POSTERIOR = {  # title and meaning by field
     "variance_mean": ("variance, mean", "how uncertain it is, per feature"),
     "variance_cv": ("variance, coefficient of variation", "how much certainty differs between features"),
     "entropy": ("entropy, nats", "larger is less certain; grows with the number of features"),
     "norm_z": ("norm of z, mean", "length of the embedding"),
     "norm_mu": ("norm of the posterior mean, mean", "length of the posterior mean"),
-}
-PREDICTIVE: dict[str, tuple[str, float | None]] = {  # title by field, and the value of a calibrated density
-    "log_prob": ("log-density, nats", None),
-    "pit_ks": ("PIT distance", 0.0),
-    "inside_50": ("targets in 50 % intervals", 0.5),
-    "inside_90": ("targets in 90 % intervals", 0.9),
-    "region_50": ("targets in the 50 % region", 0.5),
-    "region_90": ("targets in the 90 % region", 0.9),
-    "energy_score": ("energy score", None),
-    "elbo": ("ELBO, nats", None),
-    "gap": ("log marginal less ELBO, nats", None),
-    "effective_samples": ("effective samples", None),
 }
 
 
@@ -98,8 +83,7 @@ class ResultTable:
 def tables(evaluation: Evaluation) -> dict[str, ResultTable]:
     """Returns the tables of an evaluation by what they show; what was not measured has none.
 
-    They are ``accuracies``, ``space``, ``anomalies``, ``posterior``, ``uncertainty`` (which uncertainties rank errors) and
-    ``calibration`` (whether p(z_b | z_a) is calibrated).
+    They are ``accuracies``, ``space``, ``anomalies``, ``posterior`` and ``uncertainty`` (which uncertainties rank errors).
 
     Example:
         >>> protocol = {"bank": 9, "test": 200, "epoch": 1, "seed": 0, "note": ""}
@@ -115,7 +99,7 @@ def tables(evaluation: Evaluation) -> dict[str, ResultTable]:
     if evaluation.posterior is not None:
         shown["posterior"] = _posterior(evaluation)
     if evaluation.uncertainty is not None:
-        shown |= _uncertainty(evaluation.uncertainty)
+        shown["uncertainty"] = _uncertainty(evaluation.uncertainty)
     return {name: table for name, table in shown.items() if table.columns}
 
 
@@ -160,19 +144,24 @@ def _space(evaluation: Evaluation) -> ResultTable:
 
 def _anomalies(anomaly: Anomaly) -> ResultTable:
     n, m = anomaly.n_anomalies, anomaly.n_inliers
+    title = f"anomalies: {', '.join(anomaly.anomalies)} ({n:,} among {m:,} others)"
+    return _table(title, anomaly.scores, _detections(anomaly.scores, n, m))
 
-    def error(auroc: float) -> float:
-        return auroc_error(auroc, n, m)
+
+def _detections(scores: Mapping[str, Detection], n: int, m: int, auroc: str = "AUROC") -> list[Measure]:
+    """Returns the columns of scores that tell n items from m others."""
+
+    def error(value: float) -> float:
+        return auroc_error(value, n, m)
 
     def values(key: str) -> dict[str, float]:
-        return {name: getattr(score, key) for name, score in anomaly.scores.items()}
+        return {name: getattr(score, key) for name, score in scores.items()}
 
-    columns = [
-        Measure("AUROC", values("auroc"), 1, error if n and m else None, share=True),
+    return [
+        Measure(auroc, values("auroc"), 1, error if n and m else None, share=True),
         Measure("average precision", values("aupr"), 1, share=True),
         Measure("false alarms at 95 %", values("fpr95"), -1, share=True),
     ]
-    return _table(f"anomalies: {', '.join(anomaly.anomalies)} ({n:,} among {m:,} others)", anomaly.scores, columns)
 
 
 def _posterior(evaluation: Evaluation) -> ResultTable:
@@ -196,29 +185,11 @@ def paper(objective: str) -> tuple[Mapping[str, float], float | None]:
     return ({}, None) if kind is None else (kind.reference, kind.reference.get("prior_variance"))
 
 
-def _uncertainty(record: Uncertainty) -> dict[str, ResultTable]:
-    wrong = 0 if record.recall_at_1 is None else round((1 - record.recall_at_1) * record.items)
-
-    def error(auroc: float) -> float:
-        return auroc_error(auroc, wrong, record.items - wrong)
-
-    ranks = {name: score.r_auroc for name, score in record.scores.items() if score.r_auroc is not None}
-    areas = {name: score.aurc for name, score in record.scores.items() if score.aurc is not None}
-    columns = [Measure("R-AUROC", ranks, 1, error if 0 < wrong < record.items else None, share=True)]
-    columns.append(Measure("AURC", areas, -1, share=True))
-    title = f"uncertainty of {record.items:,} test items"
-    title += "" if record.recall_at_1 is None else f"; R@1 {record.recall_at_1:.3f}"
-    if record.recall_at_1_crops is not None:
-        title += f", of the mean over {record.crops} views {record.recall_at_1_crops:.3f}"
-    shown = {"uncertainty": _table(title, record.scores, columns, MEANINGS)}
-    if (measured := record.predictive) is not None:
-        numbers = {title: (getattr(measured, key), right) for key, (title, right) in PREDICTIVE.items()}
-        values = {title: value for title, (value, _) in numbers.items() if value is not None}
-        right = {title: right for title, (_, right) in numbers.items() if title in values and right is not None}
-        title = f"calibration of p(z_b | z_a) on {measured.pairs:,} held-out pairs"
-        both = tuple(column for column in (Measure("measured", values), Measure("right", right)) if column.values)
-        shown["calibration"] = ResultTable(title, dict.fromkeys(values, "model"), both)
-    return shown
+def _uncertainty(record: Uncertainty) -> ResultTable:
+    wrong = round((1 - record.recall_at_1) * record.items)
+    title = f"uncertainty of {record.items:,} test items; R@1 {record.recall_at_1:.3f}"
+    columns = _detections(record.scores, wrong, record.items - wrong, "R-AUROC")
+    return _table(title, record.scores, columns, (R_AUROC,))
 
 
 def _table(title: str, rows: Mapping[str, Any], columns: Iterable[Measure], notes: Iterable[str] = ()) -> ResultTable:
@@ -300,11 +271,6 @@ def show_evaluation(record: Evaluation) -> None:
     if embedding is not None and embedding.collapse is not None and record.protocol.test >= FEWEST:
         message = collapse_warning(dataclasses.asdict(embedding.collapse), embedding.dim)
         print("" if message is None else f"warning: {message}\n", end="")
-
-
-def show_uncertainty(record: Uncertainty) -> None:
-    """Prints which uncertainties rank errors, and how well p(z_b | z_a) is calibrated."""
-    _show({name: table for name, table in _uncertainty(record).items() if table.columns})
 
 
 def _show(shown: Mapping[str, ResultTable]) -> None:

@@ -21,13 +21,11 @@ __all__ = [
     "Evaluation",
     "Kind",
     "Posterior",
-    "Predictive",
     "Probe",
     "Protocol",
     "Representation",
     "RunMetadata",
     "Uncertainty",
-    "UncertaintyScore",
     "Weights",
 ]
 
@@ -299,7 +297,7 @@ class Posterior(Finite):
 
 @dataclass(frozen=True, kw_only=True)
 class Detection(Finite):
-    """How well one score separates anomalies from the other test items; see `vergence.learn.evaluation.anomaly.detection`.
+    """How well one score tells anomalies or errors from other test items; see `vergence.learn.evaluation.anomaly.detection`.
 
     Attributes:
         kind: ``model``, or ``baseline`` for a score that needs no density.
@@ -339,82 +337,21 @@ class Anomaly(Finite):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UncertaintyScore(Finite):
-    """What one uncertainty says; see `vergence.learn.evaluation.uncertainty`.
-
-    Attributes:
-        kind: ``model``, or ``baseline``.
-        r_auroc: Area under the ROC curve of items whose nearest other item has another class, 0.5 is chance; None without labels.
-        aurc: Area under the risk-coverage curve; the share of items with an error is chance.
-    """
-
-    least: typing.ClassVar[dict[str, float]] = dict.fromkeys(("r_auroc", "aurc"), 0)
-    most: typing.ClassVar[dict[str, float]] = dict.fromkeys(("r_auroc", "aurc"), 1)
-
-    kind: Kind
-    r_auroc: float | None = None
-    aurc: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Predictive(Finite):
-    """How well p(z_b | z_a) is calibrated on held-out pairs (`vergence.learn.evaluation.predictive`); None: not of this one.
-
-    Attributes:
-        pairs: Number of pairs.
-        log_prob: Mean of log p(z_b | z_a) in nats; with a latent variable, as in VJE, the importance-sampled log marginal.
-        pit_ks: Mean over features of the distance of the PIT from uniform.
-        inside_50: Share of targets in the central half, mean over features.
-        inside_90: Share of targets in the central 90 %, mean over features.
-        region_50: Share of targets in the smallest region of probability 50 %.
-        region_90: Share of targets in the smallest region of probability 90 %.
-        energy_score: Mean energy score, in the unit of the embeddings.
-        elbo: Mean evidence lower bound in nats.
-        gap: Importance-sampled log marginal minus the evidence lower bound, in nats.
-        effective_samples: Effective number of importance samples.
-        samples: Number of samples that ``energy_score``, the regions and the bounds are taken over.
-    """
-
-    least: typing.ClassVar[dict[str, float]] = {"pairs": 1, "samples": 1}
-
-    pairs: int
-    samples: int
-    log_prob: float
-    pit_ks: float | None = None
-    inside_50: float | None = None
-    inside_90: float | None = None
-    region_50: float | None = None
-    region_90: float | None = None
-    energy_score: float | None = None
-    elbo: float | None = None
-    gap: float | None = None
-    effective_samples: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Uncertainty(Finite):
-    """What uncertainties say about the test items, with baselines.
+    """How well distances to training items rank errors: test items whose nearest other test item has another class.
 
     Attributes:
         items: Number of test items.
-        crops: Number of random views of each item.
-        recall_at_1: Share of items whose nearest other test item has their class; None without labels of two classes.
-        recall_at_1_crops: The same for the mean over the random views.
-        aurc_best: Area under the risk-coverage curve of a perfect ranking.
-        scores: By the name of the uncertainty.
-        predictive: Calibration of p(z_b | z_a); None where the objective defines no density.
+        recall_at_1: Share of them that are no errors.
+        scores: Detection of the errors by each uncertainty, by name; empty where all items are errors, or none.
     """
 
-    least: typing.ClassVar[dict[str, float]] = {"items": 1, "crops": 0, "recall_at_1": 0, "recall_at_1_crops": 0}
-    most: typing.ClassVar[dict[str, float]] = {"recall_at_1": 1, "recall_at_1_crops": 1}
+    least: typing.ClassVar[dict[str, float]] = {"items": 1, "recall_at_1": 0}
+    most: typing.ClassVar[dict[str, float]] = {"recall_at_1": 1}
 
     items: int
-    crops: int
-    scores: dict[str, UncertaintyScore]
-    recall_at_1: float | None = None
-    recall_at_1_crops: float | None = None
-    aurc_best: float | None = None
-    predictive: Predictive | None = None
+    recall_at_1: float
+    scores: dict[str, Detection]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -428,7 +365,7 @@ class Evaluation(Record, Tabular):
             (the encoder before its first step, where its weights were not random), ``pixels`` and ``pca``.
         posterior: Statistics of the posterior; None where the objective defines no density.
         anomaly: Detection of the classes left out; None where training kept all.
-        uncertainty: What uncertainties say; None where it was not measured.
+        uncertainty: Which uncertainties rank errors; None where it was not measured.
     """
 
     protocol: Protocol

@@ -4,18 +4,27 @@ Shapes: N pairs, D features, M samples.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
+from torch.nn import functional as F
 
+from vergence.data.items import PairItems, batches, spaced
+from vergence.data.sources import Data
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
+from vergence.learn.objectives.core import DensityObjective, PredictiveObjective
+from vergence.learn.objectives.vje import VJE
+from vergence.learn.runs.rows import parts
+from vergence.learn.runs.run import Run
+from vergence.learn.training import build
 from vergence.utils.checks import expect, require_count
 
-__all__ = ["LEVELS", "density_level", "energy_score", "evidence", "pit_calibration"]
-
 LEVELS = (0.5, 0.9)
+PAIRS, SAMPLES, CHUNK = 1_000, 64, 100  # test items at most, samples of each, items at a time
 
 
 def pit_calibration(pit: Any, levels: Sequence[float] = LEVELS) -> dict[str, float]:
@@ -131,3 +140,56 @@ def evidence(log_weights: Tensor) -> dict[str, float]:
         "gap": float((marginal - elbo).mean()),
         "effective_samples": float(effective.mean()),
     }
+
+
+@torch.inference_mode()
+def calibration(run: Run, opened: Data) -> dict[str, float] | None:
+    """Returns the calibration of the conditional density on pairs of views, or on held-out pairs; None where there is none."""
+    za, zb = pairs_of(run, opened)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        if isinstance(run.objective, PredictiveObjective):
+            sphere = run.method.objective is not None and run.method.objective.on_sphere
+            return of_conditional(run.objective, za, F.normalize(zb, dim=-1) if sphere else zb)
+        if isinstance(run.objective, VJE):
+            return of_bounds(run.objective, za, zb)
+    return None
+
+
+def pairs_of(run: Run, opened: Data) -> tuple[Tensor, Tensor]:
+    """Returns context and target embeddings in the objective's space, (n, D) each."""
+    items = opened.test.subset(spaced(len(opened.test), PAIRS))
+    if isinstance(items, PairItems):
+        return tuple(run.to_device(run.embed(items, side=side, projected=True)) for side in ("context", "target"))  # type: ignore[return-value]
+    views = build.make_views(opened, run.folder.config.views, run.folder.metadata.shape)
+    assert views is not None
+    generator = torch.Generator().manual_seed(0)
+    nets = run.method.branch("context").eval(), run.method.target_network().eval()
+    pairs = [[net(views(raw.to(run.device), generator)) for net in nets] for _, raw in items.stream(batches(len(items), CHUNK))]
+    za, zb = (run.to_device(torch.cat(z)) for z in zip(*pairs, strict=True))
+    return za, zb
+
+
+def of_conditional(objective: PredictiveObjective, za: Tensor, zb: Tensor) -> dict[str, float]:
+    """Returns the calibration of a density in closed form; the PIT only of those that have their marginals' too."""
+    assert isinstance(objective, DensityObjective)
+    columns: dict[str, list[Tensor]] = defaultdict(list)
+    contexts = parts(objective, za, CHUNK)
+    for part, t in zip(contexts, zb.split([len(part) for part in contexts]), strict=True):
+        p = objective.conditional(part)
+        columns["log_prob"].append(p.log_prob(t))
+        columns["level"].append(density_level(p, t, SAMPLES))
+        columns["energy"].append(energy_score(p.sample(torch.Size((SAMPLES,))), t))
+        if isinstance(p, JointGaussian | MixtureOfGaussians):
+            columns["pit"].append(p.marginal_cdf(t).clamp(0, 1))
+    measured: dict[str, Any] = {name: torch.cat(column).double().cpu() for name, column in columns.items()}
+    regions = {f"region_{round(100 * q)}": float((measured["level"] <= q).double().mean()) for q in LEVELS}
+    means = {"log_prob": float(measured["log_prob"].mean()), "energy_score": float(measured["energy"].mean())}
+    pit = pit_calibration(measured["pit"]) if "pit" in measured else {}
+    return {"pairs": len(za), "samples": SAMPLES, **means, **regions, **pit}
+
+
+def of_bounds(objective: VJE, za: Tensor, zb: Tensor) -> dict[str, float]:
+    log_w = torch.cat([objective.log_weights(zb, za, samples=1) for _ in range(SAMPLES)])
+    bounds = evidence(log_w.cpu())
+    return {"pairs": len(za), "samples": SAMPLES, "log_prob": bounds.pop("log_marginal"), **bounds}
