@@ -18,7 +18,7 @@ from experiments.shared import Timer, knn, seeded
 from torch import Tensor
 
 import vergence
-from vergence.advice.closed_forms import advise
+from vergence.advice.views import advise
 from vergence.data.config import ViewConfig
 from vergence.data.pixels import to_unit
 from vergence.learn.views.images import ImageViews
@@ -139,7 +139,7 @@ def named(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
         x = put(x, generator)
     timer = Timer()
     views = ImageViews(ViewConfig(flip=flip), x.shape[-1]).__call__  # a plain function, of which no operation is left out in turn
-    advice = advise(x, views, labels=torch.full((len(x),), -1), n_draws=8)
+    advice = advise(x, views, n_draws=8)
     found = [place.box for place in advice.shared.places]
     right = box is not None and any(overlap(box, one) >= 0.5 for one in found)
     values = {"valued": len(advice.shared.valued), "places": found, "changes": [p.change for p in advice.shared.places]}

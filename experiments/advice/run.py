@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 from experiments.advice.small_networks import BATCH, train_autoencoder, train_vicreg, train_vje
+from experiments.advice.verdict import judged, patch_features
 from experiments.runner import DATA, hidden, main, some
 from experiments.shared import Timer, images, seeded
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.advice.closed_forms import advise, patch_features
 from vergence.data.config import DataConfig
-from vergence.data.items import ArrayItems
 from vergence.data.sources import open_data
 from vergence.linear import JointEmbedding, Reconstruction
 from vergence.linear.reading import Composed
@@ -116,8 +115,8 @@ def advised(setting: dict, root: str, items: int) -> dict:
     """Returns the advice with and without labels, and the closed forms' accuracies on the test part."""
     X, y, T, ty, tau = problem(setting, root, items)
     row = {}
-    for basis, labels in (("labels", y.numpy()), ("spectrum", None)):
-        a = advise(X, tau, labels=labels, n_components=COMPONENTS, n_draws=8)
+    for basis, labels in (("labels", y), ("spectrum", None)):
+        a = judged(X, tau, labels, k=COMPONENTS, n_draws=8)
         row[basis] = {"verdict": a.verdict, "margin": a.margin, "interval": a.interval}
         if basis == "labels":
             row["components"] = [{"k": at.k, "overlap": at.overlap, "margin": at.margin} for at in a.components]
@@ -130,12 +129,11 @@ def compared_features(setting: dict, root: str, items: int) -> dict:
     """Returns the advice with labels on the items' own numbers and on features of patches of the same corrupted images."""
     X, y, _, _, tau = problem(setting, root, items)
     shape = halved(setting["data"], root, 1)[0].shape[1:]
-    maps = patch_features(ArrayItems(X.view(-1, *shape)), None, atoms=ATOMS)
+    maps = patch_features(X.view(-1, *shape), None, atoms=ATOMS)
     row = {}
-    for name, features in (("raw", "raw"), ("patches", lambda x: maps(x.float().view(-1, *shape)))):
+    for name, features in (("raw", None), ("patches", lambda x: maps(x.float().view(-1, *shape)))):
         timer = Timer()
-        # A plain function has no named operations, so that none is left out in turn.
-        a = advise(X, tau.__call__, labels=y.numpy(), features=features, n_components=COMPONENTS, n_draws=4)
+        a = judged(X, tau, y, features=features, k=COMPONENTS, n_draws=4)
         row[name] = {"verdict": a.verdict, "margin": a.margin, "interval": a.interval, "seconds": timer.seconds()}
     return row
 

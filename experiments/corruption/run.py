@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+from experiments.advice.verdict import judged, patch_features
 from experiments.corruption import image_corruptions
 from experiments.corruption import table as corruption_tables
 from experiments.runner import SETTINGS, Option, parse, some
@@ -18,7 +19,6 @@ from experiments.shared import Timer, accuracies, images, seeded
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vergence.advice.closed_forms import advise, patch_features
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.items import ArrayItems, PairItems
 from vergence.data.pixels import to_unit
@@ -170,7 +170,7 @@ def views_of(cell: dict[str, Any], side: int) -> CorruptedViews:
 def closed_forms(a: argparse.Namespace, cell: dict[str, Any], parts: Parts) -> dict[str, Any]:
     """Solves both linear problems in the principal directions of features of patches, from the same views."""
     views, device, seed = views_of(cell, parts.train.shape[2]), as_device(a.device), cell["seed"]
-    maps = patch_features(ArrayItems(parts.train), views, atoms=a.atoms, seed=seed, device=str(device))
+    maps = patch_features(parts.train, views, atoms=a.atoms, seed=seed, device=str(device))
     first = [maps(to_unit(x.to(device))) for x in parts.train.split(250)]
     center, V = principal_directions(first, min(DIRECTIONS, len(parts.train) - 1, first[0].shape[1]), torch.float32)
 
@@ -188,12 +188,12 @@ def closed_forms(a: argparse.Namespace, cell: dict[str, Any], parts: Parts) -> d
 
 
 def advised(a: argparse.Namespace, cell: dict[str, Any], parts: Parts) -> dict[str, Any]:
-    """Returns the advice on pixels and on features of patches; operations are not left out in turn."""
+    """Returns the verdict on pixels and on features of patches."""
     views, seed, row = views_of(cell, parts.train.shape[2]), cell["seed"], {}
-    maps = patch_features(ArrayItems(parts.train), views, atoms=a.atoms, seed=seed, device=str(as_device(a.device)))
-    settings = {"labels": parts.labels.numpy(), "n_components": COMPONENTS, "n_draws": DRAWS, "random_state": seed}
-    for name, of in {"pixels": "raw", "patches": maps}.items():
-        found = advise(parts.train, views.__call__, features=of, device=a.device, **settings)
+    maps = patch_features(parts.train, views, atoms=a.atoms, seed=seed, device=str(as_device(a.device)))
+    settings = {"k": COMPONENTS, "n_draws": DRAWS, "seed": seed, "device": a.device}
+    for name, of in {"pixels": None, "patches": maps}.items():
+        found = judged(parts.train, views.__call__, parts.labels, features=of, **settings)
         row[name] = {"verdict": found.verdict, "margin": found.margin, "interval": found.interval}
     return row
 

@@ -15,7 +15,7 @@ _NAMES = {
     "Embedder": "learn.runs.callables",
     "Run": "learn.runs.run",
     "Scorer": "learn.runs.callables",
-    "advise": "advice.closed_forms",
+    "advise": "advice.views",
     "calibrate": "decide.decisions",
     "check": "images.check",
     "compare": "learn.runs.compare",
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from vergence.advice.closed_forms import advise
+    from vergence.advice.views import advise
     from vergence.decide.decisions import calibrate
     from vergence.decide.matching import match
     from vergence.images.check import check

@@ -165,10 +165,9 @@ def _linear_cases(place):
 
 
 def _advise(case, place):
-    labels = None if case["labels"] is None else mutations.build(case["labels"])
     noise = case["noise"]
     augmentation = (lambda x, g: x + 0.1 * torch.randn(x.shape, generator=g, dtype=x.dtype)) if noise == "function" else noise
-    advice = linear.advise(_array(case["x"], case["tensor"]), augmentation, labels=labels, **{"n_draws": 4, **case["settings"]})
+    advice = vergence.advise(_array(case["x"], case["tensor"]), augmentation, **{"n_draws": 4, **case["settings"]})
     str(advice), advice.to_dict()
 
 
@@ -176,14 +175,12 @@ def _advise_cases(place):
     valid = {
         "tensor": st.booleans(),
         "x": mutations.usual([(130, 6), (130, 2), (130, 3, 4, 4)]),
-        "labels": st.none() | mutations.usual([(130,)], ["<i8"], ["small_ints"]),
         "noise": st.sampled_from(["function", "function", 0.1]),
         "settings": st.just({}),
     }
     names = st.sampled_from(["n_components", "n_draws", "directions", "max_items", "random_state", "device"])
     odd = {
         "x": mutations.arrays([(130, 6), (130, 2), (130, 3, 4, 4), (130, 6)]),
-        "labels": mutations.arrays([(130,)]),
         "noise": st.sampled_from([None, [0.1] * 6, -1.0, "x", math.nan]),
         "settings": st.dictionaries(names, SCALARS, max_size=2),
     }

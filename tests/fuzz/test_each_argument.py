@@ -12,6 +12,7 @@ from tests.fuzz import calls, detection, mutations
 from tests.fuzz.judge import Finding, Refused, run
 from tests.fuzz.place import MODELS
 
+import vergence
 from vergence import linear, mixtures
 
 pytestmark = [pytest.mark.slow, pytest.mark.float32, pytest.mark.filterwarnings("default")]
@@ -21,7 +22,7 @@ VALUES = [None, True, False, 0, 1, -1, 2, 0.5, 1.5, -0.5, math.nan, math.inf, -m
 VALUES += [[[1.0]], [1.0, math.nan], 10**30, -(10**30), 1e-300, 1e300, 2**63]
 NUMBERS = [{"special": name} for name in detection.ARRAYS] + [{"value": value} for value in VALUES]
 LINEAR = ("JointEmbedding", "Reconstruction", "Supervised")
-ITEMS = ("data", "augmentation", "labels")  # arguments of advise that its target names otherwise
+ITEMS = ("data", "augmentation")  # arguments of advise that its target names otherwise
 
 
 def usual(strategy):
@@ -84,7 +85,7 @@ def test_linear_estimators(place, kind):
 
 
 def test_advice(place):
-    valid = {"tensor": False, "x": array(130, 6), "labels": None, "noise": "function"}
-    names = [name for name in inspect.signature(linear.advise).parameters if name not in ITEMS]
+    valid = {"tensor": False, "x": array(130, 6), "noise": "function"}
+    names = [name for name in inspect.signature(vergence.advise).parameters if name not in ITEMS]
     cases = ({**valid, "settings": {name: value}} for name in names for value in VALUES)
     assert findings("call-advise", cases, place) == {}

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from vergence.advice.candidates import say_trials, simple_rule
-from vergence.advice.closed_forms import FEWEST_ITEMS, AboutData, Advice, advise
+from vergence.advice.candidates import say_trials
 from vergence.advice.page import write_advice
 from vergence.advice.trials import tried
+from vergence.advice.views import FEWEST_ITEMS, Advice, advise
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.items import Items, spaced
 from vergence.data.pixels import to_bytes, to_unit
@@ -37,7 +37,6 @@ def advise_on(
     *,
     out: Path,
     labels: bool = True,
-    features: str = "raw",
     n_components: int | None = None,
     n_draws: int | None = None,
     seed: int = 0,
@@ -53,10 +52,9 @@ def advise_on(
         data: The source and how it is read.
         views: The augmentation, of images or vectors.
         out: Folder to write.
-        labels: Whether the source's labels are used.
-        features: See `vergence.advice.closed_forms.advise`: ``raw`` or, of images, ``patches``.
-        n_components: See `vergence.advice.closed_forms.advise`.
-        n_draws: See `vergence.advice.closed_forms.advise`.
+        labels: Whether the source's labels judge what is tried.
+        n_components: See `vergence.advice.views.advise`.
+        n_draws: See `vergence.advice.views.advise`.
         seed: Seed of everything that is random.
         device: ``auto``, ``cpu`` or ``cuda``.
         minutes: Time to try candidates in (`vergence.advice.trials.tried`), > 0; None tries none.
@@ -89,22 +87,20 @@ def advise_on(
     advice = advise(
         opened.train,
         build.make_views(opened, views, build.input_shapes(opened)[0]),
-        labels=None if labels else torch.full((len(opened.train),), -1),
-        features=features,
         n_components=n_components,
         n_draws=n_draws,
         properties=of_files(data.source, opened),
         random_state=seed,
         device=on,
     )
-    advice = dataclasses.replace(advice, facts=_facts(advice, opened))
+    facts = dataclasses.replace(advice.facts, part=opened.note, skipped=len(opened.skipped))
+    advice = dataclasses.replace(advice, facts=facts)
     if minutes is not None:
         found = tried(
             data, views, opened, out=out, minutes=minutes, frozen=frozen, weights=weights, labels=labels, seed=seed, device=device
         )
-        advice = dataclasses.replace(advice, trials=tuple(found))
-    first = say_trials(advice.trials) if advice.trials else simple_rule(opened.kind == "image")
-    advice = dataclasses.replace(advice, words=(first, *advice.words))
+        words = (say_trials(found), *advice.words[1:]) if found else advice.words
+        advice = dataclasses.replace(advice, words=words, trials=tuple(found))
     write_skipped(out / "skipped.csv", opened.skipped)
     settings = {"data": dataclasses.asdict(data), "views": dataclasses.asdict(views), "seed": seed, "commit": commit()}
     path = out / "advice.json"
@@ -179,11 +175,3 @@ def marked(items: Items, box: Sequence[int], n: int = 6) -> str:
         ImageDraw.Draw(picture).rectangle(edges, outline=(230, 30, 30), width=2)
         row.paste(picture, (i * side, 0))
     return f"data:image/webp;base64,{webp(row, 80)}"
-
-
-def _facts(advice: Advice, opened: Data) -> AboutData:
-    """Returns the facts with the source's test part, its unreadable files, and its own names of the classes."""
-    facts = dataclasses.replace(advice.facts, part=opened.note, skipped=len(opened.skipped))
-    if opened.classes and facts.classes:
-        facts = dataclasses.replace(facts, classes=tuple(opened.classes[int(c)] for c in facts.classes))
-    return facts

@@ -55,8 +55,6 @@ class Place:
         channel: The channel that holds nearly all of that energy, from 0; None where several do, or there is one.
         change: Share of the embedding that differs where the rectangle is covered with random colors in every view; None where
             this was not computed.
-        accuracy: Accuracy of joint embedding as it is; None without labels.
-        covered: Accuracy of joint embedding where the rectangle is covered.
     """
 
     box: tuple[int, int, int, int]
@@ -64,8 +62,6 @@ class Place:
     usual: float
     channel: int | None = None
     change: float | None = None
-    accuracy: float | None = None
-    covered: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

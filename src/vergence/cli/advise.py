@@ -4,7 +4,7 @@ import shlex
 import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
@@ -21,9 +21,7 @@ class Advise:
 
     data: Annotated[Positional[str], arg(metavar="DATA", help=options.SOURCES)]
     out: Annotated[Path, arg(help="Folder for advice.json and report.html.")] = Path("runs/advice")
-    labels: Annotated[bool, arg(help="Use the data's labels; without them the advice often cannot tell.")] = True
-    features: Literal["raw", "patches"] = "raw"
-    """What the linear models see: the items' own numbers, or features of images that a dictionary of patches gives."""
+    labels: Annotated[bool, arg(help="With --minutes: judge by the data's labels; without them the simple rule stands.")] = True
     components: Annotated[int | None, arg(metavar="K", help_behavior_hint="(default: 32, or half of the directions)")] = None
     """Directions that a representation keeps."""
     draws: Annotated[int | None, arg(metavar="M", help="Views an item.", help_behavior_hint="(default: 200,000 in all)")] = None
@@ -56,7 +54,6 @@ def advise(command: Advise) -> None:
         views,
         out=command.out,
         labels=command.labels,
-        features=command.features,
         n_components=command.components,
         n_draws=command.draws,
         seed=command.seed,
@@ -67,13 +64,13 @@ def advise(command: Advise) -> None:
         command=shlex.join(["vergence", *sys.argv[1:]]),
     )
     show_advice(advice)
-    if not advice.facts.labeled and command.labels:
+    measured = bool(advice.trials) and advice.trials[0].knn is not None  # without labels the simple rule stands
+    if advice.trials and not measured and command.labels:
         print("labels make the answer surer: a sub-folder for each class, or an array labels next to images in a .npz file")
     listed = (
         f"; {command.out / 'skipped.csv'} lists {advice.facts.skipped:,} that could not be read" if advice.facts.skipped else ""
     )
     print(f"wrote {command.out / 'report.html'}{listed}")
-    measured = bool(advice.trials) and advice.trials[0].knn is not None  # without labels the simple rule stands
     best = best_first(advice.trials)[0].command if measured else ""
     print(f"next: {best or f'vergence train {shlex.quote(command.data)}'}")
 

@@ -15,10 +15,9 @@ from vergence.utils import linalg
 from vergence.utils.checks import expect, require_numbers
 from vergence.utils.devices import rank_and_size
 
-__all__ = ["Composed", "Features"]
+__all__ = ["Composed", "as_items"]
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
-Features = Callable[[Tensor], Tensor]
 BLOCK = 1 << 22  # numbers in a block of items: 16 MiB of float32
 
 
@@ -28,27 +27,6 @@ class Viewing(Protocol):
 
     def unchanged(self, x: Tensor) -> Tensor:
         """Returns items as its views would be without a change: floats, cropped as views are."""
-
-
-class Featured:
-    """An augmentation of items that are read through features: the view of x is f(tau(x)), and the item itself is f(x).
-
-    Args:
-        augmentation: tau.
-        features: f, from items (B, ...), images in [0, 1], to (B, F).
-
-    Example:
-        >>> doubled = Featured(lambda x, generator: 2 * x, lambda x: x[:, :1] + 1)
-        >>> doubled(torch.ones(1, 3), torch.Generator())
-        tensor([[3.]])
-    """
-
-    def __init__(self, augmentation: Augmentation, features: Features) -> None:
-        self.augmentation, self.features = augmentation, features
-
-    def __call__(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns f(tau(X)), (B, F)."""
-        return self.features(self.augmentation(X, generator))
 
 
 class Composed:
@@ -180,13 +158,8 @@ def _joined(ys: list[Any]) -> Any:
 
 def flat(x: Tensor, augmentation: Augmentation | None) -> Tensor:
     """Returns items without augmentation as the model gets them, (B, D): floats, images in [0, 1], cropped as views are."""
-    if isinstance(augmentation, Featured):
-        return augmentation.features(_cropped(x, augmentation.augmentation)).flatten(1)
-    return _cropped(x, augmentation).flatten(1)
-
-
-def _cropped(x: Tensor, augmentation: Augmentation | None) -> Tensor:
-    return augmentation.unchanged(x) if isinstance(augmentation, Viewing) else to_unit(x)  # only images are uint8
+    plain = augmentation.unchanged(x) if isinstance(augmentation, Viewing) else to_unit(x)  # only images are uint8
+    return plain.flatten(1)
 
 
 def draw(x: Tensor, augmentation: Augmentation, m: int, seed: int, block: int) -> Iterator[Tensor]:
@@ -198,8 +171,7 @@ def draw(x: Tensor, augmentation: Augmentation, m: int, seed: int, block: int) -
     state = np.random.SeedSequence([seed, block]).generate_state(1, np.uint64)[0]
     generator = torch.Generator().manual_seed(int(state >> np.uint64(1)))
     shape = tuple(flat(x[:1], augmentation).shape[1:])
-    inner = augmentation.augmentation if isinstance(augmentation, Featured) else augmentation
-    if not isinstance(inner, Viewing):
+    if not isinstance(augmentation, Viewing):
         x = to_unit(x)
     for _ in range(m):
         view = augmentation(x.clone(), generator)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import vergence
-from vergence.advice.closed_forms import advise
+from vergence.advice.views import advise
 from vergence.data.config import ViewConfig, usual
 from vergence.learn.views.vectors import OF_VECTORS, KindViews, Marginals
 
