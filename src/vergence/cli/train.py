@@ -52,6 +52,7 @@ def train(command: Any) -> None:
     """Runs ``vergence train``; exits with 128 + signal when interrupted."""
     from vergence.learn.runs.train import train as run_training
     from vergence.learn.training.loop import Interrupted
+    from vergence.learn.training.processes import NotStarted, in_processes
 
     out, source = command.out, command.data
     if command.resume and out is None and source is not None:
@@ -74,6 +75,10 @@ def train(command: Any) -> None:
     try:
         given = {"recipe": command.recipe, "resume": command.resume, "trust_code": command.trust_code}
         run = run_training(source, out=out, **given, **settings, **also)
+    except NotStarted as found:
+        if found.nodes > 1:
+            raise
+        return in_processes(sys.argv[1:], found.devices, out)
     except Interrupted as stop:
         print(f"{stop}; go on with: vergence train --resume {shlex.quote(str(out))}", file=sys.stderr)
         sys.exit(128 + stop.signum)
