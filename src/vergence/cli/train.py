@@ -80,7 +80,8 @@ def train(command: Any) -> None:
             raise
         return in_processes(sys.argv[1:], found.devices, out)
     except Interrupted as stop:
-        print(f"{stop}; go on with: vergence train --resume {shlex.quote(str(out))}", file=sys.stderr)
+        if is_first_process():
+            print(f"{stop}; go on with: vergence train --resume {shlex.quote(str(out))}", file=sys.stderr)
         sys.exit(128 + stop.signum)
     if is_first_process():
         print(f"{_done(run, 'complete:' if command.resume else 'trained')}; {_data(run)}")
