@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +53,7 @@ def in_processes(arguments: Sequence[str], processes: int, out: Path) -> None:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
-    here = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "local_addr": "127.0.0.1", "run_id": "vergence"}
+    here: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "local_addr": "127.0.0.1", "run_id": "vergence"}
     logging.disable()  # of this process, which does nothing else
     try:
         with tempfile.TemporaryDirectory() as folder:
