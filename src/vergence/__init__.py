@@ -7,9 +7,13 @@ The rooms: ``decide``, ``images`` and ``tables`` are the product; ``utils``, ``d
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from vergence.utils.version import __version__
+
+# Read when torch loads. A thread that waits for the others sleeps: beside a busy program it would take the time that they need.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _NAMES = {
     "Embedder": "learn.runs.callables",

@@ -14,7 +14,7 @@ import tyro
 
 from vergence.cli import advise, calibrate, check, compare, density, listing, match, options, score, train, use
 from vergence.utils.checks import did_you_mean, is_out_of_memory, shown
-from vergence.utils.terminal import is_first_process
+from vergence.utils.terminal import is_first_process, wait_for_launcher
 from vergence.utils.version import __version__
 
 __all__ = ["main"]
@@ -76,6 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
         _stop(f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error))
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
+            wait_for_launcher()
             raise
         _stop(f"not enough memory ({error}); choose smaller numbers, for instance of --n or --batch-size")
     except KeyboardInterrupt:
@@ -98,7 +99,7 @@ def _run(arguments: list[str]) -> None:
             raise ValueError(f"an argument {after}is empty; give a value, or check that a shell variable is set")
     command = _parsed(arguments)
     options.check(command)
-    with _resources(command):
+    with _threads(command):
         RUN[type(command)](command)
 
 
@@ -174,14 +175,14 @@ def _in_words(name: str, text: str) -> str:
     return text.upper() if name == "field" else text.replace("'", "") if name == "values" else text
 
 
-def _resources(command: Any) -> AbstractContextManager[None]:
-    """Returns a context with the threads and the memory of a command that computes."""
-    command = getattr(command, "density", command)
-    if not hasattr(command, "threads"):
+def _threads(command: Any) -> AbstractContextManager[None]:
+    """Returns a context with the number of threads that a command gives."""
+    number = getattr(getattr(command, "density", command), "threads", None)
+    if number is None:
         return nullcontext()
-    from vergence.utils.devices import resources
+    from vergence.utils.devices import cpu_threads
 
-    return resources(command.threads, measure=getattr(command, "devices", None) in (None, 1))
+    return cpu_threads(number)
 
 
 def _stop(message: str) -> None:
@@ -192,6 +193,8 @@ def _stop(message: str) -> None:
     if is_first_process():
         text = "".join(c if c.isprintable() or c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in message)
         print("error:", *(word if len(word) <= LONGEST else f"{word[:LONGEST]}…" for word in text.split()), file=sys.stderr)
+    else:
+        wait_for_launcher()  # the first process says it
     sys.exit(2)
 
 

@@ -19,7 +19,7 @@ __all__ = ["known_settings", "parse_settings"]
 CONFIGS = (DataConfig, ViewConfig, ModelConfig, FitConfig)
 SHOWN = 80  # characters of a value in a message
 SOURCES = "digits, mnist, fashion_mnist, cifar10, cifar100, stl10; a folder of images; a .npy, .npz or .parquet file."
-MEASURED = "(default: one or all, by measuring)"
+OWN = "(default: OMP_NUM_THREADS, or one for each core)"
 
 # Fields of the configuration that have an option of their own in `vergence train`; --set reaches every field.
 SETTINGS = (
@@ -32,7 +32,7 @@ METAVARS = {  # of the help, where it is neither N nor NAME
     "weights": "FILE", "init": "RUN",
 }  # fmt: skip
 DEFAULTS = dict.fromkeys(("distill", "keep_classes", "weights", "init"), "")  # of the help, where it is not the recipe's
-DEFAULTS |= {"root": "(default: data)", "threads": MEASURED}
+DEFAULTS |= {"root": "(default: data)", "threads": OWN}
 ENCODERS = ("encoder", "distill")  # given as text
 ALIASES = {"root": "data_root"}  # name of an option where it is not the field's
 WORDS = {  # of a name that two classes have, of which one option sets both
@@ -89,7 +89,7 @@ def chosen(command: Any) -> dict[str, Any]:
 
 ANY_SOURCE = "Any source that train takes; of a built-in name the test part is read (cifar10:train reads the other)."
 Device = Annotated[Literal["auto", "cpu", "cuda"], arg(help="Device that computes.")]
-Threads = Annotated[int | None, arg(metavar="N", help="CPU threads.", help_behavior_hint=MEASURED)]
+Threads = Annotated[int | None, arg(metavar="N", help="CPU threads.", help_behavior_hint=OWN)]
 Seed = Annotated[int, arg(help="Seed of all random numbers.")]
 VIEWS = "Views of vectors: features, counts, spectra, series or table; or package.module:function of your own."
 ViewsOption = Annotated[str | None, arg(metavar="NAME", help=VIEWS, help_behavior_hint="(default: features)")]

@@ -53,6 +53,7 @@ def train(command: Any) -> None:
     from vergence.learn.runs.train import collapse_of
     from vergence.learn.runs.train import train as run_training
     from vergence.learn.training.loop import Interrupted
+    from vergence.learn.training.processes import NotStarted, in_processes
 
     out, source = command.out, command.data
     if command.resume and out is None and source is not None:
@@ -75,8 +76,13 @@ def train(command: Any) -> None:
     try:
         given = {"recipe": command.recipe, "resume": command.resume, "trust_code": command.trust_code}
         run = run_training(source, out=out, **given, **settings, **also)
+    except NotStarted as found:
+        if found.nodes > 1:
+            raise
+        return in_processes(sys.argv[1:], found.devices, out)
     except Interrupted as stop:
-        print(f"{stop}; go on with: vergence train --resume {shlex.quote(str(out))}", file=sys.stderr)
+        if is_first_process():
+            print(f"{stop}; go on with: vergence train --resume {shlex.quote(str(out))}", file=sys.stderr)
         sys.exit(128 + stop.signum)
     if is_first_process():
         print(f"{_done(run, 'complete:' if command.resume else 'trained')}; {_data(run)}")

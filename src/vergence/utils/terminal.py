@@ -12,15 +12,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Tabular", "bar", "is_first_process", "note", "printed", "table"]
+__all__ = ["Tabular", "bar", "is_first_process", "note", "printed", "table", "wait_for_launcher"]
 
 PATIENCE = 2.0  # seconds before a late bar appears
 SHOWN = 10  # rows in a notebook
+GRACE = 5.0  # seconds in which a launcher ends the other processes
 
 
 def is_first_process() -> bool:
     """Returns whether this process speaks for all: the first one of a machine, or the only one."""
     return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def wait_for_launcher() -> None:
+    """Waits where a launcher has started several processes: it ends them all when another, of which it tells, failed first."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        time.sleep(GRACE)
 
 
 def note(message: str) -> None:

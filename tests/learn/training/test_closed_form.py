@@ -23,7 +23,7 @@ from vergence.learn.training import closed_form, loop
 from vergence.learn.training.config import FitConfig, RunConfig
 from vergence.learn.training.metrics import MemoryRecorder
 from vergence.learn.views.images import ImageViews
-from vergence.utils.devices import resources
+from vergence.utils.devices import cpu_threads
 
 TINY = "patches:atoms=16,patch=3,directions=20,dim=8"
 QUICK = {"recipe": "patches", "encoder": TINY, "device": "cpu"}
@@ -207,7 +207,7 @@ def test_the_number_of_threads_is_the_one_that_was_asked_for(tmp_path, monkeypat
         return project(self, *arguments)
 
     monkeypatch.setattr(closed_form._Fit, "_projected", counted)
-    with resources(2):
+    with cpu_threads(2):
         vergence.train("digits", out=tmp_path / "run", threads=1, **QUICK, calibration_share=0.0)
     assert used == {1}
 

@@ -42,7 +42,6 @@ from vergence.learn.training.records import (
 )
 from vergence.utils import terminal
 from vergence.utils.checks import expect, shown
-from vergence.utils.devices import resources
 from vergence.utils.files import explained, replacing
 from vergence.utils.neighbors import nearest
 
@@ -59,7 +58,6 @@ PIXELS = 32  # larger images are averaged down to this side for the pixel baseli
 Features = dict[str, Tensor]  # name of a representation -> (N, D)
 
 
-@resources()
 def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False, wide: bool = False) -> Evaluation:
     """Evaluates a run and writes ``evaluation.json`` and ``examples.npz``.
 

@@ -44,7 +44,6 @@ from vergence.learn.runs.shards import Counted, shard_written
 from vergence.learn.training.calibration import FEWEST, digests
 from vergence.utils import terminal
 from vergence.utils.checks import expect, refuse, require_within
-from vergence.utils.devices import resources
 from vergence.utils.digests import digest_of, of_array
 from vergence.utils.files import as_path
 from vergence.utils.parts import Shard, open_parts, require_table
@@ -67,7 +66,6 @@ class Reference(Protocol):
         """Returns what is unusual among items, and writes the table of all of them."""
 
 
-@resources()
 def score(
     images: Images, reference: Reference | Run, out: str | Path | None = None, *, fdr: float = 0.1, name: str | None = None
 ) -> Decisions:

@@ -5,7 +5,6 @@ import dataclasses
 import inspect
 import io
 import itertools
-import json
 import os
 import shutil
 import sys
@@ -34,12 +33,11 @@ from vergence.learn.training import build, calibration, closed_form, loop, optim
 from vergence.learn.training.config import FitConfig, RunConfig, Settings
 from vergence.learn.training.folder import RunFolder, holds_run, require_new, run_lock
 from vergence.learn.training.metrics import Listener, Logger, listeners_of
-from vergence.learn.training.processes import CALL, together
 from vergence.learn.training.recipes import Facts
 from vergence.learn.training.records import Weights
 from vergence.utils import terminal
 from vergence.utils.checks import expect, shown
-from vergence.utils.devices import enough_memory, resources
+from vergence.utils.devices import cpu_threads, enough_memory
 from vergence.utils.files import as_path, give
 from vergence.utils.parts import Shard
 
@@ -48,7 +46,7 @@ if TYPE_CHECKING:
 
 TRIAL_STEPS, TRIAL_ITEMS = 6, 500  # of what a plan's estimate is measured on
 
-__all__ = ["collapse_of", "describe", "estimate", "join", "merge_shards", "plan", "train", "train_shard"]
+__all__ = ["collapse_of", "describe", "estimate", "merge_shards", "plan", "train", "train_shard"]
 
 
 def train(
@@ -281,22 +279,21 @@ class _Job:
     shard: Shard | None = None
 
     def run(self) -> Run:
-        """Starts the processes, each of which trains."""
+        """Trains, in this process and in those that a launcher has started with it."""
         config = self._described()
         _require_usable(config, {} if self.resume else self.settings)
         if self.shard is not None:
             model = config.model
             sums = model.encoder.closed_form and not model.takes_steps and not model.freeze
-            advice = "several machines train others with --devices and --set nodes=N"
+            advice = "several machines train others with torchrun"
             expect(sums, "--shard of a closed form, whose sums add, such as --recipe patches", model.encoder.kind, advice)
             expect(config.fit.devices * config.fit.nodes == 1, "one process a shard", "several", "leave --devices out")
-        several = config.fit.devices * config.fit.nodes > 1
-        if self.resume and not several:
+        if self.resume and config.fit.devices * config.fit.nodes == 1:
             with run_lock(self.out):  # refused before the data is read; held again below
                 pass
         enough = enough_memory("lower --batch-size, --size or the network's widths")
-        with together(self.out) if several else nullcontext(), resources(config.fit.threads, measure=not several), enough:
-            fabric = loop.launch(config.fit, self._as_json())  # before the work
+        with cpu_threads(config.fit.threads), enough:
+            fabric = loop.launch(config.fit)  # before the work
             opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers, **self.given), config)
             config, notes = self._for_facts(config, Facts(opened.kind, build.input_shapes(opened)[0], len(opened.train)))
             method, weights = self._method(config, opened)
@@ -341,33 +338,6 @@ class _Job:
             rates = f"{ratio:g} times {config.fit.lr:g}{after}, as in the recipe"
             notes.append(f"the encoder's learning rate is {rates}; --set encoder_lr=1 for equal rates")
         return config, notes
-
-    def _as_json(self) -> dict[str, Any] | None:
-        """Returns the call for other processes, as JSON has it; None where these cannot make it."""
-        names = [value.outside for value in self.settings.values() if isinstance(value, Encoder)]
-        names += [value for name, value in self.settings.items() if name in ("objective", "function") and ":" in str(value)]
-        if self.given or any(mark in str(name) for name in names for mark in ("#", "<", "__main__:")):
-            return None
-
-        def plain(value: Any) -> Any:
-            return value.to_dict() if isinstance(value, RunConfig | Encoder) else value
-
-        call = {"data": self.source, "recipe": self.recipe, "resume": self.resume, "trust_code": self.trust_code, **self.settings}
-        return {"out": str(self.out), **{name: plain(value) for name, value in call.items()}}
-
-
-def join() -> None:
-    """Makes the call that the first process of a training made; exits with 2 for an error, which that one has, too."""
-    call: dict[str, Any] = json.loads(os.environ[CALL])
-    if isinstance(call["data"], dict):
-        call["data"] = RunConfig.from_dict(call["data"])
-    try:
-        arguments: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in call.items()}
-        train(**arguments)
-    except loop.Interrupted as stop:
-        sys.exit(128 + stop.signum)
-    except (ValueError, OSError):
-        sys.exit(2)
 
 
 def collapse_of(run: Run) -> str | None:
@@ -444,7 +414,7 @@ def _class_name(kind: type) -> str:
 def _processes(settings: dict[str, Any]) -> dict[str, Any]:
     """Returns the number of processes where torchrun or another launcher has started them, and the settings do not say it."""
     world = int(os.environ.get("WORLD_SIZE", 1))
-    if world == 1 or CALL in os.environ or {"devices", "nodes"} & settings.keys():
+    if world == 1 or {"devices", "nodes"} & settings.keys():
         return {}
     local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
     return {"devices": local, "nodes": world // local}

@@ -36,7 +36,7 @@ from vergence.learn.training.config import RunConfig
 from vergence.learn.training.metrics import Recorder
 from vergence.learn.views.images import Views
 from vergence.utils.checks import expect, refuse, shown
-from vergence.utils.devices import resources
+from vergence.utils.devices import cpu_threads
 from vergence.utils.parts import Shard
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class _Fit:
         if "fitted" in state:
             self.method.load_state_dict(state["fitted"])
         else:
-            with resources(self.config.fit.threads or state.get("threads"), measure=self.fabric.world_size == 1):
+            with cpu_threads(self.config.fit.threads or state.get("threads")):
                 self._fit(state)
         if self.fabric.is_global_zero and self.shard is None:
             self.recorder.save_model(self.method.state_dict())

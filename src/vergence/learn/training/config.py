@@ -197,7 +197,8 @@ class FitConfig(Checked):
         seed: Seed of the initialization, the order of the data, the views and the samples.
         knn_every: Epochs between online kNN checks on at most 10,000 training items; 0 for none.
         checkpoint_seconds: Least time between two checkpoints, in seconds.
-        threads: CPU threads of each process; ``None`` chooses one or all by measuring, which a resumed run does not repeat.
+        threads: CPU threads of each process; ``None`` takes OMP_NUM_THREADS, or one for each core, and a resumed run the
+            number that it had.
         strict: Whether the run stops when the embedding collapses.
     """
 

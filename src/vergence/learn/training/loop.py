@@ -7,11 +7,10 @@ sample what one process would: each samples for the whole batch and takes its pa
 import contextlib
 import hashlib
 import logging
-import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,9 +21,9 @@ from vergence.learn.methods.core import Method
 from vergence.learn.training.config import FitConfig
 from vergence.learn.training.metrics import Metrics, Monitor, Progress, Recorder
 from vergence.learn.training.optimizers import build_optimizer, learning_rate, load_optimizer, set_learning_rate
-from vergence.learn.training.processes import start_others, with_global_batch_norm
+from vergence.learn.training.processes import NotStarted, with_global_batch_norm
 from vergence.learn.views.images import Views
-from vergence.utils.devices import fast_bfloat16, resources
+from vergence.utils.devices import cpu_threads, fast_bfloat16
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -51,16 +50,15 @@ class Interrupted(Exception):
         self.signum, self.step = signum, step
 
 
-def launch(config: FitConfig, call: Mapping[str, Any] | None = None) -> "Fabric":
-    """Starts the processes and returns the engine; call it once, before anything is read or written.
+def launch(config: FitConfig) -> "Fabric":
+    """Joins this process with the others and returns the engine; call it once, before anything is read or written.
 
     Args:
         config: Device, devices, nodes and precision.
-        call: Arguments of `vergence.train` that the other processes are to be called with; None where a launcher outside
-            starts them.
 
     Raises:
-        ValueError: The device is not available, or several machines do not know of each other.
+        ValueError: The device is not available.
+        NotStarted: There are to be several processes, and no launcher has started this one.
     """
     from lightning_fabric import Fabric  # slow to import where torchmetrics is installed, and not needed to use a run
 
@@ -78,24 +76,11 @@ def launch(config: FitConfig, call: Mapping[str, Any] | None = None) -> "Fabric"
         strategy="ddp" if config.devices * config.nodes > 1 else "auto",
         precision=precision(config, accelerator),
     )
-    if config.nodes > 1:
-        _require_address(fabric, config.nodes)
-    if config.devices > 1:
-        start_others(fabric, config.devices, config.nodes, call)
+    environment = getattr(fabric.strategy, "cluster_environment", None)
+    if environment is not None and config.devices * config.nodes > 1 and not environment.creates_processes_externally:
+        raise NotStarted(config.devices, config.nodes)
     fabric.launch()
     return fabric
-
-
-def _require_address(fabric: "Fabric", nodes: int) -> None:
-    """Raises a ValueError where machines are to train together that do not know of each other: they would wait for 30 minutes."""
-    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-
-    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK") if name not in os.environ]
-    if isinstance(getattr(fabric.strategy, "cluster_environment", None), LightningEnvironment) and missing:
-        raise ValueError(
-            f"expected {', '.join(missing)} in the environment for nodes={nodes}, found no such variable: set them on every "
-            "machine, or start with torchrun or SLURM"
-        )
 
 
 def precision(config: FitConfig, accelerator: str) -> Any:
@@ -152,7 +137,7 @@ def fit(
     items = items.to(fabric.device) if isinstance(items, ArrayItems | PairItems) else items
     metrics = Metrics(recorder, method, config, steps, first=fabric.is_global_zero, monitor=monitor, warn=warn)
     metrics.load_state(state["metrics"])
-    saved, computing = time.monotonic(), resources(config.threads or state["threads"], measure=fabric.world_size == 1)
+    saved, computing = time.monotonic(), cpu_threads(config.threads or state["threads"])
     with stop_signal() as stopped, torch.random.fork_rng(), computing:
         model.train()
         while step < config.epochs * steps:

@@ -1,149 +1,83 @@
-"""The processes of a training on one machine: the first starts the others, and where one ends early, all end with one message.
+"""The processes of a training: torch's launcher starts them and ends all where one ends early; batch statistics are of all."""
 
-The others make the same call of `vergence.train` in an interpreter of their own: neither the command nor a user's script runs
-again.
-"""
-
-import contextlib
 import itertools
-import json
+import logging
 import os
 import shlex
 import signal
-import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from vergence.learn.objectives.core import Objective
-from vergence.utils.checks import refuse
 from vergence.utils.linalg import upcast_half
 
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
-
-__all__ = ["CALL", "together"]
+__all__ = ["NotStarted", "in_processes"]
 
 M = TypeVar("M", bound=nn.Module)
 
-FIRST, CALL = "VERGENCE_FIRST_PROCESS", "VERGENCE_TRAIN"  # environment variables of the others: the first's number, the call
-EVERY = 0.2  # seconds between two looks at the other processes
-NOTICED = 2.0  # seconds in which a process that has ended is noticed for certain
-GRACE = 10.0  # seconds in which a process reports the end of another by an exception, before it is ended
-STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM}  # exit codes after signals, on which all agree
-
-_others: list[subprocess.Popen[bytes]] = []  # what this process has started, by rank from 1
+SAID = {128 + signal.SIGINT, 128 + signal.SIGTERM}  # exit codes after signals, of which the first process has told
 
 
-def start_others(fabric: "Fabric", devices: int, nodes: int, call: Mapping[str, Any] | None) -> None:
-    """Makes a call of `vergence.train` in ``devices - 1`` more processes, unless a launcher outside starts the processes.
+class NotStarted(ValueError):
+    """A training on several processes was called in one that no launcher has started."""
 
-    They get the environment variables of ``torch.distributed`` (MASTER_ADDR, MASTER_PORT, NODE_RANK, LOCAL_RANK, WORLD_SIZE).
-
-    Args:
-        fabric: The engine, before it is launched.
-        devices: Processes of this machine.
-        nodes: Machines.
-        call: Arguments of the call, as JSON has them; None where they are objects of this process.
-
-    Raises:
-        ValueError: There is no such call.
-    """
-    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-
-    environment = getattr(fabric.strategy, "cluster_environment", None)
-    if not isinstance(environment, LightningEnvironment) or environment.creates_processes_externally:
-        return
-    if call is None:
-        hint = "save them and give paths and names package.module:NAME, or start the script with torchrun"
-        refuse(f"paths and names with --devices {devices}", "data, a network or code that this process alone holds", hint)
-    where = {"MASTER_ADDR": environment.main_address, "MASTER_PORT": environment.main_port}
-    where |= {"NODE_RANK": environment.node_rank(), "LOCAL_RANK": 0, "WORLD_SIZE": devices * nodes}
-    os.environ.update({name: str(value) for name, value in where.items()})
-    modules = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)  # where code of the user's may be
-    for rank in range(1, devices):
-        also = {"LOCAL_RANK": str(rank), FIRST: str(os.getpid()), CALL: json.dumps(call), "PYTHONPATH": modules}
-        command = [sys.executable, "-c", "from vergence.learn.runs.train import join; join()"]
-        _others.append(subprocess.Popen(command, env={**os.environ, **also}, stdin=subprocess.DEVNULL))
+    def __init__(self, devices: int, nodes: int) -> None:
+        machines = f", and --nnodes {nodes}, on each machine" if nodes > 1 else ""
+        super().__init__(
+            f"expected {devices * nodes} processes, found one that no launcher has started; start the program with torchrun "
+            f"--nproc-per-node {devices}{machines}"
+        )
+        self.devices, self.nodes = devices, nodes
 
 
-@contextlib.contextmanager
-def together(out: Path) -> Iterator[None]:
-    """Ends this process, and those that it started, when another process of the training ends early.
+def in_processes(arguments: Sequence[str], processes: int, out: Path) -> None:
+    """Runs ``vergence`` with these arguments in several processes of this machine, which torch's launcher starts and watches.
 
     Args:
+        arguments: Those of the command line.
+        processes: Number of processes.
         out: Run folder, for the message.
 
     Raises:
-        ValueError: Another process ended, and a collective operation of this one failed for it. A process that does not notice
-            within ten seconds prints the message and exits with 2.
-
-    Example:
-        >>> with together(Path("runs/a")):
-        ...     pass
+        ValueError: A process ended early without a message of its own.
+        SystemExit: A signal came, or the first process has printed what is wrong.
     """
-    watch = _Watch(out)
-    watch.start()
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
+    here: dict[str, Any] = {
+        "rdzv_backend": "c10d",
+        "rdzv_endpoint": "localhost:0",
+        "local_addr": "127.0.0.1",
+        "run_id": "vergence",
+    }
+    logging.disable()  # of this process, which does nothing else
     try:
-        yield
-    except BaseException as error:
-        lost = isinstance(error, RuntimeError) and watch.found.wait(NOTICED)
-        _end_others()
-        if lost:
-            raise ValueError(watch.message) from error
-        raise
+        with tempfile.TemporaryDirectory() as folder:
+            logs = DefaultLogsSpecs(log_dir=folder)
+            config = LaunchConfig(1, 1, processes, logs_specs=logs, max_restarts=0, monitor_interval=0.1, **here)
+            elastic_launch(config, sys.executable)("-m", "vergence", *arguments)
+    except SignalException as stop:
+        sys.exit(128 + stop.sigval)
+    except ChildFailedError as error:
+        rank, failure = next(iter(error.failures.items()))  # the others were ended for it
+        if failure.exitcode in SAID or (rank == 0 and failure.exitcode == 2):
+            sys.exit(failure.exitcode)
+        again = f"vergence train --resume {shlex.quote(str(out))}"
+        raise ValueError(
+            f"process {rank + 1} of {processes}{_how(failure.exitcode)} ended early, and the training with it; go on from the "
+            f"last checkpoint with: {again}"
+        ) from None
     finally:
-        watch.done.set()
-
-
-def _end_others() -> None:
-    for other in _others:
-        other.kill()
-        other.wait()
-
-
-class _Watch(threading.Thread):
-    """Looks at the other processes until ``done`` is set.
-
-    Attributes:
-        found: Set when another process has ended early.
-        message: Which one, and what to do.
-        done: Set when this process has no use of the others anymore.
-    """
-
-    def __init__(self, out: Path) -> None:
-        super().__init__(name="vergence-processes", daemon=True)
-        self.found, self.done = threading.Event(), threading.Event()
-        self.message, self._out = "", out
-
-    def run(self) -> None:
-        while not self.done.wait(EVERY):
-            if FIRST in os.environ and os.getppid() != int(os.environ[FIRST]):
-                self._find("process 1")
-                self._stop(os.environ.get("LOCAL_RANK") == "1")
-            for rank, code in enumerate((other.poll() for other in _others), 1):
-                if code:
-                    self._find(f"process {rank + 1} of {len(_others) + 1}{_how(code)}")
-                if code and code not in STOPPED:
-                    _end_others()
-                    if not self.done.wait(GRACE):
-                        self._stop(True)
-
-    def _find(self, who: str) -> None:
-        again = f"vergence train --resume {shlex.quote(str(self._out))}"
-        self.message = f"{who} ended early, and the training with it; go on from the last checkpoint with: {again}"
-        self.found.set()
-
-    def _stop(self, say: bool) -> None:
-        """Ends this process, which may be waiting for the one that has ended."""
-        if say:
-            print(f"error: {self.message}", file=sys.stderr, flush=True)
-        os._exit(2)
+        logging.disable(logging.NOTSET)
 
 
 def _how(code: int) -> str:
