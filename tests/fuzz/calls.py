@@ -11,6 +11,7 @@ from tests.fuzz.place import MODELS, QUICK
 
 import vergence
 from vergence import linear, mixtures
+from vergence.advice.closed_forms import advise
 from vergence.cli.options import known_settings
 from vergence.learn.objectives import names
 
@@ -168,7 +169,7 @@ def _advise(case, place):
     labels = None if case["labels"] is None else mutations.build(case["labels"])
     noise = case["noise"]
     augmentation = (lambda x, g: x + 0.1 * torch.randn(x.shape, generator=g, dtype=x.dtype)) if noise == "function" else noise
-    advice = linear.advise(_array(case["x"], case["tensor"]), augmentation, labels=labels, **{"n_draws": 4, **case["settings"]})
+    advice = advise(_array(case["x"], case["tensor"]), augmentation, labels=labels, **{"n_draws": 4, **case["settings"]})
     str(advice), advice.to_dict()
 
 
