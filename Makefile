@@ -4,7 +4,7 @@ BIN := .venv/bin
 # uv installs in a quarter of pip's time; where it does not reach the registry that pip is configured for, pip does it.
 install = $(BIN)/uv pip install --quiet --compile-bytecode --python $(1) $(2) || $(BIN)/python -m pip --python $(1) install --quiet $(2)
 
-.PHONY: demo site test slow fuzz kill lint check wheel clean
+.PHONY: demo site test slow experiments fuzz kill lint check wheel clean
 
 demo: .venv/installed  ## checks pictures with planted oddities and copies; writes vergence-demo/check/report.html
 	$(BIN)/vergence demo
@@ -12,8 +12,11 @@ demo: .venv/installed  ## checks pictures with planted oddities and copies; writ
 test: .venv/tested  ## numerics, contracts, one real run a verb, doctests and the README's examples; two processes of one thread
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m "not slow"
 
-slow: .venv/tested  ## extremes, fuzzing, hostile files, several processes, the ledger, every published command; ORDER: which first
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow $(ORDER)
+slow: .venv/tested  ## extremes, fuzzing, hostile files, several processes, the ledger, every published command; ORDER: only these files
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow $(or $(ORDER),tests src README.md docs experiments/tests)
+
+experiments: .venv/tested  ## the quick tests of the experiments; make slow has the others
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m "not slow" experiments/tests
 
 site: .venv-site/installed  ## builds the documentation into site/, where a warning is an error
 	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --site-dir site

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments import ledger
 from experiments.ledger import Row
 
-from experiments import ledger
 from vergence.cli.options import parse_settings
 from vergence.utils.devices import as_device, describe_device
 

@@ -1,8 +1,8 @@
 """The generated pages of the reference agree with the code, and the site's links and examples become what they should."""
 
 import pytest
-
 from experiments import reference
+
 from vergence.cli import commands
 
 

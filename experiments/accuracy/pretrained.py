@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from experiments import photographs
 from experiments.accuracy.run import IMAGES
 from experiments.runner import main
 from experiments.shared import Timer, images, parts, seeded
 from torch import Tensor, nn
 
 import vergence
-from experiments import photographs
 from vergence.data.config import ViewConfig
 from vergence.data.items import Items
 from vergence.data.pixels import resize, to_bytes, to_unit

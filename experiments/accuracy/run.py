@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from experiments import photographs
 from experiments.runner import SETTINGS, Option, main
 from experiments.shared import Timer, accuracies, embedded, images, parts, peak
 
 import vergence
-from experiments import photographs
 from vergence.learn.evaluation import features
 from vergence.learn.evaluation.collapse import effective_rank
 from vergence.learn.runs.evaluate import untrained_encoder

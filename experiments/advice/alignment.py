@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from experiments import figures, ledger
 from experiments.runner import DATA, parse, run, some
 from experiments.shared import Timer, images
 from torch import Tensor
 
-from experiments import figures, ledger
 from vergence.data.sources import open_items
 from vergence.linear import alignment_thresholds, solutions
 

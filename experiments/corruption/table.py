@@ -12,9 +12,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from experiments.ledger import Row, by_setting, grid, rows, share
-
 from experiments import figures
+from experiments.ledger import Row, by_setting, grid, rows, share
 
 Table = tuple[list[str], list[list[str]]]
 Accuracies = dict[tuple, dict[str, Row]]  # setting -> paradigm -> means over seeds

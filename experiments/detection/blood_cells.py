@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from experiments import ledger
 from experiments.accuracy.pretrained import PEERS
 from experiments.detection.run import encoder_settings
 from experiments.one_class.run import of_pixels, of_run
@@ -18,7 +19,6 @@ from experiments.runner import DATA, SEEDS, first, parse, run, some
 from experiments.shared import Timer, auroc
 
 import vergence
-from experiments import ledger
 from vergence.data.arrays import from_array
 from vergence.data.config import DataConfig
 from vergence.data.sources import open_data

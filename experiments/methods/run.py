@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from experiments import ledger
 from experiments.detection.run import aurocs, foreign
 from experiments.runner import DATA, SEEDS, SETTINGS, first, hidden, main, some
 from experiments.shared import Timer, accuracies, embedded, images, peak, seeded
@@ -19,7 +20,6 @@ from experiments.uncertainty.scores import ITEMS, ranking, uncertainties
 from torch import Tensor
 
 import vergence
-from experiments import ledger
 from vergence.data.config import DataConfig
 from vergence.data.items import spaced
 from vergence.data.sources import Data, open_data

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from experiments import figures
 from experiments.joint.two_sample import fit
 from experiments.runner import SEEDS, Option, first, parse, some
 from experiments.runner import run as measure_cells
@@ -21,7 +22,6 @@ from scipy.stats import kstest
 from sklearn.decomposition import PCA
 from sklearn.neural_network import MLPRegressor
 
-from experiments import figures
 from vergence import mixtures
 from vergence.data.sources import open_items
 from vergence.densities.covariance import Diagonal

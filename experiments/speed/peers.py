@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from experiments import ledger
 from experiments.runner import DATA, Option, hidden, parse, run, some
 from experiments.shared import knn
 from scipy import stats
 from torch import Tensor
 
-from experiments import ledger
 from vergence.data.config import DataConfig
 from vergence.data.sources import Data, open_data
 from vergence.learn.encoders import building, networks

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from experiments import ledger
 from experiments.runner import Option, hidden, parse, run
 
-from experiments import ledger
 from vergence.data.config import ViewConfig
 from vergence.data.items import ArrayItems
 from vergence.decide.decisions import Tally

@@ -133,6 +133,7 @@ def test_a_folder_of_other_files_is_none(tmp_path, tars):
     assert not is_sharded(str(tars))
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_training_and_scores_are_those_of_a_folder(tars, parquet, tmp_path):
     folder = tmp_path / "folder"

@@ -1,4 +1,4 @@
-"""Bad input is refused in one line that names it; degenerate input gives a warning and the right numbers."""
+"""Bad input that no argument alone makes is refused in one line; degenerate input gives a warning and the right numbers."""
 
 import math
 import warnings
@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 from tests.linear.checks import close, rng
 
 from vergence.data.items import ArrayItems, PairItems
-from vergence.linear import JointEmbedding, Reconstruction, Supervised, alignment_thresholds
+from vergence.linear import JointEmbedding, Reconstruction, Supervised
 
 KINDS = (JointEmbedding, Reconstruction, Supervised)
 N, D = 50, 4
@@ -38,34 +38,22 @@ def holding(bad, dtype=np.float64):
 ASYMMETRIC = np.eye(D) + 0.5 * np.eye(D, k=1)
 Y = np.zeros(N)
 BAD = {
-    "all the same": (lambda: Reconstruction(augmentation=0.5).fit(np.full((N, D), 0.1)), "constant"),
     "all the same, sampled": (lambda: JointEmbedding(augmentation=noisy).fit(np.full((N, D), -3e5)), "constant"),
-    "one item": (lambda: JointEmbedding().fit(items()[:1]), "n_samples = 1"),
     "one item of a stream": (lambda: Supervised().fit(iter([(items()[:1], Y[:1])])), "n_samples = 1"),
     "an empty stream": (lambda: Reconstruction().fit(iter([])), "found none"),
-    "three axes": (lambda: Reconstruction().fit(torch.zeros(5, 2, 2)), "shape"),
-    "no features": (lambda: Reconstruction().fit(torch.zeros(3, 0)), "shape"),
     "batches of two shapes": (lambda: Reconstruction().fit(iter([items(), items()[:, :3]])), "one shape"),
     "too few targets in a batch": (lambda: Supervised().fit(iter([(items(), np.zeros(3))])), "one target"),
     "pairs": (lambda: Reconstruction().fit(PairItems(ArrayItems(items()), ArrayItems(items()))), "pairs"),
     "rows": (lambda: Reconstruction().fit(row for row in items()), "batches"),
     "a name": (lambda: Reconstruction().fit("digits"), "name"),
-    "no components": (lambda: Reconstruction(0).fit(items()), "n_components"),
-    "half a component": (lambda: JointEmbedding(1.5).fit(items()), "n_components"),
-    "True components": (lambda: JointEmbedding(True).fit(items()), "n_components"),
     "more components than the rank": (lambda: Reconstruction(5).fit(items()), "at most 4"),
-    "one draw": (lambda: Reconstruction(augmentation=noisy, n_draws=1).fit(items()), "n_draws"),
-    "NaN": (lambda: Reconstruction().fit(holding(math.nan)), r"2 of 4 columns \(1, 3\)"),
     "infinity in a tensor": (lambda: JointEmbedding(augmentation=noisy).fit(torch.as_tensor(holding(math.inf))), "infinity"),
     "NaN in items": (lambda: Reconstruction().fit(ArrayItems(holding(math.nan, np.float32))), "NaN"),
     "NaN in a stream": (lambda: Reconstruction().fit(iter([items(), holding(math.nan)])), "NaN"),
     "too large to square": (lambda: Reconstruction().fit(holding(1e30, np.float32)), "too large to square"),
     "NaN of the augmentation": (lambda: Reconstruction(augmentation=lambda x, g: noisy(x, g).log()).fit(items()), "NaN"),
-    "NaN in targets": (lambda: Supervised().fit(items(), Y * math.nan), "finite targets"),
-    "targets of another length": (lambda: Supervised().fit(items(), Y[1:]), "49"),
     "no targets": (lambda: Supervised().fit(ArrayItems(items())), "y is None"),
     "no targets in a stream": (lambda: Supervised().fit(iter([items()])), "items alone"),
-    "targets of three axes": (lambda: Supervised().fit(items(), np.zeros((N, 2, 2))), "targets"),
     "more targets than before": (lambda: fit(Supervised, items()).partial_fit(items(), np.zeros((N, 3))), "as before"),
     "fewer features of a view": (lambda: Reconstruction(augmentation=lambda x, g: x[:, :3]).fit(items()), "augmentation"),
     "fewer items of a view": (lambda: Reconstruction(augmentation=lambda x, g: x[:30]).fit(items()), "augmentation"),
@@ -73,21 +61,13 @@ BAD = {
     "no augmentation": (lambda: JointEmbedding(augmentation=0.0).fit(items()), "tie"),
     "identity": (lambda: JointEmbedding(augmentation=lambda x, g: x).fit(items(np.float32)), "tie"),
     "the same for each draw": (lambda: JointEmbedding(augmentation=lambda x, g: 0.7 * x + 1).fit(items()), "tie"),
-    "negative variance": (lambda: fit(Supervised, items(), augmentation=-1.0), "eigenvalues"),
     "negative eigenvalue": (lambda: JointEmbedding(augmentation=np.eye(D) - np.ones((D, D)) / 2).fit(items()), "eigenvalues"),
     "asymmetric": (lambda: JointEmbedding(augmentation=ASYMMETRIC).fit(items()), "symmetric"),
     "variances of another number": (lambda: Reconstruction(augmentation=[1.0, 2.0, 3.0]).fit(items()), "4 variances"),
     "covariance of another size": (lambda: Reconstruction(augmentation=np.eye(3)).fit(items()), "covariance"),
     "infinite variance": (lambda: Reconstruction(augmentation=[1.0, math.inf, 1.0, 1.0]).fit(items()), "finite"),
-    "text as augmentation": (lambda: Reconstruction(augmentation="noise").fit(items()), "augmentation"),
-    "transform of another width": (lambda: fit(Supervised, items()).transform(items()[:, :3]), "3 features"),
     "further items of another width": (lambda: fit(Reconstruction, items()).partial_fit(items()[:, :3]), "3 features"),
     "transform of a stream": (lambda: fit(Reconstruction, items()).transform(iter([items()])), "batch"),
-    "transform of NaN": (lambda: fit(Reconstruction, items()).transform(torch.as_tensor(holding(math.nan))), "NaN"),
-    "no variances": (lambda: alignment_thresholds([], [1.0], 1.0, 1.0), "signal"),
-    "no noise": (lambda: alignment_thresholds([1.0], [0.0], 1.0, 1.0), "noise"),
-    "too many variances": (lambda: alignment_thresholds([1.0], [1.0, 2.0], [1.0, 2.0], 1.0), "augmentation_signal"),
-    "negative variances": (lambda: alignment_thresholds([1.0], [1.0], 1.0, -1.0), "augmentation_noise"),
 }  # fmt: skip
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from experiments import noisy_digits as demo
 from sklearn.metrics import roc_auc_score
 
 import vergence
-from experiments import noisy_digits as demo
 from vergence.densities.gaussian import JointGaussian
 from vergence.densities.power_spherical import PowerSpherical
 from vergence.learn.runs.embed import write_embeddings

@@ -10,13 +10,13 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-
 from experiments import ledger, runner
+
 from vergence.utils import version
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "experiments").glob("*/results.jsonl"))
-SCRIPTS = sorted(path for path in (ROOT / "experiments").rglob("*.py") if "programs" not in path.parts)
+SCRIPTS = sorted(path for path in (ROOT / "experiments").rglob("*.py") if not {"programs", "tests"} & {*path.parts})
 JOINT = ROOT / "experiments" / "joint" / "results.jsonl"
 LEDGERS = sorted({row["ledger"] for file in FILES for row in ledger.read(file)})
 

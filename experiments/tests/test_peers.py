@@ -12,7 +12,7 @@ from experiments.speed import peers
 from scipy import stats
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-PROGRAMS = Path(__file__).parents[2] / "experiments" / "speed" / "programs"
+PROGRAMS = Path(__file__).parents[1] / "speed" / "programs"
 PROGRAM = '''"""A program.
 
 With two paragraphs.

@@ -3,9 +3,9 @@
 import argparse
 
 import pytest
+from experiments import ledger
 from experiments.methods import run as benchmark
 
-from experiments import ledger
 from vergence.learn import methods
 from vergence.learn.training import recipes
 
