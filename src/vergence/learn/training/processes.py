@@ -53,17 +53,12 @@ def in_processes(arguments: Sequence[str], processes: int, out: Path) -> None:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
-    here: dict[str, Any] = {
-        "rdzv_backend": "c10d",
-        "rdzv_endpoint": "localhost:0",
-        "local_addr": "127.0.0.1",
-        "run_id": "vergence",
-    }
+    where: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "local_addr": "127.0.0.1"}
     logging.disable()  # of this process, which does nothing else
     try:
         with tempfile.TemporaryDirectory() as folder:
             logs = DefaultLogsSpecs(log_dir=folder)
-            config = LaunchConfig(1, 1, processes, logs_specs=logs, max_restarts=0, monitor_interval=0.1, **here)
+            config = LaunchConfig(1, 1, processes, logs_specs=logs, max_restarts=0, run_id="vergence", **where)
             elastic_launch(config, sys.executable)("-m", "vergence", *arguments)
     except SignalException as stop:
         sys.exit(128 + stop.sigval)
