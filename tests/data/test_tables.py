@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from vergence.data.arrays import of_table, read_column, read_known, read_pairs
+from vergence.data.arrays import of_table, read_column, read_for_model, read_pairs
 from vergence.data.tables import column_kinds, read_features, read_table, roles
 
 
@@ -21,7 +21,7 @@ def values(table):
 
 
 def contexts(file, names):
-    return read_known(file, (names, []), paired=False).context
+    return read_for_model(file, (names, []), paired=False).context
 
 
 def refused(call, *args, match, **more):
@@ -130,7 +130,7 @@ def test_categories_are_remembered_and_others_refused(tmp_path):
     file = write(tmp_path / "a.csv", "color,y\nred,1\nblue,2\nred,3\nblue,4\n")
     names = read_pairs(file, ["y"]).columns[0]
     other = write(tmp_path / "b.csv", "y,color\n1,blue\n2,green\n")
-    refused(read_known, other, (names, ["y"]), paired=True, match="'blue', 'red' in the column color of b.csv, found 'green'")
+    refused(read_for_model, other, (names, ["y"]), paired=True, match="'blue', 'red' in the column color of b.csv, found 'green'")
     refused(contexts, write(tmp_path / "c.csv", "colour,y\nred,1\n"), names, match="did you mean|the column color in c.csv")
     assert contexts(write(tmp_path / "d.csv", "color\nred\n"), names).tolist() == [[0, 1]]
 
@@ -226,7 +226,7 @@ ODD = np.array([[1.0], [2.0], [np.inf]])
         ({"context": ODD, "target": ONE}, read_pairs, "row 2"),
         ({"context": ODD}, lambda file: contexts(file, []), "row 2"),
         ({"context": ONE}, lambda file: contexts(file, ["a"]), "give a"),
-        ({"context": ONE, "target": ONE}, lambda file: read_known(file, (["a", "b"], ["t"]), paired=True), "targets of 1 in"),
+        ({"context": ONE, "target": ONE}, lambda file: read_for_model(file, (["a", "b"], ["t"]), paired=True), "targets of 1 in"),
         ({"context": ONE, "target": np.array([{}] * 3)}, read_pairs, "Python objects"),
         ({}, read_pairs, "found none"),
         (None, read_pairs, "no file"),

@@ -15,7 +15,7 @@ from tests.fuzz.place import MODELS, state_bytes
 
 import vergence
 from vergence import mixtures
-from vergence.data.arrays import read_known, read_pairs
+from vergence.data.arrays import read_for_model, read_pairs
 from vergence.data.config import DataConfig
 from vergence.data.images import header
 from vergence.data.sources import open_data, open_items
@@ -210,7 +210,7 @@ def _arrays(file, place):
         lambda: _read_data(file),
         lambda: place.loaded.anomaly_score(str(file)),
         lambda: read_pairs(file),
-        lambda: read_known(file, ([], []), paired=False),
+        lambda: read_for_model(file, ([], []), paired=False),
     )
 
 
@@ -224,7 +224,7 @@ def _table(file, place):
 
 
 def _csv(file, place):
-    _all(lambda: read_pairs(file, ["y"]), lambda: read_known(file, (["a", "b"], ["y"]), paired=False))
+    _all(lambda: read_pairs(file, ["y"]), lambda: read_for_model(file, (["a", "b"], ["y"]), paired=False))
 
 
 def _picture(file, place):

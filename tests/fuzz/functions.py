@@ -107,7 +107,7 @@ FUNCTIONS = {
     "Monitor.update": of(decide.Monitor(SCORES).update, scores=SCORES[:3]),
     **{f"{kind}.fit": of(detector(kind), X=X, sample_weight=np.ones(40)) for kind in DETECTORS},
     **{f"{kind}.settings": of(detector(kind), **settings) for kind, settings in DETECTORS.items()},
-    "odd_groups": of(clusters.odd_groups, features=X[:30, :2], largest=0.2),
+    "anomalous_clusters": of(clusters.anomalous_clusters, features=X[:30, :2], largest=0.2),
     "pixel_statistics": of(statistics.pixel_statistics, images=IMAGES.numpy(), grid=4),
     "patch_dictionary": of(lambda batch, **k: levels.patch_dictionary([batch], **k), batch=IMAGES, atoms=4),
     "alignment_thresholds": of(linear.alignment_thresholds, **dict.fromkeys(THRESHOLDS, torch.ones(2))),

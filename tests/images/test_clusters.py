@@ -7,7 +7,7 @@ from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import pdist, squareform
 
 from vergence.images import clusters as groups
-from vergence.images.clusters import odd_groups
+from vergence.images.clusters import anomalous_clusters
 from vergence.utils.neighbors import nearest_others
 
 
@@ -48,7 +48,7 @@ def test_neighbors_equal_all_distances():
 @pytest.mark.parametrize("d", [pytest.param(2, marks=pytest.mark.slow), 8, 64])
 def test_none_in_gaussian_data(d):
     """In at most 5 of 100 runs, of which the binomial law allows 10."""
-    found = [bool(odd_groups(cloud(200, d, seed), random_state=seed)) for seed in range({2: 15, 8: 100, 64: 30}[d])]
+    found = [bool(anomalous_clusters(cloud(200, d, seed), random_state=seed)) for seed in range({2: 15, 8: 100, 64: 30}[d])]
     assert sum(found) <= {2: 3, 8: 10, 64: 5}[d]
 
 
@@ -56,7 +56,7 @@ def test_none_in_gaussian_data(d):
 def test_a_planted_cluster_is_found(n, cluster, d):
     x = cloud(n, d)
     x[:cluster] = 0.3 * x[:cluster] + (4 if d > 2 else 12)
-    (group,) = odd_groups(x)
+    (group,) = anomalous_clusters(x)
     assert sorted(group.members.tolist()) == list(range(cluster)) and group.p_value < 1e-3 and group.distance > 1.5
     own = x[:cluster].double()
     assert group.medoid == int(torch.cdist(own, own).sum(1).argmin())
@@ -66,7 +66,7 @@ def test_several_heaps_and_no_scattered_items():
     x = cloud(1000, 12)
     x[:20], x[20:50] = 0.3 * x[:20] + 3, 0.3 * x[20:50] - 3
     x[50:60] *= 6  # scattered outliers are no group
-    groups = odd_groups(x)
+    groups = anomalous_clusters(x)
     assert sorted(sorted(group.members.tolist()) for group in groups) == [list(range(20)), list(range(20, 50))]
 
 
@@ -74,14 +74,14 @@ def test_a_heap_without_edges_to_the_rest_and_equal_items():
     """Fifteen neighbors are all inside a cluster of twenty; copies have distance zero."""
     x = cloud(500, 8)
     x[:20] = x[0] + 8
-    (group,) = odd_groups(x)
+    (group,) = anomalous_clusters(x)
     assert sorted(group.members.tolist()) == list(range(20)) and np.isfinite(group.separation)
 
 
 def test_the_separation_of_a_group_without_edges_to_the_rest():
     x = cloud(500, 8)
     x[:20] = 0.3 * x[:20] + 8
-    (group,) = odd_groups(x)
+    (group,) = anomalous_clusters(x)
     core = nearest_others(x[:20], 4)[0][:, 3]
     assert group.separation == pytest.approx(float(torch.cdist(x[:20], x[20:]).min() / core.log().mean().exp()), rel=1e-3)
 
@@ -90,7 +90,7 @@ def test_order_and_unit_do_not_matter():
     x = cloud(600, 8)
     x[:12] = 0.3 * x[:12] + 3
     order = torch.randperm(600, generator=torch.Generator().manual_seed(1))
-    (a,), (b,) = odd_groups(x), odd_groups(1e-4 * x[order].numpy())
+    (a,), (b,) = anomalous_clusters(x), anomalous_clusters(1e-4 * x[order].numpy())
     assert sorted(order[torch.from_numpy(b.members)].tolist()) == sorted(a.members.tolist())
     assert a.separation == pytest.approx(b.separation, rel=1e-3)
 
@@ -98,4 +98,4 @@ def test_order_and_unit_do_not_matter():
 def test_large_clusters_are_no_oddities():
     x = cloud(600, 8)
     x[:200] += 12
-    assert odd_groups(x) == [] == odd_groups(torch.zeros(300, 4))
+    assert anomalous_clusters(x) == [] == anomalous_clusters(torch.zeros(300, 4))

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageFilter
 from sklearn.datasets import load_sample_images
 
 from vergence.images import duplicates as c
-from vergence.images.duplicates import Copies, copy_groups, find_copies, small_picture
+from vergence.images.duplicates import Duplicates, duplicate_sets, find_duplicates, small_image
 
 
 def textured(seed, size=(96, 128)):
@@ -57,7 +57,7 @@ KIND = {"mirrored": "mirrored", "turned": "turned", "half turned": "turned"}
 
 
 def small(images):
-    return np.stack([small_picture(pixels(image)) for image in images])
+    return np.stack([small_image(pixels(image)) for image in images])
 
 
 def pixels(image):
@@ -69,7 +69,7 @@ def pixels(image):
 def test_a_changed_copy_is_found_and_nothing_else(change):
     originals = [textured(i) for i in range(40)]
     x = small([*originals, *(CHANGES[change](image) for image in originals[:10])])
-    found = find_copies(x, np.arange(50))
+    found = find_duplicates(x, np.arange(50))
     assert {tuple(pair) for pair in found.pairs.tolist()} <= {(i, 40 + i) for i in range(10)}
     assert len(found) >= 9 and (np.diff(found.agreement) <= 0).all()
     if change in KIND:
@@ -80,7 +80,7 @@ def test_a_changed_copy_is_found_and_nothing_else(change):
 def test_photographs_and_their_copies_between_two_collections(change):
     photographs = [Image.fromarray(x) for x in load_sample_images().images]
     ours, theirs = small([CHANGES[change](image) for image in photographs]), small([textured(0), *photographs])
-    found = find_copies(ours, np.arange(2), theirs, np.arange(10, 13))
+    found = find_duplicates(ours, np.arange(2), theirs, np.arange(10, 13))
     assert found.pairs.tolist() in ([[0, 1], [1, 2]], [[1, 2], [0, 1]])
 
 
@@ -95,47 +95,47 @@ def test_noise_constants_and_thin_drawings_are_no_copies():
         drawings.append(np.asarray(image))
     skies = [np.asarray(textured(i).filter(ImageFilter.GaussianBlur(30))) for i in range(20)]
     for group in (noise, black, drawings, skies):
-        assert len(find_copies(small(map(Image.fromarray, group)), np.arange(20))) == 0
+        assert len(find_duplicates(small(map(Image.fromarray, group)), np.arange(20))) == 0
 
 
 def test_equal_digests_are_equal_whatever_they_show():
     x = small([Image.new("RGB", (8, 8))] * 3 + [textured(0)])
-    found = find_copies(x, np.array([5, 7, 5, 9]))
+    found = find_duplicates(x, np.array([5, 7, 5, 9]))
     assert found.pairs.tolist() == [[0, 2]] and found.kind == ["equal"] and found.agreement.tolist() == [1.0]
-    between = find_copies(x, np.array([5, 7, 5, 9]), x[:1], np.array([7]))
+    between = find_duplicates(x, np.array([5, 7, 5, 9]), x[:1], np.array([7]))
     assert between.pairs.tolist() == [[1, 0]] and between.kind == ["equal"]
 
 
 def test_ten_thousand_equal_pictures_are_one_group():
     x = np.repeat(small([textured(0)]), 10_000, 0)
-    found = find_copies(x, np.zeros(10_000, dtype=np.int64))
-    assert len(found) == 9_999 and (copy_groups(found, 10_000) == 0).all()
+    found = find_duplicates(x, np.zeros(10_000, dtype=np.int64))
+    assert len(found) == 9_999 and (duplicate_sets(found, 10_000) == 0).all()
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_few_pictures(n):
     x = small([textured(0), again(textured(0))])[:n] if n else np.zeros((0, 1072), np.uint8)
-    assert len(find_copies(x, np.arange(n))) == (n == 2)
-    assert len(copy_groups(Copies(np.zeros((0, 2), np.int64), [], np.zeros(0)), n)) == n
+    assert len(find_duplicates(x, np.arange(n))) == (n == 2)
+    assert len(duplicate_sets(Duplicates(np.zeros((0, 2), np.int64), [], np.zeros(0)), n)) == n
 
 
 def test_the_order_does_not_matter_and_clusters_find_the_same(monkeypatch):
     originals = [textured(i) for i in range(60)]
     x = small([*originals, *(marked(image) for image in originals[:20])])
     order = np.random.default_rng(0).permutation(80)
-    first, second = find_copies(x, np.arange(80)), find_copies(x[order], order)
+    first, second = find_duplicates(x, np.arange(80)), find_duplicates(x[order], order)
     pairs = {tuple(sorted(pair)) for pair in first.pairs.tolist()}
     assert {tuple(sorted(order[list(pair)].tolist())) for pair in second.pairs.tolist()} == pairs and len(pairs) >= 18
     monkeypatch.setattr(c, "EXACT_UP_TO", 10)
     monkeypatch.setattr(c, "PER_CLUSTER", 10)
-    assert {tuple(pair) for pair in find_copies(x, np.arange(80)).pairs.tolist()} == pairs
+    assert {tuple(pair) for pair in find_duplicates(x, np.arange(80)).pairs.tolist()} == pairs
 
 
 def test_a_different_color_is_another_picture():
     image = textured(3)
     r, g, b = image.split()
     other = Image.merge("RGB", (b, g, r))
-    assert len(find_copies(small([image, other]), np.arange(2))) == 0
+    assert len(find_duplicates(small([image, other]), np.arange(2))) == 0
 
 
 def test_the_correlation_is_that_of_its_definition():

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from vergence.images.patches import PatchCells, grid_of
-from vergence.images.regions import NEW, CellModel, mark_threshold, place_score, place_words, some_cells
+from vergence.images.regions import NEW, CellModel, region_score, region_threshold, region_words, some_cells
 
 
 def picture(seed, height=64, width=80):
@@ -44,8 +44,8 @@ def test_the_map_is_largest_where_the_defect_lies_and_moves_with_it(judged):
 
 def test_a_picture_with_a_defect_is_odder_than_ordinary_ones(judged):
     features, model, fold = judged
-    ordinary = [place_score(model.map(features(picture(100 + i)), fold)) for i in range(20)]
-    odd = [place_score(model.map(features(planted(picture(200 + i), 20, 20)), fold)) for i in range(10)]
+    ordinary = [region_score(model.map(features(picture(100 + i)), fold)) for i in range(20)]
+    odd = [region_score(model.map(features(planted(picture(200 + i), 20, 20)), fold)) for i in range(10)]
     assert min(odd) > max(ordinary)
 
 
@@ -77,9 +77,9 @@ def test_in_at_most_the_stated_share_of_ordinary_pictures_a_place_is_marked():
     marked = 0
     for _ in range(1000):
         maxima = r.gumbel(size=60)
-        marked += maxima[-1] > mark_threshold(maxima[:-1], 0.05)
+        marked += maxima[-1] > region_threshold(maxima[:-1], 0.05)
     assert marked / 1000 == pytest.approx(3 / 60, abs=0.02)
-    assert mark_threshold(np.arange(10.0), 0.05) == np.inf
+    assert region_threshold(np.arange(10.0), 0.05) == np.inf
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (5, 300), (12, 12), (256, 340), (40, 4000)])
@@ -101,4 +101,4 @@ def test_words_of_places():
     for (r, c), words in {(0, 0): "at the top left", (1, 1): "in the middle", (2, 1): "at the bottom"}.items():
         m[:] = 0
         m[r, c] = 1
-        assert place_words(m) == words
+        assert region_words(m) == words

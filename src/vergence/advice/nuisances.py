@@ -45,7 +45,7 @@ Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class FixedRegion:
     """A rectangle that holds nearly all of some direction that joint embedding keeps.
 
     Attributes:
@@ -106,7 +106,7 @@ class Shared:
     directions: int
     unchanged: int = 0
     constant: int = 0
-    places: tuple[Place, ...] = ()
+    places: tuple[FixedRegion, ...] = ()
     valued: tuple[Valued, ...] = ()
     followed: tuple[Followed, ...] = ()
 
@@ -143,7 +143,7 @@ def without(augmentation: Augmentation, box: Sequence[int]) -> Augmentation:
 # Places
 
 
-def places(patterns: Tensor, shape: Sequence[int]) -> list[Place]:
+def places(patterns: Tensor, shape: Sequence[int]) -> list[FixedRegion]:
     """Returns the rectangles that hold a direction of a subspace nearly alone, the clearest first; none of small images.
 
     The share of a rectangle is the largest share of energy that any pattern in the subspace has in it. Of smooth patterns it is
@@ -172,7 +172,7 @@ def places(patterns: Tensor, shape: Sequence[int]) -> list[Place]:
     products = torch.einsum("chwi,chwj->ijhw", Q, Q)
     integral = F.pad(products.cumsum(2).cumsum(3), (1, 0, 1, 0))
     found = [place for size in _sizes(h, w) for place in _outliers(integral, size)]
-    kept: list[Place] = []
+    kept: list[FixedRegion] = []
     for _, place in sorted(found, key=lambda pair: -pair[0]):
         if all(_distance(place.box, other.box) > 0 for other in kept) and len(kept) < MANY:
             kept.append(place)
@@ -198,7 +198,7 @@ def _sizes(H: int, W: int) -> Iterator[tuple[int, int]]:
         yield from ((thin, W), (H, thin))
 
 
-def _outliers(integral: Tensor, size: tuple[int, int]) -> list[tuple[float, Place]]:
+def _outliers(integral: Tensor, size: tuple[int, int]) -> list[tuple[float, FixedRegion]]:
     """Returns the clearest rectangle of one shape with its excess; none where it is no outlier."""
     (h, w), (H, W) = size, (n - 1 for n in integral.shape[2:])
     a, b = (torch.arange(0, n - k + 1, max(1, k // 3)) for n, k in ((H, h), (W, w)))
@@ -216,7 +216,7 @@ def _outliers(integral: Tensor, size: tuple[int, int]) -> list[tuple[float, Plac
     if share[best] < LEAST or excess < EXCESS:
         return []
     box = int(a[i // len(b)]), int(b[i % len(b)]), h, w
-    return [(excess, Place(box=box, share=float(share[best]), usual=usual))]
+    return [(excess, FixedRegion(box=box, share=float(share[best]), usual=usual))]
 
 
 def _largest(matrices: Tensor) -> Tensor:
@@ -234,7 +234,7 @@ def _distance(a: Sequence[int], b: Sequence[int]) -> int:
     return 1 + max(max(b[i] - a[i] - a[i + 2], a[i] - b[i] - b[i + 2]) for i in range(2))
 
 
-def _merged(places: list[Place]) -> list[Place]:
+def _merged(places: list[FixedRegion]) -> list[FixedRegion]:
     """Returns places of which near ones have become one: parts of one mark."""
     for i, j in itertools.combinations(range(len(places)), 2):
         a, b = places[i].box, places[j].box

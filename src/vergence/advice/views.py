@@ -17,7 +17,7 @@ import torch
 
 from vergence.advice.candidates import Trial, simple_rule
 from vergence.advice.directions import Groups, Solution, collect
-from vergence.advice.nuisances import Place, Shared, constants, few_values, followed, places
+from vergence.advice.nuisances import FixedRegion, Shared, constants, few_values, followed, places
 from vergence.advice.nuisances import without as covering
 from vergence.data.items import Items, PairItems, spaced
 from vergence.learn.views.images import ImageViews, VectorViews
@@ -325,7 +325,7 @@ def _shared(
     crop = augmentation.size if isinstance(augmentation, ImageViews) else None
     shape = items.shape if crop is None else (items.shape[0], crop, crop)
     directions, covariance = groups.basis.directions.double(), groups.moments().clean
-    found: list[Place] = []
+    found: list[FixedRegion] = []
     if pictures and callable(augmentation):
         patterns = directions @ (covariance @ W.T)
         offset = (0, 0) if crop is None else tuple(max(0, round((side - crop) / 2)) for side in items.shape[1:])
@@ -344,7 +344,9 @@ def _shared(
     )
 
 
-def _covered(solved: Solved, found: list[Place], augmentation: Any, under: Callable[[Augmentation], Groups]) -> list[Place]:
+def _covered(
+    solved: Solved, found: list[FixedRegion], augmentation: Any, under: Callable[[Augmentation], Groups]
+) -> list[FixedRegion]:
     """Returns places with what covering each changes: the same closed form with one more operation, on a part of the items."""
     before = under(augmentation).solution()
     after = [under(covering(augmentation, place.box)).solution() for place in found]
@@ -367,7 +369,7 @@ def _say_augmentation(rows: Sequence[OperationRow]) -> str:
     return f"{strength}. '{most.operation}' matters most: without it {1 - most.unchanged:.0%} of the representation would differ."
 
 
-def _say_place(place: Place) -> str:
+def _say_place(place: FixedRegion) -> str:
     """Says where a mark is, and what to do."""
     top, left, height, width = place.box
     where = f"rows {top} to {top + height - 1}, columns {left} to {left + width - 1}"

@@ -242,13 +242,13 @@ def _who_is_ahead(ahead: dict[str, tuple[float, float]]) -> str:
 
 def _write(command: DensityPredict | DensitySample | DensityScore, out: Path) -> int:
     """Writes what a fitted density says of contexts or pairs; returns the number of rows."""
-    from vergence.data.arrays import read_known
+    from vergence.data.arrays import read_for_model
     from vergence.mixtures import load
     from vergence.tables import models as density
 
     model = load(command.model)
     columns: tuple[list[str], list[str]] = getattr(model, "columns_", ([], []))
-    pairs = read_known(command.source, columns, getattr(model, "ids_", []), paired=isinstance(command, DensityScore))
+    pairs = read_for_model(command.source, columns, getattr(model, "ids_", []), paired=isinstance(command, DensityScore))
     if isinstance(command, DensityScore):
         found = density.score_pairs(model, pairs, out, fdr=command.fdr)
         print("\n".join(_unusual(found)))

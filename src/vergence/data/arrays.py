@@ -20,7 +20,7 @@ from vergence.utils.files import DAMAGE
 from vergence.utils.linalg import as_array
 from vergence.utils.terminal import note
 
-__all__ = ["Pairs", "from_array", "holds_pairs", "open_arrays", "read_column", "read_known", "read_pairs"]
+__all__ = ["Pairs", "from_array", "holds_pairs", "open_arrays", "read_column", "read_for_model", "read_pairs"]
 
 ARRAY_KEYS = ("images", "x", "data", "X", "features", "z", "embeddings", "arr_0")
 LABEL_KEYS = ("labels", "y", "label")
@@ -466,7 +466,7 @@ def _ids(table: Any, names: Sequence[str]) -> dict[str, Array]:
     return {name or "row": np.asarray([str(value) for value in table[name].to_pylist()]) for name in names}
 
 
-def read_known(path: Path, columns: tuple[Sequence[str], Sequence[str]], ids: Sequence[str] = (), *, paired: bool) -> Pairs:
+def read_for_model(path: Path, columns: tuple[Sequence[str], Sequence[str]], ids: Sequence[str] = (), *, paired: bool) -> Pairs:
     """Reads what a fitted model needs: its contexts by the names of their features, and with ``paired`` its targets.
 
     Args:

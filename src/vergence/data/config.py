@@ -130,9 +130,9 @@ def usual(kind: str) -> dict[str, Any]:
         {'kind': 'series', 'noise': 0.1, 'mask': 0.1}
     """
     if ":" in kind:
-        from vergence.utils.files import give, load_outside
+        from vergence.utils.files import load_outside, register_outside
 
-        return {"function": give(load_outside("views", kind, "package.module:function"))}
+        return {"function": register_outside(load_outside("views", kind, "package.module:function"))}
     require_choice("views", kind, USUAL, "or package.module:function")
     return {"kind": kind, **USUAL[kind]}
 

@@ -14,7 +14,7 @@ from vergence.decide.inputs import generator
 from vergence.densities.moments import StandardizedMoments, blocks, principal, standardized_moments
 from vergence.utils.checks import expect, require_within
 
-__all__ = ["deviation"]
+__all__ = ["robust_scale"]
 
 START = 10_000  # items that the robust initialization reads
 STEPS = 50  # concentration steps at most
@@ -23,7 +23,7 @@ SHARE = 0.1  # of the typical scores that a tail is fitted to
 FEWEST = 10  # scores in a tail, below which it is exponential
 
 
-def deviation(x: np.ndarray) -> np.ndarray:
+def robust_scale(x: np.ndarray) -> np.ndarray:
     """Returns the median absolute value of each centered column, as a Gaussian's deviation; else its deviation, else 1."""
     mad = np.median(np.abs(x), axis=0) / 0.6744897501960817
     std = np.sqrt(np.mean(x * x, axis=0))
@@ -76,12 +76,12 @@ def _signs(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     x = np.asarray(X[np.argsort(uniform(X, 0), kind="stable")[:START]] if len(X) > START else X, dtype=np.float64)
     location = np.median(x, axis=0)
     x = x - location
-    scale = deviation(x)
+    scale = robust_scale(x)
     x /= scale
     norm = np.linalg.norm(x, axis=1, keepdims=True)
     sign = x / np.where(norm > 0, norm, 1.0)
     vectors = principal(torch.from_numpy(sign.T @ sign))[1].numpy()
-    spread = deviation(x @ vectors)
+    spread = robust_scale(x @ vectors)
     return location, vectors / np.maximum(spread, NULL * spread.max()) / scale[:, None]
 
 

@@ -29,15 +29,25 @@ from vergence.decide.conformal import ranked
 from vergence.decide.decisions import Decisions, decided
 from vergence.decide.moments import Tail
 from vergence.decide.neighbors import NeighborDetector
-from vergence.images.clusters import Group, odd_groups
-from vergence.images.duplicates import Copies, copy_groups, find_copies
-from vergence.images.features import PART, FirstLook, LocalFeatures, PlaceLook, SampleLook, as_tensor, rows_of, stamp
+from vergence.images.clusters import Group, anomalous_clusters
+from vergence.images.duplicates import Duplicates, duplicate_sets, find_duplicates
+from vergence.images.features import PART, FirstPass, LocalFeatures, RegionPass, SamplePass, as_tensor, rows_of, stamp
 from vergence.images.frozen import FrozenNetwork, at_hand, named_network
 from vergence.images.patches import PatchCells
-from vergence.images.regions import NEW, CellModel, mark_threshold
-from vergence.images.result import ENCODER, LEVEL, CheckResult, CheckSettings, Judged, KnownScores, Looks, Places, checked
+from vergence.images.regions import NEW, CellModel, region_threshold
+from vergence.images.result import (
+    ENCODER,
+    LEVEL,
+    Anomalies,
+    CheckResult,
+    CheckSettings,
+    ImageFeatures,
+    ReferenceScores,
+    RegionScores,
+    result_of,
+)
 from vergence.images.review import Review, after_review
-from vergence.images.scores import FEWEST, CrossFitted, Level, RadialLaw, combined, outward
+from vergence.images.scores import FEWEST, CrossFitted, Evidence, RadialNull, combine, outward
 from vergence.utils import terminal
 from vergence.utils.checks import expect, refuse
 from vergence.utils.files import explained
@@ -147,8 +157,8 @@ def _with_encoder(settings: CheckSettings, encoder: str | nn.Module) -> CheckSet
 
         run = load(Path(encoder), device="cpu")
         return replace(settings, embed=_RunEmbedding(run.method.encoder, run.folder.metadata.shape), encoder=f"the run {encoder}")
-    network, said = at_hand() if encoder == "auto" else (named_network(encoder), encoder)
-    terminal.note(f"encoder: {said}")
+    network, about = at_hand() if encoder == "auto" else (named_network(encoder), encoder)
+    terminal.note(f"encoder: {about}")
     if network is None:
         return settings
     license = f"; license of the weights: {network.license}" if network.license else ""
@@ -198,18 +208,28 @@ def _of_pictures(source: Any, settings: CheckSettings, given: "_Given", out: Pat
             with explained(out, "choose another --out"):
                 out.mkdir(parents=True, exist_ok=True)
         work = _Work(stack, out, {"job": "check", "size": settings.size, "encoder": settings.encoder})
-        looks = _looks(pictures, settings, given.vectors, work.parts("looks", pictures))
-        known_looks = None if known is None else _looks(known, settings, None, work.parts("known", known))
-        copies = find_copies(looks.small, looks.digest)
-        leaked = None if known_looks is None else find_copies(looks.small, looks.digest, known_looks.small, known_looks.digest)
-        judged, note = None, ""
-        if known is not None and known_looks is not None and not leaks:
-            judged = _beside(pictures, looks, known, known_looks, settings)
+        features = _image_features(pictures, settings, given.vectors, work.parts("looks", pictures))
+        reference_features = None if known is None else _image_features(known, settings, None, work.parts("known", known))
+        copies = find_duplicates(features.small, features.digest)
+        leaked = (
+            None
+            if reference_features is None
+            else find_duplicates(features.small, features.digest, reference_features.small, reference_features.digest)
+        )
+        anomalies, note = None, ""
+        if known is not None and reference_features is not None and not leaks:
+            anomalies = _with_reference(pictures, features, known, reference_features, settings)
         elif not leaks:
-            judged, note = _by_itself(pictures, looks, copies, settings, work)
-        here = [*looks.names, *(s.name for s in pictures.skipped), *(() if known_looks is None else known_looks.names)]
+            anomalies, note = _without_reference(pictures, features, copies, settings, work)
+        here = [
+            *features.names,
+            *(s.name for s in pictures.skipped),
+            *(() if reference_features is None else reference_features.names),
+        ]
         notes = [*filter(None, [note]), *settings.review.notes(here)]
-        result = checked(_called(source), pictures, looks, settings, copies, judged, known, known_looks, leaked, notes)
+        result = result_of(
+            _called(source), pictures, features, settings, copies, anomalies, known, reference_features, leaked, notes
+        )
         if out is not None:
             result.write(out)
     return result
@@ -226,16 +246,16 @@ class _Given:
     root: str | None
 
 
-def _looks(pictures: Pictures, settings: CheckSettings, vectors: Any, kept: Parts | None) -> Looks:
+def _image_features(pictures: Pictures, settings: CheckSettings, vectors: Any, kept: Parts | None) -> ImageFeatures:
     """Returns what the first look at each picture tells."""
-    columns = rows_of(FirstLook(), pictures, range(len(pictures)), settings.workers, "pictures", kept)
+    columns = rows_of(FirstPass(), pictures, range(len(pictures)), settings.workers, "pictures", kept)
     if not columns:
         first = pictures.skipped[0] if pictures.skipped else None
         refuse("pictures that can be read", "none" if first is None else f"none: {first.name} ({first.reason})", "give others")
     index = columns.pop("index")
     names = [pictures.names[i] for i in index.tolist()]
     given = None if vectors is None else _vectors_of(vectors, pictures, index.tolist())
-    return Looks(index, names, given, **columns)
+    return ImageFeatures(index, names, given, **columns)
 
 
 def _vectors_of(vectors: Any, pictures: Pictures, index: Sequence[int]) -> Floats:
@@ -263,57 +283,57 @@ def _folds(digest: Ints, group: Ints) -> tuple[Ints, Ints]:
     return number[group] % FOLDS, first
 
 
-def _by_itself(
-    pictures: Pictures, looks: Looks, copies: Copies, settings: CheckSettings, work: _Work
-) -> tuple[Judged | None, str]:
+def _without_reference(
+    pictures: Pictures, features: ImageFeatures, copies: Duplicates, settings: CheckSettings, work: _Work
+) -> tuple[Anomalies | None, str]:
     """Returns what is unusual among pictures by themselves, or None and why they are not judged."""
-    apart, group = settings.review.places(looks.names, "odd"), copy_groups(copies, len(looks))
-    fold, different = _folds(looks.digest, group)
+    apart, group = settings.review.places(features.names, "odd"), duplicate_sets(copies, len(features))
+    fold, different = _folds(features.digest, group)
     different = different[~np.isin(group[different], group[apart])]
     if len(different) < FEWEST:
         few = f"{len(different)} different pictures are too few to say what is unusual; at least {FEWEST} are needed"
         return None, f"{few}. Copies and plain properties are told for any number."
     fitted = different[:FITTED]
-    look = _learned(pictures, looks, fitted[:SAMPLED], fold, settings, clean=False)
-    places = _places(pictures, looks, look, settings, work.parts("maps", pictures))
-    levels = _levels(looks, places, settings)
+    region_pass = _region_pass(pictures, features, fitted[:SAMPLED], fold, settings, clean=False)
+    places = _region_scores(pictures, features, region_pass, settings, work.parts("maps", pictures))
+    levels = _feature_sets(features, places, settings)
     fits = {name: CrossFitted(x[fitted], fold[fitted]) for name, x in levels.items()}
-    found = {name: _own_level(name, fits[name], fits[name].log_distance(x, fold), fitted) for name, x in levels.items()}
-    found["places"] = Level.by_tail(places.score, fitted)
-    decisions = _decided(found, apart, settings.review.places(looks.names, "fine"), settings.fdr)
+    found = {name: _own_evidence(name, fits[name], fits[name].log_distance(x, fold), fitted) for name, x in levels.items()}
+    found["places"] = Evidence.by_tail(places.score, fitted)
+    decisions = _decided(found, apart, settings.review.places(features.names, "fine"), settings.fdr)
     table = levels["measurements"]
     groups = _groups(fits["measurements"].white(table[fitted]), fitted, farther=1.0)
-    threshold = mark_threshold(places.largest[fitted], settings.mark)
+    threshold = region_threshold(places.largest[fitted], settings.mark)
     deviations = fits["measurements"].in_units(table)
-    return Judged(decisions, deviations, places, look, threshold, groups, None), ""
+    return Anomalies(decisions, deviations, places, region_pass, threshold, groups, None), ""
 
 
-def _levels(looks: Looks, places: Places, settings: CheckSettings) -> dict[str, Floats]:
+def _feature_sets(features: ImageFeatures, places: RegionScores, settings: CheckSettings) -> dict[str, Floats]:
     """Returns features by level; those of a network are levels of their own."""
-    levels = looks.levels()
+    levels = features.levels()
     if settings.network is not None or settings.embed is not None:
         levels["embedding"] = places.embedding.astype(np.float64)
     return levels
 
 
-def _own_level(name: str, fits: CrossFitted, t: Floats, fitted: Ints) -> Level:
+def _own_evidence(name: str, fits: CrossFitted, t: Floats, fitted: Ints) -> Evidence:
     """Returns what log squared distances (N,) of a level say; too near is unusual in vectors, and no p is below ``CROWD``."""
     own = t[fitted]
     if name == "measurements":
-        return Level.of(RadialLaw.of(own).log_p(t), t, own)
+        return Evidence.of(RadialNull.of(own).log_p(t), t, own)
     if name not in VECTORS:
-        return Level.by_tail(t, fitted)
-    if fits.discrete or not (law := RadialLaw.of(own, many=False)).holds:
-        return Level.of(np.zeros(len(t)), t, own)
-    near = np.maximum(Level.by_tail(outward(t, own), fitted).log_p, np.log(CROWD))
-    return Level(np.minimum(law.log_p(t), np.where(t < np.median(own), near, 0.0)), True)
+        return Evidence.by_tail(t, fitted)
+    if fits.discrete or not (law := RadialNull.of(own, many=False)).holds:
+        return Evidence.of(np.zeros(len(t)), t, own)
+    near = np.maximum(Evidence.by_tail(outward(t, own), fitted).log_p, np.log(CROWD))
+    return Evidence(np.minimum(law.log_p(t), np.where(t < np.median(own), near, 0.0)), True)
 
 
-def _decided(levels: Mapping[str, Level], odd: Bools, fine: Bools, fdr: float) -> Decisions:
+def _decided(levels: Mapping[str, Evidence], odd: Bools, fine: Bools, fdr: float) -> Decisions:
     """Returns what is flagged among items by levels whose law holds, but for those that a person called odd or fine."""
     log_p = {name: one.log_p for name, one in levels.items()}
-    log, level = combined(log_p, WEIGHTS)
-    lawful, _ = combined({name: one.log_p if one.holds else np.zeros(len(log)) for name, one in levels.items()}, WEIGHTS)
+    log, level = combine(log_p, WEIGHTS)
+    lawful, _ = combine({name: one.log_p if one.holds else np.zeros(len(log)) for name, one in levels.items()}, WEIGHTS)
     p = after_review(np.exp(lawful), odd, fine)
     return decided(p, fdr, 0, left_out=odd, fine=fine, **_columns(log, level, log_p))
 
@@ -325,34 +345,42 @@ def _columns(log: Floats, level: Sequence[str], log_p: Mapping[str, Floats]) -> 
 
 def _groups(x: Floats, fitted: Ints, farther: float = 0.0) -> list[Ints]:
     """Returns the members of unusual groups whose mean lies farther from that of the others than so many typical items."""
-    groups: list[Group] = odd_groups(torch.from_numpy(x)) if len(fitted) >= FEWEST_GROUPED else []
+    groups: list[Group] = anomalous_clusters(torch.from_numpy(x)) if len(fitted) >= FEWEST_GROUPED else []
     return [fitted[group.members] for group in groups if group.distance > farther]
 
 
 # Compared with known pictures
 
 
-def _beside(pictures: Pictures, looks: Looks, known: Pictures, known_looks: Looks, settings: CheckSettings) -> Judged:
+def _with_reference(
+    pictures: Pictures, features: ImageFeatures, known: Pictures, reference_features: ImageFeatures, settings: CheckSettings
+) -> Anomalies:
     """Returns what is unusual among pictures compared with known ones, half of which calibrate."""
-    group = copy_groups(find_copies(known_looks.small, known_looks.digest), len(known_looks))
-    fit, calibrating = _halves(_folds(known_looks.digest, group)[1])
-    halves = np.full(len(known_looks), NEW)
+    group = duplicate_sets(find_duplicates(reference_features.small, reference_features.digest), len(reference_features))
+    fit, calibrating = _halves(_folds(reference_features.digest, group)[1])
+    halves = np.full(len(reference_features), NEW)
     halves[fit[:SAMPLED]] = np.arange(len(fit[:SAMPLED])) % 2
-    look = _learned(known, known_looks, fit[:SAMPLED], halves, settings, clean=True)
-    places, known_places = _places(pictures, looks, look, settings), _places(known, known_looks, look, settings)
-    new, old = _levels(looks, places, settings), _levels(known_looks, known_places, settings)
+    region_pass = _region_pass(known, reference_features, fit[:SAMPLED], halves, settings, clean=True)
+    places, known_places = (
+        _region_scores(pictures, features, region_pass, settings),
+        _region_scores(known, reference_features, region_pass, settings),
+    )
+    new, old = _feature_sets(features, places, settings), _feature_sets(reference_features, known_places, settings)
     new = {name: x for name, x in new.items() if name in old}
-    log_p, known_log_p = _known_log_p(new, old, fit)
+    log_p, known_log_p = _reference_log_p(new, old, fit)
     law = Tail(known_places.score[fit])
     log_p["places"], known_log_p["places"] = law.log_probability(places.score), law.log_probability(known_places.score)
-    calibrating = calibrating[~settings.review.places(known_looks.names, "known")[calibrating]]
-    of_known = {name: x[calibrating] for name, x in known_log_p.items()}, [known_looks.names[i] for i in calibrating.tolist()]
-    seen = np.isin(looks.digest, known_looks.digest)
-    decisions, calibration = _conformal(log_p, *of_known, looks.names, seen, settings)
-    threshold = mark_threshold(known_places.largest[calibrating], settings.mark)
+    calibrating = calibrating[~settings.review.places(reference_features.names, "known")[calibrating]]
+    of_known = (
+        {name: x[calibrating] for name, x in known_log_p.items()},
+        [reference_features.names[i] for i in calibrating.tolist()],
+    )
+    seen = np.isin(features.digest, reference_features.digest)
+    decisions, calibration = _conformal(log_p, *of_known, features.names, seen, settings)
+    threshold = region_threshold(known_places.largest[calibrating], settings.mark)
     table = old["measurements"][fit]
     deviations = CrossFitted(table, np.zeros(len(fit), dtype=np.int64), clean=True).in_units(new["measurements"])
-    return Judged(decisions, deviations, places, look, threshold, [], calibration)
+    return Anomalies(decisions, deviations, places, region_pass, threshold, [], calibration)
 
 
 def _halves(different: Ints) -> tuple[Ints, Ints]:
@@ -364,7 +392,9 @@ def _halves(different: Ints) -> tuple[Ints, Ints]:
     return different[0::2][:FITTED], different[1::2]
 
 
-def _known_log_p(new: Mapping[str, Floats], old: Mapping[str, Floats], fit: Ints) -> tuple[dict[str, Floats], dict[str, Floats]]:
+def _reference_log_p(
+    new: Mapping[str, Floats], old: Mapping[str, Floats], fit: Ints
+) -> tuple[dict[str, Floats], dict[str, Floats]]:
     """Returns log p of new and of known items by level, by the tail of the items that are fitted to, each out of fold."""
     log_p, known_log_p = {}, {}
     fold, none = np.arange(len(fit)) % FOLDS, np.zeros(len(fit), dtype=np.int64)
@@ -406,11 +436,11 @@ def _conformal(
     names: Sequence[str],
     seen: Bools,
     settings: CheckSettings,
-) -> tuple[Decisions, KnownScores]:
+) -> tuple[Decisions, ReferenceScores]:
     """Returns what is flagged next to calibration items, and these; items that are among the known ones are not judged."""
     equal, odd, fine = dict.fromkeys(log_p, 1.0), settings.review.places(names, "odd"), settings.review.places(names, "fine")
-    (log, level), (known_log, _) = combined(log_p, equal), combined(known_log_p, equal)
-    calibration = KnownScores(np.abs(known_log), known_names, seen)
+    (log, level), (known_log, _) = combine(log_p, equal), combine(known_log_p, equal)
+    calibration = ReferenceScores(np.abs(known_log), known_names, seen)
     p, columns = ranked(calibration.scores, np.abs(log)), _columns(log, level, log_p)
     return decided(p, settings.fdr, len(calibration), left_out=seen | odd, fine=fine, **columns), calibration
 
@@ -418,40 +448,44 @@ def _conformal(
 # Places
 
 
-def _learned(pictures: Pictures, looks: Looks, sample: Ints, fold: Ints, settings: CheckSettings, *, clean: bool) -> PlaceLook:
+def _region_pass(
+    pictures: Pictures, features: ImageFeatures, sample: Ints, fold: Ints, settings: CheckSettings, *, clean: bool
+) -> RegionPass:
     """Returns what judges places, learned from the pictures of a sample."""
-    rows, size, workers = looks.index[sample].tolist(), settings.size, settings.workers
-    features: LocalFeatures
+    rows, size, workers = features.index[sample].tolist(), settings.size, settings.workers
+    local: LocalFeatures
     with terminal.bar("places", 2 * len(rows), late=True) as advance:
         if settings.network is None:
             small = []
-            for _, pixels in pictures.map(SampleLook(size), rows, workers):
+            for _, pixels in pictures.map(SamplePass(size), rows, workers):
                 small.append(as_tensor(pixels))
                 advance()
-            features = PatchCells(small)
+            local = PatchCells(small)
         else:
-            features = settings.network
+            local = settings.network
         cells, of = [], []
         place = dict(zip(rows, sample.tolist(), strict=True))
-        for i, some in pictures.map(SampleLook(size, features, len(rows)), rows, workers):
+        for i, some in pictures.map(SamplePass(size, local, len(rows)), rows, workers):
             cells.append(some)
             of.append(place[i])
             advance()
     expect(cells, "pictures that can still be read", "none", "repeat the command")
     model = CellModel(cells, fold[np.array(of)], clean=clean)
-    of_digest = {d: k for d, k in zip(looks.digest.tolist(), fold.tolist(), strict=True) if k != NEW}
-    return PlaceLook(size, features, model, of_digest, settings.embed)
+    of_digest = {d: k for d, k in zip(features.digest.tolist(), fold.tolist(), strict=True) if k != NEW}
+    return RegionPass(size, local, model, of_digest, settings.embed)
 
 
-def _places(pictures: Pictures, looks: Looks, look: PlaceLook, settings: CheckSettings, kept: Parts | None = None) -> Places:
+def _region_scores(
+    pictures: Pictures, features: ImageFeatures, region_pass: RegionPass, settings: CheckSettings, kept: Parts | None = None
+) -> RegionScores:
     """Returns what the map of each picture says; of one that has gone meanwhile, that nothing is unusual."""
-    columns = rows_of(look, pictures, looks.index.tolist(), settings.workers, "maps", kept)
+    columns = rows_of(region_pass, pictures, features.index.tolist(), settings.workers, "maps", kept)
     expect(columns, "pictures that can still be read", "none", "repeat the command")
-    n, k = len(looks), np.searchsorted(looks.index, columns["index"])
+    n, k = len(features), np.searchsorted(features.index, columns["index"])
     score, largest = (np.full(n, columns[name].min()) for name in ("places", "largest"))
     where, embedding = np.full((n, 2), 0.5), np.zeros((n, columns["embedding"].shape[1]), dtype=np.float32)
     score[k], largest[k], where[k], embedding[k] = (columns[name] for name in ("places", "largest", "place", "embedding"))
-    return Places(score, largest, where, embedding)
+    return RegionScores(score, largest, where, embedding)
 
 
 # Vectors alone
@@ -488,26 +522,26 @@ Named = tuple[Sequence[str] | None, Floats]
 def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name: str) -> CheckResult:
     """Returns what is unusual among vectors; crowds that lie apart are groups."""
     names, x = given[0] or [str(i) for i in range(len(given[1]))], given[1]
-    looks = Looks.of_vectors(names, x)
-    copies = Copies(np.zeros((0, 2), dtype=np.int64), [], np.zeros(0))
+    features = ImageFeatures.of_vectors(names, x)
+    copies = Duplicates(np.zeros((0, 2), dtype=np.int64), [], np.zeros(0))
     pictures = Pictures(names, [None] * len(names))
     notes = settings.review.notes([*names, *settings.review.known])
     if known is not None:
-        fit, calibrating = _halves(np.argsort(Looks.of_vectors([""] * len(known[1]), known[1]).digest, kind="stable"))
+        fit, calibrating = _halves(np.argsort(ImageFeatures.of_vectors([""] * len(known[1]), known[1]).digest, kind="stable"))
         expect(known[1].shape[1] == x.shape[1], f"known vectors of {x.shape[1]} numbers", known[1].shape[1], "use one encoder")
-        log_p, known_log_p = _known_log_p({"vectors": x}, {"vectors": known[1]}, fit)
+        log_p, known_log_p = _reference_log_p({"vectors": x}, {"vectors": known[1]}, fit)
         of_known = {key: y[calibrating] for key, y in known_log_p.items()}, [str(i) for i in calibrating.tolist()]
         decisions, calibration = _conformal(log_p, *of_known, names, np.zeros(len(x), dtype=bool), settings)
-        judged: Judged | None = Judged(decisions, x, None, None, np.inf, [], calibration)
-        return checked(name, pictures, looks, settings, copies, judged, None, None, None, notes)
+        anomalies: Anomalies | None = Anomalies(decisions, x, None, None, np.inf, [], calibration)
+        return result_of(name, pictures, features, settings, copies, anomalies, None, None, None, notes)
     apart, fine = settings.review.places(names, "odd"), settings.review.places(names, "fine")
-    fold, different = _folds(looks.digest, np.unique(looks.digest, return_inverse=True)[1])
+    fold, different = _folds(features.digest, np.unique(features.digest, return_inverse=True)[1])
     fitted = different[~apart[different]][:FITTED]
     if len(fitted) < FEWEST:
         note = f"{len(fitted)} different vectors are too few to say what is unusual; at least {FEWEST} are needed."
-        return checked(name, pictures, looks, settings, copies, None, None, None, None, [note, *notes])
+        return result_of(name, pictures, features, settings, copies, None, None, None, None, [note, *notes])
     fits = CrossFitted(x[fitted], fold[fitted])
-    levels = {"vectors": _own_level("vectors", fits, fits.log_distance(x, fold), fitted)}
+    levels = {"vectors": _own_evidence("vectors", fits, fits.log_distance(x, fold), fitted)}
     alike = x.std(0).max() <= ALIKE * np.median(x.std(0))  # numbers of one unit, as those of a network
     groups = _groups(x[fitted] if alike else fits.in_units(x[fitted]), fitted)
     decisions = _decided(levels, apart, fine, settings.fdr)
@@ -516,5 +550,5 @@ def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name
     score = np.where(crowd, np.maximum(score, -np.log(CROWD)), score)
     level = ["group" if member else "vectors" for member in crowd]
     columns = {**decisions.columns, "score": score, "p_value": np.where(crowd, CROWD, p), "level": level}
-    judged = Judged(replace(decisions, columns=columns), fits.in_units(x), None, None, np.inf, groups, None)
-    return checked(name, pictures, looks, settings, copies, judged, None, None, None, notes)
+    anomalies = Anomalies(replace(decisions, columns=columns), fits.in_units(x), None, None, np.inf, groups, None)
+    return result_of(name, pictures, features, settings, copies, anomalies, None, None, None, notes)

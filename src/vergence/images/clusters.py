@@ -17,7 +17,7 @@ from vergence.densities.moments import leading
 from vergence.utils.checks import expect, require_count, require_within
 from vergence.utils.neighbors import components, nearest_others
 
-__all__ = ["odd_groups"]
+__all__ = ["anomalous_clusters"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -32,7 +32,7 @@ SIMULATED = 1000  # items of a simulation
 
 @dataclass(frozen=True)
 class Group:
-    """A small group of items that lies apart; see `odd_groups`.
+    """A small group of items that lies apart; see `anomalous_clusters`.
 
     Attributes:
         members: Indices of the items, (g,), the medoid first, of the least sum of distances, then by their distance to it.
@@ -58,7 +58,7 @@ class Group:
         return int(self.members[0])
 
 
-def odd_groups(features: Any, *, largest: float = 0.05, random_state: int = 0) -> list[Group]:
+def anomalous_clusters(features: Any, *, largest: float = 0.05, random_state: int = 0) -> list[Group]:
     r"""Returns small groups of items that are near each other and far from all others, the most separate first.
 
     1. Single linkage by mutual reachability, max(c_i, c_j, |x_i - x_j|) with c the distance to the fourth neighbor
@@ -75,10 +75,10 @@ def odd_groups(features: Any, *, largest: float = 0.05, random_state: int = 0) -
 
     Example:
         >>> x = torch.randn(500, 8, generator=torch.Generator().manual_seed(0))
-        >>> odd_groups(x)
+        >>> anomalous_clusters(x)
         []
         >>> x[:10] = 0.3 * x[:10] + 3
-        >>> [sorted(group.members.tolist()) for group in odd_groups(x)]
+        >>> [sorted(group.members.tolist()) for group in anomalous_clusters(x)]
         [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]]
     """
     x = features_of("features", features)

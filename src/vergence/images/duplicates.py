@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from vergence.utils.neighbors import components
 
-__all__ = ["Copies", "copy_groups", "find_copies", "small_picture"]
+__all__ = ["Duplicates", "duplicate_sets", "find_duplicates", "small_image"]
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -54,7 +54,7 @@ PROBES, PER_CLUSTER = 4, 250
 
 
 @dataclass(frozen=True)
-class Copies:
+class Duplicates:
     """Pairs of copies, the surest first.
 
     Attributes:
@@ -71,11 +71,11 @@ class Copies:
         return len(self.pairs)
 
 
-def small_picture(pixels: Bytes) -> Bytes:
+def small_image(pixels: Bytes) -> Bytes:
     """Returns what is compared of a picture (C, H, W), (S S + 3 16,): the gray picture of 32 x 32 and the colors of 4 x 4 pixels.
 
     Example:
-        >>> small_picture(np.zeros((3, 40, 60), dtype=np.uint8)).shape
+        >>> small_image(np.zeros((3, 40, 60), dtype=np.uint8)).shape
         (1072,)
     """
     from PIL import Image
@@ -87,11 +87,11 @@ def small_picture(pixels: Bytes) -> Bytes:
     return np.concatenate([gray.ravel(), color.ravel()])
 
 
-def find_copies(small: Bytes, digest: Ints, other_small: Bytes | None = None, other_digest: Ints | None = None) -> Copies:
+def find_duplicates(small: Bytes, digest: Ints, other_small: Bytes | None = None, other_digest: Ints | None = None) -> Duplicates:
     """Returns the copies among pictures, or between pictures and others.
 
     Args:
-        small: What `small_picture` returned of each, (N, 1072).
+        small: What `small_image` returned of each, (N, 1072).
         digest: Digests (N,) that equal pictures alone share.
         other_small: The same of other pictures, (M, 1072).
         other_digest: Their digests, (M,).
@@ -99,8 +99,8 @@ def find_copies(small: Bytes, digest: Ints, other_small: Bytes | None = None, ot
     Example:
         >>> from sklearn.datasets import load_sample_images
         >>> china, flower = (x.transpose(2, 0, 1) for x in load_sample_images().images)
-        >>> small = np.stack([small_picture(x) for x in (china, flower, china[:, :, ::-1])])
-        >>> found = find_copies(small, np.arange(3))
+        >>> small = np.stack([small_image(x) for x in (china, flower, china[:, :, ::-1])])
+        >>> found = find_duplicates(small, np.arange(3))
         >>> found.pairs.tolist(), found.kind
         ([[0, 2]], ['mirrored'])
     """
@@ -118,14 +118,14 @@ def find_copies(small: Bytes, digest: Ints, other_small: Bytes | None = None, ot
     return _sorted(np.concatenate(pairs), kinds, agreement, digest, other_digest, one=one)
 
 
-def _sorted(pairs: Ints, kinds: list[str], agreement: Floats, digest: Ints, other: Ints, *, one: bool) -> Copies:
+def _sorted(pairs: Ints, kinds: list[str], agreement: Floats, digest: Ints, other: Ints, *, one: bool) -> Duplicates:
     """Returns pairs once each, the surest first."""
     if one:
         pairs = np.sort(pairs, 1)
     order = np.lexsort((pairs[:, 1], pairs[:, 0], -agreement, np.array([kind != "equal" for kind in kinds], dtype=bool)))
     kept = order[np.sort(np.unique(pairs[order], axis=0, return_index=True)[1])]
     apart = [k for k in kept.tolist() if kinds[k] == "equal" or digest[pairs[k, 0]] != other[pairs[k, 1]]]
-    return Copies(pairs[apart].astype(np.int64), [kinds[k] for k in apart], agreement[apart])
+    return Duplicates(pairs[apart].astype(np.int64), [kinds[k] for k in apart], agreement[apart])
 
 
 def _equal(digest: Ints) -> Ints:
@@ -143,11 +143,11 @@ def _equal_between(digest: Ints, other: Ints) -> Ints:
     return np.stack([i, first[place[i]]], 1) if len(values) else np.zeros((0, 2), dtype=np.int64)
 
 
-def copy_groups(copies: Copies, n: int) -> Ints:
+def duplicate_sets(copies: Duplicates, n: int) -> Ints:
     """Returns a label for each of n pictures, (n,), which copies share.
 
     Example:
-        >>> copy_groups(Copies(np.array([[0, 2]]), ["equal"], np.ones(1)), 3).tolist()
+        >>> duplicate_sets(Duplicates(np.array([[0, 2]]), ["equal"], np.ones(1)), 3).tolist()
         [0, 1, 0]
     """
     return np.unique(components(copies.pairs, n), return_inverse=True)[1].astype(np.int64)

@@ -12,15 +12,15 @@ from torch import Tensor
 
 from vergence.data.items import Skipped
 from vergence.data.pictures import Picture, Pictures
-from vergence.images.duplicates import small_picture
+from vergence.images.duplicates import small_image
 from vergence.images.frozen import FrozenNetwork
 from vergence.images.measurements import measure
-from vergence.images.regions import NEW, CellModel, place_score, some_cells
+from vergence.images.regions import NEW, CellModel, region_score, some_cells
 from vergence.images.statistics import pixel_statistics
 from vergence.utils import terminal
 from vergence.utils.parts import Parts
 
-__all__ = ["FirstLook", "LocalFeatures", "PlaceLook", "SampleLook", "rows_of", "shrunk"]
+__all__ = ["FirstPass", "LocalFeatures", "RegionPass", "SamplePass", "rows_of", "shrunk"]
 
 Bytes = npt.NDArray[np.uint8]
 Row = dict[str, Any]
@@ -62,7 +62,7 @@ def as_tensor(pixels: Bytes) -> Tensor:
     return torch.from_numpy(pixels).float().div_(255).expand(3, -1, -1)
 
 
-class FirstLook:
+class FirstPass:
     """Digest, size, changes, measurements, statistics of the whole picture, and what copies are compared by."""
 
     def __call__(self, picture: Picture) -> Row:
@@ -75,12 +75,12 @@ class FirstLook:
             "changes": "; ".join(picture.changes),
             "measurements": table,
             "whole": pixel_statistics(torch.from_numpy(whole.copy())[None])[0].numpy(),
-            "small": small_picture(picture.pixels),
+            "small": small_image(picture.pixels),
         }
 
 
 @dataclass(frozen=True)
-class SampleLook:
+class SamplePass:
     """A picture of a sample, as ``features`` see it: pixels of at most ``size``, or some cells where there are features."""
 
     size: int
@@ -94,7 +94,7 @@ class SampleLook:
 
 
 @dataclass(frozen=True)
-class PlaceLook:
+class RegionPass:
     """Score and largest value of the map of a picture, its mean features, and where the map is largest.
 
     Attributes:
@@ -126,7 +126,7 @@ class PlaceLook:
         m, z = self.map(picture)
         r, c = np.unravel_index(int(m.argmax()), m.shape)
         place = np.array([(r + 0.5) / m.shape[0], (c + 0.5) / m.shape[1]])
-        return {"places": place_score(m), "largest": float(m.max()), "place": place, "embedding": z.float().numpy()}
+        return {"places": region_score(m), "largest": float(m.max()), "place": place, "embedding": z.float().numpy()}
 
 
 def rows_of(

@@ -18,6 +18,7 @@ import torch
 from vergence.data.pictures import Picture, Pictures
 from vergence.decide.conformal import to_label
 from vergence.images.measurements import MEASUREMENTS, PROPERTIES, WORDS
+from vergence.images.plane import standardized
 from vergence.report.rendering import render
 from vergence.report.tiles import LARGEST, image_of, rounded, sheets, side_of, tile, unit, webp, within
 from vergence.utils import terminal
@@ -272,7 +273,7 @@ def _near(found: Checked, rows: Ints) -> list[list[int]]:
     if len(ordinary) < 2 or not found.embeddings.shape[1]:
         return [[] for _ in rows]
     z = found.embeddings[rows]
-    x = torch.from_numpy((z - z.mean(0)) / np.maximum(z.std(0), 1e-6 + 0.01 * z.std(0).mean()))
+    x = torch.from_numpy(standardized(z).astype(np.float32))
     near = nearest_rows(x[torch.from_numpy(ordinary)], x, min(NEAR + 1, len(ordinary))).numpy()
     return [[int(j) for j in ordinary[row] if j != k][:NEAR] for k, row in enumerate(near)]
 
@@ -283,7 +284,7 @@ def _regions(z: npt.NDArray[np.float32]) -> list[int]:
 
     if len(z) < 2 * REGIONS or not z.shape[1] or not z.std():
         return []
-    x = (z - z.mean(0)) / np.maximum(z.std(0), 1e-6 + 0.01 * z.std(0).mean())
+    x = standardized(z).astype(np.float32)
     fitted = MiniBatchKMeans(REGIONS, random_state=0, n_init=1, batch_size=1024).fit(x)
     size = np.bincount(fitted.labels_, minlength=REGIONS)
     nearest = [np.flatnonzero(fitted.labels_ == k) for k in np.argsort(-size)]
@@ -322,7 +323,7 @@ def _measured(found: Checked, rows: Ints) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _PageLook:
+class _PagePass:
     """A picture as a square tile, and, of the pictures of some digests, as a larger WebP."""
 
     side: int
@@ -343,7 +344,7 @@ def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: set[int]) -
     for (source, index), first in zip(found.sources(rows, others), (0, len(rows)), strict=True):
         at = {int(i): first + k for k, i in enumerate(index)}
         digests = frozenset(found.digests(rows[list(large)]) if first == 0 and large else ())
-        look = _PageLook(side, digests)
+        look = _PagePass(side, digests)
         with terminal.bar("page", len(index), late=True) as advance:
             for i, (tile, picture) in source.map(look, index, found.workers) if source is not None else ():
                 tiles[at[i]] = tile

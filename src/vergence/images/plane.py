@@ -5,13 +5,14 @@ Shapes: N items, D features.
 
 import importlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from vergence.utils.checks import expect, refuse
 
-__all__ = ["PLANES", "plane"]
+__all__ = ["PLANES", "plane", "standardized"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -20,6 +21,12 @@ LANDMARKS = 2_000  # items that t-SNE arranges
 DIRECTIONS = 50  # principal directions that it sees
 STEPS, PERPLEXITY = 500, 30
 NEAREST = 3  # landmarks that another item lies between
+
+
+def standardized(z: npt.NDArray[Any]) -> Floats:
+    """Returns features (N, D) in units of their deviations, which count as at least a hundredth of the mean one."""
+    deviation = z.std(0, dtype=np.float64)
+    return np.asarray((z - z.mean(0)) / np.maximum(deviation, 1e-6 + 0.01 * deviation.mean()), dtype=np.float64)
 
 
 def plane(z: npt.NDArray[np.float32], how: str = "tsne") -> Floats:
@@ -40,10 +47,9 @@ def plane(z: npt.NDArray[np.float32], how: str = "tsne") -> Floats:
     expect(how in PLANES, " or ".join(PLANES), how, "choose one of them")
     if len(z) < 4 or z.shape[1] < 2:
         return np.concatenate([z[:, :1], np.zeros((len(z), 2))], 1)[:, :2].astype(np.float64)
-    deviation = z.std(0, dtype=np.float64)
-    if not deviation.any():
+    if not z.std(0, dtype=np.float64).any():
         return np.zeros((len(z), 2))
-    x = (z - z.mean(0)) / np.maximum(deviation, 1e-6 + 0.01 * deviation.mean())
+    x = standardized(z)
     p = PCA(min(DIRECTIONS, *x.shape), random_state=0, svd_solver="covariance_eigh").fit_transform(x)
     if how == "pca":
         return np.asarray(p[:, :2], dtype=np.float64)

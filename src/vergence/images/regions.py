@@ -26,7 +26,7 @@ from torch import Tensor
 from vergence.decide.density import GaussianDetector
 from vergence.utils.checks import require_within
 
-__all__ = ["CellModel", "mark_threshold", "place_score", "place_words"]
+__all__ = ["CellModel", "region_score", "region_threshold", "region_words"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -101,24 +101,24 @@ def some_cells(cells: Tensor, pictures: int) -> Floats:
     return np.asarray(flat[torch.linspace(0, len(flat) - 1, n).round().long()].numpy())
 
 
-def place_score(m: Floats) -> float:
+def region_score(m: Floats) -> float:
     """Returns s of a map (r, c).
 
     Example:
-        >>> round(place_score(np.log(np.array([[1.0, 2.0, 3.0, 6.0]]))), 3) == round(float(np.log(3.0)), 3)
+        >>> round(region_score(np.log(np.array([[1.0, 2.0, 3.0, 6.0]]))), 3) == round(float(np.log(3.0)), 3)
         True
     """
     d = np.sort(np.exp(m.ravel()))[::-1]
     return float(np.log(max(d[: max(LEAST, math.ceil(SHARE * d.size))].mean(), TINY)))
 
 
-def mark_threshold(maxima: Floats, mark: float) -> float:
+def region_threshold(maxima: Floats, mark: float) -> float:
     """Returns t: in at most a share ``mark`` of ordinary pictures any cell lies above it; infinity where n < 1 / mark - 1.
 
     ``maxima`` (n,) are M of ordinary pictures that no fit has seen; ``mark`` is in (0, 1).
 
     Example:
-        >>> mark_threshold(np.arange(19.0), 0.05), mark_threshold(np.arange(18.0), 0.05)
+        >>> region_threshold(np.arange(19.0), 0.05), region_threshold(np.arange(18.0), 0.05)
         (18.0, inf)
     """
     require_within("(0, 1)", mark=mark)
@@ -126,11 +126,11 @@ def mark_threshold(maxima: Floats, mark: float) -> float:
     return float(np.sort(maxima)[-k]) if k >= 1 else math.inf
 
 
-def place_words(m: Floats) -> str:
+def region_words(m: Floats) -> str:
     """Returns where the largest value of a map lies, in words.
 
     Example:
-        >>> place_words(np.eye(3)[:1])
+        >>> region_words(np.eye(3)[:1])
         'at the left'
     """
     r, c = np.unravel_index(int(m.argmax()), m.shape)

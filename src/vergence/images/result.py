@@ -17,14 +17,14 @@ from torch import Tensor
 from vergence.data.pictures import Pictures
 from vergence.decide.conformal import simultaneous_bounds
 from vergence.decide.decisions import Decisions
-from vergence.images.duplicates import Copies
-from vergence.images.features import PlaceLook
+from vergence.images.duplicates import Duplicates
+from vergence.images.features import RegionPass
 from vergence.images.frozen import FrozenNetwork
 from vergence.images.measurements import MEASUREMENTS, differences_in_words, properties
-from vergence.images.plane import PLANES, plane
-from vergence.images.regions import place_words
+from vergence.images.plane import PLANES, plane, standardized
+from vergence.images.regions import region_words
 from vergence.images.review import Review
-from vergence.images.sentences import said
+from vergence.images.sentences import sentences_of
 from vergence.utils.checks import counted, expect, require_count, require_within
 from vergence.utils.files import explained, replacing
 from vergence.utils.neighbors import nearest_others
@@ -32,7 +32,7 @@ from vergence.utils.parts import write_table
 from vergence.utils.terminal import Tabular
 from vergence.utils.version import __version__
 
-__all__ = ["CheckResult", "CheckSettings", "Judged", "KnownScores", "Looks", "Places", "Table", "checked"]
+__all__ = ["Anomalies", "CheckResult", "CheckSettings", "ImageFeatures", "ReferenceScores", "RegionScores", "Table", "result_of"]
 
 Embed = Callable[[Tensor], Tensor]
 Floats = npt.NDArray[np.float64]
@@ -81,7 +81,7 @@ class CheckSettings:
 
 
 @dataclass(frozen=True)
-class Looks:
+class ImageFeatures:
     """What the first look at N items told; of vectors alone only their names and digests.
 
     Attributes:
@@ -108,7 +108,7 @@ class Looks:
         return len(self.names)
 
     @classmethod
-    def of_vectors(cls, names: Sequence[str], x: Floats) -> "Looks":
+    def of_vectors(cls, names: Sequence[str], x: Floats) -> "ImageFeatures":
         """Returns items that are vectors (N, D)."""
         n, rows = len(x), np.ascontiguousarray(x, dtype=np.float32)
         digest = [int.from_bytes(hashlib.blake2b(row, digest_size=8).digest(), "big", signed=True) for row in rows]
@@ -124,7 +124,7 @@ class Looks:
 
 
 @dataclass(frozen=True)
-class Places:
+class RegionScores:
     """What the maps of N pictures say: score (N,), largest value (N,), where it is (N, 2) in [0, 1], and embeddings (N, D)."""
 
     score: Floats
@@ -134,7 +134,7 @@ class Places:
 
 
 @dataclass(frozen=True)
-class KnownScores:
+class ReferenceScores:
     """Scores (n,) and names of the known items that calibrate, and which of the items are among the known ones, (N,)."""
 
     scores: Floats
@@ -146,7 +146,7 @@ class KnownScores:
 
 
 @dataclass(frozen=True)
-class Judged:
+class Anomalies:
     """What is unusual among N items.
 
     Attributes:
@@ -161,11 +161,11 @@ class Judged:
 
     decisions: Decisions
     deviations: Floats
-    places: Places | None
-    look: PlaceLook | None
+    places: RegionScores | None
+    region_pass: RegionPass | None
     threshold: float
     groups: Sequence[Ints]
-    calibration: KnownScores | None
+    calibration: ReferenceScores | None
 
 
 @dataclass(frozen=True)
@@ -217,8 +217,8 @@ class CheckResult:
     embeddings: npt.NDArray[np.float32]
     summary: dict[str, Any]
     _pictures: Pictures = field(repr=False)
-    _looks: Looks = field(repr=False)
-    _judged: Judged | None = field(repr=False)
+    _features: ImageFeatures = field(repr=False)
+    _anomalies: Anomalies | None = field(repr=False)
     _known: Pictures | None = field(repr=False, default=None)
     workers: int = field(repr=False, default=0)
     _reviewed: frozenset[str] = field(repr=False, default=frozenset())  # pictures that a person has looked at before
@@ -231,18 +231,23 @@ class CheckResult:
         Raises:
             ValueError: The pictures were not judged, or the picture cannot be read anymore.
         """
-        judged = self._judged
-        expect(judged is not None and judged.look is not None, "pictures that were judged", "none", "give pictures, at least 20")
-        assert judged is not None and judged.look is not None and judged.places is not None
-        m, _ = judged.look.map(self._pictures.read(int(self._looks.index[i])))
-        unit = float(np.median(judged.places.largest)) if math.isinf(judged.threshold) else judged.threshold
+        anomalies = self._anomalies
+        expect(
+            anomalies is not None and anomalies.region_pass is not None,
+            "pictures that were judged",
+            "none",
+            "give pictures, at least 20",
+        )
+        assert anomalies is not None and anomalies.region_pass is not None and anomalies.places is not None
+        m, _ = anomalies.region_pass.map(self._pictures.read(int(self._features.index[i])))
+        unit = float(np.median(anomalies.places.largest)) if math.isinf(anomalies.threshold) else anomalies.threshold
         return np.asarray(np.exp(m - unit))
 
     def marked(self, i: int) -> list[tuple[float, float, float, float]]:
         """Returns frames (top, left, bottom, right) in [0, 1] around the marked places of picture i, at most a few."""
         from scipy import ndimage
 
-        if self._judged is None or self._judged.look is None or math.isinf(self._judged.threshold):
+        if self._anomalies is None or self._anomalies.region_pass is None or math.isinf(self._anomalies.threshold):
             return []
         m = self.map(i)
         found = ndimage.find_objects(ndimage.label(m > 1, structure=np.ones((3, 3)))[0])
@@ -271,16 +276,16 @@ class CheckResult:
     @property
     def measurements(self) -> Floats:
         """Table (N, M) of `vergence.images.measurements.measure`; (N, 0) of vectors."""
-        return self._looks.measurements
+        return self._features.measurements
 
     def levels(self) -> Mapping[str, Floats]:
         """Returns -log p (N,) of each level; none where nothing was judged."""
-        columns = {} if self._judged is None else self._judged.decisions.columns
+        columns = {} if self._anomalies is None else self._anomalies.decisions.columns
         return {name.removeprefix(LEVEL): values for name, values in columns.items() if name.startswith(LEVEL)}
 
-    def calibration(self) -> KnownScores | None:
+    def calibration(self) -> ReferenceScores | None:
         """Returns the known items that calibrate; None where there are none."""
-        return None if self._judged is None else self._judged.calibration
+        return None if self._anomalies is None else self._anomalies.calibration
 
     def bounds(self, most: int = 2_000) -> list[float] | None:
         """Returns how many of the k most unusual items are ordinary, k = 1..most, at most: all at once with 95 % confidence.
@@ -299,19 +304,19 @@ class CheckResult:
 
     def digests(self, rows: Ints) -> list[int]:
         """Returns what tells the contents of rows of ``items`` apart."""
-        return [int(digest) for digest in self._looks.digest[rows]]
+        return [int(digest) for digest in self._features.digest[rows]]
 
     def sources(self, rows: Ints, others: Sequence[str]) -> Sequence[tuple[Pictures | None, Sequence[int]]]:
         """Returns where rows of ``items`` are read from, with their numbers; the same of pictures of the other source by name."""
         own = self._pictures if self.summary["noun"] == "picture" else None
         if self._known is None or not others:
-            return (own, self._looks.index[rows].tolist()), (None, ())
+            return (own, self._features.index[rows].tolist()), (None, ())
         place = {name: i for i, name in enumerate(self._known.names)}
-        return (own, self._looks.index[rows].tolist()), (self._known, [place[name] for name in others])
+        return (own, self._features.index[rows].tolist()), (self._known, [place[name] for name in others])
 
     def pixels(self, i: int) -> npt.NDArray[np.uint8]:
         """Returns picture i of ``items``, uint8 (C, H, W); a ValueError says why it cannot be read."""
-        return self._pictures.read(int(self._looks.index[i])).pixels
+        return self._pictures.read(int(self._features.index[i])).pixels
 
     def report(self, path: str | Path) -> Path:
         """Writes the page, one HTML file that loads nothing from elsewhere, and returns its path."""
@@ -345,8 +350,8 @@ class CheckResult:
         """Returns the sentences of the summary, and the first rows."""
         import html
 
-        said = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.summary["sentences"])
-        return said + self.items._repr_html_()
+        paragraphs = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.summary["sentences"])
+        return paragraphs + self.items._repr_html_()
 
 
 @dataclass(frozen=True)
@@ -366,35 +371,35 @@ class Shown:
         )
 
 
-def checked(
+def result_of(
     source: str,
     pictures: Pictures,
-    looks: Looks,
+    features: ImageFeatures,
     settings: CheckSettings,
-    copies: Copies,
-    judged: Judged | None,
+    copies: Duplicates,
+    anomalies: Anomalies | None,
     known: Pictures | None,
-    known_looks: Looks | None,
-    leaked: Copies | None,
+    reference_features: ImageFeatures | None,
+    leaked: Duplicates | None,
     notes: Sequence[str],
 ) -> CheckResult:
     """Returns the tables of what was found."""
-    names, n = looks.names, len(looks)
-    named = _properties(looks, known_looks)
-    leak = [""] * n if leaked is None or known_looks is None else _leaks(leaked, known_looks.names, n)
-    z = _embedding(looks, judged)
+    names, n = features.names, len(features)
+    named = _properties(features, reference_features)
+    leak = [""] * n if leaked is None or reference_features is None else _leaks(leaked, reference_features.names, n)
+    z = _embedding(features, anomalies)
     x, y = plane(z, settings.map).T
-    groups = [] if judged is None else judged.groups
+    groups = [] if anomalies is None else anomalies.groups
     group = [""] * n
     for members in groups:
         for i in members.tolist():
             group[i] = names[int(members[0])]
     columns = {
         "path": list(names),
-        **_judgment(judged, n),
-        "reason": [""] * n if judged is None else _reasons(judged),
+        **_judgment(anomalies, n),
+        "reason": [""] * n if anomalies is None else _reasons(anomalies),
         "group": group,
-        "duplicate_of": _first_of(copies, names, looks.index),
+        "duplicate_of": _first_of(copies, names, features.index),
         "leak_of": leak,
         "measurements": ["; ".join(name for name, has in named.items() if has[i]) for i in range(n)],
         "neighbors": _neighbors(z, names),
@@ -402,40 +407,40 @@ def checked(
         "projection_y": y,
     }
     pairs = _pairs(copies, names, names, "no")
-    if leaked is not None and known_looks is not None:
-        other = _pairs(leaked, names, known_looks.names, "yes")
+    if leaked is not None and reference_features is not None:
+        other = _pairs(leaked, names, reference_features.names, "yes")
         pairs = {name: [*pairs[name], *other[name]] for name in pairs}
     skipped = {"path": [s.name for s in pictures.skipped], "reason": [s.reason for s in pictures.skipped]}
     members_of = [[names[i] for i in members.tolist()] for members in groups]
     counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
-    summary = _summary(source, pictures, looks, settings, copies, judged, known, leak, counts, members_of, notes)
-    summary["sentences"] = said(summary, pairs, skipped)
+    summary = _summary(source, pictures, features, settings, copies, anomalies, known, leak, counts, members_of, notes)
+    summary["sentences"] = sentences_of(summary, pairs, skipped)
     tables = Table(columns), Table(pairs), Table(skipped)
     reviewed, z = frozenset([*settings.review.odd, *settings.review.fine]), z.astype(np.float32)
-    return CheckResult(*tables, members_of, z, summary, pictures, looks, judged, known, settings.workers, reviewed)
+    return CheckResult(*tables, members_of, z, summary, pictures, features, anomalies, known, settings.workers, reviewed)
 
 
-def _judgment(judged: Judged | None, n: int) -> dict[str, Any]:
+def _judgment(anomalies: Anomalies | None, n: int) -> dict[str, Any]:
     """Returns the columns of what is flagged."""
     zeros, ones = np.zeros(n), np.ones(n)
     none = {"score": zeros, "p_value": ones, "q_value": ones, "flag": zeros.astype(np.uint8), "level": [""] * n}
-    return none if judged is None else {name: judged.decisions.columns[name] for name in none}
+    return none if anomalies is None else {name: anomalies.decisions.columns[name] for name in none}
 
 
-def _properties(looks: Looks, known: Looks | None) -> dict[str, npt.NDArray[np.bool_]]:
-    if not looks.measurements.shape[1]:
+def _properties(features: ImageFeatures, known: ImageFeatures | None) -> dict[str, npt.NDArray[np.bool_]]:
+    if not features.measurements.shape[1]:
         return {}
-    return properties(looks.measurements, None if known is None else known.measurements)
+    return properties(features.measurements, None if known is None else known.measurements)
 
 
-def _embedding(looks: Looks, judged: Judged | None) -> npt.NDArray[Any]:
+def _embedding(features: ImageFeatures, anomalies: Anomalies | None) -> npt.NDArray[Any]:
     """Returns the features by which neighbors are found."""
-    if judged is not None and judged.places is not None:
-        return judged.places.embedding
-    return looks.vectors if looks.vectors is not None and not looks.whole.shape[1] else looks.whole
+    if anomalies is not None and anomalies.places is not None:
+        return anomalies.places.embedding
+    return features.vectors if features.vectors is not None and not features.whole.shape[1] else features.whole
 
 
-def _first_of(copies: Copies, names: Sequence[str], index: Ints) -> list[str]:
+def _first_of(copies: Duplicates, names: Sequence[str], index: Ints) -> list[str]:
     """Returns for each picture the first one in the source that it is a copy of; empty for none."""
     first = np.arange(len(names))
     for pair in copies.pairs.tolist():
@@ -444,14 +449,14 @@ def _first_of(copies: Copies, names: Sequence[str], index: Ints) -> list[str]:
     return [names[int(k)] if int(k) != i else "" for i, k in enumerate(first)]
 
 
-def _leaks(leaked: Copies, names: Sequence[str], n: int) -> list[str]:
+def _leaks(leaked: Duplicates, names: Sequence[str], n: int) -> list[str]:
     leak = [""] * n
     for i, j in reversed(leaked.pairs.tolist()):  # the surest pair comes last and stays
         leak[i] = names[j]
     return leak
 
 
-def _pairs(copies: Copies, names: Sequence[str], others: Sequence[str], other: str) -> dict[str, list[Any]]:
+def _pairs(copies: Duplicates, names: Sequence[str], others: Sequence[str], other: str) -> dict[str, list[Any]]:
     i, j = copies.pairs[:, 0].tolist(), copies.pairs[:, 1].tolist()
     first, second = (j, i) if other == "no" else (i, j)
     return {
@@ -463,28 +468,28 @@ def _pairs(copies: Copies, names: Sequence[str], others: Sequence[str], other: s
     }
 
 
-def _reasons(judged: Judged) -> list[str]:
+def _reasons(anomalies: Anomalies) -> list[str]:
     """Returns why each unusual picture is unusual, in words."""
-    told = judged.decisions.flag | (judged.decisions.columns["score"] >= UNUSUAL)
-    return [_reason(judged, i) if tell else "" for i, tell in enumerate(told.tolist())]
+    told = anomalies.decisions.flag | (anomalies.decisions.columns["score"] >= UNUSUAL)
+    return [_reason(anomalies, i) if tell else "" for i, tell in enumerate(told.tolist())]
 
 
-def _reason(judged: Judged, i: int) -> str:
-    level = judged.decisions.columns["level"][i]
-    if level == "places" and judged.places is not None:
-        return f"an unusual place {_where(judged.places.where[i])}"
+def _reason(anomalies: Anomalies, i: int) -> str:
+    level = anomalies.decisions.columns["level"][i]
+    if level == "places" and anomalies.places is not None:
+        return f"an unusual place {_where(anomalies.places.where[i])}"
     if level == "group":
         return "one of a group that lies apart"
     if level.endswith(("vectors", "embedding")):
         return "its embedding lies far from those of the others"
-    said = differences_in_words(judged.deviations[i], MEASUREMENTS[FILE:])
-    return said if level == "measurements" else f"an unusual layout: {said}"
+    words = differences_in_words(anomalies.deviations[i], MEASUREMENTS[FILE:])
+    return words if level == "measurements" else f"an unusual layout: {words}"
 
 
 def _where(place: Floats) -> str:
     grid = np.zeros((3, 3))
     grid[min(2, int(3 * place[0])), min(2, int(3 * place[1]))] = 1
-    return place_words(grid)
+    return region_words(grid)
 
 
 def _neighbors(z: npt.NDArray[Any], names: Sequence[str]) -> list[str]:
@@ -492,22 +497,17 @@ def _neighbors(z: npt.NDArray[Any], names: Sequence[str]) -> list[str]:
     k = min(NEIGHBORS, len(z) - 1)
     if k < 1 or len(z) > MOST_COMPARED:
         return [""] * len(z)
-    x = torch.from_numpy(_standardized(z))
+    x = torch.from_numpy(standardized(z).astype(np.float32))
     return ["; ".join(names[j] for j in row) for row in nearest_others(x, k)[1].tolist()]
-
-
-def _standardized(z: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    deviation = z.std(0, dtype=np.float64)
-    return np.asarray((z - z.mean(0)) / np.maximum(deviation, 1e-6 + 0.01 * deviation.mean()), dtype=np.float32)
 
 
 def _summary(
     source: str,
     pictures: Pictures,
-    looks: Looks,
+    features: ImageFeatures,
     settings: CheckSettings,
-    copies: Copies,
-    judged: Judged | None,
+    copies: Duplicates,
+    anomalies: Anomalies | None,
     known: Pictures | None,
     leak: Sequence[str],
     counts: Mapping[str, int],
@@ -516,23 +516,23 @@ def _summary(
 ) -> dict[str, Any]:
     """Returns ``summary.json``; docs/guides/check.md explains its entries."""
     changes: dict[str, int] = {}
-    for change in (one for text in looks.changes.tolist() for one in text.split("; ") if one):
+    for change in (one for text in features.changes.tolist() for one in text.split("; ") if one):
         changes[change] = changes.get(change, 0) + 1
     return {
         "version": __version__,
         "source": source,
-        "noun": "picture" if looks.measurements.shape[1] else "vector",
-        "pictures": len(looks),
+        "noun": "picture" if features.measurements.shape[1] else "vector",
+        "pictures": len(features),
         "unreadable": len(pictures.skipped),
         "ignored": dict(pictures.ignored),
         "known": None if known is None else len(known),
         "encoder": settings.encoder,
-        "looked": _looked(looks, settings, judged),
-        "judged": judged is not None,
+        "looked": _looked(features, settings, anomalies),
+        "judged": anomalies is not None,
         "fdr": settings.fdr,
-        "rate": "none" if judged is None else "estimate" if judged.calibration is None else "split conformal",
-        "calibration": None if judged is None or judged.calibration is None else len(judged.calibration),
-        "flagged": 0 if judged is None else judged.decisions.flagged,
+        "rate": "none" if anomalies is None else "estimate" if anomalies.calibration is None else "split conformal",
+        "calibration": None if anomalies is None or anomalies.calibration is None else len(anomalies.calibration),
+        "flagged": 0 if anomalies is None else anomalies.decisions.flagged,
         "mark": settings.mark,
         "groups": [{"like": group[0], "pictures": len(group)} for group in groups],
         "copies": {kind: copies.kind.count(kind) for kind in dict.fromkeys(copies.kind)},
@@ -543,16 +543,16 @@ def _summary(
     }
 
 
-def _looked(looks: Looks, settings: CheckSettings, judged: Judged | None) -> str:
+def _looked(features: ImageFeatures, settings: CheckSettings, anomalies: Anomalies | None) -> str:
     """Returns at which size and which part the pictures were judged."""
-    if not looks.measurements.shape[1]:
-        return f"{counted(len(looks), 'vector')}, judged as they are"
-    height, width = (looks.measurements[:, k] for k in (0, 1))
+    if not features.measurements.shape[1]:
+        return f"{counted(len(features), 'vector')}, judged as they are"
+    height, width = (features.measurements[:, k] for k in (0, 1))
     sizes = f"{int(width.min()):,} x {int(height.min()):,}"
     if np.ptp(height) or np.ptp(width):
         sizes += f" to {int(width.max()):,} x {int(height.max()):,}"
-    whole = f"{counted(len(looks), 'picture')} of {sizes} pixels, looked at as a whole: measured at full size"
-    if judged is None:
+    whole = f"{counted(len(features), 'picture')} of {sizes} pixels, looked at as a whole: measured at full size"
+    if anomalies is None:
         return whole
     reduced = int((np.minimum(height, width) > settings.size).sum())
     at = f"at {settings.size} pixels of the shorter side" if reduced else "at full size, too"

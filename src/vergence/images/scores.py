@@ -29,9 +29,9 @@ from scipy.special import betainc, betaln, expit, gammainc, gammaln
 
 from vergence.decide.conformal import tail_p_values
 from vergence.decide.density import GaussianDetector
-from vergence.decide.moments import deviation
+from vergence.decide.moments import robust_scale
 
-__all__ = ["CrossFitted", "Level", "RadialLaw", "combined", "outward"]
+__all__ = ["CrossFitted", "Evidence", "RadialNull", "combine", "outward"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -50,7 +50,7 @@ TINY = 1e-300
 
 
 @dataclass(frozen=True)
-class RadialLaw:
+class RadialNull:
     """The law of squared distances on the logarithmic scale; see the module.
 
     Attributes:
@@ -68,12 +68,12 @@ class RadialLaw:
     holds: bool
 
     @classmethod
-    def of(cls, t: Floats, *, many: bool = True) -> "RadialLaw":
+    def of(cls, t: Floats, *, many: bool = True) -> "RadialNull":
         """Returns the law of log squared distances (N,), N >= 20; of ``many`` dimensions, or of a number that is fitted, too.
 
         Example:
             >>> G = np.random.default_rng(0).gamma(3.0, size=4000)
-            >>> law = RadialLaw.of(np.log(3.0 / G))
+            >>> law = RadialNull.of(np.log(3.0 / G))
             >>> abs(round(law.location, 1)), round(law.shape), law.holds
             (0.0, 3, True)
         """
@@ -150,7 +150,7 @@ class CrossFitted:
 
     def __init__(self, x: Floats, fold: Ints, *, clean: bool = False) -> None:
         self.location = np.median(x, 0)
-        unit = deviation(x - self.location)
+        unit = robust_scale(x - self.location)
         self.unit = np.maximum(unit, FLOOR * np.median(unit))
         equal = np.array([np.unique(column, return_counts=True)[1].max() for column in x.T])
         self.discrete = bool(((equal > DISCRETE * len(x)) & (equal < len(x))).any())
@@ -198,7 +198,7 @@ def outward(t: Floats, reference: Floats | None = None) -> Floats:
 
 
 @dataclass(frozen=True)
-class Level:
+class Evidence:
     """What one level says of N items.
 
     Attributes:
@@ -210,7 +210,7 @@ class Level:
     holds: bool
 
     @classmethod
-    def by_tail(cls, t: Floats, fitted: Ints) -> "Level":
+    def by_tail(cls, t: Floats, fitted: Ints) -> "Evidence":
         """Returns p-values of scores (N,) by the tail of those of the items ``fitted``, of which there are no copies."""
         order = fitted[np.argsort(t[fitted], kind="stable")]
         reference = t[order]
@@ -221,12 +221,12 @@ class Level:
         return cls.of(np.asarray(np.interp(t, reference, log_p)), t, reference)
 
     @classmethod
-    def of(cls, log_p: Floats, t: Floats, reference: Floats) -> "Level":
+    def of(cls, log_p: Floats, t: Floats, reference: Floats) -> "Evidence":
         """Returns p-values, or the ranks of scores (N,) among reference scores where all p-values are 1.
 
         Example:
             >>> t = np.array([0.0, 1.0, 1.0, 2.0])
-            >>> np.exp(Level.of(np.zeros(4), t, t).log_p).round(2).tolist()
+            >>> np.exp(Evidence.of(np.zeros(4), t, t).log_p).round(2).tolist()
             [1.0, 0.75, 0.75, 0.25]
         """
         if log_p.any():
@@ -235,7 +235,7 @@ class Level:
         return cls(np.log(np.maximum(larger, 1) / max(len(reference), 1)), False)
 
 
-def combined(log_p: Mapping[str, Floats], weights: Mapping[str, float]) -> tuple[Floats, Sequence[str]]:
+def combine(log_p: Mapping[str, Floats], weights: Mapping[str, float]) -> tuple[Floats, Sequence[str]]:
     """Returns log p (N,) of the levels together, and the level that says so for each item.
 
     Example:

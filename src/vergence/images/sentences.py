@@ -7,14 +7,14 @@ from vergence.decide.conformal import needed_calibration, reportable
 from vergence.images.measurements import PROPERTIES
 from vergence.utils.checks import counted
 
-__all__ = ["said", "shortened_name"]
+__all__ = ["sentences_of", "shortened_name"]
 
 NAMED = 3  # pictures, pairs, groups and files that are named before "and N more"
 KINDS = 5  # of other files
 LONGEST = 60  # characters of a name
 
 
-def said(s: Mapping[str, Any], copies: Mapping[str, Sequence[Any]], skipped: Mapping[str, Sequence[str]]) -> list[str]:
+def sentences_of(s: Mapping[str, Any], copies: Mapping[str, Sequence[Any]], skipped: Mapping[str, Sequence[str]]) -> list[str]:
     """Returns what was found, in sentences, the most important first.
 
     Args:

@@ -28,8 +28,8 @@ from typing import Any
 
 from vergence.utils.checks import expect, shortened, shown
 
-__all__ = ["DAMAGE", "as_path", "explained", "give", "is_given", "load_outside", "locked", "read_object"]
-__all__ += ["read_pytorch", "remove_leftovers", "replacing", "require_parent", "sha256"]
+__all__ = ["DAMAGE", "as_path", "explained", "is_registered", "load_outside", "locked", "read_object"]
+__all__ += ["read_pytorch", "register_outside", "remove_leftovers", "replacing", "require_parent", "sha256"]
 
 HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
 TEMPORARY = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.parts?")
@@ -197,7 +197,7 @@ def locked(file: Path, what: str) -> Iterator[None]:
 _given: dict[str, Any] = {}  # code that the program itself gave, by the name that a run's description has for it
 
 
-def give(value: Any, name: str | None = None) -> str:
+def register_outside(value: Any, name: str | None = None) -> str:
     """Keeps code that the program gives, so that `load_outside` finds it and imports nothing; returns its name.
 
     Args:
@@ -205,7 +205,7 @@ def give(value: Any, name: str | None = None) -> str:
         name: Another name.
 
     Example:
-        >>> give(dict), is_given("builtins:dict"), load_outside("objective", "builtins:dict", "")
+        >>> register_outside(dict), is_registered("builtins:dict"), load_outside("objective", "builtins:dict", "")
         ('builtins:dict', True, <class 'dict'>)
     """
     if name is None:
@@ -216,7 +216,7 @@ def give(value: Any, name: str | None = None) -> str:
     return name
 
 
-def is_given(name: str) -> bool:
+def is_registered(name: str) -> bool:
     """Returns whether the program gave the code of a name."""
     return name in _given
 

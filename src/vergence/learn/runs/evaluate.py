@@ -33,10 +33,10 @@ from vergence.learn.training.records import (
     Collapse,
     Detection,
     Evaluation,
+    EvaluationProtocol,
     Kind,
     Posterior,
     Probe,
-    Protocol,
     Representation,
     Uncertainty,
 )
@@ -245,12 +245,12 @@ class _Evaluator:
             terminal.note(f"{n:,} of {len(seen):,} test items equal items {SEEN}{high}; the page shows no scores of these")
         return detected, seen
 
-    def _protocol(self, seconds: float) -> Protocol:
+    def _protocol(self, seconds: float) -> EvaluationProtocol:
         model, fit = self.config.model, self.config.fit
         used = "encoder as it came" if model.freeze else "last epoch" if model.takes_steps else "fitted in closed form"
         calibrate = f"; {n:,} training items calibrate" if (n := self.run.folder.metadata.n_calibration) else ""
         end = "no accuracies: fewer than two labeled classes" if self.labeled is None else used
-        return Protocol(
+        return EvaluationProtocol(
             bank=len(self.opened.train),
             test=len(self.opened.test),
             epoch=0 if model.freeze else fit.epochs,

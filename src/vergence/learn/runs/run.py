@@ -27,7 +27,7 @@ from vergence.learn.training import build
 from vergence.learn.training.folder import RunFolder, require_known_code, require_new, require_writable
 from vergence.utils.checks import expect, require_choice, require_count
 from vergence.utils.devices import as_device
-from vergence.utils.files import as_path, explained, give
+from vergence.utils.files import as_path, explained, register_outside
 from vergence.utils.neighbors import nearest
 from vergence.utils.terminal import Tabular
 
@@ -76,7 +76,7 @@ def load(
         expect(issubclass(objective, Objective), "an objective of vergence.learn.objectives, or its class", objective.__name__)
     for name, value in ((model.encoder.outside, encoder), (model.objective, objective), (folder.config.views.function, views)):
         if name is not None and value is not None:
-            give(value, name)
+            register_outside(value, name)
     if not trust_code:
         require_known_code(folder.path, model)
     if data is not None:

@@ -38,7 +38,7 @@ from vergence.learn.training.records import Weights
 from vergence.utils import terminal
 from vergence.utils.checks import expect, shown
 from vergence.utils.devices import cpu_threads, enough_memory
-from vergence.utils.files import as_path, give
+from vergence.utils.files import as_path, register_outside
 from vergence.utils.parts import Shard
 
 if TYPE_CHECKING:
@@ -373,14 +373,14 @@ def _named(
     plain: dict[str, Any] = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
     for name in ("encoder", "target_encoder"):
         if callable(value := plain.get(name)) and not isinstance(value, Encoder):
-            plain[name] = Factory(give(value))
+            plain[name] = Factory(register_outside(value))
     plain |= _objective(plain) | _processes(plain)
     if isinstance(views, str):
         plain = usual(views) | plain
     elif isinstance(views, ViewConfig):
         plain |= {field.name: getattr(views, field.name) for field in dataclasses.fields(views)}
     elif views is not None:
-        plain["function"] = give(views)
+        plain["function"] = register_outside(views)
     if data is not None and not isinstance(data, str | os.PathLike | RunConfig):
         return in_words(data), plain, {"source": data, "column": column, "labels": labels}
     if column or labels is not None:
@@ -408,7 +408,7 @@ def _objective(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _class_name(kind: type) -> str:
     package, _, file = kind.__module__.rpartition(".")
-    return file if package == "vergence.learn.objectives" else give(kind)
+    return file if package == "vergence.learn.objectives" else register_outside(kind)
 
 
 def _processes(settings: dict[str, Any]) -> dict[str, Any]:

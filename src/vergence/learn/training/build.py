@@ -29,7 +29,7 @@ from vergence.learn.views.images import GivenViews, ImageViews, VectorViews, Vie
 from vergence.learn.views.vectors import OF_VECTORS, Marginals
 from vergence.utils.checks import expect, refuse, require_choice, shown
 from vergence.utils.devices import describe_device
-from vergence.utils.files import is_given, load_outside
+from vergence.utils.files import is_registered, load_outside
 from vergence.utils.version import commit
 
 __all__ = [
@@ -298,7 +298,7 @@ def views_for(kind: str, config: ViewConfig, shape: Sequence[int], marginals: Ca
     """
     if (name := config.function) is not None:
         hint = "pass it with vergence.load(path, views=...)"
-        expect(is_given(name), f"the function {shown(name)} of this run's views", advice=hint)
+        expect(is_registered(name), f"the function {shown(name)} of this run's views", advice=hint)
         return GivenViews(load_outside("views", name, ""), shape)
     if kind == "image":
         return ImageViews(config, shape[1])

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from vergence.learn.training.config import ModelConfig, RunConfig
 from vergence.learn.training.records import Evaluation, RunMetadata
 from vergence.utils.checks import is_count, refuse, shortened, shown
-from vergence.utils.files import is_given, locked, read_object, read_pytorch, remove_leftovers, replacing, sha256
+from vergence.utils.files import is_registered, locked, read_object, read_pytorch, remove_leftovers, replacing, sha256
 from vergence.utils.parts import original, write_table
 from vergence.utils.version import __version__
 
@@ -276,7 +276,7 @@ class RunFolder:
 
 def require_known_code(path: Path, model: ModelConfig, trusted: Sequence[str | None] = ()) -> None:
     """Raises a ValueError if a run's description names code outside the library, except the ``trusted`` names."""
-    unknown = [name for name in model.outside if name not in trusted and not is_given(name)]
+    unknown = [name for name in model.outside if name not in trusted and not is_registered(name)]
     if unknown:
         kind = "objective" if unknown[0] == model.objective else "encoder"
         if "#" in unknown[0]:  # a module of a program

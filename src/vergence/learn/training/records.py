@@ -19,10 +19,10 @@ __all__ = [
     "Collapse",
     "Detection",
     "Evaluation",
+    "EvaluationProtocol",
     "Kind",
     "Posterior",
     "Probe",
-    "Protocol",
     "Representation",
     "RunMetadata",
     "Uncertainty",
@@ -175,7 +175,7 @@ class RunMetadata(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Protocol(Finite):
+class EvaluationProtocol(Finite):
     """How an evaluation was made.
 
     Attributes:
@@ -368,7 +368,7 @@ class Evaluation(Record, Tabular):
         uncertainty: Which uncertainties rank errors; None where it was not measured.
     """
 
-    protocol: Protocol
+    protocol: EvaluationProtocol
     representations: dict[str, Representation]
     posterior: Posterior | None = None
     anomaly: Anomaly | None = None

@@ -18,7 +18,7 @@ from vergence.learn.training.config import ModelConfig, RunConfig
 from vergence.learn.training.folder import RunFolder, write_skipped
 from vergence.learn.training.records import RunMetadata, Weights
 from vergence.utils.checks import shown
-from vergence.utils.files import as_path, is_given, sha256
+from vergence.utils.files import as_path, is_registered, sha256
 
 __all__ = ["configured", "continued", "created", "from_run", "load_start"]
 
@@ -42,7 +42,7 @@ def configured(config: RunConfig) -> RunConfig:
     if model.weights is not None:
         read_weights(as_path(model.weights, "weights"))
     known, outside = model.pretrained or model.weights is not None, model.encoder.outside is not None
-    own = outside and is_given(model.encoder.outside or "")  # takes the images of its program
+    own = outside and is_registered(model.encoder.outside or "")  # takes the images of its program
     if model.init is not None or not (known or outside):
         return config
     found = expected_input(model.encoder) or (Input() if outside and not own and (known or model.freeze) else None)
