@@ -239,7 +239,7 @@ def combine(log_p: Mapping[str, Floats], weights: Mapping[str, float]) -> tuple[
     """Returns log p (N,) of the levels together, and the level that says so for each item.
 
     Example:
-        >>> p, level = combined({"a": np.log([0.5, 0.001]), "b": np.log([0.2, 1.0])}, {"a": 1.0, "b": 1.0})
+        >>> p, level = combine({"a": np.log([0.5, 0.001]), "b": np.log([0.2, 1.0])}, {"a": 1.0, "b": 1.0})
         >>> np.exp(p).round(3).tolist(), level
         ([0.4, 0.002], ['b', 'a'])
     """
