@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vergence.utils.version import __version__
 
-# Read when torch loads. A thread that waits for the others sleeps: beside a busy program it would take the time that they need.
+# Read when torch loads. A thread that waits for the others sleeps: on a busy machine it would take the time that they need.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _NAMES = {

@@ -28,18 +28,10 @@ def test_batch_sizes(gaussian, tmp_path, size):
 
 
 def test_counts(gaussian, tmp_path):
-    refused("sample", gaussian, "--out", tmp_path / "s.npz", "--n", MANY, words="--n of at most")
-    refused("sample", gaussian, "--out", tmp_path / "s.npz", "--n", "0", words="--n of at least 1")
     refused("advise", "digits", "--out", tmp_path / "a", "--draws", MANY, words="--draws of at most")
     refused("demo", "--out", tmp_path / "d", "--seed", "-1", words="--seed of at least 0")
     refused("density", "sample", "m.safetensors", "x.npz", "--out", tmp_path / "y.npz", "--n", MANY, words="--n of at most")
     refused("train", "digits", "--out", tmp_path / "run", "--keep-classes", "0", MANY, words="--keep-classes of at most")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_more_draws_than_memory(gaussian, tmp_path):
-    words = "not enough memory"
-    refused("sample", gaussian, "--out", tmp_path / "s.npz", "--n", str(10**15), "--device", "cpu", words=words)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -63,7 +55,7 @@ def test_empty_arguments(tmp_path, arguments):
 def test_a_folder_of_photographs_in_the_place_of_a_run(tmp_path):
     photos = tmp_path / "photos"
     photos.mkdir()
-    for command in (("embed", photos, photos), ("score", photos, photos), ("sample", photos)):
+    for command in (("embed", photos, photos), ("score", photos, photos)):
         message = refused(*command, "--out", tmp_path / "e.npz", words="has no config.json")
         assert f"--out {photos}" not in message
     for command in ("evaluate", "report"):

@@ -59,7 +59,7 @@ OPTIONS = {
     "Export": ["run", "format", "out", "dtype", "trust_code"],
     "Advise": [
         "data", "out", "labels",
-        "features", "components", "draws", "minutes", "frozen", "weights", "views",
+        "components", "draws", "minutes", "frozen", "weights", "views",
         "size", "limit", "set", "seed", "data_root", "download", "device",
         "threads",
     ],

@@ -45,7 +45,7 @@ def write_decisions(
         found: The decisions on the new items, with the columns ``name`` and ``score``.
         name: What the new items are called together.
         items: The new items, for their pictures.
-        calibration: Scores (n,), larger is stranger, that are drawn beside those of ``found``, which has all items then.
+        calibration: Scores (n,), larger is stranger, that are drawn next to those of ``found``, which has all items then.
 
     Example:
         >>> import tempfile

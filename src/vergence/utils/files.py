@@ -157,7 +157,7 @@ def exit_on_sigterm() -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(file: Path, what: str) -> Iterator[None]:
-    """Holds a lock, the hidden file beside ``file``, for as long as the context lasts.
+    """Holds a lock, the hidden file next to ``file``, for as long as the context lasts.
 
     ``file`` holds the process's number, its host and the time, for the error of the next process, which calls it ``what``. Both
     are removed on release; what a killed process left behind is taken over. On a file system without locks a line on stderr says

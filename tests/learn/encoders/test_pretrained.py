@@ -11,9 +11,10 @@ from safetensors.torch import save_file
 from tests import factories
 from torch import nn
 
+from vergence.images import timm_models
 from vergence.images.timm_models import Input
 from vergence.learn.encoders import building, networks, pretrained
-from vergence.learn.encoders.config import Timm, as_encoder
+from vergence.learn.encoders.config import as_encoder
 
 pytestmark = pytest.mark.float32
 
@@ -222,9 +223,9 @@ def fill(cache, name):
 
 def test_weights_in_timms_cache_are_used_without_network(cache):
     net = fill(cache, "resnet10t")
-    file = pretrained.timm_file("resnet10t")
+    file = timm_models.timm_file("resnet10t")
     assert file.is_relative_to(cache)
-    found = networks.timm_model(Timm("resnet10t"), 3, 64, file).state_dict()
+    found = timm_models.timm_model("resnet10t", 3, 64, file).state_dict()
     wanted = net.state_dict()
     assert set(wanted) - set(found) == {"fc.weight", "fc.bias"} and set(found) < set(wanted)
     assert all(torch.equal(value, wanted[name]) for name, value in found.items())
@@ -233,5 +234,5 @@ def test_weights_in_timms_cache_are_used_without_network(cache):
 def test_a_pretrained_name_without_network_is_refused_at_once(cache):
     started = time.monotonic()
     with pytest.raises(ValueError, match="not in its cache"):
-        pretrained.timm_file("resnet10t")
+        timm_models.timm_file("resnet10t")
     assert time.monotonic() - started < 15

@@ -79,6 +79,7 @@ def load_weights(net: nn.Module, weights: Mapping[str, Tensor], where: str) -> t
         ValueError: Tensors are missing, of another shape, or have no place; the error names the first of them.
 
     Example:
+        >>> import torch
         >>> net = nn.Sequential(nn.Linear(2, 3))
         >>> load_weights(net, {**nn.Sequential(nn.Linear(2, 3)).state_dict(), "fc.weight": torch.zeros(9, 3)}, "x.pth")
         ('fc.weight',)
