@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from vergence.utils.checks import expect, is_out_of_memory, require_count
+from vergence.utils.checks import expect, is_out_of_memory, require_count, shown
 
 __all__ = [
     "as_device",
