@@ -429,6 +429,7 @@ def test_hostile_names_are_printed_on_one_line_without_control_characters(run, t
     assert len(found.stdout.splitlines()) <= 14
 
 
+@pytest.mark.slow
 def test_the_demo_says_what_it_found(run, tmp_path):
     found = call("demo", "--out", tmp_path / "demo")
     lines = found.stdout.splitlines()

@@ -226,6 +226,7 @@ def test_csv_files_tell_numbers_far_from_zero_apart(tmp_path):
     np.testing.assert_array_equal([float(row["mean"]) for row in table(tmp_path / "p.csv")], model.predict(x))
 
 
+@pytest.mark.slow
 def test_auto_chooses_prints_one_table_and_one_sentence_and_is_read_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     r = np.random.default_rng(0)

@@ -399,6 +399,7 @@ def test_targets_are_embedded_by_the_teacher_that_the_density_knows(tmp_path, du
     assert torch.equal(found, run.retrieve(x[:3], bank_embeddings=run.embed(x, side="target", projected=True), n=2).ranked)
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_a_run_says_which_target_belongs_to_a_context_or_that_none_does(tmp_path, capsys):
     from tests.conftest import angle_pairs
