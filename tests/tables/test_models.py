@@ -148,14 +148,7 @@ def test_wrong_calls_are_one_line(folder, tmp_path):
     refused(*fit, tmp_path / "other.npz", *out, words="add context")
     refused(*fit, tmp_path / "text.npz", *out, words="expected numbers in context")
     refused(*fit, tmp_path / "broken.npz", *out, words="cannot be read")
-    refused(
-        *fit,
-        tmp_path / "words.csv",
-        "--target",
-        "b",
-        *out,
-        words="kind identifier",
-    )
+    refused(*fit, tmp_path / "words.csv", "--target", "b", *out, words="kind identifier")
     refused(*fit, tmp_path / "ragged.csv", "--target", "b", *out, words="line 3")
     refused(*fit, tmp_path / "empty.csv", "--target", "b", *out, words="found 0 lines")
     refused(*fit, folder / "pairs.csv", *out, words="--target NAME")

@@ -268,10 +268,7 @@ def parts_of(content):
         ("gap", [1]),
         ("dictionary.copies", 10**12),
         ("dictionary.side", 2),
-        (
-            "settings.settings.detectors.dict.z.settings.columns.dict.cosine.slice.0",
-            {"array": "calibration_scores_"},
-        ),
+        ("settings.settings.detectors.dict.z.settings.columns.dict.cosine.slice.0", {"array": "calibration_scores_"}),
     ],
 )
 def test_a_detector_with_a_wrong_value_is_one_line(run, tmp_path, path, value):
@@ -452,11 +449,7 @@ def test_reasons_claim_no_more_than_the_tails_can_show(run):
     ("n", "rank", "words"),
     [
         (48, 1, "none of 57 items flagged at a false-discovery rate of 0.1: 48 calibration items are few: at"),
-        (
-            4,
-            1,
-            "none of 57 items flagged at a false-discovery rate of 0.1: 4 calibration items are few: at",
-        ),
+        (4, 1, "none of 57 items flagged at a false-discovery rate of 0.1: 4 calibration items are few: at"),
         (999, 9, "none of 57 items flagged at a false-discovery rate of 0.1: the smallest q-value is 0.26, of 2 items; the"),
     ],
 )
