@@ -43,11 +43,7 @@ def on(part, deviation):
     return lambda X, g: X + torch.randn(X.shape, generator=g, dtype=X.dtype) * scale.to(X.dtype)
 
 
-OPERATIONS = {
-    "noise": on(range(SIGNAL, SIGNAL + NOISE), 6.0),
-    "signal": on(range(SIGNAL), 0.3),
-    "idle": lambda X, g: X,
-}
+OPERATIONS = {"noise": on(range(SIGNAL, SIGNAL + NOISE), 6.0), "signal": on(range(SIGNAL), 0.3), "idle": lambda X, g: X}
 
 
 @pytest.mark.parametrize(("unit", "offset"), [(1e-7, 0.0), (1e6, 0.0), (1.0, 1.7e9)])

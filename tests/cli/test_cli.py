@@ -192,8 +192,7 @@ def test_corrupt_images_are_skipped_listed_and_refused_under_strict(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
-    [("no/such/folder", "no/such/folder"), ("cifar01", "cifar10"), ("mnist", "--download")],
+    ("source", "words"), [("no/such/folder", "no/such/folder"), ("cifar01", "cifar10"), ("mnist", "--download")]
 )
 def test_missing_data(tmp_path, source, words):
     refused("train", source, "--out", tmp_path / "run", "--data-root", tmp_path / "nothing", *QUICK, words=words, run=forked.run)
@@ -429,6 +428,7 @@ def test_hostile_names_are_printed_on_one_line_without_control_characters(run, t
     assert len(found.stdout.splitlines()) <= 14
 
 
+@pytest.mark.slow
 def test_the_demo_says_what_it_found(run, tmp_path):
     found = call("demo", "--out", tmp_path / "demo")
     lines = found.stdout.splitlines()

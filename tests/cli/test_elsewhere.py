@@ -50,6 +50,7 @@ def test_processes_that_spawn_give_the_same_and_files_say_their_encoding(photos,
     assert outputs[0] == outputs[1]
 
 
+@pytest.mark.slow
 def test_windows_has_no_modules_of_unix_and_trains_all_the_same(tmp_path):
     lines = [
         "import sys",

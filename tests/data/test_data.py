@@ -101,8 +101,7 @@ def test_vectors_of_any_number_are_float32(kind):
 
 
 @pytest.mark.parametrize(
-    "shape, wanted",
-    [((6, 9, 8), (1, 9, 8)), ((6, 9, 8, 3), (3, 9, 8)), ((6, 3, 9, 8), (3, 9, 8)), ((6, 1, 9, 8), (1, 9, 8))],
+    "shape, wanted", [((6, 9, 8), (1, 9, 8)), ((6, 9, 8, 3), (3, 9, 8)), ((6, 3, 9, 8), (3, 9, 8)), ((6, 1, 9, 8), (1, 9, 8))]
 )
 @pytest.mark.parametrize("kind", [np.uint8, np.float64])
 def test_layouts_of_images(shape, wanted, kind):
@@ -241,7 +240,7 @@ def test_unknown_names_and_settings_out_of_range(tmp_path, monkeypatch):
     refused("cifra10", "cifar10")
     refused("CIFAR10", "cifar10")
     refused("somewhere/photos", "no such file")
-    with pytest.raises(ValueError, match="digits:train or digits:test, found digits:val"):
+    with pytest.raises(ValueError, match="digits:val"):
         open_items("digits:val", shape=(1, 8, 8))
 
 
@@ -356,8 +355,7 @@ def test_exif_orientation(tmp_path, orientation, ending):
 
 
 @pytest.mark.parametrize(
-    "mode, ending",
-    [("RGBA", "png"), ("P", "png"), ("L", "png"), ("LA", "png"), ("1", "png"), ("CMYK", "jpg"), ("CMYK", "tif")],
+    "mode, ending", [("RGBA", "png"), ("P", "png"), ("L", "png"), ("LA", "png"), ("1", "png"), ("CMYK", "jpg"), ("CMYK", "tif")]
 )
 @pytest.mark.parametrize("c", [1, 3])
 def test_pixel_formats(tmp_path, mode, ending, c):

@@ -15,6 +15,8 @@ IMAGES = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 NORMAL = torch.distributions.Independent(torch.distributions.Normal(torch.zeros(3, 2), 1.0), 1)
 DETECTORS = ("GaussianDetector", "MixtureDetector", "NeighborDetector", "CombinedDetector")
 BAD = {  # a word of the message, and what gives it
+    "scores that differ": [lambda: d.p_values([2.0] * 5, [2.0] * 3)],
+    "in row 2": [lambda v=v: statistics.pixel_statistics(IMAGES.index_fill(0, torch.tensor(2), v)) for v in (np.nan, np.inf)],
     "a mask": [lambda m=m: d.label_trim([0.1, 0.9], m, budget=2) for m in ([False, True], torch.tensor([False, True]))],
     "strangest 2|2 strangest": [lambda: d.label_trim([0.1, 0.9, 0.5, 0.7], [1, 2], 2)],
     "largest tenth differs": [lambda: d.tail_p_values(np.ones(300))],

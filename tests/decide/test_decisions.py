@@ -144,13 +144,7 @@ class WithDecisions:
 
 @pytest.mark.parametrize(
     "detector",
-    [
-        IsolationForest(random_state=0),
-        OneClassSVM(nu=0.5),
-        LocalOutlierFactor(novelty=True),
-        GaussianDetector(),
-        WithDecisions(),
-    ],
+    [IsolationForest(random_state=0), OneClassSVM(nu=0.5), LocalOutlierFactor(novelty=True), GaussianDetector(), WithDecisions()],
     ids=lambda d: type(d).__name__,
 )
 def test_any_detector_gets_uniform_p_values_and_flags(detector):

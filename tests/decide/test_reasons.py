@@ -16,7 +16,4 @@ def test_levels_are_named_from_the_rarest_on_and_no_rarer_than_can_be_known():
 
 
 def test_words_follow_the_levels():
-    assert explain(["z"], [[0.5], [0.001]], 2000, [["dark", "low sharpness"], []]) == [
-        "dark; low sharpness",
-        "z 1 in 1,000",
-    ]
+    assert explain(["z"], [[0.5], [0.001]], 2000, [["dark", "low sharpness"], []]) == ["dark; low sharpness", "z 1 in 1,000"]

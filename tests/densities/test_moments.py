@@ -6,14 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.linear.checks import (
-    accumulated,
-    check_moments_are_the_loops,
-    check_unbiased,
-    close,
-    noisy,
-    rng,
-)
+from tests.linear.checks import accumulated, check_moments_are_the_loops, check_unbiased, close, noisy, rng
 from tests.reference import linear as reference
 from torch.utils.data import DataLoader, TensorDataset
 

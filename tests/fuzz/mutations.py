@@ -217,10 +217,7 @@ def npz_bytes(draw, layouts=LAYOUTS):
             data = _npy(build(draw(arrays(likely=[(40, 6), (40, 3, 8, 8), (40,), (40, 2), (2, 6), (1, 6), (0, 6)]))))
         if how in ("rename", "add"):
             name = draw(st.sampled_from(NAMES)) + ".npy"
-        members[at] = (
-            name.removesuffix(".npy") if how == "ending" else name,
-            draw(damaged(data)) if how == "damage" else data,
-        )
+        members[at] = (name.removesuffix(".npy") if how == "ending" else name, draw(damaged(data)) if how == "damage" else data)
         if how == "add":
             members.append((f"{draw(st.sampled_from(NAMES))}.npy", data))
         elif how == "drop" and len(members) > 1:

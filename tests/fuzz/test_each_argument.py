@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from tests.fuzz import calls, detection, mutations
-from tests.fuzz.functions import VALUES
+from tests.fuzz.functions import FUNCTIONS, VALUES, odd
 from tests.fuzz.judge import Finding, Refused, run
 from tests.fuzz.place import MODELS
 
@@ -25,6 +25,8 @@ ACCEPTED = json.loads((Path(__file__).parent / "accepted.json").read_text())
 TARGETS = {target.name: target for target in (*calls.TARGETS, *detection.TARGETS)}
 NUMBERS = [{"special": name} for name in detection.ARRAYS] + [{"value": value} for value in VALUES]
 LINEAR = ("JointEmbedding", "Reconstruction", "Supervised")
+ESTIMATORS = [name for name in FUNCTIONS if "." in name]  # scikit-learn wants a TypeError for features that are no numbers
+LIBRARIES = ("surprise", "cross_fit", "systematic", "stratified", *ESTIMATORS)  # where PyTorch and scikit-learn check, too
 
 
 def usual(strategy):
@@ -99,3 +101,22 @@ def test_advice(place):
     valid = {"tensor": False, "x": array(130, 6), "noise": "function"}
     names = [name for name in inspect.signature(vergence.advise).parameters if name not in ("X", "augmentation")]
     check("call-advise", place, of_settings(valid, names))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name):
+    function, valid = FUNCTIONS[name]
+    accepted = {}
+    for argument, usual_value in valid.items():
+        for text, value in odd(usual_value).items():
+            try:
+                function(**{**valid, argument: value})
+            except TypeError as error:
+                assert name in ESTIMATORS and "must be a string or a real number" in str(error), (argument, text)
+            except ValueError as error:
+                said = str(error)
+                named = ("expected" in said or argument in said) and "\n" not in said
+                assert named or name in LIBRARIES, (argument, text, said)
+            else:
+                accepted.setdefault(argument, []).append(text)
+    assert accepted == ACCEPTED.get(name), f"of tests/fuzz/accepted.json:\n{json.dumps({name: accepted})}"

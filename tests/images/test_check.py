@@ -243,7 +243,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["rare", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "rare")])
 def test_clean_vectors_are_hardly_ever_flagged(kind):
     r = np.random.default_rng(1)
     assert sum(bool(flagged(vergence.check(KINDS[kind](r).astype(np.float32)))) for _ in range(10)) <= 2

@@ -342,11 +342,7 @@ def dataset():
     ("options", "low", "high"),
     [
         ({"n_components": 1}, 1.21, 1.26),  # the specification: 1.242
-        (
-            {"n_components": 3, "n_init": 20},
-            0.65,
-            0.85,
-        ),  # 0.824 at -1.690 a pair; there is a better end, at -1.53
+        ({"n_components": 3, "n_init": 20}, 0.65, 0.85),  # 0.824 at -1.690 a pair; there is a better end, at -1.53
         ({"n_components": 10, "n_init": 8, "tol": 1e-4, "random_state": 1}, -0.35, -0.21),  # -0.287
         ({"n_components": 30, "n_init": 2, "tol": 1e-4}, -0.46, -0.38),  # -0.420
     ],

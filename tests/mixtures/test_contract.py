@@ -284,7 +284,7 @@ def test_bad_input(name):
         m.score_samples(c, np.stack([t, t], 1))
     with pytest.raises(ValueError, match="level"):
         m.intervals(c, 1.0)
-    with pytest.raises(ValueError, match="expected n to be a whole number of at least 1"):
+    with pytest.raises(ValueError, match="expected n "):
         m.sample(c, 0)
     with pytest.raises(ValueError, match="expected a device"):
         model(name, device="nowhere").fit(c, t)

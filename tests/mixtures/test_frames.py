@@ -36,11 +36,11 @@ def test_pandas_in_and_out():
     both = ConditionalGaussian().fit(data[["color"]], data[["size", "drag"]])
     assert list(both.predict(data).columns) == ["size", "drag"] and isinstance(both.predict(data), pd.DataFrame)
     assert both.given({"drag": 2.0, "size": None}).batch_shape == (1,)
-    with pytest.raises(ValueError, match="the column color in the table, found none"):
+    with pytest.raises(ValueError, match="column color"):
         model.predict(data[["size", "when"]])
     with pytest.raises(ValueError, match="found 'green'"):
         model.predict(data.assign(color="green"))
-    with pytest.raises(ValueError, match="columns of numbers, dates or categories, found word"):
+    with pytest.raises(ValueError, match="found word"):
         ConditionalGaussian().fit(data.assign(word=[f"w{i % 40}" for i in range(60)])[["word"]], data["drag"])
 
 

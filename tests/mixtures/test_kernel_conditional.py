@@ -273,5 +273,5 @@ def test_the_mean_is_the_average_branch(on_a):
 def test_an_unfinished_search_warns():
     from sklearn.exceptions import ConvergenceWarning
 
-    with pytest.warns(ConvergenceWarning, match="hyper-parameters did not converge in 1 iterations"):
+    with pytest.warns(ConvergenceWarning, match="did not converge"):
         KernelConditional(max_iter=1, n_init=1, random_state=0).fit(*curve(50))

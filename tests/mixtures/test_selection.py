@@ -28,6 +28,7 @@ def test_a_line_is_enough_for_a_line():
     assert found.model.predict([[1.0, 0.0]])[0] == pytest.approx(1.0, abs=0.15)
 
 
+@pytest.mark.slow
 def test_two_answers_need_more_than_a_line():
     r = np.random.default_rng(1)
     x = r.uniform(-1, 1, (600, 1))

@@ -148,14 +148,7 @@ def test_wrong_calls_are_one_line(folder, tmp_path):
     refused(*fit, tmp_path / "other.npz", *out, words="add context")
     refused(*fit, tmp_path / "text.npz", *out, words="expected numbers in context")
     refused(*fit, tmp_path / "broken.npz", *out, words="cannot be read")
-    refused(
-        *fit,
-        tmp_path / "words.csv",
-        "--target",
-        "b",
-        *out,
-        words="kind identifier",
-    )
+    refused(*fit, tmp_path / "words.csv", "--target", "b", *out, words="kind identifier")
     refused(*fit, tmp_path / "ragged.csv", "--target", "b", *out, words="line 3")
     refused(*fit, tmp_path / "empty.csv", "--target", "b", *out, words="found 0 lines")
     refused(*fit, folder / "pairs.csv", *out, words="--target NAME")
@@ -177,7 +170,7 @@ def test_wrong_calls_are_one_line(folder, tmp_path):
     refused("density", "predict", use[0], tmp_path / "wide.npz", *use[2:], words="of 1 features in wide.npz, found 4")
     refused(*fit, folder / "pairs.npz", "--model", "gaussiann", *out, words="among gaussian, ")
     assert "conditional_" not in refused(*fit, folder / "pairs.npz", "--model", "foo", *out, words="found 'foo'")
-    with pytest.raises(ValueError, match="expected 1 context feature, as in fit, found 4; give the same columns"):
+    with pytest.raises(ValueError, match="expected 1 context feature"):
         density.predict(mixtures.load(folder / "m.safetensors"), asked(np.ones((3, 4))), tmp_path / "o.csv")
     np.savez(tmp_path / "one.npz", context=np.ones((1, 4)), target=np.ones(1))
     refused(*fit, tmp_path / "one.npz", *out, words="at least 10 rows to compare models on, found 1; name a model")
@@ -226,6 +219,7 @@ def test_csv_files_tell_numbers_far_from_zero_apart(tmp_path):
     np.testing.assert_array_equal([float(row["mean"]) for row in table(tmp_path / "p.csv")], model.predict(x))
 
 
+@pytest.mark.slow
 def test_auto_chooses_prints_one_table_and_one_sentence_and_is_read_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     r = np.random.default_rng(0)

@@ -168,6 +168,7 @@ def advise(
         require_count(4, MOST_DRAWS, n_draws=n_draws)
     require_count(1, directions=directions, max_items=max_items)
     items, chosen = _opened(data, max_items, random_state)
+    where = _properties(properties, chosen)
     device = str(as_device(device))
     if isinstance(augmentation, Mapping):
         augmentation = Composed(augmentation)
@@ -189,7 +190,6 @@ def advise(
             return whole() if other is augmentation else measured(other)
 
         rows = operation_rows(solved, operations, under)
-        where = {name: [values[i] for i in chosen] for name, values in (properties or {}).items()}
         shared = _shared(solved, items, augmentation, where, under)
     facts = AboutData(
         items=len(groups.x),
@@ -213,6 +213,15 @@ def _opened(data: Any, most: int, seed: int) -> tuple[Items, list[int]]:
         chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))[:most].sort().values
         items = items.subset(chosen)
     return items, chosen.tolist()
+
+
+def _properties(properties: Any, chosen: list[int]) -> dict[str, list[Any]]:
+    """Returns the properties of the chosen items."""
+    given = {} if properties is None else properties
+    lists = isinstance(given, Mapping) and all(hasattr(values, "__len__") for values in given.values())
+    fits = lists and all(len(values) > chosen[-1] for values in given.values())
+    expect(fits, "properties to be a dictionary of lists with a value for each item", properties)
+    return {name: [values[i] for i in chosen] for name, values in given.items()}
 
 
 def _draws(items: Items, n_draws: int | None) -> int:

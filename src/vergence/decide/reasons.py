@@ -35,6 +35,10 @@ def explain(levels: Sequence[str], p_values: Any, n: int, words: Sequence[Sequen
         ['']
     """
     require_count(1, n=n)
+    expect(isinstance(levels, Sequence), "levels to be a list of names", levels)
+    listed = words is None or (isinstance(words, list | tuple) and all(isinstance(some, list | tuple) for some in words))
+    texts = listed and all(isinstance(word, str) for some in words or () for word in some)
+    expect(texts, "words to be a list of texts for each item", words)
     p = numeric("p_values", p_values).double().cpu().numpy()
     fits = p.ndim == 2 and p.shape[1] == len(levels) and (words is None or len(words) == len(p))
     expect(fits, f"p-values (M, {len(levels)}) and words (M,)", p.shape)

@@ -14,7 +14,7 @@ from scipy.special import gammainc, gammaln
 
 from vergence.decide.decisions import LEAST
 from vergence.decide.inputs import Values, as_values
-from vergence.utils.checks import expect, require_within
+from vergence.utils.checks import expect, require_count, require_within
 
 __all__ = ["Monitor"]
 
@@ -42,6 +42,7 @@ class Monitor:
 
     def __init__(self, calibration: Values, alarm: float = 0.01, seed: int = 0) -> None:
         require_within("(0, 1)", alarm=alarm)
+        require_count(0, seed=seed)
         scores = as_values("calibration scores", calibration).cpu().numpy()
         expect(len(scores) >= LEAST, f"at least {LEAST} calibration scores", len(scores), "give more ordinary items")
         self.alarm, self._seen, self._rng = alarm, sorted(scores.tolist()), np.random.default_rng(seed)

@@ -5,6 +5,7 @@ With p(x) = sum_k pi_k N(x; mu_k, S_k) and x split into context and target, p(ta
 
 import math
 import warnings
+from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -24,7 +25,7 @@ from vergence.densities.em.fit import structure
 from vergence.densities.em.structures import ROUNDING, Mixture, Structure, Sums, inverse_roots
 from vergence.densities.storage import Stored
 from vergence.mixtures.core import to_numpy, warn_unfinished
-from vergence.utils.checks import expect, is_count, require_array, require_choice, require_count, require_within
+from vergence.utils.checks import expect, is_count, require_array, require_choice, require_count, require_numbers, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.linalg import weighted_mean
 
@@ -217,12 +218,13 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
             ValueError: The contexts are not finite (B, C) with 1 <= C < D, or the features are not C different indices.
         """
         check_is_fitted(self)
+        require_numbers(context)
         c = context if isinstance(context, Tensor) else torch.from_numpy(np.array(context, dtype=np.float64))
         c, D = c.to(as_device(self.device), torch.float64), self.n_features_in_
         require_array("contexts", c, "B", "C")
         expect(c.shape[1] < D, f"contexts of less than {D} features", f"shape {tuple(c.shape)}")
-        first = list(range(c.shape[1])) if features is None else list(features)
-        different = len(first) == c.shape[1] == len(set(first)) and all(is_count(i, 0) and i < D for i in first)
+        first = list(range(c.shape[1]) if features is None else features if isinstance(features, Iterable) else [features])
+        different = all(is_count(i, 0) and i < D for i in first) and len(first) == c.shape[1] == len(set(first))
         expect(different, f"the indices of {c.shape[1]} different features, each below {D}", first)
         order = first + [i for i in range(D) if i not in set(first)]
         return self.density(context=c.shape[1], order=order).conditional(c)

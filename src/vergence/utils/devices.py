@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from vergence.utils.checks import expect, is_out_of_memory, require_count
+from vergence.utils.checks import expect, is_out_of_memory, require_count, shown
 
 __all__ = [
     "as_device",
@@ -34,12 +34,12 @@ def as_device(name: str) -> torch.device:
         >>> as_device("cpu")
         device(type='cpu')
     """
-    if name == "auto":
+    if isinstance(name, str) and name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except (RuntimeError, TypeError):
-        raise ValueError(f"expected a device such as cpu or cuda, found {name!r}") from None
+    except (RuntimeError, TypeError, ValueError):
+        raise ValueError(f"expected a device such as cpu or cuda, found {shown(name)}") from None
     there = device.type != "cuda" or torch.cuda.is_available()
     expect(there, f"a device of this machine, found '{name}', but torch finds no CUDA device", advice="use cpu")
     return device

@@ -147,9 +147,9 @@ def test_a_second_layer_is_the_default_where_there_is_room():
         assert (settings.atoms, settings.second, settings.power) == expected
         assert as_encoder(str(Patches().with_settings(settings))).complete((3, 32, 32)) == settings
     assert PatchSettings().second == 0
-    with pytest.raises(ValueError, match="expected images of at least 9 x 9 pixels, found 8 x 8; use second=0"):
+    with pytest.raises(ValueError, match="use second=0"):
         as_encoder("patches:second=4").complete((1, 8, 8))
-    with pytest.raises(ValueError, match="at least 9 x 9 pixels, found 3 x 3; use smaller patches or pools"):
+    with pytest.raises(ValueError, match="use smaller patches"):
         as_encoder("patches:second=4").complete((1, 3, 3))
 
 

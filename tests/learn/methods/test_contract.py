@@ -36,7 +36,7 @@ OTHER = {  # another value than that of the small settings
         **{"target_aspect": (2.0, 2.5), "context_scale": (0.5, 0.6), "min_context": 9, "momentum": 0.5},
     },
     "masked_autoencoder": {
-        **{"mask_ratio": 0.5, "decoder_width": 12, "decoder_depth": 2, "decoder_heads": 4, "normalize_patches": True},
+        **{"mask_ratio": 0.5, "decoder_width": 12, "decoder_depth": 2, "decoder_heads": 4, "normalize_patches": True}
     },
     "variational_autoencoder": {"latent": 6, "beta": 2.0, "deviation": 0.3},
 }

@@ -15,13 +15,7 @@ from torch.nn import functional as F
 from vergence.densities.gaussian import JointGaussian
 from vergence.learn import objectives
 from vergence.learn.methods.paired import PairedMethod
-from vergence.learn.objectives import (
-    ConditionalObjective,
-    DensityObjective,
-    Objective,
-    PredictiveObjective,
-    core,
-)
+from vergence.learn.objectives import ConditionalObjective, DensityObjective, Objective, PredictiveObjective, core
 
 NAMES = objectives.names()
 DENSITIES = [name for name in NAMES if issubclass(objectives.get(name), DensityObjective)]

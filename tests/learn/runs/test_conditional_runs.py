@@ -26,10 +26,7 @@ pytestmark = pytest.mark.float32
 
 QUICK = {"epochs": 1, "batch_size": 64, "limit": 256, "device": "cpu", "precision": "fp32", "knn_every": 0}
 GAUSSIAN = {"objective": "gje", "projector": (8,), **QUICK}
-KINDS = {
-    "halves": {},
-    "vector_image": {"encoder": "mlp", "target_encoder": "small"},
-}
+KINDS = {"halves": {}, "vector_image": {"encoder": "mlp", "target_encoder": "small"}}
 
 
 def digits():
@@ -43,10 +40,7 @@ def write_pairs(folder, kind):
     images, labels = digits()
     rng = np.random.default_rng(0)
     vectors = (rng.normal(size=(10, 5))[labels] + 0.1 * rng.normal(size=(400, 5))).astype(np.float32)
-    arrays = {
-        "halves": (images[:, :, :4], images[:, :, 4:]),
-        "vector_image": (vectors, images),
-    }
+    arrays = {"halves": (images[:, :, :4], images[:, :, 4:]), "vector_image": (vectors, images)}
     np.savez(folder / f"{kind}.npz", context=arrays[kind][0], target=arrays[kind][1], labels=labels)
     return folder / f"{kind}.npz"
 
@@ -399,6 +393,7 @@ def test_targets_are_embedded_by_the_teacher_that_the_density_knows(tmp_path, du
     assert torch.equal(found, run.retrieve(x[:3], bank_embeddings=run.embed(x, side="target", projected=True), n=2).ranked)
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_a_run_says_which_target_belongs_to_a_context_or_that_none_does(tmp_path, capsys):
     from tests.conftest import angle_pairs

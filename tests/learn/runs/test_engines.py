@@ -35,7 +35,7 @@ def example(name, *words):
     return done.stdout
 
 
-@pytest.mark.parametrize("engine", ["ray", "daft"])
+@pytest.mark.parametrize("engine", [pytest.param("ray", marks=pytest.mark.slow), "daft"])
 def test_an_engine_gives_the_scores_of_the_command(engine, pictures, images, tmp_path):
     pytest.importorskip(engine)
     name = {"ray": "ray_data.py", "daft": "daft_frame.py"}[engine]

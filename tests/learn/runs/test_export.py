@@ -31,7 +31,7 @@ def computed(file, x):
 
 
 @pytest.mark.parametrize("ending", ["pt2", "onnx"])
-@pytest.mark.parametrize("name", ["images", "table", "patches"])
+@pytest.mark.parametrize("name", ["images", "table", pytest.param("patches", marks=pytest.mark.slow)])
 def test_the_graph_agrees_with_the_library(name, ending, request, tmp_path):
     if ending == "onnx":
         pytest.importorskip("onnxscript")

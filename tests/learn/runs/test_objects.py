@@ -162,8 +162,7 @@ def test_views_are_strengths_a_transform_or_a_function(vectors, pictures):
 
 
 @pytest.mark.parametrize(
-    ("views", "word"),
-    [(lambda x, g: x[:, :3], "shape"), (lambda x, g: x * float("nan"), "finite"), (lambda x, g: "x", "str")],
+    ("views", "word"), [(lambda x, g: x[:, :3], "shape"), (lambda x, g: x * float("nan"), "finite"), (lambda x, g: "x", "str")]
 )
 def test_views_are_checked_in_the_first_step(views, word, vectors):
     with pytest.raises(ValueError, match=word):

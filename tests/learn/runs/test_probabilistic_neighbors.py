@@ -16,10 +16,7 @@ from vergence.learn.runs.score import Calibration
 
 pytestmark = [pytest.mark.float32, pytest.mark.slow]
 
-SCORES = {
-    "vi_simsiam": ("alignment", "concentration", "entropy"),
-    "vssl": ("score", "cross_entropy", "variance", "entropy"),
-}
+SCORES = {"vi_simsiam": ("alignment", "concentration", "entropy"), "vssl": ("score", "cross_entropy", "variance", "entropy")}
 SETTINGS = {"encoder": "mlp", "limit": 4000, "epochs": 5, "batch_size": 64, "optimizer": "adamw", "lr": 2e-3, "knn_every": 0}
 
 

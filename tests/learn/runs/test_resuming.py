@@ -56,11 +56,7 @@ def commands(folder, name):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "ending", "number"),
-    [
-        ("embed", "npz", signal.SIGKILL),
-        ("score", "csv", signal.SIGTERM),
-        ("sample", "csv", signal.SIGKILL),
-    ],
+    [("embed", "npz", signal.SIGKILL), ("score", "csv", signal.SIGTERM), ("sample", "csv", signal.SIGKILL)],
 )
 def test_a_command_that_is_killed_goes_on_and_writes_the_same_bytes(folder, tmp_path, name, ending, number):
     out, whole = tmp_path / f"o.{ending}", tmp_path / f"whole.{ending}"

@@ -165,7 +165,7 @@ def test_calibration_by_items_of_the_training_and_equal_ones_is_not_silent(run, 
     words = "warning: 40 of 120 calibration items equal ones that the run was fitted to or calibrated on; they are left out"
     printed = capsys.readouterr().err
     assert words in printed and "80 calibration items are few" in printed
-    with pytest.raises(ValueError, match="found an equal one of 45 and 2 more among 20 items; leave such items out of --calib"):
+    with pytest.raises(ValueError, match="45 and 2 more"):
         scored(run, new[:20], tmp_path / "m.npz", calibration=run.items(torch.cat([mixed[:45], new[5:8], mixed[45:]])))
     equal = torch.cat([new[20:], noise(1).repeat(30, 1, 1, 1)])
     scored(run, new[:20], tmp_path / "b.npz", calibration=run.items(equal))
@@ -178,9 +178,9 @@ def test_other_calibration_items_decide_and_must_be_others(run, tmp_path):
     larger = (run.anomaly_score(given).numpy()[:, None] >= found["score"]).sum(0)
     np.testing.assert_allclose(found["p_value"], (1 + larger) / (len(given) + 1), rtol=1e-6)
     assert found["flag"].all()
-    with pytest.raises(ValueError, match="expected calibration items that are not among the scored ones"):
+    with pytest.raises(ValueError, match="not among the scored"):
         scored(run, "digits", tmp_path / "t.npz", calibration=given)
-    with pytest.raises(ValueError, match="expected at least 20 calibration items, found 10"):
+    with pytest.raises(ValueError, match="found 10"):
         scored(run, "digits", tmp_path / "t.npz", calibration=run.items(noise(10)))
     with pytest.raises(ValueError, match=r"expected calibration scores that differ, found .* for all 30"):
         scored(run, "digits", tmp_path / "t.npz", calibration=run.items(noise(1).expand(30, -1, -1, -1)))
@@ -268,10 +268,7 @@ def parts_of(content):
         ("gap", [1]),
         ("dictionary.copies", 10**12),
         ("dictionary.side", 2),
-        (
-            "settings.settings.detectors.dict.z.settings.columns.dict.cosine.slice.0",
-            {"array": "calibration_scores_"},
-        ),
+        ("settings.settings.detectors.dict.z.settings.columns.dict.cosine.slice.0", {"array": "calibration_scores_"}),
     ],
 )
 def test_a_detector_with_a_wrong_value_is_one_line(run, tmp_path, path, value):
@@ -381,7 +378,7 @@ def test_levels_that_fail_or_are_constant_are_left_out():
     wide = np.random.default_rng(0).normal(size=(50, 8_193))
     kept, notes = usable_levels({"a": f, "b": np.ones((50, 2)), "c": np.where(f > 2, np.nan, f), "d": wide})
     assert list(kept) == ["a"] and [note.split()[1] for note in notes] == ["b", "c", "d"]
-    with pytest.raises(ValueError, match="expected a level that tells the items apart, found none"):
+    with pytest.raises(ValueError, match="tells the items apart"):
         usable_levels({"b": np.ones((50, 2))})
 
 
@@ -412,7 +409,7 @@ def test_a_run_whose_data_is_gone_says_what_is_missing(tmp_path):
     vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", encoder="mlp", **QUICK)
     (tmp_path / "run" / "detector.safetensors").unlink()
     (tmp_path / "x.npy").unlink()
-    with pytest.raises(ValueError, match="has no detector yet, and its data cannot be opened"):
+    with pytest.raises(ValueError, match="cannot be opened"):
         vergence.load(tmp_path / "run").anomaly_score(torch.ones(3, 4))
 
 
@@ -452,11 +449,7 @@ def test_reasons_claim_no_more_than_the_tails_can_show(run):
     ("n", "rank", "words"),
     [
         (48, 1, "none of 57 items flagged at a false-discovery rate of 0.1: 48 calibration items are few: at"),
-        (
-            4,
-            1,
-            "none of 57 items flagged at a false-discovery rate of 0.1: 4 calibration items are few: at",
-        ),
+        (4, 1, "none of 57 items flagged at a false-discovery rate of 0.1: 4 calibration items are few: at"),
         (999, 9, "none of 57 items flagged at a false-discovery rate of 0.1: the smallest q-value is 0.26, of 2 items; the"),
     ],
 )

@@ -170,6 +170,7 @@ def test_what_cannot_be_merged_is_one_line(table, images, vectors, tmp_path, cap
     assert "part-2-of-3.json" in merged()
 
 
+@pytest.mark.slow
 def test_a_killed_part_goes_on_and_the_merged_table_is_the_same(images, tmp_path, capsys):
     rng = np.random.default_rng(0)
     np.save(tmp_path / "many.npy", rng.integers(0, 256, (30_000, 8, 8), dtype=np.uint8))
@@ -192,6 +193,7 @@ def test_a_killed_part_goes_on_and_the_merged_table_is_the_same(images, tmp_path
     assert (tmp_path / "merged.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_closed_form_is_trained_in_parts(tmp_path, capsys):
     words = ["train", "digits", "--recipe", "patches", "--device", "cpu", "--limit", "700"]
     for of in (2, 3):
@@ -229,6 +231,7 @@ def test_the_ranges_of_parts_are_all_items_in_order():
             assert found == list(range(n))
 
 
+@pytest.mark.slow
 def test_parts_of_large_files_read_their_own_files_alone(images, tmp_path, capsys):
     from tests.data.test_shards import write_tar
 

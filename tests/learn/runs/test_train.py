@@ -27,7 +27,7 @@ def test_a_run_folder_that_holds_the_data_is_refused(tmp_path, out, monkeypatch)
     (tmp_path / "data").mkdir()
     np.save(tmp_path / "data" / "x.npy", np.zeros((20, 3), dtype=np.float32))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="expected a run folder apart from the data") as caught:
+    with pytest.raises(ValueError, match="apart from the data") as caught:
         vergence.train("data/x.npy", out=out, objective="vje", **QUICK)
     assert "\n" not in str(caught.value)
     assert [p.name for p in (tmp_path / "data").iterdir()] == ["x.npy"]
@@ -44,7 +44,7 @@ def test_a_run_finds_its_own_data_from_any_folder(tmp_path, monkeypatch, capsys)
     monkeypatch.chdir(tmp_path / "b")  # which has other data of this name
     assert vergence.evaluate(run, probes=False).protocol.note.count("changed") == 0
     assert vergence.train(tmp_path / "a" / "x.npy", out=tmp_path / "run", resume=True, **QUICK).folder.path == tmp_path / "run"
-    with pytest.raises(ValueError, match="--resume keeps a run's own settings: source was"):
+    with pytest.raises(ValueError, match="source was"):
         vergence.train("x.npy", out=tmp_path / "run", resume=True, **QUICK)
 
 
@@ -194,7 +194,7 @@ def test_few_items_lower_the_batch_of_the_default_recipe_alone(tmp_path, capsys)
     assert run.folder.config.fit.batch_size == run.folder.metadata.n_train == 16
     assert "note: a batch of 16 instead of 64, since there are 16 training items" in capsys.readouterr().err
     for asked in ({"batch_size": 64}, {"recipe": "vje_small", "encoder": "mlp"}):
-        with pytest.raises(ValueError, match="expected a batch of at most the 16 training items, found 64; lower --batch-size"):
+        with pytest.raises(ValueError, match="lower --batch-size"):
             vergence.train(tmp_path / "x.npy", out=tmp_path / "other", **settings, **asked)
 
 

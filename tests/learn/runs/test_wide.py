@@ -43,5 +43,5 @@ def test_the_wide_features_give_the_embedding_and_are_written(run, tmp_path, cap
 
 
 def test_other_encoders_have_no_wide_features():
-    with pytest.raises(ValueError, match="expected the encoder patches for wide features"):
+    with pytest.raises(ValueError, match="wide features"):
         wide_features(torch.nn.Linear(2, 2))

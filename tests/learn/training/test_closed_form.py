@@ -194,7 +194,7 @@ def test_a_run_is_not_resumed_with_another_encoder_or_recipe(copied, tmp_path, c
 def test_a_checkpoint_of_something_else_is_refused(copied, tmp_path):
     for state in ({"step": 2}, {"step": 4, "fitted": [1]}, {"step": 1, "filters": torch.zeros(2)}):
         copied.folder.save_checkpoint({"model": {}, "optimizer": {}, **state})
-        with pytest.raises(ValueError, match="the checkpoint is none of this encoder: it has no"):
+        with pytest.raises(ValueError, match="none of this encoder"):
             vergence.train(out=tmp_path / "run", resume=True)
 
 

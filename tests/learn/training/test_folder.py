@@ -45,7 +45,7 @@ def test_a_folder_of_other_files_is_refused_and_stays_as_it_is(tmp_path, name):
     """The files of a run among somebody's images would make a run of that folder for every other command."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / name).write_text('{"size": 3}')
-    with pytest.raises(ValueError, match="run to be new, empty or a run, found other files in it; choose another --out"):
+    with pytest.raises(ValueError, match="found other files"):
         make(tmp_path)
     with pytest.raises(ValueError, match="found other files in it"):
         vergence.train("digits", out=tmp_path / "run", epochs=1)
@@ -167,7 +167,7 @@ def test_without_locks_the_training_runs_and_says_what_it_cannot_know(tmp_path, 
 def test_a_folder_removed_while_training_is_one_line(tmp_path):
     run = make(tmp_path)
     shutil.rmtree(run.path)
-    with pytest.raises(ValueError, match="was removed, and nothing of it is left: train again"):
+    with pytest.raises(ValueError, match="nothing of it is left"):
         run.append({"step": 1})
 
 

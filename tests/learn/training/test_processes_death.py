@@ -55,14 +55,7 @@ def wait_for(condition):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("rank", "moment"),
-    [
-        (1, "training"),
-        (0, "training"),
-        (1, "starting"),
-    ],
-)
+@pytest.mark.parametrize(("rank", "moment"), [(1, "training"), (0, "training"), (1, "starting")])
 def test_a_process_that_is_killed_ends_both_with_one_message(rank, moment, tmp_path):
     out = tmp_path / "run"
     with started(out) as launcher:

@@ -61,12 +61,7 @@ def require_equal(whole, resumed):
 
 @pytest.mark.parametrize(
     ("kind", "where", "at"),
-    [
-        ("closed", FIT, 8),
-        ("two", FIT, 2),
-        ("behind", STEP, 5),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
-    ],
+    [("closed", FIT, 8), ("two", FIT, 2), ("behind", STEP, 5), *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)],
 )
 def test_a_stopped_run_resumes_with_the_same_bytes(whole, source, tmp_path, monkeypatch, kind, where, at):
     calls, original = [], getattr(*where)

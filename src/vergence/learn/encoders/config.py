@@ -239,6 +239,7 @@ class Patches(Encoder):
     most: ClassVar[dict[str, float]] = {
         **dict.fromkeys(("patch", "stride", "side", "pool", "views", "copies", "mirror"), 4096),
         **dict.fromkeys(("threshold", "second_threshold", "shift", "ridge", "power"), 1e6),
+        **dict.fromkeys(("atoms", "second", "directions", "dim"), 2**24),
     }
 
     def complete(self, shape: Sequence[int]) -> "PatchSettings":
