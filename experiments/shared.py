@@ -20,8 +20,19 @@ from vergence.data.sources import open_data
 from vergence.learn.evaluation import features
 from vergence.learn.evaluation.accuracy import knn_accuracy, linear_probe
 from vergence.learn.training.config import RunConfig
+from vergence.learn.training.metrics import Recorder
 
 K, HELD_OUT = 30, 4_000  # neighbors; training images that settings are chosen on
+
+
+class MemoryRecorder(Recorder):
+    """Keeps the rows of metrics of a training and drops everything else."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def append(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
 
 
 class Timer:

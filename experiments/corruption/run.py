@@ -15,7 +15,7 @@ from experiments.corruption import image_corruptions
 from experiments.corruption import table as corruption_tables
 from experiments.runner import SETTINGS, Option, parse, some
 from experiments.runner import run as measure_cells
-from experiments.shared import Timer, accuracies, images, seeded
+from experiments.shared import MemoryRecorder, Timer, accuracies, images, seeded
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -29,7 +29,6 @@ from vergence.learn.evaluation import features
 from vergence.learn.methods.core import Gather, ImageMethod
 from vergence.learn.training import build, loop, recipes
 from vergence.learn.training.config import RunConfig
-from vergence.learn.training.metrics import MemoryRecorder
 from vergence.learn.views.images import ImageViews
 from vergence.linear.solutions import joint_embedding, reconstruction
 from vergence.utils.devices import as_device

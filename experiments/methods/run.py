@@ -15,7 +15,7 @@ import torch
 from experiments import ledger
 from experiments.detection.run import aurocs, foreign
 from experiments.runner import DATA, SEEDS, SETTINGS, first, hidden, main, some
-from experiments.shared import Timer, accuracies, embedded, images, peak, seeded
+from experiments.shared import MemoryRecorder, Timer, accuracies, embedded, images, peak, seeded
 from experiments.uncertainty.scores import ITEMS, ranking, uncertainties
 from torch import Tensor
 
@@ -30,7 +30,6 @@ from vergence.learn.evaluation.uncertainty import neighbor_is_right
 from vergence.learn.methods.paired import PairedMethod
 from vergence.learn.runs.evaluate import untrained_encoder
 from vergence.learn.training import build, loop, recipes
-from vergence.learn.training.metrics import MemoryRecorder
 
 METHODS = (*objectives.names(), *image_methods.names())
 SOURCES = {name: f"{name}_imagenet" for name in ("barlow_twins", "byol", "contrastive", "moco", "simsiam", "swav", "vicreg")}

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from experiments import ledger
 from experiments.runner import Option, hidden, parse, run
+from experiments.shared import MemoryRecorder
 
 from vergence.data.config import ViewConfig
 from vergence.data.items import ArrayItems
@@ -31,7 +32,6 @@ from vergence.learn.runs.rows import Reading, collected, write_rows
 from vergence.learn.runs.score import columns_of
 from vergence.learn.training import build, closed_form, loop, recipes
 from vergence.learn.training.config import FitConfig, ModelConfig
-from vergence.learn.training.metrics import MemoryRecorder
 from vergence.learn.views.images import ImageViews
 
 FITTED = 3_000  # images that a closed form is fitted to, more than its directions

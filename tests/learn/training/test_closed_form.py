@@ -21,7 +21,7 @@ from vergence.learn.runs.embed import write_embeddings
 from vergence.learn.runs.page import write_report
 from vergence.learn.training import closed_form, loop
 from vergence.learn.training.config import FitConfig, RunConfig
-from vergence.learn.training.metrics import MemoryRecorder
+from vergence.learn.training.metrics import Recorder
 from vergence.learn.views.images import ImageViews
 from vergence.utils.devices import cpu_threads
 
@@ -38,6 +38,10 @@ class Fabric:
 
     def barrier(self):
         """Does nothing."""
+
+
+class Silent(Recorder):
+    """Drops everything."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +61,7 @@ def fitted(x, settings, views):
     net = torch.nn.Sequential(Standardize(torch.zeros(1), torch.ones(1)), PatchEncoder(1, settings))
     method = PairedMethod(net, GJE(settings.dim))
     config = RunConfig(data=DataConfig(source="x"), fit=FitConfig(workers=0))
-    closed_form.fit_closed_form(Fabric(), method, from_array(x), views, config, None, MemoryRecorder())
+    closed_form.fit_closed_form(Fabric(), method, from_array(x), views, config, None, Silent())
     return method
 
 

@@ -10,14 +10,13 @@ from vergence.learn.methods.paired import PairedMethod
 from vergence.learn.objectives.contrastive import Contrastive
 from vergence.learn.training import loop
 from vergence.learn.training.config import FitConfig
-from vergence.learn.training.metrics import MemoryRecorder, Metrics
+from vergence.learn.training.metrics import Metrics, Recorder
 
 pytestmark = pytest.mark.float32
 
 
-class Kept(MemoryRecorder):
+class Kept(Recorder):
     def __init__(self):
-        super().__init__()
         self.steps = []
 
     def save_checkpoint(self, state):
@@ -71,9 +70,7 @@ def test_a_rate_counts_the_steps_of_this_process_alone(monkeypatch):
     method = PairedMethod(torch.nn.Linear(5, 8), Contrastive(8))
 
     def metrics():
-        return Metrics(
-            MemoryRecorder(), method, FitConfig(batch_size=4), 1000, first=True, monitor=None, warn=lambda message: None
-        )
+        return Metrics(Kept(), method, FitConfig(batch_size=4), 1000, first=True, monitor=None, warn=lambda message: None)
 
     before = metrics()
     for step in range(1, 41):

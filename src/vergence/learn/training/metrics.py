@@ -21,7 +21,7 @@ from vergence.learn.training.config import FitConfig
 from vergence.learn.training.optimizers import learning_rate
 from vergence.utils.checks import expect, refuse, shown
 
-__all__ = ["Listener", "Logger", "MemoryRecorder", "Progress", "Recorder", "listeners_of", "online_knn"]
+__all__ = ["Listener", "Logger", "Progress", "Recorder", "listeners_of", "online_knn"]
 
 LOG_EVERY = 50  # steps between two rows; each row costs one synchronization with the device
 PATIENCE = 2  # epochs in a row that show a symptom before it is reported
@@ -66,25 +66,6 @@ class Recorder(Protocol):
     def save_model(self, state: dict[str, Tensor]) -> None:
         """Keeps the trained tensors."""
         return None
-
-
-class MemoryRecorder(Recorder):
-    """A recorder that keeps the rows of metrics in memory and drops everything else.
-
-    Attributes:
-        rows: Rows of metrics.
-    """
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-
-    def append(self, row: dict[str, Any]) -> None:
-        """Adds a row of metrics."""
-        self.rows.append(row)
-
-    def drop_rows_after(self, step: int) -> None:
-        """Drops the rows of metrics behind a step."""
-        self.rows = [row for row in self.rows if row["step"] <= step]
 
 
 class Metrics:
