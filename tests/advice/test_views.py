@@ -13,7 +13,8 @@ from vergence.advice.directions import collect
 from vergence.advice.views import advise, left_out
 from vergence.data.config import ViewConfig
 from vergence.data.items import ArrayItems, PairItems
-from vergence.learn.views.images import ImageViews, VectorViews
+from vergence.learn.views.images import ImageViews
+from vergence.learn.views.vectors import Marginals, VectorViews
 from vergence.linear import JointEmbedding
 from vergence.linear.reading import as_items
 
@@ -103,7 +104,7 @@ def test_views_have_their_operations_left_out():
     views = ImageViews(ViewConfig(blur=0.0), 8)
     assert [name for name, _ in left_out(views)] == ["crop", "flip", "jitter", "grayscale"]
     assert dict(left_out(views))["crop"].config == ViewConfig(blur=0.0, crop=(1.0, 1.0))
-    vectors = VectorViews(ViewConfig(mask=0.0), torch.zeros(4), torch.ones(4))
+    vectors = VectorViews(ViewConfig(mask=0.0), Marginals(torch.zeros(4), torch.ones(4)))
     assert [name for name, _ in left_out(vectors)] == ["noise", "scale"]
     images = np.random.default_rng(0).integers(0, 256, (200, 1, 8, 8)).astype(np.uint8)
     found = advise(images, views, n_draws=4)

@@ -14,7 +14,8 @@ from vergence.data.config import ViewConfig
 from vergence.data.items import ArrayItems
 from vergence.data.pixels import center_crop
 from vergence.densities.moments import Sums
-from vergence.learn.views.images import ImageViews, VectorViews
+from vergence.learn.views.images import ImageViews
+from vergence.learn.views.vectors import Marginals, VectorViews
 from vergence.linear import JointEmbedding, Reconstruction, Supervised, reading
 
 ROWS, N, D = 256, 1003, 3  # 256 rows to a block at the least: four blocks, the last one short
@@ -267,7 +268,7 @@ def test_views_of_vectors_have_the_moments_of_their_formula(kind):
     x = rng(57).normal(size=(400, 3)) * [3.0, 1.0, 0.5] + [1.0, -2.0, 0.0]
     mean, std = x.mean(0), x.std(0)
     noise, mask, scale = 0.4, 0.3, 0.2
-    views = VectorViews(ViewConfig(noise=noise, mask=mask, scale=scale), *(torch.as_tensor(v) for v in (mean, std)))
+    views = VectorViews(ViewConfig(noise=noise, mask=mask, scale=scale), Marginals(*(torch.as_tensor(v) for v in (mean, std))))
     model = kind(2, augmentation=views, n_draws=64).fit(x)
     share, second = (1 - mask) * math.exp(scale**2 / 2), math.exp(2 * scale**2)
     C = np.cov(x.T, bias=True)

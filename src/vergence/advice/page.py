@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vergence.advice.candidates import CANDIDATES, best_first
+from vergence.advice.nuisances import FixedRegion
 from vergence.advice.views import Advice, say_directions
 from vergence.report.rendering import count, percent, write
 from vergence.utils import terminal
@@ -35,18 +36,7 @@ def show_advice(advice: Advice) -> None:
 
 
 def write_advice(advice: Advice, path: Path, *, name: str, command: str, marks: Sequence[str] = ()) -> Path:
-    """Writes the page.
-
-    Args:
-        advice: The advice.
-        path: File to write.
-        name: Name of the data, for the title.
-        command: Command that reproduces the advice.
-        marks: A picture of each place in ``advice.shared``, as a data address.
-
-    Returns:
-        ``path``. The page appears in one step.
-    """
+    """Writes the page in one step; ``marks`` are pictures of the places in ``advice.shared``, as data addresses."""
     return write(
         path,
         "advice",
@@ -55,7 +45,7 @@ def write_advice(advice: Advice, path: Path, *, name: str, command: str, marks: 
         words=advice.words,
         facts=_facts(advice, name),
         trials=_trials(advice) if advice.trials else None,
-        marks=list(zip(marks, _places(advice)[1], strict=True)),
+        marks=list(zip(marks, map(_place, advice.shared.places), strict=True)),
         shared=say_directions(advice.shared, advice.facts.k),
         augmentations=_augmentations(advice) if len(advice.augmentations) > 1 else None,
         command=command,
@@ -89,13 +79,9 @@ def _trials(advice: Advice) -> Table:
     return head, rows
 
 
-def _places(advice: Advice) -> Table:
-    """Returns the table of marks in fixed places."""
-    head = ["top", "left", "height", "width", "share, %", "usual, %", "change, %"]
-    rows = [
-        [*map(str, place.box), *(percent(x) for x in (place.share, place.usual, place.change))] for place in advice.shared.places
-    ]
-    return head, rows
+def _place(place: FixedRegion) -> list[str]:
+    """Returns top, left, height and width of a mark, then its share, the usual one and the change in percent."""
+    return [*map(str, place.box), *(percent(x) for x in (place.share, place.usual, place.change))]
 
 
 def _augmentations(advice: Advice) -> Table:

@@ -2,6 +2,7 @@ r"""What the views of given data change and what they share, before any training
 
 Joint embedding is solved in closed form, in the directions of most variance: with all operations of the views, and without each.
 All this is about linear models; the recommendation is a simple rule, which nothing that is measured here has beaten.
+docs/guides/advice.md has the fields of all records.
 
 Shapes: N items, D features, r directions, m draws of the augmentation, k components.
 """
@@ -20,7 +21,7 @@ from vergence.advice.directions import Groups, Solution, collect
 from vergence.advice.nuisances import FixedRegion, Shared, constants, few_values, followed, places
 from vergence.advice.nuisances import without as covering
 from vergence.data.items import Items, PairItems, spaced
-from vergence.learn.views.images import ImageViews, VectorViews
+from vergence.learn.views.images import ImageViews
 from vergence.learn.views.vectors import KindViews
 from vergence.linear.base import MOST_DRAWS, Affine
 from vergence.linear.reading import Augmentation, Composed, as_items
@@ -45,23 +46,11 @@ PICTURES: Mapping[str, tuple[str, Any]] = {
     "solarize": ("solarize", 0.0),
     "cover": ("cover", ()),
 }
-VECTORS: Mapping[str, tuple[str, Any]] = {name: (name, 0.0) for name in ("noise", "mask", "scale")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class AboutData:
-    """What the advice is about.
-
-    Attributes:
-        items: Items that were read.
-        features: D.
-        directions: r, principal directions in which joint embedding is solved.
-        variance_kept: Share of the items' variance in these directions, in (0, 1].
-        k: Components that a representation keeps.
-        draws: Draws of the augmentation per item; 0 where its covariance is given.
-        part: Where the test part of the data comes from; empty outside of ``vergence advise``.
-        skipped: Files that could not be read.
-    """
+    """What the advice is about."""
 
     items: int
     features: int
@@ -75,13 +64,7 @@ class AboutData:
 
 @dataclass(frozen=True, kw_only=True)
 class OperationRow:
-    """The whole augmentation, or the augmentation without one operation.
-
-    Attributes:
-        operation: ``all``, or the operation that is left out.
-        strength: Share of the views' variance that comes from the augmentation, in [0, 1].
-        unchanged: Overlap of joint embedding's code with that under the whole augmentation, in [0, 1].
-    """
+    """The whole augmentation, or the augmentation without one operation."""
 
     operation: str
     strength: float
@@ -241,15 +224,10 @@ def left_out(augmentation: Any) -> Iterator[tuple[str, Augmentation]]:
         for name, neutral in augmentation.operations.items():
             if getattr(augmentation.config, name) != neutral:
                 yield name, augmentation.changed(**{name: neutral})
-    elif isinstance(augmentation, (ImageViews, VectorViews)):
-        for name, (field, neutral) in (PICTURES if isinstance(augmentation, ImageViews) else VECTORS).items():
-            config = dataclasses.replace(augmentation.config, **{field: neutral})
-            if config == augmentation.config:
-                continue
-            if isinstance(augmentation, ImageViews):
-                yield name, ImageViews(config, augmentation.size)
-            else:
-                yield name, VectorViews(config, augmentation.mean, augmentation.std)
+    elif isinstance(augmentation, ImageViews):
+        for name, (field, neutral) in PICTURES.items():
+            if getattr(augmentation.config, field) != neutral:
+                yield name, augmentation.changed(**{field: neutral})
 
 
 # Measurements
@@ -257,13 +235,7 @@ def left_out(augmentation: Any) -> Iterator[tuple[str, Augmentation]]:
 
 @dataclass(frozen=True)
 class Solved:
-    """What all measurements share.
-
-    Attributes:
-        groups: The items.
-        solution: Joint embedding, solved on all items.
-        k: Components that a representation keeps.
-    """
+    """What all measurements share."""
 
     groups: Groups
     solution: Solution

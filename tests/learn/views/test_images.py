@@ -10,7 +10,8 @@ from torchvision.transforms.v2 import functional as V
 
 from vergence.data.config import ViewConfig
 from vergence.data.pixels import center_crop
-from vergence.learn.views.images import ImageViews, VectorViews, Views, _boxes
+from vergence.learn.views.images import ImageViews, Views, _boxes
+from vergence.learn.views.vectors import Marginals, VectorViews
 
 NOTHING = ViewConfig(
     crop=(1.0, 1.0), flip=0.0, jitter_p=0.0, grayscale=0.0, blur=0.0, solarize=0.0, noise=0.0, mask=0.0, scale=0.0
@@ -19,6 +20,10 @@ EVERYTHING = ViewConfig(flip=0.5, jitter_p=0.8, grayscale=0.3, blur=0.5, solariz
 FORCED = replace(NOTHING, jitter=(0.8, 0.8, 0.8, 0.5), jitter_p=1.0)
 TOO_RARE = 1e-4
 DRAWS = 6000
+
+
+def vector_views(config, mean, std):
+    return VectorViews(config, Marginals(mean, std))
 
 
 def seeded(seed=0):
@@ -310,7 +315,7 @@ def test_a_part_of_the_draws_is_not_what_a_smaller_draw_gives():
 
 @pytest.mark.parametrize("kind", ["images", "vectors"])
 def test_the_generator_alone_decides(kind):
-    views: Views = ImageViews(EVERYTHING, 32) if kind == "images" else VectorViews(ViewConfig(), torch.zeros(5), torch.ones(5))
+    views: Views = ImageViews(EVERYTHING, 32) if kind == "images" else vector_views(ViewConfig(), torch.zeros(5), torch.ones(5))
     x = images(8) if kind == "images" else torch.randn(8, 5)
     before = torch.get_rng_state()
     first, again, other = (views(x, seeded(seed)) for seed in (1, 1, 2))
@@ -382,7 +387,7 @@ def test_views_do_not_wait_for_the_device():
     x = torch.empty(16, 3, 40, 40, dtype=torch.uint8, device="meta")
     y = ImageViews(EVERYTHING, 32)(x, seeded())
     assert y.shape == (16, 3, 32, 32) and y.device.type == "meta" and y.dtype == torch.float32
-    vectors = VectorViews(ViewConfig(), torch.zeros(5), torch.ones(5))(torch.empty(4, 5, device="meta"), seeded())
+    vectors = vector_views(ViewConfig(), torch.zeros(5), torch.ones(5))(torch.empty(4, 5, device="meta"), seeded())
     assert vectors.device.type == "meta"
     with pytest.raises((RuntimeError, NotImplementedError)):
         x[x[:, 0, 0, 0] > 0]
@@ -391,7 +396,7 @@ def test_views_do_not_wait_for_the_device():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 def test_a_gpu_makes_the_same_views_without_synchronizing():
     x, views = images(32, height=40, width=40), ImageViews(replace(EVERYTHING, solarize=0.0), 32)
-    vectors = VectorViews(ViewConfig(), torch.zeros(5), torch.ones(5))
+    vectors = vector_views(ViewConfig(), torch.zeros(5), torch.ones(5))
     on_gpu, z = x.cuda(), torch.randn(4, 5)
     z_on_gpu = z.cuda()
     torch.cuda.set_sync_debug_mode("error")
@@ -408,7 +413,7 @@ def test_a_gpu_makes_the_same_views_without_synchronizing():
 def test_vector_views_are_their_formula():
     n, d = 6, 4
     x, mean, std = torch.randn(n, d), torch.randn(d), torch.rand(d) + 0.5
-    views = VectorViews(ViewConfig(), mean, std)
+    views = vector_views(ViewConfig(), mean, std)
     draws = views.draw(n, seeded())
     y = views.apply(x, draws)
     for i, k in itertools.product(range(n), range(d)):
@@ -423,7 +428,7 @@ def test_vector_views_are_their_formula():
 def vector_z(sampled, assumed, n=60_000):
     """Largest |z| of the sampled views' mean and variance against the closed form for the assumed strengths."""
     mean, std, x = torch.tensor([1.0, -2.0, 0.0]), torch.tensor([0.5, 3.0, 1.0]), torch.tensor([2.0, -8.0, 0.0])
-    y = VectorViews(sampled, mean, std)(x.expand(n, 3), seeded(11))
+    y = vector_views(sampled, mean, std)(x.expand(n, 3), seeded(11))
     z, keep = (x - mean) / std, 1 - assumed.mask
     m = keep * math.exp(assumed.scale**2 / 2) * z
     variance = assumed.noise**2 + keep * math.exp(2 * assumed.scale**2) * z**2 - m**2
@@ -441,21 +446,21 @@ def test_vector_views_have_the_mean_and_variance_of_their_strengths():
 
 def test_a_vector_has_one_factor_and_its_features_have_noise_and_masks_of_their_own():
     x, ones = torch.ones(200, 8), torch.ones(8)
-    scaled = VectorViews(replace(NOTHING, scale=0.5), 0 * ones, ones)(x, seeded())
+    scaled = vector_views(replace(NOTHING, scale=0.5), 0 * ones, ones)(x, seeded())
     assert torch.equal(scaled, scaled[:, :1].expand(200, 8)) and scaled[:, 0].unique().numel() > 190
-    noisy = VectorViews(replace(NOTHING, noise=0.5), 0 * ones, ones)(x, seeded())
+    noisy = vector_views(replace(NOTHING, noise=0.5), 0 * ones, ones)(x, seeded())
     assert noisy.unique().numel() > 1500
-    masked = VectorViews(replace(NOTHING, mask=0.5), 0 * ones, ones)(x, seeded())
+    masked = vector_views(replace(NOTHING, mask=0.5), 0 * ones, ones)(x, seeded())
     assert set(masked.unique().tolist()) == {0.0, 1.0} and not torch.equal(masked, masked[:, :1].expand(200, 8))
 
 
 def test_vectors_keep_their_type_and_constant_features_stay():
     mean, std = torch.tensor([1.0, 4.0]), torch.tensor([2.0, 0.0])
     for dtype in (torch.float32, torch.float64):
-        y = VectorViews(ViewConfig(), mean, std)(torch.tensor([[0.0, 4.0]], dtype=dtype), seeded())
+        y = vector_views(ViewConfig(), mean, std)(torch.tensor([[0.0, 4.0]], dtype=dtype), seeded())
         assert y.dtype == dtype and y[0, 1] == 4
     x = torch.randn(5, 2)
-    assert close(VectorViews(NOTHING, mean, std)(x, seeded()), x, 1e-12)
+    assert close(vector_views(NOTHING, mean, std)(x, seeded()), x, 1e-12)
 
 
 # The central part
@@ -483,7 +488,7 @@ def test_center_crop_enlarges_small_images(dtype):
 
 # Bad input
 
-STILL, STANDARD = ImageViews(NOTHING, 32), VectorViews(ViewConfig(), torch.zeros(3), torch.ones(3))
+STILL, STANDARD = ImageViews(NOTHING, 32), vector_views(ViewConfig(), torch.zeros(3), torch.ones(3))
 
 
 @pytest.mark.parametrize(
@@ -496,8 +501,8 @@ STILL, STANDARD = ImageViews(NOTHING, 32), VectorViews(ViewConfig(), torch.zeros
         (lambda: STILL.apply(torch.full((2, 3, 32, 32), math.nan), STILL.draw(2, seeded())), "nan"),
         (lambda: STANDARD.apply(torch.zeros(2, 4), STANDARD.draw(2, seeded())), "floats"),
         (lambda: STANDARD.apply(torch.zeros(2, 3, dtype=torch.int64), STANDARD.draw(2, seeded())), "floats"),
-        (lambda: VectorViews(ViewConfig(), torch.zeros(3), torch.ones(4)), "mean"),
-        (lambda: VectorViews(ViewConfig(), torch.zeros(3), torch.tensor([1.0, math.nan, 1.0])), "std"),
+        (lambda: vector_views(ViewConfig(), torch.zeros(3), torch.ones(4)), "mean"),
+        (lambda: vector_views(ViewConfig(), torch.zeros(3), torch.tensor([1.0, math.nan, 1.0])), "std"),
         (lambda: ImageViews(NOTHING, 1), "pixels"),
         (lambda: center_crop(torch.zeros(3, 8, 8), 4), "images"),
         (lambda: replace(NOTHING, mask=math.nan), "finite"),

@@ -25,7 +25,7 @@ from vergence.learn.training import loop
 from vergence.learn.training.calibration import content_of
 from vergence.learn.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.learn.training.records import RunMetadata, Weights
-from vergence.learn.views.images import GivenViews, ImageViews, VectorViews, Views
+from vergence.learn.views.images import GivenViews, ImageViews, Views
 from vergence.learn.views.vectors import OF_VECTORS, Marginals
 from vergence.utils.checks import expect, refuse, require_choice, shown
 from vergence.utils.devices import describe_device
@@ -302,8 +302,7 @@ def views_for(kind: str, config: ViewConfig, shape: Sequence[int], marginals: Ca
         return GivenViews(load_outside("views", name, ""), shape)
     if kind == "image":
         return ImageViews(config, shape[1])
-    known = marginals()
-    return VectorViews(config, known.mean, known.std) if config.kind == "features" else OF_VECTORS[config.kind](config, known)
+    return OF_VECTORS[config.kind](config, marginals())
 
 
 def make_views(opened: Data, config: ViewConfig, shape: Sequence[int]) -> Views | None:

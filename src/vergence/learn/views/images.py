@@ -22,7 +22,7 @@ from vergence.data.config import ViewConfig
 from vergence.data.pixels import center_crop, luma, to_unit
 from vergence.utils.checks import expect, refuse
 
-__all__ = ["GivenViews", "ImageViews", "VectorViews", "Views"]
+__all__ = ["GivenViews", "ImageViews", "Views"]
 
 TRIES = 10
 ASPECT = (3 / 4, 4 / 3)
@@ -229,48 +229,6 @@ class ImageViews(Views):
         shown = F.pad(torch.eye(self.size, device=x.device, dtype=x.dtype), (radius, radius), mode="reflect")
         matrix = torch.einsum("jit,nt->nij", shown.unfold(1, self.kernel, 1), weight)
         return _separable(x, matrix, matrix)
-
-
-class VectorViews(Views):
-    """Masking, scaling and noise of feature vectors, on standardized features.
-
-    view = mean + std * (a * m * (x - mean) / std + e), with e ~ N(0, ``noise``^2) for each feature, m = 0 with
-    probability ``mask`` for each feature (which leaves its mean and the noise), and log a ~ N(0, ``scale``^2) for each
-    sample.
-
-    Example:
-        >>> mean, std = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 5.0])
-        >>> views = VectorViews(ViewConfig(noise=0.0, mask=1.0), mean, std)
-        >>> views(torch.zeros(1, 2, dtype=torch.float32), torch.Generator().manual_seed(0))
-        tensor([[1., 2.]])
-    """
-
-    def __init__(self, config: ViewConfig, mean: Tensor, std: Tensor) -> None:
-        """Sets the strengths of ``config``, and the features' ``mean`` and ``std`` >= 0, each (D,), in the features' units."""
-        check_strengths(config)
-        fits = mean.ndim == 1 and mean.shape == std.shape and bool((std >= 0).all())
-        found = f"{tuple(mean.shape)} and {tuple(std.shape)}"
-        expect(fits, "mean and std of shape (D,) with std >= 0", found, "compute them over the training items")
-        self.config, self.mean, self.std = config, mean, std
-
-    def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Returns ``noise`` (n, D) in units of std, ``keep`` (n, D) and ``scale`` (n, 1), from a CPU generator."""
-        c, shape = self.config, (n, len(self.mean))
-        return {
-            "noise": torch.randn(shape, generator=generator, dtype=torch.float32).mul_(c.noise),
-            "keep": torch.rand(shape, generator=generator, dtype=torch.float32) >= c.mask,
-            "scale": torch.randn(n, 1, generator=generator, dtype=torch.float32).mul_(c.scale).exp_(),
-        }
-
-    @torch.no_grad()
-    def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        """Returns the views (B, D), of x's type and device, of raw features x (B, D) that sampled parameters describe."""
-        shape, fix = (len(draws["scale"]), len(self.mean)), "convert them, or sample parameters for them"
-        expect(x.shape == shape and x.is_floating_point(), f"floats of shape {shape}", f"{x.dtype} {tuple(x.shape)}", fix)
-        mean, std, e, m, a = (
-            part.to(x, non_blocking=True) for part in (self.mean, self.std, draws["noise"], draws["keep"], draws["scale"])
-        )
-        return mean + a * m * (x - mean) + std * e
 
 
 def aside(generator: torch.Generator) -> torch.Generator:

@@ -1,9 +1,8 @@
-r"""Views of what is no photograph: counts, spectra, series and tables, by the name in ``ViewConfig.kind``.
+"""Views of vectors: features without an order, counts, spectra, series and tables, by the name in ``ViewConfig.kind``.
 
-Each takes vectors (B, D) and returns views (B, D). Where the mean and the mean covariance of a view have a closed form, `affine`
-returns them: ``Affine(*views.affine(M))`` is the augmentation of `vergence.linear` without sampling.
+Each takes vectors (B, D) and returns views (B, D).
 
-Shapes: B samples, D features, M the second moment E x x^T of the items.
+Shapes: B samples, D features.
 """
 
 import abc
@@ -17,7 +16,7 @@ from vergence.data.config import ViewConfig
 from vergence.learn.views.images import Views, check_strengths
 from vergence.utils.checks import expect
 
-__all__ = ["OF_VECTORS", "KindViews", "Marginals"]
+__all__ = ["OF_VECTORS", "KindViews", "Marginals", "VectorViews"]
 
 KNOTS = 4  # of a series' warp
 QUANTILES = 101  # that a table's columns are drawn from
@@ -36,6 +35,11 @@ class Marginals:
     mean: Tensor
     std: Tensor
     quantiles: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        fits = self.mean.ndim == 1 and self.mean.shape == self.std.shape and bool((self.std >= 0).all())
+        found = f"{tuple(self.mean.shape)} and {tuple(self.std.shape)}"
+        expect(fits, "mean and std of shape (D,) with std >= 0", found, "compute them over the training items")
 
     @classmethod
     def of(cls, x: Tensor) -> "Marginals":
@@ -70,16 +74,6 @@ class KindViews(Views):
         """Returns the same views with other strengths, by the names of `ViewConfig`."""
         return type(self)(dataclasses.replace(self.config, **strengths), self.marginals)
 
-    def affine(self, M: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Returns A (D, D), b (D,) and the mean covariance (D, D) of a view, which has the mean A x + b; None where unknown.
-
-        They are the arguments of `vergence.linear.Affine`.
-
-        Args:
-            M: Second moment of the items, (D, D).
-        """
-        return None
-
     def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
         """Returns the views (B, D), of x's type and device, of vectors x (B, D) that sampled parameters describe.
 
@@ -94,6 +88,37 @@ class KindViews(Views):
     @abc.abstractmethod
     def seen(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
         """Returns the views of vectors that were checked."""
+
+
+class VectorViews(KindViews):
+    """Masking, scaling and noise of feature vectors, on standardized features.
+
+    view = mean + std * (a * m * (x - mean) / std + e), with e ~ N(0, ``noise``^2) for each feature, m = 0 with
+    probability ``mask`` for each feature (which leaves its mean and the noise), and log a ~ N(0, ``scale``^2) for each
+    sample.
+
+    Example:
+        >>> marginals = Marginals(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 5.0]))
+        >>> views = VectorViews(ViewConfig(noise=0.0, mask=1.0), marginals)
+        >>> views(torch.zeros(1, 2, dtype=torch.float32), torch.Generator().manual_seed(0))
+        tensor([[1., 2.]])
+    """
+
+    operations: ClassVar[dict[str, Any]] = {"noise": 0.0, "mask": 0.0, "scale": 0.0}
+
+    def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Returns ``noise`` (n, D) in units of std, ``keep`` (n, D) and ``scale`` (n, 1), from a CPU generator."""
+        c, shape = self.config, (n, self.D)
+        return {
+            "noise": torch.randn(shape, generator=generator, dtype=torch.float32).mul_(c.noise),
+            "keep": torch.rand(shape, generator=generator, dtype=torch.float32) >= c.mask,
+            "scale": torch.randn(n, 1, generator=generator, dtype=torch.float32).mul_(c.scale).exp_(),
+        }
+
+    def seen(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        """Returns the views."""
+        mean, std = (part.to(x, non_blocking=True) for part in (self.marginals.mean, self.marginals.std))
+        return mean + draws["scale"] * draws["keep"] * (x - mean) + std * draws["noise"]
 
 
 class CountViews(KindViews):
@@ -122,11 +147,6 @@ class CountViews(KindViews):
         for row, seed in zip(y, draws["seed"].tolist(), strict=True):
             row.copy_(torch.binomial(row, torch.full_like(row, p), generator=torch.Generator().manual_seed(seed)))
         return y.to(x) / p
-
-    def affine(self, M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the moments of a view; see `KindViews.affine`."""
-        p, mean = 1 - self.config.thin, self.marginals.mean.to(M)
-        return (torch.eye(self.D).to(M), torch.zeros(self.D).to(M), (mean * (1 - p) / p).diag())
 
 
 class SpectrumViews(KindViews):
@@ -175,17 +195,6 @@ class SpectrumViews(KindViews):
         """Returns the views."""
         at = (torch.arange(self.D, device=x.device) - draws["shift"]).clamp(0, self.D - 1)
         return draws["gain"] * x.gather(1, at) + draws["baseline"] @ self.basis().to(x) + draws["noise"]
-
-    def affine(self, M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the moments of a view; see `KindViews.affine`."""
-        c, std, D = self.config, self.marginals.std.to(M), self.D
-        mean, square = torch.tensor(c.scale**2 / 2).exp().to(M), torch.tensor(2 * c.scale**2).exp().to(M)  # of the gain
-        shifts = [torch.arange(D).sub(s).clamp(0, D - 1) for s in range(-self.most, self.most + 1)]
-        T = torch.stack([torch.eye(D).to(M)[at] for at in shifts])  # (shifts, D, D)
-        A = mean * T.mean(0)
-        second = square * torch.einsum("sij,jk,slk->il", T, M, T) / len(T)
-        B = self.basis().to(M) * c.baseline * std.square().mean().sqrt()
-        return (A, torch.zeros(D).to(M), second - A @ M @ A.T + B.T @ B + (c.noise * std).square().diag())
 
 
 class SeriesViews(KindViews):
@@ -258,13 +267,9 @@ class TableViews(KindViews):
         other = q.gather(0, low) + (at - low) * (q.gather(0, low + 1) - q.gather(0, low))
         return torch.where(draws["swap"] > 0, other, x)
 
-    def affine(self, M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the moments of a view; see `KindViews.affine`."""
-        p, mean, std = self.config.swap, self.marginals.mean.to(M), self.marginals.std.to(M)
-        return ((1 - p) * torch.eye(self.D).to(M), p * mean, (std.square() * (1 - (1 - p) ** 2)).diag())
-
 
 OF_VECTORS: dict[str, type[KindViews]] = {
+    "features": VectorViews,
     "counts": CountViews,
     "spectra": SpectrumViews,
     "series": SeriesViews,
