@@ -86,9 +86,7 @@ class Shared:
 class Covered:
     """An augmentation of images in which a rectangle gets a random color first, another one in each view.
 
-    Args:
-        augmentation: The augmentation.
-        box: Top, left, height and width in pixels of the item.
+    The box is top, left, height and width in pixels of the item.
 
     Example:
         >>> views = Covered(lambda x, generator: x, (0, 0, 1, 2))
@@ -244,10 +242,8 @@ def constants(directions: Tensor, covariance: Tensor) -> int:
 def few_values(codes: Tensor) -> list[Valued]:
     """Returns the independent components of codes that take two to four values, up to a fiftieth of their variance.
 
-    Components come from scikit-learn's FastICA; their values from k-means.
-
-    Args:
-        codes: (N, m) of a whitened embedding; the first 32 columns and 4,000 evenly spaced rows are looked at.
+    Components come from scikit-learn's FastICA; their values from k-means. The codes (N, m) are a whitened embedding; its
+    first 32 columns and 4,000 evenly spaced rows are looked at.
 
     Example:
         >>> rng = torch.Generator().manual_seed(0)

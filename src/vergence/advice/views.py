@@ -260,13 +260,7 @@ def _solved(groups: Groups, n_components: int | None) -> Solved:
 def operation_rows(
     solved: Solved, operations: Sequence[tuple[str, Any]], under: Callable[[Augmentation], Groups]
 ) -> tuple[OperationRow, ...]:
-    """Returns the row of the whole augmentation and of the augmentation without each operation.
-
-    Args:
-        solved: What all measurements share.
-        operations: (``all``, the augmentation), then (name, the augmentation without it).
-        under: Returns a part of the items under another augmentation.
-    """
+    """Returns the row of the whole augmentation and of the augmentation without each operation."""
     if len(operations) == 1:
         return (_operation("all", solved, solved.solution, solved.solution),)
     rows: list[OperationRow] = []

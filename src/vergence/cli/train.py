@@ -132,7 +132,7 @@ def _next(run: "Run") -> str:
     from vergence.learn.objectives.core import ConditionalObjective
     from vergence.learn.runs.detector import FILE
 
-    trust = " --trust-code" if run.folder.config.model.needs_import else ""
+    trust = " --trust-code" if run.folder.config.model.outside else ""
     folder = shlex.quote(str(run.folder.path))
     judged = run.folder.metadata.kind == "pairs" and isinstance(run.method.objective, ConditionalObjective)
     score = f"vergence score {folder}{' NEW_PAIRS --pairs' if judged else ' NEW'}{trust} --out scores.csv"

@@ -62,14 +62,7 @@ def spherical_k_means(q: Tensor, D: Tensor, iterations: int = ITERATIONS) -> Ten
 
 
 class PatchSample:
-    """A uniform sample of at most ``n`` normalized patches of a stream of images, whatever the sizes of its batches.
-
-    Args:
-        n: Largest number of patches.
-        size: Side P of a patch, in pixels.
-        stride: Distance of neighboring patches, in pixels.
-        seed: Seed of the sample.
-    """
+    """A uniform sample of at most ``n`` normalized patches of a stream of images, whatever the sizes of its batches."""
 
     def __init__(self, n: int, size: int, stride: int = 1, seed: int = 0) -> None:
         self.n, self.size, self.stride, self.seed = n, size, stride, seed

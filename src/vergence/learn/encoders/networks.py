@@ -73,11 +73,9 @@ class _Convolution(nn.Conv2d):
 
 
 def small_convnet(channels: int, deep: bool = False) -> nn.Module:
-    """Returns four or five convolutions, each with BatchNorm and ReLU, and average pooling: D = 256.
+    """Returns four 3x3 convolutions of strides 1, 2, 2, 2, each with BatchNorm and ReLU, and average pooling: D = 256.
 
-    Args:
-        channels: Number of input channels.
-        deep: Whether there are five, the first of stride 2, in place of four 3x3 convolutions of strides 1, 2, 2, 2.
+    A deep one has five, the first of stride 2.
 
     Example:
         >>> small_convnet(3)(torch.rand(2, 3, 32, 32, dtype=torch.get_default_dtype())).shape
@@ -125,8 +123,7 @@ def require_whole_patches(net: nn.Module, sides: Sequence[int]) -> None:
 def factory_model(name: str) -> nn.Module:
     """Returns the network that a function outside the library returns, or a copy of one that the program gave; its code runs.
 
-    Args:
-        name: Name of a function without arguments that returns a module from images (B, C, H, W) to embeddings (B, D).
+    The function takes no arguments; the module maps images (B, C, H, W) to embeddings (B, D).
 
     Raises:
         ValueError: There is no such function, it cannot be called so, or returns something else than a module.

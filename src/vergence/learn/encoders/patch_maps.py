@@ -134,11 +134,8 @@ class SecondLayer(nn.Module):
     def learn(self, parts: Sequence[Tensor], generator: torch.Generator) -> None:
         """Sets Z, m and the atoms from patches n(p), in parts (n, F) of any type; atoms beyond the distinct patches are zero.
 
-        The sums are those of the CPU, which are the same in every process.
-
-        Args:
-            parts: Parts with at least two patches together, on the CPU.
-            generator: Orders the patches, the first of which are the atoms that the iterations start from.
+        The sums are those of the CPU, which are the same in every process. The generator orders the patches; the first ones
+        are the atoms that the iterations start from.
         """
         own = self.basis.cpu()
         n, d = sum(len(p) for p in parts), own.shape[1]
@@ -160,12 +157,7 @@ class SecondLayer(nn.Module):
         self.atoms[: len(D)] = (D / _deviation(q, D)).to(self.atoms)
 
     def forward(self, maps: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """Returns f (B, 8 K) of maps, in their type.
-
-        Args:
-            maps: Maps (B, 2, K', 36) of the first layer.
-            dtype: Type of the products; that of the maps by default.
-        """
+        """Returns f (B, 8 K) of maps (B, 2, K', 36), in their type, by products in ``dtype``, or in that of the maps."""
         side, dtype = GRID - SIZE + 1, maps.dtype if dtype is None else dtype
         A = cells(side, side, POOL).T.to(maps).to(dtype)
         Z, center, atoms = (part.to(dtype) for part in (self.basis, self.center, self.atoms.T))
@@ -278,11 +270,7 @@ class PatchMaps(nn.Module):
 def sampled_patches(images: Iterable[Tensor], maps: PatchMaps, *, n: int = N_PATCHES, seed: int = 0) -> Tensor:
     """Returns a uniform sample of at most n normalized patches (n, F) of images that are resized as ``maps`` resizes them.
 
-    Args:
-        images: Batches (B, C, H, W), uint8 or floats in [0, 1]; empty ones are skipped.
-        maps: Reads the images; its dictionary is not used.
-        n: Largest number of patches.
-        seed: Seed of the sample.
+    Images are batches (B, C, H, W), uint8 or floats in [0, 1]; empty ones are skipped.
 
     Raises:
         ValueError: There is no image.
@@ -302,12 +290,6 @@ def sampled_patches(images: Iterable[Tensor], maps: PatchMaps, *, n: int = N_PAT
 def patch_dictionary(images: Iterable[Tensor], shape: Sequence[int], settings: Patches, seed: int = 0) -> PatchMaps:
     """Returns the maps of one layer whose dictionary is learned from images; it has at most a tenth as many atoms as patches.
 
-    Args:
-        images: As of `sampled_patches`.
-        shape: Shape (C, H, W) of an image.
-        settings: Settings of one layer.
-        seed: Seed of the sample of patches.
-
     Raises:
         ValueError: There is no image, or the images are smaller than a patch, or have fewer distinct patches than atoms.
 
@@ -325,11 +307,7 @@ def patch_dictionary(images: Iterable[Tensor], shape: Sequence[int], settings: P
 
 
 class PatchEncoder(nn.Module):
-    """Features of one or two layers, and an affine map to the embedding; random until its tensors are set.
-
-    Args:
-        channels: Number of channels C.
-        settings: Settings; see `vergence.learn.encoders.config.Patches`.
+    """Features of one or two layers, and an affine map to the embedding; random until its tensors are set. See `PatchMaps`.
 
     Example:
         >>> encoder = PatchEncoder(1, PatchSettings(atoms=4, patch=3, dim=5))
@@ -357,9 +335,6 @@ def wide_features(encoder: nn.Module) -> nn.Module:
 
     They hold more than the embedding does, and suit a linear classifier with labels (`vergence.learn.evaluation.ridge_probe`).
 
-    Args:
-        encoder: One with a `PatchMaps` and a layer that standardizes its input, as `vergence.Run` has it.
-
     Raises:
         ValueError: The encoder has no such features.
 
@@ -380,10 +355,6 @@ class RefinedEncoder(nn.Module):
 
     With c, the closed form's embedding, whose components have eigenvalues omega and are multiplied by omega^power,
     z = c + U relu(norm(V c / omega^power + v)). U starts at zero, so that before the first step z = c.
-
-    Args:
-        channels: Number of channels C.
-        settings: Settings of the closed form, whose ``dim`` is the width of the embedding.
 
     Example:
         >>> encoder = RefinedEncoder(1, PatchSettings(atoms=4, patch=3, dim=5)).eval()

@@ -42,10 +42,6 @@ def split(opened: Data, config: RunConfig) -> Data:
 
     The part depends on the items' contents, the share and the seed alone, so every process and every resumed run has the same.
     Items of equal content are all on one side, and so are near-duplicates of images (see `content_groups`).
-
-    Args:
-        opened: The data.
-        config: Description of the run: ``data.calibration_share``, ``fit.seed``, and the least number of items to train on.
     """
     share, n = config.data.calibration_share, len(opened.train)
     require_within("[0, 1)", calibration_share=share)
@@ -70,10 +66,6 @@ def content_groups(items: Items, workers: int = 0) -> list[Any]:
 
     Near-duplicates are found on thumbnails (`near_groups`), which takes one pass over the images and some seconds for 50,000; of
     more than 100,000 images, and of pairs, equal ones alone share labels, and a note says so.
-
-    Args:
-        items: The items.
-        workers: Processes that decode images.
     """
     equal = content_digests(items)
     if isinstance(items, PairItems) or len(items.shape) != 3 or items.shape[0] not in (1, 3):
@@ -101,11 +93,8 @@ def near_groups(x: Tensor, equal: Sequence[Any]) -> npt.NDArray[np.int64]:
 
     Thumbnails are compared by the cosine of 8 x 8 means, less each image's own mean; `_threshold` of 2,000 of them tells copies
     from others. Chains join: where a is like b and b like c, all three have one label. A group of more than a hundredth of the
-    images, and more than 50, is taken for a kind of image: its members share labels with equal images alone.
-
-    Args:
-        x: Thumbnails.
-        equal: Labels (N,) that equal images share, such as digests of their contents.
+    images, and more than 50, is taken for a kind of image: its members share labels with equal images alone, by ``equal`` (N,),
+    such as digests of their contents.
 
     Example:
         >>> x = torch.randint(0, 256, (50, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

@@ -131,11 +131,6 @@ class ModelConfig(Checked):
         return (*encoders, *([self.objective] if ":" in self.objective else []))
 
     @property
-    def needs_import(self) -> bool:
-        """Whether the description names code outside the library."""
-        return bool(self.outside)
-
-    @property
     def starts_from_weights(self) -> bool:
         """Whether the description names weights that the model starts from."""
         return any(self.sources.values())

@@ -96,13 +96,7 @@ def view_moments(za: Tensor, zb: Tensor, shrinkage: float | None) -> tuple[Batch
 
 
 def pointwise_information(p: MixtureOfGaussians, za: Tensor, zb: Tensor) -> Tensor:
-    """Returns the mean pointwise mutual information log p(z_a, z_b) / (p(z_a) p(z_b)) in nats, a scalar.
-
-    Args:
-        p: Density over [z_a; z_b], with z_a as the context.
-        za: First views, (B, D).
-        zb: Second views, (B, D).
-    """
+    """Returns the mean pointwise mutual information log p(z_a, z_b) / (p(z_a) p(z_b)) in nats; z_a is p's context."""
     pa, pb = p.marginal("context"), p.marginal("target")
     return -(pa.log_prob(za) + pb.log_prob(zb) - p.log_prob(torch.cat([za, zb], 1))).mean()
 
