@@ -18,7 +18,22 @@ CANDIDATES: dict[Candidate, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What one candidate reached; None is what was not measured."""
+    """What one candidate reached; None is what was not measured.
+
+    Attributes:
+        kind: ``as_they_are``, ``frozen``, ``closed_form``, ``joint_embedding`` or ``reconstruction``.
+        command: The command that trains it on all of the data; empty where there is none.
+        seconds: Of fitting it here.
+        items: Training items that it was fitted to.
+        epochs: Epochs that it was trained for; 0 without a network that is trained.
+        dim: Features D.
+        rank_error: See `vergence.learn.evaluation.accuracy.rank_error`, of two views of test items, in [0, 1]; smaller is better.
+        effective_rank: See `vergence.learn.evaluation.collapse.effective_rank`.
+        lidar: See `vergence.learn.evaluation.collapse.lidar`.
+        knn: Accuracy by 20 neighbors on the test items, in [0, 1].
+        probe: Accuracy of a ridge classifier on the test items, in [0, 1].
+        interval: Half the width of the 95 % interval of both accuracies.
+    """
 
     kind: Candidate
     command: str

@@ -36,7 +36,18 @@ def show_advice(advice: Advice) -> None:
 
 
 def write_advice(advice: Advice, path: Path, *, name: str, command: str, marks: Sequence[str] = ()) -> Path:
-    """Writes the page in one step; ``marks`` are pictures of the places in ``advice.shared``, as data addresses."""
+    """Writes the page.
+
+    Args:
+        advice: The advice.
+        path: File to write.
+        name: Name of the data, for the title.
+        command: Command that reproduces the advice.
+        marks: A picture of each place in ``advice.shared``, as a data address.
+
+    Returns:
+        ``path``. The page appears in one step.
+    """
     return write(
         path,
         "advice",

@@ -50,7 +50,18 @@ PICTURES: Mapping[str, tuple[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class AboutData:
-    """What the advice is about."""
+    """What the advice is about.
+
+    Attributes:
+        items: Items that were read.
+        features: D.
+        directions: r, principal directions in which joint embedding is solved.
+        variance_kept: Share of the items' variance in these directions, in (0, 1].
+        k: Components that a representation keeps.
+        draws: Draws of the augmentation per item; 0 where its covariance is given.
+        part: Where the test part of the data comes from; empty outside of ``vergence advise``.
+        skipped: Files that could not be read.
+    """
 
     items: int
     features: int

@@ -73,9 +73,11 @@ class _Convolution(nn.Conv2d):
 
 
 def small_convnet(channels: int, deep: bool = False) -> nn.Module:
-    """Returns four 3x3 convolutions of strides 1, 2, 2, 2, each with BatchNorm and ReLU, and average pooling: D = 256.
+    """Returns four or five convolutions, each with BatchNorm and ReLU, and average pooling: D = 256.
 
-    A deep one has five, the first of stride 2.
+    Args:
+        channels: Number of input channels.
+        deep: Whether there are five, the first of stride 2, in place of four 3x3 convolutions of strides 1, 2, 2, 2.
 
     Example:
         >>> small_convnet(3)(torch.rand(2, 3, 32, 32, dtype=torch.get_default_dtype())).shape

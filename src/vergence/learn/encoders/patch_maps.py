@@ -270,7 +270,11 @@ class PatchMaps(nn.Module):
 def sampled_patches(images: Iterable[Tensor], maps: PatchMaps, *, n: int = N_PATCHES, seed: int = 0) -> Tensor:
     """Returns a uniform sample of at most n normalized patches (n, F) of images that are resized as ``maps`` resizes them.
 
-    Images are batches (B, C, H, W), uint8 or floats in [0, 1]; empty ones are skipped.
+    Args:
+        images: Batches (B, C, H, W), uint8 or floats in [0, 1]; empty ones are skipped.
+        maps: Reads the images; its dictionary is not used.
+        n: Largest number of patches.
+        seed: Seed of the sample.
 
     Raises:
         ValueError: There is no image.
@@ -290,6 +294,12 @@ def sampled_patches(images: Iterable[Tensor], maps: PatchMaps, *, n: int = N_PAT
 def patch_dictionary(images: Iterable[Tensor], shape: Sequence[int], settings: Patches, seed: int = 0) -> PatchMaps:
     """Returns the maps of one layer whose dictionary is learned from images; it has at most a tenth as many atoms as patches.
 
+    Args:
+        images: As of `sampled_patches`.
+        shape: Shape (C, H, W) of an image.
+        settings: Settings of one layer.
+        seed: Seed of the sample of patches.
+
     Raises:
         ValueError: There is no image, or the images are smaller than a patch, or have fewer distinct patches than atoms.
 
@@ -307,7 +317,11 @@ def patch_dictionary(images: Iterable[Tensor], shape: Sequence[int], settings: P
 
 
 class PatchEncoder(nn.Module):
-    """Features of one or two layers, and an affine map to the embedding; random until its tensors are set. See `PatchMaps`.
+    """Features of one or two layers, and an affine map to the embedding; random until its tensors are set.
+
+    Args:
+        channels: Number of channels C.
+        settings: Settings; see `vergence.learn.encoders.config.Patches`.
 
     Example:
         >>> encoder = PatchEncoder(1, PatchSettings(atoms=4, patch=3, dim=5))
@@ -335,6 +349,9 @@ def wide_features(encoder: nn.Module) -> nn.Module:
 
     They hold more than the embedding does, and suit a linear classifier with labels (`vergence.learn.evaluation.ridge_probe`).
 
+    Args:
+        encoder: One with a `PatchMaps` and a layer that standardizes its input, as `vergence.Run` has it.
+
     Raises:
         ValueError: The encoder has no such features.
 
@@ -355,6 +372,10 @@ class RefinedEncoder(nn.Module):
 
     With c, the closed form's embedding, whose components have eigenvalues omega and are multiplied by omega^power,
     z = c + U relu(norm(V c / omega^power + v)). U starts at zero, so that before the first step z = c.
+
+    Args:
+        channels: Number of channels C.
+        settings: Settings of the closed form, whose ``dim`` is the width of the embedding.
 
     Example:
         >>> encoder = RefinedEncoder(1, PatchSettings(atoms=4, patch=3, dim=5)).eval()

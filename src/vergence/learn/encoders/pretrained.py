@@ -27,6 +27,9 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     Of a checkpoint that holds the weights under ``state_dict`` or ``model`` these are returned; a prefix ``module.`` or
     ``model.`` of all names is removed.
 
+    Args:
+        file: The file.
+
     Raises:
         ValueError: The file is missing, damaged, or holds something else than tensors by name, or values that are not finite.
     """
@@ -60,9 +63,17 @@ def _unwrapped(raw: Any) -> Any:
 
 
 def load_weights(net: nn.Module, weights: Mapping[str, Tensor], where: str) -> tuple[str, ...]:
-    """Puts weights into a network and returns the names of those left out; every tensor of the network has to be there.
+    """Puts weights into a network; every tensor of the network has to be there.
 
-    A classifier that it does not have is left out, and step counters of BatchNorm may be missing. ``where`` is for the error.
+    A classifier that the network does not have is left out, and step counters of BatchNorm may be missing.
+
+    Args:
+        net: The network; changed in place.
+        weights: Tensors by name.
+        where: What holds them, for the error.
+
+    Returns:
+        Names of the tensors that were left out.
 
     Raises:
         ValueError: Tensors are missing, of another shape, or have no place; the error names the first of them.

@@ -287,7 +287,11 @@ def metadata_of(
 def views_for(kind: str, config: ViewConfig, shape: Sequence[int], marginals: Callable[[], Marginals]) -> Views:
     """Returns the random views of single items: those of a function of the program's, of images, or of vectors.
 
-    ``marginals`` returns what is known of the features; it is called for vectors alone.
+    Args:
+        kind: ``image`` or ``vector``.
+        config: Strengths of the views.
+        shape: Shape of one item as the encoder sees it, (C, H, W) or (D,).
+        marginals: Returns what is known of the features; called for vectors alone.
 
     Raises:
         ValueError: The program gave no function under the name of the description; nothing is imported for it.

@@ -42,6 +42,10 @@ def split(opened: Data, config: RunConfig) -> Data:
 
     The part depends on the items' contents, the share and the seed alone, so every process and every resumed run has the same.
     Items of equal content are all on one side, and so are near-duplicates of images (see `content_groups`).
+
+    Args:
+        opened: The data.
+        config: Description of the run: ``data.calibration_share``, ``fit.seed``, and the least number of items to train on.
     """
     share, n = config.data.calibration_share, len(opened.train)
     require_within("[0, 1)", calibration_share=share)
@@ -66,6 +70,10 @@ def content_groups(items: Items, workers: int = 0) -> list[Any]:
 
     Near-duplicates are found on thumbnails (`near_groups`), which takes one pass over the images and some seconds for 50,000; of
     more than 100,000 images, and of pairs, equal ones alone share labels, and a note says so.
+
+    Args:
+        items: The items.
+        workers: Processes that decode images.
     """
     equal = content_digests(items)
     if isinstance(items, PairItems) or len(items.shape) != 3 or items.shape[0] not in (1, 3):

@@ -212,11 +212,17 @@ def _require_finite(row: dict[str, float], step: int) -> None:
 def online_knn(opened: Data, size: int | None, device: torch.device) -> Monitor | None:
     """Returns a function that classifies held-out training items by the nearest neighbors in an encoder's embeddings.
 
-    It is None for fewer than five labeled items or fewer than two classes.
-
     A fifth of at most 10,000 labeled training items are queries, the others their neighbors. The test part is never read, so that
     settings may be chosen by this number and the test part stays blind to the choice. The encoder has been trained on the
     queries' inputs, without their labels: the number is for comparisons between runs, not for reports.
+
+    Args:
+        opened: The data.
+        size: Side of the central crop that the encoder sees; None for vectors.
+        device: Device of the encoder.
+
+    Returns:
+        The function; None for fewer than five labeled items or fewer than two classes.
     """
     items = labeled(opened.train, ITEMS)
     count = 0 if items is None else min(QUERIES, len(items) // SHARE)
@@ -260,9 +266,12 @@ class Logger(Protocol):
 
 
 def listeners_of(logger: "str | Logger | None", on_epoch: "OnEpoch | None", out: Path) -> list[Listener]:
-    """Returns what is called with each row of metrics; ``on_epoch`` at the end of an epoch, with the number that are done.
+    """Returns what is called with each row of metrics.
 
-    Loggers are ``tensorboard`` or ``csv``, which write to the folder ``logs`` of ``out``, or an object.
+    Args:
+        logger: ``tensorboard`` or ``csv``, which write to the folder ``logs`` of ``out``; an object; or None.
+        on_epoch: Called with the number of epochs that are done, and the row at their end.
+        out: The run folder.
 
     Raises:
         ValueError: The logger is none of these, or its package is missing.

@@ -81,8 +81,13 @@ def _require_sources(model: ModelConfig) -> None:
 def from_run(run: Path, config: RunConfig, *, source: str | None, root: str | None) -> RunConfig:
     """Returns the description of a new run that starts from another one's weights, with that one's settings.
 
-    ``source`` and ``root`` are by default the other run's. Of other data, its size of images is kept, its choice of items
-    is not.
+    Of other data, the other run's size of images is kept, and its choice of items is not.
+
+    Args:
+        run: Folder of the other run.
+        config: Its description.
+        source: Data of the new run; the other one's by default.
+        root: Folder of torchvision's data sets; the other run's by default.
     """
     model = dataclasses.replace(config.model, pretrained=False, weights=None, init=str(run), distill=None)
     data = config.data
@@ -95,6 +100,11 @@ def from_run(run: Path, config: RunConfig, *, source: str | None, root: str | No
 
 def load_start(method: Method, config: RunConfig, *, trust_code: bool = False) -> Weights:
     """Puts the weights that a description names into a method with random ones; returns where they come from.
+
+    Args:
+        method: The method, as `vergence.learn.training.build.initial_method` returns it; changed in place.
+        config: Description, as `configured` returns it.
+        trust_code: Whether a run to start from may name code outside the library.
 
     Raises:
         ValueError: The weights cannot be read, or do not fit.

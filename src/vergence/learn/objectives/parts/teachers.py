@@ -20,9 +20,13 @@ def frozen_copy(module: M) -> M:
 
 @torch.no_grad()
 def follow(teacher: nn.Module, student: nn.Module, momentum: float, *, buffers: bool = False) -> None:
-    """Moves the teacher's parameters in place, w <- m w + (1 - m) student, with the momentum m in [0, 1].
+    """Moves the teacher's parameters, w <- m w + (1 - m) student.
 
-    With ``buffers`` the student's buffers, such as running means, are copied; by default the teacher keeps its own.
+    Args:
+        teacher: Network that follows, changed in place.
+        student: Network of the same parameters.
+        momentum: Weight m of the past, in [0, 1].
+        buffers: Whether the student's buffers, such as running means, are copied; by default the teacher keeps its own.
 
     Example:
         >>> teacher, student = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
