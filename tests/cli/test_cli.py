@@ -65,13 +65,13 @@ OPTIONS = {
     ],
     "Density": ["density"],
     "DensityFit": [
-        "pairs", "model", "out", "target", "context", "drop", "id", "groups", "ordered",
-        "seconds", "holdout", "set", "seed", "device", "threads",
+        "pairs", "model", "target", "context", "drop", "id", "groups", "ordered", "seed",
+        "out", "seconds", "holdout", "set", "device", "threads",
     ],
     "DensityPredict": ["model", "source", "out", "level"],
     "DensitySample": ["model", "source", "out", "n", "seed"],
     "DensityScore": ["model", "source", "out", "fdr"],
-    "DensityImportance": ["pairs", "model", "target", "context", "drop", "id", "groups", "ordered", "out", "seed"],
+    "DensityImportance": ["pairs", "model", "target", "context", "drop", "id", "groups", "ordered", "seed", "out"],
     "Report": ["run"],
 }  # fmt: skip
 

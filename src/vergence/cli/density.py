@@ -24,13 +24,10 @@ Columns = Annotated[UseAppendAction[list[str]], arg(metavar="COLUMNS", help_beha
 
 
 @dataclass(kw_only=True)
-class DensityFit:
-    """Fit p(target | context) to pairs and evaluate it on held-out pairs."""
-
+class _OfPairs:
     pairs: Annotated[Positional[Path], arg(metavar="PAIRS")]
     """A .npz file with the arrays context and target, or a table: .csv, .tsv, .parquet, .xlsx, packed or not."""
     model: Annotated[str, arg(metavar="NAME", help=MODELS)] = "auto"
-    out: Annotated[Path, arg(help="File to write.")] = Path("density.safetensors")
     target: Columns = field(default_factory=list)
     """Columns of a table to predict: a name, several between commas, or FIRST:LAST."""
     context: Columns = field(default_factory=list)
@@ -43,12 +40,19 @@ class DensityFit:
     """Column, or array of a .npz file, of subjects: auto chooses what suits new ones. It is not part of the context."""
     ordered: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
     """Column, or array, of times: auto chooses what suits later rows. It is not part of the context."""
+    seed: options.Seed = 0
+
+
+@dataclass(kw_only=True)
+class DensityFit(_OfPairs):
+    """Fit p(target | context) to pairs and evaluate it on held-out pairs."""
+
+    out: Annotated[Path, arg(help="File to write.")] = Path("density.safetensors")
     seconds: Annotated[float | None, arg(metavar="S", help_behavior_hint="")] = None
     """Time after which auto tries no other model."""
     holdout: Annotated[float, arg(help="Share of the pairs that is held out for evaluation of a named model; 0 for none.")] = 0.2
     set: Annotated[options.Settings, arg(metavar="NAME=VALUE")] = field(default_factory=list)
     """Setting of the model, NAME=VALUE (n_components=5)."""
-    seed: options.Seed = 0
     device: Annotated[Literal["cpu", "cuda"], arg(help="Device to compute on.")] = "cpu"
     threads: options.Threads = None
 
@@ -91,26 +95,10 @@ class DensityScore(_Use):
 
 
 @dataclass(kw_only=True)
-class DensityImportance:
-    """Say which context columns matter: the log-density that is lost without each."""
+class DensityImportance(_OfPairs):
+    """Say which context columns matter: the log-density that is lost without each. Auto chooses once, with all columns."""
 
-    pairs: Annotated[Positional[Path], arg(metavar="PAIRS")]
-    """As for fit."""
-    model: Annotated[str, arg(metavar="NAME", help="Model, as for fit; auto chooses it once, with all columns.")] = "auto"
-    target: Columns = field(default_factory=list)
-    """As for fit."""
-    context: Columns = field(default_factory=list)
-    """As for fit."""
-    drop: Columns = field(default_factory=list)
-    """As for fit."""
-    id: Columns = field(default_factory=list)
-    """As for fit."""
-    groups: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
-    """As for fit."""
-    ordered: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
-    """As for fit."""
     out: Annotated[Path, arg(help="Table to write.")] = Path("importance.csv")
-    seed: options.Seed = 0
 
 
 VERBS = {
@@ -120,8 +108,6 @@ VERBS = {
     "score": DensityScore,
     "importance": DensityImportance,
 }
-
-
 WRITTEN = {DensityPredict: "predictions", DensitySample: "samples", DensityScore: "scores"}  # names of files
 NEXT = {DensityPredict: "sample", DensitySample: "predict", DensityScore: "predict"}  # what else can be asked
 
@@ -152,7 +138,7 @@ def run(command: Density) -> None:
     print(f"next: vergence density {NEXT[type(verb)]} {shlex.quote(str(verb.model))} {shlex.quote(str(verb.source))}")
 
 
-def _pairs(command: "DensityFit | DensityImportance") -> "tuple[Pairs, Any, Any]":
+def _pairs(command: _OfPairs) -> "tuple[Pairs, dict[str, Any]]":
     """Reads pairs, and the groups and times of their rows; prints what the columns are taken for."""
     import numpy as np
 
@@ -167,7 +153,7 @@ def _pairs(command: "DensityFit | DensityImportance") -> "tuple[Pairs, Any, Any]
         print(
             f"gaps in the context of {counted(gaps, 'row')} of {len(pairs.context):,}; Gaussians and mixtures integrate over them"
         )
-    return pairs, groups, order
+    return pairs, {"groups": groups, "order": order}
 
 
 def _importance(command: DensityImportance) -> None:
@@ -175,8 +161,7 @@ def _importance(command: DensityImportance) -> None:
     from vergence.utils.parts import write_table
     from vergence.utils.terminal import table
 
-    pairs, groups, order = _pairs(command)
-    also: dict[str, Any] = {"groups": groups, "order": order}
+    pairs, also = _pairs(command)
     if command.model == "auto":
         found = mixtures.choose(pairs.context, pairs.target, random_state=command.seed, **also)
         model, name = found.model, found.name
@@ -194,9 +179,9 @@ def _fit(command: DensityFit) -> None:
     from vergence.utils.terminal import table
 
     settings = {"device": command.device, **dict(map(options.parse, command.set))}
-    pairs, groups, order = _pairs(command)
+    pairs, also = _pairs(command)
     verb = "replaced" if command.out.exists() else "wrote"
-    also: dict[str, Any] = {"groups": groups, "order": order, "seconds": command.seconds}
+    also["seconds"] = command.seconds
     result = density.fit_density(
         pairs, command.model, command.out, settings=settings, holdout=command.holdout, seed=command.seed, **also
     )

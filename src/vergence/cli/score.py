@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
-from vergence.cli.use import about_shard, items_of_shard, print_shard, print_written
+from vergence.cli.use import print_written, write_shard
 from vergence.utils import terminal
 from vergence.utils.checks import expect
 
@@ -62,11 +62,13 @@ APART = ("--fpr", "--calibration", "--confirm", "--all-scores", "--shard")  # op
 def score(command: Score) -> None:
     """Runs ``vergence score``."""
     from vergence.learn.runs.run import load
-    from vergence.learn.runs.score import require_apart
+    from vergence.learn.runs.score import PairReference, require_apart
+    from vergence.learn.runs.score import score as score_items
     from vergence.utils.parts import read_names
 
     _require_suitable(command)
     out = command.out or Path(f"scores-{options.stem(command.images)}.csv")
+    fdr = FDR if command.fdr is None else command.fdr
     confirmed = () if command.confirm is None else read_names(command.confirm)
     if command.calibration is not None:
         expected = "calibration items that are not among the scored ones"
@@ -74,8 +76,11 @@ def score(command: Score) -> None:
         require_apart(command.calibration, command.images, expected, advice)
     run = load(command.run, device=command.device, trust_code=command.trust_code)
     if command.shard is not None:
-        return _shard(command, run, confirmed)
-    found = _by_run(command, run, out, confirmed, FDR if command.fdr is None else command.fdr)
+        known = _reference(command, run, confirmed)
+        return write_shard(command, run, "scores", lambda items, folder, of: known.shard(items, folder, fdr=fdr, **of))
+    items = run.items(command.images, root=command.data_root)
+    reference = PairReference(run, command.batch_size) if command.pairs else _reference(command, run, confirmed)
+    found = score_items(items, reference, out, fdr=fdr)
     print_written(out, found.rows, page=True)
     _show(found)
     print(f"next: open {out}.html")
@@ -89,24 +94,6 @@ def _require_suitable(command: Score) -> None:
     for option in APART if command.pairs else ():
         given = getattr(command, option[2:].replace("-", "_")) not in (None, False)
         expect(not given, f"--pairs without {option}", "both", "leave one out")
-
-
-def _by_run(command: Score, run: "Run", out: Path, confirmed: Sequence[str], fdr: float) -> "Decisions":
-    from vergence.learn.runs.score import PairReference, score
-
-    items = run.items(command.images, root=command.data_root)
-    if command.pairs:
-        return score(items, PairReference(run, command.batch_size), out, fdr=fdr)
-    return score(items, _reference(command, run, confirmed), out, fdr=fdr)
-
-
-def _shard(command: Score, run: "Run", confirmed: Sequence[str]) -> None:
-    from vergence.utils.parts import Shard
-
-    shard, folder = Shard.parse(str(command.shard)), command.out or Path(f"scores-{options.stem(command.images)}")
-    items, files = items_of_shard(run, command.images, shard, command.data_root)
-    fdr, about = FDR if command.fdr is None else command.fdr, about_shard(command.run, command.images)
-    print_shard(shard, folder, _reference(command, run, confirmed).shard(items, folder, shard, fdr, about, files))
 
 
 def _reference(command: Score, run: "Run", confirmed: Sequence[str]) -> "Calibration":

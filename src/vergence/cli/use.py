@@ -4,7 +4,7 @@ import csv
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
@@ -13,12 +13,10 @@ from vergence.utils import terminal
 from vergence.utils.checks import counted, expect
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
+    from collections.abc import Callable, Mapping, Sequence
 
     from vergence.data.items import Items
     from vergence.learn.runs.run import Run
-    from vergence.utils.parts import Shard
 
 __all__: list[str] = []
 
@@ -125,7 +123,7 @@ def embed(command: Embed) -> None:
     run = load(command.run, device=command.device, trust_code=command.trust_code)
     how: dict[str, Any] = {"crops": command.crops or 0, "wide": command.wide, "batch_size": command.batch_size}
     if command.shard is not None:
-        return _embed_shard(command, run, how)
+        return write_shard(command, run, "embeddings", lambda items, out, of: write_embeddings(run, items, out, **how, **of))
     items = run.items(command.images, root=command.data_root)
     if items.conversion is not None:
         terminal.note(f"images are changed from {items.conversion}, as the run reads them")
@@ -134,34 +132,18 @@ def embed(command: Embed) -> None:
     print(f"next: vergence check {shlex.quote(str(out))}" if out.suffix != ".csv" else "next: read it with pandas.read_csv")
 
 
-def _embed_shard(command: Embed, run: "Run", how: "Mapping[str, Any]") -> None:
-    from vergence.learn.runs.embed import write_embeddings
+def write_shard(command: Any, run: "Run", name: str, write: "Callable[[Items, Path, dict[str, Any]], int | None]") -> None:
+    """Writes a shard of a command's items, with ``shard``, ``about``, ``files`` of `shard_written`; prints what is next."""
+    from vergence.data.sources import absolute
+    from vergence.learn.runs.shards import part_of
     from vergence.utils.parts import Shard
 
-    shard, folder = Shard.parse(str(command.shard)), command.out or Path(f"embeddings-{options.stem(command.images)}")
-    items, files = items_of_shard(run, command.images, shard, command.data_root)
-    about = about_shard(command.run, command.images)
-    rows = write_embeddings(run, items, folder, **how, shard=shard, about=about, files=files)
-    print_shard(shard, folder, rows)
-
-
-def items_of_shard(run: "Run", images: str, shard: "Shard", root: str | None) -> "tuple[Items, int]":
-    """Returns the items of which a shard takes its part, or those of its own large files, and how many files there are then."""
-    from vergence.learn.runs.shards import part_of
-
+    images, shard = command.images, Shard.parse(command.shard)
+    folder = command.out or Path(f"{name}-{options.stem(images)}")
     own = part_of(images, shard, run.folder.metadata.item_shape())
-    return (run.items(images, root=root), 0) if own is None else own
-
-
-def about_shard(run: Path, images: str) -> dict[str, str]:
-    """Returns what the record of a shard says of its job."""
-    from vergence.data.sources import absolute
-
-    return {"run": str(run.absolute()), "source": absolute(images), "name": options.stem(images)}
-
-
-def print_shard(shard: "Shard", folder: Path, rows: int | None) -> None:
-    """Prints what was written of a shard, and what is next."""
+    items, files = (run.items(images, root=command.data_root), 0) if own is None else own
+    about = {"run": str(command.run.absolute()), "source": absolute(images), "name": options.stem(images)}
+    rows = write(items, folder, {"shard": shard, "about": about, "files": files})
     if rows is not None:
         print(f"wrote {counted(rows, 'row')} to {folder / shard.name}.parquet")
     print(f"next: when all {shard.of} parts are there, vergence merge {shlex.quote(str(folder))}")
@@ -170,9 +152,14 @@ def print_shard(shard: "Shard", folder: Path, rows: int | None) -> None:
 def merge(command: Merge) -> None:
     """Runs ``vergence merge``."""
     from vergence.learn.runs.shards import merge as run
+    from vergence.learn.runs.train import merge_shards
 
     if any(command.folder.glob("part-*-of-*/config.json")):
-        return _merge_training(command)
+        out = command.out or command.folder.with_name(f"{command.folder.name}-run")
+        trained = merge_shards(command.folder, out)
+        print(f"trained {out} in closed form from the sums of {command.folder}: {trained.folder.metadata.n_train:,} items")
+        print(f"next: vergence evaluate {shlex.quote(str(out))}")
+        return
     out = command.out or command.folder.with_name(f"{command.folder.name}.parquet")
     merged = run(command.folder, out, lambda record, names: _reopened(record, names, command.data_root))
     print(f"merged {counted(merged.parts, 'part')}")
@@ -180,15 +167,6 @@ def merge(command: Merge) -> None:
     for line in merged.decisions.sentences if merged.decisions is not None else ():
         print(line)
     print(f"next: open {out}.html" if merged.decisions is not None else f"next: vergence check {shlex.quote(str(out))}")
-
-
-def _merge_training(command: Merge) -> None:
-    from vergence.learn.runs.train import merge_shards
-
-    out = command.out or command.folder.with_name(f"{command.folder.name}-run")
-    run = merge_shards(command.folder, out)
-    print(f"trained {out} in closed form from the sums of {command.folder}: {run.folder.metadata.n_train:,} items")
-    print(f"next: vergence evaluate {shlex.quote(str(out))}")
 
 
 def _reopened(record: "Mapping[str, Any]", names: "Sequence[str]", root: str | None) -> "Items | None":

@@ -31,22 +31,8 @@ from vergence.utils.linalg import as_array
 
 __all__ = ["Embedder", "Scorer"]
 
-USUAL: tuple[str, ...] = (
-    "image",
-    "picture",
-    "bytes",
-    "path",
-    "file",
-    "jpg",
-    "jpeg",
-    "png",
-    "webp",
-    "features",
-    "z",
-    "embedding",
-    "embeddings",
-)
-USUAL += ("vector", "x", "data")  # names of a column of items, the first that is there
+# Names of a column of items, the first that is there.
+USUAL = tuple("image picture bytes path file jpg jpeg png webp features z embedding embeddings vector x data".split())
 Arrays = dict[str, Any]
 Function = Callable[[Tensor], Arrays]
 
@@ -72,7 +58,7 @@ class _OfBatches(abc.ABC):
         if isinstance(batch, Iterator):
             return map(self, batch)
         columns, back = _columns(batch)
-        features = self.model.features() if self.column is None else ()
+        features = self.model.features if self.column is None else ()
         used = None if features else _chosen(columns, self.column)  # features stay
         rows, errors = _of_features(columns, features) if used is None else _read(columns[used], self.model)
         good = np.flatnonzero([not error for error in errors])
@@ -83,7 +69,9 @@ class _OfBatches(abc.ABC):
         """Returns the columns of all n rows, of which the good ones are given."""
         function, size = self._function(), self.batch_size
         parts = [(good[i : i + size], _halved(function, rows[i : i + size])) for i in range(0, len(good), size)]
-        first = parts[0][1] if parts else function(self.model.blank())
+        shape = self.model.shape()
+        blank = torch.zeros(1, *shape, dtype=torch.uint8 if len(shape) == 3 else torch.float32)
+        first = parts[0][1] if parts else function(blank)
         whole = {name: _gaps(np.asarray(first[name]), n) for name in self.names}
         for index, found in parts:
             for name, values in whole.items():
@@ -113,14 +101,10 @@ class _Run:
         """Returns the shape of an item as it is read."""
         return _opened(*self.key()).folder.metadata.item_shape()
 
+    @property
     def features(self) -> tuple[str, ...]:
-        """Returns the names of the columns of features, where each has its own."""
+        """The names of the columns of features, where each has its own."""
         return _opened(*self.key()).folder.metadata.columns
-
-    def blank(self) -> Tensor:
-        """Returns a batch of one item of zeros."""
-        shape = self.shape()
-        return torch.zeros(1, *shape, dtype=torch.uint8 if len(shape) == 3 else torch.float32)
 
     def embedding(self) -> Function:
         """Returns the function of items to their embeddings."""
@@ -130,6 +114,8 @@ class _Run:
 
 class _Network:
     """An encoder of whole pictures: its name, or the network itself."""
+
+    features = ()  # pictures have no names of features
 
     def __init__(self, encoder: nn.Module | str, device: str) -> None:
         self.device = device
@@ -145,14 +131,6 @@ class _Network:
         """Returns the shape of an item as it is read."""
         side = self.opened().side
         return 3, side, side
-
-    def features(self) -> tuple[str, ...]:
-        """Returns nothing: pictures have no names of features."""
-        return ()
-
-    def blank(self) -> Tensor:
-        """Returns a batch of one black picture."""
-        return torch.zeros(1, *self.shape(), dtype=torch.uint8)
 
     def embedding(self) -> Function:
         """Returns the function of items to their embeddings."""
@@ -255,9 +233,7 @@ def _scoring(path: str, device: str, written: int) -> Function:
     return _of_run(run, columns_of(run.method, levels, detector, 0.0, False, {}))
 
 
-@functools.lru_cache(maxsize=2)
-def _named(name: str) -> FrozenNetwork:
-    return named_network(name)
+_named = functools.lru_cache(maxsize=2)(named_network)
 
 
 def _of_run(run: Run, function: Function) -> Function:
@@ -323,12 +299,10 @@ def _arrow(kept: dict[str, Any], new: Arrays) -> Any:
 
     columns = dict(kept)
     for name, values in new.items():
-        flat = getattr(values, "ndim", 1) == 2
-        columns[name] = (
-            pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
-            if flat
-            else pa.array(values, pa.string() if name in ("level", "error") else pa.float64())
-        )
+        if getattr(values, "ndim", 1) == 2:
+            columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+        else:
+            columns[name] = pa.array(values, pa.string() if name in ("level", "error") else pa.float64())
     return pa.table(columns)
 
 

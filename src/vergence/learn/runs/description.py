@@ -26,14 +26,8 @@ def describe(
 ) -> RunConfig:
     """Returns the run description of a source, a recipe or another run (``init``), and changed settings.
 
-    Paths of data are absolute in it, so that the run finds the same data from any folder.
-
-    Args:
-        source: Name or path of the data, or a description that the settings change.
-        recipe: Name of a recipe; by default `recipes.suggested`.
-        settings: Settings by name.
-        facts: What the data says of itself; None before it is opened.
-        trust_code: Whether another run may name code outside the library.
+    Paths of data are absolute in it, so that the run finds the same data from any folder. ``source`` is the name or path of the
+    data, or a description that the settings change; ``facts``, what the data says of itself, are None before it is opened.
 
     Raises:
         ValueError: No source is given, a setting is unknown, or the other run names code that is not trusted.
@@ -112,13 +106,7 @@ def for_data(config: RunConfig, settings: dict[str, Any], facts: Facts, any_reci
     """Returns a description with what follows from the data, and notes on it.
 
     A closed form has all its settings; vectors have an MLP where no encoder is named and no image statistics; where no recipe is
-    named either, a batch has at most the n items.
-
-    Args:
-        config: Description, as `describe` returns it for this data.
-        settings: Settings that are given.
-        facts: What the data says of itself.
-        any_recipe: Whether no recipe is named.
+    named either (``any_recipe``), a batch has at most the n items.
 
     Raises:
         ValueError: The encoder cannot take the data.
@@ -158,11 +146,10 @@ def completed(encoder: Encoder, facts: Facts, mirrored: bool) -> tuple[Encoder, 
 
 def _starts(model: ModelConfig, settings: dict[str, Any], facts: Facts) -> list[str]:
     """Returns which recipes start from the closed form, where an unnamed network starts from random weights."""
-    starts = {
-        "distilled": "first distills the default encoder into a small network",
-        "patches": "trains on top of the default encoder",
+    words = {
+        f"distilled_{model.objective}": "first distills the default encoder into a small network",
+        f"patches_{model.objective}": "trains on top of the default encoder",
     }
-    words = {f"{start}_{model.objective}": does for start, does in starts.items()}
     known = [f"--recipe {name} {does}" for name, does in words.items() if name in recipes.names()]
     unnamed = model.encoder == Small() and settings.get("encoder") is None
     if not (unnamed and known and facts.roomy) or model.distill is not None or model.starts_from_weights:
@@ -200,8 +187,8 @@ def resumed(
     else:
         if not trust_code:  # what the caller names has to be the run's: see below
             require_known_code(out, config.model, _named(settings))
-        given = {name: value for name, value in {"source": source, **settings}.items() if name != "source" or value is not None}
-        given |= {name: absolute(as_source(given[name])) for name in ("source", "root") if given.get(name) is not None}
+        given = settings if source is None else {"source": source, **settings}
+        given = given | {name: absolute(as_source(given[name])) for name in ("source", "root") if given.get(name) is not None}
         if recipe is not None:
             model = recipes.override(recipes.get(recipe, config.data.source), **given).model
             given = {**{name: getattr(model, name) for name in ("encoder", "objective", "method", "distill")}, **given}

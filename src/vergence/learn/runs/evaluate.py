@@ -91,12 +91,8 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False, wide: 
 class _Evaluator:
     """A run, its data, and their features: what every part of an evaluation takes.
 
-    Attributes:
-        run: The run.
-        config: Its description.
-        opened: Its data, without test items that it was fitted to or calibrated on.
-        labeled: Masks of the training and the test items whose label training kept; None for fewer than two classes.
-        train, test: Features of the training and of the test items by representation.
+    ``opened`` are its data without test items that it was fitted to or calibrated on; ``labeled`` masks of the training and the
+    test items whose label training kept, None for fewer than two classes; ``train`` and ``test`` features by representation.
     """
 
     def __init__(self, run: Run) -> None:
@@ -375,8 +371,7 @@ def _networks(run: Run) -> dict[str, nn.Module]:
         networks["closed_form"] = closed_form
     if any(True for _ in run.method.encoder.parameters()):  # an encoder without weights is what it was before
         networks["untrained"] = untrained_encoder(run)
-    initial = run.folder.load_initial()
-    if initial is not None:
+    if (initial := run.folder.load_initial()) is not None:
         networks["initial"] = _with_state(run, initial)
     vectors = len(run.folder.metadata.shape) == 1
     return networks | {"pixels": nn.Sequential(standardization(run.method.encoder), Pixels()) if vectors else Pixels()}
@@ -406,18 +401,13 @@ def closed_form_encoder(run: Run) -> nn.Module | None:
 
 def untrained_encoder(run: Run) -> nn.Module:
     """Returns the run's encoder as it was before its first step."""
-    standardize = standardization(run.method.encoder)
-    folder = run.folder
-    encoder = build.initial_encoder(folder.config, folder.metadata.shape, standardize.mean.cpu(), standardize.std.cpu())
-    return encoder.to(run.device)
+    standardize, folder = standardization(run.method.encoder), run.folder
+    mean, std = standardize.mean.cpu(), standardize.std.cpu()
+    return build.initial_encoder(folder.config, folder.metadata.shape, mean, std).to(run.device)
 
 
 def _with_state(run: Run, state: dict[str, Tensor]) -> nn.Module:
-    """Returns a copy of the run's encoder with the encoder's tensors of a state.
-
-    Raises:
-        ValueError: The state is that of another model.
-    """
+    """Returns a copy of the run's encoder with the encoder's tensors of a state; raises a ValueError for another model's."""
     encoder = copy.deepcopy(run.method.encoder)
     wanted = encoder.state_dict()
     first = {name: state.get(f"encoder.{name}") for name in wanted}

@@ -106,8 +106,7 @@ def _read_back(written: bytes, x: Tensor, ending: str) -> list[np.ndarray]:
     """Returns what the written graph computes, in batches of several sizes."""
     run: Callable[[Tensor], Any]
     if ending == ".pt2":
-        loaded = torch.export.load(io.BytesIO(written)).module()
-        run = loaded
+        run = torch.export.load(io.BytesIO(written)).module()
     else:
         try:
             import onnxruntime

@@ -202,12 +202,7 @@ def _headline(table: ResultTable, title: str, meaning: str) -> str:
 
 
 def _curves(rows: list[dict[str, Any]], prior: float | None) -> list[dict[str, Any]]:
-    """Returns words and chart of each training curve: the loss, its terms, and everything else.
-
-    Args:
-        rows: Rows of ``metrics.jsonl``.
-        prior: Variance of the objective's prior; None where it declares none.
-    """
+    """Returns words and chart of each training curve: the loss, its terms, and everything else, by the prior's variance."""
     names = dict.fromkeys(name for row in rows for name in row if name not in ("step", "epoch", "seconds", *HIDDEN))
     terms = [name for name in names if name not in CURVES]
     shown = []
@@ -306,6 +301,7 @@ class _Examples:
             return ""
         n, label, rows = len(self.captions), self.arrays["label"], self.arrays.get("neighbors")
         classes = {int(value): k for k, value in enumerate(np.unique(label))}
+        near = {int(row[0]): [int(j) for j in row[1:]] for row in ([] if rows is None else rows)}  # of the queries
         data = {
             "n": n,
             "noun": "item",
@@ -316,7 +312,7 @@ class _Examples:
             "reason": [self._label(i) for i in range(n)],
             "properties": [int(self._held_out(i)) for i in range(n)],
             "propertyNames": ["held out as an anomaly"] if "anomalous" in self.arrays else [],
-            "near": self._near(n, [] if rows is None else rows),
+            "near": [near.get(i, []) for i in range(n)],
             "folderWord": "label",
             "folders": [self._label(int(np.flatnonzero(label == value)[0])) for value in classes],
             "inFolder": [classes[int(value)] for value in label],
@@ -331,12 +327,6 @@ class _Examples:
             data=data,
         )  # fmt: skip
         return path.name
-
-    @staticmethod
-    def _near(n: int, rows: Any) -> list[list[int]]:
-        """Returns the neighbors of each item; none of those that are not among the queries."""
-        near = {int(row[0]): [int(j) for j in row[1:]] for row in rows}
-        return [near.get(i, []) for i in range(n)]
 
     def _shown(self, index: Iterable[int], query: int | None = None) -> list[dict[str, Any]]:
         """Returns what the page shows of some items; ``other`` marks a label that is not the query's."""

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +27,8 @@ from vergence.learn.evaluation import features
 from vergence.learn.evaluation.uncertainty import crop_spread
 from vergence.learn.methods.core import Method, Side
 from vergence.learn.objectives.core import ConditionalObjective, DensityObjective, Objective
-from vergence.learn.runs.calibrated import Arrays, Collected, sample
+from vergence.learn.runs.calibrated import Collected, sample
+from vergence.learn.runs.levels import Levels
 from vergence.learn.training import build
 from vergence.learn.training.calibration import digests
 from vergence.learn.training.folder import RunFolder, write_skipped
@@ -35,14 +36,13 @@ from vergence.learn.views.images import Views
 from vergence.learn.views.vectors import Marginals
 from vergence.utils.checks import expect, refuse, require_count
 from vergence.utils.digests import digest_of, of_array, stamp
-from vergence.utils.parts import Derived, Parts, open_parts, require_table
+from vergence.utils.parts import Derived, open_parts, require_table
 from vergence.utils.terminal import bar
 
 __all__ = ["Columns", "Reading", "collected", "objective_scores", "parts", "stream", "write_rows"]
 
 MAX_NUMBERS = 1 << 24  # numbers of a mixture's density, held at a time
 MOST_ITEMS, MOST_BYTES = 50_000, 256 << 20  # of the items whose levels are held, sampled at random
-LEVEL = "level "  # before the name of a level, among columns
 Images = Any  # what `vergence.data.sources.from_object` opens, or a path or a built-in name
 Columns = dict[str, Any]  # name -> tensor (B,) or (B, D), written as float32; an array, or a list of texts, as it is
 
@@ -63,16 +63,6 @@ class Reading:
     def job(self) -> dict[str, Any]:
         """Returns what determines the rows, by which a job recognizes its parts."""
         return {"size": self.size, "device": self.device.type, "batch_size": self.batch_size}
-
-
-class Leveled(Protocol):
-    """What computes the levels of features of a batch of items."""
-
-    def __call__(self, x: Tensor) -> dict[str, Tensor]:
-        """Returns features (B, D) by level."""
-
-    def widths(self) -> dict[str, int]:
-        """Returns the number of features of each level."""
 
 
 def parts(objective: Objective | DensityObjective, z: Tensor, most: int = 4096) -> tuple[Tensor, ...]:
@@ -100,25 +90,16 @@ def stream(function: Callable[[Tensor], Columns], items: Items, reading: Reading
     return features.stream_batches(repeatable, items, **vars(reading))
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """Index and columns of the items of a batch that could be read, its number of items, and name and reason of the others."""
-
-    index: Tensor
-    columns: Columns
-    items: int
-    skipped: list[tuple[str, str]]
-
-
-def _batches(function: Callable[[Tensor], Columns], items: Items, chosen: Tensor, reading: Reading) -> Iterator[_Batch]:
-    """Yields what a function gives of each batch of the items of an index."""
+def _batches(
+    function: Callable[[Tensor], Columns], items: Items, chosen: Tensor, reading: Reading
+) -> Iterator[tuple[Tensor, Columns, int, list[tuple[str, str]]]]:
+    """Yields of each batch of chosen items index and columns of those that could be read, its size, and the others."""
     part = items.subset(chosen)
     seen = len(part.skipped)
     starts = range(0, len(part), reading.batch_size)
     for start, (index, columns) in zip(starts, stream(function, part, reading), strict=True):
         new, seen = part.skipped[seen:], len(part.skipped)
-        n = min(reading.batch_size, len(part) - start)
-        yield _Batch(chosen[index], columns, n, [(skipped.name, skipped.reason) for skipped in new])
+        yield chosen[index], columns, min(reading.batch_size, len(part) - start), [(one.name, one.reason) for one in new]
 
 
 def write_rows(
@@ -143,14 +124,14 @@ def write_rows(
     """
     require_table(out)  # before the items are read for their digest
     with open_parts(out, {**job, **reading.job(), "source": of_items(items)}, derived=derived) as kept:
-        repeated = [(skipped.name, skipped.reason) for skipped in items.skipped]
+        repeated = [(one.name, one.reason) for one in items.skipped]
         with bar(out.name, len(items)) as advance:
             advance(kept.done)
-            for batch in _batches(function, items, torch.arange(kept.done, len(items)), reading):
-                arrays = {name: v.float().cpu().numpy() if isinstance(v, Tensor) else v for name, v in batch.columns.items()}
-                label = {} if labels is None else {"label": labels[batch.index].numpy()}
-                kept.append({"name": names_of(items, batch.index), **label, **arrays}, batch.items, batch.skipped)
-                advance(len(batch.index))
+            for index, columns, n, skipped in _batches(function, items, torch.arange(kept.done, len(items)), reading):
+                arrays = {name: v.float().cpu().numpy() if isinstance(v, Tensor) else v for name, v in columns.items()}
+                label = {} if labels is None else {"label": labels[index].numpy()}
+                kept.append({"name": names_of(items, index), **label, **arrays}, n, skipped)
+                advance(len(index))
         listed = list(dict.fromkeys(repeated + kept.skipped))
         if not kept.rows:
             kept.clear()
@@ -165,61 +146,31 @@ def names_of(items: Items, index: Tensor) -> list[str]:
     return [items.names[i] for i in index.tolist()]
 
 
-def collected(
-    levels: Leveled,
-    items: Items,
-    reading: Reading,
-    advance: Callable[[int], None] = lambda n: None,
-    kept: Parts | None = None,
-    most: int = MOST_ITEMS,
-) -> Collected:
-    """Returns the levels of all items, or of a sample of at most ``most``, or of 256 MiB, where there are more; see `streamed`.
+def collected(levels: Levels, items: Items, reading: Reading, advance: Callable[[int], None] = lambda n: None) -> Collected:
+    """Returns the levels of all items, or of a sample of at most 50,000, or of 256 MiB, where there are more.
+
+    What cannot be read is listed in ``items.skipped``. ``advance`` is called with the number of items of each batch.
 
     Raises:
         ValueError: None of the items could be read.
     """
-    chosen = sample(len(items), max(1, min(most, MOST_BYTES // (4 * sum(levels.widths().values())))))
+    chosen = sample(len(items), max(1, min(MOST_ITEMS, MOST_BYTES // (4 * sum(levels.widths().values())))))
 
     def columns(x: Tensor) -> Columns:
-        return {"digest": digests(x), **{LEVEL + name: f.cpu().numpy() for name, f in levels(x).items()}}
+        return {"digest": digests(x), **{name: f.cpu().numpy() for name, f in levels(x).items()}}
 
-    rows = streamed(columns, items, chosen, reading, advance, kept)
-    expect(len(rows.get("index", ())), "items that can be read", f"none of {len(items)}", "give others")
-    of_levels = {name.removeprefix(LEVEL): f for name, f in rows.items() if name.startswith(LEVEL)}
-    index = torch.from_numpy(rows["index"])
-    return Collected(of_levels, index, names_of(items, index), rows["digest"])
-
-
-def streamed(
-    function: Callable[[Tensor], Columns],
-    items: Items,
-    chosen: Tensor,
-    reading: Reading,
-    advance: Callable[[int], None],
-    kept: Parts | None = None,
-) -> Arrays:
-    """Returns the columns, arrays (B, ...), that a function gives of batches of the items of an index, and their ``index``.
-
-    What cannot be read is listed in ``items.skipped``. ``advance`` is called with the number of items of each batch. Columns are
-    kept in the parts ``kept``, and taken from where an earlier call left some.
-    """
-    start = 0 if kept is None else kept.done
-    advance(start)
-    rows: list[Arrays] = []
-    skipped: list[tuple[str, str]] = []
-    for batch in _batches(function, items, chosen[start:], reading):
-        whole = {"index": batch.index.numpy(), **batch.columns}
-        if kept is None:
-            rows.append(whole)
-            skipped += batch.skipped
-        else:
-            kept.append(whole, batch.items, batch.skipped)
-        advance(len(batch.index))
-    listed = [Skipped(*pair) for pair in (skipped if kept is None else kept.skipped)]
-    items.skipped += [entry for entry in listed if entry not in items.skipped]
-    if kept is not None:
-        return kept.columns()
-    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]} if rows else {}
+    places, rows, listed = [torch.zeros(0, dtype=torch.int64)], list[Columns](), list[Skipped]()
+    for part, found, _, skipped in _batches(columns, items, chosen, reading):
+        places.append(part)
+        rows.append(found)
+        listed += [Skipped(*pair) for pair in skipped]
+        advance(len(part))
+    items.skipped += [one for one in listed if one not in items.skipped]
+    index = torch.cat(places)
+    expect(len(index), "items that can be read", f"none of {len(items)}", "give others")
+    whole = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+    marks = whole.pop("digest")
+    return Collected(whole, index, names_of(items, index), marks)
 
 
 def of_module(module: nn.Module) -> str:

@@ -82,19 +82,14 @@ def load(
     if data is not None:
         folder.given = {"source": data, "column": column, "labels": labels}
     on = as_device(device)
-    state, method = folder.load_model(), untrained_method(folder)
+    state, shape, target = folder.load_model(), folder.metadata.shape, folder.metadata.target_shape
+    channels = shape[0] + (target or (0,))[0]
+    method = build.build_method(model, shape, target, torch.zeros(channels), torch.ones(channels))  # statistics: in the state
     try:
         method.load_state_dict(state)
     except RuntimeError as error:
         raise ValueError(f"{path}: the model does not fit its description: {str(error).splitlines()[-1].strip()}") from None
     return Run(folder, method.to(on), on)
-
-
-def untrained_method(folder: RunFolder) -> Method:
-    """Returns the method of a run's description with input statistics of 0 and 1; a state is to be loaded into it."""
-    shape, target = folder.metadata.shape, folder.metadata.target_shape
-    channels = shape[0] + (target or (0,))[0]
-    return build.build_method(folder.config.model, shape, target, torch.zeros(channels), torch.ones(channels))
 
 
 @dataclass(frozen=True)

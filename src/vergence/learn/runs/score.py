@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,10 +28,10 @@ from vergence.learn.methods.core import Method
 from vergence.learn.objectives.core import ConditionalObjective
 from vergence.learn.runs.calibrated import RunDetector
 from vergence.learn.runs.detector import opened
+from vergence.learn.runs.levels import Levels
 from vergence.learn.runs.rows import (
     Columns,
     Images,
-    Leveled,
     Reading,
     collected,
     objective_scores,
@@ -48,7 +48,7 @@ from vergence.utils.digests import digest_of, of_array
 from vergence.utils.files import as_path
 from vergence.utils.parts import Shard, open_parts, require_table
 
-__all__ = ["Calibration", "PairReference", "Reference", "require_apart", "score"]
+__all__ = ["Calibration", "PairReference", "require_apart", "score"]
 
 SHOWN = 5  # calibration items that are named
 SAMPLES = 64  # of each conditional density
@@ -56,18 +56,13 @@ ADVICE = "; to judge a run's own data by itself: vergence check DATA --encoder R
 CONDITIONAL = "target given context"  # the level of pairs
 
 
-class Reference(Protocol):
-    """What items are compared with."""
-
-    def items(self, images: Images) -> Items:
-        """Returns items to score."""
-
-    def decisions(self, items: Items, out: Path, fdr: float) -> Decisions:
-        """Returns what is unusual among items, and writes the table of all of them."""
-
-
 def score(
-    images: Images, reference: Reference | Run, out: str | Path | None = None, *, fdr: float = 0.1, name: str | None = None
+    images: Images,
+    reference: "Calibration | PairReference | Run",
+    out: str | Path | None = None,
+    *,
+    fdr: float = 0.1,
+    name: str | None = None,
 ) -> Decisions:
     """Returns what is unusual among items; notes are printed on stderr.
 
@@ -89,7 +84,7 @@ def score(
     with tempfile.TemporaryDirectory() if out is None else nullcontext() as folder:
         table = as_path(out, "out") if folder is None else Path(folder) / "scores.npz"
         require_table(table)
-        items = reference.items(images)
+        items = reference.run.items(images)
         found = reference.decisions(items, table, fdr)
         if folder is None:
             write_decisions(Path(f"{table}.html"), found, name=name or table.stem, items=items)
@@ -132,10 +127,6 @@ class Calibration:
     batch_size: int = 256
     workers: int = 2
 
-    def items(self, images: Images) -> Items:
-        """Returns items of the run's shape."""
-        return self.run.items(images)
-
     def decisions(self, items: Items, out: Path, fdr: float) -> Decisions:
         """Returns what the run's detector finds; its table is written row by row."""
         work = self.work(items, fdr)
@@ -155,7 +146,7 @@ class Calibration:
         kind |= {"notes": work.notes, "advice": ADVICE}
         return shard_written(shard, folder, items, write, kind, batch_size=self.batch_size, tally=tally, files=files)
 
-    def work(self, items: Items, fdr: float) -> "Work":
+    def work(self, items: Items, fdr: float) -> Work:
         """Returns what is computed of the items, and prints what is to be known before."""
         run, reading = self.run, Reading(**self.run.where(), batch_size=self.batch_size, workers=self.workers)
         levels = run.detector().of_batches(run.method, run.folder.metadata.shape)
@@ -174,7 +165,7 @@ class Calibration:
         function = columns_of(run.method, levels, detector, 1.0 if certificate else fdr, self.all_scores, refused)
         return Work(function, job, reading, n, certificate, notes)
 
-    def _calibrated(self, levels: Leveled, reading: Reading) -> tuple[RunDetector, dict[int, str]]:
+    def _calibrated(self, levels: Levels, reading: Reading) -> tuple[RunDetector, dict[int, str]]:
         """Returns the detector with the items that calibrate, and the names of given ones by digest: they cannot be scored."""
         detector, refused = self.run.detector(), {}
         if self.calibration is not None:
@@ -204,10 +195,6 @@ class PairReference:
 
     run: Run
     batch_size: int = 256
-
-    def items(self, images: Images) -> Items:
-        """Returns pairs of the run's shapes."""
-        return self.run.items(images)
 
     def decisions(self, items: Items, out: Path, fdr: float) -> Decisions:
         """Returns what is unusual among pairs; their table is written row by row."""
@@ -241,7 +228,7 @@ class PairReference:
 
 
 def columns_of(
-    method: Method, levels: Leveled, detector: RunDetector, limit: float, all_scores: bool, refused: Mapping[int, str]
+    method: Method, levels: Levels, detector: RunDetector, limit: float, all_scores: bool, refused: Mapping[int, str]
 ) -> Callable[[Tensor], Columns]:
     """Returns the function of a batch of items that computes what is written of each.
 

@@ -264,20 +264,16 @@ def verdict(table: ResultTable) -> tuple[bool, str]:
 def show_evaluation(record: Evaluation) -> None:
     """Prints the result of `vergence.evaluate`."""
     shown = tables(record)
-    _show(shown)
+    for table in shown.values():
+        columns = [column for column in table.columns if column.brief]
+        tags = {"model": "", "baseline": " (baseline)"}
+        rows = [[name + tags[kind], *(column.text(name) for column in columns)] for name, kind in table.kinds.items()]
+        terminal.table(table.title, ["", *(column.title for column in columns)], rows)
+        for sentence in (verdict(table)[1], *table.notes):
+            print(f"{sentence}\n" if sentence else "", end="")
     if "accuracies" not in shown:
         print("no labels of two classes, so no accuracies; the effective rank counts the directions that a representation uses")
     embedding = record.representations.get("z")
     if embedding is not None and embedding.collapse is not None and record.protocol.test >= FEWEST:
         message = collapse_warning(dataclasses.asdict(embedding.collapse), embedding.dim)
         print("" if message is None else f"warning: {message}\n", end="")
-
-
-def _show(shown: Mapping[str, ResultTable]) -> None:
-    for part in shown.values():
-        columns = [column for column in part.columns if column.brief]
-        tags = {"model": "", "baseline": " (baseline)"}
-        rows = [[name + tags[kind], *(column.text(name) for column in columns)] for name, kind in part.kinds.items()]
-        terminal.table(part.title, ["", *(column.title for column in columns)], rows)
-        for sentence in (verdict(part)[1], *part.notes):
-            print(f"{sentence}\n" if sentence else "", end="")

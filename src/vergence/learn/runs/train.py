@@ -129,15 +129,7 @@ def train_shard(
 ) -> Path:
     """Computes a closed form's sums over one part of the items; `merge_shards` makes a run of all parts. Returns its folder.
 
-    A part that was stopped goes on from its last checkpoint.
-
-    Args:
-        data: As of `train`.
-        shard: The part.
-        out: Folder of all parts.
-        recipe: As of `train`.
-        trust_code: As there.
-        **settings: As there, of an encoder that is fitted in closed form.
+    Arguments are as of `train`, with ``out`` the folder of all parts. A part that was stopped goes on from its last checkpoint.
 
     Raises:
         ValueError: The encoder is none in closed form, or as of `train`.
@@ -162,10 +154,8 @@ def merge_shards(folder: Path, out: Path) -> Run:
     for part in found[1:]:
         same = part.config == found[0].config and part.metadata.content == found[0].metadata.content
         expect(same, f"parts of one training in {folder}", f"others in {part.path.name}", "train it again")
-    states = [part.load_checkpoint() or {} for part in found]
-    whole = closed_form.added(states)
-    merged = RunFolder.create(out, found[0].config, found[0].metadata)
-    merged.save_checkpoint(whole)
+    whole = closed_form.added([part.load_checkpoint() or {} for part in found])
+    RunFolder.create(out, found[0].config, found[0].metadata).save_checkpoint(whole)
     return train(out=out, resume=True)
 
 
