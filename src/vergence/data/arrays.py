@@ -20,7 +20,7 @@ from vergence.utils.files import DAMAGE
 from vergence.utils.linalg import as_array
 from vergence.utils.terminal import note
 
-__all__ = ["Pairs", "from_array", "holds_pairs", "open_arrays", "read_column", "read_for_model", "read_pairs"]
+__all__ = ["Pairs", "from_array", "holds_pairs", "read_column", "read_for_model", "read_pairs"]
 
 ARRAY_KEYS = ("images", "x", "data", "X", "features", "z", "embeddings", "arr_0")
 LABEL_KEYS = ("labels", "y", "label")

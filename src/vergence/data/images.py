@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader, Dataset
 from vergence.data.items import Array, Items, Skipped, Source, at, load, pick, watched
 from vergence.utils.checks import expect
 
-__all__ = ["DecodedImages", "ImageFiles", "file_name"]
+__all__ = ["ImageFiles", "file_name"]
 
 # Only these decoders run: other formats of Pillow start outside programs or read files that are not images.
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "PPM", "AVIF", "JPEG2000", "ICO", "HEIF")

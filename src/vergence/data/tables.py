@@ -30,7 +30,7 @@ import numpy as np
 from vergence.data.items import Array
 from vergence.utils.checks import counted, did_you_mean, expect, refuse, require_choice, shortened
 
-__all__ = ["Column", "Roles", "as_table", "column_kinds", "is_table_file", "read_features", "read_table", "roles"]
+__all__ = ["Column", "as_table", "column_kinds", "is_table_file", "read_features", "read_table", "roles"]
 
 PACKED: Mapping[str, Callable[[bytes], bytes]] = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
 TEXTS = (".csv", ".tsv", ".txt")

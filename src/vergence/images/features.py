@@ -20,7 +20,7 @@ from vergence.images.statistics import pixel_statistics
 from vergence.utils import terminal
 from vergence.utils.parts import Parts
 
-__all__ = ["FirstPass", "LocalFeatures", "RegionPass", "SamplePass", "rows_of", "shrunk"]
+__all__ = ["shrunk"]
 
 Bytes = npt.NDArray[np.uint8]
 Row = dict[str, Any]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MEASUREMENTS", "PROPERTIES", "WORDS", "differences_in_words", "measure", "properties"]
+__all__ = ["WORDS", "measure", "properties"]
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]

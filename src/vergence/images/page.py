@@ -24,7 +24,7 @@ from vergence.report.tiles import LARGEST, image_of, rounded, sheets, side_of, t
 from vergence.utils import terminal
 from vergence.utils.neighbors import nearest_rows
 
-__all__ = ["cards_of", "write_check"]
+__all__ = ["cards_of"]
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]

@@ -32,7 +32,7 @@ from vergence.utils.parts import write_table
 from vergence.utils.terminal import Tabular
 from vergence.utils.version import __version__
 
-__all__ = ["Anomalies", "CheckResult", "CheckSettings", "ImageFeatures", "ReferenceScores", "RegionScores", "Table", "result_of"]
+__all__ = ["CheckResult", "Table"]
 
 Embed = Callable[[Tensor], Tensor]
 Floats = npt.NDArray[np.float64]

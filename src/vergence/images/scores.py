@@ -31,7 +31,7 @@ from vergence.decide.conformal import tail_p_values
 from vergence.decide.density import GaussianDetector
 from vergence.decide.moments import robust_scale
 
-__all__ = ["CrossFitted", "Evidence", "RadialNull", "combine", "outward"]
+__all__ = ["combine"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

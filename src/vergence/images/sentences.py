@@ -7,7 +7,7 @@ from vergence.decide.conformal import needed_calibration, reportable
 from vergence.images.measurements import PROPERTIES
 from vergence.utils.checks import counted
 
-__all__ = ["sentences_of", "shortened_name"]
+__all__ = ["shortened_name"]
 
 NAMED = 3  # pictures, pairs, groups and files that are named before "and N more"
 KINDS = 5  # of other files

@@ -20,7 +20,7 @@ from vergence.utils.checks import counted, did_you_mean, expect, require_within
 from vergence.utils.digests import of_array, of_estimator
 from vergence.utils.parts import Derived, open_parts
 
-__all__ = ["fit_density", "named_model", "predict", "sample", "score_pairs"]
+__all__ = ["fit_density", "predict", "sample", "score_pairs"]
 
 LEVELS = (0.5, 0.9)  # probabilities of the intervals whose coverage is reported
 ROWS = 1024  # rows that are computed at a time
