@@ -33,9 +33,6 @@ DISCRETE = 20  # different values of a target up to which it may be a class or a
 def named_model(name: str, settings: dict[str, Any]) -> Any:
     """Returns an unfitted model by its short or its file's name, with some settings.
 
-    Raises:
-        ValueError: There is no such model or setting; the nearest known name is suggested.
-
     Example:
         >>> named_model("mixture", {"n_components": 2})
         ConditionalMixture(n_components=2)
