@@ -151,7 +151,7 @@ def test_confirmations_change_the_flags_and_are_read_again(page, checked, tmp_pa
     np.testing.assert_allclose(np.array(drawn[1])[~odd], q[~odd], rtol=1e-4)
     assert np.array(drawn[2]).tolist() == ((q <= 0.1) & ~odd & ~fine).astype(int).tolist()
     again = vergence.check(photos, confirmed=review, workers=0)
-    assert not any(again.items["flag"][found.place[name]] for name in ("noise0.png", "=1+1.png"))
+    assert not any(again.items["flag"][found.items["path"].index(name)] for name in ("noise0.png", "=1+1.png"))
     page.reload()
     page.wait_for_selector("html[data-ready]")
     assert "1 odd, 1 fine" in page.locator("#reviewed").inner_text()  # the browser keeps them
@@ -269,7 +269,7 @@ def test_a_page_of_many_pictures_shows_what_stands_out_and_a_sample(checked, bro
         drawn = opened.evaluate("[p, q]")
     flagged = {name for name, flag in zip(found.items["path"], found.items["flag"], strict=True) if flag}
     assert flagged <= {*names} and {"copy.bmp", "mirrored.png"} <= {*names}
-    rows = [found.place[name] for name in names]
+    rows = [found.items["path"].index(name) for name in names]
     np.testing.assert_allclose(drawn[1], np.array(found.items["q_value"])[rows], rtol=1e-4)
 
 

@@ -15,11 +15,11 @@ def t_items(n, D=30, degrees=6, seed=0):
 
 
 def test_the_law_is_that_of_an_inverse_gamma():
-    law = RadialNull(0.3, 2.5, np.inf, 0.0, holds=True)
+    law = RadialNull(0.3, 2.5, np.inf, holds=True)
     t = np.linspace(-1, 6, 20)
     right = 2 * stats.invgamma(2.5, scale=2.5 * np.exp(0.3)).sf(np.exp(t))
     np.testing.assert_allclose(np.exp(law.log_p(t)), np.minimum(right, 1), rtol=1e-9)
-    few = RadialNull(0.3, 2.5, 4.0, 0.0, holds=True)
+    few = RadialNull(0.3, 2.5, 4.0, holds=True)
     np.testing.assert_allclose(np.exp(few.log_p(t)), np.minimum(2 * stats.f(8, 5).sf(np.exp(t - 0.3)), 1), rtol=1e-9)
     G = np.random.default_rng(0).chisquare(8, size=5000)
     assert RadialNull.of(np.log(G), many=False).holds and not RadialNull.of(np.log(G)).holds

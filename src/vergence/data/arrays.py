@@ -5,7 +5,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from vergence.utils.files import DAMAGE
 from vergence.utils.linalg import as_array
 from vergence.utils.terminal import note
 
-__all__ = ["Pairs", "from_array", "holds_pairs", "open_arrays", "read_column", "read_for_model", "read_pairs"]
+__all__ = ["Pairs", "from_array", "holds_pairs", "read_column", "read_for_model", "read_pairs"]
 
 ARRAY_KEYS = ("images", "x", "data", "X", "features", "z", "embeddings", "arr_0")
 LABEL_KEYS = ("labels", "y", "label")
@@ -90,7 +90,7 @@ def _require_values(items: ArrayItems, name: str) -> None:
     for index, x in items.stream(batches(len(items), items.chunk)):
         bad = ~x.flatten(1).isfinite().all(1)
         if bad.any():
-            refuse_row(name, int(index[bad][0]))
+            refuse(f"finite numbers in {name}", f"NaN or infinity in row {index[bad][0]}", "repair or drop such rows")
         if x.ndim == 4 and (x.min() < 0 or x.max() > 1):
             refuse(f"float images in [0, 1] in {name}", f"{x.min():.4g} to {x.max():.4g}", "rescale them, or give uint8")
 
@@ -106,11 +106,6 @@ def _require_resolution(array: Array, name: str, most: int) -> None:
         j = int(coarse[0])
         found = f"numbers near {x[:, j].mean():.7g} with a deviation of {std[j]:.2g} in column {j}"
         refuse(f"columns that float32 tells apart in {name}", found, "subtract the column's mean")
-
-
-def refuse_row(name: str, row: int) -> NoReturn:
-    """Raises a ValueError for NaN or infinity in a row of an array."""
-    refuse(f"finite numbers in {name}", f"NaN or infinity in row {row}", "repair or drop such rows")
 
 
 def labels_of(y: Array, n: int, key: str, name: str) -> tuple[Tensor, tuple[str, ...]]:
@@ -148,9 +143,6 @@ def open_arrays(path: Path, memory: int, *, double: bool = False) -> Source:
     the command embed writes them; x_train, y_train, x_test, y_test (train comes first);
     ``context`` and ``target`` with labels, and the same followed by ``_test`` for a test part of their own. Labels are
     integers >= -1 (-1: unknown) or strings. With ``double``, single vectors that float32 may round are read as float64.
-
-    Raises:
-        ValueError: The file cannot be read without running code, or holds something else.
     """
     keys = (*ARRAY_KEYS, *LABEL_KEYS, *NAME_KEYS, *PART_KEYS[0], *PART_KEYS[1], *PAIR_KEYS, *TEST_KEYS)
     arrays, names = read_arrays(path, keys, memory)
@@ -175,9 +167,6 @@ def read_arrays(path: Path, keys: Sequence[str], memory: int) -> tuple[dict[str,
         path: The file.
         keys: Names of the arrays to read, where the file has them.
         memory: A ``.npy`` file of more bytes is memory-mapped.
-
-    Raises:
-        ValueError: The file is damaged, would need more memory than the machine has, or holds Python objects.
     """
     try:
         with warnings.catch_warnings():
@@ -281,9 +270,6 @@ def of_table(table: Any, name: str, columns: Sequence[str] = (), *, double: bool
         name: What errors call it.
         columns: Names of the features to read, in this order; all by default. One column may hold lists.
         double: Whether features that float32 may round are read as float64.
-
-    Raises:
-        ValueError: The table has no rows, no features, not those that are named, or other values.
     """
     expect(table.num_rows, f"rows in {name}", "none")
     kinds = column_kinds(table)
@@ -299,18 +285,14 @@ def of_table(table: Any, name: str, columns: Sequence[str] = (), *, double: bool
 
 def _special(kinds: dict[str, Column], table: Any) -> list[str]:
     """Returns the columns of labels, names and parts, in this order."""
-    whole = [key for key in LABELS if key in kinds and not _fractions(table[key])][:1]
+    import pyarrow.types as types
+
+    whole = [key for key in LABELS if key in kinds and not types.is_floating(table[key].type)][:1]
     named = [key for key in NAME_KEYS if key in kinds and kinds[key].kind in ("identifier", "text", "category")][:1]
     split = SPLIT in kinds and kinds[SPLIT].kind in ("identifier", "text", "category", "constant")
     for part in set(table[SPLIT].to_pylist()) if split else ():
         require_choice(f"the values in {SPLIT}", part, ("train", "test"), "rename the column if it is a feature")
     return [*whole, *named, *([SPLIT] if split else [])]
-
-
-def _fractions(values: Any) -> bool:
-    import pyarrow.types as types
-
-    return bool(types.is_floating(values.type))
 
 
 def _read_features(
@@ -394,16 +376,12 @@ class Pairs:
 def read_column(path: Path, name: str) -> Array:
     """Returns a column of a table, or an array (N,) of a ``.npz`` file: numbers, or whole numbers that stand for other values."""
     if is_table_file(path):
-        values = _one_column(read_table(path), name, path.name)
-        return _floats_or_codes(values)
+        table = read_table(path)
+        require_choice(f"the column {name} of {path.name}", name, table.column_names)
+        return _floats_or_codes(table[name])
     values = _numbers(path, (name,))[name]
     expect(values.ndim == 1, f"the array {name} (N,) in {path.name}", f"shape {values.shape}", "give one number a row")
     return values
-
-
-def _one_column(table: Any, name: str, file: str) -> Any:
-    require_choice(f"the column {name} of {file}", name, table.column_names)
-    return table[name]
 
 
 def _floats_or_codes(values: Any) -> Array:
@@ -417,11 +395,7 @@ def _floats_or_codes(values: Any) -> Array:
 
 
 def read_pairs(
-    path: Path,
-    target: Sequence[str] = (),
-    context: Sequence[str] = (),
-    drop: Sequence[str] = (),
-    ids: Sequence[str] = (),
+    path: Path, target: Sequence[str] = (), context: Sequence[str] = (), drop: Sequence[str] = (), ids: Sequence[str] = ()
 ) -> Pairs:
     """Reads the arrays ``context`` and ``target`` of a ``.npz`` file, or the columns of a table; see `vergence.data.tables`.
 

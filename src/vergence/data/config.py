@@ -82,18 +82,8 @@ class ViewConfig(Checked):
     """
 
     finite = True
-    of_vectors = (
-        "kind",
-        "noise",
-        "mask",
-        "scale",
-        "thin",
-        "shift",
-        "baseline",
-        "window",
-        "warp",
-        "swap",
-    )  # the others are strengths of images' views
+    # the others are strengths of images' views
+    of_vectors = ("kind", "noise", "mask", "scale", "thin", "shift", "baseline", "window", "warp", "swap")
 
     crop: tuple[float, float] = (0.2, 1.0)
     flip: float = 0.5

@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader, Dataset
 from vergence.data.items import Array, Items, Skipped, Source, at, load, pick, watched
 from vergence.utils.checks import expect
 
-__all__ = ["DecodedImages", "ImageFiles", "file_name"]
+__all__ = ["ImageFiles", "file_name"]
 
 # Only these decoders run: other formats of Pillow start outside programs or read files that are not images.
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "PPM", "AVIF", "JPEG2000", "ICO", "HEIF")
@@ -47,17 +47,8 @@ BYTES = "bytes:"
 ENDINGS: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 ENDINGS += (".jpe", ".jfif", ".mpo", ".pnm", ".pbm", ".dib", ".avif", ".heic", ".heif", ".jp2", ".j2k", ".jpx", ".tga", ".ico")
 HEIF = (".heic", ".heif")
-MARKS = (
-    b"\xff\xd8\xff",
-    b"\x89PNG\r\n",
-    b"GIF8",
-    b"BM",
-    b"II*\0",
-    b"MM\0*",
-    b"P4\n",
-    b"P5\n",
-    b"P6\n",
-)  # of files without an ending
+# of files without an ending
+MARKS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"P4\n", b"P5\n", b"P6\n")
 SIXTEEN = 65_535
 FEW_LEVELS = 16  # of 256, below which the range of 16-bit values is stretched
 DECODE_BATCH = 32
@@ -74,11 +65,8 @@ def written_name(name: str) -> str:
         >>> written_name("ä 10%.png"), written_name("caf\udce9.png")
         ('ä 10%.png', 'bytes:caf%E9.png')
     """
-    try:
+    with contextlib.suppress(UnicodeEncodeError):
         name.encode()
-    except UnicodeEncodeError:
-        pass
-    else:
         if not name.startswith(BYTES):
             return name
     return BYTES + urllib.parse.quote(os.fsencode(name), safe=" " + string.punctuation.replace("%", ""))
@@ -235,10 +223,6 @@ def decode(file: Path | IO[bytes], shape: tuple[int, ...], fit: Callable[..., Ar
 
     The image is taken as a viewer shows it (`as_shown`). JPEG files are decoded at a reduced scale, at least twice the size of
     the result.
-
-    Raises:
-        OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError: The file cannot be read as an image, has more than
-            `MAX_PIXELS` pixels, or takes longer than `DECODE_SECONDS`.
     """
     channels, height, width = shape
     with time_limit(DECODE_SECONDS), opened_image(file) as image:
@@ -261,10 +245,6 @@ def as_shown(image: Any) -> tuple[Any, list[str]]:
 
     Transparency is shown on white. Values of 16 bits are reduced by the bits that they use, and a range that would have hardly
     any level left is stretched. Of several frames the first is read.
-
-    Raises:
-        OSError: The data are broken.
-        ValueError: Values are not finite.
     """
     done = ["first of several frames"] if _is_animated(image) else []
     orientation = _loaded(image)
@@ -328,11 +308,7 @@ def _eight_bit(values: Array) -> tuple[Array, list[str]]:
 
 @contextlib.contextmanager
 def opened_image(file: Path | IO[bytes], ending: str | None = None) -> Iterator[Any]:
-    """Opens an image of an allowed format and reads its header; Pillow's warnings and libtiff's lines are not shown.
-
-    Raises:
-        OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError: It cannot be read, or has too many pixels.
-    """
+    """Opens an image of an allowed format and reads its header; Pillow's warnings and libtiff's lines are not shown."""
     ending = (file.suffix if isinstance(file, Path) else ending or "").lower()
     with contextlib.ExitStack() as stack:
         data = stack.enter_context(_regular(file)) if isinstance(file, Path) else file
@@ -499,9 +475,6 @@ def listing(path: Path, *, size: int | None = None, shape: tuple[int, ...] | Non
         size: As for `image_files`.
         shape: As for `image_files`.
         whole: Whether ``val`` is read in addition to ``test``: where every image is wanted and no part is set apart.
-
-    Raises:
-        ValueError: There is no image, or a folder cannot be listed.
     """
     parts = [part for part in ("test", "val") if path.is_dir() and (path / part).is_dir() and (path / "train").is_dir()]
     parts = parts if whole else parts[:1]
@@ -601,11 +574,7 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def readable(files: DecodedImages, *, keep_pixels: bool, strict: bool, workers: int) -> tuple[Items, Tensor]:
-    """Decodes every file or encoded picture once; returns the readable ones, in memory or as they are, and their int64 index.
-
-    Raises:
-        ValueError: No file can be read; or, with ``strict``, one cannot.
-    """
+    """Decodes every file or encoded picture once; returns the readable ones, in memory or as they are, and their int64 index."""
     repeated = len(files.skipped)
     items: Items
     if keep_pixels:

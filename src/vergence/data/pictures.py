@@ -4,7 +4,6 @@ Shapes: a picture (C, H, W) uint8, C = 1 (gray by its format) or 3.
 """
 
 import functools
-import hashlib
 import io
 import os
 import tarfile
@@ -36,6 +35,7 @@ from vergence.data.shards import EncodedImages, holds_bytes, is_sharded, open_sh
 from vergence.data.sources import as_source, is_object, open_items
 from vergence.data.tables import as_table, is_table_file, read_table
 from vergence.utils.checks import expect, refuse, shown
+from vergence.utils.digests import content_digest
 
 __all__ = ["Picture", "Pictures", "open_pictures"]
 
@@ -173,21 +173,17 @@ def _shown(image: Any, content: bytes | Path | None) -> Picture:
         plain = plain.reduce(factor)
     x = np.asarray(plain)
     pixels = x[None] if x.ndim == 2 else np.ascontiguousarray(x.transpose(2, 0, 1))
-    reduced = plain.size != (width, height) and content is not None
-    return Picture(pixels, (height, width), _digest_of_bytes(content) if reduced else _digest(pixels), tuple(changes))
+    if content is None or plain.size == (width, height):
+        return Picture(pixels, (height, width), _digest(pixels), tuple(changes))
+    digest = content_digest(content if isinstance(content, bytes) else content.read_bytes())
+    return Picture(pixels, (height, width), int.from_bytes(digest, "big", signed=True), tuple(changes))
 
 
 def _digest(pixels: Array) -> int:
     """Returns the digest of a picture; gray has that of three equal channels."""
     gray = len(pixels) == 1 or (np.array_equal(pixels[0], pixels[1]) and np.array_equal(pixels[0], pixels[2]))
-    state = hashlib.blake2b(str(pixels.shape[1:]).encode(), digest_size=8)
-    state.update(np.ascontiguousarray(pixels[:1] if gray else pixels).tobytes())
-    return int.from_bytes(state.digest(), "big", signed=True)
-
-
-def _digest_of_bytes(content: Any) -> int:
-    data = content if isinstance(content, bytes) else content.read_bytes()
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True)
+    digest = content_digest(str(pixels.shape[1:]).encode(), (pixels[:1] if gray else pixels).tobytes())
+    return int.from_bytes(digest, "big", signed=True)
 
 
 # Sources

@@ -502,9 +502,6 @@ def from_object(
         memory: Bytes up to which the items of a data set are read once and held; more are read anew for each batch.
         double: Whether vectors that float32 may round are read as float64.
 
-    Raises:
-        ValueError: The data are none of these, are empty, or hold other values.
-
     Example:
         >>> from_object(np.zeros((5, 28, 28, 3), dtype=np.uint8)).items.shape
         (3, 28, 28)

@@ -30,7 +30,7 @@ import numpy as np
 from vergence.data.items import Array
 from vergence.utils.checks import counted, did_you_mean, expect, refuse, require_choice, shortened
 
-__all__ = ["Column", "Roles", "as_table", "column_kinds", "is_table_file", "read_features", "read_table", "roles"]
+__all__ = ["Column", "as_table", "column_kinds", "is_table_file", "read_features", "read_table", "roles"]
 
 PACKED: Mapping[str, Callable[[bytes], bytes]] = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
 TEXTS = (".csv", ".tsv", ".txt")
@@ -289,7 +289,8 @@ def _column(name: str, values: Any) -> Column:
     if kinds.is_boolean(kind):
         return Column(name, "boolean")
     if kinds.is_integer(kind):
-        return Column(name, "identifier" if NAMES_ROWS.fullmatch(name.strip()) and _all_differ(values) else "number")
+        names_rows = NAMES_ROWS.fullmatch(name.strip()) and not values.null_count and len(values.unique()) == n
+        return Column(name, "identifier" if names_rows else "number")
     if kinds.is_floating(kind) or kinds.is_decimal(kind):
         return Column(name, "number")
     if kinds.is_date(kind) or kinds.is_timestamp(kind):
@@ -313,10 +314,6 @@ def _decoded(values: Any) -> Any:
     import pyarrow.types as kinds
 
     return values.cast(values.type.value_type) if kinds.is_dictionary(values.type) else values
-
-
-def _all_differ(values: Any) -> bool:
-    return not values.null_count and len(values.unique()) == len(values)
 
 
 def counts_rows(values: Any) -> bool:

@@ -29,7 +29,6 @@ from vergence.decide.inputs import Values, as_values, labels_of, like, numeric, 
 from vergence.utils.checks import EXACT, LARGEST, expect, require_count, require_within
 
 __all__ = [
-    "at_most",
     "certify",
     "counts_of",
     "drift_of_counts",
@@ -40,7 +39,6 @@ __all__ = [
     "p_values",
     "q_values",
     "ranked",
-    "ranks_of",
     "reportable",
     "select",
     "simultaneous_bounds",

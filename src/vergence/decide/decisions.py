@@ -319,9 +319,8 @@ def calibrate(
     sign = 1.0 if larger_is_stranger else -1.0
     cal, new = (sign * as_values(name, x).cpu().numpy() for name, x in (("calibration scores", calibration), ("scores", scores)))
     expect(len(cal) >= LEAST, f"at least {LEAST} calibration scores", len(cal), "give more ordinary items")
-    expect(
-        np.ptp(cal) > 0 or groups is not None, "calibration scores that differ", f"{cal[0]:g} for all", "the score tells nothing"
-    )
+    differ = np.ptp(cal) > 0 or groups is not None
+    expect(differ, "calibration scores that differ", f"{cal[0]:g} for all", "the score tells nothing")
     _expect_apart(cal, new)
     certificate = None if fpr is None else fpr_threshold(cal, fpr, confidence)
     if groups is not None:
@@ -337,12 +336,8 @@ def _expect_apart(cal: np.ndarray, new: np.ndarray) -> None:
     if len(np.unique(cal)) < len(cal):
         return  # equal scores say nothing
     same = int(np.isin(cal, new).sum())
-    expect(
-        2 * same <= len(cal),
-        "calibration items that are not judged",
-        f"{same:,} of {len(cal):,} among the new ones",
-        "leave them out of one",
-    )
+    among = f"{same:,} of {len(cal):,} among the new ones"
+    expect(2 * same <= len(cal), "calibration items that are not judged", among, "leave them out of one")
 
 
 def _within(cal: np.ndarray, new: np.ndarray, groups: tuple[Any, Any]) -> np.ndarray:
@@ -382,12 +377,7 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
     """
 
     def __init__(
-        self,
-        detector: Any,
-        *,
-        share: float = SHARE,
-        score: Callable[[Any, Any], Any] | None = None,
-        random_state: int = 0,
+        self, detector: Any, *, share: float = SHARE, score: Callable[[Any, Any], Any] | None = None, random_state: int = 0
     ) -> None:
         self.detector = detector
         self.share = share

@@ -12,7 +12,7 @@ from vergence.decide.conformal import reportable
 from vergence.decide.decisions import Decisions, calibrate
 from vergence.decide.page import write_decisions
 from vergence.utils import terminal
-from vergence.utils.checks import expect, require_choice
+from vergence.utils.checks import expect, refuse, require_choice
 from vergence.utils.parts import require_table, write_table
 
 __all__ = ["calibrate_files"]
@@ -61,12 +61,8 @@ def calibrate_files(
     require_table(out)
     a, b = (_read(path, column, groups) for path in (calibration, new))
     both = sorted(set(a.names) & set(b.names)) if a.names and b.names else []
-    expect(
-        not both,
-        f"items of {new.name} that are not in {calibration.name}",
-        f"{both[:1]} in both",
-        "leave it out of one file, or rename it if it is another item",
-    )
+    hint = "leave it out of one file, or rename it if it is another item"
+    expect(not both, f"items of {new.name} that are not in {calibration.name}", f"{both[:1]} in both", hint)
     sides = None if groups is None else (a.columns[groups], b.columns[groups])
     if fpr is None and groups is None and 0 < fdr < 1 and len(a.values) and len(b.values):
         terminal.note(str(reportable(len(a.values), len(b.values), fdr)))
@@ -90,10 +86,8 @@ def _read(path: Path, column: str | None, groups: str | None) -> _Scores:
         wanted = [name for name in (column, SCORE, groups) if name]
         arrays, there = read_arrays(path, (*wanted, "arr_0"), 1 << 40)
         key = next((name for name in (column or SCORE, "arr_0") if name in arrays), None)
-        expect(
-            key is not None, f"the array {column or SCORE} in {path.name}", ", ".join(there) or "none", "name it with --column"
-        )
-        assert key is not None
+        if key is None:
+            refuse(f"the array {column or SCORE} in {path.name}", ", ".join(there) or "none", "name it with --column")
         expect(groups is None or groups in arrays, f"the array {groups} in {path.name}", ", ".join(there))
         columns = {SCORE if key == "arr_0" else key: arrays[key], **({} if groups is None else {groups: arrays[groups]})}
         return _Scores(arrays[key], columns, [])

@@ -268,15 +268,11 @@ class Matcher(Stored):
         expect(self.by in ("density", "cosine"), "by 'density' or 'cosine'", self.by)
         a, b = _matrix("contexts", context), _matrix("targets", target)
         expect(len(a) == len(b), "as many contexts as targets", f"{len(a)} and {len(b)}")
-        expect(
-            self.by == "density" or a.shape[1] == b.shape[1],
-            "vectors of one width for the cosine",
-            f"{a.shape[1]} and {b.shape[1]}",
-        )
+        alike = self.by == "density" or a.shape[1] == b.shape[1]
+        expect(alike, "vectors of one width for the cosine", f"{a.shape[1]} and {b.shape[1]}")
         side = apart(a, self.share, self.random_state)
-        expect(
-            side.sum() >= FEWEST, f"at least {FEWEST} pairs that calibrate", int(side.sum()), "give more pairs, or a larger share"
-        )
+        n = int(side.sum())
+        expect(n >= FEWEST, f"at least {FEWEST} pairs that calibrate", n, "give more pairs, or a larger share")
         self.n_context_, self.n_target_ = a.shape[1], b.shape[1]
         if self.by == "density":
             (self.center_a_, self.axes_a_), (self.center_b_, self.axes_b_) = (self._axes(z[~side]) for z in (a, b))

@@ -4,13 +4,4 @@ from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank, 
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.densities.power_spherical import PowerSpherical
 
-__all__ = [
-    "Covariance",
-    "Dense",
-    "Diagonal",
-    "JointGaussian",
-    "LowRank",
-    "MixtureOfGaussians",
-    "Paired",
-    "PowerSpherical",
-]
+__all__ = ["Covariance", "Dense", "Diagonal", "JointGaussian", "LowRank", "MixtureOfGaussians", "Paired", "PowerSpherical"]

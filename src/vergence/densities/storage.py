@@ -86,9 +86,6 @@ def find(name: str) -> Any:
 def pack(value: Any, name: str = "") -> tuple[Any, Arrays]:
     """Returns a value as JSON, and the arrays that the JSON refers to by their names, which begin with ``name``.
 
-    Raises:
-        ValueError: The value is something else than numbers, text, arrays, estimators, and lists and dictionaries of them.
-
     Example:
         >>> pack({"a": np.zeros(2), "b": [1, "x"]})
         ({'dict': {'a': {'array': 'a'}, 'b': {'list': [1, 'x']}}}, {'a': array([0., 0.])})
@@ -179,11 +176,7 @@ def restore(name: str, content: Mapping[str, Any], arrays: Mapping[str, np.ndarr
 
 
 def read_model(path: str | Path) -> Any:
-    """Returns the estimator of a file.
-
-    Raises:
-        ValueError: The file is missing, damaged, no estimator's, or from another version.
-    """
+    """Returns the estimator of a file."""
     expect(Path(path).is_file(), "a model file", f"no file {path}", "check the path")
     try:
         with safe_open(path, framework="numpy") as file:

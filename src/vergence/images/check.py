@@ -31,23 +31,23 @@ from vergence.decide.moments import Tail
 from vergence.decide.neighbors import NeighborDetector
 from vergence.images.clusters import Group, anomalous_clusters
 from vergence.images.duplicates import Duplicates, duplicate_sets, find_duplicates
-from vergence.images.features import PART, FirstPass, LocalFeatures, RegionPass, SamplePass, as_tensor, rows_of, stamp
+from vergence.images.features import (
+    PART,
+    FirstPass,
+    ImageFeatures,
+    LocalFeatures,
+    RegionPass,
+    SamplePass,
+    as_tensor,
+    rows_of,
+    stamp,
+)
 from vergence.images.frozen import FrozenNetwork, at_hand, named_network
 from vergence.images.patches import PatchCells
 from vergence.images.regions import NEW, CellModel, region_threshold
-from vergence.images.result import (
-    ENCODER,
-    LEVEL,
-    Anomalies,
-    CheckResult,
-    CheckSettings,
-    ImageFeatures,
-    ReferenceScores,
-    RegionScores,
-    result_of,
-)
+from vergence.images.result import ENCODER, LEVEL, Anomalies, CheckResult, CheckSettings, RegionScores, result_of
 from vergence.images.review import Review, after_review
-from vergence.images.scores import FEWEST, CrossFitted, Evidence, RadialNull, combine, outward
+from vergence.images.scores import FEWEST, CrossFitted, Evidence, RadialNull, ReferenceScores, combine, outward
 from vergence.utils import terminal
 from vergence.utils.checks import expect, refuse
 from vergence.utils.files import explained
@@ -128,8 +128,10 @@ def check(
         expect(not leaks and vectors is None, "pictures with these options", "vectors", "leave them out")
         result = _of_vectors(given, known_vectors, settings, _called(source))
     else:
-        given_beside = _Given(against, leaks, vectors, column, root)
-        return _of_pictures(source, _with_encoder(settings, encoder), given_beside, None if out is None else Path(out))
+        settings = _with_encoder(settings, encoder)
+        pictures = open_pictures(source, root=root, column=column)
+        known = None if against is None else open_pictures(against, root=root, column=column)
+        return _of_pictures(_called(source), pictures, known, settings, vectors, leaks, None if out is None else Path(out))
     if out is not None:
         result.write(out)
     return result
@@ -199,51 +201,38 @@ class _Work:
         return self.stack.enter_context(open_parts(self.out / name, job, every=PART, joined=False))
 
 
-def _of_pictures(source: Any, settings: CheckSettings, given: "_Given", out: Path | None) -> CheckResult:
-    against, leaks = given.against, given.leaks
-    pictures = open_pictures(source, root=given.root, column=given.column)
-    known = None if against is None else open_pictures(against, root=given.root, column=given.column)
+def _of_pictures(
+    source: str,
+    pictures: Pictures,
+    known: Pictures | None,
+    settings: CheckSettings,
+    vectors: Any,
+    leaks: bool,
+    out: Path | None,
+) -> CheckResult:
     with ExitStack() as stack:
         if out is not None:
             with explained(out, "choose another --out"):
                 out.mkdir(parents=True, exist_ok=True)
         work = _Work(stack, out, {"job": "check", "size": settings.size, "encoder": settings.encoder})
-        features = _image_features(pictures, settings, given.vectors, work.parts("looks", pictures))
+        features = _image_features(pictures, settings, vectors, work.parts("looks", pictures))
         reference_features = None if known is None else _image_features(known, settings, None, work.parts("known", known))
         copies = find_duplicates(features.small, features.digest)
-        leaked = (
-            None
-            if reference_features is None
-            else find_duplicates(features.small, features.digest, reference_features.small, reference_features.digest)
-        )
+        leaked, known_names = None, list[str]()
+        if reference_features is not None:
+            known_names = list(reference_features.names)
+            leaked = find_duplicates(features.small, features.digest, reference_features.small, reference_features.digest)
         anomalies, note = None, ""
         if known is not None and reference_features is not None and not leaks:
             anomalies = _with_reference(pictures, features, known, reference_features, settings)
         elif not leaks:
             anomalies, note = _without_reference(pictures, features, copies, settings, work)
-        here = [
-            *features.names,
-            *(s.name for s in pictures.skipped),
-            *(() if reference_features is None else reference_features.names),
-        ]
+        here = [*features.names, *(s.name for s in pictures.skipped), *known_names]
         notes = [*filter(None, [note]), *settings.review.notes(here)]
-        result = result_of(
-            _called(source), pictures, features, settings, copies, anomalies, known, reference_features, leaked, notes
-        )
+        result = result_of(source, pictures, features, settings, copies, anomalies, notes, known, reference_features, leaked)
         if out is not None:
             result.write(out)
     return result
-
-
-@dataclass(frozen=True)
-class _Given:
-    """What `check` was given apart from the pictures and the settings."""
-
-    against: Any
-    leaks: bool
-    vectors: Any
-    column: str | None
-    root: str | None
 
 
 def _image_features(pictures: Pictures, settings: CheckSettings, vectors: Any, kept: Parts | None) -> ImageFeatures:
@@ -361,22 +350,17 @@ def _with_reference(
     halves = np.full(len(reference_features), NEW)
     halves[fit[:SAMPLED]] = np.arange(len(fit[:SAMPLED])) % 2
     region_pass = _region_pass(known, reference_features, fit[:SAMPLED], halves, settings, clean=True)
-    places, known_places = (
-        _region_scores(pictures, features, region_pass, settings),
-        _region_scores(known, reference_features, region_pass, settings),
-    )
+    places = _region_scores(pictures, features, region_pass, settings)
+    known_places = _region_scores(known, reference_features, region_pass, settings)
     new, old = _feature_sets(features, places, settings), _feature_sets(reference_features, known_places, settings)
     new = {name: x for name, x in new.items() if name in old}
     log_p, known_log_p = _reference_log_p(new, old, fit)
     law = Tail(known_places.score[fit])
     log_p["places"], known_log_p["places"] = law.log_probability(places.score), law.log_probability(known_places.score)
     calibrating = calibrating[~settings.review.places(reference_features.names, "known")[calibrating]]
-    of_known = (
-        {name: x[calibrating] for name, x in known_log_p.items()},
-        [reference_features.names[i] for i in calibrating.tolist()],
-    )
+    names = [reference_features.names[i] for i in calibrating.tolist()]
     seen = np.isin(features.digest, reference_features.digest)
-    decisions, calibration = _conformal(log_p, *of_known, features.names, seen, settings)
+    decisions, calibration = _conformal(log_p, known_log_p, calibrating, names, features.names, seen, settings)
     threshold = region_threshold(known_places.largest[calibrating], settings.mark)
     table = old["measurements"][fit]
     deviations = CrossFitted(table, np.zeros(len(fit), dtype=np.int64), clean=True).in_units(new["measurements"])
@@ -400,10 +384,8 @@ def _reference_log_p(
     fold, none = np.arange(len(fit)) % FOLDS, np.zeros(len(fit), dtype=np.int64)
     for name, x in new.items():
         reference = old[name][fit]
-        whole, law = (
-            CrossFitted(reference, none, clean=True),
-            Tail(CrossFitted(reference, fold, clean=True).log_distance(reference, fold)),
-        )
+        whole = CrossFitted(reference, none, clean=True)
+        law = Tail(CrossFitted(reference, fold, clean=True).log_distance(reference, fold))
         of_both = (law.log_probability(whole.log_distance(y, np.zeros(len(y), dtype=np.int64))) for y in (x, old[name]))
         log_p[name], known_log_p[name] = of_both
         if name in VECTORS:
@@ -432,6 +414,7 @@ def _neighbor_scores(reference: Floats, x: Floats, old: Floats) -> tuple[Floats,
 def _conformal(
     log_p: Mapping[str, Floats],
     known_log_p: Mapping[str, Floats],
+    calibrating: Ints,
     known_names: Sequence[str],
     names: Sequence[str],
     seen: Bools,
@@ -439,7 +422,8 @@ def _conformal(
 ) -> tuple[Decisions, ReferenceScores]:
     """Returns what is flagged next to calibration items, and these; items that are among the known ones are not judged."""
     equal, odd, fine = dict.fromkeys(log_p, 1.0), settings.review.places(names, "odd"), settings.review.places(names, "fine")
-    (log, level), (known_log, _) = combine(log_p, equal), combine(known_log_p, equal)
+    known_log, _ = combine({name: one[calibrating] for name, one in known_log_p.items()}, equal)
+    log, level = combine(log_p, equal)
     calibration = ReferenceScores(np.abs(known_log), known_names, seen)
     p, columns = ranked(calibration.scores, np.abs(log)), _columns(log, level, log_p)
     return decided(p, settings.fdr, len(calibration), left_out=seen | odd, fine=fine, **columns), calibration
@@ -530,16 +514,16 @@ def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name
         fit, calibrating = _halves(np.argsort(ImageFeatures.of_vectors([""] * len(known[1]), known[1]).digest, kind="stable"))
         expect(known[1].shape[1] == x.shape[1], f"known vectors of {x.shape[1]} numbers", known[1].shape[1], "use one encoder")
         log_p, known_log_p = _reference_log_p({"vectors": x}, {"vectors": known[1]}, fit)
-        of_known = {key: y[calibrating] for key, y in known_log_p.items()}, [str(i) for i in calibrating.tolist()]
+        of_known = known_log_p, calibrating, [str(i) for i in calibrating.tolist()]
         decisions, calibration = _conformal(log_p, *of_known, names, np.zeros(len(x), dtype=bool), settings)
         anomalies: Anomalies | None = Anomalies(decisions, x, None, None, np.inf, [], calibration)
-        return result_of(name, pictures, features, settings, copies, anomalies, None, None, None, notes)
+        return result_of(name, pictures, features, settings, copies, anomalies, notes)
     apart, fine = settings.review.places(names, "odd"), settings.review.places(names, "fine")
     fold, different = _folds(features.digest, np.unique(features.digest, return_inverse=True)[1])
     fitted = different[~apart[different]][:FITTED]
     if len(fitted) < FEWEST:
         note = f"{len(fitted)} different vectors are too few to say what is unusual; at least {FEWEST} are needed."
-        return result_of(name, pictures, features, settings, copies, None, None, None, None, [note, *notes])
+        return result_of(name, pictures, features, settings, copies, None, [note, *notes])
     fits = CrossFitted(x[fitted], fold[fitted])
     levels = {"vectors": _own_evidence("vectors", fits, fits.log_distance(x, fold), fitted)}
     alike = x.std(0).max() <= ALIKE * np.median(x.std(0))  # numbers of one unit, as those of a network
@@ -551,4 +535,4 @@ def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name
     level = ["group" if member else "vectors" for member in crowd]
     columns = {**decisions.columns, "score": score, "p_value": np.where(crowd, CROWD, p), "level": level}
     anomalies = Anomalies(replace(decisions, columns=columns), fits.in_units(x), None, None, np.inf, groups, None)
-    return result_of(name, pictures, features, settings, copies, anomalies, None, None, None, notes)
+    return result_of(name, pictures, features, settings, copies, anomalies, notes)

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from vergence.utils.neighbors import components
 
-__all__ = ["Duplicates", "duplicate_sets", "find_duplicates", "small_image"]
+__all__ = ["Duplicates", "find_duplicates"]
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]

@@ -18,12 +18,16 @@ from vergence.images.measurements import measure
 from vergence.images.regions import NEW, CellModel, region_score, some_cells
 from vergence.images.statistics import pixel_statistics
 from vergence.utils import terminal
+from vergence.utils.digests import content_digest
 from vergence.utils.parts import Parts
 
-__all__ = ["FirstPass", "LocalFeatures", "RegionPass", "SamplePass", "rows_of", "shrunk"]
+__all__ = ["shrunk"]
 
 Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Row = dict[str, Any]
+FILE = 4  # measurements that describe a file; the others describe what it shows
 PART = 1024  # pictures whose rows are kept at a time
 WHOLE = 64  # pixels a side of the whole picture
 LONGEST = 8  # of the longer side to ``size``, at most
@@ -139,13 +143,7 @@ def rows_of(
 ) -> dict[str, npt.NDArray[Any]]:
     """Returns what a function gives of each picture of an index that can be read, by column, with its number as ``index``.
 
-    Args:
-        function: Of one picture; worker processes compute it.
-        pictures: The pictures.
-        index: Their numbers.
-        workers: Processes.
-        label: What the bar is called.
-        kept: Parts of an earlier call that was stopped, which are kept while this one goes on.
+    Worker processes compute it; ``kept`` are parts of an earlier call that was stopped.
     """
     done = 0 if kept is None else kept.done
     before = [] if kept is None else kept.skipped
@@ -179,3 +177,46 @@ def stamp(pictures: Pictures) -> str:
             about = None
         state.update(f"{name}\0{about and (about.st_size, about.st_mtime_ns)}\0".encode(errors="surrogateescape"))
     return state.hexdigest()
+
+
+@dataclass(frozen=True)
+class ImageFeatures:
+    """What the first look at N items told; of vectors alone only their names and digests.
+
+    Attributes:
+        index: Their number in the source, (N,).
+        names: Their names.
+        vectors: Vectors (N, D) that were given; None for none.
+        digest: Digests of their content, (N,).
+        changes: What was done to each so that it looks as in a viewer.
+        measurements: Table (N, M) of `vergence.images.measurements.measure`.
+        whole: Statistics of each as a whole, (N, 115).
+        small: What copies are compared by, (N, ...).
+    """
+
+    index: Ints
+    names: Sequence[str]
+    vectors: Floats | None
+    digest: Ints
+    changes: npt.NDArray[Any]
+    measurements: Floats
+    whole: npt.NDArray[np.float32]
+    small: npt.NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @classmethod
+    def of_vectors(cls, names: Sequence[str], x: Floats) -> "ImageFeatures":
+        """Returns items that are vectors (N, D)."""
+        n, rows = len(x), np.ascontiguousarray(x, dtype=np.float32)
+        digest = [int.from_bytes(content_digest(row.tobytes()), "big", signed=True) for row in rows]
+        empty = np.zeros((n, 0))
+        return cls(
+            np.arange(n), names, x, np.array(digest), np.full(n, ""), empty, empty.astype(np.float32), empty.astype(np.uint8)
+        )
+
+    def levels(self) -> dict[str, Floats]:
+        """Returns features (N, D) by the name of their level."""
+        levels = {"measurements": self.measurements[:, FILE:], "whole": self.whole.astype(np.float64)}
+        return levels if self.vectors is None else {**levels, "vectors": self.vectors}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MEASUREMENTS", "PROPERTIES", "WORDS", "differences_in_words", "measure", "properties"]
+__all__ = ["WORDS", "measure", "properties"]
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
@@ -70,7 +70,8 @@ def measure(pixels: Bytes) -> Floats:
         saturation,
         *(np.searchsorted(np.cumsum(share), np.array(QUANTILES) - 1e-12) / 255),
     ]
-    borders = _borders(light)
+    width = max(1, min(light.shape) // BORDER)
+    borders = light[:width], light[-width:], light[:, :width], light[:, -width:]
     return np.array([*values, *(part.mean() for part in borders), *_logs(*(part.std() for part in borders))], dtype=np.float64)
 
 
@@ -95,11 +96,6 @@ def _noise(light: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 def _inner(light: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     pad = [(0, max(0, 3 - side)) for side in light.shape]
     return np.pad(light, pad, mode="edge") if any(after for _, after in pad) else light
-
-
-def _borders(light: npt.NDArray[np.float32]) -> Sequence[npt.NDArray[np.float32]]:
-    width = max(1, min(light.shape) // BORDER)
-    return light[:width], light[-width:], light[:, :width], light[:, -width:]
 
 
 def properties(table: Floats, usual: Floats | None = None) -> dict[str, npt.NDArray[np.bool_]]:

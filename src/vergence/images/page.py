@@ -17,14 +17,17 @@ import torch
 
 from vergence.data.pictures import Picture, Pictures
 from vergence.decide.conformal import to_label
+from vergence.images.features import ImageFeatures
 from vergence.images.measurements import MEASUREMENTS, PROPERTIES, WORDS
 from vergence.images.plane import standardized
+from vergence.images.scores import ReferenceScores
 from vergence.report.rendering import render
 from vergence.report.tiles import LARGEST, image_of, rounded, sheets, side_of, tile, unit, webp, within
 from vergence.utils import terminal
 from vergence.utils.neighbors import nearest_rows
+from vergence.utils.terminal import Table
 
-__all__ = ["cards_of", "write_check"]
+__all__ = ["cards_of"]
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
@@ -57,51 +60,32 @@ SCORES = (
 MARKED = "A frame marks places that are more unusual than any place of all but {mark:.0%} of ordinary pictures{estimate}."
 
 
-class Columns(Protocol):
-    """A table by its columns."""
-
-    @property
-    def columns(self) -> Mapping[str, Sequence[Any]]: ...
-    def __getitem__(self, name: str) -> Sequence[Any]: ...
-    def __len__(self) -> int: ...
-
-
-class Reference(Protocol):
-    """Scores (n,) and names of the known items that calibrate, and which items are among them, (N,)."""
-
-    @property
-    def scores(self) -> Floats: ...
-    @property
-    def names(self) -> Sequence[str]: ...
-    @property
-    def seen(self) -> npt.NDArray[np.bool_]: ...
-
-
 class Checked(Protocol):
     """What the page reads of a `vergence.images.result.CheckResult`, which documents each member."""
 
     @property
-    def items(self) -> Columns: ...
+    def items(self) -> Table: ...
     @property
-    def copies(self) -> Columns: ...
+    def copies(self) -> Table: ...
     @property
-    def skipped(self) -> Columns: ...
+    def skipped(self) -> Table: ...
     @property
     def summary(self) -> Mapping[str, Any]: ...
     @property
     def embeddings(self) -> npt.NDArray[np.float32]: ...
     @property
-    def measurements(self) -> Floats: ...
+    def pictures(self) -> Pictures: ...
+    @property
+    def known(self) -> Pictures | None: ...
+    @property
+    def features(self) -> ImageFeatures: ...
     @property
     def workers(self) -> int: ...
     @property
     def key(self) -> str: ...
     def levels(self) -> Mapping[str, Floats]: ...
-    def calibration(self) -> Reference | None: ...
+    def calibration(self) -> ReferenceScores | None: ...
     def bounds(self) -> list[float] | None: ...
-    def folder(self) -> Path | None: ...
-    def digests(self, rows: Ints) -> list[int]: ...
-    def sources(self, rows: Ints, others: Sequence[str]) -> Sequence[tuple[Pictures | None, Sequence[int]]]: ...
     def marked(self, i: int) -> Sequence[Sequence[float]]: ...
     def pixels(self, i: int) -> Bytes: ...
 
@@ -228,7 +212,7 @@ class _Others:
         return self._numbers[name]
 
 
-def _strangest(calibration: Reference, others: _Others) -> list[tuple[int, float]]:
+def _strangest(calibration: ReferenceScores, others: _Others) -> list[tuple[int, float]]:
     """Returns numbers and scores of the most unusual known pictures that calibrate: what a person should look at."""
     scores = rounded(calibration.scores, 5)
     first = to_label(calibration.scores, min(KNOWN, len(scores)))
@@ -257,8 +241,7 @@ def _folders(names: Sequence[str]) -> dict[str, Any]:
 
 def _folder(found: Checked, path: Path) -> str | None:
     """Returns the relative address of the folder of the pictures, where they are files in one."""
-    folder = found.folder()
-    if folder is None:
+    if (folder := found.pictures.folder) is None:
         return None
     try:
         relative = os.path.relpath(folder.resolve(), path.resolve().parent)
@@ -294,13 +277,13 @@ def _regions(z: npt.NDArray[np.float32]) -> list[int]:
 
 def _measured(found: Checked, rows: Ints) -> dict[str, Any]:
     """Returns plain measurements, and in which of them each picture differs most from the others."""
-    table = found.measurements[rows]
+    table = found.features.measurements[rows]
     empty: dict[str, Any] = {"width": [], "height": [], "light": [], "sharpness": [], "facts": [], "words": []}
     if not table.shape[1]:
         return empty
     at = {name: k for k, name in enumerate(MEASUREMENTS)}
     named = [name for name in WORDS if name in at]
-    x = found.measurements[:, [at[name] for name in named]]
+    x = found.features.measurements[:, [at[name] for name in named]]
     share = np.stack([np.searchsorted(np.sort(column), column, side="left") / len(x) for column in x.T], 1)[rows]
     above = np.stack([1 - np.searchsorted(np.sort(column), column, side="right") / len(x) for column in x.T], 1)[rows]
     farther = np.maximum(share, above)
@@ -341,9 +324,12 @@ def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: set[int]) -
     tiles = np.zeros((n, side, side, 3), dtype=np.uint8)
     big: dict[int, str] = {}
     seen = False
-    for (source, index), first in zip(found.sources(rows, others), (0, len(rows)), strict=True):
-        at = {int(i): first + k for k, i in enumerate(index)}
-        digests = frozenset(found.digests(rows[list(large)]) if first == 0 and large else ())
+    own = found.pictures if found.summary["noun"] == "picture" else None
+    place = {name: i for i, name in enumerate(found.known.names)} if found.known is not None else {}
+    of_both = (own, found.features.index[rows].tolist(), 0), (found.known, [place[name] for name in others], len(rows))
+    for source, index, first in of_both:
+        at = {i: first + k for k, i in enumerate(index)}
+        digests = frozenset(found.features.digest[rows[list(large)]].tolist() if first == 0 and large else ())
         look = _PagePass(side, digests)
         with terminal.bar("page", len(index), late=True) as advance:
             for i, (tile, picture) in source.map(look, index, found.workers) if source is not None else ():

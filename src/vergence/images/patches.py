@@ -23,8 +23,6 @@ from torch.nn import functional as F
 from vergence.data.pixels import luma
 from vergence.utils.checks import expect
 
-__all__ = ["PatchCells", "grid_of"]
-
 PATCH, DIRECTIONS, ATOMS = 6, 64, 64
 CELL, CELLS = 4, 32  # least side of a cell in pixels; cells along the shorter side, at most
 LARGE = 128  # pixels of the shorter side, from which on every second patch of each row and column is read

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from vergence.utils.checks import expect, refuse
 
-__all__ = ["PLANES", "plane", "standardized"]
+__all__ = ["plane", "standardized"]
 
 Floats = npt.NDArray[np.float64]
 

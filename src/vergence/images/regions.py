@@ -26,8 +26,6 @@ from torch import Tensor
 from vergence.decide.density import GaussianDetector
 from vergence.utils.checks import require_within
 
-__all__ = ["CellModel", "region_score", "region_threshold", "region_words"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -1,8 +1,8 @@
 """What `check` found: one table of items, groups, copies and a summary, in memory and as files."""
 
-import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,27 +18,28 @@ from vergence.data.pictures import Pictures
 from vergence.decide.conformal import simultaneous_bounds
 from vergence.decide.decisions import Decisions
 from vergence.images.duplicates import Duplicates
-from vergence.images.features import RegionPass
+from vergence.images.features import FILE, ImageFeatures, RegionPass
 from vergence.images.frozen import FrozenNetwork
 from vergence.images.measurements import MEASUREMENTS, differences_in_words, properties
 from vergence.images.plane import PLANES, plane, standardized
 from vergence.images.regions import region_words
 from vergence.images.review import Review
+from vergence.images.scores import ReferenceScores
 from vergence.images.sentences import sentences_of
-from vergence.utils.checks import counted, expect, require_count, require_within
+from vergence.utils.checks import counted, expect, refuse, require_count, require_within
+from vergence.utils.digests import content_digest
 from vergence.utils.files import explained, replacing
 from vergence.utils.neighbors import nearest_others
 from vergence.utils.parts import write_table
-from vergence.utils.terminal import Tabular
+from vergence.utils.terminal import Table
 from vergence.utils.version import __version__
 
-__all__ = ["Anomalies", "CheckResult", "CheckSettings", "ImageFeatures", "ReferenceScores", "RegionScores", "Table", "result_of"]
+__all__ = ["CheckResult"]
 
 Embed = Callable[[Tensor], Tensor]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-FILE = 4  # measurements that describe a file; the others describe what it shows
 NEIGHBORS = 5
 MOST_COMPARED = 50_000  # pictures whose neighbors are looked for among all
 FRAMES = 5  # of a picture, at most
@@ -81,49 +82,6 @@ class CheckSettings:
 
 
 @dataclass(frozen=True)
-class ImageFeatures:
-    """What the first look at N items told; of vectors alone only their names and digests.
-
-    Attributes:
-        index: Their number in the source, (N,).
-        names: Their names.
-        vectors: Vectors (N, D) that were given; None for none.
-        digest: Digests of their content, (N,).
-        changes: What was done to each so that it looks as in a viewer.
-        measurements: Table (N, M) of `vergence.images.measurements.measure`.
-        whole: Statistics of each as a whole, (N, 115).
-        small: What copies are compared by, (N, ...).
-    """
-
-    index: Ints
-    names: Sequence[str]
-    vectors: Floats | None
-    digest: Ints
-    changes: npt.NDArray[Any]
-    measurements: Floats
-    whole: npt.NDArray[np.float32]
-    small: npt.NDArray[np.uint8]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    @classmethod
-    def of_vectors(cls, names: Sequence[str], x: Floats) -> "ImageFeatures":
-        """Returns items that are vectors (N, D)."""
-        n, rows = len(x), np.ascontiguousarray(x, dtype=np.float32)
-        digest = [int.from_bytes(hashlib.blake2b(row, digest_size=8).digest(), "big", signed=True) for row in rows]
-        empty = np.zeros((n, 0))
-        return cls(
-            np.arange(n), names, x, np.array(digest), np.full(n, ""), empty, empty.astype(np.float32), empty.astype(np.uint8)
-        )
-
-    def levels(self) -> dict[str, Floats]:
-        """Returns features (N, D) by the name of their level."""
-        levels = {"measurements": self.measurements[:, FILE:], "whole": self.whole.astype(np.float64)}
-        return levels if self.vectors is None else {**levels, "vectors": self.vectors}
-
-
-@dataclass(frozen=True)
 class RegionScores:
     """What the maps of N pictures say: score (N,), largest value (N,), where it is (N, 2) in [0, 1], and embeddings (N, D)."""
 
@@ -131,18 +89,6 @@ class RegionScores:
     largest: Floats
     where: Floats
     embedding: npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class ReferenceScores:
-    """Scores (n,) and names of the known items that calibrate, and which of the items are among the known ones, (N,)."""
-
-    scores: Floats
-    names: Sequence[str]
-    seen: npt.NDArray[np.bool_]
-
-    def __len__(self) -> int:
-        return len(self.scores)
 
 
 @dataclass(frozen=True)
@@ -169,28 +115,6 @@ class Anomalies:
 
 
 @dataclass(frozen=True)
-class Table(Tabular):
-    """A table by its columns.
-
-    Example:
-        >>> Table({"path": ["a.png"], "score": [1.5]})["score"]
-        [1.5]
-    """
-
-    columns: Mapping[str, Sequence[Any]]
-
-    def table(self) -> Mapping[str, Sequence[Any]]:
-        """Returns the columns by name."""
-        return self.columns
-
-    def __getitem__(self, name: str) -> Sequence[Any]:
-        return self.columns[name]
-
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values()), ()))
-
-
-@dataclass(frozen=True)
 class CheckResult:
     """What was found among pictures.
 
@@ -208,6 +132,8 @@ class CheckResult:
         groups: Unusual groups: the members' paths, the most central first.
         embeddings: Features (N, D) by which neighbors were found, float32.
         summary: What was done and found, as numbers and sentences, as in ``summary.json``.
+        pictures, known: The source, and the other one where there is one.
+        features: What the first look at each item told.
     """
 
     items: Table
@@ -216,10 +142,10 @@ class CheckResult:
     groups: list[list[str]]
     embeddings: npt.NDArray[np.float32]
     summary: dict[str, Any]
-    _pictures: Pictures = field(repr=False)
-    _features: ImageFeatures = field(repr=False)
+    pictures: Pictures = field(repr=False)
+    features: ImageFeatures = field(repr=False)
     _anomalies: Anomalies | None = field(repr=False)
-    _known: Pictures | None = field(repr=False, default=None)
+    known: Pictures | None = field(repr=False, default=None)
     workers: int = field(repr=False, default=0)
     _reviewed: frozenset[str] = field(repr=False, default=frozenset())  # pictures that a person has looked at before
 
@@ -232,14 +158,9 @@ class CheckResult:
             ValueError: The pictures were not judged, or the picture cannot be read anymore.
         """
         anomalies = self._anomalies
-        expect(
-            anomalies is not None and anomalies.region_pass is not None,
-            "pictures that were judged",
-            "none",
-            "give pictures, at least 20",
-        )
-        assert anomalies is not None and anomalies.region_pass is not None and anomalies.places is not None
-        m, _ = anomalies.region_pass.map(self._pictures.read(int(self._features.index[i])))
+        if anomalies is None or anomalies.region_pass is None or anomalies.places is None:
+            refuse("pictures that were judged", "none", "give pictures, at least 20")
+        m, _ = anomalies.region_pass.map(self.pictures.read(int(self.features.index[i])))
         unit = float(np.median(anomalies.places.largest)) if math.isinf(anomalies.threshold) else anomalies.threshold
         return np.asarray(np.exp(m - unit))
 
@@ -254,11 +175,6 @@ class CheckResult:
         (r, c), first = m.shape, sorted(found, key=lambda part: -m[part].max())[:FRAMES]
         return [(a.start / r, b.start / c, a.stop / r, b.stop / c) for a, b in first]
 
-    @cached_property
-    def place(self) -> dict[str, int]:
-        """Row of ``items`` by the path of a picture."""
-        return {name: i for i, name in enumerate(self.items["path"])}
-
     def strangest(self, n: int = 12) -> list[int]:
         """Returns at most n rows of ``items``, the most unusual first, without those that a person has looked at before.
 
@@ -271,12 +187,7 @@ class CheckResult:
     @cached_property
     def key(self) -> str:
         """Digest of the paths, by which a browser keeps what a person said."""
-        return hashlib.blake2b("\0".join(self.items["path"]).encode(errors="surrogateescape"), digest_size=8).hexdigest()
-
-    @property
-    def measurements(self) -> Floats:
-        """Table (N, M) of `vergence.images.measurements.measure`; (N, 0) of vectors."""
-        return self._features.measurements
+        return content_digest("\0".join(self.items["path"]).encode(errors="surrogateescape")).hex()
 
     def levels(self) -> Mapping[str, Floats]:
         """Returns -log p (N,) of each level; none where nothing was judged."""
@@ -298,25 +209,9 @@ class CheckResult:
         share = simultaneous_bounds(p, len(calibration)).by_length()[:most] if len(p) else np.zeros(0)
         return [round(value, 2) for value in (share * np.arange(1, len(share) + 1)).tolist()]
 
-    def folder(self) -> Path | None:
-        """Returns the folder of the pictures, where they are files in one."""
-        return self._pictures.folder
-
-    def digests(self, rows: Ints) -> list[int]:
-        """Returns what tells the contents of rows of ``items`` apart."""
-        return [int(digest) for digest in self._features.digest[rows]]
-
-    def sources(self, rows: Ints, others: Sequence[str]) -> Sequence[tuple[Pictures | None, Sequence[int]]]:
-        """Returns where rows of ``items`` are read from, with their numbers; the same of pictures of the other source by name."""
-        own = self._pictures if self.summary["noun"] == "picture" else None
-        if self._known is None or not others:
-            return (own, self._features.index[rows].tolist()), (None, ())
-        place = {name: i for i, name in enumerate(self._known.names)}
-        return (own, self._features.index[rows].tolist()), (self._known, [place[name] for name in others])
-
     def pixels(self, i: int) -> npt.NDArray[np.uint8]:
         """Returns picture i of ``items``, uint8 (C, H, W); a ValueError says why it cannot be read."""
-        return self._pictures.read(int(self._features.index[i])).pixels
+        return self.pictures.read(int(self.features.index[i])).pixels
 
     def report(self, path: str | Path) -> Path:
         """Writes the page, one HTML file that loads nothing from elsewhere, and returns its path."""
@@ -378,10 +273,10 @@ def result_of(
     settings: CheckSettings,
     copies: Duplicates,
     anomalies: Anomalies | None,
-    known: Pictures | None,
-    reference_features: ImageFeatures | None,
-    leaked: Duplicates | None,
     notes: Sequence[str],
+    known: Pictures | None = None,
+    reference_features: ImageFeatures | None = None,
+    leaked: Duplicates | None = None,
 ) -> CheckResult:
     """Returns the tables of what was found."""
     names, n = features.names, len(features)
@@ -515,9 +410,7 @@ def _summary(
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """Returns ``summary.json``; docs/guides/check.md explains its entries."""
-    changes: dict[str, int] = {}
-    for change in (one for text in features.changes.tolist() for one in text.split("; ") if one):
-        changes[change] = changes.get(change, 0) + 1
+    changes = Counter(one for text in features.changes.tolist() for one in text.split("; ") if one)
     return {
         "version": __version__,
         "source": source,
@@ -538,7 +431,7 @@ def _summary(
         "copies": {kind: copies.kind.count(kind) for kind in dict.fromkeys(copies.kind)},
         "leaks": sum(map(bool, leak)),
         "properties": dict(counts),
-        "changes": changes,
+        "changes": dict(changes),
         "notes": list(notes),
     }
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from vergence.utils.checks import counted, expect, refuse
 from vergence.utils.parts import original, read_names
 
-__all__ = ["Review", "after_review"]
+__all__ = ["Review"]
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

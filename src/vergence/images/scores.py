@@ -31,7 +31,7 @@ from vergence.decide.conformal import tail_p_values
 from vergence.decide.density import GaussianDetector
 from vergence.decide.moments import robust_scale
 
-__all__ = ["CrossFitted", "Evidence", "RadialNull", "combine", "outward"]
+__all__ = ["combine"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -57,14 +57,12 @@ class RadialNull:
         location: m.
         shape: b.
         numerator: a; infinity for the inverse gamma law.
-        misfit: Largest distance in the body between the observed distribution function and that of the law and larger scores.
         holds: Whether the body follows the law.
     """
 
     location: float
     shape: float
     numerator: float
-    misfit: float
     holds: bool
 
     @classmethod
@@ -97,7 +95,7 @@ class RadialNull:
         below = (1 - odd) * (1 - _survival(body - m_, b_, a_))
         misfit = float(np.abs(below - (np.arange(len(body)) + 0.5) / n).max())
         most_equal = np.unique(s, return_counts=True)[1].max()
-        return cls(m, b, a, misfit, misfit <= MISFIT + SAMPLING / np.sqrt(n) and bool(most_equal <= max(2, EQUAL * n)))
+        return cls(m, b, a, misfit <= MISFIT + SAMPLING / np.sqrt(n) and bool(most_equal <= max(2, EQUAL * n)))
 
     def log_p(self, t: Floats) -> Floats:
         """Returns log p of log squared distances; 0 throughout where the body does not follow the law."""
@@ -246,3 +244,15 @@ def combine(log_p: Mapping[str, Floats], weights: Mapping[str, float]) -> tuple[
     names, total = list(log_p), sum(weights[name] for name in log_p)
     each = np.stack([log_p[name] - np.log(weights[name] / total) for name in names])
     return np.minimum(each.min(0), 0.0), [names[i] for i in each.argmin(0)]
+
+
+@dataclass(frozen=True)
+class ReferenceScores:
+    """Scores (n,) and names of the known items that calibrate, and which of the items are among the known ones, (N,)."""
+
+    scores: Floats
+    names: Sequence[str]
+    seen: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.scores)

@@ -7,7 +7,7 @@ from vergence.decide.conformal import needed_calibration, reportable
 from vergence.images.measurements import PROPERTIES
 from vergence.utils.checks import counted
 
-__all__ = ["sentences_of", "shortened_name"]
+__all__ = ["shortened_name"]
 
 NAMED = 3  # pictures, pairs, groups and files that are named before "and N more"
 KINDS = 5  # of other files
@@ -15,13 +15,7 @@ LONGEST = 60  # characters of a name
 
 
 def sentences_of(s: Mapping[str, Any], copies: Mapping[str, Sequence[Any]], skipped: Mapping[str, Sequence[str]]) -> list[str]:
-    """Returns what was found, in sentences, the most important first.
-
-    Args:
-        s: The other entries of ``summary.json``.
-        copies: Columns of the pairs of copies.
-        skipped: Columns of the files that could not be read.
-    """
+    """Returns the sentences, the most important first, of the other entries of ``summary.json`` and the columns of two tables."""
     parts = [_flags(s) if s["judged"] else "", _groups(s), _leaks(s, copies), _copies(copies), _properties(s), _files(s, skipped)]
     if s["changes"]:
         parts.append("Read as a viewer shows them: " + ", ".join(f"{v:,} {k}" for k, v in s["changes"].items()) + ".")

@@ -381,9 +381,6 @@ def covariance_of(augmentation: Any, G: Tensor, variance: float) -> Tensor:
         augmentation: The numbers; None is isotropic noise of a tenth of ``variance``.
         G: Matrix (D, D) with the size, type and device of the result.
         variance: Mean variance of the features.
-
-    Raises:
-        ValueError: It is of another size, not finite, not symmetric, or has a negative variance in some direction.
     """
     D = len(G)
     if augmentation is None:

@@ -101,11 +101,7 @@ def _read(array: Any, index: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def as_table(data: Any) -> Any:
-    """Returns items as an array or a tensor (N, D), or images (N, C, H, W); a memory map stays one.
-
-    Raises:
-        ValueError: The array has another shape, holds no items, or does not hold numbers.
-    """
+    """Returns items as an array or a tensor (N, D), or images (N, C, H, W); a memory map stays one."""
     table = data if isinstance(data, (Tensor, np.memmap)) else np.asarray(data)
     require_numbers(table)
     fits = table.ndim in (2, 4) and 0 not in table.shape
@@ -163,11 +159,7 @@ def flat(x: Tensor, augmentation: Augmentation | None) -> Tensor:
 
 
 def draw(x: Tensor, augmentation: Augmentation, m: int, seed: int, block: int) -> Iterator[Tensor]:
-    """Yields m views (B, D) of raw items, from generators seeded by (seed, block).
-
-    Raises:
-        ValueError: The augmentation returns another number of items or features.
-    """
+    """Yields m views (B, D) of raw items, from generators seeded by (seed, block)."""
     state = np.random.SeedSequence([seed, block]).generate_state(1, np.uint64)[0]
     generator = torch.Generator().manual_seed(int(state >> np.uint64(1)))
     shape = tuple(flat(x[:1], augmentation).shape[1:])

@@ -153,7 +153,8 @@ def choose(
     tried = _race(candidates, c[rows], t[rows], parts, raced[0], None if seconds is None else began + seconds)
     name = _simplest({one: trial for one, trial in tried.items() if trial.whole})
     notes = [*remarks(c, t, reader._names()), *_notes(tried[name], parts, groups is None and order is None)]
-    notes += _sample_note(len(rows), len(c))
+    if len(rows) < len(c):
+        notes.append(f"{len(rows):,} of {len(c):,} rows decided which model suits them; it is fitted to all")
     if _took_all_steps(tried[name]):
         name = _with_more_steps(name, tried, c[rows], t[rows], parts, raced[0], notes)
     model = fitted(name, tried[name].estimator, c, t, groups)
@@ -209,10 +210,6 @@ def _sampled(n: int, seed: int) -> Ints:
     if n <= MOST_RACED:
         return np.arange(n)
     return np.sort(np.random.default_rng(seed).choice(n, MOST_RACED, replace=False))
-
-
-def _sample_note(raced: int, n: int) -> list[str]:
-    return [] if raced == n else [f"{raced:,} of {n:,} rows decided which model suits them; it is fitted to all"]
 
 
 def _build(model: str, seed: int, **settings: Any) -> Conditional:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vergence.report.tiles import image_of, within
+
 SIDE = 64  # pixels of a thumbnail
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 10, 44  # margins around the axes
 BINS, POINTED = 40, 200  # of a histogram; points of a line that say their values
@@ -25,21 +27,11 @@ Ticks = list[tuple[float, str]]
 
 
 def thumbnail(images: Any, i: int, side: int = SIDE) -> str:
-    """Returns image ``i`` as the data URL of a PNG of at most ``side`` pixels; an empty string where there are no images.
-
-    Args:
-        images: uint8 array (n, C, height, width), or None. One channel is gray, three are RGB; of others the first is shown.
-        i: Index of the image.
-        side: Largest height and width, in pixels.
-    """
-    from PIL import Image
-
+    """Returns image ``i`` of uint8 (n, C, height, width) as the data URL of a PNG of at most ``side`` pixels; of None no text."""
     if images is None:
         return ""
-    image = Image.fromarray(images[i, 0] if images.shape[1] != 3 else images[i].transpose(1, 2, 0).copy())
-    image.thumbnail((side, side))
     buffer = io.BytesIO()
-    image.save(buffer, "PNG", optimize=True)
+    within(image_of(images[i]), side).save(buffer, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
@@ -131,16 +123,9 @@ def chart(
     ticks: Sequence[float] | None = None,
     legend: bool = True,
 ) -> Chart:
-    """Returns the geometry of lines or points over common axes.
+    """Returns the geometry of lines or points over common axes; a logarithmic one leaves out points that are not positive.
 
-    Args:
-        series: What is drawn; the k-th has the k-th color and symbol.
-        xtitle: Title of the horizontal axis.
-        ytitle: Title of the vertical axis.
-        size: Width and height in pixels.
-        log: Whether the horizontal axis is logarithmic; points that are not positive are left out.
-        ticks: Positions of the horizontal ticks; round numbers by default.
-        legend: Whether the names are listed.
+    The k-th series has the k-th color and symbol. ``ticks`` are positions on the horizontal axis; round numbers by default.
     """
     shown = [
         [(i, float(x), float(y)) for i, (x, y) in enumerate(zip(s.x, s.y, strict=True)) if y is not None and (x > 0 or not log)]

@@ -30,8 +30,7 @@ def image_of(pixels: Bytes) -> Any:
     """Returns a picture (C, H, W) as a PIL image; of other than 1 or 3 channels the first."""
     from PIL import Image
 
-    one = len(pixels) != 3
-    return Image.fromarray(pixels[0] if one else np.ascontiguousarray(pixels.transpose(1, 2, 0))).convert("RGB")
+    return Image.fromarray(pixels[0] if len(pixels) != 3 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
 
 
 def within(image: Any, side: int) -> Any:

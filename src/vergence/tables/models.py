@@ -20,7 +20,7 @@ from vergence.utils.checks import counted, did_you_mean, expect, require_within
 from vergence.utils.digests import of_array, of_estimator
 from vergence.utils.parts import Derived, open_parts
 
-__all__ = ["fit_density", "named_model", "predict", "sample", "score_pairs"]
+__all__ = ["fit_density", "predict", "sample", "score_pairs"]
 
 LEVELS = (0.5, 0.9)  # probabilities of the intervals whose coverage is reported
 ROWS = 1024  # rows that are computed at a time
@@ -32,9 +32,6 @@ DISCRETE = 20  # different values of a target up to which it may be a class or a
 
 def named_model(name: str, settings: dict[str, Any]) -> Any:
     """Returns an unfitted model by its short or its file's name, with some settings.
-
-    Raises:
-        ValueError: There is no such model or setting; the nearest known name is suggested.
 
     Example:
         >>> named_model("mixture", {"n_components": 2})

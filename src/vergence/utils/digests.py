@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["digest_of", "of_array", "of_estimator", "stamp"]
+__all__ = ["content_digest", "digest_of", "of_array", "of_estimator", "stamp"]
 
 BLOCK = 16 << 20  # bytes of an array that are read at a time
 
@@ -62,3 +62,11 @@ def digest_of(texts: Iterable[str]) -> str:
     for text in texts:
         digest.update(text.encode(errors="surrogateescape") + b"\0")
     return digest.hexdigest()
+
+
+def content_digest(*parts: bytes) -> bytes:
+    """Returns 8 bytes that tell contents apart."""
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        digest.update(part)
+    return digest.digest()

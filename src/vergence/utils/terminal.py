@@ -7,12 +7,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Tabular", "bar", "is_first_process", "note", "printed", "table", "wait_for_launcher"]
+__all__ = ["Table", "Tabular", "bar", "is_first_process", "note", "printed", "table", "wait_for_launcher"]
 
 PATIENCE = 2.0  # seconds before a late bar appears
 SHOWN = 10  # rows in a notebook
@@ -147,15 +148,34 @@ class Tabular(abc.ABC):
         """Returns the first ten rows."""
         columns = self.table()
         n = len(next(iter(columns.values()), ()))
-        rows = ["".join(f"<td>{_in_html(values[i])}</td>" for values in columns.values()) for i in range(min(n, SHOWN))]
+        texts = [[html.escape(_in_words(value)) for value in values[:SHOWN]] for values in columns.values()]
+        rows = ["".join(f"<td>{text}</td>" for text in row) for row in zip(*texts, strict=True)]
         head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
         more = f"<p>and {n - SHOWN:,} more rows</p>" if n > SHOWN else ""
         return f"<table>{''.join(f'<tr>{row}</tr>' for row in (head, *rows))}</table>{more}"
 
 
+@dataclass(frozen=True)
+class Table(Tabular):
+    """A table by its columns.
+
+    Example:
+        >>> Table({"path": ["a.png"], "score": [1.5]})["score"]
+        [1.5]
+    """
+
+    columns: Mapping[str, Sequence[Any]]
+
+    def table(self) -> Mapping[str, Sequence[Any]]:
+        """Returns the columns by name."""
+        return self.columns
+
+    def __getitem__(self, name: str) -> Sequence[Any]:
+        return self.columns[name]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+
 def _in_words(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
-
-
-def _in_html(value: Any) -> str:
-    return html.escape(_in_words(value))

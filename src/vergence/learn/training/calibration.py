@@ -23,6 +23,7 @@ from vergence.learn.training import loop
 from vergence.learn.training.config import RunConfig
 from vergence.utils import terminal
 from vergence.utils.checks import require_within
+from vergence.utils.digests import content_digest
 from vergence.utils.neighbors import components, nearest_others, similar_pairs
 
 __all__ = ["FEWEST", "content_digests", "content_groups", "content_of", "digests", "split"]
@@ -198,11 +199,11 @@ def content_digests(items: Items) -> list[bytes]:
     if isinstance(items, ImageFiles):
         return _of_files(items)
     if isinstance(items, EncodedImages):
-        return [_digest(items.content(i)) for i in range(len(items))]
+        return [content_digest(items.content(i)) for i in range(len(items))]
     found: list[bytes] = []
     for _, x in items.stream(batches(len(items), BLOCK)):
         sides = [_bytes(side) for side in (x if isinstance(x, tuple | list) else (x,))]
-        found += [_digest(*row) for row in zip(*sides, strict=True)]
+        found += [content_digest(*row) for row in zip(*sides, strict=True)]
     return found
 
 
@@ -228,7 +229,7 @@ def _of_files(items: ImageFiles) -> list[bytes]:
     sizes = [path.stat().st_size if path.is_file() else -1 for path in paths]
     times = Counter(sizes)
     return [
-        _digest(path.read_bytes()) if times[size] > 1 and size >= 0 else _digest(b"file", str(i).encode())
+        content_digest(path.read_bytes()) if times[size] > 1 and size >= 0 else content_digest(b"file", str(i).encode())
         for i, (path, size) in enumerate(zip(paths, sizes, strict=True))
     ]
 
@@ -241,15 +242,8 @@ def digests(x: Tensor) -> np.ndarray:
         >>> bool(a == c), bool(a == b)
         (True, False)
     """
-    return np.frombuffer(b"".join(_digest(row) for row in _bytes(x)), dtype=np.uint64)
+    return np.frombuffer(b"".join(content_digest(row) for row in _bytes(x)), dtype=np.uint64)
 
 
 def _bytes(x: Tensor) -> list[bytes]:
     return [row.tobytes() for row in np.ascontiguousarray(x.cpu().numpy())]
-
-
-def _digest(*parts: bytes) -> bytes:
-    digest = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        digest.update(part)
-    return digest.digest()
