@@ -129,7 +129,15 @@ def train_shard(
 ) -> Path:
     """Computes a closed form's sums over one part of the items; `merge_shards` makes a run of all parts. Returns its folder.
 
-    Arguments are as of `train`, with ``out`` the folder of all parts. A part that was stopped goes on from its last checkpoint.
+    A part that was stopped goes on from its last checkpoint.
+
+    Args:
+        data: As of `train`.
+        shard: The part.
+        out: Folder of all parts.
+        recipe: As of `train`.
+        trust_code: As there.
+        **settings: As there, of an encoder that is fitted in closed form.
 
     Raises:
         ValueError: The encoder is none in closed form, or as of `train`.
