@@ -227,7 +227,7 @@ def test_templates_escape_everything_but_our_own_files():
     files = sorted((source / "report" / "templates").rglob("*.html"))
     text = "".join(file.read_text() for file in files)
     assert len(files) > 10 and "autoescape" not in text
-    assert re.findall(r"(\w+) \| safe", text) == ["allowed", "style", "script"]
+    assert set(re.findall(r"(\w+) \| safe", text)) == {"allowed", "style", "script"}
     makers = [file for file in source.rglob("*.py") if "report.rendering import" in file.read_text()]
     assert len(makers) >= 4 and not [
         file.name for file in makers if re.search(r"</?(p|div|b|table|h\d)\b|Markup", file.read_text())
