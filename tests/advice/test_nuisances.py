@@ -29,7 +29,9 @@ def views() -> ImageViews:
     return ImageViews(ViewConfig(flip=0.0, jitter_p=0.5), SIDE)
 
 
-@pytest.mark.parametrize("box", [(20, 6, 3, 3), (0, 0, 1, SIDE), (10, 8, 10, 1)])
+@pytest.mark.parametrize(
+    "box", [(20, 6, 3, 3), *(pytest.param(box, marks=pytest.mark.slow) for box in ((0, 0, 1, SIDE), (10, 8, 10, 1)))]
+)
 def test_a_mark_is_named_with_its_place_and_covering_it_changes_the_embedding(box):
     advice = advise(stamped(pictures(), box), views().__call__, n_draws=6, max_items=N)
     first = advice.shared.places[0]
@@ -40,13 +42,14 @@ def test_a_mark_is_named_with_its_place_and_covering_it_changes_the_embedding(bo
     assert "cover it: --set 'cover=" in str(advice)
 
 
+@pytest.mark.slow
 def test_clean_pictures_have_no_marks():
     for seed in range(2):
         shared = advise(pictures(seed=seed), views().__call__, n_draws=6).shared
         assert shared.places == () and shared.valued == () and shared.followed == () and shared.unchanged == 0
 
 
-@pytest.mark.parametrize("n", [200, 1_200])
+@pytest.mark.parametrize("n", [200, pytest.param(1_200, marks=pytest.mark.slow)])
 def test_pixels_that_never_change_are_counted(n):
     x = pictures(n)
     x[:, :, :2] = 7
@@ -62,6 +65,7 @@ def test_columns_that_never_change_are_counted():
     assert advise(pictures(), views().__call__, n_draws=4).shared.constant == 0
 
 
+@pytest.mark.slow
 def test_a_mark_of_a_plain_function_is_found_too():
     def noisy(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         return x + 0.3 * torch.randn(x.shape, generator=generator, dtype=x.dtype)

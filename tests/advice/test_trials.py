@@ -42,6 +42,7 @@ def test_candidates_on_vectors_with_labels_are_best_first_and_each_can_be_repeat
     assert "the closed form" in (tmp_path / "out" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_candidate_that_cannot_be_is_left_out_and_the_command_says_why(tmp_path, capsys):
     x = torch.randint(256, (220, 4, 4, 1), generator=torch.Generator().manual_seed(0)).byte().numpy()
     np.save(tmp_path / "x.npy", x)

@@ -44,7 +44,7 @@ def test_scores_are_the_ratio_of_densities():
     assert float(cosine(a, b)[2, 3]) == pytest.approx(float(torch.nn.functional.cosine_similarity(a[2:3], b[3:4])))
 
 
-@pytest.mark.parametrize("size", [1, 10, 100])
+@pytest.mark.parametrize("size", [1, *(pytest.param(size, marks=pytest.mark.slow) for size in (10, 100))])
 def test_no_match_is_wrong_for_at_most_the_rate_and_candidates_cover(size):
     rng = np.random.default_rng(size)
     wrong, covered = [], []
@@ -63,7 +63,7 @@ def test_no_match_is_wrong_for_at_most_the_rate_and_candidates_cover(size):
         assert np.mean(covered) <= 0.9
 
 
-@pytest.mark.parametrize("size", [1, 30])
+@pytest.mark.parametrize("size", [30, pytest.param(1, marks=pytest.mark.slow)])
 def test_claiming_a_match_where_there_is_none_is_wrong_for_at_most_the_rate(size):
     rng = np.random.default_rng(100 + size)
     claims = []

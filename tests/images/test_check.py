@@ -95,6 +95,7 @@ def test_files_say_the_same(found, tmp_path):
     assert '"sheets": ["' in page and "broken.jpg" in page and "http" not in page.replace("http-equiv", "")
 
 
+@pytest.mark.slow
 def test_names_order_and_workers_do_not_matter(found):
     files = [*ORDINARY, *NOISE, *BLACK, ORDINARY[0], ORDINARY[1][:, ::-1].copy()]
     order = np.random.default_rng(0).permutation(len(files))
@@ -204,6 +205,7 @@ def test_auto_without_a_network_falls_back_to_patches(monkeypatch, capsys):
     assert found.summary["encoder"] == "patches" and "patches, since no network is at hand" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_vectors_beside_pictures_by_their_names(tmp_path):
     z = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float32)
     order = np.random.default_rng(1).permutation(30)
@@ -225,6 +227,7 @@ def sparse(n=1000, odd=10):
     return np.concatenate([x, 0.01 * r.uniform(size=(odd, 100))]).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_a_crowd_of_vectors_near_zero_is_a_group_and_not_typical():
     x = sparse()
     found = vergence.check(x)
@@ -296,6 +299,7 @@ c.check(sys.argv[1], out=sys.argv[2], workers=0)
 """
 
 
+@pytest.mark.slow
 def test_after_a_kill_finished_parts_are_kept(folder, found, tmp_path, monkeypatch, capsys):
     ended = subprocess.run([sys.executable, "-c", KILLED, str(folder), str(tmp_path / "c")], capture_output=True, text=True)
     assert ended.returncode == -9, ended.stderr

@@ -234,6 +234,7 @@ def test_a_page_that_was_moved_says_so(checked, browser, tmp_path):
         assert opened.evaluate("document.querySelector('#canvas img').naturalWidth") > 0
 
 
+@pytest.mark.slow
 def test_beside_known_pictures_known_oddities_are_taken_out(browser, tmp_path):
     known = [np.asarray(picture(1000 + i)) for i in range(150)]
     known[7] = np.random.default_rng(7).integers(0, 256, (40, 40, 3), dtype=np.uint8)

@@ -154,6 +154,7 @@ def test_many_rows_are_decided_by_a_sample(monkeypatch):
     assert len(found.model.held_out_pit_) == 100
 
 
+@pytest.mark.slow
 def test_subjects_are_new_in_the_test_part_and_a_memory_of_them_does_not_help():
     r = np.random.default_rng(4)
     subject = np.repeat(np.arange(40), 8)

@@ -51,6 +51,7 @@ def test_the_graph_agrees_with_the_library(name, ending, request, tmp_path):
         np.testing.assert_allclose(p, ranked(run.detector().calibration, score))
 
 
+@pytest.mark.slow
 def test_floats_are_an_input_too_and_what_does_not_fit_is_refused(images, table, tmp_path):
     found = export(images, tmp_path / "f.pt2", dtype="float32")
     assert found.dtype == "float32"
@@ -63,6 +64,7 @@ def test_floats_are_an_input_too_and_what_does_not_fit_is_refused(images, table,
     assert not list(tmp_path.glob("x*"))
 
 
+@pytest.mark.slow
 def test_a_graph_that_differs_is_not_kept(images, tmp_path, monkeypatch):
     from vergence.learn.runs import export as module
 
