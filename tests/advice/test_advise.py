@@ -1,11 +1,14 @@
 """Advice on files: what is read of them, exactly."""
 
+import base64
+
 import numpy as np
 import pytest
 import torch
 
-from vergence.advice.advise import advise_on
+from vergence.advice.advise import advise_on, marked
 from vergence.data.config import DataConfig, ViewConfig
+from vergence.data.items import ArrayItems
 from vergence.data.sources import open_data
 
 OFFSET = 1.7e9  # seconds since 1970, which float32 rounds to minutes
@@ -80,3 +83,14 @@ def test_a_date_that_the_pictures_follow_is_named_and_the_page_says_it(tmp_path)
     advice = advise_on(data, ViewConfig(jitter_p=0.0), out=tmp_path / "out", n_draws=4, device="cpu")
     assert "date" in [one.name for one in advice.shared.followed]
     assert "The embedding follows the date of the files" in (tmp_path / "out" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_a_place_is_framed_on_images_of_any_number_of_channels(channels):
+    from io import BytesIO
+
+    from PIL import Image
+
+    address = marked(ArrayItems(np.full((5, channels, 24, 24), 90, np.uint8)), (4, 6, 8, 8), n=2)
+    row = np.asarray(Image.open(BytesIO(base64.b64decode(address.partition(",")[2]))).convert("RGB")).astype(int)
+    assert (row[..., 0] - row[..., 1]).max() > 100  # the red frame

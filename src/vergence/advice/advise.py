@@ -168,7 +168,7 @@ def marked(items: Items, box: Sequence[int], n: int = 6) -> str:
     side, (top, left, height, width) = max(MARKED, max(shown.shape[2:])), box
     row = Image.new("RGB", (side * len(shown), side), (128, 128, 128))
     for i, pixels in enumerate(to_bytes(shown).numpy()):
-        picture = image_of(pixels)
+        picture = image_of(pixels).convert("RGB")
         times = side / max(picture.size)
         picture = picture.resize((round(picture.width * times), round(picture.height * times)), Image.Resampling.NEAREST)
         edges = [left * times - 1, top * times - 1, (left + width) * times, (top + height) * times]

@@ -105,7 +105,7 @@ def test_a_signal_to_the_launcher_saves_a_checkpoint(number, tmp_path):
 def test_an_error_of_all_processes_is_said_once(tmp_path):
     out = tmp_path / "run"
     done = subprocess.run(
-        command("digits", "--devices", "2", "--set", "limit=9", "--objective", "vje", "--out", out),
+        command("digits", "--devices", "2", "--set", "limit=50", "--batch-size", "3", "--objective", "vje", "--out", out),
         env=ENV,
         capture_output=True,
         text=True,
