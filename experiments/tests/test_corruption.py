@@ -120,7 +120,7 @@ def test_closed_forms_solve_their_own_problems(root, monkeypatch):
     cell = {"data": "fashion_mnist", "corruption": "fog", "severity": 3, "strength": 1, "paradigm": "patches", "seed": 0}
     found = corruption.closed_forms(given(), cell, parts)
     views, g = corruption.views_of(cell, 28), seeded(corruption.loop.seed_of(0, "views", 0))
-    maps = corruption.patch_features(corruption.ArrayItems(parts.train), views, atoms=8, seed=0)
+    maps = corruption.patch_features(parts.train, views, atoms=8, seed=0)
     features = maps(corruption.to_unit(parts.train))
     center, V = corruption.principal_directions([features], 12, torch.float32)
     x = ((features - center) @ V).double()
