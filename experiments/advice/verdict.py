@@ -242,7 +242,7 @@ def student(values: Tensor, error: float, halves: Sequence[float] = ()) -> tuple
     draws is about the difference that infinitely many would make.
 
     Args:
-        values: Of all items, and of H parts of them.
+        values: The values of all items, and of H parts of them.
         error: Its standard error. Of accuracies, the deviation over half-samples, a jackknife that deletes half of the groups:
             where spectra are nearly tied, solutions jump, and a jackknife is consistent only if it deletes many (Shao and Wu,
             1989, A general theory for jackknife variance estimation). Of overlaps, `jackknifed`.
@@ -264,8 +264,8 @@ class ClassSums:
     Attributes:
         origin: What is subtracted from items first, (r,).
         n: Items of each class, (G, L).
-        sums: Of their coordinates, (G, L, r).
-        second: Of the outer products of all, (G, r, r).
+        sums: Sums of their coordinates, (G, L, r).
+        second: Sums of the outer products of all items, (G, r, r).
     """
 
     origin: Tensor
@@ -300,7 +300,7 @@ class ClassSums:
 
         Args:
             weights: Groups that it is fitted to, (G,).
-            rows: Of a solution, (r, r).
+            rows: Rows of a solution, (r, r).
             ks: Numbers of components.
             x: Items (M, r).
             labels: (M,), 0 .. L-1.

@@ -100,7 +100,7 @@ class Solution:
         W: Joint embedding's rows (r, r), the most invariant first.
         omega: (r,).
         U: Principal directions as rows (r, r), the one of most variance first.
-        variance: Of these, (r,).
+        variance: Variances in these directions, (r,).
         moments: What it was solved from.
     """
 

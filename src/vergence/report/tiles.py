@@ -27,7 +27,7 @@ def side_of(n: int) -> int:
 
 
 def image_of(pixels: Bytes) -> Any:
-    """Returns a picture (C, H, W) as a PIL image; of other than 1 or 3 channels the first."""
+    """Returns a picture (C, H, W) as a PIL image in color, or in gray of other than 3 channels, of which the first is shown."""
     from PIL import Image
 
     return Image.fromarray(pixels[0] if len(pixels) != 3 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
