@@ -36,10 +36,12 @@ class Check:
     """Only say which pictures are copies of those of --against, or nearly so."""
     out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: check-FOLDER)")] = None
     """Folder for report.html, items.parquet, items.csv, copies.csv, skipped.csv, embeddings.npy and summary.json."""
-    encoder: Annotated[str, arg(metavar="NAME", help_behavior_hint="(default: patches)")] = "patches"
-    """patches, which needs no network; timm:NAME, a network of timm; auto, the best that is at hand; or a run folder."""
+    encoder: Annotated[str, arg(metavar="NAME", help_behavior_hint="(default: auto)")] = "auto"
+    """auto, the best network on this machine, else patches; patches; timm:NAME; a folder of fetch; or a run folder."""
     vectors: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """Embeddings of the pictures by any model, .npy in their order, or .npz or .parquet with their names: one more level."""
+    """Embeddings of the images by any model, .npy in their order, or .npz or .parquet with their names: one more feature set."""
+    against_vectors: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """The same of the images in --against."""
     size: Annotated[int, arg(metavar="PIXELS")] = 256
     """Shorter side at which places are looked at, at most; pictures are never enlarged or cropped."""
     fdr: Annotated[float, arg(metavar="SHARE")] = 0.1
@@ -66,7 +68,7 @@ class Fetch:
 
     name: Annotated[Positional[str], arg(metavar="timm:NAME")]
     """Network of timm, with or without the tag of its weights."""
-    to: Annotated[Path, arg(metavar="FOLDER")]
+    to: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: where --encoder auto looks)")] = None
     """Folder to write; check takes it as --encoder."""
 
 
@@ -116,6 +118,7 @@ def check(command: Check) -> None:
         leaks=command.leaks,
         encoder=command.encoder,
         vectors=command.vectors,
+        against_vectors=command.against_vectors,
         size=command.size,
         fdr=command.fdr,
         mark=command.mark,

@@ -72,7 +72,7 @@ class Pictures:
 
     Args:
         names: Their names.
-        contents: What each is: a path, bytes, an array (C, H, W), a PIL image, or a function that returns one of these.
+        contents: What each is: a path, bytes, an array (C, H, W), a PIL image, or a function that returns one of these or a `Picture`.
         skipped: Files that were left out before.
         ignored: Number of files that are no pictures, by ending.
         folder: Where the files are; None for others.
@@ -146,6 +146,8 @@ def _read(content: Any, name: str) -> Picture:
 
     if callable(content):
         content = content()
+    if isinstance(content, Picture):
+        return content
     if isinstance(content, np.ndarray):
         pixels = np.ascontiguousarray(content)
         return Picture(pixels, pixels.shape[1:], _digest(pixels))

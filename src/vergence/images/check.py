@@ -10,7 +10,7 @@ Shapes: N pictures, n of them different from each other; L levels; D features of
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,30 +25,18 @@ from vergence.data.items import RowNames
 from vergence.data.pictures import Pictures, open_pictures
 from vergence.data.pixels import luma, resize
 from vergence.data.sources import open_items
-from vergence.decide.conformal import ranked
 from vergence.decide.decisions import Decisions, decided
-from vergence.decide.moments import Tail
-from vergence.decide.neighbors import NeighborDetector
+from vergence.decide.ridge import RidgeGaussian
 from vergence.images.clusters import Group, anomalous_clusters
 from vergence.images.duplicates import Duplicates, duplicate_sets, find_duplicates
-from vergence.images.features import (
-    PART,
-    FirstPass,
-    ImageFeatures,
-    LocalFeatures,
-    RegionPass,
-    SamplePass,
-    as_tensor,
-    rows_of,
-    stamp,
-)
+from vergence.images.features import PART, FirstPass, ImageFeatures, RegionPass, SmallImages, rows_of, stamp
 from vergence.images.frozen import FrozenNetwork, at_hand, named_network
-from vergence.images.patches import PatchCells
-from vergence.images.regions import NEW, CellModel, region_threshold
-from vergence.images.result import ENCODER, LEVEL, Anomalies, CheckResult, CheckSettings, RegionScores, result_of
+from vergence.images.passes import region_rows, sampled
+from vergence.images.reference import COMPONENTS, vectors_with_reference, with_reference
+from vergence.images.regions import OwnCells, region_threshold, some_cells
+from vergence.images.result import ENCODER, LEVEL, PATCHES, Anomalies, CheckResult, CheckSettings, Heatmaps, result_of
 from vergence.images.review import Review, after_review
-from vergence.images.scores import FEWEST, CrossFitted, Evidence, RadialNull, ReferenceScores, combine, outward
-from vergence.utils import terminal
+from vergence.images.scores import FEWEST, TRIM, CrossFitted, Evidence, RadialNull, combine, outward
 from vergence.utils.checks import expect, refuse
 from vergence.utils.files import explained
 from vergence.utils.parts import Parts, open_parts
@@ -58,13 +46,11 @@ __all__ = ["check"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-Embed = Callable[[Tensor], Tensor]
 
 FOLDS = 5
-SAMPLED, FITTED = 1_000, 20_000  # pictures that places are learned from, and that other levels are fitted to, at most
+FITTED = 20_000  # images that are fitted to, at most
 WEIGHTS = {"measurements": 0.8, "whole": 0.1, "places": 0.1, "embedding": 0.1, "vectors": 0.1}
 VECTORS = ("embedding", "vectors")  # levels of a network, whose crowds may lie too near to the mean
-NEAREST = 5
 FEWEST_GROUPED = 100  # pictures
 CROWD = 0.05  # p-value of a vector in an unusual group, at most, and of one too near to the mean, at least
 ALIKE = 30.0  # largest deviation of numbers of one unit, relative to their median deviation
@@ -78,6 +64,7 @@ def check(
     leaks: bool = False,
     encoder: str | nn.Module = ENCODER,
     vectors: Any = None,
+    against_vectors: Any = None,
     size: int = 256,
     fdr: float = 0.1,
     mark: float = 0.05,
@@ -97,10 +84,12 @@ def check(
             are judged by themselves.
         out: Folder in which the results are written, none of it inside the source; None writes nothing.
         leaks: Only say which pictures are copies of those in ``against``, or nearly so.
-        encoder: ``patches``, which needs no network; ``timm:NAME`` or a folder that ``vergence fetch`` wrote; ``auto``, the best
-            that is at hand; a run's folder; or a module that maps images (B, 3, H, W) to embeddings.
-        vectors: Embeddings of the pictures by any model, as one more level: an array (N, D) in their order, or a file, whose
-            names are the pictures' where it has names.
+        encoder: ``auto``, the best network on this machine, else patches; ``patches``, which needs no network; ``timm:NAME``,
+            ``efficientnet-lite0`` or a folder that ``vergence fetch`` wrote; a run's folder; or a module that maps images
+            (B, 3, H, W) to embeddings.
+        vectors: Embeddings of the images by any model, as one more feature set: an array (N, D) in their order, or a file, whose
+            names are the images' where it has names.
+        against_vectors: The same of the images in ``against``.
         size: Pixels of the shorter side at which places are looked at, at most.
         fdr: Share of the flagged pictures that is ordinary, on average at most, in (0, 1).
         mark: Share of ordinary pictures in which any place is marked, at most, in (0, 1).
@@ -128,10 +117,14 @@ def check(
         expect(not leaks and vectors is None, "pictures with these options", "vectors", "leave them out")
         result = _of_vectors(given, known_vectors, settings, _called(source))
     else:
+        both = against is None or (vectors is None) == (against_vectors is None)
+        expect(both, "vectors of the images and of the reference", "one of them", "give vectors and against_vectors, or neither")
+        expect(against is not None or against_vectors is None, "a reference for against_vectors", "none", "name it with against")
         settings = _with_encoder(settings, encoder)
         pictures = open_pictures(source, root=root, column=column)
         known = None if against is None else open_pictures(against, root=root, column=column)
-        return _of_pictures(_called(source), pictures, known, settings, vectors, leaks, None if out is None else Path(out))
+        given = vectors, against_vectors
+        return _of_pictures(_called(source), pictures, known, settings, given, leaks, None if out is None else Path(out))
     if out is not None:
         result.write(out)
     return result
@@ -152,17 +145,16 @@ def _with_encoder(settings: CheckSettings, encoder: str | nn.Module) -> CheckSet
     """Returns the settings with what gives features."""
     if isinstance(encoder, nn.Module):
         return replace(settings, network=FrozenNetwork(encoder, type(encoder).__name__), encoder=type(encoder).__name__)
-    if encoder == ENCODER:
-        return settings
+    if encoder == PATCHES:
+        return replace(settings, encoder=PATCHES)
     if (Path(encoder) / "config.json").is_file():
         from vergence.learn.runs.run import load  # `--encoder RUN` alone needs the trainer
 
         run = load(Path(encoder), device="cpu")
         return replace(settings, embed=_RunEmbedding(run.method.encoder, run.folder.metadata.shape), encoder=f"the run {encoder}")
-    network, about = at_hand() if encoder == "auto" else (named_network(encoder), encoder)
-    terminal.note(f"encoder: {about}")
+    network = at_hand() if encoder == ENCODER else named_network(encoder)
     if network is None:
-        return settings
+        return replace(settings, encoder=f"{PATCHES}, since no network is on this machine (vergence[eyes] brings one)")
     license = f"; license of the weights: {network.license}" if network.license else ""
     return replace(settings, network=network, encoder=f"{network.name}{license}")
 
@@ -206,7 +198,7 @@ def _of_pictures(
     pictures: Pictures,
     known: Pictures | None,
     settings: CheckSettings,
-    vectors: Any,
+    vectors: tuple[Any, Any],
     leaks: bool,
     out: Path | None,
 ) -> CheckResult:
@@ -215,36 +207,41 @@ def _of_pictures(
             with explained(out, "choose another --out"):
                 out.mkdir(parents=True, exist_ok=True)
         work = _Work(stack, out, {"job": "check", "size": settings.size, "encoder": settings.encoder})
-        features = _image_features(pictures, settings, vectors, work.parts("looks", pictures))
-        reference_features = None if known is None else _image_features(known, settings, None, work.parts("known", known))
+        features = _image_features(pictures, settings, vectors[0], work.parts("looks", pictures))
+        reference = None if known is None else _image_features(known, settings, vectors[1], work.parts("known", known))
         copies = find_duplicates(features.small, features.digest)
         leaked, known_names = None, list[str]()
-        if reference_features is not None:
-            known_names = list(reference_features.names)
-            leaked = find_duplicates(features.small, features.digest, reference_features.small, reference_features.digest)
+        if reference is not None:
+            known_names = list(reference.names)
+            leaked = find_duplicates(features.small, features.digest, reference.small, reference.digest)
         anomalies, note = None, ""
-        if known is not None and reference_features is not None and not leaks:
-            anomalies = _with_reference(pictures, features, known, reference_features, settings)
+        if reference is not None and not leaks:
+            anomalies = with_reference(features, reference, settings)
         elif not leaks:
-            anomalies, note = _without_reference(pictures, features, copies, settings, work)
+            anomalies, note = _without_reference(features, copies, settings, work.parts("maps", pictures))
         here = [*features.names, *(s.name for s in pictures.skipped), *known_names]
         notes = [*filter(None, [note]), *settings.review.notes(here)]
-        result = result_of(source, pictures, features, settings, copies, anomalies, notes, known, reference_features, leaked)
+        result = result_of(source, pictures, features, settings, copies, anomalies, notes, known, reference, leaked)
         if out is not None:
             result.write(out)
     return result
 
 
 def _image_features(pictures: Pictures, settings: CheckSettings, vectors: Any, kept: Parts | None) -> ImageFeatures:
-    """Returns what the first look at each picture tells."""
-    columns = rows_of(FirstPass(), pictures, range(len(pictures)), settings.workers, "pictures", kept)
+    """Returns what the first look at each image gives, and the images at the size that later steps look at."""
+    images = SmallImages(pictures, settings.size)
+
+    def keep(i: int, row: dict[str, Any]) -> None:
+        images.keep(i, row.pop("pixels"), int(row["digest"]))
+
+    columns = rows_of(FirstPass(settings.size), pictures, range(len(pictures)), settings.workers, "images", kept, keep)
     if not columns:
         first = pictures.skipped[0] if pictures.skipped else None
         refuse("pictures that can be read", "none" if first is None else f"none: {first.name} ({first.reason})", "give others")
     index = columns.pop("index")
     names = [pictures.names[i] for i in index.tolist()]
     given = None if vectors is None else _vectors_of(vectors, pictures, index.tolist())
-    return ImageFeatures(index, names, given, **columns)
+    return ImageFeatures(index, names, given, **columns, images=images)
 
 
 def _vectors_of(vectors: Any, pictures: Pictures, index: Sequence[int]) -> Floats:
@@ -273,9 +270,9 @@ def _folds(digest: Ints, group: Ints) -> tuple[Ints, Ints]:
 
 
 def _without_reference(
-    pictures: Pictures, features: ImageFeatures, copies: Duplicates, settings: CheckSettings, work: _Work
+    features: ImageFeatures, copies: Duplicates, settings: CheckSettings, kept: Parts | None
 ) -> tuple[Anomalies | None, str]:
-    """Returns what is unusual among pictures by themselves, or None and why they are not judged."""
+    """Returns what is anomalous among images without a reference, or None and why they are not judged."""
     apart, group = settings.review.places(features.names, "odd"), duplicate_sets(copies, len(features))
     fold, different = _folds(features.digest, group)
     different = different[~np.isin(group[different], group[apart])]
@@ -283,26 +280,29 @@ def _without_reference(
         few = f"{len(different)} different pictures are too few to say what is unusual; at least {FEWEST} are needed"
         return None, f"{few}. Copies and plain properties are told for any number."
     fitted = different[:FITTED]
-    region_pass = _region_pass(pictures, features, fitted[:SAMPLED], fold, settings, clean=False)
-    places = _region_scores(pictures, features, region_pass, settings, work.parts("maps", pictures))
-    levels = _feature_sets(features, places, settings)
+    sample = sampled(features, fitted, settings)
+    regions = OwnCells([some_cells(c, len(sample.rows)) for c in sample.cells()], fold[sample.rows])
+    of_digest = dict(zip(features.digest.tolist(), fold.tolist(), strict=True))
+    judged = region_rows(features, RegionPass(sample.look, regions, of_digest), settings, kept=kept)
+    levels = features.levels()
+    if settings.with_network:
+        levels["embedding"] = _narrow(judged.vector, fitted)
     fits = {name: CrossFitted(x[fitted], fold[fitted]) for name, x in levels.items()}
     found = {name: _own_evidence(name, fits[name], fits[name].log_distance(x, fold), fitted) for name, x in levels.items()}
-    found["places"] = Evidence.by_tail(places.score, fitted)
+    found["places"] = Evidence.by_tail(judged.scores[:, 0], fitted)
     decisions = _decided(found, apart, settings.review.places(features.names, "fine"), settings.fdr)
     table = levels["measurements"]
     groups = _groups(fits["measurements"].white(table[fitted]), fitted, farther=1.0)
-    threshold = region_threshold(places.largest[fitted], settings.mark)
-    deviations = fits["measurements"].in_units(table)
-    return Anomalies(decisions, deviations, places, region_pass, threshold, groups, None), ""
+    threshold = region_threshold(judged.heatmap[fitted].max((1, 2)), settings.mark)
+    z = levels.get("embedding", judged.mean)
+    heat = Heatmaps(judged.heatmap, threshold)
+    return Anomalies(decisions, fits["measurements"].in_units(table), heat, z.astype(np.float32), groups, None), ""
 
 
-def _feature_sets(features: ImageFeatures, places: RegionScores, settings: CheckSettings) -> dict[str, Floats]:
-    """Returns features by level; those of a network are levels of their own."""
-    levels = features.levels()
-    if settings.network is not None or settings.embed is not None:
-        levels["embedding"] = places.embedding.astype(np.float64)
-    return levels
+def _narrow(x: Floats, fitted: Ints) -> Floats:
+    """Returns leading principal components (N, k) of wide features, in units of their deviations."""
+    gaussian = RidgeGaussian(x[fitted], trim=TRIM)
+    return gaussian.components(x, min(COMPONENTS, max(2, len(fitted) // 5)))
 
 
 def _own_evidence(name: str, fits: CrossFitted, t: Floats, fitted: Ints) -> Evidence:
@@ -336,140 +336,6 @@ def _groups(x: Floats, fitted: Ints, farther: float = 0.0) -> list[Ints]:
     """Returns the members of unusual groups whose mean lies farther from that of the others than so many typical items."""
     groups: list[Group] = anomalous_clusters(torch.from_numpy(x)) if len(fitted) >= FEWEST_GROUPED else []
     return [fitted[group.members] for group in groups if group.distance > farther]
-
-
-# Compared with known pictures
-
-
-def _with_reference(
-    pictures: Pictures, features: ImageFeatures, known: Pictures, reference_features: ImageFeatures, settings: CheckSettings
-) -> Anomalies:
-    """Returns what is unusual among pictures compared with known ones, half of which calibrate."""
-    group = duplicate_sets(find_duplicates(reference_features.small, reference_features.digest), len(reference_features))
-    fit, calibrating = _halves(_folds(reference_features.digest, group)[1])
-    halves = np.full(len(reference_features), NEW)
-    halves[fit[:SAMPLED]] = np.arange(len(fit[:SAMPLED])) % 2
-    region_pass = _region_pass(known, reference_features, fit[:SAMPLED], halves, settings, clean=True)
-    places = _region_scores(pictures, features, region_pass, settings)
-    known_places = _region_scores(known, reference_features, region_pass, settings)
-    new, old = _feature_sets(features, places, settings), _feature_sets(reference_features, known_places, settings)
-    new = {name: x for name, x in new.items() if name in old}
-    log_p, known_log_p = _reference_log_p(new, old, fit)
-    law = Tail(known_places.score[fit])
-    log_p["places"], known_log_p["places"] = law.log_probability(places.score), law.log_probability(known_places.score)
-    calibrating = calibrating[~settings.review.places(reference_features.names, "known")[calibrating]]
-    names = [reference_features.names[i] for i in calibrating.tolist()]
-    seen = np.isin(features.digest, reference_features.digest)
-    decisions, calibration = _conformal(log_p, known_log_p, calibrating, names, features.names, seen, settings)
-    threshold = region_threshold(known_places.largest[calibrating], settings.mark)
-    table = old["measurements"][fit]
-    deviations = CrossFitted(table, np.zeros(len(fit), dtype=np.int64), clean=True).in_units(new["measurements"])
-    return Anomalies(decisions, deviations, places, region_pass, threshold, [], calibration)
-
-
-def _halves(different: Ints) -> tuple[Ints, Ints]:
-    """Returns which known items are fitted to, and which calibrate."""
-    least = 2 * FEWEST
-    expect(
-        len(different) >= least, f"at least {least} different known items", len(different), "give more, or leave --against out"
-    )
-    return different[0::2][:FITTED], different[1::2]
-
-
-def _reference_log_p(
-    new: Mapping[str, Floats], old: Mapping[str, Floats], fit: Ints
-) -> tuple[dict[str, Floats], dict[str, Floats]]:
-    """Returns log p of new and of known items by level, by the tail of the items that are fitted to, each out of fold."""
-    log_p, known_log_p = {}, {}
-    fold, none = np.arange(len(fit)) % FOLDS, np.zeros(len(fit), dtype=np.int64)
-    for name, x in new.items():
-        reference = old[name][fit]
-        whole = CrossFitted(reference, none, clean=True)
-        law = Tail(CrossFitted(reference, fold, clean=True).log_distance(reference, fold))
-        of_both = (law.log_probability(whole.log_distance(y, np.zeros(len(y), dtype=np.int64))) for y in (x, old[name]))
-        log_p[name], known_log_p[name] = of_both
-        if name in VECTORS:
-            scores, new_scores, old_scores = _neighbor_scores(reference, x, old[name])
-            law = Tail(scores)
-            near = f"neighbors of its {name}"
-            log_p[near], known_log_p[near] = law.log_probability(new_scores), law.log_probability(old_scores)
-    return log_p, known_log_p
-
-
-def _neighbor_scores(reference: Floats, x: Floats, old: Floats) -> tuple[Floats, Floats, Floats]:
-    """Returns distances of directions to the fifth nearest of reference vectors: of these in halves, of new and of known ones."""
-    center = reference.mean(0)
-
-    def directions(y: Floats) -> Floats:
-        return np.asarray((y - center) / np.maximum(np.linalg.norm(y - center, axis=1, keepdims=True), 1e-12))
-
-    bank = directions(reference)
-    detector = NeighborDetector(NEAREST, standardize=False).fit(bank)
-    own = np.empty(len(bank))
-    for part, rest in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
-        own[part] = NeighborDetector(NEAREST, standardize=False).fit(bank[rest]).anomaly_score(bank[part])
-    return own, detector.anomaly_score(directions(x)), detector.anomaly_score(directions(old))
-
-
-def _conformal(
-    log_p: Mapping[str, Floats],
-    known_log_p: Mapping[str, Floats],
-    calibrating: Ints,
-    known_names: Sequence[str],
-    names: Sequence[str],
-    seen: Bools,
-    settings: CheckSettings,
-) -> tuple[Decisions, ReferenceScores]:
-    """Returns what is flagged next to calibration items, and these; items that are among the known ones are not judged."""
-    equal, odd, fine = dict.fromkeys(log_p, 1.0), settings.review.places(names, "odd"), settings.review.places(names, "fine")
-    known_log, _ = combine({name: one[calibrating] for name, one in known_log_p.items()}, equal)
-    log, level = combine(log_p, equal)
-    calibration = ReferenceScores(np.abs(known_log), known_names, seen)
-    p, columns = ranked(calibration.scores, np.abs(log)), _columns(log, level, log_p)
-    return decided(p, settings.fdr, len(calibration), left_out=seen | odd, fine=fine, **columns), calibration
-
-
-# Places
-
-
-def _region_pass(
-    pictures: Pictures, features: ImageFeatures, sample: Ints, fold: Ints, settings: CheckSettings, *, clean: bool
-) -> RegionPass:
-    """Returns what judges places, learned from the pictures of a sample."""
-    rows, size, workers = features.index[sample].tolist(), settings.size, settings.workers
-    local: LocalFeatures
-    with terminal.bar("places", 2 * len(rows), late=True) as advance:
-        if settings.network is None:
-            small = []
-            for _, pixels in pictures.map(SamplePass(size), rows, workers):
-                small.append(as_tensor(pixels))
-                advance()
-            local = PatchCells(small)
-        else:
-            local = settings.network
-        cells, of = [], []
-        place = dict(zip(rows, sample.tolist(), strict=True))
-        for i, some in pictures.map(SamplePass(size, local, len(rows)), rows, workers):
-            cells.append(some)
-            of.append(place[i])
-            advance()
-    expect(cells, "pictures that can still be read", "none", "repeat the command")
-    model = CellModel(cells, fold[np.array(of)], clean=clean)
-    of_digest = {d: k for d, k in zip(features.digest.tolist(), fold.tolist(), strict=True) if k != NEW}
-    return RegionPass(size, local, model, of_digest, settings.embed)
-
-
-def _region_scores(
-    pictures: Pictures, features: ImageFeatures, region_pass: RegionPass, settings: CheckSettings, kept: Parts | None = None
-) -> RegionScores:
-    """Returns what the map of each picture says; of one that has gone meanwhile, that nothing is unusual."""
-    columns = rows_of(region_pass, pictures, features.index.tolist(), settings.workers, "maps", kept)
-    expect(columns, "pictures that can still be read", "none", "repeat the command")
-    n, k = len(features), np.searchsorted(features.index, columns["index"])
-    score, largest = (np.full(n, columns[name].min()) for name in ("places", "largest"))
-    where, embedding = np.full((n, 2), 0.5), np.zeros((n, columns["embedding"].shape[1]), dtype=np.float32)
-    score[k], largest[k], where[k], embedding[k] = (columns[name] for name in ("places", "largest", "place", "embedding"))
-    return RegionScores(score, largest, where, embedding)
 
 
 # Vectors alone
@@ -511,12 +377,7 @@ def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name
     pictures = Pictures(names, [None] * len(names))
     notes = settings.review.notes([*names, *settings.review.known])
     if known is not None:
-        fit, calibrating = _halves(np.argsort(ImageFeatures.of_vectors([""] * len(known[1]), known[1]).digest, kind="stable"))
-        expect(known[1].shape[1] == x.shape[1], f"known vectors of {x.shape[1]} numbers", known[1].shape[1], "use one encoder")
-        log_p, known_log_p = _reference_log_p({"vectors": x}, {"vectors": known[1]}, fit)
-        of_known = known_log_p, calibrating, [str(i) for i in calibrating.tolist()]
-        decisions, calibration = _conformal(log_p, *of_known, names, np.zeros(len(x), dtype=bool), settings)
-        anomalies: Anomalies | None = Anomalies(decisions, x, None, None, np.inf, [], calibration)
+        anomalies: Anomalies | None = vectors_with_reference(features, known[1], settings)
         return result_of(name, pictures, features, settings, copies, anomalies, notes)
     apart, fine = settings.review.places(names, "odd"), settings.review.places(names, "fine")
     fold, different = _folds(features.digest, np.unique(features.digest, return_inverse=True)[1])
@@ -534,5 +395,6 @@ def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name
     score = np.where(crowd, np.maximum(score, -np.log(CROWD)), score)
     level = ["group" if member else "vectors" for member in crowd]
     columns = {**decisions.columns, "score": score, "p_value": np.where(crowd, CROWD, p), "level": level}
-    anomalies = Anomalies(replace(decisions, columns=columns), fits.in_units(x), None, None, np.inf, groups, None)
+    z = x.astype(np.float32)
+    anomalies = Anomalies(replace(decisions, columns=columns), fits.in_units(x), None, z, groups, None)
     return result_of(name, pictures, features, settings, copies, anomalies, notes)

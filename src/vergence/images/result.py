@@ -18,7 +18,7 @@ from vergence.data.pictures import Pictures
 from vergence.decide.conformal import simultaneous_bounds
 from vergence.decide.decisions import Decisions
 from vergence.images.duplicates import Duplicates
-from vergence.images.features import FILE, ImageFeatures, RegionPass
+from vergence.images.features import FILE, ImageFeatures
 from vergence.images.frozen import FrozenNetwork
 from vergence.images.measurements import MEASUREMENTS, differences_in_words, properties
 from vergence.images.plane import PLANES, plane, standardized
@@ -44,7 +44,7 @@ NEIGHBORS = 5
 MOST_COMPARED = 50_000  # pictures whose neighbors are looked for among all
 FRAMES = 5  # of a picture, at most
 UNUSUAL = -math.log(0.1)  # score from which on reasons are given
-ENCODER = "patches"
+ENCODER, PATCHES = "auto", "patches"
 LEVEL = "level "  # before the name of a level, among columns
 
 
@@ -72,7 +72,12 @@ class CheckSettings:
     map: str = "tsne"
     network: FrozenNetwork | None = None
     embed: Embed | None = None
-    encoder: str = ENCODER
+    encoder: str = PATCHES
+
+    @property
+    def with_network(self) -> bool:
+        """Whether anything but patches gives features."""
+        return self.network is not None or self.embed is not None
 
     def __post_init__(self) -> None:
         require_count(8, 4096, size=self.size)
@@ -82,34 +87,39 @@ class CheckSettings:
 
 
 @dataclass(frozen=True)
-class RegionScores:
-    """What the maps of N pictures say: score (N,), largest value (N,), where it is (N, 2) in [0, 1], and embeddings (N, D)."""
+class Heatmaps:
+    """Heatmaps (N, 32, 32), and the value above which a region is framed; infinity where there are too few images for one."""
 
-    score: Floats
-    largest: Floats
-    where: Floats
-    embedding: npt.NDArray[np.float32]
+    values: npt.NDArray[np.float32]
+    threshold: float
+
+    def units(self, i: int) -> Floats:
+        """Returns heatmap i: above 1 a region is framed, or above the largest value of the median image."""
+        unit = float(np.median(self.values.max((1, 2)))) if math.isinf(self.threshold) else self.threshold
+        return np.asarray(np.exp(self.values[i].astype(np.float64) - unit))
+
+    def framed(self, i: int) -> npt.NDArray[np.bool_]:
+        """Returns which cells (32, 32) of image i are framed."""
+        return np.asarray(self.values[i] > self.threshold)
 
 
 @dataclass(frozen=True)
 class Anomalies:
-    """What is unusual among N items.
+    """What is anomalous among N items.
 
     Attributes:
-        decisions: What is flagged, with the columns ``score`` in nats, ``level``, and -log p of each level.
-        deviations: Robust deviations (N, M') of the measurements, or of the numbers of vectors, from what is usual.
-        places: What the maps say; None for vectors.
-        look: What computes a map; None for vectors.
-        threshold: Value of a map above which a place is marked.
-        groups: Members of unusual groups, the most central first.
-        calibration: Known items that calibrate; None where the items are judged by themselves.
+        decisions: What is flagged, with the columns ``score``, ``level``, and -log p of each level.
+        deviations: Robust deviations (N, M') of the measurements, or of the numbers of vectors.
+        heatmaps: Where the images are anomalous; None for vectors.
+        embedding: Features (N, D) by which neighbors are found.
+        groups: Members of anomalous groups, the most central first.
+        calibration: Reference items that calibrate; None without a reference.
     """
 
     decisions: Decisions
     deviations: Floats
-    places: RegionScores | None
-    region_pass: RegionPass | None
-    threshold: float
+    heatmaps: Heatmaps | None
+    embedding: npt.NDArray[np.float32]
     groups: Sequence[Ints]
     calibration: ReferenceScores | None
 
@@ -150,28 +160,25 @@ class CheckResult:
     _reviewed: frozenset[str] = field(repr=False, default=frozenset())  # pictures that a person has looked at before
 
     def map(self, i: int) -> Floats:
-        """Returns how unusual each cell of picture i of ``items`` is, (r, c): above 1 a place is marked.
+        """Returns how anomalous each cell of image i of ``items`` is, (32, 32): above 1 a region is framed.
 
-        The unit is the threshold of ``mark``; with too few pictures for one, the most unusual cell of the median picture.
+        The unit is the threshold of ``mark``; with too few images for one, the most anomalous cell of the median image.
 
         Raises:
-            ValueError: The pictures were not judged, or the picture cannot be read anymore.
+            ValueError: The images were not judged.
         """
-        anomalies = self._anomalies
-        if anomalies is None or anomalies.region_pass is None or anomalies.places is None:
+        if self._anomalies is None or self._anomalies.heatmaps is None:
             refuse("pictures that were judged", "none", "give pictures, at least 20")
-        m, _ = anomalies.region_pass.map(self.pictures.read(int(self.features.index[i])))
-        unit = float(np.median(anomalies.places.largest)) if math.isinf(anomalies.threshold) else anomalies.threshold
-        return np.asarray(np.exp(m - unit))
+        return self._anomalies.heatmaps.units(i)
 
     def marked(self, i: int) -> list[tuple[float, float, float, float]]:
-        """Returns frames (top, left, bottom, right) in [0, 1] around the marked places of picture i, at most a few."""
+        """Returns frames (top, left, bottom, right) in [0, 1] around the regions of image i above the threshold, at most a few."""
         from scipy import ndimage
 
-        if self._anomalies is None or self._anomalies.region_pass is None or math.isinf(self._anomalies.threshold):
+        if self._anomalies is None or self._anomalies.heatmaps is None:
             return []
-        m = self.map(i)
-        found = ndimage.find_objects(ndimage.label(m > 1, structure=np.ones((3, 3)))[0])
+        m = self._anomalies.heatmaps.values[i]
+        found = ndimage.find_objects(ndimage.label(self._anomalies.heatmaps.framed(i), structure=np.ones((3, 3)))[0])
         (r, c), first = m.shape, sorted(found, key=lambda part: -m[part].max())[:FRAMES]
         return [(a.start / r, b.start / c, a.stop / r, b.stop / c) for a, b in first]
 
@@ -330,8 +337,8 @@ def _properties(features: ImageFeatures, known: ImageFeatures | None) -> dict[st
 
 def _embedding(features: ImageFeatures, anomalies: Anomalies | None) -> npt.NDArray[Any]:
     """Returns the features by which neighbors are found."""
-    if anomalies is not None and anomalies.places is not None:
-        return anomalies.places.embedding
+    if anomalies is not None and anomalies.embedding.shape[1]:
+        return anomalies.embedding
     return features.vectors if features.vectors is not None and not features.whole.shape[1] else features.whole
 
 
@@ -371,20 +378,14 @@ def _reasons(anomalies: Anomalies) -> list[str]:
 
 def _reason(anomalies: Anomalies, i: int) -> str:
     level = anomalies.decisions.columns["level"][i]
-    if level == "places" and anomalies.places is not None:
-        return f"an unusual place {_where(anomalies.places.where[i])}"
+    if level in ("places", "regions", "difference") and anomalies.heatmaps is not None:
+        return f"an anomalous region {region_words(anomalies.heatmaps.values[i])}"
     if level == "group":
         return "one of a group that lies apart"
     if level.endswith(("vectors", "embedding")):
         return "its embedding lies far from those of the others"
     words = differences_in_words(anomalies.deviations[i], MEASUREMENTS[FILE:])
     return words if level == "measurements" else f"an unusual layout: {words}"
-
-
-def _where(place: Floats) -> str:
-    grid = np.zeros((3, 3))
-    grid[min(2, int(3 * place[0])), min(2, int(3 * place[1]))] = 1
-    return region_words(grid)
 
 
 def _neighbors(z: npt.NDArray[Any], names: Sequence[str]) -> list[str]:

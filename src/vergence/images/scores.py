@@ -248,11 +248,25 @@ def combine(log_p: Mapping[str, Floats], weights: Mapping[str, float]) -> tuple[
 
 @dataclass(frozen=True)
 class ReferenceScores:
-    """Scores (n,) and names of the known items that calibrate, and which of the items are among the known ones, (N,)."""
+    """Scores (n,), folds (n,) and names of the reference images that calibrate, and which new images are among them, (M,)."""
 
     scores: Floats
+    fold: Ints
     names: Sequence[str]
     seen: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    @property
+    def folds(self) -> int:
+        """K; 1 where half of the reference calibrates."""
+        return int(self.fold.max()) + 1
+
+    def p_values(self, scores: Floats) -> Floats:
+        """Returns p-values (M,) of scores (M, K)."""
+        at_least = np.zeros(len(scores))
+        for k in range(self.folds):
+            ordered = np.sort(self.scores[self.fold == k])
+            at_least += len(ordered) - np.searchsorted(ordered, scores[:, k])
+        return np.asarray((1 + at_least) / (len(self) + 1))

@@ -1,0 +1,138 @@
+"""Passes over the images of a source: what features are learned from a sample, and features and heatmaps of all of them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from vergence.images.features import (
+    ArrayFile,
+    ImageFeatures,
+    Look,
+    NetworkLook,
+    PatchLook,
+    RegionPass,
+    SamplePass,
+    SmallImages,
+    as_tensor,
+    rows_of,
+)
+from vergence.images.result import CheckSettings
+from vergence.utils import terminal
+from vergence.utils.checks import expect
+from vergence.utils.parts import Parts
+
+__all__ = ["Judged", "Sample", "region_rows", "sampled"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+SAMPLED, LEARNED = 1_000, 300  # images whose cells are compared with, and that dictionaries are learned from, at most
+GONE = "images that can still be read"
+
+
+class _Tensors(Sequence[Tensor]):
+    """Images as tensors, each read when it is asked for."""
+
+    def __init__(self, images: SmallImages, index: Sequence[int]) -> None:
+        self.images, self.index = images, index
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, i: Any) -> Any:
+        return as_tensor(self.images.read(self.index[i]).pixels)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Features of a sample of S images.
+
+    Attributes:
+        rows: Their rows among all images, (S,).
+        look: What gives features.
+        vectors: Features of the wholes, (S, D), float32.
+    """
+
+    rows: Ints
+    look: Look
+    vectors: npt.NDArray[np.float32]
+    _cells: ArrayFile
+
+    def cells(self) -> Iterator[Tensor]:
+        """Yields the cells (D', r, c) of each image."""
+        for k in range(len(self.rows)):
+            yield torch.from_numpy(self._cells.read(k)).float()
+
+
+def sampled(features: ImageFeatures, rows: Ints, settings: CheckSettings) -> Sample:
+    """Returns the features of the first images of some rows, and what gives them, learned from these.
+
+    Raises:
+        ValueError: None of them can be read anymore.
+    """
+    assert features.images is not None
+    rows, pictures = rows[:SAMPLED], features.images.pictures()
+    some = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), LEARNED)).round().astype(np.int64))]
+    with terminal.bar("sample", 2 * len(rows), late=True) as advance:
+        look = _look(_Tensors(features.images, features.index[some].tolist()), settings)
+        advance(len(rows))
+        cells, vectors, kept = ArrayFile(), [], []
+        place = dict(zip(features.index[rows].tolist(), rows.tolist(), strict=True))
+        for i, (whole, part) in pictures.map(SamplePass(look), list(place), settings.workers):
+            cells.keep(len(kept), part)
+            vectors.append(whole)
+            kept.append(place[i])
+            advance()
+    expect(kept, GONE, "none", "repeat the command")
+    return Sample(np.array(kept), look, np.stack(vectors), cells)
+
+
+def _look(images: Sequence[Tensor], settings: CheckSettings) -> Look:
+    if settings.network is None:
+        return PatchLook(images, settings.embed)
+    return NetworkLook(images, settings.network, settings.size)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What regions say of N images: features of the wholes (N, D), scores (N, K), heatmaps (N, 32, 32), means (N, D') of cells."""
+
+    vector: npt.NDArray[np.float32]
+    scores: Floats
+    heatmap: npt.NDArray[np.float32]
+    mean: npt.NDArray[np.float32]
+
+
+def region_rows(
+    features: ImageFeatures, region_pass: RegionPass, settings: CheckSettings, sample: Sample | None = None, kept: Parts | None = None
+) -> Judged:
+    """Returns what regions say of each image; of one that has gone meanwhile, what they say of the least anomalous one.
+
+    The features of a ``sample`` of these images are not computed again.
+
+    Raises:
+        ValueError: None can be read anymore.
+    """
+    assert features.images is not None
+    known: dict[int, dict[str, Any]] = {}
+    if sample is not None:
+        for row, vector, cells in zip(sample.rows.tolist(), sample.vectors, sample.cells(), strict=True):
+            known[row] = {"vector": vector, **region_pass.judged(cells, int(features.digest[row]))}
+    rest = [i for row, i in enumerate(features.index.tolist()) if row not in known]
+    columns = rows_of(region_pass, features.images.pictures(), rest, settings.workers, "regions", kept) if rest else {}
+    expect(columns or known, GONE, "none", "repeat the command")
+    rows = np.concatenate([np.array(list(known), dtype=np.int64), np.searchsorted(features.index, columns.get("index", []))])
+
+    def column(name: str) -> npt.NDArray[Any]:
+        parts = [np.stack([one[name] for one in known.values()])] if known else []
+        values = np.concatenate([*parts, *([columns[name]] if columns else [])])
+        out = np.repeat(values[values.reshape(len(values), -1).sum(1).argmin()][None], len(features), 0)
+        out[rows.astype(np.int64)] = values
+        return out
+
+    return Judged(column("vector"), column("scores").astype(np.float64), column("heatmap"), column("mean"))
