@@ -72,7 +72,8 @@ class Pictures:
 
     Args:
         names: Their names.
-        contents: What each is: a path, bytes, an array (C, H, W), a PIL image, or a function that returns one of these or a `Picture`.
+        contents: What each is: a path, bytes, an array (C, H, W), a PIL image, a `Picture`, or a function that returns
+            one of these.
         skipped: Files that were left out before.
         ignored: Number of files that are no pictures, by ending.
         folder: Where the files are; None for others.

@@ -33,7 +33,7 @@ from vergence.images.features import PART, FirstPass, ImageFeatures, RegionPass,
 from vergence.images.frozen import FrozenNetwork, at_hand, named_network
 from vergence.images.passes import region_rows, sampled
 from vergence.images.reference import COMPONENTS, vectors_with_reference, with_reference
-from vergence.images.regions import OwnCells, region_threshold, some_cells
+from vergence.images.regions import OwnCells, region_threshold
 from vergence.images.result import ENCODER, LEVEL, PATCHES, Anomalies, CheckResult, CheckSettings, Heatmaps, result_of
 from vergence.images.review import Review, after_review
 from vergence.images.scores import FEWEST, TRIM, CrossFitted, Evidence, RadialNull, combine, outward
@@ -281,21 +281,23 @@ def _without_reference(
         return None, f"{few}. Copies and plain properties are told for any number."
     fitted = different[:FITTED]
     sample = sampled(features, fitted, settings)
-    regions = OwnCells([some_cells(c, len(sample.rows)) for c in sample.cells()], fold[sample.rows])
+    last = len(sample.look.names) - 1
+    regions = OwnCells(sample.some_cells(last), fold[sample.rows])
     of_digest = dict(zip(features.digest.tolist(), fold.tolist(), strict=True))
-    judged = region_rows(features, RegionPass(sample.look, regions, of_digest), settings, kept=kept)
+    judged = region_rows(features, RegionPass(sample.look, [regions], of_digest), settings, kept=kept)
     levels = features.levels()
     if settings.with_network:
         levels["embedding"] = _narrow(judged.vector, fitted)
     fits = {name: CrossFitted(x[fitted], fold[fitted]) for name, x in levels.items()}
     found = {name: _own_evidence(name, fits[name], fits[name].log_distance(x, fold), fitted) for name, x in levels.items()}
-    found["places"] = Evidence.by_tail(judged.scores[:, 0], fitted)
+    found["places"] = Evidence.by_tail(judged.scores[:, 0, 0], fitted)
     decisions = _decided(found, apart, settings.review.places(features.names, "fine"), settings.fdr)
     table = levels["measurements"]
     groups = _groups(fits["measurements"].white(table[fitted]), fitted, farther=1.0)
-    threshold = region_threshold(judged.heatmap[fitted].max((1, 2)), settings.mark)
+    heatmap = judged.heatmap[:, 0]
+    threshold = region_threshold(heatmap[fitted].max((1, 2)), settings.mark)
     z = levels.get("embedding", judged.mean)
-    heat = Heatmaps(judged.heatmap, threshold)
+    heat = Heatmaps(heatmap, threshold)
     return Anomalies(decisions, fits["measurements"].in_units(table), heat, z.astype(np.float32), groups, None), ""
 
 

@@ -84,8 +84,8 @@ def _dictionary(images: Sequence[Tensor], each: int) -> tuple[Tensor, Tensor]:
     q = ((p - m) @ white).float()
     few = len(torch.unique(q.round(decimals=4), dim=0))
     fitted = MiniBatchKMeans(min(CENTERS, few), n_init=1, max_iter=20, batch_size=4096, random_state=0).fit(q.numpy())
-    centers = F.pad(F.normalize(torch.from_numpy(fitted.cluster_centers_).double(), dim=1), (0, 0, 0, CENTERS - min(CENTERS, few)))
-    filters = centers @ white
+    centers = F.normalize(torch.from_numpy(fitted.cluster_centers_).double(), dim=1)
+    filters = F.pad(centers, (0, 0, 0, CENTERS - len(centers))) @ white
     return filters.float().view(-1, 3, PATCH, PATCH), (filters @ m).float()
 
 

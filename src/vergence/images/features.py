@@ -99,6 +99,9 @@ class ArrayFile:
         self._file, self._end = Path(self._folder.name) / "arrays", 0
         self._place: dict[int, tuple[int, tuple[int, ...], np.dtype[Any]]] = {}
 
+    def __len__(self) -> int:
+        return len(self._place)
+
     def __contains__(self, i: int) -> bool:
         return i in self._place
 
@@ -153,10 +156,16 @@ class SmallImages:
 
 
 class Look(Protocol):
-    """What computes features of an image."""
+    """What computes features of an image.
 
-    def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns features of the whole (D,) and of the cells (D', r, c) of an image (3, H, W) in [0, 1]."""
+    Attributes:
+        names: What the sets of cells are called.
+    """
+
+    names: tuple[str, ...]
+
+    def features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Returns features of the whole (D,) of an image (3, H, W) in [0, 1], and of its cells, (D', r, c) of each set."""
 
 
 class PatchLook:
@@ -167,39 +176,41 @@ class PatchLook:
         embed: What gives an embedding (D,) of an image.
     """
 
+    names: tuple[str, ...] = ("details",)
+
     def __init__(self, images: Sequence[Tensor], embed: Callable[[Tensor], Tensor] | None = None) -> None:
         self.codes, self.cells, self.embed = PooledCodes(images), PatchCells(images), embed
 
-    def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns features of the whole (D,) and of the cells (D', r, c) of an image."""
+    def features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Returns features of the whole and of the cells of an image."""
         whole = self.codes(x)
-        return whole if self.embed is None else torch.cat([self.embed(x).float(), whole]), self.cells(x)
+        return whole if self.embed is None else torch.cat([self.embed(x).float(), whole]), [self.cells(x)]
 
 
 class NetworkLook:
-    """Features of the whole by a frozen network beside patches, and of cells by the network."""
+    """Features of the whole and of cells by a frozen network, beside those by patches."""
+
+    names: tuple[str, ...] = ("regions", "details")
 
     def __init__(self, images: Sequence[Tensor], network: FrozenNetwork, size: int) -> None:
-        self.codes, self.network, self.side = PooledCodes(images), network, round(NETWORK * size)
+        self.patches, self.network, self.side = PatchLook(images), network, round(NETWORK * size)
 
-    def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns features of the whole (D,) and of the cells (D', r, c) of an image."""
-        whole, cells = self.network.features(x, self.side)
-        return torch.cat([whole, self.codes(x)]), cells
+    def features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Returns features of the whole and of the cells of an image."""
+        (whole, cells), (codes, details) = self.network.features(x, self.side), self.patches.features(x)
+        return torch.cat([whole, codes]), [cells, *details]
 
 
 @dataclass(frozen=True)
 class SamplePass:
-    """An image of a sample: its pixels, or its features where there is a look."""
+    """Features of the whole of an image, and of its cells as float16."""
 
-    look: Look | None = None
+    look: Look
 
-    def __call__(self, picture: Picture) -> Any:
-        """Returns the pixels, or features of the whole and of the cells, float16."""
-        if self.look is None:
-            return picture.pixels
+    def __call__(self, picture: Picture) -> tuple[npt.NDArray[np.float32], list[npt.NDArray[np.float16]]]:
+        """Returns the features of an image."""
         whole, cells = self.look.features(as_tensor(picture.pixels))
-        return whole.numpy(), cells.half().numpy()
+        return whole.numpy(), [part.half().numpy() for part in cells]
 
 
 class Regions(Protocol):
@@ -211,16 +222,16 @@ class Regions(Protocol):
 
 @dataclass(frozen=True)
 class RegionPass:
-    """Features of the whole of an image, scores of its regions, and its heatmap.
+    """Features of the whole of an image, and of each of S sets of cells scores and a heatmap.
 
     Attributes:
         look: What gives features.
-        regions: What judges cells.
+        regions: What judges each set of cells.
         fold: Fold of an image by its digest; all others are new.
     """
 
     look: Look
-    regions: Regions
+    regions: Sequence[Regions]
     fold: Mapping[int, int]
 
     def __call__(self, picture: Picture) -> Row:
@@ -228,10 +239,12 @@ class RegionPass:
         whole, cells = self.look.features(as_tensor(picture.pixels))
         return {"vector": whole.numpy(), **self.judged(cells, picture.digest)}
 
-    def judged(self, cells: Tensor, digest: int) -> Row:
-        """Returns what the cells (D', r, c) of an image say."""
-        scores, m = self.regions.scores(cells, self.fold.get(digest, -1))
-        return {"scores": scores, "heatmap": on_grid(m), "mean": cells.mean((1, 2)).numpy()}
+    def judged(self, cells: Sequence[Tensor], digest: int) -> Row:
+        """Returns what the cells of an image say."""
+        fold, last = self.fold.get(digest, -1), cells[-len(self.regions) :]
+        each = [one.scores(part, fold) for one, part in zip(self.regions, last, strict=True)]
+        heatmap = np.stack([on_grid(m) for _, m in each])
+        return {"scores": np.stack([s for s, _ in each]), "heatmap": heatmap, "mean": cells[-1].mean((1, 2)).numpy()}
 
 
 def on_grid(m: Floats) -> npt.NDArray[np.float32]:

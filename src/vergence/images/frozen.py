@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +81,9 @@ class FrozenNetwork:
         flat = [m[0].flatten(1).float() for m in maps]
         whole = torch.cat([part for f in flat for part in (f.mean(1), (f.std(1, correction=0) + SMALL).log())])
         shape = local[-1].shape[2:] if self.any_size else local[0].shape[2:]
-        aligned = [F.adaptive_avg_pool2d(m, shape) if m.shape[2] > shape[0] else _enlarged(m, shape) for m in local]
+        aligned = [
+            F.adaptive_avg_pool2d(m, (shape[0], shape[1])) if m.shape[2] > shape[0] else _enlarged(m, shape) for m in local
+        ]
         return whole.clone(), around(torch.cat(aligned, 1).float())[0].clone()
 
     @torch.inference_mode()
@@ -143,7 +145,9 @@ class FrozenNetwork:
             for hook in hooks:
                 hook.remove()
         expect(isinstance(z, Tensor) and z.ndim >= 2, f"embeddings (B, D) of '{self.name}'", type(z).__name__)
-        expect({*found} & {*STRIDES}, f"a stage of '{self.name}' with cells", "none of a stride of 8 or 16", "choose another network")
+        expect(
+            {*found} & {*STRIDES}, f"a stage of '{self.name}' with cells", "none of a stride of 8 or 16", "choose another network"
+        )
         return [found[stride][1] for stride in sorted(found)]
 
 
@@ -160,7 +164,7 @@ class EfficientNetLite(nn.Module):
 
     LICENSE = "Apache-2.0"
     LAST = (2, 4, 7, 10, 15)  # blocks that end a stage
-    default_cfg = {"input_size": (3, 320, 320), "mean": (127 / 255,) * 3, "std": (128 / 255,) * 3}
+    default_cfg: ClassVar[dict[str, Any]] = {"input_size": (3, 320, 320), "mean": (127 / 255,) * 3, "std": (128 / 255,) * 3}
 
     def __init__(self) -> None:
         super().__init__()

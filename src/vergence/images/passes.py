@@ -21,6 +21,7 @@ from vergence.images.features import (
     as_tensor,
     rows_of,
 )
+from vergence.images.regions import some_cells
 from vergence.images.result import CheckSettings
 from vergence.utils import terminal
 from vergence.utils.checks import expect
@@ -39,13 +40,13 @@ class _Tensors(Sequence[Tensor]):
     """Images as tensors, each read when it is asked for."""
 
     def __init__(self, images: SmallImages, index: Sequence[int]) -> None:
-        self.images, self.index = images, index
+        self.images, self.numbers = images, index
 
     def __len__(self) -> int:
-        return len(self.index)
+        return len(self.numbers)
 
     def __getitem__(self, i: Any) -> Any:
-        return as_tensor(self.images.read(self.index[i]).pixels)
+        return as_tensor(self.images.read(self.numbers[i]).pixels)
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,14 @@ class Sample:
     vectors: npt.NDArray[np.float32]
     _cells: ArrayFile
 
-    def cells(self) -> Iterator[Tensor]:
-        """Yields the cells (D', r, c) of each image."""
+    def cells(self, sets: Sequence[int]) -> Iterator[list[Tensor]]:
+        """Yields the cells (D', r, c) of some sets of each image."""
         for k in range(len(self.rows)):
-            yield torch.from_numpy(self._cells.read(k)).float()
+            yield [torch.from_numpy(self._cells.read(len(self.look.names) * k + j)).float() for j in sets]
+
+    def some_cells(self, j: int) -> list[Floats]:
+        """Returns random cells (n, D') of set j of each image."""
+        return [some_cells(cells, len(self.rows), k) for k, (cells,) in enumerate(self.cells([j]))]
 
 
 def sampled(features: ImageFeatures, rows: Ints, settings: CheckSettings) -> Sample:
@@ -81,10 +86,11 @@ def sampled(features: ImageFeatures, rows: Ints, settings: CheckSettings) -> Sam
     with terminal.bar("sample", 2 * len(rows), late=True) as advance:
         look = _look(_Tensors(features.images, features.index[some].tolist()), settings)
         advance(len(rows))
-        cells, vectors, kept = ArrayFile(), [], []
+        cells, vectors, kept = ArrayFile(), [], list[int]()
         place = dict(zip(features.index[rows].tolist(), rows.tolist(), strict=True))
         for i, (whole, part) in pictures.map(SamplePass(look), list(place), settings.workers):
-            cells.keep(len(kept), part)
+            for one in part:
+                cells.keep(len(cells), one)
             vectors.append(whole)
             kept.append(place[i])
             advance()
@@ -100,16 +106,20 @@ def _look(images: Sequence[Tensor], settings: CheckSettings) -> Look:
 
 @dataclass(frozen=True)
 class Judged:
-    """What regions say of N images: features of the wholes (N, D), scores (N, K), heatmaps (N, 32, 32), means (N, D') of cells."""
+    """Features of the wholes (N, D) of N images, scores (N, S, K), heatmaps (N, S, 32, 32), means (N, D') of cells."""
 
-    vector: npt.NDArray[np.float32]
+    vector: npt.NDArray[Any]
     scores: Floats
-    heatmap: npt.NDArray[np.float32]
+    heatmap: npt.NDArray[Any]
     mean: npt.NDArray[np.float32]
 
 
 def region_rows(
-    features: ImageFeatures, region_pass: RegionPass, settings: CheckSettings, sample: Sample | None = None, kept: Parts | None = None
+    features: ImageFeatures,
+    region_pass: RegionPass,
+    settings: CheckSettings,
+    sample: Sample | None = None,
+    kept: Parts | None = None,
 ) -> Judged:
     """Returns what regions say of each image; of one that has gone meanwhile, what they say of the least anomalous one.
 
@@ -121,7 +131,9 @@ def region_rows(
     assert features.images is not None
     known: dict[int, dict[str, Any]] = {}
     if sample is not None:
-        for row, vector, cells in zip(sample.rows.tolist(), sample.vectors, sample.cells(), strict=True):
+        for row, vector, cells in zip(
+            sample.rows.tolist(), sample.vectors, sample.cells(range(len(sample.look.names))), strict=True
+        ):
             known[row] = {"vector": vector, **region_pass.judged(cells, int(features.digest[row]))}
     rest = [i for row, i in enumerate(features.index.tolist()) if row not in known]
     columns = rows_of(region_pass, features.images.pictures(), rest, settings.workers, "regions", kept) if rest else {}

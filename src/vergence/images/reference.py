@@ -9,9 +9,9 @@ and the cross-conformal p-value is (Vovk, Cross-conformal predictors, 2015)
 
     p(x) = (1 + sum_k #{i in fold k : s_i >= s_k(x)}) / (n + 1).
 
-P(p <= a) is at most 2 a + (1 - K / n) / (K + 1) for a normal image (Barber et al., Predictive inference with the jackknife+, 2021),
-and close to a in practice. Above `SPLIT` images half of the reference is fitted to, the other half calibrates as one fold, and
-P(p <= a) <= a. Not out of fold are the dictionary of patches, the whitening of cells, and two numbers for each feature set.
+P(p <= a) is at most 2 a + (1 - K / n) / (K + 1) for a normal image (Barber et al., Predictive inference with the jackknife+,
+2021), and close to a in practice. Above `SPLIT` images half of the reference is fitted to, the other half calibrates as one
+fold, and P(p <= a) <= a. Not out of fold are the dictionary of patches, the whitening of cells, and two numbers for each feature set.
 
 Shapes: n reference images, M new ones, K folds, L feature sets.
 """
@@ -27,7 +27,7 @@ from vergence.decide.ridge import RidgeGaussian, out_of_fold
 from vergence.images.duplicates import duplicate_sets, find_duplicates
 from vergence.images.features import FILE, ImageFeatures, RegionPass
 from vergence.images.passes import region_rows, sampled
-from vergence.images.regions import ReferenceCells, region_threshold, some_cells
+from vergence.images.regions import ReferenceCells, region_threshold
 from vergence.images.result import LEVEL, Anomalies, CheckSettings, Heatmaps
 from vergence.images.scores import CrossFitted, ReferenceScores
 from vergence.utils.checks import expect
@@ -41,7 +41,7 @@ Bools = npt.NDArray[np.bool_]
 FOLDS, SPLIT = 10, 1_000  # folds of a reference; images above which half of it calibrates
 FEWEST = 20  # different reference images
 FITTED = 20_000  # that are fitted to, at most
-WEIGHTS = {"whole": 1.0, "regions": 0.75, "difference": 1.0, "vectors": 1.0, "measurements": 0.25}
+WEIGHTS = {"whole": 1.0, "regions": 0.75, "details": 0.5, "difference": 1.0, "vectors": 1.0, "measurements": 0.25}
 COMPONENTS = 64  # of the wholes, by which neighbors are found
 LEAST = 0.02  # deviation of a feature set's log-distances, at least
 
@@ -120,28 +120,37 @@ def with_reference(new: ImageFeatures, reference: ImageFeatures, settings: Check
     places = usable[places]
     sample = sampled(reference, places[fold < 0] if (fold < 0).any() else places, settings)
     fold_of = dict(zip(places.tolist(), fold.tolist(), strict=True))
-    cells = [some_cells(c, len(sample.rows)) for c in sample.cells()]
-    regions = ReferenceCells(cells, np.array([fold_of[row] for row in sample.rows.tolist()]), int(fold.max()) + 1)
+    of, look = np.array([fold_of[row] for row in sample.rows.tolist()]), sample.look
+    regions = [ReferenceCells(sample.some_cells(j), of, int(fold.max()) + 1) for j in range(len(look.names))]
     of_digest = dict(zip(reference.digest[places].tolist(), fold.tolist(), strict=True))
-    region_pass = RegionPass(sample.look, regions, of_digest)
+    region_pass = RegionPass(look, regions, of_digest)
     old, judged = region_rows(reference, region_pass, settings, sample), region_rows(new, region_pass, settings)
-    out_of = np.where(fold >= 0, old.scores[places, 0], np.nan)
     sets = {
         "whole": FeatureSet.of_vectors(old.vector[places], judged.vector, fold),
-        "regions": FeatureSet(out_of, judged.scores),
         "measurements": FeatureSet.of_vectors(reference.measurements[places, FILE:], new.measurements[:, FILE:], fold),
     }
+    for j, name in enumerate(look.names):
+        sets[name] = FeatureSet(np.where(fold >= 0, old.scores[places, j, 0], np.nan), judged.scores[:, j])
     if new.vectors is not None and reference.vectors is not None:
         sets["vectors"] = FeatureSet.of_vectors(reference.vectors[places], new.vectors, fold)
     names = [reference.names[i] for i in places.tolist()]
     seen = np.isin(new.digest, reference.digest)
     decisions, calibration = _decisions(sets, fold, names, new.names, seen, settings)
-    maxima = old.heatmap[places[fold >= 0]].max((1, 2))
-    heat = Heatmaps(judged.heatmap, region_threshold(maxima, settings.mark))
+    heat = _heatmaps(old.heatmap[places[fold >= 0]], judged.heatmap, settings.mark)
     whole = RidgeGaussian(old.vector[places])
     deviations = CrossFitted(reference.measurements[places, FILE:], np.zeros(len(places), dtype=np.int64), clean=True)
     z = whole.components(judged.vector, COMPONENTS).astype(np.float32)
     return Anomalies(decisions, deviations.in_units(new.measurements[:, FILE:]), heat, z, [], calibration)
+
+
+def _heatmaps(reference: Floats, new: Floats, mark: float) -> Heatmaps:
+    """Returns heatmaps (M, 32, 32): the largest of the sets (n, S, 32, 32) and (M, S, 32, 32), each by its maxima's spread."""
+    maxima = reference.max((2, 3))
+    middle = np.median(maxima, 0)
+    deviation = np.maximum(1.4826 * np.median(np.abs(maxima - middle), 0), LEAST)
+    largest = ((maxima - middle) / deviation).max(1)
+    values = ((new - middle[:, None, None]) / deviation[:, None, None]).max(1)
+    return Heatmaps(values.astype(np.float32), region_threshold(largest, mark))
 
 
 def vectors_with_reference(new: ImageFeatures, known: Floats, settings: CheckSettings) -> Anomalies:
@@ -163,7 +172,9 @@ def _decisions(
     """Returns what is flagged, and what calibrates; items that are among the reference are not judged."""
     calibrating = fold >= 0
     reference, new, shares = combined(sets)
-    scores = ReferenceScores(reference[calibrating], fold[calibrating], [known[i] for i in np.flatnonzero(calibrating)], seen)
+    scores = ReferenceScores(
+        reference[calibrating], fold[calibrating], [known[i] for i in np.flatnonzero(calibrating).tolist()], seen
+    )
     each = {
         LEVEL + name: -np.log(ReferenceScores(one.reference[calibrating], fold[calibrating], (), seen).p_values(one.new))
         for name, one in sets.items()

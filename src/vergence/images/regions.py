@@ -87,7 +87,7 @@ class ReferenceCells:
     def __init__(self, cells: Sequence[Floats], fold: Ints, folds: int) -> None:
         x, of = np.concatenate(cells).astype(np.float64), np.repeat(fold, [len(c) for c in cells])
         self.gaussian = GaussianDetector(shrinkage=SHRINKAGE).fit(x)
-        some = np.unique(np.linspace(0, len(x) - 1, min(len(x), BANK)).round().astype(np.int64))
+        some = np.random.default_rng(0).permutation(len(x))[:BANK]
         some = some[np.argsort(of[some], kind="stable")]
         self.bank, self.folds = self._white(x[some]), folds
         self.square = self.bank.square().sum(1)
@@ -100,8 +100,9 @@ class ReferenceCells:
         """
         x = self._white(cells.flatten(1).T.double().numpy())
         d = torch.addmm(self.square[None], x, self.bank.T, alpha=-2)
-        least = torch.stack([part.amin(1) if part.shape[1] else d.new_full((len(d),), torch.inf) for part in d.split(self.sizes, 1)])
-        least = (least + x.square().sum(1)).clamp(min=0).double().numpy()  # (1 + K, r c)
+        none = d.new_full((len(d),), torch.inf)
+        each = torch.stack([part.amin(1) if part.shape[1] else none for part in d.split(self.sizes, 1)])
+        least = (each + x.square().sum(1)).clamp(min=0).double().numpy()  # (1 + K, r c)
         if fold >= 0:
             least[fold + 1] = np.inf
         two = np.sort(least, axis=0)[:2] if len(least) > 1 else np.repeat(least, 2, 0)
@@ -129,11 +130,11 @@ def _squared(detector: GaussianDetector, x: Floats) -> Floats:
     return np.asarray(2 * (detector.anomaly_score(x) + detector.log_norm_))
 
 
-def some_cells(cells: Tensor, pictures: int) -> Floats:
-    """Returns evenly spaced cells (n, D) of a picture, of so many pictures: in all, enough for `CellModel`."""
+def some_cells(cells: Tensor, images: int, k: int) -> Floats:
+    """Returns random cells (n, D) of the k-th image, of so many images: in all, enough for a fit."""
     flat = cells.flatten(1).T
-    n = min(len(flat), PER_PICTURE, max(4, MOST // max(1, pictures)))
-    return np.asarray(flat[torch.linspace(0, len(flat) - 1, n).round().long()].numpy())
+    n = min(len(flat), PER_PICTURE, max(4, MOST // max(1, images)))
+    return np.asarray(flat[torch.randperm(len(flat), generator=torch.Generator().manual_seed(k))[:n]].numpy())
 
 
 def region_score(m: Floats) -> float:

@@ -172,7 +172,7 @@ class CheckResult:
         return self._anomalies.heatmaps.units(i)
 
     def marked(self, i: int) -> list[tuple[float, float, float, float]]:
-        """Returns frames (top, left, bottom, right) in [0, 1] around the regions of image i above the threshold, at most a few."""
+        """Returns frames (top, left, bottom, right) in [0, 1] around the anomalous regions of image i, at most a few."""
         from scipy import ndimage
 
         if self._anomalies is None or self._anomalies.heatmaps is None:
