@@ -160,9 +160,11 @@ class Look(Protocol):
 
     Attributes:
         names: What the sets of cells are called.
+        shrinkage: How much the covariance of each set's cells is shrunk before they are whitened.
     """
 
     names: tuple[str, ...]
+    shrinkage: tuple[float, ...]
 
     def features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Returns features of the whole (D,) of an image (3, H, W) in [0, 1], and of its cells, (D', r, c) of each set."""
@@ -177,6 +179,7 @@ class PatchLook:
     """
 
     names: tuple[str, ...] = ("details",)
+    shrinkage: tuple[float, ...] = (1e-4,)
 
     def __init__(self, images: Sequence[Tensor], embed: Callable[[Tensor], Tensor] | None = None) -> None:
         self.codes, self.cells, self.embed = PooledCodes(images), PatchCells(images), embed
@@ -191,6 +194,7 @@ class NetworkLook:
     """Features of the whole and of cells by a frozen network, beside those by patches."""
 
     names: tuple[str, ...] = ("regions", "details")
+    shrinkage: tuple[float, ...] = (0.1, 1e-4)
 
     def __init__(self, images: Sequence[Tensor], network: FrozenNetwork, size: int) -> None:
         self.patches, self.network, self.side = PatchLook(images), network, round(NETWORK * size)

@@ -11,24 +11,29 @@ and the cross-conformal p-value is (Vovk, Cross-conformal predictors, 2015)
 
 P(p <= a) is at most 2 a + (1 - K / n) / (K + 1) for a normal image (Barber et al., Predictive inference with the jackknife+,
 2021), and close to a in practice. Above `SPLIT` images half of the reference is fitted to, the other half calibrates as one
-fold, and P(p <= a) <= a. Not out of fold are the dictionary of patches, the whitening of cells, and two numbers for each feature set.
+fold, and P(p <= a) <= a. Not out of fold are the dictionary of patches, the whitening of cells, and two numbers for each
+feature set.
 
 Shapes: n reference images, M new ones, K folds, L feature sets.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 
 from vergence.decide.decisions import Decisions, decided
 from vergence.decide.ridge import RidgeGaussian, out_of_fold
+from vergence.images.difference import CAUTION, DifferencePass, candidates, twin_p_values
 from vergence.images.duplicates import duplicate_sets, find_duplicates
-from vergence.images.features import FILE, ImageFeatures, RegionPass
+from vergence.images.features import FILE, ImageFeatures, RegionPass, rows_of
 from vergence.images.passes import region_rows, sampled
 from vergence.images.regions import ReferenceCells, region_threshold
 from vergence.images.result import LEVEL, Anomalies, CheckSettings, Heatmaps
+from vergence.images.review import after_review
 from vergence.images.scores import CrossFitted, ReferenceScores
 from vergence.utils.checks import expect
 
@@ -41,8 +46,11 @@ Bools = npt.NDArray[np.bool_]
 FOLDS, SPLIT = 10, 1_000  # folds of a reference; images above which half of it calibrates
 FEWEST = 20  # different reference images
 FITTED = 20_000  # that are fitted to, at most
-WEIGHTS = {"whole": 1.0, "regions": 0.75, "details": 0.5, "difference": 1.0, "vectors": 1.0, "measurements": 0.25}
+WEIGHTS = {"whole": 1.0, "regions": 0.75, "details": 0.5, "difference": 1.0, "vectors": 1.0, "measurements": 0.1}
+BESIDE = 0.25  # weight of details beside regions
 COMPONENTS = 64  # of the wholes, by which neighbors are found
+PILOT, ALIKE, TWIN = 40, 0.9, 0.5  # images that are compared first; median correlation of aligned parts; of 1 - correlation
+GRAY = 1024  # pixels of the small gray image
 LEAST = 0.02  # deviation of a feature set's log-distances, at least
 
 
@@ -103,25 +111,50 @@ def combined(sets: Mapping[str, FeatureSet]) -> tuple[Floats, Floats, dict[str, 
         >>> reference.shape, bool(new[1, 0] > 5), list(shares)
         ((50,), True, ['whole'])
     """
-    total = sum(WEIGHTS[name] for name in sets)
+    given = {name: WEIGHTS[name] for name in sets} | ({"details": BESIDE} if "regions" in sets else {})
+    w = {name: value / sum(given.values()) for name, value in given.items()}
     z = {name: one.standardized() for name, one in sets.items()}
-    reference = sum((WEIGHTS[name] / total) * one.reference for name, one in z.items())
-    new = sum((WEIGHTS[name] / total) * one.new for name, one in z.items())
-    shares = {name: (WEIGHTS[name] / total) * one.new.mean(1) for name, one in z.items()}
+    reference = sum(w[name] * one.reference for name, one in z.items())
+    new = sum(w[name] * one.new for name, one in z.items())
+    shares = {name: w[name] * one.new.mean(1) for name, one in z.items()}
     return np.asarray(reference), np.asarray(new), shares
 
 
 def with_reference(new: ImageFeatures, reference: ImageFeatures, settings: CheckSettings) -> Anomalies:
     """Returns what is anomalous among images next to a reference."""
     group = duplicate_sets(find_duplicates(reference.small, reference.digest), len(reference))
-    apart = settings.review.places(reference.names, "known")
-    usable = np.flatnonzero(~apart)
+    usable = np.flatnonzero(~settings.review.places(reference.names, "known"))
     places, fold = folds_of(reference.digest[usable], group[usable])
     places = usable[places]
+    compared = Compared.of(new, reference, places, fold, settings)
+    if compared.twins:
+        return _by_twins(new, reference, compared, settings)
+    sets, heat, embedding = _sets(new, reference, places, fold, settings)
+    if compared.aligned:
+        old, judged = compared.rows(reference, places[fold >= 0]), compared.rows(new, np.arange(len(new)))
+        t = np.full(len(places), np.nan)
+        t[fold >= 0] = old["difference"][:, 0]
+        sets["difference"] = FeatureSet(t, judged["difference"])
+        heat = [np.concatenate([h, d["heatmap"][:, None]], 1) for h, d in zip(heat, (old, judged), strict=True)]
+    if new.vectors is not None and reference.vectors is not None:
+        sets["vectors"] = FeatureSet.of_vectors(reference.vectors[places], new.vectors, fold)
+    names = [reference.names[i] for i in places.tolist()]
+    decisions, calibration = _decisions(sets, fold, names, new, np.isin(new.digest, reference.digest), settings)
+    deviations = CrossFitted(reference.measurements[places, FILE:], np.zeros(len(places), dtype=np.int64), clean=True)
+    in_units = deviations.in_units(new.measurements[:, FILE:])
+    return Anomalies(decisions, in_units, _heatmaps(heat[0], heat[1], settings.mark), embedding, [], calibration)
+
+
+def _sets(
+    new: ImageFeatures, reference: ImageFeatures, places: Ints, fold: Ints, settings: CheckSettings
+) -> tuple[dict[str, FeatureSet], list[npt.NDArray[Any]], npt.NDArray[np.float32]]:
+    """Returns feature sets, heatmaps of the reference that calibrates and of new images, and features of the latter."""
     sample = sampled(reference, places[fold < 0] if (fold < 0).any() else places, settings)
     fold_of = dict(zip(places.tolist(), fold.tolist(), strict=True))
     of, look = np.array([fold_of[row] for row in sample.rows.tolist()]), sample.look
-    regions = [ReferenceCells(sample.some_cells(j), of, int(fold.max()) + 1) for j in range(len(look.names))]
+    regions = [
+        ReferenceCells(sample.some_cells(j), of, int(fold.max()) + 1, shrinkage) for j, shrinkage in enumerate(look.shrinkage)
+    ]
     of_digest = dict(zip(reference.digest[places].tolist(), fold.tolist(), strict=True))
     region_pass = RegionPass(look, regions, of_digest)
     old, judged = region_rows(reference, region_pass, settings, sample), region_rows(new, region_pass, settings)
@@ -131,16 +164,73 @@ def with_reference(new: ImageFeatures, reference: ImageFeatures, settings: Check
     }
     for j, name in enumerate(look.names):
         sets[name] = FeatureSet(np.where(fold >= 0, old.scores[places, j, 0], np.nan), judged.scores[:, j])
-    if new.vectors is not None and reference.vectors is not None:
-        sets["vectors"] = FeatureSet.of_vectors(reference.vectors[places], new.vectors, fold)
-    names = [reference.names[i] for i in places.tolist()]
-    seen = np.isin(new.digest, reference.digest)
-    decisions, calibration = _decisions(sets, fold, names, new.names, seen, settings)
-    heat = _heatmaps(old.heatmap[places[fold >= 0]], judged.heatmap, settings.mark)
-    whole = RidgeGaussian(old.vector[places])
-    deviations = CrossFitted(reference.measurements[places, FILE:], np.zeros(len(places), dtype=np.int64), clean=True)
-    z = whole.components(judged.vector, COMPONENTS).astype(np.float32)
-    return Anomalies(decisions, deviations.in_units(new.measurements[:, FILE:]), heat, z, [], calibration)
+    embedding = RidgeGaussian(old.vector[places]).components(judged.vector, COMPONENTS).astype(np.float32)
+    return sets, [old.heatmap[places[fold >= 0]], judged.heatmap], embedding
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Images next to the nearest ones of the reference.
+
+    Attributes:
+        passed: What compares an image.
+        workers: Processes that read images.
+        aligned: Whether reference images show parts in one position, so that what differs between them tells what is normal.
+        twins: Whether new images show parts that the reference has once each.
+    """
+
+    passed: DifferencePass
+    workers: int
+    aligned: bool = False
+    twins: bool = False
+
+    @classmethod
+    def of(cls, new: ImageFeatures, reference: ImageFeatures, places: Ints, fold: Ints, settings: CheckSettings) -> "Compared":
+        """Returns what compares images, and whether that tells anything: a few of them are compared first."""
+        assert reference.images is not None
+        gray, apart = reference.small[places, :GRAY], np.full(len(new), -1)
+        numbers = reference.index[places]
+        compared: dict[int, Sequence[int]] = {}
+        for features, rows, own in ((reference, places, fold), (new, np.arange(len(new)), apart)):
+            near = numbers[candidates(features.small[rows, :GRAY], own, gray, fold)]
+            compared.update(zip(features.digest[rows].tolist(), near.tolist(), strict=True))
+        fold_of = dict(zip(numbers.tolist(), fold.tolist(), strict=True))
+        passed = cls(DifferencePass(reference.images, compared, fold_of, int(fold.max()) + 1), settings.workers)
+        some = [
+            rows[np.linspace(0, len(rows) - 1, min(PILOT, len(rows))).astype(np.int64)] for rows in (places, np.arange(len(new)))
+        ]
+        old, judged = (
+            float(np.median(passed.rows(f, np.unique(r))["correlation"])) for f, r in zip((reference, new), some, strict=True)
+        )
+        twins = judged >= ALIKE > old and 1 - judged <= TWIN * (1 - old)
+        return cls(passed.passed, settings.workers, old >= ALIKE, twins)
+
+    def rows(self, features: ImageFeatures, rows: Ints) -> dict[str, npt.NDArray[Any]]:
+        """Returns columns of some images; those of one that has gone meanwhile are those of the most normal one."""
+        assert features.images is not None
+        index = features.index[rows].tolist()
+        columns = rows_of(self.passed, features.images.pictures(), index, self.workers, "differences")
+        expect(columns, "images that can still be read", "none", "repeat the command")
+        place = np.full(len(rows), int(columns["difference"].sum(1).argmin()))
+        place[np.searchsorted(features.index[rows], columns["index"])] = np.arange(len(columns["index"]))
+        return {name: values[place] for name, values in columns.items()}
+
+
+def _by_twins(new: ImageFeatures, reference: ImageFeatures, compared: Compared, settings: CheckSettings) -> Anomalies:
+    """Returns what is anomalous among images of parts that the reference has once each: it calibrates nothing."""
+    columns = compared.rows(new, np.arange(len(new)))
+    z, p = twin_p_values(columns["difference"].min(1))
+    odd, fine = settings.review.places(new.names, "odd"), settings.review.places(new.names, "fine")
+    given = {"score": z, "level": ["difference"] * len(z), LEVEL + "difference": -np.log(np.maximum(p, 1e-300))}
+    decisions = decided(after_review(p, odd, fine), settings.fdr, 0, left_out=odd, fine=fine, **given)
+    maxima = columns["heatmap"].max((1, 2))
+    low, middle = np.quantile(maxima, [0.25, 0.5])
+    threshold = middle + (middle - low) / 0.6745 * float(stats.t.isf(settings.mark, CAUTION))
+    table = new.measurements[:, FILE:]
+    deviations = CrossFitted(table, np.zeros(len(table), dtype=np.int64), clean=True).in_units(table)
+    nearest = [reference.names[int(np.searchsorted(reference.index, i))] for i in columns["nearest"]]
+    heat = Heatmaps(columns["heatmap"].astype(np.float32), threshold)
+    return Anomalies(decisions, deviations, heat, new.whole, [], None, nearest)
 
 
 def _heatmaps(reference: Floats, new: Floats, mark: float) -> Heatmaps:
@@ -162,16 +252,16 @@ def vectors_with_reference(new: ImageFeatures, known: Floats, settings: CheckSet
     places, fold = folds_of(digest, digest)
     sets = {"vectors": FeatureSet.of_vectors(known[places], x, fold)}
     seen = np.isin(new.digest, digest)
-    decisions, calibration = _decisions(sets, fold, [str(i) for i in places.tolist()], new.names, seen, settings)
+    decisions, calibration = _decisions(sets, fold, [str(i) for i in places.tolist()], new, seen, settings)
     return Anomalies(decisions, x, None, x.astype(np.float32), [], calibration)
 
 
 def _decisions(
-    sets: Mapping[str, FeatureSet], fold: Ints, known: Sequence[str], names: Sequence[str], seen: Bools, settings: CheckSettings
+    sets: Mapping[str, FeatureSet], fold: Ints, known: Sequence[str], new: ImageFeatures, seen: Bools, settings: CheckSettings
 ) -> tuple[Decisions, ReferenceScores]:
     """Returns what is flagged, and what calibrates; items that are among the reference are not judged."""
     calibrating = fold >= 0
-    reference, new, shares = combined(sets)
+    reference, scored, shares = combined(sets)
     scores = ReferenceScores(
         reference[calibrating], fold[calibrating], [known[i] for i in np.flatnonzero(calibrating).tolist()], seen
     )
@@ -181,6 +271,6 @@ def _decisions(
     }
     table = np.stack(list(shares.values()))
     level = [list(shares)[i] for i in table.argmax(0)]
-    odd, fine = settings.review.places(names, "odd"), settings.review.places(names, "fine")
-    columns = {"score": new.mean(1), "level": level, **each}
-    return decided(scores.p_values(new), settings.fdr, len(scores), left_out=seen | odd, fine=fine, **columns), scores
+    odd, fine = settings.review.places(new.names, "odd"), settings.review.places(new.names, "fine")
+    columns = {"score": scored.mean(1), "level": level, **each}
+    return decided(scores.p_values(scored), settings.fdr, len(scores), left_out=seen | odd, fine=fine, **columns), scores

@@ -74,6 +74,7 @@ class ReferenceCells:
         cells: Some cells (n_i, D) of each of N reference images.
         fold: Fold of each image, (N,); images of a fold below 0 are in every bank.
         folds: K.
+        shrinkage: Of the covariance that whitens, in [0, 1].
 
     Example:
         >>> random = np.random.default_rng(0)
@@ -84,9 +85,9 @@ class ReferenceCells:
         ((5,), 1)
     """
 
-    def __init__(self, cells: Sequence[Floats], fold: Ints, folds: int) -> None:
+    def __init__(self, cells: Sequence[Floats], fold: Ints, folds: int, shrinkage: float = SHRINKAGE) -> None:
         x, of = np.concatenate(cells).astype(np.float64), np.repeat(fold, [len(c) for c in cells])
-        self.gaussian = GaussianDetector(shrinkage=SHRINKAGE).fit(x)
+        self.gaussian = GaussianDetector(shrinkage=shrinkage).fit(x)
         some = np.random.default_rng(0).permutation(len(x))[:BANK]
         some = some[np.argsort(of[some], kind="stable")]
         self.bank, self.folds = self._white(x[some]), folds

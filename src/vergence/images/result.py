@@ -113,7 +113,8 @@ class Anomalies:
         heatmaps: Where the images are anomalous; None for vectors.
         embedding: Features (N, D) by which neighbors are found.
         groups: Members of anomalous groups, the most central first.
-        calibration: Reference items that calibrate; None without a reference.
+        calibration: Reference items that calibrate; None where none do.
+        nearest: Name of the reference image that each image is compared with; empty where images are not compared.
     """
 
     decisions: Decisions
@@ -122,6 +123,7 @@ class Anomalies:
     embedding: npt.NDArray[np.float32]
     groups: Sequence[Ints]
     calibration: ReferenceScores | None
+    nearest: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

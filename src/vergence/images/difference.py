@@ -1,0 +1,148 @@
+r"""What differs from the nearest reference image, for parts that are photographed in one position.
+
+Of an image a and each of a few candidates b, the reference images whose 32 x 32 pixels correlate most with it, in gray values:
+b is shifted by whole pixels (phase correlation: Kuglin, Hines, The phase correlation image alignment method, 1975) and its light
+is fitted, g b + h. Of the candidate with the largest correlation the difference and its score are
+
+    m = mean over 5 x 5 pixels of |a - g b - h|,    t = log of the mean of the largest 20 values of m.
+
+Shapes: M images, n reference images, C candidates, K folds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage, stats
+
+from vergence.data.pictures import Picture
+from vergence.images.features import Bytes, Row, SmallImages, on_grid
+
+__all__ = ["DifferencePass", "candidates", "twin_p_values"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+SIDE = 256  # pixels of both sides, at most
+NEAREST, BLUR, LARGEST = 3, 5, 20  # candidates; pixels of the mean; values of a score
+FARTHEST, BORDER = 0.05, 0.03  # of a side: largest shift; what is left out at each border
+STRETCHED = 1.1  # largest ratio of aspects of images that are compared
+BLOCK = 1 << 24  # numbers that are held at a time
+CAUTION = 5  # degrees of freedom of the law of typical values
+
+
+def candidates(small: Bytes, fold: Ints, reference: Bytes, reference_fold: Ints) -> Ints:
+    """Returns the reference images that each image is compared with, (M, 4): the three nearest, and one of another fold.
+
+    ``small`` (M, F) and ``reference`` (n, F) are gray pixels; an image of a fold 0..K-1 is compared with those of other folds.
+    """
+    a, b = (_normalized(x.astype(np.float32)) for x in (small, reference))
+    rows, found = max(1, BLOCK // len(b)), []
+    for start in range(0, len(a), rows):
+        near = a[start : start + rows] @ b.T
+        own = fold[start : start + rows, None]
+        near = np.where((own == reference_fold) & (own >= 0), -np.inf, near)
+        first = np.argsort(-near, axis=1, kind="stable")[:, :NEAREST]
+        other = np.where(reference_fold == reference_fold[first[:, :1]], -np.inf, near).argmax(1)
+        found.append(np.c_[first, other])
+    return np.concatenate(found)
+
+
+def _normalized(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    x = x - x.mean(1, keepdims=True)
+    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-6))
+
+
+@dataclass(frozen=True)
+class DifferencePass:
+    """Scores (K,) of the difference of an image to its candidates, without each fold, its correlation, and its heatmap.
+
+    Attributes:
+        reference: Reference images.
+        compared: Numbers of an image's candidates, by its digest.
+        fold: Fold of each reference image by its number.
+        folds: K.
+    """
+
+    reference: SmallImages
+    compared: Mapping[int, Sequence[int]]
+    fold: Mapping[int, int]
+    folds: int
+
+    def __call__(self, picture: Picture) -> Row:
+        """Returns the row of an image."""
+        a = _gray(picture.pixels)
+        each = [(j, *difference(a, _gray(self.reference.read(j).pixels))) for j in self.compared[picture.digest]]
+        best = max(each, key=lambda one: one[1])
+        scores = []
+        for k in range(self.folds):
+            others = [one for one in each if self.fold[one[0]] != k] or each
+            scores.append(difference_score(max(others, key=lambda one: one[1])[2]))
+        heatmap = np.log(np.maximum(on_grid(best[2]), 1e-2))
+        return {"difference": np.array(scores), "correlation": best[1], "heatmap": heatmap, "nearest": np.int64(best[0])}
+
+
+def difference_score(m: Floats) -> float:
+    """Returns t of a difference."""
+    return float(np.log(np.partition(m.ravel(), -LARGEST)[-LARGEST:].mean() + 1e-2)) if m.size >= LARGEST else 0.0
+
+
+def difference(a: Floats, b: Floats) -> tuple[float, Floats]:
+    """Returns the correlation of two gray images (H, W) after registration, and m in the place of the first one.
+
+    Example:
+        >>> b = np.random.default_rng(0).uniform(0, 200, (64, 64))
+        >>> a = 1.1 * np.roll(b, 2, axis=0) + 5
+        >>> a[30:36, 30:36] += 90
+        >>> r, m = difference(a, b)
+        >>> bool(r > 0.9), np.unravel_index(int(m.argmax()), m.shape)[0] in range(28, 38)
+        (True, True)
+    """
+    ratio = (a.shape[0] / a.shape[1]) / (b.shape[0] / b.shape[1])
+    if not 1 / STRETCHED <= ratio <= STRETCHED:
+        return -1.0, np.zeros(a.shape)
+    if a.shape != b.shape:
+        b = ndimage.zoom(b, (a.shape[0] / b.shape[0], a.shape[1] / b.shape[1]), order=1, grid_mode=True, mode="nearest")
+    b = np.roll(b, _shift(a, b), (0, 1))
+    inner = tuple(slice(edge := max(2, round(BORDER * side)), side - edge) for side in a.shape)
+    x, y = a[inner], b[inner]
+    deviation = float(y.std())
+    g = float(((x - x.mean()) * (y - y.mean())).mean()) / deviation**2 if deviation > 1e-6 else 0.0
+    r = g * deviation / max(float(x.std()), 1e-6)
+    m = np.zeros(a.shape)
+    m[inner] = ndimage.uniform_filter(np.abs(x - x.mean() - g * (y - y.mean())), BLUR)
+    return r, m
+
+
+def _shift(a: Floats, b: Floats) -> tuple[int, int]:
+    """Returns by how many rows and columns b has to be moved to lie on a; 0 where that is far."""
+    product = np.fft.rfft2(a - a.mean()) * np.fft.rfft2(b - b.mean()).conj()
+    size = np.abs(product)
+    peak = np.fft.irfft2(product / (size + 1e-3 * size.mean() + 1e-12), s=a.shape)
+    place = np.unravel_index(int(peak.argmax()), peak.shape)
+    move = [int(v) if v <= n // 2 else int(v) - n for v, n in zip(place, a.shape, strict=True)]
+    near = all(abs(v) <= FARTHEST * n for v, n in zip(move, a.shape, strict=True))
+    return (move[0], move[1]) if near else (0, 0)
+
+
+def _gray(pixels: Bytes) -> Floats:
+    """Returns the gray values (H, W) of an image, with sides of at most 256 pixels."""
+    from PIL import Image
+
+    gray = pixels.astype(np.float32).mean(0)
+    height, width = gray.shape
+    scale = min(1.0, SIDE / max(height, width))
+    size = max(1, round(scale * width)), max(1, round(scale * height))
+    return np.asarray(Image.fromarray(gray).resize(size, Image.Resampling.BOX) if scale < 1 else gray, dtype=np.float64)
+
+
+def twin_p_values(t: Floats) -> tuple[Floats, Floats]:
+    """Returns robust deviations (M,) of scores from their median, and their p-values if most of the images are normal.
+
+    The deviation is that of the lower half, which anomalies leave as it is; the law is a t distribution of 5 degrees of freedom.
+    This is an assumption: where each reference image shows a part of its own, none of them can calibrate.
+    """
+    low, middle = np.quantile(t, [0.25, 0.5])
+    z = (t - middle) / max((middle - low) / 0.6745, 1e-3)
+    return np.asarray(z), np.asarray(stats.t.sf(z, CAUTION))
