@@ -86,9 +86,9 @@ class Numbers:
         if (whole, low, high) == (True, 0, 255):
             return np.clip(x, 0, 255).astype(np.uint8), done
         unit = (x.astype(np.float64) - low) * (256 / (high - low + 1) if whole else 255 / (high - low))
-        words = f"{'whole numbers' if whole else 'floats'} {low:,.6g} to {high:,.6g} shown as 8 bits"
         how = "as stated" if self.stated else "--range decides otherwise"
-        return np.clip(np.floor(unit) if whole else np.rint(unit), 0, 255).astype(np.uint8), [f"{words} ({how})", *done]
+        words = f"{'whole numbers' if whole else 'floats'} {low:,.6g} to {high:,.6g} shown as 8 bits, {how}"
+        return np.clip(np.floor(unit) if whole else np.rint(unit), 0, 255).astype(np.uint8), [words, *done]
 
 
 def _whole(x: Array) -> Range:

@@ -84,6 +84,8 @@ def check(
     confirmed: Review | Sequence[str] | Mapping[str, str] = (),
     map: str = "tsne",
     column: str | None = None,
+    range: str | Sequence[float] | None = None,
+    channel: str | int | None = None,
     root: str | None = None,
     workers: int = 2,
 ) -> CheckResult:
@@ -108,6 +110,9 @@ def check(
             sees unusual ones, neither is flagged again, and what is less unusual than a fine one is no longer improbable.
         map: How the map of all pictures is made: ``tsne``, ``pca``, or, where they are installed, ``umap`` or ``pacmap``.
         column: Column of a table that holds the pictures.
+        range: Numbers that are shown as 0 and 255, such as ``(0, 4095)``: the same for all pictures. By default the numbers of
+            some pictures decide, of ``against`` where there is one.
+        channel: The one channel that is judged: a number from 0, or ``red``, ``green`` or ``blue``. By default all are.
         root: Folder of torchvision's data sets.
         workers: Processes that read pictures.
 
@@ -129,8 +134,9 @@ def check(
         result = _of_vectors(given, known_vectors, settings, _called(source))
     else:
         settings = _with_encoder(settings, encoder)
-        pictures = open_pictures(source, root=root, column=column)
-        known = None if against is None else open_pictures(against, root=root, column=column)
+        read: dict[str, Any] = {"root": root, "column": column, "range": range, "channel": channel}
+        known = None if against is None else open_pictures(against, **read)
+        pictures = open_pictures(source, **read, like=known)
         return _of_pictures(_called(source), pictures, known, settings, vectors, leaks, None if out is None else Path(out))
     if out is not None:
         result.write(out)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from vergence.data.items import Skipped
+from vergence.data.numbers import planes, viewed
 from vergence.data.pictures import Picture, Pictures
 from vergence.images.duplicates import small_image
 from vergence.images.frozen import FrozenNetwork
@@ -56,14 +57,16 @@ def resized(pixels: Bytes, height: int, width: int) -> Bytes:
     """Returns a picture (C, H, W) as (C, height, width), with antialiasing."""
     from PIL import Image
 
+    if len(pixels) not in (1, 3):
+        return np.concatenate([resized(plane, height, width) for plane in planes(pixels)])
     image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
     small = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0))
     return small[None] if small.ndim == 2 else np.ascontiguousarray(small.transpose(2, 0, 1))
 
 
 def as_tensor(pixels: Bytes) -> Tensor:
-    """Returns a picture (C, H, W) of bytes as (3, H, W) in [0, 1]."""
-    return torch.from_numpy(pixels).float().div_(255).expand(3, -1, -1)
+    """Returns a picture (C, H, W) of bytes as (3, H, W) in [0, 1], as it is viewed."""
+    return torch.from_numpy(viewed(pixels).astype(np.float32)).div_(255).expand(3, -1, -1)
 
 
 class FirstPass:
@@ -71,15 +74,16 @@ class FirstPass:
 
     def __call__(self, picture: Picture) -> Row:
         """Returns what is told of a picture by column."""
-        table = measure(picture.pixels)
+        pixels = viewed(picture.pixels)
+        table = measure(pixels)
         table[:2] = picture.size
-        whole = np.broadcast_to(resized(picture.pixels, WHOLE, WHOLE), (3, WHOLE, WHOLE))
+        whole = np.broadcast_to(resized(pixels, WHOLE, WHOLE), (3, WHOLE, WHOLE))
         return {
             "digest": np.int64(picture.digest),
             "changes": "; ".join(picture.changes),
             "measurements": table,
             "whole": pixel_statistics(torch.from_numpy(whole.copy())[None])[0].numpy(),
-            "small": small_image(picture.pixels),
+            "small": small_image(pixels),
         }
 
 
@@ -167,8 +171,8 @@ def rows_of(
 
 
 def stamp(pictures: Pictures) -> str:
-    """Returns a text that changes with the names, sizes and times of the files of pictures."""
-    state = hashlib.blake2b(digest_size=16)
+    """Returns a text that changes with the names, sizes and times of the files of pictures, and with what their numbers mean."""
+    state = hashlib.blake2b(f"{pictures.meaning} {pictures.channel}\0".encode(), digest_size=16)
     for i, name in enumerate(pictures.names):
         path = pictures.path(i)
         try:

@@ -441,9 +441,8 @@ def _looked(features: ImageFeatures, settings: CheckSettings, anomalies: Anomali
     if not features.measurements.shape[1]:
         return f"{counted(len(features), 'vector')}, judged as they are"
     height, width = (features.measurements[:, k] for k in (0, 1))
-    sizes = f"{int(width.min()):,} x {int(height.min()):,}"
-    if np.ptp(height) or np.ptp(width):
-        sizes += f" to {int(width.max()):,} x {int(height.max()):,}"
+    order = np.lexsort((width, height * width))
+    sizes = " to ".join(dict.fromkeys(f"{int(width[i]):,} x {int(height[i]):,}" for i in order[[0, -1]]))
     whole = f"{counted(len(features), 'picture')} of {sizes} pixels, looked at as a whole: measured at full size"
     if anomalies is None:
         return whole
