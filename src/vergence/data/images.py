@@ -309,7 +309,7 @@ def _in_srgb(image: Any, profile: bytes | None) -> tuple[Any, list[str]]:
         return image, ["color profile that cannot be used"]
     if transform is None:
         return image, []
-    colors = ImageCms.applyTransform(image, transform)
+    colors: Any = ImageCms.applyTransform(image, transform)
     return colors.convert("L") if image.mode == "L" else colors, ["color profile converted"]
 
 
@@ -326,15 +326,15 @@ def _srgb_transform(profile: bytes, mode: str) -> Any:
     levels = np.arange(0, 256, 15, dtype=np.uint8)
     colors = levels[:, None] if mode == "L" else np.stack(np.meshgrid(levels, levels, levels), -1).reshape(len(levels), -1, 3)
     plain = Image.fromarray(colors).convert(mode)
-    after = ImageCms.applyTransform(plain, transform).convert(mode)
-    return transform if np.abs(np.asarray(after, dtype=np.int16) - np.asarray(plain)).max() > SAME_COLOR else None
+    after: Any = ImageCms.applyTransform(plain, transform)
+    return transform if np.abs(np.asarray(after.convert(mode), dtype=np.int16) - np.asarray(plain)).max() > SAME_COLOR else None
 
 
 def _on_ground(image: Any) -> tuple[Any, list[str]]:
     """Returns an RGBA image on white, or on black where all would be of nearly one color."""
     from PIL import Image
 
-    white = Image.alpha_composite(Image.new("RGBA", image.size, (255, 255, 255, 255)), image).convert("RGB")
+    white: Any = Image.alpha_composite(Image.new("RGBA", image.size, (255, 255, 255, 255)), image).convert("RGB")
     lowest, highest = image.getchannel("A").getextrema()
     if highest - lowest <= PLAIN or any(high - low > PLAIN for low, high in white.getextrema()):
         return white, ["transparency shown on white"]

@@ -52,7 +52,8 @@ class Numbers:
             >>> Numbers.of([np.array([[[0, 4095]]], dtype=np.uint16), np.array([[[0.2, 1.003]]])])
             Numbers(whole=(0, 4095), floats=(0, 1), stated=None)
         """
-        whole, floats = [], []
+        whole: list[Array] = []
+        floats: list[Array] = []
         for x in samples:
             values = x[np.isfinite(x)] if x.dtype.kind == "f" else x.ravel()
             if values.size and x.dtype.kind in "iuf" and x.dtype != np.uint8:

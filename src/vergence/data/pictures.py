@@ -128,15 +128,22 @@ class Pictures:
         numbers, channels = self.meaning
         try:
             samples = _samples(self.contents[i], self.names[i])
-            values = samples.values
-            if self.channel is not None:
-                values = values[_place(self.channel, len(values))][None]
-            elif _stacked(values) != channels:
+            values = self._chosen(samples.values)
+            if self.channel is None and _stacked(values) != channels:
                 raise ValueError(f"{len(values)} channels, where others have {_in_words(channels)}")
             pixels, said = numbers.shown(values)
             return Picture(np.ascontiguousarray(pixels), samples.size, samples.digest, (*samples.changes, *said))
         except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
             raise ValueError(reason(error)) from None
+
+    def _chosen(self, x: Array) -> Array:
+        """Returns the channel that is judged of samples (C, H, W), or all of them."""
+        if (channel := self.channel) is None:
+            return x
+        place = channel if isinstance(channel, int) else COLORS[channel] if len(x) == 3 else len(x)
+        if place >= len(x):
+            raise ValueError(f"no channel {channel} among {len(x)}")
+        return x[place : place + 1]
 
     @functools.cached_property
     def meaning(self) -> tuple[Numbers, int]:
@@ -152,11 +159,10 @@ class Pictures:
         for i in dict.fromkeys(np.linspace(0, len(likely) - 1, LOOKED).astype(int).tolist() if likely else ()):
             try:
                 x = _glance(self.contents[likely[i]], self.names[likely[i]])
+                names.setdefault(_stacked(x), self.names[likely[i]])
+                values.append(self._chosen(x))
             except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError):
                 continue
-            names.setdefault(_stacked(x), self.names[likely[i]])
-            if self.channel is None or isinstance(self.channel, str) or self.channel < len(x):
-                values.append(x if self.channel is None or len(x) == 1 else x[_place(self.channel, len(x))])
         found = " and ".join(f"{_in_words(n)} in {name}" for n, name in list(names.items())[:2])
         expect(
             len(names) < 2 or self.channel is not None, "one number of channels", found, "give them apart, or name a --channel"
@@ -215,13 +221,6 @@ def _stacked(x: Array) -> int:
 
 def _in_words(channels: int) -> str:
     return str(channels or "1 or 3")
-
-
-def _place(channel: int | str, channels: int) -> int:
-    place = COLORS.get(channel, channels) if isinstance(channel, str) else channel
-    if place >= channels or (isinstance(channel, str) and channels != 3):
-        raise ValueError(f"no channel {channel} among {channels}")
-    return place
 
 
 def _glance(content: Any, name: str) -> Array:
@@ -369,7 +368,7 @@ def _of_source(source: Any, root: str | None, column: str | None) -> Pictures:
             return _of_tar(path)
         if ending not in ARRAYS:
             return Pictures([written_name(path.name)], [path], folder=path.parent)
-        if (found := _of_numpy(path)) is not None:
+        if (found := of_numpy(path)) is not None:
             return found
     return _of_items(open_items(as_source(source), root=root), str(source))
 
@@ -428,7 +427,7 @@ def _item(items: Items, i: int) -> Array:
     raise ValueError(items.skipped[-1].reason if items.skipped else "it cannot be read")
 
 
-def _of_numpy(path: Path) -> Pictures | None:
+def of_numpy(path: Path) -> Pictures | None:
     """Returns the pictures of an array of any number type in a NumPy file; None where it holds other arrays."""
     arrays, _ = read_arrays(path, (*ARRAY_KEYS, *NAME_KEYS), ON_DISK)
     x = next((arrays[key] for key in ARRAY_KEYS if key in arrays), None)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from vergence.data.items import RowNames
-from vergence.data.pictures import Pictures, open_pictures
+from vergence.data.pictures import Pictures, of_numpy, open_pictures
 from vergence.data.pixels import luma, resize
 from vergence.data.sources import open_items
 from vergence.decide.conformal import ranked
@@ -485,6 +485,8 @@ def _vectors(source: Any) -> tuple[Sequence[str] | None, Floats] | None:
     """Returns the names, None where they are numbers, and the vectors (N, D) of a source; None where it holds no vectors."""
     if isinstance(source, str | Path):
         if Path(source).suffix.lower() not in (".npy", ".npz", ".parquet"):
+            return None
+        if Path(source).suffix.lower() != ".parquet" and Path(source).is_file() and of_numpy(Path(source)) is not None:
             return None
         try:
             items = open_items(str(source))

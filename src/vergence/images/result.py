@@ -20,7 +20,7 @@ from vergence.decide.decisions import Decisions
 from vergence.images.duplicates import Duplicates
 from vergence.images.features import FILE, ImageFeatures, RegionPass
 from vergence.images.frozen import FrozenNetwork
-from vergence.images.measurements import MEASUREMENTS, differences_in_words, properties
+from vergence.images.measurements import MEASUREMENTS, PROPERTIES, differences_in_words, properties, typical_properties
 from vergence.images.plane import PLANES, plane, standardized
 from vergence.images.regions import region_words
 from vergence.images.review import Review
@@ -308,6 +308,7 @@ def result_of(
     skipped = {"path": [s.name for s in pictures.skipped], "reason": [s.reason for s in pictures.skipped]}
     members_of = [[names[i] for i in members.tolist()] for members in groups]
     counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
+    notes = [*_typical(reference_features or features), *notes]
     summary = _summary(source, pictures, features, settings, copies, anomalies, known, leak, counts, members_of, notes)
     summary["sentences"] = sentences_of(summary, pairs, skipped)
     tables = Table(columns), Table(pairs), Table(skipped)
@@ -326,6 +327,13 @@ def _properties(features: ImageFeatures, known: ImageFeatures | None) -> dict[st
     if not features.measurements.shape[1]:
         return {}
     return properties(features.measurements, None if known is None else known.measurements)
+
+
+def _typical(usual: ImageFeatures) -> list[str]:
+    """Returns what is said of properties that are how the usual pictures look, which single ones are not marked by."""
+    n, found = len(usual), typical_properties(usual.measurements) if usual.measurements.shape[1] else {}
+    texts = [f"{count:,} of {n:,} {PROPERTIES[name]}" for name, count in found.items()]
+    return [f"Typical of this source, so not marked: {', '.join(texts)}."] if texts else []
 
 
 def _embedding(features: ImageFeatures, anomalies: Anomalies | None) -> npt.NDArray[Any]:
