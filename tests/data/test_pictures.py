@@ -59,8 +59,16 @@ def ink():
         (lambda p: save(p, GRAY.astype(np.uint16)), GRAY, ""),
         (lambda p: save(p, GRAY.astype(np.uint16) * 4), GRAY, BITS.format("1,023")),
         (lambda p: save(p, GRAY.astype(np.uint16) * 257), GRAY, BITS.format("65,535")),
-        (lambda p: save(p, 30_000 + (GRAY // 2).astype(np.uint16)), None, "whole numbers 30,000 to 30,127 shown as 8 bits, --range decides otherwise"),
-        (lambda p: save(p.with_suffix(".tif"), GRAY.astype(np.float32) / 255), GRAY, "floats 0 to 1 shown as 8 bits, --range decides otherwise"),
+        (
+            lambda p: save(p, 30_000 + (GRAY // 2).astype(np.uint16)),
+            None,
+            "whole numbers 30,000 to 30,127 shown as 8 bits, --range decides otherwise",
+        ),
+        (
+            lambda p: save(p.with_suffix(".tif"), GRAY.astype(np.float32) / 255),
+            GRAY,
+            "floats 0 to 1 shown as 8 bits, --range decides otherwise",
+        ),
         (lambda p: save(p, Image.fromarray(COLOR).convert("P")), None, ""),
         (lambda p: save(p.with_suffix(".jpg"), Image.fromarray(COLOR).convert("CMYK")), None, "CMYK to RGB"),
         (lambda p: save(p, Image.fromarray(GRAY > 128)), np.where(GRAY > 128, 255, 0), ""),
