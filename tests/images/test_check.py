@@ -272,7 +272,13 @@ def test_all_channels_are_judged_or_one(channels, tmp_path):
     one = vergence.check(x, channel=0, range="0,8191", workers=0)
     assert one.pixels(0).shape == (1, 48, 48) and one.strangest(1) != [3] and one.pixels(0).max() < 128
     assert "Read as a viewer shows them: whole numbers 0 to 8,191 shown as 8 bits, as stated (24)." in one.summary["sentences"]
-    assert "Typical of this source, so not marked: 24 of 24 gray." in one.summary["sentences"]
+    assert not any("gray" in sentence for sentence in one.summary["sentences"])
+
+
+def test_what_many_images_are_is_said_once():
+    found = vergence.check([x // 6 if i < 30 else x for i, x in enumerate(ORDINARY)], workers=0)
+    assert "Typical here, so not marked: 30 of 150 dark." in found.summary["sentences"]
+    assert found.summary["properties"].keys() <= {"low_information", "blurry"} and "dark" not in found.items["measurements"][0]
 
 
 def test_gray_images_give_no_warning_and_sizes_are_those_of_images(tmp_path):
