@@ -330,7 +330,7 @@ def _properties(features: ImageFeatures, known: ImageFeatures | None) -> dict[st
 
 
 def _typical(usual: ImageFeatures) -> list[str]:
-    """Returns what is said of properties that are how the usual pictures look, which are marked by none; not where all are gray."""
+    """Returns what is said of properties that are usual here, which mark no single image; nothing where all are gray."""
     n, found = len(usual), typical_properties(usual.measurements) if usual.measurements.shape[1] else {}
     texts = [f"{count:,} of {n:,} {PROPERTIES[name]}" for name, count in found.items() if (name, count) != ("grayscale", n)]
     return [f"Typical here, so not marked: {', '.join(texts)}."] if texts else []
