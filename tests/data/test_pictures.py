@@ -17,6 +17,9 @@ COLOR = R.integers(0, 256, (40, 60, 3), dtype=np.uint8)
 GRAY = R.integers(0, 256, (40, 60), dtype=np.uint8)
 
 
+BITS = "whole numbers 0 to {} shown as 8 bits, --range decides otherwise"
+
+
 def save(path, image, **options):
     path.parent.mkdir(parents=True, exist_ok=True)
     (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(path, **options)
@@ -54,10 +57,18 @@ def ink():
     [
         (lambda p: save(p, ink()), np.where(GRAY > 128, 0, 255), "transparency shown on white"),
         (lambda p: save(p, GRAY.astype(np.uint16)), GRAY, ""),
-        (lambda p: save(p, GRAY.astype(np.uint16) * 4), GRAY, "10 bits as 8"),
-        (lambda p: save(p, GRAY.astype(np.uint16) * 257), GRAY, "16 bits as 8"),
-        (lambda p: save(p, 30_000 + (GRAY // 2).astype(np.uint16)), None, "the range in use stretched to 8 bits"),
-        (lambda p: save(p.with_suffix(".tif"), GRAY.astype(np.float32) / 255), GRAY, "floats in [0, 1] as 8 bits"),
+        (lambda p: save(p, GRAY.astype(np.uint16) * 4), GRAY, BITS.format("1,023")),
+        (lambda p: save(p, GRAY.astype(np.uint16) * 257), GRAY, BITS.format("65,535")),
+        (
+            lambda p: save(p, 30_000 + (GRAY // 2).astype(np.uint16)),
+            None,
+            "whole numbers 30,000 to 30,127 shown as 8 bits, --range decides otherwise",
+        ),
+        (
+            lambda p: save(p.with_suffix(".tif"), GRAY.astype(np.float32) / 255),
+            GRAY,
+            "floats 0 to 1 shown as 8 bits, --range decides otherwise",
+        ),
         (lambda p: save(p, Image.fromarray(COLOR).convert("P")), None, ""),
         (lambda p: save(p.with_suffix(".jpg"), Image.fromarray(COLOR).convert("CMYK")), None, "CMYK to RGB"),
         (lambda p: save(p, Image.fromarray(GRAY > 128)), np.where(GRAY > 128, 255, 0), ""),
@@ -191,7 +202,7 @@ def sources(folder):
     yield from (
         folder / name for name in ("t.csv", "t.parquet", "hf.parquet", "b.parquet", "a.npy", "a.npz", "a.tar", "a.tar.gz")
     )
-    yield from (arrays, arrays.transpose(0, 3, 1, 2), torch.from_numpy(arrays), arrays.astype(np.float32) / 255, list(arrays))
+    yield from (arrays, arrays.transpose(0, 3, 1, 2), torch.from_numpy(arrays), list(arrays))
     yield [Image.fromarray(x) for x in arrays]
     yield ArrayItems(torch.from_numpy(arrays.transpose(0, 3, 1, 2).copy()))
     yield pa.table({"image": [{"bytes": d, "path": None} for d in data]})

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from PIL import Image, ImageDraw
 from torch import nn
 
 import vergence
+from vergence.data.pictures import open_pictures
+from vergence.images.features import stamp
 from vergence.images.review import Review
 from vergence.utils.parts import original
 
@@ -257,6 +260,39 @@ def test_what_breaks_a_rule_of_vectors_without_exception_is_first():
     x = np.c_[r.normal(size=(500, 6)), np.full(500, 3.0)]
     x[7, 6] = 4
     assert vergence.check(x).strangest(1) == [7]
+
+
+@pytest.mark.parametrize("channels", [2, 5])
+def test_all_channels_are_judged_or_one(channels, tmp_path):
+    x = np.stack([np.stack([picture(100 * i + k)[..., 0] for k in range(channels)]) for i in range(24)]).astype(np.uint16) * 16
+    x[3, 1] = 0
+    np.save(tmp_path / "x.npy", x)
+    found = vergence.check(tmp_path / "x.npy", out=tmp_path / "all", workers=0)
+    assert found.pixels(0).shape == (channels, 48, 48) and found.strangest(1) == [3] and (tmp_path / "all/report.html").exists()
+    one = vergence.check(x, channel=0, range="0,8191", workers=0)
+    assert one.pixels(0).shape == (1, 48, 48) and one.strangest(1) != [3] and one.pixels(0).max() < 128
+    assert "Read as a viewer shows them: whole numbers 0 to 8,191 shown as 8 bits, as stated (24)." in one.summary["sentences"]
+    assert not any("gray" in sentence for sentence in one.summary["sentences"])
+
+
+def test_what_many_images_are_is_said_once():
+    found = vergence.check([x // 6 if i < 30 else x for i, x in enumerate(ORDINARY)], workers=0)
+    assert "Typical here, so not marked: 30 of 150 dark." in found.summary["sentences"]
+    assert found.summary["properties"].keys() <= {"low_information", "blurry"} and "dark" not in found.items["measurements"][0]
+
+
+def test_gray_images_give_no_warning_and_sizes_are_those_of_images(tmp_path):
+    for i, x in enumerate(ORDINARY[:24]):
+        Image.fromarray(x[: 30 + i % 2, :, 0] if i < 12 else x[:, : 30 + i % 2, 0]).save(tmp_path / f"{i}.png")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = vergence.check(tmp_path, workers=0)
+    assert found.summary["looked"].startswith("24 pictures of 30 x 48 to 48 x 31 pixels")
+
+
+def test_parts_of_another_range_are_others(folder):
+    stamps = {stamp(open_pictures(folder, range=r, channel=c)) for r, c in ((None, None), ((0, 99), None), (None, 0))}
+    assert len(stamps) == 3
 
 
 def test_vectors_beside_known_ones():

@@ -8,7 +8,15 @@ import torch
 from tests.conftest import DATA_ROOT
 from torch.nn import functional as F
 
-from vergence.images.measurements import MEASUREMENTS, PROPERTIES, WORDS, differences_in_words, measure, properties
+from vergence.images.measurements import (
+    MEASUREMENTS,
+    PROPERTIES,
+    WORDS,
+    differences_in_words,
+    measure,
+    properties,
+    typical_properties,
+)
 
 
 def table(x):
@@ -134,3 +142,50 @@ def test_real_photographs_have_few_flags():
     found = properties(table(x))
     assert {name for name, value in found.items() if value.mean() > 0.01} <= {"grayscale"}
     assert found["grayscale"].mean() < 0.05  # CIFAR-10 does have gray photographs
+
+
+def real_crops(n=60):
+    """Crops of two photographs; some hold little but sky, or a soft ground."""
+    from sklearn.datasets import load_sample_images
+
+    r, images = np.random.default_rng(0), load_sample_images().images
+    for k in range(n):
+        h = int(r.integers(120, 400))
+        w, image = min(640, int(1.3 * h)), images[k % 2]
+        y, x = int(r.integers(0, 428 - h)), int(r.integers(0, 641 - w))
+        yield image[y : y + h, x : x + w]
+
+
+def test_dark_and_plain_photographs_are_not_blurry():
+    from PIL import Image, ImageFilter
+
+    crops = [Image.fromarray(x) for x in real_crops()]
+    usual = np.stack([measure(np.asarray(x).transpose(2, 0, 1)) for x in crops])
+    assert properties(usual)["blurry"].sum() <= 2
+
+    def blurry(change):
+        changed = [np.asarray(change(x)).transpose(2, 0, 1) for x in crops[:20]]
+        return properties(np.stack([measure(x) for x in changed]), usual)["blurry"].sum()
+
+    def half_black(image):
+        image = image.copy()
+        image.paste((5, 5, 5), (0, 0, image.width, 2 * image.height // 3))
+        return image
+
+    def on_white(image):
+        ground = Image.new("RGB", (2 * image.width, 2 * image.height), (250, 250, 250))
+        ground.paste(image, (image.width // 2, image.height // 2))
+        return ground
+
+    assert [blurry(f) for f in (half_black, on_white, lambda x: x.point(lambda v: 0.15 * v))] == [0, 0, 0]
+    assert [blurry(lambda x, s=s: x.filter(ImageFilter.GaussianBlur(s))) for s in (2, 3, 4)] == [20, 20, 20]
+
+
+def test_a_property_of_many_is_typical():
+    values = table(photographs(500))
+    assert typical_properties(values) == {}
+    column(values, "light_05")[:30] = 0.99
+    assert typical_properties(values) == {"light": 30} and not properties(values)["light"].any()
+    assert properties(values[:3], values[30:])["light"].all()
+    column(values, "light_05")[20:30] = 0.2
+    assert properties(values)["light"].sum() == 20

@@ -11,6 +11,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from vergence.data.tables import read_table
 from vergence.utils import parts
 from vergence.utils.files import HOST
 from vergence.utils.parts import open_parts, original, write_table
@@ -253,3 +254,11 @@ def test_a_table_holds_what_was_written(tmp_path, ending, monkeypatch):
 def test_unusable_paths_are_refused(tmp_path, name):
     with pytest.raises(ValueError, match="expected"):
         write_table(tmp_path / name, {"x": ["a"]})
+
+
+def test_names_that_look_like_formulas_are_read_back_and_a_table_without_rows_has_names(tmp_path):
+    names = ["-front.png", "+1", "=a", "@b", "'=c", "plain"]
+    write_table(tmp_path / "t.csv", {"path": names, "=n": [1, 2, 3, 4, 5, 6]})
+    assert read_table(tmp_path / "t.csv").to_pydict() == {"path": names, "=n": [1, 2, 3, 4, 5, 6]}
+    write_table(tmp_path / "e.csv", {"path": [], "reason": []})
+    assert (tmp_path / "e.csv").read_text().split() == ["path,reason"]

@@ -56,6 +56,10 @@ class Check:
     """Print summary.json instead of sentences."""
     column: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
     """Column of a table that holds the pictures."""
+    range: Annotated[str | None, arg(metavar="LOW,HIGH", help_behavior_hint="(default: decided once for all pictures)")] = None
+    """Numbers that are shown as black and white, of pictures of 16 bits or of floats: 0,4095."""
+    channel: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: all)")] = None
+    """Only judge one channel: its number, the first is 0, or red, green or blue."""
     data_root: options.DataRoot = None
     workers: Annotated[int, arg(metavar="N")] = 2
     """Processes that read pictures."""
@@ -125,6 +129,8 @@ def check(command: Check) -> None:
         confirmed=() if command.confirm is None else Review.read(command.confirm),
         map=command.map,
         column=command.column,
+        range=command.range,
+        channel=command.channel,
         root=command.data_root,
         workers=command.workers,
     )

@@ -121,7 +121,7 @@ def labels_of(y: Array, n: int, key: str, name: str) -> tuple[Tensor, tuple[str,
     return torch.from_numpy(y.reshape(n).astype(np.int64)), tuple(str(i) for i in range(int(y.max()) + 1))
 
 
-def _checked_names(names: Array, n: int, where: str) -> list[str]:
+def checked_names(names: Array, n: int, where: str) -> list[str]:
     """Returns the names of n items as they are written."""
     texts = names.shape == (n,) and names.dtype.kind in "US"
     expect(texts, f"{n} texts in {where}, the name of each item", f"{names.dtype} of shape {names.shape}", "give one per row")
@@ -156,7 +156,7 @@ def open_arrays(path: Path, memory: int, *, double: bool = False) -> Source:
     items = from_array(arrays[key], path.name, double=double)
     classes = _label(items, arrays, LABEL_KEYS, path.name)
     if (named := next((key for key in NAME_KEYS if key in arrays), None)) is not None:
-        items.names = _checked_names(arrays[named], len(items), f"{named} of {path.name}")
+        items.names = checked_names(arrays[named], len(items), f"{named} of {path.name}")
     return Source(items, classes)
 
 
@@ -278,7 +278,7 @@ def of_table(table: Any, name: str, columns: Sequence[str] = (), *, double: bool
     items = from_array(x, name, double=double)
     classes = _label(items, {key: _column(table, key) for key in special[:1] if key in LABELS}, LABELS, name)
     if (named := next((key for key in special if key in NAME_KEYS), None)) is not None:
-        items.names = _checked_names(_column(table, named), len(items), f"{named} of {name}")
+        items.names = checked_names(_column(table, named), len(items), f"{named} of {name}")
     test = torch.tensor([part == "test" for part in table[SPLIT].to_pylist()]) if SPLIT in special else None
     return Source(items, classes, test, "" if test is None else f"{SPLIT} of the table", columns=features)
 

@@ -10,6 +10,8 @@ under the first link to it. The other links are skipped items.
 
 import abc
 import contextlib
+import functools
+import io
 import math
 import os
 import signal
@@ -33,6 +35,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vergence.data.items import Array, Items, Skipped, Source, at, load, pick, watched
+from vergence.data.numbers import Numbers
 from vergence.utils.checks import expect
 
 __all__ = ["ImageFiles", "file_name"]
@@ -49,8 +52,8 @@ ENDINGS += (".jpe", ".jfif", ".mpo", ".pnm", ".pbm", ".dib", ".avif", ".heic", "
 HEIF = (".heic", ".heif")
 # of files without an ending
 MARKS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"P4\n", b"P5\n", b"P6\n")
-SIXTEEN = 65_535
-FEW_LEVELS = 16  # of 256, below which the range of 16-bit values is stretched
+PLAIN, SAME_COLOR = 8, 3  # of 255: contrast below which nothing is seen; difference of colors that are the same
+FIRST_FRAME, UPPER_BITS = "first of several frames", "upper 8 of 16 bits of color"
 DECODE_BATCH = 32
 FOLDER_SIZE = 64
 
@@ -243,67 +246,100 @@ def image_pixels(image: Any, shape: tuple[int, ...]) -> Array:
 def as_shown(image: Any) -> tuple[Any, list[str]]:
     """Decodes a PIL image and returns it in mode L or RGB, upright, as a viewer shows it, and what was done to it in words.
 
-    Transparency is shown on white. Values of 16 bits are reduced by the bits that they use, and a range that would have hardly
-    any level left is stretched. Of several frames the first is read.
+    As `as_stored`, but for numbers of more than 8 bits, which are shown by the range of this image. Of several frames the first
+    is read.
     """
-    done = ["first of several frames"] if _is_animated(image) else []
-    orientation = _loaded(image)
-    plain, changed = _plain(image)
-    upright = _upright(plain, orientation)
-    done += changed
-    return upright, done if upright is plain else [*done, "turned by its EXIF orientation"]
+    from PIL import Image
+
+    several = [FIRST_FRAME] if is_animated(image) else []
+    plain, _, done = as_stored(image)
+    if plain.mode not in ("L", "RGB"):
+        values = np.asarray(plain)
+        pixels, said = Numbers.of([values]).shown(values)
+        plain, done = Image.fromarray(pixels), [*done, *said]
+    return plain, [*several, *done]
 
 
-def _is_animated(image: Any) -> bool:
+def is_animated(image: Any) -> bool:
+    """Returns whether an opened image has several frames that are not one image and its previews."""
     try:
         return bool(getattr(image, "is_animated", False)) and image.format != "MPO"
     except (OSError, SyntaxError, ValueError, EOFError):
         return False
 
 
-def _plain(image: Any) -> tuple[Any, list[str]]:
-    """Returns a decoded image in mode L or RGB, and what was done to it."""
-    from PIL import Image
+def as_stored(image: Any) -> tuple[Any, Any, list[str]]:
+    """Decodes a PIL image; returns it upright as a viewer shows it, and as its samples are stored, and what was done in words.
 
-    if image.mode in ("L", "RGB"):
-        return (image, []) if "transparency" not in image.info else _on_white(image.convert("RGBA"))
-    if image.mode in ("1", "RGBX"):
-        return image.convert("L" if image.mode == "1" else "RGB"), []
-    if image.mode.startswith("I") or image.mode == "F":
-        values, done = _eight_bit(np.asarray(image))
-        return Image.fromarray(values), done
+    What is shown has the mode L or RGB, or one of whole numbers (I) or floats (F) as they are. Colors are those of an embedded
+    profile. Transparency is shown on white, or on black where white leaves nothing to see.
+    """
+    done = [UPPER_BITS] if ";16" in str(getattr(image, "tile", "")) and image.mode in ("LA", "RGB", "RGBA") else []
+    orientation = _loaded(image)
+    stored = _expanded(image)
+    shown, converted = _in_srgb(stored, image.info.get("icc_profile"))
+    if shown.mode == "RGBA":
+        shown, changed = _on_ground(shown)
+    elif shown.mode in ("L", "RGB") or shown.mode.startswith("I") or shown.mode == "F":
+        changed = []
+    else:
+        shown, changed = shown.convert("RGB"), [f"{shown.mode} to RGB"]
+    upright = _upright(shown, orientation)
+    turned = [] if upright is shown else ["turned by its EXIF orientation"]
+    return upright, upright if stored is shown else _upright(stored, orientation), [*done, *converted, *changed, *turned]
+
+
+def _expanded(image: Any) -> Any:
+    """Returns a decoded image with its palette and mask in full: RGBA where anything is transparent, else without an alpha."""
     if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
-        return _on_white(image.convert("RGBa").convert("RGBA") if image.mode == "RGBa" else image.convert("RGBA"))
-    return image.convert("RGB"), [] if image.mode == "P" else [f"{image.mode} to RGB"]
+        image = image.convert("RGBa").convert("RGBA") if image.mode == "RGBa" else image.convert("RGBA")
+        return image if image.getchannel("A").getextrema()[0] < 255 else image.convert("RGB")
+    return image.convert({"1": "L", "P": "RGB", "RGBX": "RGB"}[image.mode]) if image.mode in ("1", "P", "RGBX") else image
 
 
-def _on_white(image: Any) -> tuple[Any, list[str]]:
-    """Returns an RGBA image on white."""
+def _in_srgb(image: Any, profile: bytes | None) -> tuple[Any, list[str]]:
+    """Returns an image in the colors of sRGB, of which its profile says how."""
+    from PIL import ImageCms
+
+    if not profile or image.mode not in ("L", "RGB", "RGBA", "CMYK"):
+        return image, []
+    try:
+        transform = _srgb_transform(profile, image.mode)
+    except (ImageCms.PyCMSError, OSError, ImportError):
+        return image, ["color profile that cannot be used"]
+    if transform is None:
+        return image, []
+    colors: Any = ImageCms.applyTransform(image, transform)
+    return colors.convert("L") if image.mode == "L" else colors, ["color profile converted"]
+
+
+@functools.lru_cache(maxsize=16)
+def _srgb_transform(profile: bytes, mode: str) -> Any:
+    """Returns what converts colors of a profile to sRGB; None where that changes hardly any, as the profile is that of sRGB."""
+    from PIL import Image, ImageCms
+
+    source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+    out = mode if mode == "RGBA" else "RGB"
+    transform = ImageCms.buildTransform(source, ImageCms.createProfile("sRGB"), mode, out)
+    if mode == "CMYK":
+        return transform
+    levels = np.arange(0, 256, 15, dtype=np.uint8)
+    colors = levels[:, None] if mode == "L" else np.stack(np.meshgrid(levels, levels, levels), -1).reshape(len(levels), -1, 3)
+    plain = Image.fromarray(colors).convert(mode)
+    after: Any = ImageCms.applyTransform(plain, transform)
+    return transform if np.abs(np.asarray(after.convert(mode), dtype=np.int16) - np.asarray(plain)).max() > SAME_COLOR else None
+
+
+def _on_ground(image: Any) -> tuple[Any, list[str]]:
+    """Returns an RGBA image on white, or on black where all would be of nearly one color."""
     from PIL import Image
 
-    if image.getchannel("A").getextrema()[0] == 255:
-        return image.convert("RGB"), []
-    white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-    return Image.alpha_composite(white, image).convert("RGB"), ["transparency shown on white"]
-
-
-def _eight_bit(values: Array) -> tuple[Array, list[str]]:
-    """Returns whole numbers or floats (H, W) as bytes, and what was done to them."""
-    if values.dtype.kind == "b":
-        values = values.astype(np.uint8)
-    if not np.isfinite(values).all():
-        raise ValueError("pixels that are not finite; replace NaN and infinity")
-    low, high = float(values.min()), float(values.max())
-    if values.dtype.kind == "f" and 0 <= low and high <= 1:
-        return np.rint(255 * values).astype(np.uint8), ["floats in [0, 1] as 8 bits"]
-    if low >= 0 and high <= 255:
-        return np.rint(values).astype(np.uint8), []
-    if 0 <= low and high <= SIXTEEN and values.dtype.kind in "iu":
-        bits = max(8, int(high).bit_length())
-        if (high - low) / 2 ** (bits - 8) >= FEW_LEVELS:
-            return (values.astype(np.int64) >> (bits - 8)).astype(np.uint8), [f"{bits} bits as 8"]
-    scale = 255 / (high - low) if high > low else 0.0
-    return np.rint((values - low) * scale).astype(np.uint8), ["the range in use stretched to 8 bits"]
+    white: Any = Image.alpha_composite(Image.new("RGBA", image.size, (255, 255, 255, 255)), image).convert("RGB")
+    lowest, highest = image.getchannel("A").getextrema()
+    if highest - lowest <= PLAIN or any(high - low > PLAIN for low, high in white.getextrema()):
+        return white, ["transparency shown on white"]
+    black = Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image).convert("RGB")
+    return black, ["transparency shown on black, as all is white on white"]
 
 
 @contextlib.contextmanager

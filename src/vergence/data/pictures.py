@@ -1,14 +1,17 @@
 """Pictures of any size and source, read one by one as a viewer shows them; what cannot be read is listed, never lost.
 
-Shapes: a picture (C, H, W) uint8, C = 1 (gray by its format) or 3.
+Numbers mean the same in all images of a source: a first look at some of them decides what is shown as 0 to 255.
+
+Shapes: a picture (C, H, W) uint8, C = 1 (gray by its format), 3 (color), or the channels of a stack.
 """
 
+import contextlib
 import functools
 import io
 import os
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -16,14 +19,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data.arrays import channels_first
+from vergence.data.arrays import ARRAY_KEYS, NAME_KEYS, ON_DISK, channels_first, checked_names, read_arrays
 from vergence.data.images import (
     DECODE_SECONDS,
     ENDINGS,
+    FIRST_FRAME,
+    UPPER_BITS,
     ImageFiles,
-    as_shown,
+    as_stored,
     file_name,
     images_below,
+    is_animated,
     opened_image,
     parallel,
     reason,
@@ -31,6 +37,7 @@ from vergence.data.images import (
     written_name,
 )
 from vergence.data.items import Array, Items, Skipped
+from vergence.data.numbers import Numbers, stated_range
 from vergence.data.shards import EncodedImages, holds_bytes, is_sharded, open_shards
 from vergence.data.sources import as_source, is_object, open_items
 from vergence.data.tables import as_table, is_table_file, read_table
@@ -44,6 +51,10 @@ T = TypeVar("T")
 LARGE = 4 << 20  # pixels, above which a file is read reduced
 LONG_SIDE = 1600  # pixels of the longer side that are kept at least
 TOGETHER = 16  # pictures that a worker reads at a time
+LOOKED = 64  # images that decide what the numbers of a source mean, at most
+MOST_CHANNELS = 16  # of an image that are read
+EIGHT_BIT = (".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".bmp", ".webp")  # files that cannot hold other numbers than bytes
+COLORS = {"r": 0, "red": 0, "g": 1, "green": 1, "b": 2, "blue": 2}
 ARRAYS, TARS = (".npy", ".npz"), (".tar", ".tgz", ".gz")
 MOST_UNPACKED = 1 << 30  # bytes of a compressed tar that are held
 PICTURES = "a folder, a file, a list of paths, PIL images or arrays, a table with a column of pictures, or a tar"
@@ -54,10 +65,10 @@ class Picture:
     """One picture.
 
     Attributes:
-        pixels: uint8 (C, H, W), the whole picture; of a file of more than four million pixels a reduced one.
+        pixels: uint8 (C, H, W), the whole picture, C >= 1; of a file of more than four million pixels a reduced one.
         size: Height and width in full.
-        digest: 64 bits of what is shown and of the size; of a reduced file, of its bytes. Equal pictures in several encodings
-            have one digest.
+        digest: 64 bits of all samples as they are stored and of the size; of a reduced file, of its bytes. Equal samples in
+            several encodings have one digest.
         changes: What was done so that it looks as in a viewer.
     """
 
@@ -72,11 +83,16 @@ class Pictures:
 
     Args:
         names: Their names.
-        contents: What each is: a path, bytes, an array (C, H, W), a PIL image, a `Picture`, or a function that returns
-            one of these.
+        contents: What each is: a path, bytes, an array (C, H, W), a PIL image, or a function that returns one of these.
         skipped: Files that were left out before.
         ignored: Number of files that are no pictures, by ending.
         folder: Where the files are; None for others.
+
+    Attributes:
+        stated: Range of numbers that is shown as 0 to 255; None for what a first look says.
+        channel: The one that is judged, from 0 or by a color's name; None for all.
+        like: Pictures whose numbers mean the same, and decide.
+        reader: What returns picture i instead of its content, from a cache for instance.
 
     Example:
         >>> pictures = Pictures(["a"], [np.zeros((1, 4, 6), dtype=np.uint8)])
@@ -94,6 +110,10 @@ class Pictures:
     ) -> None:
         self.names, self.contents, self.folder = list(names), contents, folder
         self.skipped, self.ignored = list(skipped), ignored or {}
+        self.stated: tuple[float, float] | None = None
+        self.channel: int | str | None = None
+        self.like: Pictures | None = None
+        self.reader: Callable[[int], Picture] | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -107,10 +127,53 @@ class Pictures:
         """Returns a picture; a ValueError says in one line why it cannot be read."""
         from PIL import Image
 
+        if self.reader is not None:
+            return self.reader(i)
+        numbers, channels = self.meaning
         try:
-            return _read(self.contents[i], self.names[i])
+            samples = _samples(self.contents[i], self.names[i])
+            values = self._chosen(samples.values)
+            if self.channel is None and _stacked(values) != channels:
+                raise ValueError(f"{len(values)} channels, where others have {_in_words(channels)}")
+            pixels, said = numbers.shown(values)
+            return Picture(np.ascontiguousarray(pixels), samples.size, samples.digest, (*samples.changes, *said))
         except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
             raise ValueError(reason(error)) from None
+
+    def _chosen(self, x: Array) -> Array:
+        """Returns the channel that is judged of samples (C, H, W), or all of them."""
+        if (channel := self.channel) is None:
+            return x
+        place = channel if isinstance(channel, int) else COLORS[channel] if len(x) == 3 else len(x)
+        if place >= len(x):
+            raise ValueError(f"no channel {channel} among {len(x)}")
+        return x[place : place + 1]
+
+    @functools.cached_property
+    def meaning(self) -> tuple[Numbers, int]:
+        """What the numbers mean, and how many channels a stack has (0 for gray and color), by a sample of the images.
+
+        Raises:
+            ValueError: Images of a sample, or of ``like``, have other numbers of channels.
+        """
+        from PIL import Image
+
+        likely = [i for i, name in enumerate(self.names) if not (self.path(i) and name.lower().endswith(EIGHT_BIT))]
+        values, names = [], {} if self.like is None else {self.like.meaning[1]: "the reference"}
+        for i in dict.fromkeys(np.linspace(0, len(likely) - 1, LOOKED).astype(int).tolist() if likely else ()):
+            try:
+                x = _glance(self.contents[likely[i]], self.names[likely[i]])
+                names.setdefault(_stacked(x), self.names[likely[i]])
+                values.append(self._chosen(x))
+            except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError):
+                continue
+        found = " and ".join(f"{_in_words(n)} in {name}" for n, name in list(names.items())[:2])
+        expect(
+            len(names) < 2 or self.channel is not None, "one number of channels", found, "give them apart, or name a --channel"
+        )
+        numbers = Numbers.of(values)
+        numbers = replace(numbers if self.like is None else self.like.meaning[0].filled(numbers), stated=self.stated)
+        return numbers, next(iter(names), 0)
 
     def map(self, function: Callable[[Picture], T], index: Sequence[int], workers: int = 0) -> Iterator[tuple[int, T]]:
         """Yields i and what a function gives of picture i, in order; those that cannot be read are added to ``skipped``.
@@ -120,6 +183,7 @@ class Pictures:
             index: Numbers of the pictures.
             workers: Processes; 0 for this one.
         """
+        _ = self.reader or self.meaning  # once, before processes begin
         parts = torch.tensor(list(index), dtype=torch.int64).split(TOGETHER) if len(index) else ()
         work = functools.partial(self._some, function)
         known = set(self.skipped)
@@ -141,74 +205,158 @@ class Pictures:
         return done, skipped
 
 
-def _read(content: Any, name: str) -> Picture:
-    """Returns the picture that a content is."""
+# Samples of one picture
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """A picture before its numbers are shown: (C, H, W) of any type, its size in full, its digest and what was done."""
+
+    values: Array
+    size: tuple[int, int]
+    digest: int
+    changes: Sequence[str] = ()
+
+
+def _stacked(x: Array) -> int:
+    """Returns the number of channels of a stack; 0 for gray and color, which may stand side by side."""
+    return 0 if len(x) in (1, 3) else len(x)
+
+
+def _in_words(channels: int) -> str:
+    return str(channels or "1 or 3")
+
+
+def _glance(content: Any, name: str) -> Array:
+    """Returns the samples of a picture; of a file that holds bytes alone, which need no range, one that stands for them."""
+    content = content() if callable(content) else content
+    if isinstance(content, bytes | Path):
+        with _opened(content, name) as image:
+            if image.mode != "F" and not image.mode.startswith("I") and _frames(image) == 1:
+                return np.zeros((1 if image.mode == "L" else 3, 1, 1), dtype=np.uint8)
+    return _samples(content, name).values
+
+
+@contextlib.contextmanager
+def _opened(content: bytes | Path, name: str) -> Iterator[Any]:
+    ending = os.path.splitext(name)[1]  # noqa: PTH122
+    file = io.BytesIO(content) if isinstance(content, bytes) else content
+    with time_limit(DECODE_SECONDS), opened_image(file, ending) as image:
+        yield image
+
+
+def _samples(content: Any, name: str) -> _Samples:
+    """Returns the samples of the picture that a content is."""
     from PIL import Image
 
-    if callable(content):
-        content = content()
-    if isinstance(content, Picture):
-        return content
+    content = content() if callable(content) else content
     if isinstance(content, np.ndarray):
-        pixels = np.ascontiguousarray(content)
-        return Picture(pixels, pixels.shape[1:], _digest(pixels))
+        cut = [f"first {MOST_CHANNELS} of {len(content)} channels"] if len(content) > MOST_CHANNELS else []
+        return _Samples(content[:MOST_CHANNELS], content.shape[1:], _digest(content), cut)
     if isinstance(content, Image.Image):
-        return _shown(content.copy(), None)
-    ending = os.path.splitext(name)[1]  # noqa: PTH122
-    with (
-        time_limit(DECODE_SECONDS),
-        opened_image(io.BytesIO(content) if isinstance(content, bytes) else content, ending) as image,
-    ):
-        return _shown(image, content)
+        return _of_image(content.copy(), None)
+    with _opened(content, name) as image:
+        return _of_image(image, content)
 
 
-def _shown(image: Any, content: bytes | Path | None) -> Picture:
-    """Returns an opened image as a picture, reduced where it is large."""
-    width, height = image.size
+def _of_image(image: Any, content: bytes | Path | None) -> _Samples:
+    """Returns the samples of an opened image, reduced where it is large."""
+    height, width = image.height, image.width
     large = width * height > LARGE and content is not None
     if large:
         scale = max(1, max(width, height) // LONG_SIDE)
         image.draft(None, (width // scale, height // scale))
-    plain, changes = as_shown(image)
-    if plain.size != image.size:  # turned upright by a quarter
-        width, height = height, width
-    if large and (factor := max(plain.size) // LONG_SIDE) > 1:
-        plain = plain.reduce(factor)
-    x = np.asarray(plain)
-    pixels = x[None] if x.ndim == 2 else np.ascontiguousarray(x.transpose(2, 0, 1))
-    if content is None or plain.size == (width, height):
-        return Picture(pixels, (height, width), _digest(pixels), tuple(changes))
+    factor = max(image.size) // LONG_SIDE if large else 1
+    n = _frames(image)
+    changes = [FIRST_FRAME] if n == 1 and is_animated(image) else []
+    changes += [f"first {MOST_CHANNELS} of {n} frames"] if n > MOST_CHANNELS else []
+    planes, stored = [], []
+    for k in range(min(n, MOST_CHANNELS)):
+        if k:
+            image.seek(k)
+        plain, raw, done = as_stored(image)
+        if plain.size != image.size and k == 0:  # turned upright by a quarter
+            width, height = height, width
+        changes += done if k == 0 else []
+        planes.append(_channels((plain.convert("I") if ";" in plain.mode else plain).reduce(factor) if factor > 1 else plain))
+        stored.append(planes[-1] if raw is plain else _channels(raw))
+    x = np.concatenate(planes)
+    if content is None or (x.shape[1:] == (height, width) and UPPER_BITS not in changes and n <= MOST_CHANNELS):
+        return _Samples(x, (height, width), _digest(np.concatenate(stored)), changes)
     digest = content_digest(content if isinstance(content, bytes) else content.read_bytes())
-    return Picture(pixels, (height, width), int.from_bytes(digest, "big", signed=True), tuple(changes))
+    return _Samples(x, (height, width), int.from_bytes(digest, "big", signed=True), changes)
 
 
-def _digest(pixels: Array) -> int:
-    """Returns the digest of a picture; gray has that of three equal channels."""
-    gray = len(pixels) == 1 or (np.array_equal(pixels[0], pixels[1]) and np.array_equal(pixels[0], pixels[2]))
-    digest = content_digest(str(pixels.shape[1:]).encode(), (pixels[:1] if gray else pixels).tobytes())
+def _frames(image: Any) -> int:
+    """Returns the number of frames of a TIFF that are channels: in gray, of one size and type; 1 for other images."""
+    if image.format != "TIFF" or not is_animated(image) or not (image.mode in ("L", "F") or image.mode.startswith("I")):
+        return 1
+    first, n, alike = (image.mode, image.size), image.n_frames, True
+    for k in range(1, min(n, MOST_CHANNELS)):
+        image.seek(k)
+        alike &= (image.mode, image.size) == first
+    image.seek(0)
+    return n if alike else 1
+
+
+def _channels(image: Any) -> Array:
+    """Returns a PIL image as (C, H, W), in memory of its own."""
+    x = np.array(image)
+    return x[None] if x.ndim == 2 else np.ascontiguousarray(x.transpose(2, 0, 1))
+
+
+def _digest(x: Array) -> int:
+    """Returns the digest of samples (C, H, W); gray bytes have that of three equal channels."""
+    x = x * np.uint8(255) if x.dtype.kind == "b" else x
+    if x.dtype == np.uint8 and len(x) in (1, 3):
+        gray = len(x) == 1 or (np.array_equal(x[0], x[1]) and np.array_equal(x[0], x[2]))
+        digest = content_digest(str(x.shape[1:]).encode(), (x[:1] if gray else x).tobytes())
+    else:
+        kind = {"u": "<i8", "i": "<i8", "f": "<f8"}[x.dtype.kind] if x.dtype != np.uint8 else "u1"
+        digest = content_digest(f"{kind} {x.shape}".encode(), x.astype(kind).tobytes())
     return int.from_bytes(digest, "big", signed=True)
 
 
 # Sources
 
 
-def open_pictures(source: Any, *, root: str | None = None, column: str | None = None) -> Pictures:
+def open_pictures(
+    source: Any,
+    *,
+    root: str | None = None,
+    column: str | None = None,
+    range: str | Sequence[float] | None = None,
+    channel: str | int | None = None,
+    like: Pictures | None = None,
+) -> Pictures:
     """Returns the pictures of a source; nothing is decoded yet.
 
     Args:
         source: A folder of any depth, a file, a list of paths, of PIL images or of arrays, an array (N, H, W[, C]) or
-            (N, C, H, W), a ``.npy`` or ``.npz`` of one, a ``.parquet`` or ``.csv`` with a column of paths or of encoded bytes,
-            a tar, the name of a built-in set, or items of this library.
+            (N, C, H, W) of any number type, a ``.npy`` or ``.npz`` of one, a ``.parquet`` or ``.csv`` with a column of paths or
+            of encoded bytes, a tar, the name of a built-in set, or items of this library.
         root: Folder of torchvision's data sets.
         column: Column of a table that holds the pictures; needed where several could.
+        range: Numbers that are shown as 0 and 255, such as ``(0, 4095)``; by default a first look at some images decides.
+        channel: Number of the one channel that is read, from 0, or ``red``, ``green`` or ``blue``; all by default.
+        like: Pictures whose numbers decide: those that these are compared with.
 
     Raises:
-        ValueError: The source is none of these, or holds no picture.
+        ValueError: The source is none of these, or holds no picture; or the range or the channel is none.
 
     Example:
         >>> len(open_pictures(np.zeros((5, 8, 8, 3), dtype=np.uint8)))
         5
     """
+    number = int(channel) if isinstance(channel, str) and channel.isdecimal() else channel
+    usual = number is None or number in COLORS or (isinstance(number, int) and number >= 0)
+    expect(usual, "a channel: a number from 0, or red, green or blue", channel, "name another --channel")
+    pictures = _of_source(source, root, column)
+    pictures.stated, pictures.channel, pictures.like = stated_range(range), number, like
+    return pictures
+
+
+def _of_source(source: Any, root: str | None, column: str | None) -> Pictures:
     if is_object(source):
         return _of_object(source, column)
     path = Path(source).expanduser()
@@ -224,6 +372,8 @@ def open_pictures(source: Any, *, root: str | None = None, column: str | None = 
             return _of_tar(path)
         if ending not in ARRAYS:
             return Pictures([written_name(path.name)], [path], folder=path.parent)
+        if (found := of_numpy(path)) is not None:
+            return found
     return _of_items(open_items(as_source(source), root=root), str(source))
 
 
@@ -277,38 +427,56 @@ def _of_items(items: Items, name: str) -> Pictures:
 def _item(items: Items, i: int) -> Array:
     for _, x in items.stream([torch.tensor([i])]):
         if len(x):
-            return _bytes(x[0].numpy())
+            return np.asarray(x[0].numpy())
     raise ValueError(items.skipped[-1].reason if items.skipped else "it cannot be read")
+
+
+def of_numpy(path: Path) -> Pictures | None:
+    """Returns the pictures of an array of any number type in a NumPy file; None where it holds other arrays."""
+    arrays, _ = read_arrays(path, (*ARRAY_KEYS, *NAME_KEYS), ON_DISK)
+    x = next((arrays[key] for key in ARRAY_KEYS if key in arrays), None)
+    if x is None or x.ndim not in (3, 4):
+        return None
+    pictures = _of_array(x, path.name)
+    for key in [key for key in NAME_KEYS if key in arrays][:1]:
+        pictures.names = checked_names(arrays[key], len(x), f"{key} of {path.name}")
+    return pictures
 
 
 def _of_array(array: Array | Tensor, name: str) -> Pictures:
     x = array.detach().cpu().numpy() if isinstance(array, Tensor) else array
     expect(x.ndim in (3, 4) and len(x), f"pictures (N, H, W[, C]) or (N, C, H, W) as {name}", f"shape {x.shape}", "reshape it")
-    x = channels_first(x, name)
-    return Pictures([str(i) for i in range(len(x))], [functools.partial(_bytes_of, x, i) for i in range(len(x))])
+    expect(x.dtype.kind in "biuf", f"numbers in {name}", f"type {x.dtype}", "convert them")
+    x = _channels_second(x, name)
+    return Pictures([str(i) for i in range(len(x))], [functools.partial(_row, x, i) for i in range(len(x))])
 
 
-def _bytes_of(x: Array, i: int) -> Array:
-    return _bytes(np.asarray(x[i]))
+def _row(x: Array, i: int) -> Any:
+    from PIL import Image
+
+    one = np.asarray(x[i])
+    return Image.fromarray(one) if _with_alpha(x) else one
 
 
-def _one_array(value: Any, i: int) -> Array:
+def _with_alpha(x: Array) -> bool:
+    return x.ndim == 4 and x.shape[3] == 4 and x.shape[1] not in (1, 3) and x.dtype == np.uint8
+
+
+def _channels_second(x: Array, name: str) -> Array:
+    """Returns pictures (N, C, H, W) with any number of channels; those with an alpha channel as they are."""
+    sides = sorted(x.shape[1:])
+    if _with_alpha(x):
+        return x
+    if x.ndim == 4 and not {1, 3} & {x.shape[1], x.shape[3]} and sides[0] < sides[1] and sides[0] != x.shape[2]:
+        return np.moveaxis(x, 3, 1) if x.shape[3] == sides[0] else x
+    return channels_first(x, name)
+
+
+def _one_array(value: Any, i: int) -> Any:
     x = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
     usual = x.dtype.kind in "biuf" and x.ndim in (2, 3)
     expect(usual, PICTURES, f"item {i}, a {type(value).__name__} {shown(value)}", "give one of these")
-    return _bytes(channels_first(x[None], f"item {i}")[0])
-
-
-def _bytes(x: Array) -> Array:
-    """Returns a picture (C, H, W) of any type as bytes with 1 or 3 channels."""
-    x = x[:3] if len(x) == 4 else x[:1] if len(x) == 2 else x
-    expect(len(x) in (1, 3) and min(x.shape[1:]) >= 1, "pictures with 1 or 3 channels", f"{len(x)}", "choose some")
-    if x.dtype == np.uint8:
-        return x
-    expect(x.dtype.kind != "f" or bool(np.isfinite(x).all()), "finite pixels", "NaN or infinity", "replace them")
-    if x.dtype.kind == "f":
-        return np.asarray(np.rint(np.clip(x if x.max() > 1 else 255 * x, 0, 255)), dtype=np.uint8)
-    return np.asarray(np.clip(x >> max(0, int(x.max()).bit_length() - 8), 0, 255), dtype=np.uint8)
+    return _row(_channels_second(x[None], f"item {i}"), 0)
 
 
 def _of_table(table: Any, folder: Path, column: str | None, name: str) -> Pictures:

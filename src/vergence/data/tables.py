@@ -29,6 +29,7 @@ import numpy as np
 
 from vergence.data.items import Array
 from vergence.utils.checks import counted, did_you_mean, expect, refuse, require_choice, shortened
+from vergence.utils.parts import original
 
 __all__ = ["Column", "as_table", "column_kinds", "is_table_file", "read_features", "read_table", "roles"]
 
@@ -182,7 +183,7 @@ def _of_text(path: Path) -> Any:
     except pa.ArrowException as error:
         reason = re.sub(r"Row #(\d+)", lambda row: f"line {int(row[1]) + 1}", shortened(error))
         raise ValueError(f"expected as many fields in each line of {path.name}, found: {reason}; mend the line") from None
-    return pa.table([_numbers_in_text(values, mark) for values in table.columns], names=table.column_names)
+    return pa.table([_numbers_in_text(values, mark) for values in table.columns], names=list(map(original, table.column_names)))
 
 
 def _text(path: Path) -> str:
@@ -217,7 +218,10 @@ def _fields(line: str, mark: str) -> list[str]:
 
 
 def _numbers_in_text(values: Any, mark: str) -> Any:
-    """Returns a column of texts that are all numbers, with decimal commas or thousands separators, as numbers."""
+    """Returns a column of texts that are all numbers, with decimal commas or thousands separators, as numbers.
+
+    Other texts are those that `vergence.utils.parts.neutral` wrote.
+    """
     import pyarrow as pa
     import pyarrow.types as kinds
 
@@ -227,7 +231,7 @@ def _numbers_in_text(values: Any, mark: str) -> Any:
     there = [value for value in texts if value is not None]
     point, comma = (all(form.fullmatch(value) for value in there) for form in (POINT, COMMA))
     if not (point or comma):
-        return values
+        return pa.array([value if value is None else original(value) for value in values.to_pylist()], type=values.type)
     if point and comma and any("," in value for value in there):
         comma = mark != ","  # between commas a quoted "1,234" is a thousand; elsewhere the comma is a decimal one
     changed = (

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from vergence.data.items import RowNames
-from vergence.data.pictures import Pictures, open_pictures
+from vergence.data.pictures import Pictures, of_numpy, open_pictures
 from vergence.data.pixels import luma, resize
 from vergence.data.sources import open_items
 from vergence.decide.decisions import Decisions, decided
@@ -71,6 +71,8 @@ def check(
     confirmed: Review | Sequence[str] | Mapping[str, str] = (),
     map: str = "tsne",
     column: str | None = None,
+    range: str | Sequence[float] | None = None,
+    channel: str | int | None = None,
     root: str | None = None,
     workers: int = 2,
 ) -> CheckResult:
@@ -97,6 +99,9 @@ def check(
             sees unusual ones, neither is flagged again, and what is less unusual than a fine one is no longer improbable.
         map: How the map of all pictures is made: ``tsne``, ``pca``, or, where they are installed, ``umap`` or ``pacmap``.
         column: Column of a table that holds the pictures.
+        range: Numbers that are shown as 0 and 255, such as ``(0, 4095)``: the same for all pictures. By default the numbers of
+            some pictures decide, of ``against`` where there is one.
+        channel: The one channel that is judged: a number from 0, or ``red``, ``green`` or ``blue``. By default all are.
         root: Folder of torchvision's data sets.
         workers: Processes that read pictures.
 
@@ -121,8 +126,9 @@ def check(
         expect(both, "vectors of the images and of the reference", "one of them", "give vectors and against_vectors, or neither")
         expect(against is not None or against_vectors is None, "a reference for against_vectors", "none", "name it with against")
         settings = _with_encoder(settings, encoder)
-        pictures = open_pictures(source, root=root, column=column)
-        known = None if against is None else open_pictures(against, root=root, column=column)
+        read: dict[str, Any] = {"root": root, "column": column, "range": range, "channel": channel}
+        known = None if against is None else open_pictures(against, **read)
+        pictures = open_pictures(source, **read, like=known)
         given = vectors, against_vectors
         return _of_pictures(_called(source), pictures, known, settings, given, leaks, None if out is None else Path(out))
     if out is not None:
@@ -347,6 +353,8 @@ def _vectors(source: Any) -> tuple[Sequence[str] | None, Floats] | None:
     """Returns the names, None where they are numbers, and the vectors (N, D) of a source; None where it holds no vectors."""
     if isinstance(source, str | Path):
         if Path(source).suffix.lower() not in (".npy", ".npz", ".parquet"):
+            return None
+        if Path(source).suffix.lower() != ".parquet" and Path(source).is_file() and of_numpy(Path(source)) is not None:
             return None
         try:
             items = open_items(str(source))

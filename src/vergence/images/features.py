@@ -3,7 +3,6 @@
 Each file is read once: what later steps look at, an image of at most ``size`` pixels, is kept in one temporary file.
 """
 
-import functools
 import hashlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.data.items import Skipped
+from vergence.data.numbers import planes, viewed
 from vergence.data.pictures import Picture, Pictures
 from vergence.images.codes import PooledCodes
 from vergence.images.duplicates import small_image
@@ -35,7 +35,7 @@ Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Row = dict[str, Any]
-FILE = 4  # measurements that describe a file; the others describe what it shows
+FILE = 5  # measurements that describe a file; the others describe what it shows
 PART = 1024  # images whose rows are kept at a time
 WHOLE = 64  # pixels a side of the whole image
 LONGEST = 8  # of the longer side to ``size``, at most
@@ -60,14 +60,16 @@ def resized(pixels: Bytes, height: int, width: int) -> Bytes:
     """Returns an image (C, H, W) as (C, height, width), with antialiasing."""
     from PIL import Image
 
+    if len(pixels) not in (1, 3):
+        return np.concatenate([resized(plane, height, width) for plane in planes(pixels)])
     image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
     small = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0))
     return small[None] if small.ndim == 2 else np.ascontiguousarray(small.transpose(2, 0, 1))
 
 
 def as_tensor(pixels: Bytes) -> Tensor:
-    """Returns an image (C, H, W) of bytes as (3, H, W) in [0, 1]."""
-    return torch.from_numpy(pixels.astype(np.float32)).div_(255).expand(3, -1, -1)
+    """Returns an image (C, H, W) of bytes as (3, H, W) in [0, 1], as it is viewed."""
+    return torch.from_numpy(viewed(pixels).astype(np.float32)).div_(255).expand(3, -1, -1)
 
 
 @dataclass(frozen=True)
@@ -78,15 +80,16 @@ class FirstPass:
 
     def __call__(self, picture: Picture) -> Row:
         """Returns what is known of an image by column."""
-        table = measure(picture.pixels)
+        pixels = viewed(picture.pixels)
+        table = measure(pixels)
         table[:2] = picture.size
-        whole = np.broadcast_to(resized(picture.pixels, WHOLE, WHOLE), (3, WHOLE, WHOLE))
+        whole = np.broadcast_to(resized(pixels, WHOLE, WHOLE), (3, WHOLE, WHOLE))
         return {
             "digest": np.int64(picture.digest),
             "changes": "; ".join(picture.changes),
             "measurements": table,
             "whole": pixel_statistics(torch.from_numpy(whole.copy())[None])[0].numpy(),
-            "small": small_image(picture.pixels),
+            "small": small_image(pixels),
             "pixels": shrunk(picture.pixels, self.size),
         }
 
@@ -151,8 +154,9 @@ class SmallImages:
 
     def pictures(self) -> Pictures:
         """Returns the same as `Pictures`, whose ``map`` reads them in worker processes."""
-        contents = [functools.partial(self.read, i) for i in range(len(self.source))]
-        return Pictures(self.source.names, contents, folder=self.source.folder)
+        small = Pictures(self.source.names, self.source.contents, folder=self.source.folder)
+        small.reader = self.read
+        return small
 
 
 class Look(Protocol):
@@ -205,6 +209,14 @@ class NetworkLook:
         return torch.cat([whole, codes]), [cells, *details]
 
 
+def features_of(look: Look, pixels: Bytes) -> tuple[Tensor, list[Tensor]]:
+    """Returns features of an image (C, H, W) of bytes; those of each channel of a stack side by side."""
+    each = [look.features(as_tensor(plane)) for plane in planes(pixels)]
+    return torch.cat([whole for whole, _ in each]), [
+        torch.cat(parts) for parts in zip(*(cells for _, cells in each), strict=True)
+    ]
+
+
 @dataclass(frozen=True)
 class SamplePass:
     """Features of the whole of an image, and of its cells as float16."""
@@ -213,7 +225,7 @@ class SamplePass:
 
     def __call__(self, picture: Picture) -> tuple[npt.NDArray[np.float32], list[npt.NDArray[np.float16]]]:
         """Returns the features of an image."""
-        whole, cells = self.look.features(as_tensor(picture.pixels))
+        whole, cells = features_of(self.look, picture.pixels)
         return whole.numpy(), [part.half().numpy() for part in cells]
 
 
@@ -240,7 +252,7 @@ class RegionPass:
 
     def __call__(self, picture: Picture) -> Row:
         """Returns the row of an image."""
-        whole, cells = self.look.features(as_tensor(picture.pixels))
+        whole, cells = features_of(self.look, picture.pixels)
         return {"vector": whole.numpy(), **self.judged(cells, picture.digest)}
 
     def judged(self, cells: Sequence[Tensor], digest: int) -> Row:
@@ -294,8 +306,8 @@ def rows_of(
 
 
 def stamp(pictures: Pictures) -> str:
-    """Returns a text that changes with the names, sizes and times of the files of images."""
-    state = hashlib.blake2b(digest_size=16)
+    """Returns a text that changes with the names, sizes and times of the files of images, and with what their numbers mean."""
+    state = hashlib.blake2b(f"{pictures.meaning} {pictures.channel}\0".encode(), digest_size=16)
     for i, name in enumerate(pictures.names):
         path = pictures.path(i)
         try:

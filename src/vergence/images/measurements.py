@@ -1,6 +1,6 @@
 """Plain measurements of one whole picture at its full size, and the properties that they tell: dark, blurry, and so on.
 
-Shapes: a picture (C, H, W) uint8, C = 1 or 3; N pictures, M measurements.
+Shapes: a picture (C, H, W) uint8; N pictures, M measurements.
 """
 
 from collections.abc import Sequence
@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["WORDS", "measure", "properties"]
+from vergence.data.numbers import viewed
+
+__all__ = ["WORDS", "measure", "properties", "typical_properties"]
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
@@ -18,8 +20,8 @@ BORDERS = ("top", "bottom", "left", "right")
 BORDER = 16  # of the shorter side to the width of a border
 FLOOR = 1e-3  # added before logarithms, of a range of 1: less than half a step of bytes, which is all that bytes can tell
 MEASUREMENTS = (
-    "height", "width", "information", "colorfulness", "sharpness",
-    "edges", "edge_deviation", "noise", "noise_median", "contrast",
+    "height", "width", "information", "colorfulness", "local_sharpness",
+    "sharpness", "edges", "edge_deviation", "noise", "noise_median", "contrast",
     "red", "green", "blue", "red_deviation", "green_deviation", "blue_deviation", "saturation",
     *(f"light_{round(100 * q):02d}" for q in QUANTILES),
     *(f"{side}_light" for side in BORDERS), *(f"{side}_deviation" for side in BORDERS),
@@ -29,7 +31,10 @@ PROPERTIES = {  # and the word for what has it
     "odd_size": "of an unusual size", "odd_aspect_ratio": "of an unusual shape",
 }  # fmt: skip
 DARK, LIGHT = 0.32, 0.95  # CleanVision's thresholds
-SHARPNESS_SHARE, INFORMATION_SHARE, INFORMATION = 0.4, 0.4, 3.0
+SHARPNESS_SHARE, INFORMATION_SHARE, INFORMATION = 0.3, 0.4, 3.0
+TILE, MOST_CONTRAST = 16, 0.75  # pixels a side; quantile of the contrast from which on tiles tell sharpness
+ROUNDING = 20 / 12 / 255**2  # variance of the Laplacian that rounding to bytes gives
+TYPICAL, SEVERAL = 0.05, 20  # share and number of the usual pictures above which a property is how the source looks
 FLAT = 0.02  # of the luminance, between the 5th and the 99th percentile
 GRAY = 2.0  # of 255
 SIZE, ASPECT = 3.0, 0.35
@@ -40,7 +45,8 @@ def measure(pixels: Bytes) -> Floats:
     """Returns the measurements (M,) of a picture, in the order of ``MEASUREMENTS``.
 
     - ``height``, ``width`` in pixels; ``information``: entropy of the luminance's histogram of 256 levels, in bits;
-      ``colorfulness``: largest difference of a channel from the channels' mean, of 255.
+      ``colorfulness``: largest difference of a channel from the channels' mean, of 255; ``local_sharpness``: deviation of the
+      Laplacian divided by that of the luminance, in the quarter of the tiles with most contrast; 0 where they have none.
     - ``sharpness``: deviation of the Laplacian divided by that of the luminance, 0 without contrast.
     - Logarithms: of the mean and the deviation of the absolute Laplacian; of the mean and the median response to a mask that
       sees noise alone (Immerkær, Fast noise variance estimation, 1996); of the contrast, the deviation of the luminance.
@@ -52,7 +58,7 @@ def measure(pixels: Bytes) -> Floats:
         >>> [abs(float(white[name])) for name in ("light_05", "sharpness", "information", "width")]
         [1.0, 0.0, 0.0, 8.0]
     """
-    x = np.broadcast_to(pixels, (3, *pixels.shape[1:]))
+    x = np.broadcast_to(viewed(pixels), (3, *pixels.shape[1:]))
     light = (0.299 * x[0] + 0.587 * x[1] + 0.114 * x[2]).astype(np.float32) / np.float32(255)
     largest, smallest = x.max(0), x.min(0)
     mean, deviation = x.mean((1, 2)) / 255, x.std((1, 2), dtype=np.float32) / 255
@@ -63,6 +69,7 @@ def measure(pixels: Bytes) -> Floats:
         *pixels.shape[1:],
         -float(share[share > 0] @ np.log2(share[share > 0])),
         float((largest - smallest).max()),
+        _local_sharpness(light, edges),
         float(edges.std()) / contrast if contrast > 1e-6 else 0.0,
         *_logs(np.abs(edges).mean(), edges.std(), noise.mean(), np.median(noise.ravel()[:: 1 + noise.size // 65_536]), contrast),
         *mean,
@@ -86,6 +93,20 @@ def _laplacian(light: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return np.asarray(4 * light[1:-1, 1:-1] - around)
 
 
+def _local_sharpness(light: npt.NDArray[np.float32], edges: npt.NDArray[np.float32]) -> float:
+    """Returns how much of the contrast of tiles with most of it lies in their edges; plain and dark areas do not count."""
+    sides = [min(n, max(4, min(TILE, min(edges.shape) // 4))) for n in edges.shape]
+    rows, columns = (n // side for n, side in zip(edges.shape, sides, strict=True))
+
+    def tiles(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        return x[: rows * sides[0], : columns * sides[1]].reshape(rows, sides[0], columns, sides[1])
+
+    contrast, energy = tiles(_inner(light)[1:-1, 1:-1]).var((1, 3)), np.square(tiles(edges)).mean((1, 3))
+    first = contrast >= np.quantile(contrast, MOST_CONTRAST)
+    seen = float(contrast[first].mean())
+    return float(np.sqrt(max(float(energy[first].mean()) - ROUNDING, 1e-9) / seen)) if seen > 1 / 255**2 else 0.0
+
+
 def _noise(light: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Returns the response to the product of two second differences, which edges and ramps do not have."""
     light = _inner(light)
@@ -102,25 +123,40 @@ def properties(table: Floats, usual: Floats | None = None) -> dict[str, npt.NDAr
     """Returns which pictures have an unusual plain property, by its usual name, (N,) bool each.
 
     - ``dark``: the 99th percentile of the luminance is below 0.32; ``light``: the 5th is above 0.95 (CleanVision's thresholds).
-    - ``blurry``: sharpness below 0.4 of the median of the usual pictures of a similar size; what is of one color is not blurry.
+    - ``blurry``: local sharpness below 0.3 of the median of the usual pictures of a similar size; what is dark or has no
+      contrast is not blurry.
     - ``low_information``: less than 3 bits, and less than 0.4 of the usual median.
     - ``grayscale``: no channel differs by more than 2 of 255 from the mean.
     - ``odd_size``: the square root of the area is over 3 times, or under a third of, the usual median.
     - ``odd_aspect_ratio``: width / height is below 0.35 of the usual median, or above its inverse.
 
-    A property that more than half of the usual pictures have is not told: a folder of drawings is not full of errors. Tables
-    (N, M) are of `measure`; the usual pictures are the pictures themselves by default.
+    A property of `typical_properties` is not told: a folder of drawings is not full of errors. Tables (N, M) are of `measure`;
+    the usual pictures are the pictures themselves by default.
     """
     usual = table if usual is None else usual
-    common = _properties(usual, usual)
-    return {name: value & (common[name].mean() <= 0.5) for name, value in _properties(table, usual).items()}
+    typical = typical_properties(usual)
+    return {name: value & (name not in typical) for name, value in _properties(table, usual).items()}
+
+
+def typical_properties(usual: Floats) -> dict[str, int]:
+    """Returns how many of the usual pictures have each property that is how they look: more than half, or many of them.
+
+    Many are above 5 % and 20 pictures. ``usual`` (N, M) is of `measure`.
+    """
+    found = {name: int(value.sum()) for name, value in _properties(usual, usual).items()}
+    return {name: n for name, n in found.items() if n > len(usual) / 2 or n > max(SEVERAL, TYPICAL * len(usual))}
 
 
 def _properties(table: Floats, usual: Floats) -> dict[str, npt.NDArray[np.bool_]]:
     m, u = (dict(zip(MEASUREMENTS, part.T, strict=True)) for part in (table, usual))
     size, usual_size = (np.log(part["height"] * part["width"]) / 2 for part in (m, u))
     aspect = np.log(m["width"] / m["height"]) - np.median(np.log(u["width"] / u["height"]))
-    blurred = m["sharpness"] < SHARPNESS_SHARE * _usual_sharpness(size, usual_size, u["sharpness"])
+    sharp = m["local_sharpness"]
+    blurred = (
+        (sharp > 0)
+        & (m["light_99"] >= DARK)
+        & (sharp < SHARPNESS_SHARE * _usual_sharpness(size, usual_size, u["local_sharpness"]))
+    )
     values = (
         m["light_99"] < DARK,
         m["light_05"] > LIGHT,

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from vergence.data.numbers import planes
 from vergence.images.features import (
     ArrayFile,
     ImageFeatures,
@@ -46,7 +47,8 @@ class _Tensors(Sequence[Tensor]):
         return len(self.numbers)
 
     def __getitem__(self, i: Any) -> Any:
-        return as_tensor(self.images.read(self.numbers[i]).pixels)
+        each = planes(self.images.read(self.numbers[i]).pixels)
+        return as_tensor(each[i % len(each)])
 
 
 @dataclass(frozen=True)

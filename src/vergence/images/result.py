@@ -20,7 +20,7 @@ from vergence.decide.decisions import Decisions
 from vergence.images.duplicates import Duplicates
 from vergence.images.features import FILE, ImageFeatures
 from vergence.images.frozen import FrozenNetwork
-from vergence.images.measurements import MEASUREMENTS, differences_in_words, properties
+from vergence.images.measurements import MEASUREMENTS, PROPERTIES, differences_in_words, properties, typical_properties
 from vergence.images.plane import PLANES, plane, standardized
 from vergence.images.regions import region_words
 from vergence.images.review import Review
@@ -317,6 +317,7 @@ def result_of(
     skipped = {"path": [s.name for s in pictures.skipped], "reason": [s.reason for s in pictures.skipped]}
     members_of = [[names[i] for i in members.tolist()] for members in groups]
     counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
+    notes = [*_typical(reference_features or features), *notes]
     summary = _summary(source, pictures, features, settings, copies, anomalies, known, leak, counts, members_of, notes)
     summary["sentences"] = sentences_of(summary, pairs, skipped)
     tables = Table(columns), Table(pairs), Table(skipped)
@@ -335,6 +336,13 @@ def _properties(features: ImageFeatures, known: ImageFeatures | None) -> dict[st
     if not features.measurements.shape[1]:
         return {}
     return properties(features.measurements, None if known is None else known.measurements)
+
+
+def _typical(usual: ImageFeatures) -> list[str]:
+    """Returns what is said of properties that are usual here, which mark no single image; nothing where all are gray."""
+    n, found = len(usual), typical_properties(usual.measurements) if usual.measurements.shape[1] else {}
+    texts = [f"{count:,} of {n:,} {PROPERTIES[name]}" for name, count in found.items() if (name, count) != ("grayscale", n)]
+    return [f"Typical here, so not marked: {', '.join(texts)}."] if texts else []
 
 
 def _embedding(features: ImageFeatures, anomalies: Anomalies | None) -> npt.NDArray[Any]:
@@ -444,9 +452,8 @@ def _looked(features: ImageFeatures, settings: CheckSettings, anomalies: Anomali
     if not features.measurements.shape[1]:
         return f"{counted(len(features), 'vector')}, judged as they are"
     height, width = (features.measurements[:, k] for k in (0, 1))
-    sizes = f"{int(width.min()):,} x {int(height.min()):,}"
-    if np.ptp(height) or np.ptp(width):
-        sizes += f" to {int(width.max()):,} x {int(height.max()):,}"
+    order = np.lexsort((width, height * width))
+    sizes = " to ".join(dict.fromkeys(f"{int(width[i]):,} x {int(height[i]):,}" for i in order[[0, -1]]))
     whole = f"{counted(len(features), 'picture')} of {sizes} pixels, looked at as a whole: measured at full size"
     if anomalies is None:
         return whole

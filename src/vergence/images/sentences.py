@@ -18,7 +18,7 @@ def sentences_of(s: Mapping[str, Any], copies: Mapping[str, Sequence[Any]], skip
     """Returns the sentences, the most important first, of the other entries of ``summary.json`` and the columns of two tables."""
     parts = [_flags(s) if s["judged"] else "", _groups(s), _leaks(s, copies), _copies(copies), _properties(s), _files(s, skipped)]
     if s["changes"]:
-        parts.append("Read as a viewer shows them: " + ", ".join(f"{v:,} {k}" for k, v in s["changes"].items()) + ".")
+        parts.append("Read as a viewer shows them: " + "; ".join(f"{k} ({v:,})" for k, v in s["changes"].items()) + ".")
     return [*filter(None, parts), *s["notes"]]
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vergence.data.numbers import viewed
+
 __all__ = ["LARGEST", "image_of", "rounded", "sheets", "side_of", "tile", "unit", "webp", "within"]
 
 Bytes = npt.NDArray[np.uint8]
@@ -27,10 +29,11 @@ def side_of(n: int) -> int:
 
 
 def image_of(pixels: Bytes) -> Any:
-    """Returns a picture (C, H, W) as a PIL image in color, or in gray of other than 3 channels, of which the first is shown."""
+    """Returns a picture (C, H, W) as a PIL image, in color unless C = 1; see `viewed` for other numbers of channels."""
     from PIL import Image
 
-    return Image.fromarray(pixels[0] if len(pixels) != 3 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+    x = viewed(pixels)
+    return Image.fromarray(x[0] if len(x) == 1 else np.ascontiguousarray(x.transpose(1, 2, 0)))
 
 
 def within(image: Any, side: int) -> Any:

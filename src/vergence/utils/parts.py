@@ -101,6 +101,7 @@ def write_blocks(path: Path, names: Sequence[str], blocks: Blocks, advice: str, 
 def _write_csv(path: Path, names: Sequence[str], blocks: Blocks) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
+        i = -1
         for i, columns in enumerate(blocks(names)):
             flat: Arrays = {}
             for name, values in columns.items():
@@ -108,6 +109,8 @@ def _write_csv(path: Path, names: Sequence[str], blocks: Blocks) -> None:
             if i == 0:
                 writer.writerow(map(neutral, flat))
             writer.writerows(zip(*map(_as_text, flat.values()), strict=True))
+        if i < 0:  # a table without rows
+            writer.writerow(map(neutral, names))
 
 
 def _as_text(values: np.ndarray) -> list[str]:
