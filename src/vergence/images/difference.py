@@ -1,14 +1,16 @@
 r"""What differs from the nearest reference image, for parts that are photographed in one position.
 
 Of an image a and each of a few candidates b, the reference images whose 32 x 32 pixels correlate most with it, in gray values:
-b is shifted by whole pixels (phase correlation: Kuglin, Hines, The phase correlation image alignment method, 1975) and its light
-is fitted, g b + h. Of the candidate with the largest correlation the difference and its score are
+b is shifted by whole pixels (phase correlation: Kuglin, Hines, The phase correlation image alignment method, 1975); its light and
+what is left of the shift are fitted by least squares, b' = g b + h + u . grad b (a step of Lucas, Kanade, 1981). Of the candidate
+with the largest correlation the difference and its score are
 
-    m = mean over 5 x 5 pixels of |a - g b - h|,    t = log of the mean of the largest 20 values of m.
+    m = mean over 5 x 5 pixels of |a - b'|,    t = log of the mean of the largest 20 values of m.
 
 Shapes: M images, n reference images, C candidates, K folds.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -106,12 +108,12 @@ def difference(a: Floats, b: Floats) -> tuple[float, Floats]:
         b = ndimage.zoom(b, (a.shape[0] / b.shape[0], a.shape[1] / b.shape[1]), order=1, grid_mode=True, mode="nearest")
     b = np.roll(b, _shift(a, b), (0, 1))
     inner = tuple(slice(edge := max(2, round(BORDER * side)), side - edge) for side in a.shape)
-    x, y = a[inner], b[inner]
-    deviation = float(y.std())
-    g = float(((x - x.mean()) * (y - y.mean())).mean()) / deviation**2 if deviation > 1e-6 else 0.0
-    r = g * deviation / max(float(x.std()), 1e-6)
+    x = a[inner].ravel()
+    terms = np.stack([one[inner].ravel() for one in (b, np.ones(b.shape), *np.gradient(b))], 1)
+    rest = x - terms @ np.linalg.lstsq(terms, x, rcond=None)[0]
+    r = math.sqrt(max(0.0, 1 - float(rest.var()) / max(float(x.var()), 1e-12)))
     m = np.zeros(a.shape)
-    m[inner] = ndimage.uniform_filter(np.abs(x - x.mean() - g * (y - y.mean())), BLUR)
+    m[inner] = ndimage.uniform_filter(np.abs(rest.reshape(a[inner].shape)), BLUR)
     return r, m
 
 
@@ -138,7 +140,7 @@ def _gray(pixels: Bytes) -> Floats:
 
 
 def twin_p_values(t: Floats) -> tuple[Floats, Floats]:
-    """Returns robust deviations (M,) of scores from their median, and their p-values if most of the images are normal.
+    """Returns robust deviations (M,) of mean differences from their median, and their p-values if most images are normal.
 
     The deviation is that of the lower half, which anomalies leave as it is; the law is a t distribution of 5 degrees of freedom.
     This is an assumption: where each reference image shows a part of its own, none of them can calibrate.

@@ -219,17 +219,17 @@ class Compared:
 def _by_twins(new: ImageFeatures, reference: ImageFeatures, compared: Compared, settings: CheckSettings) -> Anomalies:
     """Returns what is anomalous among images of parts that the reference has once each: it calibrates nothing."""
     columns = compared.rows(new, np.arange(len(new)))
-    z, p = twin_p_values(columns["difference"].min(1))
+    z, p = twin_p_values(np.exp(columns["difference"].min(1)))
     odd, fine = settings.review.places(new.names, "odd"), settings.review.places(new.names, "fine")
     given = {"score": z, "level": ["difference"] * len(z), LEVEL + "difference": -np.log(np.maximum(p, 1e-300))}
     decisions = decided(after_review(p, odd, fine), settings.fdr, 0, left_out=odd, fine=fine, **given)
-    maxima = columns["heatmap"].max((1, 2))
-    low, middle = np.quantile(maxima, [0.25, 0.5])
+    heatmap = np.exp(columns["heatmap"])
+    low, middle = np.quantile(heatmap.max((1, 2)), [0.25, 0.5])
     threshold = middle + (middle - low) / 0.6745 * float(stats.t.isf(settings.mark, CAUTION))
     table = new.measurements[:, FILE:]
     deviations = CrossFitted(table, np.zeros(len(table), dtype=np.int64), clean=True).in_units(table)
     nearest = [reference.names[int(np.searchsorted(reference.index, i))] for i in columns["nearest"]]
-    heat = Heatmaps(columns["heatmap"].astype(np.float32), threshold)
+    heat = Heatmaps(heatmap.astype(np.float32), threshold)
     return Anomalies(decisions, deviations, heat, new.whole, [], None, nearest)
 
 
