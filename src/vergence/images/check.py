@@ -235,12 +235,12 @@ def _of_pictures(
 
 def _image_features(pictures: Pictures, settings: CheckSettings, vectors: Any, kept: Parts | None) -> ImageFeatures:
     """Returns what the first look at each image gives, and the images at the size that later steps look at."""
-    images = SmallImages(pictures, settings.size)
+    images = SmallImages(pictures, settings.kept)
 
     def keep(i: int, row: dict[str, Any]) -> None:
         images.keep(i, row.pop("pixels"), int(row["digest"]))
 
-    columns = rows_of(FirstPass(settings.size), pictures, range(len(pictures)), settings.workers, "images", kept, keep)
+    columns = rows_of(FirstPass(settings.kept), pictures, range(len(pictures)), settings.workers, "images", kept, keep)
     if not columns:
         first = pictures.skipped[0] if pictures.skipped else None
         refuse("pictures that can be read", "none" if first is None else f"none: {first.name} ({first.reason})", "give others")

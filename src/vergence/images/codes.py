@@ -24,6 +24,7 @@ from vergence.data.pixels import resize
 from vergence.utils.checks import expect
 
 SIDES = (128, 64, 32)  # square roots of the area, in pixels
+STRIDES = (2, 1, 1)  # between the patches that are read, in pixels
 PATCH, CENTERS = 6, 64
 LONGEST = 8  # of a side to the other, at most
 PATCHES, PER_IMAGE = 100_000, 400  # that centers are learned from: at most, and of one image
@@ -68,8 +69,8 @@ class PooledCodes:
     def __call__(self, x: Tensor) -> Tensor:
         """Returns features (D,) of an image."""
         parts = []
-        for side, (centers, offset) in zip(SIDES, self.filters, strict=True):
-            parts += _pooled(of_area(x, side, least=2 * PATCH), centers, offset)
+        for side, stride, (centers, offset) in zip(SIDES, STRIDES, self.filters, strict=True):
+            parts += _pooled(of_area(x, side, least=2 * PATCH), centers, offset, stride)
         return torch.cat(parts)
 
 
@@ -95,16 +96,18 @@ def _patches(x: Tensor, most: int) -> Tensor:
     return p[torch.linspace(0, len(p) - 1, min(most, len(p))).round().long()]
 
 
-def _pooled(x: Tensor, filters: Tensor, offset: Tensor) -> list[Tensor]:
+def _pooled(x: Tensor, filters: Tensor, offset: Tensor, stride: int) -> list[Tensor]:
     """Returns the features of one scale."""
     n = filters[0].numel()
-    mean = F.avg_pool2d(x[None], PATCH, 1).mean(1, keepdim=True)
-    variance = (F.avg_pool2d(x[None].square(), PATCH, 1).mean(1, keepdim=True) - mean.square()).clamp(min=0)
-    response = (F.conv2d(x[None], filters) - mean * filters.sum((1, 2, 3))[:, None, None])[0]
+    mean = F.avg_pool2d(x[None], PATCH, stride).mean(1, keepdim=True)
+    variance = (F.avg_pool2d(x[None].square(), PATCH, stride).mean(1, keepdim=True) - mean.square()).clamp(min=0)
+    response = (F.conv2d(x[None], filters, stride=stride) - mean * filters.sum((1, 2, 3))[:, None, None])[0]
     response = response / (variance[0] * (n / (n - 1)) + CONTRAST**2).sqrt() - offset[:, None, None]
     r = torch.cat([(response - SOFT).clamp(min=0), (-response - SOFT).clamp(min=0)]).flatten(1)
     plain = torch.cat([(variance.sqrt() + LEVEL).log(), mean], 1)[0].flatten(1)
     far = plain - plain.mean(1, keepdim=True)
-    moments = (r.mean(1), r.std(1, correction=0), r.pow(4).mean(1).pow(0.25))
+    square = r.square()
+    mean_r, second = r.mean(1), square.mean(1)
+    moments = (mean_r, (second - mean_r.square()).clamp(min=0).sqrt(), square.square().mean(1).pow(0.25))
     spread = (far.square().mean(1).sqrt(), far.pow(4).mean(1).pow(0.25))
     return [*((value + FLOOR).log() for value in moments), plain.mean(1), *((value + 10 * FLOOR).log() for value in spread)]

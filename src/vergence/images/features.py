@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from vergence.data.items import Skipped
 from vergence.data.numbers import planes, viewed
 from vergence.data.pictures import Picture, Pictures
+from vergence.data.pixels import resize
 from vergence.images.codes import PooledCodes
 from vergence.images.duplicates import small_image
 from vergence.images.frozen import FrozenNetwork
@@ -164,11 +165,13 @@ class Look(Protocol):
 
     Attributes:
         names: What the sets of cells are called.
-        shrinkage: How much the covariance of each set's cells is shrunk before they are whitened.
+        whitening: How much the covariance of each set's cells is shrunk before they are whitened.
+        banks: Cells of the reference that those of each set are compared with, at most.
     """
 
     names: tuple[str, ...]
-    shrinkage: tuple[float, ...]
+    whitening: tuple[float, ...]
+    banks: tuple[int, ...]
 
     def features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Returns features of the whole (D,) of an image (3, H, W) in [0, 1], and of its cells, (D', r, c) of each set."""
@@ -183,7 +186,8 @@ class PatchLook:
     """
 
     names: tuple[str, ...] = ("details",)
-    shrinkage: tuple[float, ...] = (1e-4,)
+    whitening: tuple[float, ...] = (1e-4,)
+    banks: tuple[int, ...] = (3_000,)
 
     def __init__(self, images: Sequence[Tensor], embed: Callable[[Tensor], Tensor] | None = None) -> None:
         self.codes, self.cells, self.embed = PooledCodes(images), PatchCells(images), embed
@@ -198,14 +202,18 @@ class NetworkLook:
     """Features of the whole and of cells by a frozen network, beside those by patches."""
 
     names: tuple[str, ...] = ("regions", "details")
-    shrinkage: tuple[float, ...] = (0.1, 1e-4)
+    whitening: tuple[float, ...] = (0.02, 1e-4)
+    banks: tuple[int, ...] = (10_000, 3_000)
 
     def __init__(self, images: Sequence[Tensor], network: FrozenNetwork, size: int) -> None:
         self.patches, self.network, self.side = PatchLook(images), network, round(NETWORK * size)
+        self.size = size
 
     def features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Returns features of the whole and of the cells of an image."""
-        (whole, cells), (codes, details) = self.network.features(x, self.side), self.patches.features(x)
+        scale = min(1.0, self.size / min(x.shape[1:]))
+        small = x if scale == 1 else resize(x[None], *(max(1, round(scale * side)) for side in x.shape[1:]))[0]
+        (whole, cells), (codes, details) = self.network.features(x, self.side), self.patches.features(small)
         return torch.cat([whole, codes]), [cells, *details]
 
 

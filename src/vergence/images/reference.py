@@ -49,7 +49,8 @@ FITTED = 20_000  # that are fitted to, at most
 WEIGHTS = {"whole": 1.0, "regions": 0.75, "details": 0.5, "difference": 1.0, "vectors": 1.0, "measurements": 0.1}
 BESIDE = 0.25  # weight of details beside regions
 COMPONENTS = 64  # of the wholes, by which neighbors are found
-PILOT, ALIKE, TWIN = 40, 0.9, 0.5  # images that are compared first; median correlation of aligned parts; of 1 - correlation
+PILOT, MOST = 40, 0.2  # images that are compared first; quantile of their correlations
+ALIKE, TWIN = 0.9, 0.5  # correlation of aligned parts, at least; of 1 - correlation of twins to that of reference images, at most
 GRAY = 1024  # pixels of the small gray image
 LEAST = 0.02  # deviation of a feature set's log-distances, at least
 
@@ -152,9 +153,8 @@ def _sets(
     sample = sampled(reference, places[fold < 0] if (fold < 0).any() else places, settings)
     fold_of = dict(zip(places.tolist(), fold.tolist(), strict=True))
     of, look = np.array([fold_of[row] for row in sample.rows.tolist()]), sample.look
-    regions = [
-        ReferenceCells(sample.some_cells(j), of, int(fold.max()) + 1, shrinkage) for j, shrinkage in enumerate(look.shrinkage)
-    ]
+    folds, about = int(fold.max()) + 1, zip(look.whitening, look.banks, strict=True)
+    regions = [ReferenceCells(sample.some_cells(j), of, folds, *each) for j, each in enumerate(about)]
     of_digest = dict(zip(reference.digest[places].tolist(), fold.tolist(), strict=True))
     region_pass = RegionPass(look, regions, of_digest)
     old, judged = region_rows(reference, region_pass, settings, sample), region_rows(new, region_pass, settings)
@@ -200,7 +200,8 @@ class Compared:
             rows[np.linspace(0, len(rows) - 1, min(PILOT, len(rows))).astype(np.int64)] for rows in (places, np.arange(len(new)))
         ]
         old, judged = (
-            float(np.median(passed.rows(f, np.unique(r))["correlation"])) for f, r in zip((reference, new), some, strict=True)
+            float(np.quantile(passed.rows(f, np.unique(r))["correlation"], MOST))
+            for f, r in zip((reference, new), some, strict=True)
         )
         twins = judged >= ALIKE > old and 1 - judged <= TWIN * (1 - old)
         return cls(passed.passed, settings.workers, old >= ALIKE, twins)

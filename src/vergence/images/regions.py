@@ -33,7 +33,6 @@ PER_PICTURE, MOST = 64, 64_000  # cells that a fit reads of one picture, and of 
 SHARE, LEAST = 0.01, 4  # of a picture's cells that its score reads
 SHRINKAGE = 1e-4
 NEW = -1  # fold of pictures that no fit has seen
-BANK = 4_000  # cells that are compared with, at most
 STRANGEST = 0.1  # share of the pictures whose cells no fit sees where outliers may be among them
 TINY = 1e-300
 
@@ -75,6 +74,7 @@ class ReferenceCells:
         fold: Fold of each image, (N,); images of a fold below 0 are in every bank.
         folds: K.
         shrinkage: Of the covariance that whitens, in [0, 1].
+        bank: Cells that are compared with, at most.
 
     Example:
         >>> random = np.random.default_rng(0)
@@ -85,10 +85,10 @@ class ReferenceCells:
         ((5,), 1)
     """
 
-    def __init__(self, cells: Sequence[Floats], fold: Ints, folds: int, shrinkage: float = SHRINKAGE) -> None:
+    def __init__(self, cells: Sequence[Floats], fold: Ints, folds: int, shrinkage: float = SHRINKAGE, bank: int = 3_000) -> None:
         x, of = np.concatenate(cells).astype(np.float64), np.repeat(fold, [len(c) for c in cells])
         self.gaussian = GaussianDetector(shrinkage=shrinkage).fit(x)
-        some = np.random.default_rng(0).permutation(len(x))[:BANK]
+        some = np.random.default_rng(0).permutation(len(x))[:bank]
         some = some[np.argsort(of[some], kind="stable")]
         self.bank, self.folds = self._white(x[some]), folds
         self.square = self.bank.square().sum(1)

@@ -18,7 +18,7 @@ from vergence.data.pictures import Pictures
 from vergence.decide.conformal import simultaneous_bounds
 from vergence.decide.decisions import Decisions
 from vergence.images.duplicates import Duplicates
-from vergence.images.features import FILE, ImageFeatures
+from vergence.images.features import FILE, NETWORK, ImageFeatures
 from vergence.images.frozen import FrozenNetwork
 from vergence.images.measurements import MEASUREMENTS, PROPERTIES, differences_in_words, properties, typical_properties
 from vergence.images.plane import PLANES, plane, standardized
@@ -73,6 +73,11 @@ class CheckSettings:
     network: FrozenNetwork | None = None
     embed: Embed | None = None
     encoder: str = PATCHES
+
+    @property
+    def kept(self) -> int:
+        """Pixels of the shorter side of the images that later steps read, at most."""
+        return self.size if self.network is None else round(NETWORK * self.size)
 
     @property
     def with_network(self) -> bool:
