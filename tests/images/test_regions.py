@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from vergence.images.patches import PatchCells, grid_of
-from vergence.images.regions import NEW, CellModel, region_score, region_threshold, region_words, some_cells
+from vergence.images.regions import NEW, OwnCells, ReferenceCells, region_score, region_threshold, region_words, some_cells
 
 
 def picture(seed, height=64, width=80):
@@ -21,7 +21,8 @@ def judged(request):
     pictures = [picture(i) for i in range(60)]
     features = PatchCells(pictures)
     fold = np.arange(60) % 5
-    model = CellModel([some_cells(features(x), 60) for x in pictures], fold, clean=request.param)
+    cells = [some_cells(features(x), 60, i) for i, x in enumerate(pictures)]
+    model = ReferenceCells(cells, fold, 5) if request.param else OwnCells(cells, fold)
     return features, model, NEW if request.param else 0
 
 
@@ -44,7 +45,7 @@ def test_the_map_is_largest_where_the_defect_lies_and_moves_with_it(judged):
 
 def test_a_picture_with_a_defect_is_odder_than_ordinary_ones(judged):
     features, model, fold = judged
-    ordinary = [region_score(model.map(features(picture(100 + i)), fold)) for i in range(20)]
+    ordinary = [region_score(model.scores(features(picture(100 + i)), fold)[1]) for i in range(20)]
     odd = [region_score(model.map(features(planted(picture(200 + i), 20, 20)), fold)) for i in range(10)]
     assert min(odd) > max(ordinary)
 
@@ -52,24 +53,33 @@ def test_a_picture_with_a_defect_is_odder_than_ordinary_ones(judged):
 def test_a_turned_picture_has_its_map_turned(judged):
     features, model, fold = judged
     x = planted(picture(100, 64, 64), 8, 30)
-    first, second = (model.map(features(y), fold) for y in (x, x.flip(2)))
+    first, second = (model.scores(features(y), fold)[1] for y in (x, x.flip(2)))
     assert np.corrcoef(second.ravel(), first[:, ::-1].ravel())[0, 1] > 0.85
 
 
 def test_borders_are_not_odder_on_ordinary_pictures(judged):
     features, model, fold = judged
-    maps = np.stack([model.map(features(picture(100 + i)), fold) for i in range(20)])
+    maps = np.stack([model.scores(features(picture(100 + i)), fold)[1] for i in range(20)])
     inner = maps[:, 1:-1, 1:-1].mean()
     border = np.concatenate([maps[:, [0, -1]].ravel(), maps[:, :, [0, -1]].ravel()]).mean()
     assert abs(border - inner) < 0.4
 
 
-def test_a_bank_has_not_seen_its_own_fold():
+def test_banks_leave_folds_out_as_a_loop_does():
     r = np.random.default_rng(0)
-    cells = [r.normal(size=(30, 2)) + (20 if i == 3 else 0) for i in range(40)]
-    own = CellModel(cells, np.arange(40) % 4, clean=True)
+    cells, fold = [r.normal(size=(30, 2)) + (20 if i == 3 else 0) for i in range(40)], np.arange(40) % 4
+    own = ReferenceCells(cells, fold, 4)
     x = torch.from_numpy(cells[3].T.copy())[:, None].float()
-    assert own.map(x, 3).mean() > own.map(x, 0).mean() + 0.5
+    white = [(c - own.gaussian.location_) @ own.gaussian.root_ for c in cells]
+
+    def score(without):
+        bank = np.concatenate([c for c, k in zip(white, fold, strict=True) if k != without])
+        d = [min(((u - v) ** 2).sum() for v in bank) for u in white[3]]
+        return region_score(np.log(np.maximum(d, 1e-300)))
+
+    np.testing.assert_allclose(own.scores(x, NEW)[0][3], score(3), atol=1e-3)  # the fold that holds the image itself
+    np.testing.assert_allclose(own.scores(x, 3)[0], [score(3)] * 4, atol=1e-3)
+    assert own.scores(x, NEW)[1].mean() < own.scores(x, 3)[1].mean() - 5
 
 
 def test_in_at_most_the_stated_share_of_ordinary_pictures_a_place_is_marked():

@@ -4,7 +4,10 @@ Each file is read once: what later steps look at, an image of at most ``size`` p
 """
 
 import hashlib
+import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,8 +102,9 @@ class ArrayFile:
     """Arrays of any shapes in one temporary file, read by number, by other processes, too; it goes with the last reference."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="vergence-", ignore_cleanup_errors=True)
-        self._file, self._end = Path(self._folder.name) / "arrays", 0
+        folder = Path(tempfile.mkdtemp(prefix="vergence-"))
+        weakref.finalize(self, _removed, folder, os.getpid())
+        self._file, self._end = folder / "arrays", 0
         self._place: dict[int, tuple[int, tuple[int, ...], np.dtype[Any]]] = {}
 
     def __len__(self) -> int:
@@ -123,6 +127,12 @@ class ArrayFile:
         with self._file.open("rb") as file:
             file.seek(start)
             return np.fromfile(file, dtype=dtype, count=int(np.prod(shape))).reshape(shape)
+
+
+def _removed(folder: Path, process: int) -> None:
+    """Removes a folder in the process that made it, not in its workers."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class SmallImages:
