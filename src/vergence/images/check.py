@@ -40,6 +40,7 @@ from vergence.images.features import (
     SamplePass,
     as_tensor,
     rows_of,
+    shrunk,
     stamp,
 )
 from vergence.images.frozen import FrozenNetwork, at_hand, named_network
@@ -217,11 +218,13 @@ def _of_pictures(
         work = _Work(stack, out, {"job": "check", "size": settings.size, "encoder": settings.encoder})
         features = _image_features(pictures, settings, vectors, work.parts("looks", pictures))
         reference_features = None if known is None else _image_features(known, settings, None, work.parts("known", known))
-        copies = find_duplicates(features.small, features.digest)
+        read = _reader(pictures, features, settings.size)
+        copies = find_duplicates(features.small, features.digest, read)
         leaked, known_names = None, list[str]()
-        if reference_features is not None:
+        if known is not None and reference_features is not None:
             known_names = list(reference_features.names)
-            leaked = find_duplicates(features.small, features.digest, reference_features.small, reference_features.digest)
+            others = reference_features.small, reference_features.digest, _reader(known, reference_features, settings.size)
+            leaked = find_duplicates(features.small, features.digest, read, *others)
         anomalies, note = None, ""
         if known is not None and reference_features is not None and not leaks:
             anomalies = _with_reference(pictures, features, known, reference_features, settings)
@@ -233,6 +236,18 @@ def _of_pictures(
         if out is not None:
             result.write(out)
     return result
+
+
+def _reader(pictures: Pictures, features: ImageFeatures, size: int) -> Callable[[int], npt.NDArray[np.uint8]]:
+    """Returns what reads image i of those that could be read; one that has gone meanwhile is plain, like no other."""
+
+    def read(i: int) -> npt.NDArray[np.uint8]:
+        try:
+            return shrunk(pictures.read(int(features.index[i])).pixels, size)
+        except ValueError:
+            return np.zeros((1, 8, 8), dtype=np.uint8)
+
+    return read
 
 
 def _image_features(pictures: Pictures, settings: CheckSettings, vectors: Any, kept: Parts | None) -> ImageFeatures:
@@ -345,8 +360,8 @@ def _with_reference(
     pictures: Pictures, features: ImageFeatures, known: Pictures, reference_features: ImageFeatures, settings: CheckSettings
 ) -> Anomalies:
     """Returns what is unusual among pictures compared with known ones, half of which calibrate."""
-    group = duplicate_sets(find_duplicates(reference_features.small, reference_features.digest), len(reference_features))
-    fit, calibrating = _halves(_folds(reference_features.digest, group)[1])
+    exact = np.unique(reference_features.digest, return_inverse=True)[1]
+    fit, calibrating = _halves(_folds(reference_features.digest, exact)[1])
     halves = np.full(len(reference_features), NEW)
     halves[fit[:SAMPLED]] = np.arange(len(fit[:SAMPLED])) % 2
     region_pass = _region_pass(known, reference_features, fit[:SAMPLED], halves, settings, clean=True)
