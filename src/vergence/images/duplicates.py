@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.images.registration import Comparison, compared, registered, warped
+from vergence.images.registration import Agreement, compared, registered, warped
 from vergence.utils.neighbors import components
 
 __all__ = ["Duplicates", "find_duplicates"]
@@ -84,7 +84,7 @@ def without_border(pixels: Bytes) -> Bytes:
 
     Example:
         >>> image = np.zeros((1, 20, 20), dtype=np.uint8)
-        >>> image[0, 3:, :] = np.arange(20) * 10
+        >>> image[0, 3:] = (7 * np.arange(340) % 256).reshape(17, 20)
         >>> without_border(image).shape
         (1, 17, 20)
     """
@@ -234,7 +234,7 @@ def _windows() -> list[tuple[int, int, int, int]]:
 
 
 WINDOWS = _windows()
-WARPS = torch.tensor([(h / S, t / S, w / S, u / S) for t, u, h, w in WINDOWS])
+WARPS = torch.tensor([(h / S, t / S, w / S, u / S) for t, u, h, w in WINDOWS], dtype=torch.float32)
 
 
 def _evened(gray: Tensor) -> Tensor:
@@ -289,7 +289,7 @@ def _candidates(a: Tensor, b: Tensor, *, one: bool) -> _Tried:
     """Returns the pairs of images (N, 1, S, S) and others that may be duplicates, registered on their S x S pixels."""
     nothing = np.zeros(0, dtype=np.int64)
     if not len(a) or not len(b):
-        return _Tried(nothing, nothing, nothing, torch.zeros(0, 4), torch.zeros(0, 4), torch.zeros(0))
+        return _Tried(nothing, nothing, nothing, WARPS[:0], WARPS[:0], WARPS[:0, 0])
     rows = _looked_up(a, b, one=one)
     if one:
         rows = rows[rows[:, 0] != rows[:, 1]]
@@ -300,7 +300,8 @@ def _candidates(a: Tensor, b: Tensor, *, one: bool) -> _Tried:
     i, j, position, window = rows[:, :4].astype(np.int64).T
     part, whole = WARPS[np.abs(window)], WARPS[:1].expand(len(rows), 4)
     ours, theirs = torch.from_numpy(window > 0)[:, None], torch.from_numpy(window < 0)[:, None]
-    tried = _Tried(i, j, position, torch.where(ours, part, whole), torch.where(theirs, part, whole), torch.zeros(len(rows)))
+    warp, other = torch.where(ours, part, whole), torch.where(theirs, part, whole)
+    tried = _Tried(i, j, position, warp, other, torch.zeros(len(rows), dtype=torch.float32))
     tried = _registered(tried, a, b)
     tried = tried.where((tried.correlation >= ALIKE).numpy())
     tried = tried.where(_first_of_pairs(np.stack([tried.i, tried.j], 1), tried.correlation.double().numpy(), len(b), 1))
@@ -330,8 +331,8 @@ def _registered(tried: _Tried, a: Tensor, b: Tensor) -> _Tried:
             frame, _ = warped(F.adaptive_avg_pool2d(y, side), other, side, side)
             warp, value = registered(small, frame[:, 0], warp, steps)
         found.append(torch.cat([warp, value[:, None]], 1))
-    rows = torch.cat([torch.zeros(0, 5), *found])
-    return _Tried(tried.i, tried.j, tried.position, rows[:, :4], tried.other, rows[:, 4])
+    done = torch.cat([torch.zeros(0, 5, dtype=torch.float32), *found])
+    return replace(tried, warp=done[:, :4], correlation=done[:, 4])
 
 
 def _partners(tried: _Tried, shift: int) -> Ints:
@@ -401,7 +402,7 @@ def _index(bank: Tensor) -> "_Exact | _Clustered":
 # Decisions
 
 
-def _compared(tried: _Tried, read: Read, other_read: Read) -> Iterator[Comparison]:
+def _compared(tried: _Tried, read: Read, other_read: Read) -> Iterator[Agreement]:
     """Yields what each pair says at the size that is read."""
 
     def image(which: Read) -> Callable[[int], Tensor]:
@@ -413,7 +414,7 @@ def _compared(tried: _Tried, read: Read, other_read: Read) -> Iterator[Compariso
         yield compared(x, y, tried.warp[k : k + 1], tried.other[k : k + 1])
 
 
-def _not_by_symmetry(tried: _Tried, found: list[Comparison], read: Read) -> npt.NDArray[np.bool_]:
+def _not_by_symmetry(tried: _Tried, found: list[Agreement], read: Read) -> npt.NDArray[np.bool_]:
     """Returns which pairs agree much more than the first image does with itself mirrored or rotated by half."""
     own = dict.fromkeys(tried.i.tolist(), 1.0)
     for i in own:
@@ -422,7 +423,7 @@ def _not_by_symmetry(tried: _Tried, found: list[Comparison], read: Read) -> npt.
     return np.array([p.disagreement <= max(MARGIN, own[i] / APART) for i, p in zip(tried.i.tolist(), found, strict=True)], bool)
 
 
-def _apart(tried: _Tried, found: list[Comparison], shift: int) -> Ints:
+def _apart(tried: _Tried, found: list[Agreement], shift: int) -> Ints:
     """Returns the places of pairs that lie in a set apart from others, without those that a fixture explains."""
     i, j = tried.i, tried.j + shift
     sets = _Sets(len(tried) and int(max(i.max(), j.max())) + 1)
@@ -435,7 +436,7 @@ def _apart(tried: _Tried, found: list[Comparison], shift: int) -> Ints:
             sets.meet(int(i[k]), int(j[k]), found[k].disagreement)
     sets.close()
     clear = np.array([one.contradicted == 0 for one in found], dtype=bool)
-    whole = torch.cat([*(one.warp for one in found), torch.zeros(0, 4)]) - WARPS[0]
+    whole = torch.cat([*(one.warp for one in found), WARPS[:0]]) - WARPS[0]
     still = (torch.maximum(whole.abs().amax(1), (tried.other - WARPS[0]).abs().amax(1)) <= IN_PLACE).numpy()
     against = still & (tried.position == 0) & ~clear
     count = np.bincount(np.concatenate([i[against], j[against]]), minlength=len(sets.label))

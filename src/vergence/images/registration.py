@@ -11,21 +11,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["Comparison", "compared", "registered", "warped"]
+__all__ = ["Agreement", "compared", "registered", "warped"]
 
 LEAST, MOST, LONGEST = 32, 256, 512  # pixels of the frame's shorter side, and of its longer one
 BLOCK, FINER = 16, 160  # pixels a side of a block; of half as much in frames whose shorter side is smaller than this
 OVERLAP = 0.8  # share of the frame that both images cover, at least
-STRUCTURE, NOISE, PLAINEST = 2.0, 0.8, 0.5  # gray levels of deviation: of structure, of noise that counts, of a textured block
+STRUCTURE, NOISE, PLAINEST = 2.0, 0.8, 0.5  # gray levels of deviation: of structure, of noise that counts, of a plain block
 AGREE, CONTRADICT, PLAIN = 0.85, 0.4, 0.85  # correlation: median of blocks; of one that contradicts; of one of a plain image
-UNLIKE, NOISY = 0.2, 0.05  # correlation of noise that differs: median of blocks of noise alone; share of these, at least
-MARK, TEXTURED, FEWEST = 0.15, 0.45, 3  # share of blocks that a mark covers; of textured ones; blocks with structure, at least
+UNLIKE, NOISY = 0.2, 0.1  # correlation of noise that differs: median of blocks of noise alone; share of these, at least
+MARK, TEXTURED = 0.15, 0.45  # share of blocks that a mark covers, at most, and of those that are not plain, at least
+FEWEST, DRAWN = 3, 20  # blocks with structure, at least; of an image with many plain ones
 CHROMA, COLORED, COLORS = 0.7, 3.0, 8  # cosine of chroma, gray levels of its deviation, pixels a side
 HOPELESS = 0.8  # correlation of the whole, below which no block is looked at
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Agreement:
     """What two registered images say of each other.
 
     Attributes:
@@ -46,10 +47,15 @@ class Comparison:
 def warped(x: Tensor, warp: Tensor, h: int, w: int) -> tuple[Tensor, Tensor]:
     """Returns windows of images (n, C, H, W) as (n, C, h, w), and where they lie inside, (n, h, w)."""
     height, top, width, left = warp[:, :, None].unbind(1)
-    y = 2 * (height * ((torch.arange(h) + 0.5) / h) + top) - 1
-    x_ = 2 * (width * ((torch.arange(w) + 0.5) / w) + left) - 1
+    y = 2 * (height * _centers(x, h) + top) - 1
+    x_ = 2 * (width * _centers(x, w) + left) - 1
     grid = torch.stack([x_[:, None, :].expand(-1, h, w), y[:, :, None].expand(-1, h, w)], -1)
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False), (grid.abs() <= 1).all(-1)
+
+
+def _centers(x: Tensor, n: int) -> Tensor:
+    """Returns the centers of n pixels in [0, 1]."""
+    return (torch.arange(n).to(x) + 0.5) / n
 
 
 def _standard(x: Tensor, inside: Tensor) -> Tensor:
@@ -66,16 +72,16 @@ def registered(x: Tensor, v: Tensor, warp: Tensor, steps: int) -> tuple[Tensor, 
     Matthews 2004); the best of all steps is kept.
     """
     n, h, w = v.shape
-    one = _standard(v, torch.ones(n, h, w))
+    one = _standard(v, torch.ones_like(v))
     down, across = F.pad((one[:, 2:] - one[:, :-2]) * h / 2, (0, 0, 1, 1)), F.pad((one[..., 2:] - one[..., :-2]) * w / 2, (1, 1))
-    y, z = (torch.arange(h)[:, None] + 0.5) / h - 0.5, (torch.arange(w) + 0.5) / w - 0.5
+    y, z = _centers(x, h)[:, None] - 0.5, _centers(x, w) - 0.5
     J = torch.stack([down * y, down, across * z, across], -1).view(n, h * w, 4)
     H = J.mT @ J
-    H = H + 1e-3 * (torch.diag_embed(H.diagonal(dim1=1, dim2=2)) + torch.eye(4))
-    best, most = warp, torch.full((n,), -1.0)
+    H = H + 1e-3 * (torch.diag_embed(H.diagonal(dim1=1, dim2=2)) + torch.eye(4).to(H))
+    best, most = warp, v.new_full((n,), -1.0)
     for step in range(steps + 1):
         u, inside = warped(x, warp, h, w)
-        m = inside.float()
+        m = inside.to(v)
         a, b = _standard(u[:, 0], m), _standard(v, m)
         value = (a * b).sum((1, 2)) / m.sum((1, 2)).clamp(min=1)
         better = (value > most) & (m.mean((1, 2)) >= OVERLAP)
@@ -114,12 +120,12 @@ def _frame(x: Tensor, y: Tensor, warp: Tensor, other: Tensor) -> tuple[int, int]
     return height, width
 
 
-def compared(x: Tensor, y: Tensor, warp: Tensor, other: Tensor) -> Comparison:
+def compared(x: Tensor, y: Tensor, warp: Tensor, other: Tensor) -> Agreement:
     """Compares two images (C, H, W) by windows of both, (1, 4) each, that are nearly registered.
 
     Example:
         >>> x = 255 * torch.rand(1, 64, 64, generator=torch.Generator().manual_seed(0))
-        >>> whole = torch.tensor([[1.0, 0.0, 1.0, 0.0]])
+        >>> whole = torch.tensor([[1.0, 0.0, 1.0, 0.0]]).to(x)
         >>> compared(x, 0.5 * x + 20, whole, whole).same, compared(x, x.flip(1), whole, whole).same
         (True, False)
     """
@@ -130,11 +136,11 @@ def compared(x: Tensor, y: Tensor, warp: Tensor, other: Tensor) -> Comparison:
         _, v = _shown(gray_y, other, h // part, w // part)
         warp, value = registered(scaled, v[:, 0], warp, 4)
     if float(value) < HOPELESS:
-        return Comparison(warp, float(value), 1.0, 0, same=False)
+        return Agreement(warp, float(value), 1.0, 0, same=False)
     scaled, u = _shown(gray_x, warp, h, w)
     _, v = _shown(gray_y, other, h, w)
     if len(x) == 3 and len(y) == 3 and not _same_colors(x, y, warp, other):
-        return Comparison(warp, float(value), 1.0, 0, same=False)
+        return Agreement(warp, float(value), 1.0, 0, same=False)
     return _by_blocks(u, v, warped(scaled, warp, h, w)[1], warp, float(value))
 
 
@@ -149,7 +155,7 @@ def _blocks(x: Tensor, block: int) -> Tensor:
     return x.view(h // block, block, w // block, block).transpose(1, 2).reshape(-1, block * block)
 
 
-def _by_blocks(u: Tensor, v: Tensor, inside: Tensor, warp: Tensor, value: float) -> Comparison:
+def _by_blocks(u: Tensor, v: Tensor, inside: Tensor, warp: Tensor, value: float) -> Agreement:
     """Compares registered frames (1, 1, h, w): structure, which all blocks but those of a mark share, and noise."""
     block = BLOCK if min(u.shape[2:]) >= FINER else BLOCK // 2
     kept = _blocks(inside[0].float(), block).mean(1) > 0.95
@@ -159,17 +165,18 @@ def _by_blocks(u: Tensor, v: Tensor, inside: Tensor, warp: Tensor, value: float)
     correlation, deviation = _moments(*coarse)
     structured = deviation.amax(0) > STRUCTURE
     if int(structured.sum()) < FEWEST:
-        return Comparison(warp, value, 1.0, 0, same=False)
+        return Agreement(warp, value, 1.0, 0, same=False)
     each, against = correlation[structured].clamp(0, 1), structured & (correlation < CONTRADICT)
     contradicted = int(against.sum())
     noise, amount = _moments(*fine)
     noisy = (amount.amin(0) > NOISE) & ~structured
     level = torch.stack([_blocks(z[0, 0], block)[kept].std(1) for z in (u, v)]).amax(0)
     textured = (level > PLAINEST).float().mean() >= TEXTURED
-    same = each.median() >= AGREE and (contradicted <= MARK * len(against) if textured else bool(each.min() >= PLAIN))
+    drawn = len(each) >= DRAWN and bool(each.min() >= PLAIN)
+    same = each.median() >= AGREE and (contradicted <= MARK * len(against) if textured else drawn)
     own = int(noisy.sum()) >= max(FEWEST, NOISY * len(noisy)) and float(noise[noisy].median()) < UNLIKE
-    rest = each[each >= CONTRADICT]
-    return Comparison(warp, value, float(1 - rest.mean()) if len(rest) else 1.0, contradicted, bool(same) and not own)
+    rest = each[each >= CONTRADICT] if textured else each  # a mark says nothing of the rest of a photograph
+    return Agreement(warp, value, float(1 - rest.mean()) if len(rest) else 1.0, contradicted, bool(same) and not own)
 
 
 def _moments(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
