@@ -66,7 +66,7 @@ def test_a_folder_by_itself(folder, found):
     assert {f"odd{i}.png" for i in range(6)} <= flagged(found) and len(flagged(found)) <= 8
     rows = {path: i for i, path in enumerate(found.items["path"])}
     assert found.items["duplicate_of"][rows["inner/p000.png"]] == "equal.bmp"
-    assert sorted(found.copies["kind"]) == ["equal", "mirrored", "near"]
+    assert sorted(found.copies["kind"]) == ["exact", "mirrored", "near"]
     assert "dark" in found.items["measurements"][rows["odd3.png"]]
     assert found.items["reason"][rows["odd0.png"]] and found.items["level"][rows["odd0.png"]]
     assert len(found.items["neighbors"][0].split("; ")) == 5
@@ -111,7 +111,7 @@ def test_names_order_and_workers_do_not_matter(found):
 def test_few_pictures_have_copies_and_properties(n):
     files = [*ORDINARY[: n - 1], BLACK[0]]
     found = vergence.check([*files, files[0]], workers=0)
-    assert found.copies["kind"] == ["equal"] and not any(found.items["flag"]) and not found.summary["judged"]
+    assert found.copies["kind"] == ["exact"] and not any(found.items["flag"]) and not found.summary["judged"]
     assert "too few" in found.summary["sentences"][-1]
     with pytest.raises(ValueError, match="pictures that were judged"):
         found.map(0)
@@ -172,7 +172,7 @@ def test_beside_known_pictures_defects_are_flagged_and_marked():
 def test_leaks_need_no_least_number():
     turned = np.ascontiguousarray(np.rot90(ORDINARY[5]))
     found = vergence.check([turned, ORDINARY[7]], against=[ORDINARY[4], ORDINARY[5]], leaks=True, workers=0)
-    assert list(found.items["leak_of"]) == ["1", ""] and found.copies["kind"] == ["turned"]
+    assert list(found.items["leak_of"]) == ["1", ""] and found.copies["kind"] == ["rotated"]
     with pytest.raises(ValueError, match="leaks with another source"):
         vergence.check(ORDINARY[:3], leaks=True)
 

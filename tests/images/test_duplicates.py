@@ -1,15 +1,17 @@
-"""Copies are found whatever was done to them; different pictures, however alike in layout, are none."""
+"""Duplicates are found whatever was done to them; different images, however alike in layout, are none."""
 
 import io
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageDraw, ImageEnhance, ImageFilter
-from sklearn.datasets import load_sample_images
+from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
+from sklearn.datasets import load_digits, load_sample_images
 
 from vergence.images import duplicates as c
 from vergence.images.duplicates import Duplicates, duplicate_sets, find_duplicates, small_image
+from vergence.images.features import shrunk
+from vergence.images.registration import registered, warped
 
 
 def textured(seed, size=(96, 128)):
@@ -24,9 +26,13 @@ def textured(seed, size=(96, 128)):
 
 
 def again(image):
+    return saved(image).convert("RGB")
+
+
+def saved(image, quality=40):
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=40)
-    return Image.open(buffer).convert("RGB")
+    image.save(buffer, "JPEG", quality=quality)
+    return Image.open(buffer)
 
 
 def marked(image):
@@ -49,15 +55,26 @@ CHANGES = {
     "gray": lambda i: i.convert("L"),
     "marked": marked,
     "moved": moved,
+    "cropped by three tenths": lambda i: i.crop((i.width * 3 // 20, i.height * 3 // 20, i.width * 17 // 20, i.height * 17 // 20)),
+    "tinted": lambda i: Image.fromarray((np.asarray(i) * [1.0, 0.9, 0.65]).astype(np.uint8)),
+    "framed": lambda i: ImageOps.expand(i, i.width // 12, (255, 255, 255)),
+    "between bars": lambda i: ImageOps.expand(i, (0, i.height // 6), 0),
     "mirrored": lambda i: i.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
-    "turned": lambda i: i.transpose(Image.Transpose.ROTATE_90),
-    "half turned": lambda i: i.transpose(Image.Transpose.ROTATE_180),
+    "rotated": lambda i: i.transpose(Image.Transpose.ROTATE_90),
+    "half rotated": lambda i: i.transpose(Image.Transpose.ROTATE_180),
 }
-KIND = {"mirrored": "mirrored", "turned": "turned", "half turned": "turned"}
+KIND = {"mirrored": "mirrored", "rotated": "rotated", "half rotated": "rotated"}
 
 
-def small(images):
-    return np.stack([small_image(pixels(image)) for image in images])
+def found(images, digest=None, others=None):
+    """Returns the duplicates among images, or between these and others."""
+
+    def arguments(some, digest):
+        x = [shrunk(pixels(image), 256) for image in some]
+        small = np.stack([small_image(one) for one in x]) if x else np.zeros((0, 1024), np.uint8)
+        return small, np.arange(len(x)) if digest is None else np.array(digest), x.__getitem__
+
+    return find_duplicates(*arguments(images, digest), *(arguments(*others) if others else ()))
 
 
 def pixels(image):
@@ -65,26 +82,93 @@ def pixels(image):
     return x[None] if x.ndim == 2 else np.ascontiguousarray(x.transpose(2, 0, 1))
 
 
+def versions(seed, n):
+    """Changed versions of one image: resized, brightened, cropped and marked, each in a way of its own."""
+    r, out = np.random.default_rng(seed), []
+    for _ in range(n):
+        image = again(textured(seed, (192, 256)).resize(tuple(r.integers((140, 100), (256, 192)).tolist())))
+        image = ImageEnhance.Brightness(image).enhance(r.uniform(0.8, 1.15))
+        left, top, right, bottom = (r.uniform(0, 0.07, 4) * min(image.size)).astype(int).tolist()
+        image = image.crop((left, top, image.width - right, image.height - bottom))
+        ImageDraw.Draw(image).text((r.integers(4, 60), r.integers(4, 80)), f"(c) {r.integers(99)}", fill=(255, 255, 255))
+        out.append(image)
+    return out
+
+
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_copy_is_found_and_nothing_else(change):
+def test_a_changed_duplicate_is_found_and_nothing_else(change):
     originals = [textured(i) for i in range(40)]
-    x = small([*originals, *(CHANGES[change](image) for image in originals[:10])])
-    found = find_duplicates(x, np.arange(50))
-    assert {tuple(pair) for pair in found.pairs.tolist()} <= {(i, 40 + i) for i in range(10)}
-    assert len(found) >= 9 and (np.diff(found.agreement) <= 0).all()
+    f = found([*originals, *(CHANGES[change](image) for image in originals[:10])])
+    assert {tuple(pair) for pair in f.pairs.tolist()} <= {(i, 40 + i) for i in range(10)}
+    assert len(f) >= 9 and (np.diff(f.agreement) <= 0).all()
     if change in KIND:
-        assert set(found.kind) == {KIND[change]}
+        assert set(f.kind) == {KIND[change]}
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_photographs_and_their_copies_between_two_collections(change):
+def test_photographs_and_their_duplicates_between_two_collections(change):
     photographs = [Image.fromarray(x) for x in load_sample_images().images]
-    ours, theirs = small([CHANGES[change](image) for image in photographs]), small([textured(0), *photographs])
-    found = find_duplicates(ours, np.arange(2), theirs, np.arange(10, 13))
-    assert found.pairs.tolist() in ([[0, 1], [1, 2]], [[1, 2], [0, 1]])
+    theirs = [textured(0), *photographs], np.arange(10, 13)
+    f = found([CHANGES[change](image) for image in photographs], None, theirs)
+    assert f.pairs.tolist() in ([[0, 1], [1, 2]], [[1, 2], [0, 1]])
 
 
-def test_noise_constants_and_thin_drawings_are_no_copies():
+def labels(n):
+    r, out = np.random.default_rng(0), []
+    for _ in range(n):
+        label = Image.new("L", (200, 200), 255)
+        ImageDraw.Draw(label).rectangle([10, 10, 190, 190], outline=0, width=3)
+        ImageDraw.Draw(label).text((70, 90), f"{r.integers(1e9):09d}", fill=0)
+        out.append(label)
+    return out
+
+
+def parts(n):
+    """Parts of one kind, with streaks of their own and noise."""
+    r, out = np.random.default_rng(0), []
+    for _ in range(n):
+        part = Image.fromarray(np.tile(150 + 20 * np.cos(np.arange(160) / 25), (160, 1)).astype(np.uint8))
+        draw = ImageDraw.Draw(part)
+        draw.rectangle((4, 4, 155, 155), outline=40, width=6)
+        for y in (35, 80, 125):
+            draw.line((5, y, 155, y), fill=60, width=3)
+        for x, y in r.integers(15, 140, (4, 2)).tolist():
+            draw.line((x, y, x + 3, y + 20), fill=100, width=2)
+        out.append(Image.fromarray((np.asarray(part) + r.normal(0, 3, (160, 160))).clip(0, 255).astype(np.uint8)))
+    return out
+
+
+def camera(n):
+    """Frames of a fixed camera: one background, things that pass, and noise."""
+    r, out = np.random.default_rng(0), []
+    background = Image.fromarray(load_sample_images().images[0]).resize((320, 214))
+    for _ in range(n):
+        frame = background.copy()
+        x, y = r.integers(10, 280), r.integers(90, 180)
+        ImageDraw.Draw(frame).ellipse((x, y, x + 20, y + 30), fill=tuple(r.integers(0, 255, 3).tolist()))
+        out.append(Image.fromarray((np.asarray(frame) + r.normal(0, 3, (214, 320, 1))).clip(0, 255).astype(np.uint8)))
+    return out
+
+
+def scans(n):
+    return [Image.fromarray((255 - x * 255 / 16).astype(np.uint8)).resize((64, 64)) for x in load_digits().images[:n]]
+
+
+@pytest.mark.parametrize("alike", [labels, parts, camera, scans])
+def test_different_things_of_one_kind_are_no_duplicates_and_one_saved_again_is(alike):
+    images = alike(24)
+    assert len(found(images)) == 0
+    if alike is labels:
+        assert found([*images, saved(images[3], 90)]).pairs.tolist() == [[3, 24]]
+
+
+@pytest.mark.parametrize("n", [2, 6, 13, 25])
+def test_many_versions_of_one_image_do_not_hide_each_other(n):
+    f = found([*(textured(100 + i) for i in range(20)), *versions(7, n)])
+    assert f.pairs.min() >= 20 and len(set(f.pairs[:, 1].tolist())) >= 0.8 * (n - 1)
+
+
+def test_noise_constants_and_thin_drawings_are_no_duplicates():
     r = np.random.default_rng(0)
     noise = [r.integers(0, 256, (32, 32, 3), dtype=np.uint8) for _ in range(20)]
     black = [r.integers(0, 4, (32, 32, 3), dtype=np.uint8) for _ in range(20)]
@@ -95,60 +179,51 @@ def test_noise_constants_and_thin_drawings_are_no_copies():
         drawings.append(np.asarray(image))
     skies = [np.asarray(textured(i).filter(ImageFilter.GaussianBlur(30))) for i in range(20)]
     for group in (noise, black, drawings, skies):
-        assert len(find_duplicates(small(map(Image.fromarray, group)), np.arange(20))) == 0
+        assert len(found(map(Image.fromarray, group))) == 0
 
 
-def test_equal_digests_are_equal_whatever_they_show():
-    x = small([Image.new("RGB", (8, 8))] * 3 + [textured(0)])
-    found = find_duplicates(x, np.array([5, 7, 5, 9]))
-    assert found.pairs.tolist() == [[0, 2]] and found.kind == ["equal"] and found.agreement.tolist() == [1.0]
-    between = find_duplicates(x, np.array([5, 7, 5, 9]), x[:1], np.array([7]))
-    assert between.pairs.tolist() == [[1, 0]] and between.kind == ["equal"]
+def test_equal_digests_are_exact_whatever_they_show():
+    x, digest = [*[Image.new("RGB", (8, 8))] * 3, textured(0)], [5, 7, 5, 9]
+    f = found(x, digest)
+    assert f.pairs.tolist() == [[0, 2]] and f.kind == ["exact"] and f.agreement.tolist() == [1.0]
+    between = found(x, digest, (x[:1], [7]))
+    assert between.pairs.tolist() == [[1, 0]] and between.kind == ["exact"]
 
 
-def test_ten_thousand_equal_pictures_are_one_group():
-    x = np.repeat(small([textured(0)]), 10_000, 0)
-    found = find_duplicates(x, np.zeros(10_000, dtype=np.int64))
-    assert len(found) == 9_999 and (duplicate_sets(found, 10_000) == 0).all()
+def test_ten_thousand_equal_images_are_one_group_and_none_is_read():
+    x = np.repeat(small_image(pixels(textured(0)))[None], 10_000, 0)
+    f = find_duplicates(x, np.zeros(10_000, dtype=np.int64), lambda i: pytest.fail("was read"))
+    assert len(f) == 9_999 and (duplicate_sets(f, 10_000) == 0).all()
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
-def test_few_pictures(n):
-    x = small([textured(0), again(textured(0))])[:n] if n else np.zeros((0, 1072), np.uint8)
-    assert len(find_duplicates(x, np.arange(n))) == (n == 2)
+def test_few_images(n):
+    assert len(found([textured(0), again(textured(0))][:n])) == (n == 2)
     assert len(duplicate_sets(Duplicates(np.zeros((0, 2), np.int64), [], np.zeros(0)), n)) == n
 
 
 def test_the_order_does_not_matter_and_clusters_find_the_same(monkeypatch):
     originals = [textured(i) for i in range(60)]
-    x = small([*originals, *(marked(image) for image in originals[:20])])
+    x = [*originals, *(marked(image) for image in originals[:20])]
     order = np.random.default_rng(0).permutation(80)
-    first, second = find_duplicates(x, np.arange(80)), find_duplicates(x[order], order)
+    first, second = found(x), found([x[k] for k in order], order)
     pairs = {tuple(sorted(pair)) for pair in first.pairs.tolist()}
     assert {tuple(sorted(order[list(pair)].tolist())) for pair in second.pairs.tolist()} == pairs and len(pairs) >= 18
     monkeypatch.setattr(c, "EXACT_UP_TO", 10)
     monkeypatch.setattr(c, "PER_CLUSTER", 10)
-    assert {tuple(pair) for pair in find_duplicates(x, np.arange(80)).pairs.tolist()} == pairs
+    assert {tuple(pair) for pair in found(x).pairs.tolist()} == pairs
 
 
-def test_a_different_color_is_another_picture():
+def test_a_different_color_is_another_image():
     image = textured(3)
     r, g, b = image.split()
-    other = Image.merge("RGB", (b, g, r))
-    assert len(find_duplicates(small([image, other]), np.arange(2))) == 0
+    assert len(found([image, Image.merge("RGB", (b, g, r))])) == 0
 
 
-def test_the_correlation_is_that_of_its_definition():
-    r = np.random.default_rng(0)
-    x, y = r.normal(size=(2, 5, 30))
-    x[3] = 2.0
-    right = [0.0 if i == 3 else np.corrcoef(x[i], y[i])[0, 1] for i in range(5)]
-    np.testing.assert_allclose(c.correlation(torch.from_numpy(x), torch.from_numpy(y)).numpy(), right, atol=1e-12)
-
-
-def test_a_window_is_cut_where_it_lies():
-    x = torch.arange(32.0).expand(1, 1, 32, 32)
-    whole = c._cut(x, torch.tensor([[0.0, 0.0, 1.0, 1.0]]), 32).view(32, 32)
-    torch.testing.assert_close(whole, x[0, 0].to(whole))
-    right = c._cut(x, torch.tensor([[0.0, 0.5, 1.0, 0.5]]), 16).view(16, 16)
-    torch.testing.assert_close(right[0], torch.arange(16.0, 32.0).to(right))
+def test_a_window_is_found_to_a_part_of_a_pixel():
+    x = torch.from_numpy(pixels(textured(1, (96, 96)).convert("L")).astype(np.float32))[None]
+    right = torch.tensor([[0.82, 0.07, 0.86, 0.1]], dtype=torch.float32)
+    frame, _ = warped(x, right, 64, 64)
+    warp, value = registered(x, frame[:, 0], torch.tensor([[0.8, 0.1, 0.8, 0.1]], dtype=torch.float32), 12)
+    assert float(value[0]) > 0.999
+    torch.testing.assert_close(warp, right, atol=2e-3, rtol=0)

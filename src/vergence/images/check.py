@@ -215,11 +215,12 @@ def _of_pictures(
         work = _Work(stack, out, {"job": "check", "size": settings.size, "encoder": settings.encoder})
         features = _image_features(pictures, settings, vectors[0], work.parts("looks", pictures))
         reference = None if known is None else _image_features(known, settings, vectors[1], work.parts("known", known))
-        copies = find_duplicates(features.small, features.digest)
+        copies = find_duplicates(features.small, features.digest, features.read)
         leaked, known_names = None, list[str]()
         if reference is not None:
             known_names = list(reference.names)
-            leaked = find_duplicates(features.small, features.digest, reference.small, reference.digest)
+            others = reference.small, reference.digest, reference.read
+            leaked = find_duplicates(features.small, features.digest, features.read, *others)
         anomalies, note = None, ""
         if reference is not None and not leaks:
             anomalies = with_reference(features, reference, settings)

@@ -139,10 +139,10 @@ def _copies() -> dict[str, Callable[["Picture"], "Picture"]]:
     from PIL import Image
 
     return {
-        "equal": lambda picture: picture,
+        "exact": lambda picture: picture,
         "larger": lambda picture: picture.resize((96, 96)),
         "mirrored": lambda picture: picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
-        "turned": lambda picture: picture.transpose(Image.Transpose.ROTATE_90),
+        "rotated": lambda picture: picture.transpose(Image.Transpose.ROTATE_90),
     }
 
 

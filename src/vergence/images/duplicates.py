@@ -1,20 +1,18 @@
-r"""Copies and near-copies among pictures: saved again, resized, cropped, brightened, gray, marked, mirrored, turned or moved.
+r"""Duplicates among images: saved again, resized, cropped, brightened, gray, marked, framed, mirrored, rotated or moved.
 
-1. Equal digests are equal pictures.
-2. Candidates are the nearest pictures by the cosine of 8 x 8 means of the gray picture with its local contrast evened out, in
-   eight positions (mirrored, turned by quarters) and for five windows (a tenth cut off), and by the signs of differences.
-3. Each candidate is registered: two windows, one of each picture, are compared by the normalized correlation of their gray
-   values, which no gain or offset changes. Windows are the whole, a part of one picture, or parts that are moved.
-4. It is a copy where the blocks of the best windows that have texture agree, all but a few, which a mark may cover, and where
-   the two are much nearer than other pictures that look alike, or nearly equal. A picture without texture is a copy of an equal
-   one alone: a difference that was not looked at supports nothing.
+1. Equal digests are exact duplicates.
+2. Candidates are the nearest images by the cosine of 8 x 8 means of the gray image with its local contrast evened out, in
+   eight positions (mirrored, rotated by quarters) and for windows (up to three tenths cut off), and by the signs of differences.
+3. Candidates are registered on 32 x 32 pixels, and the best few of each image on what ``read`` returns: the structure of all
+   blocks agrees, but of a few that a mark may cover, and so does the noise, which two shots of one scene do not share.
+4. They are duplicates where they agree more than images of this source do: a set of them lies apart from all other images.
 
-Shapes: N pictures, S = 32 pixels a side, P pairs, T pairs of windows.
+Shapes: N images, S = 32 pixels a side, P pairs.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vergence.images.registration import Agreement, compared, registered, warped
 from vergence.utils.neighbors import components
 
 __all__ = ["Duplicates", "find_duplicates"]
@@ -29,38 +28,33 @@ __all__ = ["Duplicates", "find_duplicates"]
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Read = Callable[[int], Bytes]
 
-S, COLOR = 32, 4  # pixels a side of the gray picture, and of the colored one
+S = 32  # pixels a side of the gray image
+FLAT, BORDER = 12, 0.25  # gray levels in a line of a plain border; share of a side that a border has, at most
 CELLS, EVEN = 8, 9  # means a side of a descriptor; pixels a side of the neighborhood whose contrast is evened out
-NEAREST = 4  # candidates of each picture, of each descriptor
-LEAST = 0.88  # cosine of a candidate
+NEAREST = 4  # candidates of each image, of each descriptor
+LEAST, WAYS = 0.86, 2  # cosine of a candidate; windows or positions that are tried for a pair
 BLOCK = 1 << 24  # numbers that are held at a time
-TOGETHER = 4096  # pictures that are described at a time
+TOGETHER = 4096  # images that are described at a time
 PAIRS = 256  # that are registered at a time
-COARSE, FINE, BLOCKS = 8, 24, 4  # pixels a side of a window, at first and in the end; blocks a side
-FEW, LEAD = 3, 0.01  # windows that are compared finely; what whole pictures are preferred by
-TEXTURE = 3.0 / 255  # deviation of a block that has texture
-LOCAL, SHARE, TEXTURED = 0.75, 0.8, 10  # correlation of a block that agrees, share of those that do, textured ones at least
-ALIKE, SURE, EXACT = 0.975, 0.985, 0.985  # correlation of windows, of pictures without much texture, and of the median block
-CONTRAST = 8.0 / 255  # deviation of what is compared, at least
-CROWD, USUAL = 12, 0.5  # place of the neighbor that tells how alike all pictures are, and its cosine where there are fewer
-RATIO, CROWDED = 0.2, 0.3  # of 1 - correlation to 1 - cosine of that neighbor, at most; of windows or blocks that are alike
-NEARLY_EQUAL = 0.995  # correlation of windows that are copies whatever the others look like
-CHROMA, COLORED = 0.7, 3.0 / 255  # cosine of the colors of two colored pictures, and the deviation of one
-SCALES = (0.95, 0.9, 0.85)
-MOVES = (-2, -1, 1, 2)  # pixels of S
-EXACT_UP_TO = 20_000  # pictures, above which candidates are looked for in neighboring clusters alone
+ALIKE, PARTNERS = 0.9, 4  # correlation of 32 x 32 pixels, at least; pairs of each image that are compared at full size
+HELD = 64  # images that are held at a time
+APART, MARGIN = 3.0, 0.01  # of the disagreement in a set, and what is added: the least one with other images
+IN_PLACE, FIXTURE = 0.02, 3  # change of a window; pairs with a contradiction in place, from which images are of one fixture
+CROPPED = 0.92  # share of the one window in the other
+EXACT_UP_TO = 20_000  # images, above which candidates are looked for in neighboring clusters alone
 PROBES, PER_CLUSTER = 4, 250
 
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Pairs of copies, the surest first.
+    """Pairs of duplicates, the surest first.
 
     Attributes:
         pairs: (P, 2): i < j in one collection; between two, the index in each.
-        kind: ``equal``, ``near``, ``cropped``, ``mirrored`` or ``turned``, of each pair.
-        agreement: Correlation of what was compared, (P,), 1 of equal ones.
+        kind: ``exact``, ``near``, ``cropped``, ``mirrored`` or ``rotated``, of each pair.
+        agreement: Correlation of what was compared, (P,), 1 of exact ones.
     """
 
     pairs: Ints
@@ -72,196 +66,285 @@ class Duplicates:
 
 
 def small_image(pixels: Bytes) -> Bytes:
-    """Returns what is compared of a picture (C, H, W), (S S + 3 16,): the gray picture of 32 x 32 and the colors of 4 x 4 pixels.
+    """Returns what candidates are found by: the gray image (C, H, W) without plain borders as 32 x 32 pixels, (1024,).
 
     Example:
         >>> small_image(np.zeros((3, 40, 60), dtype=np.uint8)).shape
-        (1072,)
+        (1024,)
     """
     from PIL import Image
 
-    image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
-    how = Image.Resampling.BILINEAR
-    gray = np.asarray(image.convert("L").resize((S, S), how, reducing_gap=3.0))
-    color = np.asarray(image.convert("RGB").resize((COLOR, COLOR), how, reducing_gap=3.0))
-    return np.concatenate([gray.ravel(), color.ravel()])
+    inner = without_border(pixels)
+    image = Image.fromarray(inner[0] if len(inner) == 1 else np.ascontiguousarray(inner.transpose(1, 2, 0)))
+    return np.asarray(image.convert("L").resize((S, S), Image.Resampling.BILINEAR, reducing_gap=3.0)).ravel()
 
 
-def find_duplicates(small: Bytes, digest: Ints, other_small: Bytes | None = None, other_digest: Ints | None = None) -> Duplicates:
-    """Returns the copies among pictures, or between pictures and others.
+def without_border(pixels: Bytes) -> Bytes:
+    """Returns an image (C, H, W) without the lines of one color at its sides, a quarter of each side at most.
+
+    Example:
+        >>> image = np.zeros((1, 20, 20), dtype=np.uint8)
+        >>> image[0, 3:] = (7 * np.arange(340) % 256).reshape(17, 20)
+        >>> without_border(image).shape
+        (1, 17, 20)
+    """
+    for axis in (1, 2):
+        lines = np.moveaxis(pixels, axis, 0)
+        start, stop = _border(lines), len(lines) - _border(lines[::-1])
+        pixels = pixels[:, start:stop] if axis == 1 else pixels[:, :, start:stop]
+    return pixels
+
+
+def _border(lines: Bytes) -> int:
+    """Returns how many of the first lines (n, C, m) have one color; none if all that may be cut off have."""
+    first = np.median(lines[0], axis=-1, keepdims=True)
+    most = int(BORDER * len(lines))
+    for n, line in enumerate(lines[: most + 1]):
+        if np.abs(line - first).max() > FLAT:
+            return n
+    return 0
+
+
+def find_duplicates(
+    small: Bytes,
+    digest: Ints,
+    read: Read,
+    other_small: Bytes | None = None,
+    other_digest: Ints | None = None,
+    other_read: Read | None = None,
+) -> Duplicates:
+    """Returns the duplicates among images, or between images and others.
 
     Args:
-        small: What `small_image` returned of each, (N, 1072).
-        digest: Digests (N,) that equal pictures alone share.
-        other_small: The same of other pictures, (M, 1072).
+        small: What `small_image` returned of each, (N, 1024).
+        digest: Digests (N,) that equal images alone share.
+        read: Returns image i, uint8 (C, H, W), at the size at which pairs are compared; called for candidates alone.
+        other_small: The same of other images, (M, 1024).
         other_digest: Their digests, (M,).
+        other_read: Returns one of them.
 
     Example:
         >>> from sklearn.datasets import load_sample_images
         >>> china, flower = (x.transpose(2, 0, 1) for x in load_sample_images().images)
-        >>> small = np.stack([small_image(x) for x in (china, flower, china[:, :, ::-1])])
-        >>> found = find_duplicates(small, np.arange(3))
+        >>> images = [china, flower, china[:, :, ::-1]]
+        >>> found = find_duplicates(np.stack([small_image(x) for x in images]), np.arange(3), images.__getitem__)
         >>> found.pairs.tolist(), found.kind
         ([[0, 2]], ['mirrored'])
     """
-    one = other_small is None or other_digest is None
+    one = other_small is None or other_digest is None or other_read is None
     if one:
-        other_small, other_digest = small, digest
-    assert other_small is not None and other_digest is not None
+        other_small, other_digest, other_read = small, digest, read
+    assert other_small is not None and other_digest is not None and other_read is not None
     first, second = np.unique(digest, return_index=True)[1], np.unique(other_digest, return_index=True)[1]
-    equal = _equal(digest) if one else _equal_between(digest, other_digest)
-    a, b = _Smalls.of(small[first]), _Smalls.of(other_small[second])
-    near = list(_near(a, b, one=one))
-    pairs = [equal, *(np.stack([first[i.numpy()], second[j.numpy()]], 1) for i, j, _, _ in near)]
-    kinds = ["equal"] * len(equal) + [kind for _, _, kind_of, _ in near for kind in kind_of]
-    agreement = np.concatenate([np.ones(len(equal)), *(value.double().numpy() for _, _, _, value in near)])
-    return _sorted(np.concatenate(pairs), kinds, agreement, digest, other_digest, one=one)
+    exact = _exact(digest) if one else _exact_between(digest, other_digest)
+    tried = _candidates(_as_images(small[first]), _as_images(other_small[second]), one=one)
+    tried = tried.of(first, second) if len(tried) else tried
+    if not one:
+        tried = tried.where(digest[tried.i] != other_digest[tried.j])
+    found = [*_compared(tried, read, other_read)]
+    kept = _apart(tried, found, 0 if one else len(digest))
+    kept = kept[_not_by_symmetry(tried.where(kept), [found[k] for k in kept.tolist()], read)]
+    pairs = np.concatenate([exact, np.stack([tried.i, tried.j], 1)[kept]])
+    kinds = ["exact"] * len(exact) + [_kind(tried, k, found[k].warp) for k in kept.tolist()]
+    agreement = np.concatenate([np.ones(len(exact)), np.array([found[k].correlation for k in kept.tolist()])])
+    return _sorted(pairs, kinds, agreement, one=one)
 
 
-def _sorted(pairs: Ints, kinds: list[str], agreement: Floats, digest: Ints, other: Ints, *, one: bool) -> Duplicates:
-    """Returns pairs once each, the surest first."""
+def _sorted(pairs: Ints, kinds: list[str], agreement: Floats, *, one: bool) -> Duplicates:
+    """Returns pairs, the surest first."""
     if one:
         pairs = np.sort(pairs, 1)
-    order = np.lexsort((pairs[:, 1], pairs[:, 0], -agreement, np.array([kind != "equal" for kind in kinds], dtype=bool)))
-    kept = order[np.sort(np.unique(pairs[order], axis=0, return_index=True)[1])]
-    apart = [k for k in kept.tolist() if kinds[k] == "equal" or digest[pairs[k, 0]] != other[pairs[k, 1]]]
-    return Duplicates(pairs[apart].astype(np.int64), [kinds[k] for k in apart], agreement[apart])
+    order = np.lexsort((pairs[:, 1], pairs[:, 0], -agreement, np.array([kind != "exact" for kind in kinds], dtype=bool)))
+    return Duplicates(pairs[order].astype(np.int64), [kinds[k] for k in order.tolist()], agreement[order])
 
 
-def _equal(digest: Ints) -> Ints:
-    """Returns pairs of each picture with the first one of its digest."""
+def _exact(digest: Ints) -> Ints:
+    """Returns pairs of each image with the first one of its digest."""
     _, first, place = np.unique(digest, return_index=True, return_inverse=True)
     again = np.flatnonzero(first[place] != np.arange(len(digest)))
     return np.stack([first[place[again]], again], 1)
 
 
-def _equal_between(digest: Ints, other: Ints) -> Ints:
-    """Returns pairs of each picture with the first other one of its digest."""
+def _exact_between(digest: Ints, other: Ints) -> Ints:
+    """Returns pairs of each image with the first other one of its digest."""
     values, first = np.unique(other, return_index=True)
     place = np.searchsorted(values, digest).clip(max=max(0, len(values) - 1))
     i = np.flatnonzero(values[place] == digest) if len(values) else np.zeros(0, dtype=np.int64)
     return np.stack([i, first[place[i]]], 1) if len(values) else np.zeros((0, 2), dtype=np.int64)
 
 
-def duplicate_sets(copies: Duplicates, n: int) -> Ints:
-    """Returns a label for each of n pictures, (n,), which copies share.
+def duplicate_sets(duplicates: Duplicates, n: int) -> Ints:
+    """Returns a label for each of n images, (n,), which duplicates share.
 
     Example:
-        >>> duplicate_sets(Duplicates(np.array([[0, 2]]), ["equal"], np.ones(1)), 3).tolist()
+        >>> duplicate_sets(Duplicates(np.array([[0, 2]]), ["exact"], np.ones(1)), 3).tolist()
         [0, 1, 0]
     """
-    return np.unique(components(copies.pairs, n), return_inverse=True)[1].astype(np.int64)
+    return np.unique(components(duplicates.pairs, n), return_inverse=True)[1].astype(np.int64)
 
 
 # Candidates
 
 
 @dataclass(frozen=True)
-class _Smalls:
-    """Gray pictures (N, 1, S, S) in [0, 1], and their colors (N, 3, 4, 4)."""
+class _Tried:
+    """Pairs of images i and j, the position of i, and the windows (P, 4) of both that are compared; see `registration`."""
 
-    gray: Tensor
-    color: Tensor
-
-    @classmethod
-    def of(cls, small: Bytes) -> "_Smalls":
-        x = torch.from_numpy(np.ascontiguousarray(small))
-        gray, color = x[:, : S * S].view(-1, 1, S, S), x[:, S * S :].view(-1, COLOR, COLOR, 3).permute(0, 3, 1, 2)
-        return cls(gray, color)
+    i: Ints
+    j: Ints
+    position: Ints
+    warp: Tensor
+    other: Tensor
+    correlation: Tensor
 
     def __len__(self) -> int:
-        return len(self.gray)
+        return len(self.i)
+
+    def where(self, kept: npt.NDArray[np.generic]) -> "_Tried":
+        """Returns some of the pairs."""
+        some = torch.from_numpy(kept)
+        return _Tried(self.i[kept], self.j[kept], self.position[kept], self.warp[some], self.other[some], self.correlation[some])
+
+    def of(self, first: Ints, second: Ints) -> "_Tried":
+        """Returns the pairs with other numbers for i and j."""
+        return _Tried(first[self.i], second[self.j], self.position, self.warp, self.other, self.correlation)
 
 
-def _positions(x: Tensor) -> list[Tensor]:
-    """Returns pictures as they are, turned by quarters, and the same mirrored: eight positions."""
-    return [image.rot90(k, (-2, -1)) for image in (x, x.flip(-1)) for k in range(4)]
+def _as_images(small: Bytes) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(small)).view(-1, 1, S, S)
 
 
-KINDS = ("near", "turned", "turned", "turned", "mirrored", "mirrored", "mirrored", "mirrored")
-# Top, left, height and width of windows that are looked for, in pixels of S: nine tenths of both sides, or of one.
-WINDOWS: tuple[tuple[int, ...], ...] = ((2, 2, 29, 29), (0, 0, 29, 29), (0, 3, 29, 29), (3, 0, 29, 29), (3, 3, 29, 29))
-WINDOWS += ((0, 0, 32, 29), (0, 3, 32, 29), (0, 0, 29, 32), (3, 0, 29, 32))
+def _position(x: Tensor, k: int) -> Tensor:
+    """Returns images (..., H, W) in one of eight positions: rotated by k quarters, and the same mirrored."""
+    return (x.flip(-1) if k >= 4 else x).rot90(k % 4, (-2, -1))
 
 
-def _descriptor(x: Tensor) -> Tensor:
-    """Returns unit vectors (N, 64): means of pictures (N, 1, H, W) in [0, 1] whose local contrast is evened out."""
+KINDS = ("near", "rotated", "rotated", "rotated", "mirrored", "mirrored", "mirrored", "mirrored")
+INVERSE = np.array([0, 3, 2, 1, 4, 5, 6, 7])
+
+
+def _windows() -> list[tuple[int, int, int, int]]:
+    """Returns top, left, height and width of windows in pixels of S: the whole, and parts of both sides or of one."""
+    windows = [(0, 0, S, S)]
+    for side in (29, 26, 22):
+        cut = S - side
+        windows += [(t, u, side, side) for t, u in ((cut // 2, cut // 2), (0, 0), (0, cut), (cut, 0), (cut, cut))]
+        windows += [(0, 0, S, side), (0, cut, S, side), (0, 0, side, S), (cut, 0, side, S)]
+    return windows
+
+
+WINDOWS = _windows()
+WARPS = torch.tensor([(h / S, t / S, w / S, u / S) for t, u, h, w in WINDOWS], dtype=torch.float32)
+
+
+def _evened(gray: Tensor) -> Tensor:
+    """Returns images (N, 1, S, S) of bytes whose local contrast is evened out."""
+    x = gray.float() / 255
     mean = F.avg_pool2d(x, EVEN, 1, EVEN // 2, count_include_pad=False)
     variance = F.avg_pool2d((x - mean).square(), EVEN, 1, EVEN // 2, count_include_pad=False)
     wide = x - x.mean((2, 3), keepdim=True)
-    y = F.adaptive_avg_pool2d(wide / (variance.sqrt() + 0.5 * wide.square().mean((2, 3), keepdim=True).sqrt() + 0.01), CELLS)
-    y = y.flatten(1)
-    return F.normalize(y - y.mean(1, keepdim=True), dim=1)
+    return wide / (variance.sqrt() + 0.5 * wide.square().mean((2, 3), keepdim=True).sqrt() + 0.01)
 
 
-def _signs(x: Tensor) -> Tensor:
+def _descriptors(gray: Tensor) -> Iterator[Tensor]:
+    """Yields unit vectors (N, 64) of each window: means of evened images (N, 1, S, S)."""
+    evened = torch.cat([_evened(part) for part in gray.split(TOGETHER)])
+    for top, left, height, width in WINDOWS:
+        y = F.adaptive_avg_pool2d(evened[..., top : top + height, left : left + width], CELLS).flatten(1)
+        yield F.normalize(y - y.mean(1, keepdim=True), dim=1)
+
+
+def _signs(gray: Tensor) -> Tensor:
     """Returns unit vectors (N, 112): signs of the differences of neighboring means."""
-    y = F.adaptive_avg_pool2d(x, CELLS)
+    y = torch.cat([F.adaptive_avg_pool2d(part.float(), CELLS) for part in gray.split(TOGETHER)])
     signs = torch.cat([(y[..., 1:] - y[..., :-1]).flatten(1), (y[..., 1:, :] - y[..., :-1, :]).flatten(1)], 1)
     return F.normalize(signs.sign(), dim=1)
 
 
-def _each(function: Callable[[Tensor], Tensor], gray: Tensor) -> Tensor:
-    """Returns what a function gives of gray pictures (N, 1, S, S) in [0, 1], some thousand of bytes at a time."""
-    return torch.cat([function(part.float() / 255) for part in gray.split(TOGETHER)])
+def _looked_up(a: Tensor, b: Tensor, *, one: bool) -> npt.NDArray[np.float64]:
+    """Returns rows of i, j, position of i, window (below 0: of j), and cosine, (P, 5), of images (N, 1, S, S) and others."""
+    found: list[Tensor] = []
 
+    def look(bank: "_Exact | _Clustered", query: Tensor, position: int, window: int) -> None:
+        value, near = bank.nearest(query, NEAREST + 1)
+        row, kept = torch.arange(len(value))[:, None].expand_as(near), value >= LEAST
+        i, j = (near[kept], row[kept]) if window < 0 else (row[kept], near[kept])
+        found.append(torch.stack([i, j, torch.full_like(i, position), torch.full_like(i, window), value[kept]], 1).double())
 
-def _queries(gray: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Yields a position, and descriptors (N, 64) of what is looked for: whole pictures in each position, and windows."""
+    ours, theirs = list(_descriptors(a)), list(_descriptors(b))
+    bank = _index(theirs[0])
     for k in range(len(KINDS)):
-        yield k, _each(functools.partial(_turned, k), gray)
-    for window in WINDOWS:
-        yield 0, _each(functools.partial(_within, window), gray)
+        look(bank, _position(ours[0].view(-1, CELLS, CELLS), k).flatten(1), k, 0)
+    for w in range(1, len(WINDOWS)):
+        look(bank, ours[w], 0, w)
+    if not one:  # a window of another image, too
+        swapped = _index(ours[0])
+        for w in range(1, len(WINDOWS)):
+            look(swapped, theirs[w], 0, -w)
+    look(_index(_signs(b)), _signs(a), 0, 0)
+    return torch.cat(found).numpy()
 
 
-def _turned(k: int, x: Tensor) -> Tensor:
-    return _descriptor(_positions(x)[k])
-
-
-def _within(window: Sequence[int], x: Tensor) -> Tensor:
-    top, left, height, width = window
-    return _descriptor(x[..., top : top + height, left : left + width])
-
-
-def _candidates(a: _Smalls, b: _Smalls, *, one: bool) -> tuple[dict[int, Tensor], Tensor, Tensor]:
-    """Returns pairs (P, 2) that may be copies, by the position of the first picture; and how alike all are to each of both.
-
-    The latter are cosines, (N,) and (M,), of the twelfth nearest other picture.
-    """
-    found: dict[int, list[Tensor]] = {}
-    bank = _index(_each(_descriptor, b.gray))
-    for k, query in _queries(a.gray):
-        found.setdefault(k, []).append(_near_enough(*bank.nearest(query, NEAREST + 1)))
-    if not one:  # a window of an other picture, too
-        swapped = _index(_each(_descriptor, a.gray))
-        for k, query in _queries(b.gray):
-            if k == 0:
-                found[0].append(_near_enough(*swapped.nearest(query, NEAREST + 1)).flip(1))
-    signs = _index(_each(_signs, b.gray)).nearest(_each(_signs, a.gray), NEAREST + 1)
-    found[0].append(_near_enough(*signs))
-    pairs = {k: torch.cat(parts) for k, parts in found.items()}
+def _candidates(a: Tensor, b: Tensor, *, one: bool) -> _Tried:
+    """Returns the pairs of images (N, 1, S, S) and others that may be duplicates, registered on their S x S pixels."""
+    nothing = np.zeros(0, dtype=np.int64)
+    if not len(a) or not len(b):
+        return _Tried(nothing, nothing, nothing, WARPS[:0], WARPS[:0], WARPS[:0, 0])
+    rows = _looked_up(a, b, one=one)
     if one:
-        pairs = {
-            k: p[p[:, 0] != p[:, 1]].sort(1).values if k in (0, 2, 4, 6) else p[p[:, 0] != p[:, 1]] for k, p in pairs.items()
-        }
-    return (
-        {k: torch.unique(p, dim=0) for k, p in pairs.items()},
-        _crowd(bank, _each(_descriptor, a.gray)),
-        _crowd(bank, bank.bank),
-    )
+        rows = rows[rows[:, 0] != rows[:, 1]]
+        back = rows[:, 0] > rows[:, 1]
+        i, j, position, window, value = rows[back].T
+        rows[back] = np.stack([j, i, INVERSE[position.astype(np.int64)], -window, value], 1)
+    rows = rows[_first_of_pairs(rows, rows[:, 4], len(b), WAYS)]
+    i, j, position, window = rows[:, :4].astype(np.int64).T
+    part, whole = WARPS[np.abs(window)], WARPS[:1].expand(len(rows), 4)
+    ours, theirs = torch.from_numpy(window > 0)[:, None], torch.from_numpy(window < 0)[:, None]
+    warp, other = torch.where(ours, part, whole), torch.where(theirs, part, whole)
+    tried = _Tried(i, j, position, warp, other, torch.zeros(len(rows), dtype=torch.float32))
+    tried = _registered(tried, a, b)
+    tried = tried.where((tried.correlation >= ALIKE).numpy())
+    tried = tried.where(_first_of_pairs(np.stack([tried.i, tried.j], 1), tried.correlation.double().numpy(), len(b), 1))
+    return tried.where(_partners(tried, 0 if one else len(a)))
 
 
-def _crowd(bank: "_Exact | _Clustered", query: Tensor) -> Tensor:
-    """Returns the cosine of the twelfth nearest vector to each query (M, D), (M,)."""
-    if len(bank.bank) < CROWD:
-        return query.new_full((len(query),), USUAL)
-    return bank.nearest(query, CROWD)[0][:, -1].clamp(min=USUAL)
+def _first_of_pairs(rows: npt.NDArray[np.generic], value: Floats, m: int, n: int) -> Ints:
+    """Returns the places of the n rows of largest value of each pair of numbers, the second below m."""
+    key = rows[:, 0].astype(np.int64) * m + rows[:, 1].astype(np.int64)
+    order = np.lexsort((-value, key))
+    start = np.unique(key[order], return_index=True)[1]
+    rank = np.arange(len(order)) - np.repeat(start, np.diff(np.append(start, len(order))))
+    return np.asarray(order[rank < n])
 
 
-def _near_enough(value: Tensor, column: Tensor) -> Tensor:
-    """Returns the pairs (P, 2) of rows and columns that are near enough."""
-    row = torch.arange(len(value))[:, None].expand_as(column)
-    return torch.stack([row[value >= LEAST], column[value >= LEAST]], 1)
+def _registered(tried: _Tried, a: Tensor, b: Tensor) -> _Tried:
+    """Returns pairs whose windows are registered on S x S pixels."""
+    found = []
+    for rows in np.array_split(np.arange(len(tried)), 1 + len(tried) // PAIRS):
+        x, y = a[tried.i[rows]].float(), b[tried.j[rows]].float()
+        position = torch.from_numpy(tried.position[rows])
+        for k in range(1, len(KINDS)):
+            x[position == k] = _position(x[position == k], k)
+        warp, other = tried.warp[rows], tried.other[rows]
+        for side, steps in ((S // 2, 4), (S, 3)):
+            small = F.adaptive_avg_pool2d(x, side)
+            frame, _ = warped(F.adaptive_avg_pool2d(y, side), other, side, side)
+            warp, value = registered(small, frame[:, 0], warp, steps)
+        found.append(torch.cat([warp, value[:, None]], 1))
+    done = torch.cat([torch.zeros(0, 5, dtype=torch.float32), *found])
+    return replace(tried, warp=done[:, :4], correlation=done[:, 4])
+
+
+def _partners(tried: _Tried, shift: int) -> Ints:
+    """Returns the places of pairs that are among the few best of one of their images."""
+    count: dict[int, int] = {}
+    kept = []
+    for k in np.argsort(-tried.correlation.numpy(), kind="stable").tolist():
+        i, j = int(tried.i[k]), int(tried.j[k]) + shift
+        if min(count.get(i, 0), count.get(j, 0)) < PARTNERS:
+            count[i], count[j] = count.get(i, 0) + 1, count.get(j, 0) + 1
+            kept.append(k)
+    return np.sort(np.array(kept, dtype=np.int64))
 
 
 class _Exact:
@@ -316,110 +399,96 @@ def _index(bank: Tensor) -> "_Exact | _Clustered":
     return _Exact(bank) if len(bank) <= EXACT_UP_TO else _Clustered(bank)
 
 
-# Registration
+# Decisions
 
 
-def _windows() -> tuple[Tensor, Tensor, list[str]]:
-    """Returns windows (T, 4) of the first and of the second picture (top, left, height, width, as shares), and their kinds."""
-    whole = (0.0, 0.0, 1.0, 1.0)
-    pairs, kinds = [(whole, whole)], ["near"]
-    for side in SCALES:
-        for height, width in ((side, side), (side, 1.0), (1.0, side)):
-            tops, lefts = (sorted({u * (1 - extent) for u in (0.0, 0.5, 1.0)}) for extent in (height, width))
-            for part in [(top, left, height, width) for top in tops for left in lefts]:
-                pairs += [(part, whole), (whole, part)]
-                kinds += ["cropped", "cropped"]
-    for dy in (0, *MOVES):
-        for dx in (0, *MOVES):
-            if dx or dy:
-                size = (1 - abs(dy) / S, 1 - abs(dx) / S)
-                pairs.append(((max(dy, 0) / S, max(dx, 0) / S, *size), (max(-dy, 0) / S, max(-dx, 0) / S, *size)))
-                kinds.append("near")
-    first, second = (torch.tensor([pair[k] for pair in pairs]) for k in (0, 1))
-    return first, second, kinds
+def _compared(tried: _Tried, read: Read, other_read: Read) -> Iterator[Agreement]:
+    """Yields what each pair says at the size that is read."""
+
+    def image(which: Read) -> Callable[[int], Tensor]:
+        return functools.lru_cache(HELD)(lambda i: torch.from_numpy(without_border(which(i)).astype(np.float32)))
+
+    ours, theirs = image(read), image(other_read)
+    for k in range(len(tried)):
+        x, y = _position(ours(int(tried.i[k])), int(tried.position[k])), theirs(int(tried.j[k]))
+        yield compared(x, y, tried.warp[k : k + 1], tried.other[k : k + 1])
 
 
-def _cut(x: Tensor, windows: Tensor, side: int) -> Tensor:
-    """Returns a window of each picture (n, 1, H, W) as (n, side side); windows are (n, 4)."""
-    top, left, height, width = windows.unbind(1)
-    theta = x.new_zeros(len(x), 2, 3)
-    theta[:, 0, 0], theta[:, 1, 1] = width, height
-    theta[:, 0, 2], theta[:, 1, 2] = 2 * left + width - 1, 2 * top + height - 1
-    grid = F.affine_grid(theta, [len(x), 1, side, side], align_corners=False)
-    return F.grid_sample(x, grid, padding_mode="border", align_corners=False).flatten(1)
+def _not_by_symmetry(tried: _Tried, found: list[Agreement], read: Read) -> npt.NDArray[np.bool_]:
+    """Returns which pairs agree much more than the first image does with itself mirrored or rotated by half."""
+    own = dict.fromkeys(tried.i.tolist(), 1.0)
+    for i in own:
+        x = torch.from_numpy(without_border(read(i)).astype(np.float32))
+        own[i] = min(compared(_position(x, k), x, WARPS[:1], WARPS[:1]).disagreement for k in (2, 4, 6))
+    return np.array([p.disagreement <= max(MARGIN, own[i] / APART) for i, p in zip(tried.i.tolist(), found, strict=True)], bool)
 
 
-def correlation(x: Tensor, y: Tensor) -> Tensor:
-    """Returns the normalized correlation of vectors (..., D) over the last dimension, 0 where one is constant."""
-    x, y = x - x.mean(-1, keepdim=True), y - y.mean(-1, keepdim=True)
-    norm = x.norm(dim=-1) * y.norm(dim=-1)
-    return torch.where(norm > 1e-6, (x * y).sum(-1) / norm.clamp(min=1e-6), torch.zeros_like(norm))
+def _apart(tried: _Tried, found: list[Agreement], shift: int) -> Ints:
+    """Returns the places of pairs that lie in a set apart from others, without those that a fixture explains."""
+    i, j = tried.i, tried.j + shift
+    sets = _Sets(len(tried) and int(max(i.max(), j.max())) + 1)
+    same = np.array([one.same for one in found], dtype=bool)
+    one_shot = components(np.stack([i, j], 1)[same], len(sets.label))
+    for k in sorted(range(len(found)), key=lambda k: found[k].disagreement):
+        if same[k]:
+            sets.merge(int(i[k]), int(j[k]), found[k].disagreement)
+        elif one_shot[i[k]] != one_shot[j[k]]:
+            sets.meet(int(i[k]), int(j[k]), found[k].disagreement)
+    sets.close()
+    clear = np.array([one.contradicted == 0 for one in found], dtype=bool)
+    whole = torch.cat([*(one.warp for one in found), WARPS[:0]]) - WARPS[0]
+    still = (torch.maximum(whole.abs().amax(1), (tried.other - WARPS[0]).abs().amax(1)) <= IN_PLACE).numpy()
+    against = still & (tried.position == 0) & ~clear
+    count = np.bincount(np.concatenate([i[against], j[against]]), minlength=len(sets.label))
+    fixture = against & (np.minimum(count[i], count[j]) >= FIXTURE)
+    return np.flatnonzero(same & (sets.label[i] == sets.label[j]) & (sets.label[i] >= 0) & ~fixture)
 
 
-def _near(a: _Smalls, b: _Smalls, *, one: bool) -> Iterator[tuple[Tensor, Tensor, list[str], Tensor]]:
-    """Yields the pairs that are copies, with their kinds and correlations."""
-    if not len(a) or not len(b):
-        return
-    windows = _windows()
-    candidates, crowd_a, crowd_b = _candidates(a, b, one=one)
-    for position, pairs in candidates.items():
-        for part in pairs.split(PAIRS) if len(pairs) else ():
-            i, j = part.unbind(1)
-            x, y = _positions(a.gray[i])[position].float() / 255, b.gray[j].float() / 255
-            color = _positions(a.color[i])[position].float() / 255, b.color[j].float() / 255
-            value, best = _registered(x, y, windows[0], windows[1])
-            near = value, torch.maximum(crowd_a[i], crowd_b[j])
-            copies = _agree(x, y, windows[0][best], windows[1][best], *near) & _same_colors(*color)
-            kinds = [windows[2][k] if position == 0 else KINDS[position] for k in best[copies].tolist()]
-            yield i[copies], j[copies], kinds, value[copies]
+class _Sets:
+    """Sets of n images that grow by pairs in the order of their disagreement; those that lie apart label their members.
 
-
-def _registered(x: Tensor, y: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the largest correlation of pairs (n, 1, S, S) over pairs of windows, (n,), and the pair that has it.
-
-    All windows are compared coarsely, and the best few of them, with the whole pictures, finely.
+    A set lies apart if the least disagreement with another image is much larger than all that held it together.
     """
-    n, T = len(x), len(first)
-    every = torch.arange(T).repeat(n, 1)
-    coarse = _compared(F.avg_pool2d(x, 2), F.avg_pool2d(y, 2), first, second, every, COARSE)
-    few = torch.cat([torch.zeros(n, 1, dtype=torch.int64), coarse[:, 1:].topk(FEW, dim=1).indices + 1], 1)
-    value = _compared(x, y, first, second, few, FINE)
-    value[:, 0] += LEAD
-    best = value.argmax(1, keepdim=True)
-    value[:, 0] -= LEAD
-    return value.gather(1, best)[:, 0], few.gather(1, best)[:, 0]
+
+    def __init__(self, n: int) -> None:
+        self.label = np.full(n, -1, dtype=np.int64)
+        self.root, self.members = list(range(n)), [[i] for i in range(n)]
+        self.inside, self.outside = [0.0] * n, [float("inf")] * n
+
+    def _of(self, i: int) -> int:
+        while self.root[i] != i:
+            self.root[i] = i = self.root[self.root[i]]
+        return i
+
+    def _label(self, root: int) -> None:
+        if len(self.members[root]) > 1 and self.outside[root] >= APART * self.inside[root] + MARGIN:
+            self.label[self.members[root]] = root
+
+    def meet(self, i: int, j: int, value: float) -> None:
+        """Says that the sets of two images have a pair of a disagreement that is none of duplicates."""
+        for root in (self._of(i), self._of(j)):
+            self.outside[root] = min(self.outside[root], value)
+
+    def merge(self, i: int, j: int, value: float) -> None:
+        """Joins the sets of two images."""
+        a, b = sorted((self._of(i), self._of(j)), key=lambda root: -len(self.members[root]))
+        if a == b:
+            return
+        outside = min(self.outside[a], self.outside[b])
+        self.meet(a, b, value)
+        self._label(a)
+        self._label(b)
+        self.root[b], self.inside[a], self.outside[a] = a, value, outside
+        self.members[a] += self.members[b]
+
+    def close(self) -> None:
+        """Labels the sets that are left."""
+        for root in {self._of(i) for i in range(len(self.root))}:
+            self._label(root)
 
 
-def _compared(x: Tensor, y: Tensor, first: Tensor, second: Tensor, some: Tensor, side: int) -> Tensor:
-    """Returns the correlations (n, k) of some pairs of windows (n, k) of pairs of pictures."""
-    n, k = some.shape
-    cut = [_cut(z.repeat_interleave(k, 0), w[some.flatten()], side).view(n, k, -1) for z, w in ((x, first), (y, second))]
-    return correlation(*cut)
-
-
-def _agree(x: Tensor, y: Tensor, first: Tensor, second: Tensor, value: Tensor, crowd: Tensor) -> Tensor:
-    """Returns which pairs (n, 1, S, S) are copies by their best windows, their correlation, and how alike others are."""
-    u, v = _cut(x, first, FINE), _cut(y, second, FINE)
-    blocks = [_blocks(z) for z in (u, v)]
-    textured = torch.maximum(*(z.std(-1) for z in blocks)) > TEXTURE
-    each = correlation(*blocks)
-    count = textured.sum(1)
-    most = ((each >= LOCAL) & textured).sum(1) >= SHARE * count
-    median = torch.where(textured, each, torch.nan).nanmedian(1).values
-    apart = (1 - value) / (1 - crowd).clamp(min=1e-9)  # small where others are much less alike
-    nearer = (apart <= RATIO) | (((value >= ALIKE) | (median >= EXACT)) & (apart <= CROWDED)) | (value >= NEARLY_EQUAL)
-    contrast = torch.minimum(u.std(1), v.std(1)) >= CONTRAST
-    sure = (value >= SURE) & (first[:, 2:] == 1).all(1) & (second[:, 2:] == 1).all(1)
-    return contrast & (((count >= TEXTURED) & most & nearer) | sure)
-
-
-def _blocks(x: Tensor) -> Tensor:
-    """Returns the 16 blocks of windows (n, FINE FINE), (n, 16, 36)."""
-    side = FINE // BLOCKS
-    return x.view(-1, BLOCKS, side, BLOCKS, side).transpose(2, 3).flatten(3).flatten(1, 2)
-
-
-def _same_colors(x: Tensor, y: Tensor) -> Tensor:
-    """Returns which pairs of colors (n, 3, 4, 4) do not contradict each other: one is gray, or their chroma is alike."""
-    u, v = ((z - z.mean(1, keepdim=True)).flatten(1) for z in (x, y))
-    return (torch.minimum(u.std(1), v.std(1)) <= COLORED) | (F.cosine_similarity(u, v) >= CHROMA)
+def _kind(tried: _Tried, k: int, warp: Tensor) -> str:
+    """Returns the kind of a pair."""
+    shares = sorted(float(w[0, 0] * w[0, 2]) for w in (warp, tried.other[k : k + 1]))
+    cropped = shares[0] < CROPPED * shares[1] and tried.position[k] == 0
+    return "cropped" if cropped else KINDS[tried.position[k]]

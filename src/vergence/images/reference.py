@@ -51,7 +51,6 @@ BESIDE = 0.15  # weight of details beside regions
 COMPONENTS = 64  # of the wholes, by which neighbors are found
 PILOT, MOST = 40, 0.2  # images that are compared first; quantile of their correlations
 ALIKE, TWIN = 0.9, 0.5  # correlation of aligned parts, at least; of 1 - correlation of twins to that of reference images, at most
-GRAY = 1024  # pixels of the small gray image
 LEAST = 0.02  # deviation of a feature set's log-distances, at least
 
 
@@ -123,7 +122,7 @@ def combined(sets: Mapping[str, FeatureSet]) -> tuple[Floats, Floats, dict[str, 
 
 def with_reference(new: ImageFeatures, reference: ImageFeatures, settings: CheckSettings) -> Anomalies:
     """Returns what is anomalous among images next to a reference."""
-    group = duplicate_sets(find_duplicates(reference.small, reference.digest), len(reference))
+    group = duplicate_sets(find_duplicates(reference.small, reference.digest, reference.read), len(reference))
     usable = np.flatnonzero(~settings.review.places(reference.names, "known"))
     places, fold = folds_of(reference.digest[usable], group[usable])
     places = usable[places]
@@ -188,11 +187,11 @@ class Compared:
     def of(cls, new: ImageFeatures, reference: ImageFeatures, places: Ints, fold: Ints, settings: CheckSettings) -> "Compared":
         """Returns what compares images, and whether that tells anything: a few of them are compared first."""
         assert reference.images is not None
-        gray, apart = reference.small[places, :GRAY], np.full(len(new), -1)
+        gray, apart = reference.small[places], np.full(len(new), -1)
         numbers = reference.index[places]
         compared: dict[int, Sequence[int]] = {}
         for features, rows, own in ((reference, places, fold), (new, np.arange(len(new)), apart)):
-            near = numbers[candidates(features.small[rows, :GRAY], own, gray, fold)]
+            near = numbers[candidates(features.small[rows], own, gray, fold)]
             compared.update(zip(features.digest[rows].tolist(), near.tolist(), strict=True))
         fold_of = dict(zip(numbers.tolist(), fold.tolist(), strict=True))
         passed = cls(DifferencePass(reference.images, compared, fold_of, int(fold.max()) + 1), settings.workers)

@@ -63,7 +63,7 @@ def _groups(s: Mapping[str, Any]) -> str:
 def _pairs(copies: Mapping[str, Sequence[Any]], other: str) -> list[str]:
     rows = zip(copies["path"], copies["copy_of"], copies["kind"], copies["other"], strict=True)
     return [
-        f"{path} = {of}" if kind == "equal" else f"{path} ~ {of} ({kind})" for path, of, kind, where in rows if where == other
+        f"{path} = {of}" if kind == "exact" else f"{path} ~ {of} ({kind})" for path, of, kind, where in rows if where == other
     ]
 
 
