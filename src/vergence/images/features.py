@@ -366,7 +366,7 @@ class ImageFeatures:
         return len(self.names)
 
     def read(self, row: int) -> Bytes:
-        """Returns the image of a row at the size that is looked at, in 1 or 3 channels; one that has gone is plain, like no other."""
+        """Returns the image of a row at the size that is looked at, in 1 or 3 channels; one that has gone is plain."""
         assert self.images is not None
         try:
             return viewed(self.images.read(int(self.index[row])).pixels)

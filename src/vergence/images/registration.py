@@ -22,7 +22,8 @@ UNLIKE, NOISY = 0.2, 0.1  # correlation of noise that differs: median of blocks 
 MARK, TEXTURED = 0.15, 0.45  # share of blocks that a mark covers, at most, and of those that are not plain, at least
 FEWEST, DRAWN = 3, 20  # blocks with structure, at least; of an image with many plain ones
 CHROMA, COLORED, COLORS = 0.7, 3.0, 8  # cosine of chroma, gray levels of its deviation, pixels a side
-HOPELESS = 0.8  # correlation of the whole, below which no block is looked at
+EARLY, HOPELESS = 0.7, 0.8  # correlation of the whole, at a quarter and at half of the size, below which no block is looked at
+UNALIKE = 0.5  # disagreement at half of the size, above which the full size is not looked at
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,11 @@ def compared(x: Tensor, y: Tensor, warp: Tensor, other: Tensor) -> Agreement:
         scaled, _ = _shown(gray_x, warp, h // part, w // part)
         _, v = _shown(gray_y, other, h // part, w // part)
         warp, value = registered(scaled, v[:, 0], warp, 4)
-    if float(value) < HOPELESS:
-        return Agreement(warp, float(value), 1.0, 0, same=False)
+        if float(value) < (EARLY if part == 4 else HOPELESS):
+            return Agreement(warp, float(value), 1.0, 0, same=False)
+        early = _by_blocks(warped(scaled, warp, h // part, w // part)[0], v, None, warp, float(value)) if part == 2 else None
+        if early is not None and early.disagreement > UNALIKE:
+            return early
     scaled, u = _shown(gray_x, warp, h, w)
     _, v = _shown(gray_y, other, h, w)
     if len(x) == 3 and len(y) == 3 and not _same_colors(x, y, warp, other):
@@ -155,10 +159,10 @@ def _blocks(x: Tensor, block: int) -> Tensor:
     return x.view(h // block, block, w // block, block).transpose(1, 2).reshape(-1, block * block)
 
 
-def _by_blocks(u: Tensor, v: Tensor, inside: Tensor, warp: Tensor, value: float) -> Agreement:
+def _by_blocks(u: Tensor, v: Tensor, inside: Tensor | None, warp: Tensor, value: float) -> Agreement:
     """Compares registered frames (1, 1, h, w): structure, which all blocks but those of a mark share, and noise."""
     block = BLOCK if min(u.shape[2:]) >= FINER else BLOCK // 2
-    kept = _blocks(inside[0].float(), block).mean(1) > 0.95
+    kept = _blocks(torch.ones(u.shape[2:]) if inside is None else inside[0].float(), block).mean(1) > 0.95
     once = [_blurred(z, 3) for z in (u, v)]
     coarse, fine = ([_blocks(z[0, 0], block)[kept] for z in pair] for pair in (
         [z - _blurred(z, 7) for z in once], [z - b for z, b in zip((u, v), once, strict=True)]))  # fmt: skip
