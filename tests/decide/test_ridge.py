@@ -47,7 +47,7 @@ def test_units_do_not_matter_and_trim_leaves_far_rows_out():
     x, unit = r.normal(size=(50, 80)), r.uniform(1e-3, 1e3, 80)
     np.testing.assert_allclose(RidgeGaussian(x).log_distance(x), RidgeGaussian(x * unit).log_distance(x * unit), rtol=1e-6)
     y = np.concatenate([x, x[:5] + 30])
-    assert RidgeGaussian(y, trim=0.2).log_distance(y)[-5:].min() > RidgeGaussian(y).log_distance(y)[-5:].min() + 1
+    assert RidgeGaussian(y, trim=0.2).log_distance(y)[-5:].min() > RidgeGaussian(y).log_distance(y)[-5:].min() + 0.5
 
 
 def test_thousands_of_numbers_take_seconds():

@@ -36,7 +36,7 @@ def test_the_map_is_largest_where_the_defect_lies_and_moves_with_it(judged):
     features, model, fold = judged
     places = []
     for column in (8, 40, 60):
-        m = model.map(features(planted(picture(100), 30, column)), fold)
+        m = model.scores(features(planted(picture(100), 30, column)), fold)[1]
         r, c = np.unravel_index(m.argmax(), m.shape)
         places.append(((r + 0.5) / m.shape[0] * 64, (c + 0.5) / m.shape[1] * 80))
     for (row, column), left in zip(places, (8, 40, 60), strict=True):
@@ -45,8 +45,8 @@ def test_the_map_is_largest_where_the_defect_lies_and_moves_with_it(judged):
 
 def test_a_picture_with_a_defect_is_odder_than_ordinary_ones(judged):
     features, model, fold = judged
-    ordinary = [region_score(model.scores(features(picture(100 + i)), fold)[1]) for i in range(20)]
-    odd = [region_score(model.map(features(planted(picture(200 + i), 20, 20)), fold)) for i in range(10)]
+    ordinary = [model.scores(features(picture(100 + i)), fold)[0][0] for i in range(20)]
+    odd = [model.scores(features(planted(picture(200 + i), 20, 20)), fold)[0][0] for i in range(10)]
     assert min(odd) > max(ordinary)
 
 

@@ -1,7 +1,7 @@
 r"""Images or vectors next to a reference: feature sets, how they are combined, and p-values that use all of the reference.
 
 Each feature set gives log-distances t out of fold: t_i of reference image i by what was fitted to the other folds, and t_k(x) of
-a new image by what was fitted without fold k, k = 1..K. With the median and the robust deviation of the t_i,
+a new image by what was fitted without fold k, k = 1..K. With the median and the upper deviation of the t_i,
 
     z = (t - median) / deviation,    s = sum over feature sets of w z / sum of w,
 
@@ -46,11 +46,12 @@ Bools = npt.NDArray[np.bool_]
 FOLDS, SPLIT = 10, 1_000  # folds of a reference; images above which half of it calibrates
 FEWEST = 20  # different reference images
 FITTED = 20_000  # that are fitted to, at most
-WEIGHTS = {"whole": 1.0, "regions": 1.0, "details": 0.5, "difference": 1.0, "vectors": 1.0, "measurements": 0.05}
-BESIDE = 0.15  # weight of details beside regions
+WEIGHTS = {"whole": 1.0, "regions": 1.0, "details": 0.5, "difference": 1.0, "vectors": 1.0, "measurements": 0.1}
+BESIDE = 0.25  # weight of details beside regions
 COMPONENTS = 64  # of the wholes, by which neighbors are found
 PILOT, MOST = 40, 0.2  # images that are compared first; quantile of their correlations
 ALIKE, TWIN = 0.9, 0.5  # correlation of aligned parts, at least; of 1 - correlation of twins to that of reference images, at most
+HALF = 1.5**0.25  # fourth root of the fourth moment of the upper half of a standard Gaussian
 LEAST = 0.02  # deviation of a feature set's log-distances, at least
 
 
@@ -68,18 +69,23 @@ class FeatureSet:
         return cls(t, np.stack([gaussians[k].log_distance(new) for k in sorted(gaussians)], 1))
 
     def standardized(self) -> "FeatureSet":
-        """Returns the same in robust deviations from the median of the reference."""
-        calibrating = self.reference[np.isfinite(self.reference)]
-        middle = float(np.median(calibrating))
-        deviation = max(1.4826 * float(np.median(np.abs(calibrating - middle))), LEAST)
+        """Returns the same in deviations of the upper half from the median of the reference.
+
+        A set in which some reference images lie far out counts less: a deviation is at least that of a Gaussian whose upper half
+        has the same fourth moment.
+        """
+        t = self.reference[np.isfinite(self.reference)]
+        middle = float(np.median(t))
+        tail = float((np.maximum(t - middle, 0) ** 4).mean() ** 0.25) / HALF
+        deviation = max(1.4826 * float(np.median(np.abs(t - middle))), tail, LEAST)
         return FeatureSet((self.reference - middle) / deviation, (self.new - middle) / deviation)
 
 
 def folds_of(digest: Ints, group: Ints) -> tuple[Ints, Ints]:
     """Returns the places (n,) of different reference images in the order of their content, and their folds (n,).
 
-    Of images with equal digests one stays; those of one group, duplicates of each other, share a fold. Of a large reference the
-    half that is fitted to has the fold -1.
+    Of images with equal digests one stays; those of one group, duplicates of each other, share a fold, if there are as many groups
+    as folds. Of a large reference the half that is fitted to has the fold -1.
 
     Raises:
         ValueError: Fewer than 20 are different.
@@ -94,8 +100,10 @@ def folds_of(digest: Ints, group: Ints) -> tuple[Ints, Ints]:
     expect(len(places) >= FEWEST, few, len(places), "give more, or leave --against out")
     first = np.unique(group[places], return_index=True, return_inverse=True)[1:]
     number = np.argsort(np.argsort(first[0]))[first[1]]
+    if number.max() + 1 < FOLDS:  # nearly all are duplicates of each other
+        number = np.arange(len(places))
     if len(places) <= SPLIT:
-        return places, np.asarray(number % min(FOLDS, int(number.max()) + 1), dtype=np.int64)
+        return places, np.asarray(number % FOLDS, dtype=np.int64)
     fold = np.where(number % 2 == 0, -1, 0)
     kept = (fold == 0) | (np.cumsum(fold < 0) <= FITTED)
     return places[kept], fold[kept]
