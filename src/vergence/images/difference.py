@@ -31,7 +31,7 @@ NEAREST, BLUR, LARGEST = 3, 5, 20  # candidates; pixels of the mean; values of a
 FARTHEST, BORDER = 0.05, 0.03  # of a side: largest shift; what is left out at each border
 STRETCHED = 1.1  # largest ratio of aspects of images that are compared
 BLOCK = 1 << 24  # numbers that are held at a time
-CAUTION = 5  # degrees of freedom of the law of typical values
+CAUTION, SPREAD = 5, 0.1  # degrees of freedom of the law of normal differences; their deviation relative to the median, at least
 
 
 def candidates(small: Bytes, fold: Ints, reference: Bytes, reference_fold: Ints) -> Ints:
@@ -146,5 +146,5 @@ def twin_p_values(t: Floats) -> tuple[Floats, Floats]:
     This is an assumption: where each reference image shows a part of its own, none of them can calibrate.
     """
     low, middle = np.quantile(t, [0.25, 0.5])
-    z = (t - middle) / max((middle - low) / 0.6745, 1e-3)
+    z = (t - middle) / max((middle - low) / 0.6745, SPREAD * middle, 1e-3)
     return np.asarray(z), np.asarray(stats.t.sf(z, CAUTION))

@@ -41,7 +41,7 @@ Ints = npt.NDArray[np.int64]
 Row = dict[str, Any]
 FILE = 5  # measurements that describe a file; the others describe what it shows
 PART = 1024  # images whose rows are kept at a time
-WHOLE = 64  # pixels a side of the whole image
+WHOLE, SIDE = 64, 32  # pixels a side of the whole image, and of a thumbnail
 LONGEST = 8  # of the longer side to ``size``, at most
 MOST_KEPT = 16 << 30  # bytes of the temporary file; images beyond it are read again
 NETWORK = 1.25  # side of what a network sees, relative to ``size``
@@ -94,6 +94,7 @@ class FirstPass:
             "measurements": table,
             "whole": pixel_statistics(torch.from_numpy(whole.copy())[None])[0].numpy(),
             "small": small_image(pixels),
+            "thumbnail": resized(whole, SIDE, SIDE).mean(0).ravel().astype(np.uint8),
             "pixels": shrunk(picture.pixels, self.size),
         }
 
@@ -348,7 +349,8 @@ class ImageFeatures:
         changes: What was done to each so that it looks as in a viewer.
         measurements: Table (N, M) of `vergence.images.measurements.measure`.
         whole: Statistics of each as a whole, (N, 115).
-        small: What duplicates are compared by, (N, ...).
+        small: What candidates for duplicates are found by, (N, ...).
+        thumbnail: Gray values of each as a whole, (N, 1024).
         images: The images themselves; None of vectors.
     """
 
@@ -360,6 +362,7 @@ class ImageFeatures:
     measurements: Floats
     whole: npt.NDArray[np.float32]
     small: npt.NDArray[np.uint8]
+    thumbnail: npt.NDArray[np.uint8]
     images: SmallImages | None = None
 
     def __len__(self) -> int:
@@ -379,9 +382,8 @@ class ImageFeatures:
         n, rows = len(x), np.ascontiguousarray(x, dtype=np.float32)
         digest = [int.from_bytes(content_digest(row.tobytes()), "big", signed=True) for row in rows]
         empty = np.zeros((n, 0))
-        return cls(
-            np.arange(n), names, x, np.array(digest), np.full(n, ""), empty, empty.astype(np.float32), empty.astype(np.uint8)
-        )
+        small = empty.astype(np.uint8)
+        return cls(np.arange(n), names, x, np.array(digest), np.full(n, ""), empty, empty.astype(np.float32), small, small)
 
     def levels(self) -> dict[str, Floats]:
         """Returns features (N, D) by the name of their level."""

@@ -84,8 +84,8 @@ class FeatureSet:
 def folds_of(digest: Ints, group: Ints) -> tuple[Ints, Ints]:
     """Returns the places (n,) of different reference images in the order of their content, and their folds (n,).
 
-    Of images with equal digests one stays; those of one group, duplicates of each other, share a fold, if there are as many groups
-    as folds. Of a large reference the half that is fitted to has the fold -1.
+    Of images with equal digests one stays; those of one group, duplicates of each other, share a fold, if there are as many
+    groups as folds. Of a large reference the half that is fitted to has the fold -1.
 
     Raises:
         ValueError: Fewer than 20 are different.
@@ -195,11 +195,11 @@ class Compared:
     def of(cls, new: ImageFeatures, reference: ImageFeatures, places: Ints, fold: Ints, settings: CheckSettings) -> "Compared":
         """Returns what compares images, and whether that tells anything: a few of them are compared first."""
         assert reference.images is not None
-        gray, apart = reference.small[places], np.full(len(new), -1)
+        gray, apart = reference.thumbnail[places], np.full(len(new), -1)
         numbers = reference.index[places]
         compared: dict[int, Sequence[int]] = {}
         for features, rows, own in ((reference, places, fold), (new, np.arange(len(new)), apart)):
-            near = numbers[candidates(features.small[rows], own, gray, fold)]
+            near = numbers[candidates(features.thumbnail[rows], own, gray, fold)]
             compared.update(zip(features.digest[rows].tolist(), near.tolist(), strict=True))
         fold_of = dict(zip(numbers.tolist(), fold.tolist(), strict=True))
         passed = cls(DifferencePass(reference.images, compared, fold_of, int(fold.max()) + 1), settings.workers)
