@@ -1,5 +1,6 @@
 """Every test: float64 (float32 where marked), a seed of its own, warnings are errors."""
 
+import os
 import gzip
 import os
 from pathlib import Path
@@ -26,6 +27,9 @@ def torchvision_root(name, packed, tmp_path_factory):
     for file in files:
         (raw / file.stem).write_bytes(gzip.decompress(file.read_bytes()))
     return root
+
+
+os.environ["VERGENCE_ENCODER"] = "patches"  # tests of networks name theirs
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["RidgeGaussian", "out_of_fold"]
+__all__ = ["RidgeGaussian"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

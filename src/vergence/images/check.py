@@ -10,6 +10,7 @@ Shapes: N pictures, n of them different from each other; L levels; D features of
 """
 
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -47,6 +48,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
+VARIABLE = "VERGENCE_ENCODER"  # of the environment: what ``auto`` takes
 FOLDS = 5
 FITTED = 20_000  # images that are fitted to, at most
 WEIGHTS = {"measurements": 0.8, "whole": 0.1, "places": 0.1, "embedding": 0.1, "vectors": 0.1}
@@ -151,6 +153,7 @@ def _with_encoder(settings: CheckSettings, encoder: str | nn.Module) -> CheckSet
     """Returns the settings with what gives features."""
     if isinstance(encoder, nn.Module):
         return replace(settings, network=FrozenNetwork(encoder, type(encoder).__name__), encoder=type(encoder).__name__)
+    encoder = os.environ.get(VARIABLE, ENCODER) if encoder == ENCODER else encoder
     if encoder == PATCHES:
         return replace(settings, encoder=PATCHES)
     if (Path(encoder) / "config.json").is_file():

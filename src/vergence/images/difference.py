@@ -21,7 +21,7 @@ from scipy import ndimage, stats
 from vergence.data.pictures import Picture
 from vergence.images.features import Bytes, Row, SmallImages, on_grid
 
-__all__ = ["DifferencePass", "candidates", "twin_p_values"]
+__all__: list[str] = []
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -28,7 +28,7 @@ from vergence.utils import terminal
 from vergence.utils.checks import expect
 from vergence.utils.parts import Parts
 
-__all__ = ["Judged", "Sample", "region_rows", "sampled"]
+__all__: list[str] = []
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -37,7 +37,7 @@ from vergence.images.review import after_review
 from vergence.images.scores import CrossFitted, ReferenceScores
 from vergence.utils.checks import expect
 
-__all__ = ["FeatureSet", "combined", "folds_of", "vectors_with_reference", "with_reference"]
+__all__: list[str] = []
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
