@@ -113,3 +113,45 @@ def test_pooled_codes_do_not_depend_on_position_and_see_texture():
     assert (a - b).abs().mean() < 0.2 * (a - noisy).abs().mean()
     assert codes(torch.zeros(3, 1, 5000)).isfinite().all() and codes(torch.ones(3, 2, 2)).isfinite().all()
     assert of_area(torch.zeros(3, 10, 5000), 64, 32).shape[1:] == (32, 192)
+
+
+def texture(r, size=64):
+    """A smooth random image with details, (3, size, size)."""
+    from scipy import ndimage
+
+    x = sum(ndimage.zoom(r.normal(size=(3, size // s, size // s)), (1, s, s), order=1) * s**0.5 for s in (4, 8, 16, 32))
+    return np.clip(128 + 40 * x / x.std(), 0, 255).astype(np.uint8)
+
+
+def test_noise_and_black_are_flagged_next_to_textures():
+    r = np.random.default_rng(0)
+    known, new = [texture(r) for _ in range(80)], [texture(r) for _ in range(30)]
+    new[0] = r.integers(0, 256, (3, 64, 64)).astype(np.uint8)
+    new[1] = np.zeros((3, 64, 64), dtype=np.uint8)
+    found = vergence.check(new, against=known, fdr=0.2, encoder="patches", workers=0)
+    assert {0, 1} == {*np.argsort(-np.array(found.items["score"]))[:2].tolist()}
+    assert [bool(flag) for flag in found.items["flag"]][:2] == [True, True]
+    assert found.summary["calibration"] == 80
+
+
+def test_vectors_of_images_count_next_to_a_reference():
+    r = np.random.default_rng(0)
+    known, new, z = [texture(r) for _ in range(40)], [texture(r) for _ in range(12)], r.normal(size=(52, 8))
+    z[3] += 50
+    given = {"encoder": "patches", "workers": 0, "vectors": z[:12], "against_vectors": z[12:]}
+    found = vergence.check(new, against=known, **given)
+    assert int(np.argmax(found.items["score"])) == 3 and found.items["level"][3] == "vectors"
+    with pytest.raises(ValueError, match="vectors of the images and of the reference"):
+        vergence.check(new, against=known, vectors=z[:12], workers=0)
+    with pytest.raises(ValueError, match="a reference for against_vectors"):
+        vergence.check(new, against_vectors=z[:12], workers=0)
+
+
+def test_a_reference_that_holds_the_new_ones_or_is_plain():
+    r = np.random.default_rng(0)
+    known = [texture(r, 32) for _ in range(25)]
+    found = vergence.check([*known[:3], texture(r, 32)], against=known, encoder="patches", workers=0)
+    assert found.items["leak_of"][:3] == ["0", "1", "2"] and not any(found.items["flag"][:3])
+    plain = [np.full((3, 32, 32), 100 + i // 10 + i, dtype=np.uint8) for i in range(25)]
+    found = vergence.check([known[0], plain[0]], against=plain, encoder="patches", workers=0)
+    assert found.items["score"][0] > 5 and np.isfinite(np.array(found.items["score"])).all()

@@ -30,6 +30,7 @@ SIDE = 256  # pixels of both sides, at most
 NEAREST, BLUR, LARGEST = 3, 5, 20  # candidates; pixels of the mean; values of a score
 FARTHEST, BORDER = 0.05, 0.03  # of a side: largest shift; what is left out at each border
 STRETCHED = 1.1  # largest ratio of aspects of images that are compared
+PLAIN = 1.0  # variance in gray levels, up to which an image correlates with none
 BLOCK = 1 << 24  # numbers that are held at a time
 CAUTION, SPREAD = 5, 0.1  # degrees of freedom of the law of normal differences; their deviation relative to the median, at least
 
@@ -111,7 +112,7 @@ def difference(a: Floats, b: Floats) -> tuple[float, Floats]:
     x = a[inner].ravel()
     terms = np.stack([one[inner].ravel() for one in (b, np.ones(b.shape), *np.gradient(b))], 1)
     rest = x - terms @ np.linalg.lstsq(terms, x, rcond=None)[0]
-    r = math.sqrt(max(0.0, 1 - float(rest.var()) / max(float(x.var()), 1e-12)))
+    r = math.sqrt(max(0.0, 1 - float(rest.var()) / float(x.var()))) if float(x.var()) > PLAIN else 0.0
     m = np.zeros(a.shape)
     m[inner] = ndimage.uniform_filter(np.abs(rest.reshape(a[inner].shape)), BLUR)
     return r, m

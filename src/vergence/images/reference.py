@@ -219,8 +219,8 @@ class Compared:
         index = features.index[rows].tolist()
         columns = rows_of(self.passed, features.images.pictures(), index, self.workers, "differences")
         expect(columns, "images that can still be read", "none", "repeat the command")
-        place = np.full(len(rows), int(columns["difference"].sum(1).argmin()))
-        place[np.searchsorted(features.index[rows], columns["index"])] = np.arange(len(columns["index"]))
+        at, least = {i: k for k, i in enumerate(columns["index"].tolist())}, int(columns["difference"].sum(1).argmin())
+        place = np.array([at.get(i, least) for i in index])
         return {name: values[place] for name, values in columns.items()}
 
 
