@@ -1,8 +1,8 @@
 """The data of ``vergence demo``, from the photographs of BCCD: ``python -m experiments.demo_data FOLDER``.
 
 FOLDER holds ``boxes.csv``, ``LICENSE`` and ``images``: https://github.com/Shenggan/BCCD_Dataset, MIT. Kept are 90 photographs at
-half of their size, none of a field that another one shows too, and where their tiles lie: around a white cell, or apart from
-all white cells and platelets (``normal``), with boxes and without.
+half of their size, none of a field that another one shows too, and where their tiles lie: around a white cell, around a
+platelet, or apart from all of them (``normal``), with boxes and without.
 """
 
 import csv
@@ -49,21 +49,28 @@ def square(left: float, top: float) -> Box:
     return left, top, left + TILE, top + TILE
 
 
-def white_cell(box: Box) -> tuple[int, int]:
-    """Returns left and top of the tile around a white cell."""
+def around(box: Box) -> tuple[int, int]:
+    """Returns left and top of the tile around a cell."""
     left, top = ((box[k] + box[k + 2] - TILE) / 2 for k in (0, 1))
     return round(min(max(0, left), SIZE[0] - TILE)), round(min(max(0, top), SIZE[1] - TILE))
 
 
 def tiles(photograph: Image.Image, about: list[tuple[str, Box]]) -> list[tuple[str, int, int]]:
     """Returns the kind, left and top of tiles of a photograph that lie apart."""
-    found = [("white cell", *white_cell(box)) for kind, box in about if kind == "WBC"]
-    no = [box for kind, box in about if kind != "RBC"] + [square(*xy) for _, *xy in found]
     pixels = np.asarray(photograph).astype(int)
     violet = pixels[..., 2] - pixels[..., 0] > VIOLET
+
+    def plain(left: int, top: int) -> bool:
+        return bool(violet[top : top + TILE, left : left + TILE].sum() < FEW)
+
+    white, platelets = ([box for kind, box in about if kind == name] for name in ("WBC", "Platelets"))
+    found = [("white cell", *around(box)) for box in white]
+    no = [*white, *(square(*xy) for _, *xy in found)]
+    seen = [xy for xy in map(around, platelets) if not plain(*xy) and all(apart(square(*xy), box, 0) for box in no)]
+    found += [("platelet", *xy) for xy in seen[:1]]
+    no += [*platelets, *(square(*xy) for xy in seen[:1])]
     for top, left in product(range(0, SIZE[1] - TILE + 1, STEP), range(0, SIZE[0] - TILE + 1, STEP)):
-        plain = violet[top : top + TILE, left : left + TILE].sum() < FEW
-        if plain and all(apart(square(left, top), box, MARGIN) for box in no):
+        if plain(left, top) and all(apart(square(left, top), box, MARGIN) for box in no):
             found.append(("normal", left, top))
             no.append(square(left, top))
     return found
