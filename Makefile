@@ -6,7 +6,7 @@ install = $(BIN)/uv pip install --quiet --compile-bytecode --python $(1) $(2) ||
 
 .PHONY: demo site test slow experiments fuzz kill lint check wheel clean
 
-demo: .venv/installed  ## checks pictures with planted oddities and copies; writes vergence-demo/check/report.html
+demo: .venv/installed  ## checks photographs with anomalies and duplicates; writes vergence-demo/check/report.html
 	$(BIN)/vergence demo
 
 test: .venv/tested  ## numerics, contracts, one real run a verb, doctests and the README's examples; two processes of one thread

@@ -428,22 +428,6 @@ def test_hostile_names_are_printed_on_one_line_without_control_characters(run, t
     assert len(found.stdout.splitlines()) <= 14
 
 
-@pytest.mark.slow
-def test_the_demo_says_what_it_found(run, tmp_path):
-    found = call("demo", "--out", tmp_path / "demo")
-    lines = found.stdout.splitlines()
-    assert found.returncode == 0 and len(lines) <= 14 and any(line.startswith("Planted: ") for line in lines)
-    with (tmp_path / "demo" / "planted.csv").open(newline="") as file:
-        planted = {row["path"]: row["kind"] for row in csv.DictReader(file)}
-    with (tmp_path / "demo" / "check" / "items.csv").open(newline="") as file:
-        flagged = {row["path"] for row in csv.DictReader(file) if row["flag"] == "1"}
-    odd = {path for path, kind in planted.items() if not kind.startswith("copy")}
-    assert f"{len(odd & flagged)} of {len(odd)} unusual pictures" in found.stdout and len(odd & flagged) >= 18
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("")
-    refused("demo", "--out", tmp_path / "mine", words="an earlier demo")
-
-
 def test_lists_and_grouped_help():
     first, *_ = call("list", "settings", "nu").stdout.split("\n")
     assert first.startswith("nu ") and "Option of vje. Default: 3.0." in first

@@ -78,10 +78,12 @@ class Fetch:
 
 @dataclass(kw_only=True)
 class Demo:
-    """Check pictures with planted outliers, defects and copies, and say what was found. Writes a page."""
+    """Check photographs of blood cells with anomalies, duplicates and leaks, and say what was found. Writes a page."""
 
     out: Annotated[Path, arg(metavar="FOLDER")] = Path("vergence-demo")
-    """Folder for the pictures and the results; an earlier demo is replaced."""
+    """Folder for the images and the results; an earlier demo is replaced."""
+    encoder: Annotated[str, arg(metavar="NAME", help_behavior_hint="(default: auto)")] = "auto"
+    """As of check."""
     seed: options.Seed = 0
 
 
@@ -90,11 +92,11 @@ def demo(command: Demo) -> None:
     from vergence.images.demo import demo as run
     from vergence.images.demo import planted
 
-    found = run(command.out, seed=command.seed)
+    found = run(command.out, encoder=command.encoder, seed=command.seed)
     for line in [*lines(found), *planted(found, command.out)]:
         print(terminal.printed(line))
     print(f"page: {command.out / 'check' / 'report.html'}")
-    print("next: vergence check YOUR_FOLDER, or vergence check NEW --against KNOWN")
+    print("next: vergence check YOUR_FOLDER, or vergence check NEW --against REFERENCE")
 
 
 def fetch(command: Fetch) -> None:

@@ -1,159 +1,196 @@
-"""The demonstration: pictures with planted outliers, defects, copies and a group, compared with known ones.
+"""The demonstration: tiles of blood-cell photographs with planted anomalies, duplicates and leaks, next to a reference.
 
-The pictures are scikit-learn's scanned digits. What was planted is known, so the last lines say truthfully what was found.
+The reference shows red blood cells alone: tiles with a white cell or a platelet are anomalies that nobody planted. What is true
+stands in ``truth.csv``, so the last lines say truthfully what was found.
 """
 
+import csv
+import io
 import shutil
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vergence.images.check import check
-from vergence.utils.checks import counted, expect
+from vergence.images.result import ENCODER
+from vergence.utils.checks import expect
 from vergence.utils.parts import write_table
 
 if TYPE_CHECKING:
-    from PIL.Image import Image as Picture
+    from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw
 
     from vergence.images.result import CheckResult
 
 __all__ = ["demo"]
 
-SIDE, KNOWN, NEW, GROUP = 64, 600, 200, 8  # pixels; known pictures, new ones, and pictures on colored paper
-TWICE = 2  # pictures of each kind of outlier
-PAPER = (255, 235, 170)
-PARTS = ("known", "new", "check")
+DATA = Path(__file__).parent / "demo_data"
+SIDE, FINE = 88, 4  # pixels of a tile; pixels of a pixel in which anomalies are drawn
+REFERENCE = 60  # images, each of another photograph, since tiles of one are no independent examples
+UNCHANGED = 50  # new images of the other photographs
+EACH = 3  # images of each planted anomaly
+REAL = {"white cell": 6, "platelet": 3}  # images of anomalies that nobody planted
+PAIRS = 2  # duplicates of each kind; leaks are half as many
+NORMAL, DUPLICATE, LEAK = "normal", "duplicate", "leak"
+PARTS = ("reference", "new", "check")
+Change = Callable[["Image"], "Image"]
 
 
 @dataclass(frozen=True)
-class Planted:
-    """A picture, and what was done to it: empty for nothing; ``copy of`` and a name for a copy."""
+class _New:
+    """A new image, what is true of it, and the place of the one that it duplicates: in the reference, or among the new ones."""
 
-    picture: "Picture"
-    kind: str
+    image: "Image"
+    kind: str = NORMAL
+    of: int = -1
 
 
-def demo(out: Path, *, seed: int = 0) -> "CheckResult":
-    """Writes known and new pictures, checks the new ones, and prints which of the planted ones were found.
+def demo(out: Path, *, encoder: str = ENCODER, seed: int = 0) -> "CheckResult":
+    """Writes a reference and new images, checks the new ones, and returns what was found.
 
     Args:
-        out: Folder for pictures (``known``, ``new``), ``planted.csv`` and results (``check``); an earlier demo is replaced.
-        seed: Seed of the choice of pictures.
+        out: Folder for images (``reference``, ``new``), ``truth.csv`` (path, kind, of) and results (``check``); an earlier demo
+            is replaced.
+        encoder: As of `check`.
+        seed: Seed of the choice of photographs, and of what is planted.
 
     Raises:
         ValueError: ``out`` holds something that is no demo.
     """
-    ours = {*PARTS, "planted.csv"}
+    ours = {*PARTS, "truth.csv"}
     others = sorted(path.name for path in out.iterdir() if path.name not in ours) if out.is_dir() else []
     expect(not others, f"{out} to be empty or an earlier demo", others[0] if others else "", "choose another --out")
-    for part in PARTS:
+    reference, new = _images(np.random.default_rng(seed))
+    names = {part: [f"{part}_{i:03d}.png" for i in range(len(some))] for part, some in (("reference", reference), ("new", new))}
+    for part, images in (("reference", reference), ("new", [one.image for one in new]), ("check", [])):
         shutil.rmtree(out / part, ignore_errors=True)
-    known, new = _pictures(seed)
-    for part, pictures in (("known", known), ("new", [one.picture for one in new])):
         (out / part).mkdir(parents=True)
-        for i, picture in enumerate(pictures):
-            picture.save(out / part / f"{part}_{i:03d}.png")
-    kind = {f"new_{i:03d}.png": one.kind for i, one in enumerate(new) if one.kind}
-    write_table(out / "planted.csv", {"path": list(kind), "kind": list(kind.values())})
-    return check(out / "new", against=out / "known", out=out / "check")
+        for name, image in zip(names.get(part, []), images, strict=True):
+            image.save(out / part / name)
+    of = ["" if one.of < 0 else names["reference" if one.kind.startswith(LEAK) else "new"][one.of] for one in new]
+    write_table(out / "truth.csv", {"path": names["new"], "kind": [one.kind for one in new], "of": of})
+    return check(out / "new", against=out / "reference", out=out / "check", encoder=encoder)
 
 
 def planted(found: "CheckResult", out: Path) -> list[str]:
-    """Returns in sentences which of the planted pictures were found, by ``planted.csv``."""
-    import csv
-
-    with (out / "planted.csv").open(encoding="utf-8", newline="") as file:
-        kind = {row["path"]: row["kind"] for row in csv.DictReader(file)}
-    copies = [path for path, what in kind.items() if what.startswith("copy")]
-    odd = [path for path in kind if path not in copies]
-    first = {found.items["path"][i] for i in found.strangest(len(odd))}
+    """Returns in sentences what of ``truth.csv`` was found, and what else was."""
+    rows = _read(out / "truth.csv")
+    leaks, duplicates = ({(r["path"], r["of"]) for r in rows if r["kind"].startswith(kind)} for kind in (LEAK, DUPLICATE))
+    normal = {r["path"] for r in rows if r["kind"].startswith((NORMAL, DUPLICATE, LEAK))}
     flagged = {path for path, flag in zip(found.items["path"], found.items["flag"], strict=True) if flag}
     c = found.copies
-    pairs = [(a, b) for a, b, other in zip(c["path"], c["copy_of"], c["other"], strict=True) if other == "no"]
-    right = {path for pair in pairs for path in pair if path in copies}
-    others = [pair for pair in pairs if not {*pair} & right]
-    missed = [f"{path} ({kind[path]})" for path in odd if path not in flagged]
-    fine = len(flagged) - (len(odd) - len(missed))
-    text = f"Planted: {len(odd) - len(missed)} of {counted(len(odd), 'unusual picture')} are among those to look at"
+    pairs = [(source != "no", path, of) for path, of, source in zip(c["path"], c["copy_of"], c["other"], strict=True)]
+    leaked = {(path, of) for outside, path, of in pairs if outside}
+    same = {(path, of) if (path, of) in duplicates else (of, path) for outside, path, of in pairs if not outside}
+    missed = [f"{r['path']} ({r['kind']})" for r in rows if r["path"] not in normal | flagged]
+    anomalies = len(rows) - len(normal)
     return [
-        f"{text}, {len(first & {*odd})} among the first {len(odd)}; missed: {', '.join(missed) or 'none'}.",
-        f"{fine} of those to look at are fine. {len(right)} of {len(copies)} planted copies were found; "
-        f"{len(others)} other pairs are scans of one digit that look nearly the same.",
+        f"Anomalies: {anomalies - len(missed)} of {anomalies} flagged; missed: {', '.join(missed) or 'none'}.",
+        f"Normal images: {len(flagged & normal)} of {len(normal)} flagged.",
+        f"Duplicates: {len(same & duplicates)} of {len(duplicates)} found, {len(same - duplicates)} false pairs. "
+        f"Leaks: {len(leaked & leaks)} of {len(leaks)} found, {len(leaked - leaks)} false pairs.",
     ]
 
 
-def _pictures(seed: int) -> tuple[list["Picture"], list[Planted]]:
-    """Returns known pictures, and new ones in random order."""
-    from sklearn.datasets import load_digits
-
-    rng, scans = np.random.default_rng(seed), load_digits().images
-    digits = iter([_digit(scans[i]) for i in rng.permutation(len(scans))[: KNOWN + NEW + 4 * len(_changes(rng)) + 2 * GROUP]])
-    known = [next(digits) for _ in range(KNOWN)]
-    new = [Planted(next(digits), "") for _ in range(NEW)]
-    new += [Planted(change(next(digits)), kind) for kind, change in _changes(rng).items() for _ in range(TWICE)]
-    new += [Planted(_photograph(), "photograph")]
-    new += [Planted(_on_paper(next(digits)), "on yellow paper") for _ in range(GROUP)]
-    new += [Planted(change(new[10 * k].picture), f"copy, {kind}") for k, (kind, change) in enumerate(_copies().items())]
-    return known, [new[i] for i in rng.permutation(len(new))]
+def _read(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
-def _digit(scan: np.ndarray) -> "Picture":
-    """Returns a scan (8, 8) of gray values up to 16 as black ink on white."""
+def _images(rng: np.random.Generator) -> tuple[list["Image"], list[_New]]:
+    """Returns the reference, and new images in random order: no photograph is in both."""
+    tiles = _tiles()
+    order = rng.permutation(sorted(tiles)).tolist()
+
+    def some(names: list[str], n: int, kind: str = NORMAL) -> list["Image"]:
+        images = [image for name in names for its, image in tiles[name] if its == kind]
+        return [images[i] for i in rng.permutation(len(images))[:n].tolist()]
+
+    reference = [image for name in order[:REFERENCE] for image in some([name], 1)]
+    anomalies = _anomalies(rng)
+    images = some(order[REFERENCE:], UNCHANGED + EACH * len(anomalies))
+    new = [_New(change(images.pop()), kind) for kind, change in anomalies.items() for _ in range(EACH)]
+    new += [_New(image, kind) for kind, n in REAL.items() for image in some(order[REFERENCE:], n, kind)]
+    first, changes = len(new), [*_changes().items()]
+    new += [_New(image) for image in images]
+    new += [_New(change(images[i]), f"{DUPLICATE}, {kind}", first + i) for i, (kind, change) in enumerate(PAIRS * changes)]
+    new += [_New(change(reference[i]), f"{LEAK}, {kind}", i) for i, (kind, change) in enumerate(changes)]
+    place = rng.permutation(len(new))
+    at = np.argsort(place).tolist()
+    moved = [one if one.of < 0 or one.kind.startswith(LEAK) else _New(one.image, one.kind, at[one.of]) for one in new]
+    return reference, [moved[i] for i in place.tolist()]
+
+
+def _tiles() -> dict[str, list[tuple[str, "Image"]]]:
+    """Returns kinds and tiles by the name of their photograph."""
     from PIL import Image
 
-    ink = Image.fromarray((255 - scan * 255 / 16).astype(np.uint8))
-    return ink.resize((SIDE, SIDE), Image.Resampling.BICUBIC).convert("RGB")
+    found: dict[str, list[tuple[str, Image.Image]]] = {}
+    with zipfile.ZipFile(DATA / "photographs.zip") as archive:
+        photographs = {name: Image.open(io.BytesIO(archive.read(name))).convert("RGB") for name in archive.namelist()}
+    for row in _read(DATA / "tiles.csv"):
+        left, top = int(row["left"]), int(row["top"])
+        tile = photographs[row["photograph"]].crop((left, top, left + SIDE, top + SIDE))
+        found.setdefault(row["photograph"], []).append((row["kind"], tile))
+    return found
 
 
-def _changes(rng: np.random.Generator) -> dict[str, Callable[["Picture"], "Picture"]]:
-    """Returns what makes a picture unusual, by its name."""
-    from PIL import Image, ImageDraw, ImageFilter
+def _anomalies(rng: np.random.Generator) -> dict[str, Change]:
+    """Returns what makes an image anomalous, by its name."""
+    from PIL import ImageFilter, ImageOps
 
-    def noisy(picture: Any) -> Any:
-        noise = rng.normal(0, 60, (SIDE, SIDE, 3))
-        return Image.fromarray(np.clip(np.asarray(picture) + noise, 0, 255).astype(np.uint8))
+    def hair(draw: "ImageDraw") -> None:
+        a, b, c = rng.uniform(0, FINE * SIDE, (3, 2))
+        t = np.linspace(0, 1, 50)[:, None]
+        draw.line([*map(tuple, (1 - t) ** 2 * a + 2 * t * (1 - t) * b + t**2 * c)], 255, width=2 * FINE)
 
-    def scratched(picture: Any) -> Any:
-        ImageDraw.Draw(picture).line(rng.integers(0, SIDE, 4).tolist(), fill=(60, 20, 20), width=2)
-        return picture
+    def dust(draw: "ImageDraw") -> None:
+        for x, y, r in zip(*rng.uniform(0.1, 0.9, (2, 5)) * FINE * SIDE, rng.uniform(2, 4, 5) * FINE, strict=True):
+            draw.ellipse([x - r, y - r, x + r, y + r], 255)
 
-    def stained(picture: Any) -> Any:
-        x, y = rng.integers(8, SIDE - 14, 2).tolist()
-        ImageDraw.Draw(picture).ellipse([x, y, x + 7, y + 7], fill=(150, 75, 20))
-        return picture
+    def stain(draw: "ImageDraw") -> None:
+        (x, y), (a, b) = rng.uniform(0.2, 0.8, 2) * FINE * SIDE, rng.uniform(10, 20, 2) * FINE
+        draw.ellipse([x - a, y - b, x + a, y + b], 130)
+
+    def scratch(draw: "ImageDraw") -> None:
+        (a, b), s = rng.uniform(0, FINE * SIDE, (2, 2)), FINE * SIDE
+        draw.line([(a[0], 0), (b[0], s)] if a[1] < b[1] else [(0, a[0]), (s, b[0])], 255, width=2 * FINE)
 
     return {
-        "noisy": noisy,
-        "scratched": scratched,
-        "stained": stained,
-        "negative": lambda picture: Image.fromarray(255 - np.asarray(picture)),
-        "blurred": lambda picture: picture.filter(ImageFilter.GaussianBlur(4)),
-        "turned": lambda picture: picture.rotate(45, fillcolor=(255, 255, 255)),
+        "hair": lambda image: _painted(image, hair, (45, 35, 30)),
+        "dust": lambda image: _painted(image, dust, (40, 40, 45)),
+        "stain": lambda image: _painted(image, stain, (120, 80, 20)),
+        "scratch": lambda image: _painted(image, scratch, (250, 250, 245)),
+        "defocus": lambda image: image.filter(ImageFilter.GaussianBlur(4)),
+        "negative": ImageOps.invert,
     }
 
 
-def _copies() -> dict[str, Callable[["Picture"], "Picture"]]:
+def _painted(image: "Image", paint: Callable[["ImageDraw"], None], color: tuple[int, int, int]) -> "Image":
+    """Returns an image with a color where something is drawn, with smooth edges."""
+    from PIL import Image, ImageDraw
+
+    mask = Image.new("L", (FINE * SIDE, FINE * SIDE))
+    paint(ImageDraw.Draw(mask))
+    return Image.composite(Image.new("RGB", image.size, color), image, mask.resize(image.size, Image.Resampling.BOX))
+
+
+def _changes() -> dict[str, Change]:
+    """Returns what leaves an image a duplicate, by its name."""
     from PIL import Image
+
+    def saved_again(image: "Image.Image") -> "Image.Image":
+        image.save(file := io.BytesIO(), "JPEG", quality=90)
+        return Image.open(file).convert("RGB")
 
     return {
-        "exact": lambda picture: picture,
-        "larger": lambda picture: picture.resize((96, 96)),
-        "mirrored": lambda picture: picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
-        "rotated": lambda picture: picture.transpose(Image.Transpose.ROTATE_90),
+        "exact": lambda image: image,
+        "resized": lambda image: image.resize((132, 132), Image.Resampling.BICUBIC),
+        "saved again": saved_again,
+        "mirrored": lambda image: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+        "rotated": lambda image: image.transpose(Image.Transpose.ROTATE_90),
     }
-
-
-def _photograph() -> "Picture":
-    from PIL import Image
-    from sklearn.datasets import load_sample_image
-
-    return Image.fromarray(load_sample_image("china.jpg")[150:310, 300:460]).resize((SIDE, SIDE))
-
-
-def _on_paper(picture: "Picture") -> "Picture":
-    from PIL import Image
-
-    return Image.fromarray((np.asarray(picture) * (np.array(PAPER) / 255)).astype(np.uint8))
