@@ -32,7 +32,7 @@ from vergence.images.clusters import Group, anomalous_clusters
 from vergence.images.duplicates import Duplicates, duplicate_sets, find_duplicates
 from vergence.images.features import PART, FirstPass, ImageFeatures, RegionPass, SmallImages, rows_of, stamp
 from vergence.images.frozen import FrozenNetwork, at_hand, named_network
-from vergence.images.passes import region_rows, sampled
+from vergence.images.passes import look_at, region_rows, sampled
 from vergence.images.reference import COMPONENTS, vectors_with_reference, with_reference
 from vergence.images.regions import OwnCells, region_threshold
 from vergence.images.result import ENCODER, LEVEL, PATCHES, Anomalies, CheckResult, CheckSettings, Heatmaps, result_of
@@ -290,7 +290,7 @@ def _without_reference(
         few = f"{len(different)} different pictures are too few to say what is unusual; at least {FEWEST} are needed"
         return None, f"{few}. Copies and plain properties are told for any number."
     fitted = different[:FITTED]
-    sample = sampled(features, fitted, settings)
+    sample = sampled(features, fitted, settings, look_at([features], settings))
     last = len(sample.look.names) - 1
     regions = OwnCells(sample.some_cells(last), fold[sample.rows])
     of_digest = dict(zip(features.digest.tolist(), fold.tolist(), strict=True))

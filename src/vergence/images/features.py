@@ -368,13 +368,17 @@ class ImageFeatures:
     def __len__(self) -> int:
         return len(self.names)
 
-    def read(self, row: int) -> Bytes:
-        """Returns the image of a row at the size that is looked at, in 1 or 3 channels; one that has gone is plain."""
+    def pixels(self, row: int) -> Bytes:
+        """Returns the image of a row at the size that is looked at; one that has gone is plain."""
         assert self.images is not None
         try:
-            return viewed(self.images.read(int(self.index[row])).pixels)
+            return self.images.read(int(self.index[row])).pixels
         except ValueError:
             return np.zeros((1, 8, 8), dtype=np.uint8)
+
+    def read(self, row: int) -> Bytes:
+        """Returns the same in 1 or 3 channels."""
+        return viewed(self.pixels(row))
 
     @classmethod
     def of_vectors(cls, names: Sequence[str], x: Floats) -> "ImageFeatures":

@@ -18,7 +18,6 @@ from vergence.images.features import (
     PatchLook,
     RegionPass,
     SamplePass,
-    SmallImages,
     as_tensor,
     rows_of,
 )
@@ -40,14 +39,16 @@ GONE = "images that can still be read"
 class _Tensors(Sequence[Tensor]):
     """Images as tensors, each read when it is asked for."""
 
-    def __init__(self, images: SmallImages, index: Sequence[int]) -> None:
-        self.images, self.numbers = images, index
+    def __init__(self, sources: Sequence[ImageFeatures], most: int) -> None:
+        rows = [(one, row) for one in sources for row in range(len(one))]
+        self.rows = [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, min(len(rows), most)).round().astype(np.int64))]
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self.rows)
 
     def __getitem__(self, i: Any) -> Any:
-        each = planes(self.images.read(self.numbers[i]).pixels)
+        source, row = self.rows[i]
+        each = planes(source.pixels(row))
         return as_tensor(each[i % len(each)])
 
 
@@ -76,18 +77,23 @@ class Sample:
         return [some_cells(cells, len(self.rows), k) for k, (cells,) in enumerate(self.cells([j]))]
 
 
-def sampled(features: ImageFeatures, rows: Ints, settings: CheckSettings) -> Sample:
-    """Returns the features of the first images of some rows, and what gives them, learned from these.
+def look_at(sources: Sequence[ImageFeatures], settings: CheckSettings) -> Look:
+    """Returns what gives features: dictionaries are learned from all sources alike, so that no image is nearer to them."""
+    images = _Tensors(sources, LEARNED)
+    if settings.network is None:
+        return PatchLook(images, settings.embed)
+    return NetworkLook(images, settings.network, settings.size)
+
+
+def sampled(features: ImageFeatures, rows: Ints, settings: CheckSettings, look: Look) -> Sample:
+    """Returns the features of the first images of some rows.
 
     Raises:
         ValueError: None of them can be read anymore.
     """
     assert features.images is not None
     rows, pictures = rows[:SAMPLED], features.images.pictures()
-    some = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), LEARNED)).round().astype(np.int64))]
-    with terminal.bar("sample", 2 * len(rows), late=True) as advance:
-        look = _look(_Tensors(features.images, features.index[some].tolist()), settings)
-        advance(len(rows))
+    with terminal.bar("sample", len(rows), late=True) as advance:
         cells, vectors, kept = ArrayFile(), [], list[int]()
         place = dict(zip(features.index[rows].tolist(), rows.tolist(), strict=True))
         for i, (whole, part) in pictures.map(SamplePass(look), list(place), settings.workers):
@@ -98,12 +104,6 @@ def sampled(features: ImageFeatures, rows: Ints, settings: CheckSettings) -> Sam
             advance()
     expect(kept, GONE, "none", "repeat the command")
     return Sample(np.array(kept), look, np.stack(vectors), cells)
-
-
-def _look(images: Sequence[Tensor], settings: CheckSettings) -> Look:
-    if settings.network is None:
-        return PatchLook(images, settings.embed)
-    return NetworkLook(images, settings.network, settings.size)
 
 
 @dataclass(frozen=True)

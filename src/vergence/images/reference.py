@@ -11,8 +11,8 @@ and the cross-conformal p-value is (Vovk, Cross-conformal predictors, 2015)
 
 P(p <= a) is at most 2 a + (1 - K / n) / (K + 1) for a normal image (Barber et al., Predictive inference with the jackknife+,
 2021), and close to a in practice. Above `SPLIT` images half of the reference is fitted to, the other half calibrates as one
-fold, and P(p <= a) <= a. Not out of fold are the dictionary of patches, the whitening of cells, and two numbers for each
-feature set.
+fold, and P(p <= a) <= a. Not out of fold are the dictionary of patches and the whitening of cells, which see new images as
+they see the reference, and two numbers for each feature set.
 
 Shapes: n reference images, M new ones, K folds, L feature sets.
 """
@@ -30,7 +30,7 @@ from vergence.decide.ridge import RidgeGaussian, out_of_fold
 from vergence.images.difference import CAUTION, DifferencePass, candidates, twin_p_values
 from vergence.images.duplicates import duplicate_sets, find_duplicates
 from vergence.images.features import FILE, ImageFeatures, RegionPass, rows_of
-from vergence.images.passes import region_rows, sampled
+from vergence.images.passes import look_at, region_rows, sampled
 from vergence.images.regions import ReferenceCells, region_threshold
 from vergence.images.result import LEVEL, Anomalies, CheckSettings, Heatmaps
 from vergence.images.review import after_review
@@ -157,14 +157,16 @@ def _sets(
     new: ImageFeatures, reference: ImageFeatures, places: Ints, fold: Ints, settings: CheckSettings
 ) -> tuple[dict[str, FeatureSet], list[npt.NDArray[Any]], npt.NDArray[np.float32]]:
     """Returns feature sets, heatmaps of the reference that calibrates and of new images, and features of the latter."""
-    sample = sampled(reference, places[fold < 0] if (fold < 0).any() else places, settings)
+    look = look_at([reference, new], settings)
+    sample = sampled(reference, places[fold < 0] if (fold < 0).any() else places, settings, look)
+    other = sampled(new, np.argsort(new.digest, kind="stable"), settings, look)
     fold_of = dict(zip(places.tolist(), fold.tolist(), strict=True))
-    of, look = np.array([fold_of[row] for row in sample.rows.tolist()]), sample.look
+    of = np.array([fold_of[row] for row in sample.rows.tolist()])
     folds, about = int(fold.max()) + 1, zip(look.whitening, look.banks, strict=True)
-    regions = [ReferenceCells(sample.some_cells(j), of, folds, *each) for j, each in enumerate(about)]
+    regions = [ReferenceCells(sample.some_cells(j), of, folds, *each, beside=other.some_cells(j)) for j, each in enumerate(about)]
     of_digest = dict(zip(reference.digest[places].tolist(), fold.tolist(), strict=True))
     region_pass = RegionPass(look, regions, of_digest)
-    old, judged = region_rows(reference, region_pass, settings, sample), region_rows(new, region_pass, settings)
+    old, judged = region_rows(reference, region_pass, settings, sample), region_rows(new, region_pass, settings, other)
     sets = {
         "whole": FeatureSet.of_vectors(old.vector[places], judged.vector, fold),
         "measurements": FeatureSet.of_vectors(reference.measurements[places, FILE:], new.measurements[:, FILE:], fold),
