@@ -71,8 +71,8 @@ def planted(found: "CheckResult", out: Path) -> list[str]:
     odd = [path for path in kind if path not in copies]
     first = {found.items["path"][i] for i in found.strangest(len(odd))}
     flagged = {path for path, flag in zip(found.items["path"], found.items["flag"], strict=True) if flag}
-    c = found.copies
-    pairs = [(a, b) for a, b, other in zip(c["path"], c["copy_of"], c["other"], strict=True) if other == "no"]
+    c = found.duplicates
+    pairs = [(a, b) for a, b, other in zip(c["path"], c["duplicate_of"], c["source"], strict=True) if other == "same"]
     right = {path for pair in pairs for path in pair if path in copies}
     others = [pair for pair in pairs if not {*pair} & right]
     missed = [f"{path} ({kind[path]})" for path in odd if path not in flagged]
