@@ -171,7 +171,7 @@ const layout = () => {
   columns = Math.max(2, Math.floor((width + gap) / (wanted + 10 + gap)));
   size = Math.floor((width + gap) / columns) - gap - 10;
 };
-const high = () => size + 10 + 36 + gap;
+const high = () => size + 10 + 50 + gap;
 const paint = (from = null, to = null) => {
   const top = grid.getBoundingClientRect().top, h = high();
   const first = Math.max(0, from ?? (Math.floor(-top / h) - 1) * columns);
@@ -379,7 +379,7 @@ const scaled = values => {
   order.forEach((i, r) => { out[i] = ramp[Math.min(ramp.length - 1, Math.floor(ramp.length * r / N))]; });
   return out;
 };
-const byScore = () => all.map(i => flag[i] ? "#d55e00" : ramp[Math.min(2, Math.floor(D.score[i] / 1.5))]);
+const byScore = () => all.map(i => flag[i] ? "#d55e00" : ramp[Math.max(0, Math.min(2, Math.floor(D.score[i] / 1.5)))]);
 const colors = {
   ...(D.judged ? { score: ["score; orange: flagged", byScore] } : D.ranked ? { score: ["score", () => scaled(D.score)] } : {}),
   ...(D.groups ? { group: ["group", () => all.map(i => D.group[i] < 0 ? "#b0b0b0" : palette[D.group[i] % 8])] } : {}),
