@@ -234,7 +234,7 @@ def test_a_reason_is_what_the_score_came_from(level, share, reason, noise):
     heat = np.zeros((1, 32, 32), dtype=np.float32)
     heat.reshape(1, -1)[:, : int(share * 1024)] = 2
     heat[0, 0, 0] = 3
-    columns = {"level": [level], "score": np.array([9.0]), "flag": np.ones(1, dtype=np.uint8)}
+    columns = {"level": [level], "score": np.array([9.0]), "p_value": np.ones(1), "flag": np.ones(1, dtype=np.uint8)}
     decisions = Decisions(columns, 1, 1, 0, 0.1)
     found = Anomalies(decisions, deviations, Heatmaps(heat, 1.0), np.zeros((1, 0)), [], None, {level: 1.0}, ["k012.png"])
     assert _reasons(found) == [reason]

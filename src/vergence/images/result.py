@@ -43,7 +43,7 @@ Frame = tuple[float, float, float, float]
 NEIGHBORS = 5
 MOST_COMPARED = 50_000  # images whose neighbors are looked for among all
 FRAMES = 5  # of an image, at most
-ANOMALOUS = -math.log(0.1)  # score from which on reasons are given
+RARE = 0.1  # p-value up to which reasons are given
 EVERYWHERE = 0.3  # share of the cells of a heatmap that are framed, from which on an image is anomalous everywhere
 APART = 5.0  # robust deviations of the score from which on a reference image is itself anomalous
 ENCODER, PATCHES = "auto", "patches"
@@ -427,7 +427,8 @@ def _boxes(anomalies: Anomalies | None, features: ImageFeatures) -> list[str]:
 
 def _reasons(anomalies: Anomalies) -> list[str]:
     """Returns why each anomalous image is anomalous, in words: from the feature set that adds most to its score."""
-    told = anomalies.decisions.flag | (anomalies.decisions.columns["score"] >= ANOMALOUS)
+    found = anomalies.decisions
+    told = found.flag | (found.columns["score"] >= -math.log(RARE)) | (found.p_value <= RARE)
     return [_reason(anomalies, i) if tell else "" for i, tell in enumerate(told.tolist())]
 
 
