@@ -1,6 +1,5 @@
 """Every test: float64 (float32 where marked), a seed of its own, warnings are errors."""
 
-import os
 import gzip
 import os
 from pathlib import Path

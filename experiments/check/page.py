@@ -24,7 +24,7 @@ TIMED = """async name => {
     sort: () => put("sort", "light", "change"),
     slider: () => put("first", 500, "input"),
     scroll: () => scrollBy(0, 3000),
-    confirm: () => say(view[0], "odd"),
+    confirm: () => say(view[0], "anomaly"),
     open: () => open(view[1]),
     next: () => step(1),
   };

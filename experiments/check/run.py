@@ -46,7 +46,7 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
             "seconds": round(timer.seconds(), 1),
             "mb": peak(),
             "flagged": found.summary["flagged"],
-            "copies": len(found.copies),
+            "copies": len(found.duplicates),
         }
     if kind == "faults":
         made = faults(a.data_root, seed)
@@ -82,7 +82,9 @@ def ranked(made: Collection, found: Any) -> dict[str, Any]:
 def copied(made: Collection, found: Any) -> dict[str, Any]:
     """Returns recall of the planted copies, by kind, and the pairs of unusual pictures that are none."""
     place = {path: i for i, path in enumerate(found.items["path"])}
-    pairs = {frozenset((place[p], place[q])) for p, q in zip(found.copies["path"], found.copies["copy_of"], strict=True)}
+    pairs = {
+        frozenset((place[p], place[q])) for p, q in zip(found.duplicates["path"], found.duplicates["duplicate_of"], strict=True)
+    }
     return recall(made, pairs)
 
 

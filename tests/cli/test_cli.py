@@ -398,17 +398,17 @@ def test_no_control_character_of_a_strangers_file_reaches_the_terminal(run, tmp_
 def test_a_folder_is_checked(run, tmp_path):
     folder = photographs(tmp_path / "photos")
     found = call("check", folder, "--out", tmp_path / "c")
-    assert found.returncode == 0 and "40 pictures of 30 x 40 pixels" in found.stdout and len(found.stdout.splitlines()) <= 14
+    assert found.returncode == 0 and "40 images of 30 x 40 pixels" in found.stdout and len(found.stdout.splitlines()) <= 14
     assert f"page: {tmp_path / 'c' / 'report.html'}" in found.stdout and (tmp_path / "c" / "items.csv").is_file()
     other = tmp_path / "other"
     shutil.copytree(folder, other)
     found = call("check", folder, "--out", tmp_path / "l", "--against", other, "--leaks")
-    assert "40 pictures are also in the other source" in found.stdout, found.stderr
+    assert "40 images are also in the reference (leaked)" in found.stdout, found.stderr
     found = call("check", folder, "--out", tmp_path / "j", "--json", "--map", "pca")
     assert json.loads(found.stdout) == json.loads((tmp_path / "j" / "summary.json").read_text())
-    (tmp_path / "nobody.csv").write_text("path,verdict\nnobody.png,odd\n")
+    (tmp_path / "nobody.csv").write_text("path,verdict\nnobody.png,anomaly\n")
     gone = call("check", folder, "--out", tmp_path / "v", "--confirm", tmp_path / "nobody.csv")
-    assert "1 picture that is not here (first: nobody.png)" in gone.stdout
+    assert "1 image that is not here (first: nobody.png)" in gone.stdout
     refused("check", folder, "--out", tmp_path / "u", "--map", "none", words="tsne or pca")
     refused("check", folder, "--out", tmp_path / "u", "--leaks", words="--leaks with --against")
     refused("check", folder, "--out", folder / "inside", words="outside")

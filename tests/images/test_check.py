@@ -1,6 +1,7 @@
 """`check` finds what is planted, in files and in memory, alone and next to known pictures, and writes all of it."""
 
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -13,7 +14,10 @@ from torch import nn
 
 import vergence
 from vergence.data.pictures import open_pictures
-from vergence.images.features import stamp
+from vergence.decide.decisions import Decisions
+from vergence.images.features import FILE, stamp
+from vergence.images.measurements import MEASUREMENTS
+from vergence.images.result import Anomalies, Heatmaps, _reasons
 from vergence.images.review import Review
 from vergence.utils.parts import original
 
@@ -55,7 +59,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(folder, tmp_path_factory):
-    return vergence.check(folder, out=tmp_path_factory.mktemp("out") / "check", workers=0)
+    return vergence.check(folder, out=tmp_path_factory.mktemp("out") / "check", encoder="patches", workers=0)
 
 
 def flagged(found):
@@ -66,14 +70,14 @@ def test_a_folder_by_itself(folder, found):
     assert {f"odd{i}.png" for i in range(6)} <= flagged(found) and len(flagged(found)) <= 8
     rows = {path: i for i, path in enumerate(found.items["path"])}
     assert found.items["duplicate_of"][rows["inner/p000.png"]] == "equal.bmp"
-    assert sorted(found.copies["kind"]) == ["exact", "mirrored", "near"]
+    assert sorted(found.duplicates["kind"]) == ["exact", "mirrored", "near"]
     assert "dark" in found.items["measurements"][rows["odd3.png"]]
     assert found.items["reason"][rows["odd0.png"]] and found.items["level"][rows["odd0.png"]]
     assert len(found.items["neighbors"][0].split("; ")) == 5
     s = found.summary
-    assert (s["pictures"], s["unreadable"], s["ignored"], s["rate"]) == (159, 1, {".txt": 1}, "estimate")
+    assert (s["images"], s["unreadable"], s["ignored"], s["rate"]) == (159, 1, {".txt": 1}, "estimate")
     assert found.skipped["path"] == ["broken.jpg"] and all(sentence[-1] == "." for sentence in s["sentences"])
-    assert found.map(0).shape == (12, 12) and found.strangest(3)[0] in {rows[f"odd{i}.png"] for i in range(6)}
+    assert found.map(0).shape == (32, 32) and found.strangest(3)[0] in {rows[f"odd{i}.png"] for i in range(6)}
     assert "<p>" in found._repr_html_() and "data:image/webp" in found.show(2)._repr_html_()
 
 
@@ -84,7 +88,7 @@ def test_files_say_the_same(found, tmp_path):
 
     out = found.write(tmp_path / "again")
     assert sorted(p.name for p in out.iterdir()) == [
-        "copies.csv", "embeddings.npy", "items.csv", "items.parquet", "report.html", "skipped.csv", "summary.json",
+        "duplicates.csv", "embeddings.npy", "items.csv", "items.parquet", "report.html", "skipped.csv", "summary.json",
     ]  # fmt: skip
     table = parquet.read_table(out / "items.parquet")
     assert table.column_names == list(found.items.columns) and table["path"].to_pylist() == found.items["path"]
@@ -102,77 +106,144 @@ def test_files_say_the_same(found, tmp_path):
 def test_names_order_and_workers_do_not_matter(found):
     files = [*ORDINARY, *NOISE, *BLACK, ORDINARY[0], ORDINARY[1][:, ::-1].copy()]
     order = np.random.default_rng(0).permutation(len(files))
-    first = np.array(vergence.check(files, workers=0).items["score"])
-    second = np.array(vergence.check([files[i] for i in order], workers=2).items["score"])
+    first = np.array(vergence.check(files, encoder="patches", workers=0).items["score"])
+    second = np.array(vergence.check([files[i] for i in order], encoder="patches", workers=2).items["score"])
     np.testing.assert_allclose(second, first[order], atol=1e-6)
 
 
 @pytest.mark.parametrize("n", [1, 2, 12])
 def test_few_pictures_have_copies_and_properties(n):
     files = [*ORDINARY[: n - 1], BLACK[0]]
-    found = vergence.check([*files, files[0]], workers=0)
-    assert found.copies["kind"] == ["exact"] and not any(found.items["flag"]) and not found.summary["judged"]
+    found = vergence.check([*files, files[0]], encoder="patches", workers=0)
+    assert found.duplicates["kind"] == ["exact"] and not any(found.items["flag"]) and not found.summary["judged"]
     assert "too few" in found.summary["sentences"][-1]
-    with pytest.raises(ValueError, match="pictures that were judged"):
+    with pytest.raises(ValueError, match="images that were judged"):
         found.map(0)
 
 
 def test_many_equal_pictures():
-    found = vergence.check(np.repeat(ORDINARY[0][None], 1_000, 0), workers=0)
-    assert len(found.copies) == 999 and not found.summary["judged"]
+    found = vergence.check(np.repeat(ORDINARY[0][None], 1_000, 0), encoder="patches", workers=0)
+    assert len(found.duplicates) == 999 and not found.summary["judged"]
 
 
 def test_confirmed_pictures_are_set_apart(folder):
-    found = vergence.check(folder, confirmed=["odd0.png", "odd1.png"], workers=0)
+    found = vergence.check(folder, confirmed=["odd0.png", "odd1.png"], encoder="patches", workers=0)
     assert not {"odd0.png", "odd1.png"} & flagged(found) and {"odd2.png", "odd3.png"} <= flagged(found)
     assert found.items["path"][found.strangest(1)[0]] not in ("odd0.png", "odd1.png")
-    moved = vergence.check(folder, confirmed=["odd0.png", "nobody"], workers=0).summary["sentences"]
-    assert "Confirmed before and not listed again: 2 odd." in moved
-    assert any("name 1 picture that is not here (first: nobody)" in sentence for sentence in moved)
+    moved = vergence.check(folder, confirmed=["odd0.png", "nobody"], encoder="patches", workers=0).summary["sentences"]
+    assert "Confirmed before and not listed again: 2 as anomaly." in moved
+    assert any("name 1 image that is not here (first: nobody)" in sentence for sentence in moved)
 
 
-def test_a_fine_picture_is_not_flagged_and_what_is_less_odd_is_no_longer_improbable(folder, found, tmp_path):
+def test_a_normal_image_is_not_flagged_and_what_is_less_anomalous_is_no_longer_improbable(folder, found, tmp_path):
     place = {path: i for i, path in enumerate(found.items["path"])}
-    (tmp_path / "confirmed.csv").write_text("path,verdict\nodd3.png,fine\nodd0.png,odd\n")
-    again = vergence.check(folder, confirmed=Review.read(tmp_path / "confirmed.csv"), workers=0)
+    (tmp_path / "confirmed.csv").write_text("path,verdict\nodd3.png,normal\nodd0.png,anomaly\n")
+    again = vergence.check(folder, confirmed=Review.read(tmp_path / "confirmed.csv"), encoder="patches", workers=0)
     assert not {"odd0.png", "odd3.png"} & flagged(again)
     fine = again.items["p_value"][place["odd3.png"]]
     assert fine == pytest.approx(1 / 158, rel=1e-6) and min(again.items["p_value"]) < fine
-    (tmp_path / "bare.csv").write_text("odd3.png,fine\nodd0.png,odd\n")
+    (tmp_path / "bare.csv").write_text("odd3.png,normal\nodd0.png,anomaly\n")
     assert Review.read(tmp_path / "bare.csv") == Review.read(tmp_path / "confirmed.csv")
     (tmp_path / "wrong.csv").write_text("path,verdict\nodd3.png,perhaps\n")
-    with pytest.raises(ValueError, match="a verdict of odd, fine, odd known"):
+    with pytest.raises(ValueError, match="a verdict of anomaly, normal, reference anomaly"):
         Review.read(tmp_path / "wrong.csv")
 
 
-def test_beside_known_pictures_defects_are_flagged_and_marked():
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory):
+    """40 new images, six with a checkerboard of 8 x 8 pixels, and one of the 240 reference images, of which one is noise."""
     new = [picture(1000 + i) for i in range(40)]
     for x in new[:6]:
         x[20:28, 30:38] = np.where(np.indices((8, 8)).sum(0)[..., None] % 2, (250, 0, 250), (0, 250, 0))
-    known = [picture(2000 + i) for i in range(240)]
-    found = vergence.check([*new, known[3]], against=known, mark=0.1, fdr=0.2, workers=0)
-    scores = found.calibration()
-    oddest = scores.names[int(scores.scores.argmax())]
-    less = vergence.check(
-        [*new, known[3]], against=known, mark=0.1, fdr=0.2, workers=0, confirmed={oddest: "odd known", "0": "fine"}
-    )
-    assert len(less.calibration()) == len(scores) - 1 and min(less.items["p_value"]) <= min(found.items["p_value"]) * 1.01
-    assert not less.items["flag"][0] and len(found.bounds()) == 40
+    reference = [picture(2000 + i) for i in range(240)]
+    reference[9] = NOISE[0]
+    out = tmp_path_factory.mktemp("beside")
+    settings = {"against": reference, "mark": 0.1, "fdr": 0.2, "encoder": "patches", "workers": 0}
+    return new, reference, settings, out, vergence.check([*new, reference[3]], **settings, heatmaps=out / "heatmaps")
+
+
+def test_next_to_a_reference_defects_are_flagged_and_framed(beside):
+    _, _, _, _, found = beside
     flag = np.array(found.items["flag"])
-    assert flag[:6].sum() >= 5 and flag[6:].sum() <= 3 and found.summary["rate"] == "split conformal"
+    assert flag[:6].sum() >= 5 and flag[6:].sum() <= 3 and found.summary["rate"] == "cross-conformal"
     assert found.items["leak_of"][40] == "3" and not flag[40]
+    assert found.duplicates["source"] == ["reference"] and found.duplicates["duplicate_of"] == ["3"]
     (top, left, bottom, right), *_ = found.marked(int(np.flatnonzero(flag[:6])[0]))
     assert top * 48 < 28 and bottom * 48 > 20 and left * 48 < 38 and right * 48 > 30
-    marked = np.mean([(found.map(i) > 1).any() for i in range(6, 40)])
-    assert marked <= 0.3
-    with pytest.raises(ValueError, match="at least 40 different known items"):
-        vergence.check(new, against=known[:30], workers=0)
+    assert np.mean([(found.map(i) > 1).any() for i in range(6, 40)]) <= 0.3
+    assert sum(found.summary["feature_sets"].values()) == pytest.approx(1, abs=1e-3)
+    flags, apart, *_ = found.summary["sentences"]
+    assert flags == (
+        f"{flag.sum()} of 41 images flagged. On average at most 20 % of flags are false alarms, "
+        "if new and reference images come from one source."
+    )
+    assert re.match(r"\d reference images? (is itself|are themselves) unlike the others: 9[.;]", apart)
+    assert all(reason for reason, flagged in zip(found.items["reason"], flag, strict=True) if flagged)
+
+
+def test_boxes_are_in_pixels_and_heatmaps_are_files(beside):
+    _, _, _, out, found = beside
+    boxes = [[tuple(map(int, box.split())) for box in text.split("; ") if box] for text in found.items["boxes"]]
+    assert boxes == [[tuple(round(48 * side) for side in frame) for frame in found.marked(i)] for i in range(41)]
+    shown = {i for i in range(41) if found.marked(i) or found.items["flag"][i]}
+    assert {file.name for file in (out / "heatmaps").iterdir()} == {f"{i}.png" for i in shown}
+    with Image.open(out / "heatmaps" / "0.png") as image:
+        changed = np.abs(np.asarray(image, dtype=float) - found.pixels(0).transpose(1, 2, 0)).sum(2)
+    assert image.size == (48, 48) and changed[20:28, 30:38].mean() > 3 * changed[:12, :12].mean()
+
+
+def test_confirmed_reference_images_do_not_calibrate(beside):
+    new, reference, settings, _, found = beside
+    less = vergence.check([*new, reference[3]], **settings, confirmed={"9": "reference anomaly", "0": "normal"})
+    assert len(less.calibration()) == len(found.calibration()) - 1 and min(less.items["p_value"]) <= min(found.items["p_value"])
+    assert not less.items["flag"][0] and "9" not in less.summary["reference_anomalies"]
+    with pytest.raises(ValueError, match="at least 20 different reference images"):
+        vergence.check(new, against=reference[:10], workers=0)
+
+
+def test_where_nothing_can_be_flagged_the_answer_is_how_many_are_least_like_the_reference(beside):
+    new, reference, settings, _, _ = beside
+    found = vergence.check(new, **{**settings, "against": reference[10:50], "fdr": 0.001})
+    m = found.summary["beyond"]
+    assert m >= 1 and found.summary["sentences"][0].startswith(f"No image flagged. {m} image")
+    assert (
+        " less like the reference than all 40 reference images are; of 40 normal images about 0.98 would be. To flag "
+        in (found.summary["sentences"][0])
+    )
+    found = vergence.check(new[6:10], **{**settings, "against": reference})
+    assert found.summary["sentences"][0] == "No image flagged. No image is less like the reference than all 240 reference images."
+
+
+REASONS = [
+    ("regions", 0.5, "everywhere: noisier than most images", 9.0),
+    ("details", 0.5, "everywhere: an unfamiliar texture", 0.0),
+    ("regions", 0.01, "an anomalous region at the top left", 9.0),
+    ("difference", 0.01, "differs from its reference image k012.png at the top left", 0.0),
+    ("difference", 0.5, "differs from its reference image k012.png everywhere", 0.0),
+    ("whole", 0.01, "noisier than most images", 9.0),
+    ("whole", 0.01, "its texture or layout as a whole is unlike the reference", 0.0),
+    ("vectors", 0.01, "its vector lies far from those of the reference", 9.0),
+    ("measurements", 0.0, "its brightness, color, sharpness and noise together are unlike those of the reference", 0.0),
+]
+
+
+@pytest.mark.parametrize(("level", "share", "reason", "noise"), REASONS)
+def test_a_reason_is_what_the_score_came_from(level, share, reason, noise):
+    names = MEASUREMENTS[FILE:]
+    deviations = np.where(np.array(names) == "noise_median", noise, 0.0)[None]
+    heat = np.zeros((1, 32, 32), dtype=np.float32)
+    heat.reshape(1, -1)[:, : int(share * 1024)] = 2
+    heat[0, 0, 0] = 3
+    columns = {"level": [level], "score": np.array([9.0]), "p_value": np.ones(1), "flag": np.ones(1, dtype=np.uint8)}
+    decisions = Decisions(columns, 1, 1, 0, 0.1)
+    found = Anomalies(decisions, deviations, Heatmaps(heat, 1.0), np.zeros((1, 0)), [], None, {level: 1.0}, ["k012.png"])
+    assert _reasons(found) == [reason]
 
 
 def test_leaks_need_no_least_number():
     turned = np.ascontiguousarray(np.rot90(ORDINARY[5]))
     found = vergence.check([turned, ORDINARY[7]], against=[ORDINARY[4], ORDINARY[5]], leaks=True, workers=0)
-    assert list(found.items["leak_of"]) == ["1", ""] and found.copies["kind"] == ["rotated"]
+    assert list(found.items["leak_of"]) == ["1", ""] and found.duplicates["kind"] == ["rotated"]
     with pytest.raises(ValueError, match="leaks with another source"):
         vergence.check(ORDINARY[:3], leaks=True)
 
@@ -186,7 +257,7 @@ def small_network():
 
 def test_a_network_gives_places_and_an_embedding(folder):
     found = vergence.check(folder, encoder=small_network(), workers=0)
-    assert found.embeddings.shape[1] == 12 and found.map(0).shape == (8, 8) and found.summary["encoder"] == "Sequential"
+    assert found.map(0).shape == (32, 32) and found.summary["encoder"] == "Sequential"
     assert len({f"odd{i}.png" for i in range(6)} & flagged(found)) >= 5
 
 
@@ -194,18 +265,13 @@ def test_a_transformer_of_timm_gives_places():
     timm = pytest.importorskip("timm")
     net = timm.create_model("vit_tiny_patch16_224", pretrained=False, num_classes=0, img_size=64)
     found = vergence.check([*ORDINARY[:25], NOISE[0]], encoder=net, workers=0)
-    assert found.embeddings.shape == (26, 192)
+    assert "embedding" in found.summary["feature_sets"] and found.strangest(1) == [25]
 
 
-def test_auto_without_a_network_falls_back_to_patches(monkeypatch, capsys):
-    from vergence.images import frozen
-
-    def refuse(name):
-        raise ValueError(f"no weights of {name}")
-
-    monkeypatch.setattr(frozen, "named_network", refuse)
+def test_auto_without_a_network_falls_back_to_patches(monkeypatch):
+    monkeypatch.setattr("vergence.images.check.at_hand", lambda: None)
     found = vergence.check(ORDINARY[:25], encoder="auto", workers=0)
-    assert found.summary["encoder"] == "patches" and "patches, since no network is at hand" in capsys.readouterr().err
+    assert found.summary["encoder"].startswith("patches, since no network is on this machine")
 
 
 @pytest.mark.slow
@@ -213,14 +279,14 @@ def test_vectors_beside_pictures_by_their_names(tmp_path):
     z = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float32)
     order = np.random.default_rng(1).permutation(30)
     np.savez(tmp_path / "z.npz", x=z[order], names=np.array([str(i) for i in order]))
-    first = vergence.check(ORDINARY[:30], vectors=z, workers=0)
-    second = vergence.check(ORDINARY[:30], vectors=tmp_path / "z.npz", workers=0)
+    first = vergence.check(ORDINARY[:30], vectors=z, encoder="patches", workers=0)
+    second = vergence.check(ORDINARY[:30], vectors=tmp_path / "z.npz", encoder="patches", workers=0)
     np.testing.assert_allclose(first.items["score"], second.items["score"])
     np.savez(tmp_path / "few.npz", x=z[:5], names=np.array([str(i) for i in range(5)]))
     with pytest.raises(ValueError, match=r"a vector for each picture, by its name.*none for 25"):
-        vergence.check(ORDINARY[:30], vectors=tmp_path / "few.npz", workers=0)
+        vergence.check(ORDINARY[:30], vectors=tmp_path / "few.npz", encoder="patches", workers=0)
     with pytest.raises(ValueError, match="one vector for each of 30 pictures"):
-        vergence.check(ORDINARY[:30], vectors=z[:7], workers=0)
+        vergence.check(ORDINARY[:30], vectors=z[:7], encoder="patches", workers=0)
 
 
 def sparse(n=1000, odd=10):
@@ -267,16 +333,16 @@ def test_all_channels_are_judged_or_one(channels, tmp_path):
     x = np.stack([np.stack([picture(100 * i + k)[..., 0] for k in range(channels)]) for i in range(24)]).astype(np.uint16) * 16
     x[3, 1] = 0
     np.save(tmp_path / "x.npy", x)
-    found = vergence.check(tmp_path / "x.npy", out=tmp_path / "all", workers=0)
+    found = vergence.check(tmp_path / "x.npy", out=tmp_path / "all", encoder="patches", workers=0)
     assert found.pixels(0).shape == (channels, 48, 48) and found.strangest(1) == [3] and (tmp_path / "all/report.html").exists()
-    one = vergence.check(x, channel=0, range="0,8191", workers=0)
+    one = vergence.check(x, channel=0, range="0,8191", encoder="patches", workers=0)
     assert one.pixels(0).shape == (1, 48, 48) and one.strangest(1) != [3] and one.pixels(0).max() < 128
     assert "Read as a viewer shows them: whole numbers 0 to 8,191 shown as 8 bits, as stated (24)." in one.summary["sentences"]
     assert not any("gray" in sentence for sentence in one.summary["sentences"])
 
 
 def test_what_many_images_are_is_said_once():
-    found = vergence.check([x // 6 if i < 30 else x for i, x in enumerate(ORDINARY)], workers=0)
+    found = vergence.check([x // 6 if i < 30 else x for i, x in enumerate(ORDINARY)], encoder="patches", workers=0)
     assert "Typical here, so not marked: 30 of 150 dark." in found.summary["sentences"]
     assert found.summary["properties"].keys() <= {"low_information", "blurry"} and "dark" not in found.items["measurements"][0]
 
@@ -286,8 +352,8 @@ def test_gray_images_give_no_warning_and_sizes_are_those_of_images(tmp_path):
         Image.fromarray(x[: 30 + i % 2, :, 0] if i < 12 else x[:, : 30 + i % 2, 0]).save(tmp_path / f"{i}.png")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = vergence.check(tmp_path, workers=0)
-    assert found.summary["looked"].startswith("24 pictures of 30 x 48 to 48 x 31 pixels")
+        found = vergence.check(tmp_path, encoder="patches", workers=0)
+    assert found.summary["looked"].startswith("24 images of 30 x 48 to 48 x 31 pixels")
 
 
 def test_parts_of_another_range_are_others(folder):
@@ -315,7 +381,7 @@ def test_outputs_stay_outside_the_data(folder, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(ValueError, match="choose another --out"):
-        vergence.check(folder, out=blocked / "x", workers=0)
+        vergence.check(folder, out=blocked / "x", encoder="patches", workers=0)
 
 
 KILLED = """
@@ -331,7 +397,7 @@ Parts.append = dying
 c.PART = vergence_part = 64
 import vergence.images.features as looks
 looks.PART = 64
-c.check(sys.argv[1], out=sys.argv[2], workers=0)
+c.check(sys.argv[1], out=sys.argv[2], encoder="patches", workers=0)
 """
 
 
@@ -344,7 +410,7 @@ def test_after_a_kill_finished_parts_are_kept(folder, found, tmp_path, monkeypat
 
     monkeypatch.setattr(c, "PART", 64)
     monkeypatch.setattr(looks, "PART", 64)
-    again = vergence.check(folder, out=tmp_path / "c", workers=0)
+    again = vergence.check(folder, out=tmp_path / "c", encoder="patches", workers=0)
     assert "continuing after 128 items" in capsys.readouterr().err
     np.testing.assert_allclose(again.items["score"], found.items["score"])
     assert again.skipped["path"] == ["broken.jpg"]

@@ -27,9 +27,9 @@ def counts(out):
     flagged = [truth[row["path"]]["kind"] in ANOMALIES for row in read(out / "check" / "items.csv") if row["flag"] == "1"]
     anomalies = sum(row["kind"] in ANOMALIES for row in truth.values())
     found = Counter()
-    for row in read(out / "check" / "copies.csv"):
-        ours = "leak" if row["other"] == "yes" else "duplicate"
-        pair = [(row["path"], row["copy_of"]), (row["copy_of"], row["path"])][: 1 if ours == "leak" else 2]
+    for row in read(out / "check" / "duplicates.csv"):
+        ours = "leak" if row["source"] == "reference" else "duplicate"
+        pair = [(row["path"], row["duplicate_of"]), (row["duplicate_of"], row["path"])][: 1 if ours == "leak" else 2]
         found[ours, any(truth[a]["kind"].startswith(f"{ours}, ") and truth[a]["of"] == b for a, b in pair if a in truth)] += 1
     of = Counter(row["kind"].split(", ")[0] for row in truth.values())
     pairs = [n for kind in ("duplicate", "leak") for n in (found[kind, True], of[kind], found[kind, False])]

@@ -128,9 +128,9 @@ def test_words_name_what_differs_most():
     assert set(WORDS) <= set(MEASUREMENTS)
     assert (
         differences_in_words(np.array([0.0, 3.0, -8.0]), ["red", "noise_median", "contrast"])
-        == "less contrast, noisier than usual"
+        == "less contrast, noisier than most images"
     )
-    assert differences_in_words(np.array([0.0, 2.0]), ["red", "edges"]).startswith("an unusual combination")
+    assert differences_in_words(np.array([0.0, 2.0]), ["red", "edges"]) == ""
 
 
 def test_real_photographs_have_few_flags():

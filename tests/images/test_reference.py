@@ -76,7 +76,7 @@ def test_parts_in_one_position_are_compared_with_their_nearest(each):
     found = vergence.check(new, against=known, encoder="patches", workers=0)
     order = np.argsort(-np.array(found.items["score"]))
     assert {*order[:3].tolist()} == {0, 1, 2}
-    assert found.items["level"][0] == "difference"
+    assert found.items["level"][0] == "difference" and found.items["reason"][0].startswith("differs from")
     if each == 1:
         assert np.flatnonzero(found.items["flag"]).tolist() == [0, 1, 2]
         assert [i for i in range(len(new)) if found.marked(i)][:3] == [0, 1, 2]

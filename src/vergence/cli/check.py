@@ -17,25 +17,27 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-SHOWN = 3  # pictures that are printed
+SHOWN = 3  # images that are printed
 
 
 @dataclass(kw_only=True)
 class Check:
-    """Say what is unusual among pictures, where and why; which are copies, blurry, dark or unreadable. Writes a page.
+    """Find anomalies among images, say where and why; duplicates; blurry, dark and unreadable images. Writes a page.
 
-    By itself a folder is judged with an estimated rate; compared with known pictures (--against) with a rate that holds.
+    With a reference (--against) on average at most the stated share of flags are false alarms; without one it is an estimate.
     """
 
     source: Annotated[Positional[str], arg(metavar="FOLDER")]
-    """Pictures: a folder of any depth, a file, a .parquet or .csv with a column of them, a tar, an array, or a built-in set.
+    """Images: a folder of any depth, a file, a .parquet or .csv with a column of them, a tar, an array, or a built-in set.
     Of vectors: a .npy, .npz or .parquet file."""
-    against: Annotated[str | None, arg(metavar="KNOWN", help_behavior_hint="(default: judged by themselves)")] = None
-    """Pictures that are known to be ordinary: at most the stated share of the flagged ones is then ordinary."""
+    against: Annotated[str | None, arg(metavar="REFERENCE", help_behavior_hint="(default: none)")] = None
+    """Reference: normal images that the others are compared with."""
     leaks: bool = False
-    """Only say which pictures are copies of those of --against, or nearly so."""
+    """Only say which images are leaked: duplicates of those of --against, exact or near."""
     out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: check-FOLDER)")] = None
-    """Folder for report.html, items.parquet, items.csv, copies.csv, skipped.csv, embeddings.npy and summary.json."""
+    """Folder for report.html, items.parquet, items.csv, duplicates.csv, skipped.csv, embeddings.npy and summary.json."""
+    heatmaps: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: none)")] = None
+    """Folder for a PNG of each image that is flagged or has an anomalous region, with its heatmap over it."""
     encoder: Annotated[str, arg(metavar="NAME", help_behavior_hint="(default: auto)")] = "auto"
     """auto, the best network on this machine, else patches; patches; timm:NAME; a folder of fetch; or a run folder."""
     vectors: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
@@ -43,26 +45,26 @@ class Check:
     against_vectors: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """The same of the images in --against."""
     size: Annotated[int, arg(metavar="PIXELS")] = 256
-    """Shorter side at which places are looked at, at most; pictures are never enlarged or cropped."""
+    """Shorter side at which regions are judged, at most; images are never enlarged or cropped."""
     fdr: Annotated[float, arg(metavar="SHARE")] = 0.1
-    """Share of the flagged pictures that is ordinary, on average at most."""
+    """Share of the flagged images that are false alarms, on average at most."""
     mark: Annotated[float, arg(metavar="SHARE")] = 0.05
-    """Share of ordinary pictures in which any place is marked, at most."""
+    """Share of normal images in which any region is framed, at most."""
     confirm: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """What you said of pictures: the file that the page saves, or a text file with the name of an outlier on each line."""
+    """What you said of images: the file that the page saves, or a text file with the name of an anomaly on each line."""
     map: Annotated[str, arg(metavar="NAME", help_behavior_hint="(default: tsne)")] = "tsne"
-    """How the map of all pictures is made: tsne, pca, or, where they are installed, umap or pacmap."""
+    """How the map of all images is made: tsne, pca, or, where they are installed, umap or pacmap."""
     json: bool = False
     """Print summary.json instead of sentences."""
     column: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
-    """Column of a table that holds the pictures."""
-    range: Annotated[str | None, arg(metavar="LOW,HIGH", help_behavior_hint="(default: decided once for all pictures)")] = None
-    """Numbers that are shown as black and white, of pictures of 16 bits or of floats: 0,4095."""
+    """Column of a table that holds the images."""
+    range: Annotated[str | None, arg(metavar="LOW,HIGH", help_behavior_hint="(default: decided once for all images)")] = None
+    """Numbers that are shown as black and white, of images of 16 bits or of floats: 0,4095."""
     channel: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: all)")] = None
     """Only judge one channel: its number, the first is 0, or red, green or blue."""
     data_root: options.DataRoot = None
     workers: Annotated[int, arg(metavar="N")] = 2
-    """Processes that read pictures."""
+    """Processes that read images."""
     threads: options.Threads = None
 
 
@@ -105,7 +107,7 @@ def fetch(command: Fetch) -> None:
 
     folder = run(command.name, command.to)
     print((folder / "network.json").read_text(encoding="utf-8"), end="")
-    print(f"now: vergence check PICTURES --encoder {folder}")
+    print(f"now: vergence check IMAGES --encoder {folder}")
 
 
 def check(command: Check) -> None:
@@ -114,13 +116,17 @@ def check(command: Check) -> None:
     from vergence.images.review import Review
 
     expect(
-        not command.leaks or command.against is not None, "--leaks with --against KNOWN", "--leaks alone", "name the other source"
+        not command.leaks or command.against is not None,
+        "--leaks with --against REFERENCE",
+        "--leaks alone",
+        "name the reference",
     )
-    out = command.out or Path(f"check-{Path(command.source.rstrip('/')).name or 'pictures'}")
+    out = command.out or Path(f"check-{Path(command.source.rstrip('/')).name or 'images'}")
     found = run(
         command.source,
         against=command.against,
         out=out,
+        heatmaps=command.heatmaps,
         leaks=command.leaks,
         encoder=command.encoder,
         vectors=command.vectors,
@@ -144,16 +150,15 @@ def check(command: Check) -> None:
 
 
 def lines(found: "CheckResult") -> list[str]:
-    """Returns what is printed: what was looked at, what was found, and the most unusual pictures."""
+    """Returns what is printed: what was judged, what was found, and the most anomalous images."""
     from vergence.images.sentences import shortened_name
 
     head, rest = found.summary["looked"] + ".", list(found.summary["sentences"])
     if not found.summary["judged"]:
         return [head, *rest]
-    oddest = [
-        f"  {shortened_name(found.items['path'][i])}: {found.items['reason'][i] or 'ordinary'}" for i in found.strangest(SHOWN)
-    ]
-    return [head, rest[0], *oddest, *rest[1:]]
+    named = [(shortened_name(found.items["path"][i]), found.items["reason"][i]) for i in found.strangest(SHOWN)]
+    first = [f"  {name}: {reason}" if reason else f"  {name}" for name, reason in named]
+    return [head, rest[0], *first, *rest[1:]]
 
 
 def _next(command: Check, found: "CheckResult", out: Path) -> str:
@@ -163,5 +168,7 @@ def _next(command: Check, found: "CheckResult", out: Path) -> str:
         return f"vergence check {source} --against {shlex.quote(command.against or '')}"
     if found.summary["judged"] and command.confirm is None:
         same = source if command.against is None else f"{source} --against {shlex.quote(command.against)}"
-        return f"mark pictures in the page with o (odd) or f (fine), save, then: vergence check {same} --confirm confirmed.csv"
+        return (
+            f"mark images in the page with a (anomaly) or n (normal), save, then: vergence check {same} --confirm confirmed.csv"
+        )
     return f"open {out / 'report.html'}"

@@ -11,7 +11,7 @@ Shapes: N pictures, n of them different from each other; L levels; D features of
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,6 +63,7 @@ def check(
     *,
     against: Any = None,
     out: str | Path | None = None,
+    heatmaps: str | Path | None = None,
     leaks: bool = False,
     encoder: str | nn.Module = ENCODER,
     vectors: Any = None,
@@ -87,6 +88,7 @@ def check(
         against: Pictures or vectors that are known to be ordinary: p-values then hold at the stated rate. By default the items
             are judged by themselves.
         out: Folder in which the results are written, none of it inside the source; None writes nothing.
+        heatmaps: Folder for a PNG of each image that is flagged or has an anomalous region, with its heatmap; None for none.
         leaks: Only say which pictures are copies of those in ``against``, or nearly so.
         encoder: ``auto``, the best network on this machine, else patches; ``patches``, which needs no network; ``timm:NAME``,
             ``efficientnet-lite0`` or a folder that ``vergence fetch`` wrote; a run's folder; or a module that maps images
@@ -97,8 +99,9 @@ def check(
         size: Pixels of the shorter side at which places are looked at, at most.
         fdr: Share of the flagged pictures that is ordinary, on average at most, in (0, 1).
         mark: Share of ordinary pictures in which any place is marked, at most, in (0, 1).
-        confirmed: What a person said after looking: names of outliers, or ``odd``, ``fine`` or ``odd known`` by name. No fit
-            sees unusual ones, neither is flagged again, and what is less unusual than a fine one is no longer improbable.
+        confirmed: What a person said after looking: names of anomalies, or ``anomaly``, ``normal`` or ``reference anomaly`` by
+            name. No fit sees anomalies, neither is flagged again; without a reference, what is less anomalous than a normal one
+            is no longer improbable.
         map: How the map of all pictures is made: ``tsne``, ``pca``, or, where they are installed, ``umap`` or ``pacmap``.
         column: Column of a table that holds the pictures.
         range: Numbers that are shown as 0 and 255, such as ``(0, 4095)``: the same for all pictures. By default the numbers of
@@ -112,11 +115,12 @@ def check(
 
     Example:
         >>> found = check("digits")
-        >>> len(found.items["path"]), found.summary["pictures"]
+        >>> len(found.items["path"]), found.summary["images"]
         (359, 359)
     """
     expect(not leaks or against is not None, "leaks with another source", "none", "name it with --against")
-    _require_apart(source, out)
+    for folder in (out, heatmaps):
+        _require_apart(source, folder)
     settings = CheckSettings(size, fdr, mark, workers, Review.of(confirmed), map)
     if (given := _vectors(source)) is not None:
         known_vectors = None if against is None else _vectors(against)
@@ -131,10 +135,12 @@ def check(
         read: dict[str, Any] = {"root": root, "column": column, "range": range, "channel": channel}
         known = None if against is None else open_pictures(against, **read)
         pictures = open_pictures(source, **read, like=known)
-        given = vectors, against_vectors
-        return _of_pictures(_called(source), pictures, known, settings, given, leaks, None if out is None else Path(out))
+        given, folder = (vectors, against_vectors), None if out is None else Path(out)
+        result = _of_pictures(_called(source), pictures, known, settings, given, leaks, folder)
     if out is not None:
         result.write(out)
+    if heatmaps is not None:
+        result.write_heatmaps(heatmaps)
     return result
 
 
@@ -283,7 +289,7 @@ def _without_reference(
     features: ImageFeatures, copies: Duplicates, settings: CheckSettings, kept: Parts | None
 ) -> tuple[Anomalies | None, str]:
     """Returns what is anomalous among images without a reference, or None and why they are not judged."""
-    apart, group = settings.review.places(features.names, "odd"), duplicate_sets(copies, len(features))
+    apart, group = settings.review.places(features.names, "anomaly"), duplicate_sets(copies, len(features))
     fold, different = _folds(features.digest, group)
     different = different[~np.isin(group[different], group[apart])]
     if len(different) < FEWEST:
@@ -301,14 +307,16 @@ def _without_reference(
     fits = {name: CrossFitted(x[fitted], fold[fitted]) for name, x in levels.items()}
     found = {name: _own_evidence(name, fits[name], fits[name].log_distance(x, fold), fitted) for name, x in levels.items()}
     found["places"] = Evidence.by_tail(judged.scores[:, 0, 0], fitted)
-    decisions = _decided(found, apart, settings.review.places(features.names, "fine"), settings.fdr)
+    decisions = _decided(found, apart, settings.review.places(features.names, "normal"), settings.fdr)
     table = levels["measurements"]
     groups = _groups(fits["measurements"].white(table[fitted]), fitted, farther=1.0)
     heatmap = judged.heatmap[:, 0]
     threshold = region_threshold(heatmap[fitted].max((1, 2)), settings.mark)
     z = levels.get("embedding", judged.mean)
     heat = Heatmaps(heatmap, threshold)
-    return Anomalies(decisions, fits["measurements"].in_units(table), heat, z.astype(np.float32), groups, None), ""
+    return Anomalies(
+        decisions, fits["measurements"].in_units(table), heat, z.astype(np.float32), groups, None, _shares(found)
+    ), ""
 
 
 def _narrow(x: Floats, fitted: Ints) -> Floats:
@@ -337,6 +345,12 @@ def _decided(levels: Mapping[str, Evidence], odd: Bools, fine: Bools, fdr: float
     lawful, _ = combine({name: one.log_p if one.holds else np.zeros(len(log)) for name, one in levels.items()}, WEIGHTS)
     p = after_review(np.exp(lawful), odd, fine)
     return decided(p, fdr, 0, left_out=odd, fine=fine, **_columns(log, level, log_p))
+
+
+def _shares(levels: Iterable[str]) -> dict[str, float]:
+    """Returns the weights of the levels, which add up to 1."""
+    given = {name: WEIGHTS[name] for name in levels}
+    return {name: value / sum(given.values()) for name, value in given.items()}
 
 
 def _columns(log: Floats, level: Sequence[str], log_p: Mapping[str, Floats]) -> dict[str, Any]:
@@ -389,11 +403,11 @@ def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name
     features = ImageFeatures.of_vectors(names, x)
     copies = Duplicates(np.zeros((0, 2), dtype=np.int64), [], np.zeros(0))
     pictures = Pictures(names, [None] * len(names))
-    notes = settings.review.notes([*names, *settings.review.known])
+    notes = settings.review.notes([*names, *settings.review.reference])
     if known is not None:
         anomalies: Anomalies | None = vectors_with_reference(features, known[1], settings)
         return result_of(name, pictures, features, settings, copies, anomalies, notes)
-    apart, fine = settings.review.places(names, "odd"), settings.review.places(names, "fine")
+    apart, fine = settings.review.places(names, "anomaly"), settings.review.places(names, "normal")
     fold, different = _folds(features.digest, np.unique(features.digest, return_inverse=True)[1])
     fitted = different[~apart[different]][:FITTED]
     if len(fitted) < FEWEST:
@@ -410,5 +424,5 @@ def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name
     level = ["group" if member else "vectors" for member in crowd]
     columns = {**decisions.columns, "score": score, "p_value": np.where(crowd, CROWD, p), "level": level}
     z = x.astype(np.float32)
-    anomalies = Anomalies(replace(decisions, columns=columns), fits.in_units(x), None, z, groups, None)
+    anomalies = Anomalies(replace(decisions, columns=columns), fits.in_units(x), None, z, groups, None, _shares(levels))
     return result_of(name, pictures, features, settings, copies, anomalies, notes)

@@ -82,8 +82,8 @@ def planted(found: "CheckResult", out: Path) -> list[str]:
     leaks, duplicates = ({(r["path"], r["of"]) for r in rows if r["kind"].startswith(kind)} for kind in (LEAK, DUPLICATE))
     normal = {r["path"] for r in rows if r["kind"].startswith((NORMAL, DUPLICATE, LEAK))}
     flagged = {path for path, flag in zip(found.items["path"], found.items["flag"], strict=True) if flag}
-    c = found.copies
-    pairs = [(source != "no", path, of) for path, of, source in zip(c["path"], c["copy_of"], c["other"], strict=True)]
+    d = found.duplicates
+    pairs = [(source != "same", path, of) for path, of, source in zip(d["path"], d["duplicate_of"], d["source"], strict=True)]
     leaked = {(path, of) for outside, path, of in pairs if outside}
     same = {(path, of) if (path, of) in duplicates else (of, path) for outside, path, of in pairs if not outside}
     missed = [f"{r['path']} ({r['kind']})" for r in rows if r["path"] not in normal | flagged]

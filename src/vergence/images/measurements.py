@@ -196,7 +196,7 @@ NAMED, FARTHEST = 2.5, 2  # robust deviations from which a measurement is named;
 
 
 def differences_in_words(deviations: Floats, names: Sequence[str]) -> str:
-    """Returns how a picture differs from what is usual, by the measurements that differ most.
+    """Returns how an image differs from most, by the measurements that differ most; nothing where none does much.
 
     Args:
         deviations: Robust deviations (M,) from the median of the measurements.
@@ -204,9 +204,9 @@ def differences_in_words(deviations: Floats, names: Sequence[str]) -> str:
 
     Example:
         >>> differences_in_words(np.array([-9.0, 1.0, 4.0]), ["sharpness", "noise_median", "red"])
-        'blurrier, more red than usual'
+        'blurrier, more red than most images'
     """
     seen = {name: float(d) for name, d in zip(names, deviations, strict=True) if name in WORDS and abs(d) >= NAMED}
     first = sorted(seen, key=lambda name: -abs(seen[name]))[:FARTHEST]
     said = ", ".join(WORDS[name][seen[name] > 0] for name in first)
-    return f"{said} than usual" if said else "an unusual combination of brightness, color, sharpness and noise"
+    return f"{said} than most images" if said else ""

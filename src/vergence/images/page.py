@@ -1,10 +1,11 @@
-"""The page of `check`: one file to look at pictures in, filter, sort, compare, confirm and export; it works without a server.
+"""The page of `check`: one file to look at images in, filter, sort, compare, confirm and export; it works without a server.
 
-A page of many pictures shows a sample: all that stand out, their copies and groups, and others at random. Thumbnails lie on
+A page of many images shows a sample: all that stand out, their duplicates and groups, and others at random. Thumbnails lie on
 sheets of WebP, whose side follows from their number, so that the page stays below 15 MB.
 """
 
 import os
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from vergence.images.scores import ReferenceScores
 from vergence.report.rendering import render
 from vergence.report.tiles import LARGEST, image_of, rounded, sheets, side_of, tile, unit, webp, within
 from vergence.utils import terminal
+from vergence.utils.files import explained
 from vergence.utils.neighbors import nearest_rows
 from vergence.utils.terminal import Table
 
@@ -33,31 +35,43 @@ Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-MOST = 20_000  # pictures on the page
-LARGE, SIDE = 150, 480  # pictures that are kept large, and their longer side in pixels
-OTHERS, KNOWN = 500, 24  # pictures of the other source that are copied, and of the most unusual ones that calibrate, at most
+MOST = 20_000  # images on the page
+LARGE, SIDE = 150, 480  # images that are kept large, and their longer side in pixels
+OTHERS, FIRST = 500, 24  # reference images that are leaked or compared with, and the most anomalous ones, at most
 LISTED, PAIRS = 200, 5_000  # files that could not be read, and pairs, on the page
 NEAR, SHOWN_FACTS, REGIONS, FOLDERS = 5, 3, 30, 30
+COLOR = (255, 60, 0)  # of heatmaps
 NUMBERS = ("score", "p_value", "q_value", "flag", "projection_x", "projection_y")
 NAMES = {
-    "measurements": "Light, color and sharpness", "whole": "Layout", "places": "Its most unusual place", "embedding": "Embedding",
-    "vectors": "Your vectors",
+    "measurements": "Light, color and sharpness", "whole": "Texture and layout as a whole", "regions": "Regions",
+    "details": "Small details", "difference": "Difference from the nearest reference image", "places": "Most anomalous region",
+    "embedding": "Embedding", "vectors": "Your vectors",
 }  # fmt: skip
-BY_ITSELF = (
-    "Nothing here is known to be ordinary. Each picture was scored by fits that had seen neither it nor a copy of it. Its "
-    "p-value says how often an ordinary picture would be as unusual, if ordinary pictures go on as most of them begin. This is "
-    "an estimate, not a guarantee. With known pictures (--against) the rate holds whatever they look like."
-)
-CALIBRATED = (
-    "The p-value of a picture is the share of known pictures, which no fit has seen, that are at least as unusual. If the "
-    "pictures come from where the known ones come from, then on average at most the stated share of those to look at is ordinary."
-)
+MEANING = {
+    "none": "Duplicates were looked for: as they are, resized, saved again, cropped, brightened, marked, mirrored or rotated.",
+    "estimate": (
+        "No reference was given. Each image was scored by fits that saw neither it nor a duplicate of it. Its p-value says how "
+        "often a normal image would be as anomalous, if normal images go on as most of them begin: an estimate, no guarantee."
+    ),
+    "split conformal": (
+        "Half of the reference is fitted to, the other half calibrates (split conformal). If new and reference images come from "
+        "one source, P(p <= a) <= a for a normal image, and on average at most the stated share of flags are false alarms."
+    ),
+    "cross-conformal": (
+        "All of the reference calibrates, by fits that have not seen the image in question (cross-conformal). If new and "
+        "reference images come from one source, P(p <= a) is close to a for a normal image; the theorem bounds it by about 2 a "
+        "(Vovk, 2015; Barber et al., 2021)."
+    ),
+    "twins: an assumption": (
+        "Each image is compared with the reference image that shows the same part. The reference has each part once, so it "
+        "calibrates nothing: p-values assume that most images are normal. No theorem holds."
+    ),
+}
 SCORES = (
-    "The score is -log p over all levels, in nats: larger is more unusual. The q-value is the least false-discovery rate at "
-    "which a picture is reported. What you say changes both: unusual pictures are set apart, and pictures that are less unusual "
-    "than a fine one are no longer improbable. Save the confirmations and pass them on: --confirm confirmed.csv."
+    "A larger score is more anomalous. The q-value is the least false-discovery rate at which an image is flagged. What you say "
+    "changes both: anomalies are set apart. Save the confirmations and pass them on: --confirm confirmed.csv."
 )
-MARKED = "A frame marks places that are more unusual than any place of all but {mark:.0%} of ordinary pictures{estimate}."
+MARKED = "A frame marks regions that are more anomalous than any region of all but {mark:.0%} of normal images{estimate}."
 
 
 class Checked(Protocol):
@@ -66,7 +80,7 @@ class Checked(Protocol):
     @property
     def items(self) -> Table: ...
     @property
-    def copies(self) -> Table: ...
+    def duplicates(self) -> Table: ...
     @property
     def skipped(self) -> Table: ...
     @property
@@ -76,7 +90,7 @@ class Checked(Protocol):
     @property
     def pictures(self) -> Pictures: ...
     @property
-    def known(self) -> Pictures | None: ...
+    def reference(self) -> Pictures | None: ...
     @property
     def features(self) -> ImageFeatures: ...
     @property
@@ -85,8 +99,9 @@ class Checked(Protocol):
     def key(self) -> str: ...
     def levels(self) -> Mapping[str, Floats]: ...
     def calibration(self) -> ReferenceScores | None: ...
-    def bounds(self) -> list[float] | None: ...
+    def nearest(self) -> Sequence[str]: ...
     def marked(self, i: int) -> Sequence[Sequence[float]]: ...
+    def map(self, i: int) -> Floats: ...
     def pixels(self, i: int) -> Bytes: ...
 
 
@@ -102,7 +117,7 @@ def write_check(path: Path, found: Checked) -> Path:
         title=f"What is in {s['source']}",
         sentences=s["sentences"],
         looked=s["looked"],
-        encoder=s["encoder"],
+        encoder=_judged_by(s),
         sampled=f"{len(rows):,} of {len(found.items):,} are on this page: all that stand out, others at random." if left else "",
         skipped=skipped[:LISTED],
         more_skipped=f"{len(skipped) - LISTED:,} more are listed in skipped.csv." if len(skipped) > LISTED else "",
@@ -124,14 +139,18 @@ def shown_rows(found: Checked) -> Ints:
     return np.sort(np.concatenate([first, rest]))
 
 
+def _judged_by(s: Mapping[str, Any]) -> str:
+    weights = ", ".join(f"{name} {weight:.2g}" for name, weight in s["feature_sets"].items())
+    return f"{s['encoder']}. Feature sets and their weights: {weights}" if weights else str(s["encoder"])
+
+
 def _meaning(s: Mapping[str, Any]) -> list[str]:
-    if not s["judged"]:
-        return ["Copies were looked for: as they are, resized, saved again, cropped, brightened, marked, mirrored or turned."]
     estimate = ", by an estimate" if s["calibration"] is None else ""
-    return [BY_ITSELF if s["calibration"] is None else CALIBRATED, SCORES, MARKED.format(mark=s["mark"], estimate=estimate)]
+    more = [SCORES, MARKED.format(mark=s["mark"], estimate=estimate)] if s["judged"] else []
+    return [MEANING[s["rate"]], *more]
 
 
-# Data: columns by name; pictures of the other source follow those that were checked
+# Data: columns by name; reference images follow those that were checked
 
 
 def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
@@ -139,20 +158,21 @@ def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
     place = {int(i): k for k, i in enumerate(rows)}
     of_name = {items["path"][i]: k for i, k in place.items()}
     others = _Others(len(rows))
-    copies = _copies(found, of_name, others)
+    pairs = _pairs(found, of_name, others)
     flag = np.asarray(items["flag"])[rows]
     columns = {k: [items[k][i] for i in rows] for k in ("path", "reason", "group", "measurements")}
     heads = {name: g for g, name in enumerate(dict.fromkeys(filter(None, columns["group"])))}
     properties = list(s["properties"])
     order = np.argsort(-np.asarray(items["score"], dtype=np.float64)[rows], kind="stable")
-    copied = dict.fromkeys(k for i, j, _ in copies for k in (i, j))
-    large = [k for k in dict.fromkeys([*order[: LARGE // 2].tolist(), *copied, *order.tolist()]) if k < len(rows)]
+    paired = dict.fromkeys(k for i, j, _ in pairs for k in (i, j))
+    large = [k for k in dict.fromkeys([*order[: LARGE // 2].tolist(), *paired, *order.tolist()]) if k < len(rows)]
     scores = _scores(found, rows, others)
+    nearest = {k: others.number(found.nearest()[rows[k]]) for k in large[:OTHERS]} if found.nearest() else {}
     tiles = _tiles(found, rows, others.names, set(large[:LARGE]))
     return {
         "n": len(rows),
         "total": len(items),
-        **{name: s[name] for name in ("noun", "judged", "fdr", "leaks", "unreadable")},
+        **{name: s[name] for name in ("noun", "judged", "rate", "fdr", "leaked", "unreadable")},
         "ranked": s["judged"],
         "key": f"vergence {s['source']} {found.key}",
         "start": "flag" if flag.any() else "all",
@@ -162,8 +182,9 @@ def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
         "groups": len(heads),
         "properties": [sum(1 << properties.index(name) for name in m.split("; ") if m) for m in columns["measurements"]],
         "propertyNames": [PROPERTIES[name] for name in properties],
-        "copies": copies,
-        "copied": [int(k in copied) for k in range(len(rows))],
+        "duplicates": pairs,
+        "paired": [int(k in paired) for k in range(len(rows))],
+        "nearest": nearest,
         "leak": [int(bool(items["leak_of"][i])) for i in rows],
         "near": _near(found, rows),
         "regions": _regions(found.embeddings[rows]),
@@ -177,11 +198,11 @@ def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
 
 
 def _scores(found: Checked, rows: Ints, others: "_Others") -> dict[str, Any]:
-    """Returns columns of numbers, and what calibrates."""
+    """Returns columns of numbers, how many calibrate, and the first of these by rank."""
     columns = {
         name: np.asarray(values, dtype=np.float64)[rows] for name, values in found.items.columns.items() if name in NUMBERS
     }
-    known = found.calibration()
+    reference = found.calibration()
     return {
         "score": rounded(columns["score"], 5),
         "p": rounded(columns["p_value"], 6),
@@ -190,43 +211,41 @@ def _scores(found: Checked, rows: Ints, others: "_Others") -> dict[str, Any]:
         "x": unit(columns["projection_x"]),
         "y": unit(columns["projection_y"]),
         "levels": [[k, NAMES.get(k, k.capitalize()), rounded(v[rows], 4)] for k, v in found.levels().items()],
-        "seen": [0] * len(rows) if known is None else known.seen[rows].astype(int).tolist(),
-        "calibration": None if known is None else rounded(np.sort(known.scores), 5),
-        "known": [] if known is None or found.summary["noun"] != "picture" else _strangest(known, others),
-        "bounds": found.bounds(),
+        "seen": [0] * len(rows) if reference is None else reference.seen[rows].astype(int).tolist(),
+        "calibration": None if reference is None else len(reference),
+        "reference": [] if reference is None or found.summary["noun"] != "image" else _first(reference, others),
     }
 
 
 class _Others:
-    """Pictures of the other source on the page, with their numbers."""
+    """Reference images on the page, with their numbers."""
 
     def __init__(self, first: int) -> None:
         self.names: list[str] = []
         self.first, self._numbers = first, dict[str, int]()
 
     def number(self, name: str) -> int:
-        """Returns the number of a picture, which is on the page from now on."""
+        """Returns the number of an image, which is on the page from now on."""
         if name not in self._numbers:
             self._numbers[name] = self.first + len(self.names)
             self.names.append(name)
         return self._numbers[name]
 
 
-def _strangest(calibration: ReferenceScores, others: _Others) -> list[tuple[int, float]]:
-    """Returns numbers and scores of the most unusual known pictures that calibrate: what a person should look at."""
-    scores = rounded(calibration.scores, 5)
-    first = to_label(calibration.scores, min(KNOWN, len(scores)))
-    return [(others.number(calibration.names[int(i)]), scores[int(i)]) for i in first]
+def _first(calibration: ReferenceScores, others: _Others) -> list[int]:
+    """Returns the numbers of the most anomalous reference images, in order: what a person should look at."""
+    first = to_label(calibration.scores, min(FIRST, len(calibration)))
+    return [others.number(calibration.names[int(i)]) for i in first]
 
 
-def _copies(found: Checked, of_name: Mapping[str, int], others: _Others) -> list[tuple[int, int, str]]:
+def _pairs(found: Checked, of_name: Mapping[str, int], others: _Others) -> list[tuple[int, int, str]]:
     """Returns pairs of numbers, and the kind of each, the surest first."""
-    c = found.copies
+    d = found.duplicates
     pairs: list[tuple[int, int, str]] = []
-    for a, b, kind, other in zip(c["path"], c["copy_of"], c["kind"], c["other"], strict=True):
-        inside = b in of_name if other == "no" else len(others.names) < OTHERS
+    for a, b, kind, source in zip(d["path"], d["duplicate_of"], d["kind"], d["source"], strict=True):
+        inside = b in of_name if source == "same" else len(others.names) < OTHERS
         if a in of_name and inside and len(pairs) < PAIRS:
-            pairs.append((of_name[a], of_name[b] if other == "no" else others.number(b), kind))
+            pairs.append((of_name[a], of_name[b] if source == "same" else others.number(b), kind))
     return pairs
 
 
@@ -240,7 +259,7 @@ def _folders(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _folder(found: Checked, path: Path) -> str | None:
-    """Returns the relative address of the folder of the pictures, where they are files in one."""
+    """Returns the relative address of the folder of the images, where they are files in one."""
     if (folder := found.pictures.folder) is None:
         return None
     try:
@@ -251,18 +270,18 @@ def _folder(found: Checked, path: Path) -> str | None:
 
 
 def _near(found: Checked, rows: Ints) -> list[list[int]]:
-    """Returns the nearest pictures on the page that are not flagged."""
-    ordinary = np.flatnonzero(np.asarray(found.items["flag"])[rows] == 0)
-    if len(ordinary) < 2 or not found.embeddings.shape[1]:
+    """Returns the nearest images on the page that are not flagged."""
+    normal = np.flatnonzero(np.asarray(found.items["flag"])[rows] == 0)
+    if len(normal) < 2 or not found.embeddings.shape[1]:
         return [[] for _ in rows]
     z = found.embeddings[rows]
     x = torch.from_numpy(standardized(z).astype(np.float32))
-    near = nearest_rows(x[torch.from_numpy(ordinary)], x, min(NEAR + 1, len(ordinary))).numpy()
-    return [[int(j) for j in ordinary[row] if j != k][:NEAR] for k, row in enumerate(near)]
+    near = nearest_rows(x[torch.from_numpy(normal)], x, min(NEAR + 1, len(normal))).numpy()
+    return [[int(j) for j in normal[row] if j != k][:NEAR] for k, row in enumerate(near)]
 
 
 def _regions(z: npt.NDArray[np.float32]) -> list[int]:
-    """Returns a typical picture of each region, of the largest first."""
+    """Returns a typical image of each region of the map, of the largest first."""
     from sklearn.cluster import MiniBatchKMeans
 
     if len(z) < 2 * REGIONS or not z.shape[1] or not z.std():
@@ -276,7 +295,7 @@ def _regions(z: npt.NDArray[np.float32]) -> list[int]:
 
 
 def _measured(found: Checked, rows: Ints) -> dict[str, Any]:
-    """Returns plain measurements, and in which of them each picture differs most from the others."""
+    """Returns plain measurements, and in which of them each image differs most from the others."""
     table = found.features.measurements[rows]
     empty: dict[str, Any] = {"width": [], "height": [], "light": [], "sharpness": [], "facts": [], "words": []}
     if not table.shape[1]:
@@ -302,12 +321,12 @@ def _measured(found: Checked, rows: Ints) -> dict[str, Any]:
     }
 
 
-# Pictures
+# Images
 
 
 @dataclass(frozen=True)
 class _PagePass:
-    """A picture as a square tile, and, of the pictures of some digests, as a larger WebP."""
+    """An image as a square tile, and, of the images of some digests, as a larger WebP."""
 
     side: int
     large: frozenset[int]
@@ -318,15 +337,15 @@ class _PagePass:
 
 
 def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: set[int]) -> dict[str, Any]:
-    """Returns sheets of tiles, pictures that are kept large, and their marked places."""
+    """Returns sheets of tiles, images that are kept large, frames of all images, and heatmaps of the large ones."""
     n = len(rows) + len(others)
     side = side_of(n)
     tiles = np.zeros((n, side, side, 3), dtype=np.uint8)
     big: dict[int, str] = {}
     seen = False
-    own = found.pictures if found.summary["noun"] == "picture" else None
-    place = {name: i for i, name in enumerate(found.known.names)} if found.known is not None else {}
-    of_both = (own, found.features.index[rows].tolist(), 0), (found.known, [place[name] for name in others], len(rows))
+    own = found.pictures if found.summary["noun"] == "image" else None
+    place = {name: i for i, name in enumerate(found.reference.names)} if found.reference is not None else {}
+    of_both = (own, found.features.index[rows].tolist(), 0), (found.reference, [place[name] for name in others], len(rows))
     for source, index, first in of_both:
         at = {i: first + k for k, i in enumerate(index)}
         digests = frozenset(found.features.digest[rows[list(large)]].tolist() if first == 0 and large else ())
@@ -338,19 +357,57 @@ def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: set[int]) -
                 if picture:
                     big[at[i]] = picture
                 advance()
-    marks = {k: [[round(v, 4) for v in box] for box in found.marked(int(rows[k]))] for k in big if found.items["flag"][rows[k]]}
+    frames = {k: [[round(v, 4) for v in box] for box in found.marked(int(i))] for k, i in enumerate(rows)}
+    judged = big if found.summary["judged"] else {}
     return {
         **(sheets(tiles) if seen else sheets(tiles[:0])),
         "large": big,
-        "marks": {k: boxes for k, boxes in marks.items() if boxes},
+        "marks": {k: boxes for k, boxes in frames.items() if boxes},
+        "heat": {k: b64encode(opacity(found.map(int(rows[k]))).tobytes()).decode() for k in judged if k < len(rows)},
     }
+
+
+# Heatmaps
+
+
+def opacity(heatmap: Floats) -> Bytes:
+    """Returns how opaque (32, 32) the color over each cell is, of 255: 80 where a region is framed, at most 160.
+
+    Example:
+        >>> opacity(np.array([[0.0, 0.5, 1.0, 9.0]])).tolist()
+        [[0, 40, 80, 160]]
+    """
+    return np.asarray(np.clip(80 * heatmap, 0, 160).round(), dtype=np.uint8)
+
+
+def write_heatmaps(folder: Path, found: Checked) -> Path:
+    """Writes an image with its heatmap for each one that is flagged or has a frame, as a PNG of its name; returns the folder."""
+    from PIL import Image
+
+    flag, index = found.items["flag"], found.features.index.tolist()
+    for k, i in enumerate(index):
+        if not (flag[k] or found.marked(k)):
+            continue
+        try:
+            image = image_of(found.pixels(k)).convert("RGB")
+        except ValueError:  # it has gone meanwhile
+            continue
+        alpha = Image.fromarray(opacity(found.map(k))).resize(image.size, Image.Resampling.BILINEAR)
+        image.paste(COLOR, mask=alpha)
+        parts = [part for part in Path(found.pictures.names[i]).parts if part not in ("..", os.sep)]
+        file = folder.joinpath(*parts)
+        file = file if file.suffix.lower() == ".png" else file.with_name(f"{file.name}.png")
+        with explained(folder, "choose another --heatmaps"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            image.save(file)
+    return folder
 
 
 # Notebooks
 
 
 def cards_of(found: Checked, rows: Sequence[int]) -> list[dict[str, Any]]:
-    """Returns name, picture as a data URL, and lines about pictures of ``items``, for notebooks."""
+    """Returns name, image as a data URL, and lines about images of ``items``, for notebooks."""
     return [_card(found, i) for i in rows]
 
 

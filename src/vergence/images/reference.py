@@ -17,7 +17,7 @@ they see the reference, and two numbers for each feature set.
 Shapes: n reference images, M new ones, K folds, L feature sets.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,8 +119,7 @@ def combined(sets: Mapping[str, FeatureSet]) -> tuple[Floats, Floats, dict[str, 
         >>> reference.shape, bool(new[1, 0] > 5), list(shares)
         ((50,), True, ['whole'])
     """
-    given = {name: WEIGHTS[name] for name in sets} | ({"details": BESIDE} if "regions" in sets else {})
-    w = {name: value / sum(given.values()) for name, value in given.items()}
+    w = weights_of(sets)
     z = {name: one.standardized() for name, one in sets.items()}
     reference = sum(w[name] * one.reference for name, one in z.items())
     new = sum(w[name] * one.new for name, one in z.items())
@@ -128,10 +127,17 @@ def combined(sets: Mapping[str, FeatureSet]) -> tuple[Floats, Floats, dict[str, 
     return np.asarray(reference), np.asarray(new), shares
 
 
+def weights_of(sets: Iterable[str]) -> dict[str, float]:
+    """Returns the weight of each feature set; they add up to 1."""
+    given = {name: WEIGHTS[name] for name in sets}
+    given |= {"details": BESIDE} if "regions" in given else {}
+    return {name: value / sum(given.values()) for name, value in given.items()}
+
+
 def with_reference(new: ImageFeatures, reference: ImageFeatures, settings: CheckSettings) -> Anomalies:
     """Returns what is anomalous among images next to a reference."""
     group = duplicate_sets(find_duplicates(reference.small, reference.digest, reference.read), len(reference))
-    usable = np.flatnonzero(~settings.review.places(reference.names, "known"))
+    usable = np.flatnonzero(~settings.review.places(reference.names, "reference"))
     places, fold = folds_of(reference.digest[usable], group[usable])
     places = usable[places]
     compared = Compared.of(new, reference, places, fold, settings)
@@ -150,7 +156,9 @@ def with_reference(new: ImageFeatures, reference: ImageFeatures, settings: Check
     decisions, calibration = _decisions(sets, fold, names, new, np.isin(new.digest, reference.digest), settings)
     deviations = CrossFitted(reference.measurements[places, FILE:], np.zeros(len(places), dtype=np.int64), clean=True)
     in_units = deviations.in_units(new.measurements[:, FILE:])
-    return Anomalies(decisions, in_units, _heatmaps(heat[0], heat[1], settings.mark), embedding, [], calibration)
+    return Anomalies(
+        decisions, in_units, _heatmaps(heat[0], heat[1], settings.mark), embedding, [], calibration, weights_of(sets)
+    )
 
 
 def _sets(
@@ -230,7 +238,7 @@ def _by_twins(new: ImageFeatures, reference: ImageFeatures, compared: Compared, 
     """Returns what is anomalous among images of parts that the reference has once each: it calibrates nothing."""
     columns = compared.rows(new, np.arange(len(new)))
     z, p = twin_p_values(np.exp(columns["difference"].min(1)))
-    odd, fine = settings.review.places(new.names, "odd"), settings.review.places(new.names, "fine")
+    odd, fine = settings.review.places(new.names, "anomaly"), settings.review.places(new.names, "normal")
     given = {"score": z, "level": ["difference"] * len(z), LEVEL + "difference": -np.log(np.maximum(p, 1e-300))}
     decisions = decided(after_review(p, odd, fine), settings.fdr, 0, left_out=odd, fine=fine, **given)
     heatmap = np.exp(columns["heatmap"])
@@ -240,7 +248,7 @@ def _by_twins(new: ImageFeatures, reference: ImageFeatures, compared: Compared, 
     deviations = CrossFitted(table, np.zeros(len(table), dtype=np.int64), clean=True).in_units(table)
     nearest = [reference.names[int(np.searchsorted(reference.index, i))] for i in columns["nearest"]]
     heat = Heatmaps(heatmap.astype(np.float32), threshold)
-    return Anomalies(decisions, deviations, heat, new.whole, [], None, nearest)
+    return Anomalies(decisions, deviations, heat, new.whole, [], None, {"difference": 1.0}, nearest)
 
 
 def _heatmaps(reference: Floats, new: Floats, mark: float) -> Heatmaps:
@@ -263,7 +271,7 @@ def vectors_with_reference(new: ImageFeatures, known: Floats, settings: CheckSet
     sets = {"vectors": FeatureSet.of_vectors(known[places], x, fold)}
     seen = np.isin(new.digest, digest)
     decisions, calibration = _decisions(sets, fold, [str(i) for i in places.tolist()], new, seen, settings)
-    return Anomalies(decisions, x, None, x.astype(np.float32), [], calibration)
+    return Anomalies(decisions, x, None, x.astype(np.float32), [], calibration, weights_of(sets))
 
 
 def _decisions(
@@ -281,6 +289,6 @@ def _decisions(
     }
     table = np.stack(list(shares.values()))
     level = [list(shares)[i] for i in table.argmax(0)]
-    odd, fine = settings.review.places(new.names, "odd"), settings.review.places(new.names, "fine")
+    odd, fine = settings.review.places(new.names, "anomaly"), settings.review.places(new.names, "normal")
     columns = {"score": scored.mean(1), "level": level, **each}
     return decided(scores.p_values(scored), settings.fdr, len(scores), left_out=seen | odd, fine=fine, **columns), scores

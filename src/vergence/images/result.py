@@ -1,4 +1,4 @@
-"""What `check` found: one table of items, groups, copies and a summary, in memory and as files."""
+"""What `check` found: one table of items, groups, duplicates and a summary, in memory and as files."""
 
 import json
 import math
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from vergence.data.pictures import Pictures
-from vergence.decide.conformal import simultaneous_bounds
 from vergence.decide.decisions import Decisions
 from vergence.images.duplicates import Duplicates
 from vergence.images.features import FILE, NETWORK, ImageFeatures
@@ -39,27 +38,30 @@ __all__ = ["CheckResult"]
 Embed = Callable[[Tensor], Tensor]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Frame = tuple[float, float, float, float]
 
 NEIGHBORS = 5
-MOST_COMPARED = 50_000  # pictures whose neighbors are looked for among all
-FRAMES = 5  # of a picture, at most
-UNUSUAL = -math.log(0.1)  # score from which on reasons are given
+MOST_COMPARED = 50_000  # images whose neighbors are looked for among all
+FRAMES = 5  # of an image, at most
+RARE = 0.1  # p-value up to which reasons are given
+EVERYWHERE = 0.3  # share of the cells of a heatmap that are framed, from which on an image is anomalous everywhere
+APART = 5.0  # robust deviations of the score from which on a reference image is itself anomalous
 ENCODER, PATCHES = "auto", "patches"
-LEVEL = "level "  # before the name of a level, among columns
+LEVEL = "level "  # before the name of a feature set, among columns
 
 
 @dataclass(frozen=True)
 class CheckSettings:
-    """How pictures are judged.
+    """How images are judged.
 
     Attributes:
-        size: Pixels of the shorter side at which places are looked at, at most; pictures are never enlarged or cropped.
+        size: Pixels of the shorter side at which regions are judged, at most; images are never enlarged or cropped.
         fdr: False-discovery rate of the flags, in (0, 1).
-        mark: Share of ordinary pictures in which a place is marked, at most, in (0, 1).
-        workers: Processes that read pictures.
-        review: What a person said of pictures before.
-        map: How the map of all pictures is made, one of `vergence.images.plane.PLANES`.
-        network: Network whose places and embedding are judged; None for patches.
+        mark: Share of normal images in which any region is framed, at most, in (0, 1).
+        workers: Processes that read images.
+        review: What a person said of images before.
+        map: How the map of all images is made, one of `vergence.images.plane.PLANES`.
+        network: Network whose cells and embedding are judged; None for patches.
         embed: What gives embeddings, where ``network`` does not.
         encoder: What the encoder is called, and the license of its weights.
     """
@@ -107,18 +109,28 @@ class Heatmaps:
         """Returns which cells (32, 32) of image i are framed."""
         return np.asarray(self.values[i] > self.threshold)
 
+    def frames(self, i: int) -> list[Frame]:
+        """Returns frames (top, left, bottom, right) in [0, 1] around the anomalous regions of image i, at most a few."""
+        from scipy import ndimage
+
+        m, framed = self.values[i], self.framed(i)
+        found = ndimage.find_objects(ndimage.label(framed, structure=np.ones((3, 3)))[0]) if framed.any() else []
+        (r, c), first = m.shape, sorted(found, key=lambda part: -m[part].max())[:FRAMES]
+        return [(a.start / r, b.start / c, a.stop / r, b.stop / c) for a, b in first]
+
 
 @dataclass(frozen=True)
 class Anomalies:
     """What is anomalous among N items.
 
     Attributes:
-        decisions: What is flagged, with the columns ``score``, ``level``, and -log p of each level.
+        decisions: What is flagged, with the columns ``score``, ``level``, and -log p of each feature set.
         deviations: Robust deviations (N, M') of the measurements, or of the numbers of vectors.
         heatmaps: Where the images are anomalous; None for vectors.
         embedding: Features (N, D) by which neighbors are found.
         groups: Members of anomalous groups, the most central first.
         calibration: Reference items that calibrate; None where none do.
+        weights: Weight of each feature set; they add up to 1.
         nearest: Name of the reference image that each image is compared with; empty where images are not compared.
     """
 
@@ -128,33 +140,59 @@ class Anomalies:
     embedding: npt.NDArray[np.float32]
     groups: Sequence[Ints]
     calibration: ReferenceScores | None
+    weights: Mapping[str, float]
     nearest: Sequence[str] = ()
+
+    @property
+    def rate(self) -> str:
+        """What the rate of false alarms rests on."""
+        if self.calibration is None:
+            return "twins: an assumption" if self.nearest else "estimate"
+        return "cross-conformal" if self.calibration.folds > 1 else "split conformal"
+
+    def beyond(self, reviewed: npt.NDArray[np.bool_]) -> int:
+        """Returns how many of the judged items are less like the reference than all items that calibrate."""
+        if self.calibration is None:
+            return 0
+        least = self.decisions.p_value * (len(self.calibration) + 1) <= 1 + 1e-9
+        return int((least & ~self.calibration.seen & ~reviewed).sum())
+
+    @property
+    def in_reference(self) -> list[str]:
+        """Names of reference items whose score stands apart, the most anomalous first."""
+        if self.calibration is None:
+            return []
+        s, names = self.calibration.scores, self.calibration.names
+        deviation = max(1.4826 * float(np.median(np.abs(s - np.median(s)))), 1e-9)
+        return [names[i] for i in np.argsort(-s, kind="stable").tolist() if s[i] > np.median(s) + APART * deviation]
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What was found among pictures.
+    """What was found among images.
 
     Attributes:
-        items: One row for each picture that could be read:
+        items: One row for each image that could be read:
 
-            - ``path``; ``score`` in nats; ``p_value``; ``q_value``, the least false-discovery rate at which
-              the picture is reported; ``flag``, 1 if it is; ``level`` that says so, and ``reason`` in words.
-            - ``group``, the most central picture of its unusual group; ``duplicate_of``, the first picture that
-              it is a copy of; ``leak_of``, the picture of the other source that it is a copy of; empty for none.
-            - ``measurements``: plain properties such as ``dark``; ``neighbors``, the most similar pictures, each after the
-              other by ``; ``; ``projection_x`` and ``projection_y``, its place on the map.
-        copies: Pairs of copies: ``path``, ``copy_of``, ``kind``, ``agreement``, and ``other`` whether it is of the other source.
+            - ``path``; ``score``, larger is more anomalous; ``p_value``; ``q_value``, the least false-discovery rate at which
+              the image is flagged; ``flag``, 1 if it is; ``level``, the feature set that says so, and ``reason`` in words.
+            - ``group``, the most central image of its anomalous group; ``duplicate_of``, the first image that it is a
+              duplicate of; ``leak_of``, the reference image that it is a duplicate of; empty for none.
+            - ``measurements``: plain properties such as ``dark``; ``boxes`` around anomalous regions, "top left bottom right" in
+              pixels; ``neighbors``, the most similar images; each after the other by ``; ``; ``projection_x`` and
+              ``projection_y``, its place on the map.
+        duplicates: Pairs: ``path``, ``duplicate_of``, ``kind``, ``agreement``, and ``source`` of the second, ``same`` or
+            ``reference``.
         skipped: ``path`` and ``reason`` of what could not be read.
-        groups: Unusual groups: the members' paths, the most central first.
+        groups: Anomalous groups: the members' paths, the most central first.
         embeddings: Features (N, D) by which neighbors were found, float32.
         summary: What was done and found, as numbers and sentences, as in ``summary.json``.
-        pictures, known: The source, and the other one where there is one.
-        features: What the first look at each item told.
+        pictures, reference: The source, and the reference where there is one.
+        features: What the first pass over the items gave.
     """
 
     items: Table
-    copies: Table
+    duplicates: Table
     skipped: Table
     groups: list[list[str]]
     embeddings: npt.NDArray[np.float32]
@@ -162,9 +200,9 @@ class CheckResult:
     pictures: Pictures = field(repr=False)
     features: ImageFeatures = field(repr=False)
     _anomalies: Anomalies | None = field(repr=False)
-    known: Pictures | None = field(repr=False, default=None)
+    reference: Pictures | None = field(repr=False, default=None)
     workers: int = field(repr=False, default=0)
-    _reviewed: frozenset[str] = field(repr=False, default=frozenset())  # pictures that a person has looked at before
+    _reviewed: frozenset[str] = field(repr=False, default=frozenset())  # images that a person has looked at before
 
     def map(self, i: int) -> Floats:
         """Returns how anomalous each cell of image i of ``items`` is, (32, 32): above 1 a region is framed.
@@ -175,24 +213,17 @@ class CheckResult:
             ValueError: The images were not judged.
         """
         if self._anomalies is None or self._anomalies.heatmaps is None:
-            refuse("pictures that were judged", "none", "give pictures, at least 20")
+            refuse("images that were judged", "none", "give images, at least 20")
         return self._anomalies.heatmaps.units(i)
 
-    def marked(self, i: int) -> list[tuple[float, float, float, float]]:
+    def marked(self, i: int) -> list[Frame]:
         """Returns frames (top, left, bottom, right) in [0, 1] around the anomalous regions of image i, at most a few."""
-        from scipy import ndimage
-
-        if self._anomalies is None or self._anomalies.heatmaps is None:
-            return []
-        m = self._anomalies.heatmaps.values[i]
-        found = ndimage.find_objects(ndimage.label(self._anomalies.heatmaps.framed(i), structure=np.ones((3, 3)))[0])
-        (r, c), first = m.shape, sorted(found, key=lambda part: -m[part].max())[:FRAMES]
-        return [(a.start / r, b.start / c, a.stop / r, b.stop / c) for a, b in first]
+        return [] if self._anomalies is None or self._anomalies.heatmaps is None else self._anomalies.heatmaps.frames(i)
 
     def strangest(self, n: int = 12) -> list[int]:
-        """Returns at most n rows of ``items``, the most unusual first, without those that a person has looked at before.
+        """Returns at most n rows of ``items``, the most anomalous first, without those that a person has looked at before.
 
-        Of an unusual group there is the most central picture alone.
+        Of an anomalous group there is the most central image alone.
         """
         order = np.argsort(-np.asarray(self.items["score"]), kind="stable")
         group, path = self.items["group"], self.items["path"]
@@ -204,27 +235,20 @@ class CheckResult:
         return content_digest("\0".join(self.items["path"]).encode(errors="surrogateescape")).hex()
 
     def levels(self) -> Mapping[str, Floats]:
-        """Returns -log p (N,) of each level; none where nothing was judged."""
+        """Returns -log p (N,) of each feature set; none where nothing was judged."""
         columns = {} if self._anomalies is None else self._anomalies.decisions.columns
         return {name.removeprefix(LEVEL): values for name, values in columns.items() if name.startswith(LEVEL)}
 
     def calibration(self) -> ReferenceScores | None:
-        """Returns the known items that calibrate; None where there are none."""
+        """Returns the reference items that calibrate; None where there are none."""
         return None if self._anomalies is None else self._anomalies.calibration
 
-    def bounds(self, most: int = 2_000) -> list[float] | None:
-        """Returns how many of the k most unusual items are ordinary, k = 1..most, at most: all at once with 95 % confidence.
-
-        None where the items are judged by themselves: there is only an estimate.
-        """
-        if (calibration := self.calibration()) is None:
-            return None
-        p = np.asarray(self.items["p_value"], dtype=np.float64)[~calibration.seen]
-        share = simultaneous_bounds(p, len(calibration)).by_length()[:most] if len(p) else np.zeros(0)
-        return [round(value, 2) for value in (share * np.arange(1, len(share) + 1)).tolist()]
+    def nearest(self) -> Sequence[str]:
+        """Returns the name of the reference image that each image is compared with, (N,); empty where none are compared."""
+        return () if self._anomalies is None else self._anomalies.nearest
 
     def pixels(self, i: int) -> npt.NDArray[np.uint8]:
-        """Returns picture i of ``items``, uint8 (C, H, W); a ValueError says why it cannot be read."""
+        """Returns image i of ``items``, uint8 (C, H, W); a ValueError says why it cannot be read."""
         return self.pictures.read(int(self.features.index[i])).pixels
 
     def report(self, path: str | Path) -> Path:
@@ -233,8 +257,14 @@ class CheckResult:
 
         return write_check(Path(path), self)
 
+    def write_heatmaps(self, folder: str | Path) -> Path:
+        """Writes a PNG with the heatmap over the image for each one that is flagged or has a frame; returns the folder."""
+        from vergence.images.page import write_heatmaps
+
+        return write_heatmaps(Path(folder), self)
+
     def show(self, n: int = 12) -> "Shown":
-        """Returns the most unusual pictures, for a notebook."""
+        """Returns the most anomalous images, for a notebook."""
         from vergence.images.page import cards_of
 
         return Shown(cards_of(self, self.strangest(n)))
@@ -244,7 +274,7 @@ class CheckResult:
         folder = Path(out)
         with explained(folder, "choose another --out"):
             folder.mkdir(parents=True, exist_ok=True)
-        for name, table in (("items.parquet", self.items), ("items.csv", self.items), ("copies.csv", self.copies)):
+        for name, table in (("items.parquet", self.items), ("items.csv", self.items), ("duplicates.csv", self.duplicates)):
             write_table(folder / name, table.columns)
         write_table(folder / "skipped.csv", self.skipped.columns)
         with explained(folder, "free space and repeat the command"):
@@ -265,7 +295,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Shown:
-    """Pictures for a notebook."""
+    """Images for a notebook."""
 
     cards: Sequence[Mapping[str, Any]]
 
@@ -285,10 +315,10 @@ def result_of(
     pictures: Pictures,
     features: ImageFeatures,
     settings: CheckSettings,
-    copies: Duplicates,
+    duplicates: Duplicates,
     anomalies: Anomalies | None,
     notes: Sequence[str],
-    known: Pictures | None = None,
+    reference: Pictures | None = None,
     reference_features: ImageFeatures | None = None,
     leaked: Duplicates | None = None,
 ) -> CheckResult:
@@ -308,26 +338,27 @@ def result_of(
         **_judgment(anomalies, n),
         "reason": [""] * n if anomalies is None else _reasons(anomalies),
         "group": group,
-        "duplicate_of": _first_of(copies, names, features.index),
+        "duplicate_of": _first_of(duplicates, names, features.index),
         "leak_of": leak,
         "measurements": ["; ".join(name for name, has in named.items() if has[i]) for i in range(n)],
+        "boxes": _boxes(anomalies, features),
         "neighbors": _neighbors(z, names),
         "projection_x": x,
         "projection_y": y,
     }
-    pairs = _pairs(copies, names, names, "no")
+    pairs = _pairs(duplicates, names, names, "same")
     if leaked is not None and reference_features is not None:
-        other = _pairs(leaked, names, reference_features.names, "yes")
+        other = _pairs(leaked, names, reference_features.names, "reference")
         pairs = {name: [*pairs[name], *other[name]] for name in pairs}
     skipped = {"path": [s.name for s in pictures.skipped], "reason": [s.reason for s in pictures.skipped]}
     members_of = [[names[i] for i in members.tolist()] for members in groups]
     counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
     notes = [*_typical(reference_features or features), *notes]
-    summary = _summary(source, pictures, features, settings, copies, anomalies, known, leak, counts, members_of, notes)
+    summary = _summary(source, pictures, features, settings, duplicates, anomalies, reference, leak, counts, members_of, notes)
     summary["sentences"] = sentences_of(summary, pairs, skipped)
     tables = Table(columns), Table(pairs), Table(skipped)
-    reviewed, z = frozenset([*settings.review.odd, *settings.review.fine]), z.astype(np.float32)
-    return CheckResult(*tables, members_of, z, summary, pictures, features, anomalies, known, settings.workers, reviewed)
+    reviewed, z = frozenset([*settings.review.anomaly, *settings.review.normal]), z.astype(np.float32)
+    return CheckResult(*tables, members_of, z, summary, pictures, features, anomalies, reference, settings.workers, reviewed)
 
 
 def _judgment(anomalies: Anomalies | None, n: int) -> dict[str, Any]:
@@ -337,10 +368,10 @@ def _judgment(anomalies: Anomalies | None, n: int) -> dict[str, Any]:
     return none if anomalies is None else {name: anomalies.decisions.columns[name] for name in none}
 
 
-def _properties(features: ImageFeatures, known: ImageFeatures | None) -> dict[str, npt.NDArray[np.bool_]]:
+def _properties(features: ImageFeatures, reference: ImageFeatures | None) -> dict[str, npt.NDArray[np.bool_]]:
     if not features.measurements.shape[1]:
         return {}
-    return properties(features.measurements, None if known is None else known.measurements)
+    return properties(features.measurements, None if reference is None else reference.measurements)
 
 
 def _typical(usual: ImageFeatures) -> list[str]:
@@ -357,10 +388,10 @@ def _embedding(features: ImageFeatures, anomalies: Anomalies | None) -> npt.NDAr
     return features.vectors if features.vectors is not None and not features.whole.shape[1] else features.whole
 
 
-def _first_of(copies: Duplicates, names: Sequence[str], index: Ints) -> list[str]:
-    """Returns for each picture the first one in the source that it is a copy of; empty for none."""
+def _first_of(duplicates: Duplicates, names: Sequence[str], index: Ints) -> list[str]:
+    """Returns for each image the first one in the source that it is a duplicate of; empty for none."""
     first = np.arange(len(names))
-    for pair in copies.pairs.tolist():
+    for pair in duplicates.pairs.tolist():
         a, b = sorted(pair, key=lambda k: int(index[k]))
         first[b] = min(int(first[b]), a, key=lambda k: int(index[k]))
     return [names[int(k)] if int(k) != i else "" for i, k in enumerate(first)]
@@ -373,38 +404,57 @@ def _leaks(leaked: Duplicates, names: Sequence[str], n: int) -> list[str]:
     return leak
 
 
-def _pairs(copies: Duplicates, names: Sequence[str], others: Sequence[str], other: str) -> dict[str, list[Any]]:
-    i, j = copies.pairs[:, 0].tolist(), copies.pairs[:, 1].tolist()
-    first, second = (j, i) if other == "no" else (i, j)
+def _pairs(duplicates: Duplicates, names: Sequence[str], others: Sequence[str], source: str) -> dict[str, list[Any]]:
+    i, j = duplicates.pairs[:, 0].tolist(), duplicates.pairs[:, 1].tolist()
+    first, second = (j, i) if source == "same" else (i, j)
     return {
         "path": [names[k] for k in first],
-        "copy_of": [others[k] for k in second],
-        "kind": list(copies.kind),
-        "agreement": copies.agreement.tolist(),
-        "other": [other] * len(first),
+        "duplicate_of": [others[k] for k in second],
+        "kind": list(duplicates.kind),
+        "agreement": duplicates.agreement.tolist(),
+        "source": [source] * len(first),
     }
 
 
+def _boxes(anomalies: Anomalies | None, features: ImageFeatures) -> list[str]:
+    """Returns the frames of each image in pixels of its file."""
+    if anomalies is None or anomalies.heatmaps is None:
+        return [""] * len(features)
+    sides = features.measurements[:, [0, 1, 0, 1]].tolist()
+    each = [[np.rint(np.multiply(frame, side)) for frame in anomalies.heatmaps.frames(i)] for i, side in enumerate(sides)]
+    return ["; ".join(" ".join(f"{int(value)}" for value in box) for box in boxes) for boxes in each]
+
+
 def _reasons(anomalies: Anomalies) -> list[str]:
-    """Returns why each unusual picture is unusual, in words."""
-    told = anomalies.decisions.flag | (anomalies.decisions.columns["score"] >= UNUSUAL)
+    """Returns why each anomalous image is anomalous, in words: from the feature set that adds most to its score."""
+    found = anomalies.decisions
+    told = found.flag | (found.columns["score"] >= -math.log(RARE)) | (found.p_value <= RARE)
     return [_reason(anomalies, i) if tell else "" for i, tell in enumerate(told.tolist())]
 
 
 def _reason(anomalies: Anomalies, i: int) -> str:
-    level = anomalies.decisions.columns["level"][i]
-    if level in ("places", "regions", "difference") and anomalies.heatmaps is not None:
-        return f"an anomalous region {region_words(anomalies.heatmaps.values[i])}"
+    level, heat = anomalies.decisions.columns["level"][i], anomalies.heatmaps
+    others = "the others" if anomalies.rate == "estimate" else "the reference"
     if level == "group":
         return "one of a group that lies apart"
-    if level.endswith(("vectors", "embedding")):
-        return "its embedding lies far from those of the others"
+    if level in ("vectors", "embedding"):
+        return f"its {level.removesuffix('s')} lies far from those of {others}"
     words = differences_in_words(anomalies.deviations[i], MEASUREMENTS[FILE:])
-    return words if level == "measurements" else f"an unusual layout: {words}"
+    if level == "measurements":
+        return words or "its brightness, color, sharpness and noise together are unlike those of " + others
+    if level == "whole" or heat is None:
+        return words or f"its texture or layout as a whole is unlike {others}"
+    framed = heat.framed(i)
+    where = "everywhere" if framed.mean() > EVERYWHERE else region_words(heat.values[i])
+    if level == "difference":
+        return " ".join(["differs from its reference image", *anomalies.nearest[i : i + 1], where])
+    if where == "everywhere":
+        return f"everywhere: {words or 'an unfamiliar texture'}"
+    return f"an anomalous region {where}" if framed.any() else f"least like {others} {where}"
 
 
 def _neighbors(z: npt.NDArray[Any], names: Sequence[str]) -> list[str]:
-    """Returns the most similar other pictures, by features in units of their deviations."""
+    """Returns the most similar other images, by features in units of their deviations."""
     k = min(NEIGHBORS, len(z) - 1)
     if k < 1 or len(z) > MOST_COMPARED:
         return [""] * len(z)
@@ -417,9 +467,9 @@ def _summary(
     pictures: Pictures,
     features: ImageFeatures,
     settings: CheckSettings,
-    copies: Duplicates,
+    duplicates: Duplicates,
     anomalies: Anomalies | None,
-    known: Pictures | None,
+    reference: Pictures | None,
     leak: Sequence[str],
     counts: Mapping[str, int],
     groups: Sequence[Sequence[str]],
@@ -430,22 +480,26 @@ def _summary(
     return {
         "version": __version__,
         "source": source,
-        "noun": "picture" if features.measurements.shape[1] else "vector",
-        "pictures": len(features),
+        "noun": "image" if features.measurements.shape[1] else "vector",
+        "images": len(features),
         "unreadable": len(pictures.skipped),
         "ignored": dict(pictures.ignored),
-        "known": None if known is None else len(known),
+        "reference": None if reference is None else len(reference),
         "encoder": settings.encoder,
+        "feature_sets": {} if anomalies is None else {name: round(w, 4) for name, w in anomalies.weights.items()},
         "looked": _looked(features, settings, anomalies),
         "judged": anomalies is not None,
         "fdr": settings.fdr,
-        "rate": "none" if anomalies is None else "estimate" if anomalies.calibration is None else "split conformal",
+        "rate": "none" if anomalies is None else anomalies.rate,
         "calibration": None if anomalies is None or anomalies.calibration is None else len(anomalies.calibration),
+        "reference_anomalies": [] if anomalies is None else anomalies.in_reference,
+        "total": 0 if anomalies is None else anomalies.decisions.total,
+        "beyond": 0 if anomalies is None else anomalies.beyond(settings.review.places(features.names, "anomaly")),
         "flagged": 0 if anomalies is None else anomalies.decisions.flagged,
         "mark": settings.mark,
-        "groups": [{"like": group[0], "pictures": len(group)} for group in groups],
-        "copies": {kind: copies.kind.count(kind) for kind in dict.fromkeys(copies.kind)},
-        "leaks": sum(map(bool, leak)),
+        "groups": [{"like": group[0], "images": len(group)} for group in groups],
+        "duplicates": {kind: duplicates.kind.count(kind) for kind in dict.fromkeys(duplicates.kind)},
+        "leaked": sum(map(bool, leak)),
         "properties": dict(counts),
         "changes": dict(changes),
         "notes": list(notes),
@@ -453,15 +507,15 @@ def _summary(
 
 
 def _looked(features: ImageFeatures, settings: CheckSettings, anomalies: Anomalies | None) -> str:
-    """Returns at which size and which part the pictures were judged."""
+    """Returns at which sizes the images were judged."""
     if not features.measurements.shape[1]:
         return f"{counted(len(features), 'vector')}, judged as they are"
     height, width = (features.measurements[:, k] for k in (0, 1))
     order = np.lexsort((width, height * width))
     sizes = " to ".join(dict.fromkeys(f"{int(width[i]):,} x {int(height[i]):,}" for i in order[[0, -1]]))
-    whole = f"{counted(len(features), 'picture')} of {sizes} pixels, looked at as a whole: measured at full size"
+    whole = f"{counted(len(features), 'image')} of {sizes} pixels: measured at full size"
     if anomalies is None:
         return whole
     reduced = int((np.minimum(height, width) > settings.size).sum())
-    at = f"at {settings.size} pixels of the shorter side" if reduced else "at full size, too"
-    return f"{whole}, places {at}"
+    at = f"at {settings.size} pixels of the shorter side" if reduced else "too"
+    return f"{whole}, regions {at}"

@@ -1,4 +1,4 @@
-"""What a person said about pictures after looking: odd or fine. The page saves it as a file that ``--confirm`` reads."""
+"""What a person said about images after looking: anomaly or normal. The page saves it as a file that ``--confirm`` reads."""
 
 import csv
 import io
@@ -16,30 +16,30 @@ __all__ = ["Review"]
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
-VERDICTS = ("odd", "fine", "odd known")
+VERDICTS = ("anomaly", "normal", "reference anomaly")
 
 
 @dataclass(frozen=True)
 class Review:
-    """Names of pictures by what a person said of them.
+    """Names of images by what a person said of them.
 
     Attributes:
-        odd: Pictures that are unusual: no fit sees them, and they are not flagged again.
-        fine: Pictures that are ordinary: they are not flagged, and what is less unusual is no longer improbable.
-        known: Known pictures that are unusual: they do not calibrate.
+        anomaly: Images that are anomalous: no fit sees them, and they are not flagged again.
+        normal: Images that are normal: they are not flagged, and what is less anomalous is no longer improbable.
+        reference: Reference images that are anomalous: they do not calibrate.
     """
 
-    odd: Sequence[str] = ()
-    fine: Sequence[str] = ()
-    known: Sequence[str] = ()
+    anomaly: Sequence[str] = ()
+    normal: Sequence[str] = ()
+    reference: Sequence[str] = ()
 
     @classmethod
     def of(cls, given: "Review | Sequence[str] | Mapping[str, str]") -> "Review":
-        """Returns a review of names that are unusual, or of ``odd``, ``fine`` or ``odd known`` by name.
+        """Returns a review of names of anomalies, or of ``anomaly``, ``normal`` or ``reference anomaly`` by name.
 
         Example:
-            >>> Review.of({"a.png": "odd", "b.png": "fine"})
-            Review(odd=['a.png'], fine=['b.png'], known=[])
+            >>> Review.of({"a.png": "anomaly", "b.png": "normal"})
+            Review(anomaly=['a.png'], normal=['b.png'], reference=[])
         """
         if isinstance(given, Review):
             return given
@@ -51,7 +51,7 @@ class Review:
 
     @classmethod
     def read(cls, file: Path) -> "Review":
-        """Returns the review in a file: of columns ``path`` and ``verdict``, or with the name of an outlier on each line."""
+        """Returns the review in a file: of columns ``path`` and ``verdict``, or with the name of an anomaly on each line."""
         lines = read_names(file)
         headed = bool(lines) and lines[0].lower().startswith("path,")
         if not headed and not any(line.lower().endswith(tuple(f",{verdict}" for verdict in VERDICTS)) for line in lines):
@@ -63,7 +63,7 @@ class Review:
         return cls.of({original(row["path"]): row["verdict"].strip().lower() for row in rows})
 
     def places(self, names: Sequence[str], said: str) -> Bools:
-        """Returns which items were called ``odd``, ``fine`` or ``known``, (N,)."""
+        """Returns which items were called ``anomaly``, ``normal`` or ``reference``, (N,)."""
         among = set(getattr(self, said))
         return np.array([name in among for name in names], dtype=bool)
 
@@ -71,30 +71,30 @@ class Review:
         """Returns how many items were reviewed, and which of these are not among the names, in words.
 
         Example:
-            >>> Review(odd=["a.png", "b.png"], fine=["c.png"]).notes(["a.png", "c.png"])[0]
-            'Confirmed before and not listed again: 2 odd, 1 fine.'
-            >>> Review(odd=["a.png", "b.png"], fine=["c.png"]).notes(["a.png", "c.png"])[1]
-            'The confirmations name 1 picture that is not here (first: b.png); names are those of items.csv.'
+            >>> Review(anomaly=["a.png", "b.png"], normal=["c.png"]).notes(["a.png", "c.png"])[0]
+            'Confirmed before and not listed again: 2 as anomaly, 1 as normal.'
+            >>> Review(anomaly=["a.png", "b.png"], normal=["c.png"]).notes(["a.png", "c.png"])[1]
+            'The confirmations name 1 image that is not here (first: b.png); names are those of items.csv.'
         """
-        reviewed = dict(zip(VERDICTS, (self.odd, self.fine, self.known), strict=True))
-        said = ", ".join(f"{len(given):,} {verdict}" for verdict, given in reviewed.items() if given)
+        reviewed = dict(zip(VERDICTS, (self.anomaly, self.normal, self.reference), strict=True))
+        said = ", ".join(f"{len(given):,} as {verdict}" for verdict, given in reviewed.items() if given)
         notes = [f"Confirmed before and not listed again: {said}."] if said else []
         if missing := sorted({name for given in reviewed.values() for name in given} - set(names)):
             verb = "is" if len(missing) == 1 else "are"
-            here = f"The confirmations name {counted(len(missing), 'picture')} that {verb} not here"
+            here = f"The confirmations name {counted(len(missing), 'image')} that {verb} not here"
             notes.append(f"{here} (first: {missing[0]}); names are those of items.csv.")
         return notes
 
 
-def after_review(p: Floats, odd: Bools, fine: Bools) -> Floats:
-    """Returns p-values (N,) after a review: at least the share of the pictures that are not odd that is fine and no less unusual.
+def after_review(p: Floats, anomaly: Bools, normal: Bools) -> Floats:
+    """Returns p-values (N,) after a review: at least the share of images, without anomalies, that are normal and as anomalous.
 
-    The p-value of a picture says how many ordinary ones would be as unusual. Each one that a person found fine is one of these.
+    The p-value of an image says how many normal ones would be as anomalous. Each one that a person found normal is one of these.
 
     Example:
         >>> p = np.array([0.001, 0.01, 0.2, 0.9])
         >>> after_review(p, np.array([True, False, False, False]), np.array([False, True, False, False])).round(3).tolist()
         [0.001, 0.333, 0.333, 0.9]
     """
-    as_odd = np.searchsorted(np.sort(p[fine]), p, side="right")
-    return np.asarray(np.maximum(p, as_odd / max(1, int((~odd).sum()))))
+    as_far = np.searchsorted(np.sort(p[normal]), p, side="right")
+    return np.asarray(np.maximum(p, as_far / max(1, int((~anomaly).sum()))))

@@ -1,5 +1,6 @@
 """What `check` says in sentences: in the terminal, at the head of the page and in ``summary.json``."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,14 +10,16 @@ from vergence.utils.checks import counted
 
 __all__ = ["shortened_name"]
 
-NAMED = 3  # pictures, pairs, groups and files that are named before "and N more"
+NAMED = 3  # images, pairs, groups and files that are named before "and N more"
 KINDS = 5  # of other files
 LONGEST = 60  # characters of a name
+SMALL, SOME = 4, 10  # a reference is small if not even 1 / 4 of the images could be flagged; it is enough if 1 / 10 could
 
 
-def sentences_of(s: Mapping[str, Any], copies: Mapping[str, Sequence[Any]], skipped: Mapping[str, Sequence[str]]) -> list[str]:
+def sentences_of(s: Mapping[str, Any], pairs: Mapping[str, Sequence[Any]], skipped: Mapping[str, Sequence[str]]) -> list[str]:
     """Returns the sentences, the most important first, of the other entries of ``summary.json`` and the columns of two tables."""
-    parts = [_flags(s) if s["judged"] else "", _groups(s), _leaks(s, copies), _copies(copies), _properties(s), _files(s, skipped)]
+    flags = _flags(s) if s["judged"] else ""
+    parts = [flags, _reference(s), _groups(s), _leaked(s, pairs), _duplicates(pairs), _properties(s), _files(s, skipped)]
     if s["changes"]:
         parts.append("Read as a viewer shows them: " + "; ".join(f"{k} ({v:,})" for k, v in s["changes"].items()) + ".")
     return [*filter(None, parts), *s["notes"]]
@@ -30,55 +33,74 @@ def _listed(texts: Sequence[str], file: str = "") -> str:
 
 
 def _flags(s: Mapping[str, Any]) -> str:
-    n, flagged, noun, share = s["pictures"], s["flagged"], s["noun"], f"{100 * s['fdr']:g} %"
+    """Returns how many are flagged, and what that means."""
+    flagged, noun, share = s["flagged"], s["noun"], f"{100 * s['fdr']:g} %"
+    head = f"{flagged:,} of {counted(s['images'], noun)} flagged" if flagged else f"No {noun} flagged"
+    if s["rate"].startswith("twins"):
+        differ = "it differs from its" if flagged == 1 else "they differ from their" if flagged else "none differs from its"
+        assumed = f"This assumes that most {noun}s are normal; no two reference {noun}s show the same part."
+        return f"{head}: {differ} reference {noun} {'more' if flagged else 'much more'} than most do. {assumed}"
+    if s["calibration"] is not None:
+        held = f"On average at most {share} of flags are false alarms, if new and reference {noun}s come from one source."
+        return f"{head}. {held if flagged else _beyond(s)}"
     if not flagged:
-        return _nothing(s)
-    fine = s["fdr"] * flagged
-    about = f"about {round(fine):,} of them will be fine" if fine >= 1 else "perhaps one of them will be fine"
-    if s["calibration"] is None:
-        return f"Look at {flagged:,} of {counted(n, noun)}: {about} (an estimate; none is known to be ordinary)."
-    return f"Look at {flagged:,} of {counted(n, noun)}: {about} (at most {share} on average, whatever the {noun}s look like)."
+        return f"{head} at a rate of {share}. The order still helps: start at the top."
+    wrong = round(s["fdr"] * flagged)
+    alarms = "is a false alarm" if wrong == 1 else "are false alarms"
+    return f"{head}. About {wrong:,} of them {alarms}: an estimate, as no reference was given."
 
 
-def _nothing(s: Mapping[str, Any]) -> str:
-    n, noun, share = s["pictures"], s["noun"], f"{100 * s['fdr']:g} %"
-    if s["calibration"] is not None and (fewest := reportable(s["calibration"], n, s["fdr"]).fewest) > 1:
-        needed = 2 * needed_calibration(n, 1, s["fdr"])
-        return (
-            f"No {noun} can be flagged at a rate of {share} unless {fewest:,} of {n:,} are unusual: too few known ones. "
-            f"With {needed:,} known {noun}s even one could be; a larger rate (--fdr) needs fewer."
-        )
-    known = "" if s["calibration"] is not None else " Compared with known pictures (--against) more is found."
-    return f"None of {counted(n, noun)} can be flagged at a rate of {share}. The order still helps: start at the top.{known}"
+def _beyond(s: Mapping[str, Any]) -> str:
+    """Returns how many are less like the reference than all of it, and how many normal ones would be."""
+    n, m, noun, beyond = s["calibration"], s["total"], s["noun"], s["beyond"]
+    if not beyond:
+        return f"No {noun} is less like the reference than all {n:,} reference {noun}s."
+    verb, expected = "is" if beyond == 1 else "are", f"{m / (n + 1):.2g}"
+    said = (
+        f"{counted(beyond, noun)} {verb} less like the reference than all {n:,} reference {noun}s are; "
+        f"of {m:,} normal {noun}s about {expected} would be."
+    )
+    if SMALL * reportable(n, m, s["fdr"]).fewest <= m:
+        return said
+    return f"{said} To flag some, give at least {needed_calibration(m, math.ceil(m / SOME), s['fdr']):,} reference {noun}s."
+
+
+def _reference(s: Mapping[str, Any]) -> str:
+    """Returns which reference images are themselves anomalous."""
+    if not (names := [shortened_name(name) for name in s["reference_anomalies"]]):
+        return ""
+    verb, them = ("is itself", "it") if len(names) == 1 else ("are themselves", "them")
+    many = counted(len(names), f"reference {s['noun']}")
+    return f"{many} {verb} unlike the others: {_listed(names, 'summary.json')}. Look at {them} first."
 
 
 def _groups(s: Mapping[str, Any]) -> str:
     if not s["groups"]:
         return ""
-    texts = [f"{group['pictures']:,} like {shortened_name(group['like'])}" for group in s["groups"]]
+    texts = [f"{group['images']:,} like {shortened_name(group['like'])}" for group in s["groups"]]
     verb = "lies" if len(texts) == 1 else "lie"
     return f"{counted(len(texts), 'group')} of {s['noun']}s {verb} apart from all others: {_listed(texts, 'items.csv')}."
 
 
-def _pairs(copies: Mapping[str, Sequence[Any]], other: str) -> list[str]:
-    rows = zip(copies["path"], copies["copy_of"], copies["kind"], copies["other"], strict=True)
+def _pairs(pairs: Mapping[str, Sequence[Any]], source: str) -> list[str]:
+    rows = zip(pairs["path"], pairs["duplicate_of"], pairs["kind"], pairs["source"], strict=True)
     return [
-        f"{path} = {of}" if kind == "exact" else f"{path} ~ {of} ({kind})" for path, of, kind, where in rows if where == other
+        f"{path} = {of}" if kind == "exact" else f"{path} ~ {of} ({kind})" for path, of, kind, where in rows if where == source
     ]
 
 
-def _leaks(s: Mapping[str, Any], copies: Mapping[str, Sequence[Any]]) -> str:
-    if s["known"] is None:
+def _leaked(s: Mapping[str, Any], pairs: Mapping[str, Sequence[Any]]) -> str:
+    if s["reference"] is None:
         return ""
-    if not s["leaks"]:
-        return f"No {s['noun']} is also in the other source."
-    verb = "is" if s["leaks"] == 1 else "are"
-    return f"{counted(s['leaks'], s['noun'])} {verb} also in the other source: {_listed(_pairs(copies, 'yes'), 'copies.csv')}."
+    if not s["leaked"]:
+        return f"No {s['noun']} is also in the reference."
+    verb, listed = "is" if s["leaked"] == 1 else "are", _listed(_pairs(pairs, "reference"), "duplicates.csv")
+    return f"{counted(s['leaked'], s['noun'])} {verb} also in the reference (leaked): {listed}."
 
 
-def _copies(copies: Mapping[str, Sequence[Any]]) -> str:
-    pairs = _pairs(copies, "no")
-    return f"{counted(len(pairs), 'pair')} of copies: {_listed(pairs, 'copies.csv')}." if pairs else ""
+def _duplicates(pairs: Mapping[str, Sequence[Any]]) -> str:
+    texts = _pairs(pairs, "same")
+    return f"{counted(len(texts), 'pair')} of duplicates: {_listed(texts, 'duplicates.csv')}." if texts else ""
 
 
 def _properties(s: Mapping[str, Any]) -> str:
@@ -92,7 +114,7 @@ def _files(s: Mapping[str, Any], skipped: Mapping[str, Sequence[str]]) -> str:
     if s["ignored"]:
         n = sum(s["ignored"].values())
         kinds = ", ".join(f"{v:,} {k or 'without an ending'}" for k, v in list(s["ignored"].items())[:KINDS])
-        parts.append(f"{counted(n, 'other file')} {'is' if n == 1 else 'are'} no picture: {kinds}.")
+        parts.append(f"{counted(n, 'other file')} {'is not an image' if n == 1 else 'are not images'}: {kinds}.")
     return " ".join(parts)
 
 

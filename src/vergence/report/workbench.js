@@ -1,12 +1,12 @@
 "use strict";
-// D holds columns: index i is a picture; pictures of the other source follow those that were checked.
+// D holds columns: index i is an image; reference images follow those that were checked.
 const given = JSON.parse(document.getElementById("data").textContent), N = given.n, $ = id => document.getElementById(id);
 const zeros = Array(N).fill(0), ones = Array(N).fill(1), none = Object.fromEntries(
-  "copies levels known width height light sharpness facts words regions folders near propertyNames".split(" ").map(key => [key, []]));
+  "duplicates levels reference width height light sharpness facts words regions folders near propertyNames".split(" ").map(key => [key, []]));
 const D = {
-  ...none, total: N, judged: false, fdr: 0.1, start: "all", p: ones, q: ones, score: zeros, flag: zeros, seen: zeros, copied: zeros,
-  leak: zeros, properties: zeros, group: Array(N).fill(-1), groups: 0, leaks: 0, unreadable: 0, most: 1, large: {}, marks: {},
-  folder: null, calibration: null, bounds: null, ...given,
+  ...none, total: N, judged: false, rate: "none", fdr: 0.1, start: "all", p: ones, q: ones, score: zeros, flag: zeros, seen: zeros, paired: zeros,
+  leak: zeros, properties: zeros, group: Array(N).fill(-1), groups: 0, leaked: 0, unreadable: 0, most: 1, large: {}, marks: {}, heat: {}, nearest: {},
+  folder: null, calibration: null, ...given,
 };
 const element = (tag, values = {}, ...children) => {
   const made = Object.assign(document.createElement(tag), values);
@@ -40,32 +40,30 @@ const rank = (values, m) => {  // q-values of Benjamini and Hochberg, of m hypot
   for (let r = order.length; r > 0; r--) out[order[r - 1]] = least = Math.min(least, values[order[r - 1]] * m / r);
   return out;
 };
-const below = (sorted, x) => {  // how many of ascending numbers are less than x
-  let low = 0, high = sorted.length;
-  while (low < high) { const middle = (low + high) >> 1; sorted[middle] < x ? low = middle + 1 : high = middle; }
-  return low;
-};
 const review = () => {
-  const said = i => verdict.get(i), rest = all.filter(i => said(i) !== "odd" && !D.seen[i]), m = rest.length + D.total - N;
+  const said = i => verdict.get(i), rest = all.filter(i => said(i) !== "anomaly" && !D.seen[i]), m = rest.length + D.total - N;
   p = D.p.slice();
   if (D.calibration) {
-    const odd = new Set(D.known.filter(([e]) => said(e) === "odd").map(([, s]) => s));
-    const left = D.calibration.filter(s => !odd.has(s));
-    if (odd.size) all.forEach(i => { p[i] = (1 + left.length - below(left, D.score[i])) / (left.length + 1); });
+    // c reference images are at least as far as an image: those of rank 1..c; anomalies among them no longer count
+    const ranks = D.reference.map((e, k) => said(e) === "anomaly" ? k + 1 : 0).filter(Boolean), n = D.calibration;
+    if (ranks.length) all.forEach(i => {
+      const c = Math.round(p[i] * (n + 1)) - 1;
+      p[i] = (1 + c - ranks.filter(rank => rank <= c).length) / (n - ranks.length + 1);
+    });
   } else {
-    const fine = all.filter(i => said(i) === "fine").map(i => D.p[i]);
-    if (fine.length) all.forEach(i => { p[i] = Math.max(p[i], fine.filter(f => f <= D.p[i]).length / m); });
+    const normal = all.filter(i => said(i) === "normal").map(i => D.p[i]);
+    if (normal.length) all.forEach(i => { p[i] = Math.max(p[i], normal.filter(f => f <= D.p[i]).length / m); });
   }
   const found = rank(rest.map(i => p[i]), m);
   q = Array(N).fill(1);
   flag = verdict.size ? Array(N).fill(0) : D.flag;
   rest.forEach((i, k) => {
     q[i] = found[k];
-    if (verdict.size) flag[i] = +(q[i] <= D.fdr * (1 + 1e-9) && said(i) !== "fine");
+    if (verdict.size) flag[i] = +(q[i] <= D.fdr * (1 + 1e-9) && said(i) !== "normal");
   });
 };
 const say = (i, what) => {
-  if (i >= N && what === "fine") what = "";
+  if (i >= N && what === "normal") what = "";
   what ? verdict.set(i, what) : verdict.delete(i);
   keep();
   if (D.judged) review();
@@ -86,15 +84,15 @@ const restore = () => {
 
 // Filters
 const pairs = new Map();
-for (const [i, j, kind] of D.copies)
+for (const [i, j, kind] of D.duplicates)
   for (const [a, b] of [[i, j], [j, i]]) pairs.set(a, [...(pairs.get(a) || []), [b, kind]]);
 const has = bit => i => (D.properties[i] >> bit) & 1;
 const filters = [["all", "All", () => true]];
-if (D.judged) filters.push(["flag", "Look at", i => flag[i]], ["group", "In groups", i => D.group[i] >= 0]);
-if (D.copies.length) filters.push(["copy", "Copies", i => D.copied[i]]);
-if (D.leaks) filters.push(["leak", "In the other source", i => D.leak[i]]);
+if (D.judged) filters.push(["flag", "Flagged", i => flag[i]], ["group", "In groups", i => D.group[i] >= 0]);
+if (D.duplicates.length) filters.push(["pair", "Duplicates", i => D.paired[i]]);
+if (D.leaked) filters.push(["leak", "Leaked", i => D.leak[i]]);
 D.propertyNames.forEach((name, bit) => filters.push([`is ${name}`, name, has(bit)]));
-filters.push(["odd", "You: odd", i => verdict.get(i) === "odd"], ["fine", "You: fine", i => verdict.get(i) === "fine"]);
+for (const said of ["anomaly", "normal"]) filters.push([said, `You: ${said}`, i => verdict.get(i) === said]);
 filters.push(["chosen", "Selected", i => chosen.has(i)]);
 const buttons = new Map(filters.map(([key, title]) => {
   const made = element("button", { type: "button", textContent: title });
@@ -108,8 +106,8 @@ const button = (title, act) => {
   $("filters").append(made);
   return made;
 };
-const known = D.known.length ? button(`Oddest known (${D.known.length})`, () => {
-  state = { ...state, filter: "known", lasso: null };
+const reference = D.reference.length ? button(`Most anomalous reference ${D.noun}s (${D.reference.length})`, () => {
+  state = { ...state, filter: "reference", lasso: null };
   draw(true);
 }) : null;
 if ($("unreadable")) button(`Unreadable (${count(D.unreadable)})`, () => $("unreadable").scrollIntoView());
@@ -122,7 +120,7 @@ const orders = {};
 const ordered = name => orders[name] ||= name === "name"
   ? all.slice().sort((a, b) => D.name[a] < D.name[b] ? -1 : 1)
   : all.slice().sort((a, b) => sorts[name](a) - sorts[name](b) || a - b);
-const together = () => {  // copies side by side
+const together = () => {  // duplicates side by side
   const seen = new Set(), out = [];
   const visit = i => {
     for (const todo = [i]; todo.length;) {
@@ -133,17 +131,17 @@ const together = () => {  // copies side by side
       todo.push(...(pairs.get(next) || []).map(([j]) => j));
     }
   };
-  D.copies.forEach(([i]) => visit(i));
+  D.duplicates.forEach(([i]) => visit(i));
   return out;
 };
 const select = () => {
-  if (state.filter === "known") return D.known.map(([e]) => e);
+  if (state.filter === "reference") return D.reference;
   const text = state.text.toLowerCase(), named = i => !text || D.name[i].toLowerCase().includes(text);
   const inside = i => !state.lasso || state.lasso.has(i);
   if (state.filter === "first") return ordered("score").slice(0, state.first).filter(i => named(i) && inside(i));
   const keeps = filters.find(([key]) => key === state.filter)[2];
   let order = ordered(state.sort);
-  if (state.filter === "copy" && state.sort === "score") order = together();
+  if (state.filter === "pair" && state.sort === "score") order = together();
   if (state.filter === "group" && state.sort === "score")
     order = order.filter(i => D.group[i] >= 0).sort((a, b) => D.group[a] - D.group[b]);
   return order.filter(i => keeps(i) && named(i) && inside(i));
@@ -157,7 +155,7 @@ const tile = (k, i, move) => {
   made.dataset.k = k;
   made.dataset.i = i;
   made.append(picture(i, size), element("span", { className: "name", textContent: D.name[i] }));
-  const why = i < N ? D.reason[i] : "in the other source";
+  const why = i < N ? D.reason[i] : "reference";
   made.append(element("span", { className: "why", textContent: why || (i < N && D.ranked ? `score ${+D.score[i].toPrecision(3)}` : " ") }));
   made.setAttribute("aria-label", `${D.name[i]}${why ? `, ${why}` : ""}${verdict.has(i) ? `, you said ${verdict.get(i)}` : ""}`);
   made.title = D.name[i];
@@ -173,7 +171,7 @@ const layout = () => {
   columns = Math.max(2, Math.floor((width + gap) / (wanted + 10 + gap)));
   size = Math.floor((width + gap) / columns) - gap - 10;
 };
-const high = () => size + 10 + 36 + gap;
+const high = () => size + 10 + 50 + gap;
 const paint = (from = null, to = null) => {
   const top = grid.getBoundingClientRect().top, h = high();
   const first = Math.max(0, from ?? (Math.floor(-top / h) - 1) * columns);
@@ -198,30 +196,29 @@ const draw = (fresh = false) => {
     made.hidden = !n && key !== "flag";
     made.setAttribute("aria-pressed", state.filter === key);
   }
-  known?.setAttribute("aria-pressed", state.filter === "known");
+  reference?.setAttribute("aria-pressed", state.filter === "reference");
   const lasso = state.lasso ? " inside your line on the map" : "";
   $("shown").textContent = `${count(view.length)} of ${count(N)} ${D.noun}s shown${lasso}`;
   $("save-list").disabled = !view.length;
   $("save-review").disabled = !verdict.size;
   const flags = flag.reduce((sum, f) => sum + f, 0);
   $("reviewed").textContent = verdict.size
-    ? `You said: ${[...verdict.values()].filter(v => v === "odd").length} odd, ${[...verdict.values()].filter(v => v === "fine").length} fine. `
-      + (D.judged ? `${count(flags)} more to look at.` : "") : "";
+    ? `You said: ${["anomaly", "normal"].map(said => `${[...verdict.values()].filter(v => v === said).length} ${said}`).join(", ")}. `
+      + (D.judged ? `${count(flags)} flagged.` : "") : "";
   expected();
   paint();
   points();
 };
 const expected = () => {
   if (!D.judged || !N) { $("budget").hidden = true; return; }
-  const k = state.first, last = ordered("score")[k - 1], rest = D.total - [...verdict.values()].filter(v => v === "odd").length;
-  const bound = D.bounds ? D.bounds[Math.min(k, D.bounds.length) - 1] : Math.min(k, rest * p[last]);
-  const number = bound < 10 ? bound.toFixed(bound < 1 ? 2 : 1) : Math.round(bound);
-  $("expected").textContent = D.bounds ? `${k}: with 95 % confidence at most ${number} of them are fine`
-    : `${k}: about ${number} of them will be fine (an estimate)`;
+  const k = state.first, last = ordered("score")[k - 1], rest = D.total - [...verdict.values()].filter(v => v === "anomaly").length;
+  const number = rest * p[last], about = number < 10 ? number.toFixed(number < 1 ? 2 : 1) : count(Math.round(number));
+  $("expected").textContent = D.rate === "estimate" ? count(k)
+    : `${count(k)}: of ${count(rest)} normal ${D.noun}s about ${about} would be as far from the reference`;
   $("first").setAttribute("aria-valuetext", $("expected").textContent);
 };
 
-// One picture, large
+// One image, large
 const large = $("large");
 let current = 0, at = 0, marked = true, original = 0;
 const small = list => element("div", { className: "small" }, ...list.map(([i, said]) => {
@@ -232,10 +229,12 @@ const small = list => element("div", { className: "small" }, ...list.map(([i, sa
 }));
 const level = ([name, title, values]) => {
   const i = current, share = 1 - Math.exp(-values[i]), made = element("div", { className: "level" });
-  const much = share > 0.9999 ? "99.99 %" : `${(100 * share).toFixed(share > 0.99 ? 2 : 0)} %`;
-  made.append(`${title}: more unusual than ${much} of ordinary ${D.noun}s`);
+  const much = `${(Math.floor(1e4 * share) / 100).toFixed(share > 0.9 ? 1 : 0)} %`;
+  made.append(`${title}: ${D.calibration ? `less like the reference than ${much} of it`
+    : D.rate === "estimate" ? `more anomalous than ${much} of normal ${D.noun}s, an estimate`
+    : `a larger difference than ${much} of normal ${D.noun}s have, an assumption`}`);
   const bar = element("div"), inner = element("div");
-  inner.style.width = `${Math.min(100, 100 * values[i] / 14)}%`;
+  inner.style.width = `${100 * share}%`;
   bar.append(inner);
   made.append(bar);
   return made;
@@ -247,12 +246,12 @@ const show = () => {
   const image = element("img", { alt: D.name[i] }), holder = $("canvas"), ticket = ++original;
   if (D.large[i]) image.src = `data:image/webp;base64,${D.large[i]}`;
   else image.src = cut(i);
-  holder.replaceChildren(image, ...(marked ? (D.marks[i] || []) : []).map(([top, left, bottom, right]) => {
+  holder.replaceChildren(image, ...(marked && D.heat[i] ? [heatmap(D.heat[i])] : []), ...(marked ? (D.marks[i] || []) : []).map(([top, left, bottom, right]) => {
     const frame = element("div", { className: "frame" });
     frame.style.cssText = `top:${100 * top}%;left:${100 * left}%;height:${100 * (bottom - top)}%;width:${100 * (right - left)}%`;
     return frame;
   }));
-  $("large-note").textContent = D.marks[i]?.length ? "Frames mark unusual places." : "";
+  $("large-note").textContent = D.marks[i]?.length ? "Frames mark anomalous regions." : "";
   if (D.folder !== null && i < N) {
     const whole = new Image();
     whole.onload = () => { if (ticket === original) image.src = whole.src; };
@@ -264,24 +263,35 @@ const show = () => {
   if (verdict.has(i)) line(`You said: ${verdict.get(i)}.`);
   if (i < N) {
     if (D.reason[i]) line(`${D.reason[i][0].toUpperCase()}${D.reason[i].slice(1)}.`);
-    if (D.ranked && !D.judged) line(`Score ${+D.score[i].toPrecision(4)}: larger is more unusual.`);
-    if (D.judged) line(`Score ${D.score[i].toFixed(2)}, p = ${+p[i].toPrecision(2)}, q = ${+q[i].toPrecision(2)}${flag[i] ? ": look at it" : ""}.`);
+    if (D.ranked && !D.judged) line(`Score ${+D.score[i].toPrecision(4)}: larger is more anomalous.`);
+    if (D.judged) line(`Score ${D.score[i].toFixed(2)}, p = ${+p[i].toPrecision(2)}, q = ${+q[i].toPrecision(2)}${flag[i] ? ": flagged" : ""}.`);
     if (D.width[i]) line(`${count(D.width[i])} x ${count(D.height[i])} pixels.`);
     D.levels.forEach(one => about.append(level(one)));
     facts(i).forEach(line);
+    if (D.nearest[i]) about.append(element("h2", { textContent: "Its reference image" }), small([[D.nearest[i], ""]]));
     const near = D.near[i] || [];
-    if (near.length) about.append(element("h2", { textContent: D.judged ? "Nearest ordinary ones" : "Nearest ones" }), small(near.map(j => [j, ""])));
-  } else line("In the other source.");
-  const copies = pairs.get(i) || [];
-  if (copies.length) about.append(element("h2", { textContent: "Copies" }), small(copies.slice(0, 12)));
-  $("marks").hidden = !(D.marks[i] || []).length;
+    if (near.length) about.append(element("h2", { textContent: D.judged ? "Nearest that are not flagged" : "Nearest" }), small(near.map(j => [j, ""])));
+  } else line("A reference image.");
+  const duplicates = pairs.get(i) || [];
+  if (duplicates.length) about.append(element("h2", { textContent: "Duplicates" }), small(duplicates.slice(0, 12)));
+  $("marks").hidden = !(D.marks[i] || []).length && !D.heat[i];
   $("marks").setAttribute("aria-pressed", marked);
 };
+const heatmap = text => {  // how opaque each cell is, row by row
+  const bytes = atob(text), cells = Math.sqrt(bytes.length), made = element("canvas", { className: "heat", width: cells, height: cells });
+  const context = made.getContext("2d"), x = context.createImageData(cells, cells);
+  for (let k = 0; k < bytes.length; k++) x.data.set([255, 60, 0, bytes.charCodeAt(k)], 4 * k);
+  context.putImageData(x, 0, 0);
+  return made;
+};
 const decoded = sheets.map(() => null);
-const cut = i => {  // a tile as a picture of its own
-  const s = Math.floor(i / perSheet), place = i % perSheet, canvas = element("canvas", { width: side, height: side });
+const cut = i => {  // a tile without its gray border as an image of its own
+  const longer = Math.max(D.width[i], D.height[i]), scale = longer > side ? side / longer : Math.floor(side / longer);
+  const [w, h] = [D.width[i], D.height[i]].map(n => n ? Math.max(1, Math.round(scale * n)) : side);
+  const s = Math.floor(i / perSheet), place = i % perSheet, canvas = element("canvas", { width: w, height: h });
+  const x = (place % across) * side + Math.floor((side - w) / 2), y = Math.floor(place / across) * side + Math.floor((side - h) / 2);
   const put = () => {
-    canvas.getContext("2d").drawImage(decoded[s], (place % across) * side, Math.floor(place / across) * side, side, side, 0, 0, side, side);
+    canvas.getContext("2d").drawImage(decoded[s], x, y, w, h, 0, 0, w, h);
     return canvas.toDataURL();
   };
   if (!sheets.length) return "data:,";
@@ -307,7 +317,7 @@ const toggle = () => { marked = !marked; show(); };
 $("marks").addEventListener("click", toggle);
 for (const made of large.querySelectorAll("[data-say]"))
   made.addEventListener("click", () => { say(current, made.dataset.say); show(); });
-const words = { o: "odd", f: "fine", u: "" };
+const words = { a: "anomaly", n: "normal", u: "" };
 large.addEventListener("keydown", event => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "ArrowLeft") step(-1);
@@ -359,7 +369,7 @@ const save = (name, text) => {
 };
 $("save-list").addEventListener("click", () => save("list.txt", view.map(i => `${D.name[i]}\n`).join("")));
 $("save-review").addEventListener("click", () => save("confirmed.csv",
-  `path,verdict\n${[...verdict].map(([i, what]) => `${csv(D.name[i])},${what}${i >= N ? " known" : ""}\n`).join("")}`));
+  `path,verdict\n${[...verdict].map(([i, what]) => `${csv(D.name[i])},${i >= N ? "reference " : ""}${what}\n`).join("")}`));
 
 // Map
 const map = $("map"), ramp = ["#3b4cc0", "#6f92f3", "#9dbdf7", "#c0c0c0", "#f2a889", "#e36a53", "#b40426"];
@@ -369,13 +379,13 @@ const scaled = values => {
   order.forEach((i, r) => { out[i] = ramp[Math.min(ramp.length - 1, Math.floor(ramp.length * r / N))]; });
   return out;
 };
-const byScore = () => all.map(i => flag[i] ? "#d55e00" : ramp[Math.min(2, Math.floor(D.score[i] / 1.5))]);
+const byScore = () => all.map(i => flag[i] ? "#d55e00" : ramp[Math.max(0, Math.min(2, Math.floor(D.score[i] / 1.5)))]);
 const colors = {
-  ...(D.judged ? { score: ["score; orange: look at it", byScore] } : D.ranked ? { score: ["score", () => scaled(D.score)] } : {}),
+  ...(D.judged ? { score: ["score; orange: flagged", byScore] } : D.ranked ? { score: ["score", () => scaled(D.score)] } : {}),
   ...(D.groups ? { group: ["group", () => all.map(i => D.group[i] < 0 ? "#b0b0b0" : palette[D.group[i] % 8])] } : {}),
   ...(D.folders.length ? { folder: [D.folderWord, () => all.map(i => palette[D.inFolder[i] % 9])] } : {}),
   ...(D.light.length ? { light: ["brightness", () => scaled(D.light)], sharpness: ["sharpness", () => scaled(D.sharpness)] } : {}),
-  said: ["what you said", () => all.map(i => ({ odd: "#d55e00", fine: "#009e73" })[verdict.get(i)] || "#b0b0b0")],
+  said: ["what you said", () => all.map(i => ({ anomaly: "#d55e00", normal: "#009e73" })[verdict.get(i)] || "#b0b0b0")],
 };
 for (const [value, [title]] of Object.entries(colors)) $("color").append(element("option", { value, textContent: title }));
 let line = [];
@@ -449,7 +459,7 @@ map.addEventListener("pointerup", event => {
 $("color").addEventListener("change", points);
 for (const i of D.regions) {
   const made = element("button", { type: "button", title: D.name[i] }, picture(i, Math.min(side, 72)));
-  made.setAttribute("aria-label", `typical: ${D.name[i]}`);
+  made.setAttribute("aria-label", `in the middle: ${D.name[i]}`);
   made.addEventListener("click", () => open(i));
   $("regions").append(made);
 }
