@@ -41,7 +41,8 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     timer = Timer()
     if cell["encoder"] == "baselines":
         scores = baselines(known, new)
-        return {**{name: auroc(odd, s) for name, s in scores.items()}, "cpu": round(timer.processor_seconds() / (len(known) + len(new)), 4)}
+        cpu = timer.processor_seconds() / (len(known) + len(new))
+        return {**{name: auroc(odd, s) for name, s in scores.items()}, "cpu": round(cpu, 4)}
     found = vergence.check([str(p) for p in new], against=[str(p) for p in known], encoder=cell["encoder"])
     cpu = timer.processor_seconds()
     flag, p = np.array(found.items["flag"]) > 0, np.array(found.items["p_value"])
