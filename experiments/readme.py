@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from experiments.ledger import ROOT
 
-LONGEST, WIDTH = 24, "96"  # lines of an output; characters of a line
+LONGEST, WIDTH = 17, "96"  # lines of an output; characters of a line
 
 
 def write_scores(folder: Path) -> None:

@@ -76,6 +76,7 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("encoder", ["auto", "patches"])
 def test_the_demo_is_true_for_five_seeds(tmp_path, encoder):
     shares = []

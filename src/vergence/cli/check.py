@@ -95,7 +95,7 @@ def demo(command: Demo) -> None:
     from vergence.images.demo import planted
 
     found = run(command.out, encoder=command.encoder, seed=command.seed)
-    for line in [*lines(found), *planted(found, command.out)]:
+    for line in [*lines(found)[: 2 + SHOWN], *planted(found, command.out)]:
         print(terminal.printed(line))
     print(f"page: {command.out / 'check' / 'report.html'}")
     print("next: vergence check YOUR_FOLDER, or vergence check NEW --against REFERENCE")
