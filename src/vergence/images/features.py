@@ -189,7 +189,7 @@ class Look(Protocol):
 
 
 class PatchLook:
-    """Features of the whole and of cells by dictionaries of patches, and perhaps an embedding of the whole beside.
+    """Features of the whole and of cells by dictionaries of patches, and perhaps an embedding of the whole.
 
     Args:
         images: Images (3, H, W) in [0, 1] that the dictionaries are learned from.
@@ -210,7 +210,7 @@ class PatchLook:
 
 
 class NetworkLook:
-    """Features of the whole and of cells by a frozen network, beside those by patches."""
+    """Features of the whole and of cells by a frozen network, and those by patches."""
 
     names: tuple[str, ...] = ("regions", "details")
     whitening: tuple[float, ...] = (0.02, 1e-4)

@@ -47,7 +47,7 @@ FOLDS, SPLIT = 10, 1_000  # folds of a reference; images above which half of it 
 FEWEST = 20  # different reference images
 FITTED = 20_000  # that are fitted to, at most
 WEIGHTS = {"whole": 1.0, "regions": 1.0, "details": 0.5, "difference": 1.0, "vectors": 1.0, "measurements": 0.1}
-BESIDE = 0.25  # weight of details beside regions
+NEXT_TO_REGIONS = 0.25  # weight of details where there are regions
 COMPONENTS = 64  # of the wholes, by which neighbors are found
 PILOT, MOST = 40, 0.2  # images that are compared first; quantile of their correlations
 ALIKE, TWIN = 0.9, 0.5  # correlation of aligned parts, at least; of 1 - correlation of twins to that of reference images, at most
@@ -130,7 +130,7 @@ def combined(sets: Mapping[str, FeatureSet]) -> tuple[Floats, Floats, dict[str, 
 def weights_of(sets: Iterable[str]) -> dict[str, float]:
     """Returns the weight of each feature set; they add up to 1."""
     given = {name: WEIGHTS[name] for name in sets}
-    given |= {"details": BESIDE} if "regions" in given else {}
+    given |= {"details": NEXT_TO_REGIONS} if "regions" in given else {}
     return {name: value / sum(given.values()) for name, value in given.items()}
 
 
@@ -171,7 +171,7 @@ def _sets(
     fold_of = dict(zip(places.tolist(), fold.tolist(), strict=True))
     of = np.array([fold_of[row] for row in sample.rows.tolist()])
     folds, about = int(fold.max()) + 1, zip(look.whitening, look.banks, strict=True)
-    regions = [ReferenceCells(sample.some_cells(j), of, folds, *each, beside=other.some_cells(j)) for j, each in enumerate(about)]
+    regions = [ReferenceCells(sample.some_cells(j), of, folds, *each, others=other.some_cells(j)) for j, each in enumerate(about)]
     of_digest = dict(zip(reference.digest[places].tolist(), fold.tolist(), strict=True))
     region_pass = RegionPass(look, regions, of_digest)
     old, judged = region_rows(reference, region_pass, settings, sample), region_rows(new, region_pass, settings, other)

@@ -75,7 +75,7 @@ class ReferenceCells:
         folds: K.
         shrinkage: Of the covariance that whitens, in [0, 1].
         bank: Cells that are compared with, at most.
-        beside: Cells of new images, which the covariance sees, too: else those of the reference would be nearer by that alone.
+        others: Cells of new images, which the covariance sees, too: else those of the reference would be nearer by that alone.
 
     Example:
         >>> random = np.random.default_rng(0)
@@ -93,10 +93,10 @@ class ReferenceCells:
         folds: int,
         shrinkage: float = SHRINKAGE,
         bank: int = 3_000,
-        beside: Sequence[Floats] = (),
+        others: Sequence[Floats] = (),
     ) -> None:
         x, of = np.concatenate(cells).astype(np.float64), np.repeat(fold, [len(c) for c in cells])
-        self.gaussian = GaussianDetector(shrinkage=shrinkage).fit(np.concatenate([x, *beside]))
+        self.gaussian = GaussianDetector(shrinkage=shrinkage).fit(np.concatenate([x, *others]))
         some = np.random.default_rng(0).permutation(len(x))[:bank]
         some = some[np.argsort(of[some], kind="stable")]
         self.bank, self.folds = self._white(x[some]), folds
