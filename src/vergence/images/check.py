@@ -1,12 +1,12 @@
-"""`check`: what is unusual in a collection of pictures or vectors, where and why; copies, leaks and files that cannot be read.
+"""`check`: anomalies in a collection of images or vectors, where and why; duplicates, leakage and files that cannot be read.
 
-    source -> first look at each picture -> copies -> folds -> places -> evidence -> CheckResult
+    source -> first pass over each image -> duplicates -> feature sets, out of fold -> decisions -> CheckResult
 
-Without a reference each picture is scored by fits that saw neither it nor a copy of it, and its p-value is an estimate. With a
-reference, half of it is fitted to and the other half calibrates: p-values then hold for pictures of the same source, whatever
-their law (split conformal). Folds and samples follow the pictures' content, so that names and order do not matter.
+With a reference all of it calibrates (`vergence.images.reference`). Without one each image is scored by fits that saw neither it
+nor a duplicate of it, and its p-value is an estimate. Folds and samples follow the images' content, so that names and order do
+not matter.
 
-Shapes: N pictures, n of them different from each other; L levels; D features of the embedding.
+Shapes: N images, n of them different from each other; L levels; D features of the embedding.
 """
 
 import itertools
@@ -79,39 +79,39 @@ def check(
     root: str | None = None,
     workers: int = 2,
 ) -> CheckResult:
-    """Returns what is unusual among pictures or vectors, where and why, and which are copies of others.
+    """Returns the anomalies among images or vectors, where and why, and which are duplicates of others.
 
     Args:
-        source: Pictures: a folder of any depth, a file, a list of paths or of PIL images, an array, a ``.parquet`` or ``.csv``
+        source: Images: a folder of any depth, a file, a list of paths or of PIL images, an array, a ``.parquet`` or ``.csv``
             file with a column of paths or of encoded bytes, a tar, the name of a built-in set, or items of this library. Or
             vectors (N, D) that another model computed: an array, or a ``.npy``, ``.npz`` or ``.parquet`` file.
-        against: Pictures or vectors that are known to be ordinary: p-values then hold at the stated rate. By default the items
-            are judged by themselves.
+        against: Reference: normal images or vectors, at least 20 different ones, from which p-values follow. By default there is
+            none, and p-values are estimates.
         out: Folder in which the results are written, none of it inside the source; None writes nothing.
         heatmaps: Folder for a PNG of each image that is flagged or has an anomalous region, with its heatmap; None for none.
-        leaks: Only say which pictures are copies of those in ``against``, or nearly so.
+        leaks: Only say which images are duplicates of those in ``against``.
         encoder: ``auto``, the best network on this machine, else patches; ``patches``, which needs no network; ``timm:NAME``,
             ``efficientnet-lite0`` or a folder that ``vergence fetch`` wrote; a run's folder; or a module that maps images
             (B, 3, H, W) to embeddings.
         vectors: Embeddings of the images by any model, as one more feature set: an array (N, D) in their order, or a file, whose
             names are the images' where it has names.
         against_vectors: The same of the images in ``against``.
-        size: Pixels of the shorter side at which places are looked at, at most.
-        fdr: Share of the flagged pictures that is ordinary, on average at most, in (0, 1).
-        mark: Share of ordinary pictures in which any place is marked, at most, in (0, 1).
+        size: Pixels of the shorter side at which regions are looked at, at most.
+        fdr: Share of the flagged images that is normal, on average at most, in (0, 1).
+        mark: Share of normal images in which any region is framed, at most, in (0, 1).
         confirmed: What a person said after looking: names of anomalies, or ``anomaly``, ``normal`` or ``reference anomaly`` by
             name. No fit sees anomalies, neither is flagged again; without a reference, what is less anomalous than a normal one
             is no longer improbable.
-        map: How the map of all pictures is made: ``tsne``, ``pca``, or, where they are installed, ``umap`` or ``pacmap``.
-        column: Column of a table that holds the pictures.
-        range: Numbers that are shown as 0 and 255, such as ``(0, 4095)``: the same for all pictures. By default the numbers of
-            some pictures decide, of ``against`` where there is one.
+        map: How the map of all images is made: ``tsne``, ``pca``, or, where they are installed, ``umap`` or ``pacmap``.
+        column: Column of a table that holds the images.
+        range: Numbers that are shown as 0 and 255, such as ``(0, 4095)``: the same for all images. By default the numbers of
+            some images decide, of ``against`` where there is one.
         channel: The one channel that is judged: a number from 0, or ``red``, ``green`` or ``blue``. By default all are.
         root: Folder of torchvision's data sets.
-        workers: Processes that read pictures.
+        workers: Processes that read images.
 
     Raises:
-        ValueError: A setting is out of its range, there is no picture, or the results cannot be written.
+        ValueError: A setting is out of its range, there is no image, or the results cannot be written.
 
     Example:
         >>> found = check("digits")
