@@ -31,7 +31,7 @@ QUICK = "--epochs 1 --batch-size 64 --limit 192 --device cpu --precision fp32 --
 
 OPTIONS = {
     "List": ["what", "word"],
-    "Demo": ["out", "seed"],
+    "Demo": ["out", "encoder", "seed"],
     "Train": [
         "data", "out", "resume", "trust_code", "recipe", "views", "dry_run",
         "shard", "set", "objective", "method", "encoder", "distill",
@@ -43,8 +43,8 @@ OPTIONS = {
     "Compare": ["runs", "out", "figure", "measure", "probes"],
     "Embed": ["run", "images", "out", "wide", "data_root", "batch_size", "device", "threads", "trust_code", "crops", "shard"],
     "Check": [
-        "source", "against", "leaks", "out", "encoder", "vectors", "size", "fdr", "mark", "confirm", "map", "json", "column",
-        "data_root", "workers", "threads",
+        "source", "against", "leaks", "out", "heatmaps", "encoder", "vectors", "against_vectors", "size", "fdr", "mark",
+        "confirm", "map", "json", "column", "range", "channel", "data_root", "workers", "threads",
     ],
     "Fetch": ["name", "to"],
     "Score": [

@@ -270,6 +270,7 @@ def test_a_transformer_of_timm_gives_places():
 
 def test_auto_without_a_network_falls_back_to_patches(monkeypatch):
     monkeypatch.setattr("vergence.images.check.at_hand", lambda: None)
+    monkeypatch.delenv("VERGENCE_ENCODER")
     found = vergence.check(ORDINARY[:25], encoder="auto", workers=0)
     assert found.summary["encoder"].startswith("patches, since no network is on this machine")
 

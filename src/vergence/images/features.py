@@ -33,7 +33,7 @@ from vergence.utils import terminal
 from vergence.utils.digests import content_digest
 from vergence.utils.parts import Parts
 
-__all__ = ["shrunk"]
+__all__ = ["as_tensor", "shrunk"]
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]

@@ -155,8 +155,7 @@ def _meaning(s: Mapping[str, Any]) -> list[str]:
 
 def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
     items, s = found.items, found.summary
-    place = {int(i): k for k, i in enumerate(rows)}
-    of_name = {items["path"][i]: k for i, k in place.items()}
+    of_name = {items["path"][int(i)]: k for k, i in enumerate(rows)}
     others = _Others(len(rows))
     pairs = _pairs(found, of_name, others)
     flag = np.asarray(items["flag"])[rows]

@@ -203,8 +203,14 @@ class Compared:
 
     @classmethod
     def of(cls, new: ImageFeatures, reference: ImageFeatures, places: Ints, fold: Ints, settings: CheckSettings) -> "Compared":
-        """Returns what compares images, and whether that tells anything: a few of them are compared first."""
+        """Returns what compares images, and whether that tells anything: a few of them are compared first.
+
+        Folds are those of single images here: an image of a part is compared with others of that part, duplicates or not, since
+        new images are.
+        """
         assert reference.images is not None
+        if fold.min() >= 0:
+            fold = np.arange(len(fold)) % FOLDS
         gray, apart = reference.thumbnail[places], np.full(len(new), -1)
         numbers = reference.index[places]
         compared: dict[int, Sequence[int]] = {}

@@ -337,7 +337,7 @@ def test_items_are_looked_at_one_by_one(tmp_path):
         opened.wait_for_selector("html[data-ready]")
         first = opened.locator("#grid .tile .name").first.inner_text()
         opened.locator("#grid .tile").first.click()
-        assert "larger is more unusual" in opened.locator("#about").inner_text()
+        assert "larger is more anomalous" in opened.locator("#about").inner_text()
         assert axe.Axe().run(opened).violations_count == 0
     scores = np.where(np.isfinite(data["score"]), data["score"], -np.inf)
     assert first == str(data["name"][int(scores.argmax())]) and said == []
