@@ -17,7 +17,7 @@ from vergence.data.pictures import open_pictures
 from vergence.decide.decisions import Decisions
 from vergence.images.features import FILE, stamp
 from vergence.images.measurements import MEASUREMENTS
-from vergence.images.result import Anomalies, Heatmaps, _reasons
+from vergence.images.result import Anomalies, CheckResult, Heatmaps, _reasons
 from vergence.images.review import Review
 from vergence.utils.parts import original
 
@@ -109,6 +109,14 @@ def test_names_order_and_workers_do_not_matter(found):
     first = np.array(vergence.check(files, encoder="patches", workers=0).items["score"])
     second = np.array(vergence.check([files[i] for i in order], encoder="patches", workers=2).items["score"])
     np.testing.assert_allclose(second, first[order], atol=1e-6)
+
+
+@pytest.mark.parametrize("source", [ORDINARY[:3], np.eye(4)], ids=["images", "vectors"])
+def test_results_are_written_once(source, tmp_path, monkeypatch):
+    written, write = [], CheckResult.write
+    monkeypatch.setattr(CheckResult, "write", lambda self, out: (written.append(out), write(self, out))[1])
+    vergence.check(source, out=tmp_path / "out", workers=0)
+    assert len(written) == 1 and (tmp_path / "out" / "report.html").is_file()
 
 
 @pytest.mark.parametrize("n", [1, 2, 12])

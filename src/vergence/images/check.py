@@ -11,7 +11,7 @@ Shapes: N images, n of them different from each other; L levels; D features of t
 
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from vergence.images.reference import COMPONENTS, vectors_with_reference, with_r
 from vergence.images.regions import OwnCells, region_threshold
 from vergence.images.result import ENCODER, LEVEL, PATCHES, Anomalies, CheckResult, CheckSettings, Heatmaps, result_of
 from vergence.images.review import Review, after_review
-from vergence.images.scores import FEWEST, TRIM, CrossFitted, Evidence, RadialNull, combine, outward
+from vergence.images.scores import FEWEST, TRIM, CrossFitted, Evidence, RadialNull, combine, outward, shares
 from vergence.utils.checks import expect, refuse
 from vergence.utils.files import explained
 from vergence.utils.parts import Parts, open_parts
@@ -127,6 +127,8 @@ def check(
         expect(against is None or known_vectors is not None, "vectors to compare vectors with", against, "name others")
         expect(not leaks and vectors is None, "pictures with these options", "vectors", "leave them out")
         result = _of_vectors(given, known_vectors, settings, _called(source))
+        if out is not None:
+            result.write(out)
     else:
         both = against is None or (vectors is None) == (against_vectors is None)
         expect(both, "vectors of the images and of the reference", "one of them", "give vectors and against_vectors, or neither")
@@ -137,8 +139,6 @@ def check(
         pictures = open_pictures(source, **read, like=known)
         given, folder = (vectors, against_vectors), None if out is None else Path(out)
         result = _of_pictures(_called(source), pictures, known, settings, given, leaks, folder)
-    if out is not None:
-        result.write(out)
     if heatmaps is not None:
         result.write_heatmaps(heatmaps)
     return result
@@ -315,7 +315,13 @@ def _without_reference(
     z = levels.get("embedding", judged.mean)
     heat = Heatmaps(heatmap, threshold)
     return Anomalies(
-        decisions, fits["measurements"].in_units(table), heat, z.astype(np.float32), groups, None, _shares(found)
+        decisions,
+        fits["measurements"].in_units(table),
+        heat,
+        z.astype(np.float32),
+        groups,
+        None,
+        shares(found, WEIGHTS),
     ), ""
 
 
@@ -345,12 +351,6 @@ def _decided(levels: Mapping[str, Evidence], odd: Bools, fine: Bools, fdr: float
     lawful, _ = combine({name: one.log_p if one.holds else np.zeros(len(log)) for name, one in levels.items()}, WEIGHTS)
     p = after_review(np.exp(lawful), odd, fine)
     return decided(p, fdr, 0, left_out=odd, fine=fine, **_columns(log, level, log_p))
-
-
-def _shares(levels: Iterable[str]) -> dict[str, float]:
-    """Returns the weights of the levels, which add up to 1."""
-    given = {name: WEIGHTS[name] for name in levels}
-    return {name: value / sum(given.values()) for name, value in given.items()}
 
 
 def _columns(log: Floats, level: Sequence[str], log_p: Mapping[str, Floats]) -> dict[str, Any]:
@@ -424,5 +424,5 @@ def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name
     level = ["group" if member else "vectors" for member in crowd]
     columns = {**decisions.columns, "score": score, "p_value": np.where(crowd, CROWD, p), "level": level}
     z = x.astype(np.float32)
-    anomalies = Anomalies(replace(decisions, columns=columns), fits.in_units(x), None, z, groups, None, _shares(levels))
+    anomalies = Anomalies(replace(decisions, columns=columns), fits.in_units(x), None, z, groups, None, shares(levels, WEIGHTS))
     return result_of(name, pictures, features, settings, copies, anomalies, notes)

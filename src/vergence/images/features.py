@@ -160,10 +160,6 @@ class SmallImages:
         whole = self.source.read(i)
         return Picture(shrunk(whole.pixels, self.size), whole.size, whole.digest, whole.changes)
 
-    def pixels(self, i: int) -> Bytes:
-        """Returns the pixels of image i, (C, H, W)."""
-        return self.read(i).pixels
-
     def pictures(self) -> Pictures:
         """Returns the same as `Pictures`, whose ``map`` reads them in worker processes."""
         small = Pictures(self.source.names, self.source.contents, folder=self.source.folder)

@@ -17,7 +17,7 @@ they see the reference, and two numbers for each feature set.
 Shapes: n reference images, M new ones, K folds, L feature sets.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ from vergence.images.passes import look_at, region_rows, sampled
 from vergence.images.regions import ReferenceCells, region_threshold
 from vergence.images.result import LEVEL, Anomalies, CheckSettings, Heatmaps
 from vergence.images.review import after_review
-from vergence.images.scores import CrossFitted, ReferenceScores
+from vergence.images.scores import CrossFitted, ReferenceScores, shares
 from vergence.utils.checks import expect
 
 __all__: list[str] = []
@@ -123,15 +123,13 @@ def combined(sets: Mapping[str, FeatureSet]) -> tuple[Floats, Floats, dict[str, 
     z = {name: one.standardized() for name, one in sets.items()}
     reference = sum(w[name] * one.reference for name, one in z.items())
     new = sum(w[name] * one.new for name, one in z.items())
-    shares = {name: w[name] * one.new.mean(1) for name, one in z.items()}
-    return np.asarray(reference), np.asarray(new), shares
+    added = {name: w[name] * one.new.mean(1) for name, one in z.items()}
+    return np.asarray(reference), np.asarray(new), added
 
 
-def weights_of(sets: Iterable[str]) -> dict[str, float]:
+def weights_of(sets: Collection[str]) -> dict[str, float]:
     """Returns the weight of each feature set; they add up to 1."""
-    given = {name: WEIGHTS[name] for name in sets}
-    given |= {"details": NEXT_TO_REGIONS} if "regions" in given else {}
-    return {name: value / sum(given.values()) for name, value in given.items()}
+    return shares(sets, WEIGHTS | ({"details": NEXT_TO_REGIONS} if "regions" in sets else {}))
 
 
 def with_reference(new: ImageFeatures, reference: ImageFeatures, settings: CheckSettings) -> Anomalies:
@@ -285,7 +283,7 @@ def _decisions(
 ) -> tuple[Decisions, ReferenceScores]:
     """Returns what is flagged, and what calibrates; items that are among the reference are not judged."""
     calibrating = fold >= 0
-    reference, scored, shares = combined(sets)
+    reference, scored, added = combined(sets)
     scores = ReferenceScores(
         reference[calibrating], fold[calibrating], [known[i] for i in np.flatnonzero(calibrating).tolist()], seen
     )
@@ -293,8 +291,8 @@ def _decisions(
         LEVEL + name: -np.log(ReferenceScores(one.reference[calibrating], fold[calibrating], (), seen).p_values(one.new))
         for name, one in sets.items()
     }
-    table = np.stack(list(shares.values()))
-    level = [list(shares)[i] for i in table.argmax(0)]
+    table = np.stack(list(added.values()))
+    level = [list(added)[i] for i in table.argmax(0)]
     odd, fine = settings.review.places(new.names, "anomaly"), settings.review.places(new.names, "normal")
     columns = {"score": scored.mean(1), "level": level, **each}
     return decided(scores.p_values(scored), settings.fdr, len(scores), left_out=seen | odd, fine=fine, **columns), scores

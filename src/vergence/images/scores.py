@@ -19,7 +19,7 @@ r"""How improbable scores are in a collection that is judged by itself: most ite
 A p-value here is an estimate, not a guarantee: it extrapolates. Shapes: N items, D features, L levels, K folds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -244,6 +244,17 @@ def combine(log_p: Mapping[str, Floats], weights: Mapping[str, float]) -> tuple[
     names, total = list(log_p), sum(weights[name] for name in log_p)
     each = np.stack([log_p[name] - np.log(weights[name] / total) for name in names])
     return np.minimum(each.min(0), 0.0), [names[i] for i in each.argmin(0)]
+
+
+def shares(names: Iterable[str], weights: Mapping[str, float]) -> dict[str, float]:
+    """Returns the weights of some names, divided by their sum.
+
+    Example:
+        >>> shares(["a", "b"], {"a": 1.0, "b": 3.0, "c": 9.0})
+        {'a': 0.25, 'b': 0.75}
+    """
+    given = {name: weights[name] for name in names}
+    return {name: value / sum(given.values()) for name, value in given.items()}
 
 
 @dataclass(frozen=True)
