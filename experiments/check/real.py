@@ -1,6 +1,7 @@
-"""Checks images with real defects next to a reference: what is ranked, flagged and framed. README.md says how.
+"""Checks real images next to a reference: which defects are ranked, flagged and framed; which duplicates are found.
 
-The sets are folders with ``known``, ``new`` and ``truth.csv`` (file, odd, kind); some have ``masks`` or ``boxes.csv``.
+README.md says how. The sets are folders with ``known``, ``new`` and ``truth.csv`` (file, odd, kind), some with ``masks`` or
+``boxes.csv``; ``vectors`` has files of ``X`` and ``y``, and ``copies`` pairs of CIFAR-10's images that people judged.
 """
 
 import argparse
@@ -15,14 +16,19 @@ from experiments.check.run import peak
 from experiments.runner import DATA, first, main, some
 from experiments.shared import Timer, auroc
 from PIL import Image
+from torchvision.datasets import CIFAR10
 
 import vergence
-from vergence.decide.density import GaussianDetector
+from vergence.decide import GaussianDetector, NeighborDetector
 from vergence.images.features import as_tensor
 from vergence.images.frozen import FrozenNetwork, named_network
 
-SETS = ("magnetic_tiles", "solar_cells", "circuits")
+FOLDERS = ("magnetic_tiles", "solar_cells", "circuits")
+SETS = (*FOLDERS, "vectors", "copies")
 SEEDS = [0, 1, 2]  # 0 is the published split, others draw reference and new normal images again
+ONCE = ("circuits", "copies")  # sets that have one split
+SHARE = 0.6  # of normal vectors, for the reference
+OTHERS = 700  # images of either part that are in no judged pair
 BANK, EACH = 4_000, 64  # cells of a baseline, in all and of one image
 LARGEST = 3  # cells of the score of an image
 KEPT = 0.95  # variance that a subspace keeps
@@ -30,14 +36,19 @@ KEPT = 0.95  # variance that a subspace keeps
 
 def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for name in a.sets:
-        for encoder in ("auto", "patches", "baselines"):
-            for seed in range(1) if a.tiny else a.seeds:
+        for encoder in ("auto", "patches", "baselines") if name in FOLDERS else ("given",):
+            for seed in range(1) if a.tiny or name in ONCE else a.seeds:
                 yield {"set": name, "encoder": encoder, "seed": seed}
 
 
 def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     """Returns the numbers of one set."""
-    known, new, odd = split(Path(a.data_root) / cell["set"], cell["seed"], 30 if a.tiny else None)
+    folder = Path(a.sets_root) / cell["set"]
+    if cell["set"] == "vectors":
+        return of_vectors(sorted(folder.glob("*.npz"))[: 1 if a.tiny else None], cell["seed"])
+    if cell["set"] == "copies":
+        return of_copies(folder, a.data_root, 20 if a.tiny else OTHERS)
+    known, new, odd = split(folder, cell["seed"], 30 if a.tiny else None)
     timer = Timer()
     if cell["encoder"] == "baselines":
         scores = baselines(known, new)
@@ -68,13 +79,51 @@ def split(folder: Path, seed: int, most: int | None) -> tuple[list[Path], list[P
     with (folder / "truth.csv").open(newline="") as file:
         odd = {row["file"]: row["odd"] == "1" for row in csv.DictReader(file)}
     known, new = sorted((folder / "known").iterdir()), [folder / "new" / name for name in sorted(odd)]
-    if seed and folder.name != "circuits":  # where a new image and its reference belong together
+    if seed:
         normal = [*known, *(path for path in new if not odd[path.name])]
         order = np.random.default_rng(seed).permutation(len(normal))
         drawn = [normal[i] for i in order]
         known, new = drawn[: len(known)], [*drawn[len(known) :], *(path for path in new if odd[path.name])]
     known, new = known[:most], new if most is None else new[:most]
     return known, new, np.array([path.parent.name == "new" and odd[path.name] for path in new])
+
+
+def of_vectors(files: list[Path], seed: int) -> dict[str, Any]:
+    """Returns the AUROC of vectors next to a part of the normal ones, over files, and that of two detectors."""
+    each: dict[str, list[float]] = {"auroc": [], "gaussian": [], "neighbors": []}
+    timer, n = Timer(), 0
+    for file in files:
+        with np.load(file) as stored:
+            x, odd = stored["X"].astype(np.float64), stored["y"] > 0
+        normal = np.random.default_rng(seed).permutation(np.flatnonzero(~odd))
+        known, new = (np.split(normal, [int(SHARE * len(normal))])[i] for i in (0, 1))
+        new = np.concatenate([new, np.flatnonzero(odd)])
+        found = vergence.check(x[new], against=x[known])
+        each["auroc"].append(auroc(odd[new], np.array(found.items["score"])))
+        for name, detector in (("gaussian", GaussianDetector()), ("neighbors", NeighborDetector(1))):
+            each[name].append(auroc(odd[new], detector.fit(x[known]).anomaly_score(x[new])))
+        n += len(new) + len(known)
+    return {**{name: round(float(np.mean(values)), 4) for name, values in each.items()}, "cpu": timer.processor_seconds() / n}
+
+
+def of_copies(folder: Path, root: str, others: int) -> dict[str, Any]:
+    """Returns how many pairs of one shot are found, and how many images that nobody paired are called duplicates."""
+    with next(folder.glob("*.csv")).open(newline="") as file:
+        judged = {(int(row["TestID"]), int(row["TrainID"])): row["Judgment"] for row in csv.DictReader(file)}
+    parts = []
+    for side, train in enumerate((False, True)):
+        data = CIFAR10(root, train=train).data
+        mine = sorted({pair[side] for pair in judged})
+        free = np.setdiff1d(np.arange(len(data)), mine)
+        index = [*mine, *np.random.default_rng(0).choice(free, others, replace=False).tolist()]
+        parts.append((index, [Image.fromarray(data[i]) for i in index]))
+    (new, images), (known, reference) = parts
+    found = vergence.check(images, against=reference, leaks=True).duplicates
+    names = zip(found["path"], found["duplicate_of"], found["source"], strict=True)
+    pairs = {(new[int(i)], known[int(j)]) for i, j, source in names if source == "reference"}
+    same = {pair for pair, judgment in judged.items() if judgment == "1"}
+    wrong = {i for i, _ in pairs} - {i for i, _ in judged}
+    return {"judged": len(same), "found": len(pairs & same), "wrong": len(wrong), "others": others}
 
 
 def placed(path: Path, heatmap: np.ndarray) -> bool | None:
@@ -132,4 +181,5 @@ def of_cells(network: FrozenNetwork, path: Path) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    main(__doc__, "check_real", {"data_root": DATA, "sets": some(SETS), "seeds": SEEDS}, cells, measure, tiny={"sets": first})
+    options = {"sets_root": DATA, "data_root": DATA, "sets": some(SETS), "seeds": SEEDS}
+    main(__doc__, "check_real", options, cells, measure, tiny={"sets": first})
