@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
+from scipy.special import ndtri
 
 from vergence.decide.decisions import Decisions, decided
 from vergence.decide.ridge import RidgeGaussian, out_of_fold
@@ -51,7 +52,7 @@ NEXT_TO_REGIONS = 0.25  # weight of details where there are regions
 COMPONENTS = 64  # of the wholes, by which neighbors are found
 PILOT, MOST = 40, 0.2  # images that are compared first; quantile of their correlations
 ALIKE, TWIN = 0.9, 0.5  # correlation of aligned parts, at least; of 1 - correlation of twins to that of reference images, at most
-HALF = 1.5**0.25  # fourth root of the fourth moment of the upper half of a standard Gaussian
+TAIL = 0.05  # of the reference images, whose log-distances are large
 LEAST = 0.02  # deviation of a feature set's log-distances, at least
 
 
@@ -69,14 +70,14 @@ class FeatureSet:
         return cls(t, np.stack([gaussians[k].log_distance(new) for k in sorted(gaussians)], 1))
 
     def standardized(self) -> "FeatureSet":
-        """Returns the same in deviations of the upper half from the median of the reference.
+        """Returns the same in deviations from the median of the reference.
 
-        A set in which some reference images lie far out counts less: a deviation is at least that of a Gaussian whose upper half
-        has the same fourth moment.
+        The deviation is that of a Gaussian of the same median and 95 % quantile, and at least the median absolute deviation's: a
+        set in which some reference images lie far out counts less, and no single one moves it.
         """
         t = self.reference[np.isfinite(self.reference)]
         middle = float(np.median(t))
-        tail = float((np.maximum(t - middle, 0) ** 4).mean() ** 0.25) / HALF
+        tail = (float(np.quantile(t, 1 - TAIL)) - middle) / float(ndtri(1 - TAIL))
         deviation = max(1.4826 * float(np.median(np.abs(t - middle))), tail, LEAST)
         return FeatureSet((self.reference - middle) / deviation, (self.new - middle) / deviation)
 
