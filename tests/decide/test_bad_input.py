@@ -10,10 +10,9 @@ from vergence.images import clusters, statistics
 
 R = np.random.default_rng(0)
 X = R.normal(size=(40, 4))
-LEVELS = {"a": X, "b": X[:, :2]}
 IMAGES = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 NORMAL = torch.distributions.Independent(torch.distributions.Normal(torch.zeros(3, 2), 1.0), 1)
-DETECTORS = ("GaussianDetector", "MixtureDetector", "NeighborDetector", "CombinedDetector")
+DETECTORS = ("GaussianDetector", "MixtureDetector", "NeighborDetector")
 BAD = {  # a word of the message, and what gives it
     "scores that differ": [lambda: d.p_values([2.0] * 5, [2.0] * 3)],
     "in row 2": [lambda v=v: statistics.pixel_statistics(IMAGES.index_fill(0, torch.tensor(2), v)) for v in (np.nan, np.inf)],
@@ -26,9 +25,7 @@ BAD = {  # a word of the message, and what gives it
     "and words": [lambda: d.explain(["a", "b"], [[0.1]], 10), lambda: d.explain(["a"], [[0.1]], 10, [[], []])],
     "one label for each": [lambda: d.GaussianDetector().fit_features(torch.eye(5), torch.zeros(4))],
     "score_samples": [lambda: d.cross_fit(d.GaussianDetector, X)],
-    "at every level": [lambda: d.cross_fit(d.GaussianDetector(), {"a": X, "b": X[:3]})],
     "features": [lambda: d.cross_fit(d.GaussianDetector(), csr_matrix(X))],
-    "the names or a dictionary": [lambda: d.default_detector(X), lambda: d.default_detector([1])],
     "n_components of at most": [lambda: d.GaussianDetector(9).fit(X)],
     "60% equal items": [lambda: d.GaussianDetector(trim=0.4).fit(np.r_[X, np.zeros((120, 4))])],
     "weights that count items": [lambda: d.NeighborDetector(2).fit(X, sample_weight=np.full(40, 1 / 40))],
@@ -36,17 +33,6 @@ BAD = {  # a word of the message, and what gives it
         lambda: d.NeighborDetector().fit(X[:3], sample_weight=[1.0, 0.0, 0.0]),
         lambda: d.GaussianDetector().fit(X[:3], sample_weight=[1.0, 0.0, 0.0]),
     ],
-    "weight": [lambda w=w: d.CombinedDetector().fit(X).calibrate(X, w) for w in (np.ones(39), -np.ones(40), np.zeros(40))],
-    "expected detectors": [lambda v=v: d.CombinedDetector(v).fit(X) for v in (-1, [1], d.GaussianDetector, {})],
-    "weights to be": [lambda: d.CombinedDetector(weights=2).fit(X)],
-    "columns": [lambda v=v: d.CombinedDetector(columns=v).fit(X) for v in ([1], {}, np.arange(3000.0), {"a": [0, 9]})],
-    r"weights\[b\] > 0": [lambda: d.CombinedDetector(weights={"b": 0}).fit(LEVELS)],
-    "weights of the levels": [lambda: d.CombinedDetector(weights={"z": 0.1}).fit(LEVELS)],
-    "no c among a, b": [lambda: d.CombinedDetector({"c": d.GaussianDetector()}).fit(LEVELS)],
-    "as text": [lambda: d.CombinedDetector({0: d.GaussianDetector()}).fit(LEVELS), lambda: d.CombinedDetector().fit({0: X})],
-    "features as in fit": [lambda: d.CombinedDetector().fit(LEVELS).score_samples({"a": X})],
-    "the same items": [lambda: d.CombinedDetector().fit({"a": X, "b": X[:9]})],
-    "at least one level": [lambda: d.CombinedDetector().fit({})],
 }
 
 

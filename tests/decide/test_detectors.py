@@ -13,11 +13,11 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from tests.reference import detection as slow
 
 from vergence import decide
-from vergence.decide import CombinedDetector, GaussianDetector, MixtureDetector, NeighborDetector
+from vergence.decide import GaussianDetector, MixtureDetector, NeighborDetector
 from vergence.decide.moments import _distances, _signs, consistency, trimmed, uniform
 from vergence.densities.moments import standardized_moments
 
-ALL = [GaussianDetector(), MixtureDetector(), NeighborDetector(), CombinedDetector()]
+ALL = [GaussianDetector(), MixtureDetector(), NeighborDetector()]
 CENTERS = NeighborDetector(3, max_items=20, keep="centers")
 DENSITIES = [GaussianDetector(trim=0.1)]
 name = lambda d: type(d).__name__  # noqa: E731
@@ -237,11 +237,9 @@ def test_directions_without_spread_say_nothing_about_items():
 
 def test_one_weight_for_all_items_changes_nothing():
     X = np.random.default_rng(0).normal(size=(40, 3))
-    expected, combined = GaussianDetector().fit(X).score_samples(X), CombinedDetector(GaussianDetector()).fit(X)
+    expected = GaussianDetector().fit(X).score_samples(X)
     for weight in (2, np.float32(2), np.array(2.0), torch.tensor(2.0)):
         np.testing.assert_allclose(GaussianDetector().fit(X, sample_weight=weight).score_samples(X), expected)
-        scores = combined.calibrate(X, weight).calibration_scores_
-        np.testing.assert_allclose(scores, combined.calibrate(X, np.full(40, 2.0)).calibration_scores_)
 
 
 def test_a_mixture_has_at_most_as_many_components_as_items():
@@ -255,5 +253,3 @@ def test_what_never_varied_is_odd_when_it_does(name, constant):
     known, new = (np.c_[r.normal(size=(n, 6)), np.full(n, constant)] for n in (500, 200))
     new[0, 6] += 1
     assert getattr(decide, name)().fit(known).anomaly_score(new).argmax() == 0
-    detector = decide.default_detector({"x": known}).fit({"x": known})
-    assert detector.anomaly_score({"x": new}).argmax() == 0

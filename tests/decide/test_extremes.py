@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 from vergence.decide import (
-    CombinedDetector,
-    GaussianDetector,
     NeighborDetector,
     explain,
     p_values,
@@ -28,16 +26,6 @@ def test_one_extreme_item_does_not_make_the_random_numbers_of_the_others_equal(e
     np.testing.assert_array_equal(uniform(x[order], 0), uniform(x, 0)[order])
     detector = NeighborDetector(max_items=500, keep="centers").fit(x)
     assert len(detector.items_) == 500
-
-
-def test_every_level_decides_which_items_calibrate():
-    kind = np.arange(600) % 6
-    z = normal(600, 2) + kind[:, None]
-    for levels in ({"kind": kind[:, None] * 1.0, "z": z}, {"z": z, "kind": kind[:, None] * 1.0}):
-        detector = CombinedDetector(GaussianDetector(shrinkage=0.0)).fit(levels)
-        np.testing.assert_allclose(detector.detectors_["z"].location_, z.mean(0), atol=0.3)
-    flag = {"flag": (np.arange(600) % 2)[:, None] * 1.0, "z": z}
-    assert np.isfinite(CombinedDetector(GaussianDetector()).fit(flag).anomaly_score(flag)).all()
 
 
 def test_a_vector_of_zeros_is_orthogonal_to_all_others():
@@ -68,19 +56,6 @@ def test_equal_scores_have_the_share_of_all_of_them():
     np.testing.assert_allclose(p[200:], 1.0)
     cluster = tail_p_values(np.r_[normal(990, 1)[:, 0], np.full(10, 30.0)])
     assert (cluster[990:] < 1e-4).all()
-
-
-def test_calibration_drops_items_of_weight_zero():
-    x = {"a": normal(300), "b": normal(300, 2, seed=1)}
-    more = {name: normal(101, f.shape[1], seed=3) for name, f in x.items()}
-    more = {name: np.r_[f, np.full((1, f.shape[1]), 99.0)] for name, f in more.items()}
-    weighted = CombinedDetector().fit(x).calibrate(more, sample_weight=np.r_[np.ones(101), 0.0])
-    assert all(np.isfinite(tail["log_share"]).all() for tail in weighted.tails_.values())
-    plain = CombinedDetector().fit(x).calibrate({name: f[:101] for name, f in more.items()})
-    np.testing.assert_allclose(weighted.anomaly_score(x), plain.anomaly_score(x))
-    assert weighted.offset_ == plain.offset_
-    beyond = (-plain.calibration_scores_ < plain.offset_).mean()
-    assert beyond <= plain.contamination
 
 
 def test_bounds_that_are_shared_cannot_be_changed():

@@ -6,19 +6,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from vergence.decide import CombinedDetector, Detector, GaussianDetector, MixtureDetector, NeighborDetector
+from vergence.decide import Detector, GaussianDetector, MixtureDetector, NeighborDetector
 from vergence.densities.storage import restore
 from vergence.mixtures import GaussianMixture
 
 X = np.random.default_rng(0).normal(size=(200, 5))
-LEVELS = {"a": X[:, :2], "b c": X[:, 2:]}
-NESTED = CombinedDetector({"a": MixtureDetector(2), "b c": NeighborDetector()})
 ALL = [
     (GaussianDetector(), X),
     (MixtureDetector(), X),
     (NeighborDetector(metric="cosine"), X),
-    (CombinedDetector(columns={"first": slice(0, 2), "others": [2, 3, 4]}), X),
-    (NESTED, LEVELS),
 ]
 
 

@@ -58,7 +58,6 @@ DETECTORS = {
     "GaussianDetector": {"n_components": 2, "shrinkage": 0.5, "trim": 0.1, "contamination": 0.05},
     "MixtureDetector": {"n_components": 1, "covariance_type": "diag", "n_directions": 2, "reg_covar": 1e-3, **ALL},
     "NeighborDetector": {"n_neighbors": 3, "max_items": 10, "keep": "random", "metric": "cosine", **ALL},
-    "CombinedDetector": {"combine": "fisher", "calibration": 0.2, "columns": None, "weights": None, **ALL},
 }
 
 
@@ -103,7 +102,6 @@ FUNCTIONS = {
     "surprise": of(functools.partial(decide.surprise, NORMAL), n_samples=8, target=np.zeros((3, 2)), random_state=0),
     "cross_fit": of(decide.cross_fit, detector=decide.GaussianDetector(), X=X, n_folds=2, groups=FOLDS, random_state=0),
     "explain": of(decide.explain, levels=["a"], p_values=[[0.1]], n=9, words=[[]]),
-    "default_detector": of(decide.default_detector, levels=["a"], relative_error=0.1),
     "Monitor": of(decide.Monitor, calibration=SCORES, alarm=0.1, seed=0),
     "Monitor.update": of(decide.Monitor(SCORES).update, scores=SCORES[:3]),
     **{f"{kind}.fit": of(detector(kind), X=X, sample_weight=np.ones(40)) for kind in DETECTORS},

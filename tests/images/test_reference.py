@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import vergence
+from vergence.decide.feature_sets import FeatureSet, ReferenceScores, combined
 from vergence.images.codes import PooledCodes, of_area
 from vergence.images.difference import candidates, difference, twin_p_values
-from vergence.images.reference import SPLIT, FeatureSet, combined, folds_of
-from vergence.images.scores import ReferenceScores
+from vergence.images.reference import SPLIT, folds_of
 
 pytestmark = pytest.mark.float32
 
@@ -27,7 +27,7 @@ def test_rates_hold_out_of_fold(width):
     for _ in range(400):
         x, new = r.standard_t(4, size=(50, width)), r.standard_t(4, size=(5, width))
         places, fold = folds_of(np.arange(50), np.arange(50))
-        reference, scores, _ = combined({"vectors": FeatureSet.of_vectors(x[places], new, fold)})
+        reference, scores, _ = combined({"vectors": FeatureSet.of_vectors(x[places], new, fold)}, {"vectors": 1.0})
         p += ReferenceScores(reference, fold, [""] * 50, np.zeros(5, dtype=bool)).p_values(scores).tolist()
     for a in (0.05, 0.1, 0.3):
         assert np.mean(np.array(p) <= a) <= a + 3 * np.sqrt(a * (1 - a) / len(p))

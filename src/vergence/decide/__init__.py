@@ -1,6 +1,5 @@
 """From scores to decisions with a stated error rate: detectors on vectors, conformal p-values, flags, matches, streams."""
 
-from vergence.decide.combined import CombinedDetector, default_detector
 from vergence.decide.conformal import (
     certify,
     fpr_threshold,
@@ -18,6 +17,7 @@ from vergence.decide.conformal import (
 from vergence.decide.core import Detector, cross_fit
 from vergence.decide.decisions import Calibrated, Decisions, calibrate
 from vergence.decide.density import GaussianDetector, MixtureDetector, surprise
+from vergence.decide.feature_sets import FeatureSets
 from vergence.decide.matching import Matcher, Matches
 from vergence.decide.neighbors import NeighborDetector
 from vergence.decide.reasons import explain
@@ -25,9 +25,9 @@ from vergence.decide.streams import Monitor
 
 __all__ = [
     "Calibrated",
-    "CombinedDetector",
     "Decisions",
     "Detector",
+    "FeatureSets",
     "GaussianDetector",
     "Matcher",
     "Matches",
@@ -37,7 +37,6 @@ __all__ = [
     "calibrate",
     "certify",
     "cross_fit",
-    "default_detector",
     "explain",
     "fpr_threshold",
     "label_trim",

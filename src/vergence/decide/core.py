@@ -27,7 +27,7 @@ def weights_of(values: Any, items: Any) -> np.ndarray | None:
     if values is None:
         return None
     w = numeric("sample_weight", values).double()
-    weights: np.ndarray = _check_sample_weight(to_numpy(w) if w.ndim else w.item(), _first(items), dtype=np.float64)
+    weights: np.ndarray = _check_sample_weight(to_numpy(w) if w.ndim else w.item(), items, dtype=np.float64)
     usual = (weights >= 0).all() and weights.sum() > 0
     expect(usual, "weights that are not negative and not all zero", "others", "leave such items out")
     return weights
@@ -35,17 +35,7 @@ def weights_of(values: Any, items: Any) -> np.ndarray | None:
 
 def positive(items: Any, w: np.ndarray | None) -> tuple[Any, np.ndarray | None]:
     """Returns the items of positive weight, and their weights."""
-    return (items, w) if w is None or (w > 0).all() else (take(items, w > 0), w[w > 0])
-
-
-def take(X: Any, rows: Any) -> Any:
-    """Returns rows of an array, or of each array of a dictionary.
-
-    Example:
-        >>> take({"z": np.arange(6).reshape(3, 2)}, [2])
-        {'z': array([[4, 5]])}
-    """
-    return {name: values[rows] for name, values in X.items()} if isinstance(X, dict) else X[rows]
+    return (items, w) if w is None or (w > 0).all() else (items[w > 0], w[w > 0])
 
 
 class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
@@ -80,7 +70,7 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
         require_within("(0, 0.5]", contamination=self.contamination)
         items = self._read(X, reset=True)
         items, w = positive(items, weights_of(sample_weight, items))
-        expect(len(_first(items)) >= 2, "at least 2 items of positive weight", "one", "give more")
+        expect(len(items) >= 2, "at least 2 items of positive weight", "one", "give more")
         self._fit(items, w)
         scores = self._over(items)
         offset = lower_quantile(scores, w, self.contamination)
@@ -137,10 +127,6 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
         return np.concatenate([self._score(np.asarray(X[rows], dtype=np.float64)) for rows in blocks(X)])
 
 
-def _first(items: Any) -> Any:
-    return next(iter(items.values())) if isinstance(items, dict) else items
-
-
 def lower_quantile(scores: np.ndarray, w: np.ndarray | None, share: float) -> float:
     """Returns the largest score that has at most a share of the weight strictly below it."""
     order = np.argsort(scores)
@@ -155,7 +141,7 @@ def cross_fit(detector: Any, X: Any, n_folds: int = 5, groups: Any = None, rando
     Args:
         detector: Unfitted detector, which is cloned for each fold: one of this library, one of scikit-learn with
             ``score_samples``, or a pipeline that ends in one.
-        X: Features (N, D), or a dictionary of them for a `CombinedDetector`.
+        X: Features (N, D).
         n_folds: Folds, 2 to N.
         groups: Group of each item, (N,), for instance of near-duplicates, which is in one fold; by default each item is a group.
         random_state: Seed of the folds.
@@ -173,15 +159,13 @@ def cross_fit(detector: Any, X: Any, n_folds: int = 5, groups: Any = None, rando
     """
     require_count(2, n_folds=n_folds)
     expect(hasattr(detector, "score_samples") and not isinstance(detector, type), "a detector with score_samples", detector)
-    X = {name: _matrix(values) for name, values in X.items()} if isinstance(X, dict) else _matrix(X)
-    lengths = {len(values) for values in X.values()} if isinstance(X, dict) else {len(X)}
-    expect(len(lengths) == 1, "the same items at every level", f"none or different numbers of them: {sorted(lengths)}")
-    folds = _folds(len(_first(X)), n_folds, groups, random_state)
+    X = _matrix(X)
+    folds = folds_of(len(X), n_folds, groups, random_state)
     scores, fitted = np.empty(len(folds)), []
     for fold in range(n_folds):
         inside = folds == fold
-        fitted.append(clone(detector).fit(take(X, ~inside)))
-        scores[inside] = -fitted[-1].score_samples(take(X, inside))
+        fitted.append(clone(detector).fit(X[~inside]))
+        scores[inside] = -fitted[-1].score_samples(X[inside])
     return scores, folds, fitted
 
 
@@ -189,11 +173,11 @@ def _matrix(X: Any) -> Any:
     """Returns features that have rows."""
     X = to_numpy(X)
     X = np.asarray(X) if isinstance(X, (list, tuple)) or issparse(X) else X
-    expect(getattr(X, "ndim", 0) == 2, "features (N, D), or a dictionary of them", f"a {type(X).__name__}", "pass an array")
+    expect(getattr(X, "ndim", 0) == 2, "features (N, D)", f"a {type(X).__name__}", "pass an array")
     return X
 
 
-def _folds(n: int, n_folds: int, groups: Any, random_state: Any) -> np.ndarray:
+def folds_of(n: int, n_folds: int, groups: Any = None, random_state: Any = 0) -> np.ndarray:
     """Returns the fold of each item; folds have about equally many items, the largest groups are placed first."""
     labels = np.arange(n) if groups is None else labels_of("groups", groups, n)
     _, group, size = np.unique(labels, return_inverse=True, return_counts=True)

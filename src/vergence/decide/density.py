@@ -30,6 +30,7 @@ SEARCH = 10_000  # items that the choice reads at most
 SEARCH_STEPS = 20  # iterations of EM while choosing
 PATIENCE = 2  # numbers of components without a gain that end the search
 SAMPLES = 16  # of conditional densities that are held at a time
+TINY = 1e-300  # squared distance, at least
 MOST_SAMPLES = 100_000  # of each conditional density
 
 
@@ -85,6 +86,10 @@ class GaussianDetector(Detector):
         self.root_ = (vectors[:, :k] / values[:k].sqrt() / m.scale[:, None]).numpy()
         units = m.scale.log().sum() if k == X.shape[1] else 0.0  # projections are in standardized units
         self.log_norm_ = float(-0.5 * (k * math.log(2 * math.pi) + values[:k].log().sum()) - units)
+
+    def log_distance(self, X: Any) -> np.ndarray:
+        """Returns the logarithm of each item's squared Mahalanobis distance, (N,)."""
+        return np.asarray(np.log(np.maximum(2 * (self.anomaly_score(X) + self.log_norm_), TINY)))
 
     def _score(self, block: np.ndarray) -> np.ndarray:
         return np.asarray(self.log_norm_ - 0.5 * np.square((block - self.location_) @ self.root_).sum(1))

@@ -1,9 +1,8 @@
-"""Robust statistics: deviations, moments without the least likely items, tails of scores, random numbers of items.
+"""Robust statistics: deviations, moments without the least likely items, random numbers of items.
 
 Shapes: N items, D features.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,6 @@ __all__ = ["robust_scale"]
 START = 10_000  # items that the robust initialization reads
 STEPS = 50  # concentration steps at most
 NULL = 1e-10  # deviation relative to a larger one, below which it is rounding
-SHARE = 0.1  # of the typical scores that a tail is fitted to
-FEWEST = 10  # scores in a tail, below which it is exponential
 
 
 def robust_scale(x: np.ndarray) -> np.ndarray:
@@ -98,10 +95,8 @@ def nearest_share(distance: np.ndarray, w: np.ndarray | None, trim: float) -> np
     return np.asarray(distance <= distance[order[min(last, len(order)) - 1]])
 
 
-def uniform(X: np.ndarray | Mapping[str, np.ndarray], random_state: Any) -> np.ndarray:
+def uniform(X: np.ndarray, random_state: Any) -> np.ndarray:
     """Returns a random number in [0, 1) for each item (N, D), the same for equal ones: it depends on values and not on places.
-
-    Of levels of features, a dictionary of matrices, the first decides if it tells as many items apart as all do; else all do.
 
     Example:
         >>> X = np.array([[1.0, 2.0], [3.0, 5.0], [9.0, 1.0], [1.0, 2.0]])
@@ -109,11 +104,10 @@ def uniform(X: np.ndarray | Mapping[str, np.ndarray], random_state: Any) -> np.n
         >>> bool(u[0] == u[3]), bool((u[::-1] == uniform(X[::-1], 0)).all())
         (True, True)
     """
-    levels = list(X.values()) if isinstance(X, Mapping) else [X]
-    distinct = _numbered(_key(levels[0]))
+    distinct = _numbered(_key(X))
     if distinct.max() + 1 < len(distinct):
-        of_all = _numbered(_key(np.stack([_key(x, robust=True) for x in levels], 1), robust=True))
-        distinct = of_all if of_all.max() > distinct.max() else distinct
+        robust = _numbered(_key(X, robust=True))
+        distinct = robust if robust.max() > distinct.max() else distinct
     n = int(distinct.max()) + 1
     return np.asarray(generator(random_state).permutation(n)[distinct] / n)
 
@@ -136,62 +130,3 @@ def _key(X: np.ndarray, robust: bool = False) -> np.ndarray:
         width = np.where(last > first, last - first, width)
     direction = direction / np.where(width > 0, width, 1.0)
     return np.concatenate([(X[rows] - low) @ direction for rows in blocks(X)])
-
-
-class Tail:
-    r"""Log-probabilities that a typical score is at least as large as a given one, from scores (n,) and their weights w.
-
-    Up to the 0.9-quantile u of the scores the empirical share is interpolated; beyond it the excess follows a generalized
-    Pareto distribution, P(s > u + y) = q (1 + xi y / sigma)^(-1/xi), fitted by probability-weighted moments (Hosking, Wallis,
-    Parameter and quantile estimation for the generalized Pareto distribution, 1987) with xi from 1/m to 0.9. With xi = 1/m it is
-    the predictive distribution of an exponential tail whose rate is known from m excesses, under the prior 1 / rate. It ranks
-    items beyond the largest typical score and guarantees no rate: calibrate what is computed from it.
-
-    Example:
-        >>> tail = Tail(np.random.default_rng(0).exponential(size=20_000))
-        >>> (-tail.log_probability(np.array([1.0, 5.0, 12.0]))).round(1).tolist()
-        [1.0, 5.0, 12.0]
-    """
-
-    def __init__(self, scores: np.ndarray, w: np.ndarray | None = None) -> None:
-        order = np.argsort(scores, kind="stable")
-        s, weight = scores[order], (np.ones(len(scores)) if w is None else w[order])
-        total = weight.sum()
-        above = np.cumsum(weight[::-1])[::-1]  # weight at or above each score
-        self.scores, first = np.unique(s, return_index=True)
-        self.log_share = np.log(above[first] / (total + 1))
-        tail = above <= max(SHARE * total, above[-1]) * (1 + 1e-12)
-        start = int(np.flatnonzero(tail)[0])
-        below = s[:start][s[:start] < s[start]]
-        self.threshold = float(below[-1]) if len(below) else float(s[start])
-        self.log_rate = float(np.interp(self.threshold, self.scores, self.log_share))
-        self.sigma, self.xi = _pareto(s[tail] - self.threshold, weight[tail], float(np.ptp(s)))
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> "Tail":
-        """Returns the tail whose attributes these are."""
-        tail = cls.__new__(cls)
-        vars(tail).update(state)
-        return tail
-
-    def log_probability(self, scores: np.ndarray) -> np.ndarray:
-        """Returns log p of each score, (N,), at most 0; it decreases strictly beyond the threshold."""
-        inside = np.interp(scores, self.scores, self.log_share, left=0.0)
-        excess = np.maximum(scores - self.threshold, 0.0) / self.sigma
-        beyond = self.log_rate - (np.log1p(self.xi * excess) / self.xi if self.xi > 0 else excess)
-        return np.asarray(np.where(scores > self.threshold, beyond, inside))
-
-
-def _pareto(excess: np.ndarray, w: np.ndarray, spread: float) -> tuple[float, float]:
-    """Returns sigma and xi of excesses (m,) in ascending order."""
-    total = w.sum()
-    mean = float(w @ excess / total)
-    if not mean > 0:
-        return spread if spread > 0 else 1.0, 0.0
-    least = min(float(np.sum(w**2)) / total**2, 0.9)  # 1 / m, where m counts equal weights
-    survival = (np.cumsum(w[::-1])[::-1] - w / 2) / total
-    first = float(w @ (survival * excess) / total)
-    if total < FEWEST or not mean > 2 * first:
-        return mean, least
-    xi = min(max(2 - mean / (mean - 2 * first), least), 0.9)
-    return mean * (1 - xi), xi

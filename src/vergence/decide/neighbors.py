@@ -1,5 +1,7 @@
 """The distance to the k-th nearest item of the fit, or center of its items."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -12,6 +14,7 @@ from vergence.utils.neighbors import nearest_rows
 __all__ = ["NeighborDetector"]
 
 ITERATIONS = 4  # of k-means
+TINY = 1e-12  # distance, at least
 MEMBERS = 10  # items for each center, at most
 
 
@@ -107,6 +110,10 @@ class NeighborDetector(Detector):
     def _unit(x: np.ndarray) -> np.ndarray:
         norm = np.linalg.norm(x, axis=1, keepdims=True)
         return np.asarray(x / np.where(norm > 0, norm, 1.0))
+
+    def log_distance(self, X: Any) -> np.ndarray:
+        """Returns the logarithm of each item's distance to its k-th nearest, (N,)."""
+        return np.asarray(np.log(np.maximum(self.anomaly_score(X), TINY)))
 
     def _score(self, block: np.ndarray) -> np.ndarray:
         x = self._scaled(block).astype(self.items_.dtype)

@@ -27,6 +27,7 @@ from vergence.data.pictures import Pictures, of_numpy, open_pictures
 from vergence.data.pixels import luma, resize
 from vergence.data.sources import open_items
 from vergence.decide.decisions import Decisions, decided
+from vergence.decide.feature_sets import shares
 from vergence.decide.ridge import RidgeGaussian
 from vergence.images.clusters import Group, anomalous_clusters
 from vergence.images.duplicates import Duplicates, duplicate_sets, find_duplicates
@@ -37,7 +38,7 @@ from vergence.images.reference import COMPONENTS, vectors_with_reference, with_r
 from vergence.images.regions import OwnCells, region_threshold
 from vergence.images.result import ENCODER, LEVEL, PATCHES, Anomalies, CheckResult, CheckSettings, Heatmaps, result_of
 from vergence.images.review import Review, after_review
-from vergence.images.scores import FEWEST, TRIM, CrossFitted, Evidence, RadialNull, combine, outward, shares
+from vergence.images.scores import FEWEST, TRIM, CrossFitted, Evidence, RadialNull, combine, outward
 from vergence.utils.checks import expect, refuse
 from vergence.utils.files import explained
 from vergence.utils.parts import Parts, open_parts

@@ -18,10 +18,10 @@ import torch
 
 from vergence.data.pictures import Picture, Pictures
 from vergence.decide.conformal import to_label
+from vergence.decide.feature_sets import ReferenceScores
 from vergence.images.features import ImageFeatures
 from vergence.images.measurements import MEASUREMENTS, PROPERTIES, WORDS
 from vergence.images.plane import standardized
-from vergence.images.scores import ReferenceScores
 from vergence.report.rendering import render
 from vergence.report.tiles import LARGEST, image_of, rounded, sheets, side_of, tile, unit, webp, within
 from vergence.utils import terminal

@@ -1,18 +1,8 @@
-r"""Images or vectors next to a reference: feature sets, how they are combined, and p-values that use all of the reference.
+"""Images or vectors next to a reference: their feature sets, how much each counts, and what is flagged.
 
-Each feature set gives log-distances t out of fold: t_i of reference image i by what was fitted to the other folds, and t_k(x) of
-a new image by what was fitted without fold k, k = 1..K. With the median and the upper deviation of the t_i,
-
-    z = (t - median) / deviation,    s = sum over feature sets of w z / sum of w,
-
-and the cross-conformal p-value is (Vovk, Cross-conformal predictors, 2015)
-
-    p(x) = (1 + sum_k #{i in fold k : s_i >= s_k(x)}) / (n + 1).
-
-P(p <= a) is at most 2 a + (1 - K / n) / (K + 1) for a normal image (Barber et al., Predictive inference with the jackknife+,
-2021), and close to a in practice. Above `SPLIT` images half of the reference is fitted to, the other half calibrates as one
-fold, and P(p <= a) <= a. Not out of fold are the dictionary of patches and the whitening of cells, which see new images as
-they see the reference, and two numbers for each feature set.
+Log-distances of each feature set are taken out of fold, and above `SPLIT` images half of the reference is fitted to while the
+other half calibrates (`vergence.decide.feature_sets`). Not out of fold are the dictionary of patches and the whitening of cells,
+which see new images as they see the reference.
 
 Shapes: n reference images, M new ones, K folds, L feature sets.
 """
@@ -24,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
-from scipy.special import ndtri
 
 from vergence.decide.decisions import Decisions, decided
-from vergence.decide.ridge import RidgeGaussian, out_of_fold
+from vergence.decide.feature_sets import LEAST, FeatureSet, ReferenceScores, combined, shares
+from vergence.decide.ridge import RidgeGaussian
 from vergence.images.difference import CAUTION, DifferencePass, candidates, twin_p_values
 from vergence.images.duplicates import duplicate_sets, find_duplicates
 from vergence.images.features import FILE, ImageFeatures, RegionPass, rows_of
@@ -35,7 +25,7 @@ from vergence.images.passes import look_at, region_rows, sampled
 from vergence.images.regions import ReferenceCells, region_threshold
 from vergence.images.result import LEVEL, Anomalies, CheckSettings, Heatmaps
 from vergence.images.review import after_review
-from vergence.images.scores import CrossFitted, ReferenceScores, shares
+from vergence.images.scores import CrossFitted
 from vergence.utils.checks import expect
 
 __all__: list[str] = []
@@ -52,34 +42,6 @@ NEXT_TO_REGIONS = 0.25  # weight of details where there are regions
 COMPONENTS = 64  # of the wholes, by which neighbors are found
 PILOT, MOST = 40, 0.2  # images that are compared first; quantile of their correlations
 ALIKE, TWIN = 0.9, 0.5  # correlation of aligned parts, at least; of 1 - correlation of twins to that of reference images, at most
-TAIL = 0.05  # of the reference images, whose log-distances are large
-LEAST = 0.02  # deviation of a feature set's log-distances, at least
-
-
-@dataclass(frozen=True)
-class FeatureSet:
-    """Log-distances of one feature set: of the reference, out of fold, (n,), and of new images without each fold, (M, K)."""
-
-    reference: Floats
-    new: Floats
-
-    @classmethod
-    def of_vectors(cls, reference: Floats, new: Floats, fold: Ints) -> "FeatureSet":
-        """Returns the distances of rows (n, D) and (M, D) under Gaussians with a ridge."""
-        t, gaussians = out_of_fold(reference, fold)
-        return cls(t, np.stack([gaussians[k].log_distance(new) for k in sorted(gaussians)], 1))
-
-    def standardized(self) -> "FeatureSet":
-        """Returns the same in deviations from the median of the reference.
-
-        The deviation is that of a Gaussian of the same median and 95 % quantile, and at least the median absolute deviation's: a
-        set in which some reference images lie far out counts less, and no single one moves it.
-        """
-        t = self.reference[np.isfinite(self.reference)]
-        middle = float(np.median(t))
-        tail = (float(np.quantile(t, 1 - TAIL)) - middle) / float(ndtri(1 - TAIL))
-        deviation = max(1.4826 * float(np.median(np.abs(t - middle))), tail, LEAST)
-        return FeatureSet((self.reference - middle) / deviation, (self.new - middle) / deviation)
 
 
 def folds_of(digest: Ints, group: Ints) -> tuple[Ints, Ints]:
@@ -108,24 +70,6 @@ def folds_of(digest: Ints, group: Ints) -> tuple[Ints, Ints]:
     fold = np.where(number % 2 == 0, -1, 0)
     kept = (fold == 0) | (np.cumsum(fold < 0) <= FITTED)
     return places[kept], fold[kept]
-
-
-def combined(sets: Mapping[str, FeatureSet]) -> tuple[Floats, Floats, dict[str, Floats]]:
-    """Returns scores of the reference (n,) and of new images (M, K), and what each feature set adds to the latter, (M,).
-
-    Example:
-        >>> random = np.random.default_rng(0)
-        >>> one = FeatureSet(random.normal(size=50), np.array([[0.0], [9.0]]))
-        >>> reference, new, shares = combined({"whole": one})
-        >>> reference.shape, bool(new[1, 0] > 5), list(shares)
-        ((50,), True, ['whole'])
-    """
-    w = weights_of(sets)
-    z = {name: one.standardized() for name, one in sets.items()}
-    reference = sum(w[name] * one.reference for name, one in z.items())
-    new = sum(w[name] * one.new for name, one in z.items())
-    added = {name: w[name] * one.new.mean(1) for name, one in z.items()}
-    return np.asarray(reference), np.asarray(new), added
 
 
 def weights_of(sets: Collection[str]) -> dict[str, float]:
@@ -284,7 +228,7 @@ def _decisions(
 ) -> tuple[Decisions, ReferenceScores]:
     """Returns what is flagged, and what calibrates; items that are among the reference are not judged."""
     calibrating = fold >= 0
-    reference, scored, added = combined(sets)
+    reference, scored, added = combined(sets, weights_of(sets))
     scores = ReferenceScores(
         reference[calibrating], fold[calibrating], [known[i] for i in np.flatnonzero(calibrating).tolist()], seen
     )

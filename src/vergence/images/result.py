@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vergence.data.pictures import Pictures
 from vergence.decide.decisions import Decisions
+from vergence.decide.feature_sets import ReferenceScores
 from vergence.images.duplicates import Duplicates
 from vergence.images.features import FILE, NETWORK, ImageFeatures
 from vergence.images.frozen import FrozenNetwork
@@ -23,7 +24,6 @@ from vergence.images.measurements import MEASUREMENTS, PROPERTIES, differences_i
 from vergence.images.plane import PLANES, plane, standardized
 from vergence.images.regions import region_words
 from vergence.images.review import Review
-from vergence.images.scores import ReferenceScores
 from vergence.images.sentences import sentences_of
 from vergence.utils.checks import counted, expect, refuse, require_count, require_within
 from vergence.utils.digests import content_digest

@@ -19,7 +19,7 @@ r"""How improbable scores are in a collection that is judged by itself: most ite
 A p-value here is an estimate, not a guarantee: it extrapolates. Shapes: N items, D features, L levels, K folds.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -170,8 +170,7 @@ class CrossFitted:
         y, t = self.in_units(x), np.zeros(len(x))
         for k, detector in self.detectors.items():
             rows = fold == k
-            d = 2 * (detector.anomaly_score(y[rows]) + detector.log_norm_) if rows.any() else np.zeros(0)
-            t[rows] = np.log(np.maximum(d, TINY))
+            t[rows] = detector.log_distance(y[rows]) if rows.any() else 0.0
         return t
 
 
@@ -244,40 +243,3 @@ def combine(log_p: Mapping[str, Floats], weights: Mapping[str, float]) -> tuple[
     names, total = list(log_p), sum(weights[name] for name in log_p)
     each = np.stack([log_p[name] - np.log(weights[name] / total) for name in names])
     return np.minimum(each.min(0), 0.0), [names[i] for i in each.argmin(0)]
-
-
-def shares(names: Iterable[str], weights: Mapping[str, float]) -> dict[str, float]:
-    """Returns the weights of some names, divided by their sum.
-
-    Example:
-        >>> shares(["a", "b"], {"a": 1.0, "b": 3.0, "c": 9.0})
-        {'a': 0.25, 'b': 0.75}
-    """
-    given = {name: weights[name] for name in names}
-    return {name: value / sum(given.values()) for name, value in given.items()}
-
-
-@dataclass(frozen=True)
-class ReferenceScores:
-    """Scores (n,), folds (n,) and names of the reference images that calibrate, and which new images are among them, (M,)."""
-
-    scores: Floats
-    fold: Ints
-    names: Sequence[str]
-    seen: npt.NDArray[np.bool_]
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    @property
-    def folds(self) -> int:
-        """K; 1 where half of the reference calibrates."""
-        return int(self.fold.max()) + 1
-
-    def p_values(self, scores: Floats) -> Floats:
-        """Returns p-values (M,) of scores (M, K)."""
-        at_least = np.zeros(len(scores))
-        for k in range(self.folds):
-            ordered = np.sort(self.scores[self.fold == k])
-            at_least += len(ordered) - np.searchsorted(ordered, scores[:, k])
-        return np.asarray((1 + at_least) / (len(self) + 1))

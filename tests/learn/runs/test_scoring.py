@@ -8,22 +8,16 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.numpy import load, save
-from sklearn.preprocessing import StandardScaler
 
 import vergence
-from vergence.decide import fpr_threshold, q_values, select
+from vergence.decide import explain, fpr_threshold, q_values, select
 from vergence.decide.decisions import Tally
-from vergence.learn.evaluation.accuracy import rank_error
 from vergence.learn.runs.calibrated import RunDetector, usable_levels
-from vergence.learn.runs.detector import opened
-from vergence.learn.runs.levels import Levels
 from vergence.learn.runs.score import Calibration, _odd_ones, score
-from vergence.learn.views.images import ImageViews
 from vergence.utils.parts import neutral, read_names
 
 pytestmark = pytest.mark.float32
 
-OF_Z = "parameters.dict.detectors.dict.z.parameters.dict"  # the settings of the level z in the stored record
 QUICK = {"epochs": 1, "batch_size": 64, "device": "cpu", "precision": "fp32", "knn_every": 0}
 
 
@@ -65,7 +59,7 @@ def test_the_columns_agree_with_the_detector_and_the_procedures(run, tmp_path):
     unusual = found["p_value"] <= 0.3
     assert all(found["reason"][found["p_value"] <= 0.02]) and not any(found["reason"][~unusual])
     assert all(found["nearest"][unusual]) and not any(found["nearest"][~unusual])
-    assert set(found["level"]) <= set(run.detector().detector.levels_) and not found["seen"].any()
+    assert set(found["level"]) <= set(run.detector().levels) and not found["seen"].any()
 
 
 def test_ordinary_items_that_no_fit_has_seen_have_uniform_p_values(run, tmp_path):
@@ -97,7 +91,7 @@ def test_a_certificate_flags_by_its_threshold(run, tmp_path):
 def test_all_scores_add_the_levels_and_the_objectives_own(run, tmp_path):
     _, found = scored(run, noise(), tmp_path / "s.npz", all_scores=True)
     own = {"joint", "directional", "radial", "variance", "entropy"}
-    assert own | {f"level_{name}" for name in run.detector().detector.levels_} <= set(found)
+    assert own | {f"level_{name}" for name in run.detector().levels} <= set(found)
     np.testing.assert_allclose(found["joint"], run.anomaly_score(noise(), "joint").numpy(), rtol=1e-4)
 
 
@@ -144,13 +138,13 @@ def test_odd_items_of_the_calibration_are_named_until_they_are_confirmed(run, tm
 
 
 def test_ordinary_calibration_items_are_not_called_odd_where_a_bulk_ends_early():
-    """As scores of `patches` do: means of -log p, of which one level hardly varies for most items."""
+    """As scores do where one level hardly varies for most items."""
     named = {"clean": 0, "odd": 0}
     for seed in range(20):
         rng = np.random.default_rng(seed)
         s = np.where(rng.random(300) < 0.9, 0.5 + 0.1 * rng.random(300), 0.6 + rng.exponential(1, 300))
         for kind, scores in (("clean", s), ("odd", np.r_[12 + rng.random(10), s[10:]])):
-            lines = _odd_ones(scores, [str(i) for i in range(300)])
+            lines = _odd_ones(scores / 2, [str(i) for i in range(300)])
             named[kind] += int(lines[0].split()[1]) if lines else 0
     assert named["clean"] <= 10 and 200 <= named["odd"] <= 230
 
@@ -245,7 +239,7 @@ def test_a_network_has_a_dictionary_of_patches_that_is_stored_and_used(run):
     found = run.detector()
     levels = found.of_batches(run.method, (1, 8, 8))
     again = RunDetector.read(run.folder.path / "detector.safetensors")
-    assert list(levels(noise())) == ["pixels", "patches", "z"] == list(found.detector.levels_)
+    assert list(levels(noise())) == ["pixels", "patches", "z"] == found.levels
     assert found.dictionary.settings == again.dictionary.settings and found.dictionary.settings.patch == 4
     assert torch.equal(found.dictionary(noise() / 255), again.dictionary(noise() / 255))
     before = torch.random.get_rng_state()
@@ -268,7 +262,7 @@ def parts_of(content):
         ("gap", [1]),
         ("dictionary.copies", 10**12),
         ("dictionary.side", 2),
-        ("settings.settings.detectors.dict.z.settings.columns.dict.cosine.slice.0", {"array": "calibration_scores_"}),
+        ("settings.state.detectors_.dict.z.settings.n_neighbors", {"array": "scale_"}),
     ],
 )
 def test_a_detector_with_a_wrong_value_is_one_line(run, tmp_path, path, value):
@@ -287,9 +281,10 @@ def test_a_detector_with_a_wrong_value_is_one_line(run, tmp_path, path, value):
 def test_a_detector_with_arrays_of_a_wrong_type_or_of_other_images_is_one_line(run, tmp_path):
     arrays, record = parts_of(run.detector().content())
     for name, array, message in (
-        ("calibration", arrays["calibration"] > 0, "types"),
+        ("deviations", arrays["deviations"] > 0, "types"),
+        ("deviations", arrays["deviations"][:, :2], "3 levels"),
         ("seen", arrays["seen"].astype("f4"), "types"),
-        ("calibration", np.full(287, np.nan), "calibration scores"),
+        ("deviations", np.full((287, 3), np.nan), "calibration scores"),
         ("dictionary/filters", np.full_like(arrays["dictionary/filters"], np.nan), "dictionary of patches"),
         ("dictionary/filters", np.tile(arrays["dictionary/filters"], (1, 3)), r"images of shape \(1, 8, 8\)"),
     ):
@@ -343,23 +338,7 @@ def test_a_collapsed_run_says_so_beside_its_scores(tmp_path, capsys):
     capsys.readouterr()
     assert score(noise(), run, tmp_path / "s.csv").rows == 20
     said = capsys.readouterr().err
-    assert "warning: the embedding collapses" in said and "recognizes other views of an item no better than" in said
-    assert run.detector().relative_error > 0.8 and run.detector().detector.weights["pixels"] > 1
-
-
-def test_what_an_embedding_recognizes_decides_how_much_it_counts(run):
-    """Recomputed for all training items from views that are made otherwise."""
-    with torch.inference_mode():
-        x, levels = next(opened(run.folder).train.stream([torch.arange(1035)]))[1], Levels(run.method, (1, 8, 8))
-        views, draws = ImageViews(run.folder.config.views, 8), torch.Generator().manual_seed(1)
-        first, second = (levels(views(x, draws)) for _ in range(2))
-    found = run.detector().relative_error
-    own = StandardScaler().fit(np.concatenate([first["pixels"], second["pixels"]]))
-    of_pixels = rank_error(*(torch.from_numpy(own.transform(x["pixels"])) for x in (first, second)))
-    assert found == pytest.approx(rank_error(first["z"], second["z"]) / of_pixels, rel=0.15)
-    weight = 1 / 0.15 if found >= 1 else min(max(found / (1 - found), 0.15), 1 / 0.15)
-    assert found > 0.2 and run.detector().detector.weights == pytest.approx({"pixels": weight, "patches": weight / 3})
-    assert RunDetector.read(run.folder.path / "detector.safetensors").relative_error == found
+    assert "warning: the embedding collapses" in said
 
 
 def test_pairs_and_vectors_have_a_detector(tmp_path):
@@ -369,8 +348,7 @@ def test_pairs_and_vectors_have_a_detector(tmp_path):
     run = vergence.train(
         str(tmp_path / "pairs.npz"), out=tmp_path / "run", encoder="mlp", objective="gje", projector=(8,), **QUICK
     )
-    assert run.anomaly_score(x[:5] + 50).min() > run.anomaly_score(x).max() and "inputs" in run.detector().detector.levels_
-    assert run.detector().relative_error is None and run.detector().detector.weights == {"inputs": 0.15}
+    assert run.anomaly_score(x[:5] + 50).min() > run.anomaly_score(x).max() and "inputs" in run.detector().levels
 
 
 def test_levels_that_fail_or_are_constant_are_left_out():
@@ -438,11 +416,14 @@ def test_a_p_value_that_equals_its_bound_is_flagged_as_by_select():
     assert select(p, 0.05).sum() == tally.flagged == tally.columns(rows)["flag"].sum() == 35
 
 
-def test_reasons_claim_no_more_than_the_tails_can_show(run):
+def test_reasons_claim_no_more_than_the_calibration_items_can_show(run):
     found = run.detector()
-    n = min(len(tail["scores"]) for tail in found.detector.tails_.values())
-    assert 1 < found.resolution <= n < len(found.calibration)
-    assert found.with_calibration(np.arange(3.0), ["a", "b", "c"]).resolution == 3
+    p = found.level_p_values(np.r_[found.deviations[:1] + 1e3, found.deviations[:1] - 1e3])
+    n = len(found.calibration)
+    np.testing.assert_allclose(p, [[1 / (n + 1)] * 3, [1.0] * 3])
+    assert explain(found.levels, p, n)[0] == f"{', '.join(found.levels)} rarer than 1 in {n}"
+    fewer = found.with_calibration(found.deviations[:3], ["a", "b", "c"])
+    assert len(fewer.calibration) == 3 and (fewer.level_p_values(found.deviations[:1] + 1e3) == 1 / 4).all()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ Shapes: N training items, M test items, D features, k neighbors.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from vergence.utils.checks import expect, require_within
 from vergence.utils.linalg import as_float, require_features
 from vergence.utils.neighbors import nearest
 
-__all__ = ["knn_accuracy", "linear_probe", "rank_error", "relative_error", "ridge_probe"]
+__all__ = ["knn_accuracy", "linear_probe", "rank_error", "ridge_probe"]
 
 BLOCK = 4096  # rows at a time of the ridge probe
 GRADIENT = 1e-3  # of the probe: it stops at this largest entry of the mean gradient
@@ -274,28 +274,3 @@ def rank_error(first: Any, second: Any) -> float:
     lost = similar.isnan() & ~own.isnan()  # a similarity that is not finite does not count as closer
     further = ((similar < own) | lost).sum() + tied.sum() / 2
     return float(1 - further / (n * (n - 1)))
-
-
-def relative_error(first: Mapping[str, Tensor], second: Mapping[str, Tensor], level: str = "pixels") -> float:
-    """Returns the rank error of the embedding ``z`` divided by that of another level of the same views.
-
-    Near 0 the embedding recognizes views that the level does not; from 1 on it knows nothing of them that the level does not
-    know. The level is standardized, since its features have different units. Where it recognizes every view, the result is 0
-    if the embedding does, too, and 1 otherwise.
-
-    Args:
-        first: Features (N, D) of one view of each item by level, with ``z`` and ``level`` among them.
-        second: Features of another view of the same items.
-        level: Name of the other level, statistics of the pixels by default.
-
-    Example:
-        >>> a = {"pixels": torch.tensor([[1.0], [2.0], [2.1], [3.0]]), "z": torch.eye(4)}
-        >>> b = {"pixels": torch.tensor([[1.1], [2.1], [2.0], [3.0]]), "z": torch.eye(4)}
-        >>> relative_error(a, b)
-        0.0
-    """
-    both = torch.cat([first[level], second[level]]).double()
-    mean, std = both.mean(0), both.std(0)
-    scaled = ((x[level].double() - mean) / torch.where(std > 0, std, 1.0) for x in (first, second))
-    error, other = rank_error(first["z"], second["z"]), rank_error(*scaled)
-    return error / other if other > 0 else float(error > 0)

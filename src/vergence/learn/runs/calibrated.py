@@ -4,6 +4,7 @@ It is fitted to levels of training items, and calibrated on items that no fit ha
 """
 
 import dataclasses
+import functools
 import itertools
 import json
 import warnings
@@ -19,10 +20,12 @@ from safetensors.numpy import save
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.decide.combined import CombinedDetector, default_detector
 from vergence.decide.conformal import ranked
-from vergence.decide.core import cross_fit
-from vergence.densities.storage import restore
+from vergence.decide.core import folds_of
+from vergence.decide.density import GaussianDetector
+from vergence.decide.feature_sets import FeatureSets
+from vergence.decide.neighbors import NeighborDetector
+from vergence.densities.storage import pack, restore
 from vergence.learn.encoders.config import PatchSettings
 from vergence.learn.encoders.patch_maps import PatchMaps
 from vergence.learn.methods.core import Method
@@ -34,10 +37,17 @@ __all__ = ["Collected", "RunDetector", "fit_detector", "usable_levels"]
 
 Arrays = dict[str, np.ndarray]
 FORMAT = 1
-ARRAYS = ("calibration", "typical", "seen")
+ARRAYS = ("deviations", "typical", "seen")
 TYPICAL, NEAREST = 5_000, 3  # items that are shown as nearest typical ones, of each item
 FOLDS = 5
 WIDEST = 8_192  # features of a level, whose covariance takes half a gigabyte then
+STATISTICS = GaussianDetector(trim=0.05)
+SETS = {
+    "pixels": STATISTICS,
+    "inputs": STATISTICS,
+    "patches": NeighborDetector(20, max_items=2_000),
+    "z": NeighborDetector(3, metric="cosine", standardize=False, max_items=2_000, keep="centers"),
+}
 
 
 @dataclass(frozen=True)
@@ -55,8 +65,8 @@ class RunDetector:
     """A fitted detector with what turns its scores into p-values and reasons.
 
     Attributes:
-        detector: The detector over the levels.
-        calibration: Anomaly scores (n,) of the calibration items.
+        sets: The levels, each a feature set of one score.
+        deviations: Deviations (n, L) of the calibration items; see `vergence.decide.FeatureSets`.
         names: Name of each calibration item.
         held_out: Whether no fit has seen the calibration items; otherwise they were training items, each scored by
             a detector that did not see it, behind an encoder that did.
@@ -68,12 +78,10 @@ class RunDetector:
         model: Digest of the model that the detector belongs to.
         notes: What the reader of the scores must know, such as a collapse.
         dictionary: Dictionary of the level ``patches``; None where the encoder has its own, or there is no such level.
-        relative_error: How badly the embedding recognizes other views, against statistics of the pixels
-            (`vergence.learn.evaluation.accuracy.relative_error`); None where there are none.
     """
 
-    detector: CombinedDetector
-    calibration: np.ndarray
+    sets: FeatureSets
+    deviations: np.ndarray
     names: list[str]
     held_out: bool
     typical: np.ndarray
@@ -83,16 +91,20 @@ class RunDetector:
     model: str = ""
     notes: list[str] = field(default_factory=list)
     dictionary: PatchMaps | None = None
-    relative_error: float | None = None
+
+    @functools.cached_property
+    def calibration(self) -> np.ndarray:
+        """Anomaly scores (n,) of the calibration items."""
+        return self.sets.combined(self.deviations)
 
     @property
-    def levels_(self) -> list[str]:
+    def levels(self) -> list[str]:
         """Names of the levels (L,)."""
-        return list(self.detector.levels_)
+        return list(self.sets.detectors)
 
     def widths(self) -> dict[str, int]:
         """Returns the number of features of each level that the detector reads."""
-        return {name: detector.n_features_in_ for name, detector in self.detector.detectors_.items()}
+        return {name: detector.n_features_in_ for name, detector in self.sets.detectors_.items()}
 
     def of_batches(self, method: Method, shape: Sequence[int]) -> Levels:
         """Returns the levels that the detector reads, of a trained method on items of a shape, (C, H, W) or (D,).
@@ -110,20 +122,19 @@ class RunDetector:
         first = next(itertools.chain(method.encoder.parameters(), method.encoder.buffers()))
         return Levels(method, shape, maps.to(first.device))
 
-    def contributions(self, levels: Mapping[str, Tensor | np.ndarray]) -> np.ndarray:
-        """Returns -log p of each item at each level (B, L), in the order of ``levels_``."""
+    def deviations_of(self, levels: Mapping[str, Tensor | np.ndarray]) -> np.ndarray:
+        """Returns how far each item is from the median of the calibration at each level, in deviations, (B, L)."""
         if not len(levels["z"]):  # a batch of files of which none could be read
-            return np.zeros((0, len(self.levels_)))
-        columns = self.detector.contributions({name: _finite(name, levels[name]) for name in self.levels_})
-        return np.stack(list(columns.values()), -1)
-
-    def combined(self, contributions: np.ndarray) -> np.ndarray:
-        """Returns the anomaly score (B,) of each row of `contributions`."""
-        return self.detector.combined(contributions) if len(contributions) else np.zeros(0)
+            return np.zeros((0, len(self.levels)))
+        return self.sets.deviations({name: _finite(name, levels[name]) for name in self.levels})
 
     def anomaly_score(self, levels: Mapping[str, Tensor | np.ndarray]) -> np.ndarray:
         """Returns how anomalous each item is, (B,)."""
-        return self.combined(self.contributions(levels))
+        return self.sets.combined(self.deviations_of(levels))
+
+    def level_p_values(self, deviations: np.ndarray) -> np.ndarray:
+        """Returns the p-value of each item at each level alone, (B, L)."""
+        return np.stack([ranked(own, new) for own, new in zip(self.deviations.T, deviations.T, strict=True)], 1)
 
     def nearest(self, z: np.ndarray) -> list[str]:
         """Returns the names of the three most similar typical items of each embedding (B, D), separated by ``; ``."""
@@ -133,22 +144,18 @@ class RunDetector:
         best = nearest_rows(bank, torch.from_numpy(_normalized(z)), min(NEAREST, len(bank)), directions=True)
         return ["; ".join(self.typical_names[i] for i in row) for row in best.tolist()]
 
-    @property
-    def resolution(self) -> int:
-        """Typical items against which every level can say how rare a new one is: of the smallest set that calibrates one."""
-        rarest = max(float(np.exp(tail["log_share"].min())) for tail in self.detector.tails_.values())
-        return max(1, min(len(self.calibration), round(1 / rarest) - 1))
-
-    def with_calibration(self, scores: np.ndarray, names: list[str]) -> "RunDetector":
+    def with_calibration(self, deviations: np.ndarray, names: list[str]) -> "RunDetector":
         """Returns the detector with other calibration items, which no fit has seen."""
-        return replace(self, calibration=scores, names=names, held_out=True, gap=None)
+        return replace(self, deviations=deviations, names=names, held_out=True, gap=None)
 
     def content(self) -> bytes:
         """Returns the bytes of a ``.safetensors`` file; see `read`."""
-        arrays = {f"detector/{name}": array for name, array in self.detector.arrays().items()}
+        arrays = {f"detector/{name}": array for name, array in pack(self.sets)[1].items()}
         arrays |= {name: getattr(self, name) for name in ARRAYS}
-        record = {name: value for name, value in vars(self).items() if name not in (*ARRAYS, "detector", "dictionary")}
-        record |= {"format": FORMAT, "settings": self.detector.settings()}
+        names = {field.name for field in dataclasses.fields(self)} - {*ARRAYS, "sets", "dictionary"}
+        sets = pack(self.sets)[0]
+        record = {name: getattr(self, name) for name in names}
+        record |= {"format": FORMAT, "settings": {"settings": sets["settings"], "state": sets["state"]}}
         if self.dictionary is not None:
             record["dictionary"] = dataclasses.asdict(self.dictionary.settings)
             arrays |= {f"dictionary/{name}": x.cpu().numpy() for name, x in self.dictionary.state_dict().items()}
@@ -170,7 +177,7 @@ class RunDetector:
             {name.removeprefix(start): arrays.pop(name) for name in list(arrays) if name.startswith(start)}
             for start in ("detector/", "dictionary/")
         )
-        members: dict[str, Any] = {"detector": restore("CombinedDetector", record.pop("settings"), inner)}
+        members: dict[str, Any] = {"sets": restore("FeatureSets", record.pop("settings"), inner)}
         if "dictionary" in record:
             members["dictionary"] = _dictionary(record.pop("dictionary"), of_patches)
         detector = cls(**members, **record, **arrays)
@@ -179,16 +186,15 @@ class RunDetector:
 
     def _require_whole(self) -> None:
         """Raises a ValueError unless what was read has its types and fits together."""
-        floats, texts = (self.gap, self.relative_error), (self.names, self.typical_names, self.notes)
+        texts = (self.names, self.typical_names, self.notes)
         usual = all(isinstance(text, list) and all(isinstance(line, str) for line in text) for text in texts)
-        usual &= isinstance(self.held_out, bool) and all(isinstance(value, float | None) for value in floats)
-        usual &= all(np.issubdtype(x.dtype, np.floating) for x in (self.calibration, self.typical))
+        usual &= isinstance(self.held_out, bool) and isinstance(self.gap, float | None)
+        usual &= all(np.issubdtype(x.dtype, np.floating) for x in (self.deviations, self.typical))
         expect(usual and self.seen.dtype == np.uint64, "a detector whose parts have their types", "others")
-        n, typical, scores = len(self.names), len(self.typical_names), self.calibration
-        whole = scores.shape == (n,) and self.typical.ndim == 2 and len(self.typical) == typical and n and typical
-        expect(whole, f"a score for each of {n} calibration items", f"shape {scores.shape}")
-        finite = not np.isnan(scores).any() and np.isfinite(scores).any()
-        expect(finite, "calibration scores", "NaN or nothing but infinity")
+        n, typical, L = len(self.names), len(self.typical_names), len(self.levels)
+        whole = self.deviations.shape == (n, L) and self.typical.ndim == 2 and len(self.typical) == typical and n and typical
+        expect(whole, f"deviations of {n} calibration items at {L} levels", f"shape {self.deviations.shape}")
+        expect(np.isfinite(self.deviations).all(), "calibration scores", "NaN or infinity")
 
 
 def _dictionary(settings: dict[str, Any], arrays: Arrays) -> PatchMaps:
@@ -244,9 +250,7 @@ def usable_levels(levels: Arrays) -> tuple[Arrays, list[str]]:
     return {name: f for name, f in levels.items() if name not in why}, notes
 
 
-def fit_detector(
-    training: Collected, held_out: Collected | None, maps: PatchMaps | None = None, error: float | None = None
-) -> RunDetector:
+def fit_detector(training: Collected, held_out: Collected | None, maps: PatchMaps | None = None) -> RunDetector:
     """Returns a detector that is fitted to training items and calibrated on others.
 
     Args:
@@ -254,7 +258,6 @@ def fit_detector(
         held_out: Calibration items; None to calibrate on the training items, each scored by a detector that was fitted
             without it.
         maps: Dictionary that the level ``patches`` was computed with; it is stored for the items to come.
-        error: How badly the embedding recognizes other views, which decides how much it counts; None for well.
 
     Raises:
         ValueError: There are too few items, or no level tells them apart.
@@ -265,24 +268,21 @@ def fit_detector(
     calibrating = held_out or training
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        detector = default_detector(levels, relative_error=error or 0.0).fit(levels)
-        fitted = detector.anomaly_score(levels)
-        if held_out is None:
-            scores = cross_fit(detector, levels, FOLDS)[0]
-        else:
-            scores = detector.anomaly_score({name: held_out.levels[name] for name in detector.levels_})
+        sets = FeatureSets({name: SETS[name] for name in levels}).fit(levels)
+        own = sets.log_distances(levels)
+        t = sets.out_of_fold(levels, folds_of(n, FOLDS)) if held_out is None else sets.log_distances(held_out.levels)
+    deviations, fitted = sets.scaled(t).standardized(t), sets.combined(sets.standardized(own))
     usual = np.argsort(fitted, kind="stable")[: max(1, n * 9 // 10)]
     shown = np.sort(usual[sample(len(usual), TYPICAL).numpy()])
     return RunDetector(
-        detector=detector,
-        calibration=scores,
+        sets=sets,
+        deviations=deviations,
         names=calibrating.names,
         held_out=held_out is not None,
         typical=_normalized(training.levels["z"][shown]).astype(np.float16),
         typical_names=[training.names[i] for i in shown.tolist()],
         seen=np.unique(np.concatenate([training.digests, calibrating.digests])),
-        gap=None if held_out is None else float((ranked(scores, fitted) <= 0.05).mean()),
+        gap=None if held_out is None else float((ranked(sets.combined(deviations), fitted) <= 0.05).mean()),
         notes=notes,
         dictionary=maps if "patches" in levels else None,
-        relative_error=error,
     )

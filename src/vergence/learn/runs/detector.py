@@ -1,11 +1,9 @@
 """The detector of a run: fitted to levels of training items, calibrated on items that no fit has seen, kept in its folder."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from vergence.data.items import Items, PairItems, batches
 from vergence.data.pixels import center_crop
@@ -13,7 +11,6 @@ from vergence.data.sources import Data
 from vergence.decide.conformal import ranked
 from vergence.learn.encoders.config import Patches
 from vergence.learn.encoders.patch_maps import PatchMaps, patch_dictionary
-from vergence.learn.evaluation.accuracy import relative_error
 from vergence.learn.evaluation.collapse import collapse
 from vergence.learn.evaluation.judgment import collapse_warning
 from vergence.learn.methods.core import Method
@@ -22,17 +19,14 @@ from vergence.learn.runs.levels import ATOMS, Levels
 from vergence.learn.runs.rows import MOST_ITEMS, Reading, collected, of_module, whole
 from vergence.learn.training import calibration, closed_form
 from vergence.learn.training.folder import RunFolder
-from vergence.learn.views.images import ImageViews
 from vergence.utils import terminal
 from vergence.utils.devices import in_evaluation
 
 __all__ = ["FILE", "dictionary", "opened"]
 
 FILE = "detector.safetensors"
-LITTLE = 0.8  # of the statistics' rank error, from which an embedding knows little more than they do
 UNSEEN = 2_000  # test items that show how far the scores of training items are off
 DICTIONARY_FROM = 4_000  # images
-RECOGNIZED = 500  # items whose views show what an embedding knows
 
 
 def fit_and_save(folder: RunFolder, method: Method, data: Data, device: torch.device) -> RunDetector:
@@ -54,7 +48,6 @@ def _fitted(folder: RunFolder, method: Method, data: Data, device: torch.device)
     if held_out is None:
         unseen = _ordinary(data.test, folder.config.data.keep_classes)
     total = sum(min(MOST_ITEMS, len(part)) for part in (data.train, held_out, unseen) if part is not None)
-    total += min(RECOGNIZED, len(data.train))
     with in_evaluation(method), terminal.bar("detector", total, late=True) as advance:
         levels = Levels(method, folder.metadata.shape)
         if levels.pixels and levels.patches is None:
@@ -65,15 +58,13 @@ def _fitted(folder: RunFolder, method: Method, data: Data, device: torch.device)
             return collected(levels, items, reading, advance)
 
         training, calibrating = read(data.train), None if held_out is None else read(held_out)
-        error, unlike = None, isinstance(data.train, PairItems) and data.train.target_shape != data.train.shape
-        if levels.pixels and not unlike and getattr(method, "target_encoder", None) is None:
-            views = ImageViews(folder.config.views, folder.metadata.shape[1])
-            error = _relative_error(levels, data.train, views, reading, advance)
-        detector = fit_detector(training, calibrating, levels.maps, error)
+        detector = fit_detector(training, calibrating, levels.maps)
         gap = detector.gap
         if unseen is not None:
             gap = float((ranked(detector.calibration, detector.anomaly_score(read(unseen).levels)) <= 0.05).mean())
-    notes = [*detector.notes, *_about_embedding(training.levels["z"], error)]
+    z = training.levels["z"]
+    collapsed = collapse_warning(collapse(torch.from_numpy(z)), dim=z.shape[1])
+    notes = [*detector.notes, *filter(None, [collapsed])]
     return replace(detector, gap=gap, notes=notes, model=of_module(method))
 
 
@@ -88,30 +79,6 @@ def dictionary(items: Items, size: int | None, workers: int) -> PatchMaps | None
             return patch_dictionary(images, part.shape if size is None else (part.shape[0], size, size), settings).float()
     except ValueError:
         return None
-
-
-@torch.inference_mode()
-def _relative_error(
-    levels: Levels, items: Items, views: ImageViews, reading: Reading, advance: Callable[[int], None]
-) -> float | None:
-    """Returns how badly the embedding recognizes other views of some images; None for fewer than two.
-
-    Training items serve: calibration items must not decide what their scores are. For pairs the target is the other view.
-    """
-    part = items.subset(sample(len(items), RECOGNIZED).sort().values)
-    if len(part) < 2:
-        return None
-    draws, size = torch.Generator().manual_seed(0), reading.size
-    seen: list[dict[str, Tensor]] = []
-    for index, x in part.stream(batches(len(part), closed_form.block_size(part.shape)), workers=reading.workers):
-        advance(len(index))
-        pair = (views(x, draws), views(x, draws)) if isinstance(x, Tensor) else [center_crop(y, size) if size else y for y in x]
-        if len(pair[0]):
-            seen.append(levels(torch.cat(tuple(pair)).to(reading.device, memory_format=torch.channels_last)))
-    if sum(len(batch["z"]) for batch in seen) < 4:
-        return None
-    first, second = ({name: torch.cat([batch[name].chunk(2)[i] for batch in seen]) for name in ("pixels", "z")} for i in (0, 1))
-    return relative_error(first, second)
 
 
 def _ordinary(test: Items, classes: Sequence[int] | None) -> Items | None:
@@ -155,17 +122,3 @@ def opened(folder: RunFolder) -> Data:
         ValueError: They cannot be opened.
     """
     return calibration.split(whole(folder), folder.config)
-
-
-def _about_embedding(z: np.ndarray, error: float | None) -> list[str]:
-    """Returns a line where embeddings (N, D) collapse, and one where they recognize little."""
-    notes = []
-    if message := collapse_warning(collapse(torch.from_numpy(z)), dim=z.shape[1]):
-        notes.append(message)
-    if error is not None and error >= LITTLE:
-        better = "little better than" if error < 1 else "no better than"
-        notes.append(
-            f"the embedding recognizes other views of an item {better} statistics of its pixels do (its rank error is "
-            f"{error:.2f} times theirs), so that these decide; more items or a longer training may help"
-        )
-    return notes

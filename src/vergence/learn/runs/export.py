@@ -1,7 +1,9 @@
 """A run as one graph outside the library: items -> embedding, anomaly score and p-value, as ONNX or as an exported program.
 
-The graph computes what `vergence.learn.runs.calibrated.RunDetector` does: levels, the detector of each, tails, their combination,
-ranks among the calibration scores. It is compared with the library on real items before it is kept. B items, n calibration items.
+The graph computes what `vergence.learn.runs.calibrated.RunDetector` does: levels, the log-distances of each, their weighted mean,
+and ranks among the calibration scores. It is compared with the library on real items before it is kept.
+
+Shapes: B items, n calibration items.
 """
 
 import contextlib
@@ -19,8 +21,7 @@ from torch import Tensor, nn
 
 from vergence.data.items import batches, contexts
 from vergence.data.pixels import center_crop
-from vergence.decide import CombinedDetector, Detector, GaussianDetector, NeighborDetector
-from vergence.decide.combined import TIE
+from vergence.decide import Detector, FeatureSets, GaussianDetector, NeighborDetector, density, feature_sets, neighbors
 from vergence.learn.encoders.patch_maps import PatchMaps
 from vergence.learn.runs import detector as detectors
 from vergence.learn.runs.levels import Levels
@@ -170,32 +171,35 @@ class _Graph(nn.Module):
             if isinstance(maps, PatchMaps):  # products in bfloat16, of this machine, have no place in a graph for any
                 self.other_arithmetic |= maps.arithmetic() != maps.filters.dtype
                 maps.plain = True
-        self.detector = _combined(found.detector)
+        self.sets = _Sets(found.sets)
         self.register_buffer("calibration", torch.from_numpy(np.sort(found.calibration)))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x = x if self.size is None or x.ndim != 4 else center_crop(x, self.size)
         levels = self.levels(x)
-        score = self.detector({name: values.double() for name, values in levels.items()})
+        score = self.sets({name: values.double() for name, values in levels.items()})
         at_least = (self.calibration >= score[:, None]).sum(1)
         return levels["z"], score, (1.0 + at_least.double()) / (len(self.calibration) + 1)
 
 
 class _Gaussian(nn.Module):
+    """Log-distances of a `GaussianDetector`."""
+
     location: Tensor
     root: Tensor
 
     def __init__(self, fitted: GaussianDetector) -> None:
         super().__init__()
-        self.log_norm = fitted.log_norm_
         self.register_buffer("location", torch.from_numpy(np.asarray(fitted.location_, dtype=np.float64)))
         self.register_buffer("root", torch.from_numpy(np.asarray(fitted.root_, dtype=np.float64)))
 
     def forward(self, x: Tensor) -> Tensor:
-        return 0.5 * ((x - self.location) @ self.root).square().sum(1) - self.log_norm
+        return ((x - self.location) @ self.root).square().sum(1).clamp(min=density.TINY).log()
 
 
 class _Neighbors(nn.Module):
+    """Log-distances of a `NeighborDetector`."""
+
     items: Tensor
     location: Tensor
     scale: Tensor
@@ -216,78 +220,31 @@ class _Neighbors(nn.Module):
         near = square.clamp(min=0).topk(self.k + 1, 1, largest=False, sorted=True).values
         itself = near[:, 0] <= 1e-12 * (1 + norm[:, 0].square())  # an item of the fit is not its own neighbor
         kth = torch.where(itself, near[:, self.k], near[:, self.k - 1])
-        return torch.where(norm[:, 0] > 0, kth / 2, torch.ones_like(kth)) if self.cosine else kth.sqrt()
+        distance = torch.where(norm[:, 0] > 0, kth / 2, torch.ones_like(kth)) if self.cosine else kth.sqrt()
+        return distance.clamp(min=neighbors.TINY).log()
 
 
-class _Tail(nn.Module):
-    """log p of scores; see `vergence.decide.moments.Tail`."""
+class _Sets(nn.Module):
+    """The score of fitted feature sets."""
 
-    scores: Tensor
-    log_share: Tensor
-
-    def __init__(self, state: dict[str, Any]) -> None:
-        super().__init__()
-        self.threshold, self.log_rate, self.sigma, self.xi = (
-            float(state[name]) for name in ("threshold", "log_rate", "sigma", "xi")
-        )
-        self.register_buffer("scores", torch.from_numpy(np.asarray(state["scores"], dtype=np.float64)))
-        self.register_buffer("log_share", torch.from_numpy(np.asarray(state["log_share"], dtype=np.float64)))
-
-    def forward(self, s: Tensor) -> Tensor:
-        n = len(self.scores)
-        i = (self.scores <= s[:, None]).sum(1).clamp(1, max(1, n - 1))  # the interval (i - 1, i)
-        left, right = self.scores[i - 1], self.scores[i.clamp(max=n - 1)]
-        low, high = self.log_share[i - 1], self.log_share[i.clamp(max=n - 1)]
-        width = right - left
-        share = ((s - left) / torch.where(width > 0, width, torch.ones_like(width))).clamp(0, 1)
-        inside = torch.where(s < self.scores[0], torch.zeros_like(s), low + share * (high - low))
-        excess = (s - self.threshold).clamp(min=0) / self.sigma
-        beyond = self.log_rate - (torch.log1p(self.xi * excess) / self.xi if self.xi > 0 else excess)
-        return torch.where(s > self.threshold, beyond, inside)
-
-
-class _Combined(nn.Module):
+    scale: Tensor
     weights: Tensor
 
-    def __init__(self, fitted: CombinedDetector, inner: dict[str, nn.Module]) -> None:
+    def __init__(self, fitted: FeatureSets) -> None:
         super().__init__()
-        self.names, self.rule, self.columns = list(fitted.levels_), fitted.combine, fitted.columns
-        self.parts = nn.ModuleList(inner[name] for name in self.names)
-        self.tails = nn.ModuleList(_Tail(fitted.tails_[name]) for name in self.names)
-        weights = [(fitted.weights or {}).get(name, 1.0) for name in self.names]
-        self.register_buffer("weights", torch.tensor(weights, dtype=torch.float64))
+        self.names = list(fitted.detectors_)
+        self.parts = nn.ModuleList(map(_module, fitted.detectors_.values()))
+        self.register_buffer("scale", torch.from_numpy(np.asarray(fitted.scale_, dtype=np.float64)))
+        self.register_buffer("weights", torch.tensor(list(fitted.shares.values()), dtype=torch.float64))
 
     def forward(self, levels: dict[str, Tensor]) -> Tensor:
-        logs = [tail(part(levels[name])) for name, part, tail in zip(self.names, self.parts, self.tails, strict=True)]
-        log_p = torch.stack(logs, 1)
-        if self.rule == "fisher":
-            return -2 * (self.weights * log_p).sum(1)
-        least = -(log_p - self.weights.log()).amin(1)
-        return least if self.rule == "least" else least - TIE * log_p.mean(1)
-
-
-class _Of(nn.Module):
-    """A combined detector of one matrix, whose levels are columns of it."""
-
-    def __init__(self, inner: _Combined) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Tensor) -> Tensor:
-        columns = self.inner.columns or dict.fromkeys(self.inner.names, slice(None))
-        score: Tensor = self.inner({name: x[:, columns[name]] for name in self.inner.names})
-        return score
-
-
-def _combined(fitted: CombinedDetector) -> _Combined:
-    expect(fitted.combine in ("fisher", "least", "least_ranked"), "levels combined by fisher or least", fitted.combine)
-    return _Combined(fitted, {name: _module(part) for name, part in fitted.detectors_.items()})
+        t = torch.stack([part(levels[name]) for name, part in zip(self.names, self.parts, strict=True)], 1)
+        z = ((t - self.scale[:, 0]) / self.scale[:, 1]).clamp(min=feature_sets.LOWEST)
+        return z @ self.weights
 
 
 def _module(fitted: Detector) -> nn.Module:
-    """Returns what computes a detector's anomaly score of a matrix."""
-    if isinstance(fitted, CombinedDetector):
-        return _Of(_combined(fitted))
+    """Returns what computes a detector's log-distances of a matrix."""
     if isinstance(fitted, GaussianDetector):
         return _Gaussian(fitted)
     if isinstance(fitted, NeighborDetector):

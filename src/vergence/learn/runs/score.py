@@ -51,6 +51,7 @@ from vergence.utils.parts import Shard, open_parts, require_table
 __all__ = ["Calibration", "PairReference", "require_apart", "score"]
 
 SHOWN = 5  # calibration items that are named
+EXCESS = 0.5  # deviations beyond the quantile in which a Gaussian's tail falls to 1 / e
 SAMPLES = 64  # of each conditional density
 ADVICE = "; to judge a run's own data by itself: vergence check DATA --encoder RUN"
 CONDITIONAL = "target given context"  # the level of pairs
@@ -173,9 +174,9 @@ class Calibration:
             require_calibration(len(items), None, self.fpr, self.confidence)
             given = collected(levels, items, reading)
             refused = dict(zip(given.digests.tolist(), given.names, strict=True))
-            scores = detector.anomaly_score(given.levels)
             new = _unseen(given.digests, detector.seen)
-            detector = detector.with_calibration(scores[new], [given.names[i] for i in np.flatnonzero(new)])
+            names = [given.names[i] for i in np.flatnonzero(new)]
+            detector = detector.with_calibration(detector.deviations_of(given.levels)[new], names)
         if self.confirmed:
             detector = _without_confirmed(detector, self.confirmed)
         require_calibration(len(detector.calibration), detector.calibration)
@@ -239,8 +240,8 @@ def columns_of(
 
     def function(x: Tensor) -> Columns:
         features = levels(x)
-        each = detector.contributions(features)
-        total, marks = detector.combined(each), digests(x)
+        each = detector.deviations_of(features)
+        total, marks = detector.sets.combined(each), digests(x)
         if equal := [refused[mark] for mark in marks.tolist() if mark in refused] if refused else []:
             also = f" and {len(equal) - 1:,} more among {len(marks):,} items" if len(equal) > 1 else ""
             expected = "calibration items that are not among the scored ones"
@@ -249,7 +250,7 @@ def columns_of(
         written = {"score": total, "p_value": p, **_explained(detector, features["z"], each, p <= limit)}
         written["seen"] = np.isin(marks, detector.seen).astype(np.uint8)
         if all_scores:
-            written |= {f"level_{name}": each[:, i] for i, name in enumerate(detector.levels_)}
+            written |= {f"level_{name}": each[:, i] for i, name in enumerate(detector.levels)}
             scores = objective_scores(method, features["z"])
             written |= {f"own_{name}" if name in written else name: value for name, value in scores.items()}
         return written
@@ -259,11 +260,11 @@ def columns_of(
 
 def _explained(detector: RunDetector, z: Tensor, each: np.ndarray, unusual: np.ndarray) -> dict[str, list[str]]:
     """Returns the level that says so of each item and, of unusual items, the nearest typical items and a reason."""
-    names = np.asarray(detector.levels_)
+    names = np.asarray(detector.levels)
     nearest, reason = ([""] * len(each) for _ in range(2))
     rows = np.flatnonzero(unusual)
     similar = detector.nearest(z[torch.from_numpy(rows)].float().cpu().numpy())
-    why = explain(names.tolist(), np.exp(-each[rows]), detector.resolution)
+    why = explain(names.tolist(), detector.level_p_values(each[rows]), len(detector.calibration))
     for i, near, text in zip(rows, similar, why, strict=True):
         nearest[i], reason[i] = near, text
     return {"level": names[each.argmax(1)].tolist(), "nearest": nearest, "reason": reason}
@@ -299,11 +300,11 @@ def _without_confirmed(detector: RunDetector, confirmed: Sequence[str]) -> RunDe
         refuse("names of calibration items", f"{len(others)} others (first: {others[0]})", advice)
     rows = np.array([place[name] for name in dict.fromkeys(confirmed)])
     budget = int((detector.calibration >= detector.calibration[rows].min()).sum())
-    scores = label_trim(detector.calibration, rows, budget)
+    label_trim(detector.calibration, rows, budget)  # raises where others than the strangest are named
     looked = f"the {budget:,} strangest calibration items" if budget > 1 else "the strangest calibration item"
     terminal.note(f"{len(rows):,} calibration items are left out; this is right if you looked at {looked}")
-    out = set(rows.tolist())
-    return replace(detector, calibration=scores, names=[name for i, name in enumerate(detector.names) if i not in out])
+    kept = np.setdiff1d(np.arange(len(detector.names)), rows)
+    return replace(detector, deviations=detector.deviations[kept], names=[detector.names[i] for i in kept.tolist()])
 
 
 def require_apart(reference: str, scored: str, what: str, advice: str) -> None:
@@ -344,12 +345,14 @@ def _about_run(run: Run, detector: RunDetector, items: Items) -> list[str]:
 
 def _odd_ones(scores: np.ndarray, names: Sequence[str]) -> list[str]:
     """Returns a line where calibration items look odd themselves, by the tail of the others."""
-    # The tail is at most as light as exp(-s): scores are means of -log p over levels, and where one level hardly varies, the bulk
-    # ends so early that a tail fitted to it would be too light.
+    # The tail is at most as light as a Gaussian's: where one level hardly varies, the bulk ends so early that a tail fitted to it
+    # would be too light.
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of p-values of a selection: these are all there are
-            p = np.maximum(tail_p_values(scores), np.minimum(1.0, TAIL * np.exp(np.quantile(scores, 1 - TAIL) - scores)))
+            p = np.maximum(
+                tail_p_values(scores), np.minimum(1.0, TAIL * np.exp((np.quantile(scores, 1 - TAIL) - scores) / EXCESS))
+            )
             n = int(select(p, fdr=0.1).sum())
     except ValueError:  # too few, or without a tail
         return []

@@ -1,0 +1,242 @@
+r"""Feature sets in one anomaly score: log-distances of each on one scale, their weighted mean, and p-values next to a reference.
+
+Each feature set gives log-distances t of items to what the reference is like. With their median and deviation over reference
+items that were not fitted to,
+
+    z = max((t - median) / deviation, -3),    s = sum over feature sets of w z / sum of w,
+
+where the bound keeps an item that lies very close in one set from looking normal in all.
+
+The p-value of a new item is conformal where one fit gives the scores of all, and cross-conformal where K fits do, each without a
+fold of the reference (Vovk, Cross-conformal predictors, 2015):
+
+    p(x) = (1 + sum_k #{i in fold k : s_i >= s_k(x)}) / (n + 1).
+
+For a normal item P(p <= a) is at most a with one fit, and at most 2 a + (1 - K / n) / (K + 1) with K (Barber et al., Predictive
+inference with the jackknife+, 2021), close to a in practice. Two numbers of each feature set, median and deviation, are those of
+items that calibrate.
+
+Shapes: n reference items, M new ones, K folds, L feature sets, D features.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted
+
+from vergence.decide.core import Detector
+from vergence.decide.ridge import out_of_fold
+from vergence.densities.storage import Stored
+from vergence.mixtures.core import to_numpy
+from vergence.utils.checks import expect, require_within
+
+__all__ = ["FeatureSets"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+TAIL = 0.05  # of the reference, whose log-distances are large
+LEAST = 0.02  # deviation of log-distances, at least
+LOWEST = -3.0  # deviations
+
+
+def middle_and_deviation(t: Floats) -> tuple[float, float]:
+    """Returns the median of log-distances (n,) and their deviation.
+
+    The deviation is that of a Gaussian of the same median and 95 % quantile, and at least the median absolute deviation's: a set
+    in which some reference items lie far out counts less, and no single one moves it. NaN are left out.
+    """
+    t = t[np.isfinite(t)]
+    middle = float(np.median(t))
+    tail = (float(np.quantile(t, 1 - TAIL)) - middle) / float(ndtri(1 - TAIL))
+    return middle, max(1.4826 * float(np.median(np.abs(t - middle))), tail, LEAST)
+
+
+def standardized(t: Floats, middle: Any, deviation: Any) -> Floats:
+    """Returns log-distances in deviations from the median, at least -3; NaN stay."""
+    return np.asarray(np.maximum((t - middle) / deviation, LOWEST))
+
+
+def shares(names: Iterable[str], weights: Mapping[str, float]) -> dict[str, float]:
+    """Returns the weights of some names, divided by their sum.
+
+    Example:
+        >>> shares(["a", "b"], {"a": 1.0, "b": 3.0, "c": 9.0})
+        {'a': 0.25, 'b': 0.75}
+    """
+    given = {name: weights[name] for name in names}
+    return {name: value / sum(given.values()) for name, value in given.items()}
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """Log-distances of one feature set: of the reference, out of fold, (n,), and of new items without each fold, (M, K)."""
+
+    reference: Floats
+    new: Floats
+
+    @classmethod
+    def of_vectors(cls, reference: Floats, new: Floats, fold: Ints) -> "FeatureSet":
+        """Returns the distances of rows (n, D) and (M, D) under Gaussians with a ridge."""
+        t, gaussians = out_of_fold(reference, fold)
+        return cls(t, np.stack([gaussians[k].log_distance(new) for k in sorted(gaussians)], 1))
+
+    def standardized(self) -> "FeatureSet":
+        """Returns the same in deviations from the median of the reference."""
+        middle, deviation = middle_and_deviation(self.reference)
+        return FeatureSet(standardized(self.reference, middle, deviation), standardized(self.new, middle, deviation))
+
+
+def combined(sets: Mapping[str, FeatureSet], w: Mapping[str, float]) -> tuple[Floats, Floats, dict[str, Floats]]:
+    """Returns scores of the reference (n,) and of new items (M, K), and what each feature set adds to the latter, (M,).
+
+    The weights add up to 1.
+
+    Example:
+        >>> random = np.random.default_rng(0)
+        >>> one = FeatureSet(random.normal(size=50), np.array([[0.0], [9.0]]))
+        >>> reference, new, added = combined({"whole": one}, {"whole": 1.0})
+        >>> reference.shape, bool(new[1, 0] > 5), list(added)
+        ((50,), True, ['whole'])
+    """
+    z = {name: one.standardized() for name, one in sets.items()}
+    reference = sum(w[name] * one.reference for name, one in z.items())
+    new = sum(w[name] * one.new for name, one in z.items())
+    added = {name: w[name] * one.new.mean(1) for name, one in z.items()}
+    return np.asarray(reference), np.asarray(new), added
+
+
+@dataclass(frozen=True)
+class ReferenceScores:
+    """Scores (n,), folds (n,) and names of the reference items that calibrate, and which new items are among them, (M,)."""
+
+    scores: Floats
+    fold: Ints
+    names: Sequence[str]
+    seen: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @property
+    def folds(self) -> int:
+        """K; 1 where half of the reference calibrates."""
+        return int(self.fold.max()) + 1
+
+    def p_values(self, scores: Floats) -> Floats:
+        """Returns p-values (M,) of scores (M, K)."""
+        at_least = np.zeros(len(scores))
+        for k in range(self.folds):
+            ordered = np.sort(self.scores[self.fold == k])
+            at_least += len(ordered) - np.searchsorted(ordered, scores[:, k])
+        return np.asarray((1 + at_least) / (len(self) + 1))
+
+
+class FeatureSets(Stored):
+    """Fitted feature sets of items in one anomaly score; see the module.
+
+    Features are a dictionary of matrices (N, D), by the name of their feature set.
+
+    Args:
+        detectors: Detectors with ``log_distance`` by the name of their feature set: `GaussianDetector` or `NeighborDetector`.
+        weights: Weights by the name of the feature set, > 0, of which only the ratios matter; 1 for the others.
+
+    Attributes:
+        detectors_: Fitted detectors by name.
+        scale_: Median and deviation (L, 2) of the log-distances of items that were not fitted to; see `calibrate`.
+
+    Example:
+        >>> from vergence.decide import GaussianDetector, NeighborDetector
+        >>> rng = np.random.default_rng(0)
+        >>> def items(n):
+        ...     return {"colors": rng.normal(size=(n, 3)), "z": rng.normal(size=(n, 8))}
+        >>> sets = FeatureSets({"colors": GaussianDetector(), "z": NeighborDetector()}).fit(items(500))
+        >>> calibration = sets.calibrate(known := items(200)).anomaly_score(known)
+        >>> odd = {"colors": np.zeros((1, 3)), "z": np.full((1, 8), 4.0)}
+        >>> bool(sets.anomaly_score(odd) > calibration.max()), sets.deviations(odd).argmax(1).tolist()
+        (True, [1])
+    """
+
+    def __init__(self, detectors: Mapping[str, Detector], *, weights: Mapping[str, float] | None = None) -> None:
+        self.detectors = detectors
+        self.weights = weights
+
+    def fit(self, X: Mapping[str, Any]) -> "FeatureSets":
+        """Fits the detector of each feature set.
+
+        Raises:
+            ValueError: A detector or weight is none, a feature set is missing, or a detector cannot be fitted to it.
+        """
+        usable = isinstance(self.detectors, Mapping) and all(hasattr(d, "log_distance") for d in self.detectors.values())
+        expect(usable and self.detectors, "detectors with log_distance by name", self.detectors, "such as GaussianDetector()")
+        weights = self.weights or {}
+        expect(isinstance(weights, Mapping) and weights.keys() <= self.detectors.keys(), "weights by these names", weights)
+        require_within("(0, inf)", **{f"weights[{name}]": weight for name, weight in weights.items()})
+        self.detectors_ = {name: clone(d).fit(x) for (name, d), x in zip(self.detectors.items(), self._read(X), strict=True)}
+        return self
+
+    def _read(self, X: Mapping[str, Any]) -> list[Any]:
+        """Returns the features of each set."""
+        missing = isinstance(X, Mapping) and [name for name in self.detectors if name not in X]
+        expect(
+            missing == [], f"features by name: {', '.join(self.detectors)}", missing or f"a {type(X).__name__}", "compute them"
+        )
+        items = [to_numpy(X[name]) for name in self.detectors]
+        expect(len({len(x) for x in items}) == 1, "the same items in every feature set", [len(x) for x in items])
+        return items
+
+    def log_distances(self, X: Mapping[str, Any]) -> Floats:
+        """Returns the log-distances (N, L) of items."""
+        check_is_fitted(self)
+        return np.stack([d.log_distance(x) for d, x in zip(self.detectors_.values(), self._read(X), strict=True)], 1)
+
+    def calibrate(self, X: Mapping[str, Any]) -> "FeatureSets":
+        """Sets the scale by typical items that were not fitted to."""
+        return self.scaled(self.log_distances(X))
+
+    def scaled(self, t: Floats) -> "FeatureSets":
+        """Sets the scale by log-distances (n, L) of such items."""
+        self.scale_ = np.array([middle_and_deviation(column) for column in t.T])
+        return self
+
+    def out_of_fold(self, X: Mapping[str, Any], fold: Ints) -> Floats:
+        """Returns the log-distances (N, L) of items by fits that have not seen their fold (N,)."""
+        items, t = self._read(X), np.empty((len(fold), len(self.detectors)))
+        for k in np.unique(fold):
+            own, others = (
+                {name: x[rows] for name, x in zip(self.detectors, items, strict=True)} for rows in (fold == k, fold != k)
+            )
+            t[fold == k] = clone(self).fit(others).log_distances(own)
+        return t
+
+    def deviations(self, X: Mapping[str, Any]) -> Floats:
+        """Returns how far each item is from the median of the reference in each feature set, in deviations, (N, L)."""
+        return self.standardized(self.log_distances(X))
+
+    def standardized(self, t: Floats) -> Floats:
+        """Returns log-distances (N, L) in deviations."""
+        check_is_fitted(self, "scale_")
+        return standardized(t, *self.scale_.T)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The weight of each feature set; they add up to 1."""
+        return shares(self.detectors, dict.fromkeys(self.detectors, 1.0) | dict(self.weights or {}))
+
+    def combined(self, z: Floats) -> Floats:
+        """Returns the anomaly scores (N,) of deviations (N, L)."""
+        return np.asarray(z @ np.array(list(self.shares.values())))
+
+    def anomaly_score(self, X: Mapping[str, Any]) -> Floats:
+        """Returns how anomalous each item is, (N,); larger is more anomalous."""
+        return self.combined(self.deviations(X))
+
+    def _try(self) -> None:
+        zeros = {name: np.zeros((1, d.n_features_in_)) for name, d in self.detectors_.items()}
+        scores = self.anomaly_score(zeros)
+        expect(not np.isnan(scores).any() and (self.scale_[:, 1] > 0).all(), "scores that are numbers")
