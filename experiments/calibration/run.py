@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from experiments.detection.digits import trained
-from experiments.detection.run import WHOLE, encoder_settings, features, scored, sets
+from experiments.detection.run import WHOLE, combined, encoder_settings, features, scored, sets
 from experiments.photographs import ORDINARY, PLATELET, WHITE_CELL, ordinary_tiles
 from experiments.runner import Option, hidden, main, some
 from experiments.shared import apart, kept_run
@@ -18,7 +18,7 @@ from scipy.stats import sem
 
 from vergence.data.arrays import from_array
 from vergence.data.sources import open_data
-from vergence.decide import default_detector, p_values, reportable, select
+from vergence.decide import p_values, reportable, select
 from vergence.decide.conformal import counts_of, drift_of_counts
 
 LEVELS = (0.05, 0.1, 0.2)
@@ -111,7 +111,7 @@ def of_images(a: argparse.Namespace, source: str, encoder: str) -> Iterator[tupl
     pixels, own = (features(a, source, name, 0, parts) for name in ("pixels", encoder))
     X = {name: (own if name == "z" else pixels)[name] for name in WHOLE}
     used = ("train", "cal", "held", "test", *FOREIGN[source])
-    scores = {"detector": scored(default_detector(WHOLE), {level: {p: of[p] for p in used} for level, of in X.items()}, WHOLE)}
+    scores = {"detector": scored(combined(WHOLE), {level: {p: of[p] for p in used} for level, of in X.items()}, WHOLE)}
     if "own_joint" in own:
         scores["joint"] = {part: own["own_joint"][part][:, 0] for part in used}
     for how, s in scores.items():

@@ -13,7 +13,7 @@ from experiments.runner import SEEDS, main, some
 from experiments.shared import Timer, auroc
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 
-from vergence.decide import GaussianDetector, MixtureDetector, NeighborDetector, default_detector
+from vergence.decide import GaussianDetector, MixtureDetector, NeighborDetector
 
 SETS = {"iris": load_iris, "wine": load_wine, "breast_cancer": load_breast_cancer, "digits": load_digits}
 
@@ -28,8 +28,6 @@ def split(y: np.ndarray, held_out: int, seed: int) -> tuple[np.ndarray, np.ndarr
 def detectors(seed: int) -> dict[str, Any]:
     """Returns unfitted detectors by name."""
     ours = {
-        "default_detector()": default_detector(),
-        'default_detector(["inputs"])': default_detector(["inputs"], columns={"inputs": slice(None)}),
         "GaussianDetector": GaussianDetector(),
         "MixtureDetector": MixtureDetector(),
         "NeighborDetector": NeighborDetector(),

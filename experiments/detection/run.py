@@ -21,12 +21,13 @@ import vergence
 from vergence.data.config import DataConfig
 from vergence.data.pixels import center_crop, fit_shape
 from vergence.data.sources import open_data
-from vergence.decide import CombinedDetector, GaussianDetector, MixtureDetector, NeighborDetector, default_detector
+from vergence.decide import FeatureSets, GaussianDetector, MixtureDetector, NeighborDetector
 from vergence.images.statistics import pixel_statistics
 from vergence.learn.encoders.building import encoder as build_encoder
 from vergence.learn.encoders.config import Patches
 from vergence.learn.encoders.patch_maps import patch_dictionary
 from vergence.learn.objectives.core import DensityObjective
+from vergence.learn.runs.calibrated import run_sets
 from vergence.learn.runs.levels import stage_features
 
 LIMIT, CALIBRATION, HELD, SHOWN, CORRUPTED = 10_000, 2_000, 2_000, 1_000, 400  # numbers of images
@@ -52,14 +53,7 @@ KINDS = {"foreign": False, "corrupted": True}
 WITHOUT_EPOCHS = ("patches", "pretrained")
 WIDE = 2000  # features of a stage from which it is left out
 WHOLE = ("statistics", "patches", "z")
-VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {  # levels, and settings that differ from the default's
-    "default 4": (WHOLE, {}),
-    "default 4, equal weights": (WHOLE, {"weights": None}),
-    "default 4 without patches": (("statistics", "z"), {}),
-    "default 4 without statistics": (("patches", "z"), {}),
-    "default without z": (("statistics", "patches"), {}),
-}
-WEIGHED = "default 5"  # default 4 with the weights that follow from what the run's embedding recognizes
+VARIANTS = {"default 6": WHOLE, "default 6 without z": WHOLE[:2], "default 6 without patches": ("statistics", "z")}
 Features = dict[str, dict[str, np.ndarray]]  # level -> set -> (N, D)
 
 
@@ -202,16 +196,24 @@ def means(found: dict[str, float]) -> dict[str, float]:
     return {f"mean_{kind}": float(np.mean(values)) for kind, values in groups.items() if values}
 
 
+def combined(levels: Iterable[str]) -> FeatureSets:
+    """Returns a run's detector of some levels, unfitted; statistics are what a run calls ``pixels``."""
+    names = {"pixels" if name == "statistics" else name: name for name in levels}
+    sets = run_sets(names)
+    detectors = {names[name]: detector for name, detector in sets.detectors.items()}
+    return FeatureSets(detectors, weights={names[name]: w for name, w in (sets.weights or {}).items()})
+
+
 def scored(detector: Any, X: Features, levels: Iterable[str]) -> dict[str, np.ndarray]:
     """Fits a detector to the training images, calibrates it if it combines levels, and scores all sets."""
     chosen = {level: X[level] for level in levels}
-    combined, some_level = isinstance(detector, CombinedDetector), next(iter(chosen.values()))
+    several, some_level = isinstance(detector, FeatureSets), next(iter(chosen.values()))
 
     def of(part: str) -> Any:
-        return {level: values[part] for level, values in chosen.items()} if combined else some_level[part]
+        return {level: values[part] for level, values in chosen.items()} if several else some_level[part]
 
     detector.fit(of("train"))
-    if combined:
+    if several:
         detector.calibrate(of("cal"))
     return {part: detector.anomaly_score(of(part)) for part in some_level if part != "train"}
 
@@ -236,7 +238,7 @@ def detectors(X: Features, name: str) -> dict[tuple[str, str], Any]:
         ("z", "mixture"): MixtureDetector(),
         ("z", "kNN"): NeighborDetector(20, max_items=2000),
         ("z", "kNN, cosine"): NeighborDetector(metric="cosine", standardize=False),
-        **{(" + ".join(levels), how): default_detector(levels, **rule) for how, (levels, rule) in VARIANTS.items()},
+        **{(" + ".join(levels), how): combined(levels) for how, levels in VARIANTS.items()},
     }
 
 
@@ -259,9 +261,6 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> list[dict[str, Any]]
     if name != "pixels":
         X = features(a, source, name, seed, parts) | {level: pixels[level] for level in ("statistics", "patches")}
     jobs = detectors(X, name)
-    if name not in ("pixels", "untrained") and WEIGHED.startswith(a.detectors):
-        error = run_of(a, source, name, seed).detector().relative_error
-        jobs[" + ".join(WHOLE), WEIGHED] = default_detector(WHOLE, relative_error=error)
     if a.peers:
         level = "statistics" if name == "pixels" else "z"
         jobs = {(level, how): detector for how, detector in peers.of_packages(a.peers, seed).items()}

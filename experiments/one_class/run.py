@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from experiments.accuracy.pretrained import PEERS, SIZE, network
-from experiments.detection.run import pixel_levels
+from experiments.detection.run import combined, pixel_levels
 from experiments.one_class.deep_svdd import DeepSvdd
 from experiments.runner import DATA, SETTINGS, first, hidden, parse, run, some
 from experiments.shared import Timer, auroc, embedded, folder_name, images, kept_run, seeded
@@ -26,7 +26,7 @@ import vergence
 from vergence.data.config import DataConfig
 from vergence.data.items import Items
 from vergence.data.sources import Data, open_data
-from vergence.decide import GaussianDetector, NeighborDetector, default_detector
+from vergence.decide import GaussianDetector, NeighborDetector
 from vergence.learn.evaluation import features
 from vergence.learn.objectives.core import DensityObjective
 from vergence.learn.runs.detector import opened
@@ -80,7 +80,9 @@ def of_pixels(data: Data, test: Items, seed: int) -> Scores:
     scores |= scored("PCA", *pca, seed, ("Gaussian", "isolation forest", "one-class SVM"))
     scores |= scored("statistics", train["statistics"], other["statistics"], seed, ("Gaussian",))
     fitted, new = ({name: part[name].numpy() for name in ("statistics", "patches")} for part in (train, other))
-    return scores | {"detector without an encoder": default_detector(fitted).fit(fitted).anomaly_score(new)}
+    half = np.arange(len(train["statistics"])) % 2 == 0
+    known, apart = ({name: f[rows] for name, f in fitted.items()} for rows in (half, ~half))
+    return scores | {"detector without an encoder": combined(fitted).fit(known).calibrate(apart).anomaly_score(new)}
 
 
 def of_run(trained: vergence.Run, test: Items, seed: int, untrained: bool) -> Scores:

@@ -1,11 +1,12 @@
-r"""Feature sets in one anomaly score: log-distances of each on one scale, their weighted mean, and p-values next to a reference.
+r"""Feature sets in one anomaly score: log-distances of each on one scale, a mean of them, and p-values next to a reference.
 
 Each feature set gives log-distances t of items to what the reference is like. With their median and deviation over reference
 items that were not fitted to,
 
-    z = max((t - median) / deviation, -3),    s = sum over feature sets of w z / sum of w,
+    z = max((t - median) / deviation, -3),    s = 4 log (sum over feature sets of w exp(z / 4)),
 
-where the bound keeps an item that lies very close in one set from looking normal in all.
+with weights w that add up to 1. The score lies between the weighted mean of the z and their largest: most of it is a mean, and an
+item that is far out in one set is not hidden by others. Nor does one that lies very close in one set look normal in all.
 
 The p-value of a new item is conformal where one fit gives the scores of all, and cross-conformal where K fits do, each without a
 fold of the reference (Vovk, Cross-conformal predictors, 2015):
@@ -25,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri
+from scipy.special import logsumexp, ndtri
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
@@ -42,7 +43,7 @@ Ints = npt.NDArray[np.int64]
 
 TAIL = 0.05  # of the reference, whose log-distances are large
 LEAST = 0.02  # deviation of log-distances, at least
-LOWEST = -3.0  # deviations
+LOWEST, SHARPNESS = -3.0, 0.25  # deviations; of the mean, 0 for that of the deviations and infinity for the largest one
 
 
 def middle_and_deviation(t: Floats) -> tuple[float, float]:
@@ -60,6 +61,16 @@ def middle_and_deviation(t: Floats) -> tuple[float, float]:
 def standardized(t: Floats, middle: Any, deviation: Any) -> Floats:
     """Returns log-distances in deviations from the median, at least -3; NaN stay."""
     return np.asarray(np.maximum((t - middle) / deviation, LOWEST))
+
+
+def soft_mean(z: Floats, w: Any) -> Floats:
+    """Returns scores (...,) of deviations (..., L) by weights (L,) that add up to 1.
+
+    Example:
+        >>> soft_mean(np.array([[1.0, 1.0], [0.0, 8.0]]), [0.5, 0.5]).round(2).tolist()
+        [1.0, 5.74]
+    """
+    return np.asarray(logsumexp(SHARPNESS * z, b=np.asarray(w), axis=-1) / SHARPNESS)
 
 
 def shares(names: Iterable[str], weights: Mapping[str, float]) -> dict[str, float]:
@@ -93,7 +104,7 @@ class FeatureSet:
 
 
 def combined(sets: Mapping[str, FeatureSet], w: Mapping[str, float]) -> tuple[Floats, Floats, dict[str, Floats]]:
-    """Returns scores of the reference (n,) and of new items (M, K), and what each feature set adds to the latter, (M,).
+    """Returns scores of the reference (n,) and of new items (M, K), and what each feature set adds to those of the latter, (M,).
 
     The weights add up to 1.
 
@@ -104,11 +115,10 @@ def combined(sets: Mapping[str, FeatureSet], w: Mapping[str, float]) -> tuple[Fl
         >>> reference.shape, bool(new[1, 0] > 5), list(added)
         ((50,), True, ['whole'])
     """
-    z = {name: one.standardized() for name, one in sets.items()}
-    reference = sum(w[name] * one.reference for name, one in z.items())
-    new = sum(w[name] * one.new for name, one in z.items())
-    added = {name: w[name] * one.new.mean(1) for name, one in z.items()}
-    return np.asarray(reference), np.asarray(new), added
+    z, weights = [one.standardized() for one in sets.values()], [w[name] for name in sets]
+    reference, new = (soft_mean(np.stack(parts, -1), weights) for parts in ([o.reference for o in z], [o.new for o in z]))
+    added = {name: w[name] * np.exp(SHARPNESS * one.new.mean(1)) for name, one in zip(sets, z, strict=True)}
+    return reference, new, added
 
 
 @dataclass(frozen=True)
@@ -230,7 +240,7 @@ class FeatureSets(Stored):
 
     def combined(self, z: Floats) -> Floats:
         """Returns the anomaly scores (N,) of deviations (N, L)."""
-        return np.asarray(z @ np.array(list(self.shares.values())))
+        return soft_mean(z, list(self.shares.values()))
 
     def anomaly_score(self, X: Mapping[str, Any]) -> Floats:
         """Returns how anomalous each item is, (N,); larger is more anomalous."""

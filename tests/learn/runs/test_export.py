@@ -68,8 +68,8 @@ def test_floats_are_an_input_too_and_what_does_not_fit_is_refused(images, table,
 def test_a_graph_that_differs_is_not_kept(images, tmp_path, monkeypatch):
     from vergence.learn.runs import export as module
 
-    whole = module._Tail.forward
-    monkeypatch.setattr(module._Tail, "forward", lambda self, s: 1.2 * whole(self, s))  # a planted error
+    whole = module._Sets.forward
+    monkeypatch.setattr(module._Sets, "forward", lambda self, s: 1.2 * whole(self, s))  # a planted error
     with pytest.raises(ValueError, match="agrees with the library"):
         export(images, tmp_path / "x.pt2")
     assert not (tmp_path / "x.pt2").exists()

@@ -8,7 +8,7 @@ import functools
 import itertools
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ SETS = {
     "patches": NeighborDetector(20, max_items=2_000),
     "z": NeighborDetector(3, metric="cosine", standardize=False, max_items=2_000, keep="centers"),
 }
+WEIGHTS = {"pixels": 0.4, "inputs": 0.4, "patches": 0.4}  # next to an embedding
 
 
 @dataclass(frozen=True)
@@ -250,6 +251,11 @@ def usable_levels(levels: Arrays) -> tuple[Arrays, list[str]]:
     return {name: f for name, f in levels.items() if name not in why}, notes
 
 
+def run_sets(levels: Collection[str]) -> FeatureSets:
+    """Returns the feature sets of a run for some levels, unfitted."""
+    return FeatureSets({name: SETS[name] for name in levels}, weights={name: w for name, w in WEIGHTS.items() if name in levels})
+
+
 def fit_detector(training: Collected, held_out: Collected | None, maps: PatchMaps | None = None) -> RunDetector:
     """Returns a detector that is fitted to training items and calibrated on others.
 
@@ -268,7 +274,7 @@ def fit_detector(training: Collected, held_out: Collected | None, maps: PatchMap
     calibrating = held_out or training
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        sets = FeatureSets({name: SETS[name] for name in levels}).fit(levels)
+        sets = run_sets(levels).fit(levels)
         own = sets.log_distances(levels)
         t = sets.out_of_fold(levels, folds_of(n, FOLDS)) if held_out is None else sets.log_distances(held_out.levels)
     deviations, fitted = sets.scaled(t).standardized(t), sets.combined(sets.standardized(own))

@@ -1,6 +1,6 @@
 """A run as one graph outside the library: items -> embedding, anomaly score and p-value, as ONNX or as an exported program.
 
-The graph computes what `vergence.learn.runs.calibrated.RunDetector` does: levels, the log-distances of each, their weighted mean,
+The graph computes what `vergence.learn.runs.calibrated.RunDetector` does: levels, the log-distances of each, their mean,
 and ranks among the calibration scores. It is compared with the library on real items before it is kept.
 
 Shapes: B items, n calibration items.
@@ -240,7 +240,7 @@ class _Sets(nn.Module):
     def forward(self, levels: dict[str, Tensor]) -> Tensor:
         t = torch.stack([part(levels[name]) for name, part in zip(self.names, self.parts, strict=True)], 1)
         z = ((t - self.scale[:, 0]) / self.scale[:, 1]).clamp(min=feature_sets.LOWEST)
-        return z @ self.weights
+        return (feature_sets.SHARPNESS * z + self.weights.log()).logsumexp(1) / feature_sets.SHARPNESS
 
 
 def _module(fitted: Detector) -> nn.Module:
