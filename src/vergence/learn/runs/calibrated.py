@@ -33,7 +33,7 @@ from vergence.learn.runs.levels import Levels
 from vergence.utils.checks import expect
 from vergence.utils.neighbors import nearest_rows
 
-__all__ = ["Collected", "RunDetector", "fit_detector", "usable_levels"]
+__all__ = ["Collected", "RunDetector", "fit_detector", "run_sets", "usable_levels"]
 
 Arrays = dict[str, np.ndarray]
 FORMAT = 1
