@@ -67,7 +67,7 @@ def flagged(found):
 
 
 def test_a_folder_by_itself(folder, found):
-    assert {f"odd{i}.png" for i in range(6)} <= flagged(found) and len(flagged(found)) <= 8
+    assert {found.items["path"][i] for i in found.strangest(6)} == {f"odd{i}.png" for i in range(6)} and not flagged(found)
     rows = {path: i for i, path in enumerate(found.items["path"])}
     assert found.items["duplicate_of"][rows["inner/p000.png"]] == "equal.bmp"
     assert sorted(found.duplicates["kind"]) == ["exact", "mirrored", "near"]
@@ -75,7 +75,9 @@ def test_a_folder_by_itself(folder, found):
     assert found.items["reason"][rows["odd0.png"]] and found.items["level"][rows["odd0.png"]]
     assert len(found.items["neighbors"][0].split("; ")) == 5
     s = found.summary
-    assert (s["images"], s["unreadable"], s["ignored"], s["rate"]) == (159, 1, {".txt": 1}, "estimate")
+    assert (s["images"], s["unreadable"], s["ignored"], s["rate"]) == (159, 1, {".txt": 1}, "none")
+    assert s["sentences"][0] == "159 images in order, the most anomalous first. Without a reference none is flagged."
+    assert np.isnan(found.items["p_value"]).all() and not any("%" in sentence for sentence in s["sentences"])
     assert found.skipped["path"] == ["broken.jpg"] and all(sentence[-1] == "." for sentence in s["sentences"])
     assert found.map(0).shape == (32, 32) and found.strangest(3)[0] in {rows[f"odd{i}.png"] for i in range(6)}
     assert "<p>" in found._repr_html_() and "data:image/webp" in found.show(2)._repr_html_()
@@ -134,22 +136,17 @@ def test_many_equal_pictures():
     assert len(found.duplicates) == 999 and not found.summary["judged"]
 
 
-def test_confirmed_pictures_are_set_apart(folder):
-    found = vergence.check(folder, confirmed=["odd0.png", "odd1.png"], encoder="patches", workers=0)
-    assert not {"odd0.png", "odd1.png"} & flagged(found) and {"odd2.png", "odd3.png"} <= flagged(found)
-    assert found.items["path"][found.strangest(1)[0]] not in ("odd0.png", "odd1.png")
+def test_confirmed_pictures_are_set_apart(folder, found, tmp_path):
+    (tmp_path / "confirmed.csv").write_text("path,verdict\nodd3.png,normal\nodd0.png,anomaly\n")
+    again = vergence.check(folder, confirmed=Review.read(tmp_path / "confirmed.csv"), encoder="patches", workers=0)
+    assert not {"odd0.png", "odd3.png"} & {again.items["path"][i] for i in again.strangest(6)}
     moved = vergence.check(folder, confirmed=["odd0.png", "nobody"], encoder="patches", workers=0).summary["sentences"]
     assert "Confirmed before and not listed again: 2 as anomaly." in moved
     assert any("name 1 image that is not here (first: nobody)" in sentence for sentence in moved)
 
 
-def test_a_normal_image_is_not_flagged_and_what_is_less_anomalous_is_no_longer_improbable(folder, found, tmp_path):
-    place = {path: i for i, path in enumerate(found.items["path"])}
+def test_a_review_is_read_from_a_file(tmp_path):
     (tmp_path / "confirmed.csv").write_text("path,verdict\nodd3.png,normal\nodd0.png,anomaly\n")
-    again = vergence.check(folder, confirmed=Review.read(tmp_path / "confirmed.csv"), encoder="patches", workers=0)
-    assert not {"odd0.png", "odd3.png"} & flagged(again)
-    fine = again.items["p_value"][place["odd3.png"]]
-    assert fine == pytest.approx(1 / 158, rel=1e-6) and min(again.items["p_value"]) < fine
     (tmp_path / "bare.csv").write_text("odd3.png,normal\nodd0.png,anomaly\n")
     assert Review.read(tmp_path / "bare.csv") == Review.read(tmp_path / "confirmed.csv")
     (tmp_path / "wrong.csv").write_text("path,verdict\nodd3.png,perhaps\n")
@@ -266,14 +263,14 @@ def small_network():
 def test_a_network_gives_places_and_an_embedding(folder):
     found = vergence.check(folder, encoder=small_network(), workers=0)
     assert found.map(0).shape == (32, 32) and found.summary["encoder"] == "Sequential"
-    assert len({f"odd{i}.png" for i in range(6)} & flagged(found)) >= 5
+    assert len({f"odd{i}.png" for i in range(6)} & {found.items["path"][i] for i in found.strangest(7)}) >= 5
 
 
 def test_a_transformer_of_timm_gives_places():
     timm = pytest.importorskip("timm")
     net = timm.create_model("vit_tiny_patch16_224", pretrained=False, num_classes=0, img_size=64)
     found = vergence.check([*ORDINARY[:25], NOISE[0]], encoder=net, workers=0)
-    assert "embedding" in found.summary["feature_sets"] and found.strangest(1) == [25]
+    assert "regions" in found.summary["feature_sets"] and found.strangest(1) == [25]
 
 
 def test_auto_without_a_network_falls_back_to_patches(monkeypatch):
@@ -311,23 +308,8 @@ def test_a_crowd_of_vectors_near_zero_is_a_group_and_not_typical():
     found = vergence.check(x)
     score = np.array(found.items["score"])
     assert any(len(set(map(int, group)) & set(range(1000, 1010))) >= 9 for group in found.groups)
-    assert (score[1000:, None] > score[:1000]).mean() > 0.6
     rounded = vergence.check(x.astype(np.float16).astype(np.float32))
-    assert np.corrcoef(score, rounded.items["score"])[0, 1] > 0.95 and len(flagged(found) | flagged(rounded)) <= 3
-
-
-KINDS = {
-    "binary": lambda r: r.uniform(size=(800, 8)) < np.linspace(0.02, 0.5, 8),
-    "rare": lambda r: r.uniform(size=(500, 20)) < 0.1,
-    "mostly zeros": lambda r: (r.uniform(size=(500, 8)) < 0.03) * r.exponential(size=(500, 8)),
-    "normal": lambda r: r.normal(size=(500, 8)),
-}
-
-
-@pytest.mark.parametrize("kind", ["rare", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "rare")])
-def test_clean_vectors_are_hardly_ever_flagged(kind):
-    r = np.random.default_rng(1)
-    assert sum(bool(flagged(vergence.check(KINDS[kind](r).astype(np.float32)))) for _ in range(10)) <= 2
+    assert np.corrcoef(score, rounded.items["score"])[0, 1] > 0.95
 
 
 def test_what_breaks_a_rule_of_vectors_without_exception_is_first():
@@ -380,7 +362,7 @@ def test_a_run_is_an_encoder(tmp_path):
     run = vergence.train("digits", out=tmp_path / "run", epochs=1, device="cpu", encoder="mlp", objective="vje")
     found = vergence.check("digits", encoder=str(run.folder.path), workers=0)
     assert found.summary["encoder"].startswith("the run") and set(found.items["level"]) <= {
-        "measurements", "whole", "places", "embedding",
+        "measurements", "whole", "details",
     }  # fmt: skip
 
 

@@ -46,16 +46,16 @@ LEAST = 0.02  # deviation of log-distances, at least
 LOWEST, SHARPNESS = -3.0, 0.25  # deviations; of the mean, 0 for that of the deviations and infinity for the largest one
 
 
-def middle_and_deviation(t: Floats) -> tuple[float, float]:
+def middle_and_deviation(t: Floats, tail: float = TAIL) -> tuple[float, float]:
     """Returns the median of log-distances (n,) and their deviation.
 
-    The deviation is that of a Gaussian of the same median and 95 % quantile, and at least the median absolute deviation's: a set
-    in which some reference items lie far out counts less, and no single one moves it. NaN are left out.
+    The deviation is that of a Gaussian of the same median and 1 - ``tail`` quantile, and at least the median absolute
+    deviation's: a set in which some reference items lie far out counts less, and no single one moves it. NaN are left out.
     """
     t = t[np.isfinite(t)]
     middle = float(np.median(t))
-    tail = (float(np.quantile(t, 1 - TAIL)) - middle) / float(ndtri(1 - TAIL))
-    return middle, max(1.4826 * float(np.median(np.abs(t - middle))), tail, LEAST)
+    upper = (float(np.quantile(t, 1 - tail)) - middle) / float(ndtri(1 - tail))
+    return middle, max(1.4826 * float(np.median(np.abs(t - middle))), upper, LEAST)
 
 
 def standardized(t: Floats, middle: Any, deviation: Any) -> Floats:
@@ -97,16 +97,18 @@ class FeatureSet:
         t, gaussians = out_of_fold(reference, fold)
         return cls(t, np.stack([gaussians[k].log_distance(new) for k in sorted(gaussians)], 1))
 
-    def standardized(self) -> "FeatureSet":
+    def standardized(self, tail: float = TAIL) -> "FeatureSet":
         """Returns the same in deviations from the median of the reference."""
-        middle, deviation = middle_and_deviation(self.reference)
+        middle, deviation = middle_and_deviation(self.reference, tail)
         return FeatureSet(standardized(self.reference, middle, deviation), standardized(self.new, middle, deviation))
 
 
-def combined(sets: Mapping[str, FeatureSet], w: Mapping[str, float]) -> tuple[Floats, Floats, dict[str, Floats]]:
+def combined(
+    sets: Mapping[str, FeatureSet], w: Mapping[str, float], tail: float = TAIL
+) -> tuple[Floats, Floats, dict[str, Floats]]:
     """Returns scores of the reference (n,) and of new items (M, K), and what each feature set adds to those of the latter, (M,).
 
-    The weights add up to 1.
+    The weights add up to 1; ``tail`` is the share of the reference that lies far out.
 
     Example:
         >>> random = np.random.default_rng(0)
@@ -115,7 +117,7 @@ def combined(sets: Mapping[str, FeatureSet], w: Mapping[str, float]) -> tuple[Fl
         >>> reference.shape, bool(new[1, 0] > 5), list(added)
         ((50,), True, ['whole'])
     """
-    z, weights = [one.standardized() for one in sets.values()], [w[name] for name in sets]
+    z, weights = [one.standardized(tail) for one in sets.values()], [w[name] for name in sets]
     reference, new = (soft_mean(np.stack(parts, -1), weights) for parts in ([o.reference for o in z], [o.new for o in z]))
     added = {name: w[name] * np.exp(SHARPNESS * one.new.mean(1)) for name, one in zip(sets, z, strict=True)}
     return reference, new, added

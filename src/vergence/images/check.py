@@ -2,9 +2,8 @@
 
     source -> first pass over each image -> duplicates -> feature sets, out of fold -> decisions -> CheckResult
 
-With a reference all of it calibrates (`vergence.images.reference`). Without one each image is scored by fits that saw neither it
-nor a duplicate of it, and its p-value is an estimate. Folds and samples follow the images' content, so that names and order do
-not matter.
+With a reference all of it calibrates (`vergence.images.reference`). Without one the images are put in order, and none is flagged
+(`vergence.images.order`). Folds and samples follow the images' content, so that names and order do not matter.
 
 Shapes: N images, n of them different from each other; L levels; D features of the embedding.
 """
@@ -26,19 +25,13 @@ from vergence.data.items import RowNames
 from vergence.data.pictures import Pictures, of_numpy, open_pictures
 from vergence.data.pixels import luma, resize
 from vergence.data.sources import open_items
-from vergence.decide.decisions import Decisions, decided
-from vergence.decide.feature_sets import shares
-from vergence.decide.ridge import RidgeGaussian
-from vergence.images.clusters import Group, anomalous_clusters
-from vergence.images.duplicates import Duplicates, duplicate_sets, find_duplicates
-from vergence.images.features import PART, FirstPass, ImageFeatures, RegionPass, SmallImages, rows_of, stamp
+from vergence.images.duplicates import Duplicates, find_duplicates
+from vergence.images.features import PART, FirstPass, ImageFeatures, SmallImages, rows_of, stamp
 from vergence.images.frozen import FrozenNetwork, at_hand, named_network
-from vergence.images.passes import look_at, region_rows, sampled
-from vergence.images.reference import COMPONENTS, vectors_with_reference, with_reference
-from vergence.images.regions import OwnCells, region_threshold
-from vergence.images.result import ENCODER, LEVEL, PATCHES, Anomalies, CheckResult, CheckSettings, Heatmaps, result_of
-from vergence.images.review import Review, after_review
-from vergence.images.scores import FEWEST, TRIM, CrossFitted, Evidence, RadialNull, combine, outward
+from vergence.images.order import ordered_images, ordered_vectors
+from vergence.images.reference import vectors_with_reference, with_reference
+from vergence.images.result import ENCODER, PATCHES, Anomalies, CheckResult, CheckSettings, result_of
+from vergence.images.review import Review
 from vergence.utils.checks import expect, refuse
 from vergence.utils.files import explained
 from vergence.utils.parts import Parts, open_parts
@@ -50,13 +43,6 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 VARIABLE = "VERGENCE_ENCODER"  # of the environment: what ``auto`` takes
-FOLDS = 5
-FITTED = 20_000  # images that are fitted to, at most
-WEIGHTS = {"measurements": 0.8, "whole": 0.1, "places": 0.1, "embedding": 0.1, "vectors": 0.1}
-VECTORS = ("embedding", "vectors")  # levels of a network, whose crowds may lie too near to the mean
-FEWEST_GROUPED = 100  # pictures
-CROWD = 0.05  # p-value of a vector in an unusual group, at most, and of one too near to the mean, at least
-ALIKE = 30.0  # largest deviation of numbers of one unit, relative to their median deviation
 
 
 def check(
@@ -87,7 +73,7 @@ def check(
             file with a column of paths or of encoded bytes, a tar, the name of a built-in set, or items of this library. Or
             vectors (N, D) that another model computed: an array, or a ``.npy``, ``.npz`` or ``.parquet`` file.
         against: Reference: normal images or vectors, at least 20 different ones, from which p-values follow. By default there is
-            none, and p-values are estimates.
+            none, and nothing is flagged: the images are in order, the most anomalous first.
         out: Folder in which the results are written, none of it inside the source; None writes nothing.
         heatmaps: Folder for a PNG of each image that is flagged or has an anomalous region, with its heatmap; None for none.
         leaks: Only say which images are duplicates of those in ``against``.
@@ -235,7 +221,7 @@ def _of_pictures(
         if reference is not None and not leaks:
             anomalies = with_reference(features, reference, settings)
         elif not leaks:
-            anomalies, note = _without_reference(features, copies, settings, work.parts("maps", pictures))
+            anomalies, note = ordered_images(features, copies, settings, work.parts("maps", pictures))
         here = [*features.names, *(s.name for s in pictures.skipped), *known_names]
         notes = [*filter(None, [note]), *settings.review.notes(here)]
         result = result_of(source, pictures, features, settings, copies, anomalies, notes, known, reference, leaked)
@@ -275,94 +261,6 @@ def _vectors_of(vectors: Any, pictures: Pictures, index: Sequence[int]) -> Float
     named = f"none for {len(missing)} (first: {missing[0]})" if missing else ""
     expect(not missing, "a vector for each picture, by its name", named, "write names as in items.csv")
     return np.asarray(x[[place[pictures.names[i]] for i in index]])
-
-
-def _folds(digest: Ints, group: Ints) -> tuple[Ints, Ints]:
-    """Returns the fold of each item, which copies share, and the first item of each group, in the order of content."""
-    order = np.argsort(digest, kind="stable")
-    first = order[np.sort(np.unique(group[order], return_index=True)[1])]
-    number = np.zeros(int(group.max()) + 1, dtype=np.int64)
-    number[group[first]] = np.arange(len(first))
-    return number[group] % FOLDS, first
-
-
-def _without_reference(
-    features: ImageFeatures, copies: Duplicates, settings: CheckSettings, kept: Parts | None
-) -> tuple[Anomalies | None, str]:
-    """Returns what is anomalous among images without a reference, or None and why they are not judged."""
-    apart, group = settings.review.places(features.names, "anomaly"), duplicate_sets(copies, len(features))
-    fold, different = _folds(features.digest, group)
-    different = different[~np.isin(group[different], group[apart])]
-    if len(different) < FEWEST:
-        few = f"{len(different)} different pictures are too few to say what is unusual; at least {FEWEST} are needed"
-        return None, f"{few}. Copies and plain properties are told for any number."
-    fitted = different[:FITTED]
-    sample = sampled(features, fitted, settings, look_at([features], settings))
-    last = len(sample.look.names) - 1
-    regions = OwnCells(sample.some_cells(last), fold[sample.rows])
-    of_digest = dict(zip(features.digest.tolist(), fold.tolist(), strict=True))
-    judged = region_rows(features, RegionPass(sample.look, [regions], of_digest), settings, kept=kept)
-    levels = features.levels()
-    if settings.with_network:
-        levels["embedding"] = _narrow(judged.vector, fitted)
-    fits = {name: CrossFitted(x[fitted], fold[fitted]) for name, x in levels.items()}
-    found = {name: _own_evidence(name, fits[name], fits[name].log_distance(x, fold), fitted) for name, x in levels.items()}
-    found["places"] = Evidence.by_tail(judged.scores[:, 0, 0], fitted)
-    decisions = _decided(found, apart, settings.review.places(features.names, "normal"), settings.fdr)
-    table = levels["measurements"]
-    groups = _groups(fits["measurements"].white(table[fitted]), fitted, farther=1.0)
-    heatmap = judged.heatmap[:, 0]
-    threshold = region_threshold(heatmap[fitted].max((1, 2)), settings.mark)
-    z = levels.get("embedding", judged.mean)
-    heat = Heatmaps(heatmap, threshold)
-    return Anomalies(
-        decisions,
-        fits["measurements"].in_units(table),
-        heat,
-        z.astype(np.float32),
-        groups,
-        None,
-        shares(found, WEIGHTS),
-    ), ""
-
-
-def _narrow(x: Floats, fitted: Ints) -> Floats:
-    """Returns leading principal components (N, k) of wide features, in units of their deviations."""
-    gaussian = RidgeGaussian(x[fitted], trim=TRIM)
-    return gaussian.components(x, min(COMPONENTS, max(2, len(fitted) // 5)))
-
-
-def _own_evidence(name: str, fits: CrossFitted, t: Floats, fitted: Ints) -> Evidence:
-    """Returns what log squared distances (N,) of a level say; too near is unusual in vectors, and no p is below ``CROWD``."""
-    own = t[fitted]
-    if name == "measurements":
-        return Evidence.of(RadialNull.of(own).log_p(t), t, own)
-    if name not in VECTORS:
-        return Evidence.by_tail(t, fitted)
-    if fits.discrete or not (law := RadialNull.of(own, many=False)).holds:
-        return Evidence.of(np.zeros(len(t)), t, own)
-    near = np.maximum(Evidence.by_tail(outward(t, own), fitted).log_p, np.log(CROWD))
-    return Evidence(np.minimum(law.log_p(t), np.where(t < np.median(own), near, 0.0)), True)
-
-
-def _decided(levels: Mapping[str, Evidence], odd: Bools, fine: Bools, fdr: float) -> Decisions:
-    """Returns what is flagged among items by levels whose law holds, but for those that a person called odd or fine."""
-    log_p = {name: one.log_p for name, one in levels.items()}
-    log, level = combine(log_p, WEIGHTS)
-    lawful, _ = combine({name: one.log_p if one.holds else np.zeros(len(log)) for name, one in levels.items()}, WEIGHTS)
-    p = after_review(np.exp(lawful), odd, fine)
-    return decided(p, fdr, 0, left_out=odd, fine=fine, **_columns(log, level, log_p))
-
-
-def _columns(log: Floats, level: Sequence[str], log_p: Mapping[str, Floats]) -> dict[str, Any]:
-    """Returns the columns that say how unusual items are, and at which level."""
-    return {"score": np.abs(log), "level": list(level), **{LEVEL + name: -one for name, one in log_p.items()}}
-
-
-def _groups(x: Floats, fitted: Ints, farther: float = 0.0) -> list[Ints]:
-    """Returns the members of unusual groups whose mean lies farther from that of the others than so many typical items."""
-    groups: list[Group] = anomalous_clusters(torch.from_numpy(x)) if len(fitted) >= FEWEST_GROUPED else []
-    return [fitted[group.members] for group in groups if group.distance > farther]
 
 
 # Vectors alone
@@ -407,23 +305,7 @@ def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name
     notes = settings.review.notes([*names, *settings.review.reference])
     if known is not None:
         anomalies: Anomalies | None = vectors_with_reference(features, known[1], settings)
-        return result_of(name, pictures, features, settings, copies, anomalies, notes)
-    apart, fine = settings.review.places(names, "anomaly"), settings.review.places(names, "normal")
-    fold, different = _folds(features.digest, np.unique(features.digest, return_inverse=True)[1])
-    fitted = different[~apart[different]][:FITTED]
-    if len(fitted) < FEWEST:
-        note = f"{len(fitted)} different vectors are too few to say what is unusual; at least {FEWEST} are needed."
-        return result_of(name, pictures, features, settings, copies, None, [note, *notes])
-    fits = CrossFitted(x[fitted], fold[fitted])
-    levels = {"vectors": _own_evidence("vectors", fits, fits.log_distance(x, fold), fitted)}
-    alike = x.std(0).max() <= ALIKE * np.median(x.std(0))  # numbers of one unit, as those of a network
-    groups = _groups(x[fitted] if alike else fits.in_units(x[fitted]), fitted)
-    decisions = _decided(levels, apart, fine, settings.fdr)
-    score, p = decisions.columns["score"], decisions.p_value
-    crowd = np.isin(np.arange(len(x)), np.concatenate([np.zeros(0, dtype=np.int64), *groups])) & (p > CROWD)
-    score = np.where(crowd, np.maximum(score, -np.log(CROWD)), score)
-    level = ["group" if member else "vectors" for member in crowd]
-    columns = {**decisions.columns, "score": score, "p_value": np.where(crowd, CROWD, p), "level": level}
-    z = x.astype(np.float32)
-    anomalies = Anomalies(replace(decisions, columns=columns), fits.in_units(x), None, z, groups, None, shares(levels, WEIGHTS))
+    else:
+        anomalies, note = ordered_vectors(features, settings)
+        notes = [*filter(None, [note]), *notes]
     return result_of(name, pictures, features, settings, copies, anomalies, notes)

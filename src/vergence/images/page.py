@@ -48,11 +48,6 @@ NAMES = {
     "embedding": "Embedding", "vectors": "Your vectors",
 }  # fmt: skip
 MEANING = {
-    "none": "Duplicates were looked for: as they are, resized, saved again, cropped, brightened, marked, mirrored or rotated.",
-    "estimate": (
-        "No reference was given. Each image was scored by fits that saw neither it nor a duplicate of it. Its p-value says how "
-        "often a normal image would be as anomalous, if normal images go on as most of them begin: an estimate, no guarantee."
-    ),
     "split conformal": (
         "Half of the reference is fitted to, the other half calibrates (split conformal). If new and reference images come from "
         "one source, P(p <= a) <= a for a normal image, and on average at most the stated share of flags are false alarms."
@@ -71,7 +66,13 @@ SCORES = (
     "A larger score is more anomalous. The q-value is the least false-discovery rate at which an image is flagged. What you say "
     "changes both: anomalies are set apart. Save the confirmations and pass them on: --confirm confirmed.csv."
 )
-MARKED = "A frame marks regions that are more anomalous than any region of all but {mark:.0%} of normal images{estimate}."
+LOOKED = "Duplicates were looked for: as they are, resized, saved again, cropped, brightened, marked, mirrored or rotated."
+ORDER = (
+    "No reference was given, so nothing is flagged. Each image was scored by fits that saw neither it nor a duplicate of it. "
+    "Look from the top, and say what you see: a for anomaly, n for normal. Then: --confirm confirmed.csv."
+)
+MARKED = "A frame marks regions that are more anomalous than any region of all but {mark:.0%} of normal images."
+FRAMED = "A frame marks the most anomalous regions: in about {mark:.0%} of the images there is one."
 
 
 class Checked(Protocol):
@@ -145,9 +146,11 @@ def _judged_by(s: Mapping[str, Any]) -> str:
 
 
 def _meaning(s: Mapping[str, Any]) -> list[str]:
-    estimate = ", by an estimate" if s["calibration"] is None else ""
-    more = [SCORES, MARKED.format(mark=s["mark"], estimate=estimate)] if s["judged"] else []
-    return [MEANING[s["rate"]], *more]
+    if not s["judged"]:
+        return [LOOKED]
+    if s["rate"] == "none":
+        return [ORDER, FRAMED.format(mark=s["mark"])]
+    return [MEANING[s["rate"]], SCORES, MARKED.format(mark=s["mark"])]
 
 
 # Data: columns by name; reference images follow those that were checked
@@ -204,8 +207,7 @@ def _scores(found: Checked, rows: Ints, others: "_Others") -> dict[str, Any]:
     reference = found.calibration()
     return {
         "score": rounded(columns["score"], 5),
-        "p": rounded(columns["p_value"], 6),
-        "q": rounded(columns["q_value"], 6),
+        **({"p": rounded(columns["p_value"], 6), "q": rounded(columns["q_value"], 6)} if found.summary["rate"] != "none" else {}),
         "flag": columns["flag"].astype(int).tolist(),
         "x": unit(columns["projection_x"]),
         "y": unit(columns["projection_y"]),

@@ -100,7 +100,7 @@ def with_reference(new: ImageFeatures, reference: ImageFeatures, settings: Check
     deviations = CrossFitted(reference.measurements[places, FILE:], np.zeros(len(places), dtype=np.int64), clean=True)
     in_units = deviations.in_units(new.measurements[:, FILE:])
     return Anomalies(
-        decisions, in_units, _heatmaps(heat[0], heat[1], settings.mark), embedding, [], calibration, weights_of(sets)
+        decisions, in_units, heatmaps_of(heat[0], heat[1], settings.mark), embedding, [], calibration, weights_of(sets)
     )
 
 
@@ -200,7 +200,7 @@ def _by_twins(new: ImageFeatures, reference: ImageFeatures, compared: Compared, 
     return Anomalies(decisions, deviations, heat, new.whole, [], None, {"difference": 1.0}, nearest)
 
 
-def _heatmaps(reference: Floats, new: Floats, mark: float) -> Heatmaps:
+def heatmaps_of(reference: Floats, new: Floats, mark: float) -> Heatmaps:
     """Returns heatmaps (M, 32, 32): the largest of the sets (n, S, 32, 32) and (M, S, 32, 32), each by its maxima's spread."""
     maxima = reference.max((2, 3))
     middle = np.median(maxima, 0)

@@ -43,7 +43,7 @@ Frame = tuple[float, float, float, float]
 NEIGHBORS = 5
 MOST_COMPARED = 50_000  # images whose neighbors are looked for among all
 FRAMES = 5  # of an image, at most
-RARE = 0.1  # p-value up to which reasons are given
+RARE = 0.1  # p-value up to which reasons are given, or share of the images where there is none
 EVERYWHERE = 0.3  # share of the cells of a heatmap that are framed, from which on an image is anomalous everywhere
 APART = 5.0  # robust deviations of the score from which on a reference image is itself anomalous
 ENCODER, PATCHES = "auto", "patches"
@@ -147,7 +147,7 @@ class Anomalies:
     def rate(self) -> str:
         """What the rate of false alarms rests on."""
         if self.calibration is None:
-            return "twins: an assumption" if self.nearest else "estimate"
+            return "twins: an assumption" if self.nearest else "none"
         return "cross-conformal" if self.calibration.folds > 1 else "split conformal"
 
     def beyond(self, reviewed: npt.NDArray[np.bool_]) -> int:
@@ -428,17 +428,16 @@ def _boxes(anomalies: Anomalies | None, features: ImageFeatures) -> list[str]:
 def _reasons(anomalies: Anomalies) -> list[str]:
     """Returns why each anomalous image is anomalous, in words: from the feature set that adds most to its score."""
     found = anomalies.decisions
-    told = found.flag | (found.columns["score"] >= -math.log(RARE)) | (found.p_value <= RARE)
+    score = found.columns["score"]
+    told = found.flag | (score >= np.quantile(score, 1 - RARE) if anomalies.rate == "none" else found.p_value <= RARE)
     return [_reason(anomalies, i) if tell else "" for i, tell in enumerate(told.tolist())]
 
 
 def _reason(anomalies: Anomalies, i: int) -> str:
     level, heat = anomalies.decisions.columns["level"][i], anomalies.heatmaps
-    others = "the others" if anomalies.rate == "estimate" else "the reference"
-    if level == "group":
-        return "one of a group that lies apart"
-    if level in ("vectors", "embedding"):
-        return f"its {level.removesuffix('s')} lies far from those of {others}"
+    others = "the others" if anomalies.rate == "none" else "the reference"
+    if level == "vectors":
+        return f"its vector lies far from those of {others}"
     words = differences_in_words(anomalies.deviations[i], MEASUREMENTS[FILE:])
     if level == "measurements":
         return words or "its brightness, color, sharpness and noise together are unlike those of " + others

@@ -43,11 +43,7 @@ def _flags(s: Mapping[str, Any]) -> str:
     if s["calibration"] is not None:
         held = f"On average at most {share} of flags are false alarms, if new and reference {noun}s come from one source."
         return f"{head}. {held if flagged else _beyond(s)}"
-    if not flagged:
-        return f"{head} at a rate of {share}. The order still helps: start at the top."
-    wrong = round(s["fdr"] * flagged)
-    alarms = "is a false alarm" if wrong == 1 else "are false alarms"
-    return f"{head}. About {wrong:,} of them {alarms}: an estimate, as no reference was given."
+    return f"{counted(s['images'], noun)} in order, the most anomalous first. Without a reference none is flagged."
 
 
 def _beyond(s: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ const element = (tag, values = {}, ...children) => {
 };
 const count = n => n.toLocaleString("en-US"), all = Array.from({ length: N }, (_, i) => i);
 const verdict = new Map(), chosen = new Set();
+const decides = D.judged && D.rate !== "none";  // else there is an order alone
 let state = { filter: D.start, text: "", sort: "score", first: 1, lasso: null }, view = [], p = D.p, q = D.q, flag = D.flag;
 
 // Thumbnails: sheets of tiles
@@ -66,7 +67,7 @@ const say = (i, what) => {
   if (i >= N && what === "normal") what = "";
   what ? verdict.set(i, what) : verdict.delete(i);
   keep();
-  if (D.judged) review();
+  if (decides) review();
   draw();
 };
 const keep = () => {
@@ -79,7 +80,7 @@ const restore = () => {
     for (const [name, what, other] of JSON.parse(localStorage.getItem(D.key) || "[]"))
       if (place.has(`${name}\0${other}`)) verdict.set(place.get(`${name}\0${other}`), what);
   } catch { /* nothing was kept */ }
-  if (verdict.size && D.judged) review();
+  if (verdict.size && decides) review();
 };
 
 // Filters
@@ -88,7 +89,8 @@ for (const [i, j, kind] of D.duplicates)
   for (const [a, b] of [[i, j], [j, i]]) pairs.set(a, [...(pairs.get(a) || []), [b, kind]]);
 const has = bit => i => (D.properties[i] >> bit) & 1;
 const filters = [["all", "All", () => true]];
-if (D.judged) filters.push(["flag", "Flagged", i => flag[i]], ["group", "In groups", i => D.group[i] >= 0]);
+if (decides) filters.push(["flag", "Flagged", i => flag[i]]);
+if (D.judged) filters.push(["group", "In groups", i => D.group[i] >= 0]);
 if (D.duplicates.length) filters.push(["pair", "Duplicates", i => D.paired[i]]);
 if (D.leaked) filters.push(["leak", "Leaked", i => D.leak[i]]);
 D.propertyNames.forEach((name, bit) => filters.push([`is ${name}`, name, has(bit)]));
@@ -204,7 +206,7 @@ const draw = (fresh = false) => {
   const flags = flag.reduce((sum, f) => sum + f, 0);
   $("reviewed").textContent = verdict.size
     ? `You said: ${["anomaly", "normal"].map(said => `${[...verdict.values()].filter(v => v === said).length} ${said}`).join(", ")}. `
-      + (D.judged ? `${count(flags)} flagged.` : "") : "";
+      + (decides ? `${count(flags)} flagged.` : "") : "";
   expected();
   paint();
   points();
@@ -213,7 +215,7 @@ const expected = () => {
   if (!D.judged || !N) { $("budget").hidden = true; return; }
   const k = state.first, last = ordered("score")[k - 1], rest = D.total - [...verdict.values()].filter(v => v === "anomaly").length;
   const number = rest * p[last], about = number < 10 ? number.toFixed(number < 1 ? 2 : 1) : count(Math.round(number));
-  $("expected").textContent = D.rate === "estimate" ? count(k)
+  $("expected").textContent = !decides ? count(k)
     : `${count(k)}: of ${count(rest)} normal ${D.noun}s about ${about} would be as far from the reference`;
   $("first").setAttribute("aria-valuetext", $("expected").textContent);
 };
@@ -231,7 +233,7 @@ const level = ([name, title, values]) => {
   const i = current, share = 1 - Math.exp(-values[i]), made = element("div", { className: "level" });
   const much = `${(Math.floor(1e4 * share) / 100).toFixed(share > 0.9 ? 1 : 0)} %`;
   made.append(`${title}: ${D.calibration ? `less like the reference than ${much} of it`
-    : D.rate === "estimate" ? `more anomalous than ${much} of normal ${D.noun}s, an estimate`
+    : D.rate === "none" ? `more anomalous than ${much} of the ${D.noun}s here`
     : `a larger difference than ${much} of normal ${D.noun}s have, an assumption`}`);
   const bar = element("div"), inner = element("div");
   inner.style.width = `${100 * share}%`;
@@ -263,14 +265,14 @@ const show = () => {
   if (verdict.has(i)) line(`You said: ${verdict.get(i)}.`);
   if (i < N) {
     if (D.reason[i]) line(`${D.reason[i][0].toUpperCase()}${D.reason[i].slice(1)}.`);
-    if (D.ranked && !D.judged) line(`Score ${+D.score[i].toPrecision(4)}: larger is more anomalous.`);
-    if (D.judged) line(`Score ${D.score[i].toFixed(2)}, p = ${+p[i].toPrecision(2)}, q = ${+q[i].toPrecision(2)}${flag[i] ? ": flagged" : ""}.`);
+    if (D.ranked && !decides) line(`Score ${+D.score[i].toPrecision(4)}: larger is more anomalous.`);
+    if (decides) line(`Score ${D.score[i].toFixed(2)}, p = ${+p[i].toPrecision(2)}, q = ${+q[i].toPrecision(2)}${flag[i] ? ": flagged" : ""}.`);
     if (D.width[i]) line(`${count(D.width[i])} x ${count(D.height[i])} pixels.`);
     D.levels.forEach(one => about.append(level(one)));
     facts(i).forEach(line);
     if (D.nearest[i]) about.append(element("h2", { textContent: "Its reference image" }), small([[D.nearest[i], ""]]));
     const near = D.near[i] || [];
-    if (near.length) about.append(element("h2", { textContent: D.judged ? "Nearest that are not flagged" : "Nearest" }), small(near.map(j => [j, ""])));
+    if (near.length) about.append(element("h2", { textContent: decides ? "Nearest that are not flagged" : "Nearest" }), small(near.map(j => [j, ""])));
   } else line("A reference image.");
   const duplicates = pairs.get(i) || [];
   if (duplicates.length) about.append(element("h2", { textContent: "Duplicates" }), small(duplicates.slice(0, 12)));
@@ -381,7 +383,7 @@ const scaled = values => {
 };
 const byScore = () => all.map(i => flag[i] ? "#d55e00" : ramp[Math.max(0, Math.min(2, Math.floor(D.score[i] / 1.5)))]);
 const colors = {
-  ...(D.judged ? { score: ["score; orange: flagged", byScore] } : D.ranked ? { score: ["score", () => scaled(D.score)] } : {}),
+  ...(decides ? { score: ["score; orange: flagged", byScore] } : D.ranked ? { score: ["score", () => scaled(D.score)] } : {}),
   ...(D.groups ? { group: ["group", () => all.map(i => D.group[i] < 0 ? "#b0b0b0" : palette[D.group[i] % 8])] } : {}),
   ...(D.folders.length ? { folder: [D.folderWord, () => all.map(i => palette[D.inFolder[i] % 9])] } : {}),
   ...(D.light.length ? { light: ["brightness", () => scaled(D.light)], sharpness: ["sharpness", () => scaled(D.sharpness)] } : {}),

@@ -1,0 +1,122 @@
+"""Images or vectors without a reference: in order, the most anomalous first. Nothing is flagged, and no rate is stated.
+
+Each feature set gives log-distances of all items by Gaussians that saw neither an item nor a duplicate of it, and not the
+farthest quarter of the others. Their scale follows from the quartiles, so that anomalies among them do not set it. The score
+joins the feature sets as next to a reference (`vergence.decide.feature_sets`).
+
+Shapes: N items, n of them different from each other; K folds; D features.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from vergence.decide.decisions import Decisions
+from vergence.decide.feature_sets import FeatureSet, combined, shares
+from vergence.decide.ridge import RidgeGaussian
+from vergence.images.clusters import anomalous_clusters
+from vergence.images.duplicates import Duplicates, duplicate_sets
+from vergence.images.features import FILE, ImageFeatures, RegionPass
+from vergence.images.passes import look_at, region_rows, sampled
+from vergence.images.reference import COMPONENTS, FITTED, heatmaps_of
+from vergence.images.regions import OwnCells
+from vergence.images.result import LEVEL, Anomalies, CheckSettings
+from vergence.images.scores import TRIM, CrossFitted
+from vergence.utils.checks import counted
+from vergence.utils.parts import Parts
+
+__all__: list[str] = []
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+FOLDS, FEWEST = 5, 20  # folds of the items; different ones, at least
+FEWEST_GROUPED = 100  # items
+QUARTER = 0.25  # of the items, which may be anomalous
+ALIKE = 30.0  # largest deviation of numbers of one unit, relative to their median deviation
+WEIGHTS = {"whole": 1.0, "regions": 1.0, "details": 0.5, "measurements": 0.5, "vectors": 1.0}
+
+
+def ordered_images(
+    features: ImageFeatures, copies: Duplicates, settings: CheckSettings, kept: Parts | None
+) -> tuple[Anomalies | None, str]:
+    """Returns images in order, or None and why there is none; ``kept`` are parts of an earlier call."""
+    group = duplicate_sets(copies, len(features))
+    fold, fitted = _fitted(features, group, settings)
+    if len(fitted) < FEWEST:
+        few = f"{counted(len(fitted), 'different image')} are too few for an order; at least {FEWEST} are needed"
+        return None, f"{few}. Duplicates and plain properties are told for any number."
+    sample = sampled(features, fitted, settings, look_at([features], settings))
+    names = sample.look.names
+    regions = [OwnCells(sample.some_cells(j), fold[sample.rows]) for j in range(len(names))]
+    of_digest = dict(zip(features.digest.tolist(), fold.tolist(), strict=True))
+    judged = region_rows(features, RegionPass(sample.look, regions, of_digest), settings, kept=kept)
+    table = features.measurements[:, FILE:]
+    wholes = {"measurements": table, "whole": judged.vector}
+    if features.vectors is not None:
+        wholes["vectors"] = features.vectors
+    t = {name: CrossFitted(x[fitted], fold[fitted]).log_distance(x, fold) for name, x in wholes.items()}
+    t |= {name: judged.scores[:, j, 0] for j, name in enumerate(names)}
+    units = CrossFitted(table[fitted], np.zeros(len(fitted), dtype=np.int64))
+    groups = _groups(units.white(table[fitted]), fitted, farther=1.0) if len(fitted) >= FEWEST_GROUPED else []
+    gaussian = RidgeGaussian(judged.vector[fitted], trim=TRIM)
+    embedding = gaussian.components(judged.vector, min(COMPONENTS, max(2, len(fitted) // 5))).astype(np.float32)
+    heat = heatmaps_of(judged.heatmap[fitted], judged.heatmap, settings.mark)
+    weights = shares(t, WEIGHTS)
+    return Anomalies(_order(t, fitted, weights, settings), units.in_units(table), heat, embedding, groups, None, weights), ""
+
+
+def ordered_vectors(features: ImageFeatures, settings: CheckSettings) -> tuple[Anomalies | None, str]:
+    """Returns vectors in order, or None and why there is none."""
+    x = features.vectors
+    assert x is not None
+    fold, fitted = _fitted(features, np.unique(features.digest, return_inverse=True)[1], settings)
+    if len(fitted) < FEWEST:
+        return None, f"{counted(len(fitted), 'different vector')} are too few for an order; at least {FEWEST} are needed."
+    fits = CrossFitted(x[fitted], fold[fitted])
+    alike = x.std(0).max() <= ALIKE * np.median(x.std(0))  # numbers of one unit, as those of a network
+    groups = _groups(x[fitted] if alike else fits.in_units(x[fitted]), fitted) if len(fitted) >= FEWEST_GROUPED else []
+    found = _order({"vectors": fits.log_distance(x, fold)}, fitted, {"vectors": 1.0}, settings)
+    return Anomalies(found, fits.in_units(x), None, x.astype(np.float32), groups, None, {"vectors": 1.0}), ""
+
+
+def _fitted(features: ImageFeatures, group: Ints, settings: CheckSettings) -> tuple[Ints, Ints]:
+    """Returns the fold of each item, which duplicates share, and one item of each group to fit to, in the order of content.
+
+    No fit sees what a person called anomalous.
+    """
+    order = np.argsort(features.digest, kind="stable")
+    first = order[np.sort(np.unique(group[order], return_index=True)[1])]
+    number = np.zeros(int(group.max(initial=0)) + 1, dtype=np.int64)
+    number[group[first]] = np.arange(len(first))
+    apart = settings.review.places(features.names, "anomaly")
+    return number[group] % FOLDS, first[~np.isin(group[first], group[apart])][:FITTED]
+
+
+def _order(t: Mapping[str, Floats], fitted: Ints, weights: Mapping[str, float], settings: CheckSettings) -> Decisions:
+    """Returns scores of items with log-distances (N,) of each feature set; none is flagged."""
+    sets = {name: FeatureSet(one[fitted], one[:, None]) for name, one in t.items()}
+    _, scores, added = combined(sets, weights, QUARTER)
+    n, first = len(scores), np.stack(list(added.values())).argmax(0)
+    unknown = np.full(n, np.nan)
+    columns = {
+        "score": scores[:, 0],
+        "level": [list(added)[i] for i in first.tolist()],
+        "p_value": unknown,
+        "q_value": unknown,
+        "flag": np.zeros(n, dtype=np.uint8),
+        **{LEVEL + name: -np.log(_share(one)) for name, one in t.items()},
+    }
+    return Decisions(columns, n, 0, 0, settings.fdr)
+
+
+def _share(t: Floats) -> Floats:
+    """Returns the share of the items that are at least as far, (N,)."""
+    return np.asarray((len(t) - np.searchsorted(np.sort(t), t)) / len(t))
+
+
+def _groups(x: Floats, fitted: Ints, farther: float = 0.0) -> Sequence[Ints]:
+    """Returns the members of anomalous groups whose mean lies farther from that of the others than so many typical items."""
+    return [fitted[group.members] for group in anomalous_clusters(torch.from_numpy(x)) if group.distance > farther]
