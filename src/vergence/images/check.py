@@ -301,7 +301,7 @@ def _without_reference(
     last = len(sample.look.names) - 1
     regions = OwnCells(sample.some_cells(last), fold[sample.rows])
     of_digest = dict(zip(features.digest.tolist(), fold.tolist(), strict=True))
-    judged = region_rows(features, RegionPass(sample.look, [regions], of_digest), settings, kept=kept)
+    judged = region_rows(features, RegionPass(sample.look, [regions], of_digest), settings, sample, kept)
     levels = features.levels()
     if settings.with_network:
         levels["embedding"] = _narrow(judged.vector, fitted)
