@@ -7,7 +7,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from vergence.decide import Detector, GaussianDetector, MixtureDetector, NeighborDetector
-from vergence.densities.storage import restore
 from vergence.mixtures import GaussianMixture
 
 X = np.random.default_rng(0).normal(size=(200, 5))
@@ -27,14 +26,6 @@ def test_a_file_gives_the_same_scores(detector, items, tmp_path):
     assert (again.predict(items) == detector.predict(items)).all()
     again.save(tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "d.safetensors").read_bytes()
-
-
-@pytest.mark.parametrize(("detector", "items"), ALL, ids=lambda v: type(v).__name__)
-def test_settings_are_json_and_arrays_are_arrays(detector, items):
-    detector.fit(items)
-    settings = json.loads(json.dumps(detector.settings()))
-    again = restore(type(detector).__name__, settings, detector.arrays())
-    assert (again.score_samples(items) == detector.score_samples(items)).all()
 
 
 def changed(path, change):

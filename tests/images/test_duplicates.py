@@ -7,11 +7,12 @@ import pytest
 import torch
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 from sklearn.datasets import load_digits, load_sample_images
+from torch.nn import functional as F
 
 from vergence.images import duplicates as c
 from vergence.images.duplicates import Duplicates, duplicate_sets, find_duplicates, small_image
 from vergence.images.features import shrunk
-from vergence.images.registration import registered, warped
+from vergence.images.registration import _blurred, registered, warped
 
 
 def textured(seed, size=(96, 128)):
@@ -227,3 +228,10 @@ def test_a_window_is_found_to_a_part_of_a_pixel():
     warp, value = registered(x, frame[:, 0], torch.tensor([[0.8, 0.1, 0.8, 0.1]], dtype=torch.float32), 12)
     assert float(value[0]) > 0.999
     torch.testing.assert_close(warp, right, atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("side", [3, 7])
+def test_sums_of_shifted_images_are_means_of_neighborhoods(side):
+    x = 255 * torch.rand(2, 1, 20, 30, generator=torch.Generator().manual_seed(0))
+    near = F.pad(x, (side // 2,) * 4, mode="reflect").unfold(2, side, 1).unfold(3, side, 1)
+    torch.testing.assert_close(_blurred(x, side), near.mean((-1, -2)))

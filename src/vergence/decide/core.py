@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vergence.decide.inputs import generator, labels_of, numeric
 from vergence.densities.moments import blocks
-from vergence.densities.storage import Stored, pack
+from vergence.densities.storage import Stored
 from vergence.mixtures.core import to_numpy
 from vergence.utils.checks import expect, require_count, require_within
 
@@ -104,15 +104,6 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
     def predict_features(self, z: Tensor) -> Tensor:
         """Returns `anomaly_score` as a tensor (N,) of float32 on the device of ``z``."""
         return torch.from_numpy(self.anomaly_score(z)).to(z.device, torch.float32)
-
-    def settings(self) -> dict[str, Any]:
-        """Returns the settings and the fitted numbers and text, as JSON; see `vergence.densities.storage.restore`."""
-        content, _ = pack(self)
-        return {"settings": content["settings"], "state": content["state"]}
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Returns the fitted arrays by name."""
-        return pack(self)[1]
 
     def _try(self) -> None:
         check_is_fitted(self)

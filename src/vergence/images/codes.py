@@ -13,7 +13,7 @@ Shapes: an image (3, H, W) in [0, 1]; J centers; features (D,).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from sklearn.cluster import MiniBatchKMeans
@@ -63,18 +63,19 @@ class PooledCodes:
     def __init__(self, images: Sequence[Tensor]) -> None:
         expect(len(images), "images to learn from", "none", "give others")
         each = min(PER_IMAGE, PATCHES // len(images) + 1)
-        self.filters = [_dictionary([of_area(x, side, least=2 * PATCH) for x in images], each) for side in SIDES]
+        scales = zip(*([of_area(x, side, least=2 * PATCH) for side in SIDES] for x in images), strict=True)
+        self.filters = [_dictionary(scale, each) for scale in scales]
 
     @torch.inference_mode()
     def __call__(self, x: Tensor) -> Tensor:
-        """Returns features (D,) of an image."""
+        """Returns features (D,) of an image; one channel stands for three equal ones."""
         parts = []
         for side, stride, (centers, offset) in zip(SIDES, STRIDES, self.filters, strict=True):
             parts += _pooled(of_area(x, side, least=2 * PATCH), centers, offset, stride)
         return torch.cat(parts)
 
 
-def _dictionary(images: Sequence[Tensor], each: int) -> tuple[Tensor, Tensor]:
+def _dictionary(images: Iterable[Tensor], each: int) -> tuple[Tensor, Tensor]:
     """Returns centers as filters (J, 3, P, P) of normalized patches, and their offsets (J,)."""
     p = torch.cat([_patches(x, each) for x in images]).double()
     p = p - p.mean(1, keepdim=True)
@@ -98,10 +99,11 @@ def _patches(x: Tensor, most: int) -> Tensor:
 
 def _pooled(x: Tensor, filters: Tensor, offset: Tensor, stride: int) -> list[Tensor]:
     """Returns the features of one scale."""
-    n = filters[0].numel()
+    n, total = filters[0].numel(), filters.sum((1, 2, 3))[:, None, None]
+    filters = filters if len(x) == 3 else filters.sum(1, keepdim=True)
     mean = F.avg_pool2d(x[None], PATCH, stride).mean(1, keepdim=True)
     variance = (F.avg_pool2d(x[None].square(), PATCH, stride).mean(1, keepdim=True) - mean.square()).clamp(min=0)
-    response = (F.conv2d(x[None], filters, stride=stride) - mean * filters.sum((1, 2, 3))[:, None, None])[0]
+    response = (F.conv2d(x[None], filters, stride=stride) - mean * total)[0]
     response = response / (variance[0] * (n / (n - 1)) + CONTRAST**2).sqrt() - offset[:, None, None]
     r = torch.cat([(response - SOFT).clamp(min=0), (-response - SOFT).clamp(min=0)]).flatten(1)
     plain = torch.cat([(variance.sqrt() + LEVEL).log(), mean], 1)[0].flatten(1)

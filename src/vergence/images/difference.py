@@ -111,7 +111,7 @@ def difference(a: Floats, b: Floats) -> tuple[float, Floats]:
     inner = tuple(slice(edge := max(2, round(BORDER * side)), side - edge) for side in a.shape)
     x = a[inner].ravel()
     terms = np.stack([one[inner].ravel() for one in (b, np.ones(b.shape), *np.gradient(b))], 1)
-    rest = x - terms @ np.linalg.lstsq(terms, x, rcond=None)[0]
+    rest = x - terms @ np.linalg.lstsq(terms.T @ terms, terms.T @ x, rcond=None)[0]
     r = math.sqrt(max(0.0, 1 - float(rest.var()) / float(x.var()))) if float(x.var()) > PLAIN else 0.0
     m = np.zeros(a.shape)
     m[inner] = ndimage.uniform_filter(np.abs(rest.reshape(a[inner].shape)), BLUR)

@@ -143,7 +143,7 @@ def find_duplicates(
         tried = tried.where(digest[tried.i] != other_digest[tried.j])
     found = [*_compared(tried, read, other_read)]
     kept = _apart(tried, found, 0 if one else len(digest))
-    kept = kept[_not_by_symmetry(tried.where(kept), [found[k] for k in kept.tolist()], read)]
+    kept = kept[_not_by_symmetry(tried.where(kept), [found[k] for k in kept.tolist()], small, read)]
     pairs = np.concatenate([exact, np.stack([tried.i, tried.j], 1)[kept]])
     kinds = ["exact"] * len(exact) + [_kind(tried, k, found[k].warp) for k in kept.tolist()]
     agreement = np.concatenate([np.ones(len(exact)), np.array([found[k].correlation for k in kept.tolist()])])
@@ -220,6 +220,7 @@ def _position(x: Tensor, k: int) -> Tensor:
 
 
 KINDS = ("near", "rotated", "rotated", "rotated", "mirrored", "mirrored", "mirrored", "mirrored")
+SYMMETRIES, LIKELY = (2, 4, 6), 0.5  # rotated by half, and mirrored both ways; correlation from which one is looked at
 INVERSE = np.array([0, 3, 2, 1, 4, 5, 6, 7])
 
 
@@ -414,12 +415,15 @@ def _compared(tried: _Tried, read: Read, other_read: Read) -> Iterator[Agreement
         yield compared(x, y, tried.warp[k : k + 1], tried.other[k : k + 1])
 
 
-def _not_by_symmetry(tried: _Tried, found: list[Agreement], read: Read) -> npt.NDArray[np.bool_]:
+def _not_by_symmetry(tried: _Tried, found: list[Agreement], small: Bytes, read: Read) -> npt.NDArray[np.bool_]:
     """Returns which pairs agree much more than the first image does with itself mirrored or rotated by half."""
-    own = dict.fromkeys(tried.i.tolist(), 1.0)
-    for i in own:
-        x = torch.from_numpy(without_border(read(i)).astype(np.float32))
-        own[i] = min(compared(_position(x, k), x, WARPS[:1], WARPS[:1]).disagreement for k in (2, 4, 6))
+    i, own = np.unique(tried.i), dict.fromkeys(tried.i.tolist(), 1.0)
+    again, whole = np.repeat(i, len(SYMMETRIES)), WARPS[:1].expand(len(i) * len(SYMMETRIES), 4)
+    mirrored = _Tried(again, again, np.tile(SYMMETRIES, len(i)), whole, whole, whole[:, 0])
+    mirrored = _registered(mirrored, *[_as_images(small)] * 2)
+    mirrored = mirrored.where((mirrored.correlation >= LIKELY).numpy())
+    for k, one in zip(mirrored.i.tolist(), _compared(replace(mirrored, warp=mirrored.other), read, read), strict=True):
+        own[k] = min(own[k], one.disagreement)
     return np.array([p.disagreement <= max(MARGIN, own[i] / APART) for i, p in zip(tried.i.tolist(), found, strict=True)], bool)
 
 

@@ -201,8 +201,9 @@ class PatchLook:
 
     def features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Returns features of the whole and of the cells of an image."""
-        whole = self.codes(x)
-        return whole if self.embed is None else torch.cat([self.embed(x).float(), whole]), [self.cells(x)]
+        one = x[:1] if bool((x == x[:1]).all()) else x
+        whole = self.codes(one)
+        return whole if self.embed is None else torch.cat([self.embed(x).float(), whole]), [self.cells(one)]
 
 
 class NetworkLook:

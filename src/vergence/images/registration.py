@@ -5,6 +5,7 @@ A warp is (height, top, width, left) as shares of an image: the window of it tha
 Shapes: n pairs; an image (1, H, W) or (3, H, W) of gray values 0..255; warps (n, 4); K blocks.
 """
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +24,9 @@ MARK, TEXTURED = 0.15, 0.45  # share of blocks that a mark covers, at most, and 
 FEWEST, DRAWN = 3, 20  # blocks with structure, at least; of an image with many plain ones
 CHROMA, COLORED, COLORS = 0.7, 3.0, 8  # cosine of chroma, gray levels of its deviation, pixels a side
 EARLY, HOPELESS = 0.7, 0.8  # correlation of the whole, at a quarter and at half of the size, below which no block is looked at
-UNALIKE = 0.5  # disagreement at half of the size, above which the full size is not looked at
+UNALIKE = 0.3  # disagreement at half of the size, above which the full size is not looked at
+WHOLE = (1.0, 0.0, 1.0, 0.0)  # warp
+STILL = 5e-4  # share of the frame, below which a move ends the steps
 
 
 @dataclass(frozen=True)
@@ -47,16 +50,19 @@ class Agreement:
 
 def warped(x: Tensor, warp: Tensor, h: int, w: int) -> tuple[Tensor, Tensor]:
     """Returns windows of images (n, C, H, W) as (n, C, h, w), and where they lie inside, (n, h, w)."""
+    if x.shape[2:] == (h, w) and bool((warp == warp.new_tensor(WHOLE)).all()):
+        return x, torch.ones(len(x), h, w, dtype=torch.bool)
     height, top, width, left = warp[:, :, None].unbind(1)
-    y = 2 * (height * _centers(x, h) + top) - 1
-    x_ = 2 * (width * _centers(x, w) + left) - 1
-    grid = torch.stack([x_[:, None, :].expand(-1, h, w), y[:, :, None].expand(-1, h, w)], -1)
-    return F.grid_sample(x, grid, padding_mode="border", align_corners=False), (grid.abs() <= 1).all(-1)
+    down, across = 2 * (height * _centers(h) + top) - 1, 2 * (width * _centers(w) + left) - 1
+    grid = torch.stack([across[:, None, :].expand(-1, h, w), down[:, :, None].expand(-1, h, w)], -1)
+    inside = (down.abs() <= 1)[:, :, None] & (across.abs() <= 1)[:, None, :]
+    return F.grid_sample(x, grid, padding_mode="border", align_corners=False), inside
 
 
-def _centers(x: Tensor, n: int) -> Tensor:
+@functools.cache
+def _centers(n: int) -> Tensor:
     """Returns the centers of n pixels in [0, 1]."""
-    return (torch.arange(n).to(x) + 0.5) / n
+    return (torch.arange(n, dtype=torch.float32) + 0.5) / n
 
 
 def _standard(x: Tensor, inside: Tensor) -> Tensor:
@@ -75,21 +81,23 @@ def registered(x: Tensor, v: Tensor, warp: Tensor, steps: int) -> tuple[Tensor, 
     n, h, w = v.shape
     one = _standard(v, torch.ones_like(v))
     down, across = F.pad((one[:, 2:] - one[:, :-2]) * h / 2, (0, 0, 1, 1)), F.pad((one[..., 2:] - one[..., :-2]) * w / 2, (1, 1))
-    y, z = _centers(x, h)[:, None] - 0.5, _centers(x, w) - 0.5
+    y, z = _centers(h)[:, None] - 0.5, _centers(w) - 0.5
     J = torch.stack([down * y, down, across * z, across], -1).view(n, h * w, 4)
     H = J.mT @ J
     H = H + 1e-3 * (torch.diag_embed(H.diagonal(dim1=1, dim2=2)) + torch.eye(4).to(H))
+    solved = torch.linalg.solve(H, J.mT)
     best, most = warp, v.new_full((n,), -1.0)
-    for step in range(steps + 1):
+    for _ in range(steps + 1):
         u, inside = warped(x, warp, h, w)
         m = inside.to(v)
         a, b = _standard(u[:, 0], m), _standard(v, m)
         value = (a * b).sum((1, 2)) / m.sum((1, 2)).clamp(min=1)
         better = (value > most) & (m.mean((1, 2)) >= OVERLAP)
         best, most = torch.where(better[:, None], warp, best), torch.where(better, value, most)
-        if step < steps:
-            move = torch.linalg.solve(H, J.mT @ ((a - b) * m).view(n, h * w, 1))[..., 0].clamp(-0.15, 0.15)
-            warp = _composed(warp, move)
+        move = (solved @ ((a - b) * m).view(n, h * w, 1))[..., 0].clamp(-0.15, 0.15)
+        if bool((move.abs() < STILL).all()):
+            break
+        warp = _composed(warp, move)
     return best, most
 
 
@@ -105,11 +113,10 @@ def _gray(x: Tensor) -> Tensor:
     return x if len(x) == 1 else (x * x.new_tensor([0.299, 0.587, 0.114])[:, None, None]).sum(0, keepdim=True)
 
 
-def _shown(x: Tensor, warp: Tensor, h: int, w: int) -> tuple[Tensor, Tensor]:
-    """Returns an image (C, H, W) at the scale at which its window has h x w pixels, and the window, (1, C, h, w)."""
+def _scaled(x: Tensor, warp: Tensor, h: int, w: int) -> Tensor:
+    """Returns an image (C, H, W) at the scale at which its window has h x w pixels, (1, C, ...)."""
     size = [max(8, round(pixels / share)) for pixels, share in ((h, float(warp[0, 0])), (w, float(warp[0, 2])))]
-    scaled = F.interpolate(x[None], size=size, mode="bilinear", antialias=True)
-    return scaled, warped(scaled, warp, h, w)[0]
+    return F.interpolate(x[None], size=size, mode="bilinear", antialias=True)
 
 
 def _frame(x: Tensor, y: Tensor, warp: Tensor, other: Tensor) -> tuple[int, int]:
@@ -133,49 +140,49 @@ def compared(x: Tensor, y: Tensor, warp: Tensor, other: Tensor) -> Agreement:
     h, w = _frame(x, y, warp, other)
     gray_x, gray_y = _gray(x), _gray(y)
     for part in (4, 2) if min(h, w) >= 96 else (1,):
-        scaled, _ = _shown(gray_x, warp, h // part, w // part)
-        _, v = _shown(gray_y, other, h // part, w // part)
+        scaled = _scaled(gray_x, warp, h // part, w // part)
+        v, _ = warped(_scaled(gray_y, other, h // part, w // part), other, h // part, w // part)
         warp, value = registered(scaled, v[:, 0], warp, 4)
         if float(value) < (EARLY if part == 4 else HOPELESS):
             return Agreement(warp, float(value), 1.0, 0, same=False)
-        early = _by_blocks(warped(scaled, warp, h // part, w // part)[0], v, None, warp, float(value)) if part == 2 else None
-        if early is not None and early.disagreement > UNALIKE:
-            return early
-    scaled, u = _shown(gray_x, warp, h, w)
-    _, v = _shown(gray_y, other, h, w)
+        if part == 2:
+            early = _by_blocks(*warped(scaled, warp, h // 2, w // 2), v, warp, float(value))
+            if early.disagreement > UNALIKE:
+                return early
     if len(x) == 3 and len(y) == 3 and not _same_colors(x, y, warp, other):
         return Agreement(warp, float(value), 1.0, 0, same=False)
-    return _by_blocks(u, v, warped(scaled, warp, h, w)[1], warp, float(value))
+    v, _ = warped(_scaled(gray_y, other, h, w), other, h, w)
+    return _by_blocks(*warped(_scaled(gray_x, warp, h, w), warp, h, w), v, warp, float(value))
 
 
 def _blurred(x: Tensor, side: int) -> Tensor:
-    half = side // 2
-    return F.avg_pool2d(F.avg_pool2d(F.pad(x, (half,) * 4, mode="reflect"), (side, 1), 1), (1, side), 1)
+    (h, w), y = x.shape[2:], F.pad(x, (side // 2,) * 4, mode="reflect")  # sums of shifted images are faster than pooling
+    rows = sum((y[:, :, k : k + h] for k in range(1, side)), y[:, :, :h])
+    return sum((rows[..., k : k + w] for k in range(1, side)), rows[..., :w]) / side**2
 
 
 def _blocks(x: Tensor, block: int) -> Tensor:
-    """Returns blocks of a frame (h, w), (K, block block)."""
-    h, w = x.shape
-    return x.view(h // block, block, w // block, block).transpose(1, 2).reshape(-1, block * block)
+    """Returns blocks of frames (n, 1, h, w), (n, K, block block)."""
+    n, _, h, w = x.shape
+    return x.view(n, h // block, block, w // block, block).transpose(2, 3).reshape(n, -1, block * block)
 
 
-def _by_blocks(u: Tensor, v: Tensor, inside: Tensor | None, warp: Tensor, value: float) -> Agreement:
+def _by_blocks(u: Tensor, inside: Tensor, v: Tensor, warp: Tensor, value: float) -> Agreement:
     """Compares registered frames (1, 1, h, w): structure, which all blocks but those of a mark share, and noise."""
     block = BLOCK if min(u.shape[2:]) >= FINER else BLOCK // 2
-    kept = _blocks(torch.ones(u.shape[2:]) if inside is None else inside[0].float(), block).mean(1) > 0.95
-    once = [_blurred(z, 3) for z in (u, v)]
-    coarse, fine = ([_blocks(z[0, 0], block)[kept] for z in pair] for pair in (
-        [z - _blurred(z, 7) for z in once], [z - b for z, b in zip((u, v), once, strict=True)]))  # fmt: skip
-    correlation, deviation = _moments(*coarse)
+    kept = _blocks(inside[None].float(), block)[0].mean(1) > 0.95
+    both = torch.cat([u, v])
+    once = _blurred(both, 3)
+    (correlation, deviation), (noise, amount), (_, level) = (
+        _moments(_blocks(z, block)[:, kept]) for z in (once - _blurred(once, 7), both - once, both)
+    )
     structured = deviation.amax(0) > STRUCTURE
     if int(structured.sum()) < FEWEST:
         return Agreement(warp, value, 1.0, 0, same=False)
     each, against = correlation[structured].clamp(0, 1), structured & (correlation < CONTRADICT)
     contradicted = int(against.sum())
-    noise, amount = _moments(*fine)
     noisy = (amount.amin(0) > NOISE) & ~structured
-    level = torch.stack([_blocks(z[0, 0], block)[kept].std(1) for z in (u, v)]).amax(0)
-    textured = (level > PLAINEST).float().mean() >= TEXTURED
+    textured = (level.amax(0) > PLAINEST).float().mean() >= TEXTURED
     drawn = len(each) >= DRAWN and bool(each.min() >= PLAIN)
     same = each.median() >= AGREE and (contradicted <= MARK * len(against) if textured else drawn)
     own = int(noisy.sum()) >= max(FEWEST, NOISY * len(noisy)) and float(noise[noisy].median()) < UNLIKE
@@ -183,16 +190,16 @@ def _by_blocks(u: Tensor, v: Tensor, inside: Tensor | None, warp: Tensor, value:
     return Agreement(warp, value, float(1 - rest.mean()) if len(rest) else 1.0, contradicted, bool(same) and not own)
 
 
-def _moments(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the correlation of blocks (K, D), (K,), and their deviations, (2, K)."""
-    x, y = x - x.mean(1, keepdim=True), y - y.mean(1, keepdim=True)
-    deviation = torch.stack([x.square().mean(1).sqrt(), y.square().mean(1).sqrt()])
-    return (x * y).mean(1) / deviation.prod(0).clamp(min=1e-6), deviation
+def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the correlation of blocks (2, K, D) of two frames, (K,), and their deviations, (2, K)."""
+    x = x - x.mean(2, keepdim=True)
+    deviation = x.square().mean(2).sqrt()
+    return x.prod(0).mean(1) / deviation.prod(0).clamp(min=1e-6), deviation
 
 
 def _same_colors(x: Tensor, y: Tensor, warp: Tensor, other: Tensor) -> bool:
     """Returns whether the colors of two images differ by no more than a gain and an offset of each channel, or one is gray."""
-    u, v = (_shown(z, w, COLORS, COLORS)[1][0].flatten(1) for z, w in ((x, warp), (y, other)))
+    u, v = (warped(_scaled(z, w, COLORS, COLORS), w, COLORS, COLORS)[0][0].flatten(1) for z, w in ((x, warp), (y, other)))
     if min(float((z - z.mean(0)).std()) for z in (u, v)) <= COLORED:
         return True
     a, b = u - u.mean(1, keepdim=True), v - v.mean(1, keepdim=True)
