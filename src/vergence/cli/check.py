@@ -24,7 +24,8 @@ SHOWN = 3  # images that are printed
 class Check:
     """Find anomalies among images, say where and why; duplicates; blurry, dark and unreadable images. Writes a page.
 
-    With a reference (--against) on average at most the stated share of flags are false alarms; without one it is an estimate.
+    With a reference (--against) on average at most the stated share of flags are false alarms. Without one nothing is flagged:
+    images are in order, the most anomalous first.
     """
 
     source: Annotated[Positional[str], arg(metavar="FOLDER")]
