@@ -3,10 +3,11 @@ r"""Feature sets in one anomaly score: log-distances of each on one scale, a mea
 Each feature set gives log-distances t of items to what the reference is like. With their median and deviation over reference
 items that were not fitted to,
 
-    z = max((t - median) / deviation, -3),    s = 4 log (sum over feature sets of w exp(z / 4)),
+    z = max((t - median) / deviation, -3),    s = log (sum over feature sets of w exp(a z)) / a,
 
-with weights w that add up to 1. The score lies between the weighted mean of the z and their largest: most of it is a mean, and an
-item that is far out in one set is not hidden by others. Nor does one that lies very close in one set look normal in all.
+with weights w that add up to 1 and a sharpness a: the score is the weighted mean of the z for a = 0, and for a > 0 it lies
+between that and the largest, so that an item that is far out in one set is not hidden by others. Nor does one that lies very
+close in one set look normal in all.
 
 The p-value of a new item is conformal where one fit gives the scores of all, and cross-conformal where K fits do, each without a
 fold of the reference (Vovk, Cross-conformal predictors, 2015):
@@ -41,9 +42,9 @@ __all__ = ["FeatureSets"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-TAIL = 0.05  # of the reference, whose log-distances are large
+TAIL = 0.01  # of the reference, whose log-distances are large
 LEAST = 0.02  # deviation of log-distances, at least
-LOWEST, SHARPNESS = -3.0, 0.25  # deviations; of the mean, 0 for that of the deviations and infinity for the largest one
+LOWEST = -3.0  # deviations
 
 
 def middle_and_deviation(t: Floats, tail: float = TAIL) -> tuple[float, float]:
@@ -63,14 +64,17 @@ def standardized(t: Floats, middle: Any, deviation: Any) -> Floats:
     return np.asarray(np.maximum((t - middle) / deviation, LOWEST))
 
 
-def soft_mean(z: Floats, w: Any) -> Floats:
+def soft_mean(z: Floats, w: Any, sharpness: float) -> Floats:
     """Returns scores (...,) of deviations (..., L) by weights (L,) that add up to 1.
 
     Example:
-        >>> soft_mean(np.array([[1.0, 1.0], [0.0, 8.0]]), [0.5, 0.5]).round(2).tolist()
-        [1.0, 5.74]
+        >>> z = np.array([[1.0, 1.0], [0.0, 8.0]])
+        >>> soft_mean(z, [0.5, 0.5], 0.0).tolist(), soft_mean(z, [0.5, 0.5], 0.25).round(2).tolist()
+        ([1.0, 4.0], [1.0, 5.74])
     """
-    return np.asarray(logsumexp(SHARPNESS * z, b=np.asarray(w), axis=-1) / SHARPNESS)
+    if sharpness == 0:
+        return np.asarray(z @ np.asarray(w))
+    return np.asarray(logsumexp(sharpness * z, b=np.asarray(w), axis=-1) / sharpness)
 
 
 def shares(names: Iterable[str], weights: Mapping[str, float]) -> dict[str, float]:
@@ -104,7 +108,7 @@ class FeatureSet:
 
 
 def combined(
-    sets: Mapping[str, FeatureSet], w: Mapping[str, float], tail: float = TAIL
+    sets: Mapping[str, FeatureSet], w: Mapping[str, float], sharpness: float = 0.0, tail: float = TAIL
 ) -> tuple[Floats, Floats, dict[str, Floats]]:
     """Returns scores of the reference (n,) and of new items (M, K), and what each feature set adds to those of the latter, (M,).
 
@@ -114,12 +118,14 @@ def combined(
         >>> random = np.random.default_rng(0)
         >>> one = FeatureSet(random.normal(size=50), np.array([[0.0], [9.0]]))
         >>> reference, new, added = combined({"whole": one}, {"whole": 1.0})
-        >>> reference.shape, bool(new[1, 0] > 5), list(added)
+        >>> reference.shape, bool(new[1, 0] > 3), list(added)
         ((50,), True, ['whole'])
     """
     z, weights = [one.standardized(tail) for one in sets.values()], [w[name] for name in sets]
-    reference, new = (soft_mean(np.stack(parts, -1), weights) for parts in ([o.reference for o in z], [o.new for o in z]))
-    added = {name: w[name] * np.exp(SHARPNESS * one.new.mean(1)) for name, one in zip(sets, z, strict=True)}
+    reference, new = (
+        soft_mean(np.stack(parts, -1), weights, sharpness) for parts in ([o.reference for o in z], [o.new for o in z])
+    )
+    added = {name: w[name] * one.new.mean(1) for name, one in zip(sets, z, strict=True)}
     return reference, new, added
 
 
@@ -157,6 +163,7 @@ class FeatureSets(Stored):
     Args:
         detectors: Detectors with ``log_distance`` by the name of their feature set: `GaussianDetector` or `NeighborDetector`.
         weights: Weights by the name of the feature set, > 0, of which only the ratios matter; 1 for the others.
+        sharpness: a >= 0: 0 for the weighted mean, larger to follow the set in which an item is farthest out.
 
     Attributes:
         detectors_: Fitted detectors by name.
@@ -174,9 +181,12 @@ class FeatureSets(Stored):
         (True, [1])
     """
 
-    def __init__(self, detectors: Mapping[str, Detector], *, weights: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self, detectors: Mapping[str, Detector], *, weights: Mapping[str, float] | None = None, sharpness: float = 0.25
+    ) -> None:
         self.detectors = detectors
         self.weights = weights
+        self.sharpness = sharpness
 
     def fit(self, X: Mapping[str, Any]) -> "FeatureSets":
         """Fits the detector of each feature set.
@@ -188,6 +198,7 @@ class FeatureSets(Stored):
         expect(usable and self.detectors, "detectors with log_distance by name", self.detectors, "such as GaussianDetector()")
         weights = self.weights or {}
         expect(isinstance(weights, Mapping) and weights.keys() <= self.detectors.keys(), "weights by these names", weights)
+        require_within("[0, inf)", sharpness=self.sharpness)
         require_within("(0, inf)", **{f"weights[{name}]": weight for name, weight in weights.items()})
         self.detectors_ = {name: clone(d).fit(x) for (name, d), x in zip(self.detectors.items(), self._read(X), strict=True)}
         return self
@@ -242,7 +253,7 @@ class FeatureSets(Stored):
 
     def combined(self, z: Floats) -> Floats:
         """Returns the anomaly scores (N,) of deviations (N, L)."""
-        return soft_mean(z, list(self.shares.values()))
+        return soft_mean(z, list(self.shares.values()), self.sharpness)
 
     def anomaly_score(self, X: Mapping[str, Any]) -> Floats:
         """Returns how anomalous each item is, (N,); larger is more anomalous."""

@@ -34,7 +34,7 @@ Ints = npt.NDArray[np.int64]
 
 FOLDS, FEWEST = 5, 20  # folds of the items; different ones, at least
 FEWEST_GROUPED = 100  # items
-QUARTER = 0.25  # of the items, which may be anomalous
+QUARTER, SHARPNESS = 0.25, 0.25  # of the items, which may be anomalous; of the mean of feature sets
 ALIKE = 30.0  # largest deviation of numbers of one unit, relative to their median deviation
 WEIGHTS = {"whole": 1.0, "regions": 1.0, "details": 0.5, "measurements": 0.5, "vectors": 1.0}
 
@@ -98,7 +98,7 @@ def _fitted(features: ImageFeatures, group: Ints, settings: CheckSettings) -> tu
 def _order(t: Mapping[str, Floats], fitted: Ints, weights: Mapping[str, float], settings: CheckSettings) -> Decisions:
     """Returns scores of items with log-distances (N,) of each feature set; none is flagged."""
     sets = {name: FeatureSet(one[fitted], one[:, None]) for name, one in t.items()}
-    _, scores, added = combined(sets, weights, QUARTER)
+    _, scores, added = combined(sets, weights, SHARPNESS, QUARTER)
     n, first = len(scores), np.stack(list(added.values())).argmax(0)
     unknown = np.full(n, np.nan)
     columns = {

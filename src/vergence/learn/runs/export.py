@@ -232,7 +232,7 @@ class _Sets(nn.Module):
 
     def __init__(self, fitted: FeatureSets) -> None:
         super().__init__()
-        self.names = list(fitted.detectors_)
+        self.names, self.sharpness = list(fitted.detectors_), fitted.sharpness
         self.parts = nn.ModuleList(map(_module, fitted.detectors_.values()))
         self.register_buffer("scale", torch.from_numpy(np.asarray(fitted.scale_, dtype=np.float64)))
         self.register_buffer("weights", torch.tensor(list(fitted.shares.values()), dtype=torch.float64))
@@ -240,7 +240,7 @@ class _Sets(nn.Module):
     def forward(self, levels: dict[str, Tensor]) -> Tensor:
         t = torch.stack([part(levels[name]) for name, part in zip(self.names, self.parts, strict=True)], 1)
         z = ((t - self.scale[:, 0]) / self.scale[:, 1]).clamp(min=feature_sets.LOWEST)
-        return (feature_sets.SHARPNESS * z + self.weights.log()).logsumexp(1) / feature_sets.SHARPNESS
+        return (self.sharpness * z + self.weights.log()).logsumexp(1) / self.sharpness if self.sharpness else z @ self.weights
 
 
 def _module(fitted: Detector) -> nn.Module:
