@@ -44,7 +44,7 @@ OPTIONS = {
     "Embed": ["run", "images", "out", "wide", "data_root", "batch_size", "device", "threads", "trust_code", "crops", "shard"],
     "Check": [
         "source", "against", "leaks", "out", "heatmaps", "encoder", "vectors", "against_vectors", "size", "fdr", "mark",
-        "confirm", "map", "json", "column", "range", "channel", "data_root", "workers", "threads",
+        "confirm", "map", "json", "fail_on", "column", "range", "channel", "data_root", "workers", "threads",
     ],
     "Fetch": ["name", "to"],
     "Score": [
@@ -404,6 +404,11 @@ def test_a_folder_is_checked(run, tmp_path):
     shutil.copytree(folder, other)
     found = call("check", folder, "--out", tmp_path / "l", "--against", other, "--leaks")
     assert "40 images are also in the reference (leaked)" in found.stdout, found.stderr
+    gate = call("check", folder, "--out", tmp_path / "g", "--against", other, "--leaks", "--fail-on", "leaks,unreadable")
+    assert gate.returncode == 1 and gate.stderr.endswith("failed: 40 leaks\n") and (tmp_path / "g" / "report.html").is_file()
+    assert call("check", folder, "--out", tmp_path / "g", "--fail-on", "unreadable").returncode == 0
+    refused("check", folder, "--out", tmp_path / "u", "--fail-on", "flagged", words="--against REFERENCE")
+    refused("check", folder, "--out", tmp_path / "u", "--fail-on", "flags", words="flagged, leaks, duplicates, unreadable or any")
     found = call("check", folder, "--out", tmp_path / "j", "--json", "--map", "pca")
     assert json.loads(found.stdout) == json.loads((tmp_path / "j" / "summary.json").read_text())
     (tmp_path / "nobody.csv").write_text("path,verdict\nnobody.png,anomaly\n")

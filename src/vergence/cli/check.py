@@ -2,9 +2,11 @@
 
 import json
 import shlex
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
@@ -18,6 +20,12 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 SHOWN = 3  # images that are printed
+FAILURES: dict[str, Callable[[Mapping[str, Any]], int]] = {  # numbers in a summary that --fail-on may name
+    "flagged": lambda s: s["flagged"],
+    "leaks": lambda s: s["leaked"],
+    "duplicates": lambda s: sum(s["duplicates"].values()),
+    "unreadable": lambda s: s["unreadable"],
+}
 
 
 @dataclass(kw_only=True)
@@ -57,6 +65,8 @@ class Check:
     """How the map of all images is made: tsne, pca, or, where they are installed, umap or pacmap."""
     json: bool = False
     """Print summary.json instead of sentences."""
+    fail_on: Annotated[str | None, arg(metavar="WHAT", help_behavior_hint="(default: nothing)")] = None
+    """Exit with code 1 if there are any: flagged, leaks, duplicates, unreadable, several of them with commas, or any. For CI."""
     column: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
     """Column of a table that holds the images."""
     range: Annotated[str | None, arg(metavar="LOW,HIGH", help_behavior_hint="(default: decided once for all images)")] = None
@@ -122,6 +132,7 @@ def check(command: Check) -> None:
         "--leaks alone",
         "name the reference",
     )
+    failing = _failing(command)
     out = command.out or Path(f"check-{Path(command.source.rstrip('/')).name or 'images'}")
     found = run(
         command.source,
@@ -145,9 +156,23 @@ def check(command: Check) -> None:
     )
     if command.json:
         print(json.dumps(found.summary, indent=1, ensure_ascii=False))
-        return
-    for line in [*lines(found), f"page: {out / 'report.html'}", f"next: {_next(command, found, out)}"]:
-        print(terminal.printed(line))
+    else:
+        for line in [*lines(found), f"page: {out / 'report.html'}", f"next: {_next(command, found, out)}"]:
+            print(terminal.printed(line))
+    if counts := {name: n for name in failing if (n := FAILURES[name](found.summary))}:
+        print(f"failed: {', '.join(f'{n:,} {name}' for name, n in counts.items())}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _failing(command: Check) -> list[str]:
+    """Returns what makes the command fail."""
+    names = [name.strip() for name in (command.fail_on or "").split(",") if name.strip()]
+    unknown = [name for name in names if name not in (*FAILURES, "any")]
+    expect(not unknown, f"--fail-on of {', '.join(FAILURES)} or any", ", ".join(unknown), "name others")
+    needed = [name for name in names if name in ("flagged", "leaks")]
+    with_reference = command.against is not None or not needed
+    expect(with_reference, f"--against REFERENCE for --fail-on {', '.join(needed)}", "none", "name the reference")
+    return list(FAILURES) if "any" in names else names
 
 
 def lines(found: "CheckResult") -> list[str]:
