@@ -14,7 +14,8 @@ from torch import nn
 
 import vergence
 from vergence.data.pictures import open_pictures
-from vergence.decide.decisions import Decisions
+from vergence.decide.decisions import Decisions, decided
+from vergence.decide.feature_sets import ReferenceScores
 from vergence.images.features import FILE, stamp
 from vergence.images.measurements import MEASUREMENTS
 from vergence.images.result import Anomalies, CheckResult, Heatmaps, _reasons
@@ -218,6 +219,17 @@ def test_where_nothing_can_be_flagged_the_answer_is_how_many_are_least_like_the_
     )
     found = vergence.check(new[6:10], **{**settings, "against": reference})
     assert found.summary["sentences"][0] == "No image flagged. No image is less like the reference than all 240 reference images."
+
+
+def test_what_anomalies_of_the_reference_hide_is_told():
+    random = np.random.default_rng(0)
+    known, new = np.r_[random.normal(size=98), 30.0, 31.0], np.r_[random.normal(size=60), np.full(10, 20.0)]
+    calibration = ReferenceScores(known, np.zeros(100, dtype=int), [f"r{i}" for i in range(100)], np.zeros(70, dtype=bool))
+    decisions = decided(calibration.p_values(new[:, None]), 0.1, 100, score=new, level=["whole"] * 70)
+    found = Anomalies(decisions, np.zeros((70, 1)), None, np.zeros((70, 0)), [], calibration, {"whole": 1.0})
+    without = ReferenceScores(known[:98], np.zeros(98, dtype=int), (), np.zeros(70, dtype=bool)).p_values(new[:, None])
+    assert found.decisions.flagged == 0 and found.in_reference == ["r99", "r98"]
+    assert found.flagged_without == decided(without, 0.1, 98).flagged == 10
 
 
 REASONS = [

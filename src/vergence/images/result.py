@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vergence.data.pictures import Pictures
-from vergence.decide.decisions import Decisions
+from vergence.decide.decisions import Decisions, decided
 from vergence.decide.feature_sets import ReferenceScores
 from vergence.images.duplicates import Duplicates
 from vergence.images.features import FILE, NETWORK, ImageFeatures
@@ -165,6 +165,15 @@ class Anomalies:
         s, names = self.calibration.scores, self.calibration.names
         deviation = max(1.4826 * float(np.median(np.abs(s - np.median(s)))), 1e-9)
         return [names[i] for i in np.argsort(-s, kind="stable").tolist() if s[i] > np.median(s) + APART * deviation]
+
+    @property
+    def flagged_without(self) -> int:
+        """How many items are flagged if the reference items that stand apart do not calibrate: they are the largest scores."""
+        if self.calibration is None or not (out := len(self.in_reference)):
+            return self.decisions.flagged
+        n, p = len(self.calibration), self.decisions.p_value[~self.calibration.seen]
+        at_least = np.maximum(np.rint(p * (n + 1)) - 1 - out, 0)
+        return int(decided((1 + at_least) / (n - out + 1), self.decisions.fdr or 0.0, n - out).flagged)
 
 
 @dataclass(frozen=True)
@@ -492,6 +501,7 @@ def _summary(
         "rate": "none" if anomalies is None else anomalies.rate,
         "calibration": None if anomalies is None or anomalies.calibration is None else len(anomalies.calibration),
         "reference_anomalies": [] if anomalies is None else anomalies.in_reference,
+        "flagged_without": 0 if anomalies is None else anomalies.flagged_without,
         "total": 0 if anomalies is None else anomalies.decisions.total,
         "beyond": 0 if anomalies is None else anomalies.beyond(settings.review.places(features.names, "anomaly")),
         "flagged": 0 if anomalies is None else anomalies.decisions.flagged,

@@ -67,7 +67,11 @@ def _reference(s: Mapping[str, Any]) -> str:
         return ""
     verb, them = ("is itself", "it") if len(names) == 1 else ("are themselves", "them")
     many = counted(len(names), f"reference {s['noun']}")
-    return f"{many} {verb} unlike the others: {_listed(names, 'summary.json')}. Look at {them} first."
+    said = f"{many} {verb} unlike the others: {_listed(names, 'summary.json')}. Look at {them} first."
+    if s["flagged_without"] <= s["flagged"]:
+        return said
+    they = "it is an anomaly" if len(names) == 1 else "they are anomalies"
+    return f"{said} If {they} (--confirm), about {counted(s['flagged_without'], s['noun'])} will be flagged."
 
 
 def _groups(s: Mapping[str, Any]) -> str:
