@@ -4,22 +4,29 @@ Each feature set gives log-distances of all items by Gaussians that saw neither 
 farthest quarter of the others. Their scale follows from the quartiles, so that anomalies among them do not set it. The score
 joins the feature sets as next to a reference (`vergence.decide.feature_sets`).
 
+What a person marked changes the order: a logistic regression on the score and on principal components tells the anomalies from
+the normal items, with the less anomalous half of the others as normal items of little weight.
+
 Shapes: N items, n of them different from each other; K folds; D features.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from vergence.decide.decisions import Decisions
-from vergence.decide.feature_sets import FeatureSet, combined, shares
+from vergence.decide.feature_sets import LOWEST, FeatureSet, combined, shares
+from vergence.decide.moments import robust_scale
 from vergence.decide.ridge import RidgeGaussian
 from vergence.images.clusters import anomalous_clusters
 from vergence.images.duplicates import Duplicates, duplicate_sets
 from vergence.images.features import FILE, ImageFeatures, RegionPass
 from vergence.images.passes import look_at, region_rows, sampled
+from vergence.images.plane import standardized
 from vergence.images.reference import COMPONENTS, FITTED, heatmaps_of
 from vergence.images.regions import OwnCells
 from vergence.images.result import LEVEL, Anomalies, CheckSettings
@@ -31,11 +38,15 @@ __all__: list[str] = []
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 FOLDS, FEWEST = 5, 20  # folds of the items; different ones, at least
 FEWEST_GROUPED = 100  # items
 QUARTER, SHARPNESS = 0.25, 0.25  # of the items, which may be anomalous; of the mean of feature sets
 ALIKE = 30.0  # largest deviation of numbers of one unit, relative to their median deviation
+FEWEST_MARKS, FEWEST_ANOMALIES = 10, 3  # that an order is learned from
+INVERSE, WEAK = 0.3, 0.3  # of the penalty; weight of what nobody marked, relative to that of the marks, in all
+FARTHEST, LARGEST = 8.0, 3  # deviations that a regression reads; items that have moved and are named
 WEIGHTS = {"whole": 1.0, "regions": 1.0, "details": 0.5, "measurements": 0.5, "vectors": 1.0}
 
 
@@ -65,7 +76,8 @@ def ordered_images(
     embedding = gaussian.components(judged.vector, min(COMPONENTS, max(2, len(fitted) // 5))).astype(np.float32)
     heat = heatmaps_of(judged.heatmap[fitted], judged.heatmap, settings.mark)
     weights = shares(t, WEIGHTS)
-    return Anomalies(_order(t, fitted, weights, settings), units.in_units(table), heat, embedding, groups, None, weights), ""
+    found, note = _after_marks(_order(t, fitted, weights, settings), embedding, features.names, settings)
+    return Anomalies(found, units.in_units(table), heat, embedding, groups, None, weights), note
 
 
 def ordered_vectors(features: ImageFeatures, settings: CheckSettings) -> tuple[Anomalies | None, str]:
@@ -78,8 +90,10 @@ def ordered_vectors(features: ImageFeatures, settings: CheckSettings) -> tuple[A
     fits = CrossFitted(x[fitted], fold[fitted])
     alike = x.std(0).max() <= ALIKE * np.median(x.std(0))  # numbers of one unit, as those of a network
     groups = _groups(x[fitted] if alike else fits.in_units(x[fitted]), fitted) if len(fitted) >= FEWEST_GROUPED else []
+    z = RidgeGaussian(x[fitted], trim=TRIM).components(x, min(COMPONENTS, max(2, len(fitted) // 5)))
     found = _order({"vectors": fits.log_distance(x, fold)}, fitted, {"vectors": 1.0}, settings)
-    return Anomalies(found, fits.in_units(x), None, x.astype(np.float32), groups, None, {"vectors": 1.0}), ""
+    found, note = _after_marks(found, z, features.names, settings)
+    return Anomalies(found, fits.in_units(x), None, x.astype(np.float32), groups, None, {"vectors": 1.0}), note
 
 
 def _fitted(features: ImageFeatures, group: Ints, settings: CheckSettings) -> tuple[Ints, Ints]:
@@ -110,6 +124,45 @@ def _order(t: Mapping[str, Floats], fitted: Ints, weights: Mapping[str, float], 
         **{LEVEL + name: -np.log(_share(one)) for name, one in t.items()},
     }
     return Decisions(columns, n, 0, 0, settings.fdr)
+
+
+def _after_marks(found: Decisions, z: npt.NDArray[Any], names: Sequence[str], settings: CheckSettings) -> tuple[Decisions, str]:
+    """Returns the order after what a person marked, and what has moved, in words."""
+    anomaly, normal = (settings.review.places(names, said) for said in ("anomaly", "normal"))
+    if anomaly.sum() < FEWEST_ANOMALIES or (anomaly | normal).sum() < FEWEST_MARKS:
+        return found, ""
+    before = found.columns["score"]
+    after = learned(before, z, anomaly, normal)
+    old, new = (np.argsort(np.argsort(-np.where(anomaly | normal, -np.inf, s), kind="stable")) for s in (before, after))
+    up = [i for i in np.argsort(new, kind="stable").tolist() if new[i] < old[i] and not (anomaly | normal)[i]][:LARGEST]
+    moved = "; ".join(f"{names[i]} (from {old[i] + 1:,} to {new[i] + 1:,})" for i in up)
+    note = f"The order follows {int((anomaly | normal).sum()):,} marks{f': {moved}' if moved else ''}."
+    return replace(found, columns={**found.columns, "score": after}), note
+
+
+def learned(score: Floats, z: npt.NDArray[Any], anomaly: Bools, normal: Bools) -> Floats:
+    """Returns scores (N,) that follow marks (N,), by scores (N,) and principal components (N, D), in deviations of the others.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> z, score = rng.normal(size=(200, 4)), rng.normal(size=200)
+        >>> z[:20, 0] += 4  # anomalies of one kind, which the score does not see
+        >>> marked = np.isin(np.arange(200), [0, 1, 2, 3, 4])
+        >>> after = learned(score, z, marked, np.isin(np.arange(200), [100, 101, 102, 103, 104]))
+        >>> int((np.argsort(-after)[:20] < 20).sum()) > 15
+        True
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    marked = anomaly | normal
+    others = ~marked & (score <= np.median(score))
+    s = np.clip((score - np.median(score)) / robust_scale((score - np.median(score))[:, None]), LOWEST, FARTHEST)
+    features = np.c_[s, standardized(z) / np.sqrt(z.shape[1])]
+    rows = np.flatnonzero(marked | others)
+    weight = np.where(marked[rows], 1.0, WEAK * marked.sum() / max(1, others.sum()))
+    fitted = LogisticRegression(C=INVERSE, max_iter=500).fit(features[rows], anomaly[rows], sample_weight=weight)
+    out = features @ fitted.coef_[0]
+    return np.asarray((out - np.median(out)) / robust_scale((out - np.median(out))[:, None]))
 
 
 def _share(t: Floats) -> Floats:
