@@ -37,10 +37,10 @@ GONE = "images that can still be read"
 
 
 class _Tensors(Sequence[Tensor]):
-    """Images as tensors, each read when it is asked for."""
+    """Images as tensors in the order of their content, each read when it is asked for."""
 
     def __init__(self, sources: Sequence[ImageFeatures], most: int) -> None:
-        rows = [(one, row) for one in sources for row in range(len(one))]
+        rows = sorted(((one, row) for one in sources for row in range(len(one))), key=lambda at: int(at[0].digest[at[1]]))
         self.rows = [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, min(len(rows), most)).round().astype(np.int64))]
 
     def __len__(self) -> int:
