@@ -77,7 +77,7 @@ def test_a_folder_by_itself(folder, found):
     assert len(found.items["neighbors"][0].split("; ")) == 5
     s = found.summary
     assert (s["images"], s["unreadable"], s["ignored"], s["rate"]) == (159, 1, {".txt": 1}, "none")
-    assert s["sentences"][0] == "159 images in order, the most anomalous first. Without a reference none is flagged."
+    assert s["sentences"][0] == "The most anomalous images come first. Without a reference none is flagged."
     assert np.isnan(found.items["p_value"]).all() and not any("%" in sentence for sentence in s["sentences"])
     assert found.skipped["path"] == ["broken.jpg"] and all(sentence[-1] == "." for sentence in s["sentences"])
     assert found.map(0).shape == (32, 32) and found.strangest(3)[0] in {rows[f"odd{i}.png"] for i in range(6)}

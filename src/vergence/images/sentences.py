@@ -43,7 +43,7 @@ def _flags(s: Mapping[str, Any]) -> str:
     if s["calibration"] is not None:
         held = f"On average at most {share} of flags are false alarms, if new and reference {noun}s come from one source."
         return f"{head}. {held if flagged else _beyond(s)}"
-    return f"{counted(s['images'], noun)} in order, the most anomalous first. Without a reference none is flagged."
+    return f"The most anomalous {noun}s come first. Without a reference none is flagged."
 
 
 def _beyond(s: Mapping[str, Any]) -> str:
