@@ -23,6 +23,7 @@ from vergence.decide import GaussianDetector, NeighborDetector
 from vergence.images.features import as_tensor
 from vergence.images.frozen import FrozenNetwork, named_network
 
+ENCODERS = ("auto", "patches", "baselines")
 FOLDERS = ("magnetic_tiles", "solar_cells", "circuits")
 SETS = (*FOLDERS, "vectors", "copies")
 SEEDS = [0, 1, 2]  # 0 is the published split, others draw reference and new normal images again
@@ -36,7 +37,7 @@ KEPT = 0.95  # variance that a subspace keeps
 
 def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for name in a.sets:
-        for encoder in ("auto", "patches", "baselines") if name in FOLDERS else ("given",):
+        for encoder in a.encoders if name in FOLDERS else ("given",):
             for seed in range(1) if a.tiny or name in ONCE else a.seeds:
                 yield {"set": name, "encoder": encoder, "seed": seed}
 
@@ -181,5 +182,5 @@ def of_cells(network: FrozenNetwork, path: Path) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    options = {"sets_root": DATA, "data_root": DATA, "sets": some(SETS), "seeds": SEEDS}
+    options = {"sets_root": DATA, "data_root": DATA, "sets": some(SETS), "encoders": some(ENCODERS), "seeds": SEEDS}
     main(__doc__, "check_real", options, cells, measure, tiny={"sets": first})

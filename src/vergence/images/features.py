@@ -210,7 +210,7 @@ class NetworkLook:
     """Features of the whole and of cells by a frozen network, and those by patches."""
 
     names: tuple[str, ...] = ("regions", "details")
-    whitening: tuple[float, ...] = (0.02, 1e-4)
+    whitening: tuple[float, ...] = (1.0, 1e-4)  # cells of a network are standardized only
     banks: tuple[int, ...] = (10_000, 3_000)
 
     def __init__(self, images: Sequence[Tensor], network: FrozenNetwork, size: int) -> None:
