@@ -385,8 +385,3 @@ class ImageFeatures:
         empty = np.zeros((n, 0))
         small = empty.astype(np.uint8)
         return cls(np.arange(n), names, x, np.array(digest), np.full(n, ""), empty, empty.astype(np.float32), small, small)
-
-    def levels(self) -> dict[str, Floats]:
-        """Returns features (N, D) by the name of their level."""
-        levels = {"measurements": self.measurements[:, FILE:], "whole": self.whole.astype(np.float64)}
-        return levels if self.vectors is None else {**levels, "vectors": self.vectors}
