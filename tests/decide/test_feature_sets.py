@@ -32,12 +32,11 @@ def test_the_score_equals_loops():
     X, known, new = items(), items(300, seed=1), items(40, seed=2)
     new["a"][0] = X["a"].mean(0)  # at the center: its distance is bounded
     each = []
-    for name, detector in (("a", GaussianDetector().fit(X["a"])), ("b", NeighborDetector().fit(X["b"]))):
-        if name == "a":
-            distance = lambda x: 2 * (detector.anomaly_score(x) + detector.log_norm_)  # noqa: B023, E731
-        else:
-            distance = detector.anomaly_score
-        t, u = (np.log(np.maximum(distance(part[name]), 1e-300)) for part in (known, new))
+    gaussian, neighbors = GaussianDetector().fit(X["a"]), NeighborDetector().fit(X["b"])
+    of_a = [2 * (gaussian.anomaly_score(part["a"]) + gaussian.log_norm_) for part in (known, new)]
+    of_b = [neighbors.anomaly_score(part["b"]) for part in (known, new)]
+    for distances in (of_a, of_b):
+        t, u = (np.log(np.maximum(d, 1e-300)) for d in distances)
         middle = np.median(t)
         deviation = max(1.4826 * np.median(abs(t - middle)), (np.quantile(t, 0.99) - middle) / 2.3263478740408408)
         each.append([max((value - middle) / deviation, -3) for value in u])

@@ -30,7 +30,7 @@ __all__ = ["demo"]
 
 DATA = Path(__file__).parent / "demo_data"
 SIDE, FINE = 88, 4  # pixels of a tile; pixels of a pixel in which anomalies are drawn
-REFERENCE = 60  # images, each of another photograph, since tiles of one are no independent examples
+REFERENCE = 60  # images, each of another photograph, since tiles of one are not independent examples
 UNCHANGED = 50  # new images of the other photographs
 EACH = 3  # images of each planted anomaly
 REAL = {"white cell": 6, "platelet": 3}  # images of anomalies that nobody planted

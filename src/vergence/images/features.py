@@ -276,7 +276,7 @@ class RegionPass:
         fold, last = self.fold.get(digest, -1), cells[-len(self.regions) :]
         each = [one.scores(part, fold) for one, part in zip(self.regions, last, strict=True)]
         heatmap = np.stack([on_grid(m) for _, m in each])
-        return {"scores": np.stack([s for s, _ in each]), "heatmap": heatmap, "mean": cells[-1].mean((1, 2)).numpy()}
+        return {"scores": np.stack([s for s, _ in each]), "heatmap": heatmap}
 
 
 def on_grid(m: Floats) -> npt.NDArray[np.float32]:

@@ -72,8 +72,7 @@ def ordered_images(
     t |= {name: judged.scores[:, j, 0] for j, name in enumerate(names)}
     units = CrossFitted(table[fitted], np.zeros(len(fitted), dtype=np.int64))
     groups = _groups(units.white(table[fitted]), fitted, farther=1.0) if len(fitted) >= FEWEST_GROUPED else []
-    gaussian = RidgeGaussian(judged.vector[fitted], trim=TRIM)
-    embedding = gaussian.components(judged.vector, min(COMPONENTS, max(2, len(fitted) // 5))).astype(np.float32)
+    embedding = _components(judged.vector, fitted).astype(np.float32)
     heat = heatmaps_of(judged.heatmap[fitted], judged.heatmap, settings.mark)
     weights = shares(t, WEIGHTS)
     found, note = _after_marks(_order(t, fitted, weights, settings), embedding, features.names, settings)
@@ -90,9 +89,8 @@ def ordered_vectors(features: ImageFeatures, settings: CheckSettings) -> tuple[A
     fits = CrossFitted(x[fitted], fold[fitted])
     alike = x.std(0).max() <= ALIKE * np.median(x.std(0))  # numbers of one unit, as those of a network
     groups = _groups(x[fitted] if alike else fits.in_units(x[fitted]), fitted) if len(fitted) >= FEWEST_GROUPED else []
-    z = RidgeGaussian(x[fitted], trim=TRIM).components(x, min(COMPONENTS, max(2, len(fitted) // 5)))
     found = _order({"vectors": fits.log_distance(x, fold)}, fitted, {"vectors": 1.0}, settings)
-    found, note = _after_marks(found, z, features.names, settings)
+    found, note = _after_marks(found, _components(x, fitted), features.names, settings)
     return Anomalies(found, fits.in_units(x), None, x.astype(np.float32), groups, None, {"vectors": 1.0}), note
 
 
@@ -107,6 +105,11 @@ def _fitted(features: ImageFeatures, group: Ints, settings: CheckSettings) -> tu
     number[group[first]] = np.arange(len(first))
     apart = settings.review.places(features.names, "anomaly")
     return number[group] % FOLDS, first[~np.isin(group[first], group[apart])][:FITTED]
+
+
+def _components(x: npt.NDArray[Any], fitted: Ints) -> Floats:
+    """Returns leading principal components (N, k) of features (N, D), in units of their deviations."""
+    return RidgeGaussian(x[fitted], trim=TRIM).components(x, min(COMPONENTS, max(2, len(fitted) // 5)))
 
 
 def _order(t: Mapping[str, Floats], fitted: Ints, weights: Mapping[str, float], settings: CheckSettings) -> Decisions:
@@ -156,13 +159,17 @@ def learned(score: Floats, z: npt.NDArray[Any], anomaly: Bools, normal: Bools) -
 
     marked = anomaly | normal
     others = ~marked & (score <= np.median(score))
-    s = np.clip((score - np.median(score)) / robust_scale((score - np.median(score))[:, None]), LOWEST, FARTHEST)
-    features = np.c_[s, standardized(z) / np.sqrt(z.shape[1])]
+    features = np.c_[np.clip(_in_deviations(score), LOWEST, FARTHEST), standardized(z) / np.sqrt(z.shape[1])]
     rows = np.flatnonzero(marked | others)
     weight = np.where(marked[rows], 1.0, WEAK * marked.sum() / max(1, others.sum()))
     fitted = LogisticRegression(C=INVERSE, max_iter=500).fit(features[rows], anomaly[rows], sample_weight=weight)
-    out = features @ fitted.coef_[0]
-    return np.asarray((out - np.median(out)) / robust_scale((out - np.median(out))[:, None]))
+    return _in_deviations(features @ fitted.coef_[0])
+
+
+def _in_deviations(score: Floats) -> Floats:
+    """Returns scores (N,) less their median, in robust deviations."""
+    centered = score - np.median(score)
+    return np.asarray(centered / robust_scale(centered[:, None]))
 
 
 def _share(t: Floats) -> Floats:

@@ -44,8 +44,8 @@ COLOR = (255, 60, 0)  # of heatmaps
 NUMBERS = ("score", "p_value", "q_value", "flag", "projection_x", "projection_y")
 NAMES = {
     "measurements": "Light, color and sharpness", "whole": "Texture and layout as a whole", "regions": "Regions",
-    "details": "Small details", "difference": "Difference from the nearest reference image", "places": "Most anomalous region",
-    "embedding": "Embedding", "vectors": "Your vectors",
+    "details": "Small details", "difference": "Difference from the nearest reference image",
+    "vectors": "Your vectors",
 }  # fmt: skip
 MEANING = {
     "split conformal": (

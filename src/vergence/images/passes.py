@@ -108,12 +108,11 @@ def sampled(features: ImageFeatures, rows: Ints, settings: CheckSettings, look: 
 
 @dataclass(frozen=True)
 class Judged:
-    """Features of the wholes (N, D) of N images, scores (N, S, K), heatmaps (N, S, 32, 32), means (N, D') of cells."""
+    """Features of the wholes (N, D) of N images, scores (N, S, K), heatmaps (N, S, 32, 32)."""
 
     vector: npt.NDArray[Any]
     scores: Floats
     heatmap: npt.NDArray[Any]
-    mean: npt.NDArray[np.float32]
 
 
 def region_rows(
@@ -149,4 +148,4 @@ def region_rows(
         out[rows.astype(np.int64)] = values
         return out
 
-    return Judged(column("vector"), column("scores").astype(np.float64), column("heatmap"), column("mean"))
+    return Judged(column("vector"), column("scores").astype(np.float64), column("heatmap"))

@@ -61,8 +61,7 @@ class OwnCells:
 
     def scores(self, cells: Tensor, fold: int) -> tuple[Floats, Floats]:
         """Returns s (1,) and m (r, c) of the cells (D, r, c) of an image of a fold; -1 is that of images that no fit has seen."""
-        d = _squared(self.detectors[fold], cells.flatten(1).T.double().numpy())
-        m = np.log(np.maximum(d, TINY)).reshape(cells.shape[1:])
+        m = self.detectors[fold].log_distance(cells.flatten(1).T.double().numpy()).reshape(cells.shape[1:])
         return np.array([region_score(m)]), m
 
 
@@ -128,16 +127,11 @@ class ReferenceCells:
 
 def _fitted(x: Floats, of: Ints) -> GaussianDetector:
     detector = GaussianDetector(shrinkage=SHRINKAGE).fit(x)
-    d = _squared(detector, x)
     kept, place = np.unique(of, return_inverse=True)
-    strangeness = np.zeros(len(kept))
-    np.maximum.at(strangeness, place, d)
+    strangeness = np.full(len(kept), -np.inf)
+    np.maximum.at(strangeness, place, detector.log_distance(x))
     usual = strangeness[place] <= np.quantile(strangeness, 1 - STRANGEST)
     return GaussianDetector(shrinkage=SHRINKAGE).fit(x[usual])
-
-
-def _squared(detector: GaussianDetector, x: Floats) -> Floats:
-    return np.asarray(2 * (detector.anomaly_score(x) + detector.log_norm_))
 
 
 def some_cells(cells: Tensor, images: int, k: int) -> Floats:

@@ -81,11 +81,6 @@ class CheckSettings:
         """Pixels of the shorter side of the images that later steps read, at most."""
         return self.size if self.network is None else round(NETWORK * self.size)
 
-    @property
-    def with_network(self) -> bool:
-        """Whether anything but patches gives features."""
-        return self.network is not None or self.embed is not None
-
     def __post_init__(self) -> None:
         require_count(8, 4096, size=self.size)
         require_within("(0, 1)", fdr=self.fdr, mark=self.mark)

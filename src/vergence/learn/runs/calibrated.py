@@ -151,10 +151,10 @@ class RunDetector:
 
     def content(self) -> bytes:
         """Returns the bytes of a ``.safetensors`` file; see `read`."""
-        arrays = {f"detector/{name}": array for name, array in pack(self.sets)[1].items()}
+        sets, own = pack(self.sets)
+        arrays = {f"detector/{name}": array for name, array in own.items()}
         arrays |= {name: getattr(self, name) for name in ARRAYS}
         names = {field.name for field in dataclasses.fields(self)} - {*ARRAYS, "sets", "dictionary"}
-        sets = pack(self.sets)[0]
         record = {name: getattr(self, name) for name in names}
         record |= {"format": FORMAT, "settings": {"settings": sets["settings"], "state": sets["state"]}}
         if self.dictionary is not None:
