@@ -411,7 +411,7 @@ def test_a_folder_is_checked(run, tmp_path):
     refused("check", folder, "--out", tmp_path / "u", "--fail-on", "flags", words="flagged, leaks, duplicates, unreadable or any")
     found = call("check", folder, "--out", tmp_path / "j", "--json", "--map", "pca")
     assert json.loads(found.stdout) == json.loads((tmp_path / "j" / "summary.json").read_text())
-    (tmp_path / "nobody.csv").write_text("path,verdict\nnobody.png,anomaly\n")
+    (tmp_path / "nobody.csv").write_text("path,mark\nnobody.png,anomaly\n")
     gone = call("check", folder, "--out", tmp_path / "v", "--confirm", tmp_path / "nobody.csv")
     assert "1 image that is not here (first: nobody.png)" in gone.stdout
     refused("check", folder, "--out", tmp_path / "u", "--map", "none", words="tsne or pca")

@@ -138,20 +138,20 @@ def test_many_equal_pictures():
 
 
 def test_confirmed_pictures_are_set_apart(folder, found, tmp_path):
-    (tmp_path / "confirmed.csv").write_text("path,verdict\nodd3.png,normal\nodd0.png,anomaly\n")
+    (tmp_path / "confirmed.csv").write_text("path,mark\nodd3.png,normal\nodd0.png,anomaly\n")
     again = vergence.check(folder, confirmed=Review.read(tmp_path / "confirmed.csv"), encoder="patches", workers=0)
     assert not {"odd0.png", "odd3.png"} & {again.items["path"][i] for i in again.strangest(6)}
     moved = vergence.check(folder, confirmed=["odd0.png", "nobody"], encoder="patches", workers=0).summary["sentences"]
-    assert "Confirmed before and not listed again: 2 as anomaly." in moved
+    assert "Marked before and not listed again: 2 as anomaly." in moved
     assert any("name 1 image that is not here (first: nobody)" in sentence for sentence in moved)
 
 
 def test_a_review_is_read_from_a_file(tmp_path):
-    (tmp_path / "confirmed.csv").write_text("path,verdict\nodd3.png,normal\nodd0.png,anomaly\n")
+    (tmp_path / "confirmed.csv").write_text("path,mark\nodd3.png,normal\nodd0.png,anomaly\n")
     (tmp_path / "bare.csv").write_text("odd3.png,normal\nodd0.png,anomaly\n")
     assert Review.read(tmp_path / "bare.csv") == Review.read(tmp_path / "confirmed.csv")
-    (tmp_path / "wrong.csv").write_text("path,verdict\nodd3.png,perhaps\n")
-    with pytest.raises(ValueError, match="a verdict of anomaly, normal, reference anomaly"):
+    (tmp_path / "wrong.csv").write_text("path,mark\nodd3.png,perhaps\n")
+    with pytest.raises(ValueError, match="marks: anomaly, normal, reference anomaly"):
         Review.read(tmp_path / "wrong.csv")
 
 

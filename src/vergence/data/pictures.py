@@ -123,6 +123,11 @@ class Pictures:
         content = self.contents[i]
         return content if isinstance(content, Path) else None
 
+    @property
+    def paths(self) -> list[Path | None]:
+        """The paths of all pictures."""
+        return [self.path(i) for i in range(len(self))]
+
     def read(self, i: int) -> Picture:
         """Returns a picture; a ValueError says in one line why it cannot be read."""
         from PIL import Image

@@ -32,7 +32,7 @@ from vergence.images.order import ordered_images, ordered_vectors
 from vergence.images.reference import vectors_with_reference, with_reference
 from vergence.images.result import ENCODER, PATCHES, Anomalies, CheckResult, CheckSettings, result_of
 from vergence.images.review import Review
-from vergence.utils.checks import expect, refuse
+from vergence.utils.checks import counted, expect, refuse
 from vergence.utils.files import explained
 from vergence.utils.parts import Parts, open_parts
 
@@ -212,22 +212,32 @@ def _of_pictures(
         features = _image_features(pictures, settings, vectors[0], work.parts("looks", pictures))
         reference = None if known is None else _image_features(known, settings, vectors[1], work.parts("known", known))
         copies = find_duplicates(features.small, features.digest, features.read)
-        leaked, known_names = None, list[str]()
-        if reference is not None:
+        leaked, known_names, told = None, list[str](), list[str]()
+        if reference is not None and known is not None:
             known_names = list(reference.names)
             others = reference.small, reference.digest, reference.read
             leaked = find_duplicates(features.small, features.digest, features.read, *others)
-        anomalies, note = None, ""
+            own = _in_reference(features, pictures, known)
+            leaked = leaked.where(~own[leaked.pairs[:, 0]])
+            told += [f"{counted(int(own.sum()), 'image')} of the reference itself: not judged."] if own.any() else []
+        anomalies = None
         if reference is not None and not leaks:
             anomalies = with_reference(features, reference, settings)
         elif not leaks:
-            anomalies, note = ordered_images(features, copies, settings, work.parts("maps", pictures))
+            anomalies, told = ordered_images(features, copies, settings, work.parts("maps", pictures))
         here = [*features.names, *(s.name for s in pictures.skipped), *known_names]
-        notes = [*filter(None, [note]), *settings.review.notes(here)]
+        notes = [*told, *settings.review.notes(here)]
         result = result_of(source, pictures, features, settings, copies, anomalies, notes, known, reference, leaked)
         if out is not None:
             result.write(out)
     return result
+
+
+def _in_reference(features: ImageFeatures, pictures: Pictures, known: Pictures) -> Bools:
+    """Returns which images are files of the reference themselves, (N,)."""
+    theirs = {path.resolve() for path in known.paths if path is not None}
+    paths = [pictures.path(i) for i in features.index.tolist()]
+    return np.array([path is not None and path.resolve() in theirs for path in paths], dtype=bool)
 
 
 def _image_features(pictures: Pictures, settings: CheckSettings, vectors: Any, kept: Parts | None) -> ImageFeatures:
@@ -306,6 +316,6 @@ def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name
     if known is not None:
         anomalies: Anomalies | None = vectors_with_reference(features, known[1], settings)
     else:
-        anomalies, note = ordered_vectors(features, settings)
-        notes = [*filter(None, [note]), *notes]
+        anomalies, told = ordered_vectors(features, settings)
+        notes = [*told, *notes]
     return result_of(name, pictures, features, settings, copies, anomalies, notes)

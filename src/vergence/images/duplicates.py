@@ -64,6 +64,11 @@ class Duplicates:
     def __len__(self) -> int:
         return len(self.pairs)
 
+    def where(self, kept: npt.NDArray[np.bool_]) -> "Duplicates":
+        """Returns some of the pairs, by a mask (P,)."""
+        kinds = [kind for kind, keep in zip(self.kind, kept.tolist(), strict=True) if keep]
+        return Duplicates(self.pairs[kept], kinds, self.agreement[kept])
+
 
 def small_image(pixels: Bytes) -> Bytes:
     """Returns what candidates are found by: the gray image (C, H, W) without plain borders as 32 x 32 pixels, (1024,).

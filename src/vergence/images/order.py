@@ -25,6 +25,7 @@ from vergence.decide.ridge import RidgeGaussian
 from vergence.images.clusters import anomalous_clusters
 from vergence.images.duplicates import Duplicates, duplicate_sets
 from vergence.images.features import FILE, ImageFeatures, RegionPass
+from vergence.images.marks import marks_in_words
 from vergence.images.passes import look_at, region_rows, sampled
 from vergence.images.plane import standardized
 from vergence.images.reference import COMPONENTS, FITTED, heatmaps_of
@@ -52,13 +53,13 @@ WEIGHTS = {"whole": 1.0, "regions": 1.0, "details": 0.5, "measurements": 0.5, "v
 
 def ordered_images(
     features: ImageFeatures, copies: Duplicates, settings: CheckSettings, kept: Parts | None
-) -> tuple[Anomalies | None, str]:
-    """Returns images in order, or None and why there is none; ``kept`` are parts of an earlier call."""
+) -> tuple[Anomalies | None, list[str]]:
+    """Returns images in order, or None, and what is said of it; ``kept`` are parts of an earlier call."""
     group = duplicate_sets(copies, len(features))
     fold, fitted = _fitted(features, group, settings)
     if len(fitted) < FEWEST:
         few = f"{counted(len(fitted), 'different image')} are too few for an order; at least {FEWEST} are needed"
-        return None, f"{few}. Duplicates and plain properties are told for any number."
+        return None, [f"{few}. Duplicates and plain properties are told for any number."]
     sample = sampled(features, fitted, settings, look_at([features], settings))
     names = sample.look.names
     regions = [OwnCells(sample.some_cells(j), fold[sample.rows]) for j in range(len(names))]
@@ -75,23 +76,23 @@ def ordered_images(
     embedding = _components(judged.vector, fitted).astype(np.float32)
     heat = heatmaps_of(judged.heatmap[fitted], judged.heatmap, settings.mark)
     weights = shares(t, WEIGHTS)
-    found, note = _after_marks(_order(t, fitted, weights, settings), embedding, features.names, settings)
-    return Anomalies(found, units.in_units(table), heat, embedding, groups, None, weights), note
+    found, told = _after_marks(_order(t, fitted, weights, settings), embedding, features, settings)
+    return Anomalies(found, units.in_units(table), heat, embedding, groups, None, weights), told
 
 
-def ordered_vectors(features: ImageFeatures, settings: CheckSettings) -> tuple[Anomalies | None, str]:
-    """Returns vectors in order, or None and why there is none."""
+def ordered_vectors(features: ImageFeatures, settings: CheckSettings) -> tuple[Anomalies | None, list[str]]:
+    """Returns vectors in order, or None, and what is said of it."""
     x = features.vectors
     assert x is not None
     fold, fitted = _fitted(features, np.unique(features.digest, return_inverse=True)[1], settings)
     if len(fitted) < FEWEST:
-        return None, f"{counted(len(fitted), 'different vector')} are too few for an order; at least {FEWEST} are needed."
+        return None, [f"{counted(len(fitted), 'different vector')} are too few for an order; at least {FEWEST} are needed."]
     fits = CrossFitted(x[fitted], fold[fitted])
     alike = x.std(0).max() <= ALIKE * np.median(x.std(0))  # numbers of one unit, as those of a network
     groups = _groups(x[fitted] if alike else fits.in_units(x[fitted]), fitted) if len(fitted) >= FEWEST_GROUPED else []
     found = _order({"vectors": fits.log_distance(x, fold)}, fitted, {"vectors": 1.0}, settings)
-    found, note = _after_marks(found, _components(x, fitted), features.names, settings)
-    return Anomalies(found, fits.in_units(x), None, x.astype(np.float32), groups, None, {"vectors": 1.0}), note
+    found, told = _after_marks(found, _components(x, fitted), features, settings)
+    return Anomalies(found, fits.in_units(x), None, x.astype(np.float32), groups, None, {"vectors": 1.0}), told
 
 
 def _fitted(features: ImageFeatures, group: Ints, settings: CheckSettings) -> tuple[Ints, Ints]:
@@ -129,18 +130,21 @@ def _order(t: Mapping[str, Floats], fitted: Ints, weights: Mapping[str, float], 
     return Decisions(columns, n, 0, 0, settings.fdr)
 
 
-def _after_marks(found: Decisions, z: npt.NDArray[Any], names: Sequence[str], settings: CheckSettings) -> tuple[Decisions, str]:
-    """Returns the order after what a person marked, and what has moved, in words."""
+def _after_marks(
+    found: Decisions, z: npt.NDArray[Any], features: ImageFeatures, settings: CheckSettings
+) -> tuple[Decisions, list[str]]:
+    """Returns the order after what a person marked, and what follows from the marks and has moved, in words."""
+    names, before = features.names, found.columns["score"]
+    told = marks_in_words(settings.review, names, before, features.digest)
     anomaly, normal = (settings.review.places(names, said) for said in ("anomaly", "normal"))
     if anomaly.sum() < FEWEST_ANOMALIES or (anomaly | normal).sum() < FEWEST_MARKS:
-        return found, ""
-    before = found.columns["score"]
+        return found, told
     after = learned(before, z, anomaly, normal)
     old, new = (np.argsort(np.argsort(-np.where(anomaly | normal, -np.inf, s), kind="stable")) for s in (before, after))
     up = [i for i in np.argsort(new, kind="stable").tolist() if new[i] < old[i] and not (anomaly | normal)[i]][:LARGEST]
     moved = "; ".join(f"{names[i]} (from {old[i] + 1:,} to {new[i] + 1:,})" for i in up)
-    note = f"The order follows {int((anomaly | normal).sum()):,} marks{f': {moved}' if moved else ''}."
-    return replace(found, columns={**found.columns, "score": after}), note
+    told.append(f"The order follows {int((anomaly | normal).sum()):,} marks{f': {moved}' if moved else ''}.")
+    return replace(found, columns={**found.columns, "score": after}), told
 
 
 def learned(score: Floats, z: npt.NDArray[Any], anomaly: Bools, normal: Bools) -> Floats:

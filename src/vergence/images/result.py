@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from vergence.images.frozen import FrozenNetwork
 from vergence.images.measurements import MEASUREMENTS, PROPERTIES, differences_in_words, properties, typical_properties
 from vergence.images.plane import PLANES, plane, standardized
 from vergence.images.regions import region_words
-from vergence.images.review import Review
+from vergence.images.review import REFERENCE, Review
 from vergence.images.sentences import sentences_of
 from vergence.utils.checks import counted, expect, refuse, require_count, require_within
 from vergence.utils.digests import content_digest
@@ -193,6 +194,7 @@ class CheckResult:
         summary: What was done and found, as numbers and sentences, as in ``summary.json``.
         pictures, reference: The source, and the reference where there is one.
         features: What the first pass over the items gave.
+        said: What a person said of images before, by name: ``anomaly`` or ``normal``.
     """
 
     items: Table
@@ -206,7 +208,7 @@ class CheckResult:
     _anomalies: Anomalies | None = field(repr=False)
     reference: Pictures | None = field(repr=False, default=None)
     workers: int = field(repr=False, default=0)
-    _reviewed: frozenset[str] = field(repr=False, default=frozenset())  # images that a person has looked at before
+    said: Mapping[str, str] = field(repr=False, default_factory=dict)
 
     def map(self, i: int) -> Floats:
         """Returns how anomalous each cell of image i of ``items`` is, (32, 32): above 1 a region is framed.
@@ -231,7 +233,7 @@ class CheckResult:
         """
         order = np.argsort(-np.asarray(self.items["score"]), kind="stable")
         group, path = self.items["group"], self.items["path"]
-        return [int(i) for i in order if group[i] in ("", path[i]) and path[i] not in self._reviewed][:n]
+        return [int(i) for i in order if group[i] in ("", path[i]) and path[i] not in self.said][:n]
 
     @cached_property
     def key(self) -> str:
@@ -281,6 +283,8 @@ class CheckResult:
         for name, table in (("items.parquet", self.items), ("items.csv", self.items), ("duplicates.csv", self.duplicates)):
             write_table(folder / name, table.columns)
         write_table(folder / "skipped.csv", self.skipped.columns)
+        if normal := self._reference_of_marks(folder):
+            write_table(folder / "normal.csv", {"path": normal})
         with explained(folder, "free space and repeat the command"):
             with replacing(folder / "embeddings.npy") as part, part.open("wb") as file:
                 np.save(file, self.embeddings)
@@ -288,6 +292,12 @@ class CheckResult:
                 part.write_text(json.dumps(self.summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8", errors="replace")
         self.report(folder / "report.html")
         return folder
+
+    def _reference_of_marks(self, folder: Path) -> list[str]:
+        """Returns the paths, from a folder, of files that were marked normal, if they are enough for a reference."""
+        normal = {name for name, mark in self.said.items() if mark == "normal"} if self.summary["rate"] == "none" else set()
+        paths = [path for name, path in zip(self.pictures.names, self.pictures.paths, strict=True) if path and name in normal]
+        return [os.path.relpath(path, folder) for path in paths] if len(paths) >= REFERENCE else []
 
     def _repr_html_(self) -> str:
         """Returns the sentences of the summary, and the first rows."""
@@ -361,8 +371,8 @@ def result_of(
     summary = _summary(source, pictures, features, settings, duplicates, anomalies, reference, leak, counts, members_of, notes)
     summary["sentences"] = sentences_of(summary, pairs, skipped)
     tables = Table(columns), Table(pairs), Table(skipped)
-    reviewed, z = frozenset([*settings.review.anomaly, *settings.review.normal]), z.astype(np.float32)
-    return CheckResult(*tables, members_of, z, summary, pictures, features, anomalies, reference, settings.workers, reviewed)
+    said, z = settings.review.marks, z.astype(np.float32)
+    return CheckResult(*tables, members_of, z, summary, pictures, features, anomalies, reference, settings.workers, said)
 
 
 def _judgment(anomalies: Anomalies | None, n: int) -> dict[str, Any]:

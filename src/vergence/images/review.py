@@ -1,9 +1,10 @@
-"""What a person said about images after looking: anomaly or normal. The page saves it as a file that ``--confirm`` reads."""
+"""What a person said about images after looking: anomaly or normal. The page saves these marks as a file for ``--confirm``."""
 
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -16,22 +17,33 @@ __all__ = ["Review"]
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
-VERDICTS = ("anomaly", "normal", "reference anomaly")
+REFERENCE = 40  # images marked normal that may be a reference
+MARKS = ("anomaly", "normal", "reference anomaly")
 
 
 @dataclass(frozen=True)
 class Review:
-    """Names of images by what a person said of them.
+    """Names of images by their mark.
 
     Attributes:
         anomaly: Images that are anomalous: no fit sees them, and they are not flagged again.
         normal: Images that are normal: they are not flagged, and what is less anomalous is no longer improbable.
         reference: Reference images that are anomalous: they do not calibrate.
+        ranks: Their ranks in the list in which they were marked, from 1, by name.
     """
 
     anomaly: Sequence[str] = ()
     normal: Sequence[str] = ()
     reference: Sequence[str] = ()
+    ranks: Mapping[str, int] = field(default_factory=dict)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.marks
+
+    @cached_property
+    def marks(self) -> Mapping[str, str]:
+        """The mark of each image that is none of the reference, by name."""
+        return {**dict.fromkeys(self.anomaly, "anomaly"), **dict.fromkeys(self.normal, "normal")}
 
     @classmethod
     def of(cls, given: "Review | Sequence[str] | Mapping[str, str]") -> "Review":
@@ -39,28 +51,30 @@ class Review:
 
         Example:
             >>> Review.of({"a.png": "anomaly", "b.png": "normal"})
-            Review(anomaly=['a.png'], normal=['b.png'], reference=[])
+            Review(anomaly=['a.png'], normal=['b.png'], reference=[], ranks={})
         """
         if isinstance(given, Review):
             return given
         if not isinstance(given, Mapping):
             return cls(list(given))
-        wrong = sorted(set(given.values()) - set(VERDICTS))
-        expect(not wrong, f"a verdict of {', '.join(VERDICTS)}", wrong[0] if wrong else "", "correct the confirmations")
-        return cls(*([name for name, said in given.items() if said == verdict] for verdict in VERDICTS))
+        wrong = sorted(set(given.values()) - set(MARKS))
+        expect(not wrong, f"marks: {', '.join(MARKS)}", wrong[0] if wrong else "", "correct the file")
+        return cls(*([name for name, mark in given.items() if mark == one] for one in MARKS))
 
     @classmethod
     def read(cls, file: Path) -> "Review":
-        """Returns the review in a file: of columns ``path`` and ``verdict``, or with the name of an anomaly on each line."""
+        """Returns the marks in a file: of columns ``path``, ``mark`` and ``rank``, or an anomaly's name on each line."""
         lines = read_names(file)
         headed = bool(lines) and lines[0].lower().startswith("path,")
-        if not headed and not any(line.lower().endswith(tuple(f",{verdict}" for verdict in VERDICTS)) for line in lines):
+        if not headed and not any(line.lower().endswith(tuple(f",{mark}" for mark in MARKS)) for line in lines):
             return cls(lines)
-        columns = None if headed else ("path", "verdict")
+        columns = None if headed else ("path", "mark")
         rows = list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8-sig"), newline=""), columns))
-        if any(row.get("path") is None or row.get("verdict") is None for row in rows):
-            refuse("columns path and verdict", f"others in {file}", "save the confirmations from the page again")
-        return cls.of({original(row["path"]): row["verdict"].strip().lower() for row in rows})
+        if any(row.get("path") is None or row.get("mark") is None for row in rows):
+            refuse("columns path and mark", f"others in {file}", "save the marks from the page again")
+        review = cls.of({original(row["path"]): row["mark"].strip().lower() for row in rows})
+        ranks = {original(row["path"]): row.get("rank") or "" for row in rows}
+        return replace(review, ranks={name: int(rank) for name, rank in ranks.items() if rank.isdecimal()})
 
     def places(self, names: Sequence[str], said: str) -> Bools:
         """Returns which items were called ``anomaly``, ``normal`` or ``reference``, (N,)."""
@@ -68,20 +82,20 @@ class Review:
         return np.array([name in among for name in names], dtype=bool)
 
     def notes(self, names: Sequence[str]) -> list[str]:
-        """Returns how many items were reviewed, and which of these are not among the names, in words.
+        """Returns how many items were marked, and which of these are not among the names, in words.
 
         Example:
             >>> Review(anomaly=["a.png", "b.png"], normal=["c.png"]).notes(["a.png", "c.png"])[0]
-            'Confirmed before and not listed again: 2 as anomaly, 1 as normal.'
+            'Marked before and not listed again: 2 as anomaly, 1 as normal.'
             >>> Review(anomaly=["a.png", "b.png"], normal=["c.png"]).notes(["a.png", "c.png"])[1]
-            'The confirmations name 1 image that is not here (first: b.png); names are those of items.csv.'
+            'The marks name 1 image that is not here (first: b.png); names are those of items.csv.'
         """
-        reviewed = dict(zip(VERDICTS, (self.anomaly, self.normal, self.reference), strict=True))
-        said = ", ".join(f"{len(given):,} as {verdict}" for verdict, given in reviewed.items() if given)
-        notes = [f"Confirmed before and not listed again: {said}."] if said else []
+        reviewed = dict(zip(MARKS, (self.anomaly, self.normal, self.reference), strict=True))
+        said = ", ".join(f"{len(given):,} as {mark}" for mark, given in reviewed.items() if given)
+        notes = [f"Marked before and not listed again: {said}."] if said else []
         if missing := sorted({name for given in reviewed.values() for name in given} - set(names)):
             verb = "is" if len(missing) == 1 else "are"
-            here = f"The confirmations name {counted(len(missing), 'image')} that {verb} not here"
+            here = f"The marks name {counted(len(missing), 'image')} that {verb} not here"
             notes.append(f"{here} (first: {missing[0]}); names are those of items.csv.")
         return notes
 

@@ -1,0 +1,134 @@
+r"""What a person's marks say about images that nobody has looked at.
+
+Marks come one after the other, and a person may stop at any time. So bounds are confidence sequences, which hold at all times at
+once: with x_t = 1 for an anomaly and p_t its probability given the marks before, for any lambda > 0
+
+    prod_t exp(lambda x_t) / (1 - p_t + p_t exp(lambda))
+
+has mean one and exceeds 1 / a with a probability of at most a (Ville's inequality; Waudby-Smith & Ramdas, Estimating means of
+bounded random variables by betting, 2024). So has its mean over some lambda. It is log-convex in p_t, so that a bound on a
+constant p holds for the mean of p_t.
+
+Shapes: T marks, N images.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import brentq
+from scipy.special import logsumexp
+
+from vergence.images.review import REFERENCE, Review
+from vergence.utils.checks import counted
+
+__all__ = ["least_share", "most_left"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+LAMBDA = np.geomspace(0.25, 8.0, 6)
+ERROR, FOUND = 0.05, 0.9  # probability that a bound is wrong; share of the anomalies that one looks for
+FEWEST, CAPTURED = 10, 5  # marks in a row that are told; anomalies among random images that say how far to look
+
+
+def _evidence(x: Floats, p: npt.ArrayLike) -> float:
+    """Returns the log of the mean product of marks (T,) of probabilities p, a number or (T,)."""
+    p = np.broadcast_to(np.asarray(p, dtype=np.float64), x.shape)[:, None]
+    return float(logsumexp(LAMBDA * x.sum() - np.log1p(p * np.expm1(LAMBDA)).sum(0)) - np.log(len(LAMBDA)))
+
+
+def least_share(anomaly: npt.ArrayLike, error: float = ERROR) -> float:
+    """Returns a lower bound, in [0, 1], on the share of anomalies among images like those marked (T,), whenever one stops.
+
+    Example:
+        >>> round(least_share([1] * 17 + [0] * 3), 2)
+        0.54
+    """
+    x = np.asarray(anomaly, dtype=np.float64)
+
+    def excess(p: float) -> float:
+        return _evidence(x, p) + math.log(error)
+
+    return float(brentq(excess, 1e-9, x.mean())) if x.any() and excess(1e-9) > 0 else 0.0
+
+
+def most_left(anomaly: npt.ArrayLike, total: int, error: float = ERROR) -> int:
+    """Returns an upper bound on the anomalies among so many images, of which those marked (T,) are the first in random order.
+
+    Example:
+        >>> most_left([0] * 60, 1000)
+        58
+    """
+    x = np.asarray(anomaly, dtype=np.float64)
+    before, left = np.concatenate([[0.0], np.cumsum(x)[:-1]]), total - np.arange(len(x))
+    low, high = int(x.sum()), total - int((1 - x).sum())
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _evidence(1 - x, 1 - (middle - before) / left) < -math.log(error):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def marks_in_words(review: Review, names: Sequence[str], score: Floats, digest: Ints) -> list[str]:
+    """Returns what follows from marks of images (N,) in an order by scores, and at random in the order of their digests."""
+    marked = np.array([name in review for name in names])
+    anomaly = review.places(names, "anomaly")
+    rank = np.array([review.ranks.get(name, 0) for name in names])
+    first = _run(np.isin(np.arange(1, rank.max(initial=0) + 1), rank[marked]))
+    top = marked & (rank > 0) & (rank <= first)
+    rest = np.argsort(digest, kind="stable")
+    rest = rest[~top[rest]]
+    random = rest[: _run(marked[rest])]
+    by_rank = anomaly[np.flatnonzero(top)[np.argsort(rank[top], kind="stable")]]
+    told = [_top(by_rank)] if first >= FEWEST else []
+    if len(random) >= FEWEST:
+        told.append(_rest(anomaly[random], len(rest)))
+        told.append(_further(int(anomaly[top].sum()), anomaly[random], _ranks(score, rest, random), len(rest)))
+    normal = len(names) and int(review.places(names, "normal").sum())
+    if normal >= REFERENCE:
+        told.append(f"{counted(normal, 'image')} marked normal can be a reference: --against normal.csv.")
+    return [*filter(None, told)]
+
+
+def _run(marked: Bools) -> int:
+    """Returns how many are marked before the first that is not."""
+    return int(np.argmin(np.append(marked, False)))
+
+
+def _ranks(score: Floats, rest: Ints, random: Ints) -> Ints:
+    """Returns the ranks of random images by their scores among the rest, from 1."""
+    return np.asarray(1 + np.searchsorted(np.sort(-score[rest]), -score[random]), dtype=np.int64)
+
+
+def _top(anomaly: Bools) -> str:
+    head = f"You marked {int(anomaly.sum()):,} of the first {len(anomaly):,} as anomalies."
+    least = math.floor(100 * least_share(anomaly))
+    if least < 1:
+        return head
+    return f"{head} Of images of this source that score as high, at least {least} % are anomalies, with 95 % confidence."
+
+
+def _rest(anomaly: Bools, total: int) -> str:
+    found, most = int(anomaly.sum()), most_left(anomaly, total)
+    are = "none is" if not found else "1 is" if found == 1 else f"{found:,} are"
+    return (
+        f"Of {len(anomaly):,} others at random {are} anomalous: "
+        f"with 95 % confidence at most {most:,} of all {total:,} others are."
+    )
+
+
+def _further(found: int, anomaly: Bools, rank: Ints, total: int) -> str:
+    """Returns how many others to look at, by where the anomalies among random ones lie in the order; nothing of too few."""
+    captured = np.sort(rank[anomaly])
+    if len(captured) < CAPTURED:
+        return ""
+    each = total / len(anomaly)  # anomalies of the rest that each captured one stands for
+    wanted = math.ceil((FOUND * (found + each * len(captured)) - found) / each - 1e-9)
+    if wanted <= 0:
+        return f"By these, the first ones hold {FOUND:.0%} of all anomalies."
+    return f"Look at about {int(captured[wanted - 1]):,} more in this order to find 90 % of all anomalies."

@@ -1,0 +1,79 @@
+"""What follows from marks: bounds that hold whenever a person stops, and sentences that are true of lists whose truth is known."""
+
+import re
+
+import numpy as np
+import pytest
+
+from vergence.images.marks import LAMBDA, _evidence, least_share, marks_in_words, most_left
+from vergence.images.review import Review
+
+
+def test_evidence_is_the_mean_of_products_of_ratios():
+    x, p = np.array([1.0, 0.0, 1.0]), np.array([0.2, 0.5, 0.3])
+    products = [np.prod(np.exp(one * x) / (1 - p + p * np.exp(one))) for one in LAMBDA]
+    assert np.isclose(_evidence(x, p), np.log(np.mean(products)))
+
+
+WRONG = 0.05 + 2 * np.sqrt(0.05 * 0.95 / 300)
+
+
+@pytest.mark.parametrize("p", [np.full(60, 0.05), np.full(60, 0.5), np.linspace(0.95, 0.05, 60)])
+def test_a_share_is_above_its_bound_at_all_times_at_once(p):
+    """A bound is above the mean share where the evidence against that share is above the log of 20."""
+    marks = np.random.default_rng(0).random((300, 60)) < p
+    wrong = [any(_evidence(x[:t], p[:t].mean()) > np.log(20) for t in range(1, 61, 3)) for x in marks]
+    assert np.mean(wrong) <= WRONG
+    x = marks[0].astype(float)
+    assert np.isclose(_evidence(x, least_share(x)), np.log(20)) if least_share(x) else _evidence(x, 1e-9) <= np.log(20)
+
+
+@pytest.mark.parametrize("anomalies", [0, 5, 60])
+def test_anomalies_among_the_others_are_below_their_bound_at_all_times_at_once(anomalies):
+    rng, x = np.random.default_rng(0), np.arange(120) < anomalies
+    wrong = [any(most_left(one[:t], 120) < anomalies for t in (10, 20, 40, 80)) for one in (rng.permutation(x) for _ in range(60))]
+    assert np.mean(wrong) <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 60)
+
+
+def test_all_that_were_looked_at_are_known():
+    x = np.arange(40) % 4 == 0
+    assert most_left(x, 40) == 10
+    assert least_share([0] * 30) == 0.0
+
+
+def marked(names, anomaly, looked, rank):
+    said = {names[i]: "anomaly" if anomaly[i] else "normal" for i in looked}
+    review = Review.of(said)
+    return Review(review.anomaly, review.normal, ranks={names[i]: int(rank[i]) for i in looked})
+
+
+def test_sentences_are_true_of_a_list_whose_truth_is_known():
+    rng = np.random.default_rng(3)
+    anomaly = np.arange(1000) < 100
+    score, digest = rng.normal(size=1000) + 2 * anomaly, rng.permutation(1000)
+    rank, names = 1 + np.argsort(np.argsort(-score)), [f"{i}.png" for i in range(1000)]
+    looked = {*np.argsort(-score)[:50].tolist(), *np.argsort(digest)[:200].tolist()}
+    top, rest, further, reference = marks_in_words(marked(names, anomaly, looked, rank), names, score, digest)
+    first = next(k for k in range(1000) if np.argsort(-score)[k] not in looked)
+    hits = int(anomaly[np.argsort(-score)[:first]].sum())
+    assert top.startswith(f"You marked {hits} of the first {first} as anomalies. Of images of this source that score as high, at least")
+    most, others = (int(n.replace(",", "")) for n in re.search(r"at most ([\d,]+) of all ([\d,]+) others", rest).groups())
+    assert others == 1000 - first and most >= 100 - hits
+    far = int(re.search(r"about ([\d,]+) more", further)[1])
+    assert 0.75 <= anomaly[np.argsort(-score)[: first + far]].sum() / 100 <= 1.0
+    assert reference.endswith("marked normal can be a reference: --against normal.csv.")
+
+
+def test_little_is_said_of_few_marks_and_nothing_of_scattered_ones():
+    names, score, digest = [f"{i}.png" for i in range(300)], np.arange(300.0), np.arange(300)[::-1].copy()
+    rank, anomaly = 300 - np.arange(300), np.zeros(300, dtype=bool)
+    assert marks_in_words(marked(names, anomaly, range(291, 300), rank), names, score, digest) == []
+    assert marks_in_words(marked(names, anomaly, range(150, 170), rank), names, score, digest) == []
+    first = marks_in_words(marked(names, anomaly, range(288, 300), rank), names, score, digest)
+    assert first == ["You marked 0 of the first 12 as anomalies."]
+
+
+def test_marks_are_read_with_their_ranks(tmp_path):
+    (tmp_path / "confirmed.csv").write_text("path,mark,rank\na.png,anomaly,2\nb.png,normal,\nc.png,Normal,7\n")
+    review = Review.read(tmp_path / "confirmed.csv")
+    assert review == Review(["a.png"], ["b.png", "c.png"], [], {"a.png": 2, "c.png": 7})
