@@ -1,4 +1,4 @@
-"""What follows from marks: bounds that hold whenever a person stops, and sentences that are true of lists whose truth is known."""
+"""What follows from marks: bounds that hold whenever a person stops, and sentences about lists whose truth is known."""
 
 import re
 
@@ -31,7 +31,9 @@ def test_a_share_is_above_its_bound_at_all_times_at_once(p):
 @pytest.mark.parametrize("anomalies", [0, 5, 60])
 def test_anomalies_among_the_others_are_below_their_bound_at_all_times_at_once(anomalies):
     rng, x = np.random.default_rng(0), np.arange(120) < anomalies
-    wrong = [any(most_left(one[:t], 120) < anomalies for t in (10, 20, 40, 80)) for one in (rng.permutation(x) for _ in range(60))]
+    wrong = [
+        any(most_left(one[:t], 120) < anomalies for t in (10, 20, 40, 80)) for one in (rng.permutation(x) for _ in range(60))
+    ]
     assert np.mean(wrong) <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 60)
 
 
@@ -56,7 +58,9 @@ def test_sentences_are_true_of_a_list_whose_truth_is_known():
     top, rest, further, reference = marks_in_words(marked(names, anomaly, looked, rank), names, score, digest)
     first = next(k for k in range(1000) if np.argsort(-score)[k] not in looked)
     hits = int(anomaly[np.argsort(-score)[:first]].sum())
-    assert top.startswith(f"You marked {hits} of the first {first} as anomalies. Of images of this source that score as high, at least")
+    assert top.startswith(
+        f"You marked {hits} of the first {first} as anomalies. Of images of this source that score as high, at least"
+    )
     most, others = (int(n.replace(",", "")) for n in re.search(r"at most ([\d,]+) of all ([\d,]+) others", rest).groups())
     assert others == 1000 - first and most >= 100 - hits
     far = int(re.search(r"about ([\d,]+) more", further)[1])

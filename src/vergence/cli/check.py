@@ -25,6 +25,7 @@ FAILURES: dict[str, Callable[[Mapping[str, Any]], int]] = {  # numbers in a summ
     "leaks": lambda s: s["leaked"],
     "duplicates": lambda s: sum(s["duplicates"].values()),
     "unreadable": lambda s: s["unreadable"],
+    "labels": lambda s: 0 if s["labels"] is None else s["labels"]["flagged"],
 }
 
 
@@ -60,13 +61,17 @@ class Check:
     mark: Annotated[float, arg(metavar="SHARE")] = 0.05
     """Share of normal images in which any region is framed, at most."""
     confirm: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """What you said of images: the file that the page saves, or a text file with the name of an anomaly on each line."""
+    """Your marks: the file that the page saves (path, mark), or a text file with the name of an anomaly on each line."""
+    groups: Annotated[str | None, arg(metavar="PATTERN", help_behavior_hint="")] = None
+    """What tells images of one part, plate, patient or camera: folder, prefix, a column, or a regular expression."""
+    labels: Annotated[str | None, arg(metavar="PATTERN", help_behavior_hint="")] = None
+    """What tells an image's label, as for --groups: images that fit another label better are named."""
     map: Annotated[str, arg(metavar="NAME", help_behavior_hint="(default: tsne)")] = "tsne"
     """How the map of all images is made: tsne, pca, or, where they are installed, umap or pacmap."""
     json: bool = False
     """Print summary.json instead of sentences."""
     fail_on: Annotated[str | None, arg(metavar="WHAT", help_behavior_hint="(default: nothing)")] = None
-    """Exit with code 1 if there are any: flagged, leaks, duplicates, unreadable, several of them with commas, or any. For CI."""
+    """Exit with code 1 if there are any: flagged, labels, leaks, duplicates, unreadable, several with commas, or any. For CI."""
     column: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
     """Column of a table that holds the images."""
     range: Annotated[str | None, arg(metavar="LOW,HIGH", help_behavior_hint="(default: decided once for all images)")] = None
@@ -147,6 +152,8 @@ def check(command: Check) -> None:
         fdr=command.fdr,
         mark=command.mark,
         confirmed=() if command.confirm is None else Review.read(command.confirm),
+        groups=command.groups,
+        labels=command.labels,
         map=command.map,
         column=command.column,
         range=command.range,
@@ -169,7 +176,7 @@ def _failing(command: Check) -> list[str]:
     names = [name.strip() for name in (command.fail_on or "").split(",") if name.strip()]
     unknown = [name for name in names if name not in (*FAILURES, "any")]
     expect(not unknown, f"--fail-on of {', '.join(FAILURES)} or any", ", ".join(unknown), "name others")
-    needed = [name for name in names if name in ("flagged", "leaks")]
+    needed = [name for name in names if name in ("flagged", "labels", "leaks")]
     with_reference = command.against is not None or not needed
     expect(with_reference, f"--against REFERENCE for --fail-on {', '.join(needed)}", "none", "name the reference")
     return list(FAILURES) if "any" in names else names
@@ -192,6 +199,8 @@ def _next(command: Check, found: "CheckResult", out: Path) -> str:
     source = shlex.quote(command.source)
     if command.leaks:
         return f"vergence check {source} --against {shlex.quote(command.against or '')}"
+    if (out / "normal.csv").is_file() and command.against is None:
+        return f"vergence check {source} --against {shlex.quote(str(out / 'normal.csv'))}"
     if found.summary["judged"] and command.confirm is None:
         same = source if command.against is None else f"{source} --against {shlex.quote(command.against)}"
         return (

@@ -93,6 +93,7 @@ class Pictures:
         channel: The one that is judged, from 0 or by a color's name; None for all.
         like: Pictures whose numbers mean the same, and decide.
         reader: What returns picture i instead of its content, from a cache for instance.
+        columns: Other columns of the table that they come from, by name.
 
     Example:
         >>> pictures = Pictures(["a"], [np.zeros((1, 4, 6), dtype=np.uint8)])
@@ -114,6 +115,7 @@ class Pictures:
         self.channel: int | str | None = None
         self.like: Pictures | None = None
         self.reader: Callable[[int], Picture] | None = None
+        self.columns: dict[str, list[Any]] = {}
 
     def __len__(self) -> int:
         return len(self.names)
@@ -491,7 +493,9 @@ def _of_table(table: Any, folder: Path, column: str | None, name: str) -> Pictur
     expect(len(names) == 1, f"one column of pictures in {name}", f"{len(names)} among {columns}", "name it with --column")
     values = table[names[0]].to_pylist()
     written = [_name_of(value, i) for i, value in enumerate(values)]
-    return Pictures(_different(written), [_content_of(value, folder) for value in values], folder=folder)
+    pictures = Pictures(_different(written), [_content_of(value, folder) for value in values], folder=folder)
+    pictures.columns = {key: table[key].to_pylist() for key in table.column_names if not holds_bytes(table[key].type)}
+    return pictures
 
 
 def _holds_pictures(column: Any, folder: Path) -> bool:

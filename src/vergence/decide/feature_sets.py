@@ -16,7 +16,8 @@ fold of the reference (Vovk, Cross-conformal predictors, 2015):
 
 For a normal item P(p <= a) is at most a with one fit, and at most 2 a + (1 - K / n) / (K + 1) with K (Barber et al., Predictive
 inference with the jackknife+, 2021), close to a in practice. Two numbers of each feature set, median and deviation, are those of
-items that calibrate.
+items that calibrate. Where n items are of G groups, none of which is a new item's, each counts 1 / n_g among the n_g of its
+group, and p has the denominator G + 1 (Lee, Barber & Willett, Distribution-free inference with hierarchical data, 2023).
 
 Shapes: n reference items, M new ones, K folds, L feature sets, D features.
 """
@@ -131,12 +132,21 @@ def combined(
 
 @dataclass(frozen=True)
 class ReferenceScores:
-    """Scores (n,), folds (n,) and names of the reference items that calibrate, and which new items are among them, (M,)."""
+    """Scores of the reference items that calibrate.
+
+    Attributes:
+        scores, fold, names: Score, fold and name of each, (n,).
+        seen: Which new items are among them, (M,).
+        weight: How much each counts, (n,): 1 / n_g in a group of n_g whose items are no independent examples; 1 by default.
+        groups: Groups of these (n,) and of the new items (M,), which are compared within their group alone; None for no groups.
+    """
 
     scores: Floats
     fold: Ints
     names: Sequence[str]
     seen: npt.NDArray[np.bool_]
+    weight: Floats | None = None
+    groups: tuple[Ints, Ints] | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -146,13 +156,41 @@ class ReferenceScores:
         """K; 1 where half of the reference calibrates."""
         return int(self.fold.max()) + 1
 
+    @property
+    def grouped(self) -> str:
+        """How groups calibrate: ``within`` each, ``between`` them, or empty without any."""
+        return "within" if self.groups is not None else "between" if self.weight is not None else ""
+
+    @property
+    def least(self) -> Floats:
+        """The least p-value that each new item can have, (M,)."""
+        return self.p_values(np.full((len(self.seen), self.folds), np.inf))
+
+    @property
+    def examples(self) -> int:
+        """Independent items that a new one is compared with, at least: n, groups, or items of the smallest group."""
+        return round(1 / float(self.least.max(initial=1 / (len(self) + 1)))) - 1
+
     def p_values(self, scores: Floats) -> Floats:
         """Returns p-values (M,) of scores (M, K)."""
+        if self.groups is None:
+            return self._among(scores, np.ones(len(self), dtype=bool))
+        own, new = self.groups
+        p = np.ones(len(scores))
+        for group in np.unique(new):
+            p[new == group] = self._among(scores[new == group], own == group)
+        return p
+
+    def _among(self, scores: Floats, items: npt.NDArray[np.bool_]) -> Floats:
+        """Returns p-values (M,) of scores (M, K) among some items (n,)."""
+        weight = np.ones(len(self)) if self.weight is None else self.weight
         at_least = np.zeros(len(scores))
         for k in range(self.folds):
-            ordered = np.sort(self.scores[self.fold == k])
-            at_least += len(ordered) - np.searchsorted(ordered, scores[:, k])
-        return np.asarray((1 + at_least) / (len(self) + 1))
+            rows = np.flatnonzero(items & (self.fold == k))
+            rows = rows[np.argsort(self.scores[rows], kind="stable")]
+            from_here = np.append(np.cumsum(weight[rows][::-1])[::-1], 0.0)
+            at_least += from_here[np.searchsorted(self.scores[rows], scores[:, k])]
+        return np.asarray((1 + at_least) / (weight[items].sum() + 1))
 
 
 class FeatureSets(Stored):

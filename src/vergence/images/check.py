@@ -28,6 +28,7 @@ from vergence.data.sources import open_items
 from vergence.images.duplicates import Duplicates, find_duplicates
 from vergence.images.features import PART, FirstPass, ImageFeatures, SmallImages, rows_of, stamp
 from vergence.images.frozen import FrozenNetwork, at_hand, named_network
+from vergence.images.labels import names_by
 from vergence.images.order import ordered_images, ordered_vectors
 from vergence.images.reference import vectors_with_reference, with_reference
 from vergence.images.result import ENCODER, PATCHES, Anomalies, CheckResult, CheckSettings, result_of
@@ -59,6 +60,8 @@ def check(
     fdr: float = 0.1,
     mark: float = 0.05,
     confirmed: Review | Sequence[str] | Mapping[str, str] = (),
+    groups: str | Sequence[Any] | None = None,
+    labels: str | Sequence[Any] | None = None,
     map: str = "tsne",
     column: str | None = None,
     range: str | Sequence[float] | None = None,
@@ -89,6 +92,11 @@ def check(
         confirmed: What a person said after looking: names of anomalies, or ``anomaly``, ``normal`` or ``reference anomaly`` by
             name. No fit sees anomalies, neither is flagged again; without a reference, what is less anomalous than a normal one
             is no longer improbable.
+        groups: What tells images of one part, plate, patient or camera: ``folder``, ``prefix`` (the name before its last ``_``,
+            ``-``, ``.`` or space), a column of the table, a regular expression, or one of each image. They share folds. Where
+            each group has 20 reference images, images are compared with those of their group; otherwise a group counts as one.
+            With a reference a pair: those of its images come second.
+        labels: What tells the label of an image, as for ``groups``: images that fit another label better are named.
         map: How the map of all images is made: ``tsne``, ``pca``, or, where they are installed, ``umap`` or ``pacmap``.
         column: Column of a table that holds the images.
         range: Numbers that are shown as 0 and 255, such as ``(0, 4095)``: the same for all images. By default the numbers of
@@ -108,11 +116,12 @@ def check(
     expect(not leaks or against is not None, "leaks with another source", "none", "name it with --against")
     for folder in (out, heatmaps):
         _require_apart(source, folder)
-    settings = CheckSettings(size, fdr, mark, workers, Review.of(confirmed), map)
+    settings = CheckSettings(size, fdr, mark, workers, Review.of(confirmed), groups, labels, map)
     if (given := _vectors(source)) is not None:
         known_vectors = None if against is None else _vectors(against)
         expect(against is None or known_vectors is not None, "vectors to compare vectors with", against, "name others")
-        expect(not leaks and vectors is None, "pictures with these options", "vectors", "leave them out")
+        alone = not leaks and vectors is None and groups is None and labels is None
+        expect(alone, "images with these options", "vectors", "leave them out")
         result = _of_vectors(given, known_vectors, settings, _called(source))
         if out is not None:
             result.write(out)
@@ -208,9 +217,11 @@ def _of_pictures(
         if out is not None:
             with explained(out, "choose another --out"):
                 out.mkdir(parents=True, exist_ok=True)
-        work = _Work(stack, out, {"job": "check", "size": settings.size, "encoder": settings.encoder})
-        features = _image_features(pictures, settings, vectors[0], work.parts("looks", pictures))
-        reference = None if known is None else _image_features(known, settings, vectors[1], work.parts("known", known))
+        job = {"job": "check", "size": settings.size, "encoder": settings.encoder, "marks": str(settings.review)}
+        work = _Work(stack, out, {**job, "groups": str(settings.groups)})
+        one, other = settings.sides(known is not None)
+        features = _image_features(pictures, one, vectors[0], work.parts("looks", pictures))
+        reference = None if known is None else _image_features(known, other, vectors[1], work.parts("known", known))
         copies = find_duplicates(features.small, features.digest, features.read)
         leaked, known_names, told = None, list[str](), list[str]()
         if reference is not None and known is not None:
@@ -247,14 +258,17 @@ def _image_features(pictures: Pictures, settings: CheckSettings, vectors: Any, k
     def keep(i: int, row: dict[str, Any]) -> None:
         images.keep(i, row.pop("pixels"), int(row["digest"]))
 
-    columns = rows_of(FirstPass(settings.kept), pictures, range(len(pictures)), settings.workers, "images", kept, keep)
+    first = FirstPass(settings.kept)
+    columns: dict[str, Any] = rows_of(first, pictures, range(len(pictures)), settings.workers, "images", kept, keep)
     if not columns:
-        first = pictures.skipped[0] if pictures.skipped else None
-        refuse("pictures that can be read", "none" if first is None else f"none: {first.name} ({first.reason})", "give others")
+        one = pictures.skipped[0] if pictures.skipped else None
+        refuse("pictures that can be read", "none" if one is None else f"none: {one.name} ({one.reason})", "give others")
     index = columns.pop("index")
-    names = [pictures.names[i] for i in index.tolist()]
-    given = None if vectors is None else _vectors_of(vectors, pictures, index.tolist())
-    return ImageFeatures(index, names, given, **columns, images=images)
+    some = index.tolist()
+    given = None if vectors is None else _vectors_of(vectors, pictures, some)
+    groups, labels = (names_by(pictures, some, getattr(settings, of), f"--{of}") for of in ("groups", "labels"))
+    names = [pictures.names[i] for i in some]
+    return ImageFeatures(index, names, given, **columns, images=images, groups=groups, labels=labels)
 
 
 def _vectors_of(vectors: Any, pictures: Pictures, index: Sequence[int]) -> Floats:

@@ -349,6 +349,7 @@ class ImageFeatures:
         small: What candidates for duplicates are found by, (N, ...).
         thumbnail: Gray values of each as a whole, (N, 1024).
         images: The images themselves; None of vectors.
+        groups, labels: Which part, camera, ... and which label each belongs to; None for none.
     """
 
     index: Ints
@@ -361,6 +362,8 @@ class ImageFeatures:
     small: npt.NDArray[np.uint8]
     thumbnail: npt.NDArray[np.uint8]
     images: SmallImages | None = None
+    groups: Sequence[str] | None = None
+    labels: Sequence[str] | None = None
 
     def __len__(self) -> int:
         return len(self.names)

@@ -25,6 +25,7 @@ from vergence.decide.ridge import RidgeGaussian
 from vergence.images.clusters import anomalous_clusters
 from vergence.images.duplicates import Duplicates, duplicate_sets
 from vergence.images.features import FILE, ImageFeatures, RegionPass
+from vergence.images.labels import joined, labels_alone
 from vergence.images.marks import marks_in_words
 from vergence.images.passes import look_at, region_rows, sampled
 from vergence.images.plane import standardized
@@ -77,7 +78,8 @@ def ordered_images(
     heat = heatmaps_of(judged.heatmap[fitted], judged.heatmap, settings.mark)
     weights = shares(t, WEIGHTS)
     found, told = _after_marks(_order(t, fitted, weights, settings), embedding, features, settings)
-    return Anomalies(found, units.in_units(table), heat, embedding, groups, None, weights), told
+    labels = labels_alone(features.labels, judged.vector, joined(group, features.groups))
+    return Anomalies(found, units.in_units(table), heat, embedding, groups, None, weights, labels=labels), told
 
 
 def ordered_vectors(features: ImageFeatures, settings: CheckSettings) -> tuple[Anomalies | None, list[str]]:
@@ -96,16 +98,18 @@ def ordered_vectors(features: ImageFeatures, settings: CheckSettings) -> tuple[A
 
 
 def _fitted(features: ImageFeatures, group: Ints, settings: CheckSettings) -> tuple[Ints, Ints]:
-    """Returns the fold of each item, which duplicates share, and one item of each group to fit to, in the order of content.
+    """Returns the fold of each item, which duplicates and items of one group share, and one of duplicates (N,) to fit to.
 
-    No fit sees what a person called anomalous.
+    The latter are in the order of content. No fit sees what a person called anomalous.
     """
     order = np.argsort(features.digest, kind="stable")
     first = order[np.sort(np.unique(group[order], return_index=True)[1])]
-    number = np.zeros(int(group.max(initial=0)) + 1, dtype=np.int64)
-    number[group[first]] = np.arange(len(first))
+    unit = joined(group, features.groups)
+    number = np.zeros(int(unit.max(initial=0)) + 1, dtype=np.int64)
+    ones = np.array(list(dict.fromkeys(unit[first].tolist())), dtype=np.int64)
+    number[ones] = np.arange(len(ones))
     apart = settings.review.places(features.names, "anomaly")
-    return number[group] % FOLDS, first[~np.isin(group[first], group[apart])][:FITTED]
+    return number[unit] % FOLDS, first[~np.isin(group[first], group[apart])][:FITTED]
 
 
 def _components(x: npt.NDArray[Any], fitted: Ints) -> Floats:

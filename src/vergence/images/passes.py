@@ -124,7 +124,7 @@ def region_rows(
 ) -> Judged:
     """Returns what regions say of each image; of one that has gone meanwhile, what they say of the least anomalous one.
 
-    The features of a ``sample`` of these images are not computed again.
+    The features of a ``sample`` of these images, and of others that are equal to them, are not computed again.
 
     Raises:
         ValueError: None can be read anymore.
@@ -136,6 +136,8 @@ def region_rows(
             sample.rows.tolist(), sample.vectors, sample.cells(range(len(sample.look.names))), strict=True
         ):
             known[row] = {"vector": vector, **region_pass.judged(cells, int(features.digest[row]))}
+        of_digest = {int(features.digest[row]): one for row, one in known.items()}
+        known = {row: of_digest[digest] for row, digest in enumerate(features.digest.tolist()) if digest in of_digest}
     rest = [i for row, i in enumerate(features.index.tolist()) if row not in known]
     columns = rows_of(region_pass, features.images.pictures(), rest, settings.workers, "regions", kept) if rest else {}
     expect(columns or known, GONE, "none", "repeat the command")

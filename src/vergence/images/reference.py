@@ -7,6 +7,7 @@ which see new images as they see the reference.
 Shapes: n reference images, M new ones, K folds, L feature sets.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from vergence.decide.ridge import RidgeGaussian
 from vergence.images.difference import CAUTION, DifferencePass, candidates, twin_p_values
 from vergence.images.duplicates import duplicate_sets, find_duplicates
 from vergence.images.features import FILE, ImageFeatures, RegionPass, rows_of
+from vergence.images.labels import joined, labels_with_reference
 from vergence.images.passes import look_at, region_rows, sampled
 from vergence.images.regions import ReferenceCells, region_threshold
 from vergence.images.result import LEVEL, Anomalies, CheckSettings, Heatmaps
@@ -44,14 +46,14 @@ PILOT, MOST = 40, 0.2  # images that are compared first; quantile of their corre
 ALIKE, TWIN = 0.9, 0.5  # correlation of aligned parts, at least; of 1 - correlation of twins to that of reference images, at most
 
 
-def folds_of(digest: Ints, group: Ints) -> tuple[Ints, Ints]:
+def folds_of(digest: Ints, group: Ints, *, stated: bool = False) -> tuple[Ints, Ints]:
     """Returns the places (n,) of different reference images in the order of their content, and their folds (n,).
 
     Of images with equal digests one stays; those of one group, duplicates of each other, share a fold, if there are as many
-    groups as folds. Of a large reference the half that is fitted to has the fold -1.
+    groups as folds or the groups are ``stated``. Of a large reference the half that is fitted to has the fold -1.
 
     Raises:
-        ValueError: Fewer than 20 are different.
+        ValueError: Fewer than 20 are different, or there are fewer than two stated groups.
 
     Example:
         >>> places, fold = folds_of(np.arange(40) % 30, np.arange(40) % 30)
@@ -63,10 +65,12 @@ def folds_of(digest: Ints, group: Ints) -> tuple[Ints, Ints]:
     expect(len(places) >= FEWEST, few, len(places), "give more, or leave --against out")
     first = np.unique(group[places], return_index=True, return_inverse=True)[1:]
     number = np.argsort(np.argsort(first[0]))[first[1]]
-    if number.max() + 1 < FOLDS:  # nearly all are duplicates of each other
-        number = np.arange(len(places))
+    groups = int(number.max()) + 1
+    expect(groups > 1 or not stated, "two reference groups at least", f"one of {len(places)} images", "give more groups")
+    if groups < FOLDS and not stated:  # nearly all are duplicates of each other
+        number, groups = np.arange(len(places)), FOLDS
     if len(places) <= SPLIT:
-        return places, np.asarray(number % FOLDS, dtype=np.int64)
+        return places, np.asarray(number % min(FOLDS, groups), dtype=np.int64)
     fold = np.where(number % 2 == 0, -1, 0)
     kept = (fold == 0) | (np.cumsum(fold < 0) <= FITTED)
     return places[kept], fold[kept]
@@ -79,14 +83,17 @@ def weights_of(sets: Collection[str]) -> dict[str, float]:
 
 def with_reference(new: ImageFeatures, reference: ImageFeatures, settings: CheckSettings) -> Anomalies:
     """Returns what is anomalous among images next to a reference."""
-    group = duplicate_sets(find_duplicates(reference.small, reference.digest, reference.read), len(reference))
+    sets_of = duplicate_sets(find_duplicates(reference.small, reference.digest, reference.read), len(reference))
     usable = np.flatnonzero(~settings.review.places(reference.names, "reference"))
-    places, fold = folds_of(reference.digest[usable], group[usable])
+    within = _own_reference(new.groups, [] if reference.groups is None else [reference.groups[i] for i in usable.tolist()])
+    stated = reference.groups if not within else None
+    places, fold = folds_of(reference.digest[usable], joined(sets_of, stated)[usable], stated=stated is not None)
     places = usable[places]
     compared = Compared.of(new, reference, places, fold, settings)
     if compared.twins:
         return _by_twins(new, reference, compared, settings)
-    sets, heat, embedding = _sets(new, reference, places, fold, settings)
+    sets, heat, vectors = _sets(new, reference, places, fold, settings)
+    embedding = RidgeGaussian(vectors[0]).components(vectors[1], COMPONENTS).astype(np.float32)
     if compared.aligned:
         old, judged = compared.rows(reference, places[fold >= 0]), compared.rows(new, np.arange(len(new)))
         t = np.full(len(places), np.nan)
@@ -95,19 +102,28 @@ def with_reference(new: ImageFeatures, reference: ImageFeatures, settings: Check
         heat = [np.concatenate([h, d["heatmap"][:, None]], 1) for h, d in zip(heat, (old, judged), strict=True)]
     if new.vectors is not None and reference.vectors is not None:
         sets["vectors"] = FeatureSet.of_vectors(reference.vectors[places], new.vectors, fold)
-    names = [reference.names[i] for i in places.tolist()]
-    decisions, calibration = _decisions(sets, fold, names, new, np.isin(new.digest, reference.digest), settings)
+    names, seen = [reference.names[i] for i in places.tolist()], np.isin(new.digest, reference.digest)
+    known = None if reference.groups is None else [reference.groups[i] for i in places.tolist()]
+    calibrates = _Calibrates(fold, names, seen, known, new.groups if within else None)
+    decisions, calibration = _decisions(sets, calibrates, new, settings)
+    labeled = None if reference.labels is None else [reference.labels[i] for i in places.tolist()]
+    labels = labels_with_reference(new.labels, labeled, vectors[1], vectors[0], fold, settings.fdr)
     deviations = CrossFitted(reference.measurements[places, FILE:], np.zeros(len(places), dtype=np.int64), clean=True)
     in_units = deviations.in_units(new.measurements[:, FILE:])
-    return Anomalies(
-        decisions, in_units, heatmaps_of(heat[0], heat[1], settings.mark), embedding, [], calibration, weights_of(sets)
-    )
+    heatmaps = heatmaps_of(heat[0], heat[1], settings.mark)
+    return Anomalies(decisions, in_units, heatmaps, embedding, [], calibration, weights_of(sets), labels=labels)
+
+
+def _own_reference(new: Sequence[str] | None, known: Sequence[str]) -> bool:
+    """Returns whether each group of new images has enough images of its own in the reference."""
+    count = Counter(known)
+    return new is not None and min(count[group] for group in new) >= FEWEST
 
 
 def _sets(
     new: ImageFeatures, reference: ImageFeatures, places: Ints, fold: Ints, settings: CheckSettings
-) -> tuple[dict[str, FeatureSet], list[npt.NDArray[Any]], npt.NDArray[np.float32]]:
-    """Returns feature sets, heatmaps of the reference that calibrates and of new images, and features of the latter."""
+) -> tuple[dict[str, FeatureSet], list[npt.NDArray[Any]], tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+    """Returns feature sets, heatmaps of the reference that calibrates and of new images, and features of both as wholes."""
     look = look_at([reference, new], settings)
     sample = sampled(reference, places[fold < 0] if (fold < 0).any() else places, settings, look)
     other = sampled(new, np.argsort(new.digest, kind="stable"), settings, look)
@@ -124,8 +140,7 @@ def _sets(
     }
     for j, name in enumerate(look.names):
         sets[name] = FeatureSet(np.where(fold >= 0, old.scores[places, j, 0], np.nan), judged.scores[:, j])
-    embedding = RidgeGaussian(old.vector[places]).components(judged.vector, COMPONENTS).astype(np.float32)
-    return sets, [old.heatmap[places[fold >= 0]], judged.heatmap], embedding
+    return sets, [old.heatmap[places[fold >= 0]], judged.heatmap], (old.vector[places], judged.vector)
 
 
 @dataclass(frozen=True)
@@ -152,7 +167,7 @@ class Compared:
         new images are.
         """
         assert reference.images is not None
-        if fold.min() >= 0:
+        if fold.min() >= 0 and reference.groups is None:
             fold = np.arange(len(fold)) % FOLDS
         gray, apart = reference.thumbnail[places], np.full(len(new), -1)
         numbers = reference.index[places]
@@ -219,25 +234,42 @@ def vectors_with_reference(new: ImageFeatures, known: Floats, settings: CheckSet
     places, fold = folds_of(digest, digest)
     sets = {"vectors": FeatureSet.of_vectors(known[places], x, fold)}
     seen = np.isin(new.digest, digest)
-    decisions, calibration = _decisions(sets, fold, [str(i) for i in places.tolist()], new, seen, settings)
+    decisions, calibration = _decisions(sets, _Calibrates(fold, [str(i) for i in places.tolist()], seen), new, settings)
     return Anomalies(decisions, x, None, x.astype(np.float32), [], calibration, weights_of(sets))
 
 
+@dataclass(frozen=True)
+class _Calibrates:
+    """What calibrates: folds (n,), names, which new items are among them, and groups of the former and of new items."""
+
+    fold: Ints
+    names: Sequence[str]
+    seen: Bools
+    known: Sequence[str] | None = None
+    new: Sequence[str] | None = None
+
+    def scores(self, scores: Floats) -> ReferenceScores:
+        """Returns the scores (n,) of those that calibrate."""
+        some = np.flatnonzero(self.fold >= 0)
+        given = scores[some], self.fold[some], [self.names[i] for i in some.tolist()], self.seen
+        if self.known is None:
+            return ReferenceScores(*given)
+        group = np.unique(np.array([*self.known, *(self.new or [])]), return_inverse=True)[1]
+        known, new = group[: len(self.known)][some], group[len(self.known) :]
+        if self.new is not None:
+            return ReferenceScores(*given, groups=(known, new))
+        return ReferenceScores(*given, weight=1 / np.bincount(known)[known])
+
+
 def _decisions(
-    sets: Mapping[str, FeatureSet], fold: Ints, known: Sequence[str], new: ImageFeatures, seen: Bools, settings: CheckSettings
+    sets: Mapping[str, FeatureSet], calibrates: _Calibrates, new: ImageFeatures, settings: CheckSettings
 ) -> tuple[Decisions, ReferenceScores]:
     """Returns what is flagged, and what calibrates; items that are among the reference are not judged."""
-    calibrating = fold >= 0
     reference, scored, added = combined(sets, weights_of(sets))
-    scores = ReferenceScores(
-        reference[calibrating], fold[calibrating], [known[i] for i in np.flatnonzero(calibrating).tolist()], seen
-    )
-    each = {
-        LEVEL + name: -np.log(ReferenceScores(one.reference[calibrating], fold[calibrating], (), seen).p_values(one.new))
-        for name, one in sets.items()
-    }
+    scores, seen = calibrates.scores(reference), calibrates.seen
+    each = {LEVEL + name: -np.log(calibrates.scores(one.reference).p_values(one.new)) for name, one in sets.items()}
     table = np.stack(list(added.values()))
     level = [list(added)[i] for i in table.argmax(0)]
     odd, fine = settings.review.places(new.names, "anomaly"), settings.review.places(new.names, "normal")
     columns = {"score": scored.mean(1), "level": level, **each}
-    return decided(scores.p_values(scored), settings.fdr, len(scores), left_out=seen | odd, fine=fine, **columns), scores
+    return decided(scores.p_values(scored), settings.fdr, scores.examples, left_out=seen | odd, fine=fine, **columns), scores

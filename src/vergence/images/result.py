@@ -5,7 +5,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from vergence.decide.feature_sets import ReferenceScores
 from vergence.images.duplicates import Duplicates
 from vergence.images.features import FILE, NETWORK, ImageFeatures
 from vergence.images.frozen import FrozenNetwork
+from vergence.images.labels import Labels
 from vergence.images.measurements import MEASUREMENTS, PROPERTIES, differences_in_words, properties, typical_properties
 from vergence.images.plane import PLANES, plane, standardized
 from vergence.images.regions import region_words
@@ -45,6 +46,7 @@ NEIGHBORS = 5
 MOST_COMPARED = 50_000  # images whose neighbors are looked for among all
 FRAMES = 5  # of an image, at most
 RARE = 0.1  # p-value up to which reasons are given, or share of the images where there is none
+FIRST = 3  # images whose label fits least that are named without a reference
 EVERYWHERE = 0.3  # share of the cells of a heatmap that are framed, from which on an image is anomalous everywhere
 APART = 5.0  # robust deviations of the score from which on a reference image is itself anomalous
 ENCODER, PATCHES = "auto", "patches"
@@ -61,6 +63,7 @@ class CheckSettings:
         mark: Share of normal images in which any region is framed, at most, in (0, 1).
         workers: Processes that read images.
         review: What a person said of images before.
+        groups, labels: What tells the group and the label of an image; None for none.
         map: How the map of all images is made, one of `vergence.images.plane.PLANES`.
         network: Network whose cells and embedding are judged; None for patches.
         embed: What gives embeddings, where ``network`` does not.
@@ -72,6 +75,8 @@ class CheckSettings:
     mark: float = 0.05
     workers: int = 2
     review: Review = field(default_factory=Review)
+    groups: Any = None
+    labels: Any = None
     map: str = "tsne"
     network: FrozenNetwork | None = None
     embed: Embed | None = None
@@ -81,6 +86,15 @@ class CheckSettings:
     def kept(self) -> int:
         """Pixels of the shorter side of the images that later steps read, at most."""
         return self.size if self.network is None else round(NETWORK * self.size)
+
+    def sides(self, reference: bool) -> tuple["CheckSettings", "CheckSettings"]:
+        """Returns the settings for the images and for the reference, which have groups and labels of their own."""
+        given = self.groups, self.labels
+        pairs = [(one, one) if isinstance(one, str | None) else tuple(one) if reference else (one, None) for one in given]
+        for pair in pairs:
+            expect(len(pair) == 2, "groups or labels of the images, and of the reference", f"{len(pair)} of them", "give a pair")
+        (groups, known_groups), (labels, known_labels) = pairs
+        return replace(self, groups=groups, labels=labels), replace(self, groups=known_groups, labels=known_labels)
 
     def __post_init__(self) -> None:
         require_count(8, 4096, size=self.size)
@@ -128,6 +142,7 @@ class Anomalies:
         calibration: Reference items that calibrate; None where none do.
         weights: Weight of each feature set; they add up to 1.
         nearest: Name of the reference image that each image is compared with; empty where images are not compared.
+        labels: What labels the images fit; None where they have none.
     """
 
     decisions: Decisions
@@ -138,6 +153,7 @@ class Anomalies:
     calibration: ReferenceScores | None
     weights: Mapping[str, float]
     nearest: Sequence[str] = ()
+    labels: Labels | None = None
 
     @property
     def rate(self) -> str:
@@ -150,8 +166,13 @@ class Anomalies:
         """Returns how many of the judged items are less like the reference than all items that calibrate."""
         if self.calibration is None:
             return 0
-        least = self.decisions.p_value * (len(self.calibration) + 1) <= 1 + 1e-9
+        least = self.decisions.p_value <= self.calibration.least * (1 + 1e-9)
         return int((least & ~self.calibration.seen & ~reviewed).sum())
+
+    @property
+    def expected(self) -> float:
+        """How many normal items, of as many as are judged, would be less like the reference than all that calibrate."""
+        return 0.0 if self.calibration is None else self.decisions.total * float(self.calibration.least.mean())
 
     @property
     def in_reference(self) -> list[str]:
@@ -165,7 +186,8 @@ class Anomalies:
     @property
     def flagged_without(self) -> int:
         """How many items are flagged if the reference items that stand apart do not calibrate: they are the largest scores."""
-        if self.calibration is None or not (out := len(self.in_reference)):
+        grouped = self.calibration is not None and self.calibration.grouped
+        if self.calibration is None or grouped or not (out := len(self.in_reference)):
             return self.decisions.flagged
         n, p = len(self.calibration), self.decisions.p_value[~self.calibration.seen]
         at_least = np.maximum(np.rint(p * (n + 1)) - 1 - out, 0)
@@ -186,6 +208,8 @@ class CheckResult:
             - ``measurements``: plain properties such as ``dark``; ``boxes`` around anomalous regions, "top left bottom right" in
               pixels; ``neighbors``, the most similar images; each after the other by ``; ``; ``projection_x`` and
               ``projection_y``, its place on the map.
+            - With labels: ``label``, ``label_other``, the best of the others, ``label_score``, above 0 where that fits better,
+              and ``label_flag``.
         duplicates: Pairs: ``path``, ``duplicate_of``, ``kind``, ``agreement``, and ``source`` of the second, ``same`` or
             ``reference``.
         skipped: ``path`` and ``reason`` of what could not be read.
@@ -359,6 +383,7 @@ def result_of(
         "neighbors": _neighbors(z, names),
         "projection_x": x,
         "projection_y": y,
+        **_labels(anomalies),
     }
     pairs = _pairs(duplicates, names, names, "same")
     if leaked is not None and reference_features is not None:
@@ -380,6 +405,15 @@ def _judgment(anomalies: Anomalies | None, n: int) -> dict[str, Any]:
     zeros, ones = np.zeros(n), np.ones(n)
     none = {"score": zeros, "p_value": ones, "q_value": ones, "flag": zeros.astype(np.uint8), "level": [""] * n}
     return none if anomalies is None else {name: anomalies.decisions.columns[name] for name in none}
+
+
+def _labels(anomalies: Anomalies | None) -> dict[str, Any]:
+    """Returns the columns of labels."""
+    if anomalies is None or anomalies.labels is None:
+        return {}
+    labels = anomalies.labels
+    columns = {"label": labels.given, "label_other": labels.other, "label_score": labels.score}
+    return {**columns, "label_flag": labels.flag.astype(np.uint8)}
 
 
 def _properties(features: ImageFeatures, reference: ImageFeatures | None) -> dict[str, npt.NDArray[np.bool_]]:
@@ -505,18 +539,39 @@ def _summary(
         "fdr": settings.fdr,
         "rate": "none" if anomalies is None else anomalies.rate,
         "calibration": None if anomalies is None or anomalies.calibration is None else len(anomalies.calibration),
+        "examples": 0 if anomalies is None or anomalies.calibration is None else anomalies.calibration.examples,
+        "grouped": "" if anomalies is None or anomalies.calibration is None else anomalies.calibration.grouped,
         "reference_anomalies": [] if anomalies is None else anomalies.in_reference,
         "flagged_without": 0 if anomalies is None else anomalies.flagged_without,
         "total": 0 if anomalies is None else anomalies.decisions.total,
         "beyond": 0 if anomalies is None else anomalies.beyond(settings.review.places(features.names, "anomaly")),
+        "expected": 0.0 if anomalies is None else round(anomalies.expected, 4),
         "flagged": 0 if anomalies is None else anomalies.decisions.flagged,
         "mark": settings.mark,
         "groups": [{"like": group[0], "images": len(group)} for group in groups],
         "duplicates": {kind: duplicates.kind.count(kind) for kind in dict.fromkeys(duplicates.kind)},
         "leaked": sum(map(bool, leak)),
+        "labels": _label_summary(features, anomalies),
         "properties": dict(counts),
         "changes": dict(changes),
         "notes": list(notes),
+    }
+
+
+def _label_summary(features: ImageFeatures, anomalies: Anomalies | None) -> dict[str, Any] | None:
+    """Returns how many labels fit, and the first images whose label fits least."""
+    if anomalies is None or (labels := anomalies.labels) is None:
+        return None
+    judged = np.isfinite(labels.score)
+    first = np.argsort(np.where(judged, -labels.score, np.inf), kind="stable")[: max(FIRST, int(labels.flag.sum()))]
+    told = [i for i in first.tolist() if labels.flag[i] or (not labels.compared and labels.score[i] > 0)]
+    return {
+        "images": int(judged.sum()),
+        "unjudged": int((~judged).sum()),
+        "better": int((labels.score > 0).sum()),
+        "flagged": int(labels.flag.sum()),
+        "compared": labels.compared,
+        "first": [[features.names[i], labels.given[i], labels.other[i]] for i in told],
     }
 
 

@@ -59,7 +59,8 @@ class Review:
             return cls(list(given))
         wrong = sorted(set(given.values()) - set(MARKS))
         expect(not wrong, f"marks: {', '.join(MARKS)}", wrong[0] if wrong else "", "correct the file")
-        return cls(*([name for name, mark in given.items() if mark == one] for one in MARKS))
+        anomaly, normal, reference = ([name for name, mark in given.items() if mark == one] for one in MARKS)
+        return cls(anomaly, normal, reference)
 
     @classmethod
     def read(cls, file: Path) -> "Review":

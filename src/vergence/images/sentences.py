@@ -19,7 +19,16 @@ SMALL, SOME = 4, 10  # a reference is small if not even 1 / 4 of the images coul
 def sentences_of(s: Mapping[str, Any], pairs: Mapping[str, Sequence[Any]], skipped: Mapping[str, Sequence[str]]) -> list[str]:
     """Returns the sentences, the most important first, of the other entries of ``summary.json`` and the columns of two tables."""
     flags = _flags(s) if s["judged"] else ""
-    parts = [flags, _reference(s), _groups(s), _leaked(s, pairs), _duplicates(pairs), _properties(s), _files(s, skipped)]
+    parts = [
+        flags,
+        _reference(s),
+        _labels(s),
+        _groups(s),
+        _leaked(s, pairs),
+        _duplicates(pairs),
+        _properties(s),
+        _files(s, skipped),
+    ]
     if s["changes"]:
         parts.append("Read as a viewer shows them: " + "; ".join(f"{k} ({v:,})" for k, v in s["changes"].items()) + ".")
     return [*filter(None, parts), *s["notes"]]
@@ -41,24 +50,37 @@ def _flags(s: Mapping[str, Any]) -> str:
         assumed = f"This assumes that most {noun}s are normal; no two reference {noun}s show the same part."
         return f"{head}: {differ} reference {noun} {'more' if flagged else 'much more'} than most do. {assumed}"
     if s["calibration"] is not None:
-        held = f"On average at most {share} of flags are false alarms, if new and reference {noun}s come from one source."
-        return f"{head}. {held if flagged else _beyond(s)}"
+        return f"{head}. {_held(s, share) if flagged else _beyond(s)}"
     return f"The most anomalous {noun}s come first. Without a reference none is flagged."
+
+
+def _held(s: Mapping[str, Any], share: str) -> str:
+    """Returns the rate of false alarms with its condition."""
+    noun, rate = s["noun"], f"On average at most {share} of flags are false alarms"
+    if s["grouped"] == "within":
+        return f"{rate}, if new and reference {noun}s of each group come from one source."
+    if s["grouped"]:
+        return f"{rate}, if new and reference groups come from one source; {s['examples']:,} reference groups calibrate."
+    return f"{rate}, if new and reference {noun}s come from one source."
 
 
 def _beyond(s: Mapping[str, Any]) -> str:
     """Returns how many are less like the reference than all of it, and how many normal ones would be."""
-    n, m, noun, beyond = s["calibration"], s["total"], s["noun"], s["beyond"]
+    n, m, noun, beyond, examples = s["calibration"], s["total"], s["noun"], s["beyond"], s["examples"]
+    all_of = f"all reference {noun}s of {'their group' if beyond > 1 else 'its group'}" if s["grouped"] == "within" else ""
+    all_of = all_of or f"all {n:,} reference {noun}s"
     if not beyond:
-        return f"No {noun} is less like the reference than all {n:,} reference {noun}s."
-    verb, expected = "is" if beyond == 1 else "are", f"{m / (n + 1):.2g}"
+        return f"No {noun} is less like the reference than {all_of}."
+    verb = "is" if beyond == 1 else "are"
     said = (
-        f"{counted(beyond, noun)} {verb} less like the reference than all {n:,} reference {noun}s are; "
-        f"of {m:,} normal {noun}s about {expected} would be."
+        f"{counted(beyond, noun)} {verb} less like the reference than {all_of} are; "
+        f"of {m:,} normal {noun}s about {s['expected']:.2g} would be."
     )
-    if SMALL * reportable(n, m, s["fdr"]).fewest <= m:
+    if SMALL * reportable(examples, m, s["fdr"]).fewest <= m:
         return said
-    return f"{said} To flag some, give at least {needed_calibration(m, math.ceil(m / SOME), s['fdr']):,} reference {noun}s."
+    needed = needed_calibration(m, math.ceil(m / SOME), s["fdr"])
+    what = f"reference {noun}s of each group" if s["grouped"] == "within" else "reference groups" if s["grouped"] else ""
+    return f"{said} To flag some, give at least {needed:,} {what or f'reference {noun}s'}."
 
 
 def _reference(s: Mapping[str, Any]) -> str:
@@ -72,6 +94,25 @@ def _reference(s: Mapping[str, Any]) -> str:
         return said
     they = "it is an anomaly" if len(names) == 1 else "they are anomalies"
     return f"{said} If {they} (--confirm), about {counted(s['flagged_without'], s['noun'])} will be flagged."
+
+
+def _labels(s: Mapping[str, Any]) -> str:
+    """Returns which images fit another label better than their own."""
+    if (labels := s["labels"]) is None:
+        return ""
+    texts = [f"{shortened_name(name)} ({given}, more like {other})" for name, given, other in labels["first"]]
+    few = f" {counted(labels['unjudged'], 'image')} with a label of few images: not judged." if labels["unjudged"] else ""
+    if labels["compared"]:
+        held = f"On average at most {100 * s['fdr']:g} % of these are false alarms, if the reference's labels are right."
+        many, verb = counted(labels["flagged"], "image"), "lies" if labels["flagged"] == 1 else "lie"
+        found = f"{many} {verb} under the wrong label: {_listed(texts, 'items.csv')}. {held}" if texts else "No label is flagged."
+        return found + few
+    better = f"{labels['better']:,} of {labels['images']:,} images fit another label better than their own"
+    return (
+        f"{better}; least of all {_listed(texts)}. Look at these (label_score).{few}"
+        if texts
+        else f"No image fits another label better than its own.{few}"
+    )
 
 
 def _groups(s: Mapping[str, Any]) -> str:

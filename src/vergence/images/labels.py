@@ -1,0 +1,191 @@
+"""Groups that images belong to, and images that fit another label better than their own.
+
+A ridge classifier gives each image a value for each label: its margin is the largest of another label less that of its own. Next
+to a reference whose labels are right, the margins of reference images by fits without them give p-values and flags, as scores do.
+Without one there is an order alone: images with the largest margins first.
+
+Shapes: N images, n reference images, C labels, D features, K folds.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vergence.data.pictures import Pictures
+from vergence.decide.conformal import reportable
+from vergence.decide.decisions import decided
+from vergence.decide.feature_sets import ReferenceScores
+from vergence.utils.checks import counted, expect
+from vergence.utils.neighbors import components
+
+__all__: list[str] = []
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Names = str | Sequence[Any] | None
+
+FOLDS, FEWEST, MOST = 5, 5, 1_000  # folds; images of each label, at least; labels, at most
+ENOUGH = 0.02  # of the images: as few wrong labels can be flagged where the images of one label calibrate alone
+
+
+def names_by(pictures: Pictures, index: Sequence[int], by: Names, option: str) -> list[str] | None:
+    r"""Returns what each of some pictures belongs to: its folder, a column's text, or a part of its name; None for nothing.
+
+    Args:
+        pictures: The source.
+        index: Numbers of the pictures.
+        by: ``folder``, a column of the source's table, ``prefix`` (the name before its last ``_``, ``-``, ``.`` or space), a
+            regular expression whose first group, or else whole match, it is, or a sequence of all of them.
+        option: The option, for messages.
+
+    Raises:
+        ValueError: A name does not match, or the sequence has another length.
+
+    Example:
+        >>> pictures = Pictures(["a/part1_top.png", "a/part1_side.png", "b/part2_top.png"], [None] * 3)
+        >>> names_by(pictures, range(3), "folder", "--groups"), names_by(pictures, range(3), r"part\d+", "--groups")
+        (['a', 'a', 'b'], ['part1', 'part1', 'part2'])
+        >>> names_by(pictures, range(3), "prefix", "--groups")
+        ['a/part1', 'a/part1', 'b/part2']
+    """
+    if by is None:
+        return None
+    if not isinstance(by, str):
+        expect(len(by) == len(pictures), f"one of {option} for each of {len(pictures):,} images", len(by), "give as many")
+        return [str(by[i]) for i in index]
+    if by in pictures.columns:
+        return [str(pictures.columns[by][i]) for i in index]
+    paths = [PurePosixPath(pictures.names[i]) for i in index]
+    if by == "folder":
+        return [path.parent.name for path in paths]
+    if by == "prefix":
+        return [str(path.with_name(re.split(r"[_\-. ](?=[^_\-. ]*$)", path.stem)[0] or path.stem)) for path in paths]
+    try:
+        found = [re.search(by, str(path)) for path in paths]
+    except re.error as error:
+        raise ValueError(f"expected {option} folder, prefix, a column or a regular expression, got {by}: {error}") from None
+    missing = [str(path) for path, one in zip(paths, found, strict=True) if one is None]
+    without = f"{counted(len(missing), 'name')} without it (first: {missing[0]})" if missing else ""
+    expect(not missing, f"{by} in each name, for {option}", without, "use folder, prefix or another pattern")
+    return [(one.group(1) or "") if one.re.groups else one.group() for one in found if one is not None]
+
+
+def joined(sets: Ints, groups: Sequence[str] | None) -> Ints:
+    """Returns labels (N,) that images of one set (N,) and those of one group share.
+
+    Example:
+        >>> joined(np.array([0, 1, 1, 2]), ["a", "a", "b", "c"]).tolist()
+        [0, 0, 0, 1]
+    """
+    if groups is None:
+        return sets
+    n, group = len(sets), np.unique(np.array(groups), return_inverse=True)[1]
+    edges = np.stack([np.tile(np.arange(n), 2), np.concatenate([n + sets, n + n + group])], 1)
+    return components(edges, 3 * n)[:n]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels of N images: what each fits best besides its own, how much better, and which are flagged.
+
+    Attributes:
+        given, other: Its label, and the best of the others, (N,).
+        score: Margin, (N,): above 0 it fits the other better; NaN where its label has too few examples.
+        flag: Whether it is flagged, (N,): none without a reference.
+        compared: What calibrates each; empty without a reference.
+    """
+
+    given: Sequence[str]
+    other: Sequence[str]
+    score: Floats
+    flag: Bools
+    compared: str = ""
+
+
+def labels_alone(given: Sequence[str] | None, x: npt.NDArray[Any], group: Ints) -> Labels | None:
+    """Returns labels by features (N, D) out of fold; images of a group (N,) share a fold.
+
+    Raises:
+        ValueError: Fewer than two labels have 5 images.
+    """
+    if given is None:
+        return None
+    names, y = _encoded(given, given)
+    fold = np.where(y < 0, FOLDS, np.random.default_rng(0).permutation(int(group.max(initial=0)) + 1)[group] % FOLDS)
+    score, best = np.full(len(x), np.nan), np.zeros(len(x), dtype=np.int64)
+    for k in range(FOLDS):
+        own, others = fold == k, (fold != k) & (y >= 0)
+        if own.any():
+            score[own], best[own] = _margin(_fitted(x[others], y[others], len(names)).predict(x[own]), y[own])
+    return Labels(given, _named(names, best, y), score, np.zeros(len(x), dtype=bool))
+
+
+def labels_with_reference(
+    given: Sequence[str] | None, known: Sequence[str] | None, x: npt.NDArray[Any], old: npt.NDArray[Any], fold: Ints, fdr: float
+) -> Labels | None:
+    """Returns labels by features of images (N, D) and of a reference (n, D), whose labels are right, with its folds (n,).
+
+    Each is compared with the reference images of its label where these are enough, otherwise with those of all labels.
+
+    Raises:
+        ValueError: Fewer than two labels have 5 reference images, or no image has one of them.
+    """
+    if given is None or known is None:
+        return None
+    names, y = _encoded(known, known)
+    asked = _encoded(given, known)[1]
+    judged, some, folds = np.flatnonzero(asked >= 0), (fold >= 0) & (y >= 0), int(fold.max()) + 1
+    expect(len(judged), f"labels of the reference: {', '.join(names[:9])}", ", ".join(sorted(set(given))[:9]), "correct them")
+    reference, new, best = np.zeros(len(old)), np.zeros((len(judged), folds)), np.zeros(len(x), dtype=np.int64)
+    for k in range(folds):
+        others, own = (fold != k) & (y >= 0), some & (fold == k)
+        fitted = _fitted(old[others], y[others], len(names))
+        if own.any():
+            reference[own] = _margin(fitted.predict(old[own]), y[own])[0]
+        new[:, k], best[judged] = _margin(fitted.predict(x[judged]), asked[judged])
+    smallest = int(np.bincount(y[some], minlength=len(names))[np.unique(asked[judged])].min())
+    within = smallest > 0 and reportable(smallest, len(judged), fdr).fewest <= max(1, ENOUGH * len(judged))
+    groups, seen = (y[some], asked[judged]) if within else None, np.zeros(len(judged), dtype=bool)
+    scores = ReferenceScores(reference[some], fold[some], (), seen, groups=groups)
+    found = decided(scores.p_values(new), fdr, scores.examples)
+    score, flag = np.full(len(x), np.nan), np.zeros(len(x), dtype=bool)
+    score[judged], flag[judged] = new.mean(1), found.flag
+    compared = "reference images of its label" if within else "reference images of all labels"
+    return Labels(given, _named(names, best, asked), score, flag, compared)
+
+
+def _encoded(labels: Sequence[str], examples: Sequence[str]) -> tuple[list[str], Ints]:
+    """Returns the names of labels that have enough examples, in order, and the number of each image's label, (N,), or -1."""
+    names, count = np.unique(np.array(examples), return_counts=True)
+    names = names[count >= FEWEST]
+    expect(len(names) > 1, f"two labels of {FEWEST} images at least", f"{len(names)}", "name what tells labels with --labels")
+    expect(len(names) <= MOST, f"{MOST:,} labels at most", len(names), "name what tells labels with --labels")
+    place = {name: k for k, name in enumerate(names.tolist())}
+    return names.tolist(), np.array([place.get(label, -1) for label in labels], dtype=np.int64)
+
+
+def _named(names: Sequence[str], best: Ints, y: Ints) -> list[str]:
+    return [names[i] if own >= 0 else "" for i, own in zip(best.tolist(), y.tolist(), strict=True)]
+
+
+def _fitted(x: npt.NDArray[Any], y: Ints, labels: int) -> Any:
+    """Returns a ridge classifier of standardized features; the penalty is that of their mean variance."""
+    from sklearn.linear_model import Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), Ridge(alpha=len(x))).fit(x, np.eye(labels)[y])
+
+
+def _margin(values: Floats, y: Ints) -> tuple[Floats, Ints]:
+    """Returns the largest value of another label less that of the own one, (N,), and that label, (N,)."""
+    rows, others = np.arange(len(y)), values.copy()
+    others[rows, y] = -np.inf
+    best = others.argmax(1)
+    return others[rows, best] - values[rows, y], best
