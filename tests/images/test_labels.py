@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.ndimage import gaussian_filter1d
 
 import vergence
 from vergence.data.pictures import Pictures
@@ -19,11 +20,11 @@ def test_groups_are_parts_of_names_columns_or_given():
     assert names_by(pictures, [0, 1], "camera", "--groups") == ["1", "2"]
     assert names_by(pictures, [2, 0], ["u", "v", "w"], "--groups") == ["w", "u"]
     assert names_by(pictures, [0, 1], r"^(\w)/", "--groups") == ["a", "a"]
-    with pytest.raises(ValueError, match=r"expected \\d in each name, for --groups, got 1 name without it \(first: b/plain.png\)"):
+    with pytest.raises(ValueError, match=r"expected \\d in each name, for --groups, found 1 name without it \(first: b/plain.png\)"):
         names_by(pictures, range(3), r"\d", "--groups")
-    with pytest.raises(ValueError, match="a regular expression, got \\(: "):
+    with pytest.raises(ValueError, match="a regular expression, found \\(: "):
         names_by(pictures, range(3), "(", "--groups")
-    with pytest.raises(ValueError, match="one of --labels for each of 3 images, got 2"):
+    with pytest.raises(ValueError, match="one of --labels for each of 3 images, found 2"):
         names_by(pictures, range(3), ["u", "v"], "--labels")
 
 
@@ -72,7 +73,7 @@ def test_stated_groups_share_folds_however_few_they_are():
     group = np.arange(60) % 3
     places, fold = folds_of(np.arange(60), group, stated=True)
     assert all(len(set(fold[group[places] == g])) == 1 for g in range(3)) and fold.max() == 2
-    with pytest.raises(ValueError, match="two reference groups at least, got one of 60 images"):
+    with pytest.raises(ValueError, match="two reference groups at least, found one of 60 images"):
         folds_of(np.arange(60), np.zeros(60, dtype=int), stated=True)
 
 
@@ -108,7 +109,7 @@ def test_labels_of_few_images_are_not_judged():
     given[0] = "rare"
     found = labels_alone(given, x, np.arange(60))
     assert np.flatnonzero(np.isnan(found.score)).tolist() == [0] and found.other[0] == ""
-    with pytest.raises(ValueError, match="two labels of 5 images at least, got 1; name what tells labels with --labels"):
+    with pytest.raises(ValueError, match="two labels of 5 images at least, found 1; name what tells labels with --labels"):
         labels_alone(["same"] * 60, x, np.arange(60))
 
 
@@ -119,8 +120,8 @@ def folders(tmp_path_factory):
     rng = np.random.default_rng(0)
     for i in range(48):
         across = i % 2
-        x = np.sin(np.arange(48) * rng.uniform(0.5, 0.8) + rng.uniform(0, 6))[:, None] * np.ones(48)
-        pixels = np.uint8(np.clip(120 + 60 * (x.T if across else x) + rng.normal(size=(48, 48)) * 12, 0, 255))
+        x = gaussian_filter1d(rng.normal(size=(48, 48)), 6, axis=0)
+        pixels = np.uint8(np.clip(120 + 150 * (x.T if across else x), 0, 255))
         name = ("along", "across")[across ^ (i < 2)]
         (root / name).mkdir(exist_ok=True)
         Image.fromarray(pixels).save(root / name / f"part{i // 4}_{i}.png")
@@ -145,5 +146,5 @@ def test_groups_calibrate_between_or_within(folders):
         )
         assert found.summary["grouped"] == within and found.summary["examples"] == (20 if within == "within" else 2)
         assert np.min(found.items["p_value"]) >= 1 / (found.summary["examples"] + 1) - 1e-9
-    with pytest.raises(ValueError, match="groups or labels of the images, and of the reference, got 10 of them; give a pair"):
+    with pytest.raises(ValueError, match="groups or labels of the images, and of the reference, found 10 of them; give a pair"):
         vergence.check(pixels[:10], against=pixels[10:], groups=new, encoder="patches", workers=0)

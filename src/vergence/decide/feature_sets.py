@@ -190,7 +190,7 @@ class ReferenceScores:
             rows = rows[np.argsort(self.scores[rows], kind="stable")]
             from_here = np.append(np.cumsum(weight[rows][::-1])[::-1], 0.0)
             at_least += from_here[np.searchsorted(self.scores[rows], scores[:, k])]
-        return np.asarray((1 + at_least) / (weight[items].sum() + 1))
+        return np.asarray(np.minimum((1 + at_least) / (weight[items].sum() + 1), 1.0))
 
 
 class FeatureSets(Stored):

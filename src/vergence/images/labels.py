@@ -69,7 +69,7 @@ def names_by(pictures: Pictures, index: Sequence[int], by: Names, option: str) -
     try:
         found = [re.search(by, str(path)) for path in paths]
     except re.error as error:
-        raise ValueError(f"expected {option} folder, prefix, a column or a regular expression, got {by}: {error}") from None
+        raise ValueError(f"expected {option} folder, prefix, a column or a regular expression, found {by}: {error}") from None
     missing = [str(path) for path, one in zip(paths, found, strict=True) if one is None]
     without = f"{counted(len(missing), 'name')} without it (first: {missing[0]})" if missing else ""
     expect(not missing, f"{by} in each name, for {option}", without, "use folder, prefix or another pattern")
