@@ -20,7 +20,9 @@ def test_groups_are_parts_of_names_columns_or_given():
     assert names_by(pictures, [0, 1], "camera", "--groups") == ["1", "2"]
     assert names_by(pictures, [2, 0], ["u", "v", "w"], "--groups") == ["w", "u"]
     assert names_by(pictures, [0, 1], r"^(\w)/", "--groups") == ["a", "a"]
-    with pytest.raises(ValueError, match=r"expected \\d in each name, for --groups, found 1 name without it \(first: b/plain.png\)"):
+    with pytest.raises(
+        ValueError, match=r"expected \\d in each name, for --groups, found 1 name without it \(first: b/plain.png\)"
+    ):
         names_by(pictures, range(3), r"\d", "--groups")
     with pytest.raises(ValueError, match="a regular expression, found \\(: "):
         names_by(pictures, range(3), "(", "--groups")

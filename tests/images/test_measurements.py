@@ -15,6 +15,7 @@ from vergence.images.measurements import (
     differences_in_words,
     measure,
     properties,
+    split_in_two,
     typical_properties,
 )
 
@@ -189,3 +190,14 @@ def test_a_property_of_many_is_typical():
     assert properties(values[:3], values[30:])["light"].all()
     column(values, "light_05")[20:30] = 0.2
     assert properties(values)["light"].sum() == 20
+
+
+@pytest.mark.parametrize("dark", [12, 80])
+def test_two_lights_are_told_and_one_is_not(dark):
+    r = np.random.default_rng(0)
+    shade = np.where(np.arange(200) < dark, 60, 170)[:, None, None, None]
+    table = np.array([measure(x) for x in np.uint8(np.clip(shade + 20 * r.normal(size=(200, 3, 16, 16)), 0, 255))])
+    said = split_in_two(table, MEASUREMENTS)
+    assert said.startswith(f"{dark} images are darker than the other {200 - dark}: ")
+    assert split_in_two(table[dark:], MEASUREMENTS) == ""
+    assert all(split_in_two(x, MEASUREMENTS[:1]) == "" for x in (table[:, :1], table[:1, :1]))

@@ -192,6 +192,8 @@ WORDS = {  # of measurements that a person can see, below and above what is usua
     **{f"{side}_light": (f"a darker {side} border", f"a lighter {side} border") for side in BORDERS},
     **{f"{side}_deviation": (f"a more even {side} border", f"a busier {side} border") for side in BORDERS},
 }
+KINDS = ("light_50", "saturation", "red", "green", "blue", "sharpness", "noise_median")  # that lights and cameras change
+SPLIT, KIND, FEWEST = 0.15, 0.03, 10  # of the variance, within two kinds; of the images, each kind; images of each
 NAMED, FARTHEST = 2.5, 2  # robust deviations from which a measurement is named; measurements that are named
 
 
@@ -210,3 +212,26 @@ def differences_in_words(deviations: Floats, names: Sequence[str]) -> str:
     first = sorted(seen, key=lambda name: -abs(seen[name]))[:FARTHEST]
     said = ", ".join(WORDS[name][seen[name] > 0] for name in first)
     return f"{said} than most images" if said else ""
+
+
+def split_in_two(table: Floats, names: Sequence[str]) -> str:
+    """Returns in words where a measurement of the images, a table (N, M), has two values and none between; else nothing.
+
+    Two values: a cut after the image where the variance within both parts is least leaves little of the whole variance.
+
+    Example:
+        >>> light = np.concatenate([np.full(30, 0.2), np.full(170, 0.6)]) + 0.01 * np.random.default_rng(0).normal(size=200)
+        >>> split_in_two(light[:, None], ["light_50"])
+        '30 images are darker than the other 170: two lights or cameras, perhaps; check one kind at a time.'
+    """
+    best, said = SPLIT, ""
+    for name, x in ((name, np.sort(x)) for name, x in zip(names, table.T, strict=True) if name in KINDS):
+        cuts = np.arange(1, len(x))
+        sums, squares = np.cumsum(x - x.mean())[:-1], np.square(x - x.mean()).sum()
+        within = 1 - (sums**2 / cuts + sums**2 / (len(x) - cuts)) / squares if squares > 0 else np.ones(len(cuts))
+        cut = int(within.argmin()) + 1 if len(cuts) else 0
+        few = min(cut, len(x) - cut)
+        if few >= max(FEWEST, KIND * len(x)) and within[cut - 1] < best:
+            best = float(within[cut - 1])
+            said = f"{few:,} images are {WORDS[name][cut > len(x) / 2]} than the other {len(x) - few:,}"
+    return f"{said}: two lights or cameras, perhaps; check one kind at a time." if said else ""

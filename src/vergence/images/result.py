@@ -22,7 +22,14 @@ from vergence.images.duplicates import Duplicates
 from vergence.images.features import FILE, NETWORK, ImageFeatures
 from vergence.images.frozen import FrozenNetwork
 from vergence.images.labels import Labels
-from vergence.images.measurements import MEASUREMENTS, PROPERTIES, differences_in_words, properties, typical_properties
+from vergence.images.measurements import (
+    MEASUREMENTS,
+    PROPERTIES,
+    differences_in_words,
+    properties,
+    split_in_two,
+    typical_properties,
+)
 from vergence.images.plane import PLANES, plane, standardized
 from vergence.images.regions import region_words
 from vergence.images.review import REFERENCE, Review
@@ -392,7 +399,8 @@ def result_of(
     skipped = {"path": [s.name for s in pictures.skipped], "reason": [s.reason for s in pictures.skipped]}
     members_of = [[names[i] for i in members.tolist()] for members in groups]
     counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
-    notes = [*_typical(reference_features or features), *notes]
+    kinds = split_in_two(features.measurements, MEASUREMENTS) if features.measurements.shape[1] else ""
+    notes = [*_typical(reference_features or features), *filter(None, [kinds]), *notes]
     summary = _summary(source, pictures, features, settings, duplicates, anomalies, reference, leak, counts, members_of, notes)
     summary["sentences"] = sentences_of(summary, pairs, skipped)
     tables = Table(columns), Table(pairs), Table(skipped)
@@ -548,7 +556,7 @@ def _summary(
         "expected": 0.0 if anomalies is None else round(anomalies.expected, 4),
         "flagged": 0 if anomalies is None else anomalies.decisions.flagged,
         "mark": settings.mark,
-        "groups": [{"like": group[0], "images": len(group)} for group in groups],
+        "groups": [{"like": group[0], "images": len(group), "why": _of_group(features, anomalies, group)} for group in groups],
         "duplicates": {kind: duplicates.kind.count(kind) for kind in dict.fromkeys(duplicates.kind)},
         "leaked": sum(map(bool, leak)),
         "labels": _label_summary(features, anomalies),
@@ -556,6 +564,14 @@ def _summary(
         "changes": dict(changes),
         "notes": list(notes),
     }
+
+
+def _of_group(features: ImageFeatures, anomalies: Anomalies | None, group: Sequence[str]) -> str:
+    """Returns how the images of a group differ from most, in words."""
+    if anomalies is None or not features.measurements.shape[1]:
+        return ""
+    members = np.isin(np.array(features.names), np.array(group))
+    return differences_in_words(np.median(anomalies.deviations[members], 0), MEASUREMENTS[FILE:])
 
 
 def _label_summary(features: ImageFeatures, anomalies: Anomalies | None) -> dict[str, Any] | None:

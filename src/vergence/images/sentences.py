@@ -118,7 +118,8 @@ def _labels(s: Mapping[str, Any]) -> str:
 def _groups(s: Mapping[str, Any]) -> str:
     if not s["groups"]:
         return ""
-    texts = [f"{group['images']:,} like {shortened_name(group['like'])}" for group in s["groups"]]
+    why = [f" ({group['why']})" if group["why"] else "" for group in s["groups"]]
+    texts = [f"{g['images']:,} like {shortened_name(g['like'])}{said}" for g, said in zip(s["groups"], why, strict=True)]
     verb = "lies" if len(texts) == 1 else "lie"
     return f"{counted(len(texts), 'group')} of {s['noun']}s {verb} apart from all others: {_listed(texts, 'items.csv')}."
 
