@@ -4,7 +4,9 @@ import re
 
 import numpy as np
 import pytest
+from PIL import Image
 
+import vergence
 from vergence.images.marks import LAMBDA, _evidence, least_share, marks_in_words, most_left
 from vergence.images.review import Review
 
@@ -81,3 +83,19 @@ def test_marks_are_read_with_their_ranks(tmp_path):
     (tmp_path / "confirmed.csv").write_text("path,mark,rank\na.png,anomaly,2\nb.png,normal,\nc.png,Normal,7\n")
     review = Review.read(tmp_path / "confirmed.csv")
     assert review == Review(["a.png"], ["b.png", "c.png"], [], {"a.png": 2, "c.png": 7})
+
+
+def test_images_marked_normal_are_the_reference_of_the_next_check(tmp_path):
+    rng = np.random.default_rng(0)
+    (tmp_path / "in").mkdir()
+    for i in range(60):
+        Image.fromarray(rng.integers(0, 255, (24, 24, 3)).astype(np.uint8)).save(tmp_path / "in" / f"{i}.png")
+    said = {f"{i}.png": "normal" for i in range(45)} | {"50.png": "anomaly"}
+    settings = {"encoder": "patches", "workers": 0, "map": "pca"}
+    first = vergence.check(tmp_path / "in", confirmed=said, out=tmp_path / "out", **settings)
+    assert "45 images marked normal can be a reference: --against normal.csv." in first.summary["sentences"]
+    again = vergence.check(tmp_path / "in", against=tmp_path / "out" / "normal.csv", **settings)
+    assert again.summary["calibration"] == 45 and again.summary["total"] == 15 and again.summary["leaked"] == 0
+    assert "45 images of the reference itself: not judged." in again.summary["sentences"]
+    few = vergence.check(tmp_path / "in", confirmed=dict(list(said.items())[:39]), out=tmp_path / "few", **settings)
+    assert not (tmp_path / "few" / "normal.csv").exists() and not any("--against" in s for s in few.summary["sentences"])
