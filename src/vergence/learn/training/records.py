@@ -13,21 +13,8 @@ from typing import Any, Literal, TypeVar
 from vergence.utils.checks import Checked, from_json
 from vergence.utils.terminal import Tabular
 
-__all__ = [
-    "Accuracy",
-    "Anomaly",
-    "Collapse",
-    "Detection",
-    "Evaluation",
-    "EvaluationProtocol",
-    "Kind",
-    "Posterior",
-    "Probe",
-    "Representation",
-    "RunMetadata",
-    "Uncertainty",
-    "Weights",
-]
+__all__ = ["Accuracy", "Anomaly", "Collapse", "Detection", "Evaluation", "EvaluationProtocol", "Kind", "Posterior", "Probe"]
+__all__ += ["Representation", "RunMetadata", "Uncertainty", "Weights"]
 
 MAX_ITEM = 1 << 28  # numbers of one item: a larger shape is a damaged one
 
