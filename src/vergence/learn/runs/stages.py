@@ -111,8 +111,8 @@ def solve(state: State) -> None:
                 advance(images, label=label)
 
         fitted = staged.inner(method) if behind else method
-        fit = functools.partial(closed_form.fit_closed_form, progress=progress, shard=state.shard)
-        fit(state.fabric, fitted, state.opened.train, state.views, config, folder.metadata.crop_size(), recorder)
+        fit = functools.partial(closed_form.fit_closed_form, shard=state.shard)
+        fit(state.fabric, fitted, state.opened.train, state.views, config, folder.metadata.crop_size(), recorder, progress)
     if behind:
         staged.finish_first(state.fabric, method, config.fit, folder)
 
