@@ -77,7 +77,7 @@ def test_everything_after_the_encoder_works_frozen(file, tmp_path):
     assert record.representations["z"].knn[30] != record.representations["untrained"].knn[30]
     assert write_embeddings(run, "digits", tmp_path / "e.npz") == 359
     with np.load(tmp_path / "e.npz") as e:
-        assert sorted(e.files) == ["name", "z"] and e["z"].shape == (359, 8)
+        assert sorted(e.files) == ["label", "name", "z"] and e["z"].shape == (359, 8)
     assert run.anomaly_score("digits").shape == (359,)  # the detector's
     with pytest.raises(ValueError, match="found 'joint'"):
         run.anomaly_score("digits", how="joint")

@@ -95,7 +95,7 @@ def take_steps(state: State) -> None:
 def solve(state: State) -> None:
     """Fits the encoder, or the first part of it, in closed form (`vergence.learn.training.closed_form`), with a progress bar.
 
-    Of an encoder with a network behind the closed form, what another run gave or a checkpoint has is kept.
+    Of an encoder with a network on top, what another run gave or a checkpoint has is kept.
     """
     config, folder, method = state.folder.config, state.folder, state.method
     behind = config.model.encoder.takes_steps
