@@ -22,24 +22,9 @@ def left_vectors(M, S):
     return torch.linalg.solve_triangular(L.T, R, upper=True).T, R * phi, phi, jitter
 
 
-def unwhitened(M, S):
-    E, D, phi, jitter = solutions.reconstruction(M, S)
-    return E @ S, D, phi, jitter
-
-
 def decoder_without_phi(M, S):
     E, D, phi, jitter = solutions.reconstruction(M, S)
     return E, D / phi, phi, jitter
-
-
-def transposed_moment(M, S):
-    return solutions.reconstruction(M.T, S)
-
-
-def decoder_of_another_sign(M, S):
-    """Rows turned to be positive, and the columns that belong to them forgotten."""
-    E, D, phi, jitter = solutions.reconstruction(M, S)
-    return E * torch.tensor([1.0, -1.0, 1.0, -1.0])[:, None], D, phi, jitter
 
 
 def ascending(G, S):
@@ -61,23 +46,12 @@ def orthonormal_rows(G, S):
     return torch.linalg.qr(W.T).Q.T, omega, jitter
 
 
-def halved(G, S):
-    """The objective taken with a factor 1/2: omega moves half as far from 1."""
-    W, omega, jitter = solutions.joint_embedding(G, S)
-    return W, (1 + omega) / 2, jitter
-
-
 SOLVERS = [
     (checks.check_reconstruction_is_the_reference, solutions.reconstruction, left_vectors),
-    (checks.check_reconstruction_is_the_reference, solutions.reconstruction, unwhitened),
     (checks.check_reconstruction_value, solutions.reconstruction, left_vectors),
     (checks.check_reconstruction_value, solutions.reconstruction, decoder_without_phi),
-    (checks.check_reconstruction_value, solutions.reconstruction, transposed_moment),
-    (checks.check_reconstruction_value, solutions.reconstruction, decoder_of_another_sign),
     (checks.check_joint_embedding_is_the_reference, solutions.joint_embedding, ascending),
-    (checks.check_joint_embedding_value, solutions.joint_embedding, ascending),
     (checks.check_joint_embedding_value, solutions.joint_embedding, of_S_alone),
-    (checks.check_joint_embedding_value, solutions.joint_embedding, halved),
     (checks.check_constraint, solutions.joint_embedding, orthonormal_rows),
 ]
 
@@ -112,44 +86,17 @@ def for_alpha(*levels):
     return dataclasses.replace(found, **roots)
 
 
-def exchanged(*levels):
-    found = alignment_thresholds(*levels)
-    return dataclasses.replace(found, joint_embedding=found.reconstruction, reconstruction=found.joint_embedding)
-
-
-def noise_twice(signal, noise, t, u):
-    """Without the -1 for the noise that is in the items already."""
-    found = alignment_thresholds(signal, noise, t, u)
-    return dataclasses.replace(found, reconstruction=found.reconstruction + 1)
-
-
 def eta_of_the_strongest(signal, noise, t, u):
     """The maximum in place of the minimum over the signal."""
     eta2 = (signal**2 / (signal + t)).max()
     return dataclasses.replace(alignment_thresholds(signal, noise, t, u), reconstruction=(noise / eta2 - u / noise).max() - 1)
 
 
-def least_noise(signal, noise, t, u):
-    """The maximum in place of the minimum of Theta over Gamma."""
-    delta = (signal / (signal + t)).min()
-    return dataclasses.replace(alignment_thresholds(signal, noise, t, u), joint_embedding=(1 - delta) / delta - (u / noise).max())
-
-
-def alpha_unsquared(signal, noise, theta, alpha2, Q=None):
-    """A population whose augmentation has the covariance Theta + alpha Gamma."""
-    return reference.population(signal, noise, theta, np.sign(alpha2) * abs(alpha2) ** 0.5, Q)
-
-
-@pytest.mark.parametrize("planted", [for_alpha, exchanged, noise_twice, eta_of_the_strongest, least_noise], ids=named)
+@pytest.mark.parametrize("planted", [for_alpha, eta_of_the_strongest], ids=named)
 def test_thresholds(planted):
     checks.check_flips(alignment_thresholds)
     with pytest.raises(AssertionError):
         checks.check_flips(planted)
-
-
-def test_thresholds_against_a_population_of_alpha():
-    with pytest.raises(AssertionError):
-        checks.check_flips(alignment_thresholds, alpha_unsquared)
 
 
 # --- moments
@@ -163,22 +110,6 @@ class Biased(moments.Sums):
         return dataclasses.replace(found, G=found.S - (found.S - found.G) * (self.draws - 1) / self.draws)
 
 
-class Forgetful(moments.Sums):
-    """The origin that sums were taken around is not added back."""
-
-    def moments(self, *, centered):
-        self.origin = torch.zeros_like(self.origin)
-        return super().moments(centered=centered)
-
-
-class Rebased(moments.Sums):
-    """Each part is summed around its own mean."""
-
-    def add(self, x, views=(), y=None):
-        self.origin = None
-        super().add(x, views, y)
-
-
 class OneDraw(moments.Sums):
     """Of the draws the last one alone counts in S."""
 
@@ -190,26 +121,17 @@ class OneDraw(moments.Sums):
         return found
 
 
-class SeenTwice(moments.Sums):
-    """What is reconstructed is the augmented item: M = G."""
-
-    def moments(self, *, centered):
-        found = super().moments(centered=centered)
-        return dataclasses.replace(found, M=found.G)
-
-
-@pytest.mark.parametrize("planted", [Biased, Forgetful, Rebased, OneDraw, SeenTwice], ids=named)
+@pytest.mark.parametrize("planted", [Biased, OneDraw], ids=named)
 def test_moments(planted):
     checks.check_moments_are_the_loops(moments.Sums)
     with pytest.raises(AssertionError):
         checks.check_moments_are_the_loops(planted)
 
 
-@pytest.mark.parametrize("planted", [Biased, Forgetful], ids=named)
-def test_unbiasedness(planted):
+def test_unbiasedness():
     checks.check_unbiased(moments.Sums)
     with pytest.raises(AssertionError):
-        checks.check_unbiased(planted)
+        checks.check_unbiased(Biased)
 
 
 # --- the metric of the paper's figure

@@ -160,7 +160,7 @@ def rc_rows(G, S):
 ROWS = {"joint_embedding": je_rows, "reconstruction": rc_rows}
 
 
-def check_flips(thresholds, population=reference.population):
+def check_flips(thresholds):
     """Property 6: the population's solution flips where alpha^2 passes the threshold."""
     g = rng(3)
     for _ in range(20):
@@ -171,7 +171,7 @@ def check_flips(thresholds, population=reference.population):
             at, step = getattr(found, name), 1e-3 * max(1.0, abs(getattr(found, name)))
             for alpha2, expected in ((at - step, False), (at + step, True)):
                 if np.min(theta[k:] + (1 + alpha2) * noise) > 0:  # S is a second moment
-                    G, S = population(signal, noise, theta, alpha2)
+                    G, S = reference.population(signal, noise, theta, alpha2)
                     assert reference.finds_signal(rows(G, S), k) == expected, (name, alpha2, at)
 
 

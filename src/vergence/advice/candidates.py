@@ -18,35 +18,21 @@ CANDIDATES: dict[Candidate, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What one candidate reached; None is what was not measured.
-
-    Attributes:
-        kind: ``as_they_are``, ``frozen``, ``closed_form``, ``joint_embedding`` or ``reconstruction``.
-        command: The command that trains it on all of the data; empty where there is none.
-        seconds: Of fitting it here.
-        items: Training items that it was fitted to.
-        epochs: Epochs that it was trained for; 0 without a network that is trained.
-        dim: Features D.
-        rank_error: See `vergence.learn.evaluation.accuracy.rank_error`, of two views of test items, in [0, 1]; smaller is better.
-        effective_rank: See `vergence.learn.evaluation.collapse.effective_rank`.
-        lidar: See `vergence.learn.evaluation.collapse.lidar`.
-        knn: Accuracy by 20 neighbors on the test items, in [0, 1].
-        probe: Accuracy of a ridge classifier on the test items, in [0, 1].
-        interval: Half the width of the 95 % interval of both accuracies.
-    """
+    """What one candidate reached; None is what was not measured."""
 
     kind: Candidate
-    command: str
-    seconds: float
-    items: int
-    epochs: int
-    dim: int
+    command: str  # the command that trains it on all of the data; empty where there is none
+    seconds: float  # of fitting it here
+    items: int  # training items that it was fitted to
+    epochs: int  # epochs that it was trained for; 0 without a network that is trained
+    dim: int  # features D
+    # see `vergence.learn.evaluation.accuracy.rank_error`, of two views of test items, in [0, 1]; smaller is better
     rank_error: float
-    effective_rank: float
-    lidar: float
-    knn: float | None = None
-    probe: float | None = None
-    interval: float | None = None
+    effective_rank: float  # see `vergence.learn.evaluation.collapse.effective_rank`
+    lidar: float  # see `vergence.learn.evaluation.collapse.lidar`
+    knn: float | None = None  # accuracy by 20 neighbors on the test items, in [0, 1]
+    probe: float | None = None  # accuracy of a ridge classifier on the test items, in [0, 1]
+    interval: float | None = None  # half the width of the 95 % interval of both accuracies
 
     @property
     def accuracy(self) -> float:

@@ -35,17 +35,11 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Basis:
-    """Orthonormal directions, the one of most variance first.
+    """Orthonormal directions, the one of most variance first."""
 
-    Attributes:
-        mean: (D,); float64 of tables, so that neither units nor an offset cost digits, float32 of images.
-        directions: (D, r).
-        kept: Share of the items' variance that lies in them, in (0, 1]; 1 until it is measured.
-    """
-
-    mean: Tensor
-    directions: Tensor
-    kept: float = 1.0
+    mean: Tensor  # (D,); float64 of tables, so that neither units nor an offset cost digits, float32 of images
+    directions: Tensor  # (D, r)
+    kept: float = 1.0  # share of the items' variance that lies in them, in (0, 1]; 1 until it is measured
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns coordinates (B, r) of items (B, D), in the precision of the basis."""
@@ -94,20 +88,12 @@ def _spanning(c: Tensor, count: int, table: bool) -> Tensor:
 
 @dataclass(frozen=True)
 class Solution:
-    """Joint embedding solved from one set of moments.
+    """Joint embedding solved from one set of moments."""
 
-    Attributes:
-        W: Joint embedding's rows (r, r), the most invariant first.
-        omega: (r,).
-        U: Principal directions as rows (r, r), the one of most variance first.
-        variance: Variances in these directions, (r,).
-        moments: What it was solved from.
-    """
-
-    W: Tensor
-    omega: Tensor
-    U: Tensor
-    variance: Tensor
+    W: Tensor  # joint embedding's rows (r, r), the most invariant first
+    omega: Tensor  # (r,)
+    U: Tensor  # principal directions as rows (r, r), the one of most variance first
+    variance: Tensor  # variances in these directions, (r,)
     moments: Moments
 
     @classmethod
@@ -131,23 +117,14 @@ class Solution:
 
 @dataclass(frozen=True)
 class Groups:
-    """Items in principal directions and the sums over each group of them.
-
-    Attributes:
-        basis: The directions.
-        x: Coordinates (N, r).
-        group: (N,) int64, each item's group.
-        dealt: The same for all items of the source, those included that could not be read.
-        sums: One for each group.
-        covariance: Of the augmentation, (r, r), where it is given by numbers; None where it was sampled.
-    """
+    """Items in principal directions and the sums over each group of them."""
 
     basis: Basis
-    x: Tensor
-    group: Tensor
-    dealt: Tensor
-    sums: Sequence[Sums]
-    covariance: Tensor | None = None
+    x: Tensor  # coordinates (N, r)
+    group: Tensor  # (N,) int64, each item's group
+    dealt: Tensor  # the same for all items of the source, those included that could not be read
+    sums: Sequence[Sums]  # one for each group
+    covariance: Tensor | None = None  # of the augmentation, (r, r), where it is given by numbers; None where it was sampled
 
     def moments(self, weights: Sequence[float] = EVERY) -> Moments:
         """Returns the moments of a weighted sum of the groups; S includes a covariance that is given."""

@@ -46,69 +46,43 @@ Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class FixedRegion:
-    """A rectangle that holds nearly all of some direction that joint embedding keeps.
+    """A rectangle that holds nearly all of some direction that joint embedding keeps."""
 
-    Attributes:
-        box: Top, left, height and width in pixels of the item.
-        share: Share of the direction's energy in the rectangle, in [0, 1].
-        usual: The same of a usual rectangle of this shape: its 90 % quantile over the picture.
-        channel: The channel that holds nearly all of that energy, from 0; None where several do, or there is one.
-        change: Share of the embedding that differs where the rectangle is covered with random colors in every view; None where
-            this was not computed.
-    """
-
-    box: tuple[int, int, int, int]
-    share: float
-    usual: float
-    channel: int | None = None
+    box: tuple[int, int, int, int]  # top, left, height and width in pixels of the item
+    share: float  # share of the direction's energy in the rectangle, in [0, 1]
+    usual: float  # the same of a usual rectangle of this shape: its 90 % quantile over the picture
+    channel: int | None = None  # the channel that holds nearly all of that energy, from 0; None where several do, or there is one
+    # share of the embedding that differs where the rectangle is covered with random colors in every view; None where this was not
+    # computed
     change: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Valued:
-    """A direction that takes a few values.
+    """A direction that takes a few values."""
 
-    Attributes:
-        values: Their number, 2 to 4.
-        counts: Items with each, in ascending order of the values.
-    """
-
-    values: int
-    counts: tuple[int, ...]
+    values: int  # their number, 2 to 4
+    counts: tuple[int, ...]  # items with each, in ascending order of the values
 
 
 @dataclass(frozen=True, kw_only=True)
 class Followed:
-    """A property of the file that the embedding follows.
+    """A property of the file that the embedding follows."""
 
-    Attributes:
-        name: The property, such as ``folder`` or ``date``.
-        explained: Share of its variance that the directions explain linearly, corrected for their number, in [0, 1].
-    """
-
-    name: str
-    explained: float
+    name: str  # the property, such as folder or date
+    explained: float  # share of its variance that the directions explain linearly, corrected for their number, in [0, 1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """What the first directions of joint embedding have that a class of things would not have; empty where nothing was found.
+    """What the first directions of joint embedding have that a class of things would not have; empty where nothing was found."""
 
-    Attributes:
-        directions: m, the directions that were looked at.
-        unchanged: Directions that the views leave exactly as they are.
-        constant: Features that are the same in all items.
-        places: Marks in fixed places, of images.
-        valued: Directions that take a few values.
-        followed: Properties of the files that the directions follow.
-    """
-
-    directions: int
-    unchanged: int = 0
-    constant: int = 0
-    places: tuple[FixedRegion, ...] = ()
-    valued: tuple[Valued, ...] = ()
-    followed: tuple[Followed, ...] = ()
+    directions: int  # m, the directions that were looked at
+    unchanged: int = 0  # directions that the views leave exactly as they are
+    constant: int = 0  # features that are the same in all items
+    places: tuple[FixedRegion, ...] = ()  # marks in fixed places, of images
+    valued: tuple[Valued, ...] = ()  # directions that take a few values
+    followed: tuple[Followed, ...] = ()  # properties of the files that the directions follow
 
 
 class Covered:

@@ -12,9 +12,6 @@ from vergence.utils.checks import refuse
 
 __all__: list[str] = []
 
-DESCRIPTIONS = {
-    "set": "Any other setting: an option of the objective (nu=1) or a field of the run (blur=0.5, clip=1).",
-}
 GROUPS = {  # of the help of train
     "Data": ("data", "size", "limit", "keep_classes", "calibration_share", "data_root", "download", "strict"),
     "What to train": ("recipe", "objective", "method", "encoder", "views", "distill", "pretrained", "weights", "init", "freeze"),
@@ -23,6 +20,8 @@ GROUPS = {  # of the help of train
     "Advanced": ("set", "resume", "trust_code"),
     "Output": ("out", "dry_run", "shard"),
 }
+ENCODERS = {"Small": "small, small-deep", "ResNet": "resnet18-cifar, ...", "Timm": "timm:NAME"}  # in place of the kind
+ENCODERS |= {"Factory": "package.module:factory"}
 WIDTH = 26  # characters of a name and its value
 
 
@@ -82,14 +81,8 @@ def _encoders() -> Iterator[tuple[str, str]]:
 
     for name in ("Small", "MLP", "Identity", "ResNet", "Timm", "Patches", "PatchesMLP", "Factory"):
         kind = getattr(config, name)
-        text = {
-            "Small": "small, small-deep",
-            "ResNet": "resnet18-cifar, ...",
-            "Timm": "timm:NAME",
-            "Factory": "package.module:factory",
-        }.get(name, kind.kind)
         own = [f.name for f in fields(kind) if f.name not in ("name", "stem", "deep", "factory")]
-        yield text, _first_sentence(kind) + (f" Settings: {', '.join(own)}." if own else "")
+        yield ENCODERS.get(name, kind.kind), _first_sentence(kind) + (f" Settings: {', '.join(own)}." if own else "")
 
 
 def _settings() -> Iterator[tuple[str, list[str], Any, str]]:
@@ -151,4 +144,4 @@ def _option(field: Any, values: dict[str, Any]) -> Iterator[str]:
     default = "" if flag or value in (None, (), {}) else f" Default: {value}."
     yield f"  {name}"
     indent = " " * 6
-    yield from textwrap.wrap(f"{text or DESCRIPTIONS[field.name]}{default}", 100, initial_indent=indent, subsequent_indent=indent)
+    yield from textwrap.wrap(f"{text}{default}", 100, initial_indent=indent, subsequent_indent=indent)

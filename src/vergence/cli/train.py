@@ -20,6 +20,8 @@ __all__: list[str] = []
 
 RECIPES = "Settings to start from; see vergence.learn.training.recipes."
 SHARD = "Sum over part I of N of the items, of a closed form such as patches, into the folder --out, for vergence merge."
+DRY_RUN = "Say what would run, with an estimate of time and memory; trains and writes nothing."
+SET = "Any other setting, NAME=VALUE: an option of the objective (nu=1) or a field of the run (blur=0.5, clip=1)."
 RECIPE = "(default: patches for images, gmje_small for pairs, NAME_small with --objective NAME, else vje_small)"
 
 
@@ -31,12 +33,9 @@ class _Train:
     trust_code: options.TrustCode = False
     recipe: Annotated[str | None, arg(metavar="NAME", help=RECIPES, help_behavior_hint=RECIPE)] = None
     views: options.ViewsOption = None
-    dry_run: Annotated[bool, arg(help="Say what would run, with an estimate of time and memory; trains and writes nothing.")] = (
-        False
-    )
+    dry_run: Annotated[bool, arg(help=DRY_RUN)] = False
     shard: Annotated[str | None, arg(metavar="I/N", help=SHARD, help_behavior_hint="")] = None
-    set: Annotated[options.Settings, arg(metavar="NAME=VALUE")] = field(default_factory=list)
-    """Any other setting, NAME=VALUE: an option of the objective (nu=1) or a field of the run (blur=0.5, clip=1)."""
+    set: Annotated[options.Settings, arg(metavar="NAME=VALUE", help=SET)] = field(default_factory=list)
 
 
 Train = make_dataclass(

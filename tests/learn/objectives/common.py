@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from vergence.densities.em import Mixture
+from vergence.learn.methods.paired import PairedMethod
 
 
 def close(value, expected, tol=1e-12):
@@ -44,26 +45,26 @@ def gradcheck_of_parameters(objective, za, zb, seed=7):
     return torch.autograd.gradcheck(loss, values, fast_mode=True)
 
 
-def trained(objective, steps, *, dim=3, batch=128, noise=0.5, new=2000):
+def trained(objective, steps, *, dim=3, batch=128, noise=0.5, new=2000, teacher=None):
     """Trains a small encoder on two noisy views; returns new embeddings of both views, (new, dim), without gradient."""
     torch.manual_seed(0)
     g = torch.Generator().manual_seed(1)
     mix = torch.randn(4, 12, generator=g)
     net = nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, dim))
-    optimizer = torch.optim.Adam([*net.parameters(), *objective.parameters()], lr=5e-3)
+    method = PairedMethod(net, objective, teacher=teacher)
+    optimizer = torch.optim.Adam([p for p in method.parameters() if p.requires_grad], lr=5e-3)
 
     def views(n):
         x = torch.randn(n, 4, generator=g) @ mix
-        return [net(x + noise * torch.randn(x.shape, generator=g)) for _ in range(2)]
+        return tuple(x + noise * torch.randn(x.shape, generator=g) for _ in range(2))
 
     for _ in range(steps):
-        za, zb = views(batch)
         optimizer.zero_grad()
-        sum(objective(za, zb).values()).backward()
+        sum(method(views(batch), gather=lambda z: z).values()).backward()
         optimizer.step()
-        objective.update(za.detach(), zb.detach())
+        method.after_step()
     with torch.no_grad():
-        return views(new)
+        return [net(x) for x in views(new)]
 
 
 def descended(module, loss, steps, lr):

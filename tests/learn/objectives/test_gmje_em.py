@@ -1,4 +1,4 @@
-"""GMJE by EM on a bank: the fit against loops and its laws, the trap that the bank avoids, losses, state, runs, collapse."""
+"""GMJE by EM on a bank: the fit against loops and its laws, losses, state, runs, collapse."""
 
 import itertools
 
@@ -8,7 +8,6 @@ from tests.dying import resumed_with_the_same_bits
 from tests.learn.objectives.common import as_em, close, joined
 from tests.reference import gmje as slow
 
-from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.learn.objectives.gmje_em import GMJEEM
 from vergence.learn.runs import run
 
@@ -69,29 +68,6 @@ def test_after_an_m_step_the_distances_are_the_features():
     p = objective.joint().component_distribution
     far = (r * p.S.quadratic(joined(za, zb)[:, None] - p.loc)).sum(0)
     close(far, 2 * D * r.sum(0), 1e-7)
-
-
-def refitted(r, Z):
-    """Returns the M step as a function of the items that it is scored on."""
-    N = r.sum(0)
-    mu = r.T @ Z / N[:, None]
-    d = Z[:, None] - mu
-    S = torch.einsum("nk,nki,nkj->kij", r, d, d) / N[:, None, None]
-    return MixtureOfGaussians(N.log(), mu, S)
-
-
-def test_the_trap_that_the_bank_avoids():
-    """Refitted on the batch that it scores, a mixture's distances have no gradient; those of the bank's mixture have."""
-    objective, (za, zb) = built(), slow.pair(B, D)
-    Z = joined(za, zb).requires_grad_()
-
-    def far(p, r):
-        return (r * p.component_distribution.S.quadratic(Z[:, None] - p.component_distribution.loc)).sum()
-
-    r = objective.joint().responsibilities(Z)
-    (trapped,) = torch.autograd.grad(far(refitted(r, Z), r), Z, retain_graph=True)
-    (free,) = torch.autograd.grad(far(objective.joint(), r), Z)
-    assert trapped.abs().max() < 1e-9 and free.abs().max() > 1
 
 
 def test_a_fit_goes_on_from_the_kept_mixture_or_starts_afresh():

@@ -6,16 +6,14 @@ import math
 
 import pytest
 import torch
-from tests.learn.objectives.common import close
+from tests.learn.objectives.common import close, trained
 from tests.reference import smc_bank as reference
-from torch import nn
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
 from vergence.densities import particles
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.learn.evaluation.collapse import normalized_std
-from vergence.learn.methods.paired import PairedMethod
 from vergence.learn.objectives import gmje_smc
 from vergence.learn.objectives.gmje_smc import GMJESMC
 
@@ -285,26 +283,9 @@ class Alignment(GMJESMC):
 
 def spread_and_retrieval(objective, teacher=None, steps=250):
     """Returns how far embeddings spread, and how often the nearest second view is the item's own, among 500 new items."""
-    torch.manual_seed(0)
-    g = torch.Generator().manual_seed(1)
-    mix = torch.randn(4, 12, generator=g)
-    net = nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 6))
-    method = PairedMethod(net, objective, teacher=teacher)
-    optimizer = torch.optim.Adam(net.parameters(), lr=5e-3)
-
-    def views(n):
-        x = torch.randn(n, 4, generator=g) @ mix
-        return tuple(x + 0.3 * torch.randn(x.shape, generator=g) for _ in range(2))
-
-    for _ in range(steps):
-        optimizer.zero_grad()
-        sum(method(views(64), gather=lambda z: z).values()).backward()
-        optimizer.step()
-        method.after_step()
-    with torch.no_grad():
-        za, zb = (gmje_smc.unit(net(x)) for x in views(500))
-        right = (za @ zb.T).argmax(1) == torch.arange(500)
-        return float(normalized_std(za).mean()), float(right.double().mean())
+    za, zb = (gmje_smc.unit(z) for z in trained(objective, steps, dim=6, batch=64, noise=0.3, new=500, teacher=teacher))
+    right = (za @ zb.T).argmax(1) == torch.arange(500)
+    return float(normalized_std(za).mean()), float(right.double().mean())
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from vergence.learn.objectives.byol import BYOL
 from vergence.learn.objectives.lejepa import LeJEPA
 from vergence.learn.objectives.moco import MoCo, similarities
 from vergence.learn.objectives.simsiam import SimSiam
-from vergence.learn.objectives.swav import SwAV, cross_entropy, sinkhorn
+from vergence.learn.objectives.swav import SwAV, sinkhorn
 from vergence.learn.objectives.vicreg import VICReg
 
 B, D, K, S, STEP = 6, 3, 4, 4, 1e-5
@@ -93,12 +93,9 @@ def barlow_twins():
 
     return BarlowTwins(D, redundancy=0.3), lambda za, zb, *_: slow.barlow_twins(za, zb, lam=0.3), {
         "right": lambda a, b: loss(correlation(a, b)),
-        "mean for sum": lambda a, b: loss(correlation(a, b)) / D,
         "wrong weight": lambda a, b: loss(correlation(a, b), 0.005),
-        "not divided by B": lambda a, b: loss(correlation(a, b) * len(a)),
         "divided by B - 1": lambda a, b: loss(correlation(a, b) * len(a) / (len(a) - 1)),
         "not centered": lambda a, b: loss((a / a.std(0)).mT @ (b / b.std(0)) / len(a)),
-        "one view twice": lambda a, b: loss(correlation(a, a)),
         "one-sided gradient": lambda a, b: loss(correlation(a, b.detach())),
     }  # fmt: skip
 
@@ -113,8 +110,6 @@ def byol():
     return objective, both, {
         "gradient to one target": lambda a, b: (4 - 2 * cos(p(a), b.detach()) - 2 * cos(p(b), a)).mean(),
         "mean of the directions": lambda a, b: 0.5 * (4 - 2 * cos(p(a), b.detach()) - 2 * cos(p(b), a.detach())).mean(),
-        "sum over pairs": lambda a, b: (4 - 2 * cos(p(a), b.detach()) - 2 * cos(p(b), a.detach())).sum(),
-        "one direction": lambda a, b: (4 - 4 * cos(p(a), b.detach())).mean(),
         "no predictor": lambda a, b: (4 - 2 * cos(a, b.detach()) - 2 * cos(b, a.detach())).mean(),
     }  # fmt: skip
 
@@ -129,9 +124,6 @@ def simsiam():
     return objective, both, {
         "gradient to one target": lambda a, b: -0.5 * (cos(p(a), b.detach()) + cos(p(b), a)).mean(),
         "no stopped gradient": lambda a, b: -0.5 * (cos(p(a), b) + cos(p(b), a)).mean(),
-        "one direction": lambda a, b: -cos(p(a), b.detach()).mean(),
-        "no predictor": lambda a, b: -0.5 * (cos(a, b.detach()) + cos(b, a.detach())).mean(),
-        "sum over pairs": lambda a, b: -0.5 * (cos(p(a), b.detach()) + cos(p(b), a.detach())).sum(),
         "dot product": lambda a, b: -0.5 * ((p(a) * b.detach()).sum(1) + (p(b) * a.detach()).sum(1)).mean(),
         "both views in one normalization": lambda a, b: -cos(p(torch.cat([a, b])), torch.cat([b, a]).detach()).mean(),
     }  # fmt: skip
@@ -158,12 +150,8 @@ def moco(tau=0.2):
     return objective, both, {
         "wrong temperature": lambda a, b: contrast(p(a), b.detach(), 0.1) + contrast(p(b), a.detach(), 0.1),
         "no factor 2 tau": lambda a, b: (contrast(p(a), b.detach()) + contrast(p(b), a.detach())) / 0.4,
-        "gradient to one target": lambda a, b: contrast(p(a), b.detach()) + contrast(p(b), a),
-        "one direction": lambda a, b: 2 * contrast(p(a), b.detach()),
-        "no predictor": lambda a, b: contrast(a, b.detach()) + contrast(b, a.detach()),
         "no last normalization": lambda a, b: contrast(p[0](a), b.detach()) + contrast(p[0](b), a.detach()),
         "keys of SimCLR": lambda a, b: other_keys(p(a), b.detach(), a) + other_keys(p(b), a.detach(), b),
-        "sum over pairs": lambda a, b: len(a) * (contrast(p(a), b.detach()) + contrast(p(b), a.detach())),
     }  # fmt: skip
 
 
@@ -178,19 +166,11 @@ def vicreg():
     def weighted(s=1.0, v=1.0, c=1.0):
         return lambda a, b: sum(w * term for w, term in zip((s, v, c), terms(a, b), strict=True))
 
-    def biased(a, b):
-        s, _, c = terms(a, b)
-        return s + 12.5 * sum((1 - (z.var(0, correction=0) + 1e-4).sqrt()).relu().mean() for z in (a, b)) + c
-
     return VICReg(D), lambda za, zb, *_: sum(slow.vicreg(za, zb)), {
         "right": weighted(),
         "variance of both views added (the paper, solo-learn)": weighted(v=2.0),
         "invariance as a sum over features (the paper)": weighted(s=D),
-        "covariance as a mean": weighted(c=D / (D - 1)),
-        "no covariance": weighted(c=0.0),
-        "no variance": weighted(v=0.0),
         "diagonal kept": lambda a, b: sum(terms(a, b)) + sum(z.var(0).square().sum() / D for z in (a, b)),
-        "variance over B": biased,
         "one-sided gradient": lambda a, b: 25 * (a - b.detach()).square().mean() + sum(terms(a, b)[1:]),
     }  # fmt: skip
 
@@ -228,19 +208,12 @@ def lejepa():
     def apart(a, b):
         return (views(a, b) - (a + b) / 2).square().mean()
 
-    def stopped(a, b):
-        return (views(a, b) - ((a + b) / 2).detach()).square().mean() * 2
-
     return Seeded(D, slices=S), reference, {
         "right": lambda a, b: 0.05 * statistic(views(a, b)) + 0.95 * apart(a, b),
-        "not doubled": lambda a, b: 0.05 * statistic(views(a, b), w / 2) + 0.95 * apart(a, b),
         "rectangle rule": lambda a, b: 0.05 * statistic(views(a, b), torch.full((17,), 2 * 3 / 16)) + 0.95 * apart(a, b),
         "not times B": lambda a, b: 0.05 * statistic(views(a, b), n=1) + 0.95 * apart(a, b),
-        "both views one sample": lambda a, b: 0.05 * statistic(torch.cat([a, b]), n=2 * B) + 0.95 * apart(a, b),
-        "wrong weight": lambda a, b: 0.02 * statistic(views(a, b)) + 0.98 * apart(a, b),
         "sum over features": lambda a, b: 0.05 * statistic(views(a, b)) + 0.95 * D * apart(a, b),
         "distance of the views": lambda a, b: 0.05 * statistic(views(a, b)) + 0.95 * (a - b).square().mean(),
-        "stopped gradient": lambda a, b: 0.05 * statistic(views(a, b)) + 0.95 * stopped(a, b),
     }  # fmt: skip
 
 
@@ -266,9 +239,7 @@ def swav():
     return objective, lambda a, b, *fixed: slow.swav(a, b, c, *(slow.codes(z, c) for z in fixed)), {
         "right": lambda a, b: sum(swapped(a, b)).mean() / 2,
         "not swapped": not_swapped,
-        "sum of the directions": lambda a, b: sum(swapped(a, b)).mean(),
         "sum over pairs": lambda a, b: sum(swapped(a, b)).sum() / 2,
-        "wrong temperature": lambda a, b: sum(swapped(a, b, tau=0.2)).mean() / 2,
         "no Sinkhorn": lambda a, b: sum(swapped(a, b, lambda s: (s.detach() / 0.05).softmax(1))).mean() / 2,
         "gradient to the codes": lambda a, b: sum(swapped(a, b, lambda s: (s / 0.05).softmax(1))).mean() / 2,
         "one direction": lambda a, b: swapped(a, b)[0].mean(),
@@ -343,10 +314,10 @@ def whole(z):
     return z
 
 
-def with_teacher(objective, momentum=0.9, schedule="cosine"):
+def with_teacher(objective):
     """Returns a method whose teacher has moved away from its student."""
     torch.manual_seed(2)
-    method = PairedMethod(nn.Linear(5, D), objective, teacher=momentum, schedule=schedule)
+    method = PairedMethod(nn.Linear(5, D), objective, teacher=0.9)
     with torch.no_grad():
         method.encoder.weight.add_(0.3 * torch.randn_like(method.encoder.weight))
     return method
@@ -370,34 +341,7 @@ def test_with_a_teacher_students_predict_and_teachers_are_targets(kind):
     assert (loss(q(za), zb) + loss(q(zb), za) - expected).abs() > 1e-3, "the student's own targets would show"
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "constant"])
-def test_the_teacher_follows_step_by_step(schedule, steps=5):
-    method = with_teacher(BYOL(D, hidden=4), 0.9, schedule)
-    weight = method.teacher[0].weight.clone()
-    for k in range(steps):
-        with torch.no_grad():
-            method.encoder.weight.add_(torch.randn_like(method.encoder.weight))
-        method.before_step(k / steps)
-        method((torch.randn(B, 5), torch.randn(B, 5)), whole)
-        method.after_step()
-        m = slow.momentum(0.9, k, steps) if schedule == "cosine" else 0.9
-        weight = m * weight + (1 - m) * method.encoder.weight
-        close(method.teacher[0].weight, weight, 1e-12)
-    assert (weight - method.encoder.weight).abs().max() > 0.1, "a teacher without averaging would be the student"
-
-
 # --- limits and parts -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", [VICReg, BarlowTwins, Seeded, swav], ids=["vicreg", "barlow_twins", "lejepa", "swav"])
-def test_gradients_are_those_of_finite_differences(kind):
-    """Of SwAV with given codes, which get no gradient."""
-    if kind is swav:
-        objective, q = built_swav(), sinkhorn(torch.randn(B, K), 0.05, 3)
-        assert torch.autograd.gradcheck(lambda z: cross_entropy(objective.similarities(z), q, 0.1), pair()[0].requires_grad_())
-        return
-    views = tuple(z.requires_grad_() for z in spread())
-    assert torch.autograd.gradcheck(lambda *z: total(kind(D), *z), views)
 
 
 @pytest.mark.parametrize("kind", [BYOL, SimSiam])

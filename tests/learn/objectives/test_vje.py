@@ -50,7 +50,7 @@ def grad(value, *inputs):
     return torch.autograd.grad(value, inputs, allow_unused=True)
 
 
-# --- the checks: each holds for the module and fails for a planted error (the table at the end) ---------------------------
+# --- the checks: each holds for the module; those in the table at the end fail for an error planted there -----------------
 
 
 def check_directional():
@@ -242,24 +242,6 @@ def plane(angle, dim):
     return torch.cat([angle.cos()[:, None], angle.sin()[:, None], torch.zeros(len(angle), dim - 2)], 1)
 
 
-def test_log_variances_cancel_at_beta_one(nu=3.0):
-    (z, s, var), mu = triple(), torch.randn(B, D)
-    var.requires_grad_()
-    q = 2 * (vje.directional_nll(z, s, var, INF) - var.log().sum(-1) / 2)
-    without = (nu + D) / 2 * torch.log1p(q / nu) + (mu.square() + var).sum(-1) / 2 - D / 2
-    rest = vje.directional_nll(z, s, var, nu) + vje.kl_standard_normal(mu, var) - without
-    close(rest, torch.zeros(B))
-    close(grad(rest.sum(), var)[0], torch.zeros(B, D))
-
-
-def test_gradcheck():
-    z, s, var = (x.requires_grad_() for x in triple(2, 3))
-    for nu in (0.5, 3.0, INF):
-        assert torch.autograd.gradcheck(lambda z, s, v, nu=nu: vje.directional_nll(z, s, v, nu), (z, s, var))
-        assert torch.autograd.gradcheck(lambda z, s, nu=nu: vje.radial_nll(z, s, nu), (z, s))
-    assert torch.autograd.gradcheck(vje.kl_standard_normal, (s, var))
-
-
 @pytest.mark.parametrize("nu", NUS)
 def test_degenerate_inputs_stay_finite(nu):
     values = [torch.zeros(D), torch.full((D,), 1e-9), torch.full((D,), 1e9), torch.eye(D)[0]]
@@ -428,21 +410,7 @@ def test_posterior_and_floor():
 # --- planted errors -------------------------------------------------------------------------------------------------------
 
 
-def slipped(
-    unit=lambda x: x / x.norm(dim=-1, keepdim=True), power=lambda v: v, log1p=torch.log1p, dof=lambda d: d, share=lambda d: 1
-):
-    """Returns eq. 24 with one thing different."""
-
-    def nll(z, s, var, nu, *, normalized=False):
-        d = z.shape[-1]
-        q = ((unit(s) - unit(z)) ** 2 / power(var)).sum(-1)
-        kernel = q / 2 if math.isinf(nu) else (nu + dof(d)) / 2 * log1p(q / nu)
-        return kernel + var.log().sum(-1) / 2 / share(d) - normalized * vje.log_constant(nu, d)
-
-    return nll
-
-
-def variant(target=torch.Tensor.detach, scale=torch.sqrt, kl=0.5):
+def variant(target=torch.Tensor.detach, scale=torch.sqrt):
     """Returns VJE with one thing of eq. 38 different."""
 
     class Variant(vje.VJE):
@@ -454,7 +422,7 @@ def variant(target=torch.Tensor.detach, scale=torch.sqrt, kl=0.5):
                 parts = {
                     "directional": vje.directional_nll(target(zj), s, var, self.nu).mean() / 2,
                     "radial": vje.radial_nll(target(zj), s, self.nu).mean() / 2,
-                    "kl": self.beta * kl * vje.kl_standard_normal(mu, var).mean(),
+                    "kl": self.beta * 0.5 * vje.kl_standard_normal(mu, var).mean(),
                 }
                 out = {term: out[term] + parts[term] for term in out}
             return out
@@ -464,10 +432,6 @@ def variant(target=torch.Tensor.detach, scale=torch.sqrt, kl=0.5):
 
 def override(**methods):
     return lambda: type("Variant", (vje.VJE,), methods)
-
-
-def distance_nll(z, s, nu, *, normalized=False):
-    return (nu + 1) / 2 * torch.log1p((z - s).square().sum(-1) / nu) - normalized * vje.log_constant(nu, 1)
 
 
 def score_by_row(self, z, *, samples=16, generator=None):
@@ -483,21 +447,14 @@ def log_prob_without_prior(self, zb, za, *, samples=16, generator=None):
     return torch.logsumexp(-nll, 0) - math.log(samples)
 
 
-REAL = vje.VJE
+REAL, NLL, RADIAL = vje.VJE, vje.directional_nll, vje.radial_nll
 PLANTED = {
-    "doubled KL": (check_kl_is_averaged_over_views, "VJE", lambda: variant(kl=1.0)),
     "KL without its half": (check_kl, "kl_standard_normal", lambda: lambda m, v: (v + m**2 - 1 - v.log()).sum(-1)),
-    "mean over features": (check_directional, "directional_nll", lambda: slipped(share=lambda d: d)),
-    "nu + 1 for nu + D": (check_directional, "directional_nll", lambda: slipped(dof=lambda d: 1)),
-    "sigma for variance": (check_directional, "directional_nll", lambda: slipped(power=torch.sqrt)),
-    "no unit direction": (check_scale_invariance, "directional_nll", lambda: slipped(unit=lambda x: x)),
-    "log for log1p": (check_gaussian_limit, "directional_nll", lambda: slipped(log1p=lambda x: (1 + x).log())),
-    "distance for norm gap": (check_radial, "radial_nll", lambda: distance_nll),
+    "deviation for variance": (check_directional, "directional_nll", lambda: lambda z, s, v, *a, **k: NLL(z, s, v**0.5, *a, **k)),
+    "no length of the sample": (check_radial, "radial_nll", lambda: lambda z, s, nu, **k: RADIAL(z, 0 * s, nu, **k)),
     "no detach": (check_target_is_detached, "VJE", lambda: variant(target=lambda z: z)),
-    "no detach, by gradient": (check_encoder_learns, "VJE", lambda: variant(target=lambda z: z)),
     "detached g input": (check_encoder_learns, "VJE", override(infer=lambda self, z: REAL.infer(self, z.detach()))),
     "noise times variance": (check_loss, "VJE", lambda: variant(scale=lambda v: v)),
-    "score of the other sign": (check_scores, "VJE", override(score=lambda self, *a, **k: -REAL.score(self, *a, **k))),
     "noise per row": (check_rows_are_independent, "VJE", override(score=score_by_row)),
     "no p(s) / q(s)": (check_log_prob, "VJE", override(log_prob=log_prob_without_prior)),
 }
@@ -508,8 +465,7 @@ def test_planted_error_is_caught(error, monkeypatch):
     require_caught(PLANTED[error], vje, monkeypatch)
 
 
-@pytest.mark.parametrize("plant", [slipped, variant], ids=["slipped", "variant"])
-def test_the_planting_itself_is_sound(plant, monkeypatch):
-    monkeypatch.setattr(vje, {slipped: "directional_nll", variant: "VJE"}[plant], plant())
-    for check in (check_directional, check_gaussian_limit, check_loss, check_target_is_detached, check_encoder_learns):
+def test_the_planting_itself_is_sound(monkeypatch):
+    monkeypatch.setattr(vje, "VJE", variant())
+    for check in (check_loss, check_target_is_detached, check_encoder_learns):
         check()

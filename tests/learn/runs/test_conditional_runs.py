@@ -321,23 +321,6 @@ def test_fewer_components_give_fewer_modes():
     assert retrieve(joint.conditional, za, bank, n=2).index.shape == (7, 1, 2)
 
 
-def test_planted_answers_are_found_behind_each_component():
-    """Every context has two answers, far apart; both stand in the bank, among many others."""
-    torch.manual_seed(0)
-    za = torch.randn(20, 4)
-    offset = torch.tensor([5.0, 0, 0, 0])
-
-    def conditional(z: Tensor) -> MixtureOfGaussians:
-        logits = torch.tensor([1.0, 0.0]).expand(len(z), 2)
-        return MixtureOfGaussians(logits, torch.stack([z + offset, z - offset], 1), Diagonal(torch.full((len(z), 2, 4), 0.01)))
-
-    bank = torch.cat([10 * torch.randn(500, 4), za + offset, za - offset])
-    found = retrieve(conditional, za, bank, n=1, modes=2)
-    assert torch.equal(found.index[:, 0, 0], 500 + torch.arange(20))
-    assert torch.equal(found.index[:, 1, 0], 520 + torch.arange(20))
-    assert torch.equal(found.ranked[:, 0], 500 + torch.arange(20))
-
-
 def test_memory_stays_bounded(monkeypatch):
     """No tensor of contexts by bank by features: 64 x 4,000 x 8 numbers would be two million."""
     sizes = []

@@ -391,14 +391,18 @@ def test_a_run_whose_data_is_gone_says_what_is_missing(tmp_path):
         vergence.load(tmp_path / "run").anomaly_score(torch.ones(3, 4))
 
 
+def rows_of(p, scores):
+    """Returns the columns of items with these p-values and scores."""
+    rows = {"name": np.arange(len(p)).astype(str), "score": scores, "p_value": p, "seen": np.zeros(len(p), dtype=np.uint8)}
+    return rows | {name: np.full(len(p), "") for name in ("level", "nearest", "reason")}
+
+
 def test_decisions_are_benjamini_hochbergs_for_any_parts():
     rng = np.random.default_rng(0)
     for n, m in ((19, 100), (200, 37)):
         s = rng.normal(size=m)
         p = rng.integers(1, n + 2, size=m) / (n + 1)
-        rows = {"name": np.arange(m).astype(str), "score": s, "p_value": p, "seen": np.zeros(m, dtype=np.uint8)}
-        rows |= {name: np.full(m, "") for name in ("level", "nearest", "reason")}
-        tally = Tally(n, fdr=0.4)
+        rows, tally = rows_of(p, s), Tally(n, fdr=0.4)
         for part in np.array_split(np.arange(m), 5):
             tally.see({name: values[part] for name, values in rows.items()})
         found = tally.columns(rows)
@@ -409,9 +413,7 @@ def test_decisions_are_benjamini_hochbergs_for_any_parts():
 
 def test_a_p_value_that_equals_its_bound_is_flagged_as_by_select():
     p = np.r_[np.full(35, 7 / 200), np.ones(15)]
-    rows = {"name": np.arange(50).astype(str), "score": -p, "p_value": p, "seen": np.zeros(50, dtype=np.uint8)}
-    rows |= {name: np.full(50, "") for name in ("level", "nearest", "reason")}
-    tally = Tally(199, fdr=0.05)
+    rows, tally = rows_of(p, -p), Tally(199, fdr=0.05)
     tally.see(rows)
     assert select(p, 0.05).sum() == tally.flagged == tally.columns(rows)["flag"].sum() == 35
 
@@ -437,8 +439,7 @@ def test_reasons_claim_no_more_than_the_calibration_items_can_show(run):
 def test_why_none_is_flagged(n, rank, words):
     tally, p = Tally(n), np.full(57, 1.0)
     p[:2] = rank / (n + 1)
-    rows = {"name": np.arange(57).astype(str), "score": 1 - p, "p_value": p, "seen": np.zeros(57, dtype=np.uint8)}
-    tally.see({**rows, **{name: np.full(57, "") for name in ("level", "nearest", "reason")}})
+    tally.see(rows_of(p, 1 - p))
     assert tally.found().sentences[0].startswith(words)
 
 

@@ -77,7 +77,7 @@ def test_everything_after_the_encoder_works_frozen(file, tmp_path):
     assert record.representations["z"].knn[30] != record.representations["untrained"].knn[30]
     assert write_embeddings(run, "digits", tmp_path / "e.npz") == 359
     with np.load(tmp_path / "e.npz") as e:
-        assert sorted(e.files) == ["name", "z"] and e["z"].shape == (359, 8)
+        assert sorted(e.files) == ["label", "name", "z"] and e["z"].shape == (359, 8)
     assert run.anomaly_score("digits").shape == (359,)  # the detector's
     with pytest.raises(ValueError, match="found 'joint'"):
         run.anomaly_score("digits", how="joint")
@@ -255,10 +255,7 @@ def test_a_closed_form_encoder_is_frozen_on_few_other_images(tmp_path):
     [
         ({"encoder": "mlp"}, "expected the encoder's weights in .*run, found .* missing"),
         ({"weights": "w.pth"}, "found --weights and --init"),
-        ({"recipe": "vje_small"}, "expected either a recipe or --init"),
         ({"encoder": "timm:resnet10t", "pretrained": True}, "found --pretrained and --init"),
-        ({"freeze": True, "objective": "gje"}, "expected no objective with freeze"),
-        ({"init": "none"}, "expected a run folder"),
     ],
 )
 def test_settings_that_do_not_go_with_another_run(trained, tmp_path, settings, words):
@@ -305,10 +302,7 @@ def test_a_strangers_run_with_an_encoder_of_its_own_is_imported_only_when_truste
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"encoder": "small", "freeze": True}, "expected weights with --freeze, found encoder 'small' with random ones"),
-        ({"encoder": "resnet18", "pretrained": True}, "expected --encoder timm:NAME with --pretrained"),
         ({"encoder": "patches", "objective": "gje", "weights": "w.pth"}, "expected no weights for encoder 'patches'"),
-        ({"encoder": TINY, "weights": "none.pth"}, "no such file"),
         ({"encoder": TINY, "freeze": True, "projector": (4,)}, "no projector with freeze"),
         ({"encoder": TINY, "freeze": True, "devices": 2}, "expected one device with --freeze"),
         ({"encoder": TINY, "input_mean": (0.5,)}, "expected input_mean and input_std"),

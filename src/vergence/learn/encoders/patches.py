@@ -116,13 +116,11 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def transform(self, X: Any) -> np.ndarray:
         """Returns the features (N, 2 K pool^2) of N images; of a folder, resized, of those that can be read."""
         check_is_fitted(self, "filters_")
-        return np.concatenate([features for part in _parts(X) for features in self._features(self._items(part))])
-
-    def _features(self, items: Items) -> Iterator[np.ndarray]:
-        """Yields the features of batches of images."""
-        maps = self._maps()
-        for _, x in items.stream(batches(len(items), self.batch_size)):
-            yield maps(to_unit(x, DTYPES[self.dtype])).numpy()
+        maps, found = self._maps(), list[np.ndarray]()
+        for items in map(self._items, _parts(X)):
+            stream = items.stream(batches(len(items), self.batch_size))
+            found += [maps(to_unit(x, DTYPES[self.dtype])).numpy() for _, x in stream]
+        return np.concatenate(found)
 
     @property
     def _n_features_out(self) -> int:

@@ -8,17 +8,8 @@ from vergence.learn.methods.masked_autoencoder import MaskedAutoencoder
 from vergence.learn.methods.variational_autoencoder import VariationalAutoencoder
 from vergence.utils.checks import require_choice
 
-__all__ = [
-    "DenoisingAutoencoder",
-    "Dino",
-    "IJepa",
-    "ImageMethod",
-    "MaskedAutoencoder",
-    "Method",
-    "VariationalAutoencoder",
-    "get",
-    "names",
-]
+__all__ = ["DenoisingAutoencoder", "Dino", "IJepa", "ImageMethod", "MaskedAutoencoder", "Method", "VariationalAutoencoder"]
+__all__ += ["get", "names"]
 
 HINT = "objectives on pairs are chosen by --objective"  # of an unknown name
 IMAGE_METHODS = (DenoisingAutoencoder, Dino, IJepa, MaskedAutoencoder, VariationalAutoencoder)

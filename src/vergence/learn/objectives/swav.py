@@ -84,9 +84,7 @@ class SwAV(Objective):
         require_count(prototypes=prototypes, iterations=iterations)
         require_count(0, frozen_steps=frozen_steps)
         require_within("(0, inf)", temperature=temperature)
-        require_within(
-            "[0.025, inf)", epsilon=epsilon
-        )  # below it exp(-2 / epsilon), a row's sum in Sinkhorn's, underflows in float32
+        require_within("[0.025, inf)", epsilon=epsilon)  # below it exp(-2 / epsilon), a sum in Sinkhorn's, underflows in float32
         self.dim, self.temperature, self.epsilon = dim, float(temperature), float(epsilon)
         self.iterations, self.frozen_steps = iterations, frozen_steps
         self.prototypes = nn.Parameter(F.normalize(torch.randn(prototypes, dim), dim=1, eps=EPS))

@@ -131,9 +131,8 @@ class VSSL(ConditionalObjective):
         self.variance = projector(dim, (hidden, dim))
         self.averaged = frozen_copy(self.variance)
         self.moving = MovingMoments(dim, momentum=momentum)
-        self.register_buffer(
-            "moments", torch.tensor([1.0, 1.0, 1.0 + dim])
-        )  # of f z_b, f f and z_b z_b over v: alpha = gamma = 1
+        # of f z_b, f f and z_b z_b over v: alpha = gamma = 1
+        self.register_buffer("moments", torch.tensor([1.0, 1.0, 1.0 + dim]))
 
     def student(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Returns mean f and variance v of q(s | x), each (B, D), for embeddings (B, D)."""

@@ -63,34 +63,23 @@ class Collected:
 
 @dataclass(frozen=True)
 class RunDetector:
-    """A fitted detector with what turns its scores into p-values and reasons.
+    """A fitted detector with what turns its scores into p-values and reasons."""
 
-    Attributes:
-        sets: The levels, each a feature set of one score.
-        deviations: Deviations (n, L) of the calibration items; see `vergence.decide.FeatureSets`.
-        names: Name of each calibration item.
-        held_out: Whether no fit has seen the calibration items; otherwise they were training items, each scored by
-            a detector that did not see it, behind an encoder that did.
-        typical: Normalized embeddings (R, D) of typical training items.
-        typical_names: Their names.
-        seen: Digests of the items of the fit and the calibration, sorted.
-        gap: Share of other training items (of test items where calibration items were training items) with p <= 0.05,
-            which is 0.05 for items like those of the calibration; None where it was not measured.
-        model: Digest of the model that the detector belongs to.
-        notes: What the reader of the scores must know, such as a collapse.
-        dictionary: Dictionary of the level ``patches``; None where the encoder has its own, or there is no such level.
-    """
-
-    sets: FeatureSets
-    deviations: np.ndarray
-    names: list[str]
+    sets: FeatureSets  # the levels, each a feature set of one score
+    deviations: np.ndarray  # deviations (n, L) of the calibration items; see `vergence.decide.FeatureSets`
+    names: list[str]  # name of each calibration item
+    # whether no fit has seen the calibration items; otherwise they were training items, each scored by a detector that did not
+    # see it, behind an encoder that did
     held_out: bool
-    typical: np.ndarray
+    typical: np.ndarray  # normalized embeddings (R, D) of typical training items
     typical_names: list[str]
-    seen: np.ndarray
+    seen: np.ndarray  # digests of the items of the fit and the calibration, sorted
+    # share of other training items (of test items where calibration items were training items) with p <= 0.05, which is 0.05 for
+    # items like those of the calibration; None where it was not measured
     gap: float | None = None
-    model: str = ""
-    notes: list[str] = field(default_factory=list)
+    model: str = ""  # digest of the model that the detector belongs to
+    notes: list[str] = field(default_factory=list)  # what the reader of the scores must know, such as a collapse
+    # dictionary of the level patches; None where the encoder has its own, or there is no such level
     dictionary: PatchMaps | None = None
 
     @functools.cached_property

@@ -10,7 +10,7 @@ import contextlib
 import copy
 import io
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from vergence.data.items import batches, contexts
 from vergence.data.pixels import center_crop
 from vergence.decide import Detector, FeatureSets, GaussianDetector, NeighborDetector, density, feature_sets, neighbors
+from vergence.decide.conformal import ranked
 from vergence.learn.encoders.patch_maps import PatchMaps
 from vergence.learn.runs import detector as detectors
 from vergence.learn.runs.levels import Levels
@@ -88,7 +89,8 @@ def _written(module: nn.Module, x: Tensor, ending: str) -> bytes:
     target = io.BytesIO()
     free = {0: torch.export.Dim("batch", min=1, max=1 << 16)}
     try:
-        with _quiet():
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
             program = torch.export.export(module, (x,), dynamic_shapes=(free,), strict=False)
             if ending == ".pt2":
                 torch.export.save(program, target)
@@ -121,8 +123,6 @@ def _read_back(written: bytes, x: Tensor, ending: str) -> list[np.ndarray]:
 
 def _of_library(run: Run, module: "_Graph", x: Tensor) -> list[np.ndarray]:
     """Returns embedding, score and p-value as the library's detector computes them, in the arithmetic of the graph."""
-    from vergence.decide.conformal import ranked
-
     found, parts = run.detector(), []
     with torch.no_grad():
         for part in x.split(COMPARED):
@@ -144,13 +144,6 @@ def _agree(found: list[np.ndarray], expected: list[np.ndarray], n: int) -> float
         text = f"differences of {far:.2g} in z, {difference:.2g} in the score and {moved:.0f} ranks of {n}"
         refuse("a graph that agrees with the library", text, "report it, and use vergence.Scorer")
     return difference
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        yield
 
 
 # The graph

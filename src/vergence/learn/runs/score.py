@@ -29,16 +29,7 @@ from vergence.learn.objectives.core import ConditionalObjective
 from vergence.learn.runs.calibrated import RunDetector
 from vergence.learn.runs.detector import opened
 from vergence.learn.runs.levels import Levels
-from vergence.learn.runs.rows import (
-    Columns,
-    Images,
-    Reading,
-    collected,
-    objective_scores,
-    of_items,
-    of_model,
-    write_rows,
-)
+from vergence.learn.runs.rows import Columns, Images, Reading, collected, objective_scores, of_items, of_model, write_rows
 from vergence.learn.runs.run import Run, objective_of
 from vergence.learn.runs.shards import Counted, shard_written
 from vergence.learn.training.calibration import FEWEST, digests

@@ -1,4 +1,4 @@
-"""The stages of a training: a closed form, learning one, steps with an objective, the density. Each goes from state to state.
+"""The stages of a training: a closed form, learning one, steps with an objective, the density. Each works on one state.
 
 A run that was killed goes on in the stage of its last checkpoint; a stage that is done says so and is passed.
 """
@@ -7,9 +7,9 @@ import contextlib
 import dataclasses
 import functools
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,24 +45,15 @@ UNSHOWN = {"step", "epoch", "lr", "images_per_second", "threads", "std", "varian
 
 @dataclass(frozen=True)
 class State:
-    """What a stage works on.
+    """What a stage works on."""
 
-    Attributes:
-        fabric: The engine that `vergence.learn.training.loop.launch` returned.
-        method: The method, which stages change in place.
-        opened: The data.
-        folder: The run folder, which keeps checkpoints.
-        views: Random views of a batch; None for pairs and for a frozen encoder.
-        progress: Called after every step with the number of steps and the last row of metrics.
-        shard: Part of the items whose sums a closed form keeps; see `vergence.learn.training.closed_form.fit_closed_form`.
-    """
-
-    fabric: Any
-    method: Method
+    fabric: Any  # the engine that `vergence.learn.training.loop.launch` returned
+    method: Method  # stages change it in place
     opened: Data
-    folder: RunFolder
-    views: Views | None
-    progress: Progress | None = None
+    folder: RunFolder  # keeps checkpoints
+    views: Views | None  # random views of a batch; None for pairs and for a frozen encoder
+    progress: Progress | None = None  # called after every step with the number of steps and the last row of metrics
+    # part of the items whose sums a closed form keeps; see `vergence.learn.training.closed_form.fit_closed_form`
     shard: Shard | None = None
 
     @property
@@ -71,114 +62,90 @@ class State:
         return bool(self.fabric.is_global_zero)
 
 
-class Stage(Protocol):
-    """A stage of a training."""
-
-    def fit(self, state: State) -> State:
-        """Fits, and returns the state for the next stage."""
+Stage = Callable[[State], None]
 
 
 def stages_of(model: ModelConfig) -> list[Stage]:
     """Returns the stages in which a model is fitted.
 
     Example:
-        >>> stages_of(ModelConfig(distill="patches"))
-        [Distill(), Train(), FitDensity()]
+        >>> [stage.__name__ for stage in stages_of(ModelConfig(distill="patches"))]
+        ['distill', 'take_steps', 'fit_density']
     """
     if model.freeze:
-        return [Keep(), FitDensity()]
-    first: list[Stage] = [ClosedForm()] if model.encoder.closed_form else [Distill()] if model.distill is not None else []
-    return [*first, *([Train()] if model.takes_steps else []), FitDensity()]
+        return [keep, fit_density]
+    first: list[Stage] = [solve] if model.encoder.closed_form else [distill] if model.distill is not None else []
+    return [*first, *([take_steps] if model.takes_steps else []), fit_density]
 
 
-@dataclass(frozen=True)
-class Keep:
-    """Saves an encoder as it is, and trains nothing."""
-
-    def fit(self, state: State) -> State:
-        """Puts the method on the device and saves it."""
-        state.method.to(state.fabric.device)
-        state.folder.save_model(state.method.state_dict())
-        return state
+def keep(state: State) -> None:
+    """Puts the method on the device and saves its encoder as it is."""
+    state.method.to(state.fabric.device)
+    state.folder.save_model(state.method.state_dict())
 
 
-@dataclass(frozen=True)
-class Train:
-    """Trains with the objective, step by step (`vergence.learn.training.loop`)."""
-
-    def fit(self, state: State) -> State:
-        """Trains to the last epoch with a progress bar."""
-        config, fabric, opened = state.folder.config.fit, state.fabric, state.opened
-        with _steps("epoch", config.epochs, state) as progress:
-            monitor = online_knn(opened, state.folder.metadata.crop_size(), fabric.device)
-            loop.fit(fabric, state.method, opened.train, state.views, config, state.folder, monitor=monitor, progress=progress)
-        return state
+def take_steps(state: State) -> None:
+    """Trains with the objective to the last epoch (`vergence.learn.training.loop`), with a progress bar."""
+    config, fabric, opened = state.folder.config.fit, state.fabric, state.opened
+    with _steps("epoch", config.epochs, state) as progress:
+        monitor = online_knn(opened, state.folder.metadata.crop_size(), fabric.device)
+        loop.fit(fabric, state.method, opened.train, state.views, config, state.folder, monitor=monitor, progress=progress)
 
 
-@dataclass(frozen=True)
-class ClosedForm:
-    """Fits the encoder, or the first part of it, in closed form (`vergence.learn.training.closed_form`)."""
+def solve(state: State) -> None:
+    """Fits the encoder, or the first part of it, in closed form (`vergence.learn.training.closed_form`), with a progress bar.
 
-    def fit(self, state: State) -> State:
-        """Fits with a progress bar; what another run gave, or a checkpoint has, is kept."""
-        config, folder, method = state.folder.config, state.folder, state.method
-        first = config.model.encoder.takes_steps
-        if first and (config.model.init is not None or staged.is_fitted(state.fabric, folder)):
-            return state
-        assert state.views is not None and isinstance(method, PairedMethod), "pairs and methods on images were refused"
-        assert isinstance(config.model.encoder, Patches), "of a closed form"
-        settings = config.model.encoder.complete(folder.metadata.shape)
-        with terminal.bar("dictionary", closed_form.total_images(len(state.opened.train), settings), "images") as advance:
+    Of an encoder with a network on top, what another run gave or a checkpoint has is kept.
+    """
+    config, folder, method = state.folder.config, state.folder, state.method
+    behind = config.model.encoder.takes_steps
+    if behind and (config.model.init is not None or staged.is_fitted(state.fabric, folder)):
+        return
+    assert state.views is not None and isinstance(method, PairedMethod), "pairs and methods on images were refused"
+    assert isinstance(config.model.encoder, Patches), "of a closed form"
+    settings, recorder = config.model.encoder.complete(folder.metadata.shape), staged.FirstStage(folder) if behind else folder
+    with terminal.bar("dictionary", closed_form.total_images(len(state.opened.train), settings), "images") as advance:
 
-            def progress(images: int, label: str) -> None:
-                if state.first:
-                    advance(images, label=label)
+        def progress(images: int, label: str) -> None:
+            if state.first:
+                advance(images, label=label)
 
-            fit = staged.fit_first if first else functools.partial(closed_form.fit_closed_form, shard=state.shard)
-            size = folder.metadata.crop_size()
-            fit(state.fabric, method, state.opened.train, state.views, config, size, folder, progress)
-        return state
+        fitted = staged.inner(method) if behind else method
+        fit = functools.partial(closed_form.fit_closed_form, shard=state.shard)
+        fit(state.fabric, fitted, state.opened.train, state.views, config, folder.metadata.crop_size(), recorder, progress)
+    if behind:
+        staged.finish_first(state.fabric, method, config.fit, folder)
 
 
-@dataclass(frozen=True)
-class Distill:
+def distill(state: State) -> None:
     """Fits a closed form in a folder of its own, and trains the encoder to predict its embedding of each item.
 
     The closed form is a run in the folder ``closed_form`` of the run's and stays there; the embeddings of the training items lie
-    next to it until they have been learned (`vergence.learn.training.staged`).
+    next to it until they have been learned (`vergence.learn.training.staged`). What a checkpoint has is kept.
     """
-
-    def fit(self, state: State) -> State:
-        """Trains the encoder with a progress bar, unless a checkpoint has it."""
-        config, fabric, folder = state.folder.config.fit, state.fabric, state.folder
-        if not staged.is_fitted(fabric, folder):
-            assert state.views is not None and config.distill_epochs is not None, "see `description.for_data`"
-            teacher = ClosedForm().fit(_teacher(state))
-            targets, epochs = _targets(teacher), config.distill_epochs
-            with _steps("distillation", epochs, state) as progress:
-                learn = functools.partial(staged.distill, epochs=epochs, shape=folder.metadata.shape, progress=progress)
-                learn(fabric, state.method, state.opened.train, targets, state.views, config, folder)
-        _forget(state)
-        return state
+    config, fabric, folder = state.folder.config.fit, state.fabric, state.folder
+    if not staged.is_fitted(fabric, folder):
+        assert state.views is not None and config.distill_epochs is not None, "see `description.for_data`"
+        solve(teacher := _teacher(state))
+        targets, epochs = _targets(teacher), config.distill_epochs
+        with _steps("distillation", epochs, state) as progress:
+            learn = functools.partial(staged.distill, epochs=epochs, shape=folder.metadata.shape, progress=progress)
+            learn(fabric, state.method, state.opened.train, targets, state.views, config, folder)
+    _forget(state)
 
 
-@dataclass(frozen=True)
-class FitDensity:
+def fit_density(state: State) -> None:
     """Fits the run's detector in the first process; where that is impossible, one line says so, and the run is kept."""
-
-    def fit(self, state: State) -> State:
-        """Fits and saves the detector."""
-        if state.first:
-            try:
-                detector = fit_and_save(state.folder, state.method, state.opened, state.fabric.device)
-                notes = [f"detector: {note}" for note in detector.notes]
-            except ValueError as error:
-                notes = [f"no detector: {error}"]
-                terminal.note(notes[0])
-            for note in notes:
-                state.folder.log(note)
-        state.fabric.barrier()
-        return state
+    if state.first:
+        try:
+            detector = fit_and_save(state.folder, state.method, state.opened, state.fabric.device)
+            notes = [f"detector: {note}" for note in detector.notes]
+        except ValueError as error:
+            notes = [f"no detector: {error}"]
+            terminal.note(notes[0])
+        for note in notes:
+            state.folder.log(note)
+    state.fabric.barrier()
 
 
 @contextlib.contextmanager

@@ -28,23 +28,14 @@ POSTERIOR = {  # title and meaning by field
 
 @dataclass(frozen=True)
 class Measure:
-    """One measure.
-
-    Attributes:
-        title: Its name.
-        values: Value by the name of the row; rows that were not measured are missing.
-        better: 1 where larger is better, -1 where smaller is, 0 where neither is.
-        error: Standard error of a value, where the number of items gives one.
-        share: Whether the values are shares in [0, 1].
-        brief: Whether the terminal shows the column, which has less room than the page.
-    """
+    """One measure."""
 
     title: str
-    values: dict[str, float]
-    better: int = 0
-    error: Callable[[float], float] | None = None
-    share: bool = False
-    brief: bool = True
+    values: dict[str, float]  # value by the name of the row; rows that were not measured are missing
+    better: int = 0  # 1 where larger is better, -1 where smaller is, 0 where neither is
+    error: Callable[[float], float] | None = None  # standard error of a value, where the number of items gives one
+    share: bool = False  # whether the values are shares in [0, 1]
+    brief: bool = True  # whether the terminal shows the column, which has less room than the page
 
     @property
     def best(self) -> float | None:
@@ -59,21 +50,13 @@ class Measure:
 
 @dataclass(frozen=True)
 class ResultTable:
-    """A table.
+    """A table."""
 
-    Attributes:
-        title: What it shows, in words.
-        kinds: Kind of each row by its name, in order; the model's rows stand first.
-        columns: Measures; none is empty.
-        meanings: What each row means, for the page.
-        notes: Sentences on the whole.
-    """
-
-    title: str
-    kinds: dict[str, Kind]
-    columns: tuple[Measure, ...]
-    meanings: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    title: str  # what it shows, in words
+    kinds: dict[str, Kind]  # kind of each row by its name, in order; the model's rows stand first
+    columns: tuple[Measure, ...]  # measures; none is empty
+    meanings: Mapping[str, str] = field(default_factory=dict)  # what each row means, for the page
+    notes: tuple[str, ...] = ()  # sentences on the whole
 
     def column(self, title: str) -> Measure | None:
         """Returns the column of a title; None for none."""

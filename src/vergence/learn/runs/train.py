@@ -28,7 +28,7 @@ from vergence.learn.methods.core import Method
 from vergence.learn.objectives.core import Objective
 from vergence.learn.runs.description import describe, for_data, resumed
 from vergence.learn.runs.run import Run
-from vergence.learn.runs.stages import ClosedForm, State, stages_of
+from vergence.learn.runs.stages import State, solve, stages_of
 from vergence.learn.training import build, calibration, closed_form, loop, optimizers, recipes, staged, start
 from vergence.learn.training.config import FitConfig, RunConfig, Settings
 from vergence.learn.training.folder import RunFolder, holds_run, require_new, run_lock
@@ -169,27 +169,16 @@ def merge_shards(folder: Path, out: Path) -> Run:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a training would do, and how long it would take.
-
-    Attributes:
-        recipe: The recipe.
-        config: The run's description.
-        shape: Of one item as the encoder sees it.
-        items: Training items.
-        steps: Steps of the optimizer; 0 for a closed form.
-        seconds: Of the whole training; by a short trial, so that it can be wrong by half.
-        few: Items of the trial.
-        notes: What the data change in the description.
-    """
+    """What a training would do, and how long it would take."""
 
     recipe: str
     config: RunConfig
-    shape: tuple[int, ...]
-    items: int
-    steps: int
-    seconds: float
-    few: int
-    notes: tuple[str, ...]
+    shape: tuple[int, ...]  # of one item as the encoder sees it
+    items: int  # training items
+    steps: int  # steps of the optimizer; 0 for a closed form
+    seconds: float  # of the whole training; by a short trial, so that it can be wrong by half
+    few: int  # items of the trial
+    notes: tuple[str, ...]  # what the data change in the description
 
 
 def estimate(
@@ -359,8 +348,8 @@ def _train(fabric: "Fabric", job: _Job, config: RunConfig, opened: Data, method:
             folder = start.created(fabric, job.out, config, metadata, opened, method)
         folder.given, folder.listeners = job.given, job.listeners
         state = State(fabric, method, opened, folder, views, job.on_step, job.shard)
-        for stage in stages_of(config.model) if job.shard is None else [ClosedForm()]:
-            state = stage.fit(state)
+        for stage in stages_of(config.model) if job.shard is None else [solve]:
+            stage(state)
     return Run(folder, method, fabric.device)
 
 

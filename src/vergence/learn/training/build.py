@@ -32,27 +32,11 @@ from vergence.utils.devices import describe_device
 from vergence.utils.files import is_registered, load_outside
 from vergence.utils.version import commit
 
-__all__ = [
-    "build_method",
-    "initial_encoder",
-    "initial_method",
-    "input_shapes",
-    "make_views",
-    "metadata_of",
-    "require_images",
-    "require_method",
-    "require_whole_images",
-    "statistics",
-    "views_for",
-]
+__all__ = ["build_method", "initial_encoder", "initial_method", "input_shapes", "make_views", "metadata_of"]
+__all__ += ["require_images", "require_method", "require_whole_images", "statistics", "views_for"]
 
 T = TypeVar("T")
-WORDS: dict[Any, str] = {  # types of options that are checked
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-}
+WORDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}  # checked types of options
 ATOMS = [field.name for field in fields(PatchSettings)]
 SETTINGS = [field.name for part in (DataConfig, ViewConfig, ModelConfig, FitConfig) for field in fields(part)]
 

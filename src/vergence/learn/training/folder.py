@@ -32,16 +32,8 @@ if TYPE_CHECKING:
 
     from vergence.data.items import Skipped
 
-__all__ = [
-    "FORMAT",
-    "RunFolder",
-    "holds_run",
-    "require_known_code",
-    "require_new",
-    "require_writable",
-    "run_lock",
-    "write_skipped",
-]
+__all__ = ["FORMAT", "RunFolder", "holds_run", "require_known_code", "require_new", "require_writable"]
+__all__ += ["run_lock", "write_skipped"]
 
 FORMAT = 1
 COUNTED = ("count", "collapsed")  # of a checkpoint's metrics

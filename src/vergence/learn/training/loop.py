@@ -28,16 +28,8 @@ from vergence.utils.devices import cpu_threads, fast_bfloat16
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = [
-    "Interrupted",
-    "fit",
-    "launch",
-    "precision",
-    "require_batches",
-    "require_shareable",
-    "seed_of",
-    "stop_signal",
-]
+__all__ = ["Interrupted", "fit", "launch", "precision", "require_batches", "require_shareable", "seed_of"]
+__all__ += ["stop_signal"]
 
 AGREE_EVERY = 10  # steps between two agreements of several processes on whether to stop
 

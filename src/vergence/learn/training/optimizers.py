@@ -12,8 +12,9 @@ from vergence.utils.checks import is_count
 
 __all__ = ["build_optimizer", "learning_rate", "load_optimizer", "require_optimizer", "set_learning_rate"]
 
-
 ENCODERS = ("encoder.", "target_encoder.", "student.")  # parts of methods
+# What each optimizer remembers of a parameter.
+STATE = {"sgd": {"momentum_buffer"}, "lars": {"momentum_buffer"}, "adamw": {"step", "exp_avg", "exp_avg_sq"}}
 
 
 def learning_rate(config: FitConfig, step: int, steps_per_epoch: int) -> float:
@@ -42,13 +43,6 @@ def _lars() -> Any:
     except ImportError:
         raise ValueError("optimizer 'lars' needs timm: pip install timm, or pip install 'vergence[pretrained]'") from None
     return Lars
-
-
-STATE = {
-    "sgd": {"momentum_buffer"},
-    "lars": {"momentum_buffer"},
-    "adamw": {"step", "exp_avg", "exp_avg_sq"},
-}  # what each optimizer remembers of a parameter
 
 
 def load_optimizer(optimizer: Any, state: dict[str, Any], config: FitConfig) -> None:

@@ -13,21 +13,8 @@ from typing import Any, Literal, TypeVar
 from vergence.utils.checks import Checked, from_json
 from vergence.utils.terminal import Tabular
 
-__all__ = [
-    "Accuracy",
-    "Anomaly",
-    "Collapse",
-    "Detection",
-    "Evaluation",
-    "EvaluationProtocol",
-    "Kind",
-    "Posterior",
-    "Probe",
-    "Representation",
-    "RunMetadata",
-    "Uncertainty",
-    "Weights",
-]
+__all__ = ["Accuracy", "Anomaly", "Collapse", "Detection", "Evaluation", "EvaluationProtocol", "Kind", "Posterior", "Probe"]
+__all__ += ["Representation", "RunMetadata", "Uncertainty", "Weights"]
 
 MAX_ITEM = 1 << 28  # numbers of one item: a larger shape is a damaged one
 
@@ -62,23 +49,16 @@ class Finite(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Weights(Checked):
-    """The weights that a run starts from.
+    """The weights that a run starts from."""
 
-    Attributes:
-        source: ``random``; ``timm``, timm's of a name; ``file``; ``run``, another run's; ``factory``, those that a function
-            outside the library set; ``none`` for an encoder without weights.
-        name: timm's name, the path of the file or of the run, or the factory's name.
-        file: Name of the file that was read; empty for none.
-        sha256: SHA-256 of that file, in hexadecimal; empty for none.
-        left_out: Names of tensors in the file that have no place in the encoder, such as a classifier's.
-        whole: Whether the file gave the weights of the whole model, projector and objective included, not the encoder's alone.
-    """
-
+    # random; timm, timm's of a name; file; run, another run's; factory, those that a function outside the library set; none for
+    # an encoder without weights
     source: Literal["random", "timm", "file", "run", "factory", "none"]
-    name: str = ""
-    file: str = ""
-    sha256: str = ""
-    left_out: tuple[str, ...] = ()
+    name: str = ""  # timm's name, the path of the file or of the run, or the factory's name
+    file: str = ""  # name of the file that was read; empty for none
+    sha256: str = ""  # SHA-256 of that file, in hexadecimal; empty for none
+    left_out: tuple[str, ...] = ()  # names of tensors in the file that have no place in the encoder, such as a classifier's
+    # whether the file gave the weights of the whole model, projector and objective included, not the encoder's alone
     whole: bool = False
 
     def in_words(self) -> str:
@@ -99,29 +79,7 @@ class Weights(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class RunMetadata(Record):
-    """What was found when a training started: the data, the shapes, the machine and the versions.
-
-    Attributes:
-        kind: ``image``, ``vector`` or ``pairs``.
-        n_train: Number of items that the encoder was trained on.
-        n_test: Number of test items.
-        n_calibration: Number of training items that were kept for calibration; 0 for none.
-        read_shape: Shape of one item as it is read, (C, H, W) or (D,); of the context for pairs.
-        shape: Shape of one item as the encoder sees it, after the crop.
-        target_shape: Shape of one target where it differs from the context's; None otherwise.
-        classes: Name of each label 0, 1, ...; empty where there are no labels.
-        note: How the test part was made.
-        skipped: Number of items that could not be read; ``skipped.csv`` lists them.
-        parameters: Number of parameters of the whole method, a teacher's included.
-        device: Device that trained, in words.
-        weights: Weights that the run started from.
-        content: Digest of the training items (`vergence.learn.training.calibration.content_of`), which a resumed run compares.
-        columns: Names of the features of a table; empty for other data.
-        processes: Number of processes that trained.
-        precision: Lightning Fabric's name of the arithmetic.
-        torch: Version of torch.
-        commit: Commit of the library, with a plus where files differed from it; None outside a checkout.
-    """
+    """What was found when a training started: the data, the shapes, the machine and the versions."""
 
     least: typing.ClassVar[dict[str, float]] = {
         **dict.fromkeys(("n_train", "n_test", "n_calibration", "skipped", "parameters"), 0),
@@ -129,24 +87,25 @@ class RunMetadata(Record):
     }
 
     kind: Literal["image", "vector", "pairs"]
-    n_train: int
-    n_test: int
-    read_shape: tuple[int, ...]
-    shape: tuple[int, ...]
-    target_shape: tuple[int, ...] | None = None
-    classes: tuple[str, ...] = ()
-    note: str = ""
-    n_calibration: int = 0
-    skipped: int = 0
-    parameters: int = 0
-    weights: Weights | None = None
-    columns: tuple[str, ...] = ()
+    n_train: int  # number of items that the encoder was trained on
+    n_test: int  # number of test items
+    read_shape: tuple[int, ...]  # shape of one item as it is read, (C, H, W) or (D,); of the context for pairs
+    shape: tuple[int, ...]  # shape of one item as the encoder sees it, after the crop
+    target_shape: tuple[int, ...] | None = None  # shape of one target where it differs from the context's; None otherwise
+    classes: tuple[str, ...] = ()  # name of each label 0, 1, ...; empty where there are no labels
+    note: str = ""  # how the test part was made
+    n_calibration: int = 0  # number of training items that were kept for calibration; 0 for none
+    skipped: int = 0  # number of items that could not be read; skipped.csv lists them
+    parameters: int = 0  # number of parameters of the whole method, a teacher's included
+    weights: Weights | None = None  # weights that the run started from
+    columns: tuple[str, ...] = ()  # names of the features of a table; empty for other data
+    # digest of the training items (`vergence.learn.training.calibration.content_of`), which a resumed run compares
     content: str = ""
-    device: str = ""
-    processes: int = 1
-    precision: str = ""
-    torch: str = ""
-    commit: str | None = None
+    device: str = ""  # device that trained, in words
+    processes: int = 1  # number of processes that trained
+    precision: str = ""  # Lightning Fabric's name of the arithmetic
+    torch: str = ""  # version of torch
+    commit: str | None = None  # commit of the library, with a plus where files differed from it; None outside a checkout
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -176,203 +135,131 @@ class RunMetadata(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationProtocol(Finite):
-    """How an evaluation was made.
-
-    Attributes:
-        bank: Number of training items that neighbors are looked for in.
-        test: Number of test items.
-        epoch: Epoch of the weights: the last.
-        seed: Seed of the run.
-        note: How the test part was made, and what was left out.
-        seconds: Duration in seconds.
-        objective: Name of the run's objective or method.
-    """
+    """How an evaluation was made."""
 
     least: typing.ClassVar[dict[str, float]] = {"bank": 0, "test": 0, "epoch": 0, "seconds": 0}
 
-    bank: int
-    test: int
-    epoch: int
+    bank: int  # number of training items that neighbors are looked for in
+    test: int  # number of test items
+    epoch: int  # epoch of the weights: the last
     seed: int
-    note: str
+    note: str  # how the test part was made, and what was left out
     seconds: float = 0.0
-    objective: str = ""
+    objective: str = ""  # name of the run's objective or method
 
 
 @dataclass(frozen=True, kw_only=True)
 class Collapse(Finite):
-    """How much of the space an embedding of the test items uses; see `vergence.learn.evaluation.collapse.collapse`.
+    """How much of the space an embedding of the test items uses; see `vergence.learn.evaluation.collapse.collapse`."""
 
-    Attributes:
-        std: Mean over features of the normalized embedding's standard deviation; 1 is even, 0 is collapsed.
-        std_min: Minimum over features of the same.
-        effective_rank: Effective rank of the embedding, 1 to D.
-        norm: Mean Euclidean norm.
-    """
-
-    std: float
-    std_min: float
-    effective_rank: float
-    norm: float
+    std: float  # mean over features of the normalized embedding's standard deviation; 1 is even, 0 is collapsed
+    std_min: float  # minimum over features of the same
+    effective_rank: float  # effective rank of the embedding, 1 to D
+    norm: float  # mean Euclidean norm
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy(Finite):
-    """Accuracies of k nearest neighbors, in [0, 1].
-
-    Attributes:
-        majority: Accuracy with one vote for each neighbor.
-        weighted: Accuracy with votes weighted by exp(cosine / 0.07).
-    """
+    """Accuracies of k nearest neighbors, in [0, 1]."""
 
     least: typing.ClassVar[dict[str, float]] = dict.fromkeys(("majority", "weighted"), 0)
     most: typing.ClassVar[dict[str, float]] = dict.fromkeys(("majority", "weighted"), 1)
 
-    majority: float
-    weighted: float
+    majority: float  # accuracy with one vote for each neighbor
+    weighted: float  # accuracy with votes weighted by exp(cosine / 0.07)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probe(Finite):
-    """Accuracies of a linear probe; see `vergence.learn.evaluation.accuracy.linear_probe`.
-
-    Attributes:
-        accuracy: Accuracy on the test items, in [0, 1].
-        train_accuracy: Accuracy on the training items, in [0, 1].
-        iterations: Iterations of L-BFGS.
-        converged: Whether the solver converged.
-    """
+    """Accuracies of a linear probe; see `vergence.learn.evaluation.accuracy.linear_probe`."""
 
     least: typing.ClassVar[dict[str, float]] = dict.fromkeys(("accuracy", "train_accuracy"), 0)
     most: typing.ClassVar[dict[str, float]] = dict.fromkeys(("accuracy", "train_accuracy"), 1)
 
-    accuracy: float
-    train_accuracy: float
-    iterations: int
-    converged: bool
+    accuracy: float  # accuracy on the test items, in [0, 1]
+    train_accuracy: float  # accuracy on the training items, in [0, 1]
+    iterations: int  # iterations of L-BFGS
+    converged: bool  # whether the solver converged
 
 
 @dataclass(frozen=True, kw_only=True)
 class Representation(Finite):
-    """The numbers of one representation.
-
-    Attributes:
-        kind: ``model``, or ``baseline`` for what needs no training.
-        dim: Number of features.
-        collapse: How much of the space it uses; None of ``wide``.
-        knn: Accuracies by the number of neighbors k; None without labels of two classes, and of ``wide``.
-        probe: Linear probe; None without labels of two classes, where probes were left out, and of ``wide``.
-        ridge: Accuracy of the ridge probe on the test items, in [0, 1]; None as for ``probe``, but of ``wide``.
-    """
+    """The numbers of one representation."""
 
     least: typing.ClassVar[dict[str, float]] = {"dim": 1, "ridge": 0}
     most: typing.ClassVar[dict[str, float]] = {"ridge": 1}
 
-    kind: Kind
+    kind: Kind  # model, or baseline for what needs no training
     dim: int
-    collapse: Collapse | None = None
+    collapse: Collapse | None = None  # how much of the space it uses; None of wide
+    # accuracies by the number of neighbors k; None without labels of two classes, and of wide
     knn: dict[int, Accuracy] | None = None
-    probe: Probe | None = None
-    ridge: float | None = None
+    probe: Probe | None = None  # linear probe; None without labels of two classes, where probes were left out, and of wide
+    ridge: float | None = None  # accuracy of the ridge probe on the test items, in [0, 1]; None as for probe, but of wide
 
 
 @dataclass(frozen=True, kw_only=True)
 class Posterior(Finite):
-    """Statistics of the objective's posterior over the test items.
+    """Statistics of the objective's posterior over the test items."""
 
-    Attributes:
-        variance_mean: Mean variance per feature.
-        variance_cv: Standard deviation of the variances over their mean.
-        norm_z: Mean Euclidean norm of the embedding.
-        norm_mu: Mean Euclidean norm of the posterior mean.
-        entropy: Mean entropy in nats.
-    """
-
-    variance_mean: float
-    variance_cv: float
-    norm_z: float
-    norm_mu: float
-    entropy: float
+    variance_mean: float  # mean variance per feature
+    variance_cv: float  # standard deviation of the variances over their mean
+    norm_z: float  # mean Euclidean norm of the embedding
+    norm_mu: float  # mean Euclidean norm of the posterior mean
+    entropy: float  # mean entropy in nats
 
 
 @dataclass(frozen=True, kw_only=True)
 class Detection(Finite):
-    """How well one score tells anomalies or errors from other test items; see `vergence.learn.evaluation.anomaly.detection`.
-
-    Attributes:
-        kind: ``model``, or ``baseline`` for a score that needs no density.
-        auroc: Area under the ROC curve; 0.5 is chance.
-        aupr: Average precision with the anomalies as positives.
-        fpr95: Share of the other items that are reported where 95 % of the anomalies are.
-    """
+    """How well one score tells anomalies or errors from other test items; see `vergence.learn.evaluation.anomaly.detection`."""
 
     least: typing.ClassVar[dict[str, float]] = dict.fromkeys(("auroc", "aupr", "fpr95"), 0)
     most: typing.ClassVar[dict[str, float]] = dict.fromkeys(("auroc", "aupr", "fpr95"), 1)
 
-    kind: Kind
-    auroc: float
-    aupr: float
-    fpr95: float
+    kind: Kind  # model, or baseline for a score that needs no density
+    auroc: float  # area under the ROC curve; 0.5 is chance
+    aupr: float  # average precision with the anomalies as positives
+    fpr95: float  # share of the other items that are reported where 95 % of the anomalies are
 
 
 @dataclass(frozen=True, kw_only=True)
 class Anomaly(Finite):
-    """Detection of the classes that training left out.
-
-    Attributes:
-        inliers: Names of the classes that training kept.
-        anomalies: Names of the others.
-        n_inliers: Number of test items of the kept classes.
-        n_anomalies: Number of test items of the others.
-        scores: Detection by each score, by name.
-    """
+    """Detection of the classes that training left out."""
 
     least: typing.ClassVar[dict[str, float]] = {"n_inliers": 0, "n_anomalies": 0}
 
-    inliers: tuple[str, ...]
-    anomalies: tuple[str, ...]
-    n_inliers: int
-    n_anomalies: int
-    scores: dict[str, Detection]
+    inliers: tuple[str, ...]  # names of the classes that training kept
+    anomalies: tuple[str, ...]  # names of the others
+    n_inliers: int  # number of test items of the kept classes
+    n_anomalies: int  # number of test items of the others
+    scores: dict[str, Detection]  # detection by each score, by name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Uncertainty(Finite):
-    """How well distances to training items rank errors: test items whose nearest other test item has another class.
-
-    Attributes:
-        items: Number of test items.
-        recall_at_1: Share of them that are no errors.
-        scores: Detection of the errors by each uncertainty, by name; empty where all items are errors, or none.
-    """
+    """How well distances to training items rank errors: test items whose nearest other test item has another class."""
 
     least: typing.ClassVar[dict[str, float]] = {"items": 1, "recall_at_1": 0}
     most: typing.ClassVar[dict[str, float]] = {"recall_at_1": 1}
 
-    items: int
-    recall_at_1: float
+    items: int  # number of test items
+    recall_at_1: float  # share of them that are no errors
+    # detection of the errors by each uncertainty, by name; empty where all items are errors, or none
     scores: dict[str, Detection]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Record, Tabular):
-    """The numbers of a run with their baselines: what ``evaluation.json`` holds.
+    """The numbers of a run with their baselines: what ``evaluation.json`` holds."""
 
-    Attributes:
-        protocol: How they were made.
-        representations: Accuracies and spread by name: ``z`` (the embedding), ``mu`` (the posterior mean), ``wide`` (the features
-            of an encoder patches before its affine map, where they were asked for), and the baselines ``untrained``, ``initial``
-            (the encoder before its first step, where its weights were not random), ``pixels`` and ``pca``.
-        posterior: Statistics of the posterior; None where the objective defines no density.
-        anomaly: Detection of the classes left out; None where training kept all.
-        uncertainty: Which uncertainties rank errors; None where it was not measured.
-    """
-
-    protocol: EvaluationProtocol
+    protocol: EvaluationProtocol  # how they were made
+    # accuracies and spread by name: z (the embedding), mu (the posterior mean), wide (the features of an encoder patches before
+    # its affine map, where they were asked for), and the baselines untrained, initial (the encoder before its first step, where
+    # its weights were not random), pixels and pca
     representations: dict[str, Representation]
-    posterior: Posterior | None = None
-    anomaly: Anomaly | None = None
-    uncertainty: Uncertainty | None = None
+    posterior: Posterior | None = None  # statistics of the posterior; None where the objective defines no density
+    anomaly: Anomaly | None = None  # detection of the classes left out; None where training kept all
+    uncertainty: Uncertainty | None = None  # which uncertainties rank errors; None where it was not measured
 
     def table(self) -> dict[str, list[Any]]:
         """Returns a row for each representation: its spread, and accuracies in [0, 1]."""

@@ -28,8 +28,8 @@ from vergence.learn.encoders.patch_maps import PatchEncoder
 from vergence.learn.methods.core import Draws, Gather, ImageMethod, Method, MultiView
 from vergence.learn.methods.paired import PairedMethod
 from vergence.learn.objectives.gje import GJE
-from vergence.learn.training import closed_form, loop
-from vergence.learn.training.config import FitConfig, ModelConfig, RunConfig
+from vergence.learn.training import loop
+from vergence.learn.training.config import FitConfig, ModelConfig
 from vergence.learn.training.metrics import Progress, Recorder, State
 from vergence.learn.training.optimizers import build_optimizer
 from vergence.learn.views.images import Views
@@ -39,17 +39,13 @@ from vergence.utils.linalg import upcast_half
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["distill", "epochs_for", "fit_first", "is_fitted", "require_one_encoder"]
+__all__ = ["FirstStage", "distill", "epochs_for", "finish_first", "is_fitted", "require_one_encoder"]
 
 EPOCHS, STEPS = 15, 2_340  # at least: few images need many passes (docs/guides/trained.md)
 
 
 class FirstStage(Recorder):
-    """A recorder for the first stage: checkpoints and lines go to another one, rows of metrics and the model do not.
-
-    Args:
-        recorder: Recorder of the whole training.
-    """
+    """A recorder for the first stage: checkpoints and lines go to that of the whole training, metrics and the model do not."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -80,24 +76,10 @@ def is_fitted(fabric: "Fabric", recorder: Recorder) -> bool:
     return state is not None and bool(state["model"])
 
 
-def fit_first(
-    fabric: "Fabric",
-    method: PairedMethod,
-    items: Items,
-    views: Views,
-    config: RunConfig,
-    size: int | None,
-    recorder: Recorder,
-    progress: closed_form.Progress,
-) -> None:
-    """Fits the closed form inside a method's encoder, and saves the checkpoint that the second stage starts from.
-
-    See `closed_form.fit_closed_form` for the arguments.
-    """
+def inner(method: PairedMethod) -> PairedMethod:
+    """Returns the closed form inside a method's encoder as a method of its own, which shares its tensors."""
     encoder = next(m for m in method.encoder.modules() if isinstance(m, PatchEncoder))
-    shared = PairedMethod(nn.Sequential(encoder), GJE(encoder.settings.dim))
-    closed_form.fit_closed_form(fabric, shared, items, views, config, size, FirstStage(recorder), progress)
-    finish_first(fabric, method, config.fit, recorder)
+    return PairedMethod(nn.Sequential(encoder), GJE(encoder.settings.dim))
 
 
 def finish_first(fabric: "Fabric", method: Method, config: FitConfig, recorder: Recorder) -> None:

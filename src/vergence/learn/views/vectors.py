@@ -24,16 +24,11 @@ QUANTILES = 101  # that a table's columns are drawn from
 
 @dataclasses.dataclass(frozen=True)
 class Marginals:
-    """What is known of the columns of the items.
+    """What is known of the columns of the items."""
 
-    Attributes:
-        mean: (D,), in the unit of each feature.
-        std: Standard deviations >= 0, (D,).
-        quantiles: (Q, D), evenly spaced from the smallest to the largest value; None where no views draw from them.
-    """
-
-    mean: Tensor
-    std: Tensor
+    mean: Tensor  # (D,), in the unit of each feature
+    std: Tensor  # standard deviations >= 0, (D,)
+    # (Q, D), evenly spaced from the smallest to the largest value; None where no views draw from them
     quantiles: Tensor | None = None
 
     def __post_init__(self) -> None:

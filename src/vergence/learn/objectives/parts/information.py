@@ -89,12 +89,6 @@ def require_spread(za: Tensor, zb: Tensor) -> None:
         raise ValueError(f"expected a batch of at least 2 embeddings that differ, found {len(za)} equal ones: {hint}")
 
 
-def view_moments(za: Tensor, zb: Tensor, shrinkage: float | None) -> tuple[BatchMoments, BatchMoments]:
-    """Returns the `batch_moments` of two views (B, D) each, whose embeddings must differ (`require_spread`)."""
-    require_spread(za, zb)
-    return batch_moments(za, shrinkage), batch_moments(zb, shrinkage)
-
-
 def pointwise_information(p: MixtureOfGaussians, za: Tensor, zb: Tensor) -> Tensor:
     """Returns the mean pointwise mutual information log p(z_a, z_b) / (p(z_a) p(z_b)) in nats; z_a is p's context."""
     pa, pb = p.marginal("context"), p.marginal("target")
@@ -137,7 +131,8 @@ class PairLoss:
         """Returns the terms for two views (B, D); of ``mi_kl`` p is meant without a gradient of its own."""
         if self.kind == "naive":
             return {"nll": -p.log_prob(torch.cat([za, zb], 1)).mean()}
-        a, b = view_moments(za, zb, self.shrinkage)
+        require_spread(za, zb)
+        a, b = batch_moments(za, self.shrinkage), batch_moments(zb, self.shrinkage)
         if self.kind == "mi_kl":
             return {"mi": -pointwise_information(p, za, zb), "kl": self.eta * kl_views(a, b)}
         nll = -p.log_prob(torch.cat([za, zb], 1)).mean()

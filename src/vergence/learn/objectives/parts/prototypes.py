@@ -26,10 +26,8 @@ from vergence.utils import linalg
 from vergence.utils.checks import require_choice, require_count, require_within
 
 CovarianceForm = Literal["auto", "full", "low_rank"]
-ROUNDING = {
-    torch.float32: 4e-6,
-    torch.float64: 0.0,
-}  # in units of the mean variance; added to covariances computed as sums of products
+# In units of the mean variance; added to covariances computed as sums of products.
+ROUNDING = {torch.float32: 4e-6, torch.float64: 0.0}
 FULL_UP_TO = 64  # features up to which "auto" means full covariances
 
 
