@@ -18,7 +18,7 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 
 from vergence import mixtures
-from vergence.densities import em
+from vergence.densities.em import fit as em
 from vergence.densities.em import structures
 from vergence.mixtures.gaussian_mixture import GaussianMixture
 

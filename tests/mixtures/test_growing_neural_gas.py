@@ -5,7 +5,7 @@ import pytest
 import torch
 from tests.mixtures.common import EPS, TRUTH, branches, separated
 
-from vergence.densities import em
+from vergence.densities.em import fit as em
 from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.mixtures import ConditionalGaussian, GrowingNeuralGas
 from vergence.mixtures.growing_neural_gas import _mixture

@@ -88,10 +88,7 @@ def file_name(written: str) -> str:
 class DecodedImages(Items):
     """Images that are decoded when they are read, by this process or by workers: uint8 (C, H, W); the base of their sources."""
 
-    @property
-    def chunk(self) -> int:
-        """Number of images that are decoded at a time; see `Items.chunk`."""
-        return DECODE_BATCH
+    chunk = DECODE_BATCH
 
     @abc.abstractmethod
     def decoded(self, i: int) -> Array:
@@ -222,10 +219,8 @@ def _ignore_interrupt(worker: int) -> None:
 def decode(file: Path | IO[bytes], shape: tuple[int, ...], fit: Callable[..., Array] | None = None) -> Array:
     """Returns an image file as uint8 (C, H, W): the largest central part with the aspect of H to W, resized with antialiasing.
 
-    Another ``fit`` than `image_pixels` makes other pixels of the opened image and the shape.
-
-    The image is taken as a viewer shows it (`as_shown`). JPEG files are decoded at a reduced scale, at least twice the size of
-    the result.
+    The image is taken as a viewer shows it (`as_shown`); ``fit`` may make other pixels of it. JPEG files are decoded at a reduced
+    scale, at least twice the size of the result.
     """
     channels, height, width = shape
     with time_limit(DECODE_SECONDS), opened_image(file) as image:
@@ -504,13 +499,8 @@ def listing(path: Path, *, size: int | None = None, shape: tuple[int, ...] | Non
 
     Sub-folders ``train`` and ``test`` (or ``val``) are its parts; what lies next to them is not read, and is listed as skipped.
     The first folder below (a part of) it is an image's class; images next to such folders have the label -1. With fewer than two
-    classes there are no labels. Names are sorted within each part.
-
-    Args:
-        path: The folder, or an image.
-        size: As for `image_files`.
-        shape: As for `image_files`.
-        whole: Whether ``val`` is read in addition to ``test``: where every image is wanted and no part is set apart.
+    classes there are no labels. Names are sorted within each part. With ``whole``, where every image is wanted and no part is set
+    apart, ``val`` is read in addition to ``test``. Size and shape are as of `image_files`.
     """
     parts = [part for part in ("test", "val") if path.is_dir() and (path / part).is_dir() and (path / "train").is_dir()]
     parts = parts if whole else parts[:1]

@@ -200,9 +200,6 @@ class ArrayItems(Items):
 class PairItems(Items):
     """Two arrays whose rows are pairs; `shape`, `labels` and `names` are the context's.
 
-    Raises:
-        ValueError: The lengths differ.
-
     Example:
         >>> pairs = PairItems(ArrayItems(torch.zeros(6, 2)), ArrayItems(torch.ones(6, 3)))
         >>> index, (a, b) = next(pairs.stream(batches(6, 4)))
@@ -238,21 +235,12 @@ class PairItems(Items):
 
 @dataclass(frozen=True)
 class Source:
-    """All items of a source.
-
-    Attributes:
-        items: Every item, in order.
-        classes: Name of each label; empty without labels.
-        test: (N,) bool, the source's own test part; None if it has none.
-        note: Description of that part.
-        size: Side of the square images that the encoder sees, in pixels; None for other items.
-        columns: Names of the features of a table; empty for other data.
-    """
+    """All items of a source, in order; fields as of `vergence.data.sources.Data`."""
 
     items: Items
     classes: tuple[str, ...] = ()
-    test: Tensor | None = None
-    note: str = ""
+    test: Tensor | None = None  # (N,) bool, the source's own test part
+    note: str = ""  # about that part
     size: int | None = None
     columns: tuple[str, ...] = ()
 

@@ -64,18 +64,14 @@ PICTURES = "a folder, a file, a list of paths, PIL images or arrays, a table wit
 class Picture:
     """One picture.
 
-    Attributes:
-        pixels: uint8 (C, H, W), the whole picture, C >= 1; of a file of more than four million pixels a reduced one.
-        size: Height and width in full.
-        digest: 64 bits of all samples as they are stored and of the size; of a reduced file, of its bytes. Equal samples in
-            several encodings have one digest.
-        changes: What was done so that it looks as in a viewer.
+    The digest is of all samples as they are stored and of the size, so that equal samples in several encodings have one; of a
+    reduced file it is that of its bytes.
     """
 
-    pixels: Array
-    size: tuple[int, int]
-    digest: int
-    changes: tuple[str, ...] = ()
+    pixels: Array  # uint8 (C, H, W), the whole picture; of a file of more than four million pixels a reduced one
+    size: tuple[int, int]  # height and width in full
+    digest: int  # 64 bits
+    changes: tuple[str, ...] = ()  # what was done so that it looks as in a viewer
 
 
 class Pictures:
@@ -151,11 +147,7 @@ class Pictures:
 
     @functools.cached_property
     def meaning(self) -> tuple[Numbers, int]:
-        """What the numbers mean, and how many channels a stack has (0 for gray and color), by a sample of the images.
-
-        Raises:
-            ValueError: Images of a sample, or of ``like``, have other numbers of channels.
-        """
+        """What the numbers mean, and how many channels a stack has (0 for gray and color), by a sample of the images."""
         from PIL import Image
 
         likely = [i for i, name in enumerate(self.names) if not (self.path(i) and name.lower().endswith(EIGHT_BIT))]
@@ -176,12 +168,9 @@ class Pictures:
         return numbers, next(iter(names), 0)
 
     def map(self, function: Callable[[Picture], T], index: Sequence[int], workers: int = 0) -> Iterator[tuple[int, T]]:
-        """Yields i and what a function gives of picture i, in order; those that cannot be read are added to ``skipped``.
+        """Yields i and what a function gives of picture i, in order of an index; worker processes compute it, or this one for 0.
 
-        Args:
-            function: Of one picture; worker processes compute it.
-            index: Numbers of the pictures.
-            workers: Processes; 0 for this one.
+        Pictures that cannot be read are added to ``skipped``.
         """
         _ = self.reader or self.meaning  # once, before processes begin
         parts = torch.tensor(list(index), dtype=torch.int64).split(TOGETHER) if len(index) else ()
@@ -340,9 +329,6 @@ def open_pictures(
         range: Numbers that are shown as 0 and 255, such as ``(0, 4095)``; by default a first look at some images decides.
         channel: Number of the one channel that is read, from 0, or ``red``, ``green`` or ``blue``; all by default.
         like: Pictures whose numbers decide: those that these are compared with.
-
-    Raises:
-        ValueError: The source is none of these, or holds no picture; or the range or the channel is none.
 
     Example:
         >>> len(open_pictures(np.zeros((5, 8, 8, 3), dtype=np.uint8)))

@@ -62,35 +62,21 @@ Kind = Literal["image", "vector", "pairs"]
 
 @dataclass(frozen=True)
 class Data:
-    """The two parts of a data set.
-
-    Attributes:
-        name: Name of the source.
-        kind: ``image``, ``vector`` or ``pairs``.
-        train: Items that the model learns from.
-        test: Items that it is evaluated on.
-        classes: Name of each label 0, 1, ...; empty without labels.
-        skipped: Items that were left out.
-        note: Description of how the test part was made.
-        calibration: Training items that nothing is fitted to, where they have been taken out of ``train``
-            (`vergence.learn.training.calibration.split`); None otherwise.
-        size: Side of the square images that the encoder sees, in pixels (a folder's are read 8/7 as large, to be cropped);
-            None for vectors, and for images that are not square.
-        columns: Names of the features of a table; empty for other data.
-        share: Share of all items that were held out at random as the test part; 0 where the source has one of its own.
-    """
+    """The two parts of a data set."""
 
     name: str
     kind: Kind
-    train: Items
-    test: Items
-    classes: tuple[str, ...]
+    train: Items  # that the model learns from
+    test: Items  # that it is evaluated on
+    classes: tuple[str, ...]  # name of each label 0, 1, ...; empty without labels
     skipped: tuple[Skipped, ...]
-    note: str
-    size: int | None = None
-    columns: tuple[str, ...] = ()
-    calibration: Items | None = None
-    share: float = 0.0
+    note: str  # how the test part was made
+    size: int | None = (
+        None  # side of the squares that the encoder sees, in pixels; a folder's are read 8/7 as large, to be cropped
+    )
+    columns: tuple[str, ...] = ()  # names of the features of a table
+    calibration: Items | None = None  # training items that nothing is fitted to, once they are taken out of ``train``
+    share: float = 0.0  # of all items that were held out at random; 0 where the source has a test part of its own
 
 
 def open_data(
@@ -117,9 +103,6 @@ def open_data(
         memory: Largest number of bytes of decoded items that are held.
         workers: Number of processes that decode images.
         double: Whether vectors that float32 may round (float64 and integers) are read as float64, for closed forms.
-
-    Raises:
-        ValueError: The source is missing, empty, of an unknown kind or cannot be used, or the settings do not fit it.
 
     Example:
         >>> data = open_data(DataConfig(source="digits"))
@@ -183,9 +166,6 @@ def open_items(
         memory: Bytes of a ``.npy`` file above which it stays on disk.
         workers: Number of processes that decode images in the check of ``strict``.
         trained_on: Source of the model's training; where it was an array, `Items.conversion` of images in files has their size.
-
-    Raises:
-        ValueError: As `open_data`; or the model takes items of another kind.
 
     Example:
         >>> open_items("digits", shape=(3, 16, 16)).shape, len(open_items("digits:train", shape=(1, 8, 8)))
@@ -601,17 +581,11 @@ class DatasetItems(Items):
     """Items of a data set that is read by index, such as a `torch.utils.data.Dataset`.
 
     An item is a tensor, an array or a PIL image: an image (C, H, W) or (H, W), (H, W, C) of arrays and PIL images, in uint8 or
-    as floats in [0, 1]; or a vector (D,). Of a tuple the first is the item; of a dictionary the one under ``key``.
-
-    Args:
-        dataset: Object with ``__len__`` and ``__getitem__``.
-        key: Name of the image or vector in items that are dictionaries.
-        rows: int64 (M,), the items to read; all by default.
-        labels: (M,) int64.
-
-    Raises:
-        ValueError: An item is something else, or has another shape than the first.
+    as floats in [0, 1]; or a vector (D,). Of a tuple the first is the item; of a dictionary the one under ``key``. ``rows`` (M,)
+    are the items to read, all by default.
     """
+
+    chunk = DECODE_BATCH
 
     def __init__(self, dataset: Any, key: str | None = None, rows: Tensor | None = None, labels: Tensor | None = None) -> None:
         self.dataset, self.key = dataset, key
@@ -623,11 +597,6 @@ class DatasetItems(Items):
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    @property
-    def chunk(self) -> int:
-        """Number of items that are read at a time; see `Items.chunk`."""
-        return DECODE_BATCH
 
     def checked(self, row: int, value: Any = None) -> Array:
         """Returns an item, of the first item's shape; it is what the data set gives for a row unless that is given."""

@@ -12,7 +12,7 @@ Shapes: n calibration items, m new items.
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -303,10 +303,6 @@ def calibrate(
             ``fpr``.
         larger_is_stranger: False for scores that are larger for ordinary items.
 
-    Raises:
-        ValueError: Scores are NaN, calibration scores are fewer than 10 or all equal, a group has fewer than 10, or the
-            calibration items are among the new ones.
-
     Example:
         >>> rng = np.random.default_rng(0)
         >>> found = calibrate(rng.normal(size=1000), [0.1, 8.0, -0.3])
@@ -351,6 +347,7 @@ def _within(cal: np.ndarray, new: np.ndarray, groups: tuple[Any, Any]) -> np.nda
     return p
 
 
+@dataclass(eq=False, repr=False)
 class Calibrated(BaseEstimator):  # type: ignore[misc]
     """Any detector with a calibration part that it is not fitted to: p-values and flags with a rate.
 
@@ -376,13 +373,11 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
         [False, True]
     """
 
-    def __init__(
-        self, detector: Any, *, share: float = SHARE, score: Callable[[Any, Any], Any] | None = None, random_state: int = 0
-    ) -> None:
-        self.detector = detector
-        self.share = share
-        self.score = score
-        self.random_state = random_state
+    detector: Any
+    _: KW_ONLY
+    share: float = SHARE
+    score: Callable[[Any, Any], Any] | None = None
+    random_state: int = 0
 
     def fit(self, X: Any, y: Any = None) -> "Calibrated":
         """Fits to a part of ordinary items (N, D), and scores the other part."""

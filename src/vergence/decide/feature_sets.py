@@ -22,7 +22,7 @@ Shapes: n reference items, M new ones, K folds, L feature sets, D features.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -155,6 +155,7 @@ class ReferenceScores:
         return np.asarray((1 + at_least) / (len(self) + 1))
 
 
+@dataclass(eq=False, repr=False)
 class FeatureSets(Stored):
     """Fitted feature sets of items in one anomaly score; see the module.
 
@@ -181,19 +182,13 @@ class FeatureSets(Stored):
         (True, [1])
     """
 
-    def __init__(
-        self, detectors: Mapping[str, Detector], *, weights: Mapping[str, float] | None = None, sharpness: float = 0.25
-    ) -> None:
-        self.detectors = detectors
-        self.weights = weights
-        self.sharpness = sharpness
+    detectors: Mapping[str, Detector]
+    _: KW_ONLY
+    weights: Mapping[str, float] | None = None
+    sharpness: float = 0.25
 
     def fit(self, X: Mapping[str, Any]) -> "FeatureSets":
-        """Fits the detector of each feature set.
-
-        Raises:
-            ValueError: A detector or weight is none, a feature set is missing, or a detector cannot be fitted to it.
-        """
+        """Fits the detector of each feature set."""
         usable = isinstance(self.detectors, Mapping) and all(hasattr(d, "log_distance") for d in self.detectors.values())
         expect(usable and self.detectors, "detectors with log_distance by name", self.detectors, "such as GaussianDetector()")
         weights = self.weights or {}

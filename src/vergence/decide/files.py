@@ -54,9 +54,6 @@ def calibrate_files(
         fpr: As there.
         confidence: As there.
         lower_is_stranger: Whether lower scores are stranger.
-
-    Raises:
-        ValueError: A file cannot be read, has no such column, or an item is in both files.
     """
     require_table(out)
     a, b = (_read(path, column, groups) for path in (calibration, new))

@@ -71,11 +71,7 @@ class Affine:
     covariance: Any = 0.0
 
     def parts(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns A (D, D) and b (D,), in the type and on the device of ``like`` (..., D).
-
-        Raises:
-            ValueError: A or b has another size, or is not finite.
-        """
+        """Returns A (D, D) and b (D,), in the type and on the device of ``like`` (..., D)."""
         D = like.shape[-1]
         A, b = (torch.as_tensor(np.asarray(v, dtype=np.float64)).to(like) for v in (self.matrix, self.offset))
         fits = tuple(A.shape) in ((), (D,), (D, D)) and tuple(b.shape) in ((), (D,)) and A.isfinite().all() and b.isfinite().all()
@@ -109,22 +105,12 @@ class Affine:
 class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]
     """The base of the three estimators: reading, moments, and the map x -> components_ (x - mean_)."""
 
+    augmentation: Any
+    n_draws: int
+    center: bool
+    device: str
+    random_state: int | None
     _state: State | None = None
-
-    def __init__(
-        self,
-        *,
-        augmentation: Any = None,
-        n_draws: int = 16,
-        center: bool = True,
-        device: str = "cpu",
-        random_state: int | None = 0,
-    ) -> None:
-        self.augmentation = augmentation
-        self.n_draws = n_draws
-        self.center = center
-        self.device = device
-        self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> "Linear":
         """Fits in one pass over the items.
@@ -138,10 +124,6 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
 
         Returns:
             The estimator.
-
-        Raises:
-            ValueError: The items are not finite, of different shapes, or fewer than 2; n_components exceeds their rank; the
-                augmentation is not a valid covariance, changes the shape, or changes nothing.
         """
         return self._added(None, X, y)
 
@@ -151,9 +133,6 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         Args:
             X: As in `fit`. In several processes, only as the first call.
             y: As in `fit`.
-
-        Raises:
-            ValueError: As in `fit`, or the numbers of features or targets differ from earlier calls; the fit then stays.
         """
         expect(not several() or self._state is None, "one call of partial_fit in several processes", "another", "fit an iterable")
         return self._added(self._state, X, y)
@@ -200,9 +179,6 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
 
         Args:
             X: As in `fit`, but not an iterable of batches. Files that cannot be read are left out, and listed in X.skipped.
-
-        Raises:
-            ValueError: The items are not finite or have another number of features than those of `fit`.
         """
         check_is_fitted(self, "components_")
         X, _ = self._checked(X, None, reset=False)

@@ -49,11 +49,7 @@ class Composed:
 
 
 def as_items(data: Any) -> Items:
-    """Returns arrays as items, and items as they are; a table in memory that float32 holds exactly comes in float32.
-
-    Raises:
-        ValueError: Not items (N, D) or images (N, C, H, W).
-    """
+    """Returns arrays as items, and items as they are; a table in memory that float32 holds exactly comes in float32."""
     if isinstance(data, Items):
         return data
     items = ArrayItems(as_table(data), double=True)

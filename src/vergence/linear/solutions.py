@@ -38,9 +38,6 @@ def joint_embedding(G: Tensor, S: Tensor) -> tuple[Tensor, Tensor, float]:
     Returns:
         W (D, D), its rows w with W S W^T = I; omega (D,), descending, in [0, 1]; and the jitter, relative to S's diagonal.
 
-    Raises:
-        ValueError: S is not positive semidefinite.
-
     Example:
         >>> G = torch.diag(torch.tensor([9.0, 1.0], dtype=torch.float64))
         >>> W, omega, _ = joint_embedding(G, G + torch.diag(torch.tensor([9.0, 0.0], dtype=torch.float64)))
@@ -66,9 +63,6 @@ def reconstruction(M: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor, float]
 
     Returns:
         E (D, D) with E S E^T = I, D (D, D), phi (D,) descending, >= 0, and the jitter, relative to S's diagonal.
-
-    Raises:
-        ValueError: S is not positive semidefinite.
 
     Example:
         >>> G = torch.diag(torch.tensor([9.0, 1.0], dtype=torch.float64))

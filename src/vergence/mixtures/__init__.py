@@ -64,9 +64,5 @@ def __getattr__(name: str) -> Any:
 
 
 def load(path: str | Path) -> Any:
-    """Returns the model that ``save`` wrote to a file. Loading executes no code from the file.
-
-    Raises:
-        ValueError: The file is missing, damaged, from another version, or names an unknown model.
-    """
+    """Returns the model that ``save`` wrote to a file. Loading executes no code from the file."""
     return read_model(path)

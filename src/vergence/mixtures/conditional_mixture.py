@@ -20,8 +20,8 @@ from sklearn.covariance import ledoit_wolf
 from sklearn.metrics import pairwise_distances_argmin
 from torch import Tensor
 
-from vergence.densities import em
 from vergence.densities.covariance import Dense, Diagonal, LowRank
+from vergence.densities.em import fit as em
 from vergence.densities.em.gaps import fit_with_gaps
 from vergence.densities.em.structures import Mixture, Structure
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians

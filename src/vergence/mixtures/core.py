@@ -106,10 +106,6 @@ class Conditional(Stored, abc.ABC):
             target: (N, T), or (N,) for one feature; predictions then have that shape too. Rows without a target are left out.
             sample_weight: (N,) >= 0; a row of weight 2 counts as two. For Gaussians, mixtures and the network.
             groups: (N,), such as subjects: a model that judges itself on held-out rows judges itself on other groups.
-
-        Raises:
-            ValueError: Lengths differ, values are infinite, there is only one item, a target column is constant, a weight is
-                negative, or the model takes none.
         """
         takes = f"no sample_weight for {type(self).__name__}"
         expect(sample_weight is None or self.weighted, takes, "one", "use a Gaussian, a mixture or the network")
@@ -158,11 +154,7 @@ class Conditional(Stored, abc.ABC):
         return given_observed(self.joint(), c) if hasattr(self, "joint") else predictive(self._filled(c))
 
     def conditional(self, context: Any) -> Density:
-        """Returns p(target | context), batch (B,) over (T,); a tensor keeps its gradient.
-
-        Raises:
-            ValueError: The contexts are not (B, C) or infinite. NotFittedError, a ValueError, before `fit`.
-        """
+        """Returns p(target | context), batch (B,) over (T,); a tensor keeps its gradient."""
         check_is_fitted(self)
         if isinstance(context, Tensor):
             c = context.to(dtype=torch.float64)
@@ -176,9 +168,6 @@ class Conditional(Stored, abc.ABC):
         """Returns p(columns that are None | columns with a value), in any direction, batch (1,), in the order of ``values``.
 
         Columns that are not named are integrated over. Names are those of the tables of `fit`, else context_0, ..., target_0, ...
-
-        Raises:
-            ValueError: A name is unknown, no column is None, or the model has no density over contexts.
 
         Example:
             >>> from vergence.mixtures import ConditionalGaussian

@@ -156,9 +156,6 @@ class ParticleMixture(Conditional):
 
         While the bank is not full, pairs are only added, with equal weights, and bandwidths are selected again. The units stay
         those of the first call.
-
-        Raises:
-            ValueError: As `fit`, or the features differ from those of the first call.
         """
         if not hasattr(self, "weights_"):
             self.fit(context, target)

@@ -128,9 +128,6 @@ def choose(
         also: Other conditional models by name, such as `vergence.mixtures.NormalRegressor`, the simplest first.
         random_state: Seed of the folds and of the models.
 
-    Raises:
-        ValueError: Lengths differ, values are infinite, a target is constant, or there are fewer than 10 rows.
-
     Example:
         >>> rng = np.random.default_rng(0)
         >>> x = rng.normal(size=(200, 1))

@@ -99,9 +99,6 @@ def fit_density(
         groups: (N,), of ``auto``: the choice is for pairs of new groups.
         order: (N,), of ``auto``: the choice is for later pairs.
         seconds: Of ``auto``: time after which no other model is tried.
-
-    Raises:
-        ValueError: The pairs, the settings or ``out`` are not usable.
     """
     require_within("[0, 1)", holdout=holdout)
     writable = out.suffix == ".safetensors" and out.parent.is_dir() and not out.is_dir()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vergence.densities.em import Mixture
+from vergence.densities.em.structures import Mixture
 
 
 def close(value, expected, tol=1e-12):
