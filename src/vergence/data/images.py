@@ -10,6 +10,7 @@ under the first link to it. The other links are skipped items.
 
 import abc
 import contextlib
+import copy
 import functools
 import io
 import math
@@ -85,6 +86,9 @@ def file_name(written: str) -> str:
     return os.fsdecode(urllib.parse.unquote_to_bytes(written.removeprefix(BYTES))) if written.startswith(BYTES) else written
 
 
+D = TypeVar("D", bound="DecodedImages")
+
+
 class DecodedImages(Items):
     """Images that are decoded when they are read, by this process or by workers: uint8 (C, H, W); the base of their sources."""
 
@@ -94,9 +98,11 @@ class DecodedImages(Items):
     def decoded(self, i: int) -> Array:
         """Returns an image; errors of the file system and of Pillow say why it cannot be read."""
 
-    @abc.abstractmethod
-    def shaped(self, shape: tuple[int, ...]) -> "DecodedImages":
+    def shaped(self: D, shape: tuple[int, ...]) -> D:
         """Returns the same images, read in another shape (C, H, W)."""
+        other = copy.copy(self)
+        other.shape, other.skipped = shape, list(self.skipped)
+        return other
 
     def read(self, index: Tensor | Array) -> "Batch":
         """Returns (index, images) of the images that could be decoded, and the others with the reason."""
@@ -113,7 +119,7 @@ class DecodedImages(Items):
         return np.array(kept, dtype=np.int64), pixels, skipped
 
     def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields (index, images) for each index tensor; each batch is decoded by one worker. See `Items.stream`."""
+        """Yields (index, images) for each index tensor; each batch is decoded by one worker."""
         known = set(self.skipped)
         for kept, images, skipped in map(self.read, batches) if workers == 0 else parallel(self.read, batches, workers):
             self.skipped += [file for file in dict.fromkeys(skipped) if file not in known]
@@ -151,7 +157,7 @@ class ImageFiles(DecodedImages):
 
     @property
     def conversion(self) -> str | None:
-        """Color that is lost and, where ``sized``, sizes; a training on files resizes them as well. See `Items.conversion`."""
+        """Color that is lost and, where ``sized``, sizes; a training on files resizes them as well."""
         headers = _headers(self.folder, self.names)
         color, sizes = channels(mode for mode, _ in headers), sorted({size for _, size in headers}) if self.sized else []
         if not sizes or sizes == [self.shape[1:]]:
@@ -162,15 +168,9 @@ class ImageFiles(DecodedImages):
         return f"{before} to {' x '.join(map(str, self.shape))}"
 
     def decoded(self, i: int) -> Array:
-        """Returns an image; see `decode`."""
         return decode(self.folder / file_name(self.names[i]), self.shape)
 
-    def shaped(self, shape: tuple[int, ...]) -> "ImageFiles":
-        """Returns the same files, read in another shape."""
-        return ImageFiles(self.folder, self.names, shape, self.labels, self.skipped)
-
     def subset(self, index: Tensor) -> "ImageFiles":
-        """Returns the files of an index; see `Items.subset`."""
         return ImageFiles(self.folder, pick(self.names, index), self.shape, at(self.labels, index), sized=self.sized)
 
 

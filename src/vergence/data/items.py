@@ -152,7 +152,6 @@ class ArrayItems(Items):
 
     @property
     def conversion(self) -> str | None:
-        """The change of size and channels; see `Items.conversion`."""
         stored = tuple(self.array.shape[1:])
         return None if stored == self.shape else f"{_size(stored)} to {_size(self.shape)}"
 
@@ -174,12 +173,10 @@ class ArrayItems(Items):
         return _tensor(part, self.dtype)
 
     def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields (index, items) for each index tensor, read in this process; see `Items.stream`."""
         for index in batches:
             yield index, self.read(index)
 
     def subset(self, index: Tensor) -> "ArrayItems":
-        """Returns the items of an index, sharing this one's array; see `Items.subset`."""
         rows = index if self.rows is None else self.rows[index]
         named, double = pick(self.names, index), self.dtype == torch.float64
         return ArrayItems(self.array, at(self.labels, index), shape=self.shape, names=named, rows=rows, double=double)
@@ -220,16 +217,13 @@ class PairItems(Items):
         return len(self.context)
 
     def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
-        """Yields (index, (context, target)) for each index tensor; see `Items.stream`."""
         for index in batches:
             yield index, (self.context.read(index), self.target.read(index))
 
     def subset(self, index: Tensor) -> "PairItems":
-        """Returns the pairs of an index; see `Items.subset`."""
         return PairItems(self.context.subset(index), self.target.subset(index))
 
     def to(self, device: str | torch.device) -> "PairItems":
-        """Returns the pairs on ``device``; see `ArrayItems.to`."""
         return PairItems(self.context.to(device), self.target.to(device))
 
 

@@ -11,7 +11,7 @@ import io
 import os
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -74,21 +74,11 @@ class Picture:
     changes: tuple[str, ...] = ()  # what was done so that it looks as in a viewer
 
 
+@dataclass(eq=False)
 class Pictures:
     """Pictures by number, read when they are asked for, by this process or by workers.
 
-    Args:
-        names: Their names.
-        contents: What each is: a path, bytes, an array (C, H, W), a PIL image, or a function that returns one of these.
-        skipped: Files that were left out before.
-        ignored: Number of files that are no pictures, by ending.
-        folder: Where the files are; None for others.
-
-    Attributes:
-        stated: Range of numbers that is shown as 0 to 255; None for what a first look says.
-        channel: The one that is judged, from 0 or by a color's name; None for all.
-        like: Pictures whose numbers mean the same, and decide.
-        reader: What returns picture i instead of its content, from a cache for instance.
+    The content of each is a path, bytes, an array (C, H, W), a PIL image, or a function that returns one of these.
 
     Example:
         >>> pictures = Pictures(["a"], [np.zeros((1, 4, 6), dtype=np.uint8)])
@@ -96,20 +86,15 @@ class Pictures:
         (4, 6)
     """
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        contents: Sequence[Any],
-        skipped: Sequence[Skipped] = (),
-        ignored: dict[str, int] | None = None,
-        folder: Path | None = None,
-    ) -> None:
-        self.names, self.contents, self.folder = list(names), contents, folder
-        self.skipped, self.ignored = list(skipped), ignored or {}
-        self.stated: tuple[float, float] | None = None
-        self.channel: int | str | None = None
-        self.like: Pictures | None = None
-        self.reader: Callable[[int], Picture] | None = None
+    names: Sequence[str]
+    contents: Sequence[Any]
+    skipped: list[Skipped] = field(default_factory=list)  # files that were left out
+    ignored: dict[str, int] = field(default_factory=dict)  # number of files that are no pictures, by ending
+    folder: Path | None = None  # where the files are
+    stated: tuple[float, float] | None = None  # range that is shown as 0 to 255; None for what a first look says
+    channel: int | str | None = None  # the one that is judged, from 0 or by a color's name; None for all
+    like: "Pictures | None" = None  # pictures whose numbers mean the same, and decide
+    reader: Callable[[int], Picture] | None = None  # of picture i instead of its content, from a cache for instance
 
     def __len__(self) -> int:
         return len(self.names)
@@ -403,11 +388,10 @@ def _different(names: list[str]) -> list[str]:
 def _of_items(items: Items, name: str) -> Pictures:
     if isinstance(items, ImageFiles):
         paths = [items.folder / file_name(written) for written in items.names]
-        return Pictures(items.names, paths, items.skipped, folder=items.folder)
-    if isinstance(items, EncodedImages):
-        return Pictures(items.names, [functools.partial(items.content, i) for i in range(len(items))], items.skipped)
+        return Pictures(list(items.names), paths, list(items.skipped), folder=items.folder)
     expect(len(items.shape) == 3, f"pictures in {name}", f"items of shape {items.shape}", "name a source of pictures")
-    return Pictures(list(items.names), [functools.partial(_item, items, i) for i in range(len(items))], items.skipped)
+    read = items.content if isinstance(items, EncodedImages) else functools.partial(_item, items)
+    return Pictures(list(items.names), [functools.partial(read, i) for i in range(len(items))], list(items.skipped))
 
 
 def _item(items: Items, i: int) -> Array:

@@ -139,12 +139,7 @@ class EncodedImages(DecodedImages):
         return decode(io.BytesIO(content), self.shape)
 
     def subset(self, index: Tensor) -> "EncodedImages":
-        """Returns the items of an index; see `Items.subset`."""
         return EncodedImages(self.index, pick(self.names, index), self.shape, self.rows[index], at(self.labels, index))
-
-    def shaped(self, shape: tuple[int, ...]) -> "EncodedImages":
-        """Returns the same pictures, read in another shape."""
-        return EncodedImages(self.index, self.names, shape, self.rows, self.labels)
 
 
 def _modes(index: Index) -> Iterator[str]:
@@ -303,15 +298,13 @@ class _Parquet:
         self.column = next((name for name in PICTURES if name in usable), usable[0] if len(usable) == 1 else None)
         about = self.file.metadata
         self.bounds = np.cumsum([0, *(about.row_group(i).num_rows for i in range(about.num_row_groups))])
-        self.group = functools.lru_cache(maxsize=HELD)(self._group)
+        columns = [self.column]
+        self.group = functools.lru_cache(HELD)(lambda i: self.file.read_row_group(i, columns=columns)[columns[0]])
 
     def picture(self, row: int) -> Any:
         """Returns a row of the column, an Arrow scalar."""
         group = int(np.searchsorted(self.bounds, row, side="right")) - 1
         return self.group(group)[row - int(self.bounds[group])]
-
-    def _group(self, i: int) -> Any:
-        return self.file.read_row_group(i, columns=[self.column])[self.column]
 
 
 def holds_bytes(kind: Any) -> bool:

@@ -610,12 +610,10 @@ class DatasetItems(Items):
         return np.asarray(index), np.stack(items) if items else np.empty((0, *self.shape), np.float32), []
 
     def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields (index, items) for each index tensor; see `Items.stream`."""
         for index, items, _ in map(self.read, batches) if workers == 0 else parallel(self.read, batches, workers):
             yield torch.from_numpy(index), torch.from_numpy(items).to(self.dtype)
 
     def subset(self, index: Tensor) -> "DatasetItems":
-        """Returns the items of an index; see `Items.subset`."""
         return DatasetItems(self.dataset, self.key, self.rows[index], at(self.labels, index))
 
 

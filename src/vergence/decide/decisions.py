@@ -32,7 +32,7 @@ from vergence.decide.conformal import (
     reportable,
 )
 from vergence.decide.inputs import Values, as_values, labels_of
-from vergence.mixtures.core import to_numpy
+from vergence.mixtures.core import alike, to_numpy
 from vergence.utils.checks import counted, expect, require_within
 from vergence.utils.terminal import Tabular
 
@@ -42,7 +42,6 @@ LEAST = 10  # calibration items, in all and of each group
 SHIFTED, FEW = 0.01, 20  # probability up to which new items are said to be of another kind, and items from which on it is said
 CHANGED, CERTAIN = 0.2, 0.001  # least difference of distributions, and largest probability, at which the rate is said not to hold
 SHARE = 0.3  # of the items of `Calibrated.fit` that calibrate
-DIGITS = 3  # of standardized features, to which items are nearly equal
 HELD = 48  # strangest items that are held for the page
 COLUMNS = ("name", "score", "p_value", "level", "nearest", "reason", "seen")  # that q-values, flags and the page need
 
@@ -432,9 +431,7 @@ def _fitted(detector: Any, x: np.ndarray) -> Any:
 
 def apart(x: np.ndarray, share: float, seed: int) -> np.ndarray:
     """Returns which items calibrate (N,); nearly equal ones are on one side."""
-    deviation = x.std(0)
-    near = np.round((x - x.mean(0)) / np.where(deviation > 0, deviation, 1.0), DIGITS)
-    label = np.unique(near, axis=0, return_inverse=True)[1].reshape(-1)
+    label = alike(x, x[:, :0])
     order = np.random.default_rng(seed).permutation(label.max() + 1)
     counts = np.bincount(label)[order].cumsum()
     chosen = order[: int(np.searchsorted(counts, share * len(x))) + 1]

@@ -111,16 +111,10 @@ def matched(
     coverage: float = 0.9,
     no_match: float = 0.05,
 ) -> Matches:
-    """Returns the answer for each context.
+    """Returns the answer for each of some contexts (N, C) in a gallery (M, T); rates are in (0, 1).
 
-    Args:
-        scores: Score of contexts (B, C) and items (M, T), (B, M); larger for a likelier match.
-        contexts: (N, C).
-        gallery: (M, T).
-        true: Scores of true pairs that no fit has seen, (n,).
-        others: Contexts of such pairs (n', C), whose matches are not in the gallery; at most 2,000 are used.
-        coverage: In (0, 1).
-        no_match: In (0, 1).
+    ``true`` (n,) are scores of true pairs that no fit has seen, ``others`` (n', C) contexts of such pairs without their matches
+    in the gallery; at most 2,000 are used.
     """
     require_within("(0, 1)", coverage=coverage, no_match=no_match)
     expect(len(contexts) and len(gallery), "contexts and a gallery", f"{len(contexts)} and {len(gallery)}")

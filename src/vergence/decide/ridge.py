@@ -25,11 +25,7 @@ TINY = 1e-300
 
 
 class RidgeGaussian:
-    """The Gaussian of rows, with a ridge.
-
-    Args:
-        x: Rows (N, D) that it is fitted to, N >= 2.
-        trim: Share of the rows, the farthest, that a second fit leaves out, in [0, 0.5).
+    """The Gaussian of rows (N, D), N >= 2, with a ridge; a second fit leaves out the share ``trim`` of them, the farthest.
 
     Example:
         >>> x = np.random.default_rng(0).normal(size=(50, 200))

@@ -56,12 +56,8 @@ def effective_sample_size(weights: Tensor) -> Tensor:
 def systematic(weights: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
     """Returns n ascending indices by systematic resampling: inverse transform of (i + u) / n with one u ~ U[0, 1).
 
-    Particle m is selected floor(n w_m) or ceil(n w_m) times, n w_m on average; with n = M equal weights each is selected once.
-
-    Args:
-        weights: Weights (M,), >= 0, not all zero.
-        n: Number of samples, >= 1.
-        generator: Source of u, on the CPU; the global generator by default.
+    Particle m of weights (M,) >= 0 is selected floor(n w_m) or ceil(n w_m) times, n w_m on average; with n = M equal weights each
+    is selected once. The generator is on the CPU.
 
     Example:
         >>> systematic(torch.tensor([0.5, 0.25, 0.25]), 4).tolist()
@@ -176,13 +172,9 @@ def pooled(bank: Bank, c: Tensor, t: Tensor) -> Bank:
 
 
 def without_lightest(pool: Bank, old: int, size: int, first: Tensor | None = None) -> Bank:
-    """Returns ``size`` particles of a pool: the lightest of the first ``old`` leave, the oldest first where weights are equal.
+    """Returns ``size`` particles of a pool: the lightest of the first ``old``, those of the bank, leave, equal ones by their age.
 
-    Args:
-        pool: Bank and batch.
-        old: Number M of particles that come from the bank.
-        size: Number of particles that stay, at least the size of the batch.
-        first: Particles of the bank that leave before all others, (old,) of bool; none by default.
+    Those of ``first``, (old,) of bool, leave before all others. At least as many stay as the batch has.
     """
     stay = torch.ones_like(pool.w, dtype=torch.bool)
     lightness = (old * pool.w[:old]).round(decimals=DECIMALS[pool.w.dtype])

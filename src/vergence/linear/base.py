@@ -30,25 +30,15 @@ RANK = 1e-12  # eigenvalues below this share of the largest are zero
 
 @dataclass
 class State:
-    """What an estimator keeps between calls of `partial_fit`.
+    """What an estimator keeps between calls of `partial_fit`."""
 
-    Attributes:
-        seed: Seed of the draws.
-        sums: Sums over the items so far; None before the first.
-        kept: Some items and their targets, for the Monte Carlo error.
-        stride: One of so many items is kept.
-        block: Number of the next block.
-        classes: Classes in the order of the target columns; None where targets are numbers or absent.
-        width: Number of target columns; 0 without targets.
-    """
-
-    seed: int
-    sums: Sums | None = None
-    kept: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
-    stride: int = 1
-    block: int = 0
-    classes: list[Any] | None = None
-    width: int = 0
+    seed: int  # of the draws
+    sums: Sums | None = None  # over the items so far
+    kept: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)  # items and targets, for the Monte Carlo error
+    stride: int = 1  # one of so many items is kept
+    block: int = 0  # number of the next block
+    classes: list[Any] | None = None  # in the order of the target columns; None where targets are numbers or absent
+    width: int = 0  # number of target columns
 
 
 @dataclass(frozen=True)
@@ -121,18 +111,13 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
                 each (items, targets) where there are targets. In several processes of ``torch.distributed`` each passes the
                 same data, reads its own share of it, and gets the one-process answer.
             y: Targets; see the class.
-
-        Returns:
-            The estimator.
         """
         return self._added(None, X, y)
 
     def partial_fit(self, X: Any, y: Any = None) -> "Linear":
-        """Adds items, solves again, at O(D^3) per call, and returns the estimator; `fit` on an iterable solves once.
+        """Adds items and targets as of `fit`, solves again, at O(D^3) per call, and returns the estimator.
 
-        Args:
-            X: As in `fit`. In several processes, only as the first call.
-            y: As in `fit`.
+        In several processes it is the first call only. `fit` on an iterable solves once.
         """
         expect(not several() or self._state is None, "one call of partial_fit in several processes", "another", "fit an iterable")
         return self._added(self._state, X, y)
@@ -177,8 +162,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
     def transform(self, X: Any) -> Any:
         """Returns components_ (x - mean_) for each item, (N, K), in the precision of the items.
 
-        Args:
-            X: As in `fit`, but not an iterable of batches. Files that cannot be read are left out, and listed in X.skipped.
+        X is as in `fit`, but not an iterable of batches. Files that cannot be read are left out, and listed in X.skipped.
         """
         check_is_fitted(self, "components_")
         X, _ = self._checked(X, None, reset=False)
@@ -351,12 +335,9 @@ def _are_batches(X: Any) -> bool:
 
 
 def covariance_of(augmentation: Any, G: Tensor, variance: float) -> Tensor:
-    """Returns the covariance (D, D) of an augmentation that is given by numbers; see `JointEmbedding`.
+    """Returns the covariance of an augmentation by numbers, see `JointEmbedding`, as G (D, D) in size, type and device.
 
-    Args:
-        augmentation: The numbers; None is isotropic noise of a tenth of ``variance``.
-        G: Matrix (D, D) with the size, type and device of the result.
-        variance: Mean variance of the features.
+    None is isotropic noise of a tenth of ``variance``, the mean one of the features.
     """
     D = len(G)
     if augmentation is None:

@@ -65,10 +65,7 @@ def blocks(source: Any, targets: Any = None, *, shared: bool = True) -> Iterator
     Every process passes the same source; block b belongs to process b mod their number. Block 0, which gives the origin, and
     the targets of an iterable are yielded to all, under the number -1 where the block belongs to another process.
 
-    Args:
-        source: `Items`; an array or tensor (N, ...); or an iterable of batches, each an array or a tuple (items, targets).
-        targets: (N, ...); None for an iterable, which has its own.
-        shared: Whether the processes share the work.
+    The source is `Items`, an array or a tensor (N, ...), or an iterable of batches, each an array or a tuple (items, targets).
     """
     rank, world = rank_and_size() if shared else (0, 1)
     if not isinstance(source, (Items, np.ndarray, Tensor)):

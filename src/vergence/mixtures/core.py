@@ -7,6 +7,7 @@ import abc
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -400,18 +401,14 @@ class Conditional(Stored, abc.ABC):
         return tags
 
 
+@dataclass(eq=False, repr=False)
 class AsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """The mean of a conditional model as a scikit-learn regressor.
 
-    Args:
-        model: A conditional model, which is cloned.
-
-    Attributes:
-        density_: The fitted model.
+    The model is cloned; ``density_`` is the fitted one.
     """
 
-    def __init__(self, model: Conditional) -> None:
-        self.model = model
+    model: Conditional
 
     def fit(self, X: Any, y: Any) -> "AsRegressor":
         """Fits a copy of the model to contexts (N, C) and targets (N,) or (N, T)."""

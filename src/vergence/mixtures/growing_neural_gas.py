@@ -64,7 +64,6 @@ class GrowingNeuralGas(Conditional):
         n_components_: Number of connected components.
         labels_: (M,), the component of the node nearest to each of the M different training items.
         weights_, means_, covariances_: The mixture, (K,), (K, C + T) and (K, C + T, C + T).
-        n_features_in_, n_targets_: C and T.
 
     Example:
         >>> import numpy as np

@@ -50,27 +50,19 @@ def named_model(name: str, settings: dict[str, Any]) -> Any:
 class Fitted:
     """What `fit_density` did and measured.
 
-    Attributes:
-        model: Name of the model's class.
-        train, test: Numbers of pairs that it was fitted to and that were held out.
-        seconds: Duration of the fit.
-        few_values: Target columns of so few different values that they are classes or counts rather than measurements.
-        scores: Of the model and each baseline the mean log-density of the held-out targets (nats), its standard error, and the
-            share of them inside the 50 % and 90 % intervals; empty for fewer than 20 held-out pairs.
-        ahead: By how much the model's mean log-density exceeds each baseline's (nats a pair), with the standard error.
-        selection: How the models of ``auto`` did; None for a model that was named.
-        notes: What is unusual about the table or the fit.
+    Scores are, of the model and each baseline, the mean log-density of the held-out targets (nats), its standard error, and the
+    share of them inside the 50 % and 90 % intervals; there are none for fewer than 20 held-out pairs.
     """
 
-    model: str
-    train: int
-    test: int
+    model: str  # name of its class
+    train: int  # pairs that it was fitted to
+    test: int  # pairs that were held out
     seconds: float
-    few_values: list[str]
+    few_values: list[str]  # target columns of so few different values that they are classes or counts rather than measurements
     scores: dict[str, dict[str, float]]
-    ahead: dict[str, tuple[float, float]]
-    selection: Selection | None = None
-    notes: tuple[str, ...] = ()
+    ahead: dict[str, tuple[float, float]]  # of each baseline's mean log-density (nats a pair), with the standard error
+    selection: Selection | None = None  # how the models of ``auto`` did
+    notes: tuple[str, ...] = ()  # what is unusual about the table or the fit
 
 
 def fit_density(
@@ -87,18 +79,8 @@ def fit_density(
 ) -> Fitted:
     """Fits a model to a part of the pairs, evaluates it and two baselines on the others, and writes it.
 
-    With ``auto`` the model is chosen on all pairs by `vergence.mixtures.choose`, and fitted to all of them.
-
-    Args:
-        pairs: Contexts and targets.
-        model: Name of the model, as for `named_model`.
-        out: File to write, ``.safetensors``.
-        settings: Settings of the model by name.
-        holdout: Share of the pairs, sampled at random, that are held out for evaluation, in [0, 1); 0 fits to all.
-        seed: Seed of the split and of the model.
-        groups: (N,), of ``auto``: the choice is for pairs of new groups.
-        order: (N,), of ``auto``: the choice is for later pairs.
-        seconds: Of ``auto``: time after which no other model is tried.
+    With ``auto`` `vergence.mixtures.choose` chooses the model on all pairs (groups, order, seconds), and fits it to all; else
+    a share ``holdout`` in [0, 1) is held out at random for evaluation.
     """
     require_within("[0, 1)", holdout=holdout)
     writable = out.suffix == ".safetensors" and out.parent.is_dir() and not out.is_dir()
@@ -192,14 +174,7 @@ def _mean_and_error(values: np.ndarray) -> tuple[float, float]:
 
 
 def predict(model: Any, pairs: Pairs, out: Path, *, level: float = 0.9) -> int:
-    """Writes mean, mode, interval and effective number of modes of the target for each context; returns the rows written.
-
-    Args:
-        model: A fitted conditional model.
-        pairs: Contexts (B, C), with the columns that name them; targets are not read.
-        out: File to write: ``.npz``, ``.csv`` or ``.parquet``.
-        level: Probability of the interval, in (0, 1).
-    """
+    """Writes mean, mode, interval and effective number of modes of the target for each context; returns the rows written."""
     contexts = _require_width(model, pairs)
 
     def rows(block: slice) -> dict[str, np.ndarray]:

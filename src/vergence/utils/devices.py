@@ -138,9 +138,7 @@ def in_evaluation(module: nn.Module) -> Iterator[None]:
 def cpu_threads(number: int | None = None) -> Iterator[None]:
     """Sets torch's number of threads while the context lasts. Another number changes the last bits of results.
 
-    Args:
-        number: Number of CPU threads; at most 64, or 4 for each processor where that is more. None leaves torch's own:
-            ``OMP_NUM_THREADS``, or one for each core.
+    It is at most 64, or 4 for each processor where that is more; None leaves torch's own.
 
     Example:
         >>> with cpu_threads(1):

@@ -197,16 +197,10 @@ def expectation(data: Data, structure: Structure, mixture: Mixture, dtype: torch
 def maximization(
     structure: Structure, prepared: object, sums: Sums, mixture: Mixture, reg: float, floor: Tensor, *, initial: bool = False
 ) -> Mixture:
-    """Returns the mixture that maximizes the expected log-likelihood.
+    """Returns the mixture that maximizes the expected log-likelihood, by what `expectation` returned for a mixture.
 
-    Args:
-        structure: Structure of the covariances.
-        prepared: Prepared mixture, from `expectation`, as ``sums``.
-        sums: Sums over the items.
-        mixture: The mixture that the sums were computed with.
-        reg: Added to the covariances' diagonals, >= 0.
-        floor: Lowest variances (D,), `Data.variance_floor`.
-        initial: Whether the sums were computed around `Structure.unit`.
+    Covariances get ``reg`` >= 0 on their diagonals, and at least the variances ``floor`` (D,), `Data.variance_floor`; ``initial``
+    says that the sums were computed around `Structure.unit`.
     """
     N = sums.N + TINY
     means = structure.center(mixture) + (sums.first / N[:, None]).unflatten(0, mixture.weights.shape)

@@ -25,13 +25,6 @@ def initial_responsibilities(data: Data, K: int, R: int, init_params: str, rando
 
     With ``k-means++`` and ``random_from_data`` each component starts with a single item, as in scikit-learn.
 
-    Args:
-        data: Items.
-        K: Components.
-        R: Initializations.
-        init_params: One of `INITS`.
-        random_state: Seed, generator of numpy or None, as in scikit-learn.
-
     Example:
         >>> X = torch.tensor([[0.0], [0.1], [5.0]], dtype=torch.float64)
         >>> data = Data(X, None, X.mean(0), X.device)

@@ -221,8 +221,7 @@ class _Matrices(Structure):
 class Full(_Matrices):
     """One covariance per component, with moments around the current means.
 
-    Args:
-        prior: Sum of squares (D, D) of one item that each component has seen before the data (MAP, inverse Wishart); or None.
+    ``prior`` is the sum of squares (D, D) of one item that each component has seen before the data (MAP, inverse Wishart).
     """
 
     shared, around_means = False, True
@@ -388,9 +387,6 @@ class LowRank(Structure):
 
     With S the moments around the new means, beta = U^T (diag d + U U^T)^{-1} and A = S beta^T:
     U <- A (I - beta U + beta A)^{-1},  d <- diag(S) - sum over columns of U A. Cost O(N K D r), never O(D^2).
-
-    Args:
-        rank: r.
     """
 
     shared, around_means, initial_passes = False, False, 4
