@@ -172,8 +172,7 @@ def likelihood_ratio(
             return _of_one_covariance(density, zb) - base
         heaviest = torch.zeros(len(za), 1, dtype=torch.int64, device=za.device)
         parts = [log_probs(density, some, heaviest)[1] for some in zb.split(max(1, BLOCK // max(1, len(za) * zb.shape[1])))]
-        whole: Tensor = torch.cat(parts).T - base
-        return whole
+        return torch.cat(parts).T - base
 
     return scores
 
@@ -197,8 +196,7 @@ def of_pairs(scores: Scores, za: Tensor, zb: Tensor) -> Tensor:
 def cosine(za: Tensor, zb: Tensor) -> Tensor:
     """Returns the cosine of contexts (B, D) and items (M, D), (B, M)."""
     a, b = (torch.nn.functional.normalize(z, dim=1) for z in (za, zb))
-    products: Tensor = a @ b.T
-    return products
+    return a @ b.T
 
 
 @dataclass(eq=False, repr=False)

@@ -183,16 +183,14 @@ class MixtureOfGaussians(Distribution):
     def mode(self) -> Tensor:
         """The mean of the component of largest weight, (..., D): an approximation that does not average over components."""
         heaviest: Tensor = self.weights.argmax(-1)[..., None, None].expand(*self.batch_shape, 1, self.event_shape[-1])
-        mean: Tensor = self.component_distribution.mean.gather(-2, heaviest)[..., 0, :]
-        return mean
+        return self.component_distribution.mean.gather(-2, heaviest)[..., 0, :]
 
     @property
     def covariance(self) -> Tensor:
         """sum_k pi_k (S_k + mu_k mu_k^T) - mean mean^T, (..., D, D)."""
         delta = self.component_distribution.mean - self.mean[..., None, :]
         spread = self.component_distribution.covariance + delta[..., None] * delta[..., None, :]
-        total: Tensor = (self.weights[..., None, None] * spread).sum(-3)
-        return total
+        return (self.weights[..., None, None] * spread).sum(-3)
 
     @property
     def variance(self) -> Tensor:

@@ -85,8 +85,7 @@ class NeuralGas:
     @property
     def nodes(self) -> np.ndarray:
         """Positions w, (M, D), the oldest unit first."""
-        w: np.ndarray = self._w + self._origin
-        return w
+        return self._w + self._origin
 
     @property
     def edges(self) -> np.ndarray:

@@ -69,8 +69,7 @@ def initial_covariances(precisions: Any, covariance_type: str, K: int, D: int) -
     square = covariance_type in ("full", "tied")
     definite = (not square or torch.allclose(P, P.mT)) and (torch.linalg.eigvalsh(P) if square else P).min() > 0
     expect(definite, "precisions_init that are symmetric and positive definite", "others", "invert covariances")
-    covariances: Tensor = torch.linalg.inv(P) if square else 1 / P
-    return covariances
+    return torch.linalg.inv(P) if square else 1 / P
 
 
 def mean_statistics(mixture: Mixture, covariance_type: str, reg: float) -> tuple[Tensor, Tensor, Tensor]:

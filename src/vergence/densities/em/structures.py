@@ -151,8 +151,7 @@ def unflat(x: Tensor, like: Tensor) -> Tensor:
 
 def variance_floor(variance: Tensor, square: Tensor) -> Tensor:
     """Returns the lowest variances (D,) of components, for the variances of all items (0 counts as 1) and their mean squares."""
-    floor: Tensor = ROUNDING * torch.where(variance > 1e-28 * square, variance, 1.0)
-    return floor
+    return ROUNDING * torch.where(variance > 1e-28 * square, variance, 1.0)
 
 
 def inverse_roots(S: Tensor) -> tuple[Tensor, Tensor]:
