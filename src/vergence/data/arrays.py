@@ -38,9 +38,6 @@ BLOCK = 1 << 16  # rows that are checked at a time
 ON_DISK = 64 << 20  # bytes of a .npy file above which it is memory-mapped
 
 
-# Arrays
-
-
 def from_array(array: Array | Tensor, name: str = "the array", *, double: bool = False) -> ArrayItems:
     """Checks an array and returns its rows as items.
 

@@ -130,13 +130,8 @@ class DecodedImages(Items):
 class ImageFiles(DecodedImages):
     """Images decoded when they are read, by this process or by workers: uint8 (C, H, W) as `decode` returns them.
 
-    Args:
-        folder: The folder that holds the files.
-        names: Paths relative to the folder, as `written_name` writes them.
-        shape: (C, H, W) of the decoded images, C = 1 (gray) or 3.
-        labels: (N,) int64.
-        skipped: Files that were left out before.
-        sized: Whether `conversion` reports other sizes, too: for a model of arrays, which were not resized for its training.
+    Names are paths relative to the folder, as `written_name` writes them. With ``sized``, for a model of arrays, which were not
+    resized for its training, `conversion` reports other sizes, too.
     """
 
     def __init__(

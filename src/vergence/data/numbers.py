@@ -113,9 +113,6 @@ def stated_range(given: str | Sequence[float] | None) -> Range | None:
     return low, high
 
 
-# Channels
-
-
 def planes(pixels: Bytes) -> list[Bytes]:
     """Returns an image as images of 1 or 3 channels: itself if it has as many, else each of its channels in gray.
 

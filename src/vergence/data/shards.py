@@ -70,13 +70,10 @@ def _holds_shards(source: str, path: Path) -> bool:
 def open_shards(
     source: str | Sequence[str], *, size: int | None = None, shape: tuple[int, ...] | None = None, several: bool = False
 ) -> Source:
-    """Returns the pictures of a source as items; reads the index and some headers.
+    """Returns the pictures of a source, or of addresses of `files_of` it, as items; reads the index and some headers.
 
-    Args:
-        source: As the module says; or addresses of `files_of` a source.
-        size: Side of the squares that an encoder sees, as of `vergence.data.images.image_files`.
-        shape: Shape in which they are read instead.
-        several: Whether names begin with that of the file though there is one alone, as part of several.
+    Size and shape are as of `vergence.data.images.image_files`. With ``several`` names begin with that of the file though there
+    is one alone, as part of several.
     """
     index = _index(source, several)
     names = [written_name(name) for name in index.names]

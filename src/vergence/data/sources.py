@@ -35,19 +35,8 @@ from vergence.data.tables import TABLES, as_table, is_table_file, read_table
 from vergence.utils.checks import did_you_mean, expect, refuse, require_choice, require_within, shortened, shown
 from vergence.utils.linalg import as_array
 
-__all__ = [
-    "BUILT_IN",
-    "IN_MEMORY",
-    "Data",
-    "absolute",
-    "as_source",
-    "in_words",
-    "is_object",
-    "open_data",
-    "open_items",
-    "part_named",
-]
-__all__ += ["with_shape"]
+__all__ = ["BUILT_IN", "IN_MEMORY", "Data", "absolute", "as_source", "in_words", "is_object", "open_data", "open_items"]
+__all__ += ["part_named", "with_shape"]
 
 IN_MEMORY = "memory: "  # starts the name of data that a program holds
 
@@ -95,14 +84,8 @@ def open_data(
     it and then streamed. A ``.npy`` file larger than ``memory`` stays on disk; every other array is held whole. A source
     without a test part of its own is split at random with seed 0, each label in the same proportions.
 
-    Args:
-        config: The source and how it is read.
-        source: The data, where a program holds them (`vergence.data.sources.from_object`); ``config.source`` is their name then.
-        column: Column or columns of a table, or key of a data set's items.
-        labels: Labels of data that a program holds.
-        memory: Largest number of bytes of decoded items that are held.
-        workers: Number of processes that decode images.
-        double: Whether vectors that float32 may round (float64 and integers) are read as float64, for closed forms.
+    Data that a program holds are ``source``, with column and labels as of `from_object`; ``config.source`` is their name then.
+    With ``double`` vectors that float32 may round (float64 and integers) are read as float64, for closed forms.
 
     Example:
         >>> data = open_data(DataConfig(source="digits"))
@@ -526,9 +509,6 @@ def _in_short(value: Any) -> str:
     return f"{type(value).__name__} {shown(value)}"
 
 
-# Tables
-
-
 def _of_table(table: Any, columns: tuple[str, ...], size: int | None, double: bool) -> Source:
     for name in columns:
         require_choice("a column", name, table.column_names)
@@ -537,9 +517,6 @@ def _of_table(table: Any, columns: tuple[str, ...], size: int | None, double: bo
         if values and all(isinstance(value, str) for value in values):
             return _of_files(values, size)
     return of_table(table, "the table", columns, double=double)
-
-
-# Lists
 
 
 def _of_list(values: Sequence[Any], size: int | None, double: bool) -> Source:
@@ -572,9 +549,6 @@ def _of_pictures(images: Sequence[Any], size: int | None) -> Source:
     shape = (shape[0], *sizes.pop()) if len(sizes) == 1 else shape
     items = ArrayItems(np.stack([image_pixels(image, shape) for image in images]))
     return Source(items, size=side if sizes else None)
-
-
-# Data sets
 
 
 class DatasetItems(Items):

@@ -78,12 +78,7 @@ def soft_mean(z: Floats, w: Any, sharpness: float) -> Floats:
 
 
 def shares(names: Iterable[str], weights: Mapping[str, float]) -> dict[str, float]:
-    """Returns the weights of some names, divided by their sum.
-
-    Example:
-        >>> shares(["a", "b"], {"a": 1.0, "b": 3.0, "c": 9.0})
-        {'a': 0.25, 'b': 0.75}
-    """
+    """Returns the weights of some names, divided by their sum."""
     given = {name: weights[name] for name in names}
     return {name: value / sum(given.values()) for name, value in given.items()}
 
@@ -113,13 +108,6 @@ def combined(
     """Returns scores of the reference (n,) and of new items (M, K), and what each feature set adds to those of the latter, (M,).
 
     The weights add up to 1; ``tail`` is the share of the reference that lies far out.
-
-    Example:
-        >>> random = np.random.default_rng(0)
-        >>> one = FeatureSet(random.normal(size=50), np.array([[0.0], [9.0]]))
-        >>> reference, new, added = combined({"whole": one}, {"whole": 1.0})
-        >>> reference.shape, bool(new[1, 0] > 3), list(added)
-        ((50,), True, ['whole'])
     """
     z, weights = [one.standardized(tail) for one in sets.values()], [w[name] for name in sets]
     reference, new = (

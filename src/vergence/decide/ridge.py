@@ -68,11 +68,6 @@ def out_of_fold(x: Floats, fold: Ints) -> tuple[Floats, Mapping[int, RidgeGaussi
     """Returns log d^2 of rows under the Gaussian of the other folds, and these Gaussians by fold.
 
     Rows (N, D) of a fold below 0 are fitted to alone: they calibrate nothing, and their log d^2 is NaN.
-
-    Example:
-        >>> t, gaussians = out_of_fold(np.random.default_rng(0).normal(size=(30, 2)), np.arange(30) % 5)
-        >>> t.shape, len(gaussians)
-        ((30,), 5)
     """
     gaussians = {int(k): RidgeGaussian(x[fold != k]) for k in np.unique(fold[fold >= 0])}
     t = np.full(len(x), np.nan)

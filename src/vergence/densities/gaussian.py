@@ -355,9 +355,6 @@ def kl_standard_normal(mean: Tensor, covariance: Tensor) -> Tensor:
     return 0.5 * (S.trace() + mean.square().sum() - len(mean) - log_det(S))
 
 
-# Gaps
-
-
 def given_observed(joint: "JointGaussian | MixtureOfGaussians", c: Tensor) -> "JointGaussian | MixtureOfGaussians":
     """Returns p(target | the contexts that are known) for contexts (B, C) with NaN in gaps, over which is integrated.
 

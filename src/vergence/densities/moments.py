@@ -19,22 +19,8 @@ from vergence.utils.checks import expect, require_choice, require_within
 from vergence.utils.devices import several
 from vergence.utils.linalg import upcast_half
 
-__all__ = [
-    "BatchMoments",
-    "Deviations",
-    "Moments",
-    "MovingMoments",
-    "StandardizedMoments",
-    "Sums",
-    "ViewSums",
-    "batch_moments",
-    "blocks",
-    "leading",
-    "origin_of",
-    "principal",
-    "principal_directions",
-    "standardized_moments",
-]
+__all__ = ["BatchMoments", "Deviations", "Moments", "MovingMoments", "StandardizedMoments", "Sums", "ViewSums", "batch_moments"]
+__all__ += ["blocks", "leading", "origin_of", "principal", "principal_directions", "standardized_moments"]
 
 JITTER = {torch.float32: 1e-6, torch.float64: 1e-10}  # in units of the mean variance; added to every covariance
 RIDGE = 1e-9  # the same of standardized moments, for features that are constant or linearly dependent
@@ -70,12 +56,7 @@ def batch_moments(z: Tensor, shrinkage: float | None = 0.0) -> BatchMoments:
 
 
 def shrunk(S: Tensor, n: int | Tensor, shrinkage: float | None) -> Tensor:
-    """Returns (1 - a) S + (a + jitter) tr(S) / D I for a covariance of n items; a = ``shrinkage`` in [0, 1], or `oas` for None.
-
-    Example:
-        >>> shrunk(torch.tensor([[2.0, 1.0], [1.0, 4.0]]), 9, 0.5).round(decimals=3).tolist()
-        [[2.5, 0.5], [0.5, 3.5]]
-    """
+    """Returns (1 - a) S + (a + jitter) tr(S) / D I of n items; a = ``shrinkage`` in [0, 1], or `oas` for None."""
     a = oas(S.detach(), n) if shrinkage is None else shrinkage
     scale = S.diagonal().mean()
     eye = torch.eye(S.shape[0], dtype=S.dtype, device=S.device)

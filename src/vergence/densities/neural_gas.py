@@ -39,19 +39,7 @@ class NeuralGas:
 
     Signals are processed one at a time: a second call of `grow` continues where the first one stopped.
 
-    Args:
-        max_nodes: Most units, >= 2.
-        insert_every: Signals between two insertions, lambda, >= 1.
-        eps_b: Step size of the nearest unit, in (0, 1].
-        eps_n: Step size of its neighbors in the graph, in [0, 1].
-        alpha: Factor on the errors of the two units that a new unit is inserted between, in [0, 1].
-        max_age: Highest age of an edge, >= 1.
-        decay: Factor on all errors at every signal, in (0, 1].
-
-    Attributes:
-        signals: Number of signals so far.
-        insertions: Number of units inserted after the first two.
-        removals: Number of units removed; there are always 2 + insertions - removals units.
+    Its settings are those of the mixture. After so many ``signals`` it has 2 + ``insertions`` - ``removals`` units.
 
     Example:
         >>> x = np.random.default_rng(0).uniform(size=(1000, 2))

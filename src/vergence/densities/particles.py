@@ -25,18 +25,8 @@ from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import LOG_2PI, MixtureOfGaussians
 from vergence.utils.checks import expect
 
-__all__ = [
-    "MODES",
-    "RESAMPLING",
-    "Bank",
-    "KernelMixture",
-    "Rule",
-    "effective_sample_size",
-    "log_kernel",
-    "responsibilities",
-    "step",
-    "systematic",
-]
+__all__ = ["MODES", "RESAMPLING", "Bank", "KernelMixture", "Rule", "effective_sample_size", "log_kernel", "responsibilities"]
+__all__ += ["step", "systematic"]
 
 MODES = ("smc", "fifo")
 DECIMALS = {torch.float64: 12, torch.float32: 5}  # of M w: weights that differ by rounding are equal
@@ -114,11 +104,7 @@ class Rule:
 class KernelMixture(MixtureOfGaussians):
     """A mixture of M kernels N(k_m, h^2 I), evaluated by products of matrices: nothing of size B M D is stored.
 
-    Args:
-        logits: Log-weights up to a constant, (..., M).
-        keys: Means k_m, (M, D).
-        h2: Variance h^2 of all kernels, a scalar.
-        context: C, as in `JointGaussian`.
+    It takes log-weights (..., M) up to a constant, the keys k_m (M, D), h^2, and C as `JointGaussian`.
 
     Example:
         >>> p = KernelMixture(torch.zeros(2), torch.tensor([[-1.0], [1.0]]), torch.tensor(0.5))

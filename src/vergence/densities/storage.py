@@ -76,12 +76,7 @@ def find(name: str) -> Any:
 
 
 def pack(value: Any, name: str = "") -> tuple[Any, Arrays]:
-    """Returns a value as JSON, and the arrays that the JSON refers to by their names, which begin with ``name``.
-
-    Example:
-        >>> pack({"a": np.zeros(2), "b": [1, "x"]})
-        ({'dict': {'a': {'array': 'a'}, 'b': {'list': [1, 'x']}}}, {'a': array([0., 0.])})
-    """
+    """Returns a value as JSON, and the arrays that the JSON refers to by their names, which begin with ``name``."""
     arrays: Arrays = {}
 
     def packed(value: Any, *path: str) -> Any:

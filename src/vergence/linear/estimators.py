@@ -91,9 +91,7 @@ class JointEmbedding(Components):
 def _lagrangian(a: Tensor, omega: Tensor) -> Tensor:
     """Returns the contributions (B,) of items with draws a (m, B, K) to the constrained objective, to first order.
 
-    They are -2 sum_k (g_k - omega_k s_k).
-
-    s is the mean square of an item's draws, g the mean product of two different ones.
+    They are -2 sum_k (g_k - omega_k s_k): s is the mean square of an item's draws, g the mean product of two different ones.
     """
     m, s = len(a), a.square().mean(0)
     g = (a.mean(0).square() * m - s) / (m - 1)

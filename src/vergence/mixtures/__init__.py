@@ -35,25 +35,9 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "MODELS",
-    "ConditionalGaussian",
-    "ConditionalMixture",
-    "GaussianMixture",
-    "GrowingNeuralGas",
-    "Importance",
-    "KernelConditional",
-    "MixtureDensityNetwork",
-    "NormalRegressor",
-    "ParticleMixture",
-    "Selection",
-    "choose",
-    "folds",
-    "get",
-    "importance",
-    "load",
-    "plot",
-]
+__all__ = ["MODELS", "ConditionalGaussian", "ConditionalMixture", "GaussianMixture", "GrowingNeuralGas", "Importance"]
+__all__ += ["KernelConditional", "MixtureDensityNetwork", "NormalRegressor", "ParticleMixture", "Selection", "choose", "folds"]
+__all__ += ["get", "importance", "load", "plot"]
 
 
 def __getattr__(name: str) -> Any:

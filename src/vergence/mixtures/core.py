@@ -558,12 +558,7 @@ def shared_seed(random_state: Any, device: str) -> int:
 
 
 def seed_of(random_state: Any) -> int:
-    """Returns a seed for torch: a whole number unchanged, otherwise one sampled from numpy's generator or global state.
-
-    Example:
-        >>> seed_of(3)
-        3
-    """
+    """Returns a seed for torch: a whole number unchanged, otherwise one sampled from numpy's generator or global state."""
     if isinstance(random_state, (int, np.integer)) and random_state >= 0:
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))

@@ -147,7 +147,7 @@ def choose(
     notes = [*remarks(c, t, reader._names()), *_notes(tried[name], parts, groups is None and order is None)]
     if len(rows) < len(c):
         notes.append(f"{len(rows):,} of {len(c):,} rows decided which model suits them; it is fitted to all")
-    if _took_all_steps(tried[name]):
+    if took_all_steps(tried[name].last):
         name = _with_more_steps(name, tried, c[rows], t[rows], parts, raced[0], notes)
     model = fitted(name, tried[name].estimator, c, t, groups)
     if hasattr(reader, "columns_"):
@@ -308,9 +308,9 @@ def _race(
     return tried
 
 
-def _took_all_steps(trial: _Trial) -> bool:
-    steps = getattr(trial.estimator, "steps", None)
-    return steps is not None and getattr(trial.last, "steps_", 0) >= 0.9 * steps
+def took_all_steps(model: Any) -> bool:
+    """Returns whether a fitted model is a network that took nearly all of its steps."""
+    return hasattr(model, "steps") and getattr(model, "steps_", 0) >= 0.9 * model.steps
 
 
 def _with_more_steps(

@@ -14,7 +14,7 @@ from vergence.data.arrays import Pairs
 from vergence.data.splits import split_groups
 from vergence.decide.conformal import ranked
 from vergence.decide.decisions import Counts, Decisions
-from vergence.mixtures.selection import Selection, remarks
+from vergence.mixtures.selection import Selection, remarks, took_all_steps
 from vergence.utils import terminal
 from vergence.utils.checks import counted, did_you_mean, expect, require_within
 from vergence.utils.digests import of_array, of_estimator
@@ -31,12 +31,7 @@ DISCRETE = 20  # different values of a target up to which it may be a class or a
 
 
 def named_model(name: str, settings: dict[str, Any]) -> Any:
-    """Returns an unfitted model by its short or its file's name, with some settings.
-
-    Example:
-        >>> named_model("mixture", {"n_components": 2})
-        ConditionalMixture(n_components=2)
-    """
+    """Returns an unfitted model by its short or its file's name, with some settings."""
     kind = mixtures.get(name)
     known = list(inspect.signature(kind).parameters)
     for setting in settings:
@@ -102,16 +97,11 @@ def fit_density(
         estimator.held_out_surprise_ = estimator.surprise(*held_out)
     _save(estimator, pairs, out)
     compared = _compared(estimator, pairs, train, test) if len(test) >= FEW else ({}, {})
-    notes = [*remarks(pairs.context, pairs.target, pairs.columns), *_steps(estimator)]
+    notes = remarks(pairs.context, pairs.target, pairs.columns)
+    if took_all_steps(estimator):
+        more = f"--set steps={5 * estimator.steps} may be better"
+        notes.append(f"the network took {estimator.steps_:,} of {estimator.steps:,} steps: {more}")
     return Fitted(type(estimator).__name__, len(train), len(test), seconds, _few_values(pairs), *compared, notes=tuple(notes))
-
-
-def _steps(model: Any) -> list[str]:
-    """Returns a notice of a network that took nearly all of its steps."""
-    steps = getattr(model, "steps", None)
-    if not steps or model.steps_ < 0.9 * steps:
-        return []
-    return [f"the network took {model.steps_:,} of {steps:,} steps: --set steps={5 * steps} may be better"]
 
 
 def _chosen(pairs: Pairs, out: Path, seed: int, groups: Any, order: Any, seconds: float | None) -> Fitted:

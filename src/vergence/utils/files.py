@@ -152,9 +152,6 @@ def exit_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-# Locks
-
-
 @contextlib.contextmanager
 def locked(file: Path, what: str) -> Iterator[None]:
     """Holds a lock, the hidden file next to ``file``, for as long as the context lasts.

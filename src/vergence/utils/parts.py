@@ -397,9 +397,6 @@ def _read_part(file: Path) -> _Part | None:
     return _Part(file, columns, items, len(next(iter(arrays.values()))), skipped)
 
 
-# One part of a job
-
-
 @dataclass(frozen=True)
 class Shard:
     """Part ``number`` of ``of`` parts, from 1.

@@ -109,10 +109,6 @@ def structure(covariance_type: str, rank: int = 8, prior: Tensor | None = None) 
     """Returns a structure by name: ``full``, ``tied``, ``diag``, ``spherical``, or ``low_rank`` with its rank.
 
     ``prior`` (D, D) is the sum of squares of one item that each ``full`` component has seen before the data.
-
-    Example:
-        >>> structure("tied").parameters(K=3, D=2)
-        3
     """
     kinds: dict[str, Callable[[], Structure]] = {
         "full": functools.partial(Full, prior),
