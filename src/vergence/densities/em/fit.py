@@ -38,6 +38,8 @@ from vergence.utils.checks import require_choice, require_count, require_within
 from vergence.utils.devices import rank_and_size
 from vergence.utils.terminal import bar
 
+__all__ = ["Mixture", "Structure"]
+
 TINY = 10 * torch.finfo(torch.float64).eps  # added to every N_k, as scikit-learn does; weights should therefore have mean 1
 SAMPLE = 256  # items that the deviation of all but 5 % is estimated from
 OUTLIERS = 1e6  # variance, in squares of that deviation, above which outliers dominate it

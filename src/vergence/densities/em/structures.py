@@ -13,7 +13,7 @@ from torch import Tensor
 from vergence.utils import linalg
 from vergence.utils.checks import expect
 
-__all__ = ["ROUNDING", "Mixture", "Structure", "inverse_roots"]
+__all__ = ["ROUNDING", "inverse_roots"]
 
 CELLS, LARGE_CELLS = 1 << 19, 1 << 26  # numbers in the largest array of a block, on a CPU and on an accelerator
 ROUNDING = 1e-13  # share of a feature's variance over all items: a component's variance below it is rounding and is set to it

@@ -16,7 +16,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from vergence.densities.em.structures import Mixture
+from vergence.densities.em import fit as em
 from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.learn.objectives.core import ConditionalObjective, settings
 from vergence.learn.objectives.parts import diagnostics
@@ -88,7 +88,7 @@ class GMJEEM(ConditionalObjective):
             fitted = self.bank.seen > len(za)
             self.bank.fit(*([self.bank.mixture()] if fitted else []), self._partition(), steps=self.steps)
 
-    def _partition(self) -> Mixture:
+    def _partition(self) -> em.Mixture:
         """Returns the mixture of a k-means partition of the bank, of at most one component per two items."""
         from sklearn.exceptions import ConvergenceWarning
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.densities.em.structures import Mixture
+from vergence.densities.em import fit as em
 from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.densities.neural_gas import NeuralGas, nearest_node
 from vergence.learn.objectives.core import ConditionalObjective, settings
@@ -98,7 +98,7 @@ class GMJEGNG(ConditionalObjective):
         if self.bank.push(torch.cat([za, zb], 1)):
             self.bank.fit(self._cells(), steps=self.steps)
 
-    def _cells(self) -> Mixture:
+    def _cells(self) -> em.Mixture:
         """Returns the mixture of the cells of a gas grown on the bank, seeded with the number of pairs seen."""
         x = self.bank.items().double()
         X = ((x - x.mean(0)) / x.std(0, correction=0).clamp(min=1e-12)).cpu().numpy()

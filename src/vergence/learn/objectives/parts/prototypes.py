@@ -21,7 +21,6 @@ from torch.nn import functional as F
 
 from vergence.densities.covariance import Covariance, Dense, LowRank, rotated
 from vergence.densities.em import fit as em
-from vergence.densities.em.structures import Mixture, Structure
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.utils import linalg
 from vergence.utils.checks import require_choice, require_count, require_within
@@ -211,7 +210,7 @@ class MixtureBank(nn.Module):
         self.register_buffer("shared", (torch.eye(dim) if rank is None else flat).repeat(components, 1, 1))
 
     @property
-    def structure(self) -> Structure:
+    def structure(self) -> em.Structure:
         """Structure of the covariances, for EM."""
         return em.structure("full") if self.rank is None else em.structure("low_rank", self.rank)
 
@@ -235,13 +234,13 @@ class MixtureBank(nn.Module):
         x = self.items()
         return em.Data(x, None, x.double().mean(0), x.device)
 
-    def start(self, r: Tensor) -> Mixture:
+    def start(self, r: Tensor) -> em.Mixture:
         """Returns the mixture that an M step makes of responsibilities r (1, K, n) of the items."""
         data = self.data()
         return _moved(em.initialize(data, self.structure, r, self.floor**2), data.origin)
 
     @torch.no_grad()
-    def fit(self, *starts: Mixture, steps: int) -> None:
+    def fit(self, *starts: em.Mixture, steps: int) -> None:
         """Runs some EM steps on the items from each initialization and keeps the mixture of the highest likelihood."""
         data = self.data()
         if not bool(data.X.isfinite().all()):
@@ -253,10 +252,10 @@ class MixtureBank(nn.Module):
         best = max(ends, key=lambda end: self._likelihood(data, end)) if len(ends) > 1 else ends[0]
         self.keep(_moved(best, data.origin))
 
-    def _likelihood(self, data: em.Data, mixture: Mixture) -> float:
+    def _likelihood(self, data: em.Data, mixture: em.Mixture) -> float:
         return float(em.expectation(data, self.structure, mixture, self.stored.dtype)[0].log_likelihood)
 
-    def _improved(self, data: em.Data, mixture: Mixture, steps: int) -> Mixture:
+    def _improved(self, data: em.Data, mixture: em.Mixture, steps: int) -> em.Mixture:
         structure = self.structure
         for _ in range(steps):
             sums, use = em.expectation(data, structure, mixture, self.stored.dtype)
@@ -267,7 +266,7 @@ class MixtureBank(nn.Module):
                 structure.revive(mixture, 0, dead, item, 1 / len(data.X))
         return mixture
 
-    def keep(self, mixture: Mixture) -> None:
+    def keep(self, mixture: em.Mixture) -> None:
         """Stores a mixture of at most K components; the remaining ones get weight 0."""
         weights, means, S = mixture.weights[0], mixture.means[0], mixture.covariances[0]
         K = len(weights)
@@ -275,12 +274,12 @@ class MixtureBank(nn.Module):
         self.means[:K] = means.to(self.means)
         self.shared[:K] = (linalg.cholesky(S)[0] if self.rank is None else S).to(self.shared)
 
-    def mixture(self) -> Mixture:
+    def mixture(self) -> em.Mixture:
         """Returns the components of the stored mixture that have weight, for EM."""
         used = self.logits > -math.inf
         shared = self.shared[used].double()
         S = shared @ shared.mT if self.rank is None else shared
-        return Mixture(self.logits[used].double().softmax(0)[None], self.means[used].double()[None], S[None])
+        return em.Mixture(self.logits[used].double().softmax(0)[None], self.means[used].double()[None], S[None])
 
     def density(self, context: int = 0) -> MixtureOfGaussians:
         """Returns the stored mixture, with the first ``context`` features as the context; without gradient."""
@@ -298,5 +297,5 @@ class MixtureBank(nn.Module):
         self.seen, self.fitted = state.tolist()
 
 
-def _moved(mixture: Mixture, by: Tensor) -> Mixture:
-    return Mixture(mixture.weights, mixture.means + by, mixture.covariances)
+def _moved(mixture: em.Mixture, by: Tensor) -> em.Mixture:
+    return em.Mixture(mixture.weights, mixture.means + by, mixture.covariances)
