@@ -60,9 +60,7 @@ class Data:
     classes: tuple[str, ...]  # name of each label 0, 1, ...; empty without labels
     skipped: tuple[Skipped, ...]
     note: str  # how the test part was made
-    size: int | None = (
-        None  # side of the squares that the encoder sees, in pixels; a folder's are read 8/7 as large, to be cropped
-    )
+    size: int | None = None  # side of the squares that the encoder sees, in pixels (a folder's are read 8/7 as large)
     columns: tuple[str, ...] = ()  # names of the features of a table
     calibration: Items | None = None  # training items that nothing is fitted to, once they are taken out of ``train``
     share: float = 0.0  # of all items that were held out at random; 0 where the source has a test part of its own
