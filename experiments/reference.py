@@ -111,7 +111,8 @@ def python() -> str:
         "# Python reference",
         MADE,
         "The site, which `make site` builds, shows signature and docstring of each name; on GitHub this page has the names. "
-        "In Python, `help(vergence.train)` shows the same.",
+        "In Python, `help(vergence.train)` shows the same. A wrong argument is a `ValueError` of one line: what was expected, "
+        "what was found, what to do.",
     ]
     for package in (vergence, *(importlib.import_module(f"vergence.{room}") for room in PACKAGES)):
         parts.append(f"## {package.__name__}")

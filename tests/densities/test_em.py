@@ -8,9 +8,8 @@ import torch
 from sklearn.decomposition import FactorAnalysis
 from tests.reference import em as reference
 
-from vergence.densities import em
+from vergence.densities.em import fit as em
 from vergence.densities.em import structures
-from vergence.densities.em.fit import structure
 from vergence.densities.em.structures import Full, LowRank, Mixture
 
 KINDS = ("full", "tied", "diag", "spherical")
@@ -56,7 +55,7 @@ def _spread(g, d):
 
 def iterate(kind, data, mixture, steps, reg=0.0, made=None):
     """Returns the mixture after some steps and the mean log-likelihood before each."""
-    made, bounds = made or structure(kind, RANK), []
+    made, bounds = made or em.structure(kind, RANK), []
     for _ in range(steps):
         sums, use = em.expectation(data, made, mixture)
         bounds.append((sums.log_likelihood / data.total()).tolist())
@@ -68,7 +67,7 @@ def by_loops(kind, data, mixture, steps, reg=0.0):
     """The same for one start by the reference: weights, means in data units, dense covariances, bounds."""
     X, w = data.X.numpy(), np.ones(len(data.X)) if data.weights is None else data.weights.numpy()
     pi, mu = mixture.weights[0].numpy(), (mixture.means[0] + data.origin).numpy()
-    S, bounds = structure(kind, RANK).dense(mixture)[0].numpy(), []
+    S, bounds = em.structure(kind, RANK).dense(mixture)[0].numpy(), []
     factors = [(v[:, 0], v[:, 1:]) for v in mixture.covariances[0].numpy()] if kind == "low_rank" else None
     for _ in range(steps):
         r, bound = reference.expectation(X, w, pi, mu, S)
@@ -84,7 +83,7 @@ def by_loops(kind, data, mixture, steps, reg=0.0):
 def check_reference(kind, data, steps, reg=0.0, tol=1e-10, made=None):
     start = begin(kind, data)
     after, bounds = iterate(kind, data, start, steps, reg, made)
-    S = structure(kind, RANK).dense(after)
+    S = em.structure(kind, RANK).dense(after)
     for r in range(R):
         pi, mu, expected, bound = by_loops(kind, data, start.select([r]), steps, reg)
         close(after.weights[r], pi, tol)
@@ -115,7 +114,7 @@ def test_steps_are_the_loops(kind):
 
 @pytest.mark.parametrize("kind", ALL)
 def test_weights_blocks_and_origin(kind, weighted, small_blocks):
-    assert len(list(weighted.blocks(structure(kind, RANK).rows(R * K, D), torch.float64))) == 3
+    assert len(list(weighted.blocks(em.structure(kind, RANK).rows(R * K, D), torch.float64))) == 3
     check_reference(kind, weighted, 4)
 
 
@@ -123,8 +122,8 @@ def test_weights_blocks_and_origin(kind, weighted, small_blocks):
 def test_the_start_is_the_m_step_of_its_responsibilities(kind, weighted):
     r = torch.rand(R, K, N)
     r /= r.sum(1, keepdim=True)
-    found = em.initialize(weighted, structure(kind), r, 0.1)
-    S = structure(kind).dense(found)
+    found = em.initialize(weighted, em.structure(kind), r, 0.1)
+    S = em.structure(kind).dense(found)
     for i in range(R):
         pi, mu, expected = reference.maximization(weighted.X.numpy(), weighted.weights.numpy(), r[i].T.numpy(), kind, 0.1)
         close(found.weights[i], pi)
@@ -139,7 +138,7 @@ def test_the_start_is_the_m_step_of_its_responsibilities(kind, weighted):
 def test_the_likelihood_never_falls(kind):
     data = items(clusters(2, n=160, k=4))
     begun = begin(kind, data, r=3, k=4)
-    found = em.run(data, structure(kind, RANK), begun, tol=0.0, max_iter=200, reg=0.0, reseed=False)
+    found = em.run(data, em.structure(kind, RANK), begun, tol=0.0, max_iter=200, reg=0.0, reseed=False)
     bounds = torch.tensor(found.bounds)
     assert bounds.shape == (3, 200) and not any(found.converged)
     assert bounds.diff(dim=1).min() > -1e-9
@@ -155,11 +154,11 @@ def check_trap(kind, data, made=None):
     """sum_n r_nk delta^T S_k^{-1} delta = D N_k for every k."""
     start = begin(kind, data).select([0])
     X, w = data.X.numpy(), data.weights.numpy()
-    mu, S = (start.means[0] + data.origin).numpy(), structure(kind).dense(start)[0].numpy()
+    mu, S = (start.means[0] + data.origin).numpy(), em.structure(kind).dense(start)[0].numpy()
     r, _ = reference.expectation(X, w, start.weights[0].numpy(), mu, S)
     r = [[float(p) for p in share] for share in r]
     after, _ = iterate(kind, data, start, 1, made=made)
-    mu, S = (after.means[0] + data.origin).numpy(), structure(kind).dense(after)[0].numpy()
+    mu, S = (after.means[0] + data.origin).numpy(), em.structure(kind).dense(after)[0].numpy()
     for k in range(K):
         close(reference.mahalanobis(X, w, r, mu, S, k), D * sum(a * share[k] for a, share in zip(w, r, strict=True)), 1e-8)
 
@@ -172,7 +171,7 @@ def test_one_component_is_the_sample_after_one_step(kind, weighted):
     S = {"full": S, "tied": S, "diag": np.diag(np.diag(S)), "spherical": np.trace(S) / D * np.eye(D)}[kind]
     for r in range(R):
         close(after.means[r, 0] + weighted.origin, mean)
-        close(structure(kind).dense(after)[r, 0], S)
+        close(em.structure(kind).dense(after)[r, 0], S)
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -184,7 +183,7 @@ def test_affine_maps_of_the_items_are_maps_of_the_solution(kind):
     for a, b, tol in ((scale, 0.0, 1e-8), (np.ones(3), 1e6, 1e-6)):
         one, other = (
             em.run(data, made, em.initialize(data, made, r, 0.0), tol=0.0, max_iter=5, reg=0.0)
-            for data, made in ((items(X), structure(kind, RANK)), (items(X * a + b), structure(kind, RANK)))
+            for data, made in ((items(X), em.structure(kind, RANK)), (items(X * a + b), em.structure(kind, RANK)))
         )
         if kind == "low_rank":  # its start looks for directions in the units of the data
             assert torch.tensor(other.bounds).isfinite().all()
@@ -198,7 +197,7 @@ def test_affine_maps_of_the_items_are_maps_of_the_solution(kind):
 
 @pytest.mark.parametrize(("kind", "precision"), [*((kind, "double") for kind in ALL), ("full", "mixed")])
 def test_starts_side_by_side_are_the_starts_one_by_one(kind, precision):
-    data, made = items(clusters(4)), structure(kind, RANK)
+    data, made = items(clusters(4)), em.structure(kind, RANK)
     begun = begin(kind, data, r=4)
     options = {"tol": 1e-3, "max_iter": 40, "reg": 1e-6, "precision": precision}
     together = em.run(data, made, begun, **options)
@@ -236,9 +235,11 @@ def test_a_rank_of_d_and_above_is_cut():
     assert begun.covariances.shape == (R, K, D, 1 + D)
     found = em.run(data, made, begun, max_iter=50, tol=0.0, reg=0.0, reseed=False)
     assert torch.tensor(found.bounds).diff(dim=1).min() > -1e-9
-    full = em.run(data, structure("full"), Mixture(begun.weights, begun.means, made.dense(begun)), max_iter=50, tol=0.0, reg=0.0)
+    full = em.run(
+        data, em.structure("full"), Mixture(begun.weights, begun.means, made.dense(begun)), max_iter=50, tol=0.0, reg=0.0
+    )
     assert found.bounds[0][0] == pytest.approx(full.bounds[0][0], abs=1e-10)
-    assert made.parameters(K, D) == structure("full").parameters(K, D)
+    assert made.parameters(K, D) == em.structure("full").parameters(K, D)
 
 
 def test_low_rank_never_makes_a_square_of_the_features():
@@ -256,7 +257,7 @@ def test_low_rank_never_makes_a_square_of_the_features():
 
 @pytest.mark.parametrize("kind", ALL)
 def test_mixed_precision_ends_where_double_does(kind):
-    data, made = items(clusters(6, n=400, apart=6.0)), structure(kind, RANK)
+    data, made = items(clusters(6, n=400, apart=6.0)), em.structure(kind, RANK)
     begun = begin(kind, data, r=1)
     double, mixed = (em.run(data, made, begun, tol=1e-9, max_iter=3000, precision=p) for p in ("double", "mixed"))
     assert double.converged == mixed.converged == [True]
@@ -279,7 +280,7 @@ def test_mixed_precision_ends_in_double_however_few_iterations(max_iter, monkeyp
 
 @pytest.mark.parametrize(("kind", "scale"), [("full", 1e-30), ("diag", 1e20), ("low_rank", 1e20)])
 def test_what_float32_cannot_hold_is_taken_in_double(kind, scale):
-    data, made = items(scale * clusters()), structure(kind, RANK)
+    data, made = items(scale * clusters()), em.structure(kind, RANK)
     r = torch.rand(1, K, N)
     begun = em.initialize(data, made, r / r.sum(1, keepdim=True), 0.0)
     double, mixed = (em.run(data, made, begun, reg=0.0, max_iter=9, precision=p) for p in ("double", "mixed"))
@@ -293,7 +294,7 @@ def test_narrow_clusters_far_apart_end_right_in_mixed_precision(kind):
     centers = np.array([[0.0, 0, 0], [10, 0, 0], [0, 10, 10]])
     labels = np.arange(240) % 3
     X = centers[labels] + 1e-4 * g.normal(size=(240, 3))
-    data, made = items(X), structure(kind, RANK)
+    data, made = items(X), em.structure(kind, RANK)
     r = torch.nn.functional.one_hot(torch.from_numpy(labels), 3).T[None].double()
     found = em.run(data, made, em.initialize(data, made, r, 0.0), tol=1e-6, reg=0.0, precision="mixed", max_iter=300)
     S = made.dense(found.mixture)[0]
@@ -310,7 +311,7 @@ def test_narrow_clusters_far_apart_end_right_in_mixed_precision(kind):
 def test_a_dead_component_is_set_on_the_item_explained_worst(small_blocks):
     X = np.concatenate([clusters(9, apart=0.0), [[30.0, 30.0, 30.0]]])
     for kind in ALL:
-        data, made = items(X), structure(kind, RANK)
+        data, made = items(X), em.structure(kind, RANK)
         begun = begin(kind, data, r=1)
         begun.means[0] = torch.tensor([[0.0, 0, 0], [1e4, 0, 0]]) - data.origin
         before = begun.covariances.clone()
@@ -340,7 +341,7 @@ def test_a_revival_is_no_convergence():
 @pytest.mark.parametrize("kind", ALL)
 def test_singular_items_end_finite(kind, scale, precision):
     """A few places, many times each; fewer items than features; a constant, a doubled and a summed column; all the same."""
-    g, made = np.random.default_rng(13), structure(kind, RANK)
+    g, made = np.random.default_rng(13), em.structure(kind, RANK)
     wide = g.normal(size=(6, 9))
     summed = clusters(14)
     cases = {
@@ -386,7 +387,7 @@ def test_variances_stop_at_rounding():
 @pytest.mark.parametrize("kind", ALL)
 def test_definite_covariances_are_not_touched(kind):
     S = begin(kind, items(clusters())).covariances
-    assert torch.equal(structure(kind, RANK).corrected(S.clone(), torch.full((D,), 1e-13)), S)
+    assert torch.equal(em.structure(kind, RANK).corrected(S.clone(), torch.full((D,), 1e-13)), S)
 
 
 def test_singular_covariances_get_their_jitter_in_each_features_units():
@@ -426,9 +427,9 @@ def test_polish_is_the_run():
 
 def planted(kind, **methods):
     """A structure with some of its methods replaced; each is called with the structure, then its own arguments."""
-    made = structure(kind, RANK)
+    made = em.structure(kind, RANK)
     for name, method in methods.items():
-        setattr(made, name, functools.partial(method, structure(kind, RANK)))
+        setattr(made, name, functools.partial(method, em.structure(kind, RANK)))
     return made
 
 

@@ -8,7 +8,8 @@ import torch
 from torch.distributions import Independent, Normal
 
 from vergence import advise, decide, linear
-from vergence.densities import em, gaussian, neural_gas, particles, power_spherical
+from vergence.densities import gaussian, neural_gas, particles, power_spherical
+from vergence.densities.em import fit as em
 from vergence.densities.em.fit import structure
 from vergence.images import clusters, statistics
 from vergence.learn.encoders import patch_maps

@@ -31,19 +31,6 @@ def test_formulas_are_what_bisection_on_the_solvers_finds(block):
             assert getattr(found, name) == pytest.approx(expected, rel=1e-8, abs=1e-8), (i, name)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_formulas_are_what_bisection_on_the_reference_finds(seed):
-    g = rng(seed)
-    signal, noise, theta = random_levels(g)
-    solvers = {
-        "joint_embedding": lambda G, S: reference.joint_embedding(G, S)[0],
-        "reconstruction": lambda G, S: reference.reconstruction(G, S)[0],
-    }
-    for name, rows in solvers.items():
-        expected = reference.threshold(rows, signal, noise, theta, rotation(g, len(theta)))
-        assert getattr(of(signal, noise, theta), name) == pytest.approx(expected, rel=1e-8, abs=1e-8)
-
-
 def test_the_solution_flips_at_the_threshold():
     check_flips(alignment_thresholds)
 
@@ -140,8 +127,3 @@ def test_one_number_stands_for_all():
     assert alignment_thresholds(4, 2, 1, 1) == alignment_thresholds([4], [2], [1], [1])
     found = alignment_thresholds(4, 2, 1, 1)
     assert isinstance(found, Thresholds) and all(type(v) is float for v in (*values(found), found.crossover))
-
-
-@pytest.mark.parametrize("same", [([1], [1], 1, 1), ([0.3], [0.3], 0.1, 0.1), ([7], [7], 3, 2)])
-def test_equal_thresholds_prefer_neither(same):
-    assert alignment_thresholds(*same).preferred == "either"

@@ -260,20 +260,6 @@ def test_the_conditional_is_bayes_rule_component_by_component(models):
         close(given.mixture_distribution.probs[n], np.array(weight) / sum(weight), 1e-9)
 
 
-def test_samples_have_the_total_covariance(models):
-    """T13: sum_k gamma_k (C_k + m_k m_k^T) - m m^T."""
-    model, n = models["full"], 40_000
-    given = model.conditional(XX[:3])
-    draws = model.sample(XX[:3], n, random_state=0)
-    assert draws.shape == (3, n, 2) and np.array_equal(draws[0, :5], model.sample(XX[:3], n, random_state=0)[0, :5])
-    z = (draws.mean(1) - given.mean.numpy()) / (given.variance.numpy() / n) ** 0.5
-    assert np.abs(z).max() < 4
-    for i in range(3):
-        d = draws[i] - draws[i].mean(0)
-        products = d[:, :, None] * d[:, None]
-        assert (np.abs(products.mean(0) - given.covariance[i].numpy()) / (products.std(0) / n**0.5)).max() < 4
-
-
 def test_predictions(models):
     model = models["full"]
     given = model.conditional(XX)

@@ -1,13 +1,11 @@
 """The contract of every conditional model in the folder; a new file is tested without a change here."""
 
-import json
 import pickle
 import warnings
 
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.numpy import save_file
 from scipy.stats import kstest
 from sklearn.base import clone
@@ -199,19 +197,6 @@ def test_saving_and_loading_without_pickle(fitted, name, tmp_path):
     assert not hasattr(clone(m), "n_features_in_")
 
 
-@pytest.mark.parametrize("name", ["predict", "__class__", "__dict__", "_try", "save"])
-def test_no_file_replaces_a_method(fitted, tmp_path, name):
-    m = fitted["gaussian", 1]
-    m.save(tmp_path / "m.safetensors")
-    with safe_open(tmp_path / "m.safetensors", framework="numpy") as file:
-        head, arrays = dict(file.metadata()), {key: file.get_tensor(key) for key in file.keys()}
-    record = json.loads(head["estimator"])
-    record["state"][name] = 3
-    save_file(arrays, tmp_path / "m.safetensors", metadata={"estimator": json.dumps(record)})
-    with pytest.raises(ValueError, match=f"own '{name}'"):
-        mixtures.load(tmp_path / "m.safetensors")
-
-
 def test_files_of_one_model_have_the_same_bytes(fitted, tmp_path):
     files = [tmp_path / f"{i}.safetensors" for i in range(6)]
     for file in files:
@@ -220,36 +205,17 @@ def test_files_of_one_model_have_the_same_bytes(fitted, tmp_path):
     assert np.array_equal(mixtures.load(files[0]).predict(arcs(5, 9)[0]), fitted["gaussian", 1].predict(arcs(5, 9)[0]))
 
 
-def test_files_that_are_not_for_this_version(fitted, tmp_path):
+def test_files_that_hold_no_such_model(fitted, tmp_path):
+    """`tests/decide/test_storage.py` has the damaged ones."""
     m, file = fitted["gaussian", 1], tmp_path / "m.safetensors"
     m.save(file)
-    with safe_open(file, "numpy") as f:
-        head, arrays = json.loads(f.metadata()["estimator"]), {k: f.get_tensor(k) for k in f.keys()}
-
-    def refused(words, **change):
-        save_file(arrays, file, {"estimator": json.dumps({**head, **change})})
-        with pytest.raises(ValueError, match=words):
-            mixtures.load(file)
-
-    refused("format 99.*upgrade", format=99)
-    refused("found covariance.*fit the model again", settings={**head["settings"], "covariance": "full"})
-    refused("expected an estimator among .*found 'Foreign'", **{"class": "Foreign"})
     with pytest.raises(ValueError, match="expected a ConditionalMixture"):
-        m.save(file)
         mixtures.ConditionalMixture.load(file)
-    file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(ValueError, match="damaged"):
-        mixtures.load(file)
-    save_file(arrays, file)
+    save_file({"x": np.zeros(2)}, file)
     with pytest.raises(ValueError, match="found none in"):
         mixtures.load(file)
-    with pytest.raises(ValueError, match="found no file"):
-        mixtures.load(tmp_path / "none")
     with pytest.raises(ValueError, match=r"cannot write \S*: No such file or directory; choose another path"):
         m.save(tmp_path / "no" / "m.safetensors")
-    with pytest.raises(ValueError, match="found a RandomState"):
-        clone(m).set_params(random_state=np.random.RandomState(0)).fit(*arcs(20)).save(file)
-    assert head["settings"]["device"] == "cpu"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -48,13 +48,6 @@ def test_a_context_that_says_nothing():
     np.testing.assert_allclose(found.model.predict(100 * x), np.full(150, t.mean()), atol=1e-6)
 
 
-def test_rows_five_times_change_nothing():
-    x, t = line(120)
-    once, often = choose(x, t), choose(np.repeat(x, 5, 0), np.repeat(t, 5))
-    assert once.name == often.name
-    np.testing.assert_allclose(once.model.score_samples(x, t), often.model.score_samples(x, t), atol=0.05)
-
-
 @pytest.mark.parametrize(("n", "p"), [(30, 300), (60, 80), (113, 300)])
 def test_few_rows_and_many_columns_are_as_good_as_bayesian_ridge(n, p):
     r = np.random.default_rng(3)

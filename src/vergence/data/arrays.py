@@ -38,9 +38,6 @@ BLOCK = 1 << 16  # rows that are checked at a time
 ON_DISK = 64 << 20  # bytes of a .npy file above which it is memory-mapped
 
 
-# Arrays
-
-
 def from_array(array: Array | Tensor, name: str = "the array", *, double: bool = False) -> ArrayItems:
     """Checks an array and returns its rows as items.
 
@@ -49,9 +46,6 @@ def from_array(array: Array | Tensor, name: str = "the array", *, double: bool =
             if both are possible), in uint8 or as floats in [0, 1].
         name: Name of the array in error messages.
         double: Whether vectors that float32 may round are read as float64.
-
-    Raises:
-        ValueError: The array has another rank or type, other values or no rows, or a row holds NaN or infinity.
 
     Example:
         >>> from_array(np.zeros((5, 28, 28), dtype=np.uint8)).shape
@@ -96,10 +90,7 @@ def _require_values(items: ArrayItems, name: str) -> None:
 
 
 def _require_resolution(array: Array, name: str, most: int) -> None:
-    """Raises a ValueError where float32 rounds a column of numbers (N, D) by more than a hundredth of their deviation.
-
-    At most ``most`` rows are read, evenly spaced.
-    """
+    """Raises a ValueError where float32 rounds a column (N, D) by more than a hundredth of its deviation, in some rows."""
     x = np.asarray(array[spaced(len(array), max(2, most)).numpy()], dtype=np.float64)
     std, error = x.std(0), np.abs(x - x.astype(np.float32)).max(0)
     if len(coarse := np.flatnonzero(error > COARSE * std)):
@@ -161,12 +152,9 @@ def open_arrays(path: Path, memory: int, *, double: bool = False) -> Source:
 
 
 def read_arrays(path: Path, keys: Sequence[str], memory: int) -> tuple[dict[str, Array], list[str]]:
-    """Returns arrays of a NumPy file by name, and the names of all arrays in it; that of a ``.npy`` file is called ``arr_0``.
+    """Returns those of some arrays that a NumPy file has, and the names of all in it.
 
-    Args:
-        path: The file.
-        keys: Names of the arrays to read, where the file has them.
-        memory: A ``.npy`` file of more bytes is memory-mapped.
+    The array of a ``.npy`` file is called ``arr_0``; one of more bytes than ``memory`` is memory-mapped.
     """
     try:
         with warnings.catch_warnings():
@@ -263,13 +251,8 @@ def of_table(table: Any, name: str, columns: Sequence[str] = (), *, double: bool
 
     The features of an item are a list of numbers in one column (features, z, embeddings, x, data), or columns of numbers, dates
     and categories; see `vergence.data.tables` for what a column is taken for. A column label or labels of whole numbers or texts
-    gives labels, name or names of texts the names of the items, and split, ``train`` or ``test``, the test part.
-
-    Args:
-        table: A ``pyarrow.Table``.
-        name: What errors call it.
-        columns: Names of the features to read, in this order; all by default. One column may hold lists.
-        double: Whether features that float32 may round are read as float64.
+    gives labels, name or names of texts the names of the items, and split, ``train`` or ``test``, the test part. The features of
+    ``columns`` are read, in this order, by default all; with ``double``, those that float32 may round as float64.
     """
     expect(table.num_rows, f"rows in {name}", "none")
     kinds = column_kinds(table)
@@ -356,21 +339,13 @@ def _column(table: Any, key: str) -> Array:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Contexts and targets.
+    """Contexts and targets."""
 
-    Attributes:
-        context: (N, C) numbers.
-        target: (N, T) numbers, or (N,).
-        columns: Names of the C context features and of the T target columns; ``context_0``, ... for arrays.
-        ids: Columns that name the rows, (N,) texts each.
-        roles: What the columns of a table were taken for.
-    """
-
-    context: Array
-    target: Array
-    columns: tuple[list[str], list[str]]
-    ids: dict[str, Array] = field(default_factory=dict)
-    roles: Roles | None = None
+    context: Array  # (N, C)
+    target: Array  # (N, T), or (N,)
+    columns: tuple[list[str], list[str]]  # names of the C context features and of the T target columns; context_0, ... of arrays
+    ids: dict[str, Array] = field(default_factory=dict)  # columns that name the rows, (N,) texts each
+    roles: Roles | None = None  # what the columns of a table were taken for
 
 
 def read_column(path: Path, name: str) -> Array:
@@ -406,9 +381,6 @@ def read_pairs(
             arrays must have as many columns, and for a model that names its features, their names.
         drop: Names of columns of a table that are no context.
         ids: Names of columns of a table that name the rows.
-
-    Raises:
-        ValueError: The file is missing, damaged, of another kind, holds other arrays or columns, or infinity.
     """
     name = path.name
     if is_table_file(path):
@@ -441,16 +413,9 @@ def _ids(table: Any, names: Sequence[str]) -> dict[str, Array]:
 
 
 def read_for_model(path: Path, columns: tuple[Sequence[str], Sequence[str]], ids: Sequence[str] = (), *, paired: bool) -> Pairs:
-    """Reads what a fitted model needs: its contexts by the names of their features, and with ``paired`` its targets.
+    """Reads what a fitted model needs from a table, or a ``.npz`` or ``.npy`` file with as many columns.
 
-    Args:
-        path: A table, or a ``.npz`` or ``.npy`` file with as many columns.
-        columns: Names of the features of contexts and of the targets.
-        ids: Columns that name the rows, where the table has them.
-        paired: Whether targets are read; else they are zeros.
-
-    Raises:
-        ValueError: As `read_pairs`; or an array has another number of columns.
+    Contexts are read by the names of their features, with ``paired`` targets too; and the ids that the table has.
     """
     context, target = columns
     if is_table_file(path):

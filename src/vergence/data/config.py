@@ -112,9 +112,6 @@ def usual(kind: str) -> dict[str, Any]:
 
     A name ``package.module:function`` is imported, and makes the views (`vergence.learn.views.images.GivenViews`).
 
-    Raises:
-        ValueError: There are no views of that name.
-
     Example:
         >>> usual("series")
         {'kind': 'series', 'noise': 0.1, 'mask': 0.1}

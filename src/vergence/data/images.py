@@ -10,6 +10,7 @@ under the first link to it. The other links are skipped items.
 
 import abc
 import contextlib
+import copy
 import functools
 import io
 import math
@@ -85,21 +86,23 @@ def file_name(written: str) -> str:
     return os.fsdecode(urllib.parse.unquote_to_bytes(written.removeprefix(BYTES))) if written.startswith(BYTES) else written
 
 
+D = TypeVar("D", bound="DecodedImages")
+
+
 class DecodedImages(Items):
     """Images that are decoded when they are read, by this process or by workers: uint8 (C, H, W); the base of their sources."""
 
-    @property
-    def chunk(self) -> int:
-        """Number of images that are decoded at a time; see `Items.chunk`."""
-        return DECODE_BATCH
+    chunk = DECODE_BATCH
 
     @abc.abstractmethod
     def decoded(self, i: int) -> Array:
         """Returns an image; errors of the file system and of Pillow say why it cannot be read."""
 
-    @abc.abstractmethod
-    def shaped(self, shape: tuple[int, ...]) -> "DecodedImages":
+    def shaped(self: D, shape: tuple[int, ...]) -> D:
         """Returns the same images, read in another shape (C, H, W)."""
+        other = copy.copy(self)
+        other.shape, other.skipped = shape, list(self.skipped)
+        return other
 
     def read(self, index: Tensor | Array) -> "Batch":
         """Returns (index, images) of the images that could be decoded, and the others with the reason."""
@@ -116,7 +119,7 @@ class DecodedImages(Items):
         return np.array(kept, dtype=np.int64), pixels, skipped
 
     def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields (index, images) for each index tensor; each batch is decoded by one worker. See `Items.stream`."""
+        """Yields (index, images) for each index tensor; each batch is decoded by one worker."""
         known = set(self.skipped)
         for kept, images, skipped in map(self.read, batches) if workers == 0 else parallel(self.read, batches, workers):
             self.skipped += [file for file in dict.fromkeys(skipped) if file not in known]
@@ -127,13 +130,8 @@ class DecodedImages(Items):
 class ImageFiles(DecodedImages):
     """Images decoded when they are read, by this process or by workers: uint8 (C, H, W) as `decode` returns them.
 
-    Args:
-        folder: The folder that holds the files.
-        names: Paths relative to the folder, as `written_name` writes them.
-        shape: (C, H, W) of the decoded images, C = 1 (gray) or 3.
-        labels: (N,) int64.
-        skipped: Files that were left out before.
-        sized: Whether `conversion` reports other sizes, too: for a model of arrays, which were not resized for its training.
+    Names are paths relative to the folder, as `written_name` writes them. With ``sized``, for a model of arrays, which were not
+    resized for its training, `conversion` reports other sizes, too.
     """
 
     def __init__(
@@ -154,7 +152,7 @@ class ImageFiles(DecodedImages):
 
     @property
     def conversion(self) -> str | None:
-        """Color that is lost and, where ``sized``, sizes; a training on files resizes them as well. See `Items.conversion`."""
+        """Color that is lost and, where ``sized``, sizes; a training on files resizes them as well."""
         headers = _headers(self.folder, self.names)
         color, sizes = channels(mode for mode, _ in headers), sorted({size for _, size in headers}) if self.sized else []
         if not sizes or sizes == [self.shape[1:]]:
@@ -165,15 +163,9 @@ class ImageFiles(DecodedImages):
         return f"{before} to {' x '.join(map(str, self.shape))}"
 
     def decoded(self, i: int) -> Array:
-        """Returns an image; see `decode`."""
         return decode(self.folder / file_name(self.names[i]), self.shape)
 
-    def shaped(self, shape: tuple[int, ...]) -> "ImageFiles":
-        """Returns the same files, read in another shape."""
-        return ImageFiles(self.folder, self.names, shape, self.labels, self.skipped)
-
     def subset(self, index: Tensor) -> "ImageFiles":
-        """Returns the files of an index; see `Items.subset`."""
         return ImageFiles(self.folder, pick(self.names, index), self.shape, at(self.labels, index), sized=self.sized)
 
 
@@ -222,10 +214,8 @@ def _ignore_interrupt(worker: int) -> None:
 def decode(file: Path | IO[bytes], shape: tuple[int, ...], fit: Callable[..., Array] | None = None) -> Array:
     """Returns an image file as uint8 (C, H, W): the largest central part with the aspect of H to W, resized with antialiasing.
 
-    Another ``fit`` than `image_pixels` makes other pixels of the opened image and the shape.
-
-    The image is taken as a viewer shows it (`as_shown`). JPEG files are decoded at a reduced scale, at least twice the size of
-    the result.
+    The image is taken as a viewer shows it (`as_shown`); ``fit`` may make other pixels of it. JPEG files are decoded at a reduced
+    scale, at least twice the size of the result.
     """
     channels, height, width = shape
     with time_limit(DECODE_SECONDS), opened_image(file) as image:
@@ -504,13 +494,8 @@ def listing(path: Path, *, size: int | None = None, shape: tuple[int, ...] | Non
 
     Sub-folders ``train`` and ``test`` (or ``val``) are its parts; what lies next to them is not read, and is listed as skipped.
     The first folder below (a part of) it is an image's class; images next to such folders have the label -1. With fewer than two
-    classes there are no labels. Names are sorted within each part.
-
-    Args:
-        path: The folder, or an image.
-        size: As for `image_files`.
-        shape: As for `image_files`.
-        whole: Whether ``val`` is read in addition to ``test``: where every image is wanted and no part is set apart.
+    classes there are no labels. Names are sorted within each part. With ``whole``, where every image is wanted and no part is set
+    apart, ``val`` is read in addition to ``test``. Size and shape are as of `image_files`.
     """
     parts = [part for part in ("test", "val") if path.is_dir() and (path / part).is_dir() and (path / "train").is_dir()]
     parts = parts if whole else parts[:1]

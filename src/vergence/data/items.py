@@ -152,7 +152,6 @@ class ArrayItems(Items):
 
     @property
     def conversion(self) -> str | None:
-        """The change of size and channels; see `Items.conversion`."""
         stored = tuple(self.array.shape[1:])
         return None if stored == self.shape else f"{_size(stored)} to {_size(self.shape)}"
 
@@ -174,12 +173,10 @@ class ArrayItems(Items):
         return _tensor(part, self.dtype)
 
     def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields (index, items) for each index tensor, read in this process; see `Items.stream`."""
         for index in batches:
             yield index, self.read(index)
 
     def subset(self, index: Tensor) -> "ArrayItems":
-        """Returns the items of an index, sharing this one's array; see `Items.subset`."""
         rows = index if self.rows is None else self.rows[index]
         named, double = pick(self.names, index), self.dtype == torch.float64
         return ArrayItems(self.array, at(self.labels, index), shape=self.shape, names=named, rows=rows, double=double)
@@ -199,9 +196,6 @@ class ArrayItems(Items):
 
 class PairItems(Items):
     """Two arrays whose rows are pairs; `shape`, `labels` and `names` are the context's.
-
-    Raises:
-        ValueError: The lengths differ.
 
     Example:
         >>> pairs = PairItems(ArrayItems(torch.zeros(6, 2)), ArrayItems(torch.ones(6, 3)))
@@ -223,36 +217,24 @@ class PairItems(Items):
         return len(self.context)
 
     def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
-        """Yields (index, (context, target)) for each index tensor; see `Items.stream`."""
         for index in batches:
             yield index, (self.context.read(index), self.target.read(index))
 
     def subset(self, index: Tensor) -> "PairItems":
-        """Returns the pairs of an index; see `Items.subset`."""
         return PairItems(self.context.subset(index), self.target.subset(index))
 
     def to(self, device: str | torch.device) -> "PairItems":
-        """Returns the pairs on ``device``; see `ArrayItems.to`."""
         return PairItems(self.context.to(device), self.target.to(device))
 
 
 @dataclass(frozen=True)
 class Source:
-    """All items of a source.
-
-    Attributes:
-        items: Every item, in order.
-        classes: Name of each label; empty without labels.
-        test: (N,) bool, the source's own test part; None if it has none.
-        note: Description of that part.
-        size: Side of the square images that the encoder sees, in pixels; None for other items.
-        columns: Names of the features of a table; empty for other data.
-    """
+    """All items of a source, in order; fields as of `vergence.data.sources.Data`."""
 
     items: Items
     classes: tuple[str, ...] = ()
-    test: Tensor | None = None
-    note: str = ""
+    test: Tensor | None = None  # (N,) bool, the source's own test part
+    note: str = ""  # about that part
     size: int | None = None
     columns: tuple[str, ...] = ()
 

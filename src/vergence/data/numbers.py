@@ -28,17 +28,11 @@ BEYOND = 0.1  # of [0, 1], by which the other values may lie beyond it
 
 @dataclass(frozen=True)
 class Numbers:
-    """Ranges that are shown as 0 to 255, the same for all images of a source; bytes and booleans need none.
+    """Ranges that are shown as 0 to 255, the same for all images of a source; bytes and booleans need none."""
 
-    Attributes:
-        whole: Smallest and largest whole number; None where no image showed any.
-        floats: The same of floats.
-        stated: A range that somebody stated, for numbers of any type, bytes too.
-    """
-
-    whole: Range | None = None
+    whole: Range | None = None  # smallest and largest whole number; None where no image showed any
     floats: Range | None = None
-    stated: Range | None = None
+    stated: Range | None = None  # by somebody, for numbers of any type, bytes too
 
     @classmethod
     def of(cls, samples: Iterable[Array]) -> "Numbers":
@@ -67,9 +61,6 @@ class Numbers:
 
     def shown(self, x: Array) -> tuple[Bytes, list[str]]:
         """Returns numbers as bytes, and what was done to them in words; values beyond the range become its ends.
-
-        Raises:
-            ValueError: NaN or infinity.
 
         Example:
             >>> Numbers(whole=(0, 4095)).shown(np.array([0, 2048, 5000]))[0].tolist()
@@ -110,11 +101,7 @@ def _floats(x: Array) -> Range:
 
 
 def stated_range(given: str | Sequence[float] | None) -> Range | None:
-    """Returns a range that was stated: two numbers, or text such as ``0,4095``.
-
-    Raises:
-        ValueError: It is not two finite numbers, the smaller one first.
-    """
+    """Returns a range that was stated: two numbers, or text such as ``0,4095``."""
     if given is None:
         return None
     try:
@@ -124,9 +111,6 @@ def stated_range(given: str | Sequence[float] | None) -> Range | None:
     right = math.isfinite(low) and math.isfinite(high) and low < high
     expect(right, "two numbers as the range, the smaller first", given, "write --range 0,4095")
     return low, high
-
-
-# Channels
 
 
 def planes(pixels: Bytes) -> list[Bytes]:

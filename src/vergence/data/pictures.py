@@ -11,7 +11,7 @@ import io
 import os
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -64,36 +64,21 @@ PICTURES = "a folder, a file, a list of paths, PIL images or arrays, a table wit
 class Picture:
     """One picture.
 
-    Attributes:
-        pixels: uint8 (C, H, W), the whole picture, C >= 1; of a file of more than four million pixels a reduced one.
-        size: Height and width in full.
-        digest: 64 bits of all samples as they are stored and of the size; of a reduced file, of its bytes. Equal samples in
-            several encodings have one digest.
-        changes: What was done so that it looks as in a viewer.
+    The digest is of all samples as they are stored and of the size, so that equal samples in several encodings have one; of a
+    reduced file it is that of its bytes.
     """
 
-    pixels: Array
-    size: tuple[int, int]
-    digest: int
-    changes: tuple[str, ...] = ()
+    pixels: Array  # uint8 (C, H, W), the whole picture; of a file of more than four million pixels a reduced one
+    size: tuple[int, int]  # height and width in full
+    digest: int  # 64 bits
+    changes: tuple[str, ...] = ()  # what was done so that it looks as in a viewer
 
 
+@dataclass(eq=False)
 class Pictures:
     """Pictures by number, read when they are asked for, by this process or by workers.
 
-    Args:
-        names: Their names.
-        contents: What each is: a path, bytes, an array (C, H, W), a PIL image, or a function that returns one of these.
-        skipped: Files that were left out before.
-        ignored: Number of files that are no pictures, by ending.
-        folder: Where the files are; None for others.
-
-    Attributes:
-        stated: Range of numbers that is shown as 0 to 255; None for what a first look says.
-        channel: The one that is judged, from 0 or by a color's name; None for all.
-        like: Pictures whose numbers mean the same, and decide.
-        reader: What returns picture i instead of its content, from a cache for instance.
-        columns: Other columns of the table that they come from, by name.
+    The content of each is a path, bytes, an array (C, H, W), a PIL image, or a function that returns one of these.
 
     Example:
         >>> pictures = Pictures(["a"], [np.zeros((1, 4, 6), dtype=np.uint8)])
@@ -101,21 +86,16 @@ class Pictures:
         (4, 6)
     """
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        contents: Sequence[Any],
-        skipped: Sequence[Skipped] = (),
-        ignored: dict[str, int] | None = None,
-        folder: Path | None = None,
-    ) -> None:
-        self.names, self.contents, self.folder = list(names), contents, folder
-        self.skipped, self.ignored = list(skipped), ignored or {}
-        self.stated: tuple[float, float] | None = None
-        self.channel: int | str | None = None
-        self.like: Pictures | None = None
-        self.reader: Callable[[int], Picture] | None = None
-        self.columns: dict[str, list[Any]] = {}
+    names: Sequence[str]
+    contents: Sequence[Any]
+    skipped: list[Skipped] = field(default_factory=list)  # files that were left out
+    ignored: dict[str, int] = field(default_factory=dict)  # number of files that are no pictures, by ending
+    folder: Path | None = None  # where the files are
+    stated: tuple[float, float] | None = None  # range that is shown as 0 to 255; None for what a first look says
+    channel: int | str | None = None  # the one that is judged, from 0 or by a color's name; None for all
+    like: "Pictures | None" = None  # pictures whose numbers mean the same, and decide
+    reader: Callable[[int], Picture] | None = None  # of picture i instead of its content, from a cache for instance
+    columns: dict[str, list[Any]] = field(default_factory=dict)  # other columns of the table that they come from
 
     def __len__(self) -> int:
         return len(self.names)
@@ -158,11 +138,7 @@ class Pictures:
 
     @functools.cached_property
     def meaning(self) -> tuple[Numbers, int]:
-        """What the numbers mean, and how many channels a stack has (0 for gray and color), by a sample of the images.
-
-        Raises:
-            ValueError: Images of a sample, or of ``like``, have other numbers of channels.
-        """
+        """What the numbers mean, and how many channels a stack has (0 for gray and color), by a sample of the images."""
         from PIL import Image
 
         likely = [i for i, name in enumerate(self.names) if not (self.path(i) and name.lower().endswith(EIGHT_BIT))]
@@ -183,12 +159,9 @@ class Pictures:
         return numbers, next(iter(names), 0)
 
     def map(self, function: Callable[[Picture], T], index: Sequence[int], workers: int = 0) -> Iterator[tuple[int, T]]:
-        """Yields i and what a function gives of picture i, in order; those that cannot be read are added to ``skipped``.
+        """Yields i and what a function gives of picture i, in order of an index; worker processes compute it, or this one for 0.
 
-        Args:
-            function: Of one picture; worker processes compute it.
-            index: Numbers of the pictures.
-            workers: Processes; 0 for this one.
+        Pictures that cannot be read are added to ``skipped``.
         """
         _ = self.reader or self.meaning  # once, before processes begin
         parts = torch.tensor(list(index), dtype=torch.int64).split(TOGETHER) if len(index) else ()
@@ -348,9 +321,6 @@ def open_pictures(
         channel: Number of the one channel that is read, from 0, or ``red``, ``green`` or ``blue``; all by default.
         like: Pictures whose numbers decide: those that these are compared with.
 
-    Raises:
-        ValueError: The source is none of these, or holds no picture; or the range or the channel is none.
-
     Example:
         >>> len(open_pictures(np.zeros((5, 8, 8, 3), dtype=np.uint8)))
         5
@@ -424,11 +394,10 @@ def _different(names: list[str]) -> list[str]:
 def _of_items(items: Items, name: str) -> Pictures:
     if isinstance(items, ImageFiles):
         paths = [items.folder / file_name(written) for written in items.names]
-        return Pictures(items.names, paths, items.skipped, folder=items.folder)
-    if isinstance(items, EncodedImages):
-        return Pictures(items.names, [functools.partial(items.content, i) for i in range(len(items))], items.skipped)
+        return Pictures(list(items.names), paths, list(items.skipped), folder=items.folder)
     expect(len(items.shape) == 3, f"pictures in {name}", f"items of shape {items.shape}", "name a source of pictures")
-    return Pictures(list(items.names), [functools.partial(_item, items, i) for i in range(len(items))], items.skipped)
+    read = items.content if isinstance(items, EncodedImages) else functools.partial(_item, items)
+    return Pictures(list(items.names), [functools.partial(read, i) for i in range(len(items))], list(items.skipped))
 
 
 def _item(items: Items, i: int) -> Array:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from vergence.data.images import ENDINGS, DecodedImages, canvas, channels, decode, header, written_name
-from vergence.data.items import Array, Source, at
+from vergence.data.items import Array, Source, at, pick
 from vergence.utils.checks import expect, shortened
 from vergence.utils.terminal import bar
 
@@ -70,16 +70,10 @@ def _holds_shards(source: str, path: Path) -> bool:
 def open_shards(
     source: str | Sequence[str], *, size: int | None = None, shape: tuple[int, ...] | None = None, several: bool = False
 ) -> Source:
-    """Returns the pictures of a source as items; reads the index and some headers.
+    """Returns the pictures of a source, or of addresses of `files_of` it, as items; reads the index and some headers.
 
-    Args:
-        source: As the module says; or addresses of `files_of` a source.
-        size: Side of the squares that an encoder sees, as of `vergence.data.images.image_files`.
-        shape: Shape in which they are read instead.
-        several: Whether names begin with that of the file though there is one alone, as part of several.
-
-    Raises:
-        ValueError: There is no such file, one cannot be read, or none holds pictures.
+    Size and shape are as of `vergence.data.images.image_files`. With ``several`` names begin with that of the file though there
+    is one alone, as part of several.
     """
     index = _index(source, several)
     names = [written_name(name) for name in index.names]
@@ -93,25 +87,15 @@ def open_shards(
 
 @dataclass(frozen=True)
 class Index:
-    """Where the pictures are.
+    """Where N pictures are."""
 
-    Attributes:
-        files: Addresses of the large files.
-        stamps: What tells another version of a file apart.
-        file: Number of each picture's file (N,).
-        start: Its first byte in a tar, or its row in a Parquet file (N,).
-        length: Its bytes; -1 in a Parquet file (N,).
-        names: Its name.
-        labels: Its label (N,), where there are some.
-    """
-
-    files: list[str]
-    stamps: list[str]
-    file: Array
-    start: Array
-    length: Array
+    files: list[str]  # addresses of the large files
+    stamps: list[str]  # what tells another version of a file apart
+    file: Array  # number of each picture's file (N,)
+    start: Array  # its first byte in a tar, or its row in a Parquet file (N,)
+    length: Array  # its bytes; -1 in a Parquet file (N,)
     names: list[str]
-    labels: Array | None = None
+    labels: Array | None = None  # (N,)
 
     def content(self, i: int) -> bytes:
         """Returns the bytes of a picture."""
@@ -124,15 +108,7 @@ class Index:
 
 
 class EncodedImages(DecodedImages):
-    """Pictures of an `Index`, decoded when they are read: uint8 (C, H, W); see `vergence.data.images.ImageFiles`.
-
-    Args:
-        index: The index.
-        names: Names of the items.
-        shape: (C, H, W) of the decoded images, C = 1 or 3.
-        rows: int64 (M,), the pictures of the index that are the items.
-        labels: (M,) int64.
-    """
+    """Pictures of an `Index`, those of its ``rows`` (M,), decoded when they are read; as `vergence.data.images.ImageFiles`."""
 
     def __init__(
         self, index: Index, names: Sequence[str], shape: tuple[int, ...], rows: Tensor, labels: Tensor | None = None
@@ -160,13 +136,7 @@ class EncodedImages(DecodedImages):
         return decode(io.BytesIO(content), self.shape)
 
     def subset(self, index: Tensor) -> "EncodedImages":
-        """Returns the items of an index; see `Items.subset`."""
-        names = [self.names[i] for i in index.tolist()]
-        return EncodedImages(self.index, names, self.shape, self.rows[index], at(self.labels, index))
-
-    def shaped(self, shape: tuple[int, ...]) -> "EncodedImages":
-        """Returns the same pictures, read in another shape."""
-        return EncodedImages(self.index, self.names, shape, self.rows, self.labels)
+        return EncodedImages(self.index, pick(self.names, index), self.shape, self.rows[index], at(self.labels, index))
 
 
 def _modes(index: Index) -> Iterator[str]:
@@ -325,15 +295,13 @@ class _Parquet:
         self.column = next((name for name in PICTURES if name in usable), usable[0] if len(usable) == 1 else None)
         about = self.file.metadata
         self.bounds = np.cumsum([0, *(about.row_group(i).num_rows for i in range(about.num_row_groups))])
-        self.group = functools.lru_cache(maxsize=HELD)(self._group)
+        columns = [self.column]
+        self.group = functools.lru_cache(HELD)(lambda i: self.file.read_row_group(i, columns=columns)[columns[0]])
 
     def picture(self, row: int) -> Any:
         """Returns a row of the column, an Arrow scalar."""
         group = int(np.searchsorted(self.bounds, row, side="right")) - 1
         return self.group(group)[row - int(self.bounds[group])]
-
-    def _group(self, i: int) -> Any:
-        return self.file.read_row_group(i, columns=[self.column])[self.column]
 
 
 def holds_bytes(kind: Any) -> bool:

@@ -35,19 +35,8 @@ from vergence.data.tables import TABLES, as_table, is_table_file, read_table
 from vergence.utils.checks import did_you_mean, expect, refuse, require_choice, require_within, shortened, shown
 from vergence.utils.linalg import as_array
 
-__all__ = [
-    "BUILT_IN",
-    "IN_MEMORY",
-    "Data",
-    "absolute",
-    "as_source",
-    "in_words",
-    "is_object",
-    "open_data",
-    "open_items",
-    "part_named",
-]
-__all__ += ["with_shape"]
+__all__ = ["BUILT_IN", "IN_MEMORY", "Data", "absolute", "as_source", "in_words", "is_object", "open_data", "open_items"]
+__all__ += ["part_named", "with_shape"]
 
 IN_MEMORY = "memory: "  # starts the name of data that a program holds
 
@@ -62,35 +51,19 @@ Kind = Literal["image", "vector", "pairs"]
 
 @dataclass(frozen=True)
 class Data:
-    """The two parts of a data set.
-
-    Attributes:
-        name: Name of the source.
-        kind: ``image``, ``vector`` or ``pairs``.
-        train: Items that the model learns from.
-        test: Items that it is evaluated on.
-        classes: Name of each label 0, 1, ...; empty without labels.
-        skipped: Items that were left out.
-        note: Description of how the test part was made.
-        calibration: Training items that nothing is fitted to, where they have been taken out of ``train``
-            (`vergence.learn.training.calibration.split`); None otherwise.
-        size: Side of the square images that the encoder sees, in pixels (a folder's are read 8/7 as large, to be cropped);
-            None for vectors, and for images that are not square.
-        columns: Names of the features of a table; empty for other data.
-        share: Share of all items that were held out at random as the test part; 0 where the source has one of its own.
-    """
+    """The two parts of a data set."""
 
     name: str
     kind: Kind
-    train: Items
-    test: Items
-    classes: tuple[str, ...]
+    train: Items  # that the model learns from
+    test: Items  # that it is evaluated on
+    classes: tuple[str, ...]  # name of each label 0, 1, ...; empty without labels
     skipped: tuple[Skipped, ...]
-    note: str
-    size: int | None = None
-    columns: tuple[str, ...] = ()
-    calibration: Items | None = None
-    share: float = 0.0
+    note: str  # how the test part was made
+    size: int | None = None  # side of the squares that the encoder sees, in pixels (a folder's are read 8/7 as large)
+    columns: tuple[str, ...] = ()  # names of the features of a table
+    calibration: Items | None = None  # training items that nothing is fitted to, once they are taken out of ``train``
+    share: float = 0.0  # of all items that were held out at random; 0 where the source has a test part of its own
 
 
 def open_data(
@@ -109,17 +82,8 @@ def open_data(
     it and then streamed. A ``.npy`` file larger than ``memory`` stays on disk; every other array is held whole. A source
     without a test part of its own is split at random with seed 0, each label in the same proportions.
 
-    Args:
-        config: The source and how it is read.
-        source: The data, where a program holds them (`vergence.data.sources.from_object`); ``config.source`` is their name then.
-        column: Column or columns of a table, or key of a data set's items.
-        labels: Labels of data that a program holds.
-        memory: Largest number of bytes of decoded items that are held.
-        workers: Number of processes that decode images.
-        double: Whether vectors that float32 may round (float64 and integers) are read as float64, for closed forms.
-
-    Raises:
-        ValueError: The source is missing, empty, of an unknown kind or cannot be used, or the settings do not fit it.
+    Data that a program holds are ``source``, with column and labels as of `from_object`; ``config.source`` is their name then.
+    With ``double`` vectors that float32 may round (float64 and integers) are read as float64, for closed forms.
 
     Example:
         >>> data = open_data(DataConfig(source="digits"))
@@ -183,9 +147,6 @@ def open_items(
         memory: Bytes of a ``.npy`` file above which it stays on disk.
         workers: Number of processes that decode images in the check of ``strict``.
         trained_on: Source of the model's training; where it was an array, `Items.conversion` of images in files has their size.
-
-    Raises:
-        ValueError: As `open_data`; or the model takes items of another kind.
 
     Example:
         >>> open_items("digits", shape=(3, 16, 16)).shape, len(open_items("digits:train", shape=(1, 8, 8)))
@@ -546,9 +507,6 @@ def _in_short(value: Any) -> str:
     return f"{type(value).__name__} {shown(value)}"
 
 
-# Tables
-
-
 def _of_table(table: Any, columns: tuple[str, ...], size: int | None, double: bool) -> Source:
     for name in columns:
         require_choice("a column", name, table.column_names)
@@ -557,9 +515,6 @@ def _of_table(table: Any, columns: tuple[str, ...], size: int | None, double: bo
         if values and all(isinstance(value, str) for value in values):
             return _of_files(values, size)
     return of_table(table, "the table", columns, double=double)
-
-
-# Lists
 
 
 def _of_list(values: Sequence[Any], size: int | None, double: bool) -> Source:
@@ -594,24 +549,15 @@ def _of_pictures(images: Sequence[Any], size: int | None) -> Source:
     return Source(items, size=side if sizes else None)
 
 
-# Data sets
-
-
 class DatasetItems(Items):
     """Items of a data set that is read by index, such as a `torch.utils.data.Dataset`.
 
     An item is a tensor, an array or a PIL image: an image (C, H, W) or (H, W), (H, W, C) of arrays and PIL images, in uint8 or
-    as floats in [0, 1]; or a vector (D,). Of a tuple the first is the item; of a dictionary the one under ``key``.
-
-    Args:
-        dataset: Object with ``__len__`` and ``__getitem__``.
-        key: Name of the image or vector in items that are dictionaries.
-        rows: int64 (M,), the items to read; all by default.
-        labels: (M,) int64.
-
-    Raises:
-        ValueError: An item is something else, or has another shape than the first.
+    as floats in [0, 1]; or a vector (D,). Of a tuple the first is the item; of a dictionary the one under ``key``. ``rows`` (M,)
+    are the items to read, all by default.
     """
+
+    chunk = DECODE_BATCH
 
     def __init__(self, dataset: Any, key: str | None = None, rows: Tensor | None = None, labels: Tensor | None = None) -> None:
         self.dataset, self.key = dataset, key
@@ -623,11 +569,6 @@ class DatasetItems(Items):
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    @property
-    def chunk(self) -> int:
-        """Number of items that are read at a time; see `Items.chunk`."""
-        return DECODE_BATCH
 
     def checked(self, row: int, value: Any = None) -> Array:
         """Returns an item, of the first item's shape; it is what the data set gives for a row unless that is given."""
@@ -641,12 +582,10 @@ class DatasetItems(Items):
         return np.asarray(index), np.stack(items) if items else np.empty((0, *self.shape), np.float32), []
 
     def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields (index, items) for each index tensor; see `Items.stream`."""
         for index, items, _ in map(self.read, batches) if workers == 0 else parallel(self.read, batches, workers):
             yield torch.from_numpy(index), torch.from_numpy(items).to(self.dtype)
 
     def subset(self, index: Tensor) -> "DatasetItems":
-        """Returns the items of an index; see `Items.subset`."""
         return DatasetItems(self.dataset, self.key, self.rows[index], at(self.labels, index))
 
 

@@ -10,12 +10,9 @@ __all__ = ["split_groups"]
 
 
 def split_groups(groups: Iterable[Any], share: float, seed: int | None) -> Tensor:
-    """Returns a (N,) bool mask of at most a share of the items, whole groups of them, sampled at random.
+    """Returns a (N,) bool mask of at most a share of the items, in [0, 1), whole groups of them, sampled at random.
 
-    Args:
-        groups: Label of each item's group, such as its content.
-        share: Largest share of the items, in [0, 1).
-        seed: Seed of the sample; None takes the groups in the order of their first items.
+    Groups are given by a label of each item, such as its content. Without a seed they come in the order of their first items.
 
     Example:
         >>> mask = split_groups(["a", "b", "a", "c", "d", "e"], 0.5, seed=0)

@@ -50,19 +50,12 @@ HEAD = 20  # lines that show the delimiter
 
 @dataclass(frozen=True)
 class Column:
-    """What a column is taken for.
-
-    Attributes:
-        name: Its name.
-        kind: As in the table above.
-        values: Of a category, its values in order.
-        found: How many different values there are, of text.
-    """
+    """What a column is taken for."""
 
     name: str
-    kind: str
-    values: tuple[str, ...] = ()
-    found: int = 0
+    kind: str  # as in the table above
+    values: tuple[str, ...] = ()  # of a category, in order
+    found: int = 0  # different values of text
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -80,17 +73,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Roles:
-    """What the columns of a table are used for.
-
-    Attributes:
-        context, target: The columns of both sides.
-        ids: Columns that name the rows.
-        left_out: Columns that are not used.
-    """
+    """What the columns of a table are used for."""
 
     context: tuple[Column, ...]
     target: tuple[Column, ...]
-    ids: tuple[Column, ...] = ()
+    ids: tuple[Column, ...] = ()  # that name the rows
     left_out: tuple[Column, ...] = ()
 
     def __str__(self) -> str:
@@ -136,9 +123,6 @@ def read_table(path: Path) -> Any:
 
     Text is UTF-8, UTF-16 with a byte order mark, or else Western European (cp1252); its delimiter is the one of , ; tab and |
     that gives the first lines the same number of fields. Cells that are empty, NA, NaN, null and so on are gaps.
-
-    Raises:
-        ValueError: The file is missing or damaged, two columns have one name, or a line has another number of fields.
     """
     import pyarrow as pa
 
@@ -299,19 +283,13 @@ def _column(name: str, values: Any) -> Column:
         return Column(name, "number")
     if kinds.is_date(kind) or kinds.is_timestamp(kind):
         return Column(name, "date")
-    if not (kinds.is_string(kind) or kinds.is_large_string(kind) or _is_view(kind)):
+    if str(kind) not in ("string", "large_string", "string_view"):
         return Column(name, "other")
     different = [value for value in values.unique().to_pylist() if value is not None]
     if len(different) == n:
         return Column(name, "identifier", found=n)
     few = 2 <= len(different) <= min(MOST_VALUES, n // 2)
     return Column(name, "category" if few else "text", tuple(sorted(different)) if few else (), len(different))
-
-
-def _is_view(kind: Any) -> bool:
-    import pyarrow.types as kinds
-
-    return bool(getattr(kinds, "is_string_view", lambda _: False)(kind))
 
 
 def _decoded(values: Any) -> Any:
@@ -339,18 +317,9 @@ def roles(
     ids: Sequence[str] = (),
     name: str = "the table",
 ) -> Roles:
-    """Returns what the columns are used for. Without ``context`` it is every other column that has features.
+    """Returns what the columns of an Arrow table are used for. Without ``context`` it is every other column that has features.
 
-    Args:
-        table: An Arrow table.
-        target: Names of columns; or ranges of them, ``FIRST:LAST``; or several between commas.
-        context: The same, of contexts.
-        drop: The same, of columns that are not used.
-        ids: The same, of columns that name the rows.
-        name: What errors call the table.
-
-    Raises:
-        ValueError: A column is missing, has two roles, or holds no numbers; or it is not clear whether it counts the rows.
+    Columns are given by name; by ranges, ``FIRST:LAST``; or several between commas.
     """
     kinds = column_kinds(table)
     asked = {
@@ -421,9 +390,6 @@ def _as_feature(column: Column, values: Any) -> Column:
 
 def read_features(table: Any, names: Sequence[str], name: str = "the table") -> Array:
     """Returns features by their names, (N, D) in float64, with NaN in gaps; see `Column.features`.
-
-    Raises:
-        ValueError: A column is missing, holds something else than before, an unknown category, or infinity.
 
     Example:
         >>> import pyarrow as pa

@@ -23,31 +23,7 @@ from vergence.decide.neighbors import NeighborDetector
 from vergence.decide.reasons import explain
 from vergence.decide.streams import Monitor
 
-__all__ = [
-    "Calibrated",
-    "Decisions",
-    "Detector",
-    "FeatureSets",
-    "GaussianDetector",
-    "Matcher",
-    "Matches",
-    "MixtureDetector",
-    "Monitor",
-    "NeighborDetector",
-    "calibrate",
-    "certify",
-    "cross_fit",
-    "explain",
-    "fpr_threshold",
-    "label_trim",
-    "needed_calibration",
-    "needed_for_fpr",
-    "p_values",
-    "q_values",
-    "reportable",
-    "select",
-    "simultaneous_bounds",
-    "surprise",
-    "tail_p_values",
-    "to_label",
-]
+__all__ = ["Calibrated", "Decisions", "Detector", "FeatureSets", "GaussianDetector", "Matcher", "Matches", "MixtureDetector"]
+__all__ += ["Monitor", "NeighborDetector", "calibrate", "certify", "cross_fit", "explain", "fpr_threshold", "label_trim"]
+__all__ += ["needed_calibration", "needed_for_fpr", "p_values", "q_values", "reportable", "select", "simultaneous_bounds"]
+__all__ += ["surprise", "tail_p_values", "to_label"]

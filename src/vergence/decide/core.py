@@ -62,10 +62,6 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
         """Fits the detector to features (N, D), N >= 2; float32 is not copied to float64 as a whole.
 
         An item of ``sample_weight`` (N,) 2 counts as two items; ``y`` is not used.
-
-        Raises:
-            ValueError: A setting is out of its range, there is one item only, all features are constant, or values are not
-                finite or too large to be squared.
         """
         require_within("(0, 0.5]", contamination=self.contamination)
         items = self._read(X, reset=True)

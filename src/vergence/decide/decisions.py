@@ -12,7 +12,7 @@ Shapes: n calibration items, m new items.
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,7 +32,7 @@ from vergence.decide.conformal import (
     reportable,
 )
 from vergence.decide.inputs import Values, as_values, labels_of
-from vergence.mixtures.core import to_numpy
+from vergence.mixtures.core import alike, to_numpy
 from vergence.utils.checks import counted, expect, require_within
 from vergence.utils.terminal import Tabular
 
@@ -42,7 +42,6 @@ LEAST = 10  # calibration items, in all and of each group
 SHIFTED, FEW = 0.01, 20  # probability up to which new items are said to be of another kind, and items from which on it is said
 CHANGED, CERTAIN = 0.2, 0.001  # least difference of distributions, and largest probability, at which the rate is said not to hold
 SHARE = 0.3  # of the items of `Calibrated.fit` that calibrate
-DIGITS = 3  # of standardized features, to which items are nearly equal
 HELD = 48  # strangest items that are held for the page
 COLUMNS = ("name", "score", "p_value", "level", "nearest", "reason", "seen")  # that q-values, flags and the page need
 
@@ -303,10 +302,6 @@ def calibrate(
             ``fpr``.
         larger_is_stranger: False for scores that are larger for ordinary items.
 
-    Raises:
-        ValueError: Scores are NaN, calibration scores are fewer than 10 or all equal, a group has fewer than 10, or the
-            calibration items are among the new ones.
-
     Example:
         >>> rng = np.random.default_rng(0)
         >>> found = calibrate(rng.normal(size=1000), [0.1, 8.0, -0.3])
@@ -351,6 +346,7 @@ def _within(cal: np.ndarray, new: np.ndarray, groups: tuple[Any, Any]) -> np.nda
     return p
 
 
+@dataclass(eq=False, repr=False)
 class Calibrated(BaseEstimator):  # type: ignore[misc]
     """Any detector with a calibration part that it is not fitted to: p-values and flags with a rate.
 
@@ -376,13 +372,11 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
         [False, True]
     """
 
-    def __init__(
-        self, detector: Any, *, share: float = SHARE, score: Callable[[Any, Any], Any] | None = None, random_state: int = 0
-    ) -> None:
-        self.detector = detector
-        self.share = share
-        self.score = score
-        self.random_state = random_state
+    detector: Any
+    _: KW_ONLY
+    share: float = SHARE
+    score: Callable[[Any, Any], Any] | None = None
+    random_state: int = 0
 
     def fit(self, X: Any, y: Any = None) -> "Calibrated":
         """Fits to a part of ordinary items (N, D), and scores the other part."""
@@ -437,9 +431,7 @@ def _fitted(detector: Any, x: np.ndarray) -> Any:
 
 def apart(x: np.ndarray, share: float, seed: int) -> np.ndarray:
     """Returns which items calibrate (N,); nearly equal ones are on one side."""
-    deviation = x.std(0)
-    near = np.round((x - x.mean(0)) / np.where(deviation > 0, deviation, 1.0), DIGITS)
-    label = np.unique(near, axis=0, return_inverse=True)[1].reshape(-1)
+    label = alike(x, x[:, :0])
     order = np.random.default_rng(seed).permutation(label.max() + 1)
     counts = np.bincount(label)[order].cumsum()
     chosen = order[: int(np.searchsorted(counts, share * len(x))) + 1]

@@ -6,6 +6,7 @@ Shapes: N items, D features; B pairs, T target features, S samples.
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ TINY = 1e-300  # squared distance, at least
 MOST_SAMPLES = 100_000  # of each conditional density
 
 
+@dataclass(eq=False, repr=False)
 class GaussianDetector(Detector):
     """The log-density of one Gaussian, with shrinkage of its covariance towards a multiple of the identity.
 
@@ -61,20 +63,12 @@ class GaussianDetector(Detector):
         [3.0, 46.0]
     """
 
-    def __init__(
-        self,
-        n_components: int | None = None,
-        *,
-        shrinkage: str | float = "ledoit_wolf",
-        trim: float = 0.0,
-        standardize: bool = True,
-        contamination: float = 0.05,
-    ) -> None:
-        self.n_components = n_components
-        self.shrinkage = shrinkage
-        self.trim = trim
-        self.standardize = standardize
-        self.contamination = contamination
+    n_components: int | None = None
+    _: KW_ONLY
+    shrinkage: str | float = "ledoit_wolf"
+    trim: float = 0.0
+    standardize: bool = True
+    contamination: float = 0.05
 
     def _fit(self, X: np.ndarray, w: np.ndarray | None) -> None:
         k = X.shape[1] if self.n_components is None else self.n_components
@@ -95,6 +89,7 @@ class GaussianDetector(Detector):
         return np.asarray(self.log_norm_ - 0.5 * np.square((block - self.location_) @ self.root_).sum(1))
 
 
+@dataclass(eq=False, repr=False)
 class MixtureDetector(Detector):
     """The log-density of a Gaussian mixture on the leading principal directions, and of an isotropic Gaussian on the residual.
 
@@ -128,22 +123,13 @@ class MixtureDetector(Detector):
         array([ True])
     """
 
-    def __init__(
-        self,
-        n_components: int | None = None,
-        *,
-        covariance_type: str | None = None,
-        n_directions: int = 64,
-        reg_covar: float = 1e-3,
-        random_state: int | None = 0,
-        contamination: float = 0.05,
-    ) -> None:
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.n_directions = n_directions
-        self.reg_covar = reg_covar
-        self.random_state = random_state
-        self.contamination = contamination
+    n_components: int | None = None
+    _: KW_ONLY
+    covariance_type: str | None = None
+    n_directions: int = 64
+    reg_covar: float = 1e-3
+    random_state: int | None = 0
+    contamination: float = 0.05
 
     def _fit(self, X: np.ndarray, w: np.ndarray | None) -> None:
         require_count(n_directions=self.n_directions)

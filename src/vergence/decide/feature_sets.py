@@ -23,7 +23,7 @@ Shapes: n reference items, M new ones, K folds, L feature sets, D features.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -79,12 +79,7 @@ def soft_mean(z: Floats, w: Any, sharpness: float) -> Floats:
 
 
 def shares(names: Iterable[str], weights: Mapping[str, float]) -> dict[str, float]:
-    """Returns the weights of some names, divided by their sum.
-
-    Example:
-        >>> shares(["a", "b"], {"a": 1.0, "b": 3.0, "c": 9.0})
-        {'a': 0.25, 'b': 0.75}
-    """
+    """Returns the weights of some names, divided by their sum."""
     given = {name: weights[name] for name in names}
     return {name: value / sum(given.values()) for name, value in given.items()}
 
@@ -114,13 +109,6 @@ def combined(
     """Returns scores of the reference (n,) and of new items (M, K), and what each feature set adds to those of the latter, (M,).
 
     The weights add up to 1; ``tail`` is the share of the reference that lies far out.
-
-    Example:
-        >>> random = np.random.default_rng(0)
-        >>> one = FeatureSet(random.normal(size=50), np.array([[0.0], [9.0]]))
-        >>> reference, new, added = combined({"whole": one}, {"whole": 1.0})
-        >>> reference.shape, bool(new[1, 0] > 3), list(added)
-        ((50,), True, ['whole'])
     """
     z, weights = [one.standardized(tail) for one in sets.values()], [w[name] for name in sets]
     reference, new = (
@@ -193,6 +181,7 @@ class ReferenceScores:
         return np.asarray(np.minimum((1 + at_least) / (weight[items].sum() + 1), 1.0))
 
 
+@dataclass(eq=False, repr=False)
 class FeatureSets(Stored):
     """Fitted feature sets of items in one anomaly score; see the module.
 
@@ -219,19 +208,13 @@ class FeatureSets(Stored):
         (True, [1])
     """
 
-    def __init__(
-        self, detectors: Mapping[str, Detector], *, weights: Mapping[str, float] | None = None, sharpness: float = 0.25
-    ) -> None:
-        self.detectors = detectors
-        self.weights = weights
-        self.sharpness = sharpness
+    detectors: Mapping[str, Detector]
+    _: KW_ONLY
+    weights: Mapping[str, float] | None = None
+    sharpness: float = 0.25
 
     def fit(self, X: Mapping[str, Any]) -> "FeatureSets":
-        """Fits the detector of each feature set.
-
-        Raises:
-            ValueError: A detector or weight is none, a feature set is missing, or a detector cannot be fitted to it.
-        """
+        """Fits the detector of each feature set."""
         usable = isinstance(self.detectors, Mapping) and all(hasattr(d, "log_distance") for d in self.detectors.values())
         expect(usable and self.detectors, "detectors with log_distance by name", self.detectors, "such as GaussianDetector()")
         weights = self.weights or {}

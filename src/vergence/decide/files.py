@@ -44,19 +44,9 @@ def calibrate_files(
 ) -> Decisions:
     """Writes the new rows with p-values, q-values and flags, and a page next to them (``OUT.html``); returns the decisions.
 
-    Args:
-        calibration: Table, ``.npy`` or ``.npz`` with the scores of ordinary items that no fit has seen.
-        new: The same, of the items to judge.
-        out: ``.csv``, ``.parquet`` or ``.npz`` file to write.
-        column: Column of the scores; by default ``score``, or the only column of numbers.
-        groups: Column of groups, within which the p-values hold.
-        fdr: As of `vergence.decide.calibrate`.
-        fpr: As there.
-        confidence: As there.
-        lower_is_stranger: Whether lower scores are stranger.
-
-    Raises:
-        ValueError: A file cannot be read, has no such column, or an item is in both files.
+    Both files are a table, ``.npy`` or ``.npz`` with the scores: of ordinary items that no fit has seen, and of those to judge.
+    Names of columns are that of the scores, by default ``score`` or the only column of numbers, and that of groups, within which
+    the p-values hold. Rates are as of `vergence.decide.calibrate`.
     """
     require_table(out)
     a, b = (_read(path, column, groups) for path in (calibration, new))

@@ -17,7 +17,7 @@ Neither holds where contexts or gallery come from elsewhere than the pairs. Shap
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -111,19 +111,10 @@ def matched(
     coverage: float = 0.9,
     no_match: float = 0.05,
 ) -> Matches:
-    """Returns the answer for each context.
+    """Returns the answer for each of some contexts (N, C) in a gallery (M, T); rates are in (0, 1).
 
-    Args:
-        scores: Score of contexts (B, C) and items (M, T), (B, M); larger for a likelier match.
-        contexts: (N, C).
-        gallery: (M, T).
-        true: Scores of true pairs that no fit has seen, (n,).
-        others: Contexts of such pairs (n', C), whose matches are not in the gallery; at most 2,000 are used.
-        coverage: In (0, 1).
-        no_match: In (0, 1).
-
-    Raises:
-        ValueError: A rate is out of its range, there are too few pairs for it, or nothing to match.
+    ``true`` (n,) are scores of true pairs that no fit has seen, ``others`` (n', C) contexts of such pairs without their matches
+    in the gallery; at most 2,000 are used.
     """
     require_within("(0, 1)", coverage=coverage, no_match=no_match)
     expect(len(contexts) and len(gallery), "contexts and a gallery", f"{len(contexts)} and {len(gallery)}")
@@ -181,8 +172,7 @@ def likelihood_ratio(
             return _of_one_covariance(density, zb) - base
         heaviest = torch.zeros(len(za), 1, dtype=torch.int64, device=za.device)
         parts = [log_probs(density, some, heaviest)[1] for some in zb.split(max(1, BLOCK // max(1, len(za) * zb.shape[1])))]
-        whole: Tensor = torch.cat(parts).T - base
-        return whole
+        return torch.cat(parts).T - base
 
     return scores
 
@@ -206,10 +196,10 @@ def of_pairs(scores: Scores, za: Tensor, zb: Tensor) -> Tensor:
 def cosine(za: Tensor, zb: Tensor) -> Tensor:
     """Returns the cosine of contexts (B, D) and items (M, D), (B, M)."""
     a, b = (torch.nn.functional.normalize(z, dim=1) for z in (za, zb))
-    products: Tensor = a @ b.T
-    return products
+    return a @ b.T
 
 
+@dataclass(eq=False, repr=False)
 class Matcher(Stored):
     """Matches of contexts in a gallery, or none, by pairs of vectors of any encoders.
 
@@ -239,29 +229,16 @@ class Matcher(Stored):
         (True, True)
     """
 
-    def __init__(
-        self,
-        model: Conditional | None = None,
-        *,
-        by: Literal["density", "cosine"] = "density",
-        n_components: int | None = None,
-        share: float = SHARE,
-        random_state: int = 0,
-        device: str = "cpu",
-    ) -> None:
-        self.model = model
-        self.by = by
-        self.n_components = n_components
-        self.share = share
-        self.random_state = random_state
-        self.device = device
+    model: Conditional | None = None
+    _: KW_ONLY
+    by: Literal["density", "cosine"] = "density"
+    n_components: int | None = None
+    share: float = SHARE
+    random_state: int = 0
+    device: str = "cpu"
 
     def fit(self, context: Any, target: Any) -> "Matcher":
-        """Fits to true pairs, contexts (N, C) and targets (N, T).
-
-        Raises:
-            ValueError: Lengths differ, values are not finite, widths differ with ``cosine``, or fewer than 19 pairs calibrate.
-        """
+        """Fits to true pairs, contexts (N, C) and targets (N, T)."""
         from sklearn.base import clone
 
         require_within("(0, 1)", share=self.share)
@@ -290,9 +267,6 @@ class Matcher(Stored):
         """Returns the answer for each context (N, C) in a gallery (M, T).
 
         The gallery must not hold the matches of the pairs of the fit.
-
-        Raises:
-            ValueError: Widths are others, values are not finite, or as of `matched`.
         """
         check_is_fitted(self, "calibration_")
         a, b = self._sides(context, gallery)
@@ -351,9 +325,6 @@ def match(context: Any, target: Any, contexts: Any, gallery: Any, *, coverage: f
         gallery: Targets (M, T) among which their matches may be.
         coverage: Probability that the candidates of a context hold its match, in (0, 1).
         no_match: Share of wrong answers, at most, of contexts with and of those without a match, in (0, 1).
-
-    Raises:
-        ValueError: The vectors are not finite, of other widths, or too few.
 
     Example:
         >>> x = np.random.default_rng(0).normal(size=(220, 3))

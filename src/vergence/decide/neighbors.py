@@ -1,5 +1,6 @@
 """The distance to the k-th nearest item of the fit, or center of its items."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ TINY = 1e-12  # distance, at least
 MEMBERS = 10  # items for each center, at most
 
 
+@dataclass(eq=False, repr=False)
 class NeighborDetector(Detector):
     """Minus the distance to the k-th nearest item of the fit; an item of the fit is not its own neighbor.
 
@@ -46,24 +48,14 @@ class NeighborDetector(Detector):
         [1.0, 1.0, 1.0, 8.0]
     """
 
-    def __init__(
-        self,
-        n_neighbors: int = 5,
-        *,
-        max_items: int | None = None,
-        keep: str = "random",
-        metric: str = "euclidean",
-        standardize: bool = True,
-        random_state: int | None = 0,
-        contamination: float = 0.05,
-    ) -> None:
-        self.n_neighbors = n_neighbors
-        self.max_items = max_items
-        self.keep = keep
-        self.random_state = random_state
-        self.metric = metric
-        self.standardize = standardize
-        self.contamination = contamination
+    n_neighbors: int = 5
+    _: KW_ONLY
+    max_items: int | None = None
+    keep: str = "random"
+    metric: str = "euclidean"
+    standardize: bool = True
+    random_state: int | None = 0
+    contamination: float = 0.05
 
     def _fit(self, X: np.ndarray, w: np.ndarray | None) -> None:
         require_count(n_neighbors=self.n_neighbors)

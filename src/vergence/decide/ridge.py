@@ -25,11 +25,7 @@ TINY = 1e-300
 
 
 class RidgeGaussian:
-    """The Gaussian of rows, with a ridge.
-
-    Args:
-        x: Rows (N, D) that it is fitted to, N >= 2.
-        trim: Share of the rows, the farthest, that a second fit leaves out, in [0, 0.5).
+    """The Gaussian of rows (N, D), N >= 2, with a ridge; a second fit leaves out the share ``trim`` of them, the farthest.
 
     Example:
         >>> x = np.random.default_rng(0).normal(size=(50, 200))
@@ -72,11 +68,6 @@ def out_of_fold(x: Floats, fold: Ints) -> tuple[Floats, Mapping[int, RidgeGaussi
     """Returns log d^2 of rows under the Gaussian of the other folds, and these Gaussians by fold.
 
     Rows (N, D) of a fold below 0 are fitted to alone: they calibrate nothing, and their log d^2 is NaN.
-
-    Example:
-        >>> t, gaussians = out_of_fold(np.random.default_rng(0).normal(size=(30, 2)), np.arange(30) % 5)
-        >>> t.shape, len(gaussians)
-        ((30,), 5)
     """
     gaussians = {int(k): RidgeGaussian(x[fold != k]) for k in np.unique(fold[fold >= 0])}
     t = np.full(len(x), np.nan)

@@ -64,10 +64,7 @@ class JointGaussian(Distribution):
         """Mean mu, (..., D)."""
         return self.loc
 
-    @property
-    def mode(self) -> Tensor:
-        """Mean mu, (..., D)."""
-        return self.loc
+    mode = mean
 
     @property
     def variance(self) -> Tensor:
@@ -186,16 +183,14 @@ class MixtureOfGaussians(Distribution):
     def mode(self) -> Tensor:
         """The mean of the component of largest weight, (..., D): an approximation that does not average over components."""
         heaviest: Tensor = self.weights.argmax(-1)[..., None, None].expand(*self.batch_shape, 1, self.event_shape[-1])
-        mean: Tensor = self.component_distribution.mean.gather(-2, heaviest)[..., 0, :]
-        return mean
+        return self.component_distribution.mean.gather(-2, heaviest)[..., 0, :]
 
     @property
     def covariance(self) -> Tensor:
         """sum_k pi_k (S_k + mu_k mu_k^T) - mean mean^T, (..., D, D)."""
         delta = self.component_distribution.mean - self.mean[..., None, :]
         spread = self.component_distribution.covariance + delta[..., None] * delta[..., None, :]
-        total: Tensor = (self.weights[..., None, None] * spread).sum(-3)
-        return total
+        return (self.weights[..., None, None] * spread).sum(-3)
 
     @property
     def variance(self) -> Tensor:
@@ -263,9 +258,10 @@ class MixtureOfGaussians(Distribution):
         pull = (P @ parts.loc[..., None])[..., 0]  # (..., K, D)
         x = parts.loc.gather(-2, top.indices[..., None].expand(*top.indices.shape, *self.event_shape))  # (..., S, D)
         scale = self.variance.sqrt()[..., None, :]
+        one = parts.S.map(lambda x, axes: x.unsqueeze(x.ndim - axes - 1))  # (..., 1, K)
+        wide = MixtureOfGaussians(self.mixture_distribution.logits[..., None, :], parts.loc[..., None, :, :], one)
         for _ in range(steps):
-            r = MixtureOfGaussians(self.mixture_distribution.logits[..., None, :], parts.loc[..., None, :, :], _wider(parts.S))
-            weights = r.responsibilities(x)  # (..., S, K)
+            weights = wide.responsibilities(x)  # (..., S, K)
             A, b = torch.einsum("...sk,...kde->...sde", weights, P.expand(*parts.loc.shape, -1)), weights @ pull
             after = torch.linalg.solve(A, b[..., None])[..., 0] if self.event_shape[0] > 1 else b / A[..., 0]
             moved, x = ((after - x).abs() / scale).amax(), after
@@ -316,11 +312,9 @@ class MixtureOfGaussians(Distribution):
         return probability.clamp(max=1)
 
     def marginal_quantile(self, p: float, steps: int = 60) -> Tensor:
-        """Returns the marginal p-quantile of each feature, (..., D), by bisection between the components' quantiles.
+        """Returns the marginal p-quantile of each feature, (..., D), p in (0, 1), between those of the components.
 
-        Args:
-            p: Probability in (0, 1).
-            steps: Halvings of the interval, which is bisected in float64.
+        Their interval is halved in float64, ``steps`` times.
         """
         ends = self.component_distribution.marginal_quantile(p).double()
         low, high = ends.amin(-2), ends.amax(-2)
@@ -349,12 +343,7 @@ def log_det(S: Tensor) -> Tensor:
 def kl_standard_normal(mean: Tensor, covariance: Tensor) -> Tensor:
     r"""Returns KL(N(mean, S) || N(0, I)) = 1/2 (tr S + |mean|^2 - D - log |S|) in nats, >= 0.
 
-    Args:
-        mean: (..., D).
-        covariance: Variances (..., D), > 0, of independent features; or, of a mean (D,), S (D, D).
-
-    Returns:
-        (...), or a scalar.
+    It is (...) for a mean and variances (..., D) of independent features; or a scalar for a mean (D,) and S (D, D).
 
     Example:
         >>> kl_standard_normal(torch.ones(1, 8), torch.ones(1, 8)), kl_standard_normal(torch.ones(3), torch.eye(3)).item()
@@ -364,9 +353,6 @@ def kl_standard_normal(mean: Tensor, covariance: Tensor) -> Tensor:
     if S.shape == mean.shape:
         return 0.5 * (S + mean.square() - 1 - S.log()).sum(-1)
     return 0.5 * (S.trace() + mean.square().sum() - len(mean) - log_det(S))
-
-
-# Gaps
 
 
 def given_observed(joint: "JointGaussian | MixtureOfGaussians", c: Tensor) -> "JointGaussian | MixtureOfGaussians":
@@ -415,8 +401,3 @@ def _without(p: Any, seen: Tensor) -> Any:
     return (
         JointGaussian(mean, S, p.context) if parts is p else MixtureOfGaussians(p.mixture_distribution.logits, mean, S, p.context)
     )
-
-
-def _wider(S: Covariance) -> Covariance:
-    """Returns the covariances of a batch (..., K) as (..., 1, K)."""
-    return S.map(lambda x, axes: x.unsqueeze(x.ndim - axes - 1))

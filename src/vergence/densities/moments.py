@@ -19,22 +19,8 @@ from vergence.utils.checks import expect, require_choice, require_within
 from vergence.utils.devices import several
 from vergence.utils.linalg import upcast_half
 
-__all__ = [
-    "BatchMoments",
-    "Deviations",
-    "Moments",
-    "MovingMoments",
-    "StandardizedMoments",
-    "Sums",
-    "ViewSums",
-    "batch_moments",
-    "blocks",
-    "leading",
-    "origin_of",
-    "principal",
-    "principal_directions",
-    "standardized_moments",
-]
+__all__ = ["BatchMoments", "Deviations", "Moments", "MovingMoments", "StandardizedMoments", "Sums", "ViewSums", "batch_moments"]
+__all__ += ["blocks", "leading", "origin_of", "principal", "principal_directions", "standardized_moments"]
 
 JITTER = {torch.float32: 1e-6, torch.float64: 1e-10}  # in units of the mean variance; added to every covariance
 RIDGE = 1e-9  # the same of standardized moments, for features that are constant or linearly dependent
@@ -56,11 +42,7 @@ class BatchMoments:
 
 
 def batch_moments(z: Tensor, shrinkage: float | None = 0.0) -> BatchMoments:
-    """Returns mean and covariance (divided by N) of embeddings, with gradient.
-
-    Args:
-        z: Embeddings, (N, D).
-        shrinkage: a in (1 - a) S + a tr(S) / D I, in [0, 1]; None takes `oas`, which grows as N falls toward D.
+    """Returns mean and covariance (divided by N) of embeddings (N, D), `shrunk`, with gradient.
 
     Example:
         >>> batch_moments(torch.tensor([[1.0], [3.0]])).S.round(decimals=3).tolist()
@@ -74,12 +56,7 @@ def batch_moments(z: Tensor, shrinkage: float | None = 0.0) -> BatchMoments:
 
 
 def shrunk(S: Tensor, n: int | Tensor, shrinkage: float | None) -> Tensor:
-    """Returns (1 - a) S + (a + jitter) tr(S) / D I for a covariance of n items; a = ``shrinkage``, or `oas` for None.
-
-    Example:
-        >>> shrunk(torch.tensor([[2.0, 1.0], [1.0, 4.0]]), 9, 0.5).round(decimals=3).tolist()
-        [[2.5, 0.5], [0.5, 3.5]]
-    """
+    """Returns (1 - a) S + (a + jitter) tr(S) / D I of n items; a = ``shrinkage`` in [0, 1], or `oas` for None."""
     a = oas(S.detach(), n) if shrinkage is None else shrinkage
     scale = S.diagonal().mean()
     eye = torch.eye(S.shape[0], dtype=S.dtype, device=S.device)
@@ -166,9 +143,7 @@ class MovingMoments(nn.Module):
 class Deviations:
     """Mean and deviation of each feature over items that come in batches, in float64 (Chan, Golub and LeVeque's update).
 
-    Args:
-        dim: D.
-        dtype: Type of the data, whose rounding decides what is constant.
+    The rounding of the type of the data decides what is constant.
 
     Example:
         >>> deviations = Deviations(1, torch.float32)
@@ -228,12 +203,7 @@ def origin_of(x: Tensor) -> Tensor:
 
 
 class ViewSums:
-    """Sums over items of their m views, of the views' products, and of the products of each item's mean view.
-
-    Args:
-        dim: D.
-        draws: m, at least 2.
-        device: Device of the sums.
+    """Sums over items of their m >= 2 views (``draws``), of the views' products, and of the products of each item's mean view.
 
     Example:
         >>> sums = ViewSums(1, 2)
@@ -453,9 +423,7 @@ class StandardizedMoments:
     def shrunk(self, shrinkage: str | float) -> Tensor:
         """Returns the covariance (1 - a) S + a v I, v = tr(S) / D, with a tiny ridge where S is singular.
 
-        Args:
-            shrinkage: a in [0, 1], or the way to estimate it: ``ledoit_wolf`` (Ledoit, Wolf, 2004) or ``oas`` (`oas`, not exact);
-                both equal scikit-learn's.
+        The shrinkage is a in [0, 1], or ``ledoit_wolf`` (Ledoit, Wolf, 2004) or ``oas`` (`oas`, not exact), as scikit-learn's.
         """
         S, D = self.covariance, len(self.covariance)
         v = S.trace() / D
@@ -479,11 +447,7 @@ def standardized_moments(X: Any, w: Any = None, *, standardize: bool = True) -> 
     """Returns the moments of items (N, D) with weights (N,), read twice, block by block, in float64.
 
     A constant feature has a thousandth of its constant for its scale, or of 1 for 0: what never varied is far off when it does.
-
-    Args:
-        X: A tensor, an array, or a memory-mapped one.
-        w: Weights (N,); all 1 by default.
-        standardize: Whether features are divided by their deviations.
+    Without ``standardize`` features are not divided by their deviations.
 
     Example:
         >>> m = standardized_moments(torch.tensor([[0.0, 5.0], [4.0, 5.0]]))

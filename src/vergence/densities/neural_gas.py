@@ -18,38 +18,28 @@ E_f), and a factor in step 6 (that of 1997 subtracts a share, equivalent with de
 Shapes: N items, D features, M units, E edges.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.sparse.csgraph import connected_components
+from sklearn.metrics import pairwise_distances_argmin
 
 from vergence.utils.checks import expect, require_array, require_count, require_within
 
 __all__ = ["NeuralGas", "nearest_node"]
 
 BLOCK = 1 << 12  # signals sampled at a time
-CELLS = 1 << 22  # numbers in one table of distances
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class NeuralGas:
     """A graph that grows over items; `vergence.mixtures.GrowingNeuralGas` turns it into a density.
 
     Signals are processed one at a time: a second call of `grow` continues where the first one stopped.
 
-    Args:
-        max_nodes: Most units, >= 2.
-        insert_every: Signals between two insertions, lambda, >= 1.
-        eps_b: Step size of the nearest unit, in (0, 1].
-        eps_n: Step size of its neighbors in the graph, in [0, 1].
-        alpha: Factor on the errors of the two units that a new unit is inserted between, in [0, 1].
-        max_age: Highest age of an edge, >= 1.
-        decay: Factor on all errors at every signal, in (0, 1].
-
-    Attributes:
-        signals: Number of signals so far.
-        insertions: Number of units inserted after the first two.
-        removals: Number of units removed; there are always 2 + insertions - removals units.
+    Its settings are those of the mixture. After so many ``signals`` it has 2 + ``insertions`` - ``removals`` units.
 
     Example:
         >>> x = np.random.default_rng(0).uniform(size=(1000, 2))
@@ -59,24 +49,20 @@ class NeuralGas:
         ((20, 2), 2)
     """
 
-    def __init__(
-        self,
-        *,
-        max_nodes: int = 100,
-        insert_every: int = 100,
-        eps_b: float = 0.2,
-        eps_n: float = 0.006,
-        alpha: float = 0.5,
-        max_age: int = 50,
-        decay: float = 0.995,
-    ) -> None:
-        require_count(2, max_nodes=max_nodes)
-        require_count(1, insert_every=insert_every)
-        require_within("[1, inf)", max_age=max_age)
-        require_within("(0, 1]", eps_b=eps_b, decay=decay)
-        require_within("[0, 1]", eps_n=eps_n, alpha=alpha)
-        self.max_nodes, self.insert_every, self.max_age = max_nodes, insert_every, max_age
-        self.eps_b, self.eps_n, self.alpha, self.decay = eps_b, eps_n, alpha, decay
+    max_nodes: int = 100
+    insert_every: int = 100
+    eps_b: float = 0.2
+    eps_n: float = 0.006
+    alpha: float = 0.5
+    max_age: int = 50
+    decay: float = 0.995
+
+    def __post_init__(self) -> None:
+        require_count(2, max_nodes=self.max_nodes)
+        require_count(1, insert_every=self.insert_every)
+        require_within("[1, inf)", max_age=self.max_age)
+        require_within("(0, 1]", eps_b=self.eps_b, decay=self.decay)
+        require_within("[0, 1]", eps_n=self.eps_n, alpha=self.alpha)
         self.signals = self.insertions = self.removals = 0
         self._origin = np.empty(0)  # (D,) subtracted from all positions, so that distances lose no digits to an offset
         self._w = np.empty((0, 0))  # (M, D)
@@ -87,14 +73,12 @@ class NeuralGas:
     @property
     def nodes(self) -> np.ndarray:
         """Positions w, (M, D), the oldest unit first."""
-        w: np.ndarray = self._w + self._origin
-        return w
+        return self._w + self._origin
 
     @property
     def edges(self) -> np.ndarray:
         """Pairs i < j of units that share an edge, (E, 2)."""
-        pairs: np.ndarray = np.argwhere(np.triu(self.ages >= 0))
-        return pairs
+        return np.argwhere(np.triu(self.ages >= 0))
 
     def components(self) -> np.ndarray:
         """Returns the connected component of each unit, (M,), numbered from 0 in the order of their oldest units."""
@@ -102,14 +86,9 @@ class NeuralGas:
         return label
 
     def grow(self, X: Any, signals: int, generator: torch.Generator | None = None) -> "NeuralGas":
-        """Adapts the graph to signals that are sampled from items with replacement; returns the graph.
+        """Adapts the graph to so many signals, sampled from items (N, D) with replacement; returns the graph.
 
-        The first call places two units at two of the items.
-
-        Args:
-            X: Items (N, D), an array or a tensor, N >= 2 at the first call.
-            signals: Number of signals, >= 0.
-            generator: Generator of the samples, on the CPU; the global one by default.
+        The first call places two units at two of the items. The generator is on the CPU.
         """
         X = np.asarray(X.detach().cpu() if isinstance(X, torch.Tensor) else X, dtype=np.float64)
         require_array("items", X, "N", self._w.shape[1] or "D")
@@ -192,15 +171,11 @@ class NeuralGas:
 
 
 def nearest_node(nodes: np.ndarray, X: np.ndarray) -> np.ndarray:
-    """Returns the index (N,) of the node (M, D) nearest to each item (N, D); the first among equally near nodes.
+    """Returns the index (N,) of the node (M, D) nearest to each item (N, D).
 
     Example:
         >>> nearest_node(np.array([[0.0], [10.0]]), np.array([[4.0], [6.0]])).tolist()
         [0, 1]
     """
-    origin = nodes.mean(0)
-    w = nodes - origin
-    half = 0.5 * np.einsum("ij,ij->i", w, w)
-    rows = max(1, CELLS // len(w))
-    parts = [(half - (X[i : i + rows] - origin) @ w.T).argmin(1) for i in range(0, len(X), rows)]
-    return np.concatenate(parts)
+    origin = nodes.mean(0)  # without it distances would lose digits
+    return np.asarray(pairwise_distances_argmin(X - origin, nodes - origin))

@@ -25,18 +25,8 @@ from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import LOG_2PI, MixtureOfGaussians
 from vergence.utils.checks import expect
 
-__all__ = [
-    "MODES",
-    "RESAMPLING",
-    "Bank",
-    "KernelMixture",
-    "Rule",
-    "effective_sample_size",
-    "log_kernel",
-    "responsibilities",
-    "step",
-    "systematic",
-]
+__all__ = ["MODES", "RESAMPLING", "Bank", "KernelMixture", "Rule", "effective_sample_size", "log_kernel", "responsibilities"]
+__all__ += ["step", "systematic"]
 
 MODES = ("smc", "fifo")
 DECIMALS = {torch.float64: 12, torch.float32: 5}  # of M w: weights that differ by rounding are equal
@@ -56,12 +46,8 @@ def effective_sample_size(weights: Tensor) -> Tensor:
 def systematic(weights: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
     """Returns n ascending indices by systematic resampling: inverse transform of (i + u) / n with one u ~ U[0, 1).
 
-    Particle m is selected floor(n w_m) or ceil(n w_m) times, n w_m on average; with n = M equal weights each is selected once.
-
-    Args:
-        weights: Weights (M,), >= 0, not all zero.
-        n: Number of samples, >= 1.
-        generator: Source of u, on the CPU; the global generator by default.
+    Particle m of weights (M,) >= 0 is selected floor(n w_m) or ceil(n w_m) times, n w_m on average; with n = M equal weights each
+    is selected once. The generator is on the CPU.
 
     Example:
         >>> systematic(torch.tensor([0.5, 0.25, 0.25]), 4).tolist()
@@ -118,11 +104,7 @@ class Rule:
 class KernelMixture(MixtureOfGaussians):
     """A mixture of M kernels N(k_m, h^2 I), evaluated by products of matrices: nothing of size B M D is stored.
 
-    Args:
-        logits: Log-weights up to a constant, (..., M).
-        keys: Means k_m, (M, D).
-        h2: Variance h^2 of all kernels, a scalar.
-        context: C, as in `JointGaussian`.
+    It takes log-weights (..., M) up to a constant, the keys k_m (M, D), h^2, and C as `JointGaussian`.
 
     Example:
         >>> p = KernelMixture(torch.zeros(2), torch.tensor([[-1.0], [1.0]]), torch.tensor(0.5))
@@ -176,13 +158,9 @@ def pooled(bank: Bank, c: Tensor, t: Tensor) -> Bank:
 
 
 def without_lightest(pool: Bank, old: int, size: int, first: Tensor | None = None) -> Bank:
-    """Returns ``size`` particles of a pool: the lightest of the first ``old`` leave, the oldest first where weights are equal.
+    """Returns ``size`` particles of a pool: the lightest of the first ``old``, those of the bank, leave, equal ones by their age.
 
-    Args:
-        pool: Bank and batch.
-        old: Number M of particles that come from the bank.
-        size: Number of particles that stay, at least the size of the batch.
-        first: Particles of the bank that leave before all others, (old,) of bool; none by default.
+    Those of ``first``, (old,) of bool, leave before all others. At least as many stay as the batch has.
     """
     stay = torch.ones_like(pool.w, dtype=torch.bool)
     lightness = (old * pool.w[:old]).round(decimals=DECIMALS[pool.w.dtype])

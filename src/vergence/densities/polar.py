@@ -35,12 +35,8 @@ def log_constant(nu: float, dim: int) -> float:
 def directional_nll(z: Tensor, s: Tensor, var: Tensor, nu: float, *, normalized: bool = False) -> Tensor:
     r"""Returns (nu+D)/2 log(1 + Q/nu) + 1/2 sum_d log var_d, Q = sum_d (s/|s| - z/|z|)_d^2 / var_d, (...) (eq. 24).
 
-    Args:
-        z: Target embeddings, (..., D); any scale.
-        s: Latent samples, (..., D); any scale.
-        var: Variances, (..., D), > 0.
-        nu: Degrees of freedom.
-        normalized: Whether to keep the constant -ln C_{nu,D}, which the paper drops.
+    Target embeddings z and latent samples s, (..., D), have any scale; variances are (..., D), > 0. With ``normalized`` the
+    constant -ln C_{nu,D} is kept, which the paper drops.
 
     Example:
         >>> z = torch.tensor([[3.0, 4.0]])

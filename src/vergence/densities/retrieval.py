@@ -97,8 +97,7 @@ def _log_weights(density: Conditional) -> Tensor:
     """Returns log pi, (B, K)."""
     if isinstance(density, JointGaussian):
         return torch.zeros_like(density.loc[:, :1])
-    logits: Tensor = density.mixture_distribution.logits
-    return logits
+    return density.mixture_distribution.logits
 
 
 def log_probs(density: Conditional, z: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:

@@ -40,11 +40,7 @@ class Stored(BaseEstimator):  # type: ignore[misc]
     """An estimator that is saved without pickle."""
 
     def save(self, path: str | Path) -> None:
-        """Writes settings and fitted state to one ``.safetensors`` file, in one step.
-
-        Raises:
-            ValueError: A setting is neither a number nor text nor an array, or the file cannot be written.
-        """
+        """Writes settings and fitted state to one ``.safetensors`` file, in one step."""
         check_is_fitted(self)
         content, arrays = pack(self)
         head = {"estimator": json.dumps({"format": FORMAT, **content})}
@@ -53,11 +49,7 @@ class Stored(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls: type[T], path: str | Path) -> T:
-        """Returns the estimator that `save` wrote.
-
-        Raises:
-            ValueError: The file is missing, damaged, from another version, or holds another kind of estimator.
-        """
+        """Returns the estimator that `save` wrote."""
         model = read_model(path)
         expect(isinstance(model, cls), f"a {cls.__name__} in {path}", f"a {type(model).__name__}", "load it by that class")
         return cast(T, model)
@@ -84,12 +76,7 @@ def find(name: str) -> Any:
 
 
 def pack(value: Any, name: str = "") -> tuple[Any, Arrays]:
-    """Returns a value as JSON, and the arrays that the JSON refers to by their names, which begin with ``name``.
-
-    Example:
-        >>> pack({"a": np.zeros(2), "b": [1, "x"]})
-        ({'dict': {'a': {'array': 'a'}, 'b': {'list': [1, 'x']}}}, {'a': array([0., 0.])})
-    """
+    """Returns a value as JSON, and the arrays that the JSON refers to by their names, which begin with ``name``."""
     arrays: Arrays = {}
 
     def packed(value: Any, *path: str) -> Any:
@@ -158,9 +145,6 @@ def restore(name: str, content: Mapping[str, Any], arrays: Mapping[str, np.ndarr
     """Returns the fitted estimator of a class, from the ``settings`` and ``state`` that `pack` returned, and its arrays.
 
     The estimator is used once before it is returned, so that damaged state is found here and not later.
-
-    Raises:
-        ValueError: They do not describe a fitted estimator of this class.
     """
     find(name)  # an unknown class is not damage
     try:

@@ -30,25 +30,15 @@ RANK = 1e-12  # eigenvalues below this share of the largest are zero
 
 @dataclass
 class State:
-    """What an estimator keeps between calls of `partial_fit`.
+    """What an estimator keeps between calls of `partial_fit`."""
 
-    Attributes:
-        seed: Seed of the draws.
-        sums: Sums over the items so far; None before the first.
-        kept: Some items and their targets, for the Monte Carlo error.
-        stride: One of so many items is kept.
-        block: Number of the next block.
-        classes: Classes in the order of the target columns; None where targets are numbers or absent.
-        width: Number of target columns; 0 without targets.
-    """
-
-    seed: int
-    sums: Sums | None = None
-    kept: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
-    stride: int = 1
-    block: int = 0
-    classes: list[Any] | None = None
-    width: int = 0
+    seed: int  # of the draws
+    sums: Sums | None = None  # over the items so far
+    kept: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)  # items and targets, for the Monte Carlo error
+    stride: int = 1  # one of so many items is kept
+    block: int = 0  # number of the next block
+    classes: list[Any] | None = None  # in the order of the target columns; None where targets are numbers or absent
+    width: int = 0  # number of target columns
 
 
 @dataclass(frozen=True)
@@ -71,11 +61,7 @@ class Affine:
     covariance: Any = 0.0
 
     def parts(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns A (D, D) and b (D,), in the type and on the device of ``like`` (..., D).
-
-        Raises:
-            ValueError: A or b has another size, or is not finite.
-        """
+        """Returns A (D, D) and b (D,), in the type and on the device of ``like`` (..., D)."""
         D = like.shape[-1]
         A, b = (torch.as_tensor(np.asarray(v, dtype=np.float64)).to(like) for v in (self.matrix, self.offset))
         fits = tuple(A.shape) in ((), (D,), (D, D)) and tuple(b.shape) in ((), (D,)) and A.isfinite().all() and b.isfinite().all()
@@ -109,22 +95,12 @@ class Affine:
 class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]
     """The base of the three estimators: reading, moments, and the map x -> components_ (x - mean_)."""
 
+    augmentation: Any
+    n_draws: int
+    center: bool
+    device: str
+    random_state: int | None
     _state: State | None = None
-
-    def __init__(
-        self,
-        *,
-        augmentation: Any = None,
-        n_draws: int = 16,
-        center: bool = True,
-        device: str = "cpu",
-        random_state: int | None = 0,
-    ) -> None:
-        self.augmentation = augmentation
-        self.n_draws = n_draws
-        self.center = center
-        self.device = device
-        self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> "Linear":
         """Fits in one pass over the items.
@@ -135,25 +111,13 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
                 each (items, targets) where there are targets. In several processes of ``torch.distributed`` each passes the
                 same data, reads its own share of it, and gets the one-process answer.
             y: Targets; see the class.
-
-        Returns:
-            The estimator.
-
-        Raises:
-            ValueError: The items are not finite, of different shapes, or fewer than 2; n_components exceeds their rank; the
-                augmentation is not a valid covariance, changes the shape, or changes nothing.
         """
         return self._added(None, X, y)
 
     def partial_fit(self, X: Any, y: Any = None) -> "Linear":
-        """Adds items, solves again, at O(D^3) per call, and returns the estimator; `fit` on an iterable solves once.
+        """Adds items and targets as of `fit`, solves again, at O(D^3) per call, and returns the estimator.
 
-        Args:
-            X: As in `fit`. In several processes, only as the first call.
-            y: As in `fit`.
-
-        Raises:
-            ValueError: As in `fit`, or the numbers of features or targets differ from earlier calls; the fit then stays.
+        In several processes it is the first call only. `fit` on an iterable solves once.
         """
         expect(not several() or self._state is None, "one call of partial_fit in several processes", "another", "fit an iterable")
         return self._added(self._state, X, y)
@@ -198,11 +162,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
     def transform(self, X: Any) -> Any:
         """Returns components_ (x - mean_) for each item, (N, K), in the precision of the items.
 
-        Args:
-            X: As in `fit`, but not an iterable of batches. Files that cannot be read are left out, and listed in X.skipped.
-
-        Raises:
-            ValueError: The items are not finite or have another number of features than those of `fit`.
+        X is as in `fit`, but not an iterable of batches. Files that cannot be read are left out, and listed in X.skipped.
         """
         check_is_fitted(self, "components_")
         X, _ = self._checked(X, None, reset=False)
@@ -375,12 +335,9 @@ def _are_batches(X: Any) -> bool:
 
 
 def covariance_of(augmentation: Any, G: Tensor, variance: float) -> Tensor:
-    """Returns the covariance (D, D) of an augmentation that is given by numbers; see `JointEmbedding`.
+    """Returns the covariance of an augmentation by numbers, see `JointEmbedding`, as G (D, D) in size, type and device.
 
-    Args:
-        augmentation: The numbers; None is isotropic noise of a tenth of ``variance``.
-        G: Matrix (D, D) with the size, type and device of the result.
-        variance: Mean variance of the features.
+    None is isotropic noise of a tenth of ``variance``, the mean one of the features.
     """
     D = len(G)
     if augmentation is None:

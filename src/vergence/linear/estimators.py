@@ -4,6 +4,7 @@
 """
 
 import warnings
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -22,21 +23,17 @@ __all__ = ["JointEmbedding", "Reconstruction", "Supervised"]
 TIE = 1e-9  # eigenvalues of joint embedding nearer than this are equal
 
 
+@dataclass(eq=False, repr=False)
 class Components(Linear):
     """The base of the estimators that keep a number of components."""
 
-    def __init__(
-        self,
-        n_components: int | None = None,
-        *,
-        augmentation: Any = None,
-        n_draws: int = 16,
-        center: bool = True,
-        device: str = "cpu",
-        random_state: int | None = 0,
-    ) -> None:
-        self.n_components = n_components
-        super().__init__(augmentation=augmentation, n_draws=n_draws, center=center, device=device, random_state=random_state)
+    n_components: int | None = None
+    _: KW_ONLY
+    augmentation: Any = None
+    n_draws: int = 16
+    center: bool = True
+    device: str = "cpu"
+    random_state: int | None = 0
 
 
 class JointEmbedding(Components):
@@ -94,9 +91,7 @@ class JointEmbedding(Components):
 def _lagrangian(a: Tensor, omega: Tensor) -> Tensor:
     """Returns the contributions (B,) of items with draws a (m, B, K) to the constrained objective, to first order.
 
-    They are -2 sum_k (g_k - omega_k s_k).
-
-    s is the mean square of an item's draws, g the mean product of two different ones.
+    They are -2 sum_k (g_k - omega_k s_k): s is the mean square of an item's draws, g the mean product of two different ones.
     """
     m, s = len(a), a.square().mean(0)
     g = (a.mean(0).square() * m - s) / (m - 1)
@@ -146,6 +141,7 @@ class Reconstruction(Components):
         return np.asarray(Z) @ self.decoder_.T + self.target_mean_
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Supervised(Linear):
     r"""Linear least squares from augmented items to targets, the comparison of the paper (lemma B.1).
 
@@ -170,6 +166,12 @@ class Supervised(Linear):
         >>> model.transform(np.array([[10.0]])).round(6).tolist(), model.classes_
         ([[21.0]], None)
     """
+
+    augmentation: Any = None
+    n_draws: int = 16
+    center: bool = True
+    device: str = "cpu"
+    random_state: int | None = 0
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

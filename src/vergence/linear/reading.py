@@ -49,11 +49,7 @@ class Composed:
 
 
 def as_items(data: Any) -> Items:
-    """Returns arrays as items, and items as they are; a table in memory that float32 holds exactly comes in float32.
-
-    Raises:
-        ValueError: Not items (N, D) or images (N, C, H, W).
-    """
+    """Returns arrays as items, and items as they are; a table in memory that float32 holds exactly comes in float32."""
     if isinstance(data, Items):
         return data
     items = ArrayItems(as_table(data), double=True)
@@ -69,10 +65,7 @@ def blocks(source: Any, targets: Any = None, *, shared: bool = True) -> Iterator
     Every process passes the same source; block b belongs to process b mod their number. Block 0, which gives the origin, and
     the targets of an iterable are yielded to all, under the number -1 where the block belongs to another process.
 
-    Args:
-        source: `Items`; an array or tensor (N, ...); or an iterable of batches, each an array or a tuple (items, targets).
-        targets: (N, ...); None for an iterable, which has its own.
-        shared: Whether the processes share the work.
+    The source is `Items`, an array or a tensor (N, ...), or an iterable of batches, each an array or a tuple (items, targets).
     """
     rank, world = rank_and_size() if shared else (0, 1)
     if not isinstance(source, (Items, np.ndarray, Tensor)):

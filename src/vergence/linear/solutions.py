@@ -29,17 +29,10 @@ def joint_embedding(G: Tensor, S: Tensor) -> tuple[Tensor, Tensor, float]:
     r"""Returns W = Q^T S^{-1/2} and omega, S^{-1/2} G S^{-1/2} = Q Omega Q^T, the most invariant direction first (theorem 3.2).
 
     The first k rows solve the problem in k dimensions; so does U W for any orthogonal U. Each row's entry of largest
-    size is positive.
-
-    Args:
-        G: (D, D).
-        S: (D, D), S - G positive semidefinite.
+    size is positive. S - G is positive semidefinite.
 
     Returns:
         W (D, D), its rows w with W S W^T = I; omega (D,), descending, in [0, 1]; and the jitter, relative to S's diagonal.
-
-    Raises:
-        ValueError: S is not positive semidefinite.
 
     Example:
         >>> G = torch.diag(torch.tensor([9.0, 1.0], dtype=torch.float64))
@@ -58,17 +51,11 @@ def reconstruction(M: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor, float]
     r"""Returns E, D and phi of theorem 3.1, in descending order of phi: M S^{-1/2} = R Phi P^T, E = P^T S^{-1/2}, D = R Phi.
 
     The first k rows of E and columns of D solve the problem in k dimensions; so do T E and D T^{-1} for any invertible
-    T. P holds the *right* singular vectors. Each row of E has its entry of largest size positive.
-
-    Args:
-        M: (D, D), rows for the items that are reconstructed, columns for their mean views.
-        S: (D, D).
+    T. P holds the *right* singular vectors. Each row of E has its entry of largest size positive. Rows of M belong to items,
+    columns to their mean views.
 
     Returns:
         E (D, D) with E S E^T = I, D (D, D), phi (D,) descending, >= 0, and the jitter, relative to S's diagonal.
-
-    Raises:
-        ValueError: S is not positive semidefinite.
 
     Example:
         >>> G = torch.diag(torch.tensor([9.0, 1.0], dtype=torch.float64))

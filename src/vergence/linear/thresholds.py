@@ -56,9 +56,6 @@ def alignment_thresholds(signal: Any, noise: Any, augmentation_signal: Any, augm
         augmentation_signal: lambda^Theta_i of the k components, >= 0: (k,), or one number for all.
         augmentation_noise: lambda^Theta_i of the others, >= 0: as long as ``noise``, or one number.
 
-    Raises:
-        ValueError: Lengths differ, a list is empty, or a number is negative, not finite, or zero where it must be positive.
-
     Example:
         >>> weak, strong = (alignment_thresholds([4.0, 1.0], [x], 1.0, 1.0) for x in (0.1, 100.0))
         >>> weak.preferred, round(weak.crossover, 6)

@@ -35,25 +35,9 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "MODELS",
-    "ConditionalGaussian",
-    "ConditionalMixture",
-    "GaussianMixture",
-    "GrowingNeuralGas",
-    "Importance",
-    "KernelConditional",
-    "MixtureDensityNetwork",
-    "NormalRegressor",
-    "ParticleMixture",
-    "Selection",
-    "choose",
-    "folds",
-    "get",
-    "importance",
-    "load",
-    "plot",
-]
+__all__ = ["MODELS", "ConditionalGaussian", "ConditionalMixture", "GaussianMixture", "GrowingNeuralGas", "Importance"]
+__all__ += ["KernelConditional", "MixtureDensityNetwork", "NormalRegressor", "ParticleMixture", "Selection", "choose", "folds"]
+__all__ += ["get", "importance", "load", "plot"]
 
 
 def __getattr__(name: str) -> Any:
@@ -64,9 +48,5 @@ def __getattr__(name: str) -> Any:
 
 
 def load(path: str | Path) -> Any:
-    """Returns the model that ``save`` wrote to a file. Loading executes no code from the file.
-
-    Raises:
-        ValueError: The file is missing, damaged, from another version, or names an unknown model.
-    """
+    """Returns the model that ``save`` wrote to a file. Loading executes no code from the file."""
     return read_model(path)

@@ -1,12 +1,7 @@
 r"""One Gaussian over context and target (GJE of arXiv 2603.26799 on fixed data), and a mixture of them by EM (GMJE-EM).
 
-With p(c, t) = sum_k pi_k N([c; t]; mu_k, S_k),  p(t | c) = sum_k gamma_k(c) N(t; m_k, C_k),
-
-    gamma_k proportional to pi_k N(c; mu_ck, S_cck),  A_k = S_tck S_cck^{-1},
-    m_k = mu_tk + A_k (c - mu_ck),  C_k = S_ttk - A_k S_ctk
-
-One Gaussian of the items' mean and covariance (divided by N: maximum likelihood) is linear regression with an intercept and the
-covariance of its residuals.
+Conditioning is that of `vergence.densities.gaussian`. One Gaussian of the items' mean and covariance (divided by N: maximum
+likelihood) is linear regression with an intercept and the covariance of its residuals.
 """
 
 import math
@@ -20,8 +15,8 @@ from sklearn.covariance import ledoit_wolf
 from sklearn.metrics import pairwise_distances_argmin
 from torch import Tensor
 
-from vergence.densities import em
 from vergence.densities.covariance import Dense, Diagonal, LowRank
+from vergence.densities.em import fit as em
 from vergence.densities.em.gaps import fit_with_gaps
 from vergence.densities.em.structures import Mixture, Structure
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
@@ -56,7 +51,6 @@ class ConditionalGaussian(Conditional):
         covariances_: (C + T, C + T).
         ridge_: The penalty.
         jitter_: Value added to the standardized variances to make the covariance positive definite; usually 0.0.
-        n_features_in_, n_targets_: C and T.
 
     Example:
         >>> import numpy as np
@@ -194,7 +188,6 @@ class ConditionalMixture(Conditional):
         covariances_: (K, C + T, C + T), or (K, C + T, 1 + rank): d, then U.
         lower_bound_: Mean joint log-likelihood of the items, in nats and the units of the data.
         converged_, n_iter_: Whether EM converged, and after how many iterations.
-        n_features_in_, n_targets_: C and T.
 
     Example:
         >>> rng = np.random.default_rng(0)

@@ -7,6 +7,7 @@ import abc
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -106,10 +107,6 @@ class Conditional(Stored, abc.ABC):
             target: (N, T), or (N,) for one feature; predictions then have that shape too. Rows without a target are left out.
             sample_weight: (N,) >= 0; a row of weight 2 counts as two. For Gaussians, mixtures and the network.
             groups: (N,), such as subjects: a model that judges itself on held-out rows judges itself on other groups.
-
-        Raises:
-            ValueError: Lengths differ, values are infinite, there is only one item, a target column is constant, a weight is
-                negative, or the model takes none.
         """
         takes = f"no sample_weight for {type(self).__name__}"
         expect(sample_weight is None or self.weighted, takes, "one", "use a Gaussian, a mixture or the network")
@@ -158,11 +155,7 @@ class Conditional(Stored, abc.ABC):
         return given_observed(self.joint(), c) if hasattr(self, "joint") else predictive(self._filled(c))
 
     def conditional(self, context: Any) -> Density:
-        """Returns p(target | context), batch (B,) over (T,); a tensor keeps its gradient.
-
-        Raises:
-            ValueError: The contexts are not (B, C) or infinite. NotFittedError, a ValueError, before `fit`.
-        """
+        """Returns p(target | context), batch (B,) over (T,); a tensor keeps its gradient."""
         check_is_fitted(self)
         if isinstance(context, Tensor):
             c = context.to(dtype=torch.float64)
@@ -176,9 +169,6 @@ class Conditional(Stored, abc.ABC):
         """Returns p(columns that are None | columns with a value), in any direction, batch (1,), in the order of ``values``.
 
         Columns that are not named are integrated over. Names are those of the tables of `fit`, else context_0, ..., target_0, ...
-
-        Raises:
-            ValueError: A name is unknown, no column is None, or the model has no density over contexts.
 
         Example:
             >>> from vergence.mixtures import ConditionalGaussian
@@ -411,18 +401,14 @@ class Conditional(Stored, abc.ABC):
         return tags
 
 
+@dataclass(eq=False, repr=False)
 class AsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """The mean of a conditional model as a scikit-learn regressor.
 
-    Args:
-        model: A conditional model, which is cloned.
-
-    Attributes:
-        density_: The fitted model.
+    The model is cloned; ``density_`` is the fitted one.
     """
 
-    def __init__(self, model: Conditional) -> None:
-        self.model = model
+    model: Conditional
 
     def fit(self, X: Any, y: Any) -> "AsRegressor":
         """Fits a copy of the model to contexts (N, C) and targets (N,) or (N, T)."""
@@ -572,12 +558,7 @@ def shared_seed(random_state: Any, device: str) -> int:
 
 
 def seed_of(random_state: Any) -> int:
-    """Returns a seed for torch: a whole number unchanged, otherwise one sampled from numpy's generator or global state.
-
-    Example:
-        >>> seed_of(3)
-        3
-    """
+    """Returns a seed for torch: a whole number unchanged, otherwise one sampled from numpy's generator or global state."""
     if isinstance(random_state, (int, np.integer)) and random_state >= 0:
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))

@@ -18,10 +18,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor
 
 import vergence.densities.gaussian as densities
-from vergence.densities import em
 from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank
+from vergence.densities.em import fit as em
 from vergence.densities.em import starts
-from vergence.densities.em.fit import structure
 from vergence.densities.em.structures import ROUNDING, Mixture, Structure, Sums, inverse_roots
 from vergence.densities.storage import Stored
 from vergence.mixtures.core import to_numpy, warn_unfinished
@@ -120,9 +119,6 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
             X: Items (N, D), an array or tensor; a memory-mapped array of floats is read in blocks.
             y: Not used.
             sample_weight: (N,), >= 0, of any scale: an item of weight 2 counts as two items of weight 1.
-
-        Raises:
-            ValueError: A setting is out of its range, there are fewer items than components, or the items are not finite.
         """
         kind = self._require_settings()
         data = self._data(X, sample_weight)
@@ -166,9 +162,6 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         weight. After `fit` the stream continues from its mixture, which counts as one batch; otherwise the first call fits to
         its batch, which should therefore hold some tens of items per component. Reference: Liang and Klein, Online EM for
         unsupervised models, 2009.
-
-        Raises:
-            ValueError: As `fit`; or ``covariance_type`` is ``low_rank``, whose statistics are valid for one step only.
         """
         kind = self._require_settings()
         require_choice("covariance_type of partial_fit", self.covariance_type, ("full", "tied", "diag", "spherical"))
@@ -213,9 +206,6 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         Args:
             context: Values of the known features, (B, C).
             features: Indices of these C features, in the order of ``context``; the first C by default.
-
-        Raises:
-            ValueError: The contexts are not finite (B, C) with 1 <= C < D, or the features are not C different indices.
         """
         check_is_fitted(self)
         require_numbers(context)
@@ -299,10 +289,10 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
 
     def _n_parameters(self) -> int:
         K, D = (int(n) for n in self.means_.shape)
-        return structure(self.covariance_type, self.rank).parameters(K, D) + K * D + K - 1
+        return em.structure(self.covariance_type, self.rank).parameters(K, D) + K * D + K - 1
 
     def _require_settings(self) -> Structure:
-        kind = structure(self.covariance_type, self.rank)
+        kind = em.structure(self.covariance_type, self.rank)
         em.require_settings(self.n_components, self.n_init, self.max_iter, self.tol, self.reg_covar, self.precision)
         require_choice("init_params", self.init_params, starts.INITS)
         if self.verbose:
@@ -363,7 +353,7 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         """Returns f of the log-joint densities (K, B), block by block over all items."""
         check_is_fitted(self)
         items = validate_data(self, to_numpy(X), reset=False, dtype=[np.float64, np.float32])
-        kind, origin = structure(self.covariance_type, self.rank), torch.from_numpy(self.means_.mean(0))
+        kind, origin = em.structure(self.covariance_type, self.rank), torch.from_numpy(self.means_.mean(0))
         mixture, x = self._mixture(origin), _readable(items)
         prepared = kind.prepare(mixture, torch.float64)
         values = []

@@ -20,8 +20,8 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from vergence.densities import em
 from vergence.densities.covariance import Dense
+from vergence.densities.em import fit as em
 from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.densities.neural_gas import NeuralGas, nearest_node
 from vergence.mixtures.core import Conditional, Scale, shared_seed
@@ -64,7 +64,6 @@ class GrowingNeuralGas(Conditional):
         n_components_: Number of connected components.
         labels_: (M,), the component of the node nearest to each of the M different training items.
         weights_, means_, covariances_: The mixture, (K,), (K, C + T) and (K, C + T, C + T).
-        n_features_in_, n_targets_: C and T.
 
     Example:
         >>> import numpy as np

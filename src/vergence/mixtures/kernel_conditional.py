@@ -146,8 +146,6 @@ class KernelConditional(Conditional):
         points_: (m, C), standardized: the items (m = N) or the inducing points.
         factors_: (1, m, m) or (2, m, m), lower triangular.
         whitened_: (m, T).
-        context_mean_, context_std_, target_mean_, target_std_: The standardized units, (C,) and (T,) each.
-        n_features_in_, n_targets_: C and T.
 
     Example:
         >>> import numpy as np

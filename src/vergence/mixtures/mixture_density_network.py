@@ -143,8 +143,6 @@ class MixtureDensityNetwork(Conditional):
         best_: Index of the restart that was kept.
         loss_curve_: (L, n_init), training NLL on at most 256 items every 20 steps.
         validation_curve_: (V,), held-out NLL every 20 steps, the mean over folds; empty for ``folds=0``.
-        context_mean_, context_std_, target_mean_, target_std_: The standardized units.
-        n_features_in_, n_targets_: C and T.
 
     Example:
         >>> import numpy as np

@@ -24,9 +24,6 @@ MODELS: Mapping[str, type[Conditional]] = {
 def get(name: str) -> type[Conditional]:
     """Returns a conditional model by its short name or the name of its class.
 
-    Raises:
-        ValueError: There is no such model; the nearest known name is suggested.
-
     Example:
         >>> get("gaussian").__name__
         'ConditionalGaussian'

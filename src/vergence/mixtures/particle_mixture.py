@@ -6,14 +6,8 @@ Particles (c_m, t_m), m = 1..M, with weights w_m and Gaussian kernels of bandwid
 
     p(t | c) = sum_m gamma_m(c) N(t; t_m, h_t^2 I),   gamma_m(c) proportional to w_m N(c; c_m, h_c^2 I)
 
-A batch of B pairs updates the bank by one step of sequential Monte Carlo, with the responsibilities
-
-    gamma_bm proportional to w_m N(c_b; c_m, h_c^2 I) N(t_b; t_m, h_t^2 I),   r_m = mean_b gamma_bm
-
-The EM step of the weights is w <- r; here w <- (1 - rho) w + rho r, then w <- (1 - u) w + u / M. Bank and batch form a pool with
-weights w M / (M + B) and 1 / (M + B). Where the pool's effective sample size is below a fraction of M + B, M pairs are resampled
-from it, with equal weights; otherwise the B old pairs of least weight leave, the oldest first. With update ``fifo`` the bank is a
-queue: weights are equal, and the oldest pairs leave.
+A batch of B pairs updates the bank by one step of sequential Monte Carlo (`vergence.densities.particles`), with kernels
+k_bm = N(c_b; c_m, h_c^2 I) N(t_b; t_m, h_t^2 I). With update ``fifo`` the bank is a queue of equal weights.
 """
 
 import math
@@ -53,11 +47,8 @@ Array = np.ndarray
 def leave_one_out(d2: tuple[Tensor, Tensor], same: Tensor, T: int, log_h: Array) -> tuple[float, Array]:
     """Returns minus the mean of log p(t_b | c_b) without item b's particles, and its gradient in log_h = (log h_c, log h_t).
 
-    Args:
-        d2: Squared distances between B items and M particles in context and in target, (B, M) each.
-        same: Whether a particle is the item or a copy of it, (B, M) of bool.
-        T: Number of target features.
-        log_h: (2,).
+    d2 are the squared distances of B items and M particles in context and in target, (B, M) each; ``same`` (B, M) says whether a
+    particle is the item or a copy of it.
     """
     c, t = (d / h2 for d, h2 in zip(d2, np.exp(2 * log_h).tolist(), strict=True))
     a = (-0.5 * c).masked_fill(same, -math.inf)
@@ -125,8 +116,6 @@ class ParticleMixture(Conditional):
         n_resampled_: Number of batches after which pairs were resampled.
         n_batches_: Number of batches.
         seed_: Seed of the order and of resampling.
-        context_mean_, context_std_, target_mean_, target_std_: The standardized units, (C,) and (T,) each.
-        n_features_in_, n_targets_: C and T.
 
     Example:
         >>> import numpy as np
@@ -156,9 +145,6 @@ class ParticleMixture(Conditional):
 
         While the bank is not full, pairs are only added, with equal weights, and bandwidths are selected again. The units stay
         those of the first call.
-
-        Raises:
-            ValueError: As `fit`, or the features differ from those of the first call.
         """
         if not hasattr(self, "weights_"):
             self.fit(context, target)

@@ -28,9 +28,6 @@ def plot(model: Conditional, context: Any, target: Any = None, *, feature: int =
         feature: Which target feature is drawn.
         ax: Axes; by default new ones.
 
-    Raises:
-        ValueError: There is no such feature, or there are too many contexts.
-
     Example:
         >>> from vergence.mixtures import ConditionalGaussian
         >>> x = np.random.default_rng(0).normal(size=(50, 1))

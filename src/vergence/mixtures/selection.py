@@ -15,7 +15,7 @@ Shapes: N rows, C context columns, T targets.
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from sklearn.exceptions import ConvergenceWarning
 from vergence.mixtures.core import Conditional, alike
 from vergence.mixtures.models import get
 from vergence.utils.checks import expect, require_count
-from vergence.utils.terminal import Tabular, bar
+from vergence.utils.terminal import Table, bar
 
 __all__ = ["Importance", "Selection", "choose", "folds", "importance", "remarks"]
 
@@ -51,29 +51,24 @@ CALLED = {"kernel": "A Gaussian process", "mdn": "A mixture density network"}
 
 
 @dataclass(frozen=True)
-class Selection(Tabular):
+class Selection(Table):
     """The chosen model and how the others did.
 
     Attributes:
-        name: Name of the chosen model.
-        model: The model, fitted to all rows; that of `ALONE` ignores the context.
         columns: One row a model: ``model``; ``log_density`` in nats a row, larger is better; its standard ``error``; ``crps``,
             ``rmse`` and the ``width`` of 90 % intervals in the targets' units; ``r2``; ``coverage`` of these intervals; ``pit``,
             the largest distance of the probability integral transforms from uniform ones; ``seconds``; empty scores for what was
             dropped.
+        name: Name of the chosen model.
+        model: The model, fitted to all rows; that of `ALONE` ignores the context.
         sentence: What follows.
         notes: What to look at, such as neighboring rows that err alike.
     """
 
     name: str
     model: Conditional
-    columns: Mapping[str, Sequence[Any]]
     sentence: str
-    notes: tuple[str, ...] = field(default=())
-
-    def table(self) -> Mapping[str, Sequence[Any]]:
-        """Returns the columns by name."""
-        return self.columns
+    notes: tuple[str, ...] = ()
 
 
 def folds(
@@ -128,9 +123,6 @@ def choose(
         also: Other conditional models by name, such as `vergence.mixtures.NormalRegressor`, the simplest first.
         random_state: Seed of the folds and of the models.
 
-    Raises:
-        ValueError: Lengths differ, values are infinite, a target is constant, or there are fewer than 10 rows.
-
     Example:
         >>> rng = np.random.default_rng(0)
         >>> x = rng.normal(size=(200, 1))
@@ -155,13 +147,13 @@ def choose(
     notes = [*remarks(c, t, reader._names()), *_notes(tried[name], parts, groups is None and order is None)]
     if len(rows) < len(c):
         notes.append(f"{len(rows):,} of {len(c):,} rows decided which model suits them; it is fitted to all")
-    if _took_all_steps(tried[name]):
+    if took_all_steps(tried[name].last):
         name = _with_more_steps(name, tried, c[rows], t[rows], parts, raced[0], notes)
     model = fitted(name, tried[name].estimator, c, t, groups)
     if hasattr(reader, "columns_"):
         model.columns_ = reader.columns_
     model.held_out_pit_, model.held_out_surprise_ = tried[name].whole_rows("cdf"), tried[name].whole_rows("surprise")
-    return Selection(name, model, _columns(tried, t[rows]), _sentence(name, tried), tuple(notes))
+    return Selection(_columns(tried, t[rows]), name, model, _sentence(name, tried), tuple(notes))
 
 
 def remarks(context: Floats, target: Floats, names: tuple[Sequence[str], Sequence[str]]) -> list[str]:
@@ -316,9 +308,9 @@ def _race(
     return tried
 
 
-def _took_all_steps(trial: _Trial) -> bool:
-    steps = getattr(trial.estimator, "steps", None)
-    return steps is not None and getattr(trial.last, "steps_", 0) >= 0.9 * steps
+def took_all_steps(model: Any) -> bool:
+    """Returns whether a fitted model is a network that took nearly all of its steps."""
+    return hasattr(model, "steps") and getattr(model, "steps_", 0) >= 0.9 * model.steps
 
 
 def _with_more_steps(
@@ -338,9 +330,14 @@ def _with_more_steps(
 
 def _ahead(tried: Mapping[str, _Trial]) -> list[str]:
     """Returns the models that are not clearly behind the best; those that ignore the context, and a line, always stay."""
+    return [name for name, lag in _lags(tried).items() if name in (ALONE, "gaussian") or lag <= BEHIND]
+
+
+def _lags(tried: Mapping[str, _Trial]) -> dict[str, float]:
+    """Returns by how many standard errors each model is behind the best."""
     log_p = {name: trial.whole_rows("log_p") for name, trial in tried.items()}
-    best = max(log_p, key=lambda name: float(log_p[name].mean()))
-    return [name for name in log_p if name in (ALONE, "gaussian") or _lag(log_p[best], log_p[name]) <= BEHIND]
+    best = max(log_p.values(), key=lambda values: float(values.mean()))
+    return {name: _lag(best, values) for name, values in log_p.items()}
 
 
 def _lag(best: Floats, other: Floats) -> float:
@@ -351,9 +348,7 @@ def _lag(best: Floats, other: Floats) -> float:
 
 def _simplest(tried: Mapping[str, _Trial]) -> str:
     """Returns the first model that is within one standard error of the best."""
-    log_p = {name: trial.whole_rows("log_p") for name, trial in tried.items()}
-    best = max(log_p, key=lambda name: float(log_p[name].mean()))
-    return next(name for name in log_p if _lag(log_p[best], log_p[name]) <= 1)
+    return next(name for name, lag in _lags(tried).items() if lag <= 1)
 
 
 def _columns(tried: Mapping[str, _Trial], t: Floats) -> dict[str, list[Any]]:
@@ -401,19 +396,13 @@ def _notes(trial: _Trial, parts: Sequence[tuple[Ints, Ints]], free: bool) -> lis
 
 
 @dataclass(frozen=True)
-class Importance(Tabular):
+class Importance(Table):
     """How much each context column adds.
 
     Attributes:
         columns: One row a column, the most important first: ``column``; ``nats`` a row that are lost without it on rows that no
             fit has seen; their standard ``error``.
     """
-
-    columns: Mapping[str, Sequence[Any]]
-
-    def table(self) -> Mapping[str, Sequence[Any]]:
-        """Returns the columns by name."""
-        return self.columns
 
 
 def importance(

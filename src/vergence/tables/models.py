@@ -14,7 +14,7 @@ from vergence.data.arrays import Pairs
 from vergence.data.splits import split_groups
 from vergence.decide.conformal import ranked
 from vergence.decide.decisions import Counts, Decisions
-from vergence.mixtures.selection import Selection, remarks
+from vergence.mixtures.selection import Selection, remarks, took_all_steps
 from vergence.utils import terminal
 from vergence.utils.checks import counted, did_you_mean, expect, require_within
 from vergence.utils.digests import of_array, of_estimator
@@ -31,12 +31,7 @@ DISCRETE = 20  # different values of a target up to which it may be a class or a
 
 
 def named_model(name: str, settings: dict[str, Any]) -> Any:
-    """Returns an unfitted model by its short or its file's name, with some settings.
-
-    Example:
-        >>> named_model("mixture", {"n_components": 2})
-        ConditionalMixture(n_components=2)
-    """
+    """Returns an unfitted model by its short or its file's name, with some settings."""
     kind = mixtures.get(name)
     known = list(inspect.signature(kind).parameters)
     for setting in settings:
@@ -50,27 +45,19 @@ def named_model(name: str, settings: dict[str, Any]) -> Any:
 class Fitted:
     """What `fit_density` did and measured.
 
-    Attributes:
-        model: Name of the model's class.
-        train, test: Numbers of pairs that it was fitted to and that were held out.
-        seconds: Duration of the fit.
-        few_values: Target columns of so few different values that they are classes or counts rather than measurements.
-        scores: Of the model and each baseline the mean log-density of the held-out targets (nats), its standard error, and the
-            share of them inside the 50 % and 90 % intervals; empty for fewer than 20 held-out pairs.
-        ahead: By how much the model's mean log-density exceeds each baseline's (nats a pair), with the standard error.
-        selection: How the models of ``auto`` did; None for a model that was named.
-        notes: What is unusual about the table or the fit.
+    Scores are, of the model and each baseline, the mean log-density of the held-out targets (nats), its standard error, and the
+    share of them inside the 50 % and 90 % intervals; there are none for fewer than 20 held-out pairs.
     """
 
-    model: str
-    train: int
-    test: int
+    model: str  # name of its class
+    train: int  # pairs that it was fitted to
+    test: int  # pairs that were held out
     seconds: float
-    few_values: list[str]
+    few_values: list[str]  # target columns of so few different values that they are classes or counts rather than measurements
     scores: dict[str, dict[str, float]]
-    ahead: dict[str, tuple[float, float]]
-    selection: Selection | None = None
-    notes: tuple[str, ...] = ()
+    ahead: dict[str, tuple[float, float]]  # of each baseline's mean log-density (nats a pair), with the standard error
+    selection: Selection | None = None  # how the models of ``auto`` did
+    notes: tuple[str, ...] = ()  # what is unusual about the table or the fit
 
 
 def fit_density(
@@ -87,21 +74,8 @@ def fit_density(
 ) -> Fitted:
     """Fits a model to a part of the pairs, evaluates it and two baselines on the others, and writes it.
 
-    With ``auto`` the model is chosen on all pairs by `vergence.mixtures.choose`, and fitted to all of them.
-
-    Args:
-        pairs: Contexts and targets.
-        model: Name of the model, as for `named_model`.
-        out: File to write, ``.safetensors``.
-        settings: Settings of the model by name.
-        holdout: Share of the pairs, sampled at random, that are held out for evaluation, in [0, 1); 0 fits to all.
-        seed: Seed of the split and of the model.
-        groups: (N,), of ``auto``: the choice is for pairs of new groups.
-        order: (N,), of ``auto``: the choice is for later pairs.
-        seconds: Of ``auto``: time after which no other model is tried.
-
-    Raises:
-        ValueError: The pairs, the settings or ``out`` are not usable.
+    With ``auto`` `vergence.mixtures.choose` chooses the model on all pairs (groups, order, seconds), and fits it to all; else
+    a share ``holdout`` in [0, 1) is held out at random for evaluation.
     """
     require_within("[0, 1)", holdout=holdout)
     writable = out.suffix == ".safetensors" and out.parent.is_dir() and not out.is_dir()
@@ -123,16 +97,11 @@ def fit_density(
         estimator.held_out_surprise_ = estimator.surprise(*held_out)
     _save(estimator, pairs, out)
     compared = _compared(estimator, pairs, train, test) if len(test) >= FEW else ({}, {})
-    notes = [*remarks(pairs.context, pairs.target, pairs.columns), *_steps(estimator)]
+    notes = remarks(pairs.context, pairs.target, pairs.columns)
+    if took_all_steps(estimator):
+        more = f"--set steps={5 * estimator.steps} may be better"
+        notes.append(f"the network took {estimator.steps_:,} of {estimator.steps:,} steps: {more}")
     return Fitted(type(estimator).__name__, len(train), len(test), seconds, _few_values(pairs), *compared, notes=tuple(notes))
-
-
-def _steps(model: Any) -> list[str]:
-    """Returns a notice of a network that took nearly all of its steps."""
-    steps = getattr(model, "steps", None)
-    if not steps or model.steps_ < 0.9 * steps:
-        return []
-    return [f"the network took {model.steps_:,} of {steps:,} steps: --set steps={5 * steps} may be better"]
 
 
 def _chosen(pairs: Pairs, out: Path, seed: int, groups: Any, order: Any, seconds: float | None) -> Fitted:
@@ -195,14 +164,7 @@ def _mean_and_error(values: np.ndarray) -> tuple[float, float]:
 
 
 def predict(model: Any, pairs: Pairs, out: Path, *, level: float = 0.9) -> int:
-    """Writes mean, mode, interval and effective number of modes of the target for each context; returns the rows written.
-
-    Args:
-        model: A fitted conditional model.
-        pairs: Contexts (B, C), with the columns that name them; targets are not read.
-        out: File to write: ``.npz``, ``.csv`` or ``.parquet``.
-        level: Probability of the interval, in (0, 1).
-    """
+    """Writes mean, mode, interval and effective number of modes of the target for each context; returns the rows written."""
     contexts = _require_width(model, pairs)
 
     def rows(block: slice) -> dict[str, np.ndarray]:

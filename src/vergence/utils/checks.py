@@ -96,12 +96,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def require_choice(name: str, value: Any, choices: Iterable[Any], hint: str = "", *, also: Iterable[str] = ()) -> None:
     """Raises a ValueError unless ``value`` is one of some choices; the error names the nearest one.
 
-    Args:
-        name: What it is called in the message.
-        value: The value.
-        choices: Values that are possible.
-        hint: What to do where no choice is near.
-        also: Names that are suggested, too, and not listed.
+    Where no choice is near it gives the hint; names in ``also`` are suggested, too, and not listed.
 
     Example:
         >>> require_choice("loss", "mi_lk", ["mi_kl", "naive"])
@@ -184,13 +179,9 @@ def _is_number(value: Any) -> bool:
 
 
 def require_array(name: str, x: Any, *shape: str | int, finite: bool = True) -> None:
-    """Raises a ValueError unless an array or tensor has a shape, and finite values.
+    """Raises a ValueError unless an array or tensor has a shape, and ``finite`` values.
 
-    Args:
-        name: What it is called in the message.
-        x: Array or tensor.
-        shape: Length of each axis; a letter stands for any length of at least 1, "..." in the first place for any axes.
-        finite: Whether NaN and infinity are errors; whole numbers have neither.
+    In the shape a letter stands for any length of at least 1, "..." in the first place for any axes.
 
     Example:
         >>> import numpy as np

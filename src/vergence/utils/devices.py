@@ -10,18 +10,8 @@ from torch import nn
 
 from vergence.utils.checks import expect, is_out_of_memory, require_count, shown
 
-__all__ = [
-    "as_device",
-    "cpu_threads",
-    "describe_device",
-    "enough_memory",
-    "exporting",
-    "fast_bfloat16",
-    "in_evaluation",
-    "rank_and_size",
-    "several",
-    "total_memory",
-]
+__all__ = ["as_device", "cpu_threads", "describe_device", "enough_memory", "exporting", "fast_bfloat16", "in_evaluation"]
+__all__ += ["rank_and_size", "several", "total_memory"]
 
 CONTAINERS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # versions 2 and 1
 MOST, EACH = 64, 4  # threads that may always be requested, and for each processor: without memory for its threads OpenMP aborts
@@ -138,9 +128,7 @@ def in_evaluation(module: nn.Module) -> Iterator[None]:
 def cpu_threads(number: int | None = None) -> Iterator[None]:
     """Sets torch's number of threads while the context lasts. Another number changes the last bits of results.
 
-    Args:
-        number: Number of CPU threads; at most 64, or 4 for each processor where that is more. None leaves torch's own:
-            ``OMP_NUM_THREADS``, or one for each core.
+    It is at most 64, or 4 for each processor where that is more; None leaves torch's own.
 
     Example:
         >>> with cpu_threads(1):

@@ -152,9 +152,6 @@ def exit_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-# Locks
-
-
 @contextlib.contextmanager
 def locked(file: Path, what: str) -> Iterator[None]:
     """Holds a lock, the hidden file next to ``file``, for as long as the context lasts.
@@ -200,9 +197,7 @@ _given: dict[str, Any] = {}  # code that the program itself gave, by the name th
 def register_outside(value: Any, name: str | None = None) -> str:
     """Keeps code that the program gives, so that `load_outside` finds it and imports nothing; returns its name.
 
-    Args:
-        value: A class or a function, which is named ``module:Name``, or an object, whose name ends with a digest of its text.
-        name: Another name.
+    A class or a function is named ``module:Name``; the name of an object ends with a digest of its text.
 
     Example:
         >>> register_outside(dict), is_registered("builtins:dict"), load_outside("objective", "builtins:dict", "")

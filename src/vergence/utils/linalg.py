@@ -97,14 +97,9 @@ def cholesky(a: Tensor, *, unit: float | None = None) -> tuple[Tensor, float]:
     L_dd, the variance of entry d given the entries before it, is at least 4 D eps of a_dd: less is rounding error. For a
     covariance of features in different units use `covariance_cholesky`.
 
-    Args:
-        a: Symmetric positive semidefinite (D, D), or a batch (..., D, D), whose matrices share one step of the ladder.
-        unit: Typical variance of the data: a mean diagonal below 1e-10 of it is replaced by that. By default a matrix of
-            zeros raises an error.
-
-    Returns:
-        The lower factor L, L L^T = a + jitter I, and the largest jitter that was added, in the units of ``a``; 0.0 where
-        none was needed.
+    The matrix (D, D) is symmetric and positive semidefinite; those of a batch (..., D, D) share one step of the ladder, and the
+    largest jitter is returned, in the units of ``a``. A mean diagonal below 1e-10 of ``unit``, a typical variance of the data, is
+    replaced by that; without it zeros are an error.
 
     Example:
         >>> L, jitter = cholesky(torch.tensor([[4.0, 2.0], [2.0, 1.0]], dtype=torch.float64))
@@ -129,13 +124,8 @@ def covariance_cholesky(S: Tensor) -> tuple[Tensor, float]:
     r"""Returns the Cholesky factor of S + jitter diag(S), with the smallest jitter that conditions it well, and the jitter.
 
     The jitter is added to the correlations, whatever the features' units: a feature of deviation 0.1 keeps its variance next to
-    one of 1e6. A feature of variance zero gets the mean variance for its unit. Where no jitter is needed this is `cholesky`.
-
-    Args:
-        S: Covariance (D, D), symmetric positive semidefinite, or a batch (..., D, D), which shares one step of the ladder.
-
-    Returns:
-        The lower factor L, L L^T = S + jitter diag(S), and the jitter, without unit, from 0.0 to 1e-4.
+    one of 1e6. A feature of variance zero gets the mean variance for its unit. Where no jitter is needed this is `cholesky`, with
+    which it shares what it takes; the jitter has no unit, and is at most 1e-4.
 
     Example:
         >>> scale = torch.tensor([1e6, 1e6, 0.1], dtype=torch.float64)

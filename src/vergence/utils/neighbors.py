@@ -28,16 +28,8 @@ def nearest(train: Tensor, test: Tensor, k: int, block: int = 2048) -> tuple[Ten
 
     Test items whose first neighbors differ by no more than rounding, as in tight clusters of float32, are searched again in
     float64. Beyond the result, memory is for one table of ``block`` test items by 8 ``block`` training items. A zero vector has
-    similarity 0 to everything. The order among equal similarities is not defined.
-
-    Args:
-        train: Features (N, D).
-        test: Features (M, D), on the same device.
-        k: Neighbors, 1 to N.
-        block: Test items in a block.
-
-    Returns:
-        The similarities (M, k) in [-1, 1] and the indices (M, k) into ``train``.
+    similarity 0 to everything. The order among equal similarities is not defined. Of features (N, D) and (M, D) and k of 1 to N,
+    the similarities (M, k) in [-1, 1] and the indices (M, k) into ``train`` are returned.
 
     Example:
         >>> similarity, index = nearest(torch.eye(3), torch.tensor([[0.0, 3.0, 4.0]]), k=2)
@@ -106,15 +98,10 @@ def _top(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def nearest_rows(items: Tensor, x: Tensor, k: int, *, directions: bool = False) -> Tensor:
-    """Returns the indices (M, k) of the k nearest items of each row of x (M, D), the nearest first.
+    """Returns the indices (M, k) of the k nearest items (N, D) of each row of x (M, D), the nearest first, k of 1 to N.
 
-    The order is that of Euclidean distances as one product of matrices rounds them, in the type of the features.
-
-    Args:
-        items: Items (N, D).
-        x: Other items (M, D).
-        k: Neighbors, 1 to N.
-        directions: Whether all are unit vectors, or zeros, which are as far from everything as an orthogonal vector.
+    The order is that of Euclidean distances as one product of matrices rounds them, in the type of the features. With
+    ``directions`` all are unit vectors, or zeros, which are as far from everything as an orthogonal vector.
 
     Example:
         >>> nearest_rows(torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([[4.0]]), 2)

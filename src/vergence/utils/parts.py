@@ -84,14 +84,10 @@ def write_table(path: Path, columns: Mapping[str, Column]) -> None:
 
 
 def write_blocks(path: Path, names: Sequence[str], blocks: Blocks, advice: str, *, durable: bool = True) -> None:
-    """Writes columns as `write_table` does, some rows at a time.
+    """Writes columns as `write_table` does, some rows at a time; ``advice`` says what to do where the disk is full.
 
-    Args:
-        path: File to write.
-        names: The columns in their order.
-        blocks: Function that yields some of the columns of all rows; of ``.npz`` it is called for each column, else once.
-        advice: What to do where the disk is full.
-        durable: Whether the file is on disk when this returns.
+    ``blocks`` yields some of the columns of all rows; of ``.npz`` it is called for each column, else once. With ``durable`` the
+    file is on disk when this returns.
     """
     require_table(path)
     with explained(path, advice), replacing(path, durable=durable) as temporary:
@@ -129,9 +125,7 @@ def _far_from_zero(values: np.ndarray) -> bool:
 
 
 def neutral(text: str) -> str:
-    """Returns a text as CSV files of this library hold it: behind a single quote where a spreadsheet could take it for a formula.
-
-    These are texts that begin with ``=``, ``+``, ``-``, ``@``, a tab or a line break. `original` is the inverse.
+    """Returns a text, behind a single quote where a spreadsheet could take it for a formula; `original` is the inverse.
 
     Example:
         >>> neutral("=1+1.png"), neutral("'=x"), neutral("cat.png")
@@ -242,8 +236,7 @@ def open_parts(
         job: Numbers and text that determine the rows: the model, the items, the settings.
         every: Items of a part.
         derived: Columns that are added at the end.
-        joined: Whether ``out`` is written. Otherwise it names the folder of the parts alone, for what a long job computes first,
-            and `Parts.columns` reads them back.
+        joined: Whether ``out`` is written; else it names the folder of the parts, which `Parts.columns` reads back.
     """
     if joined:
         require_table(out)
@@ -260,9 +253,8 @@ def open_parts(
                         parts.join(derived)
                     parts.clear()
                 finally:
-                    if (
-                        not parts.done and _read_part(parts.file(0)) is None
-                    ):  # a signal may come between a part's file and its count
+                    # a signal may come between a part's file and its count
+                    if not parts.done and _read_part(parts.file(0)) is None:
                         parts.clear()
         finally:
             with contextlib.suppress(OSError):  # not empty: parts are kept
@@ -315,13 +307,7 @@ class Parts:
         return self.folder / f"{i:06d}.npz"
 
     def append(self, columns: Mapping[str, Column], items: int, skipped: Iterable[tuple[str, str]] = ()) -> None:
-        """Adds the rows of the next items; every call has the same columns.
-
-        Args:
-            columns: Columns of equal length; as of `write_table`.
-            items: Number of items that they belong to.
-            skipped: Name and reason of those of the items that have no row.
-        """
+        """Adds the rows of the next items, and name and reason of those without a row; every call has the same columns."""
         self._waiting.append(columns)
         self._items += items
         self._bytes += sum(values.nbytes for values in columns.values() if isinstance(values, np.ndarray))
@@ -388,8 +374,8 @@ class Parts:
         arrays = {COLUMN + name: values for name, values in columns.items()}
         arrays |= {"items": np.asarray(self._items), "skipped": np.asarray(self._skipped, dtype=np.str_).reshape(-1, 2)}
         file, rows = self.file(len(self._parts)), len(next(iter(columns.values())))
-        with explained(self.out, self._advice()), replacing(file) as temporary:
-            _save(temporary, arrays)
+        with explained(self.out, self._advice()), replacing(file) as temporary, temporary.open("wb") as opened:
+            np.savez(opened, **arrays)  # type: ignore[arg-type]
         self._parts.append(_Part(file, list(columns), self._items, rows, self._skipped))
         self._waiting, self._items, self._bytes, self._skipped = [], 0, 0, []
 
@@ -397,11 +383,6 @@ class Parts:
         if not self._parts:
             return "free space, or choose another --out"
         return f"the first {self.done} items are kept in {self.folder.name}: free space and repeat the command to go on"
-
-
-def _save(path: Path, arrays: Arrays) -> None:
-    with path.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def _read_part(file: Path) -> _Part | None:
@@ -414,9 +395,6 @@ def _read_part(file: Path) -> _Part | None:
         return None
     columns = [name.removeprefix(COLUMN) for name in arrays]
     return _Part(file, columns, items, len(next(iter(arrays.values()))), skipped)
-
-
-# One part of a job
 
 
 @dataclass(frozen=True)

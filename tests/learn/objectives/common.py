@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vergence.densities.em import Mixture
+from vergence.densities.em.structures import Mixture
 from vergence.learn.methods.paired import PairedMethod
 
 

@@ -38,7 +38,7 @@ from vergence.utils.checks import require_choice, require_count, require_within
 from vergence.utils.devices import rank_and_size
 from vergence.utils.terminal import bar
 
-__all__ = ["structure"]
+__all__ = ["Mixture", "Structure"]
 
 TINY = 10 * torch.finfo(torch.float64).eps  # added to every N_k, as scikit-learn does; weights should therefore have mean 1
 SAMPLE = 256  # items that the deviation of all but 5 % is estimated from
@@ -111,10 +111,6 @@ def structure(covariance_type: str, rank: int = 8, prior: Tensor | None = None) 
     """Returns a structure by name: ``full``, ``tied``, ``diag``, ``spherical``, or ``low_rank`` with its rank.
 
     ``prior`` (D, D) is the sum of squares of one item that each ``full`` component has seen before the data.
-
-    Example:
-        >>> structure("tied").parameters(K=3, D=2)
-        3
     """
     kinds: dict[str, Callable[[], Structure]] = {
         "full": functools.partial(Full, prior),
@@ -199,16 +195,10 @@ def expectation(data: Data, structure: Structure, mixture: Mixture, dtype: torch
 def maximization(
     structure: Structure, prepared: object, sums: Sums, mixture: Mixture, reg: float, floor: Tensor, *, initial: bool = False
 ) -> Mixture:
-    """Returns the mixture that maximizes the expected log-likelihood.
+    """Returns the mixture that maximizes the expected log-likelihood, by what `expectation` returned for a mixture.
 
-    Args:
-        structure: Structure of the covariances.
-        prepared: Prepared mixture, from `expectation`, as ``sums``.
-        sums: Sums over the items.
-        mixture: The mixture that the sums were computed with.
-        reg: Added to the covariances' diagonals, >= 0.
-        floor: Lowest variances (D,), `Data.variance_floor`.
-        initial: Whether the sums were computed around `Structure.unit`.
+    Covariances get ``reg`` >= 0 on their diagonals, and at least the variances ``floor`` (D,), `Data.variance_floor`; ``initial``
+    says that the sums were computed around `Structure.unit`.
     """
     N = sums.N + TINY
     means = structure.center(mixture) + (sums.first / N[:, None]).unflatten(0, mixture.weights.shape)

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vergence.densities.gaussian import LOG_2PI
 from vergence.utils import linalg
 
 __all__ = ["fit_with_gaps"]
-
-LOG_2PI = math.log(2 * math.pi)
 
 
 @dataclass(frozen=True)
@@ -48,16 +47,9 @@ def fit_with_gaps(
 ) -> tuple[Tensor, Tensor, Tensor, list[float]]:
     """Returns weights, means and covariances of a mixture, and the mean log-likelihood in nats before each iteration.
 
-    Args:
-        X: (N, D) with NaN in gaps.
-        w: Weights of the items (N,), or None for equal ones.
-        weights: (K,), to begin with, as means (K, D) and covariances (K, D, D).
-        means: See above.
-        covariances: See above.
-        reg: Added to the covariances' diagonals, >= 0.
-        tol: Gain of the mean log-likelihood, in nats, at which the iteration ends.
-        max_iter: Most iterations.
-        prior: Sum of squares (D, D) of one item that each component has seen before the data; None for none.
+    Items X are (N, D), with NaN in gaps, and their weights w (N,). The mixture to begin with has weights (K,), means (K, D) and
+    covariances (K, D, D), to whose diagonals ``reg`` >= 0 is added. EM ends at a gain of ``tol`` nats. ``prior`` is the sum of
+    squares (D, D) of one item that each component has seen before the data.
     """
     w = X.new_ones(len(X)) if w is None else w
     patterns, bounds = _patterns(X, w), [-math.inf]

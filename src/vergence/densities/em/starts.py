@@ -25,13 +25,6 @@ def initial_responsibilities(data: Data, K: int, R: int, init_params: str, rando
 
     With ``k-means++`` and ``random_from_data`` each component starts with a single item, as in scikit-learn.
 
-    Args:
-        data: Items.
-        K: Components.
-        R: Initializations.
-        init_params: One of `INITS`.
-        random_state: Seed, generator of numpy or None, as in scikit-learn.
-
     Example:
         >>> X = torch.tensor([[0.0], [0.1], [5.0]], dtype=torch.float64)
         >>> data = Data(X, None, X.mean(0), X.device)
@@ -76,8 +69,7 @@ def initial_covariances(precisions: Any, covariance_type: str, K: int, D: int) -
     square = covariance_type in ("full", "tied")
     definite = (not square or torch.allclose(P, P.mT)) and (torch.linalg.eigvalsh(P) if square else P).min() > 0
     expect(definite, "precisions_init that are symmetric and positive definite", "others", "invert covariances")
-    covariances: Tensor = torch.linalg.inv(P) if square else 1 / P
-    return covariances
+    return torch.linalg.inv(P) if square else 1 / P
 
 
 def mean_statistics(mixture: Mixture, covariance_type: str, reg: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from vergence.utils import linalg
 from vergence.utils.checks import expect
 
-__all__ = ["ROUNDING", "Mixture", "Structure", "inverse_roots"]
+__all__ = ["ROUNDING", "inverse_roots"]
 
 CELLS, LARGE_CELLS = 1 << 19, 1 << 26  # numbers in the largest array of a block, on a CPU and on an accelerator
 ROUNDING = 1e-13  # share of a feature's variance over all items: a component's variance below it is rounding and is set to it
@@ -151,8 +151,7 @@ def unflat(x: Tensor, like: Tensor) -> Tensor:
 
 def variance_floor(variance: Tensor, square: Tensor) -> Tensor:
     """Returns the lowest variances (D,) of components, for the variances of all items (0 counts as 1) and their mean squares."""
-    floor: Tensor = ROUNDING * torch.where(variance > 1e-28 * square, variance, 1.0)
-    return floor
+    return ROUNDING * torch.where(variance > 1e-28 * square, variance, 1.0)
 
 
 def inverse_roots(S: Tensor) -> tuple[Tensor, Tensor]:
@@ -221,8 +220,7 @@ class _Matrices(Structure):
 class Full(_Matrices):
     """One covariance per component, with moments around the current means.
 
-    Args:
-        prior: Sum of squares (D, D) of one item that each component has seen before the data (MAP, inverse Wishart); or None.
+    ``prior`` is the sum of squares (D, D) of one item that each component has seen before the data (MAP, inverse Wishart).
     """
 
     shared, around_means = False, True
@@ -388,9 +386,6 @@ class LowRank(Structure):
 
     With S the moments around the new means, beta = U^T (diag d + U U^T)^{-1} and A = S beta^T:
     U <- A (I - beta U + beta A)^{-1},  d <- diag(S) - sum over columns of U A. Cost O(N K D r), never O(D^2).
-
-    Args:
-        rank: r.
     """
 
     shared, around_means, initial_passes = False, False, 4

@@ -16,7 +16,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from vergence.densities import em
+from vergence.densities.em import fit as em
 from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.learn.objectives.core import ConditionalObjective, settings
 from vergence.learn.objectives.parts import diagnostics

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.densities import em
+from vergence.densities.em import fit as em
 from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.densities.neural_gas import NeuralGas, nearest_node
 from vergence.learn.objectives.core import ConditionalObjective, settings

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vergence.densities import em
 from vergence.densities.covariance import Covariance, Dense, LowRank, rotated
+from vergence.densities.em import fit as em
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.utils import linalg
 from vergence.utils.checks import require_choice, require_count, require_within
