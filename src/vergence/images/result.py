@@ -207,6 +207,7 @@ class CheckResult:
     reference: Pictures | None = field(repr=False, default=None)
     workers: int = field(repr=False, default=0)
     _reviewed: frozenset[str] = field(repr=False, default=frozenset())  # images that a person has looked at before
+    said: Mapping[str, str] = field(repr=False, default_factory=dict)  # what of each image, of the reference too
 
     def map(self, i: int) -> Floats:
         """Returns how anomalous each cell of image i of ``items`` is, (32, 32): above 1 a region is framed.
@@ -362,7 +363,8 @@ def result_of(
     summary["sentences"] = sentences_of(summary, pairs, skipped)
     tables = Table(columns), Table(pairs), Table(skipped)
     reviewed, z = frozenset([*settings.review.anomaly, *settings.review.normal]), z.astype(np.float32)
-    return CheckResult(*tables, members_of, z, summary, pictures, features, anomalies, reference, settings.workers, reviewed)
+    said, workers = settings.review.said(), settings.workers
+    return CheckResult(*tables, members_of, z, summary, pictures, features, anomalies, reference, workers, reviewed, said)
 
 
 def _judgment(anomalies: Anomalies | None, n: int) -> dict[str, Any]:

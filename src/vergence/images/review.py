@@ -62,6 +62,11 @@ class Review:
             refuse("columns path and verdict", f"others in {file}", "save the confirmations from the page again")
         return cls.of({original(row["path"]): row["verdict"].strip().lower() for row in rows})
 
+    def said(self) -> dict[str, str]:
+        """Returns what was said of each image, by name."""
+        given = zip((self.reference, self.normal, self.anomaly), reversed(VERDICTS), strict=True)
+        return {name: verdict for names, verdict in given for name in names}
+
     def places(self, names: Sequence[str], said: str) -> Bools:
         """Returns which items were called ``anomaly``, ``normal`` or ``reference``, (N,)."""
         among = set(getattr(self, said))
