@@ -20,7 +20,7 @@ from vergence.data.pictures import Picture, Pictures
 from vergence.decide.conformal import to_label
 from vergence.decide.feature_sets import ReferenceScores
 from vergence.images.features import ImageFeatures
-from vergence.images.measurements import GRAY, MEASUREMENTS, PROPERTIES, WORDS
+from vergence.images.measurements import HUES, MEASUREMENTS, PROPERTIES, WORDS, is_gray
 from vergence.images.plane import standardized
 from vergence.images.review import VERDICTS
 from vergence.report.rendering import workbench
@@ -37,13 +37,12 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 MOST = 20_000  # images on the page
-LARGE, SIDE = 150, 480  # images that are kept large, and their longer side in pixels
+LARGE, SIDE, BYTES = 150, 480, 3e6  # images that are kept large, their longer side in pixels, and bytes of all of them
 OTHERS, FIRST = 500, 24  # reference images that are leaked or compared with, and the most anomalous ones, at most
 PAIRS = 5_000  # on the page
 PAIR = ("path", "duplicate_of", "kind", "agreement", "source")
 NEAR, SHOWN_FACTS, REGIONS, FOLDERS = 5, 3, 30, 30
 COLOR = (255, 60, 0)  # of heatmaps
-HUES = ("red", "green", "blue", "saturation")  # of which nothing is said of a gray image
 NUMBERS = ("score", "p_value", "q_value", "flag", "projection_x", "projection_y")
 NAMES = {
     "measurements": "Light, color and sharpness", "whole": "Texture and layout as a whole", "regions": "Regions",
@@ -172,7 +171,7 @@ def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
     large = [k for k in dict.fromkeys([*order[: LARGE // 2].tolist(), *paired, *order.tolist()]) if k < len(rows)]
     scores, said = _scores(found, rows, others), _said(found, of_name, others)
     nearest = {k: others.number(found.nearest()[rows[k]]) for k in large[:OTHERS]} if found.nearest() else {}
-    tiles = _tiles(found, rows, others.names, set(large[:LARGE]))
+    tiles = _tiles(found, rows, others.names, large[:LARGE])
     return {
         "n": len(rows),
         "total": len(items),
@@ -188,7 +187,6 @@ def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
         "properties": [sum(1 << properties.index(name) for name in m.split("; ") if m) for m in columns["measurements"]],
         "propertyNames": [PROPERTIES[name] for name in properties],
         "duplicates": pairs,
-        "paired": [int(k in paired) for k in range(len(rows))],
         "nearest": nearest,
         "leak": [int(bool(items["leak_of"][i])) for i in rows],
         "near": _near(found, rows),
@@ -318,8 +316,7 @@ def _measured(found: Checked, rows: Ints) -> dict[str, Any]:
     share = np.stack([np.searchsorted(np.sort(column), column, side="left") / len(x) for column in x.T], 1)[rows]
     above = np.stack([1 - np.searchsorted(np.sort(column), column, side="right") / len(x) for column in x.T], 1)[rows]
     farther = np.maximum(share, above)
-    gray = table[:, at["colorfulness"]] <= GRAY
-    farther[np.ix_(gray, [name in HUES for name in named])] = 0
+    farther[np.ix_(is_gray(table), [name in HUES for name in named])] = 0
     first = np.argsort(-farther, axis=1, kind="stable")[:, :SHOWN_FACTS]
     facts = [
         [[int(m), int(share[k, m] >= above[k, m]), int(100 * farther[k, m])] for m in ms if farther[k, m] >= 0.8]
@@ -348,7 +345,7 @@ class _PagePass:
         return tile(image, self.side), webp(within(image, SIDE), 80) if picture.digest in self.large else "", picture.size
 
 
-def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: set[int]) -> dict[str, Any]:
+def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: Sequence[int]) -> dict[str, Any]:
     """Returns sheets of tiles, sizes, images that are kept large, frames of all images, and heatmaps of the large ones."""
     n = len(rows) + len(others)
     sizes = np.zeros((n, 2), dtype=np.int64)  # height and width
@@ -362,7 +359,7 @@ def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: set[int]) -
     of_both = (own, found.features.index[rows].tolist(), 0), (found.reference, [place[name] for name in others], len(rows))
     for source, index, first in of_both:
         at = {i: first + k for k, i in enumerate(index)}
-        digests = frozenset(found.features.digest[rows[list(large)]].tolist() if first == 0 and large else ())
+        digests = frozenset(found.features.digest[rows[large]].tolist() if first == 0 and large else ())
         look = _PagePass(side, digests)
         with terminal.bar("page", len(index), late=True) as advance:
             for i, (tile, picture, size) in source.map(look, index, found.workers) if source is not None else ():
@@ -372,13 +369,15 @@ def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: set[int]) -
                     big[at[i]] = picture
                 advance()
     frames = {k: [[round(v, 4) for v in box] for box in found.marked(int(i))] for k, i in enumerate(rows)}
+    size = np.cumsum([len(big.get(k, "")) for k in large])
+    big = {k: big[k] for k, total in zip(large, size, strict=True) if k in big and total <= BYTES}  # the most anomalous first
     judged = big if found.summary["judged"] else {}
     return {
         **(sheets(tiles) if seen else sheets(tiles[:0])),
         **{name: sizes[:, k].tolist() if sizes.any() else [] for k, name in enumerate(("height", "width"))},
         "large": big,
         "marks": {k: boxes for k, boxes in frames.items() if boxes},
-        "heat": {k: b64encode(opacity(found.map(int(rows[k]))).tobytes()).decode() for k in judged if k < len(rows)},
+        "heat": {k: b64encode(opacity(found.map(int(rows[k]))).tobytes()).decode() for k in judged},
     }
 
 

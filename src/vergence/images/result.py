@@ -20,7 +20,7 @@ from vergence.decide.feature_sets import ReferenceScores
 from vergence.images.duplicates import Duplicates
 from vergence.images.features import FILE, NETWORK, ImageFeatures
 from vergence.images.frozen import FrozenNetwork
-from vergence.images.measurements import MEASUREMENTS, PROPERTIES, differences_in_words, properties, typical_properties
+from vergence.images.measurements import MEASUREMENTS, PROPERTIES, differences_in_words, is_gray, properties, typical_properties
 from vergence.images.plane import PLANES, plane, standardized
 from vergence.images.regions import region_words
 from vergence.images.review import Review
@@ -341,7 +341,7 @@ def result_of(
     columns = {
         "path": list(names),
         **_judgment(anomalies, n),
-        "reason": [""] * n if anomalies is None else _reasons(anomalies),
+        "reason": [""] * n if anomalies is None else _reasons(anomalies, is_gray(features.measurements).tolist()),
         "group": group,
         "duplicate_of": _first_of(duplicates, names, features.index),
         "leak_of": leak,
@@ -431,20 +431,20 @@ def _boxes(anomalies: Anomalies | None, features: ImageFeatures) -> list[str]:
     return ["; ".join(" ".join(f"{int(value)}" for value in box) for box in boxes) for boxes in each]
 
 
-def _reasons(anomalies: Anomalies) -> list[str]:
+def _reasons(anomalies: Anomalies, gray: Sequence[bool]) -> list[str]:
     """Returns why each anomalous image is anomalous, in words: from the feature set that adds most to its score."""
     found = anomalies.decisions
     score = found.columns["score"]
     told = found.flag | (score >= np.quantile(score, 1 - RARE) if anomalies.rate == "none" else found.p_value <= RARE)
-    return [_reason(anomalies, i) if tell else "" for i, tell in enumerate(told.tolist())]
+    return [_reason(anomalies, i, gray=gray[i]) if tell else "" for i, tell in enumerate(told.tolist())]
 
 
-def _reason(anomalies: Anomalies, i: int) -> str:
+def _reason(anomalies: Anomalies, i: int, *, gray: bool) -> str:
     level, heat = anomalies.decisions.columns["level"][i], anomalies.heatmaps
     others = "the others" if anomalies.rate == "none" else "the reference"
     if level == "vectors":
         return f"its vector lies far from those of {others}"
-    words = differences_in_words(anomalies.deviations[i], MEASUREMENTS[FILE:])
+    words = differences_in_words(anomalies.deviations[i], MEASUREMENTS[FILE:], gray=gray)
     if level == "measurements":
         return words or "its brightness, color, sharpness and noise together are unlike those of " + others
     if level == "whole" or heat is None:

@@ -38,33 +38,18 @@ def write(path: Path, folder: str, sections: Mapping[str, str], *, steps: Mappin
     return _render(path, "page", folder=folder, sections=sections, steps=steps, **values)
 
 
-def workbench(
-    path: Path,
-    data: Mapping[str, Any],
-    *,
-    skipped: Sequence[tuple[str, str]] = (),
-    encoder: str = "",
-    sampled: str = "",
-    figures: Sequence[Mapping[str, Any]] = (),
-    **values: Any,
-) -> Path:
-    """Writes a page on which items are filtered, sorted, searched, opened and marked, in one step.
+def workbench(path: Path, data: Mapping[str, Any], *, skipped: Sequence[tuple[str, str]] = (), **values: Any) -> Path:
+    """Writes a page on which items are filtered, sorted, searched, opened and marked, in one step, and returns its path.
 
     Args:
         path: File to write.
         data: JSON data of ``workbench.js``, which says what each column is.
         skipped: Name and reason of each item that could not be read.
-        encoder: What gave the features.
-        sampled: Which items are left out.
-        figures: ``title``, ``words`` and ``figure``, a `vergence.report.charts.Chart`, of each chart.
-        **values: ``title``, ``sentences``, ``looked`` and ``meaning``, texts.
-
-    Returns:
-        ``path``.
+        **values: ``title``, ``sentences``, ``looked`` and ``meaning``, texts; perhaps ``encoder``, ``sampled``, and ``figures``:
+            ``title``, ``words`` and ``figure`` of each chart.
     """
     more = f"{len(skipped) - LISTED:,} more are listed in skipped.csv." if len(skipped) > LISTED else ""
-    values |= {"skipped": skipped[:LISTED], "more_skipped": more, "encoder": encoder, "sampled": sampled, "figures": figures}
-    return _render(path, "workbench", data=data, **values)
+    return _render(path, "workbench", data=data, skipped=skipped[:LISTED], more_skipped=more, **values)
 
 
 def _render(path: Path, name: str, /, **values: Any) -> Path:

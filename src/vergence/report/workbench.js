@@ -2,9 +2,9 @@
 // D holds columns: index i is an image; reference images follow those that were checked.
 const given = JSON.parse(document.getElementById("data").textContent), N = given.n, $ = id => document.getElementById(id);
 const zeros = Array(N).fill(0), ones = Array(N).fill(1), none = Object.fromEntries(
-  "duplicates levels reference said width height light sharpness facts words regions folders near propertyNames".split(" ").map(key => [key, []]));
+  "duplicates levels reference said x y width height light sharpness facts words regions folders near propertyNames".split(" ").map(key => [key, []]));
 const D = {
-  ...none, total: N, judged: false, fixed: false, rate: "none", fdr: 0.1, start: "all", p: ones, q: ones, score: zeros, flag: zeros, seen: zeros, paired: zeros,
+  ...none, total: N, judged: false, fixed: false, rate: "none", fdr: 0.1, start: "all", p: ones, q: ones, score: zeros, flag: zeros, seen: zeros,
   leak: zeros, properties: zeros, group: Array(N).fill(-1), groups: 0, leaked: 0, unreadable: 0, most: 1, large: {}, marks: {}, heat: {}, nearest: {},
   folder: null, calibration: null, ...given,
 };
@@ -104,7 +104,7 @@ if (decides) filters.push(["flag", "Flagged", i => flag[i]]);
 if (D.judged) filters.push(["first", "The first", i => place()[i] < state.first]);
 if (Object.keys(D.marks).length) filters.push(["framed", "With frames", i => D.marks[i]]);
 if (D.judged) filters.push(["group", "In groups", i => D.group[i] >= 0]);
-if (D.duplicates.length) filters.push(["pair", "Pairs of duplicates", i => D.paired[i]]);
+if (D.duplicates.length) filters.push(["pair", "Pairs of duplicates", i => pairs.has(i)]);
 if (D.leaked) filters.push(["leak", "Leaked", i => D.leak[i]]);
 D.propertyNames.forEach((name, bit) => filters.push([`is ${name}`, name, has(bit)]));
 for (const said of ["anomaly", "normal"]) filters.push([said, `You: ${said}`, i => verdict.get(i) === said]);
@@ -278,10 +278,10 @@ const show = () => {
   const i = current, about = $("about");
   $("large-name").textContent = D.name[i];
   const image = element("img", { alt: D.name[i] }), holder = $("canvas"), ticket = ++original;
-  if (bare) image.hidden = true;
   if (D.large[i]) image.src = `data:image/webp;base64,${D.large[i]}`;
-  else image.src = cut(i);
-  holder.replaceChildren(image, ...(marked && D.heat[i] ? [heatmap(D.heat[i])] : []), ...(marked ? (D.marks[i] || []) : []).map(([top, left, bottom, right]) => {
+  const first = bare || D.large[i] ? image : cut(i);
+  image.hidden = bare;
+  holder.replaceChildren(first, ...(marked && D.heat[i] ? [heatmap(D.heat[i])] : []), ...(marked ? (D.marks[i] || []) : []).map(([top, left, bottom, right]) => {
     const frame = element("div", { className: "frame" });
     frame.style.cssText = `top:${100 * top}%;left:${100 * left}%;height:${100 * (bottom - top)}%;width:${100 * (right - left)}%`;
     return frame;
@@ -289,7 +289,7 @@ const show = () => {
   $("large-note").textContent = D.marks[i]?.length ? "Frames mark anomalous regions." : "";
   if (D.folder !== null && i < N) {
     const whole = new Image();
-    whole.onload = () => { if (ticket === original) image.src = whole.src; };
+    whole.onload = () => { if (ticket === original) { image.src = whole.src; first.replaceWith(image); } };
     whole.onerror = () => { if (ticket === original) $("large-note").textContent += " The original file is not where it was; this is a smaller copy."; };
     whole.src = D.folder + D.name[i].split("/").map(encodeURIComponent).join("/");
   }
@@ -319,22 +319,13 @@ const heatmap = text => {  // how opaque each cell is, row by row
   context.putImageData(x, 0, 0);
   return made;
 };
-const decoded = sheets.map(() => null);
-const cut = i => {  // a tile without its gray border as an image of its own
+const cut = i => {  // a tile without its gray border
   const longer = Math.max(D.width[i], D.height[i]), scale = longer > side ? side / longer : Math.floor(side / longer);
-  const [w, h] = [D.width[i], D.height[i]].map(n => n ? Math.max(1, Math.round(scale * n)) : side);
-  const s = Math.floor(i / perSheet), place = i % perSheet, canvas = element("canvas", { width: w, height: h });
+  const [w, h] = [D.width[i], D.height[i]].map(n => n ? Math.max(1, Math.round(scale * n)) : side), zoom = 256 / Math.max(w, h);
+  const made = picture(i, side * zoom), place = i % perSheet;
   const x = (place % across) * side + Math.floor((side - w) / 2), y = Math.floor(place / across) * side + Math.floor((side - h) / 2);
-  const put = () => {
-    canvas.getContext("2d").drawImage(decoded[s], x, y, w, h, 0, 0, w, h);
-    return canvas.toDataURL();
-  };
-  if (!sheets.length) return "data:,";
-  if (decoded[s]?.complete) return put();
-  decoded[s] = new Image();
-  decoded[s].onload = () => { if (large.open && current === i) show(); };
-  decoded[s].src = sheets[s];
-  return "data:,";
+  Object.assign(made.style, { width: `${w * zoom}px`, height: `${h * zoom}px`, backgroundPosition: `${-x * zoom}px ${-y * zoom}px` });
+  return made;
 };
 const open = (i, k = view.indexOf(i)) => {
   current = i;
@@ -425,21 +416,27 @@ const colors = {
 };
 for (const [value, [title]] of Object.entries(colors)) $("color").append(element("option", { value, textContent: title }));
 let line = [];
-const width = () => map.width, spot = i => [12 + D.x[i] * (width() - 24), 12 + (1 - D.y[i]) * (width() - 24)];
+const wide = map.width, spot = i => [12 + D.x[i] * (wide - 24), 12 + (1 - D.y[i]) * (wide - 24)];
+const pack = (hex, alpha) => {
+  const n = parseInt(hex.slice(1), 16);
+  return (alpha << 24 | (n & 255) << 16 | n & 65280 | n >> 16) >>> 0;
+};
 const points = () => {
-  const context = map.getContext("2d"), inside = new Set(view), color = colors[$("color").value][1]();
+  if (!D.x.length) return;
+  const context = map.getContext("2d"), inside = new Uint8Array(D.name.length), color = colors[$("color").value][1]();
   const r = N > 5000 ? 3 : N > 800 ? 5 : 8;
-  context.clearRect(0, 0, width(), width());
-  for (const pass of [false, true]) {
-    context.globalAlpha = pass ? 1 : 0.15;
+  const image = context.createImageData(wide, wide), cells = new Uint32Array(image.data.buffer);
+  for (const i of view) inside[i] = 1;
+  for (const pass of [0, 1]) {
+    const packed = new Map();  // each color as a number
     for (const i of all) {
-      if (inside.has(i) !== pass) continue;
-      const [x, y] = spot(i);
-      context.fillStyle = color[i];
-      context.fillRect(x - r / 2, y - r / 2, r, r);
+      if (inside[i] !== pass) continue;
+      if (!packed.has(color[i])) packed.set(color[i], pack(color[i], pass ? 255 : 38));
+      const [x, y] = spot(i).map(at => Math.round(at - r / 2)), value = packed.get(color[i]);
+      for (let row = y; row < y + r; row++) cells.fill(value, row * wide + x, row * wide + x + r);
     }
   }
-  context.globalAlpha = 1;
+  context.putImageData(image, 0, 0);
   if (line.length > 1) {
     context.strokeStyle = getComputedStyle(document.body).color;
     context.lineWidth = 2;
@@ -449,7 +446,7 @@ const points = () => {
   }
 };
 const where = event => {
-  const box = map.getBoundingClientRect(), k = width() / box.width;
+  const box = map.getBoundingClientRect(), k = wide / box.width;
   return [(event.clientX - box.left) * k, (event.clientY - box.top) * k];
 };
 const nearest = ([x, y]) => {
