@@ -256,6 +256,9 @@ def test_next_to_a_reference_its_anomalies_are_taken_out_and_regions_are_shown(b
         opened.locator("#filters button", has_text="All").click()
         opened.locator("#search").fill("0")
         opened.locator("#grid .tile").first.click()
+        framed = [i for i in range(len(new)) if found.marked(i)]  # whether they are flagged or not
+        assert opened.evaluate("Object.keys(D.marks).map(Number)") == framed and not found.items["flag"][0] and 0 in framed
+        assert opened.get_by_role("button", name=f"With frames ({len(framed)})").is_visible()
         assert opened.locator("#canvas .heat").count() == 1 and opened.locator("#canvas .frame").count() == len(found.marked(0))
         assert "of the reference that is less anomalous" in opened.locator("#about").inner_text()
         opened.keyboard.press("m")

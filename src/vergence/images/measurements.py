@@ -171,7 +171,8 @@ def _properties(table: Floats, usual: Floats) -> dict[str, npt.NDArray[np.bool_]
 
 def is_gray(table: Floats) -> npt.NDArray[np.bool_]:
     """Returns which images have no color, (N,), of a table (N, M) of `measure`; none of a table without columns."""
-    return np.asarray(table[:, MEASUREMENTS.index("colorfulness") :][:, :1].sum(1) <= GRAY) & (table.shape[1] > 0)
+    colorful = table[:, MEASUREMENTS.index("colorfulness")] if table.shape[1] else np.full(len(table), np.inf)
+    return np.asarray(colorful <= GRAY)
 
 
 def _usual_sharpness(size: Floats, usual_size: Floats, sharpness: Floats) -> Floats:

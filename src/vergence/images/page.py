@@ -316,7 +316,7 @@ def _measured(found: Checked, rows: Ints) -> dict[str, Any]:
     share = np.stack([np.searchsorted(np.sort(column), column, side="left") / len(x) for column in x.T], 1)[rows]
     above = np.stack([1 - np.searchsorted(np.sort(column), column, side="right") / len(x) for column in x.T], 1)[rows]
     farther = np.maximum(share, above)
-    farther[np.ix_(is_gray(table), [name in HUES for name in named])] = 0
+    farther[np.ix_(is_gray(table), np.isin(named, HUES))] = 0
     first = np.argsort(-farther, axis=1, kind="stable")[:, :SHOWN_FACTS]
     facts = [
         [[int(m), int(share[k, m] >= above[k, m]), int(100 * farther[k, m])] for m in ms if farther[k, m] >= 0.8]
@@ -369,8 +369,8 @@ def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: Sequence[in
                     big[at[i]] = picture
                 advance()
     frames = {k: [[round(v, 4) for v in box] for box in found.marked(int(i))] for k, i in enumerate(rows)}
-    size = np.cumsum([len(big.get(k, "")) for k in large])
-    big = {k: big[k] for k, total in zip(large, size, strict=True) if k in big and total <= BYTES}  # the most anomalous first
+    spent = np.cumsum([len(big.get(k, "")) for k in large])
+    big = {k: big[k] for k, total in zip(large, spent, strict=True) if k in big and total <= BYTES}  # the most anomalous first
     judged = big if found.summary["judged"] else {}
     return {
         **(sheets(tiles) if seen else sheets(tiles[:0])),

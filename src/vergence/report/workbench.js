@@ -246,7 +246,7 @@ const expected = () => {
   const k = state.first, last = ordered("score")[k - 1], rest = D.total - [...verdict.values()].filter(v => v === "anomaly").length;
   const number = rest * p[last], about = number < 10 ? number.toFixed(number < 1 ? 2 : 1) : count(Math.round(number));
   $("expected").textContent = !decides ? count(k)
-    : `${count(k)}: of ${count(rest)} normal ${D.noun}s about ${about} would be as far from the reference`;
+    : `${count(k)}: of ${count(rest)} normal ${D.noun}s about ${about} would be as ${D.fixed ? "anomalous" : "far from the reference"}`;
   $("first").setAttribute("aria-valuetext", $("expected").textContent);
 };
 
@@ -280,8 +280,7 @@ const show = () => {
   const image = element("img", { alt: D.name[i] }), holder = $("canvas"), ticket = ++original;
   if (D.large[i]) image.src = `data:image/webp;base64,${D.large[i]}`;
   const first = bare || D.large[i] ? image : cut(i);
-  image.hidden = bare;
-  holder.replaceChildren(first, ...(marked && D.heat[i] ? [heatmap(D.heat[i])] : []), ...(marked ? (D.marks[i] || []) : []).map(([top, left, bottom, right]) => {
+  holder.replaceChildren(...(bare ? [] : [first]), ...(marked && D.heat[i] ? [heatmap(D.heat[i])] : []), ...(marked ? (D.marks[i] || []) : []).map(([top, left, bottom, right]) => {
     const frame = element("div", { className: "frame" });
     frame.style.cssText = `top:${100 * top}%;left:${100 * left}%;height:${100 * (bottom - top)}%;width:${100 * (right - left)}%`;
     return frame;
