@@ -51,7 +51,7 @@ def main(out):
     said = [text.split("; ") for text in items["measurements"]]
     columns |= {f"is_{name}_issue": [name in words for words in said] for name in PROPERTIES}
     if "label_score" in items:
-        columns |= {"is_label_issue": np.array(items["label_flag"]) == 1, "label_score": items["label_score"]}
+        columns |= {"is_label_issue": np.array(items["label_flag"]) == 1, "label_score": 1 / (1 + np.exp(items["label_score"]))}
     pq.write_table(pa.table(columns), Path(out) / "datalab.parquet")
 
 

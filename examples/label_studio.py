@@ -24,15 +24,15 @@ from vergence.utils.parts import write_table
 CONFIG = """<View>
   <Image name="image" value="$image"/>
   <Header value="$reason"/>
-  <Choices name="verdict" toName="image"><Choice value="anomaly"/><Choice value="normal"/></Choices>
+  <Choices name="mark" toName="image"><Choice value="anomaly"/><Choice value="normal"/></Choices>
   <RectangleLabels name="region" toName="image"><Label value="anomaly"/></RectangleLabels>
 </View>
 """
 
 
-def verdict(flag):
+def mark(flag):
     said = {"choices": ["anomaly" if flag else "normal"]}
-    return {"from_name": "verdict", "to_name": "image", "type": "choices", "value": said}
+    return {"from_name": "mark", "to_name": "image", "type": "choices", "value": said}
 
 
 def rectangle(box, size):
@@ -49,7 +49,7 @@ def tasks(out, folder, address):
     at = {name: i for i, name in enumerate(pictures.names)}
     flags = json.loads((out / "summary.json").read_text(encoding="utf-8"))["rate"] != "none"
     for item in sorted(pq.read_table(out / "items.parquet").to_pylist(), key=lambda item: -item["score"]):
-        result = [verdict(item["flag"])] if flags else []
+        result = [mark(item["flag"])] if flags else []
         if item["boxes"]:
             result += [rectangle(box, pictures.read(at[item["path"]]).size) for box in item["boxes"].split("; ")]
         data = {name: item[name] for name in ("path", "score", "reason")} | {"image": address + quote(item["path"])}
@@ -63,9 +63,9 @@ def confirmed(export, file):
     for task in json.loads(Path(export).read_text(encoding="utf-8")):
         for annotation in task["annotations"]:
             for result in () if annotation.get("was_cancelled") else annotation["result"]:
-                if result["from_name"] == "verdict":
+                if result["from_name"] == "mark":
                     said[task["data"]["path"]] = result["value"]["choices"][0]
-    write_table(Path(file), {"path": list(said), "verdict": list(said.values())})
+    write_table(Path(file), {"path": list(said), "mark": list(said.values())})
 
 
 if __name__ == "__main__":

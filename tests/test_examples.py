@@ -86,11 +86,11 @@ def test_label_studio_has_predictions_in_percent(checked, written):
     assert not any(task["predictions"] for task in json.loads((out / "tasks.json").read_text()))
 
 
-def test_label_studio_gives_confirmations_back(tmp_path):
+def test_label_studio_gives_marks_back(tmp_path):
     studio, tasks = example("label_studio"), []
     for name, flags in {"a.png": [0, 1], "a b/=0.png": [0], "c.png": []}.items():
-        said = [{"result": [studio["rectangle"]("0 0 1 1", (2, 2)), studio["verdict"](flag)]} for flag in flags]
-        cancelled = {"result": [studio["verdict"](1)], "was_cancelled": True}
+        said = [{"result": [studio["rectangle"]("0 0 1 1", (2, 2)), studio["mark"](flag)]} for flag in flags]
+        cancelled = {"result": [studio["mark"](1)], "was_cancelled": True}
         tasks.append({"data": {"path": name}, "annotations": [*said, cancelled]})
     (tmp_path / "export.json").write_text(json.dumps(tasks))
     studio["confirmed"](tmp_path / "export.json", tmp_path / "confirmed.csv")

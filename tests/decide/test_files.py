@@ -127,6 +127,6 @@ def test_the_page_has_both_histograms_and_the_curve(tmp_path):
     whole = dataclasses.replace(found, columns=columns)
     text = write_decisions(tmp_path / "p.html", whole, name="new & old", calibration=GOOD).read_text()
     assert text.count('class="figure"') == 2
-    assert "&lt;b&gt;51" in text
+    assert "\\u003cb\\u003e51" in text
     assert "new &amp; old" in text
     assert "fitted to neither" in text

@@ -1,17 +1,24 @@
-"""The page of `check` in a real browser: filters, search, order, the large view, marks, the map, confirmations and files."""
+"""The page of `check` in a real browser: filters, search, order, the large view, marks, the map and files."""
 
+import contextlib
 import csv
+import dataclasses
 import json
+import re
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
 import vergence
+from vergence.data.pictures import Pictures
 from vergence.decide import q_values
+from vergence.images.page import write_check
 from vergence.images.review import Review
 from vergence.utils.parts import original
+from vergence.utils.terminal import Table
 
 sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
@@ -59,21 +66,26 @@ def browser():
         chromium.close()
 
 
-@pytest.fixture
-def page(checked, browser):
-    with browser.new_context(viewport={"width": 1300, "height": 900}, accept_downloads=True) as context:
+@contextlib.contextmanager
+def opened_page(browser, path, **settings):
+    """The page in a browser of its own, in which no error may happen and nothing may be loaded."""
+    with browser.new_context(**{"viewport": {"width": 1300, "height": 900}} | settings) as context:
         opened = context.new_page()
         said = []
-        opened.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
-        opened.on("pageerror", lambda error: said.append(str(error)))
-        opened.on(
-            "request",
-            lambda request: said.append(request.url) if not request.url.startswith(("file:", "data:", "blob:")) else None,
-        )
-        opened.goto(checked[2].as_uri())
+        wrong = {"console": lambda e: e.type in ("error", "warning") and "ERR_FILE_NOT_FOUND" not in e.text, "pageerror": bool}
+        wrong["request"] = lambda e: not e.url.startswith(("file:", "data:", "blob:"))
+        for kind, is_wrong in wrong.items():
+            opened.on(kind, lambda event, is_wrong=is_wrong: said.append(str(event)) if is_wrong(event) else None)
+        opened.goto(path.as_uri())
         opened.wait_for_selector("html[data-ready]")
         yield opened
         assert said == []
+
+
+@pytest.fixture
+def page(checked, browser):
+    with opened_page(browser, checked[2], accept_downloads=True) as opened:
+        yield opened
 
 
 def shown(page):
@@ -95,28 +107,35 @@ def test_filters_search_and_order(page, checked):
     page.locator("#search").fill("")
     page.locator("#sort").select_option("name")
     assert names(page)[0] == min(found.items["path"])
-    page.get_by_role("button", name="Duplicates (4)").click()
+    page.get_by_role("button", name="Pairs of duplicates (2)").click()
     page.locator("#sort").select_option("score")
     assert sorted(names(page)) == ["copy.bmp", "inner/p000.png", "inner/p001.png", "mirrored.png"]
     assert {*names(page)[:2]} in ({"copy.bmp", "inner/p000.png"}, {"mirrored.png", "inner/p001.png"})
+    assert shown(page) == "2 of 2 pairs shown"
     assert "broken.jpg" in page.locator("#unreadable").inner_text()
 
 
 def test_how_many_to_look_at(page):
-    page.locator("#first").fill("20")
-    assert shown(page).startswith("20 of 130")
-    assert page.locator("#expected").inner_text() == "20"  # without a reference there is an order, and no number
+    pressed = page.locator("#filters button[aria-pressed=true]")
+    assert pressed.inner_text() == "All (130)" and page.locator("#expected").inner_text() == "20"  # shown is what is pressed
+    page.locator("#first").fill("25")
+    assert shown(page).startswith("25 of 130") and pressed.inner_text() == "The first (25)"
+    assert page.locator("#expected").inner_text() == "25"  # without a reference there is an order, and no number
 
 
 def test_a_picture_opens_large_with_its_reasons_copies_and_neighbors(page):
-    page.get_by_role("button", name="Duplicates (4)").click()
+    page.get_by_role("button", name="Pairs of duplicates (2)").click()
     tile = page.locator("#grid .tile", has_text="copy.bmp")
     tile.focus()
     page.keyboard.press("Enter")
     dialog = page.locator("#large")
     assert dialog.locator("h2").first.inner_text() == "copy.bmp"
-    assert dialog.locator(".level").count() == 3 and "more anomalous than" in dialog.inner_text()
-    assert dialog.get_by_role("button", name="inner/p000.png, exact").count() == 1
+    assert dialog.locator(".level").count() == 3 and "Share of the images here that are less anomalous" in dialog.inner_text()
+    assert dialog.locator(".ends").inner_text().split("\n") == ["0 %", "50 %", "100 %"]
+    for one in dialog.locator(".level").all():  # a full bar is 100 %
+        share = one.evaluate("e => e.querySelector('.bar div').clientWidth / e.querySelector('.bar').clientWidth")
+        assert 100 * share == pytest.approx(float(one.locator("b").inner_text()[:-2]), abs=1)
+    assert dialog.get_by_role("button", name="inner/p000.png, exact").inner_text() == "exact"
     assert dialog.locator("#about .small").first.locator("button").count() == 5
     page.wait_for_function("document.querySelector('#canvas img').src.startsWith('file:')")  # the original file
     page.keyboard.press("ArrowRight")
@@ -125,7 +144,7 @@ def test_a_picture_opens_large_with_its_reasons_copies_and_neighbors(page):
     assert not dialog.is_visible() and page.evaluate("document.activeElement.className").startswith("tile")
 
 
-def test_confirmations_are_saved_and_read_again(page, checked, tmp_path):
+def test_marks_are_saved_and_read_again(page, checked, tmp_path):
     photos, _, _ = checked
     page.locator("#grid .tile", has_text="noise0.png").focus()
     page.keyboard.press("a")
@@ -133,7 +152,8 @@ def test_confirmations_are_saved_and_read_again(page, checked, tmp_path):
     page.locator("#grid .tile").first.click()
     page.keyboard.press("n")
     page.keyboard.press("Escape")
-    assert page.locator("#reviewed").inner_text() == "You said: 1 anomaly, 1 normal."
+    reviewed = "You said: 1 anomaly, 1 normal. Of the first 20 you marked 1 as anomaly."  # a count alone: no rate
+    assert page.locator("#reviewed").inner_text() == reviewed
     with page.expect_download() as download:
         page.locator("#save-review").click()
     download.value.save_as(tmp_path / "confirmed.csv")
@@ -143,6 +163,7 @@ def test_confirmations_are_saved_and_read_again(page, checked, tmp_path):
     page.wait_for_selector("html[data-ready]")
     assert "1 anomaly, 1 normal" in page.locator("#reviewed").inner_text()  # the browser keeps them
     again = vergence.check(photos, confirmed=review, encoder="patches", workers=0)
+    assert again.said == {"noise0.png": "anomaly", "=1+1.png": "normal"}
     assert not {"noise0.png", "=1+1.png"} & {again.items["path"][i] for i in again.strangest(20)}
 
 
@@ -189,11 +210,13 @@ def test_axe_finds_nothing(page, scheme):
     assert found.violations_count == 0, json.dumps(found.response["violations"], indent=1)[:2000]
 
 
-def test_a_phone_has_no_sideways_scroll(page):
-    page.set_viewport_size({"width": 390, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+def test_on_a_phone_nothing_is_wider_than_the_screen_or_too_small_to_touch(page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    box = "[...document.querySelectorAll('button, select, input')].map(e => e.getBoundingClientRect())"
+    small = f"{box}.filter(b => b.width && Math.min(b.width, b.height) < 44).length"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390 and page.evaluate(small) == 0
     page.locator("#grid .tile").first.click()
-    assert page.evaluate("document.querySelector('#large').scrollWidth") <= 390
+    assert page.evaluate("document.querySelector('#large').scrollWidth") <= 390 and page.evaluate(small) == 0
 
 
 def test_print_shows_the_pictures(page):
@@ -205,19 +228,13 @@ def test_print_shows_the_pictures(page):
 @pytest.mark.parametrize("n", [1, 2])
 def test_hardly_any_pictures(browser, tmp_path, n):
     found = vergence.check([np.asarray(picture(i)) for i in range(n)], out=tmp_path / "out", workers=0)
-    with browser.new_context() as context:
-        opened = context.new_page()
-        opened.goto((tmp_path / "out" / "report.html").as_uri())
-        opened.wait_for_selector("html[data-ready]")
+    with opened_page(browser, tmp_path / "out" / "report.html") as opened:
         assert opened.locator("#grid .tile").count() == n == len(found.items) and not opened.locator("#budget").is_visible()
 
 
 def test_a_page_that_was_moved_says_so(checked, browser, tmp_path):
     shutil.copy(checked[2], tmp_path / "moved.html")
-    with browser.new_context() as context:
-        opened = context.new_page()
-        opened.goto((tmp_path / "moved.html").as_uri())
-        opened.wait_for_selector("html[data-ready]")
+    with opened_page(browser, tmp_path / "moved.html") as opened:
         opened.locator("#grid .tile").first.click()
         opened.wait_for_function("document.querySelector('#large-note').textContent.includes('not where it was')")
         assert opened.evaluate("document.querySelector('#canvas img').naturalWidth") > 0
@@ -229,10 +246,7 @@ def test_next_to_a_reference_its_anomalies_are_taken_out_and_regions_are_shown(b
     new = [*(np.array(picture(i)) for i in range(10)), np.random.default_rng(1).integers(0, 256, (40, 40, 3), dtype=np.uint8)]
     new[0][10:18, 20:28] = np.random.default_rng(0).integers(0, 256, (8, 8, 3))
     found = vergence.check(new, against=reference, encoder="patches", mark=0.2, out=tmp_path / "out", workers=0)
-    with browser.new_context() as context:
-        opened = context.new_page()
-        opened.goto((tmp_path / "out" / "report.html").as_uri())
-        opened.wait_for_selector("html[data-ready]")
+    with opened_page(browser, tmp_path / "out" / "report.html") as opened:
         assert "Feature sets and their weights: whole" in opened.locator("header").inner_text()
         p = np.array(found.items["p_value"])
         last = int(np.argsort(-np.array(found.items["score"]), kind="stable")[2])
@@ -242,8 +256,11 @@ def test_next_to_a_reference_its_anomalies_are_taken_out_and_regions_are_shown(b
         opened.locator("#filters button", has_text="All").click()
         opened.locator("#search").fill("0")
         opened.locator("#grid .tile").first.click()
+        framed = [i for i in range(len(new)) if found.marked(i)]  # whether they are flagged or not
+        assert opened.evaluate("Object.keys(D.marks).map(Number)") == framed and not found.items["flag"][0] and 0 in framed
+        assert opened.get_by_role("button", name=f"With frames ({len(framed)})").is_visible()
         assert opened.locator("#canvas .heat").count() == 1 and opened.locator("#canvas .frame").count() == len(found.marked(0))
-        assert "less like the reference than" in opened.locator("#about").inner_text()
+        assert "of the reference that is less anomalous" in opened.locator("#about").inner_text()
         opened.keyboard.press("m")
         assert opened.locator("#canvas .heat, #canvas .frame").count() == 0
         opened.keyboard.press("Escape")
@@ -266,10 +283,7 @@ def test_a_page_of_many_pictures_shows_what_stands_out_and_a_sample(checked, bro
     _, found, _ = checked
     monkeypatch.setattr("vergence.images.page.MOST", 60)
     page = found.report(tmp_path / "many.html")
-    with browser.new_context() as context:
-        opened = context.new_page()
-        opened.goto(page.as_uri())
-        opened.wait_for_selector("html[data-ready]")
+    with opened_page(browser, page) as opened:
         n, names = opened.evaluate("[N, D.name]")
         assert n == 60 and "60 of 130 are on this page" in opened.locator("header").inner_text()
     first = {found.items["path"][i] for i in found.strangest(5)}
@@ -283,10 +297,7 @@ def test_pictures_that_were_deleted_are_empty_tiles_and_no_error(tmp_path, brows
         picture(i).save(folder / f"{i}.png")
     found = vergence.check(folder, encoder="patches", workers=0)
     shutil.rmtree(folder)
-    with browser.new_context() as context:
-        opened = context.new_page()
-        opened.goto(found.report(tmp_path / "gone.html").as_uri())
-        opened.wait_for_selector("html[data-ready]")
+    with opened_page(browser, found.report(tmp_path / "gone.html")) as opened:
         assert opened.evaluate("N") == 30 and opened.locator("#grid .tile").count() > 0
 
 
@@ -294,13 +305,121 @@ def test_vectors_alone_have_a_page_without_pictures(browser, tmp_path):
     x = np.random.default_rng(0).normal(size=(80, 6))
     x[3] += 30
     vergence.check(x, out=tmp_path / "out")
-    with browser.new_context() as context:
-        opened = context.new_page()
-        said = []
-        opened.on("pageerror", lambda error: said.append(str(error)))
-        opened.goto((tmp_path / "out" / "report.html").as_uri())
-        opened.wait_for_selector("html[data-ready]")
+    with opened_page(browser, tmp_path / "out" / "report.html") as opened:
         assert opened.locator("#grid .tile .name").first.inner_text() == "3"
         opened.locator("#grid .tile").first.click()
         about = opened.locator("#about").inner_text()
-        assert "more anomalous than" in about and "q = " not in about and said == []
+        assert "Share of the vectors here" in about and "q = " not in about
+
+
+def test_pairs_stand_side_by_side_and_say_which_to_keep(checked, browser, tmp_path):
+    pairs = checked[1].duplicates.columns
+    found = dataclasses.replace(checked[1], duplicates=Table({**pairs, "keep": [pairs["duplicate_of"][0], ""]}))
+    with opened_page(browser, found.report(tmp_path / "pairs.html")) as opened:
+        opened.get_by_role("button", name="Pairs of duplicates (2)").click()
+        first, second = (tile.bounding_box() for tile in opened.locator("#grid .tile").all()[:2])
+        assert first["y"] == second["y"] and 0 < second["x"] - first["x"] - first["width"] < 20
+        kinds = opened.locator(".pair").all_inner_texts()
+        assert kinds[0] == "exact" and re.fullmatch(r"mirrored, agreement (0\.9\d\d|1\.000) of 1", kinds[1])
+        size = "40 x 40 pixels"
+        assert opened.locator("#grid .why").all_inner_texts() == [size, f"{size}, keep this one", size, size]
+
+
+def test_a_reason_is_whole_in_the_title(page, checked):
+    tile, items = page.locator("#grid .tile").first, checked[1].items
+    name = tile.locator(".name").inner_text()
+    reason = items["reason"][items["path"].index(name)]
+    assert len(reason) > 25 and tile.get_attribute("title") == f"{name}: {reason}" and tile.locator(".why").inner_text() == reason
+    assert page.evaluate("(e => e.scrollHeight <= e.clientHeight)(document.querySelector('.tile .why'))")
+
+
+def test_the_last_mark_survives_the_end_of_the_browser_and_a_page_that_is_written_again(checked, browser, tmp_path):
+    for file in (checked[2], checked[1].report(tmp_path / "again.html")):
+        kept = {"user_data_dir": tmp_path / "profile", "executable_path": CHROMIUM, "args": ["--no-sandbox"]}
+        with browser.browser_type.launch_persistent_context(**kept) as context:
+            context.pages[0].goto(file.as_uri())
+            said = context.pages[0].locator("#reviewed").inner_text()
+            context.pages[0].locator("#grid .tile").first.press("a")
+    assert said.startswith("You said: 1 anomaly, 0 normal.")
+
+
+def test_what_was_said_before_is_on_the_page_and_can_be_taken_back(checked, browser, tmp_path):
+    found = dataclasses.replace(checked[1], said={"noise0.png": "anomaly", "=1+1.png": "normal", "gone.png": "anomaly"})
+    with opened_page(browser, found.report(tmp_path / "said.html")) as opened:
+        assert opened.locator("#reviewed").inner_text().startswith("You said: 1 anomaly, 1 normal.")
+        opened.locator("#grid .tile", has_text="noise0.png").press("u")
+        opened.reload()
+        assert opened.locator("#reviewed").inner_text().startswith("You said: 0 anomaly, 1 normal.")
+
+
+def test_sizes_that_are_named_exist():
+    found = vergence.check([np.asarray(picture(i).resize([(90, 120), (160, 90)][i % 2])) for i in range(12)], workers=0)
+    assert "12 images of 90 x 120 to 160 x 90 pixels" in found.summary["looked"]
+
+
+def test_no_hue_is_named_of_gray_images(tmp_path):
+    images = [picture(i) if i < 40 else picture(i).convert("L").convert("RGB").point(lambda v: v // 3) for i in range(44)]
+    found = vergence.check([np.asarray(image) for image in images], out=tmp_path / "out", encoder="patches", workers=0)
+    text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    page = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
+    of_gray = [*found.items["reason"][40:], *(page["words"][m][0] for facts in page["facts"][40:] for m, *_ in facts)]
+    assert any("darker" in words for words in of_gray) and not re.search(r"\b(red|green|blue)\b", " ".join(of_gray))
+
+
+def many(found, n=20_000):
+    """What was found among few images, again and again, with long names and many pairs."""
+    r, at, names = (
+        np.random.default_rng(0),
+        np.arange(n) % len(found.items),
+        [f"{'folder/' * 6}{i:06d}_image.png" for i in range(n)],
+    )
+    p = r.random(n)
+    columns = {key: [values[i] for i in at] for key, values in found.items.columns.items()}
+    columns |= {"path": names, "score": -np.log(p), "p_value": p, "q_value": p, "flag": (p < 0.002).astype(np.uint8)}
+    pairs = {"path": names[:2000], "duplicate_of": names[2000:4000], "source": ["same"] * 2000, "kind": ["near"] * 2000}
+    features = {"measurements": found.features.measurements[at], "digest": found.features.digest[at], "index": np.arange(n)}
+    return SimpleNamespace(
+        items=Table(columns | {"projection_x": p, "projection_y": r.random(n)}),
+        duplicates=Table({**pairs, "agreement": [0.98] * 2000}),
+        summary=found.summary | {"rate": "twins: an assumption"},
+        embeddings=r.normal(size=(n, 32)).astype(np.float32),
+        pictures=Pictures(names, [found.pixels(i) for i in range(len(found.items))] * (n // len(found.items) + 1)),
+        features=SimpleNamespace(**features),
+        levels=lambda: {level: values[at] for level, values in found.levels().items()},
+        marked=lambda i: found.marked(at[i]),
+        map=lambda i: found.map(at[i]),
+        **{"skipped": found.skipped, "reference": None, "workers": 0, "key": "many", "said": {}, "nearest": tuple},
+        calibration=lambda: None,
+    )
+
+
+ACTS = {  # on the k-th of three tries
+    "filter": "buttons.get(['flag', 'pair', 'all'][k]).click()",
+    "search": "put('search', ['1', '12', ''][k], 'input')",
+    "sort": "put('sort', ['light', 'name', 'score'][k], 'change')",
+    "slider": "put('first', 500 + k, 'input')",
+    "scroll": "scrollBy(0, 3000)",
+    "mark": "say(view[k], ['anomaly', 'normal', 'anomaly'][k])",
+    "open": "open(view[k + 20])",
+    "next": "step(1)",
+}
+TIMED = """async () => {{
+  const put = (id, value, kind) => {{ $(id).value = value; $(id).dispatchEvent(new Event(kind)); }}, times = [];
+  for (let k = 0; k < 3; k++) {{
+    const began = performance.now();
+    {};
+    await new Promise(done => requestAnimationFrame(() => setTimeout(done)));
+    times.push(performance.now() - began);
+  }}
+  return times.sort((a, b) => a - b)[1];
+}}"""
+
+
+@pytest.mark.slow
+def test_a_page_of_20_000_images_stays_small_and_quick(checked, browser, tmp_path):
+    page = write_check(tmp_path / "many.html", many(checked[1]))
+    assert page.stat().st_size <= 15e6
+    with opened_page(browser, page) as opened:
+        assert opened.locator("#grid .tile").first.bounding_box()["width"] >= 128  # wide enough for a reason
+        times = {name: opened.evaluate(TIMED.format(act)) for name, act in ACTS.items()}
+    assert max(times.values()) < 300, times

@@ -1,6 +1,6 @@
-"""The page of decisions: what was found, the most unusual items, scores and p-values, and what the numbers mean."""
+"""The page of decisions: all items that are known, to filter, sort and open; scores and p-values; what the numbers mean."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,28 +10,25 @@ import torch
 
 from vergence.data.items import Items, batches, contexts
 from vergence.data.pixels import to_bytes
-from vergence.decide.decisions import HELD, Decisions
-from vergence.report.charts import Series, chart, histogram, thumbnail
-from vergence.report.rendering import write
+from vergence.decide.decisions import Decisions
+from vergence.report.charts import Series, chart, histogram
+from vergence.report.rendering import workbench
+from vergence.report.tiles import image_of, rounded, sheets, side_of, tile, webp, within
+from vergence.utils.checks import counted
+from vergence.utils.digests import content_digest
 
 __all__ = ["write_decisions"]
 
-SECTIONS = {
-    "strangest": "The most unusual, the strangest first",
-    "scores": "Scores",
-    "curve": "p-values",
-    "meaning": "What the numbers mean, and what they do not",
-}
-SHOWN, POINTS, DRAWN, SIDE = 20, 101, 20_000, 128  # rows of the table; points of the curve; scores drawn; pixels of a picture
+MOST, POINTS, DRAWN, SIDE = 20_000, 101, 20_000, 480  # rows; points of the curve; scores drawn; pixels of a large image
 MEANING = [
-    "The p-value of an item is the share of calibration items, which no fit has seen, that are at least as strange, the item "
+    "The p-value of an item is the share of calibration items, which no fit has seen, that are at least as anomalous, the item "
     "itself counted among them.",
-    "A false-discovery rate is an average over tables: of the flagged items at most the stated share is ordinary on average, and "
+    "A false-discovery rate is an average over tables: of the flagged items at most the stated share is normal on average, and "
     "of those of one table more can be.",
     "The numbers hold for items of the same source as the calibration items, scored by the same model, which was fitted to "
     "neither. They say nothing of items from elsewhere, and nothing of a single item for sure.",
-    "They do not say that an item is faulty: unusual is what the model finds rare. Larger scores are stranger; they are "
-    "comparable within one table alone.",
+    "They do not say that an item is faulty: anomalous is what the model finds rare. Larger scores are more anomalous; they are "
+    "comparable within one table alone. What you say of items here changes no number; save it as a list.",
 ]
 
 
@@ -44,58 +41,70 @@ def write_decisions(
         path: File to write.
         found: The decisions on the new items, with the columns ``name`` and ``score``.
         name: What the new items are called together.
-        items: The new items, for their pictures.
-        calibration: Scores (n,), larger is stranger, that are drawn next to those of ``found``, which has all items then.
+        items: The new items, for their images.
+        calibration: Scores (n,), larger is more anomalous, that are drawn next to those of ``found``, which has all items then.
 
     Example:
         >>> import tempfile
         >>> row = {"name": ["<7>"], "score": [9.0], "p_value": [0.001], "q_value": [0.001], "flag": [1]}
-        >>> page = write_decisions(Path(tempfile.mkdtemp(), "s.html"), Decisions(row, 1, 1, 500, 0.1), name="mine")
-        >>> "&lt;7&gt;" in page.read_text(), "<7>" in page.read_text()
+        >>> page = write_decisions(Path(tempfile.mkdtemp(), "s.html"), Decisions(row, 1, 1, 500, 0.1), name="<mine>")
+        >>> "&lt;mine&gt;" in page.read_text(), "<7>" in page.read_text()
         (True, False)
     """
     if items is not None and len(items.shape) == 3:
-        found = replace(found, noun="picture")
-    explained = "level" in found.columns
-    rows = found.strangest(HELD if explained else SHOWN)
-    drawn = {} if calibration is None else _drawn(found, calibration)
-    return write(
+        found = replace(found, noun="image")
+    rows = found.strangest(MOST)
+    rate = "" if found.fdr is None else f", false-discovery rate {found.fdr:g}"
+    return workbench(
         path,
-        "decisions",
-        {key: heading for key, heading in SECTIONS.items() if drawn or key not in ("scores", "curve")},
-        title=f"Unusual items: {name}",
-        name=name,
-        lead=found.sentences,
-        facts={
-            "Items": f"{found.total:,}",
-            "Flagged": f"{found.flagged:,}",
-            "False-discovery rate": "" if found.fdr is None else f"{found.fdr:g}",
-            "Unreadable": f"{len(items.skipped) or ''}" if items is not None else "",
-            "Calibration items": f"{found.calibration:,}",
-        },
-        cards=_cards(rows, items) if explained else [],
-        rows=[] if explained else [_row(row) for row in rows],
+        {**_data(found, rows), **_images(items, [str(row["name"]) for row in rows])},
+        title=f"What is anomalous in {name}",
+        sentences=[f"{text[:1].upper()}{text[1:]}" for text in found.sentences] or ["Nothing was scored."],
+        looked=f"{counted(found.total, found.noun)}, {counted(found.calibration, 'calibration item')}{rate}",
+        sampled=f"The {len(rows):,} most anomalous are on this page." if len(rows) < found.total else "",
+        skipped=[(one.name, one.reason) for one in items.skipped] if items is not None else [],
         meaning=MEANING,
-        **drawn,
+        figures=[] if calibration is None else _figures(found, calibration),
     )
 
 
-def _row(row: Mapping[str, Any]) -> list[Any]:
-    numbers = f"{row['score']:.4g}", f"{row['p_value']:.3g}", f"{row['q_value']:.3g}"
-    return [row["row"], row["name"], *numbers, "yes" if row["flag"] else ""]
+def _data(found: Decisions, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the columns of the page."""
+    finite = {key: np.nan_to_num(np.array([row[of] for row in rows], float)) for key, of in KEYS.items()}
+    flag, names = [int(row["flag"]) for row in rows], [str(row["name"]) or f"row {row['row']}" for row in rows]
+    most = int(min(len(rows), max(50, 3 * sum(flag), len(rows) // 10)))
+    return {
+        "n": len(rows), "total": found.total, "noun": found.noun, "most": most, "judged": True, "ranked": True, "fixed": True,
+        "rate": "calibrated", "key": f"vergence decisions {content_digest(chr(0).join(names).encode('utf-8', 'replace')).hex()}",
+        "start": "flag" if any(flag) else "all", "name": names, "flag": flag, "reason": [_reason(row) for row in rows],
+        **{key: rounded(values, 6) for key, values in finite.items()},
+    }  # fmt: skip
 
 
-def _drawn(found: Decisions, calibration: np.ndarray) -> dict[str, Any]:
+KEYS = {"score": "score", "p": "p_value", "q": "q_value"}  # of the page, and columns
+
+
+def _reason(row: Mapping[str, Any]) -> str:
+    """Returns why an item is anomalous, and what it is most like."""
+    why = str(row.get("reason") or (f"level {row['level']}" if row.get("level") else ""))
+    return f"{why}; nearest training item: {str(row['nearest']).split('; ')[0]}" if row.get("nearest") else why
+
+
+def _figures(found: Decisions, calibration: np.ndarray) -> list[dict[str, Any]]:
     """Returns the histogram of both groups of scores, and the curve of the p-values."""
     levels = np.linspace(0, 1, POINTS)
-    share = np.searchsorted(np.sort(found.p_value), levels, side="right") / found.total
+    share = np.searchsorted(np.sort(found.p_value), levels, side="right") / max(found.total, 1)
     lines = [Series("new items", levels.tolist(), share.tolist(), line=True)]
-    lines.append(Series("ordinary items alone", levels.tolist(), levels.tolist(), line=True))
+    lines.append(Series("normal items alone", levels.tolist(), levels.tolist(), line=True))
     groups = {"calibration": _some(calibration), "new": _some(found.columns["score"])}
-    return {
-        "histogram": histogram(groups, "score (larger is stranger)"),
-        "curve": chart(lines, "p-value", "share of the new items"),
-    }
+    both = "Both groups look alike if the new items come from where the calibration items came from. Anomalies lie to the right."
+    curve = (
+        "The share of new items with a p-value up to each level. Normal items alone lie on the line; anomalies lift the curve on "
+        "the left. A curve above the line everywhere means that the new items come from elsewhere."
+    )
+    drawn = histogram(groups, "score (larger is more anomalous)"), chart(lines, "p-value", "share of the new items")
+    words = ("Scores", both), ("p-values", curve)
+    return [{"title": title, "words": text, "figure": figure} for (title, text), figure in zip(words, drawn, strict=True)]
 
 
 def _some(scores: np.ndarray) -> list[float]:
@@ -104,26 +113,17 @@ def _some(scores: np.ndarray) -> list[float]:
     return [float(x) for x in (finite if len(finite) <= DRAWN else np.random.default_rng(0).choice(finite, DRAWN, replace=False))]
 
 
-def _cards(rows: list[dict[str, Any]], items: Items | None) -> list[dict[str, Any]]:
-    """Returns what the page shows of strange items: name, picture (data URL; empty for vectors), lines, whether flagged."""
-    pictures = _pictures(items, {str(row["name"]) for row in rows})
-    cards = []
-    for row in rows:
-        lines = [f"score {row['score']:.3g}, p = {row['p_value']:.2g}", str(row["reason"] or f"level {row['level']}")]
-        lines += [f"nearest training item: {str(row['nearest']).split('; ')[0]}"] if row.get("nearest") else []
-        name = str(row["name"])
-        cards.append({"name": name, "picture": pictures.get(name, ""), "lines": lines, "flagged": bool(row["flag"])})
-    return cards
-
-
-def _pictures(items: Items | None, wanted: set[str]) -> dict[str, str]:
-    """Returns the data URL of the picture of each of some items; nothing for items that are not images."""
+def _images(items: Items | None, names: Sequence[str]) -> dict[str, Any]:
+    """Returns the tile of each named image, and larger ones; none of items that are not images."""
+    side, large = side_of(len(names)), dict[int, str]()
+    tiles, at = np.full((len(names), side, side, 3), 128, dtype=np.uint8), {name: k for k, name in enumerate(names)}
     if items is None or len(items.shape) != 3:
-        return {}
-    part = items.subset(torch.tensor([i for i, name in enumerate(items.names) if name in wanted], dtype=torch.int64))
-    pictures: dict[str, str] = {}
+        return sheets(tiles[:0])
+    part = items.subset(torch.tensor([i for i, name in enumerate(items.names) if name in at], dtype=torch.int64))
     for rows, x in part.stream(batches(len(part), 64)):
         given = contexts(x)
-        images = (given if given.dtype == torch.uint8 else to_bytes(given)).cpu().numpy()
-        pictures |= {part.names[row]: thumbnail(images, j, SIDE) for j, row in enumerate(rows.tolist())}
-    return pictures
+        pixels = (given if given.dtype == torch.uint8 else to_bytes(given)).cpu().numpy()
+        for i, one in zip(rows.tolist(), map(image_of, pixels), strict=True):
+            tiles[k := at[part.names[i]]] = tile(one, side)
+            large |= {k: webp(within(one, SIDE), 80)} if max(one.size) > side else {}
+    return {**sheets(tiles if len(part) else tiles[:0]), "large": large}

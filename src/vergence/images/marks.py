@@ -76,8 +76,8 @@ def most_left(anomaly: npt.ArrayLike, total: int, error: float = ERROR) -> int:
 
 def marks_in_words(review: Review, names: Sequence[str], score: Floats, digest: Ints) -> list[str]:
     """Returns what follows from marks of images (N,) in an order by scores, and at random in the order of their digests."""
-    marked = np.array([name in review for name in names])
-    anomaly = review.places(names, "anomaly")
+    anomaly, fine = review.places(names, "anomaly"), review.places(names, "normal")
+    marked = anomaly | fine
     rank = np.array([review.ranks.get(name, 0) for name in names])
     first = _run(np.isin(np.arange(1, rank.max(initial=0) + 1), rank[marked]))
     top = marked & (rank > 0) & (rank <= first)
@@ -89,8 +89,7 @@ def marks_in_words(review: Review, names: Sequence[str], score: Floats, digest: 
     if len(random) >= FEWEST:
         told.append(_rest(anomaly[random], len(rest)))
         told.append(_further(int(anomaly[top].sum()), anomaly[random], _ranks(score, rest, random), len(rest)))
-    normal = len(names) and int(review.places(names, "normal").sum())
-    if normal >= REFERENCE:
+    if (normal := int(fine.sum())) >= REFERENCE:
         told.append(f"{counted(normal, 'image')} marked normal can be a reference: --against normal.csv.")
     return [*filter(None, told)]
 

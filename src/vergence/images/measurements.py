@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from vergence.data.numbers import viewed
 
-__all__ = ["WORDS", "measure", "properties", "typical_properties"]
+__all__ = ["HUES", "WORDS", "is_gray", "measure", "properties", "typical_properties"]
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
@@ -162,11 +162,17 @@ def _properties(table: Floats, usual: Floats) -> dict[str, npt.NDArray[np.bool_]
         m["light_05"] > LIGHT,
         blurred & (m["light_99"] - m["light_05"] > FLAT),
         m["information"] < min(INFORMATION, INFORMATION_SHARE * float(np.median(u["information"]))),
-        m["colorfulness"] <= GRAY,
+        is_gray(table),
         np.abs(size - np.median(usual_size)) > np.log(SIZE),
         np.abs(aspect) > -np.log(ASPECT),
     )
     return dict(zip(PROPERTIES, values, strict=True))
+
+
+def is_gray(table: Floats) -> npt.NDArray[np.bool_]:
+    """Returns which images have no color, (N,), of a table (N, M) of `measure`; none of a table without columns."""
+    colorful = table[:, MEASUREMENTS.index("colorfulness")] if table.shape[1] else np.full(len(table), np.inf)
+    return np.asarray(colorful <= GRAY)
 
 
 def _usual_sharpness(size: Floats, usual_size: Floats, sharpness: Floats) -> Floats:
@@ -194,21 +200,24 @@ WORDS = {  # of measurements that a person can see, below and above what is usua
 }
 KINDS = ("light_50", "saturation", "red", "green", "blue", "sharpness", "noise_median")  # that lights and cameras change
 SPLIT, KIND, FEWEST = 0.15, 0.03, 10  # of the variance, within two kinds; of the images, each kind; images of each
+HUES = ("red", "green", "blue")  # of which nothing is said of a gray image
 NAMED, FARTHEST = 2.5, 2  # robust deviations from which a measurement is named; measurements that are named
 
 
-def differences_in_words(deviations: Floats, names: Sequence[str]) -> str:
+def differences_in_words(deviations: Floats, names: Sequence[str], *, gray: bool = False) -> str:
     """Returns how an image differs from most, by the measurements that differ most; nothing where none does much.
 
     Args:
         deviations: Robust deviations (M,) from the median of the measurements.
         names: Their names.
+        gray: Whether the image has no color.
 
     Example:
         >>> differences_in_words(np.array([-9.0, 1.0, 4.0]), ["sharpness", "noise_median", "red"])
         'blurrier, more red than most images'
     """
-    seen = {name: float(d) for name, d in zip(names, deviations, strict=True) if name in WORDS and abs(d) >= NAMED}
+    told = WORDS.keys() - (HUES if gray else ())
+    seen = {name: float(d) for name, d in zip(names, deviations, strict=True) if name in told and abs(d) >= NAMED}
     first = sorted(seen, key=lambda name: -abs(seen[name]))[:FARTHEST]
     said = ", ".join(WORDS[name][seen[name] > 0] for name in first)
     return f"{said} than most images" if said else ""

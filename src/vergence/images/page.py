@@ -4,6 +4,7 @@ A page of many images shows a sample: all that stand out, their duplicates and g
 sheets of WebP, whose side follows from their number, so that the page stays below 15 MB.
 """
 
+import math
 import os
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -20,9 +21,10 @@ from vergence.data.pictures import Picture, Pictures
 from vergence.decide.conformal import to_label
 from vergence.decide.feature_sets import ReferenceScores
 from vergence.images.features import ImageFeatures
-from vergence.images.measurements import MEASUREMENTS, PROPERTIES, WORDS
+from vergence.images.measurements import HUES, MEASUREMENTS, PROPERTIES, WORDS, is_gray
 from vergence.images.plane import standardized
-from vergence.report.rendering import render
+from vergence.images.review import MARKS
+from vergence.report.rendering import workbench
 from vergence.report.tiles import LARGEST, image_of, rounded, sheets, side_of, tile, unit, webp, within
 from vergence.utils import terminal
 from vergence.utils.files import explained
@@ -36,9 +38,10 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 MOST = 20_000  # images on the page
-LARGE, SIDE = 150, 480  # images that are kept large, and their longer side in pixels
+LARGE, SIDE, BYTES = 150, 480, 3e6  # images that are kept large, their longer side in pixels, and bytes of all of them
 OTHERS, FIRST = 500, 24  # reference images that are leaked or compared with, and the most anomalous ones, at most
-LISTED, PAIRS = 200, 5_000  # files that could not be read, and pairs, on the page
+PAIRS = 5_000  # on the page
+PAIR = ("path", "duplicate_of", "kind", "agreement", "source")
 NEAR, SHOWN_FACTS, REGIONS, FOLDERS = 5, 3, 30, 30
 COLOR = (255, 60, 0)  # of heatmaps
 NUMBERS = ("score", "p_value", "q_value", "flag", "projection_x", "projection_y")
@@ -64,7 +67,7 @@ MEANING = {
 }
 SCORES = (
     "A larger score is more anomalous. The q-value is the least false-discovery rate at which an image is flagged. What you say "
-    "changes both: anomalies are set apart. Save the confirmations and pass them on: --confirm confirmed.csv."
+    "changes both: anomalies are set apart. Save the marks and pass them on: --confirm confirmed.csv."
 )
 LOOKED = "Duplicates were looked for: as they are, resized, saved again, cropped, brightened, marked, mirrored or rotated."
 ORDER = (
@@ -98,6 +101,8 @@ class Checked(Protocol):
     def workers(self) -> int: ...
     @property
     def key(self) -> str: ...
+    @property
+    def said(self) -> Mapping[str, str]: ...
     def levels(self) -> Mapping[str, Floats]: ...
     def calibration(self) -> ReferenceScores | None: ...
     def nearest(self) -> Sequence[str]: ...
@@ -109,21 +114,17 @@ class Checked(Protocol):
 def write_check(path: Path, found: Checked) -> Path:
     """Writes the page in one step; it loads nothing from the network, and every text in it is escaped. Returns its path."""
     s, rows = found.summary, shown_rows(found)
-    skipped = list(zip(found.skipped["path"], found.skipped["reason"], strict=True))
     left = len(found.items) - len(rows)
-    return render(
+    return workbench(
         path,
-        "workbench",
-        "workbench.html",
+        _data(found, rows, path),
         title=f"What is in {s['source']}",
         sentences=s["sentences"],
         looked=s["looked"],
         encoder=_judged_by(s),
         sampled=f"{len(rows):,} of {len(found.items):,} are on this page: all that stand out, others at random." if left else "",
-        skipped=skipped[:LISTED],
-        more_skipped=f"{len(skipped) - LISTED:,} more are listed in skipped.csv." if len(skipped) > LISTED else "",
+        skipped=list(zip(found.skipped["path"], found.skipped["reason"], strict=True)),
         meaning=_meaning(s),
-        data=_data(found, rows, path),
     )
 
 
@@ -134,6 +135,7 @@ def shown_rows(found: Checked) -> Ints:
         return np.arange(n)
     score = np.asarray(found.items["score"], dtype=np.float64)
     special = np.any([[bool(text) for text in found.items[name]] for name in ("group", "duplicate_of", "leak_of")], axis=0)
+    special |= np.array([name in found.said for name in found.items["path"]])
     order = np.lexsort((np.random.default_rng(0).random(n), -score, ~(np.asarray(found.items["flag"]) > 0), ~special))
     first = order[: MOST // 2]
     rest = np.random.default_rng(0).permutation(order[MOST // 2 :])[: MOST - len(first)]
@@ -166,17 +168,20 @@ def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
     heads = {name: g for g, name in enumerate(dict.fromkeys(filter(None, columns["group"])))}
     properties = list(s["properties"])
     order = np.argsort(-np.asarray(items["score"], dtype=np.float64)[rows], kind="stable")
-    paired = dict.fromkeys(k for i, j, _ in pairs for k in (i, j))
+    paired = dict.fromkeys(k for i, j, *_ in pairs for k in (i, j))
     large = [k for k in dict.fromkeys([*order[: LARGE // 2].tolist(), *paired, *order.tolist()]) if k < len(rows)]
-    scores = _scores(found, rows, others)
+    scores, said = _scores(found, rows, others), _said(found, of_name, others)
     nearest = {k: others.number(found.nearest()[rows[k]]) for k in large[:OTHERS]} if found.nearest() else {}
-    tiles = _tiles(found, rows, others.names, set(large[:LARGE]))
+    tiles = _tiles(found, rows, others.names, large[:LARGE])
     return {
         "n": len(rows),
         "total": len(items),
-        **{name: s[name] for name in ("noun", "judged", "rate", "fdr", "leaked", "unreadable")},
+        **{name: s[name] for name in ("noun", "judged", "rate", "fdr", "leaked", "unreadable", "grouped")},
         "ranked": s["judged"],
-        "key": f"vergence {s['source']} {found.key}",
+        "key": f"vergence {s['source']} {found.key} {np.bitwise_xor.reduce(found.features.digest):x}",
+        "said": said,
+        "random": _at_random(found, rows),
+        **_labels(found, rows),
         "start": "flag" if flag.any() else "all",
         "name": [*columns["path"], *others.names],
         "reason": columns["reason"],
@@ -185,7 +190,6 @@ def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
         "properties": [sum(1 << properties.index(name) for name in m.split("; ") if m) for m in columns["measurements"]],
         "propertyNames": [PROPERTIES[name] for name in properties],
         "duplicates": pairs,
-        "paired": [int(k in paired) for k in range(len(rows))],
         "nearest": nearest,
         "leak": [int(bool(items["leak_of"][i])) for i in rows],
         "near": _near(found, rows),
@@ -239,14 +243,39 @@ def _first(calibration: ReferenceScores, others: _Others) -> list[int]:
     return [others.number(calibration.names[int(i)]) for i in first]
 
 
-def _pairs(found: Checked, of_name: Mapping[str, int], others: _Others) -> list[tuple[int, int, str]]:
-    """Returns pairs of numbers, and the kind of each, the surest first."""
-    d = found.duplicates
-    pairs: list[tuple[int, int, str]] = []
-    for a, b, kind, source in zip(d["path"], d["duplicate_of"], d["kind"], d["source"], strict=True):
+def _said(found: Checked, of_name: Mapping[str, int], others: _Others) -> list[tuple[int, str]]:
+    """Returns the number of each image of which a person said something before, and what."""
+    reference = set(found.reference.names) if found.reference is not None else set()
+    own = [(of_name[name], what) for name, what in found.said.items() if name in of_name and what in MARKS[:2]]
+    return own + [(others.number(name), what) for name, what in found.said.items() if name in reference and what == MARKS[2]]
+
+
+def _at_random(found: Checked, rows: Ints) -> list[int]:
+    """Returns the rank of each image in the order of digests, which is random, where no image is missing and none is flagged."""
+    if len(rows) < len(found.items) or found.summary["rate"] != "none" or not found.summary["judged"]:
+        return []
+    return [int(rank) for rank in np.argsort(np.argsort(found.features.digest, kind="stable"))]
+
+
+def _labels(found: Checked, rows: Ints) -> dict[str, Any]:
+    """Returns the best other label of each image, how much better it fits, whether that is told, and its label."""
+    if (labels := found.summary["labels"]) is None:
+        return {}
+    columns = [[found.items[f"label{of}"][i] for i in rows] for of in ("_other", "_score", "_flag", "")]
+    told = [int(flag or (not labels["compared"] and score > 0)) for _, score, flag, _ in zip(*columns, strict=True)]
+    scores = [None if math.isnan(score) else round(float(score), 4) for score in columns[1]]
+    return {"label": list(zip(columns[0], scores, told, columns[3], strict=True)), "trusted": bool(labels["compared"])}
+
+
+def _pairs(found: Checked, of_name: Mapping[str, int], others: _Others) -> list[tuple[int, int, str, float, int]]:
+    """Returns pairs of numbers, the kind and the agreement of each, and which to keep, 0 or 1, or -1; the surest first."""
+    d, pairs = found.duplicates, list[tuple[int, int, str, float, int]]()
+    keep = d.columns.get("keep", [""] * len(d))
+    for a, b, kind, r, source, kept in zip(*(d[key] for key in PAIR), keep, strict=True):
         inside = b in of_name if source == "same" else len(others.names) < OTHERS
         if a in of_name and inside and len(pairs) < PAIRS:
-            pairs.append((of_name[a], of_name[b] if source == "same" else others.number(b), kind))
+            other = of_name[b] if source == "same" else others.number(b)
+            pairs.append((of_name[a], other, kind, round(float(r), 4), (a, b).index(kept) if kept in (a, b) else -1))
     return pairs
 
 
@@ -298,7 +327,7 @@ def _regions(z: npt.NDArray[np.float32]) -> list[int]:
 def _measured(found: Checked, rows: Ints) -> dict[str, Any]:
     """Returns plain measurements, and in which of them each image differs most from the others."""
     table = found.features.measurements[rows]
-    empty: dict[str, Any] = {"width": [], "height": [], "light": [], "sharpness": [], "facts": [], "words": []}
+    empty: dict[str, Any] = {"light": [], "sharpness": [], "facts": [], "words": []}
     if not table.shape[1]:
         return empty
     at = {name: k for k, name in enumerate(MEASUREMENTS)}
@@ -307,14 +336,13 @@ def _measured(found: Checked, rows: Ints) -> dict[str, Any]:
     share = np.stack([np.searchsorted(np.sort(column), column, side="left") / len(x) for column in x.T], 1)[rows]
     above = np.stack([1 - np.searchsorted(np.sort(column), column, side="right") / len(x) for column in x.T], 1)[rows]
     farther = np.maximum(share, above)
+    farther[np.ix_(is_gray(table), np.isin(named, HUES))] = 0
     first = np.argsort(-farther, axis=1, kind="stable")[:, :SHOWN_FACTS]
     facts = [
         [[int(m), int(share[k, m] >= above[k, m]), int(100 * farther[k, m])] for m in ms if farther[k, m] >= 0.8]
         for k, ms in enumerate(first)
     ]
     return {
-        "width": table[:, at["width"]].astype(int).tolist(),
-        "height": table[:, at["height"]].astype(int).tolist(),
         "light": table[:, at["light_50"]].round(3).tolist(),
         "sharpness": table[:, at["sharpness"]].round(3).tolist(),
         "facts": facts,
@@ -332,14 +360,16 @@ class _PagePass:
     side: int
     large: frozenset[int]
 
-    def __call__(self, picture: Picture) -> tuple[Bytes, str]:
+    def __call__(self, picture: Picture) -> tuple[Bytes, str, tuple[int, int]]:
         image = image_of(picture.pixels)
-        return tile(image, self.side), webp(within(image, SIDE), 80) if picture.digest in self.large else ""
+        return tile(image, self.side), webp(within(image, SIDE), 80) if picture.digest in self.large else "", picture.size
 
 
-def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: set[int]) -> dict[str, Any]:
-    """Returns sheets of tiles, images that are kept large, frames of all images, and heatmaps of the large ones."""
+def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: Sequence[int]) -> dict[str, Any]:
+    """Returns sheets of tiles, sizes, images that are kept large, frames of all images, and heatmaps of the large ones."""
     n = len(rows) + len(others)
+    sizes = np.zeros((n, 2), dtype=np.int64)  # height and width
+    sizes[: len(rows)] = found.features.measurements[rows][:, :2] if found.features.measurements.shape[1] else 0
     side = side_of(n)
     tiles = np.zeros((n, side, side, 3), dtype=np.uint8)
     big: dict[int, str] = {}
@@ -349,22 +379,25 @@ def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: set[int]) -
     of_both = (own, found.features.index[rows].tolist(), 0), (found.reference, [place[name] for name in others], len(rows))
     for source, index, first in of_both:
         at = {i: first + k for k, i in enumerate(index)}
-        digests = frozenset(found.features.digest[rows[list(large)]].tolist() if first == 0 and large else ())
+        digests = frozenset(found.features.digest[rows[large]].tolist() if first == 0 and large else ())
         look = _PagePass(side, digests)
         with terminal.bar("page", len(index), late=True) as advance:
-            for i, (tile, picture) in source.map(look, index, found.workers) if source is not None else ():
-                tiles[at[i]] = tile
+            for i, (tile, picture, size) in source.map(look, index, found.workers) if source is not None else ():
+                tiles[at[i]], sizes[at[i]] = tile, size
                 seen = True
                 if picture:
                     big[at[i]] = picture
                 advance()
     frames = {k: [[round(v, 4) for v in box] for box in found.marked(int(i))] for k, i in enumerate(rows)}
+    spent = np.cumsum([len(big.get(k, "")) for k in large])
+    big = {k: big[k] for k, total in zip(large, spent, strict=True) if k in big and total <= BYTES}  # the most anomalous first
     judged = big if found.summary["judged"] else {}
     return {
         **(sheets(tiles) if seen else sheets(tiles[:0])),
+        **{name: sizes[:, k].tolist() if sizes.any() else [] for k, name in enumerate(("height", "width"))},
         "large": big,
         "marks": {k: boxes for k, boxes in frames.items() if boxes},
-        "heat": {k: b64encode(opacity(found.map(int(rows[k]))).tobytes()).decode() for k in judged if k < len(rows)},
+        "heat": {k: b64encode(opacity(found.map(int(rows[k]))).tobytes()).decode() for k in judged},
     }
 
 

@@ -26,13 +26,14 @@ from vergence.images.measurements import (
     MEASUREMENTS,
     PROPERTIES,
     differences_in_words,
+    is_gray,
     properties,
     split_in_two,
     typical_properties,
 )
 from vergence.images.plane import PLANES, plane, standardized
 from vergence.images.regions import region_words
-from vergence.images.review import REFERENCE, Review
+from vergence.images.review import MARKS, REFERENCE, Review
 from vergence.images.sentences import sentences_of
 from vergence.utils.checks import counted, expect, refuse, require_count, require_within
 from vergence.utils.digests import content_digest
@@ -225,7 +226,7 @@ class CheckResult:
         summary: What was done and found, as numbers and sentences, as in ``summary.json``.
         pictures, reference: The source, and the reference where there is one.
         features: What the first pass over the items gave.
-        said: What a person said of images before, by name: ``anomaly`` or ``normal``.
+        said: The mark of each image before, by name: ``anomaly``, ``normal`` or ``reference anomaly``.
     """
 
     items: Table
@@ -264,7 +265,7 @@ class CheckResult:
         """
         order = np.argsort(-np.asarray(self.items["score"]), kind="stable")
         group, path = self.items["group"], self.items["path"]
-        return [int(i) for i in order if group[i] in ("", path[i]) and path[i] not in self.said][:n]
+        return [int(i) for i in order if group[i] in ("", path[i]) and self.said.get(path[i], MARKS[2]) == MARKS[2]][:n]
 
     @cached_property
     def key(self) -> str:
@@ -381,7 +382,7 @@ def result_of(
     columns = {
         "path": list(names),
         **_judgment(anomalies, n),
-        "reason": [""] * n if anomalies is None else _reasons(anomalies),
+        "reason": [""] * n if anomalies is None else _reasons(anomalies, is_gray(features.measurements).tolist()),
         "group": group,
         "duplicate_of": _first_of(duplicates, names, features.index),
         "leak_of": leak,
@@ -404,7 +405,7 @@ def result_of(
     summary = _summary(source, pictures, features, settings, duplicates, anomalies, reference, leak, counts, members_of, notes)
     summary["sentences"] = sentences_of(summary, pairs, skipped)
     tables = Table(columns), Table(pairs), Table(skipped)
-    said, z = settings.review.marks, z.astype(np.float32)
+    said, z = settings.review.said(), z.astype(np.float32)
     return CheckResult(*tables, members_of, z, summary, pictures, features, anomalies, reference, settings.workers, said)
 
 
@@ -481,20 +482,20 @@ def _boxes(anomalies: Anomalies | None, features: ImageFeatures) -> list[str]:
     return ["; ".join(" ".join(f"{int(value)}" for value in box) for box in boxes) for boxes in each]
 
 
-def _reasons(anomalies: Anomalies) -> list[str]:
+def _reasons(anomalies: Anomalies, gray: Sequence[bool]) -> list[str]:
     """Returns why each anomalous image is anomalous, in words: from the feature set that adds most to its score."""
     found = anomalies.decisions
     score = found.columns["score"]
     told = found.flag | (score >= np.quantile(score, 1 - RARE) if anomalies.rate == "none" else found.p_value <= RARE)
-    return [_reason(anomalies, i) if tell else "" for i, tell in enumerate(told.tolist())]
+    return [_reason(anomalies, i, gray=gray[i]) if tell else "" for i, tell in enumerate(told.tolist())]
 
 
-def _reason(anomalies: Anomalies, i: int) -> str:
+def _reason(anomalies: Anomalies, i: int, *, gray: bool) -> str:
     level, heat = anomalies.decisions.columns["level"][i], anomalies.heatmaps
     others = "the others" if anomalies.rate == "none" else "the reference"
     if level == "vectors":
         return f"its vector lies far from those of {others}"
-    words = differences_in_words(anomalies.deviations[i], MEASUREMENTS[FILE:])
+    words = differences_in_words(anomalies.deviations[i], MEASUREMENTS[FILE:], gray=gray)
     if level == "measurements":
         return words or "its brightness, color, sharpness and noise together are unlike those of " + others
     if level == "whole" or heat is None:

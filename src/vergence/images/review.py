@@ -4,7 +4,6 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -37,14 +36,6 @@ class Review:
     reference: Sequence[str] = ()
     ranks: Mapping[str, int] = field(default_factory=dict)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.marks
-
-    @cached_property
-    def marks(self) -> Mapping[str, str]:
-        """The mark of each image that is none of the reference, by name."""
-        return {**dict.fromkeys(self.anomaly, "anomaly"), **dict.fromkeys(self.normal, "normal")}
-
     @classmethod
     def of(cls, given: "Review | Sequence[str] | Mapping[str, str]") -> "Review":
         """Returns a review of names of anomalies, or of ``anomaly``, ``normal`` or ``reference anomaly`` by name.
@@ -76,6 +67,11 @@ class Review:
         review = cls.of({original(row["path"]): row["mark"].strip().lower() for row in rows})
         ranks = {original(row["path"]): row.get("rank") or "" for row in rows}
         return replace(review, ranks={name: int(rank) for name, rank in ranks.items() if rank.isdecimal()})
+
+    def said(self) -> dict[str, str]:
+        """Returns what was said of each image, by name."""
+        given = zip((self.reference, self.normal, self.anomaly), reversed(MARKS), strict=True)
+        return {name: mark for names, mark in given for name in names}
 
     def places(self, names: Sequence[str], said: str) -> Bools:
         """Returns which items were called ``anomaly``, ``normal`` or ``reference``, (N,)."""

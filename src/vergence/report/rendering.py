@@ -9,7 +9,7 @@ import base64
 import functools
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 HERE = Path(__file__).parent
+LISTED = 200  # unreadable files on a page
 
 
 def write(path: Path, folder: str, sections: Mapping[str, str], *, steps: Mapping[str, Any] | None = None, **values: Any) -> Path:
@@ -34,15 +35,29 @@ def write(path: Path, folder: str, sections: Mapping[str, str], *, steps: Mappin
     Returns:
         ``path``.
     """
-    return render(path, "page", "page.html", folder=folder, sections=sections, steps=steps, **values)
+    return _render(path, "page", folder=folder, sections=sections, steps=steps, **values)
 
 
-def render(path: Path, name: str, template: str, /, **values: Any) -> Path:
-    """Writes a page of a template with the style and the script of a name, and returns its path."""
+def workbench(path: Path, data: Mapping[str, Any], *, skipped: Sequence[tuple[str, str]] = (), **values: Any) -> Path:
+    """Writes a page on which items are filtered, sorted, searched, opened and marked, in one step, and returns its path.
+
+    Args:
+        path: File to write.
+        data: JSON data of ``workbench.js``, which says what each column is.
+        skipped: Name and reason of each item that could not be read.
+        **values: ``title``, ``sentences``, ``looked`` and ``meaning``, texts; perhaps ``encoder``, ``sampled``, and ``figures``:
+            ``title``, ``words`` and ``figure`` of each chart.
+    """
+    more = f"{len(skipped) - LISTED:,} more are listed in skipped.csv." if len(skipped) > LISTED else ""
+    return _render(path, "workbench", data=data, skipped=skipped[:LISTED], more_skipped=more, **values)
+
+
+def _render(path: Path, name: str, /, **values: Any) -> Path:
+    """Writes the page of a template with the style and the script of the same name, and returns its path."""
     script = (HERE / f"{name}.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    style = (HERE / f"{name}.css").read_text(encoding="utf-8")
-    page = _environment().get_template(template).render(style=style, allowed=f"'sha256-{digest}'", script=script, **values)
+    style = "".join((HERE / f"{part}.css").read_text(encoding="utf-8") for part in ("charts", name))
+    page = _environment().get_template(f"{name}.html").render(style=style, allowed=f"'sha256-{digest}'", script=script, **values)
     with explained(path, "what it shows is safe: free space and repeat the command"), replacing(path) as part:
         part.write_text(page, encoding="utf-8", errors="replace")  # a name may hold half a surrogate pair
     return path

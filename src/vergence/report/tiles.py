@@ -15,7 +15,8 @@ Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
 
 LARGEST, SHEET = 160, 2048  # pixels of a tile's and of a sheet's side, at most
-BYTES, RATE = 5e6, 0.25  # of all tiles, and of one pixel, roughly
+BYTES, RATE, MOST = 5e6, 0.25, 6e6  # of all tiles, and of one pixel, roughly; of all sheets as text
+QUALITIES = (65, 50, 35, 20)  # of the sheets: the best that fits
 
 
 def side_of(n: int) -> int:
@@ -67,10 +68,14 @@ def sheets(tiles: Bytes) -> dict[str, Any]:
     side = tiles.shape[1]
     across = max(1, SHEET // side)
     parts = [tiles[k : k + across * across] for k in range(0, len(tiles), across * across)]
-    return {"tiles": {"side": side, "across": across}, "sheets": [_sheet(part, across) for part in parts]}
+    for quality in QUALITIES:
+        drawn = [_sheet(part, across, quality) for part in parts]
+        if sum(map(len, drawn)) <= MOST:
+            break
+    return {"tiles": {"side": side, "across": across}, "sheets": drawn}
 
 
-def _sheet(tiles: Bytes, across: int) -> str:
+def _sheet(tiles: Bytes, across: int, quality: int) -> str:
     from PIL import Image
 
     n, side = tiles.shape[:2]
@@ -78,7 +83,7 @@ def _sheet(tiles: Bytes, across: int) -> str:
     sheet = np.zeros((down * across, side, side, 3), dtype=np.uint8)
     sheet[:n] = tiles
     joined = sheet.reshape(down, across, side, side, 3).swapaxes(1, 2).reshape(down * side, across * side, 3)
-    return webp(Image.fromarray(joined), 65)
+    return webp(Image.fromarray(joined), quality)
 
 
 def rounded(x: Floats, digits: int) -> list[float]:

@@ -2,9 +2,9 @@
 // D holds columns: index i is an image; reference images follow those that were checked.
 const given = JSON.parse(document.getElementById("data").textContent), N = given.n, $ = id => document.getElementById(id);
 const zeros = Array(N).fill(0), ones = Array(N).fill(1), none = Object.fromEntries(
-  "duplicates levels reference width height light sharpness facts words regions folders near propertyNames".split(" ").map(key => [key, []]));
+  "duplicates levels reference said random label x y width height light sharpness facts words regions folders near propertyNames".split(" ").map(key => [key, []]));
 const D = {
-  ...none, total: N, judged: false, rate: "none", fdr: 0.1, start: "all", p: ones, q: ones, score: zeros, flag: zeros, seen: zeros, paired: zeros,
+  ...none, total: N, judged: false, fixed: false, trusted: false, grouped: "", rate: "none", fdr: 0.1, start: "all", p: ones, q: ones, score: zeros, flag: zeros, seen: zeros,
   leak: zeros, properties: zeros, group: Array(N).fill(-1), groups: 0, leaked: 0, unreadable: 0, most: 1, large: {}, marks: {}, heat: {}, nearest: {},
   folder: null, calibration: null, ...given,
 };
@@ -14,9 +14,13 @@ const element = (tag, values = {}, ...children) => {
   return made;
 };
 const count = n => n.toLocaleString("en-US"), all = Array.from({ length: N }, (_, i) => i);
-const verdict = new Map(), chosen = new Set();
+const said = new Map(D.said.map(([i, what]) => [i, what.replace("reference ", "")]));  // in an earlier call
+const verdict = new Map(said), chosen = new Set();
+const FIRST = 20;  // images to look at where none is flagged
 const decides = D.judged && D.rate !== "none";  // else there is an order alone
 let state = { filter: D.start, text: "", sort: "score", first: 1, lasso: null }, view = [], p = D.p, q = D.q, flag = D.flag;
+let shownPairs = [];  // in the view of duplicates, which holds both images of each pair in turn
+const inPairs = () => state.filter === "pair";
 
 // Thumbnails: sheets of tiles
 const { side, across } = D.tiles, perSheet = across * across;
@@ -42,56 +46,66 @@ const rank = (values, m) => {  // q-values of Benjamini and Hochberg, of m hypot
   return out;
 };
 const review = () => {
-  const said = i => verdict.get(i), rest = all.filter(i => said(i) !== "anomaly" && !D.seen[i]), m = rest.length + D.total - N;
+  if (!decides || D.fixed) return;
+  [p, q, flag] = [D.p, D.q, D.flag];
+  if (verdict.size === said.size && [...said].every(([i, what]) => verdict.get(i) === what)) return;
+  const is = (i, what) => verdict.get(i) === what, rest = all.filter(i => !is(i, "anomaly") && !D.seen[i]), m = rest.length + D.total - N;
   p = D.p.slice();
   if (D.calibration) {
     // c reference images are at least as far as an image: those of rank 1..c; anomalies among them no longer count
-    const ranks = D.reference.map((e, k) => said(e) === "anomaly" ? k + 1 : 0).filter(Boolean), n = D.calibration;
+    const ranks = D.grouped ? [] : D.reference.map((e, k) => is(e, "anomaly") ? k + 1 : 0).filter(Boolean), n = D.calibration;
     if (ranks.length) all.forEach(i => {
       const c = Math.round(p[i] * (n + 1)) - 1;
       p[i] = (1 + c - ranks.filter(rank => rank <= c).length) / (n - ranks.length + 1);
     });
   } else {
-    const normal = all.filter(i => said(i) === "normal").map(i => D.p[i]);
+    const normal = all.filter(i => is(i, "normal")).map(i => D.p[i]);
     if (normal.length) all.forEach(i => { p[i] = Math.max(p[i], normal.filter(f => f <= D.p[i]).length / m); });
   }
   const found = rank(rest.map(i => p[i]), m);
   q = Array(N).fill(1);
-  flag = verdict.size ? Array(N).fill(0) : D.flag;
+  flag = Array(N).fill(0);
   rest.forEach((i, k) => {
     q[i] = found[k];
-    if (verdict.size) flag[i] = +(q[i] <= D.fdr * (1 + 1e-9) && said(i) !== "normal");
+    flag[i] = +(q[i] <= D.fdr * (1 + 1e-9) && !is(i, "normal"));
   });
 };
 const say = (i, what) => {
   if (i >= N && what === "normal") what = "";
   what ? verdict.set(i, what) : verdict.delete(i);
   keep();
-  if (decides) review();
+  review();
   draw();
 };
-const keep = () => {
-  try { localStorage.setItem(D.key, JSON.stringify([...verdict].map(([i, what]) => [D.name[i], what, i >= N]))); }
-  catch { $("reviewed").title = "The browser does not keep confirmations when the page is closed; save them."; }
+const keep = () => {  // at once; an empty text takes back what was said in an earlier call
+  const kept = new Map([...[...said.keys()].map(i => [i, ""]), ...verdict]);
+  try { localStorage.setItem(D.key, JSON.stringify([...kept].map(([i, what]) => [D.name[i], what, i >= N]))); }
+  catch { $("reviewed").title = "The browser does not keep marks when the page is closed; save them."; }
 };
 const restore = () => {
   try {
     const place = new Map(D.name.map((name, i) => [`${name}\0${i >= N}`, i]));
-    for (const [name, what, other] of JSON.parse(localStorage.getItem(D.key) || "[]"))
-      if (place.has(`${name}\0${other}`)) verdict.set(place.get(`${name}\0${other}`), what);
+    for (const [name, what, other] of JSON.parse(localStorage.getItem(D.key) || "[]")) {
+      const i = place.get(`${name}\0${other}`);
+      if (i !== undefined) what ? verdict.set(i, what) : verdict.delete(i);
+    }
   } catch { /* nothing was kept */ }
-  if (verdict.size && decides) review();
+  review();
 };
 
 // Filters
 const pairs = new Map();
-for (const [i, j, kind] of D.duplicates)
-  for (const [a, b] of [[i, j], [j, i]]) pairs.set(a, [...(pairs.get(a) || []), [b, kind]]);
+const agrees = (kind, agreement) => kind === "exact" ? kind : `${kind}, agreement ${(Math.floor(1000 * agreement) / 1000).toFixed(3)} of 1`;
+for (const [i, j, kind, agreement] of D.duplicates)
+  for (const [a, b] of [[i, j], [j, i]]) pairs.set(a, [...(pairs.get(a) || []), [b, agrees(kind, agreement)]]);
 const has = bit => i => (D.properties[i] >> bit) & 1;
 const filters = [["all", "All", () => true]];
 if (decides) filters.push(["flag", "Flagged", i => flag[i]]);
+if (D.judged) filters.push(["first", "The first", i => place()[i] < state.first]);
+if (Object.keys(D.marks).length) filters.push(["framed", "With frames", i => D.marks[i]]);
 if (D.judged) filters.push(["group", "In groups", i => D.group[i] >= 0]);
-if (D.duplicates.length) filters.push(["pair", "Duplicates", i => D.paired[i]]);
+if (D.duplicates.length) filters.push(["pair", "Pairs of duplicates", i => pairs.has(i)]);
+if (D.label.length) filters.push(["label", D.trusted ? "Wrong label" : "Fits another label", i => D.label[i][2]]);
 if (D.leaked) filters.push(["leak", "Leaked", i => D.leak[i]]);
 D.propertyNames.forEach((name, bit) => filters.push([`is ${name}`, name, has(bit)]));
 for (const said of ["anomaly", "normal"]) filters.push([said, `You: ${said}`, i => verdict.get(i) === said]);
@@ -117,33 +131,30 @@ if ($("unreadable")) button(`Unreadable (${count(D.unreadable)})`, () => $("unre
 // Order
 const sorts = {
   score: i => -D.score[i], light: i => D.light[i], area: i => D.width[i] * D.height[i], sharpness: i => D.sharpness[i],
+  random: i => D.random[i], label: i => -D.label[i][1],
 };
 const orders = {};
 const ordered = name => orders[name] ||= name === "name"
   ? all.slice().sort((a, b) => D.name[a] < D.name[b] ? -1 : 1)
   : all.slice().sort((a, b) => sorts[name](a) - sorts[name](b) || a - b);
-const together = () => {  // duplicates side by side
-  const seen = new Set(), out = [];
-  const visit = i => {
-    for (const todo = [i]; todo.length;) {
-      const next = todo.shift();
-      if (seen.has(next) || next >= N) continue;
-      seen.add(next);
-      out.push(next);
-      todo.push(...(pairs.get(next) || []).map(([j]) => j));
-    }
-  };
-  D.duplicates.forEach(([i]) => visit(i));
-  return out;
+const places = {};  // of each image in an order
+const place = (name = "score") => {
+  if (!places[name]) ordered(name).forEach((i, k) => { (places[name] ||= Array(N))[i] = k; });
+  return places[name] || [];
+};
+const sideBySide = keeps => {  // the surest pairs first, or in the order of the earlier image of each
+  const at = state.sort === "score" ? null : place(state.sort), earlier = ([i, j]) => Math.min(at[i], at[j] ?? N);
+  shownPairs = D.duplicates.filter(([i, j]) => keeps(i) || keeps(j));
+  if (at) shownPairs.sort((a, b) => earlier(a) - earlier(b));
+  return shownPairs.flatMap(([i, j]) => [i, j]);
 };
 const select = () => {
   if (state.filter === "reference") return D.reference;
   const text = state.text.toLowerCase(), named = i => !text || D.name[i].toLowerCase().includes(text);
   const inside = i => !state.lasso || state.lasso.has(i);
-  if (state.filter === "first") return ordered("score").slice(0, state.first).filter(i => named(i) && inside(i));
+  if (inPairs()) return sideBySide(i => named(i) && inside(i));
   const keeps = filters.find(([key]) => key === state.filter)[2];
   let order = ordered(state.sort);
-  if (state.filter === "pair" && state.sort === "score") order = together();
   if (state.filter === "group" && state.sort === "score")
     order = order.filter(i => D.group[i] >= 0).sort((a, b) => D.group[a] - D.group[b]);
   return order.filter(i => keeps(i) && named(i) && inside(i));
@@ -152,15 +163,22 @@ const select = () => {
 // Grid: only what is on the screen is in the document
 const grid = $("grid"), gap = 6;
 let size = 0, columns = 1, focused = -1;
+const bare = !sheets.length;  // rows, without images
+const pairWords = (k, i) => {
+  const words = [i < N ? "" : "reference", D.width[i] ? pixels(i) : "", shownPairs[k >> 1][4] === k % 2 ? "keep this one" : ""];
+  return words.filter(Boolean).join(", ");
+};
+const pixels = i => `${count(D.width[i])} x ${count(D.height[i])} pixels`;
 const tile = (k, i, move) => {
   const made = element("button", { type: "button", className: "tile", tabIndex: k === Math.max(focused, 0) ? 0 : -1 });
   made.dataset.k = k;
   made.dataset.i = i;
-  made.append(picture(i, size), element("span", { className: "name", textContent: D.name[i] }));
-  const why = i < N ? D.reason[i] : "reference";
-  made.append(element("span", { className: "why", textContent: why || (i < N && D.ranked ? `score ${+D.score[i].toPrecision(3)}` : " ") }));
+  const why = inPairs() ? pairWords(k, i) : i < N ? D.reason[i] : "reference";
+  const score = i < N && D.ranked ? `score ${+D.score[i].toPrecision(3)}` : " ";
+  made.append(...(bare ? [] : [picture(i, size)]), element("span", { className: "name", textContent: D.name[i] }));
+  made.append(element("span", { className: "why", textContent: why || score }));
   made.setAttribute("aria-label", `${D.name[i]}${why ? `, ${why}` : ""}${verdict.has(i) ? `, you said ${verdict.get(i)}` : ""}`);
-  made.title = D.name[i];
+  made.title = why ? `${D.name[i]}: ${why}` : D.name[i];
   if (i < N && flag[i]) made.classList.add("flag");
   if (chosen.has(i)) made.classList.add("chosen");
   if (verdict.has(i)) made.append(element("span", { className: `said ${verdict.get(i)}`, textContent: verdict.get(i) }));
@@ -169,21 +187,28 @@ const tile = (k, i, move) => {
 };
 const layout = () => {
   const width = grid.clientWidth || 800;
-  const wanted = Math.max(64, Math.min(side, 160));
+  const wanted = bare ? 220 : Math.max(128, Math.min(side, 160));  // the narrowest that a reason can be read in
   columns = Math.max(2, Math.floor((width + gap) / (wanted + 10 + gap)));
+  if (inPairs()) columns -= columns % 2;
   size = Math.floor((width + gap) / columns) - gap - 10;
 };
-const high = () => size + 10 + 50 + gap;
+const head = () => inPairs() ? 30 : 0;  // pixels above a pair, for what is said of it
+const high = () => head() + (bare ? 0 : size) + 10 + 50 + gap;
 const paint = (from = null, to = null) => {
   const top = grid.getBoundingClientRect().top, h = high();
   const first = Math.max(0, from ?? (Math.floor(-top / h) - 1) * columns);
   const last = Math.min(view.length, to ?? (Math.ceil((innerHeight - top) / h) + 1) * columns);
   const held = document.activeElement?.dataset?.k;
   const made = [];
-  for (let k = first; k < last; k++)
-    made.push(tile(k, view[k], t => {
-      t.style.cssText = `left:${(k % columns) * (size + 10 + gap)}px;top:${Math.floor(k / columns) * h}px;width:${size + 10}px`;
-    }));
+  for (let k = first; k < last; k++) {
+    const left = (k % columns) * (size + 10 + gap), y = Math.floor(k / columns) * h;
+    if (inPairs() && k % 2 === 0) {
+      const [, , kind, agreement] = shownPairs[k >> 1], around = element("div", { className: "pair", textContent: agrees(kind, agreement) });
+      around.style.cssText = `left:${left}px;top:${y}px;width:${2 * (size + 10) + gap}px;height:${h - gap}px`;
+      made.push(around);
+    }
+    made.push(tile(k, view[k], t => { t.style.cssText = `left:${left}px;top:${y + head()}px;width:${size + 10}px`; }));
+  }
   grid.replaceChildren(...made);
   if (held !== undefined) grid.querySelector(`[data-k="${held}"]`)?.focus({ preventScroll: true });
 };
@@ -191,55 +216,64 @@ const draw = (fresh = false) => {
   layout();
   if (fresh) focused = -1;
   view = select();
+  grid.classList.toggle("pairs", inPairs());
   grid.style.height = `${Math.ceil(view.length / columns) * high()}px`;
   for (const [key, title, keeps] of filters) {
-    const n = key === "all" ? N : all.reduce((sum, i) => sum + (keeps(i) ? 1 : 0), 0), made = buttons.get(key);
+    const n = key === "all" ? N : key === "pair" ? D.duplicates.length : all.reduce((sum, i) => sum + (keeps(i) ? 1 : 0), 0);
+    const made = buttons.get(key);
     made.textContent = `${title} (${count(n)})`;
     made.hidden = !n && key !== "flag";
     made.setAttribute("aria-pressed", state.filter === key);
   }
   reference?.setAttribute("aria-pressed", state.filter === "reference");
   const lasso = state.lasso ? " inside your line on the map" : "";
-  $("shown").textContent = `${count(view.length)} of ${count(N)} ${D.noun}s shown${lasso}`;
+  $("shown").textContent = inPairs() ? `${count(shownPairs.length)} of ${count(D.duplicates.length)} pairs shown${lasso}`
+    : `${count(view.length)} of ${count(N)} ${D.noun}s shown${lasso}`;
   $("save-list").disabled = !view.length;
   $("save-review").disabled = !verdict.size;
   const flags = flag.reduce((sum, f) => sum + f, 0);
   $("reviewed").textContent = verdict.size
-    ? `You said: ${["anomaly", "normal"].map(said => `${[...verdict.values()].filter(v => v === said).length} ${said}`).join(", ")}. `
-      + (decides ? `${count(flags)} flagged.` : "") : "";
+    ? `You said: ${["anomaly", "normal"].map(what => `${[...verdict.values()].filter(v => v === what).length} ${what}`).join(", ")}. `
+      + (decides ? `${count(flags)} flagged.` : D.judged ? progress() : "") : "";
   expected();
   paint();
   points();
+};
+const progress = () => {
+  const first = ordered("score").slice(0, state.first), n = first.filter(i => verdict.get(i) === "anomaly").length;
+  return `Of the first ${count(first.length)} you marked ${count(n)} as anomal${n === 1 ? "y" : "ies"}.`;
 };
 const expected = () => {
   if (!D.judged || !N) { $("budget").hidden = true; return; }
   const k = state.first, last = ordered("score")[k - 1], rest = D.total - [...verdict.values()].filter(v => v === "anomaly").length;
   const number = rest * p[last], about = number < 10 ? number.toFixed(number < 1 ? 2 : 1) : count(Math.round(number));
   $("expected").textContent = !decides ? count(k)
-    : `${count(k)}: of ${count(rest)} normal ${D.noun}s about ${about} would be as far from the reference`;
+    : `${count(k)}: of ${count(rest)} normal ${D.noun}s about ${about} would be as ${D.fixed ? "anomalous" : "far from the reference"}`;
   $("first").setAttribute("aria-valuetext", $("expected").textContent);
 };
 
 // One image, large
 const large = $("large");
 let current = 0, at = 0, marked = true, original = 0;
-const small = list => element("div", { className: "small" }, ...list.map(([i, said]) => {
-  const made = element("button", { type: "button", title: D.name[i] }, picture(i, 84));
-  made.setAttribute("aria-label", `${D.name[i]}${said ? `, ${said}` : ""}`);
+const small = list => element("div", { className: "small" }, ...list.map(([i, what]) => {
+  const words = what || (bare ? D.name[i] : "");
+  const made = element("button", { type: "button", title: D.name[i] }, ...(bare ? [] : [picture(i, 84)]));
+  if (words) made.append(element("span", { className: "why", textContent: words }));
+  made.setAttribute("aria-label", `${D.name[i]}${what ? `, ${what}` : ""}`);
   made.addEventListener("click", () => open(i));
   return made;
 }));
-const level = ([name, title, values]) => {
-  const i = current, share = 1 - Math.exp(-values[i]), made = element("div", { className: "level" });
-  const much = `${(Math.floor(1e4 * share) / 100).toFixed(share > 0.9 ? 1 : 0)} %`;
-  made.append(`${title}: ${D.calibration ? `less like the reference than ${much} of it`
-    : D.rate === "none" ? `more anomalous than ${much} of the ${D.noun}s here`
-    : `a larger difference than ${much} of normal ${D.noun}s have, an assumption`}`);
-  const bar = element("div"), inner = element("div");
-  inner.style.width = `${100 * share}%`;
-  bar.append(inner);
-  made.append(bar);
-  return made;
+const ofWhat = D.calibration ? "of the reference that is less anomalous" : D.rate === "none" ? `of the ${D.noun}s here that are less anomalous`
+  : `of normal ${D.noun}s that differ less, an assumption`;
+const levels = i => {  // bars from 0 to 100 %
+  const rows = D.levels.map(([, title, values]) => {
+    const share = Math.min(99.9, 100 * (1 - Math.exp(-values[i]))), much = `${(Math.floor(10 * share) / 10).toFixed(share > 90 ? 1 : 0)} %`;
+    const inner = element("div"), bar = element("div", { className: "bar" }, inner);
+    inner.style.width = `${share}%`;
+    return element("div", { className: "level" }, element("span", { textContent: title }), element("b", { textContent: much }), bar);
+  });
+  const ends = element("div", { className: "ends" }, ...["0 %", "50 %", "100 %"].map(textContent => element("span", { textContent })));
+  return rows.length ? [element("h2", { textContent: `Share ${ofWhat}` }), ...rows, ends] : [];
 };
 const facts = i => D.facts.length ? D.facts[i].map(([m, high, share]) => `${D.words[m][high]} than ${share} % of the ${D.noun}s`) : [];
 const show = () => {
@@ -247,8 +281,8 @@ const show = () => {
   $("large-name").textContent = D.name[i];
   const image = element("img", { alt: D.name[i] }), holder = $("canvas"), ticket = ++original;
   if (D.large[i]) image.src = `data:image/webp;base64,${D.large[i]}`;
-  else image.src = cut(i);
-  holder.replaceChildren(image, ...(marked && D.heat[i] ? [heatmap(D.heat[i])] : []), ...(marked ? (D.marks[i] || []) : []).map(([top, left, bottom, right]) => {
+  const first = bare || D.large[i] ? image : cut(i);
+  holder.replaceChildren(...(bare ? [] : [first]), ...(marked && D.heat[i] ? [heatmap(D.heat[i])] : []), ...(marked ? (D.marks[i] || []) : []).map(([top, left, bottom, right]) => {
     const frame = element("div", { className: "frame" });
     frame.style.cssText = `top:${100 * top}%;left:${100 * left}%;height:${100 * (bottom - top)}%;width:${100 * (right - left)}%`;
     return frame;
@@ -256,20 +290,21 @@ const show = () => {
   $("large-note").textContent = D.marks[i]?.length ? "Frames mark anomalous regions." : "";
   if (D.folder !== null && i < N) {
     const whole = new Image();
-    whole.onload = () => { if (ticket === original) image.src = whole.src; };
+    whole.onload = () => { if (ticket === original) { image.src = whole.src; first.replaceWith(image); } };
     whole.onerror = () => { if (ticket === original) $("large-note").textContent += " The original file is not where it was; this is a smaller copy."; };
     whole.src = D.folder + D.name[i].split("/").map(encodeURIComponent).join("/");
   }
   about.replaceChildren();
   const line = text => about.append(element("p", { textContent: text }));
   if (verdict.has(i)) line(`You said: ${verdict.get(i)}.`);
+  if (D.width[i]) line(`${pixels(i)}.`);
   if (i < N) {
     if (D.reason[i]) line(`${D.reason[i][0].toUpperCase()}${D.reason[i].slice(1)}.`);
     if (D.ranked && !decides) line(`Score ${+D.score[i].toPrecision(4)}: larger is more anomalous.`);
     if (decides) line(`Score ${D.score[i].toFixed(2)}, p = ${+p[i].toPrecision(2)}, q = ${+q[i].toPrecision(2)}${flag[i] ? ": flagged" : ""}.`);
-    if (D.width[i]) line(`${count(D.width[i])} x ${count(D.height[i])} pixels.`);
-    D.levels.forEach(one => about.append(level(one)));
-    facts(i).forEach(line);
+    if (D.label.length && D.label[i][0]) line(`Label: ${D.label[i][3]}. ${D.label[i][1] > 0 ? "It fits better" : "The next best is"}: ${D.label[i][0]}.`);
+    about.append(...levels(i));
+      facts(i).forEach(line);
     if (D.nearest[i]) about.append(element("h2", { textContent: "Its reference image" }), small([[D.nearest[i], ""]]));
     const near = D.near[i] || [];
     if (near.length) about.append(element("h2", { textContent: decides ? "Nearest that are not flagged" : "Nearest" }), small(near.map(j => [j, ""])));
@@ -286,32 +321,24 @@ const heatmap = text => {  // how opaque each cell is, row by row
   context.putImageData(x, 0, 0);
   return made;
 };
-const decoded = sheets.map(() => null);
-const cut = i => {  // a tile without its gray border as an image of its own
+const cut = i => {  // a tile without its gray border
   const longer = Math.max(D.width[i], D.height[i]), scale = longer > side ? side / longer : Math.floor(side / longer);
-  const [w, h] = [D.width[i], D.height[i]].map(n => n ? Math.max(1, Math.round(scale * n)) : side);
-  const s = Math.floor(i / perSheet), place = i % perSheet, canvas = element("canvas", { width: w, height: h });
+  const [w, h] = [D.width[i], D.height[i]].map(n => n ? Math.max(1, Math.round(scale * n)) : side), zoom = 256 / Math.max(w, h);
+  const made = picture(i, side * zoom), place = i % perSheet;
   const x = (place % across) * side + Math.floor((side - w) / 2), y = Math.floor(place / across) * side + Math.floor((side - h) / 2);
-  const put = () => {
-    canvas.getContext("2d").drawImage(decoded[s], x, y, w, h, 0, 0, w, h);
-    return canvas.toDataURL();
-  };
-  if (!sheets.length) return "data:,";
-  if (decoded[s]?.complete) return put();
-  decoded[s] = new Image();
-  decoded[s].onload = () => { if (large.open && current === i) show(); };
-  decoded[s].src = sheets[s];
-  return "data:,";
+  Object.assign(made.style, { width: `${w * zoom}px`, height: `${h * zoom}px`, backgroundPosition: `${-x * zoom}px ${-y * zoom}px` });
+  return made;
 };
-const open = i => {
+const open = (i, k = view.indexOf(i)) => {
   current = i;
-  at = view.indexOf(i);
+  at = k;
   show();
   if (!large.open) large.showModal();
 };
 const step = by => {
+  if (view[at] !== current) at = view.includes(current) ? view.indexOf(current) : at - (by > 0);  // it is shown no longer
   const next = Math.min(view.length - 1, Math.max(0, at + by));
-  if (view.length) open(view[next]);
+  if (view.length) open(view[next], next);
 };
 $("before").addEventListener("click", () => step(-1));
 $("after").addEventListener("click", () => step(1));
@@ -329,7 +356,7 @@ large.addEventListener("keydown", event => {
   else return;
   event.preventDefault();
 });
-large.addEventListener("close", () => focusOn(Math.max(0, view.indexOf(current))));
+large.addEventListener("close", () => focusOn(Math.max(0, view[at] === current ? at : view.indexOf(current))));
 const focusOn = k => {
   focused = Math.max(0, Math.min(view.length - 1, k));
   const top = grid.getBoundingClientRect().top + Math.floor(focused / columns) * high();
@@ -344,7 +371,7 @@ grid.addEventListener("click", event => {
   const i = Number(made.dataset.i);
   focused = Number(made.dataset.k);
   if (event.ctrlKey || event.metaKey) choose(i);
-  else open(i);
+  else open(i, focused);
 });
 const choose = i => { chosen.has(i) ? chosen.delete(i) : chosen.add(i); draw(); };
 grid.addEventListener("keydown", event => {
@@ -369,9 +396,12 @@ const save = (name, text) => {
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1e4);
 };
-$("save-list").addEventListener("click", () => save("list.txt", view.map(i => `${D.name[i]}\n`).join("")));
-$("save-review").addEventListener("click", () => save("confirmed.csv",
-  `path,verdict\n${[...verdict].map(([i, what]) => `${csv(D.name[i])},${i >= N ? "reference " : ""}${what}\n`).join("")}`));
+$("save-list").addEventListener("click", () => save("list.txt", [...new Set(view)].map(i => `${D.name[i]}\n`).join("")));
+$("save-review").addEventListener("click", () => {  // with the rank of each in this list, of those marked before none
+  const rank = N === D.total && D.ranked ? new Map(ordered("score").filter(i => !said.has(i)).map((i, k) => [i, k + 1])) : new Map();
+  const row = ([i, what]) => `${csv(D.name[i])},${i >= N ? "reference " : ""}${what},${rank.get(i) || ""}\n`;
+  save("confirmed.csv", `path,mark,rank\n${[...verdict].map(row).join("")}`);
+});
 
 // Map
 const map = $("map"), ramp = ["#3b4cc0", "#6f92f3", "#9dbdf7", "#c0c0c0", "#f2a889", "#e36a53", "#b40426"];
@@ -391,21 +421,27 @@ const colors = {
 };
 for (const [value, [title]] of Object.entries(colors)) $("color").append(element("option", { value, textContent: title }));
 let line = [];
-const width = () => map.width, spot = i => [12 + D.x[i] * (width() - 24), 12 + (1 - D.y[i]) * (width() - 24)];
+const wide = map.width, spot = i => [12 + D.x[i] * (wide - 24), 12 + (1 - D.y[i]) * (wide - 24)];
+const pack = (hex, alpha) => {
+  const n = parseInt(hex.slice(1), 16);
+  return (alpha << 24 | (n & 255) << 16 | n & 65280 | n >> 16) >>> 0;
+};
 const points = () => {
-  const context = map.getContext("2d"), inside = new Set(view), color = colors[$("color").value][1]();
+  if (!D.x.length) return;
+  const context = map.getContext("2d"), inside = new Uint8Array(D.name.length), color = colors[$("color").value][1]();
   const r = N > 5000 ? 3 : N > 800 ? 5 : 8;
-  context.clearRect(0, 0, width(), width());
-  for (const pass of [false, true]) {
-    context.globalAlpha = pass ? 1 : 0.15;
+  const image = context.createImageData(wide, wide), cells = new Uint32Array(image.data.buffer);
+  for (const i of view) inside[i] = 1;
+  for (const pass of [0, 1]) {
+    const packed = new Map();  // each color as a number
     for (const i of all) {
-      if (inside.has(i) !== pass) continue;
-      const [x, y] = spot(i);
-      context.fillStyle = color[i];
-      context.fillRect(x - r / 2, y - r / 2, r, r);
+      if (inside[i] !== pass) continue;
+      if (!packed.has(color[i])) packed.set(color[i], pack(color[i], pass ? 255 : 38));
+      const [x, y] = spot(i).map(at => Math.round(at - r / 2)), value = packed.get(color[i]);
+      for (let row = y; row < y + r; row++) cells.fill(value, row * wide + x, row * wide + x + r);
     }
   }
-  context.globalAlpha = 1;
+  context.putImageData(image, 0, 0);
   if (line.length > 1) {
     context.strokeStyle = getComputedStyle(document.body).color;
     context.lineWidth = 2;
@@ -415,7 +451,7 @@ const points = () => {
   }
 };
 const where = event => {
-  const box = map.getBoundingClientRect(), k = width() / box.width;
+  const box = map.getBoundingClientRect(), k = wide / box.width;
   return [(event.clientX - box.left) * k, (event.clientY - box.top) * k];
 };
 const nearest = ([x, y]) => {
@@ -473,7 +509,7 @@ $("first").addEventListener("input", event => {
   draw(true);
 });
 $("first").max = Math.max(1, D.most);
-$("first").value = state.first = Math.max(1, Math.min(D.most, D.flag.reduce((sum, f) => sum + f, 0)));
+$("first").value = state.first = Math.max(1, Math.min(D.most, D.flag.reduce((sum, f) => sum + f, 0) || FIRST));
 for (const option of [...$("sort").options])
   if (!{ score: D.ranked, name: true }[option.value] && !(D[option.value === "area" ? "width" : option.value] || []).length) option.remove();
 if (!D.ranked) state.sort = $("sort").value = "name";

@@ -19,7 +19,7 @@ from vergence.learn.runs.tables import ResultTable, paper, rival, tables, verdic
 from vergence.learn.training.folder import RunFolder
 from vergence.learn.training.records import Evaluation
 from vergence.report.charts import Series, chart, histogram, shades, thumbnail
-from vergence.report.rendering import count, is_number, number, render, write
+from vergence.report.rendering import count, is_number, number, workbench, write
 from vergence.report.tiles import image_of, sheets, side_of, tile, unit
 from vergence.utils.checks import expect, is_count
 from vergence.utils.files import DAMAGE, as_path, read_object
@@ -321,11 +321,9 @@ class _Examples:
             **sheets(np.stack([tile(image_of(image), side_of(n)) for image in images])),
         }
         words = "The test items of the report, the most unusual first. Larger scores are more unusual."
-        render(
-            path, "workbench", "workbench.html", title=title, sentences=[words], looked=f"{n:,} items", encoder="that of the run",
-            sampled="", skipped=[], more_skipped="", meaning=["report.html next to this page says how the scores were measured."],
-            data=data,
-        )  # fmt: skip
+        meaning = ["report.html next to this page says how the scores were measured."]
+        looked = f"{n:,} items"
+        workbench(path, data, title=title, sentences=[words], looked=looked, encoder="that of the run", meaning=meaning)
         return path.name
 
     def _shown(self, index: Iterable[int], query: int | None = None) -> list[dict[str, Any]]:
