@@ -280,9 +280,9 @@ def _of_image(image: Any, content: bytes | Path | None) -> _Samples:
         changes += done if k == 0 else []
         planes.append(_channels((plain.convert("I") if ";" in plain.mode else plain).reduce(factor) if factor > 1 else plain))
         stored.append(planes[-1] if raw is plain else _channels(raw))
-    x = np.concatenate(planes)
+    x = _joined(planes)
     if content is None or (x.shape[1:] == (height, width) and UPPER_BITS not in changes and n <= MOST_CHANNELS):
-        return _Samples(x, (height, width), _digest(np.concatenate(stored)), changes)
+        return _Samples(x, (height, width), _digest(_joined(stored)), changes)
     digest = content_digest(content if isinstance(content, bytes) else content.read_bytes())
     return _Samples(x, (height, width), int.from_bytes(digest, "big", signed=True), changes)
 
@@ -299,10 +299,13 @@ def _frames(image: Any) -> int:
     return n if alike else 1
 
 
+def _joined(planes: list[Array]) -> Array:
+    return planes[0] if len(planes) == 1 else np.concatenate(planes)
+
+
 def _channels(image: Any) -> Array:
     """Returns a PIL image as (C, H, W), in memory of its own."""
-    x = np.array(image)
-    return x[None] if x.ndim == 2 else np.ascontiguousarray(x.transpose(2, 0, 1))
+    return np.stack([np.array(band) for band in (image.split() if len(image.getbands()) > 1 else (image,))])
 
 
 def _digest(x: Array) -> int:

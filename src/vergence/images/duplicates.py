@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.images.registration import Agreement, compared, registered, warped
+from vergence.report.tiles import image_of
 from vergence.utils.neighbors import components
 
 __all__ = ["Duplicates", "find_duplicates"]
@@ -74,8 +75,7 @@ def small_image(pixels: Bytes) -> Bytes:
     """
     from PIL import Image
 
-    inner = without_border(pixels)
-    image = Image.fromarray(inner[0] if len(inner) == 1 else np.ascontiguousarray(inner.transpose(1, 2, 0)))
+    image = image_of(without_border(pixels))
     return np.asarray(image.convert("L").resize((S, S), Image.Resampling.BILINEAR, reducing_gap=3.0)).ravel()
 
 

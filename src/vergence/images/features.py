@@ -29,6 +29,7 @@ from vergence.images.frozen import FrozenNetwork
 from vergence.images.measurements import measure
 from vergence.images.patches import PatchCells
 from vergence.images.statistics import pixel_statistics
+from vergence.report.tiles import image_of
 from vergence.utils import terminal
 from vergence.utils.digests import content_digest
 from vergence.utils.parts import Parts
@@ -66,9 +67,8 @@ def resized(pixels: Bytes, height: int, width: int) -> Bytes:
 
     if len(pixels) not in (1, 3):
         return np.concatenate([resized(plane, height, width) for plane in planes(pixels)])
-    image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
-    small = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0))
-    return small[None] if small.ndim == 2 else np.ascontiguousarray(small.transpose(2, 0, 1))
+    small = image_of(pixels).resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
+    return np.stack([np.asarray(band) for band in small.split()])
 
 
 def as_tensor(pixels: Bytes) -> Tensor:
@@ -299,6 +299,7 @@ def rows_of(
 
     Worker processes compute it; ``kept`` are parts of an earlier call that was stopped; ``each`` sees every row first.
     """
+    np.empty(31 << 20, dtype=np.uint8)  # a large block that is freed raises glibc's thresholds: memory of images is used again
     done = 0 if kept is None else kept.done
     before = [] if kept is None else kept.skipped
     pictures.skipped += [Skipped(*pair) for pair in before if Skipped(*pair) not in pictures.skipped]
