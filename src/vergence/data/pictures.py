@@ -123,6 +123,11 @@ class Pictures:
         content = self.contents[i]
         return content if isinstance(content, Path) else None
 
+    def bytes_of(self, i: int) -> int:
+        """Returns the bytes of the file of a picture; 0 where there is none."""
+        content = self.contents[i]() if callable(self.contents[i]) else self.contents[i]
+        return content.stat().st_size if isinstance(content, Path) else len(content) if isinstance(content, bytes) else 0
+
     def read(self, i: int) -> Picture:
         """Returns a picture; a ValueError says in one line why it cannot be read."""
         from PIL import Image
@@ -401,10 +406,21 @@ def _of_object(source: Any, column: str | None) -> Pictures:
         refuse(PICTURES, f"a {type(source).__name__}", "give one of these")
     expect(values, PICTURES, "an empty list")
     if all(isinstance(value, str | os.PathLike) for value in values):
-        return Pictures(_different([written_name(os.fspath(v)) for v in values]), [Path(v).expanduser() for v in values])
+        paths = [Path(v if os.path.lexists(v) else os.path.expanduser(v)) for v in values]  # noqa: PTH111
+        return _once([written_name(os.fspath(v)) for v in values], paths)
     if all(isinstance(value, Image.Image) for value in values):
         return Pictures([str(i) for i in range(len(values))], values)
     return Pictures([str(i) for i in range(len(values))], [_one_array(value, i) for i, value in enumerate(values)])
+
+
+def _once(names: list[str], contents: Sequence[Any], folder: Path | None = None) -> Pictures:
+    """Returns pictures, of which each real file is read once, by the first of its names."""
+    first: dict[Any, int] = {}
+    for i, content in enumerate(contents):
+        first.setdefault(os.path.realpath(content) if isinstance(content, Path) else i, i)
+    kept = list(first.values())
+    again = [Skipped(names[i], "named before, and read once") for i in sorted(set(range(len(names))) - set(kept))]
+    return Pictures(_different([names[i] for i in kept]), [contents[i] for i in kept], again, folder=folder)
 
 
 def _different(names: list[str]) -> list[str]:
@@ -489,7 +505,7 @@ def _of_table(table: Any, folder: Path, column: str | None, name: str) -> Pictur
     expect(len(names) == 1, f"one column of pictures in {name}", f"{len(names)} among {columns}", "name it with --column")
     values = table[names[0]].to_pylist()
     written = [_name_of(value, i) for i, value in enumerate(values)]
-    return Pictures(_different(written), [_content_of(value, folder) for value in values], folder=folder)
+    return _once(written, [_content_of(value, folder) for value in values], folder)
 
 
 def _holds_pictures(column: Any, folder: Path) -> bool:
@@ -520,7 +536,11 @@ def _content_of(value: Any, folder: Path) -> Any:
 def _of_tar(path: Path) -> Pictures:
     try:
         with tarfile.open(path) as tar:
-            files = [member for member in tar if member.isfile()]
+            everything = list(tar)
+            files = [member for member in everything if member.isfile()]
+            links = [
+                member for member in everything if (member.issym() or member.islnk()) and member.name.lower().endswith(ENDINGS)
+            ]
             members = [member for member in files if member.name.lower().endswith(ENDINGS)]
             packed = path.suffix.lower() != ".tar"
             total = sum(member.size for member in members)
@@ -533,7 +553,10 @@ def _of_tar(path: Path) -> Pictures:
         raise ValueError(f"expected a tar of pictures, cannot read {path}: {error}") from None
     expect(members, f"pictures in {path}", "none", "name another file")
     others = {"": len(files) - len(members)} if len(files) > len(members) else {}
-    return Pictures(_different([written_name(member.name) for member in members]), contents, ignored=others)
+    skipped = [
+        Skipped(written_name(m.name), f"a link to {written_name(m.linkname)}; links in a tar are not followed") for m in links
+    ]
+    return Pictures(_different([written_name(member.name) for member in members]), contents, skipped, others)
 
 
 def _member(file: IO[bytes] | None) -> bytes:

@@ -30,7 +30,7 @@ from vergence.images.features import PART, FirstPass, ImageFeatures, SmallImages
 from vergence.images.frozen import FrozenNetwork, at_hand, named_network
 from vergence.images.order import ordered_images, ordered_vectors
 from vergence.images.reference import vectors_with_reference, with_reference
-from vergence.images.result import ENCODER, PATCHES, Anomalies, CheckResult, CheckSettings, result_of
+from vergence.images.result import ENCODER, ONLY, PATCHES, Anomalies, CheckResult, CheckSettings, result_of
 from vergence.images.review import Review
 from vergence.utils.checks import expect, refuse
 from vergence.utils.files import explained
@@ -60,6 +60,9 @@ def check(
     mark: float = 0.05,
     confirmed: Review | Sequence[str] | Mapping[str, str] = (),
     map: str = "tsne",
+    only: str | Sequence[str] = (),
+    agreement: float | None = None,
+    keep: str | None = None,
     column: str | None = None,
     range: str | Sequence[float] | None = None,
     channel: str | int | None = None,
@@ -90,6 +93,9 @@ def check(
             name. No fit sees anomalies, neither is flagged again; without a reference, what is less anomalous than a normal one
             is no longer improbable.
         map: How the map of all images is made: ``tsne``, ``pca``, or, where they are installed, ``umap`` or ``pacmap``.
+        only: ``duplicates``, ``properties`` or both, as a list or with commas: no anomalies are looked for, in less time.
+        agreement: Least agreement of duplicates that are reported, in (0, 1]; exact ones have 1. By default all are.
+        keep: ``best`` to list, in ``remove``, all but the best image of each set of exact and near duplicates.
         column: Column of a table that holds the images.
         range: Numbers that are shown as 0 and 255, such as ``(0, 4095)``: the same for all images. By default the numbers of
             some images decide, of ``against`` where there is one.
@@ -109,10 +115,14 @@ def check(
     for folder in (out, heatmaps):
         _require_apart(source, folder)
     settings = CheckSettings(size, fdr, mark, workers, Review.of(confirmed), map)
+    named = [name.strip() for name in only.split(",") if name.strip()] if isinstance(only, str) else only
+    parts = tuple(named) or (ONLY if leaks else ())
+    settings = replace(settings, only=parts, agreement=agreement, keep=keep)
+    expect(against is None or parts != ("properties",), "only duplicates next to a reference", "properties", "leave one out")
     if (given := _vectors(source)) is not None:
         known_vectors = None if against is None else _vectors(against)
         expect(against is None or known_vectors is not None, "vectors to compare vectors with", against, "name others")
-        expect(not leaks and vectors is None, "pictures with these options", "vectors", "leave them out")
+        expect(not (parts or keep or agreement) and vectors is None, "pictures with these options", "vectors", "leave them out")
         result = _of_vectors(given, known_vectors, settings, _called(source))
         if out is not None:
             result.write(out)
@@ -120,12 +130,12 @@ def check(
         both = against is None or (vectors is None) == (against_vectors is None)
         expect(both, "vectors of the images and of the reference", "one of them", "give vectors and against_vectors, or neither")
         expect(against is not None or against_vectors is None, "a reference for against_vectors", "none", "name it with against")
-        settings = _with_encoder(settings, encoder)
+        settings = replace(settings, encoder="none") if parts else _with_encoder(settings, encoder)
         read: dict[str, Any] = {"root": root, "column": column, "range": range, "channel": channel}
         known = None if against is None else open_pictures(against, **read)
         pictures = open_pictures(source, **read, like=known)
         given, folder = (vectors, against_vectors), None if out is None else Path(out)
-        result = _of_pictures(_called(source), pictures, known, settings, given, leaks, folder)
+        result = _of_pictures(_called(source), pictures, known, settings, given, folder)
     if heatmaps is not None:
         result.write_heatmaps(heatmaps)
     return result
@@ -201,7 +211,6 @@ def _of_pictures(
     known: Pictures | None,
     settings: CheckSettings,
     vectors: tuple[Any, Any],
-    leaks: bool,
     out: Path | None,
 ) -> CheckResult:
     with ExitStack() as stack:
@@ -209,18 +218,19 @@ def _of_pictures(
             with explained(out, "choose another --out"):
                 out.mkdir(parents=True, exist_ok=True)
         work = _Work(stack, out, {"job": "check", "size": settings.size, "encoder": settings.encoder})
+        paired = not settings.only or "duplicates" in settings.only
         features = _image_features(pictures, settings, vectors[0], work.parts("looks", pictures))
         reference = None if known is None else _image_features(known, settings, vectors[1], work.parts("known", known))
-        copies = find_duplicates(features.small, features.digest, features.read)
+        copies = find_duplicates(features.small, features.digest, features.read) if paired else Duplicates.none()
         leaked, known_names = None, list[str]()
         if reference is not None:
             known_names = list(reference.names)
             others = reference.small, reference.digest, reference.read
             leaked = find_duplicates(features.small, features.digest, features.read, *others)
         anomalies, note = None, ""
-        if reference is not None and not leaks:
+        if reference is not None and not settings.only:
             anomalies = with_reference(features, reference, settings)
-        elif not leaks:
+        elif not settings.only:
             anomalies, note = ordered_images(features, copies, settings, work.parts("maps", pictures))
         here = [*features.names, *(s.name for s in pictures.skipped), *known_names]
         notes = [*filter(None, [note]), *settings.review.notes(here)]
@@ -237,7 +247,9 @@ def _image_features(pictures: Pictures, settings: CheckSettings, vectors: Any, k
     def keep(i: int, row: dict[str, Any]) -> None:
         images.keep(i, row.pop("pixels"), int(row["digest"]))
 
-    columns = rows_of(FirstPass(settings.kept), pictures, range(len(pictures)), settings.workers, "images", kept, keep)
+    columns = rows_of(
+        FirstPass(settings.kept, not settings.only), pictures, range(len(pictures)), settings.workers, "images", kept, keep
+    )
     if not columns:
         first = pictures.skipped[0] if pictures.skipped else None
         refuse("pictures that can be read", "none" if first is None else f"none: {first.name} ({first.reason})", "give others")
@@ -300,7 +312,6 @@ def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name
     """Returns what is unusual among vectors; crowds that lie apart are groups."""
     names, x = given[0] or [str(i) for i in range(len(given[1]))], given[1]
     features = ImageFeatures.of_vectors(names, x)
-    copies = Duplicates(np.zeros((0, 2), dtype=np.int64), [], np.zeros(0))
     pictures = Pictures(names, [None] * len(names))
     notes = settings.review.notes([*names, *settings.review.reference])
     if known is not None:
@@ -308,4 +319,4 @@ def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name
     else:
         anomalies, note = ordered_vectors(features, settings)
         notes = [*filter(None, [note]), *notes]
-    return result_of(name, pictures, features, settings, copies, anomalies, notes)
+    return result_of(name, pictures, features, settings, Duplicates.none(), anomalies, notes)

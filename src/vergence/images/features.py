@@ -78,23 +78,31 @@ def as_tensor(pixels: Bytes) -> Tensor:
 
 @dataclass(frozen=True)
 class FirstPass:
-    """Digest, size, changes, measurements, statistics of the whole image, what duplicates are compared by, and the image."""
+    """Digest, size, changes, measurements, statistics of the whole image, what duplicates are compared by, and the image.
+
+    Attributes:
+        size: Pixels of the shorter side of the image, at most.
+        judged: Whether the image as a whole is described, too, for its score and its place on the map.
+    """
 
     size: int
+    judged: bool = True
 
     def __call__(self, picture: Picture) -> Row:
         """Returns what is known of an image by column."""
         pixels = viewed(picture.pixels)
         table = measure(pixels)
         table[:2] = picture.size
-        whole = np.broadcast_to(resized(pixels, WHOLE, WHOLE), (3, WHOLE, WHOLE))
-        return {
+        row: Row = {"whole": np.zeros(0, dtype=np.float32), "thumbnail": np.zeros(0, dtype=np.uint8)}
+        if self.judged:
+            whole = np.broadcast_to(resized(pixels, WHOLE, WHOLE), (3, WHOLE, WHOLE))
+            row["whole"] = pixel_statistics(torch.from_numpy(whole.copy())[None])[0].numpy()
+            row["thumbnail"] = resized(whole, SIDE, SIDE).mean(0).ravel().astype(np.uint8)
+        return row | {
             "digest": np.int64(picture.digest),
             "changes": "; ".join(picture.changes),
             "measurements": table,
-            "whole": pixel_statistics(torch.from_numpy(whole.copy())[None])[0].numpy(),
             "small": small_image(pixels),
-            "thumbnail": resized(whole, SIDE, SIDE).mean(0).ravel().astype(np.uint8),
             "pixels": shrunk(picture.pixels, self.size),
         }
 
@@ -346,9 +354,9 @@ class ImageFeatures:
         digest: Digests of their content, (N,).
         changes: What was done to each so that it looks as in a viewer.
         measurements: Table (N, M) of `vergence.images.measurements.measure`.
-        whole: Statistics of each as a whole, (N, 115).
+        whole: Statistics of each as a whole, (N, 115), or (N, 0) where nothing is judged.
         small: What candidates for duplicates are found by, (N, ...).
-        thumbnail: Gray values of each as a whole, (N, 1024).
+        thumbnail: Gray values of each as a whole, (N, 1024), or (N, 0).
         images: The images themselves; None of vectors.
     """
 

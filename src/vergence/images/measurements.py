@@ -71,7 +71,7 @@ def measure(pixels: Bytes) -> Floats:
         float(difference.max()),
         _local_sharpness(light, edges),
         _deviation(edges) / contrast if contrast > 1e-6 else 0.0,
-        *_logs(np.abs(edges).mean(), _deviation(edges), noise.mean(), np.median(noise.ravel()[:: 1 + noise.size // 65_536]), contrast),
+        *_logs(float(np.abs(edges).mean()), _deviation(edges), float(noise.mean()), _median(noise), contrast),
         *mean,
         *_logs(*deviation),
         float(difference.mean()) / 255,
@@ -85,7 +85,7 @@ def measure(pixels: Bytes) -> Floats:
 def _light(x: Bytes) -> npt.NDArray[np.float32]:
     """Returns the luminance (H, W) in [0, 1] of an image (C, H, W) of 1 or 3 channels."""
     weights = np.array((0.299, 0.587, 0.114) if len(x) == 3 else (1,), dtype=np.float32) / np.float32(255)
-    light = np.multiply(x[0], weights[0], dtype=np.float32)
+    light: npt.NDArray[np.float32] = np.multiply(x[0], weights[0], dtype=np.float32)
     for plane, weight in zip(x[1:], weights[1:], strict=True):
         light += np.multiply(plane, weight, dtype=np.float32)
     return light
@@ -105,6 +105,10 @@ def _mean_and_deviation(plane: Bytes) -> tuple[float, float]:
     return mean, float(np.sqrt(share @ np.square(value - mean)))
 
 
+def _median(x: npt.NDArray[np.float32]) -> float:
+    return float(np.median(x.ravel()[:: 1 + x.size // 65_536]))
+
+
 def _deviation(x: npt.NDArray[np.float32]) -> float:
     centered = (x - x.mean()).ravel()
     return float(np.sqrt(centered @ centered / x.size))
@@ -117,7 +121,7 @@ def _logs(*values: float) -> Floats:
 def _laplacian(light: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Returns the Laplacian at all inner pixels; a picture without any is continued by its borders."""
     light = _inner(light)
-    edges = 4 * light[1:-1, 1:-1]
+    edges: npt.NDArray[np.float32] = 4 * light[1:-1, 1:-1]
     for part in (light[2:, 1:-1], light[:-2, 1:-1], light[1:-1, 2:], light[1:-1, :-2]):
         edges -= part
     return edges
@@ -130,7 +134,7 @@ def _local_sharpness(light: npt.NDArray[np.float32], edges: npt.NDArray[np.float
 
     def means(x: npt.NDArray[np.float32]) -> Floats:
         lines = x[: rows * sides[0]].reshape(rows, sides[0], -1).sum(1)[:, : columns * sides[1]]
-        return lines.reshape(rows, columns, sides[1]).sum(2, dtype=np.float64) / np.prod(sides)
+        return np.asarray(lines.reshape(rows, columns, sides[1]).sum(2, dtype=np.float64) / np.prod(sides))
 
     inner = _inner(light)[1:-1, 1:-1] - light.mean()
     contrast, energy = means(np.square(inner)) - np.square(means(inner)), means(np.square(edges))
@@ -141,12 +145,12 @@ def _local_sharpness(light: npt.NDArray[np.float32], edges: npt.NDArray[np.float
 
 def _noise(light: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Returns the response to the product of two second differences, which edges and ramps do not have."""
-    return _second(_second(_inner(light)).T).T
+    return np.asarray(_second(_second(_inner(light)).T).T)
 
 
 def _second(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Returns second differences of the rows."""
-    differences = x[:-2] + x[2:]
+    differences: npt.NDArray[np.float32] = x[:-2] + x[2:]
     differences -= x[1:-1]
     differences -= x[1:-1]
     return differences

@@ -167,7 +167,8 @@ def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
     properties = list(s["properties"])
     order = np.argsort(-np.asarray(items["score"], dtype=np.float64)[rows], kind="stable")
     paired = dict.fromkeys(k for i, j, _ in pairs for k in (i, j))
-    large = [k for k in dict.fromkeys([*order[: LARGE // 2].tolist(), *paired, *order.tolist()]) if k < len(rows)]
+    first = order.tolist() if s["judged"] else []
+    large = [k for k in dict.fromkeys([*first[: LARGE // 2], *paired, *first]) if k < len(rows)]
     scores = _scores(found, rows, others)
     nearest = {k: others.number(found.nearest()[rows[k]]) for k in large[:OTHERS]} if found.nearest() else {}
     tiles = _tiles(found, rows, others.names, set(large[:LARGE]))
@@ -345,6 +346,8 @@ def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: set[int]) -
     big: dict[int, str] = {}
     seen = False
     own = found.pictures if found.summary["noun"] == "image" else None
+    if own is not None and found.features.images is not None and not found.summary["judged"]:
+        own = found.features.images.pictures()  # small ones are at hand
     place = {name: i for i, name in enumerate(found.reference.names)} if found.reference is not None else {}
     of_both = (own, found.features.index[rows].tolist(), 0), (found.reference, [place[name] for name in others], len(rows))
     for source, index, first in of_both:

@@ -17,7 +17,7 @@ from torch import Tensor
 from vergence.data.pictures import Pictures
 from vergence.decide.decisions import Decisions, decided
 from vergence.decide.feature_sets import ReferenceScores
-from vergence.images.duplicates import Duplicates
+from vergence.images.duplicates import SAME, Duplicates, best_of_sets
 from vergence.images.features import FILE, NETWORK, ImageFeatures
 from vergence.images.frozen import FrozenNetwork
 from vergence.images.measurements import MEASUREMENTS, PROPERTIES, differences_in_words, properties, typical_properties
@@ -29,7 +29,7 @@ from vergence.utils.checks import counted, expect, refuse, require_count, requir
 from vergence.utils.digests import content_digest
 from vergence.utils.files import explained, replacing
 from vergence.utils.neighbors import nearest_others
-from vergence.utils.parts import write_table
+from vergence.utils.parts import as_path, write_table
 from vergence.utils.terminal import Table
 from vergence.utils.version import __version__
 
@@ -47,6 +47,8 @@ RARE = 0.1  # p-value up to which reasons are given, or share of the images wher
 EVERYWHERE = 0.3  # share of the cells of a heatmap that are framed, from which on an image is anomalous everywhere
 APART = 5.0  # robust deviations of the score from which on a reference image is itself anomalous
 ENCODER, PATCHES = "auto", "patches"
+ONLY, KEEP = ("duplicates", "properties"), "best"
+PATHS = ("path", "group", "duplicate_of", "leak_of", "keep")  # columns that name files
 LEVEL = "level "  # before the name of a feature set, among columns
 
 
@@ -64,6 +66,9 @@ class CheckSettings:
         network: Network whose cells and embedding are judged; None for patches.
         embed: What gives embeddings, where ``network`` does not.
         encoder: What the encoder is called, and the license of its weights.
+        only: What alone is looked for, of `ONLY`; empty for anomalies, too.
+        agreement: Least agreement of pairs of duplicates that are reported, in (0, 1]; None for all.
+        keep: ``best`` to say which image of each set of duplicates to keep; None says nothing.
     """
 
     size: int = 256
@@ -75,6 +80,9 @@ class CheckSettings:
     network: FrozenNetwork | None = None
     embed: Embed | None = None
     encoder: str = PATCHES
+    only: tuple[str, ...] = ()
+    agreement: float | None = None
+    keep: str | None = None
 
     @property
     def kept(self) -> int:
@@ -86,6 +94,11 @@ class CheckSettings:
         require_within("(0, 1)", fdr=self.fdr, mark=self.mark)
         require_count(0, workers=self.workers)
         expect(self.map in PLANES, " or ".join(PLANES), self.map, "choose another --map")
+        expect(set(self.only) <= set(ONLY), f"only of {' and '.join(ONLY)}", ", ".join(self.only), "correct --only")
+        require_within("(0, 1]", agreement=1.0 if self.agreement is None else self.agreement)
+        expect(self.keep in (None, KEEP), f"keep of {KEEP}", self.keep, "correct --keep")
+        pairs = not self.only or "duplicates" in self.only or (self.keep is None and self.agreement is None)
+        expect(pairs, "duplicates for keep and agreement", f"only {', '.join(self.only)}", "leave one out")
 
 
 @dataclass(frozen=True)
@@ -186,7 +199,7 @@ class CheckResult:
               pixels; ``neighbors``, the most similar images; each after the other by ``; ``; ``projection_x`` and
               ``projection_y``, its place on the map.
         duplicates: Pairs: ``path``, ``duplicate_of``, ``kind``, ``agreement``, and ``source`` of the second, ``same`` or
-            ``reference``.
+            ``reference``; if asked, ``keep``, the image of both to keep, or a better one of their set.
         skipped: ``path`` and ``reason`` of what could not be read.
         groups: Anomalous groups: the members' paths, the most central first.
         embeddings: Features (N, D) by which neighbors were found, float32.
@@ -206,6 +219,7 @@ class CheckResult:
     _anomalies: Anomalies | None = field(repr=False)
     reference: Pictures | None = field(repr=False, default=None)
     workers: int = field(repr=False, default=0)
+    remove: Table | None = None  # ``path``, ``keep`` and ``kind`` of images whose duplicate is kept; None where not asked
     _reviewed: frozenset[str] = field(repr=False, default=frozenset())  # images that a person has looked at before
 
     def map(self, i: int) -> Floats:
@@ -278,9 +292,12 @@ class CheckResult:
         folder = Path(out)
         with explained(folder, "choose another --out"):
             folder.mkdir(parents=True, exist_ok=True)
-        for name, table in (("items.parquet", self.items), ("items.csv", self.items), ("duplicates.csv", self.duplicates)):
-            write_table(folder / name, table.columns)
-        write_table(folder / "skipped.csv", self.skipped.columns)
+        write_table(folder / "items.parquet", self.items.columns)
+        tables = {"items": self.items, "duplicates": self.duplicates, "skipped": self.skipped, "remove": self.remove}
+        for name, table in tables.items():
+            if table is not None:
+                paths = {key: [*map(as_path, table[key])] for key in PATHS if key in table.columns}
+                write_table(folder / f"{name}.csv", {**table.columns, **paths})
         with explained(folder, "free space and repeat the command"):
             with replacing(folder / "embeddings.npy") as part, part.open("wb") as file:
                 np.save(file, self.embeddings)
@@ -328,7 +345,10 @@ def result_of(
 ) -> CheckResult:
     """Returns the tables of what was found."""
     names, n = features.names, len(features)
-    named = _properties(features, reference_features)
+    if settings.agreement is not None:
+        duplicates = duplicates.where(duplicates.agreement >= settings.agreement)
+        leaked = leaked and leaked.where(leaked.agreement >= settings.agreement)
+    named = {} if settings.only == ("duplicates",) else _properties(features, reference_features)
     leak = [""] * n if leaked is None or reference_features is None else _leaks(leaked, reference_features.names, n)
     z = _embedding(features, anomalies)
     x, y = plane(z, settings.map).T
@@ -354,15 +374,21 @@ def result_of(
     if leaked is not None and reference_features is not None:
         other = _pairs(leaked, names, reference_features.names, "reference")
         pairs = {name: [*pairs[name], *other[name]] for name in pairs}
+    remove = None if settings.keep is None else _removed(duplicates, pictures, features, pairs)
     skipped = {"path": [s.name for s in pictures.skipped], "reason": [s.reason for s in pictures.skipped]}
     members_of = [[names[i] for i in members.tolist()] for members in groups]
     counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
-    notes = [*_typical(reference_features or features), *notes]
+    if named:
+        notes = [*_typical(reference_features or features), *notes]
+    if remove is not None:
+        notes = [*notes, f"remove.csv lists {counted(len(remove), 'image')} whose better duplicate stays; nothing was deleted."]
     summary = _summary(source, pictures, features, settings, duplicates, anomalies, reference, leak, counts, members_of, notes)
     summary["sentences"] = sentences_of(summary, pairs, skipped)
     tables = Table(columns), Table(pairs), Table(skipped)
     reviewed, z = frozenset([*settings.review.anomaly, *settings.review.normal]), z.astype(np.float32)
-    return CheckResult(*tables, members_of, z, summary, pictures, features, anomalies, reference, settings.workers, reviewed)
+    return CheckResult(
+        *tables, members_of, z, summary, pictures, features, anomalies, reference, settings.workers, remove, reviewed
+    )
 
 
 def _judgment(anomalies: Anomalies | None, n: int) -> dict[str, Any]:
@@ -420,6 +446,24 @@ def _pairs(duplicates: Duplicates, names: Sequence[str], others: Sequence[str], 
     }
 
 
+def _removed(duplicates: Duplicates, pictures: Pictures, features: ImageFeatures, pairs: dict[str, list[Any]]) -> Table:
+    """Returns the images to remove; adds to the columns of all pairs which image to keep.
+
+    Of each set the largest image is kept, then the sharpest, then that of the largest file, then the first by name.
+    """
+    table, names = dict(zip(MEASUREMENTS, features.measurements.T, strict=True)), features.names
+    paired = set(duplicates.pairs.ravel().tolist())
+    size = np.array([pictures.bytes_of(i) if k in paired else 0 for k, i in enumerate(features.index.tolist())])
+    first = -np.argsort(np.argsort(names))
+    best = best_of_sets(duplicates, table["height"] * table["width"], table["local_sharpness"], size, first)
+    equal = features.digest == features.digest[best]
+    rows = [(names[i], names[k], "exact" if equal[i] else "near") for i, k in enumerate(best.tolist()) if i != k]
+    kept = {name: names[k] for name, k in zip(names, best.tolist(), strict=True)}
+    same = zip(pairs["path"], pairs["kind"], pairs["source"], strict=True)
+    pairs["keep"] = [kept[path] if kind in SAME and source == "same" else "" for path, kind, source in same]
+    return Table({name: [row[k] for row in rows] for k, name in enumerate(("path", "keep", "kind"))})
+
+
 def _boxes(anomalies: Anomalies | None, features: ImageFeatures) -> list[str]:
     """Returns the frames of each image in pixels of its file."""
     if anomalies is None or anomalies.heatmaps is None:
@@ -459,7 +503,7 @@ def _reason(anomalies: Anomalies, i: int) -> str:
 def _neighbors(z: npt.NDArray[Any], names: Sequence[str]) -> list[str]:
     """Returns the most similar other images, by features in units of their deviations."""
     k = min(NEIGHBORS, len(z) - 1)
-    if k < 1 or len(z) > MOST_COMPARED:
+    if k < 1 or len(z) > MOST_COMPARED or not z.shape[1]:
         return [""] * len(z)
     x = torch.from_numpy(standardized(z).astype(np.float32))
     return ["; ".join(names[j] for j in row) for row in nearest_others(x, k)[1].tolist()]
