@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 SHOWN = 3  # images that are printed
+PASSED = (
+    "against", "heatmaps", "leaks", "encoder", "vectors", "against_vectors", "size", "fdr", "mark", "map", "only", "agreement",
+    "keep", "column", "range", "channel", "workers",
+)  # fmt: skip
 FAILURES: dict[str, Callable[[Mapping[str, Any]], int]] = {  # numbers in a summary that --fail-on may name
     "flagged": lambda s: s["flagged"],
     "leaks": lambda s: s["leaked"],
@@ -143,26 +147,10 @@ def check(command: Check) -> None:
     out = command.out or Path(f"check-{Path(command.source.rstrip('/-')).name or 'images'}")
     found = run(
         _names(sys.stdin.buffer.read()) if command.source == "-" else command.source,
-        against=command.against,
         out=out,
-        heatmaps=command.heatmaps,
-        leaks=command.leaks,
-        encoder=command.encoder,
-        vectors=command.vectors,
-        against_vectors=command.against_vectors,
-        size=command.size,
-        fdr=command.fdr,
-        mark=command.mark,
         confirmed=() if command.confirm is None else Review.read(command.confirm),
-        map=command.map,
-        only=command.only,
-        agreement=command.agreement,
-        keep=command.keep,
-        column=command.column,
-        range=command.range,
-        channel=command.channel,
         root=command.data_root,
-        workers=command.workers,
+        **{name: getattr(command, name) for name in PASSED},
     )
     if command.json:
         print(json.dumps(found.summary, indent=1, ensure_ascii=False))

@@ -522,6 +522,8 @@ def listing(path: Path, *, size: int | None = None, shape: tuple[int, ...] | Non
     inner = [name.split("/", 1)[1] for name in names] if parts else names
     folders = [name.split("/", 1)[0] if "/" in name else "" for name in inner]
     classes = sorted(set(folders) - {""})
+    if all(map(str.isdecimal, classes)):
+        classes.sort(key=int)
     opened = image_files(path if path.is_dir() else path.parent, list(map(written_name, names)), size, shape)
     opened.items.skipped = skipped
     if len(classes) >= 2:

@@ -115,10 +115,8 @@ def check(
     for folder in (out, heatmaps):
         _require_apart(source, folder)
     settings = CheckSettings(size, fdr, mark, workers, Review.of(confirmed), map)
-    named = [name.strip() for name in only.split(",") if name.strip()] if isinstance(only, str) else only
-    parts = tuple(named) or (ONLY if leaks else ())
+    parts = tuple(filter(None, only.replace(" ", "").split(",")) if isinstance(only, str) else only) or (ONLY if leaks else ())
     settings = replace(settings, only=parts, agreement=agreement, keep=keep)
-    expect(against is None or parts != ("properties",), "only duplicates next to a reference", "properties", "leave one out")
     if (given := _vectors(source)) is not None:
         known_vectors = None if against is None else _vectors(against)
         expect(against is None or known_vectors is not None, "vectors to compare vectors with", against, "name others")
@@ -127,6 +125,7 @@ def check(
         if out is not None:
             result.write(out)
     else:
+        expect(against is None or parts != ("properties",), "only duplicates next to a reference", "properties", "leave one out")
         both = against is None or (vectors is None) == (against_vectors is None)
         expect(both, "vectors of the images and of the reference", "one of them", "give vectors and against_vectors, or neither")
         expect(against is not None or against_vectors is None, "a reference for against_vectors", "none", "name it with against")
@@ -218,7 +217,7 @@ def _of_pictures(
             with explained(out, "choose another --out"):
                 out.mkdir(parents=True, exist_ok=True)
         work = _Work(stack, out, {"job": "check", "size": settings.size, "encoder": settings.encoder})
-        paired = not settings.only or "duplicates" in settings.only
+        paired = "duplicates" in (settings.only or ONLY)
         features = _image_features(pictures, settings, vectors[0], work.parts("looks", pictures))
         reference = None if known is None else _image_features(known, settings, vectors[1], work.parts("known", known))
         copies = find_duplicates(features.small, features.digest, features.read) if paired else Duplicates.none()

@@ -198,7 +198,7 @@ def duplicate_sets(duplicates: Duplicates, n: int) -> Ints:
 def best_of_sets(duplicates: Duplicates, pixels: Floats, sharpness: Floats, *rest: Floats | Ints) -> Ints:
     """Returns for each image the one to keep of its set of exact and near duplicates, (N,); itself where it has none.
 
-    It is the largest, then the sharpest, if it is much sharper (blocks of compression add edges, too), then the first by the rest.
+    It is the largest, then the sharpest if it is much sharper (compression adds edges, too), then the first by the rest.
 
     Args:
         duplicates: Pairs; those of other kinds, which show another part or side, hold no set together.

@@ -165,10 +165,9 @@ def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
     columns = {k: [items[k][i] for i in rows] for k in ("path", "reason", "group", "measurements")}
     heads = {name: g for g, name in enumerate(dict.fromkeys(filter(None, columns["group"])))}
     properties = list(s["properties"])
-    order = np.argsort(-np.asarray(items["score"], dtype=np.float64)[rows], kind="stable")
+    order = np.argsort(-np.asarray(items["score"], dtype=np.float64)[rows], kind="stable").tolist() if s["judged"] else []
     paired = dict.fromkeys(k for i, j, _ in pairs for k in (i, j))
-    first = order.tolist() if s["judged"] else []
-    large = [k for k in dict.fromkeys([*first[: LARGE // 2], *paired, *first]) if k < len(rows)]
+    large = [k for k in dict.fromkeys([*order[: LARGE // 2], *paired, *order]) if k < len(rows)]
     scores = _scores(found, rows, others)
     nearest = {k: others.number(found.nearest()[rows[k]]) for k in large[:OTHERS]} if found.nearest() else {}
     tiles = _tiles(found, rows, others.names, set(large[:LARGE]))

@@ -29,7 +29,7 @@ from vergence.utils.checks import counted, expect, refuse, require_count, requir
 from vergence.utils.digests import content_digest
 from vergence.utils.files import explained, replacing
 from vergence.utils.neighbors import nearest_others
-from vergence.utils.parts import as_path, write_table
+from vergence.utils.parts import named_path, write_table
 from vergence.utils.terminal import Table
 from vergence.utils.version import __version__
 
@@ -97,7 +97,7 @@ class CheckSettings:
         expect(set(self.only) <= set(ONLY), f"only of {' and '.join(ONLY)}", ", ".join(self.only), "correct --only")
         require_within("(0, 1]", agreement=1.0 if self.agreement is None else self.agreement)
         expect(self.keep in (None, KEEP), f"keep of {KEEP}", self.keep, "correct --keep")
-        pairs = not self.only or "duplicates" in self.only or (self.keep is None and self.agreement is None)
+        pairs = "duplicates" in (self.only or ONLY) or not (self.keep or self.agreement)
         expect(pairs, "duplicates for keep and agreement", f"only {', '.join(self.only)}", "leave one out")
 
 
@@ -296,7 +296,7 @@ class CheckResult:
         tables = {"items": self.items, "duplicates": self.duplicates, "skipped": self.skipped, "remove": self.remove}
         for name, table in tables.items():
             if table is not None:
-                paths = {key: [*map(as_path, table[key])] for key in PATHS if key in table.columns}
+                paths = {key: [*map(named_path, table[key])] for key in PATHS if key in table.columns}
                 write_table(folder / f"{name}.csv", {**table.columns, **paths})
         with explained(folder, "free space and repeat the command"):
             with replacing(folder / "embeddings.npy") as part, part.open("wb") as file:
@@ -345,23 +345,20 @@ def result_of(
 ) -> CheckResult:
     """Returns the tables of what was found."""
     names, n = features.names, len(features)
-    if settings.agreement is not None:
-        duplicates = duplicates.where(duplicates.agreement >= settings.agreement)
-        leaked = leaked and leaked.where(leaked.agreement >= settings.agreement)
+    least = settings.agreement or 0.0
+    duplicates = duplicates.where(duplicates.agreement >= least)
+    leaked = leaked and leaked.where(leaked.agreement >= least)
     named = {} if settings.only == ("duplicates",) else _properties(features, reference_features)
     leak = [""] * n if leaked is None or reference_features is None else _leaks(leaked, reference_features.names, n)
     z = _embedding(features, anomalies)
     x, y = plane(z, settings.map).T
     groups = [] if anomalies is None else anomalies.groups
-    group = [""] * n
-    for members in groups:
-        for i in members.tolist():
-            group[i] = names[int(members[0])]
+    heads = {i: names[int(members[0])] for members in groups for i in members.tolist()}
     columns = {
         "path": list(names),
         **_judgment(anomalies, n),
         "reason": [""] * n if anomalies is None else _reasons(anomalies),
-        "group": group,
+        "group": [heads.get(i, "") for i in range(n)],
         "duplicate_of": _first_of(duplicates, names, features.index),
         "leak_of": leak,
         "measurements": ["; ".join(name for name, has in named.items() if has[i]) for i in range(n)],
@@ -378,10 +375,7 @@ def result_of(
     skipped = {"path": [s.name for s in pictures.skipped], "reason": [s.reason for s in pictures.skipped]}
     members_of = [[names[i] for i in members.tolist()] for members in groups]
     counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
-    if named:
-        notes = [*_typical(reference_features or features), *notes]
-    if remove is not None:
-        notes = [*notes, f"remove.csv lists {counted(len(remove), 'image')} whose better duplicate stays; nothing was deleted."]
+    notes = [*(_typical(reference_features or features) if named else ()), *notes, *_said_of(remove)]
     summary = _summary(source, pictures, features, settings, duplicates, anomalies, reference, leak, counts, members_of, notes)
     summary["sentences"] = sentences_of(summary, pairs, skipped)
     tables = Table(columns), Table(pairs), Table(skipped)
@@ -462,6 +456,11 @@ def _removed(duplicates: Duplicates, pictures: Pictures, features: ImageFeatures
     same = zip(pairs["path"], pairs["kind"], pairs["source"], strict=True)
     pairs["keep"] = [kept[path] if kind in SAME and source == "same" else "" for path, kind, source in same]
     return Table({name: [row[k] for row in rows] for k, name in enumerate(("path", "keep", "kind"))})
+
+
+def _said_of(remove: Table | None) -> list[str]:
+    many = "" if remove is None else counted(len(remove), "image")
+    return [f"remove.csv lists {many} whose better duplicate stays; nothing was deleted."] if many else []
 
 
 def _boxes(anomalies: Anomalies | None, features: ImageFeatures) -> list[str]:

@@ -38,7 +38,7 @@ __all__ = [
     "Derived",
     "Parts",
     "Shard",
-    "as_path",
+    "named_path",
     "open_parts",
     "original",
     "read_names",
@@ -152,18 +152,18 @@ def neutral(text: str) -> str:
     return f"'{text}" if FORMULA.match(text) else text
 
 
-def as_path(name: str) -> str:
+def named_path(name: str) -> str:
     """Returns the name of a file as it stands in CSV files: behind ``./`` where `neutral` would change it. It names the file.
 
     Example:
-        >>> as_path("=1+1.png"), as_path("cat.png"), original(as_path("./=x"))
+        >>> named_path("=1+1.png"), named_path("cat.png"), original(named_path("./=x"))
         ('./=1+1.png', 'cat.png', './=x')
     """
     return f"./{name}" if PATH.match(name) else name
 
 
 def original(text: str) -> str:
-    """Returns the text of which `neutral` or `as_path` gave ``text``.
+    """Returns the text of which `neutral` or `named_path` gave ``text``.
 
     Example:
         >>> original("'=1+1.png"), original("'tis.png"), original("./=a.png")
