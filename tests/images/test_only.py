@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import sys
 import tarfile
 from types import SimpleNamespace
@@ -16,11 +17,10 @@ from tests.images.test_duplicates import saved, textured
 import vergence
 from vergence.cli.commands import main
 from vergence.data.images import listing
-from vergence.images.duplicates import Duplicates, best_of_sets
 from vergence.images.review import Review
 
 pytestmark = pytest.mark.float32
-BOTH = ("duplicates", "properties")
+BOTH, PATHS = ("duplicates", "properties"), ("path", "duplicate_of", "keep")
 
 
 @pytest.fixture(scope="module")
@@ -81,17 +81,6 @@ def test_the_best_of_each_set_is_kept_and_nothing_is_deleted(folder, tmp_path):
     assert (tmp_path / "one" / "remove.csv").read_text().split() == ["path,keep,kind"]
 
 
-def test_a_chain_of_near_duplicates_keeps_one():
-    pairs = Duplicates(np.array([[0, 1], [1, 2], [3, 4]]), ["near", "near", "cropped"], np.ones(3))
-    assert best_of_sets(pairs, np.array([4.0, 4, 4, 9, 1]), np.array([1.0, 0.4, 0.9, 1, 1]), np.arange(5)).tolist() == [
-        2,
-        2,
-        2,
-        3,
-        4,
-    ]
-
-
 def test_only_pairs_that_agree_enough_are_reported(folder):
     every = vergence.check(folder, only="duplicates", workers=0).duplicates
     least = float(np.median(every["agreement"]))
@@ -101,20 +90,17 @@ def test_only_pairs_that_agree_enough_are_reported(folder):
     assert "exact" in vergence.check(folder, only="duplicates", agreement=1, workers=0).duplicates["kind"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"agreement": 0}, r"agreement in \(0, 1\]"),
-        ({"agreement": 1.5}, r"agreement in \(0, 1\]"),
-        ({"only": "faces"}, "only of duplicates and properties"),
-        ({"keep": "first"}, "keep of best"),
-        ({"only": "properties", "keep": "best"}, "duplicates for keep and agreement"),
-        ({"only": "properties", "against": [np.zeros((8, 8))]}, "only duplicates next to a reference"),
-    ],
-)
-def test_what_does_not_fit_is_refused(settings, words):
-    with pytest.raises(ValueError, match=words):
-        vergence.check([np.zeros((8, 8))], **settings)
+REFUSED = {
+    "agreement in ": {"agreement": 0}, "agreement in (0, 1]": {"agreement": 1.5}, "keep of best": {"keep": "first"},
+    "duplicates for keep and agreement": {"only": "properties", "keep": "best"}, "only of duplicates": {"only": "faces"},
+    "only duplicates next to a reference": {"only": "properties", "against": [np.zeros((8, 8))]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_does_not_fit_is_refused(words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        vergence.check([np.zeros((8, 8))], **REFUSED[words])
     with pytest.raises(ValueError, match="pictures with these options"):
         vergence.check(np.eye(4), keep="best")
 
@@ -153,16 +139,16 @@ def test_names_in_all_tables_are_paths_and_tables_without_rows_have_columns(tmp_
     assert arrow.read_csv(out / "skipped.csv").column_names == ["path", "reason"]
 
 
-PATHS = ("path", "duplicate_of", "keep")
-
-
-def test_an_image_that_is_named_twice_is_read_once(tmp_path):
+def test_an_image_that_is_named_twice_is_read_once_and_a_folder_of_none_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"pictures in .*found none"):
+        vergence.check(tmp_path)
     textured(0).save(tmp_path / "a.png")
     (tmp_path / "link.png").symlink_to("a.png")
     (tmp_path / "t.csv").write_text("file\na.png\n./a.png\na.png\nlink.png\n")
-    found = vergence.check(tmp_path / "t.csv", only=BOTH, keep="best", workers=0)
-    assert found.items["path"] == ["a.png"] and not len(found.duplicates) and not len(found.remove)
-    assert set(found.skipped["reason"]) == {"named before, and read once"} and len(found.skipped) == 3
+    for settings in ({"only": BOTH, "keep": "best"}, {"encoder": "patches"}):
+        found = vergence.check(tmp_path / "t.csv", workers=0, **settings)
+        assert found.items["path"] == ["a.png"] and not len(found.duplicates) and not found.summary["judged"]
+        assert found.skipped["reason"] == ["named before, and read once"] * 3 and not (found.remove and len(found.remove))
 
 
 def test_links_in_a_tar_are_said_and_not_followed(tmp_path):
@@ -176,14 +162,6 @@ def test_links_in_a_tar_are_said_and_not_followed(tmp_path):
     found = vergence.check(tmp_path / "t.tar", only=BOTH, workers=0)
     assert found.items["path"] == ["a.png"] and found.skipped["path"] == ["hard.png", "out.png"]
     assert found.skipped["reason"][1] == "a link to /etc/hostname; links in a tar are not followed"
-
-
-def test_folders_of_one_image_and_of_none(tmp_path):
-    with pytest.raises(ValueError, match=r"pictures in .*found none"):
-        vergence.check(tmp_path)
-    textured(0).save(tmp_path / "a.png")
-    found = vergence.check(tmp_path, encoder="patches", out=tmp_path.parent / "out", workers=0)
-    assert len(found.items) == 1 and not found.summary["judged"] and not len(found.duplicates)
 
 
 def test_classes_with_numbers_for_names_are_in_the_order_of_numbers(tmp_path):

@@ -126,7 +126,9 @@ class Pictures:
     def bytes_of(self, i: int) -> int:
         """Returns the bytes of the file of a picture; 0 where there is none."""
         content = self.contents[i]() if callable(self.contents[i]) else self.contents[i]
-        return content.stat().st_size if isinstance(content, Path) else len(content) if isinstance(content, bytes) else 0
+        if isinstance(content, Path):
+            return content.stat().st_size if content.is_file() else 0
+        return len(content) if isinstance(content, bytes) else 0
 
     def read(self, i: int) -> Picture:
         """Returns a picture; a ValueError says in one line why it cannot be read."""

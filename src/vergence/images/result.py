@@ -298,6 +298,8 @@ class CheckResult:
             if table is not None:
                 paths = {key: [*map(named_path, table[key])] for key in PATHS if key in table.columns}
                 write_table(folder / f"{name}.csv", {**table.columns, **paths})
+        if self.remove is None:  # that of an earlier call says nothing of these images
+            (folder / "remove.csv").unlink(missing_ok=True)
         with explained(folder, "free space and repeat the command"):
             with replacing(folder / "embeddings.npy") as part, part.open("wb") as file:
                 np.save(file, self.embeddings)
