@@ -144,7 +144,7 @@ def check(command: Check) -> None:
         "name the reference",
     )
     failing = _failing(command)
-    out = command.out or Path(f"check-{Path(command.source.rstrip('/-')).name or 'images'}")
+    out = command.out or Path(f"check-{Path(command.source.rstrip('/')).name.removeprefix('-') or 'images'}")
     found = run(
         _names(sys.stdin.buffer.read()) if command.source == "-" else command.source,
         out=out,

@@ -359,14 +359,22 @@ def opened_image(file: Path | IO[bytes], ending: str | None = None) -> Iterator[
         yield image
 
 
-def _image(data: IO[bytes], ending: str) -> Any:
-    from PIL import Image, UnidentifiedImageError
+@functools.cache
+def _register_heif() -> None:
+    """Lets Pillow know all its formats, and HEIF where another package reads it."""
+    from PIL import Image
 
     Image.init()
     with contextlib.suppress(ImportError):
         import pillow_heif  # type: ignore[import-not-found]
 
         pillow_heif.register_heif_opener()
+
+
+def _image(data: IO[bytes], ending: str) -> Any:
+    from PIL import Image, UnidentifiedImageError
+
+    _register_heif()
     formats = [name for name in (*FORMATS, *((BY_ENDING[ending],) if ending in BY_ENDING else ())) if name in Image.OPEN]
     try:
         return Image.open(data, formats=formats)
