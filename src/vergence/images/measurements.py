@@ -63,15 +63,15 @@ def measure(pixels: Bytes) -> Floats:
     difference = np.subtract(largest, x.min(0), out=largest)
     mean, deviation = (np.resize(one, 3) for one in zip(*map(_mean_and_deviation, x), strict=True))
     share = _share(np.asarray(255 * light + 0.5, dtype=np.uint8))
-    contrast, edges, noise = _deviation(light), _laplacian(light), _noise(light)
-    np.abs(noise, out=noise)
+    contrast, edges, noise = _deviation(light), _laplacian(light), np.abs(_noise(light)).ravel()
+    step = 1 + noise.size // 65_536
     values = [
         *pixels.shape[1:],
         -float(share[share > 0] @ np.log2(share[share > 0])),
         float(difference.max()),
         _local_sharpness(light, edges),
         _deviation(edges) / contrast if contrast > 1e-6 else 0.0,
-        *_logs(float(np.abs(edges).mean()), _deviation(edges), float(noise.mean()), _median(noise), contrast),
+        *_logs(float(np.abs(edges).mean()), _deviation(edges), float(noise.mean()), float(np.median(noise[::step])), contrast),
         *mean,
         *_logs(*deviation),
         float(difference.mean()) / 255,
@@ -103,10 +103,6 @@ def _mean_and_deviation(plane: Bytes) -> tuple[float, float]:
     share, value = _share(plane), np.arange(256) / 255
     mean = float(share @ value)
     return mean, float(np.sqrt(share @ np.square(value - mean)))
-
-
-def _median(x: npt.NDArray[np.float32]) -> float:
-    return float(np.median(x.ravel()[:: 1 + x.size // 65_536]))
 
 
 def _deviation(x: npt.NDArray[np.float32]) -> float:
