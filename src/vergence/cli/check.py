@@ -1,6 +1,7 @@
 """``vergence check``, ``vergence fetch`` and ``vergence demo``."""
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 SHOWN = 3  # images that are printed
+PASSED = (
+    "against", "heatmaps", "leaks", "encoder", "vectors", "against_vectors", "size", "fdr", "mark", "groups", "labels", "map",
+    "only", "agreement", "keep", "column", "range", "channel", "workers",
+)  # fmt: skip
 FAILURES: dict[str, Callable[[Mapping[str, Any]], int]] = {  # numbers in a summary that --fail-on may name
     "flagged": lambda s: s["flagged"],
     "leaks": lambda s: s["leaked"],
@@ -39,11 +44,17 @@ class Check:
 
     source: Annotated[Positional[str], arg(metavar="FOLDER")]
     """Images: a folder of any depth, a file, a .parquet or .csv with a column of them, a tar, an array, or a built-in set.
-    Of vectors: a .npy, .npz or .parquet file."""
+    Of vectors: a .npy, .npz or .parquet file. - reads names of files from standard input, one a line or as of find -print0."""
     against: Annotated[str | None, arg(metavar="REFERENCE", help_behavior_hint="(default: none)")] = None
     """Reference: normal images that the others are compared with."""
     leaks: bool = False
     """Only say which images are leaked: duplicates of those of --against, exact or near."""
+    only: Annotated[str, arg(metavar="WHAT", help_behavior_hint="(default: all)")] = ""
+    """Only look for duplicates, properties, or both with a comma: no anomalies, no network, a part of the time."""
+    agreement: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: all)")] = None
+    """Least agreement of duplicates that are reported, up to 1; exact ones have 1."""
+    keep: Annotated[str | None, arg(metavar="best", help_behavior_hint="(default: not written)")] = None
+    """Write remove.csv: of each set of exact and near duplicates all but the best image. Nothing is deleted."""
     out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: check-FOLDER)")] = None
     """Folder for report.html, items.parquet, items.csv, duplicates.csv, skipped.csv, embeddings.npy and summary.json."""
     heatmaps: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: none)")] = None
@@ -138,28 +149,13 @@ def check(command: Check) -> None:
         "name the reference",
     )
     failing = _failing(command)
-    out = command.out or Path(f"check-{Path(command.source.rstrip('/')).name or 'images'}")
+    out = command.out or Path(f"check-{Path(command.source.rstrip('/')).name.removeprefix('-') or 'images'}")
     found = run(
-        command.source,
-        against=command.against,
+        _names(sys.stdin.buffer.read()) if command.source == "-" else command.source,
         out=out,
-        heatmaps=command.heatmaps,
-        leaks=command.leaks,
-        encoder=command.encoder,
-        vectors=command.vectors,
-        against_vectors=command.against_vectors,
-        size=command.size,
-        fdr=command.fdr,
-        mark=command.mark,
         confirmed=() if command.confirm is None else Review.read(command.confirm),
-        groups=command.groups,
-        labels=command.labels,
-        map=command.map,
-        column=command.column,
-        range=command.range,
-        channel=command.channel,
         root=command.data_root,
-        workers=command.workers,
+        **{name: getattr(command, name) for name in PASSED},
     )
     if command.json:
         print(json.dumps(found.summary, indent=1, ensure_ascii=False))
@@ -171,6 +167,14 @@ def check(command: Check) -> None:
         sys.exit(1)
 
 
+def _names(data: bytes) -> list[str]:
+    """Returns names of files, one a line or before a zero byte each."""
+    names = [os.fsdecode(name.removesuffix(b"\r")) for name in data.split(b"\0" if b"\0" in data else b"\n")]
+    named = [name for name in names if name]
+    expect(named, "names of images on standard input, one a line", "none", "pipe them in, as of find")
+    return named
+
+
 def _failing(command: Check) -> list[str]:
     """Returns what makes the command fail."""
     names = [name.strip() for name in (command.fail_on or "").split(",") if name.strip()]
@@ -179,6 +183,8 @@ def _failing(command: Check) -> list[str]:
     needed = [name for name in names if name in ("flagged", "labels", "leaks")]
     with_reference = command.against is not None or not needed
     expect(with_reference, f"--against REFERENCE for --fail-on {', '.join(needed)}", "none", "name the reference")
+    judged = "flagged" not in names or not (command.only or command.leaks)
+    expect(judged, "--fail-on flagged where anomalies are looked for", "--only or --leaks", "leave one out")
     return list(FAILURES) if "any" in names else names
 
 

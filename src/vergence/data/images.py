@@ -349,14 +349,22 @@ def opened_image(file: Path | IO[bytes], ending: str | None = None) -> Iterator[
         yield image
 
 
-def _image(data: IO[bytes], ending: str) -> Any:
-    from PIL import Image, UnidentifiedImageError
+@functools.cache
+def _register_heif() -> None:
+    """Lets Pillow know all its formats, and HEIF where another package reads it."""
+    from PIL import Image
 
     Image.init()
     with contextlib.suppress(ImportError):
         import pillow_heif  # type: ignore[import-not-found]
 
         pillow_heif.register_heif_opener()
+
+
+def _image(data: IO[bytes], ending: str) -> Any:
+    from PIL import Image, UnidentifiedImageError
+
+    _register_heif()
     formats = [name for name in (*FORMATS, *((BY_ENDING[ending],) if ending in BY_ENDING else ())) if name in Image.OPEN]
     try:
         return Image.open(data, formats=formats)
@@ -507,6 +515,8 @@ def listing(path: Path, *, size: int | None = None, shape: tuple[int, ...] | Non
     inner = [name.split("/", 1)[1] for name in names] if parts else names
     folders = [name.split("/", 1)[0] if "/" in name else "" for name in inner]
     classes = sorted(set(folders) - {""})
+    if all(map(str.isdecimal, classes)):
+        classes.sort(key=int)
     opened = image_files(path if path.is_dir() else path.parent, list(map(written_name, names)), size, shape)
     opened.items.skipped = skipped
     if len(classes) >= 2:

@@ -10,7 +10,7 @@ import functools
 import io
 import os
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -109,6 +109,13 @@ class Pictures:
     def paths(self) -> list[Path | None]:
         """The paths of all pictures."""
         return [self.path(i) for i in range(len(self))]
+
+    def bytes_of(self, i: int) -> int:
+        """Returns the bytes of the file of a picture; 0 where there is none."""
+        content = self.contents[i]() if callable(self.contents[i]) else self.contents[i]
+        if isinstance(content, Path):
+            return content.stat().st_size if content.is_file() else 0
+        return len(content) if isinstance(content, bytes) else 0
 
     def read(self, i: int) -> Picture:
         """Returns a picture; a ValueError says in one line why it cannot be read."""
@@ -260,9 +267,9 @@ def _of_image(image: Any, content: bytes | Path | None) -> _Samples:
         changes += done if k == 0 else []
         planes.append(_channels((plain.convert("I") if ";" in plain.mode else plain).reduce(factor) if factor > 1 else plain))
         stored.append(planes[-1] if raw is plain else _channels(raw))
-    x = np.concatenate(planes)
+    x = _joined(planes)
     if content is None or (x.shape[1:] == (height, width) and UPPER_BITS not in changes and n <= MOST_CHANNELS):
-        return _Samples(x, (height, width), _digest(np.concatenate(stored)), changes)
+        return _Samples(x, (height, width), _digest(_joined(stored)), changes)
     digest = content_digest(content if isinstance(content, bytes) else content.read_bytes())
     return _Samples(x, (height, width), int.from_bytes(digest, "big", signed=True), changes)
 
@@ -279,10 +286,13 @@ def _frames(image: Any) -> int:
     return n if alike else 1
 
 
+def _joined(planes: list[Array]) -> Array:
+    return planes[0] if len(planes) == 1 else np.concatenate(planes)
+
+
 def _channels(image: Any) -> Array:
     """Returns a PIL image as (C, H, W), in memory of its own."""
-    x = np.array(image)
-    return x[None] if x.ndim == 2 else np.ascontiguousarray(x.transpose(2, 0, 1))
+    return np.stack([np.array(band) for band in (image.split() if len(image.getbands()) > 1 else (image,))])
 
 
 def _digest(x: Array) -> int:
@@ -375,10 +385,25 @@ def _of_object(source: Any, column: str | None) -> Pictures:
         refuse(PICTURES, f"a {type(source).__name__}", "give one of these")
     expect(values, PICTURES, "an empty list")
     if all(isinstance(value, str | os.PathLike) for value in values):
-        return Pictures(_different([written_name(os.fspath(v)) for v in values]), [Path(v).expanduser() for v in values])
+        paths = [Path(v if os.path.lexists(v) else os.path.expanduser(v)) for v in values]  # noqa: PTH111
+        return _once([written_name(os.fspath(v)) for v in values], paths)
     if all(isinstance(value, Image.Image) for value in values):
         return Pictures([str(i) for i in range(len(values))], values)
     return Pictures([str(i) for i in range(len(values))], [_one_array(value, i) for i, value in enumerate(values)])
+
+
+def _once(
+    names: list[str], contents: Sequence[Any], folder: Path | None = None, columns: Mapping[str, list[Any]] | None = None
+) -> Pictures:
+    """Returns pictures, of which each real file is read once, by the first of its names."""
+    first: dict[Any, int] = {}
+    for i, content in enumerate(contents):
+        first.setdefault(os.path.realpath(content) if isinstance(content, Path) else i, i)
+    kept = list(first.values())
+    again = [Skipped(names[i], "named before, and read once") for i in sorted(set(range(len(names))) - set(kept))]
+    pictures = Pictures(_different([names[i] for i in kept]), [contents[i] for i in kept], again, folder=folder)
+    pictures.columns = {key: [values[i] for i in kept] for key, values in (columns or {}).items()}
+    return pictures
 
 
 def _different(names: list[str]) -> list[str]:
@@ -462,9 +487,8 @@ def _of_table(table: Any, folder: Path, column: str | None, name: str) -> Pictur
     expect(len(names) == 1, f"one column of pictures in {name}", f"{len(names)} among {columns}", "name it with --column")
     values = table[names[0]].to_pylist()
     written = [_name_of(value, i) for i, value in enumerate(values)]
-    pictures = Pictures(_different(written), [_content_of(value, folder) for value in values], folder=folder)
-    pictures.columns = {key: table[key].to_pylist() for key in table.column_names if not holds_bytes(table[key].type)}
-    return pictures
+    others = {key: table[key].to_pylist() for key in table.column_names if not holds_bytes(table[key].type)}
+    return _once(written, [_content_of(value, folder) for value in values], folder, others)
 
 
 def _holds_pictures(column: Any, folder: Path) -> bool:
@@ -495,7 +519,11 @@ def _content_of(value: Any, folder: Path) -> Any:
 def _of_tar(path: Path) -> Pictures:
     try:
         with tarfile.open(path) as tar:
-            files = [member for member in tar if member.isfile()]
+            everything = list(tar)
+            files = [member for member in everything if member.isfile()]
+            links = [
+                member for member in everything if (member.issym() or member.islnk()) and member.name.lower().endswith(ENDINGS)
+            ]
             members = [member for member in files if member.name.lower().endswith(ENDINGS)]
             packed = path.suffix.lower() != ".tar"
             total = sum(member.size for member in members)
@@ -508,7 +536,10 @@ def _of_tar(path: Path) -> Pictures:
         raise ValueError(f"expected a tar of pictures, cannot read {path}: {error}") from None
     expect(members, f"pictures in {path}", "none", "name another file")
     others = {"": len(files) - len(members)} if len(files) > len(members) else {}
-    return Pictures(_different([written_name(member.name) for member in members]), contents, ignored=others)
+    skipped = [
+        Skipped(written_name(m.name), f"a link to {written_name(m.linkname)}; links in a tar are not followed") for m in links
+    ]
+    return Pictures(_different([written_name(member.name) for member in members]), contents, skipped, others)
 
 
 def _member(file: IO[bytes] | None) -> bytes:

@@ -31,7 +31,7 @@ from vergence.images.frozen import FrozenNetwork, at_hand, named_network
 from vergence.images.labels import names_by
 from vergence.images.order import ordered_images, ordered_vectors
 from vergence.images.reference import vectors_with_reference, with_reference
-from vergence.images.result import ENCODER, PATCHES, Anomalies, CheckResult, CheckSettings, result_of
+from vergence.images.result import ENCODER, ONLY, PATCHES, Anomalies, CheckResult, CheckSettings, result_of
 from vergence.images.review import Review
 from vergence.utils.checks import counted, expect, refuse
 from vergence.utils.files import explained
@@ -63,6 +63,9 @@ def check(
     groups: str | Sequence[Any] | None = None,
     labels: str | Sequence[Any] | None = None,
     map: str = "tsne",
+    only: str | Sequence[str] = (),
+    agreement: float | None = None,
+    keep: str | None = None,
     column: str | None = None,
     range: str | Sequence[float] | None = None,
     channel: str | int | None = None,
@@ -98,6 +101,9 @@ def check(
             With a reference a pair: those of its images come second.
         labels: What tells the label of an image, as for ``groups``: images that fit another label better are named.
         map: How the map of all images is made: ``tsne``, ``pca``, or, where they are installed, ``umap`` or ``pacmap``.
+        only: ``duplicates``, ``properties`` or both, as a list or with commas: no anomalies are looked for, in less time.
+        agreement: Least agreement of duplicates that are reported, in (0, 1]; exact ones have 1. By default all are.
+        keep: ``best`` to list, in ``remove``, all but the best image of each set of exact and near duplicates.
         column: Column of a table that holds the images.
         range: Numbers that are shown as 0 and 255, such as ``(0, 4095)``: the same for all images. By default the numbers of
             some images decide, of ``against`` where there is one.
@@ -117,24 +123,29 @@ def check(
     for folder in (out, heatmaps):
         _require_apart(source, folder)
     settings = CheckSettings(size, fdr, mark, workers, Review.of(confirmed), groups, labels, map)
+    parts = tuple(filter(None, only.replace(" ", "").split(",")) if isinstance(only, str) else only) or (ONLY if leaks else ())
+    settings = replace(settings, only=parts, agreement=agreement, keep=keep)
+    whole = not parts or (groups is None and labels is None)
+    expect(whole, "groups and labels where anomalies are looked for", "only or leaks", "leave one out")
     if (given := _vectors(source)) is not None:
         known_vectors = None if against is None else _vectors(against)
         expect(against is None or known_vectors is not None, "vectors to compare vectors with", against, "name others")
-        alone = not leaks and vectors is None and groups is None and labels is None
+        alone = not (parts or keep or agreement) and vectors is None and groups is None and labels is None
         expect(alone, "images with these options", "vectors", "leave them out")
         result = _of_vectors(given, known_vectors, settings, _called(source))
         if out is not None:
             result.write(out)
     else:
+        expect(against is None or parts != ("properties",), "only duplicates next to a reference", "properties", "leave one out")
         both = against is None or (vectors is None) == (against_vectors is None)
         expect(both, "vectors of the images and of the reference", "one of them", "give vectors and against_vectors, or neither")
         expect(against is not None or against_vectors is None, "a reference for against_vectors", "none", "name it with against")
-        settings = _with_encoder(settings, encoder)
+        settings = replace(settings, encoder="none") if parts else _with_encoder(settings, encoder)
         read: dict[str, Any] = {"root": root, "column": column, "range": range, "channel": channel}
         known = None if against is None else open_pictures(against, **read)
         pictures = open_pictures(source, **read, like=known)
         given, folder = (vectors, against_vectors), None if out is None else Path(out)
-        result = _of_pictures(_called(source), pictures, known, settings, given, leaks, folder)
+        result = _of_pictures(_called(source), pictures, known, settings, given, folder)
     if heatmaps is not None:
         result.write_heatmaps(heatmaps)
     return result
@@ -210,7 +221,6 @@ def _of_pictures(
     known: Pictures | None,
     settings: CheckSettings,
     vectors: tuple[Any, Any],
-    leaks: bool,
     out: Path | None,
 ) -> CheckResult:
     with ExitStack() as stack:
@@ -219,10 +229,10 @@ def _of_pictures(
                 out.mkdir(parents=True, exist_ok=True)
         job = {"job": "check", "size": settings.size, "encoder": settings.encoder, "marks": str(settings.review)}
         work = _Work(stack, out, {**job, "groups": str(settings.groups)})
-        one, other = settings.sides(known is not None)
+        paired, (one, other) = "duplicates" in (settings.only or ONLY), settings.sides(known is not None)
         features = _image_features(pictures, one, vectors[0], work.parts("looks", pictures))
         reference = None if known is None else _image_features(known, other, vectors[1], work.parts("known", known))
-        copies = find_duplicates(features.small, features.digest, features.read)
+        copies = find_duplicates(features.small, features.digest, features.read) if paired else Duplicates.none()
         leaked, known_names, told = None, list[str](), list[str]()
         if reference is not None and known is not None:
             known_names = list(reference.names)
@@ -232,9 +242,9 @@ def _of_pictures(
             leaked = leaked.where(~own[leaked.pairs[:, 0]])
             told += [f"{counted(int(own.sum()), 'image')} of the reference itself: not judged."] if own.any() else []
         anomalies = None
-        if reference is not None and not leaks:
+        if reference is not None and not settings.only:
             anomalies = with_reference(features, reference, settings)
-        elif not leaks:
+        elif not settings.only:
             anomalies, told = ordered_images(features, copies, settings, work.parts("maps", pictures))
         here = [*features.names, *(s.name for s in pictures.skipped), *known_names]
         notes = [*told, *settings.review.notes(here)]
@@ -258,7 +268,7 @@ def _image_features(pictures: Pictures, settings: CheckSettings, vectors: Any, k
     def keep(i: int, row: dict[str, Any]) -> None:
         images.keep(i, row.pop("pixels"), int(row["digest"]))
 
-    first = FirstPass(settings.kept)
+    first = FirstPass(settings.kept, not settings.only)
     columns: dict[str, Any] = rows_of(first, pictures, range(len(pictures)), settings.workers, "images", kept, keep)
     if not columns:
         one = pictures.skipped[0] if pictures.skipped else None
@@ -324,7 +334,6 @@ def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name
     """Returns what is unusual among vectors; crowds that lie apart are groups."""
     names, x = given[0] or [str(i) for i in range(len(given[1]))], given[1]
     features = ImageFeatures.of_vectors(names, x)
-    copies = Duplicates(np.zeros((0, 2), dtype=np.int64), [], np.zeros(0))
     pictures = Pictures(names, [None] * len(names))
     notes = settings.review.notes([*names, *settings.review.reference])
     if known is not None:
@@ -332,4 +341,4 @@ def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name
     else:
         anomalies, told = ordered_vectors(features, settings)
         notes = [*told, *notes]
-    return result_of(name, pictures, features, settings, copies, anomalies, notes)
+    return result_of(name, pictures, features, settings, Duplicates.none(), anomalies, notes)

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.images.registration import Agreement, compared, registered, warped
+from vergence.report.tiles import image_of
 from vergence.utils.neighbors import components
 
 __all__ = ["Duplicates", "find_duplicates"]
@@ -42,6 +43,7 @@ ALIKE, PARTNERS = 0.9, 4  # correlation of 32 x 32 pixels, at least; pairs of ea
 HELD = 64  # images that are held at a time
 APART, MARGIN = 3.0, 0.01  # of the disagreement in a set, and what is added: the least one with other images
 IN_PLACE, FIXTURE = 0.02, 3  # change of a window; pairs with a contradiction in place, from which images are of one fixture
+SAME, SHARPER = ("exact", "near"), 2.0  # kinds of one set; ratio of the sharpness of images, of which one is sharper
 CROPPED = 0.92  # share of the one window in the other
 EXACT_UP_TO = 20_000  # images, above which candidates are looked for in neighboring clusters alone
 PROBES, PER_CLUSTER = 4, 250
@@ -64,6 +66,11 @@ class Duplicates:
     def __len__(self) -> int:
         return len(self.pairs)
 
+    @classmethod
+    def none(cls) -> "Duplicates":
+        """Returns no pairs."""
+        return cls(np.zeros((0, 2), dtype=np.int64), [], np.zeros(0))
+
     def where(self, kept: npt.NDArray[np.bool_]) -> "Duplicates":
         """Returns some of the pairs, by a mask (P,)."""
         kinds = [kind for kind, keep in zip(self.kind, kept.tolist(), strict=True) if keep]
@@ -79,8 +86,7 @@ def small_image(pixels: Bytes) -> Bytes:
     """
     from PIL import Image
 
-    inner = without_border(pixels)
-    image = Image.fromarray(inner[0] if len(inner) == 1 else np.ascontiguousarray(inner.transpose(1, 2, 0)))
+    image = image_of(without_border(pixels))
     return np.asarray(image.convert("L").resize((S, S), Image.Resampling.BILINEAR, reducing_gap=3.0)).ravel()
 
 
@@ -186,6 +192,32 @@ def duplicate_sets(duplicates: Duplicates, n: int) -> Ints:
         [0, 1, 0]
     """
     return np.unique(components(duplicates.pairs, n), return_inverse=True)[1].astype(np.int64)
+
+
+def best_of_sets(duplicates: Duplicates, pixels: Floats, sharpness: Floats, *rest: Floats | Ints) -> Ints:
+    """Returns for each image the one to keep of its set of exact and near duplicates, (N,); itself where it has none.
+
+    It is the largest, then the sharpest if it is much sharper (compression adds edges, too), then the first by the rest.
+
+    Args:
+        duplicates: Pairs; those of other kinds, which show another part or side, hold no set together.
+        pixels: Number of pixels of each, (N,).
+        sharpness: Sharpness of each, (N,).
+        rest: What decides after these, (N,) each, larger is better.
+
+    Example:
+        >>> pairs = Duplicates(np.array([[0, 1], [1, 2]]), ["near", "cropped"], np.ones(2))
+        >>> best_of_sets(pairs, np.array([5.0, 9, 9]), np.ones(3)).tolist()
+        [1, 1, 2]
+    """
+    same = duplicates.where(np.array([kind in SAME for kind in duplicates.kind], dtype=bool))
+    label = duplicate_sets(same, len(pixels))
+    most, sharpest, best = (np.zeros(len(pixels)) for _ in range(3))
+    np.maximum.at(most, label, pixels)
+    np.maximum.at(sharpest, label, np.where(pixels == most[label], sharpness, 0))
+    order = np.lexsort((*rest[::-1], SHARPER * sharpness >= sharpest[label], pixels))
+    best[label[order]] = order
+    return best[label].astype(np.int64)
 
 
 # Candidates

@@ -29,6 +29,7 @@ from vergence.images.frozen import FrozenNetwork
 from vergence.images.measurements import measure
 from vergence.images.patches import PatchCells
 from vergence.images.statistics import pixel_statistics
+from vergence.report.tiles import image_of
 from vergence.utils import terminal
 from vergence.utils.digests import content_digest
 from vergence.utils.parts import Parts
@@ -66,9 +67,8 @@ def resized(pixels: Bytes, height: int, width: int) -> Bytes:
 
     if len(pixels) not in (1, 3):
         return np.concatenate([resized(plane, height, width) for plane in planes(pixels)])
-    image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
-    small = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0))
-    return small[None] if small.ndim == 2 else np.ascontiguousarray(small.transpose(2, 0, 1))
+    small = image_of(pixels).resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
+    return np.stack([np.asarray(band) for band in small.split()])
 
 
 def as_tensor(pixels: Bytes) -> Tensor:
@@ -78,23 +78,31 @@ def as_tensor(pixels: Bytes) -> Tensor:
 
 @dataclass(frozen=True)
 class FirstPass:
-    """Digest, size, changes, measurements, statistics of the whole image, what duplicates are compared by, and the image."""
+    """Digest, size, changes, measurements, statistics of the whole image, what duplicates are compared by, and the image.
+
+    Attributes:
+        size: Pixels of the shorter side of the image, at most.
+        judged: Whether the image as a whole is described, too, for its score and its place on the map.
+    """
 
     size: int
+    judged: bool = True
 
     def __call__(self, picture: Picture) -> Row:
         """Returns what is known of an image by column."""
         pixels = viewed(picture.pixels)
         table = measure(pixels)
         table[:2] = picture.size
-        whole = np.broadcast_to(resized(pixels, WHOLE, WHOLE), (3, WHOLE, WHOLE))
-        return {
+        row: Row = {"whole": np.zeros(0, dtype=np.float32), "thumbnail": np.zeros(0, dtype=np.uint8)}
+        if self.judged:
+            whole = np.broadcast_to(resized(pixels, WHOLE, WHOLE), (3, WHOLE, WHOLE))
+            row["whole"] = pixel_statistics(torch.from_numpy(whole.copy())[None])[0].numpy()
+            row["thumbnail"] = resized(whole, SIDE, SIDE).mean(0).ravel().astype(np.uint8)
+        return row | {
             "digest": np.int64(picture.digest),
             "changes": "; ".join(picture.changes),
             "measurements": table,
-            "whole": pixel_statistics(torch.from_numpy(whole.copy())[None])[0].numpy(),
             "small": small_image(pixels),
-            "thumbnail": resized(whole, SIDE, SIDE).mean(0).ravel().astype(np.uint8),
             "pixels": shrunk(picture.pixels, self.size),
         }
 
@@ -299,6 +307,7 @@ def rows_of(
 
     Worker processes compute it; ``kept`` are parts of an earlier call that was stopped; ``each`` sees every row first.
     """
+    np.empty(31 << 20, dtype=np.uint8)  # a large block that is freed raises glibc's thresholds: memory of images is used again
     done = 0 if kept is None else kept.done
     before = [] if kept is None else kept.skipped
     pictures.skipped += [Skipped(*pair) for pair in before if Skipped(*pair) not in pictures.skipped]
@@ -345,9 +354,9 @@ class ImageFeatures:
         digest: Digests of their content, (N,).
         changes: What was done to each so that it looks as in a viewer.
         measurements: Table (N, M) of `vergence.images.measurements.measure`.
-        whole: Statistics of each as a whole, (N, 115).
+        whole: Statistics of each as a whole, (N, 115), or (N, 0) where nothing is judged.
         small: What candidates for duplicates are found by, (N, ...).
-        thumbnail: Gray values of each as a whole, (N, 1024).
+        thumbnail: Gray values of each as a whole, (N, 1024), or (N, 0).
         images: The images themselves; None of vectors.
         groups, labels: Which part, camera, ... and which label each belongs to; None for none.
     """

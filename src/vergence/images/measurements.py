@@ -59,27 +59,55 @@ def measure(pixels: Bytes) -> Floats:
         [1.0, 0.0, 0.0, 8.0]
     """
     x = viewed(pixels)
-    light = (0.299 * x[0] + 0.587 * x[1 % len(x)] + 0.114 * x[2 % len(x)]).astype(np.float32) / np.float32(255)
-    largest, smallest = x.max(0), x.min(0)
-    mean, deviation = (np.resize(one, 3) / 255 for one in (x.mean((1, 2)), x.std((1, 2), dtype=np.float32)))
-    share = np.bincount(np.rint(255 * light).astype(np.uint8).ravel(), minlength=256) / light.size
-    contrast, edges, noise = float(light.std()), _laplacian(light), np.abs(_noise(light))
-    saturation = float((largest - smallest).mean()) / 255
+    light, largest = _light(x), x.max(0)
+    difference = np.subtract(largest, x.min(0), out=largest)
+    mean, deviation = (np.resize(one, 3) for one in zip(*map(_mean_and_deviation, x), strict=True))
+    share = _share(np.asarray(255 * light + 0.5, dtype=np.uint8))
+    contrast, edges, noise = _deviation(light), _laplacian(light), np.abs(_noise(light)).ravel()
+    step = 1 + noise.size // 65_536
     values = [
         *pixels.shape[1:],
         -float(share[share > 0] @ np.log2(share[share > 0])),
-        float((largest - smallest).max()),
+        float(difference.max()),
         _local_sharpness(light, edges),
-        float(edges.std()) / contrast if contrast > 1e-6 else 0.0,
-        *_logs(np.abs(edges).mean(), edges.std(), noise.mean(), np.median(noise.ravel()[:: 1 + noise.size // 65_536]), contrast),
+        _deviation(edges) / contrast if contrast > 1e-6 else 0.0,
+        *_logs(float(np.abs(edges).mean()), _deviation(edges), float(noise.mean()), float(np.median(noise[::step])), contrast),
         *mean,
         *_logs(*deviation),
-        saturation,
+        float(difference.mean()) / 255,
         *(np.searchsorted(np.cumsum(share), np.array(QUANTILES) - 1e-12) / 255),
     ]
     width = max(1, min(light.shape) // BORDER)
     borders = light[:width], light[-width:], light[:, :width], light[:, -width:]
     return np.array([*values, *(part.mean() for part in borders), *_logs(*(part.std() for part in borders))], dtype=np.float64)
+
+
+def _light(x: Bytes) -> npt.NDArray[np.float32]:
+    """Returns the luminance (H, W) in [0, 1] of an image (C, H, W) of 1 or 3 channels."""
+    weights = np.array((0.299, 0.587, 0.114) if len(x) == 3 else (1,), dtype=np.float32) / np.float32(255)
+    light: npt.NDArray[np.float32] = np.multiply(x[0], weights[0], dtype=np.float32)
+    for plane, weight in zip(x[1:], weights[1:], strict=True):
+        light += np.multiply(plane, weight, dtype=np.float32)
+    return light
+
+
+def _share(plane: Bytes) -> Floats:
+    """Returns the share of the pixels (H, W) that has each of 256 values."""
+    from PIL import Image
+
+    return np.array(Image.fromarray(plane).histogram(), dtype=np.float64) / plane.size
+
+
+def _mean_and_deviation(plane: Bytes) -> tuple[float, float]:
+    """Returns mean and deviation of bytes (H, W), of a range of 1."""
+    share, value = _share(plane), np.arange(256) / 255
+    mean = float(share @ value)
+    return mean, float(np.sqrt(share @ np.square(value - mean)))
+
+
+def _deviation(x: npt.NDArray[np.float32]) -> float:
+    centered = (x - x.mean()).ravel()
+    return float(np.sqrt(centered @ centered / x.size))
 
 
 def _logs(*values: float) -> Floats:
@@ -89,8 +117,10 @@ def _logs(*values: float) -> Floats:
 def _laplacian(light: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Returns the Laplacian at all inner pixels; a picture without any is continued by its borders."""
     light = _inner(light)
-    around = light[2:, 1:-1] + light[:-2, 1:-1] + light[1:-1, 2:] + light[1:-1, :-2]
-    return np.asarray(4 * light[1:-1, 1:-1] - around)
+    edges: npt.NDArray[np.float32] = 4 * light[1:-1, 1:-1]
+    for part in (light[2:, 1:-1], light[:-2, 1:-1], light[1:-1, 2:], light[1:-1, :-2]):
+        edges -= part
+    return edges
 
 
 def _local_sharpness(light: npt.NDArray[np.float32], edges: npt.NDArray[np.float32]) -> float:
@@ -98,10 +128,12 @@ def _local_sharpness(light: npt.NDArray[np.float32], edges: npt.NDArray[np.float
     sides = [min(n, max(4, min(TILE, min(edges.shape) // 4))) for n in edges.shape]
     rows, columns = (n // side for n, side in zip(edges.shape, sides, strict=True))
 
-    def tiles(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        return x[: rows * sides[0], : columns * sides[1]].reshape(rows, sides[0], columns, sides[1])
+    def means(x: npt.NDArray[np.float32]) -> Floats:
+        lines = x[: rows * sides[0]].reshape(rows, sides[0], -1).sum(1)[:, : columns * sides[1]]
+        return np.asarray(lines.reshape(rows, columns, sides[1]).sum(2, dtype=np.float64) / np.prod(sides))
 
-    contrast, energy = tiles(_inner(light)[1:-1, 1:-1]).var((1, 3)), np.square(tiles(edges)).mean((1, 3))
+    inner = _inner(light)[1:-1, 1:-1] - light.mean()
+    contrast, energy = means(np.square(inner)) - np.square(means(inner)), means(np.square(edges))
     first = contrast >= np.quantile(contrast, MOST_CONTRAST)
     seen = float(contrast[first].mean())
     return float(np.sqrt(max(float(energy[first].mean()) - ROUNDING, 1e-9) / seen)) if seen > 1 / 255**2 else 0.0
@@ -109,9 +141,15 @@ def _local_sharpness(light: npt.NDArray[np.float32], edges: npt.NDArray[np.float
 
 def _noise(light: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Returns the response to the product of two second differences, which edges and ramps do not have."""
-    light = _inner(light)
-    rows = light[:-2] - 2 * light[1:-1] + light[2:]
-    return np.asarray(rows[:, :-2] - 2 * rows[:, 1:-1] + rows[:, 2:])
+    return np.asarray(_second(_second(_inner(light)).T).T)
+
+
+def _second(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Returns second differences of the rows."""
+    differences: npt.NDArray[np.float32] = x[:-2] + x[2:]
+    differences -= x[1:-1]
+    differences -= x[1:-1]
+    return differences
 
 
 def _inner(light: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -167,9 +167,9 @@ def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
     columns = {k: [items[k][i] for i in rows] for k in ("path", "reason", "group", "measurements")}
     heads = {name: g for g, name in enumerate(dict.fromkeys(filter(None, columns["group"])))}
     properties = list(s["properties"])
-    order = np.argsort(-np.asarray(items["score"], dtype=np.float64)[rows], kind="stable")
+    order = np.argsort(-np.asarray(items["score"], dtype=np.float64)[rows], kind="stable").tolist() if s["judged"] else []
     paired = dict.fromkeys(k for i, j, *_ in pairs for k in (i, j))
-    large = [k for k in dict.fromkeys([*order[: LARGE // 2].tolist(), *paired, *order.tolist()]) if k < len(rows)]
+    large = [k for k in dict.fromkeys([*order[: LARGE // 2], *paired, *order]) if k < len(rows)]
     scores, said = _scores(found, rows, others), _said(found, of_name, others)
     nearest = {k: others.number(found.nearest()[rows[k]]) for k in large[:OTHERS]} if found.nearest() else {}
     tiles = _tiles(found, rows, others.names, large[:LARGE])
@@ -375,6 +375,8 @@ def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: Sequence[in
     big: dict[int, str] = {}
     seen = False
     own = found.pictures if found.summary["noun"] == "image" else None
+    if own is not None and found.features.images is not None and not found.summary["judged"]:
+        own = found.features.images.pictures()  # small ones are at hand
     place = {name: i for i, name in enumerate(found.reference.names)} if found.reference is not None else {}
     of_both = (own, found.features.index[rows].tolist(), 0), (found.reference, [place[name] for name in others], len(rows))
     for source, index, first in of_both:

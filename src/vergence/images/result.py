@@ -18,7 +18,7 @@ from torch import Tensor
 from vergence.data.pictures import Pictures
 from vergence.decide.decisions import Decisions, decided
 from vergence.decide.feature_sets import ReferenceScores
-from vergence.images.duplicates import Duplicates
+from vergence.images.duplicates import SAME, Duplicates, best_of_sets
 from vergence.images.features import FILE, NETWORK, ImageFeatures
 from vergence.images.frozen import FrozenNetwork
 from vergence.images.labels import Labels
@@ -39,7 +39,7 @@ from vergence.utils.checks import counted, expect, refuse, require_count, requir
 from vergence.utils.digests import content_digest
 from vergence.utils.files import explained, replacing
 from vergence.utils.neighbors import nearest_others
-from vergence.utils.parts import write_table
+from vergence.utils.parts import named_path, write_table
 from vergence.utils.terminal import Table
 from vergence.utils.version import __version__
 
@@ -58,6 +58,8 @@ FIRST = 3  # images whose label fits least that are named without a reference
 EVERYWHERE = 0.3  # share of the cells of a heatmap that are framed, from which on an image is anomalous everywhere
 APART = 5.0  # robust deviations of the score from which on a reference image is itself anomalous
 ENCODER, PATCHES = "auto", "patches"
+ONLY, KEEP = ("duplicates", "properties"), "best"
+PATHS = ("path", "group", "duplicate_of", "leak_of", "keep")  # columns that name files
 LEVEL = "level "  # before the name of a feature set, among columns
 
 
@@ -76,6 +78,9 @@ class CheckSettings:
         network: Network whose cells and embedding are judged; None for patches.
         embed: What gives embeddings, where ``network`` does not.
         encoder: What the encoder is called, and the license of its weights.
+        only: What alone is looked for, of `ONLY`; empty for anomalies, too.
+        agreement: Least agreement of pairs of duplicates that are reported, in (0, 1]; None for all.
+        keep: ``best`` to say which image of each set of duplicates to keep; None says nothing.
     """
 
     size: int = 256
@@ -89,6 +94,9 @@ class CheckSettings:
     network: FrozenNetwork | None = None
     embed: Embed | None = None
     encoder: str = PATCHES
+    only: tuple[str, ...] = ()
+    agreement: float | None = None
+    keep: str | None = None
 
     @property
     def kept(self) -> int:
@@ -109,6 +117,11 @@ class CheckSettings:
         require_within("(0, 1)", fdr=self.fdr, mark=self.mark)
         require_count(0, workers=self.workers)
         expect(self.map in PLANES, " or ".join(PLANES), self.map, "choose another --map")
+        expect(set(self.only) <= set(ONLY), f"only of {' and '.join(ONLY)}", ", ".join(self.only), "correct --only")
+        require_within("(0, 1]", agreement=1.0 if self.agreement is None else self.agreement)
+        expect(self.keep in (None, KEEP), f"keep of {KEEP}", self.keep, "correct --keep")
+        pairs = "duplicates" in (self.only or ONLY) or not (self.keep or self.agreement)
+        expect(pairs, "duplicates for keep and agreement", f"only {', '.join(self.only)}", "leave one out")
 
 
 @dataclass(frozen=True)
@@ -219,7 +232,7 @@ class CheckResult:
             - With labels: ``label``, ``label_other``, the best of the others, ``label_score``, above 0 where that fits better,
               and ``label_flag``.
         duplicates: Pairs: ``path``, ``duplicate_of``, ``kind``, ``agreement``, and ``source`` of the second, ``same`` or
-            ``reference``.
+            ``reference``; if asked, ``keep``, the image of both to keep, or a better one of their set.
         skipped: ``path`` and ``reason`` of what could not be read.
         groups: Anomalous groups: the members' paths, the most central first.
         embeddings: Features (N, D) by which neighbors were found, float32.
@@ -240,6 +253,7 @@ class CheckResult:
     _anomalies: Anomalies | None = field(repr=False)
     reference: Pictures | None = field(repr=False, default=None)
     workers: int = field(repr=False, default=0)
+    remove: Table | None = None  # ``path``, ``keep`` and ``kind`` of images whose duplicate is kept; None where not asked
     said: Mapping[str, str] = field(repr=False, default_factory=dict)
 
     def map(self, i: int) -> Floats:
@@ -312,11 +326,14 @@ class CheckResult:
         folder = Path(out)
         with explained(folder, "choose another --out"):
             folder.mkdir(parents=True, exist_ok=True)
-        for name, table in (("items.parquet", self.items), ("items.csv", self.items), ("duplicates.csv", self.duplicates)):
-            write_table(folder / name, table.columns)
-        write_table(folder / "skipped.csv", self.skipped.columns)
-        if normal := self._reference_of_marks(folder):
-            write_table(folder / "normal.csv", {"path": normal})
+        write_table(folder / "items.parquet", self.items.columns)
+        tables = {"items": self.items, "duplicates": self.duplicates, "skipped": self.skipped, "remove": self.remove}
+        for name, table in {**tables, "normal": self._reference_of_marks(folder)}.items():
+            if table is not None:
+                paths = {key: [*map(named_path, table[key])] for key in PATHS if key in table.columns}
+                write_table(folder / f"{name}.csv", {**table.columns, **paths})
+            else:  # that of an earlier call says nothing of these images
+                (folder / f"{name}.csv").unlink(missing_ok=True)
         with explained(folder, "free space and repeat the command"):
             with replacing(folder / "embeddings.npy") as part, part.open("wb") as file:
                 np.save(file, self.embeddings)
@@ -325,11 +342,11 @@ class CheckResult:
         self.report(folder / "report.html")
         return folder
 
-    def _reference_of_marks(self, folder: Path) -> list[str]:
+    def _reference_of_marks(self, folder: Path) -> Table | None:
         """Returns the paths, from a folder, of files that were marked normal, if they are enough for a reference."""
         normal = {name for name, mark in self.said.items() if mark == "normal"} if self.summary["rate"] == "none" else set()
         paths = [path for name, path in zip(self.pictures.names, self.pictures.paths, strict=True) if path and name in normal]
-        return [os.path.relpath(path, folder) for path in paths] if len(paths) >= REFERENCE else []
+        return Table({"path": [os.path.relpath(path, folder) for path in paths]}) if len(paths) >= REFERENCE else None
 
     def _repr_html_(self) -> str:
         """Returns the sentences of the summary, and the first rows."""
@@ -370,20 +387,20 @@ def result_of(
 ) -> CheckResult:
     """Returns the tables of what was found."""
     names, n = features.names, len(features)
-    named = _properties(features, reference_features)
+    least = settings.agreement or 0.0
+    duplicates = duplicates.where(duplicates.agreement >= least)
+    leaked = leaked and leaked.where(leaked.agreement >= least)
+    named = {} if settings.only == ("duplicates",) else _properties(features, reference_features)
     leak = [""] * n if leaked is None or reference_features is None else _leaks(leaked, reference_features.names, n)
     z = _embedding(features, anomalies)
     x, y = plane(z, settings.map).T
     groups = [] if anomalies is None else anomalies.groups
-    group = [""] * n
-    for members in groups:
-        for i in members.tolist():
-            group[i] = names[int(members[0])]
+    heads = {i: names[int(members[0])] for members in groups for i in members.tolist()}
     columns = {
         "path": list(names),
         **_judgment(anomalies, n),
         "reason": [""] * n if anomalies is None else _reasons(anomalies, is_gray(features.measurements).tolist()),
-        "group": group,
+        "group": [heads.get(i, "") for i in range(n)],
         "duplicate_of": _first_of(duplicates, names, features.index),
         "leak_of": leak,
         "measurements": ["; ".join(name for name, has in named.items() if has[i]) for i in range(n)],
@@ -397,16 +414,18 @@ def result_of(
     if leaked is not None and reference_features is not None:
         other = _pairs(leaked, names, reference_features.names, "reference")
         pairs = {name: [*pairs[name], *other[name]] for name in pairs}
+    remove = None if settings.keep is None else _removed(duplicates, pictures, features, pairs)
     skipped = {"path": [s.name for s in pictures.skipped], "reason": [s.reason for s in pictures.skipped]}
     members_of = [[names[i] for i in members.tolist()] for members in groups]
     counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
-    kinds = split_in_two(features.measurements, MEASUREMENTS) if features.measurements.shape[1] else ""
-    notes = [*_typical(reference_features or features), *filter(None, [kinds]), *notes]
+    kinds = split_in_two(features.measurements, MEASUREMENTS) if named else ""
+    typical = _typical(reference_features or features) if named else ()
+    notes = [*typical, *filter(None, [kinds]), *notes, *_said_of(remove)]
     summary = _summary(source, pictures, features, settings, duplicates, anomalies, reference, leak, counts, members_of, notes)
     summary["sentences"] = sentences_of(summary, pairs, skipped)
     tables = Table(columns), Table(pairs), Table(skipped)
-    said, z = settings.review.said(), z.astype(np.float32)
-    return CheckResult(*tables, members_of, z, summary, pictures, features, anomalies, reference, settings.workers, said)
+    said, z, workers = settings.review.said(), z.astype(np.float32), settings.workers
+    return CheckResult(*tables, members_of, z, summary, pictures, features, anomalies, reference, workers, remove, said)
 
 
 def _judgment(anomalies: Anomalies | None, n: int) -> dict[str, Any]:
@@ -473,6 +492,29 @@ def _pairs(duplicates: Duplicates, names: Sequence[str], others: Sequence[str], 
     }
 
 
+def _removed(duplicates: Duplicates, pictures: Pictures, features: ImageFeatures, pairs: dict[str, list[Any]]) -> Table:
+    """Returns the images to remove; adds to the columns of all pairs which image to keep.
+
+    Of each set the largest image is kept, then the sharpest, then that of the largest file, then the first by name.
+    """
+    table, names = dict(zip(MEASUREMENTS, features.measurements.T, strict=True)), features.names
+    paired = set(duplicates.pairs.ravel().tolist())
+    size = np.array([pictures.bytes_of(i) if k in paired else 0 for k, i in enumerate(features.index.tolist())])
+    first = -np.argsort(np.argsort(names))
+    best = best_of_sets(duplicates, table["height"] * table["width"], table["local_sharpness"], size, first)
+    equal = features.digest == features.digest[best]
+    rows = [(names[i], names[k], "exact" if equal[i] else "near") for i, k in enumerate(best.tolist()) if i != k]
+    kept = {name: names[k] for name, k in zip(names, best.tolist(), strict=True)}
+    same = zip(pairs["path"], pairs["kind"], pairs["source"], strict=True)
+    pairs["keep"] = [kept[path] if kind in SAME and source == "same" else "" for path, kind, source in same]
+    return Table({name: [row[k] for row in rows] for k, name in enumerate(("path", "keep", "kind"))})
+
+
+def _said_of(remove: Table | None) -> list[str]:
+    many = "" if remove is None else counted(len(remove), "image")
+    return [f"remove.csv lists {many} whose better duplicate stays; nothing was deleted."] if many else []
+
+
 def _boxes(anomalies: Anomalies | None, features: ImageFeatures) -> list[str]:
     """Returns the frames of each image in pixels of its file."""
     if anomalies is None or anomalies.heatmaps is None:
@@ -512,7 +554,7 @@ def _reason(anomalies: Anomalies, i: int, *, gray: bool) -> str:
 def _neighbors(z: npt.NDArray[Any], names: Sequence[str]) -> list[str]:
     """Returns the most similar other images, by features in units of their deviations."""
     k = min(NEIGHBORS, len(z) - 1)
-    if k < 1 or len(z) > MOST_COMPARED:
+    if k < 1 or len(z) > MOST_COMPARED or not z.shape[1]:
         return [""] * len(z)
     x = torch.from_numpy(standardized(z).astype(np.float32))
     return ["; ".join(names[j] for j in row) for row in nearest_others(x, k)[1].tolist()]

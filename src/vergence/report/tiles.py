@@ -33,8 +33,8 @@ def image_of(pixels: Bytes) -> Any:
     """Returns a picture (C, H, W) as a PIL image, in color unless C = 1; see `viewed` for other numbers of channels."""
     from PIL import Image
 
-    x = viewed(pixels)
-    return Image.fromarray(x[0] if len(x) == 1 else np.ascontiguousarray(x.transpose(1, 2, 0)))
+    bands = [Image.fromarray(np.ascontiguousarray(plane)) for plane in viewed(pixels)]
+    return bands[0] if len(bands) == 1 else Image.merge("RGB", bands)
 
 
 def within(image: Any, side: int) -> Any:

@@ -34,7 +34,18 @@ from vergence.utils.files import (
 )
 from vergence.utils.version import __version__
 
-__all__ = ["Derived", "Parts", "Shard", "open_parts", "original", "read_names", "require_table", "write_blocks", "write_table"]
+__all__ = [
+    "Derived",
+    "Parts",
+    "Shard",
+    "named_path",
+    "open_parts",
+    "original",
+    "read_names",
+    "require_table",
+    "write_blocks",
+    "write_table",
+]
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -45,6 +56,7 @@ MAX_BYTES = 32 << 20  # of a part that is held in memory
 EVERY = 4096  # items of a part, rows of a block
 COLUMN = "column "  # before the name of a column, in a part
 FORMULA = re.compile(r"'*[=+\-@\t\r\n]")  # how a text begins that a spreadsheet may run; quotes so that it can be read back
+PATH = re.compile(rf"(\./)*{FORMULA.pattern}")
 Column = np.ndarray | Sequence[str]
 Arrays = dict[str, np.ndarray]
 Blocks = Callable[[Sequence[str]], Iterator[Arrays]]  # names of columns -> these columns of all rows, some rows at a time
@@ -134,13 +146,25 @@ def neutral(text: str) -> str:
     return f"'{text}" if FORMULA.match(text) else text
 
 
-def original(text: str) -> str:
-    """Returns the text of which `neutral` gave ``text``.
+def named_path(name: str) -> str:
+    """Returns the name of a file as it stands in CSV files: behind ``./`` where `neutral` would change it. It names the file.
 
     Example:
-        >>> original("'=1+1.png"), original("'tis.png"), original("cat.png")
-        ('=1+1.png', "'tis.png", 'cat.png')
+        >>> named_path("=1+1.png"), named_path("cat.png"), original(named_path("./=x"))
+        ('./=1+1.png', 'cat.png', './=x')
     """
+    return f"./{name}" if PATH.match(name) else name
+
+
+def original(text: str) -> str:
+    """Returns the text of which `neutral` or `named_path` gave ``text``.
+
+    Example:
+        >>> original("'=1+1.png"), original("'tis.png"), original("./=a.png")
+        ('=1+1.png', "'tis.png", '=a.png')
+    """
+    if text.startswith("./") and PATH.match(text):
+        return text[2:]
     return text[1:] if text.startswith("'") and FORMULA.match(text) else text
 
 
