@@ -101,7 +101,7 @@ REFUSED = {
 def test_what_does_not_fit_is_refused(words):
     with pytest.raises(ValueError, match=re.escape(words)):
         vergence.check([np.zeros((8, 8))], **REFUSED[words])
-    with pytest.raises(ValueError, match="pictures with these options"):
+    with pytest.raises(ValueError, match="images with these options"):
         vergence.check(np.eye(4), keep="best")
 
 

@@ -238,9 +238,10 @@ def _of_pictures(
             known_names = list(reference.names)
             others = reference.small, reference.digest, reference.read
             leaked = find_duplicates(features.small, features.digest, features.read, *others)
-            own = _in_reference(features, pictures, known)
-            leaked = leaked.where(~own[leaked.pairs[:, 0]])
-            told += [f"{counted(int(own.sum()), 'image')} of the reference itself: not judged."] if own.any() else []
+            own = _of_reference(features, pictures, known)
+            if own.any() and not settings.only:
+                leaked = leaked.where(~own[leaked.pairs[:, 0]])
+                told = [f"{counted(int(own.sum()), 'image')} of the reference itself: not judged."]
         anomalies = None
         if reference is not None and not settings.only:
             anomalies = with_reference(features, reference, settings)
@@ -254,11 +255,12 @@ def _of_pictures(
     return result
 
 
-def _in_reference(features: ImageFeatures, pictures: Pictures, known: Pictures) -> Bools:
-    """Returns which images are files of the reference themselves, (N,)."""
-    theirs = {path.resolve() for path in known.paths if path is not None}
-    paths = [pictures.path(i) for i in features.index.tolist()]
-    return np.array([path is not None and path.resolve() in theirs for path in paths], dtype=bool)
+def _of_reference(features: ImageFeatures, pictures: Pictures, known: Pictures) -> Bools:
+    """Returns which images are files of the reference, (N,), if it is a part of the images, as those marked normal are."""
+    theirs = {path and path.resolve() for path in known.paths}
+    paths = [path and path.resolve() for path in (pictures.path(i) for i in features.index.tolist())]
+    part = None not in theirs and theirs <= set(paths)
+    return np.array([part and path in theirs for path in paths], dtype=bool)
 
 
 def _image_features(pictures: Pictures, settings: CheckSettings, vectors: Any, kept: Parts | None) -> ImageFeatures:
