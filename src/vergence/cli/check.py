@@ -202,14 +202,12 @@ def lines(found: "CheckResult") -> list[str]:
 
 def _next(command: Check, found: "CheckResult", out: Path) -> str:
     """Returns the one thing to do next."""
-    source = shlex.quote(command.source)
+    kept = {name: getattr(command, name) for name in ("against", "groups", "labels") if getattr(command, name)}
+    same = shlex.join(["vergence", "check", command.source, *(text for name, one in kept.items() for text in (f"--{name}", one))])
     if command.leaks:
-        return f"vergence check {source} --against {shlex.quote(command.against or '')}"
-    if (out / "normal.csv").is_file() and command.against is None:
-        return f"vergence check {source} --against {shlex.quote(str(out / 'normal.csv'))}"
+        return same
+    if (out / "normal.csv").is_file():
+        return shlex.join(["vergence", "check", command.source, "--against", str(out / "normal.csv")])
     if found.summary["judged"] and command.confirm is None:
-        same = source if command.against is None else f"{source} --against {shlex.quote(command.against)}"
-        return (
-            f"mark images in the page with a (anomaly) or n (normal), save, then: vergence check {same} --confirm confirmed.csv"
-        )
+        return f"mark images in the page with a (anomaly) or n (normal), save, then: {same} --confirm confirmed.csv"
     return f"open {out / 'report.html'}"
