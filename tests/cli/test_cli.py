@@ -355,7 +355,15 @@ def test_a_folder_is_checked(run, tmp_path):
     assert gate.returncode == 1 and gate.stderr.endswith("failed: 40 leaks\n") and (tmp_path / "g" / "report.html").is_file()
     assert call("check", folder, "--out", tmp_path / "g", "--fail-on", "unreadable").returncode == 0
     refused("check", folder, "--out", tmp_path / "u", "--fail-on", "flagged", words="--against REFERENCE")
-    refused("check", folder, "--out", tmp_path / "u", "--fail-on", "flags", words="flagged, leaks, duplicates, unreadable, labels or any")
+    refused(
+        "check",
+        folder,
+        "--out",
+        tmp_path / "u",
+        "--fail-on",
+        "flags",
+        words="flagged, leaks, duplicates, unreadable, labels or any",
+    )
     found = call("check", folder, "--out", tmp_path / "j", "--json", "--map", "pca")
     assert json.loads(found.stdout) == json.loads((tmp_path / "j" / "summary.json").read_text())
     (tmp_path / "nobody.csv").write_text("path,mark\nnobody.png,anomaly\n")

@@ -120,21 +120,14 @@ def combined(
 
 @dataclass(frozen=True)
 class ReferenceScores:
-    """Scores of the reference items that calibrate.
+    """Scores of the reference items that calibrate."""
 
-    Attributes:
-        scores, fold, names: Score, fold and name of each, (n,).
-        seen: Which new items are among them, (M,).
-        weight: How much each counts, (n,): 1 / n_g in a group of n_g whose items are no independent examples; 1 by default.
-        groups: Groups of these (n,) and of the new items (M,), which are compared within their group alone; None for no groups.
-    """
-
-    scores: Floats
+    scores: Floats  # score, fold and name of each, (n,)
     fold: Ints
     names: Sequence[str]
-    seen: npt.NDArray[np.bool_]
-    weight: Floats | None = None
-    groups: tuple[Ints, Ints] | None = None
+    seen: npt.NDArray[np.bool_]  # which new items are among them, (M,)
+    weight: Floats | None = None  # of each, (n,): 1 / n_g in a group of n_g that counts as one example
+    groups: tuple[Ints, Ints] | None = None  # of these (n,) and of new items (M,), compared within their group alone
 
     def __len__(self) -> int:
         return len(self.scores)

@@ -345,33 +345,19 @@ def stamp(pictures: Pictures) -> str:
 
 @dataclass(frozen=True)
 class ImageFeatures:
-    """What the first look at N items gave; of vectors alone only their names and digests.
+    """What the first look at N items gave; of vectors alone only their names and digests."""
 
-    Attributes:
-        index: Their number in the source, (N,).
-        names: Their names.
-        vectors: Vectors (N, D) that were given; None for none.
-        digest: Digests of their content, (N,).
-        changes: What was done to each so that it looks as in a viewer.
-        measurements: Table (N, M) of `vergence.images.measurements.measure`.
-        whole: Statistics of each as a whole, (N, 115), or (N, 0) where nothing is judged.
-        small: What candidates for duplicates are found by, (N, ...).
-        thumbnail: Gray values of each as a whole, (N, 1024), or (N, 0).
-        images: The images themselves; None of vectors.
-        groups, labels: Which part, camera, ... and which label each belongs to; None for none.
-    """
-
-    index: Ints
-    names: Sequence[str]
-    vectors: Floats | None
-    digest: Ints
-    changes: npt.NDArray[Any]
-    measurements: Floats
-    whole: npt.NDArray[np.float32]
-    small: npt.NDArray[np.uint8]
-    thumbnail: npt.NDArray[np.uint8]
-    images: SmallImages | None = None
-    groups: Sequence[str] | None = None
+    index: Ints  # their number in the source, (N,)
+    names: Sequence[str]  # their names
+    vectors: Floats | None  # vectors (N, D) that were given; None for none
+    digest: Ints  # digests of their content, (N,)
+    changes: npt.NDArray[Any]  # what was done to each so that it looks as in a viewer
+    measurements: Floats  # table (N, M) of `vergence.images.measurements.measure`
+    whole: npt.NDArray[np.float32]  # statistics of each as a whole, (N, 115), or (N, 0) where nothing is judged
+    small: npt.NDArray[np.uint8]  # what candidates for duplicates are found by, (N, ...)
+    thumbnail: npt.NDArray[np.uint8]  # gray values of each as a whole, (N, 1024), or (N, 0)
+    images: SmallImages | None = None  # the images themselves; None of vectors
+    groups: Sequence[str] | None = None  # which part, camera, ... and which label each belongs to; None for none
     labels: Sequence[str] | None = None
 
     def __len__(self) -> int:

@@ -92,20 +92,13 @@ def joined(sets: Ints, groups: Sequence[str] | None) -> Ints:
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of N images: what each fits best besides its own, how much better, and which are flagged.
+    """Labels of N images: what each fits best besides its own, how much better, and which are flagged."""
 
-    Attributes:
-        given, other: Its label, and the best of the others, (N,).
-        score: Margin, (N,): above 0 it fits the other better; NaN where its label has too few examples.
-        flag: Whether it is flagged, (N,): none without a reference.
-        compared: What calibrates each; empty without a reference.
-    """
-
-    given: Sequence[str]
+    given: Sequence[str]  # its label, and the best of the others, (N,)
     other: Sequence[str]
-    score: Floats
-    flag: Bools
-    compared: str = ""
+    score: Floats  # margin, (N,): above 0 it fits the other better; NaN where its label has too few examples
+    flag: Bools  # whether it is flagged, (N,): none without a reference
+    compared: str = ""  # what calibrates each; empty without a reference
 
 
 def labels_alone(given: Sequence[str] | None, x: npt.NDArray[Any], group: Ints) -> Labels | None:

@@ -54,17 +54,11 @@ class _Tensors(Sequence[Tensor]):
 
 @dataclass(frozen=True)
 class Sample:
-    """Features of a sample of S images.
+    """Features of a sample of S images."""
 
-    Attributes:
-        rows: Their rows among all images, (S,).
-        look: What gives features.
-        vectors: Features of the wholes, (S, D), float32.
-    """
-
-    rows: Ints
-    look: Look
-    vectors: npt.NDArray[np.float32]
+    rows: Ints  # their rows among all images, (S,)
+    look: Look  # what gives features
+    vectors: npt.NDArray[np.float32]  # features of the wholes, (S, D), float32
     _cells: ArrayFile
 
     def cells(self, sets: Sequence[int]) -> Iterator[list[Tensor]]:

@@ -145,19 +145,12 @@ def _sets(
 
 @dataclass(frozen=True)
 class Compared:
-    """Images next to the nearest ones of the reference.
+    """Images next to the nearest ones of the reference."""
 
-    Attributes:
-        passed: What compares an image.
-        workers: Processes that read images.
-        aligned: Whether reference images show parts in one position, so that what differs between them tells what is normal.
-        twins: Whether new images show parts that the reference has once each.
-    """
-
-    passed: DifferencePass
-    workers: int
-    aligned: bool = False
-    twins: bool = False
+    passed: DifferencePass  # what compares an image
+    workers: int  # processes that read images
+    aligned: bool = False  # whether reference images show parts in one position, so that they tell what is normal there
+    twins: bool = False  # whether new images show parts that the reference has once each
 
     @classmethod
     def of(cls, new: ImageFeatures, reference: ImageFeatures, places: Ints, fold: Ints, settings: CheckSettings) -> "Compared":

@@ -65,38 +65,22 @@ LEVEL = "level "  # before the name of a feature set, among columns
 
 @dataclass(frozen=True)
 class CheckSettings:
-    """How images are judged.
+    """How images are judged."""
 
-    Attributes:
-        size: Pixels of the shorter side at which regions are judged, at most; images are never enlarged or cropped.
-        fdr: False-discovery rate of the flags, in (0, 1).
-        mark: Share of normal images in which any region is framed, at most, in (0, 1).
-        workers: Processes that read images.
-        review: What a person said of images before.
-        groups, labels: What tells the group and the label of an image; None for none.
-        map: How the map of all images is made, one of `vergence.images.plane.PLANES`.
-        network: Network whose cells and embedding are judged; None for patches.
-        embed: What gives embeddings, where ``network`` does not.
-        encoder: What the encoder is called, and the license of its weights.
-        only: What alone is looked for, of `ONLY`; empty for anomalies, too.
-        agreement: Least agreement of pairs of duplicates that are reported, in (0, 1]; None for all.
-        keep: ``best`` to say which image of each set of duplicates to keep; None says nothing.
-    """
-
-    size: int = 256
-    fdr: float = 0.1
-    mark: float = 0.05
-    workers: int = 2
-    review: Review = field(default_factory=Review)
-    groups: Any = None
+    size: int = 256  # pixels of the shorter side at which regions are judged, at most; images are never enlarged or cropped
+    fdr: float = 0.1  # false-discovery rate of the flags, in (0, 1)
+    mark: float = 0.05  # share of normal images in which any region is framed, at most, in (0, 1)
+    workers: int = 2  # processes that read images
+    review: Review = field(default_factory=Review)  # what a person said of images before
+    groups: Any = None  # what tells the group and the label of an image; None for none
     labels: Any = None
-    map: str = "tsne"
-    network: FrozenNetwork | None = None
-    embed: Embed | None = None
-    encoder: str = PATCHES
-    only: tuple[str, ...] = ()
-    agreement: float | None = None
-    keep: str | None = None
+    map: str = "tsne"  # how the map of all images is made, one of `vergence.images.plane.PLANES`
+    network: FrozenNetwork | None = None  # network whose cells and embedding are judged; None for patches
+    embed: Embed | None = None  # what gives embeddings, where ``network`` does not
+    encoder: str = PATCHES  # what the encoder is called, and the license of its weights
+    only: tuple[str, ...] = ()  # what alone is looked for, of `ONLY`; empty for anomalies, too
+    agreement: float | None = None  # least agreement of pairs of duplicates that are reported, in (0, 1]; None for all
+    keep: str | None = None  # ``best`` to say which image of each set of duplicates to keep; None says nothing
 
     @property
     def kept(self) -> int:
@@ -152,29 +136,17 @@ class Heatmaps:
 
 @dataclass(frozen=True)
 class Anomalies:
-    """What is anomalous among N items.
+    """What is anomalous among N items."""
 
-    Attributes:
-        decisions: What is flagged, with the columns ``score``, ``level``, and -log p of each feature set.
-        deviations: Robust deviations (N, M') of the measurements, or of the numbers of vectors.
-        heatmaps: Where the images are anomalous; None for vectors.
-        embedding: Features (N, D) by which neighbors are found.
-        groups: Members of anomalous groups, the most central first.
-        calibration: Reference items that calibrate; None where none do.
-        weights: Weight of each feature set; they add up to 1.
-        nearest: Name of the reference image that each image is compared with; empty where images are not compared.
-        labels: What labels the images fit; None where they have none.
-    """
-
-    decisions: Decisions
-    deviations: Floats
-    heatmaps: Heatmaps | None
-    embedding: npt.NDArray[np.float32]
-    groups: Sequence[Ints]
-    calibration: ReferenceScores | None
-    weights: Mapping[str, float]
-    nearest: Sequence[str] = ()
-    labels: Labels | None = None
+    decisions: Decisions  # what is flagged, with the columns ``score``, ``level``, and -log p of each feature set
+    deviations: Floats  # robust deviations (N, M') of the measurements, or of the numbers of vectors
+    heatmaps: Heatmaps | None  # where the images are anomalous; None for vectors
+    embedding: npt.NDArray[np.float32]  # features (N, D) by which neighbors are found
+    groups: Sequence[Ints]  # members of anomalous groups, the most central first
+    calibration: ReferenceScores | None  # reference items that calibrate; None where none do
+    weights: Mapping[str, float]  # weight of each feature set; they add up to 1
+    nearest: Sequence[str] = ()  # name of the reference image that each image is compared with; empty for none
+    labels: Labels | None = None  # what labels the images fit; None where they have none
 
     @property
     def rate(self) -> str:

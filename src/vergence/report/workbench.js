@@ -173,7 +173,8 @@ const tile = (k, i, move) => {
   const made = element("button", { type: "button", className: "tile", tabIndex: k === Math.max(focused, 0) ? 0 : -1 });
   made.dataset.k = k;
   made.dataset.i = i;
-  const why = inPairs() ? pairWords(k, i) : i < N ? D.reason[i] : "reference";
+  const label = i < N && [state.filter, state.sort].includes("label") && D.label[i]?.[0];
+  const why = inPairs() ? pairWords(k, i) : i >= N ? "reference" : label ? `${D.label[i][3]}, ${D.label[i][1] > 0 ? "more" : "less"} like ${label}` : D.reason[i];
   const score = i < N && D.ranked ? `score ${+D.score[i].toPrecision(3)}` : " ";
   made.append(...(bare ? [] : [picture(i, size)]), element("span", { className: "name", textContent: D.name[i] }));
   made.append(element("span", { className: "why", textContent: why || score }));
