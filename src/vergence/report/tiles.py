@@ -17,6 +17,7 @@ Floats = npt.NDArray[np.float64]
 LARGEST, SHEET = 160, 2048  # pixels of a tile's and of a sheet's side, at most
 BYTES, RATE, MOST = 5e6, 0.25, 6e6  # of all tiles, and of one pixel, roughly; of all sheets as text
 QUALITIES = (65, 50, 35, 20)  # of the sheets: the best that fits
+PIXELS = 3  # times that an image is enlarged, from which on its pixels are seen
 
 
 def side_of(n: int) -> int:
@@ -45,12 +46,13 @@ def within(image: Any, side: int) -> Any:
 
 
 def tile(image: Any, side: int) -> Bytes:
-    """Returns a picture in the middle of a gray square (side, side, 3); a small one is enlarged by a whole number."""
+    """Returns a picture in the middle of a gray square (side, side, 3); a small one is enlarged, a very small one by pixels."""
     from PIL import Image
 
-    times = max(1, side // max(image.size))
-    larger = (image.width * times, image.height * times)
-    small = within(image, side) if times == 1 else image.resize(larger, Image.Resampling.NEAREST)
+    scale = side / max(image.size)
+    larger = [max(1, round(scale * n)) for n in image.size]
+    how = Image.Resampling.NEAREST if scale >= PIXELS else Image.Resampling.BICUBIC
+    small = within(image, side) if scale <= 1 else image.resize(larger, how)
     square = Image.new("RGB", (side, side), (128, 128, 128))
     square.paste(small, ((side - small.width) // 2, (side - small.height) // 2))
     return np.asarray(square)

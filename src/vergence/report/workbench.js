@@ -323,7 +323,7 @@ const heatmap = text => {  // how opaque each cell is, row by row
   return made;
 };
 const cut = i => {  // a tile without its gray border
-  const longer = Math.max(D.width[i], D.height[i]), scale = longer > side ? side / longer : Math.floor(side / longer);
+  const scale = side / Math.max(D.width[i], D.height[i]);
   const [w, h] = [D.width[i], D.height[i]].map(n => n ? Math.max(1, Math.round(scale * n)) : side), zoom = 256 / Math.max(w, h);
   const made = picture(i, side * zoom), place = i % perSheet;
   const x = (place % across) * side + Math.floor((side - w) / 2), y = Math.floor(place / across) * side + Math.floor((side - h) / 2);
