@@ -375,7 +375,7 @@ def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: Sequence[in
     big: dict[int, str] = {}
     seen = False
     own = found.pictures if found.summary["noun"] == "image" else None
-    if own is not None and found.features.images is not None and not found.summary["judged"]:
+    if own is not None and not found.summary["judged"] and found.features.images is not None:
         own = found.features.images.pictures()  # small ones are at hand
     place = {name: i for i, name in enumerate(found.reference.names)} if found.reference is not None else {}
     of_both = (own, found.features.index[rows].tolist(), 0), (found.reference, [place[name] for name in others], len(rows))
@@ -385,7 +385,7 @@ def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: Sequence[in
         look = _PagePass(side, digests)
         with terminal.bar("page", len(index), late=True) as advance:
             for i, (tile, picture, size) in source.map(look, index, found.workers) if source is not None else ():
-                tiles[at[i]], sizes[at[i]] = tile, size
+                tiles[at[i]], sizes[at[i]] = tile, sizes[at[i]] if sizes[at[i]].any() else size
                 seen = True
                 if picture:
                     big[at[i]] = picture
