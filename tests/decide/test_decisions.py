@@ -78,6 +78,10 @@ def test_within_groups_p_values_are_uniform_where_one_scale_for_all_is_not():
     assert (together.p_value[wide] <= 0.05).mean() > 0.08
     assert apart.shift is None
     assert calibrate(cal, new, groups=(groups.astype(str), groups.astype(str))).p_value.tolist() == apart.p_value.tolist()
+    of_forty = np.arange(2000) % 40  # none of 50 items of a group can have a p-value below 1 / 51
+    found = calibrate(np.arange(2000.0), np.full(200, 3000.5), groups=(of_forty, of_forty[:200]))
+    assert found.p_value.max() == pytest.approx(1 / 51)
+    assert found.why_none.startswith("50 calibration items in a group are few: ") and "unless 40 or more of 200" in found.why_none
 
 
 def test_new_items_from_elsewhere_are_told():

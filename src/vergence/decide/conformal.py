@@ -169,18 +169,19 @@ class Reportable:
     n_items: int
     fdr: float
     fewest: int
+    of: str = "calibration items"
 
     def __str__(self) -> str:
         """Returns what the numbers allow in one sentence."""
-        rate, given = f"at a false-discovery rate of {self.fdr:g}", f"{self.n_calibration:,} calibration items"
+        rate, given = f"at a false-discovery rate of {self.fdr:g}", f"{self.n_calibration:,} {self.of}"
         if self.fewest == 1:
             return f"{given} are enough to flag even one of {self.n_items:,} items {rate}"
         unless = "" if self.fewest > self.n_items else f" unless {self.fewest:,} or more of {self.n_items:,} items are unusual"
-        needed = f"{needed_calibration(self.n_items, 1, self.fdr):,} calibration items"
+        needed = f"{needed_calibration(self.n_items, 1, self.fdr):,} {self.of}"
         return f"{given} are few: {rate} nothing can be flagged{unless}. With {needed} even one item could be flagged"
 
 
-def reportable(n_calibration: int, n_items: int, fdr: float = 0.1) -> Reportable:
+def reportable(n_calibration: int, n_items: int, fdr: float = 0.1, of: str = "calibration items") -> Reportable:
     """Returns what numbers of items allow: how many outliers there must be for any to be reported.
 
     Example:
@@ -191,7 +192,7 @@ def reportable(n_calibration: int, n_items: int, fdr: float = 0.1) -> Reportable
     require_count(1, n_calibration=n_calibration, n_items=n_items)
     require_within("(0, 1)", fdr=fdr)
     fewest = math.ceil(n_items / (fdr * (n_calibration + 1)) * (1 - ROUNDING))
-    return Reportable(n_calibration, n_items, fdr, max(1, fewest))
+    return Reportable(n_calibration, n_items, fdr, max(1, fewest), of)
 
 
 def to_label(calibration: Values, budget: int) -> Any:

@@ -12,7 +12,7 @@ Shapes: n calibration items, m new items.
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -320,7 +320,9 @@ def calibrate(
     certificate = None if fpr is None else fpr_threshold(cal, fpr, confidence)
     if groups is not None:
         expect(fpr is None, "groups with fdr", "fpr", "leave one out")
-        return decided(_within(cal, new, groups), fdr, len(cal))
+        p, largest = _within(cal, new, groups)
+        why = str(reportable(largest, len(new), fdr, "calibration items in a group")) if len(new) else ""
+        return replace(decided(p, fdr, len(cal)), why_none=why)
     counts, columns = Counts(len(cal), fdr, certificate), {"p_value": ranked(cal, new), "score": new}
     counts.see(columns)
     return counts.decisions({"p_value": columns["p_value"], **counts.columns(columns)})
@@ -335,15 +337,16 @@ def _expect_apart(cal: np.ndarray, new: np.ndarray) -> None:
     expect(2 * same <= len(cal), "calibration items that are not judged", among, "leave them out of one")
 
 
-def _within(cal: np.ndarray, new: np.ndarray, groups: tuple[Any, Any]) -> np.ndarray:
-    """Returns p-values among the calibration items of the same group."""
+def _within(cal: np.ndarray, new: np.ndarray, groups: tuple[Any, Any]) -> tuple[np.ndarray, int]:
+    """Returns p-values among the calibration items of the same group, and how many the largest group has."""
     known, asked = labels_of("groups of the calibration items", groups[0], len(cal)), labels_of("groups", groups[1], len(new))
-    p = np.empty(len(new))
+    p, largest = np.empty(len(new)), 0
     for group in np.unique(asked):
         own = cal[known == group]
+        largest = max(largest, len(own))
         expect(len(own) >= LEAST, f"at least {LEAST} calibration items of group {group}", len(own), "give more, or merge groups")
         p[asked == group] = ranked(own, new[asked == group])
-    return p
+    return p, largest
 
 
 @dataclass(eq=False, repr=False)
