@@ -72,7 +72,8 @@ SCORES = (
 LOOKED = "Duplicates were looked for: as they are, resized, saved again, cropped, brightened, marked, mirrored or rotated."
 ORDER = (
     "No reference was given, so nothing is flagged. Each image was scored by fits that saw neither it nor a duplicate of it. "
-    "Look from the top, and say what you see: a for anomaly, n for normal. Then: --confirm confirmed.csv."
+    "Look from the top, and say what you see: a for anomaly, n for normal. To learn how many are left, sort at random and mark "
+    "some from the top. Save the marks, then: --confirm confirmed.csv."
 )
 MARKED = "A frame marks regions that are more anomalous than any region of all but {mark:.0%} of normal images."
 FRAMED = "A frame marks the most anomalous regions: in about {mark:.0%} of the images there is one."
