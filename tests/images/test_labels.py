@@ -150,3 +150,15 @@ def test_groups_calibrate_between_or_within(folders):
         assert np.min(found.items["p_value"]) >= 1 / (found.summary["examples"] + 1) - 1e-9
     with pytest.raises(ValueError, match="groups or labels of the images, and of the reference, found 10 of them; give a pair"):
         vergence.check(pixels[:10], against=pixels[10:], groups=new, encoder="patches", workers=0)
+
+
+def test_labels_next_to_a_reference_are_told_with_their_rate(folders, tmp_path):
+    for name in ("along", "across"):
+        (tmp_path / name).mkdir()
+        for file in sorted((folders / name).iterdir())[4:]:
+            with Image.open(file) as image:
+                image.transpose(Image.Transpose.FLIP_LEFT_RIGHT).rotate(180).save(tmp_path / name / file.name)
+    found = vergence.check(folders, against=tmp_path, labels="folder", encoder="patches", workers=0, map="pca")
+    labels, said = found.summary["labels"], next(s for s in found.summary["sentences"] if "label" in s)
+    assert labels["flagged"] == sum(found.items["label_flag"]) and labels["compared"].startswith("reference images of")
+    assert ("under the wrong label" in said and "at most 10 % of these" in said) == bool(labels["flagged"])

@@ -98,6 +98,8 @@ class Labels:
     other: Sequence[str]
     score: Floats  # margin, (N,): above 0 it fits the other better; NaN where its label has too few examples
     flag: Bools  # whether it is flagged, (N,): none without a reference
+    beyond: int = 0  # how many fit their label less than all reference images that calibrate
+    expected: float = 0.0  # how many of as many right labels would
     compared: str = ""  # what calibrates each; empty without a reference
 
 
@@ -146,11 +148,12 @@ def labels_with_reference(
     within = smallest > 0 and reportable(smallest, len(judged), fdr).fewest <= max(1, ENOUGH * len(judged))
     groups, seen = (y[some], asked[judged]) if within else None, np.zeros(len(judged), dtype=bool)
     scores = ReferenceScores(reference[some], fold[some], (), seen, groups=groups)
-    found = decided(scores.p_values(new), fdr, scores.examples)
+    p = scores.p_values(new)
+    found, beyond = decided(p, fdr, scores.examples), int((p <= scores.least * (1 + 1e-9)).sum())
     score, flag = np.full(len(x), np.nan), np.zeros(len(x), dtype=bool)
     score[judged], flag[judged] = new.mean(1), found.flag
     compared = "reference images of its label" if within else "reference images of all labels"
-    return Labels(given, _named(names, best, asked), score, flag, compared)
+    return Labels(given, _named(names, best, asked), score, flag, beyond, float(scores.least.sum()), compared)
 
 
 def _encoded(labels: Sequence[str], examples: Sequence[str]) -> tuple[list[str], Ints]:

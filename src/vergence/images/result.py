@@ -594,14 +594,18 @@ def _label_summary(features: ImageFeatures, anomalies: Anomalies | None) -> dict
     if anomalies is None or (labels := anomalies.labels) is None:
         return None
     judged = np.isfinite(labels.score)
-    first = np.argsort(np.where(judged, -labels.score, np.inf), kind="stable")[: max(FIRST, int(labels.flag.sum()))]
-    told = [i for i in first.tolist() if labels.flag[i] or (not labels.compared and labels.score[i] > 0)]
+    many = int(labels.flag.sum()) or labels.beyond or min(FIRST, int((labels.score > 0).sum()))
+    told = np.argsort(np.where(judged, -labels.score, np.inf), kind="stable")[:many].tolist()
+    if labels.flag.any():
+        told = [i for i in np.argsort(-labels.score, kind="stable").tolist() if labels.flag[i]]
     return {
         "images": int(judged.sum()),
         "unjudged": int((~judged).sum()),
         "better": int((labels.score > 0).sum()),
         "flagged": int(labels.flag.sum()),
         "compared": labels.compared,
+        "beyond": labels.beyond,
+        "expected": round(labels.expected, 4),
         "first": [[features.names[i], labels.given[i], labels.other[i]] for i in told],
     }
 

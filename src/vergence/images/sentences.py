@@ -104,15 +104,18 @@ def _labels(s: Mapping[str, Any]) -> str:
     few = f" {counted(labels['unjudged'], 'image')} with a label of few images: not judged." if labels["unjudged"] else ""
     if labels["compared"]:
         held = f"On average at most {100 * s['fdr']:g} % of these are false alarms, if the reference's labels are right."
-        many, verb = counted(labels["flagged"], "image"), "lies" if labels["flagged"] == 1 else "lie"
-        found = f"{many} {verb} under the wrong label: {_listed(texts, 'items.csv')}. {held}" if texts else "No label is flagged."
-        return found + few
+        if labels["flagged"]:
+            many, verb = counted(labels["flagged"], "image"), "lies" if labels["flagged"] == 1 else "lie"
+            return f"{many} {verb} under the wrong label: {_listed(texts, 'items.csv')}. {held}{few}"
+        if not labels["beyond"]:
+            return f"No label is flagged.{few}"
+        many, verb = counted(labels["beyond"], "image"), "fits its" if labels["beyond"] == 1 else "fit their"
+        would = f"of {labels['images']:,} right labels about {labels['expected']:.2g} would"
+        return f"No label is flagged. {many} {verb} label less than all {labels['compared']} do ({would}): {_listed(texts)}.{few}"
+    if not texts:
+        return f"No image fits another label better than its own.{few}"
     better = f"{labels['better']:,} of {labels['images']:,} images fit another label better than their own"
-    return (
-        f"{better}; least of all {_listed(texts)}. Look at these (label_score).{few}"
-        if texts
-        else f"No image fits another label better than its own.{few}"
-    )
+    return f"{better}, first of all {_listed(texts)}. Sort by label in the page.{few}"
 
 
 def _groups(s: Mapping[str, Any]) -> str:
