@@ -51,17 +51,11 @@ PROBES, PER_CLUSTER = 4, 250
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Pairs of duplicates, the surest first.
+    """Pairs of duplicates, the surest first."""
 
-    Attributes:
-        pairs: (P, 2): i < j in one collection; between two, the index in each.
-        kind: ``exact``, ``near``, ``cropped``, ``mirrored`` or ``rotated``, of each pair.
-        agreement: Correlation of what was compared, (P,), 1 of exact ones.
-    """
-
-    pairs: Ints
-    kind: list[str]
-    agreement: Floats
+    pairs: Ints  # (P, 2): i < j in one collection; between two, the index in each
+    kind: list[str]  # ``exact``, ``near``, ``cropped``, ``mirrored`` or ``rotated``, of each pair
+    agreement: Floats  # correlation of what was compared, (P,), 1 of exact ones
 
     def __len__(self) -> int:
         return len(self.pairs)

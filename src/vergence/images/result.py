@@ -54,6 +54,7 @@ NEIGHBORS = 5
 MOST_COMPARED = 50_000  # images whose neighbors are looked for among all
 FRAMES = 5  # of an image, at most
 RARE = 0.1  # p-value up to which reasons are given, or share of the images where there is none
+SIZE = 10  # images of each of two sizes that are told
 FIRST = 3  # images whose label fits least that are named without a reference
 EVERYWHERE = 0.3  # share of the cells of a heatmap that are framed, from which on an image is anomalous everywhere
 APART = 5.0  # robust deviations of the score from which on a reference image is itself anomalous
@@ -390,9 +391,8 @@ def result_of(
     skipped = {"path": [s.name for s in pictures.skipped], "reason": [s.reason for s in pictures.skipped]}
     members_of = [[names[i] for i in members.tolist()] for members in groups]
     counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
-    kinds = split_in_two(features.measurements, MEASUREMENTS) if named else ""
-    typical = _typical(reference_features or features) if named else ()
-    notes = [*typical, *filter(None, [kinds]), *notes, *_said_of(remove)]
+    kinds = [*_typical(reference_features or features), *_kinds(features)] if named else []
+    notes = [*kinds, *notes, *_said_of(remove)]
     summary = _summary(source, pictures, features, settings, duplicates, anomalies, reference, leak, counts, members_of, notes)
     summary["sentences"] = sentences_of(summary, pairs, skipped)
     tables = Table(columns), Table(pairs), Table(skipped)
@@ -427,6 +427,13 @@ def _typical(usual: ImageFeatures) -> list[str]:
     n, found = len(usual), typical_properties(usual.measurements) if usual.measurements.shape[1] else {}
     texts = [f"{count:,} of {n:,} {PROPERTIES[name]}" for name, count in found.items() if (name, count) != ("grayscale", n)]
     return [f"Typical here, so not marked: {', '.join(texts)}."] if texts else []
+
+
+def _kinds(features: ImageFeatures) -> list[str]:
+    """Returns what splits the images in two: a light or a camera, or their sizes."""
+    count = Counter(zip(*features.measurements[:, [1, 0]].astype(int).T.tolist(), strict=True)).most_common()
+    two = " and ".join(f"{n:,} of {w:,} x {h:,}" for (w, h), n in count) if len(count) == 2 and count[1][1] >= SIZE else ""
+    return [*filter(None, [split_in_two(features.measurements, MEASUREMENTS), two and f"Two sizes: {two} pixels."])]
 
 
 def _embedding(features: ImageFeatures, anomalies: Anomalies | None) -> npt.NDArray[Any]:
