@@ -111,6 +111,8 @@ def test_labels_of_few_images_are_not_judged():
     given[0] = "rare"
     found = labels_alone(given, x, np.arange(60))
     assert np.flatnonzero(np.isnan(found.score)).tolist() == [0] and found.other[0] == ""
+    group = np.where(np.arange(60) % 3 == 1, 0, np.arange(60))  # one patient alone has the second label
+    assert np.isnan(labels_alone(given, x, group).score[np.arange(60) % 3 == 1]).all()
     with pytest.raises(ValueError, match="two labels of 5 images at least, found 1; name what tells labels with --labels"):
         labels_alone(["same"] * 60, x, np.arange(60))
 
@@ -148,6 +150,8 @@ def test_groups_calibrate_between_or_within(folders):
         )
         assert found.summary["grouped"] == within and found.summary["examples"] == (20 if within == "within" else 2)
         assert np.min(found.items["p_value"]) >= 1 / (found.summary["examples"] + 1) - 1e-9
+    with pytest.raises(ValueError, match="expected two groups at least, found one"):
+        vergence.check(pixels, groups=["a"] * 50, encoder="patches", workers=0)
     with pytest.raises(ValueError, match="groups or labels of the images, and of the reference, found 10 of them; give a pair"):
         vergence.check(pixels[:10], against=pixels[10:], groups=new, encoder="patches", workers=0)
 

@@ -155,3 +155,31 @@ def test_a_reference_that_holds_the_new_ones_or_is_plain():
     plain = [np.full((3, 32, 32), 100 + i // 10 + i, dtype=np.uint8) for i in range(25)]
     found = vergence.check([known[0], plain[0]], against=plain, encoder="patches", workers=0)
     assert found.items["score"][0] > 5 and np.isfinite(np.array(found.items["score"])).all()
+
+
+def test_images_of_the_reference_among_the_new_ones_do_not_change_the_others():
+    r = np.random.default_rng(0)
+    x = np.stack(
+        [
+            np.clip(np.kron(r.integers(0, 255, (8, 8, 3)), np.ones((6, 6, 1))) + r.normal(0, 6, (48, 48, 3)), 0, 255)
+            for _ in range(60)
+        ]
+    )
+    x, settings = x.astype(np.uint8), {"encoder": "patches", "workers": 0, "map": "pca"}
+    apart = vergence.check(x[40:], against=x[:40], **settings)
+    inside = vergence.check(x, against=x[:40], **settings)
+    assert abs(np.mean(apart.items["p_value"]) - np.mean(inside.items["p_value"][40:])) < 0.1
+    assert inside.summary["total"] == 20 and inside.levels().keys() == apart.levels().keys()
+    assert (
+        "None was judged: all are in the reference, too."
+        in vergence.check(x[:30], against=x[:40], **settings).summary["sentences"][0]
+    )
+
+
+def test_reference_vectors_that_are_anomalies_do_not_calibrate():
+    r = np.random.default_rng(0)
+    known, new = r.normal(size=(60, 4)), r.normal(size=(20, 4))
+    known[17] = 9
+    assert vergence.check(new, against=known).summary["reference_anomalies"] == ["17"]
+    again = vergence.check(new, against=known, confirmed={"17": "reference anomaly"})
+    assert again.summary["calibration"] == 59 and "17" not in again.summary["reference_anomalies"]

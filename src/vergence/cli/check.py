@@ -1,11 +1,12 @@
 """``vergence check``, ``vergence fetch`` and ``vergence demo``."""
 
+import itertools
 import json
 import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,9 @@ SHOWN = 3  # images that are printed
 PASSED = (
     "against", "heatmaps", "leaks", "encoder", "vectors", "against_vectors", "size", "fdr", "mark", "groups", "labels", "map",
     "only", "agreement", "keep", "column", "range", "channel", "workers",
+)  # fmt: skip
+KEPT = (
+    "against", "out", "encoder", "vectors", "against_vectors", "size", "groups", "labels", "column", "range", "channel",
 )  # fmt: skip
 FAILURES: dict[str, Callable[[Mapping[str, Any]], int]] = {  # numbers in a summary that --fail-on may name
     "flagged": lambda s: s["flagged"],
@@ -185,6 +189,10 @@ def _failing(command: Check) -> list[str]:
     expect(with_reference, f"--against REFERENCE for --fail-on {', '.join(needed)}", "none", "name the reference")
     judged = "flagged" not in names or not (command.only or command.leaks)
     expect(judged, "--fail-on flagged where anomalies are looked for", "--only or --leaks", "leave one out")
+    there = "labels" not in names or command.labels is not None
+    expect(there, "--labels for --fail-on labels", "none", "say what tells labels")
+    paired = "duplicates" not in names or command.only is None or "duplicates" in command.only
+    expect(paired, "--only duplicates for --fail-on duplicates", command.only, "look for them, too")
     return list(FAILURES) if "any" in names else names
 
 
@@ -200,14 +208,20 @@ def lines(found: "CheckResult") -> list[str]:
     return [head, rest[0], *first, *rest[1:]]
 
 
+def _again(command: Check) -> str:
+    """Returns the command with what decides what is read and how it is judged."""
+    stated = {one.name: getattr(command, one.name) for one in fields(command) if getattr(command, one.name) != one.default}
+    texts = [(f"--{name.replace('_', '-')}", str(stated[name])) for name in KEPT if name in stated]
+    return shlex.join(["vergence", "check", command.source, *itertools.chain(*texts)])
+
+
 def _next(command: Check, found: "CheckResult", out: Path) -> str:
     """Returns the one thing to do next."""
-    kept = {name: getattr(command, name) for name in ("against", "groups", "labels") if getattr(command, name)}
-    same = shlex.join(["vergence", "check", command.source, *(text for name, one in kept.items() for text in (f"--{name}", one))])
+    same = _again(command)
     if command.leaks:
         return same
-    if (out / "normal.csv").is_file():
-        return shlex.join(["vergence", "check", command.source, "--against", str(out / "normal.csv")])
+    if found.reference is None and (out / "normal.csv").is_file():
+        return _again(replace(command, against=str(out / "normal.csv")))
     if found.summary["judged"] and command.confirm is None:
         return f"mark images in the page with a (anomaly) or n (normal), save, then: {same} --confirm confirmed.csv"
     return f"open {out / 'report.html'}"

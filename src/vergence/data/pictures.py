@@ -58,6 +58,7 @@ COLORS = {"r": 0, "red": 0, "g": 1, "green": 1, "b": 2, "blue": 2}
 ARRAYS, TARS = (".npy", ".npz"), (".tar", ".tgz", ".gz")
 MOST_UNPACKED = 1 << 30  # bytes of a compressed tar that are held
 PICTURES = "a folder, a file, a list of paths, PIL images or arrays, a table with a column of pictures, or a tar"
+AGAIN = "named before, and read once"  # reason of a file that is named several times
 
 
 @dataclass(frozen=True)
@@ -400,7 +401,7 @@ def _once(
     for i, content in enumerate(contents):
         first.setdefault(os.path.realpath(content) if isinstance(content, Path) else i, i)
     kept = list(first.values())
-    again = [Skipped(names[i], "named before, and read once") for i in sorted(set(range(len(names))) - set(kept))]
+    again = [Skipped(names[i], AGAIN) for i in sorted(set(range(len(names))) - set(kept))]
     pictures = Pictures(_different([names[i] for i in kept]), [contents[i] for i in kept], again, folder=folder)
     pictures.columns = {key: [values[i] for i in kept] for key, values in (columns or {}).items()}
     return pictures

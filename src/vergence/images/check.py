@@ -238,7 +238,7 @@ def _of_pictures(
             known_names = list(reference.names)
             others = reference.small, reference.digest, reference.read
             leaked = find_duplicates(features.small, features.digest, features.read, *others)
-            own = _of_reference(features, pictures, known)
+            own = _of_reference(features, pictures, known, reference.index)
             if own.any() and not settings.only:
                 leaked = leaked.where(~own[leaked.pairs[:, 0]])
                 told = [f"{counted(int(own.sum()), 'image')} of the reference itself: not judged."]
@@ -255,9 +255,9 @@ def _of_pictures(
     return result
 
 
-def _of_reference(features: ImageFeatures, pictures: Pictures, known: Pictures) -> Bools:
+def _of_reference(features: ImageFeatures, pictures: Pictures, known: Pictures, index: Ints) -> Bools:
     """Returns which images are files of the reference, (N,), if it is a part of the images, as those marked normal are."""
-    theirs = {path and path.resolve() for path in known.paths}
+    theirs = {path and path.resolve() for path in (known.path(i) for i in index.tolist())}
     paths = [path and path.resolve() for path in (pictures.path(i) for i in features.index.tolist())]
     part = None not in theirs and theirs <= set(paths)
     return np.array([part and path in theirs for path in paths], dtype=bool)
@@ -337,9 +337,10 @@ def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name
     names, x = given[0] or [str(i) for i in range(len(given[1]))], given[1]
     features = ImageFeatures.of_vectors(names, x)
     pictures = Pictures(names, [None] * len(names))
-    notes = settings.review.notes([*names, *settings.review.reference])
+    known_names = [] if known is None else known[0] or [str(i) for i in range(len(known[1]))]
+    notes = settings.review.notes([*names, *known_names])
     if known is not None:
-        anomalies: Anomalies | None = vectors_with_reference(features, known[1], settings)
+        anomalies: Anomalies | None = vectors_with_reference(features, known_names, known[1], settings)
     else:
         anomalies, told = ordered_vectors(features, settings)
         notes = [*told, *notes]

@@ -60,7 +60,9 @@ def names_by(pictures: Pictures, index: Sequence[int], by: Names, option: str) -
         expect(len(by) == len(pictures), f"one of {option} for each of {len(pictures):,} images", len(by), "give as many")
         return [str(by[i]) for i in index]
     if by in pictures.columns:
-        return [str(pictures.columns[by][i]) for i in index]
+        values = [pictures.columns[by][i] for i in index]
+        alone = pictures.names if option == "--groups" else [""] * len(pictures)  # of what has no value
+        return [alone[i] if value is None else str(value) for i, value in zip(index, values, strict=True)]
     paths = [PurePosixPath(pictures.names[i]) for i in index]
     if by == "folder":
         return [path.parent.name for path in paths]
@@ -116,17 +118,26 @@ def labels_alone(given: Sequence[str] | None, x: npt.NDArray[Any], group: Ints) 
     score, best = np.full(len(x), np.nan), np.zeros(len(x), dtype=np.int64)
     for k in range(FOLDS):
         own, others = fold == k, (fold != k) & (y >= 0)
+        own &= np.isin(y, y[others])  # a label that has all its images in one fold is not judged
         if own.any():
             score[own], best[own] = _margin(_fitted(x[others], y[others], len(names)).predict(x[own]), y[own])
     return Labels(given, _named(names, best, y), score, np.zeros(len(x), dtype=bool))
 
 
 def labels_with_reference(
-    given: Sequence[str] | None, known: Sequence[str] | None, x: npt.NDArray[Any], old: npt.NDArray[Any], fold: Ints, fdr: float
+    given: Sequence[str] | None,
+    known: Sequence[str] | None,
+    x: npt.NDArray[Any],
+    old: npt.NDArray[Any],
+    fold: Ints,
+    fdr: float,
+    seen: Bools | None = None,
+    group: Sequence[str] | None = None,
 ) -> Labels | None:
     """Returns labels by features of images (N, D) and of a reference (n, D), whose labels are right, with its folds (n,).
 
-    Each is compared with the reference images of its label where these are enough, otherwise with those of all labels.
+    Each is compared with the reference images of its label where these are enough, otherwise with those of all labels. Images
+    that were ``seen`` (N,) in the reference are not judged; reference images of one ``group`` (n,) count as one.
 
     Raises:
         ValueError: Fewer than two labels have 5 reference images, or no image has one of them.
@@ -135,7 +146,8 @@ def labels_with_reference(
         return None
     names, y = _encoded(known, known)
     asked = _encoded(given, known)[1]
-    judged, some, folds = np.flatnonzero(asked >= 0), (fold >= 0) & (y >= 0), int(fold.max()) + 1
+    judged = np.flatnonzero((asked >= 0) & (True if seen is None else ~seen))
+    some, folds = (fold >= 0) & (y >= 0), int(fold.max()) + 1
     expect(len(judged), f"labels of the reference: {', '.join(names[:9])}", ", ".join(sorted(set(given))[:9]), "correct them")
     reference, new, best = np.zeros(len(old)), np.zeros((len(judged), folds)), np.zeros(len(x), dtype=np.int64)
     for k in range(folds):
@@ -146,8 +158,9 @@ def labels_with_reference(
         new[:, k], best[judged] = _margin(fitted.predict(x[judged]), asked[judged])
     smallest = int(np.bincount(y[some], minlength=len(names))[np.unique(asked[judged])].min())
     within = smallest > 0 and reportable(smallest, len(judged), fdr).fewest <= max(1, ENOUGH * len(judged))
-    groups, seen = (y[some], asked[judged]) if within else None, np.zeros(len(judged), dtype=bool)
-    scores = ReferenceScores(reference[some], fold[some], (), seen, groups=groups)
+    of = np.unique(np.array(group)[some], return_inverse=True)[1] if group is not None else None
+    weight, groups = None if of is None else 1 / np.bincount(of)[of], (y[some], asked[judged]) if within else None
+    scores = ReferenceScores(reference[some], fold[some], (), np.zeros(len(judged), dtype=bool), weight, groups)
     p = scores.p_values(new)
     found, beyond = decided(p, fdr, scores.examples), int((p <= scores.least * (1 + 1e-9)).sum())
     score, flag = np.full(len(x), np.nan), np.zeros(len(x), dtype=bool)
@@ -159,7 +172,7 @@ def labels_with_reference(
 def _encoded(labels: Sequence[str], examples: Sequence[str]) -> tuple[list[str], Ints]:
     """Returns the names of labels that have enough examples, in order, and the number of each image's label, (N,), or -1."""
     names, count = np.unique(np.array(examples), return_counts=True)
-    names = names[count >= FEWEST]
+    names = names[(count >= FEWEST) & (names != "")]
     expect(len(names) > 1, f"two labels of {FEWEST} images at least", f"{len(names)}", "name what tells labels with --labels")
     expect(len(names) <= MOST, f"{MOST:,} labels at most", len(names), "name what tells labels with --labels")
     place = {name: k for k, name in enumerate(names.tolist())}

@@ -13,15 +13,14 @@ Shapes: T marks, N images.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import logsumexp
 
-from vergence.images.review import REFERENCE, Review
-from vergence.utils.checks import counted
+from vergence.images.review import Review
 
 __all__ = ["least_share", "most_left"]
 
@@ -74,34 +73,34 @@ def most_left(anomaly: npt.ArrayLike, total: int, error: float = ERROR) -> int:
     return low
 
 
-def marks_in_words(review: Review, names: Sequence[str], score: Floats, digest: Ints) -> list[str]:
-    """Returns what follows from marks of images (N,) in an order by scores, and at random in the order of their digests."""
+def at_random(digest: Ints) -> Ints:
+    """Returns images in an order that is random, and the same whatever they are called, by their digests (N,)."""
+    return np.argsort(digest, kind="stable")[np.random.default_rng(0).permutation(len(digest))]
+
+
+def marks_in_words(review: Review, names: Sequence[str], digest: Ints, score: Callable[[Ints], Floats]) -> list[str]:
+    """Returns what follows from marks of images (N,) in an order, and at random; ``score`` is the order without some marks."""
     anomaly, fine = review.places(names, "anomaly"), review.places(names, "normal")
     marked = anomaly | fine
     rank = np.array([review.ranks.get(name, 0) for name in names])
     first = _run(np.isin(np.arange(1, rank.max(initial=0) + 1), rank[marked]))
     top = marked & (rank > 0) & (rank <= first)
-    rest = np.argsort(digest, kind="stable")
+    rest = at_random(digest)
     rest = rest[~top[rest]]
     random = rest[: _run(marked[rest])]
     by_rank = anomaly[np.flatnonzero(top)[np.argsort(rank[top], kind="stable")]]
     told = [_top(by_rank)] if first >= FEWEST else []
     if len(random) >= FEWEST:
+        s = score(random)
+        ahead = np.array([(s[rest][~marked[rest]] > s[i]).sum() for i in random[anomaly[random]]], dtype=np.int64)
         told.append(_rest(anomaly[random], len(rest)))
-        told.append(_further(int(anomaly[top].sum()), anomaly[random], _ranks(score, rest, random), len(rest)))
-    if (normal := int(fine.sum())) >= REFERENCE:
-        told.append(f"{counted(normal, 'image')} marked normal can be a reference: --against normal.csv.")
+        told.append(_further(int(anomaly[top].sum()), ahead, len(rest) / len(random)))
     return [*filter(None, told)]
 
 
 def _run(marked: Bools) -> int:
     """Returns how many are marked before the first that is not."""
     return int(np.argmin(np.append(marked, False)))
-
-
-def _ranks(score: Floats, rest: Ints, random: Ints) -> Ints:
-    """Returns the ranks of random images by their scores among the rest, from 1."""
-    return np.asarray(1 + np.searchsorted(np.sort(-score[rest]), -score[random]), dtype=np.int64)
 
 
 def _top(anomaly: Bools) -> str:
@@ -121,13 +120,11 @@ def _rest(anomaly: Bools, total: int) -> str:
     )
 
 
-def _further(found: int, anomaly: Bools, rank: Ints, total: int) -> str:
-    """Returns how many others to look at, by where the anomalies among random ones lie in the order; nothing of too few."""
-    captured = np.sort(rank[anomaly])
-    if len(captured) < CAPTURED:
+def _further(found: int, ahead: Ints, each: float) -> str:
+    """Returns how many others to look at, by those ahead of the anomalies among random ones, each of which stands for some."""
+    if len(ahead) < CAPTURED:
         return ""
-    each = total / len(anomaly)  # anomalies of the rest that each captured one stands for
-    wanted = math.ceil((FOUND * (found + each * len(captured)) - found) / each - 1e-9)
+    wanted = math.ceil((FOUND * (found + each * len(ahead)) - found) / each - 1e-9)
     if wanted <= 0:
         return f"By these, the first ones hold {FOUND:.0%} of all anomalies."
-    return f"Look at about {int(captured[wanted - 1]):,} more in this order to find 90 % of all anomalies."
+    return f"Look at about {int(np.sort(ahead)[wanted - 1]):,} more in this order to find 90 % of all anomalies."

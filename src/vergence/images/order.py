@@ -33,7 +33,7 @@ from vergence.images.reference import COMPONENTS, FITTED, heatmaps_of
 from vergence.images.regions import OwnCells
 from vergence.images.result import LEVEL, Anomalies, CheckSettings
 from vergence.images.scores import TRIM, CrossFitted
-from vergence.utils.checks import counted
+from vergence.utils.checks import counted, expect
 from vergence.utils.parts import Parts
 
 __all__: list[str] = []
@@ -106,6 +106,7 @@ def _fitted(features: ImageFeatures, group: Ints, settings: CheckSettings) -> tu
     first = order[np.sort(np.unique(group[order], return_index=True)[1])]
     unit = joined(group, features.groups)
     number = np.zeros(int(unit.max(initial=0)) + 1, dtype=np.int64)
+    expect(len(first) == 0 or features.groups is None or len(set(unit)) > 1, "two groups at least", "one", "leave --groups out")
     ones = np.array(list(dict.fromkeys(unit[first].tolist())), dtype=np.int64)
     number[ones] = np.arange(len(ones))
     apart = settings.review.places(features.names, "anomaly")
@@ -139,11 +140,18 @@ def _after_marks(
 ) -> tuple[Decisions, list[str]]:
     """Returns the order after what a person marked, and what follows from the marks and has moved, in words."""
     names, before = features.names, found.columns["score"]
-    told = marks_in_words(settings.review, names, before, features.digest)
     anomaly, normal = (settings.review.places(names, said) for said in ("anomaly", "normal"))
-    if anomaly.sum() < FEWEST_ANOMALIES or (anomaly | normal).sum() < FEWEST_MARKS:
+
+    def without(rows: Ints) -> Floats:
+        """Returns the order that follows the marks of all but some images."""
+        rest = ~np.isin(np.arange(len(names)), rows)
+        enough = (anomaly & rest).sum() >= FEWEST_ANOMALIES and ((anomaly | normal) & rest).sum() >= FEWEST_MARKS
+        return learned(before, z, anomaly & rest, normal & rest) if enough else before
+
+    told = marks_in_words(settings.review, names, features.digest, without)
+    after = without(np.zeros(0, dtype=np.int64))
+    if after is before:
         return found, told
-    after = learned(before, z, anomaly, normal)
     old, new = (np.argsort(np.argsort(-np.where(anomaly | normal, -np.inf, s), kind="stable")) for s in (before, after))
     up = [i for i in np.argsort(new, kind="stable").tolist() if new[i] < old[i] and not (anomaly | normal)[i]][:LARGEST]
     moved = "; ".join(f"{names[i]} (from {old[i] + 1:,} to {new[i] + 1:,})" for i in up)

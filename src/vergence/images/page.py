@@ -21,6 +21,7 @@ from vergence.data.pictures import Picture, Pictures
 from vergence.decide.conformal import to_label
 from vergence.decide.feature_sets import ReferenceScores
 from vergence.images.features import ImageFeatures
+from vergence.images.marks import at_random
 from vergence.images.measurements import HUES, MEASUREMENTS, PROPERTIES, WORDS, is_gray
 from vergence.images.plane import standardized
 from vergence.images.review import MARKS
@@ -255,7 +256,7 @@ def _at_random(found: Checked, rows: Ints) -> list[int]:
     """Returns the rank of each image in the order of digests, which is random, where no image is missing and none is flagged."""
     if len(rows) < len(found.items) or found.summary["rate"] != "none" or not found.summary["judged"]:
         return []
-    return [int(rank) for rank in np.argsort(np.argsort(found.features.digest, kind="stable"))]
+    return [int(rank) for rank in np.argsort(at_random(found.features.digest))]
 
 
 def _labels(found: Checked, rows: Ints) -> dict[str, Any]:

@@ -107,7 +107,8 @@ def with_reference(new: ImageFeatures, reference: ImageFeatures, settings: Check
     calibrates = _Calibrates(fold, names, seen, known, new.groups if within else None)
     decisions, calibration = _decisions(sets, calibrates, new, settings)
     labeled = None if reference.labels is None else [reference.labels[i] for i in places.tolist()]
-    labels = labels_with_reference(new.labels, labeled, vectors[1], vectors[0], fold, settings.fdr)
+    parts = None if within else known
+    labels = labels_with_reference(new.labels, labeled, vectors[1], vectors[0], fold, settings.fdr, seen, parts)
     deviations = CrossFitted(reference.measurements[places, FILE:], np.zeros(len(places), dtype=np.int64), clean=True)
     in_units = deviations.in_units(new.measurements[:, FILE:])
     heatmaps = heatmaps_of(heat[0], heat[1], settings.mark)
@@ -165,7 +166,7 @@ class Compared:
         gray, apart = reference.thumbnail[places], np.full(len(new), -1)
         numbers = reference.index[places]
         compared: dict[int, Sequence[int]] = {}
-        for features, rows, own in ((reference, places, fold), (new, np.arange(len(new)), apart)):
+        for features, rows, own in ((new, np.arange(len(new)), apart), (reference, places, fold)):  # equal ones: by fold
             near = numbers[candidates(features.thumbnail[rows], own, gray, fold)]
             compared.update(zip(features.digest[rows].tolist(), near.tolist(), strict=True))
         fold_of = dict(zip(numbers.tolist(), fold.tolist(), strict=True))
@@ -196,8 +197,9 @@ def _by_twins(new: ImageFeatures, reference: ImageFeatures, compared: Compared, 
     columns = compared.rows(new, np.arange(len(new)))
     z, p = twin_p_values(np.exp(columns["difference"].min(1)))
     odd, fine = settings.review.places(new.names, "anomaly"), settings.review.places(new.names, "normal")
+    out = odd | np.isin(new.digest, reference.digest)
     given = {"score": z, "level": ["difference"] * len(z), LEVEL + "difference": -np.log(np.maximum(p, 1e-300))}
-    decisions = decided(after_review(p, odd, fine), settings.fdr, 0, left_out=odd, fine=fine, **given)
+    decisions = decided(after_review(p, odd, fine), settings.fdr, 0, left_out=out, fine=fine, **given)
     heatmap = np.exp(columns["heatmap"])
     low, middle = np.quantile(heatmap.max((1, 2)), [0.25, 0.5])
     threshold = middle + (middle - low) / 0.6745 * float(stats.t.isf(settings.mark, CAUTION))
@@ -218,8 +220,10 @@ def heatmaps_of(reference: Floats, new: Floats, mark: float) -> Heatmaps:
     return Heatmaps(values.astype(np.float32), region_threshold(largest, mark))
 
 
-def vectors_with_reference(new: ImageFeatures, known: Floats, settings: CheckSettings) -> Anomalies:
-    """Returns what is anomalous among vectors next to reference vectors (n, D)."""
+def vectors_with_reference(new: ImageFeatures, names: Sequence[str], known: Floats, settings: CheckSettings) -> Anomalies:
+    """Returns what is anomalous among vectors next to reference vectors (n, D) with names."""
+    usable = np.flatnonzero(~settings.review.places(names, "reference"))
+    known, names = known[usable], [names[i] for i in usable.tolist()]
     x = new.vectors
     assert x is not None
     expect(known.shape[1] == x.shape[1], f"reference vectors of {x.shape[1]} numbers", known.shape[1], "use one encoder")
@@ -227,7 +231,7 @@ def vectors_with_reference(new: ImageFeatures, known: Floats, settings: CheckSet
     places, fold = folds_of(digest, digest)
     sets = {"vectors": FeatureSet.of_vectors(known[places], x, fold)}
     seen = np.isin(new.digest, digest)
-    decisions, calibration = _decisions(sets, _Calibrates(fold, [str(i) for i in places.tolist()], seen), new, settings)
+    decisions, calibration = _decisions(sets, _Calibrates(fold, [names[i] for i in places.tolist()], seen), new, settings)
     return Anomalies(decisions, x, None, x.astype(np.float32), [], calibration, weights_of(sets))
 
 

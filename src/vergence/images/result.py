@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from vergence.data.pictures import Pictures
+from vergence.data.pictures import AGAIN, Pictures
 from vergence.decide.decisions import Decisions, decided
 from vergence.decide.feature_sets import ReferenceScores
 from vergence.images.duplicates import SAME, Duplicates, best_of_sets
@@ -301,7 +301,10 @@ class CheckResult:
             folder.mkdir(parents=True, exist_ok=True)
         write_table(folder / "items.parquet", self.items.columns)
         tables = {"items": self.items, "duplicates": self.duplicates, "skipped": self.skipped, "remove": self.remove}
-        for name, table in {**tables, "normal": self._reference_of_marks(folder)}.items():
+        normal = [os.path.relpath(path, folder) for path in normal_files(self.pictures, self.said)]
+        if self.reference is None:
+            tables["normal"] = Table({"path": normal}) if normal else None
+        for name, table in tables.items():
             if table is not None:
                 paths = {key: [*map(named_path, table[key])] for key in PATHS if key in table.columns}
                 write_table(folder / f"{name}.csv", {**table.columns, **paths})
@@ -314,12 +317,6 @@ class CheckResult:
                 part.write_text(json.dumps(self.summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8", errors="replace")
         self.report(folder / "report.html")
         return folder
-
-    def _reference_of_marks(self, folder: Path) -> Table | None:
-        """Returns the paths, from a folder, of files that were marked normal, if they are enough for a reference."""
-        normal = {name for name, mark in self.said.items() if mark == "normal"} if self.summary["rate"] == "none" else set()
-        paths = [path for name, path in zip(self.pictures.names, self.pictures.paths, strict=True) if path and name in normal]
-        return Table({"path": [os.path.relpath(path, folder) for path in paths]}) if len(paths) >= REFERENCE else None
 
     def _repr_html_(self) -> str:
         """Returns the sentences of the summary, and the first rows."""
@@ -392,12 +389,20 @@ def result_of(
     members_of = [[names[i] for i in members.tolist()] for members in groups]
     counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
     kinds = [*_typical(reference_features or features), *_kinds(features)] if named else []
-    notes = [*kinds, *notes, *_said_of(remove)]
+    normal = normal_files(pictures, settings.review.said()) if reference is None and anomalies is not None else []
+    can = f"{len(normal):,} images marked normal can be a reference: --against normal.csv."
+    notes = [*kinds, *notes, *_said_of(remove), *([can] if normal else [])]
     summary = _summary(source, pictures, features, settings, duplicates, anomalies, reference, leak, counts, members_of, notes)
     summary["sentences"] = sentences_of(summary, pairs, skipped)
     tables = Table(columns), Table(pairs), Table(skipped)
     said, z, workers = settings.review.said(), z.astype(np.float32), settings.workers
     return CheckResult(*tables, members_of, z, summary, pictures, features, anomalies, reference, workers, remove, said)
+
+
+def normal_files(pictures: Pictures, said: Mapping[str, str]) -> list[Path]:
+    """Returns the files that were marked normal, if they are enough for a reference."""
+    paths = [path for name, path in zip(pictures.names, pictures.paths, strict=True) if path and said.get(name) == MARKS[1]]
+    return paths if len(paths) >= REFERENCE else []
 
 
 def _judgment(anomalies: Anomalies | None, n: int) -> dict[str, Any]:
@@ -559,7 +564,7 @@ def _summary(
         "source": source,
         "noun": "image" if features.measurements.shape[1] else "vector",
         "images": len(features),
-        "unreadable": len(pictures.skipped),
+        "unreadable": sum(one.reason != AGAIN for one in pictures.skipped),
         "ignored": dict(pictures.ignored),
         "reference": None if reference is None else len(reference),
         "encoder": settings.encoder,

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vergence.data.pictures import AGAIN
 from vergence.decide.conformal import needed_calibration, reportable
 from vergence.images.measurements import PROPERTIES
 from vergence.utils.checks import counted
@@ -69,6 +70,8 @@ def _beyond(s: Mapping[str, Any]) -> str:
     n, m, noun, beyond, examples = s["calibration"], s["total"], s["noun"], s["beyond"], s["examples"]
     all_of = f"all reference {noun}s of {'their group' if beyond > 1 else 'its group'}" if s["grouped"] == "within" else ""
     all_of = all_of or f"all {n:,} reference {noun}s"
+    if not m:
+        return "None was judged: all are in the reference, too."
     if not beyond:
         return f"No {noun} is less like the reference than {all_of}."
     verb = "is" if beyond == 1 else "are"
@@ -154,7 +157,8 @@ def _properties(s: Mapping[str, Any]) -> str:
 
 
 def _files(s: Mapping[str, Any], skipped: Mapping[str, Sequence[str]]) -> str:
-    texts = [f"{shortened_name(path)} ({reason})" for path, reason in zip(skipped["path"], skipped["reason"], strict=True)]
+    rows = zip(skipped["path"], skipped["reason"], strict=True)
+    texts = [f"{shortened_name(path)} ({reason})" for path, reason in rows if reason != AGAIN]
     parts = [f"{counted(len(texts), 'file')} could not be read: {_listed(texts, 'skipped.csv')}."] if texts else []
     if s["ignored"]:
         n = sum(s["ignored"].values())
