@@ -59,19 +59,12 @@ def _normalized(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class DifferencePass:
-    """Scores (K,) of the difference of an image to its candidates, without each fold, its correlation, and its heatmap.
+    """Scores (K,) of the difference of an image to its candidates, without each fold, its correlation, and its heatmap."""
 
-    Attributes:
-        reference: Reference images.
-        compared: Numbers of an image's candidates, by its digest.
-        fold: Fold of each reference image by its number.
-        folds: K.
-    """
-
-    reference: SmallImages
-    compared: Mapping[int, Sequence[int]]
-    fold: Mapping[int, int]
-    folds: int
+    reference: SmallImages  # reference images
+    compared: Mapping[int, Sequence[int]]  # numbers of an image's candidates, by its digest
+    fold: Mapping[int, int]  # fold of each reference image by its number
+    folds: int  # K
 
     def __call__(self, picture: Picture) -> Row:
         """Returns the row of an image."""

@@ -78,15 +78,10 @@ def as_tensor(pixels: Bytes) -> Tensor:
 
 @dataclass(frozen=True)
 class FirstPass:
-    """Digest, size, changes, measurements, statistics of the whole image, what duplicates are compared by, and the image.
+    """Digest, size, changes, measurements, statistics of the whole image, what duplicates are compared by, and the image."""
 
-    Attributes:
-        size: Pixels of the shorter side of the image, at most.
-        judged: Whether the image as a whole is described, too, for its score and its place on the map.
-    """
-
-    size: int
-    judged: bool = True
+    size: int  # pixels of the shorter side of the image, at most
+    judged: bool = True  # whether the image as a whole is described, too, for its score and its place on the map
 
     def __call__(self, picture: Picture) -> Row:
         """Returns what is known of an image by column."""
@@ -262,17 +257,11 @@ class Regions(Protocol):
 
 @dataclass(frozen=True)
 class RegionPass:
-    """Features of the whole of an image, and of each of S sets of cells scores and a heatmap.
+    """Features of the whole of an image, and of each of S sets of cells scores and a heatmap."""
 
-    Attributes:
-        look: What gives features.
-        regions: What judges each set of cells.
-        fold: Fold of an image by its digest; all others are new.
-    """
-
-    look: Look
-    regions: Sequence[Regions]
-    fold: Mapping[int, int]
+    look: Look  # what gives features
+    regions: Sequence[Regions]  # what judges each set of cells
+    fold: Mapping[int, int]  # fold of an image by its digest; all others are new
 
     def __call__(self, picture: Picture) -> Row:
         """Returns the row of an image."""

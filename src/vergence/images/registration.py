@@ -31,21 +31,13 @@ STILL = 5e-4  # share of the frame, below which a move ends the steps
 
 @dataclass(frozen=True)
 class Agreement:
-    """What two registered images say of each other.
+    """What two registered images say of each other."""
 
-    Attributes:
-        warp: Window of the first image that the frame shows.
-        correlation: Of the gray values of the frame.
-        disagreement: 1 - correlation of the structure of a block, on average, in [0, 1].
-        contradicted: Blocks that have structure which the other image does not have.
-        same: Whether one shot explains both.
-    """
-
-    warp: Tensor
-    correlation: float
-    disagreement: float
-    contradicted: int
-    same: bool
+    warp: Tensor  # window of the first image that the frame shows
+    correlation: float  # of the gray values of the frame
+    disagreement: float  # 1 - correlation of the structure of a block, on average, in [0, 1]
+    contradicted: int  # blocks that have structure which the other image does not have
+    same: bool  # whether one shot explains both
 
 
 def warped(x: Tensor, warp: Tensor, h: int, w: int) -> tuple[Tensor, Tensor]:

@@ -389,9 +389,8 @@ def result_of(
     members_of = [[names[i] for i in members.tolist()] for members in groups]
     counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
     kinds = [*_typical(reference_features or features), *_kinds(features)] if named else []
-    normal = normal_files(pictures, settings.review.said()) if reference is None and anomalies is not None else []
-    can = f"{len(normal):,} images marked normal can be a reference: --against normal.csv."
-    notes = [*kinds, *notes, *_said_of(remove), *([can] if normal else [])]
+    ordered = reference is None and anomalies is not None
+    notes = [*kinds, *notes, *_said_of(remove), *(_can_be_reference(pictures, settings) if ordered else ())]
     summary = _summary(source, pictures, features, settings, duplicates, anomalies, reference, leak, counts, members_of, notes)
     summary["sentences"] = sentences_of(summary, pairs, skipped)
     tables = Table(columns), Table(pairs), Table(skipped)
@@ -403,6 +402,11 @@ def normal_files(pictures: Pictures, said: Mapping[str, str]) -> list[Path]:
     """Returns the files that were marked normal, if they are enough for a reference."""
     paths = [path for name, path in zip(pictures.names, pictures.paths, strict=True) if path and said.get(name) == MARKS[1]]
     return paths if len(paths) >= REFERENCE else []
+
+
+def _can_be_reference(pictures: Pictures, settings: CheckSettings) -> list[str]:
+    n = len(normal_files(pictures, settings.review.said()))
+    return [f"{n:,} images marked normal can be a reference: --against normal.csv."] if n else []
 
 
 def _judgment(anomalies: Anomalies | None, n: int) -> dict[str, Any]:

@@ -26,17 +26,11 @@ HF_FILES = ("model.safetensors", "pytorch_model.bin")  # as timm looks for them,
 
 @dataclass(frozen=True)
 class Input:
-    """What a network expects of its input.
+    """What a network expects of its input."""
 
-    Attributes:
-        size: Side of the square images, in pixels; None where nothing is known.
-        mean: Mean per channel of images in [0, 1].
-        std: Standard deviation per channel.
-    """
-
-    size: int | None = SIZE
-    mean: tuple[float, ...] = MEAN
-    std: tuple[float, ...] = STD
+    size: int | None = SIZE  # side of the square images, in pixels; None where nothing is known
+    mean: tuple[float, ...] = MEAN  # mean per channel of images in [0, 1]
+    std: tuple[float, ...] = STD  # standard deviation per channel
 
 
 def read_input(name: str, configuration: Any) -> Input:

@@ -37,46 +37,29 @@ def thumbnail(images: Any, i: int, side: int = SIDE) -> str:
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one name.
+    """Points of one name."""
 
-    Attributes:
-        name: Name in the legend.
-        x, y: Coordinates (N,); a None in y leaves a gap.
-        titles: What a pointer sees at each point; its coordinates by default.
-        line: Whether a line joins the points.
-        items: Index of each point's item, of a map.
-        shades: Second color of each point, which the page can switch to.
-    """
-
-    name: str
-    x: Sequence[float]
+    name: str  # name in the legend
+    x: Sequence[float]  # coordinates (N,); a None in y leaves a gap
     y: Sequence[float | None]
-    titles: Sequence[str] = ()
-    line: bool = True
-    items: Sequence[int] = ()
-    shades: Sequence[str] = ()
+    titles: Sequence[str] = ()  # what a pointer sees at each point; its coordinates by default
+    line: bool = True  # whether a line joins the points
+    items: Sequence[int] = ()  # index of each point's item, of a map
+    shades: Sequence[str] = ()  # second color of each point, which the page can switch to
 
 
 @dataclass(frozen=True)
 class Chart:
-    """What the template draws: sizes and positions in pixels, from the upper left corner.
+    """What the template draws: sizes and positions in pixels, from the upper left corner."""
 
-    Attributes:
-        width, height: Of the whole.
-        x, y: Position and text of each tick.
-        xtitle, ytitle: Titles of the axes.
-        drawn: Name, color, symbol, path and marks, or bars, of each series.
-        legend: Whether the names are listed.
-    """
-
-    width: int
+    width: int  # of the whole
     height: int
-    x: Ticks
+    x: Ticks  # position and text of each tick
     y: Ticks
-    xtitle: str
+    xtitle: str  # titles of the axes
     ytitle: str
-    drawn: list[dict[str, Any]] = field(default_factory=list)
-    legend: bool = True
+    drawn: list[dict[str, Any]] = field(default_factory=list)  # name, color, symbol, path and marks, or bars, of each series
+    legend: bool = True  # whether the names are listed
     left, right, top, bottom = LEFT, RIGHT, TOP, BOTTOM
 
 
