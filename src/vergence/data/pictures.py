@@ -90,7 +90,7 @@ class Pictures:
     names: Sequence[str]
     contents: Sequence[Any]
     skipped: list[Skipped] = field(default_factory=list)  # files that were left out
-    ignored: dict[str, int] = field(default_factory=dict)  # number of files that are no pictures, by ending
+    ignored: dict[str, int] = field(default_factory=dict)  # number of files that are not pictures, by ending
     folder: Path | None = None  # where the files are
     stated: tuple[float, float] | None = None  # range that is shown as 0 to 255; None for what a first look says
     channel: int | str | None = None  # the one that is judged, from 0 or by a color's name; None for all

@@ -24,6 +24,7 @@ Shapes: n reference items, M new ones, K folds, L feature sets, D features.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,12 @@ def combined(
     return reference, new, added
 
 
+def group_weights(groups: Any) -> Floats:
+    """Returns 1 / n_g for each item (n,) of a group of n_g."""
+    group = np.unique(np.asarray(groups), return_inverse=True)[1]
+    return np.asarray(1 / np.bincount(group)[group])
+
+
 @dataclass(frozen=True)
 class ReferenceScores:
     """Scores of the reference items that calibrate."""
@@ -142,7 +149,7 @@ class ReferenceScores:
         """How groups calibrate: ``within`` each, ``between`` them, or empty without any."""
         return "within" if self.groups is not None else "between" if self.weight is not None else ""
 
-    @property
+    @cached_property
     def least(self) -> Floats:
         """The least p-value that each new item can have, (M,)."""
         return self.p_values(np.full((len(self.seen), self.folds), np.inf))

@@ -238,8 +238,8 @@ def _of_pictures(
             known_names = list(reference.names)
             others = reference.small, reference.digest, reference.read
             leaked = find_duplicates(features.small, features.digest, features.read, *others)
-            own = _of_reference(features, pictures, known, reference.index)
-            if own.any() and not settings.only:
+            part = not settings.only and np.isin(reference.digest, features.digest).all()
+            if part and (own := _of_reference(features, pictures, known, reference.index)).any():
                 leaked = leaked.where(~own[leaked.pairs[:, 0]])
                 told = [f"{counted(int(own.sum()), 'image')} of the reference itself: not judged."]
         anomalies = None

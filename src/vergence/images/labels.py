@@ -19,7 +19,7 @@ import numpy.typing as npt
 from vergence.data.pictures import Pictures
 from vergence.decide.conformal import reportable
 from vergence.decide.decisions import decided
-from vergence.decide.feature_sets import ReferenceScores
+from vergence.decide.feature_sets import ReferenceScores, group_weights
 from vergence.utils.checks import counted, expect
 from vergence.utils.neighbors import components
 
@@ -30,7 +30,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Names = str | Sequence[Any] | None
 
-FOLDS, FEWEST, MOST = 5, 5, 1_000  # folds; images of each label, at least; labels, at most
+FEWEST, MOST = 5, 1_000  # images of each label, at least; labels, at most
 ENOUGH = 0.02  # of the images: as few wrong labels can be flagged where the images of one label calibrate alone
 
 
@@ -100,13 +100,13 @@ class Labels:
     other: Sequence[str]
     score: Floats  # margin, (N,): above 0 it fits the other better; NaN where its label has too few examples
     flag: Bools  # whether it is flagged, (N,): none without a reference
-    beyond: int = 0  # how many fit their label less than all reference images that calibrate
+    beyond: Bools  # whether it fits its label less than all reference images that calibrate
     expected: float = 0.0  # how many of as many right labels would
     compared: str = ""  # what calibrates each; empty without a reference
 
 
-def labels_alone(given: Sequence[str] | None, x: npt.NDArray[Any], group: Ints) -> Labels | None:
-    """Returns labels by features (N, D) out of fold; images of a group (N,) share a fold.
+def labels_alone(given: Sequence[str] | None, x: npt.NDArray[Any], fold: Ints) -> Labels | None:
+    """Returns labels by features (N, D) out of fold (N,).
 
     Raises:
         ValueError: Fewer than two labels have 5 images.
@@ -114,14 +114,14 @@ def labels_alone(given: Sequence[str] | None, x: npt.NDArray[Any], group: Ints) 
     if given is None:
         return None
     names, y = _encoded(given, given)
-    fold = np.where(y < 0, FOLDS, np.random.default_rng(0).permutation(int(group.max(initial=0)) + 1)[group] % FOLDS)
     score, best = np.full(len(x), np.nan), np.zeros(len(x), dtype=np.int64)
-    for k in range(FOLDS):
-        own, others = fold == k, (fold != k) & (y >= 0)
-        own &= np.isin(y, y[others])  # a label that has all its images in one fold is not judged
+    for k in np.unique(fold):
+        others = (fold != k) & (y >= 0)
+        own = (fold == k) & (y >= 0) & np.isin(y, y[others])  # a label that has all its images in one fold is not judged
         if own.any():
             score[own], best[own] = _margin(_fitted(x[others], y[others], len(names)).predict(x[own]), y[own])
-    return Labels(given, _named(names, best, y), score, np.zeros(len(x), dtype=bool))
+    none = np.zeros(len(x), dtype=bool)
+    return Labels(given, _named(names, best, y), score, none, none)
 
 
 def labels_with_reference(
@@ -158,13 +158,13 @@ def labels_with_reference(
         new[:, k], best[judged] = _margin(fitted.predict(x[judged]), asked[judged])
     smallest = int(np.bincount(y[some], minlength=len(names))[np.unique(asked[judged])].min())
     within = smallest > 0 and reportable(smallest, len(judged), fdr).fewest <= max(1, ENOUGH * len(judged))
-    of = np.unique(np.array(group)[some], return_inverse=True)[1] if group is not None else None
-    weight, groups = None if of is None else 1 / np.bincount(of)[of], (y[some], asked[judged]) if within else None
+    weight = None if group is None else group_weights(np.array(group)[some])
+    groups = (y[some], asked[judged]) if within else None
     scores = ReferenceScores(reference[some], fold[some], (), np.zeros(len(judged), dtype=bool), weight, groups)
     p = scores.p_values(new)
-    found, beyond = decided(p, fdr, scores.examples), int((p <= scores.least * (1 + 1e-9)).sum())
-    score, flag = np.full(len(x), np.nan), np.zeros(len(x), dtype=bool)
-    score[judged], flag[judged] = new.mean(1), found.flag
+    score, flag, beyond = np.full(len(x), np.nan), np.zeros(len(x), dtype=bool), np.zeros(len(x), dtype=bool)
+    score[judged], flag[judged] = new.mean(1), decided(p, fdr, scores.examples).flag
+    beyond[judged] = p <= scores.least * (1 + 1e-9)
     compared = "reference images of its label" if within else "reference images of all labels"
     return Labels(given, _named(names, best, asked), score, flag, beyond, float(scores.least.sum()), compared)
 

@@ -91,8 +91,8 @@ def marks_in_words(review: Review, names: Sequence[str], digest: Ints, score: Ca
     by_rank = anomaly[np.flatnonzero(top)[np.argsort(rank[top], kind="stable")]]
     told = [_top(by_rank)] if first >= FEWEST else []
     if len(random) >= FEWEST:
-        s = score(random)
-        ahead = np.array([(s[rest][~marked[rest]] > s[i]).sum() for i in random[anomaly[random]]], dtype=np.int64)
+        s, captured = score(random), random[anomaly[random]]
+        ahead = (s[rest[~marked[rest]]] > s[captured][:, None]).sum(1)
         told.append(_rest(anomaly[random], len(rest)))
         told.append(_further(int(anomaly[top].sum()), ahead, len(rest) / len(random)))
     return [*filter(None, told)]

@@ -78,7 +78,7 @@ def ordered_images(
     heat = heatmaps_of(judged.heatmap[fitted], judged.heatmap, settings.mark)
     weights = shares(t, WEIGHTS)
     found, told = _after_marks(_order(t, fitted, weights, settings), embedding, features, settings)
-    labels = labels_alone(features.labels, judged.vector, joined(group, features.groups))
+    labels = labels_alone(features.labels, judged.vector, fold)
     return Anomalies(found, units.in_units(table), heat, embedding, groups, None, weights, labels=labels), told
 
 

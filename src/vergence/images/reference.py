@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from vergence.decide.decisions import Decisions, decided
-from vergence.decide.feature_sets import LEAST, FeatureSet, ReferenceScores, combined, shares
+from vergence.decide.feature_sets import LEAST, FeatureSet, ReferenceScores, combined, group_weights, shares
 from vergence.decide.ridge import RidgeGaussian
 from vergence.images.difference import CAUTION, DifferencePass, candidates, twin_p_values
 from vergence.images.duplicates import duplicate_sets, find_duplicates
@@ -85,7 +85,7 @@ def with_reference(new: ImageFeatures, reference: ImageFeatures, settings: Check
     """Returns what is anomalous among images next to a reference."""
     sets_of = duplicate_sets(find_duplicates(reference.small, reference.digest, reference.read), len(reference))
     usable = np.flatnonzero(~settings.review.places(reference.names, "reference"))
-    within = _own_reference(new.groups, [] if reference.groups is None else [reference.groups[i] for i in usable.tolist()])
+    within = _own_reference(new.groups, _some(reference.groups, usable) or [])
     stated = reference.groups if not within else None
     places, fold = folds_of(reference.digest[usable], joined(sets_of, stated)[usable], stated=stated is not None)
     places = usable[places]
@@ -102,17 +102,21 @@ def with_reference(new: ImageFeatures, reference: ImageFeatures, settings: Check
         heat = [np.concatenate([h, d["heatmap"][:, None]], 1) for h, d in zip(heat, (old, judged), strict=True)]
     if new.vectors is not None and reference.vectors is not None:
         sets["vectors"] = FeatureSet.of_vectors(reference.vectors[places], new.vectors, fold)
-    names, seen = [reference.names[i] for i in places.tolist()], np.isin(new.digest, reference.digest)
-    known = None if reference.groups is None else [reference.groups[i] for i in places.tolist()]
-    calibrates = _Calibrates(fold, names, seen, known, new.groups if within else None)
+    seen = np.isin(new.digest, reference.digest)
+    names, known, labeled = (_some(of, places) for of in (reference.names, reference.groups, reference.labels))
+    calibrates = _Calibrates(fold, names or [], seen, known, new.groups if within else None)
     decisions, calibration = _decisions(sets, calibrates, new, settings)
-    labeled = None if reference.labels is None else [reference.labels[i] for i in places.tolist()]
     parts = None if within else known
     labels = labels_with_reference(new.labels, labeled, vectors[1], vectors[0], fold, settings.fdr, seen, parts)
     deviations = CrossFitted(reference.measurements[places, FILE:], np.zeros(len(places), dtype=np.int64), clean=True)
     in_units = deviations.in_units(new.measurements[:, FILE:])
     heatmaps = heatmaps_of(heat[0], heat[1], settings.mark)
     return Anomalies(decisions, in_units, heatmaps, embedding, [], calibration, weights_of(sets), labels=labels)
+
+
+def _some(names: Sequence[str] | None, places: Ints) -> list[str] | None:
+    """Returns the names at some places; None of none."""
+    return None if names is None else [names[i] for i in places.tolist()]
 
 
 def _own_reference(new: Sequence[str] | None, known: Sequence[str]) -> bool:
@@ -251,11 +255,11 @@ class _Calibrates:
         given = scores[some], self.fold[some], [self.names[i] for i in some.tolist()], self.seen
         if self.known is None:
             return ReferenceScores(*given)
-        group = np.unique(np.array([*self.known, *(self.new or [])]), return_inverse=True)[1]
-        known, new = group[: len(self.known)][some], group[len(self.known) :]
-        if self.new is not None:
-            return ReferenceScores(*given, groups=(known, new))
-        return ReferenceScores(*given, weight=1 / np.bincount(known)[known])
+        known = [self.known[i] for i in some.tolist()]
+        if self.new is None:
+            return ReferenceScores(*given, weight=group_weights(known))
+        group = np.unique(np.array([*known, *self.new]), return_inverse=True)[1]
+        return ReferenceScores(*given, groups=(group[: len(known)], group[len(known) :]))
 
 
 def _decisions(

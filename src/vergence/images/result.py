@@ -562,6 +562,7 @@ def _summary(
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """Returns ``summary.json``; docs/guides/check.md explains its entries."""
+    calibration, whys = None if anomalies is None else anomalies.calibration, _whys(features, anomalies)
     changes = Counter(one for text in features.changes.tolist() for one in text.split("; ") if one)
     return {
         "version": __version__,
@@ -577,9 +578,9 @@ def _summary(
         "judged": anomalies is not None,
         "fdr": settings.fdr,
         "rate": "none" if anomalies is None else anomalies.rate,
-        "calibration": None if anomalies is None or anomalies.calibration is None else len(anomalies.calibration),
-        "examples": 0 if anomalies is None or anomalies.calibration is None else anomalies.calibration.examples,
-        "grouped": "" if anomalies is None or anomalies.calibration is None else anomalies.calibration.grouped,
+        "calibration": None if calibration is None else len(calibration),
+        "examples": 0 if calibration is None else calibration.examples,
+        "grouped": "" if calibration is None else calibration.grouped,
         "reference_anomalies": [] if anomalies is None else anomalies.in_reference,
         "flagged_without": 0 if anomalies is None else anomalies.flagged_without,
         "total": 0 if anomalies is None else anomalies.decisions.total,
@@ -587,7 +588,7 @@ def _summary(
         "expected": 0.0 if anomalies is None else round(anomalies.expected, 4),
         "flagged": 0 if anomalies is None else anomalies.decisions.flagged,
         "mark": settings.mark,
-        "groups": [{"like": group[0], "images": len(group), "why": _of_group(features, anomalies, group)} for group in groups],
+        "groups": [{"like": one[0], "images": len(one), "why": why} for one, why in zip(groups, whys, strict=True)],
         "duplicates": {kind: duplicates.kind.count(kind) for kind in dict.fromkeys(duplicates.kind)},
         "leaked": sum(map(bool, leak)),
         "labels": _label_summary(features, anomalies),
@@ -597,12 +598,12 @@ def _summary(
     }
 
 
-def _of_group(features: ImageFeatures, anomalies: Anomalies | None, group: Sequence[str]) -> str:
-    """Returns how the images of a group differ from most, in words."""
-    if anomalies is None or not features.measurements.shape[1]:
-        return ""
-    members = np.isin(np.array(features.names), np.array(group))
-    return differences_in_words(np.median(anomalies.deviations[members], 0), MEASUREMENTS[FILE:])
+def _whys(features: ImageFeatures, anomalies: Anomalies | None) -> list[str]:
+    """Returns how the images of each group differ from most, in words."""
+    if anomalies is None:
+        return []
+    middles = [np.median(anomalies.deviations[members], 0) for members in anomalies.groups]
+    return [differences_in_words(one, MEASUREMENTS[FILE:]) if features.measurements.shape[1] else "" for one in middles]
 
 
 def _label_summary(features: ImageFeatures, anomalies: Anomalies | None) -> dict[str, Any] | None:
@@ -610,19 +611,17 @@ def _label_summary(features: ImageFeatures, anomalies: Anomalies | None) -> dict
     if anomalies is None or (labels := anomalies.labels) is None:
         return None
     judged = np.isfinite(labels.score)
-    many = int(labels.flag.sum()) or labels.beyond or min(FIRST, int((labels.score > 0).sum()))
-    told = np.argsort(np.where(judged, -labels.score, np.inf), kind="stable")[:many].tolist()
-    if labels.flag.any():
-        told = [i for i in np.argsort(-labels.score, kind="stable").tolist() if labels.flag[i]]
+    told = labels.flag if labels.flag.any() else labels.beyond if labels.compared else labels.score > 0
+    first = [i for i in np.argsort(-labels.score, kind="stable").tolist() if told[i]]
     return {
         "images": int(judged.sum()),
         "unjudged": int((~judged).sum()),
         "better": int((labels.score > 0).sum()),
         "flagged": int(labels.flag.sum()),
         "compared": labels.compared,
-        "beyond": labels.beyond,
+        "beyond": int(labels.beyond.sum()),
         "expected": round(labels.expected, 4),
-        "first": [[features.names[i], labels.given[i], labels.other[i]] for i in told],
+        "first": [[features.names[i], labels.given[i], labels.other[i]] for i in (first if labels.compared else first[:FIRST])],
     }
 
 

@@ -243,7 +243,7 @@ class Uncertainty(Finite):
     most: typing.ClassVar[dict[str, float]] = {"recall_at_1": 1}
 
     items: int  # number of test items
-    recall_at_1: float  # share of them that are no errors
+    recall_at_1: float  # share of them that are not errors
     # detection of the errors by each uncertainty, by name; empty where all items are errors, or none
     scores: dict[str, Detection]
 
