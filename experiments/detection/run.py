@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from experiments.accuracy.pretrained import PEERS, SIZE, network
 from experiments.detection import peers
+from experiments.detection.stages import stage_features
 from experiments.runner import Option, main, some
 from experiments.shared import Timer, apart, images, kept_run, seeded
 from torch import Tensor
@@ -28,7 +29,6 @@ from vergence.learn.encoders.config import Patches
 from vergence.learn.encoders.patch_maps import patch_dictionary
 from vergence.learn.objectives.core import DensityObjective
 from vergence.learn.runs.calibrated import run_sets
-from vergence.learn.runs.levels import stage_features
 
 LIMIT, CALIBRATION, HELD, SHOWN, CORRUPTED = 10_000, 2_000, 2_000, 1_000, 400  # numbers of images
 ENCODERS: dict[str, dict[str, Any]] = {

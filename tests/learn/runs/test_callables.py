@@ -4,6 +4,7 @@ import io
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -197,3 +198,17 @@ def test_a_data_loader_uses_it_to_collate(images, scores):
     loader = torch.utils.data.DataLoader(rows, batch_size=20, num_workers=2, collate_fn=vergence.Scorer(images))
     batches = list(loader)
     equal({name: np.concatenate([b[name] for b in batches]) for name in batches[0]}, scores)
+
+
+@pytest.mark.parametrize("encoder", ["patches:atoms=8", "patches-mlp:atoms=8", "small"])
+def test_scores_in_threads_are_those_of_one(encoder, tmp_path):
+    more = {} if encoder == "patches:atoms=8" else {"epochs": 1}
+    x = np.random.default_rng(0).integers(0, 256, (600, 3, 16, 16), dtype=np.uint8)
+    run = vergence.train(x[:300], encoder=encoder, out=tmp_path / "run", device="cpu", **more)
+    scorer, batches = vergence.Scorer(run, device="cpu", batch_size=8), np.split(x[300:], 50)
+    ways = [run.anomaly_score, lambda part: scorer({"x": part})["score"], lambda part: run.embed(part)]
+    for way in ways:
+        one = [np.asarray(way(part)) for part in batches]
+        with ThreadPoolExecutor(4) as pool:
+            many = list(pool.map(lambda part, way=way: np.asarray(way(part)), batches * 2))
+        assert all(map(np.array_equal, many, one * 2))

@@ -341,7 +341,11 @@ class PatchEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the embedding (B, dim) of images (B, C, H, W) in [0, 1]."""
-        return F.linear(self.maps(x), self.weight, self.offset)
+        return self.embedding(self.maps(x))
+
+    def embedding(self, f: Tensor) -> Tensor:
+        """Returns the embedding (B, dim) of features (B, F)."""
+        return F.linear(f, self.weight, self.offset)
 
 
 def wide_features(encoder: nn.Module) -> nn.Module:
@@ -395,7 +399,18 @@ class RefinedEncoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Returns z (B, dim)."""
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-            c = self.closed_form(x)
+            f = self.maps(x)
+        return self.embedding(f)
+
+    @property
+    def maps(self) -> PatchMaps:
+        """The features of the closed form."""
+        return self.closed_form.maps
+
+    def embedding(self, f: Tensor) -> Tensor:
+        """Returns z (B, dim) of features (B, F)."""
+        with torch.no_grad(), torch.autocast(f.device.type, enabled=False):
+            c = self.closed_form.embedding(f)
             scale = self.closed_form.eigenvalues.clamp(min=LEAST) ** self.closed_form.settings.power
         z: Tensor = c + self.outer(F.relu(self.norm(self.inner(c / scale))))
         return z
