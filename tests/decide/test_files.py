@@ -118,6 +118,15 @@ def test_items_of_both_files_and_a_file_that_is_no_file_are_refused(tmp_path, ca
     assert "a folder" in run(capsys, tmp_path, b, "--out", tmp_path / "out.csv")[2]
 
 
+@pytest.mark.parametrize("name", ["good.csv", "new.csv"])
+def test_files_that_are_read_are_never_overwritten(name, tmp_path, capsys):
+    a, b = csv(tmp_path / "good.csv", GOOD.tolist()), csv(tmp_path / "new.csv", NEW.tolist())
+    before = (tmp_path / name).read_bytes()
+    code, _, error = run(capsys, a, b, "--out", tmp_path / name)
+    assert code == 2 and "other than the files that are read" in error
+    assert (tmp_path / name).read_bytes() == before
+
+
 def test_the_page_has_both_histograms_and_the_curve(tmp_path):
     from vergence.decide import calibrate
     from vergence.decide.page import write_decisions

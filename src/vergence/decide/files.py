@@ -49,6 +49,8 @@ def calibrate_files(
     the p-values hold. Rates are as of `vergence.decide.calibrate`.
     """
     require_table(out)
+    for path in (calibration, new):
+        expect(not (out.exists() and path.exists() and out.samefile(path)), "an --out other than the files that are read", out)
     a, b = (_read(path, column, groups) for path in (calibration, new))
     both = sorted(set(a.names) & set(b.names)) if a.names and b.names else []
     hint = "leave it out of one file, or rename it if it is another item"
