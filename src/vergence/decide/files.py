@@ -50,7 +50,8 @@ def calibrate_files(
     """
     require_table(out)
     for path in (calibration, new):
-        expect(not (out.exists() and path.exists() and out.samefile(path)), "an --out other than the files that are read", out)
+        same = out.exists() and path.exists() and out.samefile(path)
+        expect(not same, "an --out other than the files that are read", out, "choose another --out")
     a, b = (_read(path, column, groups) for path in (calibration, new))
     both = sorted(set(a.names) & set(b.names)) if a.names and b.names else []
     hint = "leave it out of one file, or rename it if it is another item"

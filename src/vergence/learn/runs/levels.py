@@ -6,7 +6,6 @@ embedding. Each level is a matrix (B, D) of a batch, for a detector of its own.
 
 import itertools
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,7 @@ from vergence.data.pixels import to_unit
 from vergence.images.statistics import pixel_statistics
 from vergence.learn.encoders.patch_maps import PatchEncoder, PatchMaps, RefinedEncoder
 from vergence.learn.methods.core import Method
+from vergence.learn.methods.parts import split
 
 __all__ = ["Levels"]
 
@@ -45,7 +45,7 @@ class Levels(nn.Module):
         super().__init__()
         self.method, self.shape, self.maps = method, tuple(shape), maps
         self.pixels = len(self.shape) == 3 and min(self.shape[1:]) > 1
-        net = next(reversed(list(method.encoder.children())), None)  # behind what standardizes its input
+        net = [None, *method.encoder.children()][-1]  # behind what standardizes its input
         self.patches = net.maps.settings if isinstance(net, PatchEncoder | RefinedEncoder) else None
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
@@ -54,7 +54,7 @@ class Levels(nn.Module):
             return {name: f[:0] for name, f in self(x.new_zeros(1, *x.shape[1:])).items()}
         levels = {"pixels": pixel_statistics(x)} if self.pixels else {"inputs": x.flatten(1)}
         if self.patches is not None:
-            standardize, net = cast("tuple[nn.Module, PatchEncoder | RefinedEncoder]", self.method.encoder.children())
+            standardize, net = split(self.method.encoder)
             responses = net.maps(standardize(x))
             levels |= {"patches": self.patches.averaged(responses, ATOMS), "z": net.embedding(responses)}
         else:
