@@ -91,6 +91,40 @@ def test_new_items_from_elsewhere_are_told():
     assert calibrate(CALIBRATION, RNG.normal(size=300)).shift > 0.01
 
 
+CHANGES = {
+    "stranger": lambda rng, size: rng.normal(0.7, 1, size),
+    "less strange": lambda rng, size: rng.normal(-0.7, 1, size),
+    "more spread": lambda rng, size: rng.normal(0, 1.5, size),
+    "less spread": lambda rng, size: rng.normal(0, 0.6, size),
+    "less strange than any": lambda rng, size: np.full(size, -9.0),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_in_either_direction_is_told_and_voids_the_rate(name):
+    rng = np.random.default_rng(7)
+    found = [calibrate(rng.normal(size=1000), CHANGES[name](rng, 300)) for _ in range(20)]
+    assert np.mean([one.changed for one in found]) >= 0.8
+    change = name.removesuffix(" than any")
+    assert np.mean([f"the new items are {change} than" in one.sentences[0] for one in found]) >= 0.8
+    assert not any("share of at most" in text for one in found if one.changed for text in one.sentences)
+
+
+@pytest.mark.parametrize("decimals", [0, 8])
+def test_no_change_is_told_where_there_is_none_and_anomalies_alone_are_no_spread(decimals):
+    rng, runs = np.random.default_rng(8), 300
+    told = [calibrate(*(np.round(rng.normal(size=k), decimals) for k in (400, 200))).shift <= 0.01 for _ in range(runs)]
+    assert np.mean(told) <= 0.01 + 3 * (0.01 / runs) ** 0.5
+    some = [calibrate(rng.normal(size=400), np.r_[rng.normal(size=170), rng.normal(4, 1, 30)]) for _ in range(50)]
+    assert np.mean(["spread" in one.change and one.shift <= 0.01 for one in some]) <= 0.04
+
+
+def test_the_sentence_says_what_the_rate_is_an_average_of():
+    found = calibrate(CALIBRATION, np.r_[RNG.normal(size=50), 9.0, 9.5], fdr=0.2)
+    share = "Tables like this one have on average a share of at most 0.2 of false alarms (those without a flag count as 0)"
+    assert found.sentences[0] == f"2 of 52 items flagged at a false-discovery rate of 0.2. {share}"
+
+
 def test_nothing_flagged_is_explained():
     found = calibrate(CALIBRATION[:20], RNG.normal(size=50))
     assert not found.flag.any()

@@ -28,7 +28,7 @@ class Calibrate:
     """Column of the scores."""
     groups: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
     """Column of groups: items are compared with calibration items of the same group."""
-    fdr: Annotated[float, arg(help="Share of the flagged items that is ordinary, on average at most.")] = 0.1
+    fdr: Annotated[float, arg(help="Share of false alarms among the flags, at most, on average over tables.")] = 0.1
     fpr: Annotated[float | None, arg(metavar="RATE", help_behavior_hint="(default: flag by --fdr)")] = None
     """Flag at most this share of ordinary items, with --confidence, instead."""
     confidence: Annotated[float, arg(help="Probability that --fpr holds, over calibration sets.")] = 0.95

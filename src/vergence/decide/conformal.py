@@ -15,6 +15,7 @@ Shapes: n calibration items, m judged items, N items of a folder, G ranks of a g
 import functools
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, NamedTuple, cast
@@ -57,6 +58,8 @@ LEAST = 10  # scores in a tail
 OVERFLOW = 600.0  # exponent, short of an overflow
 SIMULATIONS = 4000  # of the law, for a bound
 SAMPLES = 1999  # of a statistic, for a test
+CHANGES = ("stranger", "less strange", "more spread", "less spread")  # of a batch as a whole
+TAILS, EPSILON = (0.02, 0.3), 1e-12  # shares in a tail, in which spread is looked for
 
 
 def p_values(calibration: Values, scores: Values) -> Any:
@@ -345,40 +348,64 @@ def counts_of(p_values: np.ndarray, n: int) -> Ints:
 
 
 class Drift(NamedTuple):
-    """The statistic of `drift_of_counts`, and the probability of one at least as large if nothing has changed."""
+    """The statistic of `drift_of_counts`, the probability of one as large if nothing has changed, and which change it is of."""
 
     statistic: float
     p_value: float
+    change: str
 
 
-def drift_of_counts(counts: Ints) -> Drift:
-    r"""Returns whether a batch as a whole is stranger than the calibration items, though perhaps no single item is unusual.
+def drift_of_counts(counts: Ints, changes: Sequence[str] = CHANGES[:1], own: Ints | None = None) -> Drift:
+    r"""Returns whether a batch as a whole differs from the calibration items, though perhaps no single item is anomalous.
 
-    The statistic is max_k N_k / m - k / (n + 1) over the ranks k of a grid, the largest excess of the p-values' distribution
-    function over the uniform one. It is compared with samples of its law for n calibration items and m typical ones, since the
-    usual tables for independent p-values reject far too often where m is not much smaller than n. Of ``counts`` (n + 2,), m in
-    all, the k-th is how many items have the p-value k / (n + 1).
+    With e_k = N_k / m - k / (n + 1) at ranks k of a grid, the statistics of ``changes`` are
+
+        stranger      max_k e_k                                     less strange   max_k -e_k
+        more spread   max_k min(e_k, -e_(n + 1 - k)) / sd_k         less spread    max_k min(-e_k, e_(n + 1 - k)) / sd_k
+
+    with sd_k^2 = t (1 - t) of the tails t = k / (n + 1) in [0.02, 0.3]: anomalies add to one tail alone, not to the spread.
+    Each is centered and scaled by samples of its law for n calibration items and m normal ones, and the largest of them is
+    compared with those of the samples: the usual tables for independent p-values reject far too often where m is not much
+    smaller than n. Where scores are equal -e_k counts all items that may be below k, which makes the test cautious. Of ``counts``
+    (n + 2,), m in all, the k-th is how many items have the p-value k / (n + 1); ``own`` (n + 2,) are those of the calibration
+    items, without which a batch that is less strange than all of these is not told from ties.
 
     Example:
-        >>> drift_of_counts(np.bincount(np.arange(1, 1001) // 2 + 1, minlength=1001)).p_value
-        0.0005
+        >>> drift_of_counts(np.bincount(np.arange(1, 1001) // 2 + 1, minlength=1001))[1:]
+        (0.0005, 'stranger')
     """
-    n, m = len(counts) - 2, int(counts.sum())
+    n, m, which = len(counts) - 2, int(counts.sum()), [CHANGES.index(change) for change in changes]
+    ranks, up_to, seen = _both_ends(n), np.cumsum(counts), np.flatnonzero(counts if own is None else counts + own)
+    above = seen[np.minimum(np.searchsorted(seen, ranks, side="right"), len(seen) - 1)]  # an item may tie with lower ranks
+    found, null = _changes(up_to[ranks], up_to[np.maximum(above, ranks)], n, m), _null_changes(n, m)
+    center, scale = null.mean(0), null.std(0) + EPSILON
+    found_z, null_z = (((x - center) / scale)[..., which] for x in (found, null))
+    p_value = (1 + float((null_z.max(-1) >= found_z.max() - ROUNDING).sum())) / (SAMPLES + 1)
+    best = which[int(found_z.argmax())]
+    return Drift(float(found[best]), p_value, CHANGES[best])
+
+
+def _both_ends(n: int) -> Ints:
+    """Returns ranks of 1..n that are dense at both ends, k with n + 1 - k."""
     ranks = rank_grid(n)
-    statistic = float(_excess(np.cumsum(counts)[ranks], n, m))
-    p_value = (1 + float((_null_excess(n, m) >= statistic * (1 - ROUNDING)).sum())) / (SAMPLES + 1)
-    return Drift(statistic, p_value)
+    return np.unique(np.r_[ranks, n + 1 - ranks])
 
 
 @functools.lru_cache(maxsize=32)
-def _null_excess(n: int, m: int) -> Floats:
-    """Returns samples of the statistic for typical items."""
-    return _excess(null_counts(n, m, rank_grid(n), SAMPLES, np.random.default_rng(0)), n, m)
+def _null_changes(n: int, m: int) -> Floats:
+    """Returns samples of the statistics for normal items, (samples, 4)."""
+    counts = null_counts(n, m, _both_ends(n), SAMPLES, np.random.default_rng(0))
+    return _changes(counts, counts, n, m)
 
 
-def _excess(counts: Ints, n: int, m: int) -> Floats:
-    """Returns the statistic of counts at the ranks of the grid, over the last axis."""
-    return np.asarray(np.maximum(counts / m - rank_grid(n) / (n + 1), 0.0).max(-1))
+def _changes(least: Ints, most: Ints, n: int, m: int) -> Floats:
+    """Returns the four statistics (..., 4) of the least and the most items (..., G) that are up to the ranks of the grid."""
+    t = _both_ends(n) / (n + 1)
+    more, less = least / m - t, t - most / m
+    k = np.flatnonzero((t >= TAILS[0]) & (t <= TAILS[1]))
+    sd = np.sqrt(t[k] * (1 - t[k]))
+    spread = [np.minimum(a[..., k], b[..., -1 - k]) / sd for a, b in ((more, less), (less, more))]
+    return np.stack([x.max(-1, initial=0.0) for x in (more, less, *spread)], axis=-1)
 
 
 @dataclass(frozen=True)
