@@ -23,13 +23,14 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.special import betaincinv, betaln, gammaln
+from scipy.special import betainc, betaincinv, betaln, gammaln
 from torch import Tensor
 
 from vergence.decide.inputs import Values, as_values, labels_of, like, numeric, p_values_of
 from vergence.utils.checks import EXACT, LARGEST, expect, require_count, require_within
 
 __all__ = [
+    "certain_levels",
     "certify",
     "counts_of",
     "drift_of_counts",
@@ -57,6 +58,7 @@ CAUTION = 1.6449  # standard errors that are taken from the rate of a tail: its 
 LEAST = 10  # scores in a tail
 OVERFLOW = 600.0  # exponent, short of an overflow
 SIMULATIONS = 4000  # of the law, for a bound
+GRID = 100  # ranks, about
 SAMPLES = 1999  # of a statistic, for a test
 CHANGES = ("stranger", "less strange", "more spread", "less spread")  # of a batch as a whole
 TAILS, EPSILON = (0.02, 0.3), 1e-12  # shares in a tail, in which spread is looked for
@@ -303,7 +305,7 @@ def _truncated_rate(mean: np.ndarray, T: np.ndarray) -> np.ndarray:
     return np.asarray(np.sqrt(low * high))
 
 
-def rank_grid(n: int, size: int = 100) -> Ints:
+def rank_grid(n: int, size: int = GRID) -> Ints:
     """Returns about ``size`` increasing ranks of 1..n, all small ones and then ever wider apart.
 
     Example:
@@ -473,6 +475,30 @@ def simultaneous_bounds(p_values: Values, n_calibration: int, confidence: float 
     require_within("(0, 0.9999]", confidence=confidence)
     p = p_values_of(p_values)
     return SimultaneousBounds(confidence, p, *_template(n_calibration, len(p), confidence))
+
+
+@functools.lru_cache(maxsize=32)
+def certain_levels(n: int, confidence: float) -> Floats:
+    r"""Returns p-values (n + 2,) that hold for the calibration items at hand, that of rank k in place of k / (n + 1).
+
+    U_k, the share of all normal items that reach the k-th largest of n calibration scores, is the k-th least of n uniform numbers
+    (less with ties). With b_k the quantile 1 - c of its law Beta(k, n + 1 - k), and c so small that P(U_k <= b_k for all k) is at
+    least the confidence, the p-values b_k of new items are independent and P(b <= a) <= a given the calibration items, with
+    that confidence (Bates et al. 2023, calibration-conditional p-values). c is sampled as in `simultaneous_bounds`.
+
+    Example:
+        >>> certain_levels(99, 0.95)[[0, 1, 50, 100]].round(2)
+        array([0.  , 0.06, 0.64, 1.  ])
+    """
+    ranks = rank_grid(n, 2 * GRID)
+    size = max(SIMULATIONS, math.ceil(20 / (1 - confidence)))
+    spacing = np.random.default_rng(0).standard_gamma(np.diff(ranks, prepend=0, append=n + 1), (size, len(ranks) + 1))
+    uniform = spacing[:, :-1].cumsum(1) / spacing.sum(1, keepdims=True)
+    least = np.sort(betainc(n + 1 - ranks, ranks, 1 - uniform).min(1))  # P(U_k >= u)
+    c = least[math.floor((1 - confidence) * (size + 1) + 1e-9) - 1]
+    levels: Floats = np.r_[0.0, (1 - betaincinv(n + 1 - ranks, ranks, c))[np.searchsorted(ranks, np.arange(1, n + 1))], 1.0]
+    levels.flags.writeable = False  # the next call gets this array
+    return levels
 
 
 @functools.lru_cache(maxsize=32)

@@ -25,6 +25,7 @@ from vergence.decide.conformal import (
     CHANGES,
     Certificate,
     at_most,
+    certain_levels,
     counts_of,
     drift_of_counts,
     fpr_threshold,
@@ -40,6 +41,7 @@ from vergence.utils.terminal import Tabular
 
 __all__ = ["Calibrated", "Counts", "Decisions", "Tally", "calibrate", "decided"]
 
+CONFIDENCE = 0.95
 LEAST = 10  # calibration items, in all and of each group
 SHIFTED, FEW = 0.01, 20  # probability up to which new items are said to be of another kind, and items from which on it is said
 CHANGED, SPREAD, CERTAIN = 0.2, 0.1, 0.001  # least change, of the spread too, and largest probability at which no rate is said
@@ -71,6 +73,7 @@ class Decisions(Tabular):
         advice: What to do about these.
         noun: What one item is called.
         change: In what way they differ: stranger, less strange, more spread or less spread.
+        confidence: Probability that ``fdr`` holds for these calibration items, or None where it is an average over these, too.
     """
 
     columns: Mapping[str, Any]
@@ -86,6 +89,7 @@ class Decisions(Tabular):
     advice: str = ""
     noun: str = "item"
     change: str = CHANGES[0]
+    confidence: float | None = None
 
     def table(self) -> Mapping[str, Sequence[Any]]:
         """Returns the columns by name."""
@@ -160,14 +164,19 @@ class Decisions(Tabular):
             return f"none {of} {rate}: {self.why_none}"
         if self.total == 1 and len(self.columns):
             return f"the {self.noun} is flagged (p = {self.p_value[0]:.2g})"
-        share = f"a share of at most {self.fdr:g} of false alarms (those without a flag count as 0)"
-        return f"{k:,} {of}{void or f' {rate}. Tables like this one have on average {share}'}"
+        tables = "Tables like this one"
+        if self.confidence is not None:
+            tables = f"With confidence {self.confidence:g}, tables judged by these calibration items"
+        share = f"on average a share of at most {self.fdr:g} of false alarms (those without a flag count as 0)"
+        return f"{k:,} {of}{void or f' {rate}. {tables} have {share}'}"
 
 
 class Counts:
     """q-values and flags, which need all p-values k / (n + 1): how many items have each k, counted part by part.
 
     Of n calibration items, whose own counts ``own`` (n + 2,) tell ties; by ``certificate`` items are flagged instead of ``fdr``.
+    With a ``confidence`` the rate holds for these calibration items (`certain_levels`). An ``adaptive`` rate multiplies q-values
+    by the estimated share of normal items (1 + #{p >= t}) / (m (1 - t)), t = floor((n + 1) / 2) / (n + 1).
 
     Example:
         >>> counts = Counts(9, fdr=0.5)
@@ -181,8 +190,18 @@ class Counts:
     names: ClassVar[Sequence[str]] = ("q_value", "flag")
     order: ClassVar[Sequence[str]] = ()
 
-    def __init__(self, n: int, fdr: float = 0.1, certificate: Certificate | None = None, own: np.ndarray | None = None) -> None:
+    def __init__(
+        self,
+        n: int,
+        fdr: float = 0.1,
+        certificate: Certificate | None = None,
+        *,
+        own: np.ndarray | None = None,
+        confidence: float | None = None,
+        adaptive: bool = False,
+    ) -> None:
         self.n, self.fdr, self.certificate, self.above, self.own = n, fdr, certificate, 0, own
+        self.confidence, self.adaptive = confidence, adaptive
         self.counts = np.zeros(n + 2, dtype=np.int64)
 
     def see(self, columns: Mapping[str, np.ndarray]) -> None:
@@ -209,11 +228,13 @@ class Counts:
         why = self._why_none(total) if total and not flagged else ""
         excess, shift, change = drift_of_counts(self.counts, CHANGES, self.own) if total else (0.0, None, CHANGES[0])
         given = columns, total, flagged, self.n, fdr, self.certificate, shift, excess, why
-        return Decisions(*given, change=change, **more)
+        return Decisions(*given, change=change, confidence=self.confidence, **more)
 
     def _why_none(self, total: int) -> str:
         """Returns why no item is flagged: what the numbers allow, or the least q-value that an item has."""
-        if self.counts[:2].any():  # items stranger than all calibration items: with more of these they might be reported
+        if (
+            self.counts[:2].any() and not self.adaptive and self.confidence is None
+        ):  # items stranger than all calibration items: with more of these they might be reported
             return str(reportable(self.n, total, self.fdr))
         q = self._q_values()
         least = float(q[self.counts > 0].min())
@@ -222,7 +243,12 @@ class Counts:
 
     def _q_values(self) -> np.ndarray:
         """Returns the q-value of each p-value k / (n + 1), k = 0..n + 1, as `q_values` does."""
-        q = np.arange(self.n + 2) / (self.n + 1) * (self.counts.sum() / np.maximum(np.cumsum(self.counts), 1))
+        p = usual = np.arange(self.n + 2) / (self.n + 1)
+        if self.confidence is not None:
+            p = certain_levels(self.n, self.confidence)
+        total, half = self.counts.sum(), usual[(self.n + 1) // 2]
+        normal = (1 + self.counts[p >= half].sum()) / (1 - half) if self.adaptive else total
+        q = p * (normal / np.maximum(np.cumsum(self.counts), 1))
         return np.asarray(np.minimum(np.minimum.accumulate(q[::-1])[::-1], 1.0))
 
 
@@ -299,7 +325,8 @@ def calibrate(
     *,
     fdr: float = 0.1,
     fpr: float | None = None,
-    confidence: float = 0.95,
+    confidence: float | None = None,
+    adaptive: bool = False,
     groups: tuple[Any, Any] | None = None,
     larger_is_stranger: bool = True,
 ) -> Decisions:
@@ -310,9 +337,11 @@ def calibrate(
         scores: Scores (m,) of the items to judge.
         fdr: Share of false alarms among the flags of tables like this one, on average at most, in (0, 1).
         fpr: Instead, the share of normal items that is flagged at most, with ``confidence``.
-        confidence: Probability of that, over calibration sets, in (0, 1).
-        groups: Labels of the calibration items (n,) and of the new ones (m,): the p-values hold within each group. Not with
-            ``fpr``.
+        confidence: Probability of that, over calibration sets, in (0, 1), by default 0.95. With ``fdr``: the rate holds for
+            tables judged by these calibration items, with this probability; by default it is an average over these, too.
+        adaptive: Use what anomalies leave of ``fdr``, by an estimate of their share: more power where they are many.
+        groups: Labels of the calibration items (n,) and of the new ones (m,): the p-values hold within each group. With ``fdr``
+            alone.
         larger_is_stranger: False for scores that are larger for normal items.
 
     Example:
@@ -331,23 +360,29 @@ def calibrate(
     differ = np.ptp(cal) > 0 or groups is not None
     expect(differ, "calibration scores that differ", f"{cal[0]:g} for all", "the score tells nothing")
     _expect_apart(cal, new)
-    certificate = None if fpr is None else fpr_threshold(cal, fpr, confidence)
+    if confidence is not None:
+        require_within("(0, 0.9999]", confidence=confidence)
+    certificate = None if fpr is None else fpr_threshold(cal, fpr, confidence or CONFIDENCE)
+    expect(fpr is None or not adaptive, "adaptive with fdr", "fpr", "leave one out")
     if groups is not None:
-        expect(fpr is None, "groups with fdr", "fpr", "leave one out")
+        expect(fpr is None and confidence is None and not adaptive, "groups with fdr alone", "another option", "leave one out")
         p, largest = _within(cal, new, groups)
         why = str(reportable(largest, len(new), fdr, "calibration items in a group")) if len(new) else ""
         return replace(decided(p, fdr, len(cal)), why_none=why)
     own = counts_of(ranked(cal, cal), len(cal))
-    counts, columns = Counts(len(cal), fdr, certificate, own), {"p_value": ranked(cal, new), "score": new}
+    sure = confidence if fpr is None else None
+    counts = Counts(len(cal), fdr, certificate, own=own, confidence=sure, adaptive=adaptive)
+    columns = {"p_value": ranked(cal, new), "score": new}
     counts.see(columns)
     return counts.decisions({"p_value": columns["p_value"], **counts.columns(columns)})
 
 
 def _expect_apart(cal: np.ndarray, new: np.ndarray) -> None:
-    """Refuses calibration scores, no two equal, of which the most are new scores to the last digit."""
-    if len(np.unique(cal)) < len(cal):
-        return  # equal scores say nothing
-    same = int(np.isin(cal, new).sum())
+    """Refuses calibration scores of which the most are new scores to the last digit, where few new scores are equal."""
+    (known, often), (asked, times) = (np.unique(x, return_counts=True) for x in (cal, new))
+    if 10 * int((times == 1).sum()) < 9 * len(new):
+        return  # rounded scores: equal ones say nothing
+    same = len(np.intersect1d(known[often == 1], asked[times == 1], assume_unique=True))
     among = f"{same:,} of {len(cal):,} among the new ones"
     expect(2 * same <= len(cal), "calibration items that are not judged", among, "leave them out of one")
 
@@ -427,10 +462,9 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
         """Returns the p-value of each item, (m,)."""
         return self.decide(X).p_value
 
-    def decide(self, X: Any, *, fdr: float = 0.1, fpr: float | None = None, confidence: float = 0.95) -> Decisions:
-        """Returns which items are unusual; see `calibrate`."""
-        scores = self.scores(X)
-        return calibrate(self.calibration_, scores, fdr=fdr, fpr=fpr, confidence=confidence)
+    def decide(self, X: Any, *, fdr: float = 0.1, **options: Any) -> Decisions:
+        """Returns which items are anomalous; ``options`` are those of `calibrate`."""
+        return calibrate(self.calibration_, self.scores(X), fdr=fdr, **options)
 
     def predict(self, X: Any) -> np.ndarray:
         """Returns -1 for flagged items and 1 for others, as scikit-learn does, at a false-discovery rate of 0.1."""
