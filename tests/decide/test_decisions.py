@@ -9,6 +9,7 @@ from sklearn.neighbors import LocalOutlierFactor
 from sklearn.svm import OneClassSVM
 
 from vergence.decide import Calibrated, GaussianDetector, calibrate
+from vergence.decide.conformal import certain_levels
 
 RNG = np.random.default_rng(0)
 CALIBRATION = RNG.normal(size=500)
@@ -57,6 +58,76 @@ def test_the_false_discovery_rate_holds_on_average():
     assert np.mean(rates) > 0.1  # not by flagging nothing
 
 
+def adaptive_reference(calibration, scores, fdr):
+    """Storey's rate, slowly: the threshold on p that flags the most, at the estimated share of normal items."""
+    n = len(calibration)
+    p = [(1 + sum(c >= s for c in calibration)) / (n + 1) for s in scores]
+    half = ((n + 1) // 2) / (n + 1)
+    normal = (1 + sum(x >= half for x in p)) / (1 - half)
+    good = [t for t in p if t * normal / sum(x <= t for x in p) <= fdr * (1 + 1e-12)]
+    return [x <= max(good, default=-1) for x in p]
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 8])
+def test_the_adaptive_rate_equals_its_definition(decimals):
+    rng = np.random.default_rng(decimals)
+    for n in (20, 81, 200):
+        cal, new = np.round(rng.normal(size=n), decimals), np.round(np.r_[rng.normal(size=30), rng.normal(3, 1, 30)], decimals)
+        found = calibrate(cal, new, fdr=0.2, adaptive=True)
+        assert found.flag.tolist() == adaptive_reference(cal, new, 0.2)
+        assert (found.q_value <= 1).all() and found.flagged >= calibrate(cal, new, fdr=0.2).flagged
+
+
+@pytest.mark.parametrize("decimals", [0, 8])
+@pytest.mark.parametrize("odd", [0, 10, 40])
+def test_the_adaptive_rate_holds_on_average(decimals, odd):
+    rng, rates, plain = np.random.default_rng(9), [], []
+    for _ in range(SIMULATIONS // 2):
+        cal, new = (
+            np.round(x, decimals) for x in (rng.normal(size=199), np.r_[rng.normal(size=100 - odd), rng.normal(3, 1, odd)])
+        )
+        for kept, adaptive in ((rates, True), (plain, False)):
+            flag = calibrate(cal, new, fdr=0.2, adaptive=adaptive).flag
+            kept.append((flag[: 100 - odd].sum() / max(1, flag.sum()), flag[100 - odd :].sum()))
+    rates, plain = np.array(rates), np.array(plain)
+    assert rates[:, 0].mean() <= 0.2 + 3 * rates[:, 0].std() / len(rates) ** 0.5
+    assert odd < 40 or rates[:, 1].mean() >= plain[:, 1].mean() + (decimals > 0)
+
+
+def test_with_a_confidence_the_rate_holds_for_single_calibration_files():
+    """Of one calibration file the average over tables is above the rate in a third of the files, or at most in 1 - confidence."""
+    rng, above = np.random.default_rng(10), {None: 0, 0.9: 0}
+    for _ in range(40):
+        cal = rng.normal(size=300)
+        for confidence in above:
+            rates = []
+            for _ in range(40):
+                new = np.r_[rng.normal(size=60), rng.normal(4, 1, 40)]
+                flag = calibrate(cal, new, fdr=0.4, confidence=confidence).flag
+                rates.append(flag[:60].sum() / max(1, flag.sum()))
+            above[confidence] += np.mean(rates) > 0.4
+    assert above[0.9] <= 0.1 * 40 + 3 * (0.09 * 40) ** 0.5
+    said = calibrate(rng.normal(size=2000), np.r_[rng.normal(size=90), np.full(10, 9.0)], confidence=0.9).sentences[0]
+    assert "With confidence 0.9, tables judged by these calibration items have on average a share of at most 0.1" in said
+
+
+@pytest.mark.parametrize("n", [20, 500])
+def test_the_certain_levels_hold_together_in_the_share_of_calibration_sets_that_is_stated(n):
+    uniform = np.sort(np.random.default_rng(11).random((4000, n)), axis=1)
+    held = (uniform <= certain_levels(n, 0.9)[1 : n + 1]).all(1).mean()
+    assert 0.9 - 3 * (0.09 / 2000) ** 0.5 <= held <= 0.96
+
+
+def test_a_tie_leaves_the_guard_against_judged_calibration_items_on_and_rounded_scores_pass():
+    tied = np.r_[CALIBRATION, CALIBRATION[:1]]
+    with pytest.raises(ValueError, match="499 of 501 among the new ones"):
+        calibrate(tied, np.r_[CALIBRATION, 9.0])
+    rng = np.random.default_rng(12)
+    for n, m in ((10, 100), (20, 2000), (300, 300)):
+        for _ in range(50):
+            calibrate(np.round(rng.normal(size=n), 2), np.round(rng.normal(size=m), 2))
+
+
 def test_the_certificate_holds_in_the_share_of_calibration_sets_that_is_stated():
     rng = np.random.default_rng(2)
     held = 0
@@ -91,6 +162,40 @@ def test_new_items_from_elsewhere_are_told():
     assert calibrate(CALIBRATION, RNG.normal(size=300)).shift > 0.01
 
 
+CHANGES = {
+    "stranger": lambda rng, size: rng.normal(0.7, 1, size),
+    "less strange": lambda rng, size: rng.normal(-0.7, 1, size),
+    "more spread": lambda rng, size: rng.normal(0, 1.5, size),
+    "less spread": lambda rng, size: rng.normal(0, 0.6, size),
+    "less strange than any": lambda rng, size: np.full(size, -9.0),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_in_either_direction_is_told_and_voids_the_rate(name):
+    rng = np.random.default_rng(7)
+    found = [calibrate(rng.normal(size=1000), CHANGES[name](rng, 300)) for _ in range(20)]
+    assert np.mean([one.changed for one in found]) >= 0.8
+    change = name.removesuffix(" than any")
+    assert np.mean([f"the new items are {change} than" in one.sentences[0] for one in found]) >= 0.8
+    assert not any("share of at most" in text for one in found if one.changed for text in one.sentences)
+
+
+@pytest.mark.parametrize("decimals", [0, 8])
+def test_no_change_is_told_where_there_is_none_and_anomalies_alone_are_no_spread(decimals):
+    rng, runs = np.random.default_rng(8), 300
+    told = [calibrate(*(np.round(rng.normal(size=k), decimals) for k in (400, 200))).shift <= 0.01 for _ in range(runs)]
+    assert np.mean(told) <= 0.01 + 3 * (0.01 / runs) ** 0.5
+    some = [calibrate(rng.normal(size=400), np.r_[rng.normal(size=170), rng.normal(4, 1, 30)]) for _ in range(50)]
+    assert np.mean(["spread" in one.change and one.shift <= 0.01 for one in some]) <= 0.04
+
+
+def test_the_sentence_says_what_the_rate_is_an_average_of():
+    found = calibrate(CALIBRATION, np.r_[RNG.normal(size=50), 9.0, 9.5], fdr=0.2)
+    share = "Tables like this one have on average a share of at most 0.2 of false alarms (those without a flag count as 0)"
+    assert found.sentences[0] == f"2 of 52 items flagged at a false-discovery rate of 0.2. {share}"
+
+
 def test_nothing_flagged_is_explained():
     found = calibrate(CALIBRATION[:20], RNG.normal(size=50))
     assert not found.flag.any()
@@ -122,6 +227,9 @@ def test_wrong_scores_are_refused(arguments, message):
         ({"groups": (["a"] * 499 + ["b"], ["b", "a"])}, "of group b, found 1"),
         ({"groups": (["a"] * 400, ["a", "a"])}, "500"),
         ({"groups": (["a"] * 500, ["a", "a"]), "fpr": 0.1}, "groups with fdr"),
+        ({"groups": (["a"] * 500, ["a", "a"]), "adaptive": True}, "groups with fdr"),
+        ({"fpr": 0.1, "adaptive": True}, "adaptive with fdr"),
+        ({"confidence": 1.0}, "confidence"),
     ],
 )
 def test_wrong_options_are_refused(keywords, message):

@@ -28,10 +28,13 @@ class Calibrate:
     """Column of the scores."""
     groups: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
     """Column of groups: items are compared with calibration items of the same group."""
-    fdr: Annotated[float, arg(help="Share of the flagged items that is ordinary, on average at most.")] = 0.1
+    fdr: Annotated[float, arg(help="Share of false alarms among the flags, at most, on average over tables.")] = 0.1
     fpr: Annotated[float | None, arg(metavar="RATE", help_behavior_hint="(default: flag by --fdr)")] = None
     """Flag at most this share of ordinary items, with --confidence, instead."""
-    confidence: Annotated[float, arg(help="Probability that --fpr holds, over calibration sets.")] = 0.95
+    confidence: Annotated[float | None, arg(metavar="P", help_behavior_hint="(default: 0.95 with --fpr)")] = None
+    """Probability that --fpr, or --fdr for tables judged by these calibration items, holds."""
+    adaptive: bool = False
+    """Use what many anomalies leave of --fdr, by an estimate of their share."""
     lower_is_stranger: bool = False
     """Lower scores are stranger, as of log-likelihoods."""
 
@@ -50,6 +53,7 @@ def calibrate(command: Calibrate) -> None:
         fdr=command.fdr,
         fpr=command.fpr,
         confidence=command.confidence,
+        adaptive=command.adaptive,
         lower_is_stranger=command.lower_is_stranger,
     )
     for sentence in found.sentences:

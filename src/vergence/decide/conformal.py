@@ -15,6 +15,7 @@ Shapes: n calibration items, m judged items, N items of a folder, G ranks of a g
 import functools
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, NamedTuple, cast
@@ -22,13 +23,14 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.special import betaincinv, betaln, gammaln
+from scipy.special import betainc, betaincinv, betaln, gammaln
 from torch import Tensor
 
 from vergence.decide.inputs import Values, as_values, labels_of, like, numeric, p_values_of
 from vergence.utils.checks import EXACT, LARGEST, expect, require_count, require_within
 
 __all__ = [
+    "certain_levels",
     "certify",
     "counts_of",
     "drift_of_counts",
@@ -56,7 +58,10 @@ CAUTION = 1.6449  # standard errors that are taken from the rate of a tail: its 
 LEAST = 10  # scores in a tail
 OVERFLOW = 600.0  # exponent, short of an overflow
 SIMULATIONS = 4000  # of the law, for a bound
+GRID = 100  # ranks, about
 SAMPLES = 1999  # of a statistic, for a test
+CHANGES = ("stranger", "less strange", "more spread", "less spread")  # of a batch as a whole
+TAILS, EPSILON = (0.02, 0.3), 1e-12  # shares in a tail, in which spread is looked for
 
 
 def p_values(calibration: Values, scores: Values) -> Any:
@@ -300,7 +305,7 @@ def _truncated_rate(mean: np.ndarray, T: np.ndarray) -> np.ndarray:
     return np.asarray(np.sqrt(low * high))
 
 
-def rank_grid(n: int, size: int = 100) -> Ints:
+def rank_grid(n: int, size: int = GRID) -> Ints:
     """Returns about ``size`` increasing ranks of 1..n, all small ones and then ever wider apart.
 
     Example:
@@ -345,40 +350,64 @@ def counts_of(p_values: np.ndarray, n: int) -> Ints:
 
 
 class Drift(NamedTuple):
-    """The statistic of `drift_of_counts`, and the probability of one at least as large if nothing has changed."""
+    """The statistic of `drift_of_counts`, the probability of one as large if nothing has changed, and which change it is of."""
 
     statistic: float
     p_value: float
+    change: str
 
 
-def drift_of_counts(counts: Ints) -> Drift:
-    r"""Returns whether a batch as a whole is stranger than the calibration items, though perhaps no single item is unusual.
+def drift_of_counts(counts: Ints, changes: Sequence[str] = CHANGES[:1], own: Ints | None = None) -> Drift:
+    r"""Returns whether a batch as a whole differs from the calibration items, though perhaps no single item is anomalous.
 
-    The statistic is max_k N_k / m - k / (n + 1) over the ranks k of a grid, the largest excess of the p-values' distribution
-    function over the uniform one. It is compared with samples of its law for n calibration items and m typical ones, since the
-    usual tables for independent p-values reject far too often where m is not much smaller than n. Of ``counts`` (n + 2,), m in
-    all, the k-th is how many items have the p-value k / (n + 1).
+    With e_k = N_k / m - k / (n + 1) at ranks k of a grid, the statistics of ``changes`` are
+
+        stranger      max_k e_k                                     less strange   max_k -e_k
+        more spread   max_k min(e_k, -e_(n + 1 - k)) / sd_k         less spread    max_k min(-e_k, e_(n + 1 - k)) / sd_k
+
+    with sd_k^2 = t (1 - t) of the tails t = k / (n + 1) in [0.02, 0.3]: anomalies add to one tail alone, not to the spread.
+    Each is centered and scaled by samples of its law for n calibration items and m normal ones, and the largest of them is
+    compared with those of the samples: the usual tables for independent p-values reject far too often where m is not much
+    smaller than n. Where scores are equal -e_k counts all items that may be below k, which makes the test cautious. Of ``counts``
+    (n + 2,), m in all, the k-th is how many items have the p-value k / (n + 1); ``own`` (n + 2,) are those of the calibration
+    items, without which a batch that is less strange than all of these is not told from ties.
 
     Example:
-        >>> drift_of_counts(np.bincount(np.arange(1, 1001) // 2 + 1, minlength=1001)).p_value
-        0.0005
+        >>> drift_of_counts(np.bincount(np.arange(1, 1001) // 2 + 1, minlength=1001))[1:]
+        (0.0005, 'stranger')
     """
-    n, m = len(counts) - 2, int(counts.sum())
+    n, m, which = len(counts) - 2, int(counts.sum()), [CHANGES.index(change) for change in changes]
+    ranks, up_to, seen = _both_ends(n), np.cumsum(counts), np.flatnonzero(counts if own is None else counts + own)
+    above = seen[np.minimum(np.searchsorted(seen, ranks, side="right"), len(seen) - 1)]  # an item may tie with lower ranks
+    found, null = _changes(up_to[ranks], up_to[np.maximum(above, ranks)], n, m), _null_changes(n, m)
+    center, scale = null.mean(0), null.std(0) + EPSILON
+    found_z, null_z = (((x - center) / scale)[..., which] for x in (found, null))
+    p_value = (1 + float((null_z.max(-1) >= found_z.max() - ROUNDING).sum())) / (SAMPLES + 1)
+    best = which[int(found_z.argmax())]
+    return Drift(float(found[best]), p_value, CHANGES[best])
+
+
+def _both_ends(n: int) -> Ints:
+    """Returns ranks of 1..n that are dense at both ends, k with n + 1 - k."""
     ranks = rank_grid(n)
-    statistic = float(_excess(np.cumsum(counts)[ranks], n, m))
-    p_value = (1 + float((_null_excess(n, m) >= statistic * (1 - ROUNDING)).sum())) / (SAMPLES + 1)
-    return Drift(statistic, p_value)
+    return np.unique(np.r_[ranks, n + 1 - ranks])
 
 
 @functools.lru_cache(maxsize=32)
-def _null_excess(n: int, m: int) -> Floats:
-    """Returns samples of the statistic for typical items."""
-    return _excess(null_counts(n, m, rank_grid(n), SAMPLES, np.random.default_rng(0)), n, m)
+def _null_changes(n: int, m: int) -> Floats:
+    """Returns samples of the statistics for normal items, (samples, 4)."""
+    counts = null_counts(n, m, _both_ends(n), SAMPLES, np.random.default_rng(0))
+    return _changes(counts, counts, n, m)
 
 
-def _excess(counts: Ints, n: int, m: int) -> Floats:
-    """Returns the statistic of counts at the ranks of the grid, over the last axis."""
-    return np.asarray(np.maximum(counts / m - rank_grid(n) / (n + 1), 0.0).max(-1))
+def _changes(least: Ints, most: Ints, n: int, m: int) -> Floats:
+    """Returns the four statistics (..., 4) of the least and the most items (..., G) that are up to the ranks of the grid."""
+    t = _both_ends(n) / (n + 1)
+    more, less = least / m - t, t - most / m
+    k = np.flatnonzero((t >= TAILS[0]) & (t <= TAILS[1]))
+    sd = np.sqrt(t[k] * (1 - t[k]))
+    spread = [np.minimum(a[..., k], b[..., -1 - k]) / sd for a, b in ((more, less), (less, more))]
+    return np.stack([x.max(-1, initial=0.0) for x in (more, less, *spread)], axis=-1)
 
 
 @dataclass(frozen=True)
@@ -446,6 +475,30 @@ def simultaneous_bounds(p_values: Values, n_calibration: int, confidence: float 
     require_within("(0, 0.9999]", confidence=confidence)
     p = p_values_of(p_values)
     return SimultaneousBounds(confidence, p, *_template(n_calibration, len(p), confidence))
+
+
+@functools.lru_cache(maxsize=32)
+def certain_levels(n: int, confidence: float) -> Floats:
+    r"""Returns p-values (n + 2,) that hold for the calibration items at hand, that of rank k in place of k / (n + 1).
+
+    U_k, the share of all normal items that reach the k-th largest of n calibration scores, is the k-th least of n uniform numbers
+    (less with ties). With b_k the quantile 1 - c of its law Beta(k, n + 1 - k), and c so small that P(U_k <= b_k for all k) is at
+    least the confidence, the p-values b_k of new items are independent and P(b <= a) <= a given the calibration items, with
+    that confidence (Bates et al. 2023, calibration-conditional p-values). c is sampled as in `simultaneous_bounds`.
+
+    Example:
+        >>> certain_levels(99, 0.95)[[0, 1, 50, 100]].round(2)
+        array([0.  , 0.06, 0.64, 1.  ])
+    """
+    ranks = rank_grid(n, 2 * GRID)
+    size = max(SIMULATIONS, math.ceil(20 / (1 - confidence)))
+    spacing = np.random.default_rng(0).standard_gamma(np.diff(ranks, prepend=0, append=n + 1), (size, len(ranks) + 1))
+    uniform = spacing[:, :-1].cumsum(1) / spacing.sum(1, keepdims=True)
+    least = np.sort(betainc(n + 1 - ranks, ranks, 1 - uniform).min(1))  # P(U_k >= u)
+    c = least[math.floor((1 - confidence) * (size + 1) + 1e-9) - 1]
+    levels: Floats = np.r_[0.0, (1 - betaincinv(n + 1 - ranks, ranks, c))[np.searchsorted(ranks, np.arange(1, n + 1))], 1.0]
+    levels.flags.writeable = False  # the next call gets this array
+    return levels
 
 
 @functools.lru_cache(maxsize=32)

@@ -1,10 +1,11 @@
 r"""Decisions from the scores of any model: p-values by calibration, a rate of false discoveries or of false alarms.
 
-Calibration scores are those of ordinary items that nothing was fitted to, by the same score function. What holds, and for what:
+Calibration scores are those of normal items that nothing was fitted to, by the same score function. What holds, and for what:
 
-- p-values: P(p <= a) <= a for an ordinary new item of the same source (`p_values`); with groups, within each of them.
-- ``fdr``: of what is flagged in one table, a share of at most ``fdr`` is ordinary on average over tables, not in each one.
-- ``fpr``: at most this share of ordinary items is flagged, with ``confidence`` over calibration sets (`fpr_threshold`).
+- p-values: P(p <= a) <= a for a normal new item of the same source (`p_values`); with groups, within each of them.
+- ``fdr``: the share of false alarms among the flags of a table, 0 in a table without a flag, is at most ``fdr`` on average over
+  tables and calibration sets. Tables with few anomalies have fewer flags, of which more are false.
+- ``fpr``: at most this share of normal items is flagged, with ``confidence`` over calibration sets (`fpr_threshold`).
 
 Nothing holds if the new items come from elsewhere than the calibration items; `Decisions.shift` says if they do as a whole.
 Shapes: n calibration items, m new items.
@@ -21,8 +22,10 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from vergence.decide.conformal import (
+    CHANGES,
     Certificate,
     at_most,
+    certain_levels,
     counts_of,
     drift_of_counts,
     fpr_threshold,
@@ -38,9 +41,10 @@ from vergence.utils.terminal import Tabular
 
 __all__ = ["Calibrated", "Counts", "Decisions", "Tally", "calibrate", "decided"]
 
+CONFIDENCE = 0.95
 LEAST = 10  # calibration items, in all and of each group
 SHIFTED, FEW = 0.01, 20  # probability up to which new items are said to be of another kind, and items from which on it is said
-CHANGED, CERTAIN = 0.2, 0.001  # least difference of distributions, and largest probability, at which the rate is said not to hold
+CHANGED, SPREAD, CERTAIN = 0.2, 0.1, 0.001  # least change, of the spread too, and largest probability at which no rate is said
 SHARE = 0.3  # of the items of `Calibrated.fit` that calibrate
 HELD = 48  # strangest items that are held for the page
 COLUMNS = ("name", "score", "p_value", "level", "nearest", "reason", "seen")  # that q-values, flags and the page need
@@ -62,12 +66,14 @@ class Decisions(Tabular):
         calibration: n, the calibration items; 0 for none.
         fdr: The rate, or None with a certificate.
         certificate: The threshold that holds a rate of false alarms, or None.
-        shift: Probability that ordinary items are as strange as the new ones as a whole; None with groups.
-        excess: Share of the new items at least by which they are stranger as a whole.
+        shift: Probability that normal items differ as much from the calibration items as a whole; None with groups.
+        excess: How much they differ: the statistic of `drift_of_counts`, of the location a share of the new items.
         why_none: Why no item is flagged, in words, where that is so.
         unjudged: Items that were not judged, as those that the calibration or a fit has seen.
         advice: What to do about these.
         noun: What one item is called.
+        change: In what way they differ: stranger, less strange, more spread or less spread.
+        confidence: Probability that ``fdr`` holds for these calibration items, or None where it is an average over these, too.
     """
 
     columns: Mapping[str, Any]
@@ -82,6 +88,8 @@ class Decisions(Tabular):
     unjudged: int = 0
     advice: str = ""
     noun: str = "item"
+    change: str = CHANGES[0]
+    confidence: float | None = None
 
     def table(self) -> Mapping[str, Sequence[Any]]:
         """Returns the columns by name."""
@@ -119,24 +127,31 @@ class Decisions(Tabular):
 
     @property
     def changed(self) -> bool:
-        """Whether the items as a whole are so much stranger than the calibration items that no rate holds."""
-        return self.total >= FEW and self.shift is not None and self.excess >= CHANGED and self.shift <= CERTAIN
+        """Whether the items as a whole differ so much from the calibration items that no rate holds."""
+        least = CHANGED if self.change in CHANGES[:2] else SPREAD
+        return self.total >= FEW and self.shift is not None and self.excess >= least and self.shift <= CERTAIN
 
     @property
     def sentences(self) -> list[str]:
         """What was found and what it means, the most important first."""
         said = [self._flagged()] if self.total else []
         if self.shift is not None and self.shift <= SHIFTED and self.total >= FEW:
-            least = f", {self.excess:.0%} of them at least" if self.changed else ""
-            whole = (
-                f"as a whole the new items are stranger than the calibration items (p-value {self.shift:.2g}){least}: they come "
-                "from elsewhere, or many are unusual; in the first case no rate holds"
-            )
+            whole = self._changed()
             said = [f"warning: {whole}", *said] if self.changed else [*said, whole]
         if self.unjudged:
             equal = "not judged, as the model was fitted to or calibrated on equal ones"
             said.append(f"warning: {counted(self.unjudged, self.noun)} {equal}{self.advice}")
         return said
+
+    def _changed(self) -> str:
+        """Returns how the new items differ as a whole, and what that means."""
+        least = f", {self.excess:.0%} of them at least" if self.changed and self.change in CHANGES[:2] else ""
+        causes = {
+            "stranger": "they come from elsewhere, or many are anomalous; in the first case no rate holds",
+            "more spread": "they come from elsewhere, so no rate holds",
+        }
+        why = causes.get(self.change, "they come from elsewhere, so no rate holds and anomalies may be missed")
+        return f"as a whole the new items are {self.change} than the calibration items (p-value {self.shift:.2g}){least}: {why}"
 
     def _flagged(self) -> str:
         """Returns what was flagged and what that means; no rate where the items as a whole have changed."""
@@ -149,13 +164,19 @@ class Decisions(Tabular):
             return f"none {of} {rate}: {self.why_none}"
         if self.total == 1 and len(self.columns):
             return f"the {self.noun} is flagged (p = {self.p_value[0]:.2g})"
-        return f"{k:,} {of}{void or f' {rate}; about {self.fdr * k:.2g} of them ordinary on average, at most'}"
+        tables = "Tables like this one"
+        if self.confidence is not None:
+            tables = f"With confidence {self.confidence:g}, tables judged by these calibration items"
+        share = f"on average a share of at most {self.fdr:g} of false alarms (those without a flag count as 0)"
+        return f"{k:,} {of}{void or f' {rate}. {tables} have {share}'}"
 
 
 class Counts:
     """q-values and flags, which need all p-values k / (n + 1): how many items have each k, counted part by part.
 
-    Of n calibration items; by ``certificate`` items are flagged instead of ``fdr``.
+    Of n calibration items, whose own counts ``own`` (n + 2,) tell ties; by ``certificate`` items are flagged instead of ``fdr``.
+    With a ``confidence`` the rate holds for these calibration items (`certain_levels`). An ``adaptive`` rate multiplies q-values
+    by the estimated share of normal items (1 + #{p >= t}) / (m (1 - t)), t = floor((n + 1) / 2) / (n + 1).
 
     Example:
         >>> counts = Counts(9, fdr=0.5)
@@ -169,8 +190,18 @@ class Counts:
     names: ClassVar[Sequence[str]] = ("q_value", "flag")
     order: ClassVar[Sequence[str]] = ()
 
-    def __init__(self, n: int, fdr: float = 0.1, certificate: Certificate | None = None) -> None:
-        self.n, self.fdr, self.certificate, self.above = n, fdr, certificate, 0
+    def __init__(
+        self,
+        n: int,
+        fdr: float = 0.1,
+        certificate: Certificate | None = None,
+        *,
+        own: np.ndarray | None = None,
+        confidence: float | None = None,
+        adaptive: bool = False,
+    ) -> None:
+        self.n, self.fdr, self.certificate, self.above, self.own = n, fdr, certificate, 0, own
+        self.confidence, self.adaptive = confidence, adaptive
         self.counts = np.zeros(n + 2, dtype=np.int64)
 
     def see(self, columns: Mapping[str, np.ndarray]) -> None:
@@ -195,12 +226,15 @@ class Counts:
         total, flagged = int(self.counts.sum()), self.flagged
         fdr = self.fdr if self.certificate is None else None
         why = self._why_none(total) if total and not flagged else ""
-        excess, shift = drift_of_counts(self.counts) if total else (0.0, None)
-        return Decisions(columns, total, flagged, self.n, fdr, self.certificate, shift, excess, why, **more)
+        excess, shift, change = drift_of_counts(self.counts, CHANGES, self.own) if total else (0.0, None, CHANGES[0])
+        given = columns, total, flagged, self.n, fdr, self.certificate, shift, excess, why
+        return Decisions(*given, change=change, confidence=self.confidence, **more)
 
     def _why_none(self, total: int) -> str:
         """Returns why no item is flagged: what the numbers allow, or the least q-value that an item has."""
-        if self.counts[:2].any():  # items stranger than all calibration items: with more of these they might be reported
+        if (
+            self.counts[:2].any() and not self.adaptive and self.confidence is None
+        ):  # items stranger than all calibration items: with more of these they might be reported
             return str(reportable(self.n, total, self.fdr))
         q = self._q_values()
         least = float(q[self.counts > 0].min())
@@ -209,7 +243,12 @@ class Counts:
 
     def _q_values(self) -> np.ndarray:
         """Returns the q-value of each p-value k / (n + 1), k = 0..n + 1, as `q_values` does."""
-        q = np.arange(self.n + 2) / (self.n + 1) * (self.counts.sum() / np.maximum(np.cumsum(self.counts), 1))
+        p = usual = np.arange(self.n + 2) / (self.n + 1)
+        if self.confidence is not None:
+            p = certain_levels(self.n, self.confidence)
+        total, half = self.counts.sum(), usual[(self.n + 1) // 2]
+        normal = (1 + self.counts[p >= half].sum()) / (1 - half) if self.adaptive else total
+        q = p * (normal / np.maximum(np.cumsum(self.counts), 1))
         return np.asarray(np.minimum(np.minimum.accumulate(q[::-1])[::-1], 1.0))
 
 
@@ -286,21 +325,24 @@ def calibrate(
     *,
     fdr: float = 0.1,
     fpr: float | None = None,
-    confidence: float = 0.95,
+    confidence: float | None = None,
+    adaptive: bool = False,
     groups: tuple[Any, Any] | None = None,
     larger_is_stranger: bool = True,
 ) -> Decisions:
     """Returns which new items are unusual, from the scores of any model.
 
     Args:
-        calibration: Scores (n,) of ordinary items that no fit has seen, n >= 10: an array, tensor, Series or list.
+        calibration: Scores (n,) of normal items that no fit has seen, n >= 10: an array, tensor, Series or list.
         scores: Scores (m,) of the items to judge.
-        fdr: Share of the flagged items that is ordinary, on average at most, in (0, 1).
-        fpr: Instead, the share of ordinary items that is flagged at most, with ``confidence``.
-        confidence: Probability of that, over calibration sets, in (0, 1).
-        groups: Labels of the calibration items (n,) and of the new ones (m,): the p-values hold within each group. Not with
-            ``fpr``.
-        larger_is_stranger: False for scores that are larger for ordinary items.
+        fdr: Share of false alarms among the flags of tables like this one, on average at most, in (0, 1).
+        fpr: Instead, the share of normal items that is flagged at most, with ``confidence``.
+        confidence: Probability of that, over calibration sets, in (0, 1), by default 0.95. With ``fdr``: the rate holds for
+            tables judged by these calibration items, with this probability; by default it is an average over these, too.
+        adaptive: Use what anomalies leave of ``fdr``, by an estimate of their share: more power where they are many.
+        groups: Labels of the calibration items (n,) and of the new ones (m,): the p-values hold within each group. With ``fdr``
+            alone.
+        larger_is_stranger: False for scores that are larger for normal items.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -308,31 +350,39 @@ def calibrate(
         >>> found.flag.tolist()
         [False, True, False]
         >>> print(found.sentences[0])
-        1 of 3 items flagged at a false-discovery rate of 0.1; about 0.1 of them ordinary on average, at most
+        1 of 3 items flagged at a false-discovery rate of 0.1. Tables like this one have on average a share of at most 0.1 of
+        false alarms (those without a flag count as 0)
     """
     require_within("(0, 1)", fdr=fdr)
     sign = 1.0 if larger_is_stranger else -1.0
     cal, new = (sign * as_values(name, x).cpu().numpy() for name, x in (("calibration scores", calibration), ("scores", scores)))
-    expect(len(cal) >= LEAST, f"at least {LEAST} calibration scores", len(cal), "give more ordinary items")
+    expect(len(cal) >= LEAST, f"at least {LEAST} calibration scores", len(cal), "give more normal items")
     differ = np.ptp(cal) > 0 or groups is not None
     expect(differ, "calibration scores that differ", f"{cal[0]:g} for all", "the score tells nothing")
     _expect_apart(cal, new)
-    certificate = None if fpr is None else fpr_threshold(cal, fpr, confidence)
+    if confidence is not None:
+        require_within("(0, 0.9999]", confidence=confidence)
+    certificate = None if fpr is None else fpr_threshold(cal, fpr, confidence or CONFIDENCE)
+    expect(fpr is None or not adaptive, "adaptive with fdr", "fpr", "leave one out")
     if groups is not None:
-        expect(fpr is None, "groups with fdr", "fpr", "leave one out")
+        expect(fpr is None and confidence is None and not adaptive, "groups with fdr alone", "another option", "leave one out")
         p, largest = _within(cal, new, groups)
         why = str(reportable(largest, len(new), fdr, "calibration items in a group")) if len(new) else ""
         return replace(decided(p, fdr, len(cal)), why_none=why)
-    counts, columns = Counts(len(cal), fdr, certificate), {"p_value": ranked(cal, new), "score": new}
+    own = counts_of(ranked(cal, cal), len(cal))
+    sure = confidence if fpr is None else None
+    counts = Counts(len(cal), fdr, certificate, own=own, confidence=sure, adaptive=adaptive)
+    columns = {"p_value": ranked(cal, new), "score": new}
     counts.see(columns)
     return counts.decisions({"p_value": columns["p_value"], **counts.columns(columns)})
 
 
 def _expect_apart(cal: np.ndarray, new: np.ndarray) -> None:
-    """Refuses calibration scores, no two equal, of which the most are new scores to the last digit."""
-    if len(np.unique(cal)) < len(cal):
-        return  # equal scores say nothing
-    same = int(np.isin(cal, new).sum())
+    """Refuses calibration scores of which the most are new scores to the last digit, where few new scores are equal."""
+    (known, often), (asked, times) = (np.unique(x, return_counts=True) for x in (cal, new))
+    if 10 * int((times == 1).sum()) < 9 * len(new):
+        return  # rounded scores: equal ones say nothing
+    same = len(np.intersect1d(known[often == 1], asked[times == 1], assume_unique=True))
     among = f"{same:,} of {len(cal):,} among the new ones"
     expect(2 * same <= len(cal), "calibration items that are not judged", among, "leave them out of one")
 
@@ -382,7 +432,7 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
     random_state: int = 0
 
     def fit(self, X: Any, y: Any = None) -> "Calibrated":
-        """Fits to a part of ordinary items (N, D), and scores the other part."""
+        """Fits to a part of normal items (N, D), and scores the other part."""
         require_within("(0, 1)", share=self.share)
         x = np.asarray(to_numpy(X))
         side = apart(x.reshape(len(x), -1), self.share, self.random_state)
@@ -412,10 +462,9 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
         """Returns the p-value of each item, (m,)."""
         return self.decide(X).p_value
 
-    def decide(self, X: Any, *, fdr: float = 0.1, fpr: float | None = None, confidence: float = 0.95) -> Decisions:
-        """Returns which items are unusual; see `calibrate`."""
-        scores = self.scores(X)
-        return calibrate(self.calibration_, scores, fdr=fdr, fpr=fpr, confidence=confidence)
+    def decide(self, X: Any, *, fdr: float = 0.1, **options: Any) -> Decisions:
+        """Returns which items are anomalous; ``options`` are those of `calibrate`."""
+        return calibrate(self.calibration_, self.scores(X), fdr=fdr, **options)
 
     def predict(self, X: Any) -> np.ndarray:
         """Returns -1 for flagged items and 1 for others, as scikit-learn does, at a false-discovery rate of 0.1."""
@@ -427,7 +476,7 @@ def _fitted(detector: Any, x: np.ndarray) -> Any:
     if hasattr(detector, "get_params"):
         return clone(detector).fit(x)
     copied = copy.deepcopy(detector)
-    if hasattr(copied, "fit_features"):  # pytorch-ood, whose ordinary items are those of a class >= 0
+    if hasattr(copied, "fit_features"):  # pytorch-ood, whose normal items are those of a class >= 0
         return copied.fit_features(torch.as_tensor(x, dtype=torch.float32), torch.zeros(len(x), dtype=torch.int64))
     return copied.fit(x)
 

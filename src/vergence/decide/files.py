@@ -39,7 +39,8 @@ def calibrate_files(
     groups: str | None = None,
     fdr: float = 0.1,
     fpr: float | None = None,
-    confidence: float = 0.95,
+    confidence: float | None = None,
+    adaptive: bool = False,
     lower_is_stranger: bool = False,
 ) -> Decisions:
     """Writes the new rows with p-values, q-values and flags, and a page next to them (``OUT.html``); returns the decisions.
@@ -57,9 +58,10 @@ def calibrate_files(
     hint = "leave it out of one file, or rename it if it is another item"
     expect(not both, f"items of {new.name} that are not in {calibration.name}", f"{both[:1]} in both", hint)
     sides = None if groups is None else (a.columns[groups], b.columns[groups])
-    if fpr is None and groups is None and 0 < fdr < 1 and len(a.values) and len(b.values):
+    plain = fpr is None and groups is None and confidence is None and not adaptive
+    if plain and 0 < fdr < 1 and len(a.values) and len(b.values):
         terminal.note(str(reportable(len(a.values), len(b.values), fdr)))
-    also: dict[str, Any] = {"fdr": fdr, "fpr": fpr, "confidence": confidence}
+    also: dict[str, Any] = {"fdr": fdr, "fpr": fpr, "confidence": confidence, "adaptive": adaptive}
     found = calibrate(a.values, b.values, groups=sides, larger_is_stranger=not lower_is_stranger, **also)
     kept = {name: values for name, values in b.columns.items() if name not in OWN}
     if out.suffix == ".csv":  # with all digits

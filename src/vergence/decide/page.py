@@ -23,8 +23,8 @@ MOST, POINTS, DRAWN, SIDE = 20_000, 101, 20_000, 480  # rows; points of the curv
 MEANING = [
     "The p-value of an item is the share of calibration items, which no fit has seen, that are at least as anomalous, the item "
     "itself counted among them.",
-    "A false-discovery rate is an average over tables: of the flagged items at most the stated share is normal on average, and "
-    "of those of one table more can be.",
+    "A false-discovery rate is an average over tables and calibration sets: the share of false alarms among the flags, 0 in a "
+    "table without a flag, is at most the stated one. In one table more can be false, and in quiet ones most are.",
     "The numbers hold for items of the same source as the calibration items, scored by the same model, which was fitted to "
     "neither. They say nothing of items from elsewhere, and nothing of a single item for sure.",
     "They do not say that an item is faulty: anomalous is what the model finds rare. Larger scores are more anomalous; they are "

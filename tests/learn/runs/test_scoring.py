@@ -115,7 +115,7 @@ def test_a_batch_that_is_foreign_as_a_whole_is_named(run, tmp_path):
     void = "but the items as a whole are unlike the calibration items, so the rate does not hold"
     assert decisions.flagged > 20 and second == f"{decisions.flagged} of 300 items flagged, {void}"
     page = (tmp_path / "b.npz.html").read_text()
-    assert f"{decisions.flagged} of 300 images flagged, {void}" in page and "ordinary on average, at most" not in page
+    assert f"{decisions.flagged} of 300 images flagged, {void}" in page and "share of at most" not in page
     certified = scored(run, 255 - new, tmp_path / "c.npz", fpr=0.05)[0].sentences
     assert certified[0] == first and "flag at most" in certified[1] and certified[1].endswith(void)
 
