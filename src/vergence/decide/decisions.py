@@ -32,7 +32,8 @@ from vergence.decide.conformal import (
     reportable,
 )
 from vergence.decide.inputs import Values, as_values, labels_of
-from vergence.mixtures.core import alike, to_numpy
+from vergence.decide.splits import apart
+from vergence.mixtures.core import to_numpy
 from vergence.utils.checks import counted, expect, require_within
 from vergence.utils.terminal import Tabular
 
@@ -430,12 +431,3 @@ def _fitted(detector: Any, x: np.ndarray) -> Any:
     if hasattr(copied, "fit_features"):  # pytorch-ood, whose ordinary items are those of a class >= 0
         return copied.fit_features(torch.as_tensor(x, dtype=torch.float32), torch.zeros(len(x), dtype=torch.int64))
     return copied.fit(x)
-
-
-def apart(x: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Returns which items calibrate (N,); nearly equal ones are on one side."""
-    label = alike(x, x[:, :0])
-    order = np.random.default_rng(seed).permutation(label.max() + 1)
-    counts = np.bincount(label)[order].cumsum()
-    chosen = order[: int(np.searchsorted(counts, share * len(x))) + 1]
-    return np.isin(label, chosen)

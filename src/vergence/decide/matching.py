@@ -26,7 +26,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vergence.decide.conformal import counts_of, drift_of_counts, ranked
-from vergence.decide.decisions import SHIFTED, apart
+from vergence.decide.decisions import SHIFTED
+from vergence.decide.splits import apart
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.densities.retrieval import log_probs
 from vergence.densities.storage import Stored
