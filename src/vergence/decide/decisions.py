@@ -32,7 +32,7 @@ from vergence.decide.conformal import (
     reportable,
 )
 from vergence.decide.inputs import Values, as_values, labels_of
-from vergence.decide.splits import apart
+from vergence.decide.splits import apart, grouped
 from vergence.mixtures.core import to_numpy
 from vergence.utils.checks import counted, expect, require_within
 from vergence.utils.terminal import Tabular
@@ -355,8 +355,8 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
     """Any detector with a calibration part that it is not fitted to: p-values and flags with a rate.
 
     The detector is one of this library, of scikit-learn (``score_samples``), PyOD (``decision_function``, larger is stranger),
-    pytorch-ood (``fit_features`` and ``predict_features``), or any estimator with ``fit`` and a function of one's own. Equal and
-    nearly equal items are on one side of the split.
+    pytorch-ood (``fit_features`` and ``predict_features``), or any estimator with ``fit`` and a function of one's own. Items of a
+    group are on one side of the split; without groups, equal items and near copies are.
 
     Args:
         detector: The detector, which is cloned.
@@ -382,11 +382,11 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
     score: Callable[[Any, Any], Any] | None = None
     random_state: int = 0
 
-    def fit(self, X: Any, y: Any = None) -> "Calibrated":
-        """Fits to a part of ordinary items (N, D), and scores the other part."""
+    def fit(self, X: Any, y: Any = None, groups: Any = None) -> "Calibrated":
+        """Fits to a part of ordinary items (N, D), of groups (N,) such as patients, and scores the other part."""
         require_within("(0, 1)", share=self.share)
         x = np.asarray(to_numpy(X))
-        side = apart(x.reshape(len(x), -1), self.share, self.random_state)
+        side = apart(grouped(groups, x.reshape(len(x), -1)), self.share, self.random_state)
         expect(side.sum() >= LEAST, f"at least {LEAST} calibration items", int(side.sum()), "give more items, or a larger share")
         self.detector_ = _fitted(self.detector, x[~side])
         self.calibration_ = self.scores(X[side])
