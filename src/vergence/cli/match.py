@@ -31,6 +31,10 @@ class Pairs:
     components: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 128, or a tenth of the pairs)")] = None
     """Principal components of each side."""
     share: Annotated[float, arg(help="Share of the pairs that calibrates.")] = 0.3
+    groups: Annotated[
+        str | None, arg(metavar="ARRAY", help_behavior_hint="(default: equal contexts or targets, near copies)")
+    ] = None
+    """Array in PAIRS of a group of each pair, such as a patient: no group both fits and calibrates."""
     seed: options.Seed = 0
     device: Annotated[Literal["cpu", "cuda"], arg(help="Device to compute on.")] = "cpu"
 
@@ -72,10 +76,20 @@ def pairs(command: Pairs) -> None:
         random_state=command.seed,
         device=command.device,
     )
-    matcher.fit(read.context, np.asarray(read.target).reshape(len(read.target), -1))
+    groups = None if command.groups is None else _groups(command.pairs, command.groups)
+    matcher.fit(read.context, np.asarray(read.target).reshape(len(read.target), -1), groups)
     matcher.save(command.out)
     print(f"{len(matcher.calibration_):,} of {len(read.context):,} pairs calibrate; wrote {command.out}")
     print(f"next: vergence match {shlex.quote(str(command.out))} CONTEXTS GALLERY")
+
+
+def _groups(path: Path, name: str) -> Any:
+    """Returns the groups (N,) of the pairs of a file."""
+    from vergence.data.arrays import read_arrays
+
+    arrays, there = read_arrays(path, (name,), 1 << 40)
+    expect(name in arrays, f"the array {name} in {path.name}", ", ".join(there), "name it with --groups")
+    return arrays[name]
 
 
 def match(command: Match) -> None:

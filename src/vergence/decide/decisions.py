@@ -35,7 +35,8 @@ from vergence.decide.conformal import (
     reportable,
 )
 from vergence.decide.inputs import Values, as_values, labels_of
-from vergence.mixtures.core import alike, to_numpy
+from vergence.decide.splits import apart, grouped
+from vergence.mixtures.core import to_numpy
 from vergence.utils.checks import counted, expect, require_within
 from vergence.utils.terminal import Tabular
 
@@ -404,8 +405,8 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
     """Any detector with a calibration part that it is not fitted to: p-values and flags with a rate.
 
     The detector is one of this library, of scikit-learn (``score_samples``), PyOD (``decision_function``, larger is stranger),
-    pytorch-ood (``fit_features`` and ``predict_features``), or any estimator with ``fit`` and a function of one's own. Equal and
-    nearly equal items are on one side of the split.
+    pytorch-ood (``fit_features`` and ``predict_features``), or any estimator with ``fit`` and a function of one's own. Items of a
+    group are on one side of the split; without groups, equal items and near copies are.
 
     Args:
         detector: The detector, which is cloned.
@@ -431,11 +432,11 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
     score: Callable[[Any, Any], Any] | None = None
     random_state: int = 0
 
-    def fit(self, X: Any, y: Any = None) -> "Calibrated":
-        """Fits to a part of normal items (N, D), and scores the other part."""
+    def fit(self, X: Any, y: Any = None, groups: Any = None) -> "Calibrated":
+        """Fits to a part of normal items (N, D), of groups (N,) such as patients, and scores the other part."""
         require_within("(0, 1)", share=self.share)
         x = np.asarray(to_numpy(X))
-        side = apart(x.reshape(len(x), -1), self.share, self.random_state)
+        side = apart(grouped(groups, x.reshape(len(x), -1)), self.share, self.random_state)
         expect(side.sum() >= LEAST, f"at least {LEAST} calibration items", int(side.sum()), "give more items, or a larger share")
         self.detector_ = _fitted(self.detector, x[~side])
         self.calibration_ = self.scores(X[side])
@@ -479,12 +480,3 @@ def _fitted(detector: Any, x: np.ndarray) -> Any:
     if hasattr(copied, "fit_features"):  # pytorch-ood, whose normal items are those of a class >= 0
         return copied.fit_features(torch.as_tensor(x, dtype=torch.float32), torch.zeros(len(x), dtype=torch.int64))
     return copied.fit(x)
-
-
-def apart(x: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Returns which items calibrate (N,); nearly equal ones are on one side."""
-    label = alike(x, x[:, :0])
-    order = np.random.default_rng(seed).permutation(label.max() + 1)
-    counts = np.bincount(label)[order].cumsum()
-    chosen = order[: int(np.searchsorted(counts, share * len(x))) + 1]
-    return np.isin(label, chosen)

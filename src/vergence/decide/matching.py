@@ -12,7 +12,8 @@ In the other direction, let t_i be the largest score in the gallery of a context
 a context without a match, p'(a) = (1 + #{t_i >= s(a, best)}) / (n + 1) satisfies P(p' <= alpha) <= alpha: claiming a match where
 p' <= alpha is wrong for a share alpha at most of the contexts without one.
 
-Neither holds where contexts or gallery come from elsewhere than the pairs. Shapes: N contexts, M items of the gallery, n pairs.
+Pairs of one target are not n draws: of each group of them one calibrates. Neither statement holds where contexts or gallery come
+from elsewhere than the pairs. Shapes: N contexts, M items of the gallery, n pairs.
 """
 
 import math
@@ -26,7 +27,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vergence.decide.conformal import counts_of, drift_of_counts, ranked
-from vergence.decide.decisions import SHIFTED, apart
+from vergence.decide.decisions import SHIFTED
+from vergence.decide.splits import apart, grouped, one_of_each
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.densities.retrieval import log_probs
 from vergence.densities.storage import Stored
@@ -203,8 +205,10 @@ def cosine(za: Tensor, zb: Tensor) -> Tensor:
 class Matcher(Stored):
     """Matches of contexts in a gallery, or none, by pairs of vectors of any encoders.
 
-    A share of the pairs calibrates; equal and nearly equal contexts are on one side. Of the others, both sides are reduced to
-    their principal components, and a density of their pairs is fitted.
+    A share of the pairs calibrates, and pairs of one group are on one side of this split; without groups, those whose contexts or
+    targets are equal or near copies are. Of each group that calibrates one pair does, at random, so that the rates are those of a
+    context of a new group. Of the others, both sides are reduced to their principal components, and a density of their pairs is
+    fitted.
 
     Args:
         model: Estimator of p(target | context) with a joint density, which is cloned: `ConditionalGaussian` by default, or
@@ -237,8 +241,8 @@ class Matcher(Stored):
     random_state: int = 0
     device: str = "cpu"
 
-    def fit(self, context: Any, target: Any) -> "Matcher":
-        """Fits to true pairs, contexts (N, C) and targets (N, T)."""
+    def fit(self, context: Any, target: Any, groups: Any = None) -> "Matcher":
+        """Fits to true pairs, contexts (N, C) and targets (N, T), of groups (N,) such as patients."""
         from sklearn.base import clone
 
         require_within("(0, 1)", share=self.share)
@@ -247,9 +251,11 @@ class Matcher(Stored):
         expect(len(a) == len(b), "as many contexts as targets", f"{len(a)} and {len(b)}")
         alike = self.by == "density" or a.shape[1] == b.shape[1]
         expect(alike, "vectors of one width for the cosine", f"{a.shape[1]} and {b.shape[1]}")
-        side = apart(a, self.share, self.random_state)
-        n = int(side.sum())
-        expect(n >= FEWEST, f"at least {FEWEST} pairs that calibrate", n, "give more pairs, or a larger share")
+        group = grouped(groups, a, b)
+        side = apart(group, self.share, self.random_state)
+        own = one_of_each(group, side, self.random_state)
+        of = f"at least {FEWEST} pairs that calibrate, of groups, contexts and targets of their own"
+        expect(len(own) >= FEWEST, of, len(own), "give more pairs, or a larger share")
         self.n_context_, self.n_target_ = a.shape[1], b.shape[1]
         if self.by == "density":
             (self.center_a_, self.axes_a_), (self.center_b_, self.axes_b_) = (self._axes(z[~side]) for z in (a, b))
@@ -257,7 +263,7 @@ class Matcher(Stored):
             estimator = ConditionalGaussian(device=self.device) if self.model is None else clone(self.model)
             self.model_ = estimator.fit(za[~side].numpy(), zb[~side].numpy())
             expect(hasattr(self.model_, "joint"), "a model with a joint density", type(self.model_).__name__, "use a mixture")
-        za, zb = self._components(a[side], "a"), self._components(b[side], "b")
+        za, zb = self._components(a[own], "a"), self._components(b[own], "b")
         self.calibration_ = of_pairs(self._scores(), za, zb).double().cpu().numpy()
         kept = np.random.default_rng(self.random_state).permutation(len(za))[:KEPT]
         self.others_ = za[torch.from_numpy(np.sort(kept))].cpu().numpy()
@@ -315,7 +321,16 @@ class Matcher(Stored):
         self.scores(*zeros)
 
 
-def match(context: Any, target: Any, contexts: Any, gallery: Any, *, coverage: float = 0.9, no_match: float = 0.05) -> Matches:
+def match(
+    context: Any,
+    target: Any,
+    contexts: Any,
+    gallery: Any,
+    *,
+    groups: Any = None,
+    coverage: float = 0.9,
+    no_match: float = 0.05,
+) -> Matches:
     """Returns which target of a gallery belongs to each context, or none of them, as learned from known pairs.
 
     Args:
@@ -323,6 +338,7 @@ def match(context: Any, target: Any, contexts: Any, gallery: Any, *, coverage: f
         target: Their targets, vectors (n, T).
         contexts: New contexts (N, C).
         gallery: Targets (M, T) among which their matches may be.
+        groups: Groups of the known pairs (n,), as of `Matcher.fit`.
         coverage: Probability that the candidates of a context hold its match, in (0, 1).
         no_match: Share of wrong answers, at most, of contexts with and of those without a match, in (0, 1).
 
@@ -331,7 +347,7 @@ def match(context: Any, target: Any, contexts: Any, gallery: Any, *, coverage: f
         >>> match(x[:200], x[:200] + 1, x[200:], x[200:] + 1).best[:3].tolist()
         [0, 1, 2]
     """
-    return Matcher().fit(context, target).match(contexts, gallery, coverage=coverage, no_match=no_match)
+    return Matcher().fit(context, target, groups).match(contexts, gallery, coverage=coverage, no_match=no_match)
 
 
 def _matrix(name: str, x: Any) -> np.ndarray:

@@ -4,6 +4,7 @@ Shapes: N items, M other items, D features, k neighbors, E pairs.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +15,15 @@ from torch.nn import functional as F
 from vergence.utils.checks import expect
 from vergence.utils.linalg import as_float, require_features
 
-__all__ = ["components", "cosine_distances", "nearest", "nearest_others", "nearest_rows", "similar_pairs"]
+__all__ = ["components", "cosine_distances", "near_copies", "nearest", "nearest_others", "nearest_rows", "similar_pairs"]
 
 ROUNDING = 8  # epsilons of the type by which the similarities of consecutive neighbors must differ on average
 LEADING = 5  # neighbors after the first whose similarities are judged
 NUMBERS = 1 << 24  # entries of a table of distances
 BLOCK = 2048  # items that are compared with others at a time
 SAMPLE, ITERATIONS = 2000, 10  # of the power iteration for a direction
+COPIES, PART, RATIO = 32, 0.05, 0.25  # near copies of an item at most, in number and share; their distance over that of the next
+LEAF, TREES, WIDTH = 1024, 3, 64  # items that are compared at a time, partitions into such sets, and directions
 
 
 def nearest(train: Tensor, test: Tensor, k: int, block: int = 2048) -> tuple[Tensor, Tensor]:
@@ -177,6 +180,54 @@ def components(edges: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
     graph = coo_matrix((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
     label: npt.NDArray[np.int64] = connected_components(graph, directed=False)[1].astype(np.int64)
     return label
+
+
+def near_copies(x: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
+    """Returns a label (N,) of each of N finite items (N, D), which equal items and near copies share, in any order of the items.
+
+    Columns are in units of their deviations; up to six digits of these, items are equal. Near copies of an item are at most 32
+    others, and a twentieth of all, that are less than a quarter as far away as the next nearest item. More than 1,024 items are
+    compared within the leaves of random trees, in up to 64 random directions.
+
+    Example:
+        >>> x = np.random.default_rng(0).normal(size=(100, 8))
+        >>> label = near_copies(np.concatenate([x, x[:50] + 0.001]))
+        >>> bool((label[:50] == label[100:]).all()), len(set(label.tolist()))
+        (True, 100)
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        deviation = x.std(0, dtype=np.float64)
+        scaled = np.nan_to_num((x - x.mean(0, dtype=np.float64)) / np.where(deviation > 0, deviation, 1.0), posinf=0, neginf=0)
+    equal, label = np.unique(np.round(scaled, 6) + 0.0, axis=0, return_inverse=True)
+    rows, generator = torch.from_numpy(equal), torch.Generator().manual_seed(0)
+    if rows.shape[1] > WIDTH:
+        rows = rows @ torch.randn(rows.shape[1], WIDTH, dtype=rows.dtype, generator=generator)
+    most = min(COPIES, int(PART * len(rows)))
+    trees = (_leaves(rows, generator) for _ in range(TREES if len(rows) > LEAF else 1))
+    pairs = [part[_isolated(rows[part], most)] for tree in trees for part in tree] if most else []
+    joined = components(torch.cat([*pairs, torch.empty(0, 2, dtype=torch.int64)]).numpy(), len(rows))
+    return joined[label.reshape(-1)]
+
+
+def _leaves(x: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yields the indices of near items (N, D), of at most `LEAF`, by halves along random directions."""
+    parts = [torch.arange(len(x))]
+    while parts:
+        part = parts.pop()
+        if len(part) <= LEAF:
+            yield part
+            continue
+        along = x[part] @ torch.randn(x.shape[1], dtype=x.dtype, generator=generator)
+        parts += part[along.argsort()].tensor_split(2)
+
+
+def _isolated(x: Tensor, most: int) -> Tensor:
+    """Returns pairs (E, 2) of different items and others, at most so many of each, behind which there is a gap of distances."""
+    distance, index = nearest_others(x, min(most + 1, len(x) - 1))
+    rank = torch.arange(1, distance.shape[1])
+    last = ((distance[:, :-1] < RATIO * distance[:, 1:]) * rank).amax(1)
+    i, j = (rank <= last[:, None]).nonzero(as_tuple=True)
+    return torch.stack([i, index[i, j]], 1)
 
 
 def _widest(x: Tensor) -> Tensor:

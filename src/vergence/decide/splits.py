@@ -1,0 +1,66 @@
+"""Splits of items into those of a fit and those that calibrate, so that no item is judged by its own copy.
+
+Shapes: N items, D features.
+"""
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from vergence.decide.inputs import labels_of
+from vergence.utils.checks import expect
+from vergence.utils.neighbors import components, near_copies
+
+__all__ = ["apart", "grouped", "one_of_each"]
+
+
+def grouped(groups: Any, *sides: np.ndarray) -> np.ndarray:
+    """Returns the number of the group of each item (N,), by groups (N,) if given, else of items that are near copies on any side.
+
+    Example:
+        >>> context, target = np.array([[1.0], [1.0], [5.0], [6.0]]), np.array([[3.0], [2.0], [2.0], [7.0]])
+        >>> grouped(None, context, target).tolist(), grouped(["a", "b", "a", "a"], context).tolist()
+        ([0, 0, 0, 1], [0, 1, 0, 0])
+    """
+    if groups is not None:
+        return np.asarray(np.unique(labels_of("groups", groups, len(sides[0])), return_inverse=True)[1])
+    label = near_copies(sides[0])
+    for side in sides[1:]:
+        edges = np.stack([label, label.max() + 1 + near_copies(side)], 1)
+        label = components(edges, edges.max() + 1)[label]
+    return label
+
+
+def apart(group: np.ndarray, share: float, seed: int) -> np.ndarray:
+    """Returns which items calibrate (N,), whole groups (N,) of them at random: the share, and at most one group more.
+
+    Groups of more items than the share are fitted to, and the share is that of the others; where there are no others, one of the
+    smallest groups calibrates.
+
+    Example:
+        >>> side = apart(np.repeat(np.arange(50), 4), 0.3, seed=0)
+        >>> int(side.sum()), bool((side.reshape(50, 4).all(1) == side.reshape(50, 4).any(1)).all())
+        (60, True)
+    """
+    size = np.bincount(group)
+    expect(len(size) > 1, "at least 2 groups of items, of which near copies are one", len(size), "give others")
+    order = np.random.default_rng(seed).permutation(len(size))
+    order = order[size[order] <= max(share * len(group), size.min())]
+    reached = size[order].cumsum()
+    side = np.isin(group, order[: int(np.searchsorted(reached, share * reached[-1])) + 1])
+    if size.max() > share * len(group):
+        large = f"{size.max():,} of {len(group):,} items are one group, or near copies of each other"
+        warnings.warn(f"{large}: {side.sum():,} items calibrate instead of {share * len(group):,.0f}", stacklevel=3)
+    return side
+
+
+def one_of_each(group: np.ndarray, side: np.ndarray, seed: int) -> np.ndarray:
+    """Returns the index of one item, at random, of each group (N,) on a side (N,): draws that do not depend on each other.
+
+    Example:
+        >>> one_of_each(np.array([0, 0, 0, 1, 2]), np.array([True, True, True, True, False]), seed=1).tolist()
+        [0, 3]
+    """
+    items = np.random.default_rng(seed).permutation(np.flatnonzero(side))
+    return np.sort(items[np.unique(group[items], return_index=True)[1]])
