@@ -124,8 +124,6 @@ FUNCTIONS = {
     "ConditionalGaussian.intervals": of(CONDITIONAL.intervals, context=C, level=0.9),
     "JointEmbedding.fit": of(linear.JointEmbedding(2, augmentation=AUGMENTATION).fit, X=X),
     "Reconstruction.fit": of(linear.Reconstruction(2, augmentation=AUGMENTATION).fit, X=X),
-    "Supervised.fit": of(linear.Supervised(augmentation=AUGMENTATION).fit, X=X, y=X[:, 0]),
-    "Supervised.transform": of(linear.Supervised(augmentation=AUGMENTATION).fit(X, X[:, 0]).transform, X=X),
     "structure": of(structure, covariance_type="low_rank", rank=2),
     "em.require_settings": of(em.require_settings, **EM),
     "covariance": of(covariance, covariance=EYE),
