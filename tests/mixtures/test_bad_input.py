@@ -41,7 +41,6 @@ SETTINGS = {
 CALLS = {
     "means of other features": (lambda: GaussianMixture(3, means_init=X[:3, :2]).fit(X), "means_init"),
     "few items with weight": (lambda: GaussianMixture(3).fit(X, sample_weight=np.arange(N) < 2), "n_samples = 2"),
-    "a stream of low rank": (lambda: GaussianMixture(2, covariance_type="low_rank").partial_fit(X), "covariance_type"),
     "other features of a warm start": (lambda: GaussianMixture(2, warm_start=True).fit(X).fit(X[:, :2]), "warm_start"),
     "contexts of all features": (lambda: GaussianMixture(2).fit(X).condition(X), "contexts"),
     "a feature twice": (lambda: GaussianMixture(2).fit(X).condition(C, features=[0, 0]), "different features"),
