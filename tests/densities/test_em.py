@@ -251,7 +251,6 @@ def test_a_rank_of_d_and_above_is_cut():
         data, em.structure("full"), Mixture(begun.weights, begun.means, dense("low_rank", begun)), max_iter=50, tol=0.0, reg=0.0
     )
     assert found.bounds[0][0] == pytest.approx(full.bounds[0][0], abs=1e-10)
-    assert made.parameters(K, D) == em.structure("full").parameters(K, D)
 
 
 def test_low_rank_never_makes_a_square_of_the_features():
@@ -345,7 +344,9 @@ def test_a_revival_is_no_convergence():
     begun.means[0, 1] = 1e4
     first = em.run(data, Full(), begun, max_iter=1, reseed=False).bounds[0][0]
     for reseed in (True, False):
-        found = em.run(data, Full(), begun, max_iter=1, tol=1.0, previous_bound=first, reseed=reseed)
+        found = em._Loop(data, Full(), begun, 1.0, 1e-6, reseed, [first])
+        found.activate(1)
+        found.step(torch.float64)
         assert found.converged == [not reseed] and found.reseeded == [int(reseed)]
 
 

@@ -32,7 +32,7 @@ NORMAL = Independent(Normal(torch.zeros(3, 2, dtype=torch.float64), 1.0), 1)
 LABELED = {"train": Z, "train_labels": Y, "test": Z, "test_labels": Y}
 EM = {"n_components": 2, "n_init": 1, "max_iter": 10, "tol": 1e-3, "reg_covar": 0.0, "precision": "double"}
 OF_MIXTURES = {"n_components": 3, "covariance_type": "full", "tol": 0.1, "reg_covar": 1e-6, "max_iter": 3, "n_init": 1, "rank": 2}
-OF_MIXTURES |= {"init_params": "kmeans", "precision": "double", "device": "cpu", "verbose_interval": 10}
+OF_MIXTURES |= {"init_params": "kmeans", "precision": "double", "device": "cpu"}
 OF_MIXTURES |= {"weights_init": torch.ones(3) / 3, "means_init": Z[:3, :3], "precisions_init": EYE.expand(3, 3, 3)}
 AUGMENTATION = [0.1, 0.2, 0.3, 0.4]
 THRESHOLDS = ("signal", "noise", "augmentation_signal", "augmentation_noise")
@@ -43,7 +43,7 @@ def of(function, **valid):
 
 
 def mixture(**settings):
-    return GaussianMixture(verbose="verbose_interval" in settings, **settings).fit(X[:, :3])
+    return GaussianMixture(**settings).fit(X[:, :3])
 
 
 C, T = X[:, :2], X[:, 2]

@@ -32,12 +32,12 @@ __all__ = ["GaussianMixture"]
 
 @dataclass(eq=False, repr=False)
 class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
-    r"""A Gaussian mixture with scikit-learn's constructor, methods and attributes; the same initialization gives the same result.
+    r"""A Gaussian mixture with scikit-learn's settings, methods and attributes; the same initialization gives the same result.
 
     It adds `condition`, ``sample_weight``, low-rank covariances, any torch device, memory-mapped data, float32
     products (``precision``) and several processes (each passes the same data and reads its share). Differences:
 
-    - Initializations are iterated as one batch.
+    - There are no warm starts, prints and information criteria, and initializations are iterated as one batch.
     - A component's variance below 1e-13 of the feature's variance over all items is set to that (if up to 5 % of outliers
       dominate this variance, without them), and singular covariances get a jitter, where scikit-learn raises an error.
     - ``tied`` covariances initialized by ``k-means++`` or ``random_from_data`` are those of the K chosen items; scikit-learn
@@ -57,9 +57,6 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         means_init: Initial means (K, D).
         precisions_init: Initial inverse covariances, shaped by ``covariance_type``; not for ``low_rank``.
         random_state: Seed.
-        warm_start: Whether `fit` continues from the last solution.
-        verbose: 1 prints iterations, 2 and above also their gains.
-        verbose_interval: Iterations between prints.
         rank: Rank r of ``low_rank``.
         precision: ``double``, or ``mixed``: products in float32 until EM converges, then in float64 until it converges again.
         device: Device to compute on, by torch's name.
@@ -100,9 +97,6 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
     means_init: Any = None
     precisions_init: Any = None
     random_state: Any = None
-    warm_start: bool = False
-    verbose: int = 0
-    verbose_interval: int = 10
     rank: int = 8
     precision: str = "double"
     device: str = "cpu"
@@ -117,19 +111,12 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         """
         kind = self._require_settings()
         data = self._data(X, sample_weight)
-        warm = self.warm_start and hasattr(self, "converged_")
-        if warm:
-            now, before = (self.n_components, data.X.shape[1]), self.means_.shape
-            expect(before == now, f"components and features {before} as before, for warm_start", now, "fit a new one")
-        initial = self._mixture(data.origin) if warm else self._initial(data, kind)
         outcome = em.run(
-            *(data, kind, initial),
+            *(data, kind, self._initial(data, kind)),
             tol=self.tol,
             max_iter=self.max_iter,
             reg=self.reg_covar,
             precision=self.precision,
-            report=self._print if self.verbose else None,
-            previous_bound=self.lower_bound_ if warm else -math.inf,
         )
         best = outcome.order()[0]
         self._keep(outcome.mixture.select([best]), data.origin)
@@ -229,24 +216,10 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
             return np.asarray(mean + noise + rng.standard_normal((n, S.shape[1] - 1)) @ S[:, 1:].T)
         return np.asarray(mean + rng.standard_normal((n, len(mean))) * np.sqrt(S))
 
-    def aic(self, X: Any) -> float:
-        """Returns Akaike's information criterion of the items; lower is better."""
-        return -2 * self.score(X) * len(X) + 2 * self._n_parameters()
-
-    def bic(self, X: Any) -> float:
-        """Returns the Bayesian information criterion of the items; lower is better."""
-        return -2 * self.score(X) * len(X) + self._n_parameters() * math.log(len(X))
-
-    def _n_parameters(self) -> int:
-        K, D = (int(n) for n in self.means_.shape)
-        return em.structure(self.covariance_type, self.rank).parameters(K, D) + K * D + K - 1
-
     def _require_settings(self) -> Structure:
         kind = em.structure(self.covariance_type, self.rank)
         em.require_settings(self.n_components, self.n_init, self.max_iter, self.tol, self.reg_covar, self.precision)
         require_choice("init_params", self.init_params, starts.INITS)
-        if self.verbose:
-            require_count(verbose_interval=self.verbose_interval)
         return kind
 
     def _data(self, X: Any, sample_weight: Any) -> em.Data:
@@ -313,11 +286,6 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
             expect(finite, "items whose squares can be summed", f"values up to {float(block.abs().max()):.3g}", "leave them out")
             values.append(f(joint).cpu())
         return torch.cat(values).numpy()
-
-    def _print(self, r: int, n: int, bound: float, gain: float) -> None:
-        if n % self.verbose_interval == 0:
-            details = f"\tlog-likelihood {bound:.5f}\tgain {gain:.5f}" if self.verbose > 1 else ""
-            print(f"initialization {r}\titeration {n}{details}")
 
 
 def _readable(X: np.ndarray) -> Tensor:

@@ -94,10 +94,6 @@ class Structure(abc.ABC):
         """Returns covariances whose variances below ``floor`` (D,) are set to it, and which are positive definite."""
 
     @abc.abstractmethod
-    def parameters(self, K: int, D: int) -> int:
-        """Returns the number of free parameters of the covariances of K components."""
-
-    @abc.abstractmethod
     def cells(self, F: int, D: int) -> int:
         """Returns how many numbers an item needs in a block."""
 
@@ -229,9 +225,6 @@ class Full(_Matrices):
         S.diagonal(dim1=-2, dim2=-1).add_(reg)
         return unflat(S, means)
 
-    def parameters(self, K: int, D: int) -> int:
-        return K * D * (D + 1) // 2
-
     def cells(self, F: int, D: int) -> int:
         return F * D
 
@@ -259,9 +252,6 @@ class Tied(_Matrices):
         S: Tensor = (sums.second - (n[..., None] * means).mT @ means) / n.sum(-1)[:, None, None]
         S.diagonal(dim1=-2, dim2=-1).add_(reg)
         return S
-
-    def parameters(self, K: int, D: int) -> int:
-        return D * (D + 1) // 2
 
     def cells(self, F: int, D: int) -> int:
         return F + D
@@ -322,9 +312,6 @@ class Diagonal(_AlongAxes):
     def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
         return torch.maximum(S, floor)
 
-    def parameters(self, K: int, D: int) -> int:
-        return K * D
-
 
 class Spherical(_AlongAxes):
     """One variance per component."""
@@ -340,9 +327,6 @@ class Spherical(_AlongAxes):
 
     def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
         return torch.maximum(S, floor.mean())
-
-    def parameters(self, K: int, D: int) -> int:
-        return K
 
 
 @dataclass
@@ -426,7 +410,3 @@ class LowRank(Structure):
 
     def cells(self, F: int, D: int) -> int:
         return F * self.rank + D
-
-    def parameters(self, K: int, D: int) -> int:
-        r = min(self.rank, D)
-        return K * min(D * (r + 1) - r * (r - 1) // 2, D * (D + 1) // 2)
