@@ -44,7 +44,7 @@ wheel: .venv/installed  ## builds sdist and wheel and checks them, installs the 
 kill: .venv/tested  ## kills commands at 130 random moments, trains on four processes, and every objective for 100,000 steps
 	$(BIN)/python tests/kill/run.py
 	OMP_NUM_THREADS=1 VERGENCE_PROCESSES=4 $(BIN)/python -m pytest -k processes --timeout 1200 \
-		tests/learn/training/test_processes.py tests/linear/test_processes.py tests/mixtures/test_gaussian_mixture.py
+		tests/learn/training/test_processes.py tests/mixtures/test_gaussian_mixture.py
 	$(BIN)/python tests/kill/long.py --steps 100000
 
 .venv/installed: pyproject.toml

@@ -1,14 +1,12 @@
 """Moments in one pass: any source, any blocks, one process or two give what loops over all items give."""
 
-import itertools
 import math
 
 import numpy as np
 import pytest
 import torch
-from tests.linear.checks import accumulated, check_moments_are_the_loops, check_unbiased, close, noisy, rng
+from tests.linear.checks import check_moments_are_the_loops, check_unbiased, close, noisy, rng
 from tests.reference import linear as reference
-from torch.utils.data import DataLoader, TensorDataset
 
 from vergence.data.config import ViewConfig
 from vergence.data.items import ArrayItems
@@ -16,7 +14,7 @@ from vergence.data.pixels import center_crop
 from vergence.densities.moments import Sums
 from vergence.learn.views.images import ImageViews
 from vergence.learn.views.vectors import Marginals, VectorViews
-from vergence.linear import JointEmbedding, Reconstruction, Supervised, reading
+from vergence.linear import JointEmbedding, Reconstruction, reading
 
 ROWS, N, D = 256, 1003, 3  # 256 rows to a block at the least: four blocks, the last one short
 
@@ -32,13 +30,8 @@ def items(seed=50, dtype=np.float64):
     return (g.normal(size=(N, D)) * [2.0, 1.0, 0.5] + [0.0, 10.0, -3.0] + drift).astype(dtype)
 
 
-def targets(x, seed=51):
-    return np.c_[x @ [1.0, -2.0, 0.5], x[:, 0]] + rng(seed).normal(size=(N, 2))
-
-
-def fitted(source, y=None, kind=Reconstruction, **options):
-    arguments = (2,) if kind is not Supervised else ()
-    return kind(*arguments, **({"augmentation": noisy, "n_draws": 3} | options)).fit(source, y)
+def fitted(source, kind=Reconstruction, **options):
+    return kind(2, **({"augmentation": noisy, "n_draws": 3} | options)).fit(source)
 
 
 def same(found, expected, **tolerance):
@@ -46,8 +39,7 @@ def same(found, expected, **tolerance):
     names = [name for name in vars(expected) if name.endswith("_") and vars(expected)[name] is not None]
     assert len(names) > 7 and found.n_samples_seen_ == expected.n_samples_seen_
     for name in names:
-        rough = {"rtol": 0.3, "atol": 1e-10} if name == "objective_se_" else {}  # estimated from some items: others may be kept
-        close(getattr(found, name), getattr(expected, name), **({"rtol": 1e-10, "atol": 1e-10} | tolerance | rough))
+        close(getattr(found, name), getattr(expected, name), **({"rtol": 1e-10, "atol": 1e-10} | tolerance))
 
 
 # --- the sums
@@ -59,21 +51,6 @@ def test_moments_are_the_loops():
 
 def test_sampled_moments_are_unbiased():
     check_unbiased(Sums)
-
-
-def test_targets_are_the_loops():
-    x, y = items()[:20], targets(items())[:20]
-    draws, sums = accumulated(Sums, x)[1], Sums(D, 3)
-    views = torch.as_tensor(np.array(draws))
-    for part in (slice(0, 7), slice(7, 20)):
-        sums.add(torch.as_tensor(x[part]), iter(views[part].unbind(1)), torch.as_tensor(y[part]))
-    plain, around = sums.moments(centered=False), sums.moments(centered=True)
-    close(plain.N, reference.sampled(x, draws, y)[3])
-    close(plain.power_target, reference.square(y) / 20)
-    rows, seen = reference.centered(x, draws)
-    close(around.N, reference.sampled(rows, seen, y - y.mean(0))[3])
-    close(around.power_target, reference.square(y - y.mean(0)) / 20)
-    close(plain.mean_target, y.mean(0))
 
 
 def test_without_draws_what_is_seen_is_what_is():
@@ -114,22 +91,13 @@ def memory_mapped(x, folder):
     return np.load(folder / "x.npy", mmap_mode="r")
 
 
-def odd_batches(*arrays):
-    edges = np.r_[0, 1, 4, 300, 301, 301, 880, N]
-    for a, b in itertools.pairwise(edges):
-        yield arrays[0][a:b] if len(arrays) == 1 else tuple(v[a:b] for v in arrays)
-
-
 SOURCES = {
     "array": lambda x, folder: x,
     "fortran order": lambda x, folder: np.asfortranarray(x),
     "list": lambda x, folder: x.tolist(),
     "tensor": lambda x, folder: torch.as_tensor(x),
-    "batches": lambda x, folder: odd_batches(x),
-    "batches of tensors": lambda x, folder: odd_batches(torch.as_tensor(x)),
     "memory-mapped items": lambda x, folder: ArrayItems(memory_mapped(x, folder)),
     "memory map": memory_mapped,
-    "loader": lambda x, folder: DataLoader(TensorDataset(torch.as_tensor(x), torch.zeros(N)), batch_size=97),
 }
 
 
@@ -141,61 +109,21 @@ def test_every_source_gives_one_answer(source, tmp_path, small_blocks):
         same(fitted(SOURCES[source](x, tmp_path), **options), fitted(x, **options))
 
 
-@pytest.mark.parametrize("kind", [JointEmbedding, Reconstruction, Supervised])
+@pytest.mark.parametrize("kind", [JointEmbedding, Reconstruction])
 def test_blocks_are_as_one(kind, monkeypatch):
     """A covariance needs no draws: the number of blocks changes nothing."""
     x = items()
-    y = targets(x) if kind is Supervised else None
-    whole = fitted(x, y, kind, augmentation=[0.3, 0.1, 0.2])
+    whole = fitted(x, kind, augmentation=[0.3, 0.1, 0.2])
     monkeypatch.setattr(reading, "BLOCK", 1)
-    same(fitted(x, y, kind, augmentation=[0.3, 0.1, 0.2]), whole)
+    same(fitted(x, kind, augmentation=[0.3, 0.1, 0.2]), whole)
 
 
-def test_targets_come_with_batches(small_blocks):
-    x = items()
-    y, labels = targets(x), np.array(list("cabd"))[np.arange(N) * 4 // N]
-    loader = DataLoader(TensorDataset(torch.as_tensor(x), torch.as_tensor(y)), batch_size=130)
-    for expected, *sources in ((y, odd_batches(x, y), loader), (labels, odd_batches(x, labels))):
-        whole = fitted(x, expected, Supervised)
-        for source in sources:
-            found = fitted(source, None, Supervised)
-            assert np.array_equal(found.classes_, whole.classes_)
-            found.classes_ = whole.classes_ = None
-            same(found, whole)
-
-
-@pytest.mark.parametrize("source", ["array", "loader", "memory-mapped items"])
+@pytest.mark.parametrize("source", ["array", "memory-mapped items"])
 def test_vectors_of_bytes_are_no_images(source, tmp_path):
     """Only images are divided by 255."""
     x = rng(54).integers(0, 256, size=(N, 3)).astype(np.uint8)
     exact = fitted(x.astype(np.float64), augmentation=1.0)
     same(fitted(SOURCES[source](x, tmp_path), augmentation=1.0), exact, rtol=1e-3, atol=1e-5)
-
-
-# --- pieces
-
-
-@pytest.mark.parametrize("kind", [JointEmbedding, Reconstruction, Supervised])
-def test_pieces_are_the_whole(kind, small_blocks):
-    x = items()
-    y = targets(x) if kind is Supervised else None
-    for augmentation, edges in ((0.3, (0, 17, 500, N)), (noisy, (0, ROWS, 3 * ROWS, N))):  # draws belong to blocks
-        model = fitted(x[: edges[1]], None if y is None else y[: edges[1]], kind, augmentation=augmentation)
-        for a, b in itertools.pairwise(edges[1:]):
-            model.partial_fit(x[a:b], None if y is None else y[a:b])
-        same(model, fitted(x, y, kind, augmentation=augmentation))
-
-
-def test_classes_may_come_later():
-    x = items()
-    labels = np.array(list("bca"))[np.arange(N) * 3 // N]
-    model = fitted(x[:400], labels[:400], Supervised, augmentation=0.3)
-    assert model.classes_.tolist() == ["b", "c"]
-    model.partial_fit(x[400:], labels[400:])
-    whole = fitted(x, labels, Supervised, augmentation=0.3)
-    assert model.classes_.tolist() == whole.classes_.tolist() == ["a", "b", "c"]
-    close(model.components_, whole.components_)
-    close(model.target_mean_, whole.target_mean_)
 
 
 # --- draws
@@ -213,14 +141,6 @@ def test_callables_may_write_over_what_they_get(source, tmp_path, small_blocks):
     before = x.copy()
     same(fitted(SOURCES[source](x, tmp_path), augmentation=in_place), fitted(before))
     assert np.array_equal(x, before)
-
-
-def test_of_data_that_stream_by_little_is_kept(small_blocks):
-    """The items kept for the Monte Carlo error are copies: they do not hold on to the blocks that they came in."""
-    g = rng(55)
-    model = fitted((g.normal(size=(500, 20)) for _ in range(40)), kind=JointEmbedding)
-    storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x, *_ in model._state.kept}
-    assert 256 <= len(model._state.kept) <= 1024 and sum(storages.values()) <= 1024 * 20 * 8
 
 
 # --- images and vectors
@@ -244,8 +164,7 @@ def test_views_of_images_have_the_moments_of_their_outcomes():
     model = Reconstruction(2, augmentation=ImageViews(still(flip=0.5), 3), n_draws=400).fit(x)
     phi = reference.reconstruction(M, S)[2]
     expected = np.trace(np.cov((x.reshape(40, -1) / 255).T, bias=True)) - (phi[:2] ** 2).sum()
-    assert abs(model.objective_ - expected) < 4.5 * model.objective_se_
-    assert 0 < model.objective_se_ < 0.05 * expected
+    assert abs(model.objective_ / expected - 1) < 0.03
     close(model.augmentation_covariance_, S - G, atol=0.01, rtol=0)
 
 
@@ -277,23 +196,4 @@ def test_views_of_vectors_have_the_moments_of_their_formula(kind):
         expected = 2 * (1 - reference.joint_embedding(share**2 * C, S)[1][:2]).sum()
     else:
         expected = np.trace(C) - (reference.reconstruction(share * C, S)[2][:2] ** 2).sum()
-    assert abs(model.objective_ - expected) < 4.5 * model.objective_se_
-    assert 0 < model.objective_se_ < 0.05 * expected
-
-
-@pytest.mark.parametrize("centered", [False, True])
-@pytest.mark.parametrize("offset", [1e6, 1.7e9])
-def test_targets_far_from_zero_cost_no_digits(offset, centered):
-    x, y = torch.as_tensor(items()[:20]), torch.as_tensor(targets(items())[:20])
-    near, far = Sums(D), Sums(D)
-    for part in (slice(0, 7), slice(7, 20)):
-        near.add(x[part], y=y[part])
-        far.add(x[part], y=y[part] + offset)
-    a, b = near.moments(centered=centered), far.moments(centered=centered)
-    moved = 0 if centered else offset * a.mean
-    close(b.N, a.N + moved, rtol=1e-6 if centered else 1e-12, atol=1e-6)
-    close(b.mean_target, a.mean_target + offset)
-    if centered:
-        close(torch.tensor(b.power_target), torch.tensor(a.power_target), rtol=1e-6)
-    else:
-        close(torch.tensor(b.power_target), (y + offset).square().sum() / 20, rtol=1e-12)
+    assert abs(model.objective_ / expected - 1) < 0.03

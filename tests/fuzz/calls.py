@@ -134,21 +134,15 @@ def _fit_cases(place):
 
 def _linear(case, place):
     kind = getattr(linear, case["kind"])
-    settings = (
-        case["settings"] if case["kind"] != "Supervised" else {k: v for k, v in case["settings"].items() if k != "n_components"}
-    )
-    x, y = _array(case["x"], case["tensor"]), mutations.build(case["y"])
-    model = kind(**settings)
-    model = model.fit(x, y) if case["kind"] == "Supervised" else model.fit(x)
+    model = kind(**case["settings"]).fit(_array(case["x"], case["tensor"]))
     model.transform(_array(case["query"], case["tensor"]))
 
 
 def _linear_cases(place):
     valid = {
-        "kind": st.sampled_from(["JointEmbedding", "Reconstruction", "Supervised"]),
+        "kind": st.sampled_from(["JointEmbedding", "Reconstruction"]),
         "tensor": st.booleans(),
         "x": mutations.usual([(40, 6)]),
-        "y": mutations.usual([(40,), (40, 2)]),
         "query": mutations.usual([(3, 6)]),
         "settings": st.just({}),
     }
@@ -157,7 +151,6 @@ def _linear_cases(place):
     )
     odd = {
         "x": mutations.arrays([(40, 6), (130, 2), (3, 6), (40, 3, 8, 8)]),
-        "y": mutations.arrays([(40,), (130,), (40, 2)]),
         "query": mutations.arrays([(3, 6), (3, 2)]),
         "settings": settings,
     }

@@ -32,7 +32,7 @@ NORMAL = Independent(Normal(torch.zeros(3, 2, dtype=torch.float64), 1.0), 1)
 LABELED = {"train": Z, "train_labels": Y, "test": Z, "test_labels": Y}
 EM = {"n_components": 2, "n_init": 1, "max_iter": 10, "tol": 1e-3, "reg_covar": 0.0, "precision": "double"}
 OF_MIXTURES = {"n_components": 3, "covariance_type": "full", "tol": 0.1, "reg_covar": 1e-6, "max_iter": 3, "n_init": 1, "rank": 2}
-OF_MIXTURES |= {"init_params": "kmeans", "precision": "double", "learning_decay": 0.7, "device": "cpu", "verbose_interval": 10}
+OF_MIXTURES |= {"init_params": "kmeans", "precision": "double", "device": "cpu"}
 OF_MIXTURES |= {"weights_init": torch.ones(3) / 3, "means_init": Z[:3, :3], "precisions_init": EYE.expand(3, 3, 3)}
 AUGMENTATION = [0.1, 0.2, 0.3, 0.4]
 THRESHOLDS = ("signal", "noise", "augmentation_signal", "augmentation_noise")
@@ -43,7 +43,7 @@ def of(function, **valid):
 
 
 def mixture(**settings):
-    return GaussianMixture(verbose="verbose_interval" in settings, **settings).fit(X[:, :3])
+    return GaussianMixture(**settings).fit(X[:, :3])
 
 
 C, T = X[:, :2], X[:, 2]
@@ -115,7 +115,6 @@ FUNCTIONS = {
     "GaussianMixture diag": of(functools.partial(mixture, n_components=3, covariance_type="diag"), precisions_init=EYE + 1),
     "GaussianMixture low_rank": of(functools.partial(mixture, covariance_type="low_rank"), precisions_init=None),
     "GaussianMixture.fit": of(GaussianMixture(3, random_state=0).fit, X=X, sample_weight=np.ones(40)),
-    "GaussianMixture.partial_fit": of(lambda X: GaussianMixture(2, random_state=0).fit(C).partial_fit(X), X=C),
     "GaussianMixture.score_samples": of(JOINT.score_samples, X=X[:, :3]),
     "GaussianMixture.condition": of(JOINT.condition, context=C, features=[0, 1]),
     "GaussianMixture.sample": of(JOINT.sample, n_samples=3),
@@ -124,8 +123,6 @@ FUNCTIONS = {
     "ConditionalGaussian.intervals": of(CONDITIONAL.intervals, context=C, level=0.9),
     "JointEmbedding.fit": of(linear.JointEmbedding(2, augmentation=AUGMENTATION).fit, X=X),
     "Reconstruction.fit": of(linear.Reconstruction(2, augmentation=AUGMENTATION).fit, X=X),
-    "Supervised.fit": of(linear.Supervised(augmentation=AUGMENTATION).fit, X=X, y=X[:, 0]),
-    "Supervised.transform": of(linear.Supervised(augmentation=AUGMENTATION).fit(X, X[:, 0]).transform, X=X),
     "structure": of(structure, covariance_type="low_rank", rank=2),
     "em.require_settings": of(em.require_settings, **EM),
     "covariance": of(covariance, covariance=EYE),

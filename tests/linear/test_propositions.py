@@ -7,7 +7,7 @@ from tests.linear import checks
 from tests.linear.checks import ROWS, close, covariance, je_rows, rng, tensors
 from tests.reference import linear as reference
 
-from vergence.linear import JointEmbedding, Reconstruction, Supervised, alignment_thresholds, solutions
+from vergence.linear import JointEmbedding, Reconstruction, alignment_thresholds, solutions
 
 K, D = 3, 8
 SIGNAL = np.array([4.0, 2.0, 1.0])  # kappa^2 / n
@@ -132,8 +132,7 @@ def test_any_noise_of_one_covariance_gives_one_solution(kind, augmentation):
     x = rng(21).normal(size=(3000, 5)) * [3.0, 2.0, 1.5, 1.0, 0.5] @ np.linalg.qr(rng(22).normal(size=(5, 5)))[0]
     exact = kind(2, augmentation=ROOT @ ROOT.T).fit(x)
     few, many = (kind(2, augmentation=augmentation, n_draws=m).fit(x) for m in (4, 64))
-    assert abs(many.objective_ - exact.objective_) < 4.5 * many.objective_se_
-    assert many.objective_se_ < 0.01 * exact.objective_
+    assert abs(many.objective_ / exact.objective_ - 1) < 0.01
     angles = [reference.sine(exact.components_, model.components_) for model in (few, many)]
     assert 1e-5 < angles[1] < 0.02 and angles[1] < angles[0] < 0.1, "off by the sampling alone"
     close(many.augmentation_covariance_, ROOT @ ROOT.T, atol=0.05, rtol=0)
@@ -182,15 +181,12 @@ def test_the_estimators_objective_is_that_of_fresh_draws(m=200):
     """What `transform` gives on views that were not seen has the loss that the closed form promises."""
     g = rng(31)
     x = g.normal(size=(300, 4)) * [2.0, 1.5, 1.0, 0.5] + 3
-    y = x[:, :2] + g.normal(size=(300, 2))
     sigma = np.diag([0.5, 2.0, 0.1, 0.3])
     je, rc = JointEmbedding(2, augmentation=sigma).fit(x), Reconstruction(2, augmentation=sigma).fit(x)
-    sl = Supervised(augmentation=sigma).fit(x, y)
-    found = {"je": [], "rc": [], "sl": []}
+    found = {"je": [], "rc": []}
     for _ in range(m):
         a, b = (x + g.normal(size=x.shape) @ sigma**0.5 for _ in range(2))
         found["je"].append(((je.transform(a) - je.transform(b)) ** 2).sum(-1).mean())
         found["rc"].append(((x - rc.inverse_transform(rc.transform(a))) ** 2).sum(-1).mean())
-        found["sl"].append(((y - sl.transform(a)) ** 2).sum(-1).mean())
-    for name, model in (("je", je), ("rc", rc), ("sl", sl)):
+    for name, model in (("je", je), ("rc", rc)):
         assert abs(z_score(np.array(found[name]), model.objective_)) < 4.5, name

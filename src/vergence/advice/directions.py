@@ -172,8 +172,8 @@ def _summed(
     origin = torch.zeros(r, dtype=torch.float64, device=device)
     sums = [Sums(r, m, device, origin) for _ in range(GROUPS)]
     xs, index, total = [], [], 0.0
-    for b, raw, numbers in blocks(items, np.arange(len(items))):
-        raw, at = raw.to(device), torch.from_numpy(np.asarray(numbers))
+    for b, raw, at in blocks(items):
+        raw = raw.to(device)
         full = flat(raw, sampler).to(basis.mean.dtype)
         x = basis(full)
         views = [basis(view) for view in (draw(raw, sampler, m, seed, b) if sampler else ())]

@@ -2,7 +2,7 @@ r"""Moments: means, covariances and their shrinkage, of batches, of streams and 
 
 Sums of a stream are in float64; products are in the precision of the data, block by block.
 
-Shapes: N items, D features, L targets, m views of each item.
+Shapes: N items, D features, m views of each item.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from vergence.densities.gaussian import JointGaussian
 from vergence.utils.checks import expect, require_choice, require_within
@@ -180,14 +179,11 @@ class Moments:
     n: int  # number of items
     mean: Tensor  # of the items, (D,)
     mean_seen: Tensor  # of the augmented items, (D,)
-    mean_target: Tensor  # (L,), empty without targets
     G: Tensor  # (D, D), unbiased where the augmentation was sampled
     S: Tensor  # (D, D)
     M: Tensor  # (D, D)
-    N: Tensor  # (L, D)
     clean: Tensor  # 1/n sum_i x_i x_i^T, (D, D)
     power: float  # 1/n |X|^2
-    power_target: float  # 1/n |Y|^2
     variance: Tensor  # of each feature, (D,), around its mean also without ``centered``
     eps: float  # relative rounding error of the sums
     constant: Tensor  # whether all items are equal in a feature, (D,) of bool
@@ -266,17 +262,15 @@ class ViewSums:
 
 
 class Sums(ViewSums):
-    """Sums over items, their augmentations and targets; add blocks, or other sums, in any order.
+    """Sums over items and their augmentations; add blocks in any order.
 
-    They are around an origin c (the mean of the first block), those of targets around another one o, so that a mean far from zero
-    costs no digits.
+    They are around an origin c (the mean of the first block), so that a mean far from zero costs no digits.
 
     Args:
         dim: D.
         draws: m >= 2 if the augmentation is sampled; 0 if the caller adds its covariance to S.
         device: Device of the sums.
         origin: c (D,); by default the mean of the first items that are added.
-        targets: First targets (B, L), whose mean is o; by default those that are added first.
 
     Example:
         >>> sums = Sums(2)
@@ -285,32 +279,17 @@ class Sums(ViewSums):
         [[1.0, 2.0], [2.0, 4.0]]
     """
 
-    FIELDS: ClassVar[tuple[str, ...]] = (*ViewSums.FIELDS, "x", "xx", "xv", "y", "yy", "yv")
+    FIELDS: ClassVar[tuple[str, ...]] = (*ViewSums.FIELDS, "x", "xx", "xv")
 
-    def __init__(
-        self,
-        dim: int,
-        draws: int = 0,
-        device: str | torch.device = "cpu",
-        origin: Tensor | None = None,
-        targets: Tensor | None = None,
-    ) -> None:
+    def __init__(self, dim: int, draws: int = 0, device: str | torch.device = "cpu", origin: Tensor | None = None) -> None:
         super().__init__(dim if draws else 0, draws, device)
         self.eps = 0.0
         self.origin = origin
+        self.x = torch.zeros(dim, dtype=torch.float64, device=device)
+        self.xx, self.xv = torch.zeros(dim, dim, dtype=torch.float64, device=device), torch.zeros_like(self.vv)
 
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.float64, device=device)
-
-        self.x, self.xx = zeros(dim), zeros(dim, dim)
-        self.y, self.yy, self.yv = zeros(0), zeros(1), zeros(0, dim)
-        self.origin_target = zeros(0)
-        if targets is not None:
-            self._start_targets(targets)
-        self.xv = torch.zeros_like(self.vv)
-
-    def add(self, x: Tensor, views: Iterable[Tensor] = (), y: Tensor | None = None) -> None:
-        """Adds items (B, D), their m views, each (B, D), and targets (B, L), which may have more columns than those before."""
+    def add(self, x: Tensor, views: Iterable[Tensor] = ()) -> None:
+        """Adds items (B, D) and their m views, each (B, D)."""
         if self.origin is None:
             self.origin = origin_of(x)
         self.eps = torch.finfo(x.dtype).eps
@@ -319,46 +298,14 @@ class Sums(ViewSums):
         self.n += len(x)
         self.x += x.sum(0)
         self.xx += x.T @ x
-        v = x
         if self.draws:
-            v = self._add_views(view - c for view in views)
-            self.xv += x.T @ v
-        if y is not None:
-            self._add_targets(y, v)
-
-    def _add_targets(self, y: Tensor, v: Tensor) -> None:
-        self._start_targets(y)
-        self._widen(y.shape[1])
-        y = pad(y.double(), (0, len(self.y) - y.shape[1])) - self.origin_target  # columns that it lacks are zeros
-        self.y += y.sum(0)
-        self.yy += y.square().sum()
-        self.yv += y.to(v.dtype).T @ v
-
-    def _start_targets(self, y: Tensor) -> None:
-        """Takes the mean of targets (B, L) as the origin of theirs where there is none; columns that come later have origin 0."""
-        if not len(self.origin_target):
-            self.origin_target = origin_of(y.double()).to(self.y)
-
-    def _widen(self, targets: int) -> None:
-        more = max(0, targets - len(self.y))
-        self.y = torch.cat([self.y, self.y.new_zeros(more)])
-        self.origin_target = torch.cat([self.origin_target, self.y.new_zeros(max(0, targets - len(self.origin_target)))])
-        self.yv = torch.cat([self.yv, self.yv.new_zeros(more, self.yv.shape[1])])
-
-    def reduce(self, targets: int = 0) -> None:
-        """Adds up the sums of all processes of ``torch.distributed``, if there are several, for L = ``targets``."""
-        self._widen(targets)
-        super().reduce()
-        if several():
-            eps = self.x.new_tensor(self.eps)
-            torch.distributed.all_reduce(eps, op=torch.distributed.ReduceOp.MAX)
-            self.eps = float(eps)
+            self.xv += x.T @ self._add_views(view - c for view in views)
 
     @classmethod
     def weighted(cls, parts: Sequence["Sums"], weights: Sequence[float]) -> "Sums":
-        """Returns the weighted total of sums that share their origin, their draws and their numbers of targets."""
+        """Returns the weighted total of sums that share their origin and their draws."""
         whole = cls(len(parts[0].x), parts[0].draws, parts[0].x.device, parts[0].origin)
-        whole.eps, whole.origin_target = max(part.eps for part in parts), parts[0].origin_target
+        whole.eps = max(part.eps for part in parts)
         whole.n = round(sum(w * part.n for w, part in zip(weights, parts, strict=True)))
         for name in cls.FIELDS:
             setattr(whole, name, sum(w * getattr(part, name) for w, part in zip(weights, parts, strict=True) if w))
@@ -373,8 +320,7 @@ class Sums(ViewSums):
         mv, xv = (self.v / n, self.xv / n) if sampled else (mx, xx)
         S = self.tt / (n * m) if sampled else xx
         G = S - (S - self.vv / n) * (m / (m - 1)) if sampled else xx  # the variance among m draws, over m - 1
-        my, yv, o = self.y / n, self.yv / n, self.origin_target
-        a, b, t = (-mx, -mv, -my) if centered else (c, c, o)  # offsets of every item, of every view and of every target
+        a, b = (-mx, -mv) if centered else (c, c)  # offsets of every item and of every view
         if sampled and centered:  # the mean of n m views carries a variance of (S - G) / (n m) itself
             G, S = G + (S - G) / (n * m), S + (S - G) / (n * m)
 
@@ -386,14 +332,11 @@ class Sums(ViewSums):
             n=n,
             mean=c + mx,
             mean_seen=c + mv,
-            mean_target=o + my,
             G=shifted(G, mv, mv, b, b),
             S=shifted(S, mv, mv, b, b),
             M=shifted(xv, mx, mv, a, b),
-            N=shifted(yv, my, mv, t, b),
             clean=clean,
             power=float(clean.trace()),
-            power_target=float(self.yy / n + (2 * my + t) @ t),
             variance=xx.diagonal() - mx.square(),
             eps=self.eps,
             constant=xx.diagonal() - mx.square() <= (8 * self.eps * c).square(),

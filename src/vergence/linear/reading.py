@@ -1,8 +1,8 @@
-"""Reads items and their augmentations in blocks of a fixed number of rows, from arrays, files and streams."""
+"""Reads items and their augmentations in blocks of a fixed number of rows, from arrays and files."""
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,7 +13,6 @@ from vergence.data.items import ArrayItems, Items, release_pages
 from vergence.data.pixels import to_unit
 from vergence.utils import linalg
 from vergence.utils.checks import expect, require_numbers
-from vergence.utils.devices import rank_and_size
 
 __all__ = ["Composed", "as_items"]
 
@@ -59,25 +58,13 @@ def as_items(data: Any) -> Items:
     return items
 
 
-def blocks(source: Any, targets: Any = None, *, shared: bool = True) -> Iterator[tuple[int, Tensor, Any]]:
-    """Yields (number, items, their targets or None) of this process's blocks, the last one shorter; of all where not ``shared``.
-
-    Every process passes the same source; block b belongs to process b mod their number. Block 0, which gives the origin, and
-    the targets of an iterable are yielded to all, under the number -1 where the block belongs to another process.
-
-    The source is `Items`, an array or a tensor (N, ...), or an iterable of batches, each an array or a tuple (items, targets).
-    """
-    rank, world = rank_and_size() if shared else (0, 1)
-    if not isinstance(source, (Items, np.ndarray, Tensor)):
-        for b, (x, y) in enumerate(_regrouped(source)):
-            yield (b if b % world == rank else -1), x, y
-        return
+def blocks(source: Any) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yields (number, items, their rows) of the blocks of `Items`, an array or a tensor (N, ...), the last one shorter."""
     size = _rows(source.shape if isinstance(source, Items) else source.shape[1:])
-    mine = sorted({0, *range(rank, -(-len(source) // size), world)})
-    index = [torch.arange(b * size, min((b + 1) * size, len(source))) for b in mine]
+    index = torch.arange(len(source)).split(size)
     read = source.stream(iter(index)) if isinstance(source, Items) else _read(source, index)
-    for b, (i, x) in zip(mine, read, strict=True):
-        yield (b if b % world == rank else -1), x, None if targets is None else targets[i.numpy()]
+    for b, (rows, x) in enumerate(read):
+        yield b, x, rows
 
 
 def _rows(shape: Sequence[int]) -> int:
@@ -86,7 +73,7 @@ def _rows(shape: Sequence[int]) -> int:
     return max(256 if size <= 1 << 16 else 8, BLOCK // size)
 
 
-def _read(array: Any, index: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+def _read(array: Any, index: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
     for i in index:
         yield i, as_tensor(array[int(i[0]) : int(i[-1]) + 1])
         if isinstance(array, np.memmap):
@@ -115,34 +102,6 @@ def as_tensor(x: Any) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing here writes; `draw` passes copies on
         return torch.from_numpy(x)
-
-
-def _regrouped(source: Iterable[Any]) -> Iterator[tuple[Tensor, Any]]:
-    """Yields a stream of batches of any sizes in blocks of a fixed size."""
-    xs: list[Tensor] = []
-    ys: list[Any] = []
-    held = 0
-    for batch in source:
-        x, y = (batch[0], batch[1] if len(batch) > 1 else None) if isinstance(batch, (tuple, list)) else (batch, None)
-        x = as_tensor(x)
-        expect(x.ndim in (2, 4), "batches of items (B, D) or images (B, C, H, W)", f"shape {tuple(x.shape)}")
-        expect(y is None or len(y) == len(x), "one target for each item in every batch", f"other numbers for {len(x)} items")
-        expect(not xs or x.shape[1:] == xs[0].shape[1:], "batches of one shape", f"items {tuple(x.shape[1:])} after others")
-        xs.append(x)
-        ys.append(None if y is None else np.asarray(y))
-        held += len(x)
-        size = _rows(x.shape[1:])
-        if held >= size:
-            x, y = torch.cat(xs), _joined(ys)
-            full = held - held % size
-            yield from ((x[i : i + size], None if y is None else y[i : i + size]) for i in range(0, full, size))
-            xs, ys, held = [x[full:]], [None if y is None else y[full:]], held - full
-    if held:
-        yield torch.cat(xs), _joined(ys)
-
-
-def _joined(ys: list[Any]) -> Any:
-    return None if any(y is None for y in ys) else np.concatenate(ys)
 
 
 def flat(x: Tensor, augmentation: Augmentation | None) -> Tensor:

@@ -1,4 +1,4 @@
-r"""Gaussian mixtures by expectation maximization: scikit-learn's estimator with conditioning, weights and streams.
+r"""Gaussian mixtures by expectation maximization: scikit-learn's estimator with conditioning and weights.
 
 With p(x) = sum_k pi_k N(x; mu_k, S_k) and x split into context and target, p(target | context) is a mixture too: `condition`.
 """
@@ -6,13 +6,12 @@ With p(x) = sum_k pi_k N(x; mu_k, S_k) and x split into context and target, p(ta
 import math
 import warnings
 from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import DensityMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
@@ -21,26 +20,24 @@ import vergence.densities.gaussian as densities
 from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank
 from vergence.densities.em import fit as em
 from vergence.densities.em import starts
-from vergence.densities.em.structures import ROUNDING, Mixture, Structure, Sums, inverse_roots
+from vergence.densities.em.structures import ROUNDING, Mixture, Structure, inverse_roots
 from vergence.densities.storage import Stored
 from vergence.mixtures.core import to_numpy, warn_unfinished
-from vergence.utils.checks import expect, is_count, require_array, require_choice, require_count, require_numbers, require_within
+from vergence.utils.checks import expect, is_count, require_array, require_choice, require_count, require_numbers
 from vergence.utils.devices import as_device
 from vergence.utils.linalg import weighted_mean
 
 __all__ = ["GaussianMixture"]
 
-STATISTICS = ("statistics_N_", "statistics_first_", "statistics_second_")  # of `partial_fit`
-
 
 @dataclass(eq=False, repr=False)
 class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
-    r"""A Gaussian mixture with scikit-learn's constructor, methods and attributes; the same initialization gives the same result.
+    r"""A Gaussian mixture with scikit-learn's settings, methods and attributes; the same initialization gives the same result.
 
-    It adds `condition`, `partial_fit`, ``sample_weight``, low-rank covariances, any torch device, memory-mapped data, float32
+    It adds `condition`, ``sample_weight``, low-rank covariances, any torch device, memory-mapped data, float32
     products (``precision``) and several processes (each passes the same data and reads its share). Differences:
 
-    - Initializations are iterated as one batch.
+    - There are no warm starts, prints and information criteria, and initializations are iterated as one batch.
     - A component's variance below 1e-13 of the feature's variance over all items is set to that (if up to 5 % of outliers
       dominate this variance, without them), and singular covariances get a jitter, where scikit-learn raises an error.
     - ``tied`` covariances initialized by ``k-means++`` or ``random_from_data`` are those of the K chosen items; scikit-learn
@@ -60,12 +57,8 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         means_init: Initial means (K, D).
         precisions_init: Initial inverse covariances, shaped by ``covariance_type``; not for ``low_rank``.
         random_state: Seed.
-        warm_start: Whether `fit` continues from the last solution.
-        verbose: 1 prints iterations, 2 and above also their gains.
-        verbose_interval: Iterations between prints.
         rank: Rank r of ``low_rank``.
         precision: ``double``, or ``mixed``: products in float32 until EM converges, then in float64 until it converges again.
-        learning_decay: kappa in (0.5, 1] of `partial_fit`.
         device: Device to compute on, by torch's name.
 
     Attributes:
@@ -104,12 +97,8 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
     means_init: Any = None
     precisions_init: Any = None
     random_state: Any = None
-    warm_start: bool = False
-    verbose: int = 0
-    verbose_interval: int = 10
     rank: int = 8
     precision: str = "double"
-    learning_decay: float = 0.7
     device: str = "cpu"
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "GaussianMixture":
@@ -122,21 +111,12 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         """
         kind = self._require_settings()
         data = self._data(X, sample_weight)
-        warm = self.warm_start and hasattr(self, "converged_")
-        if warm:
-            now, before = (self.n_components, data.X.shape[1]), self.means_.shape
-            expect(before == now, f"components and features {before} as before, for warm_start", now, "fit a new one")
-        initial = self._mixture(data.origin) if warm else self._initial(data, kind)
-        for name in ("steps_", *STATISTICS):
-            self.__dict__.pop(name, None)  # `fit` ends an earlier stream
         outcome = em.run(
-            *(data, kind, initial),
+            *(data, kind, self._initial(data, kind)),
             tol=self.tol,
             max_iter=self.max_iter,
             reg=self.reg_covar,
             precision=self.precision,
-            report=self._print if self.verbose else None,
-            previous_bound=self.lower_bound_ if warm else -math.inf,
         )
         best = outcome.order()[0]
         self._keep(outcome.mixture.select([best]), data.origin)
@@ -154,49 +134,6 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         if small:
             found = f"reg_covar is {self.reg_covar:g}, above the variance of feature {small[0]}"
             warnings.warn(f"{found}, and decides its density: lower reg_covar, or rescale the feature", UserWarning, stacklevel=3)
-
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "GaussianMixture":
-        r"""Updates the mixture with a batch of a stream by stepwise EM: s <- (1 - eta_t) s + eta_t s(batch).
-
-        eta_t = (t + 1)^-kappa, s are the mean sufficient statistics and kappa is ``learning_decay``; 1 gives all batches equal
-        weight. After `fit` the stream continues from its mixture, which counts as one batch; otherwise the first call fits to
-        its batch, which should therefore hold some tens of items per component. Reference: Liang and Klein, Online EM for
-        unsupervised models, 2009.
-        """
-        kind = self._require_settings()
-        require_choice("covariance_type of partial_fit", self.covariance_type, ("full", "tied", "diag", "spherical"))
-        if not hasattr(self, "steps_"):
-            self._open_stream(X, sample_weight)
-        data = replace(self._data(X, sample_weight, reset=False), origin=torch.from_numpy(self.statistics_origin_))
-        mixture, total = self._mixture(data.origin), data.total()
-        sums, prepared = em.expectation(data, kind, mixture)
-        self.steps_ += 1
-        eta = self.steps_**-self.learning_decay
-        for name, new in zip(STATISTICS, sums.raw(kind.center(mixture)[0], total), strict=True):
-            setattr(self, name, eta * new.cpu().numpy() + (1 - eta) * getattr(self, name))
-        N, first, second = self._tensors(*(getattr(self, name) for name in STATISTICS))
-        stream = Sums(N, first, second, *[N.new_zeros(1)] * 3)
-        around = Mixture(mixture.weights, torch.zeros_like(mixture.means), mixture.covariances)
-        floor = torch.minimum(stream.variance_floor(data.origin), data.variance_floor)  # the batch's is robust to outliers
-        after = em.maximization(kind, prepared, stream, around, self.reg_covar, floor)
-        self._keep(after, data.origin)
-        self.converged_, self.n_iter_, self.lower_bound_ = False, self.steps_, float(sums.log_likelihood) / total
-        return self
-
-    def _open_stream(self, X: Any, sample_weight: Any) -> None:
-        """Starts a stream with the fitted mixture as its first batch, or with a fit to this batch."""
-        fitted = hasattr(self, "weights_")
-        if not fitted:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # later batches continue
-                self.fit(X, sample_weight=sample_weight)
-        self.statistics_origin_ = self.weights_ @ self.means_
-        statistics = starts.mean_statistics(
-            self._mixture(torch.from_numpy(self.statistics_origin_)), self.covariance_type, self.reg_covar
-        )
-        for name, value in zip(STATISTICS, statistics, strict=True):
-            setattr(self, name, value.cpu().numpy())
-        self.steps_ = int(fitted)
 
     def condition(self, context: Any, features: Any = None) -> "densities.MixtureOfGaussians":
         """Returns p(the other features | context), a torch distribution of batch (B,).
@@ -279,37 +216,21 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
             return np.asarray(mean + noise + rng.standard_normal((n, S.shape[1] - 1)) @ S[:, 1:].T)
         return np.asarray(mean + rng.standard_normal((n, len(mean))) * np.sqrt(S))
 
-    def aic(self, X: Any) -> float:
-        """Returns Akaike's information criterion of the items; lower is better."""
-        return -2 * self.score(X) * len(X) + 2 * self._n_parameters()
-
-    def bic(self, X: Any) -> float:
-        """Returns the Bayesian information criterion of the items; lower is better."""
-        return -2 * self.score(X) * len(X) + self._n_parameters() * math.log(len(X))
-
-    def _n_parameters(self) -> int:
-        K, D = (int(n) for n in self.means_.shape)
-        return em.structure(self.covariance_type, self.rank).parameters(K, D) + K * D + K - 1
-
     def _require_settings(self) -> Structure:
         kind = em.structure(self.covariance_type, self.rank)
         em.require_settings(self.n_components, self.n_init, self.max_iter, self.tol, self.reg_covar, self.precision)
         require_choice("init_params", self.init_params, starts.INITS)
-        if self.verbose:
-            require_count(verbose_interval=self.verbose_interval)
-        require_within("(0.5, 1]", learning_decay=self.learning_decay)
         return kind
 
-    def _data(self, X: Any, sample_weight: Any, *, reset: bool = True) -> em.Data:
-        X = validate_data(self, to_numpy(X), reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=2 if reset else 1)
+    def _data(self, X: Any, sample_weight: Any) -> em.Data:
+        X = validate_data(self, to_numpy(X), dtype=[np.float64, np.float32], ensure_min_samples=2)
         w = None if sample_weight is None else _check_sample_weight(to_numpy(sample_weight), X, dtype=np.float64)
         if w is not None:
             expect((w >= 0).all() and w.sum() > 0, "weights of at least 0, and one above", advice="leave such items out")
             X, w = (X[w > 0], w[w > 0]) if (w == 0).any() else (X, w)
             w = w / w.max()
             w = w / w.mean()
-        enough = not reset or len(X) >= self.n_components
-        expect(enough, f"n_samples >= n_components, which is {self.n_components}", f"n_samples = {len(X)}")
+        expect(len(X) >= self.n_components, f"n_samples >= n_components, which is {self.n_components}", f"n_samples = {len(X)}")
         on, weights = as_device(self.device), None if w is None else torch.from_numpy(w)
         items = _readable(X) if on.type == "cpu" else _readable(X).to(on)
         return em.Data(items, weights, torch.from_numpy(weighted_mean(X, w)), on)
@@ -365,11 +286,6 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
             expect(finite, "items whose squares can be summed", f"values up to {float(block.abs().max()):.3g}", "leave them out")
             values.append(f(joint).cpu())
         return torch.cat(values).numpy()
-
-    def _print(self, r: int, n: int, bound: float, gain: float) -> None:
-        if n % self.verbose_interval == 0:
-            details = f"\tlog-likelihood {bound:.5f}\tgain {gain:.5f}" if self.verbose > 1 else ""
-            print(f"initialization {r}\titeration {n}{details}")
 
 
 def _readable(X: np.ndarray) -> Tensor:

@@ -156,7 +156,6 @@ def require_settings(
 
 
 Responsible = Callable[[slice, Tensor], tuple[Tensor, Tensor]]
-Report = Callable[[int, int, float, float], None]
 
 
 def _sums(data: Data, structure: Structure, prepared: object, mixture: Mixture, dtype: torch.dtype, weigh: Responsible) -> Sums:
@@ -237,8 +236,6 @@ def run(
     reg: float = 1e-6,
     precision: str = "double",
     reseed: bool = True,
-    report: Report | None = None,
-    previous_bound: float = -math.inf,
 ) -> Outcome:
     """Iterates until the mean log-likelihood of each initialization gains less than ``tol``, or ``max_iter`` times.
 
@@ -252,11 +249,8 @@ def run(
         precision: ``double``; or ``mixed``: products in float32 until they gain ``tol`` or less, then at least one iteration
             in ``double``. Items out of float32's range use ``double`` only.
         reseed: Whether a component with less than one item's weight is moved to the item of lowest density.
-        report: Called for each initialization after each of its iterations with its index, the iteration's number, the bound
-            and the gain.
-        previous_bound: The bound that the first gain is counted from, if an earlier run is continued.
     """
-    loop = _Loop(data, structure, initial, tol, reg, reseed, report, [previous_bound] * len(initial.weights))
+    loop = _Loop(data, structure, initial, tol, reg, reseed, [-math.inf] * len(initial.weights))
     with bar("EM", max_iter, "iterations", late=True) as advance:
         for dtype in (torch.float32, torch.float64) if precision == "mixed" and data.suits_float32() else (torch.float64,):
             loop.activate(max_iter if dtype == torch.float64 else max_iter - 1)
@@ -276,7 +270,6 @@ class _Loop:
     tol: float
     reg: float
     reseed: bool
-    report: Report | None
     last: list[float]  # bound of each
     limit: int = 0
     active: list[int] = field(default_factory=list)
@@ -306,8 +299,6 @@ class _Loop:
             self.reseeded[r] += moved
             small = gain <= self.tol if dtype == torch.float32 else abs(gain) < self.tol
             self.converged[r] = small and not moved
-            if self.report is not None:
-                self.report(r, len(self.bounds[r]), bound, gain)
             if not self.converged[r] and len(self.bounds[r]) < self.limit:
                 active.append(r)
         self.active = active

@@ -12,10 +12,9 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from vergence.densities.em.fit import Data
-from vergence.densities.em.structures import Mixture
 from vergence.utils.checks import expect, require_array
 
-__all__ = ["INITS", "initial_covariances", "initial_parameter", "initial_responsibilities", "mean_statistics"]
+__all__ = ["INITS", "initial_covariances", "initial_parameter", "initial_responsibilities"]
 
 INITS = ("kmeans", "k-means++", "random", "random_from_data")
 
@@ -70,24 +69,3 @@ def initial_covariances(precisions: Any, covariance_type: str, K: int, D: int) -
     definite = (not square or torch.allclose(P, P.mT)) and (torch.linalg.eigvalsh(P) if square else P).min() > 0
     expect(definite, "precisions_init that are symmetric and positive definite", "others", "invert covariances")
     return torch.linalg.inv(P) if square else 1 / P
-
-
-def mean_statistics(mixture: Mixture, covariance_type: str, reg: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the mean sufficient statistics of a mixture's items around its origin: N (K,), first (K, D) and second moments.
-
-    Second moments are (K, D, D) for full covariances, (1, D, D) for tied ones and (K, D) for diagonal and spherical ones, without
-    the ``reg`` that was added to the covariances' diagonals.
-
-    Example:
-        >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> [m.flatten().tolist() for m in mean_statistics(Mixture(one, 2 * one[None], 3 * one[None]), "diag", 0.0)]
-        [[1.0], [2.0], [7.0]]
-    """
-    N, m, S = mixture.weights[0], mixture.means[0], mixture.covariances[0]
-    if covariance_type in ("diag", "spherical"):
-        variances = (S if S.ndim == 2 else S[:, None]) - reg
-        return N, N[:, None] * m, N[:, None] * (variances + m.square())
-    eye, outer = torch.eye(m.shape[1]).to(m), m[..., None] * m[:, None]
-    if covariance_type == "tied":
-        return N, N[:, None] * m, (S - reg * eye + (N[:, None, None] * outer).sum(0))[None]
-    return N, N[:, None] * m, N[:, None, None] * (S - reg * eye + outer)

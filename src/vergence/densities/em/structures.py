@@ -53,21 +53,6 @@ class Sums:
     lowest: Tensor  # the lowest log-density of an item, (R,)
     lowest_item: Tensor  # the index of that item, (R,)
 
-    def raw(self, a: Tensor, total: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns N, first and second moments around the origin divided by ``total``, from those around centers a (K, D)."""
-        N, second = self.N[:, None], self.second
-        if bool(a.any()):  # the means, for full covariances
-            cross = self.first[..., None] * a[:, None]
-            second = second + cross + cross.mT + N[..., None] * a[..., None] * a[:, None]
-        return self.N / total, (self.first + N * a) / total, second / total
-
-    def variance_floor(self, origin: Tensor) -> Tensor:
-        """Returns the lowest variances (D,) of components, for moments around an origin."""
-        diagonals = self.second if self.second.ndim == 2 else self.second.diagonal(dim1=-2, dim2=-1)
-        mean = self.first.sum(0) / self.N.sum()
-        variance = diagonals.reshape(-1, len(mean)).sum(0) / self.N.sum() - mean.square()
-        return variance_floor(variance, variance + (mean + origin.to(mean)).square())
-
 
 class Structure(abc.ABC):
     """How the covariances of mixtures are stored, evaluated and estimated.
@@ -107,14 +92,6 @@ class Structure(abc.ABC):
     @abc.abstractmethod
     def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
         """Returns covariances whose variances below ``floor`` (D,) are set to it, and which are positive definite."""
-
-    @abc.abstractmethod
-    def dense(self, mixture: Mixture) -> Tensor:
-        """Returns the covariances as (R, K, D, D)."""
-
-    @abc.abstractmethod
-    def parameters(self, K: int, D: int) -> int:
-        """Returns the number of free parameters of the covariances of K components."""
 
     @abc.abstractmethod
     def cells(self, F: int, D: int) -> int:
@@ -248,12 +225,6 @@ class Full(_Matrices):
         S.diagonal(dim1=-2, dim2=-1).add_(reg)
         return unflat(S, means)
 
-    def dense(self, mixture: Mixture) -> Tensor:
-        return mixture.covariances
-
-    def parameters(self, K: int, D: int) -> int:
-        return K * D * (D + 1) // 2
-
     def cells(self, F: int, D: int) -> int:
         return F * D
 
@@ -281,12 +252,6 @@ class Tied(_Matrices):
         S: Tensor = (sums.second - (n[..., None] * means).mT @ means) / n.sum(-1)[:, None, None]
         S.diagonal(dim1=-2, dim2=-1).add_(reg)
         return S
-
-    def dense(self, mixture: Mixture) -> Tensor:
-        return mixture.covariances[:, None].expand(-1, mixture.weights.shape[1], -1, -1)
-
-    def parameters(self, K: int, D: int) -> int:
-        return D * (D + 1) // 2
 
     def cells(self, F: int, D: int) -> int:
         return F + D
@@ -322,9 +287,6 @@ class _AlongAxes(Structure):
         S = unflat(sums.second / N[:, None], means) - means.square()
         return S.clamp(min=0) + reg
 
-    def dense(self, mixture: Mixture) -> Tensor:
-        return torch.diag_embed(self.variances(mixture))
-
     def log_density(self, prepared: Axes, x: Tensor) -> Tensor:
         return -0.5 * (squares(prepared, x) - prepared.w.log().sum(-1)[:, None])
 
@@ -350,9 +312,6 @@ class Diagonal(_AlongAxes):
     def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
         return torch.maximum(S, floor)
 
-    def parameters(self, K: int, D: int) -> int:
-        return K * D
-
 
 class Spherical(_AlongAxes):
     """One variance per component."""
@@ -368,9 +327,6 @@ class Spherical(_AlongAxes):
 
     def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
         return torch.maximum(S, floor.mean())
-
-    def parameters(self, K: int, D: int) -> int:
-        return K
 
 
 @dataclass
@@ -452,13 +408,5 @@ class LowRank(Structure):
         mu, moments = means.flatten(0, 1), sums.second / N[:, None, None]
         return moments[..., 0] - mu.square(), moments[..., 1:] - mu[..., None] * (mu[:, None] @ prepared.beta.double())
 
-    def dense(self, mixture: Mixture) -> Tensor:
-        d, U = mixture.covariances[..., 0], mixture.covariances[..., 1:]
-        return torch.diag_embed(d) + U @ U.mT
-
     def cells(self, F: int, D: int) -> int:
         return F * self.rank + D
-
-    def parameters(self, K: int, D: int) -> int:
-        r = min(self.rank, D)
-        return K * min(D * (r + 1) - r * (r - 1) // 2, D * (D + 1) // 2)
