@@ -1,4 +1,4 @@
-"""The power spherical distribution against its printed formulas, quadrature, samples, limits, and planted errors."""
+"""The power spherical distribution against its printed formulas, quadrature, samples and limits."""
 
 import math
 
@@ -15,7 +15,7 @@ from vergence.densities.power_spherical import digamma_gap, lgamma_gap
 KAPPAS = (0.0, 0.7, 30.0, 400.0)
 
 
-def PowerSpherical(mu, kappa):  # looked up at each call, so that an error can be planted
+def PowerSpherical(mu, kappa):
     return power_spherical.PowerSpherical(mu, torch.as_tensor(kappa))
 
 
@@ -28,7 +28,7 @@ def log_area(D):
     return math.log(2) + 0.5 * D * math.log(math.pi) - math.lgamma(D / 2)
 
 
-# --- the checks: each holds for the distribution and fails for a planted error (the table at the end)
+# --- formulas, quadrature and samples
 
 
 def integrals(p):
@@ -198,42 +198,3 @@ def test_gradients():
         assert torch.autograd.gradcheck(lambda k: PowerSpherical(mu.detach(), k).kl_to_uniform(), (kappa,))
         PowerSpherical(mu, kappa).rsample((3,)).square().sum().backward()
         assert mu.grad.isfinite().all() and kappa.grad.isfinite().all()
-
-
-# --- planted errors
-
-
-def gaussian_like(self, value):
-    """The log_prob of public reimplementations of VI-SimSiam, which is none of a power spherical distribution."""
-    return -0.5 * ((value - self.mu) / (self.kappa[..., None] + 1e-6)).square().sum(-1) - (self.kappa + 1e-6).log()
-
-
-def without_constant(self, value):
-    return self.kappa * torch.log1p((self.mu * value).sum(-1))
-
-
-def unreflected(self, sample_shape=()):
-    shape = self._extended_shape(torch.Size(sample_shape))
-    return normalize(torch.randn(shape) + self.kappa * self.mu, dim=-1)
-
-
-PLANTED = {
-    "Gaussian-like log_prob": (check_quadrature, "log_prob", gaussian_like),
-    "Gaussian-like log_prob, by formula": (check_formulas, "log_prob", gaussian_like),
-    "no normalizing constant": (check_quadrature, "log_prob", without_constant),
-    "constant of the other dimension": (
-        check_quadrature,
-        "_log_normalizer",
-        lambda self: 2 * self.b * math.log(2) + self.b * math.log(math.pi) - lgamma_gap(self.kappa + self.b + 0.5, self.b),
-    ),
-    "entropy of the other sign": (check_quadrature, "entropy", lambda self: -self._log_normalizer()),
-    "samples of another distribution": (check_samples, "rsample", unreflected),
-}
-
-
-@pytest.mark.parametrize("error", PLANTED)
-def test_planted_error_is_caught(error, monkeypatch):
-    check, name, plant = PLANTED[error]
-    monkeypatch.setattr(power_spherical.PowerSpherical, name, plant)
-    with pytest.raises(AssertionError):
-        check()

@@ -164,14 +164,3 @@ def sine(a, b):
     """Returns the sine of the largest principal angle between two row spaces of equal dimension."""
     p, q = (np.linalg.qr(np.asarray(rows).T)[0] for rows in (a, b))
     return float(np.linalg.norm(q - p @ (p.T @ q), 2))
-
-
-def score(z, y):
-    """Returns min_V 1/n sum_i |y_i - V z_i|^2 (eq. 93)."""
-    V = np.linalg.lstsq(z, y, rcond=None)[0]
-    return sum(square(t - row @ V) for row, t in zip(z, y, strict=True)) / len(y)
-
-
-def distance(clean, corrupted, x, seen, y):
-    """Returns |score of the clean model on clean items - score of the corrupted one on corrupted items| (section 4B, 7)."""
-    return abs(score(x @ clean.T, y) - score(seen @ corrupted.T, y))

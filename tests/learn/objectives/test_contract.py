@@ -152,18 +152,6 @@ def same_on_average(a, b):
     return bool(((a.mean(0) - b.mean(0)).abs() <= 4 * error + 1e-9 * (1 + a.mean(0).abs())).all())
 
 
-def test_the_comparison_sees_an_ordered_loss():
-    class Ordered(Outside):
-        def forward(self, za, zb):
-            return {"ordered": (torch.arange(1.0, B + 1) * (za + 0.1 * torch.randn(B, D) - zb).square().sum(-1)).mean()}
-
-    objective, (za, zb), order = Ordered(D), pair(), torch.arange(B).flip(0)
-    za[-1] += 1
-    assert not same_on_average(
-        terms_of(objective, za, zb, range(100)), terms_of(objective, za[order], zb[order], range(100, 200))
-    )
-
-
 @every
 def test_update_and_diagnostics(name):
     objective, (za, zb) = built(name), pair()
@@ -322,12 +310,6 @@ def stray_tensors(module):
             if not key.startswith(("_parameters", "_buffers", "_modules")):
                 stray += [f"{path}.{key}" for item in items if isinstance(item, torch.Tensor)]
     return stray
-
-
-def test_a_stray_tensor_is_seen():
-    objective = Outside(D)
-    objective.mean, objective.bank, objective.by_name = torch.zeros(D), [torch.zeros(D)], {"a": torch.zeros(D)}
-    assert stray_tensors(objective) == [".mean", ".bank", ".by_name"]
 
 
 # --- the density ----------------------------------------------------------------------------------------------------------

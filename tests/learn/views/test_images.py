@@ -193,22 +193,6 @@ def test_crops_are_distributed_as_torchvisions(scale, height, width):
     assert {name: alike(ours[name], theirs[name]) for name in ours} == dict.fromkeys(ours, True)
 
 
-def test_wrongly_distributed_crops_are_noticed():
-    draws, theirs = (
-        ImageViews(replace(NOTHING, crop=(0.2, 1.0)), 32).draw(DRAWS, seeded(3)),
-        crop_facts(torchvision_crops((0.2, 1.0), 400, 400), 400, 400),
-    )
-    uniform = torch.rand(DRAWS, 10, generator=seeded(4))
-    planted = {
-        "aspect": draws | {"aspect": 3 / 4 + uniform * (4 / 3 - 3 / 4)},
-        "area": draws | {"area": (math.sqrt(0.2) + uniform * (1 - math.sqrt(0.2))) ** 2},
-        "vertical": draws | {"place": draws["place"] * 0.95},
-        "horizontal": draws | {"place": draws["place"].square()},
-    }
-    for name, wrong in planted.items():
-        assert not alike(crop_facts(_boxes(wrong, 400, 400), 400, 400)[name], theirs[name])
-
-
 @pytest.mark.parametrize("strengths", [(0.4, 0.4, 0.4, 0.1), (0.8, 1.0, 1.5, 0.5)])
 def test_factors_are_distributed_as_torchvisions(strengths):
     params = [v2.ColorJitter(*strengths).make_params([]) for _ in range(DRAWS)]

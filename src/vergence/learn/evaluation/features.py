@@ -1,7 +1,7 @@
 """Features of data: by a trained network, in order and in bounded memory, and those of the baselines, pixels and PCA."""
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -48,27 +48,13 @@ def stream_batches(
             yield index, outcome(contexts(x))
 
 
-def collect_features(
-    encoder: nn.Module,
-    items: Items,
-    *,
-    size: int | None = None,
-    device: torch.device | str = "cpu",
-    batch_size: int = 256,
-    workers: int = 0,
-) -> tuple[Tensor, Tensor]:
+def collect_features(encoder: nn.Module, items: Items, **reading: Any) -> tuple[Tensor, Tensor]:
     """Returns the embeddings (N, D) of all readable items, float32 on the CPU, and their indices (N,).
 
-    The encoder runs in evaluation mode; its modes are restored afterwards.
-
-    Raises:
-        ValueError: There is no item, or none can be read.
+    The encoder runs in evaluation mode; its modes are restored afterwards. Items are read as by `stream_batches`.
     """
     with in_evaluation(encoder):
-        parts = [
-            (i, z.float().cpu())
-            for i, z in stream_batches(encoder, items, size=size, device=device, batch_size=batch_size, workers=workers)
-        ]
+        parts = [(i, z.float().cpu()) for i, z in stream_batches(encoder, items, **reading)]
     expect(parts, "items to embed", "none that can be read")
     return torch.cat([z for _, z in parts]), torch.cat([i for i, _ in parts])
 
@@ -78,9 +64,6 @@ def pixels(x: Tensor) -> Tensor:
 
     Args:
         x: Items (N, ...); uint8 is scaled from 0..255 to [0, 1], other types keep their values.
-
-    Raises:
-        ValueError: The items have no dimension of their own.
 
     Example:
         >>> pixels(torch.tensor([[[0, 255], [51, 102]]], dtype=torch.uint8))
@@ -103,9 +86,6 @@ def pca(train: Tensor, test: Tensor, dim: int, *, seed: int = 0) -> tuple[Tensor
 
     Returns:
         Features (N, min(dim, N, D)) and (M, min(dim, N, D)), of the inputs' type and device.
-
-    Raises:
-        ValueError: The features are not finite matrices of one width, or dim < 1.
 
     Example:
         >>> x = torch.tensor([[0.0, 0.0], [3.0, 4.0], [6.0, 8.0]])

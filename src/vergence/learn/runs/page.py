@@ -56,23 +56,14 @@ CURVES = {  # title and hint by name; a quantity that is not listed is a term of
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The contents of a run folder.
-
-    Attributes:
-        folder: The run folder, with its description and metadata.
-        rows: ``metrics.jsonl``.
-        evaluation: ``evaluation.json``; None where there is none.
-        examples: Arrays of ``examples.npz``; empty where there are none.
-        skipped: Name and reason of each item that could not be read.
-        notes: One sentence for each file that is damaged.
-    """
+    """The contents of a run folder."""
 
     folder: RunFolder
-    rows: list[dict[str, Any]]
-    evaluation: Evaluation | None
-    examples: dict[str, Any]
-    skipped: list[tuple[str, str]]
-    notes: list[str]
+    rows: list[dict[str, Any]]  # metrics.jsonl
+    evaluation: Evaluation | None  # evaluation.json; None where there is none
+    examples: dict[str, Any]  # arrays of examples.npz; empty where there are none
+    skipped: list[tuple[str, str]]  # name and reason of each item that could not be read
+    notes: list[str]  # one sentence for each file that is damaged
 
 
 def write_report(run: str | Path) -> Path:
@@ -86,9 +77,6 @@ def write_report(run: str | Path) -> Path:
 
     Returns:
         The page's path. It appears in one step; an older page stays until then.
-
-    Raises:
-        ValueError: ``config.json`` is missing or damaged, or ``run`` is not a path.
 
     Example:
         >>> import tempfile
@@ -362,11 +350,7 @@ class _Examples:
 
 
 def _read(run: Path) -> RunFiles:
-    """Reads a run folder; imports nothing that its files name.
-
-    Raises:
-        ValueError: ``config.json`` is missing or damaged. A note reports any other file that is damaged.
-    """
+    """Reads a run folder; imports nothing that its files name."""
     folder = RunFolder.open(run, trust_code=True)
     notes: list[str] = []
     return RunFiles(

@@ -94,19 +94,12 @@ def load(
 
 @dataclass(frozen=True)
 class Neighbors(Tabular):
-    """Most similar items of a bank, for N items, the most similar first.
+    """Most similar items of a bank, for N items, the most similar first."""
 
-    Attributes:
-        names: Names of the items (N,).
-        neighbors: Names of the n most similar items of each.
-        index: Their index among the bank's items, (N, n) int64.
-        similarity: Cosine similarities of the embeddings, (N, n).
-    """
-
-    names: list[str]
-    neighbors: list[list[str]]
-    index: Tensor
-    similarity: Tensor
+    names: list[str]  # of the items (N,)
+    neighbors: list[list[str]]  # names of the n most similar items of each
+    index: Tensor  # their index among the bank's items, (N, n) int64
+    similarity: Tensor  # cosine similarities of the embeddings, (N, n)
 
     def table(self) -> Mapping[str, Sequence[Any]]:
         """Returns a row for each pair of an item and a neighbor."""
@@ -421,11 +414,7 @@ class Run:
 
 
 def objective_of(run: Run, kind: type) -> Any:
-    """Returns the run's objective, which must be of a kind of density.
-
-    Raises:
-        ValueError: It is of another kind.
-    """
+    """Returns the run's objective, which must be of a kind of density."""
     model, objective = run.folder.config.model, run.method.objective
     name = f"method '{model.method}'" if model.method else "a frozen run" if objective is None else f"'{model.objective}'"
     lacks, advice = "density p(z_b | z_a)", "gje has"

@@ -72,9 +72,6 @@ class Metrics:
     """Averages the terms of the steps into rows. Terms stay on the device until a row is due, which waits for them once.
 
     Arguments are those of `loop.fit`; an epoch has ``steps`` steps, and only the ``first`` process records.
-
-    Attributes:
-        row: The last row.
     """
 
     def __init__(
@@ -90,7 +87,7 @@ class Metrics:
     ) -> None:
         self.recorder, self.method, self.config, self.steps = recorder, method, config, steps
         self.first, self.monitor, self.warn, self.warned = first, monitor, warn, False
-        self.row: dict[str, float] = {}
+        self.row: dict[str, float] = {}  # the last one
         self.collapsed = 0  # epochs in a row that show a collapse
         self.notices: dict[str, int] = {}  # epochs in a row, by the name of what an objective's numbers show
         self._restart()
@@ -112,11 +109,7 @@ class Metrics:
             setattr(self, name, state[name])
 
     def add(self, step: int, loss: Tensor, terms: dict[str, Tensor]) -> None:
-        """Adds the loss of a step and its terms; writes a row every `LOG_EVERY` steps and at the end of an epoch.
-
-        Raises:
-            ValueError: A term is not finite or has a reserved name, or the embedding collapsed under ``strict``.
-        """
+        """Adds the loss of a step and its terms; writes a row every `LOG_EVERY` steps and at the end of an epoch."""
         _require_own_names("terms", terms)
         for name, value in {"loss": loss, **terms}.items():
             self.sums[name] = self.sums.get(name, 0) + value.detach()
@@ -185,11 +178,7 @@ def _require_own_names(what: str, values: Mapping[str, object], taken: Iterable[
 
 
 def _numbers(diagnostics: Mapping[str, Any], terms: Iterable[str]) -> dict[str, float]:
-    """Returns diagnostics as numbers, which code from outside the library may return as tensors.
-
-    Raises:
-        ValueError: A value is not a number, or its name is reserved or that of a term.
-    """
+    """Returns diagnostics as numbers, which code from outside the library may return as tensors."""
     _require_own_names("diagnostics", diagnostics, terms)
     numbers: dict[str, float] = {}
     for name, value in diagnostics.items():
@@ -214,12 +203,8 @@ def online_knn(opened: Data, size: int | None, device: torch.device) -> Monitor 
 
     A fifth of at most 10,000 labeled training items are queries, the others their neighbors. The test part is never read, so that
     settings may be chosen by this number and the test part stays blind to the choice. The encoder has been trained on the
-    queries' inputs, without their labels: the number is for comparisons between runs, not for reports.
-
-    Args:
-        opened: The data.
-        size: Side of the central crop that the encoder sees; None for vectors.
-        device: Device of the encoder.
+    queries' inputs, without their labels: the number is for comparisons between runs, not for reports. The encoder, on
+    ``device``, sees a central crop of ``size`` pixels a side, None for vectors.
 
     Returns:
         The function; None for fewer than five labeled items or fewer than two classes.
@@ -272,9 +257,6 @@ def listeners_of(logger: "str | Logger | None", on_epoch: "OnEpoch | None", out:
         logger: ``tensorboard`` or ``csv``, which write to the folder ``logs`` of ``out``; an object; or None.
         on_epoch: Called with the number of epochs that are done, and the row at their end.
         out: The run folder.
-
-    Raises:
-        ValueError: The logger is none of these, or its package is missing.
     """
     listeners: list[Listener] = []
     if logger is not None:

@@ -49,17 +49,9 @@ class Marginals:
 
 
 class KindViews(Views):
-    """Views of one kind of vectors.
+    """Views of one kind of vectors; strengths of other kinds are not used."""
 
-    Args:
-        config: The strengths; those of other kinds are not used.
-        marginals: What is known of the columns.
-
-    Attributes:
-        operations: Name of each operation -> the strength of `ViewConfig` without it.
-    """
-
-    operations: ClassVar[dict[str, Any]]
+    operations: ClassVar[dict[str, Any]]  # name of each operation -> the strength of `ViewConfig` without it
 
     def __init__(self, config: ViewConfig, marginals: Marginals) -> None:
         check_strengths(config)
@@ -70,11 +62,7 @@ class KindViews(Views):
         return type(self)(dataclasses.replace(self.config, **strengths), self.marginals)
 
     def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        """Returns the views (B, D), of x's type and device, of vectors x (B, D) that sampled parameters describe.
-
-        Raises:
-            ValueError: The vectors are of another number or width, or cannot be of this kind.
-        """
+        """Returns the views (B, D), of x's type and device, of vectors x (B, D) that sampled parameters describe."""
         shape = (len(next(iter(draws.values()))), self.D)
         expect(x.shape == shape and x.is_floating_point(), f"floats of shape {shape}", f"{x.dtype} {tuple(x.shape)}")
         kinds = {name: x.dtype if value.is_floating_point() else value.dtype for name, value in draws.items()}
