@@ -5,11 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from experiments.advice.thresholds import alignment_thresholds
 from tests.linear import checks
 from tests.reference import linear as reference
 
 from vergence.densities import moments
-from vergence.linear import alignment_thresholds, solutions
+from vergence.linear import solutions
 from vergence.utils import linalg
 
 # --- solvers
