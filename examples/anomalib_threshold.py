@@ -40,8 +40,7 @@ def rates(post_processor, root):
 
 if __name__ == "__main__":
     from anomalib.post_processing import PostProcessor
-
-    from vergence.decide.contrib.anomalib import CalibratedPostProcessor
+    from anomalib_post_processor import CalibratedPostProcessor
 
     digits = load_digits()
     pictures = digits.images * (255 / 16)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from experiments.advice.thresholds import alignment_thresholds
 from experiments.figures import drawn, pyplot
 from experiments.ledger import ROOT
 from PIL import Image
@@ -21,7 +22,7 @@ from scipy.optimize import minimize
 from vergence.learn.encoders.dictionary import learn_dictionary, normalized_patches, whitening
 from vergence.learn.encoders.patch_maps import cells, pooled
 from vergence.learn.objectives.gje import GJE
-from vergence.linear import JointEmbedding, Reconstruction, alignment_thresholds
+from vergence.linear import JointEmbedding, Reconstruction
 from vergence.mixtures import ConditionalMixture
 
 FOLDER = ROOT / "docs" / "figures" / "background"

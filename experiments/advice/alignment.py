@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from experiments import figures, ledger
+from experiments.advice.thresholds import alignment_thresholds
 from experiments.runner import DATA, parse, run, some
 from experiments.shared import Timer, images
 from torch import Tensor
 
 from vergence.data.sources import open_items
-from vergence.linear import alignment_thresholds, solutions
+from vergence.linear import solutions
 
 K = 50  # principal components, and as many of noise
 ALPHAS = (0.1, 1.0, 10.0)

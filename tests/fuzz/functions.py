@@ -35,7 +35,6 @@ OF_MIXTURES = {"n_components": 3, "covariance_type": "full", "tol": 0.1, "reg_co
 OF_MIXTURES |= {"init_params": "kmeans", "precision": "double", "device": "cpu"}
 OF_MIXTURES |= {"weights_init": torch.ones(3) / 3, "means_init": Z[:3, :3], "precisions_init": EYE.expand(3, 3, 3)}
 AUGMENTATION = [0.1, 0.2, 0.3, 0.4]
-THRESHOLDS = ("signal", "noise", "augmentation_signal", "augmentation_noise")
 
 
 def of(function, **valid):
@@ -110,7 +109,6 @@ FUNCTIONS = {
     "anomalous_clusters": of(clusters.anomalous_clusters, features=X[:30, :2], largest=0.2, random_state=0),
     "pixel_statistics": of(statistics.pixel_statistics, images=IMAGES.numpy(), grid=4),
     "patch_dictionary": of(dictionary, batch=IMAGES, atoms=4),
-    "alignment_thresholds": of(linear.alignment_thresholds, **dict.fromkeys(THRESHOLDS, torch.ones(2))),
     "GaussianMixture": of(mixture, **OF_MIXTURES),
     "GaussianMixture diag": of(functools.partial(mixture, n_components=3, covariance_type="diag"), precisions_init=EYE + 1),
     "GaussianMixture low_rank": of(functools.partial(mixture, covariance_type="low_rank"), precisions_init=None),

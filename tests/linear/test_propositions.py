@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from experiments.advice.thresholds import alignment_thresholds
 from tests.linear import checks
 from tests.linear.checks import ROWS, close, covariance, je_rows, rng, tensors
 from tests.reference import linear as reference
 
-from vergence.linear import JointEmbedding, Reconstruction, alignment_thresholds, solutions
+from vergence.linear import JointEmbedding, Reconstruction, solutions
 
 K, D = 3, 8
 SIGNAL = np.array([4.0, 2.0, 1.0])  # kappa^2 / n

@@ -1,4 +1,6 @@
-"""A post-processor for anomalib whose rate of false alarms is stated; it needs normal pictures alone.
+"""A post-processor for anomalib whose rate of false alarms is stated; it needs normal pictures alone. Copy this file.
+
+    from anomalib_post_processor import CalibratedPostProcessor
 
     model = Padim(post_processor=CalibratedPostProcessor(fpr=0.01))
 
@@ -21,7 +23,7 @@ from vergence.utils.checks import expect, require_within
 __all__ = ["CalibratedPostProcessor"]
 
 
-class CalibratedPostProcessor(PostProcessor):  # type: ignore[misc]
+class CalibratedPostProcessor(PostProcessor):
     """Labels, masks and scores by calibration on normal validation pictures.
 
     ``pred_label`` is whether the score is above the threshold; ``pred_score`` becomes 1 - p, the share of normal pictures that

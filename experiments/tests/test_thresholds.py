@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
+from experiments.advice.thresholds import Thresholds, alignment_thresholds
 from tests.linear.checks import ROWS, check_flips, random_levels, rng, rotation
 from tests.reference import linear as reference
-
-from vergence.linear import Thresholds, alignment_thresholds
 
 NAMES = tuple(ROWS)
 

@@ -1,1 +1,0 @@
-"""What other libraries are extended with; each file needs the library that it is named after."""
