@@ -25,7 +25,7 @@ EVERY = 20  # of so many nights one has anomalies
 def drawn(law: str, rng: np.random.Generator, size: int, far: float = 0.0) -> np.ndarray:
     """Returns scores of a law; anomalies are ``far`` away."""
     if law == "two values":
-        return (rng.random(size) < (0.05 if far == 0 else 0.9)).astype(float)
+        return (rng.random(size) < (0.2 if far == 0 else 0.9)).astype(float)
     x = rng.normal(far, 1, size)
     return x if law == "normal" else np.floor(np.exp(x / 2))
 

@@ -448,15 +448,14 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
         x = np.asarray(to_numpy(X))
         part = self._parts(x.reshape(len(x), -1), groups)
         self.detectors_ = [_fitted(self.detector, x[part != k]) for k in range(max(part) + 1)]
-        held = [(part == k) for k in range(max(part) + 1)]
-        self.parts_ = [self._scores(one, x[side]) for one, side in zip(self.detectors_, held, strict=True)]
+        self.parts_ = [self._scores(one, x[part == k]) for k, one in enumerate(self.detectors_)]
         self.detector_, self.calibration_ = self.detectors_[0], np.concatenate(self.parts_)
         self.weights_ = None if self.weights is None else self._weights(x[part == 0])
         return self
 
     def _parts(self, x: np.ndarray, groups: Any) -> np.ndarray:
         """Returns by which detector each item is held out (N,), -1 for none; equal items, and those of a group, are together."""
-        if groups is not None:  # equal ones are together
+        if groups is not None:
             x = np.unique(labels_of("groups", groups, len(x)), return_inverse=True)[1].reshape(-1, 1).astype(float)
         part, shares = np.full(len(x), -1), [1 / (self.folds - k) for k in range(self.folds - 1)] or [self.share]
         for k, share in enumerate(shares):
@@ -471,9 +470,9 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
     def _weights(self, X: Any) -> np.ndarray:
         """Returns the weights of items (N,)."""
         assert self.weights is not None
-        found = as_values("weights", self.weights(X)).cpu().numpy()
+        found = np.asarray(as_values("weights", self.weights(X)).cpu())
         expect(np.isfinite(found).all() and (found > 0).all(), "finite weights above 0", f"{found.min():g} to {found.max():g}")
-        return np.asarray(found)
+        return found
 
     def scores(self, X: Any) -> np.ndarray:
         """Returns the scores of items (m,), with ``folds`` the means over detectors; larger is stranger."""
@@ -502,11 +501,11 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
 
     def decide(self, X: Any, *, fdr: float = 0.1, **options: Any) -> Decisions:
         """Returns which items are anomalous; ``options`` are those of `calibrate`."""
+        check_is_fitted(self, "detector_")
         if not self.folds and self.weights_ is None:
             return calibrate(self.calibration_, self.scores(X), fdr=fdr, **options)
         require_within("(0, 1)", fdr=fdr)
         expect(not options, "fdr alone with folds or weights", ", ".join(options), "leave it out, or fit without these")
-        check_is_fitted(self, "detector_")
         if self.weights_ is not None:
             scores = self.scores(X)
             p = weighted(self.calibration_, scores, self.weights_, self._weights(X))
