@@ -294,3 +294,68 @@ def test_copies_are_on_one_side_so_that_they_do_not_calibrate_what_was_fitted_to
     assert model.calibration_.min() > 0  # no calibration item has a copy that was fitted
     with pytest.raises(ValueError, match="larger share"):
         Calibrated(IsolationForest()).fit(x[:40:4])
+
+
+@pytest.mark.parametrize("folds", [0, 5])
+def test_items_of_a_group_are_on_one_side(folds):
+    rng = np.random.default_rng(13)
+    group, seen = np.repeat(np.arange(60), 5), []
+
+    class Seen(WithDecisions):
+        def fit(self, X):
+            seen.append(set(X[:, 1].astype(int)))
+            return super().fit(X)
+
+    x = np.c_[rng.normal(size=300), group]
+    model = Calibrated(Seen(), folds=folds).fit(x, groups=[f"patient {k}" for k in group])
+    assert len(seen) == max(folds, 1) and all(len(x) - 5 * len(one) in range(50, 100) for one in seen)
+    assert len(model.calibration_) == (300 if folds else 300 - 5 * len(seen[0]))
+    with pytest.raises(ValueError, match="groups of shape"):
+        Calibrated(Seen()).fit(x, groups=group[:5])
+
+
+def test_with_folds_each_part_is_compared_by_a_detector_that_has_not_seen_it():
+    from sklearn.neighbors import NearestNeighbors
+
+    nearest = lambda model, items: model.kneighbors(items, 1)[0][:, 0]  # noqa: E731
+    rng = np.random.default_rng(14)
+    x, new = rng.normal(size=(60, 2)), rng.normal(size=(7, 2))
+    model = Calibrated(NearestNeighbors(), score=nearest, folds=4).fit(x)
+    reach = np.zeros(7)
+    for fitted, cal in zip(model.detectors_, model.parts_, strict=True):
+        reach += (cal[:, None] >= nearest(fitted, new)).sum(0)
+    np.testing.assert_allclose(model.p_values(new), (1 + reach) / 61)
+    assert model.calibration_.min() > 0 and len(model.calibration_) == 60
+
+
+def test_cross_conformal_p_values_of_normal_items_are_nearly_uniform():
+    rng = np.random.default_rng(15)
+    p = [
+        Calibrated(GaussianDetector(), folds=5).fit(rng.normal(size=(100, 2))).p_values(rng.normal(size=(50, 2)))
+        for _ in range(60)
+    ]
+    assert abs((np.concatenate(p) <= 0.1).mean() - 0.1) < 0.03
+
+
+def weight(x):
+    """N(1, 1) over N(0, 1), in the first component."""
+    return np.exp(np.asarray(x)[:, 0])
+
+
+def test_weighted_p_values_hold_under_a_known_shift_and_others_do_not():
+    rng = np.random.default_rng(16)
+    far = lambda model, x: np.asarray(x)[:, 0]  # noqa: E731
+    found = {None: [], weight: []}
+    for _ in range(60):
+        x, new = rng.normal(size=(600, 2)), rng.normal([1, 0], 1, (100, 2))
+        for weights, kept in found.items():
+            kept.append(
+                Calibrated(IsolationForest(n_estimators=5), score=far, weights=weights, share=0.9).fit(x).p_values(new) <= 0.1
+            )
+    assert np.mean(found[weight]) <= 0.11 and np.mean(found[None]) > 0.3
+    with pytest.raises(ValueError, match="weights or folds"):
+        Calibrated(IsolationForest(), weights=weight, folds=3).fit(x)
+    with pytest.raises(ValueError, match="fdr alone"):
+        Calibrated(IsolationForest(n_estimators=5), weights=weight).fit(x).decide(new, fpr=0.1)
+    with pytest.raises(ValueError, match="weights above 0"):
+        Calibrated(IsolationForest(n_estimators=5), weights=lambda x: -weight(x)).fit(x)

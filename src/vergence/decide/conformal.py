@@ -2,7 +2,8 @@
 
 Scores are larger for stranger items. The guarantees hold if the calibration items are exchangeable with the typical items
 among those that are judged: of the same source, seen by no fit that made the scores, without near-duplicates among the
-training items, in no order of time. Weighted and cross-conformal p-values are in the package nonconform.
+training items, in no order of time. `Calibrated` has
+weighted and cross-conformal p-values; more strategies are in the package nonconform.
 
 The bounds rest on the joint law of the p-values of typical items, which depends on nothing but the numbers of items. Without
 ties N_k, the number of p-values at most k / (n + 1), is a Polya urn's count: given the n + 1 spacings of n uniform numbers, the m
@@ -46,6 +47,7 @@ __all__ = [
     "simultaneous_bounds",
     "tail_p_values",
     "to_label",
+    "weighted",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -91,6 +93,23 @@ def ranked(calibration: np.ndarray, scores: np.ndarray) -> Floats:
     """Returns the p-values (m,) of `p_values` for scores that need no check, of which there may be none."""
     below = np.searchsorted(np.sort(calibration), scores)
     return np.asarray((1.0 + (len(calibration) - below)) / (len(calibration) + 1))
+
+
+def weighted(calibration: np.ndarray, scores: np.ndarray, weights: np.ndarray, new: np.ndarray) -> Floats:
+    r"""Returns p-values (m,) where the law of new items has known weights w to that of the calibration items.
+
+        p = (w(x) + sum_i w_i [s_i >= s]) / (w(x) + sum_i w_i),
+
+    with P(p <= a) <= a for a normal item (Tibshirani, Barber, Candes, Ramdas, Conformal prediction under covariate shift, 2019).
+    Weights (n,) and (m,) are positive, up to a factor.
+
+    Example:
+        >>> weighted(np.array([1.0, 2.0, 3.0]), np.array([2.5]), np.array([1.0, 1.0, 2.0]), np.array([1.0])).tolist()
+        [0.6]
+    """
+    order = np.argsort(calibration)
+    reach = np.r_[np.cumsum(weights[order][::-1])[::-1], 0.0][np.searchsorted(calibration[order], scores)]
+    return np.asarray((new + reach) / (new + weights.sum()))
 
 
 def _check(calibration: Tensor, s: Tensor) -> None:

@@ -33,11 +33,12 @@ from vergence.decide.conformal import (
     ranked,
     ranks_of,
     reportable,
+    weighted,
 )
 from vergence.decide.inputs import Values, as_values, labels_of
 from vergence.decide.splits import apart, grouped
 from vergence.mixtures.core import to_numpy
-from vergence.utils.checks import counted, expect, require_within
+from vergence.utils.checks import counted, expect, require_count, require_within
 from vergence.utils.terminal import Tabular
 
 __all__ = ["Calibrated", "Counts", "Decisions", "Tally", "calibrate", "decided"]
@@ -411,11 +412,16 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
     Args:
         detector: The detector, which is cloned.
         share: Share of the items of `fit` that calibrate, in (0, 1).
+        folds: Instead, number of parts that calibrate in turn, each by a detector of the others; a new item is compared with each
+            part by its detector (cross-conformal). P(p <= a) is then bounded by little more than 2 a, and is mostly near a; the
+            rate of a list is measured, not proven. 0 for one split, of which all rates are proven.
         score: Function (fitted detector, X) -> scores (N,), larger is stranger; by default the detector's own.
+        weights: Function X -> weights (N,) > 0, the density of new items over that of the items of the fit, up to a factor,
+            for a known change of normal items. p-values hold; the rate of a list is measured, not proven. Not with ``folds``.
         random_state: Seed of the split.
 
     Attributes:
-        detector_: The fitted detector.
+        detector_: The fitted detector; with ``folds`` that of the first.
         calibration_: Scores of the calibration items (n,).
 
     Example:
@@ -429,34 +435,64 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
     detector: Any
     _: KW_ONLY
     share: float = SHARE
+    folds: int = 0
     score: Callable[[Any, Any], Any] | None = None
+    weights: Callable[[Any], Any] | None = None
     random_state: int = 0
 
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> "Calibrated":
-        """Fits to a part of normal items (N, D), of groups (N,) such as patients, and scores the other part."""
+        """Fits to a part of normal items (N, D), and scores the other part; items of one of ``groups`` (N,) stay together."""
         require_within("(0, 1)", share=self.share)
+        require_count(0, folds=self.folds)
+        expect(self.folds != 1, "folds of 0, or of at least 2", 1)
+        expect(not self.folds or self.weights is None, "weights or folds", "both", "leave one out")
         x = np.asarray(to_numpy(X))
-        side = apart(grouped(groups, x.reshape(len(x), -1)), self.share, self.random_state)
-        expect(side.sum() >= LEAST, f"at least {LEAST} calibration items", int(side.sum()), "give more items, or a larger share")
-        self.detector_ = _fitted(self.detector, x[~side])
-        self.calibration_ = self.scores(X[side])
+        part = self._parts(x.reshape(len(x), -1), groups)
+        self.detectors_ = [_fitted(self.detector, x[part != k]) for k in range(max(part) + 1)]
+        self.parts_ = [self._scores(one, x[part == k]) for k, one in enumerate(self.detectors_)]
+        self.detector_, self.calibration_ = self.detectors_[0], np.concatenate(self.parts_)
+        self.weights_ = None if self.weights is None else self._weights(x[part == 0])
         return self
 
+    def _parts(self, x: np.ndarray, groups: Any) -> np.ndarray:
+        """Returns by which detector each item is held out (N,), -1 for none; items of a group, or near copies, are together."""
+        group = grouped(groups, x)
+        part, shares = np.full(len(x), -1), [1 / (self.folds - k) for k in range(self.folds - 1)] or [self.share]
+        for k, share in enumerate(shares):
+            left = np.flatnonzero(part < 0)
+            part[left[apart(np.unique(group[left], return_inverse=True)[1], share, self.random_state + k)]] = k
+        if self.folds:
+            part[part < 0] = self.folds - 1
+        least = int(np.bincount(part[part >= 0], minlength=self.folds).min()) * max(self.folds, 1)
+        expect(least >= LEAST, f"at least {LEAST} calibration items", least, "give more items or groups, or a larger share")
+        return part
+
+    def _weights(self, X: Any) -> np.ndarray:
+        """Returns the weights of items (N,)."""
+        assert self.weights is not None
+        found = np.asarray(as_values("weights", self.weights(X)).cpu())
+        expect(np.isfinite(found).all() and (found > 0).all(), "finite weights above 0", f"{found.min():g} to {found.max():g}")
+        return found
+
     def scores(self, X: Any) -> np.ndarray:
-        """Returns the scores of items (m,); larger is stranger."""
+        """Returns the scores of items (m,), with ``folds`` the means over detectors; larger is stranger."""
         check_is_fitted(self, "detector_")
+        return np.asarray(np.mean([self._scores(one, X) for one in self.detectors_], axis=0))
+
+    def _scores(self, fitted: Any, X: Any) -> np.ndarray:
+        """Returns a fitted detector's scores of items (m,); larger is stranger."""
         if self.score is not None:
-            found = self.score(self.detector_, X)
-        elif hasattr(self.detector_, "anomaly_score"):
-            found = self.detector_.anomaly_score(X)
-        elif hasattr(self.detector_, "decision_scores_"):  # PyOD, whose scores are larger for outliers
-            found = self.detector_.decision_function(X)
-        elif hasattr(self.detector_, "predict_features"):  # pytorch-ood, likewise
-            found = self.detector_.predict_features(torch.as_tensor(np.asarray(X), dtype=torch.float32))
+            found = self.score(fitted, X)
+        elif hasattr(fitted, "anomaly_score"):
+            found = fitted.anomaly_score(X)
+        elif hasattr(fitted, "decision_scores_"):  # PyOD, whose scores are larger for outliers
+            found = fitted.decision_function(X)
+        elif hasattr(fitted, "predict_features"):  # pytorch-ood, likewise
+            found = fitted.predict_features(torch.as_tensor(np.asarray(X), dtype=torch.float32))
         else:
-            usable = hasattr(self.detector_, "score_samples")
-            expect(usable, "a detector with scores", type(self.detector_).__name__, "pass score=")
-            found = -np.asarray(self.detector_.score_samples(X))
+            usable = hasattr(fitted, "score_samples")
+            expect(usable, "a detector with scores", type(fitted).__name__, "pass score=")
+            found = -np.asarray(fitted.score_samples(X))
         return as_values("scores", found).cpu().numpy()
 
     def p_values(self, X: Any) -> np.ndarray:
@@ -465,7 +501,21 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
 
     def decide(self, X: Any, *, fdr: float = 0.1, **options: Any) -> Decisions:
         """Returns which items are anomalous; ``options`` are those of `calibrate`."""
-        return calibrate(self.calibration_, self.scores(X), fdr=fdr, **options)
+        check_is_fitted(self, "detector_")
+        if not self.folds and self.weights_ is None:
+            return calibrate(self.calibration_, self.scores(X), fdr=fdr, **options)
+        require_within("(0, 1)", fdr=fdr)
+        expect(not options, "fdr alone with folds or weights", ", ".join(options), "leave it out, or fit without these")
+        if self.weights_ is not None:
+            scores = self.scores(X)
+            p = weighted(self.calibration_, scores, self.weights_, self._weights(X))
+            found = decided(p, fdr, len(self.calibration_), score=scores)
+            return replace(found, why_none="no p-value is small enough; the order is still the one to look in")
+        n, new = len(self.calibration_), [self._scores(one, X) for one in self.detectors_]
+        reach = sum(ranked(cal, s) * (len(cal) + 1) - 1 for cal, s in zip(self.parts_, new, strict=True))
+        counts, columns = Counts(n, fdr), {"p_value": (1 + np.rint(reach)) / (n + 1), "score": np.mean(new, axis=0)}
+        counts.see(columns)
+        return replace(counts.decisions({**columns, **counts.columns(columns)}), shift=None)
 
     def predict(self, X: Any) -> np.ndarray:
         """Returns -1 for flagged items and 1 for others, as scikit-learn does, at a false-discovery rate of 0.1."""
