@@ -16,6 +16,7 @@ import torch
 from sklearn.base import clone
 from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
+from tests.mixtures.common import close
 
 from vergence import mixtures
 from vergence.densities.em import fit as em
@@ -27,10 +28,6 @@ ALL = (*KINDS, "low_rank")
 INITS = ("kmeans", "k-means++", "random", "random_from_data")
 N, D, K = 300, 4, 3
 RANK = 2
-
-
-def close(found, expected, tol=1e-8):
-    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=tol, atol=tol)
 
 
 def clusters(seed=0, n=N, d=D, k=K, apart=3.0):
@@ -383,14 +380,6 @@ def test_conditions_are_gmrs(first, models):
         close(ours.mean[i], theirs.predict(np.array(first), Y[i : i + 1][:, first])[0], 1e-10)
 
 
-@pytest.mark.parametrize("kind", ALL)
-def test_conditions_have_mass_1(kind, models):
-    p = models[kind].condition(Y[:5, :3])
-    t = torch.linspace(-60, 60, 24_001)
-    mass = torch.trapezoid(p.log_prob(t[:, None, None].expand(-1, 5, 1)).exp(), t, dim=0)
-    close(mass, np.ones(5), 1e-4)
-
-
 def test_conditions_keep_the_gradient_and_take_lists(models):
     c = torch.from_numpy(Y[:3, :2]).requires_grad_()
     models["full"].condition(c).mean.sum().backward()
@@ -418,17 +407,6 @@ def test_read_only_memory_maps_are_read_in_place(tmp_path):
     assert model._data(mapped, None).X.data_ptr() == mapped.ctypes.data
     model.fit(mapped)
     close(model.score_samples(mapped), GaussianMixture(K, random_state=0).fit(X.astype(np.float32)).score_samples(X), 1e-5)
-
-
-@pytest.mark.parametrize("kind", ALL)
-def test_blocks_do_not_matter(kind, models, monkeypatch):
-    whole = models[kind]
-    monkeypatch.setattr(structures, "CELLS", 1)
-    monkeypatch.setattr("vergence.densities.em.fit.CELLS", 1)
-    parts = fitted(kind)
-    close(parts.covariances_, whole.covariances_, 1e-9)
-    close(parts.score_samples(Y), whole.score_samples(Y), 1e-9)
-    assert parts.n_iter_ == whole.n_iter_
 
 
 # --- files

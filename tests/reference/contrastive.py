@@ -6,6 +6,7 @@ Vectors are sequences of floats, covariances lists of rows.
 import math
 
 import numpy as np
+from tests.reference.particles import log_sum_exp
 
 
 def dot(x, y):
@@ -20,12 +21,6 @@ def unit(x):
     """Returns x / max(|x|, 1e-6)."""
     length = max(math.sqrt(dot(x, x)), 1e-6)
     return [float(a) / length for a in x]
-
-
-def log_sum_exp(values):
-    """Returns log sum exp."""
-    top = max(values)
-    return top + math.log(sum(math.exp(v - top) for v in values))
 
 
 def log_normal(x, mean, covariance):

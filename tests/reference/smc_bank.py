@@ -5,6 +5,7 @@ Embeddings are lists of vectors; a bank is a list of (a, b, weight, age), the ol
 
 import math
 
+from tests.reference.paired import dot
 from tests.reference.particles import log_normal, log_sum_exp
 
 
@@ -12,11 +13,6 @@ def unit(v):
     """Returns v / |v|."""
     length = math.sqrt(sum(x * x for x in v))
     return [x / length for x in v]
-
-
-def dot(a, b):
-    """Returns a . b."""
-    return sum(x * y for x, y in zip(a, b, strict=True))
 
 
 def moco_loss(queries, positives, queue, tau):
@@ -67,15 +63,6 @@ def step(za, zb, bank, tau, rho, u):
         del old[lightest]
     total = sum(w for _, _, w, _ in old + new)
     return [(a, b, w / total, age) for a, b, w, age in old + new], ess
-
-
-def log_likelihood(za, zb, bank_a, bank_b, weights, tau):
-    """Returns the mean of log sum_m w_m e^{(a.k_am + b.k_bm) / tau} on unit vectors."""
-    total = 0.0
-    for a, b in zip(map(unit, za), map(unit, zb), strict=True):
-        keys = zip(map(unit, bank_a), map(unit, bank_b), weights, strict=True)
-        total += log_sum_exp([math.log(w) + (dot(a, ka) + dot(b, kb)) / tau for ka, kb, w in keys if w > 0])
-    return total / len(za)
 
 
 def log_density(za, zb, bank_a, bank_b, weights, tau):
