@@ -11,7 +11,7 @@ from sklearn.linear_model import LinearRegression, Ridge
 from tests.mixtures.common import TRUTH, close, separated
 
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
-from vergence.mixtures import core, gaussian_mixture
+from vergence.mixtures import core
 from vergence.mixtures.conditional_mixture import ConditionalGaussian, ConditionalMixture
 from vergence.utils import linalg
 
@@ -243,20 +243,6 @@ def test_predictions(models):
     close(given.marginal_cdf(torch.from_numpy(ends[..., 0])), np.full((40, 2), 0.05), 1e-9)
 
 
-def test_it_equals_the_condition_of_a_gaussian_mixture():
-    """The other estimator's condition() with this one's parameters."""
-    model = fit()
-    other = gaussian_mixture.GaussianMixture(3)
-    other.weights_, other.means_, other.covariances_, other.n_features_in_ = model.weights_, model.means_, model.covariances_, 4
-    close(other.condition(XX).log_prob(torch.from_numpy(YY)), model.score_samples(XX, YY), 1e-9)
-    close(other.condition(YY, features=[2, 3]).log_prob(torch.from_numpy(XX)), _reverse(model), 1e-9)
-
-
-def _reverse(model):
-    z = torch.from_numpy(np.c_[XX, YY])
-    return model.joint().log_prob(z) - model.joint().marginal("target").log_prob(z[:, 2:])
-
-
 def test_the_bound_is_the_joint_log_likelihood_in_the_units_of_the_data(models):
     for model in models.values():
         found = model.joint().log_prob(torch.from_numpy(np.c_[X, Y])).mean()
@@ -265,12 +251,6 @@ def test_the_bound_is_the_joint_log_likelihood_in_the_units_of_the_data(models):
 
 
 # --- symmetries
-
-
-def test_context_and_target_have_the_same_role():
-    """T22: the same joint density, from one initialization."""
-    one, other = fit(n_components=1), fit(Y, X, n_components=1)
-    close(one.joint().log_prob(torch.from_numpy(np.c_[XX, YY])), other.joint().log_prob(torch.from_numpy(np.c_[YY, XX])))
 
 
 # --- known mixtures are recovered
@@ -350,11 +330,6 @@ def test_singular_pairs_end_finite(covariance_type, reg_covar):
             model.fit(x, y)
             assert np.isfinite(model.score_samples(x, y)).all(), (name, k)
             assert np.isfinite(model.sample(x, 3, random_state=0)).all() and np.isfinite(model.predict(x)).all()
-
-
-def test_a_constant_context_adds_nothing(models):
-    wide = fit(np.c_[X, np.full(len(X), 3.0)])
-    close(wide.score_samples(np.c_[XX, np.full(40, 3.0)], YY), models["full"].score_samples(XX, YY), 1e-6)
 
 
 def test_a_query_of_many_blocks_factors_the_covariances_once(models, monkeypatch):

@@ -186,12 +186,6 @@ def test_the_order_of_the_items_does_not_matter(train):
     np.testing.assert_allclose(one.score_samples(c, t), other.score_samples(c, t), 1e-6, 1e-6)
 
 
-def test_blocks_of_queries_change_nothing(polished, test, monkeypatch):
-    whole = polished.score_samples(*test[:2])
-    monkeypatch.setattr("vergence.mixtures.core.BLOCK", 7 * 60)
-    np.testing.assert_allclose(polished.score_samples(test[0][:100], test[1][:100]), whole[:100], 1e-10)
-
-
 # --- sizes and edges
 
 

@@ -205,23 +205,6 @@ def test_resampling_takes_particles_of_the_pool_with_equal_weights():
     assert model.n_resampled_ == 3
 
 
-@pytest.mark.parametrize("kind", ["systematic", "stratified"])
-def test_resampling_keeps_the_pools_mean_on_average(kind):
-    x, y = (v[:15] for v in pairs(40, seed=2))
-    base = ParticleMixture(n_particles=40, random_state=0, ess_threshold=0.0, rho=0.6, em_steps=0, **H).fit(*pairs(40))
-    bank, batch = base._bank(), (torch.from_numpy(x), torch.from_numpy(y))
-    pool = particles.pooled(bank, *batch)
-    w = particles.reweighted(bank.w, base._responsibilities(bank, *batch), 0.6, 0.05)
-    expected = (torch.cat([w * 40, torch.ones(15)]) / 55) @ pool.t
-    means = []
-    for seed in range(300):
-        model = ParticleMixture(n_particles=40, random_state=seed, ess_threshold=1.1, rho=0.6, resampling=kind, **H)
-        model.fit(*pairs(40)).partial_fit(x, y)
-        means.append(model.target_particles_.mean(0))
-    error = (np.mean(means, 0) - expected.numpy()) / (np.std(means, 0) / math.sqrt(300))
-    assert np.abs(error).max() < 4.5
-
-
 # --- the queue
 
 

@@ -96,16 +96,6 @@ def test_a_side_takes_its_own_items_in_every_form(pairs):
         run.embed(np.zeros((4, 3), dtype=np.float32), side="target")
 
 
-def test_encoders_of_unlike_kinds(pairs):
-    run, source = pairs
-    kinds = {type(layer).__name__ for layer in run.method.target_encoder.modules()} if run.method.target_encoder else None
-    if source.stem == "halves":
-        assert run.method.target_encoder is None and run.folder.metadata.item_shape("target") == (1, 8, 4)
-    else:
-        assert "_Convolution" in kinds and run.folder.metadata.item_shape() == (5,)
-        assert run.folder.metadata.item_shape("target") == (1, 8, 8)
-
-
 def test_pairs_are_evaluated_embedded_and_reported(pairs, tmp_path):
     from vergence.learn.runs.evaluate import evaluate
     from vergence.learn.runs.page import write_report

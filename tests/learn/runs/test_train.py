@@ -91,17 +91,6 @@ def test_a_second_training_and_a_resume_beside_a_running_one_are_refused(tmp_pat
         process.wait()
 
 
-def test_a_run_that_died_before_its_first_checkpoint_is_replaced(tmp_path):
-    vergence.train("digits", out=tmp_path / "run", objective="vje", **QUICK)
-    shutil.rmtree(tmp_path / "run" / "checkpoints")
-    (tmp_path / "run" / "model.safetensors").unlink()
-    run = vergence.train("digits", out=tmp_path / "run", seed=3, objective="vje", **QUICK)
-    assert vergence.load(tmp_path / "run").folder.config.fit.seed == 3 == run.folder.config.fit.seed
-    assert [row["step"] for row in run.folder.metrics()] == [3]
-    with pytest.raises(ValueError, match="already holds a run"):
-        vergence.train("digits", out=tmp_path / "run", objective="vje", **QUICK)
-
-
 def test_a_run_that_died_before_its_first_checkpoint_is_resumed_from_step_0(tmp_path):
     run = vergence.train("digits", out=tmp_path / "run", objective="vje", **QUICK)
     before = run.folder.metrics()

@@ -8,8 +8,6 @@ from vergence.learn import objectives
 from vergence.learn.encoders.config import PatchSettings
 from vergence.learn.encoders.patch_maps import RefinedEncoder
 from vergence.learn.objectives.core import DensityObjective
-from vergence.learn.runs.embed import write_embeddings
-from vergence.learn.runs.page import write_report
 
 TINY = "patches-mlp:atoms=16,patch=3,directions=20,dim=8"
 QUICK = {"recipe": "patches_vje", "encoder": TINY, "device": "cpu", "limit": 600, "batch_size": 64, "knn_every": 0}
@@ -68,17 +66,6 @@ def test_every_objective_with_a_density_has_a_recipe_on_patches(tmp_path, name):
     if loaded.method.teacher is not None:  # its closed form is the student's
         student, teacher = loaded.method.branch("context").state_dict(), loaded.method.teacher.state_dict()
         assert torch.allclose(student["0.1.closed_form.weight"], teacher["0.1.closed_form.weight"])
-
-
-@pytest.mark.slow
-def test_a_run_evaluates_embeds_and_reports(tmp_path):
-    run = vergence.train("digits", out=tmp_path / "run", **{**QUICK, "limit": None})
-    record = vergence.evaluate(run, probes=False)
-    z, closed_form = (record.representations[name].knn[20].majority for name in ("z", "closed_form"))
-    assert z > 0.6 and z > closed_form - 0.05
-    assert write_report(tmp_path / "run").exists()
-    x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
-    assert write_embeddings(run, x, tmp_path / "z.npz") == 5
 
 
 def test_the_gradient_reaches_the_network_and_not_the_closed_form():

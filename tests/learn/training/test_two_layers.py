@@ -9,8 +9,6 @@ import vergence
 from vergence.learn.encoders.config import as_encoder
 from vergence.learn.encoders.patch_maps import PatchMaps
 from vergence.learn.runs.levels import Levels
-from vergence.learn.runs.page import write_report
-from vergence.learn.runs.score import Calibration, score
 from vergence.learn.training import closed_form
 
 TWO = "patches:atoms=16,directions=40,dim=16,second=12"
@@ -33,21 +31,6 @@ def source(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(source, tmp_path_factory):
     return vergence.train(source, out=tmp_path_factory.mktemp("two") / "run", **QUICK)
-
-
-@pytest.mark.slow
-def test_a_run_evaluates_scores_reports_and_loads(run, source, tmp_path):
-    assert run.folder.metadata.shape == (1, 16, 16)
-    evaluation = vergence.evaluate(run, probes=False)
-    assert evaluation.representations["z"].knn[20].majority > 0.7
-    assert "was computed in closed form from" in write_report(run.folder.path).read_text()
-    x = next(run.items(source).stream([torch.arange(200)]))[1]
-    loaded = vergence.load(run.folder.path)
-    assert torch.equal(loaded.embed(x), run.embed(x)) and loaded.embed(x).shape == (200, 16)
-    noise = torch.randint(256, (20, 1, 16, 16), dtype=torch.uint8)
-    assert loaded.anomaly_score(noise).min() > loaded.anomaly_score(x).quantile(0.9)
-    findings = score(run.items(torch.cat([x, noise])), Calibration(run), tmp_path / "scores.npz")
-    assert set(findings.names[:10]) <= {str(i) for i in range(200, 220)} and findings.flagged >= 20
 
 
 def test_the_level_of_patches_is_that_of_the_first_layer(run):
