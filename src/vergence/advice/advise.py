@@ -65,9 +65,6 @@ def advise_on(
     Returns:
         The advice; `docs/guides/advice.md` lists the fields of ``advice.json``.
 
-    Raises:
-        ValueError: The source or the settings are not usable, or ``out`` cannot be written to or holds a run.
-
     Example:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp()) / "advice"

@@ -51,9 +51,6 @@ class Basis:
 
         No feature is left out for the unit that makes it small: directions are left out only where features depend on each
         other linearly, or where there are more than ``count``.
-
-        Raises:
-            ValueError: The items are not finite, or all equal.
         """
         n = min(len(items), ITEMS, max(64, NUMBERS // math.prod(items.shape)))
         x = torch.cat([flat(raw, sampler) for _, raw in items.stream(iter(spaced(len(items), n).split(64)))]).to(device)
@@ -145,11 +142,7 @@ class Groups:
 def collect(
     items: Items, augmentation: Any, directions: int, m: int, seed: int, device: str, advance: Advance = lambda n: None
 ) -> Groups:
-    """Reads items once for the directions (a part of them) and once for the sums.
-
-    Raises:
-        ValueError: The items are not finite or all equal, have fewer than two features, or the augmentation changes their shape.
-    """
+    """Reads items once for the directions (a part of them) and once for the sums."""
     least = min(directions, math.prod(items.shape))
     expect(least >= 2, "at least 2 directions", least)
     sampler = augmentation if callable(augmentation) else None

@@ -125,9 +125,6 @@ def places(patterns: Tensor, shape: Sequence[int]) -> list[FixedRegion]:
         patterns: (D, m), m < D: how the items change along each direction.
         shape: (C, H, W), with C H W = D.
 
-    Raises:
-        ValueError: The shape has another number of features.
-
     Example:
         >>> rows, columns = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
         >>> waves = [torch.cos(0.2 * (u * rows + v * columns)) for u in range(3) for v in range(3)]

@@ -31,11 +31,7 @@ __all__ = ["build", "encoder", "expected_input"]
 
 @functools.singledispatch
 def build(kind: Encoder, shape: Sequence[int]) -> nn.Module:
-    """Returns the network of a kind, with random weights: items (B, ...) of ``shape`` -> embeddings (B, D).
-
-    Raises:
-        ValueError: It does not take such items.
-    """
+    """Returns the network of a kind, with random weights: items (B, ...) of ``shape`` -> embeddings (B, D)."""
     raise NotImplementedError(f"build is not registered for {type(kind).__name__}")
 
 
@@ -105,9 +101,6 @@ def encoder(kind: Encoder | str, shape: Sequence[int], mean: Tensor, std: Tensor
         shape: (C, H, W) of images or (D,) of vectors, as the encoder sees them.
         mean: Mean per channel (of images in [0, 1]) or per feature. A network of three channels takes gray images, too.
         std: Standard deviation per channel or per feature.
-
-    Raises:
-        ValueError: The text is unknown, or the encoder does not accept the shape.
 
     Example:
         >>> net = encoder("small", (1, 8, 8), torch.tensor([0.5]), torch.tensor([0.3]))

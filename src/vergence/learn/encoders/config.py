@@ -243,11 +243,7 @@ class Patches(Encoder):
     }
 
     def complete(self, shape: Sequence[int]) -> "PatchSettings":
-        """Returns the settings for images of ``shape`` (C, H, W), those that are None from their size.
-
-        Raises:
-            ValueError: The images are smaller than the pooled patches.
-        """
+        """Returns the settings for images of ``shape`` (C, H, W), those that are None from their size."""
         require_image_shape(self, shape)
         side = min(shape[1:])
         sized = {"patch": 4, "shift": 0.125} if side < SMALL else {"patch": 6, "shift": 0.075}
@@ -363,9 +359,6 @@ TEXTS = ("small", "small-deep", "mlp", "identity", "resnet18", "resnet34", "resn
 
 def as_encoder(value: Encoder | str | Mapping[str, Any]) -> Encoder:
     """Returns an encoder from its text on the command line, from what ``config.json`` holds, or as it is.
-
-    Raises:
-        ValueError: There is no such encoder, or a setting is unknown or out of its range.
 
     Example:
         >>> as_encoder("patches:atoms=64"), as_encoder("resnet18-cifar"), as_encoder({"kind": "small"})

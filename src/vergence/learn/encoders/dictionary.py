@@ -95,11 +95,7 @@ class PatchSample:
 
 
 def learn_dictionary(p: Tensor, atoms: int) -> tuple[Tensor, Tensor]:
-    """Returns the filters V = D Z (K, F) and the bias V m (K,) of normalized patches (n, F) in random order.
-
-    Raises:
-        ValueError: There are fewer distinct patches than atoms.
-    """
+    """Returns the filters V = D Z (K, F) and the bias V m (K,) of normalized patches (n, F) in random order."""
     m, Z = whitening(p)
     q = (p - m) @ Z
     first = distinct(mark(p))[:atoms]

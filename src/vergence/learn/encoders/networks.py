@@ -126,9 +126,6 @@ def factory_model(name: str) -> nn.Module:
     """Returns the network that a function outside the library returns, or a copy of one that the program gave; its code runs.
 
     The function takes no arguments; the module maps images (B, C, H, W) to embeddings (B, D).
-
-    Raises:
-        ValueError: There is no such function, it cannot be called so, or returns something else than a module.
     """
     factory = load_outside("encoder", name, "package.module:factory")
     if isinstance(factory, nn.Module):  # of the program, which goes on using its own

@@ -276,9 +276,6 @@ def sampled_patches(images: Iterable[Tensor], maps: PatchMaps, *, n: int = N_PAT
         n: Largest number of patches.
         seed: Seed of the sample.
 
-    Raises:
-        ValueError: There is no image.
-
     Example:
         >>> maps = PatchMaps(1, PatchSettings(atoms=4, patch=3))
         >>> sampled_patches([torch.rand(5, 1, 8, 8), torch.rand(2, 1, 8, 8)], maps, n=40).shape
@@ -299,9 +296,6 @@ def patch_dictionary(images: Iterable[Tensor], shape: Sequence[int], settings: P
         shape: Shape (C, H, W) of an image.
         settings: Settings of one layer.
         seed: Seed of the sample of patches.
-
-    Raises:
-        ValueError: There is no image, or the images are smaller than a patch, or have fewer distinct patches than atoms.
 
     Example:
         >>> images = torch.rand(20, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
@@ -355,9 +349,6 @@ def wide_features(encoder: nn.Module) -> nn.Module:
 
     Args:
         encoder: One with a `PatchMaps` and a layer that standardizes its input, as `vergence.Run` has it.
-
-    Raises:
-        ValueError: The encoder has no such features.
 
     Example:
         >>> from vergence.learn.encoders.networks import Standardize

@@ -29,9 +29,6 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
     Args:
         file: The file.
-
-    Raises:
-        ValueError: The file is missing, damaged, or holds something else than tensors by name, or values that are not finite.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -74,9 +71,6 @@ def load_weights(net: nn.Module, weights: Mapping[str, Tensor], where: str) -> t
 
     Returns:
         Names of the tensors that were left out.
-
-    Raises:
-        ValueError: Tensors are missing, of another shape, or have no place; the error names the first of them.
 
     Example:
         >>> import torch

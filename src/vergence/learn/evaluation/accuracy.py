@@ -48,10 +48,6 @@ def knn_accuracy(
     Returns:
         ``{k: {"majority": accuracy, "weighted": accuracy}}``, accuracies in [0, 1].
 
-    Raises:
-        ValueError: Features and labels differ in number, features are not finite matrices of one width, k < 1, or
-            the temperature is not positive.
-
     Example:
         >>> angle = torch.tensor([0.0, 0.1, 1.5, 1.6])
         >>> z, y = torch.stack([angle.cos(), angle.sin()], 1), torch.tensor([7, 7, 3, 3])
@@ -129,10 +125,6 @@ def linear_probe(
     Returns:
         ``accuracy`` and ``train_accuracy`` in [0, 1], ``iterations``, and ``converged``, whether the solver converged.
 
-    Raises:
-        ValueError: Features and labels differ in number, features are not finite matrices of one width, the training
-            labels have fewer than two classes, or l2 is not positive.
-
     Example:
         >>> z, y = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]]), torch.tensor([4, 4, 9, 9])
         >>> probe = linear_probe(z, y, z[:2], torch.tensor([4, 9]))
@@ -176,9 +168,6 @@ def ridge_probe(
 
     Returns:
         ``accuracy`` and ``train_accuracy`` in [0, 1].
-
-    Raises:
-        ValueError: As in `linear_probe`.
 
     Example:
         >>> z, y = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]]), torch.tensor([4, 4, 9, 9])
@@ -255,9 +244,6 @@ def rank_error(first: Any, second: Any) -> float:
     Args:
         first: Features of one view of each item, (N, D), N >= 2, an array or a tensor.
         second: Features of another view of the same items, (N, D).
-
-    Raises:
-        ValueError: The shapes differ, or there is one item.
 
     Example:
         >>> a = torch.tensor([[1.0, 0.1], [0.1, 1.0], [-1.0, 0.1]])

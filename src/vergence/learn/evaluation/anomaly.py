@@ -27,9 +27,6 @@ def detection(scores: Tensor, anomalous: Tensor) -> dict[str, float]:
         (its chance level is their share); ``fpr95``: the share of normal items at or above a threshold t, for the highest t
         with at least 95 % of the anomalies at or above it. All in [0, 1].
 
-    Raises:
-        ValueError: The shapes differ, a score is not finite, or all items are of one kind.
-
     Example:
         >>> detection(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([False, False, True, True]))["auroc"]
         0.75
@@ -61,9 +58,6 @@ def knn_distance(train: Tensor, test: Tensor, k: int = 5) -> Tensor:
     Returns:
         (M,) in [0, 2]; larger is more anomalous.
 
-    Raises:
-        ValueError: The features are not finite matrices of one width, or k < 1.
-
     Example:
         >>> knn_distance(torch.eye(2), torch.tensor([[2.0, 0.0], [-1.0, 0.0]]), k=1)
         tensor([0., 1.])
@@ -86,9 +80,6 @@ def mahalanobis(train: Tensor, test: Tensor) -> Tensor:
 
     Returns:
         (M,) of the type of ``test``, >= 0; larger is more anomalous.
-
-    Raises:
-        ValueError: The features are not finite matrices of one width, or N < 2.
 
     Example:
         >>> x = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])

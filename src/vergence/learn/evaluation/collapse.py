@@ -29,9 +29,6 @@ def collapse(z: Tensor) -> dict[str, float]:
         ``effective_rank``: `effective_rank` of at most 4096 rows, sampled with a fixed seed;
         ``norm``: mean Euclidean norm of a row.
 
-    Raises:
-        ValueError: The features are not a finite matrix.
-
     Example:
         >>> z = torch.tensor([[2.0, 0.0], [0.0, 2.0], [-2.0, 0.0], [0.0, -2.0]])
         >>> {name: round(value, 3) for name, value in collapse(z).items()}
@@ -62,9 +59,6 @@ def effective_rank(z: Tensor) -> Tensor:
 
     Returns:
         A scalar in [1, min(N - 1, D)]; 0.0 if all points are equal, as for N = 1.
-
-    Raises:
-        ValueError: The features are not a finite matrix.
 
     Example:
         >>> corners = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])

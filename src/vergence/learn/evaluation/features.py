@@ -60,9 +60,6 @@ def collect_features(
     """Returns the embeddings (N, D) of all readable items, float32 on the CPU, and their indices (N,).
 
     The encoder runs in evaluation mode; its modes are restored afterwards.
-
-    Raises:
-        ValueError: There is no item, or none can be read.
     """
     with in_evaluation(encoder):
         parts = [
@@ -78,9 +75,6 @@ def pixels(x: Tensor) -> Tensor:
 
     Args:
         x: Items (N, ...); uint8 is scaled from 0..255 to [0, 1], other types keep their values.
-
-    Raises:
-        ValueError: The items have no dimension of their own.
 
     Example:
         >>> pixels(torch.tensor([[[0, 255], [51, 102]]], dtype=torch.uint8))
@@ -103,9 +97,6 @@ def pca(train: Tensor, test: Tensor, dim: int, *, seed: int = 0) -> tuple[Tensor
 
     Returns:
         Features (N, min(dim, N, D)) and (M, min(dim, N, D)), of the inputs' type and device.
-
-    Raises:
-        ValueError: The features are not finite matrices of one width, or dim < 1.
 
     Example:
         >>> x = torch.tensor([[0.0, 0.0], [3.0, 4.0], [6.0, 8.0]])

@@ -23,9 +23,6 @@ def accuracy_error(accuracy: float, n: int) -> float:
         accuracy: p, in [0, 1].
         n: Number of items, >= 1.
 
-    Raises:
-        ValueError: An argument is out of its range.
-
     Example:
         >>> round(accuracy_error(0.875, 359), 4)
         0.0175
@@ -47,9 +44,6 @@ def auroc_error(auroc: float, n_anomalies: int, n_others: int) -> float:
         auroc: A, in [0, 1].
         n_anomalies: n, >= 1.
         n_others: m, >= 1.
-
-    Raises:
-        ValueError: An argument is out of its range.
 
     Example:
         >>> round(auroc_error(0.83, 30, 329), 3)

@@ -31,9 +31,6 @@ def neighbor_is_right(z: Any, labels: Any) -> Tensor:
         z: Embeddings (N, D), N >= 2.
         labels: Classes (N,), any integers.
 
-    Raises:
-        ValueError: The embeddings are not a finite matrix of two or more rows, or there is not one label a row.
-
     Example:
         >>> z = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
         >>> neighbor_is_right(z, [0, 0, 1, 2]).tolist()
@@ -56,9 +53,6 @@ def crop_spread(z: Any) -> tuple[Tensor, Tensor]:
 
     Args:
         z: Embeddings (S, N, D) of S views of N items, S >= 2.
-
-    Raises:
-        ValueError: There are fewer than two views, or they are not finite.
 
     Example:
         >>> z = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[2.0, 0.0], [0.0, 3.0]]])
@@ -110,9 +104,6 @@ def neighbor_spread(train: Any, test: Any, k: int = 10) -> Tensor:
         train: Embeddings (N, D).
         test: Embeddings (M, D).
         k: Neighbors, >= 2; at most N are used.
-
-    Raises:
-        ValueError: The embeddings are not finite matrices of one width, or there are fewer than 2 neighbors.
 
     Example:
         >>> neighbor_spread(torch.eye(3)[:2], torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), k=2).tolist()

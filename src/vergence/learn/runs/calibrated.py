@@ -97,11 +97,7 @@ class RunDetector:
         return {name: detector.n_features_in_ for name, detector in self.sets.detectors_.items()}
 
     def of_batches(self, method: Method, shape: Sequence[int]) -> Levels:
-        """Returns the levels that the detector reads, of a trained method on items of a shape, (C, H, W) or (D,).
-
-        Raises:
-            ValueError: The dictionary of patches is one of other images.
-        """
+        """Returns the levels that the detector reads, of a trained method on items of a shape, (C, H, W) or (D,)."""
         maps = self.dictionary
         if maps is None:
             return Levels(method, shape)
@@ -154,11 +150,7 @@ class RunDetector:
 
     @classmethod
     def read(cls, file: Path) -> "RunDetector":
-        """Returns the detector of a file that holds `content`; runs no code of the file's.
-
-        Raises:
-            ValueError: The file is damaged or of another version.
-        """
+        """Returns the detector of a file that holds `content`; runs no code of the file's."""
         with safe_open(file, framework="numpy") as stored:
             record = json.loads((stored.metadata() or {})["record"])
             arrays = {name: stored.get_tensor(name) for name in stored.keys()}
@@ -221,11 +213,7 @@ def sample(n: int, most: int) -> Tensor:
 
 
 def usable_levels(levels: Arrays) -> tuple[Arrays, list[str]]:
-    """Returns the levels whose features are finite, vary, and are at most 8,192, and one line on each of the others.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """Returns the levels whose features are finite, vary, and are at most 8,192, and one line on each of the others."""
     why = {}
     for name, f in levels.items():
         if not np.isfinite(f).all():
@@ -253,9 +241,6 @@ def fit_detector(training: Collected, held_out: Collected | None, maps: PatchMap
         held_out: Calibration items; None to calibrate on the training items, each scored by a detector that was fitted
             without it.
         maps: Dictionary that the level ``patches`` was computed with; it is stored for the items to come.
-
-    Raises:
-        ValueError: There are too few items, or no level tells them apart.
     """
     n = len(training.index)
     expect(n >= 2 * FOLDS, f"at least {2 * FOLDS} items to fit a detector to", n, "give more")

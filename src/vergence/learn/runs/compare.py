@@ -58,9 +58,6 @@ class Comparison(Tabular):
 
         Returns:
             The axes.
-
-        Raises:
-            ValueError: matplotlib is not installed, or no run has the measure.
         """
         there = importlib.util.find_spec("matplotlib") is not None
         expect(there, "matplotlib for a figure", "none", "install vergence[figures]")

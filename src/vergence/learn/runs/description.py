@@ -28,9 +28,6 @@ def describe(
 
     Paths of data are absolute in it, so that the run finds the same data from any folder. ``source`` is the name or path of the
     data, or a description that the settings change; ``facts``, what the data says of itself, are None before it is opened.
-
-    Raises:
-        ValueError: No source is given, a setting is unknown, or the other run names code that is not trusted.
     """
     settings = _completed(settings)
     if settings.get("init") is not None and not isinstance(source, RunConfig):
@@ -107,9 +104,6 @@ def for_data(config: RunConfig, settings: dict[str, Any], facts: Facts, any_reci
 
     A closed form has all its settings; vectors have an MLP where no encoder is named and no image statistics; where no recipe is
     named either (``any_recipe``), a batch has at most the n items.
-
-    Raises:
-        ValueError: The encoder cannot take the data.
     """
     model, fit, notes, mirrored = config.model, config.fit, list[str](), config.views.flip > 0
     if len(facts.shape) == 1:
@@ -174,11 +168,7 @@ def _without_effect(settings: dict[str, Any], kind: str) -> list[str]:
 def resumed(
     out: Path, source: str | RunConfig | None, recipe: str | None, settings: dict[str, Any], trust_code: bool
 ) -> RunConfig:
-    """Returns the description of the run in a folder; the number of threads may be another now.
-
-    Raises:
-        ValueError: The folder holds no run, it names code that is not trusted, or a setting that is given differs from the run's.
-    """
+    """Returns the description of the run in a folder; the number of threads may be another now."""
     folder = RunFolder.open(out, trust_code=True)  # opening imports nothing
     config, about = folder.config, folder.metadata
     facts = Facts(about.kind, about.shape, about.n_train)

@@ -33,9 +33,6 @@ def fit_and_save(folder: RunFolder, method: Method, data: Data, device: torch.de
     """Fits a run's detector to its training items, calibrates it, and writes ``detector.safetensors``.
 
     The mode of the method, on the device, is restored. Data without a calibration part are calibrated by training items.
-
-    Raises:
-        ValueError: There are too few items, no level tells them apart, or the file cannot be written.
     """
     detector = _fitted(folder, method, data, device)
     folder.write_checked(FILE, detector.content())
@@ -93,9 +90,6 @@ def loaded_or_fitted(folder: RunFolder, method: Method, device: torch.device) ->
     """Returns a run's detector; fits one where there is none, or where it belongs to another model or to other levels.
 
     One that was fitted is kept in the folder; where that cannot be written, a line on stderr says so.
-
-    Raises:
-        ValueError: The file is damaged, or there is none and the data to fit one to cannot be opened.
     """
     if (folder.path / FILE).exists():
         stored: RunDetector = folder.read_checked(FILE, RunDetector.read)
@@ -116,9 +110,5 @@ def loaded_or_fitted(folder: RunFolder, method: Method, device: torch.device) ->
 
 
 def opened(folder: RunFolder) -> Data:
-    """Returns a run's data with its calibration part, which each call reads again.
-
-    Raises:
-        ValueError: They cannot be opened.
-    """
+    """Returns a run's data with its calibration part, which each call reads again."""
     return calibration.split(whole(folder), folder.config)

@@ -130,9 +130,6 @@ class _Evaluator:
         """Returns the data; where it has changed since the training, without test items that the run has seen.
 
         A test part that is held out at random is another one then.
-
-        Raises:
-            ValueError: No test item remains.
         """
         about = self.run.folder.metadata
         before = about.n_train + about.n_calibration, about.n_test

@@ -87,9 +87,6 @@ def write_report(run: str | Path) -> Path:
     Returns:
         The page's path. It appears in one step; an older page stays until then.
 
-    Raises:
-        ValueError: ``config.json`` is missing or damaged, or ``run`` is not a path.
-
     Example:
         >>> import tempfile
         >>> run = Path(tempfile.mkdtemp())
@@ -362,11 +359,7 @@ class _Examples:
 
 
 def _read(run: Path) -> RunFiles:
-    """Reads a run folder; imports nothing that its files name.
-
-    Raises:
-        ValueError: ``config.json`` is missing or damaged. A note reports any other file that is damaged.
-    """
+    """Reads a run folder; imports nothing that its files name."""
     folder = RunFolder.open(run, trust_code=True)
     notes: list[str] = []
     return RunFiles(

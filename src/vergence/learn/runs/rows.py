@@ -118,9 +118,6 @@ def write_rows(
 
     ``job`` is what determines the rows, apart from the items and how they are read: the verb and the model; ``derived`` columns
     are computed when all rows are there.
-
-    Raises:
-        ValueError: No item could be read, the file cannot be written, or another process writes it.
     """
     require_table(out)  # before the items are read for their digest
     with open_parts(out, {**job, **reading.job(), "source": of_items(items)}, derived=derived) as kept:
@@ -150,9 +147,6 @@ def collected(levels: Levels, items: Items, reading: Reading, advance: Callable[
     """Returns the levels of all items, or of a sample of at most 50,000, or of 256 MiB, where there are more.
 
     What cannot be read is listed in ``items.skipped``. ``advance`` is called with the number of items of each batch.
-
-    Raises:
-        ValueError: None of the items could be read.
     """
     chosen = sample(len(items), max(1, min(MOST_ITEMS, MOST_BYTES // (4 * sum(levels.widths().values())))))
 
@@ -208,11 +202,7 @@ def of_items(items: Items) -> str:
 
 
 def whole(folder: RunFolder) -> Data:
-    """Returns a run's data as they were opened, before a calibration part was taken out.
-
-    Raises:
-        ValueError: They cannot be opened, or are data of a program that has not given them.
-    """
+    """Returns a run's data as they were opened, before a calibration part was taken out."""
     config = folder.config
     lost = config.data.source.startswith(IN_MEMORY) and not folder.given
     what = f"the data of the training, {config.data.source.removeprefix(IN_MEMORY)}, which no file holds"
@@ -243,11 +233,7 @@ def items_of(folder: RunFolder, images: Images, root: str | None = None, side: S
 
 
 def views_of(folder: RunFolder, method: Method) -> Views:
-    """Returns the random views that a run was trained with.
-
-    Raises:
-        ValueError: The run was trained on pairs, which have none.
-    """
+    """Returns the random views that a run was trained with."""
     metadata, standardize = folder.metadata, networks.standardization(method.encoder)
     expect(metadata.kind != "pairs", "a run on single items for random views", "one on pairs", "leave crops out")
     config = folder.config.views
@@ -272,9 +258,6 @@ def of_crops(encoder: nn.Module, views: Views, x: Tensor, crops: int, seed: int 
         x: Items (B, ...).
         crops: Number of views of each item, >= 2.
         seed: Of the views.
-
-    Raises:
-        ValueError: There are fewer than 2 views.
     """
     require_count(2, crops=crops)
     generator = torch.Generator().manual_seed(seed)

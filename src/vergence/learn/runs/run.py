@@ -421,11 +421,7 @@ class Run:
 
 
 def objective_of(run: Run, kind: type) -> Any:
-    """Returns the run's objective, which must be of a kind of density.
-
-    Raises:
-        ValueError: It is of another kind.
-    """
+    """Returns the run's objective, which must be of a kind of density."""
     model, objective = run.folder.config.model, run.method.objective
     name = f"method '{model.method}'" if model.method else "a frozen run" if objective is None else f"'{model.objective}'"
     lacks, advice = "density p(z_b | z_a)", "gje has"

@@ -138,9 +138,6 @@ def train_shard(
         recipe: As of `train`.
         trust_code: As there.
         **settings: As there, of an encoder that is fitted in closed form.
-
-    Raises:
-        ValueError: The encoder is none in closed form, or as of `train`.
     """
     source, plain, given = _named(data, {**settings}, None, (), None)
     part = out / shard.name
@@ -153,9 +150,6 @@ def merge_shards(folder: Path, out: Path) -> Run:
     """Makes a run of the parts that `train_shard` wrote: adds their sums, solves, and fits the detector.
 
     The sums are those of one process but for the order of their additions in float64.
-
-    Raises:
-        ValueError: A part is missing, not finished or of another training, or ``out`` is not new.
     """
     found = [RunFolder.open(path.parent, trust_code=True) for path in sorted(folder.glob("part-*-of-*/config.json"))]
     expect(found, f"parts of a training in {folder}", "none", "write them with train --shard I/N --out FOLDER")

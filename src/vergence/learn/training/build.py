@@ -55,9 +55,6 @@ def build_method(
         target_shape: Shape of one item of the second view where it differs; None where both views have one shape.
         mean: Mean of the input per channel or feature; for pairs of unlike shapes followed by the targets'.
         std: Standard deviation, as ``mean``.
-
-    Raises:
-        ValueError: A name or an option is unknown, or an encoder cannot take its shape.
     """
     n = shape[0]
     encoder = building.encoder(config.encoder, shape, *input_statistics(config, shape, mean[:n], std[:n]))
@@ -144,11 +141,7 @@ def _with_options(
     options: Mapping[str, Any],
     own: Mapping[str, Any] | None = None,
 ) -> T:
-    """Returns ``kind(*arguments, **options)``, whose arguments have ``names``; ``own`` are defaults of the options.
-
-    Raises:
-        ValueError: An option is unknown, or of a wrong type.
-    """
+    """Returns ``kind(*arguments, **options)``, whose arguments have ``names``; ``own`` are defaults of the options."""
     known = [name for name in inspect.signature(kind).parameters if name not in names]
     hints = _hints(kind)
     for name in options:

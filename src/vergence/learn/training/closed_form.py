@@ -326,11 +326,7 @@ def _require_state(state: dict[str, Any], method: PairedMethod, maps: PatchMaps)
 
 
 def added(checkpoints: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the checkpoint of one process before it solves, from those of all shards, in any order.
-
-    Raises:
-        ValueError: A shard is missing, there twice or not finished, or its dictionary or directions are others.
-    """
+    """Returns the checkpoint of one process before it solves, from those of all shards, in any order."""
     parts = sorted(checkpoints, key=lambda state: int(state.get("shard", [0])[0]))
     found = [state.get("shard", [0, 0, 0]) for state in parts]
     of, blocks = found[0][1], found[0][2]

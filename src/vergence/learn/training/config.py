@@ -260,11 +260,7 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> "RunConfig":
-        """Builds a run description from what `to_dict` returned; JSON's lists become tuples.
-
-        Raises:
-            ValueError: A field is unknown or missing.
-        """
+        """Builds a run description from what `to_dict` returned; JSON's lists become tuples."""
         parts = {"data": DataConfig, "views": ViewConfig, "model": ModelConfig, "fit": FitConfig}
         try:
             config = cls(**{name: part(**_tuples(raw[name])) for name, part in parts.items()})

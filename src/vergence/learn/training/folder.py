@@ -63,11 +63,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: RunConfig, metadata: RunMetadata) -> "RunFolder":
-        """Makes the folder and writes ``config.json``; replaces a run that ended before its first checkpoint.
-
-        Raises:
-            ValueError: The folder already holds a run, or cannot be written.
-        """
+        """Makes the folder and writes ``config.json``; replaces a run that ended before its first checkpoint."""
         require_new(path)
         require_writable(path)
         folder = cls(path, config, metadata)
@@ -85,9 +81,6 @@ class RunFolder:
         Args:
             path: The folder.
             trust_code: Whether the run may name code outside the library, which building its method imports.
-
-        Raises:
-            ValueError: There is no run, it is damaged, a newer version wrote it, or it names code that is not trusted.
         """
         file = path / "config.json"
         if not file.is_file():
@@ -127,20 +120,12 @@ class RunFolder:
         return [row for row in map(_parse_row, lines) if row is not None]
 
     def evaluation(self) -> Evaluation | None:
-        """Returns what ``evaluation.json`` holds; None where there is none.
-
-        Raises:
-            ValueError: The file is damaged.
-        """
+        """Returns what ``evaluation.json`` holds; None where there is none."""
         file = self.path / "evaluation.json"
         return _read(file, lambda file: Evaluation.from_dict(read_object(file))) if file.exists() else None
 
     def skipped(self) -> list[tuple[str, str]]:
-        """Returns name and reason of the items that could not be read.
-
-        Raises:
-            ValueError: The file is damaged.
-        """
+        """Returns name and reason of the items that could not be read."""
         file = self.path / "skipped.csv"
         return _read(file, _read_skipped) if file.exists() else []
 
@@ -166,11 +151,7 @@ class RunFolder:
         self.write_checked(CHECKPOINT, whole.getbuffer())
 
     def load_checkpoint(self) -> State | None:
-        """Returns the last checkpoint's tensors and numbers; None where there is none yet.
-
-        Raises:
-            ValueError: The file is damaged.
-        """
+        """Returns the last checkpoint's tensors and numbers; None where there is none yet."""
         if not (self.path / CHECKPOINT).exists():
             return None
         state: State = self.read_checked(CHECKPOINT, _read_tensors)
@@ -188,22 +169,14 @@ class RunFolder:
         self.write_checked(INITIAL, _tensor_bytes(state))
 
     def load_initial(self) -> "dict[str, Tensor] | None":
-        """Returns the tensors before the first step; None where there are none, as for a run that started from random ones.
-
-        Raises:
-            ValueError: The file is damaged.
-        """
+        """Returns the tensors before the first step; None where there are none, as for a run that started from random ones."""
         from safetensors.torch import load_file
 
         found: dict[str, Tensor] | None = self.read_checked(INITIAL, load_file) if (self.path / INITIAL).exists() else None
         return found
 
     def load_model(self) -> "dict[str, Tensor]":
-        """Returns the trained tensors.
-
-        Raises:
-            ValueError: Training has not finished, or the file is damaged.
-        """
+        """Returns the trained tensors."""
         from safetensors.torch import load_file
 
         if not (self.path / MODEL).exists():
@@ -283,11 +256,7 @@ def require_known_code(path: Path, model: ModelConfig, trusted: Sequence[str | N
 
 @contextlib.contextmanager
 def run_lock(path: Path) -> Iterator[None]:
-    """Keeps other trainings out of a folder for as long as the context lasts, and removes what killed ones left there.
-
-    Raises:
-        ValueError: Another process trains in the folder, or the folder cannot be written.
-    """
+    """Keeps other trainings out of a folder for as long as the context lasts, and removes what killed ones left there."""
     require_writable(path)
     with locked(path / "lock", str(path)):
         for folder in (path, path / "checkpoints"):
@@ -389,11 +358,7 @@ def _parse_row(line: str) -> dict[str, Any] | None:
 
 
 def _read(file: Path, read: Callable[[Path], Any]) -> Any:
-    """Reads a file of a run folder.
-
-    Raises:
-        ValueError: It is damaged: one line with its path and the reason.
-    """
+    """Reads a file of a run folder."""
     from safetensors import SafetensorError
 
     errors = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, EOFError, OSError)

@@ -206,11 +206,7 @@ def require_shareable(config: FitConfig) -> None:
 
 
 def require_batches(n: int, config: FitConfig) -> int:
-    """Returns the steps of an epoch of n items; an incomplete last batch is left out, and the next epoch leaves out other items.
-
-    Raises:
-        ValueError: The batch is larger than the data, or cannot be shared evenly by the processes.
-    """
+    """Returns the steps of an epoch of n items; an incomplete last batch is left out, of other items in each epoch."""
     require_shareable(config)
     if config.batch_size > n:
         raise ValueError(f"expected a batch of at most the {n} training items, found {config.batch_size}; lower --batch-size")

@@ -112,11 +112,7 @@ class Metrics:
             setattr(self, name, state[name])
 
     def add(self, step: int, loss: Tensor, terms: dict[str, Tensor]) -> None:
-        """Adds the loss of a step and its terms; writes a row every `LOG_EVERY` steps and at the end of an epoch.
-
-        Raises:
-            ValueError: A term is not finite or has a reserved name, or the embedding collapsed under ``strict``.
-        """
+        """Adds the loss of a step and its terms; writes a row every `LOG_EVERY` steps and at the end of an epoch."""
         _require_own_names("terms", terms)
         for name, value in {"loss": loss, **terms}.items():
             self.sums[name] = self.sums.get(name, 0) + value.detach()
@@ -185,11 +181,7 @@ def _require_own_names(what: str, values: Mapping[str, object], taken: Iterable[
 
 
 def _numbers(diagnostics: Mapping[str, Any], terms: Iterable[str]) -> dict[str, float]:
-    """Returns diagnostics as numbers, which code from outside the library may return as tensors.
-
-    Raises:
-        ValueError: A value is not a number, or its name is reserved or that of a term.
-    """
+    """Returns diagnostics as numbers, which code from outside the library may return as tensors."""
     _require_own_names("diagnostics", diagnostics, terms)
     numbers: dict[str, float] = {}
     for name, value in diagnostics.items():
@@ -272,9 +264,6 @@ def listeners_of(logger: "str | Logger | None", on_epoch: "OnEpoch | None", out:
         logger: ``tensorboard`` or ``csv``, which write to the folder ``logs`` of ``out``; an object; or None.
         on_epoch: Called with the number of epochs that are done, and the row at their end.
         out: The run folder.
-
-    Raises:
-        ValueError: The logger is none of these, or its package is missing.
     """
     listeners: list[Listener] = []
     if logger is not None:

@@ -46,11 +46,7 @@ def _lars() -> Any:
 
 
 def load_optimizer(optimizer: Any, state: dict[str, Any], config: FitConfig) -> None:
-    """Loads what an optimizer's `state_dict` returned; the settings stay those of ``config``.
-
-    Raises:
-        ValueError: The state is another optimizer's, or that of other parameters.
-    """
+    """Loads what an optimizer's `state_dict` returned; the settings stay those of ``config``."""
     settings = optimizer.state_dict()["param_groups"]
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if [group["params"] for group in state["param_groups"]] != [group["params"] for group in settings]:

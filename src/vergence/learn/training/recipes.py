@@ -174,9 +174,6 @@ def names() -> list[str]:
 def get(name: str, source: str | None = None) -> RunConfig:
     """Returns the run description of a recipe for a data source; by default the one that it is published for, or CIFAR-10.
 
-    Raises:
-        ValueError: There is no recipe of that name; the error suggests the nearest one.
-
     Example:
         >>> get("patches_gje", "digits").model.projector, get("vje_cifar10").fit.epochs
         ((64,), 800)
@@ -246,9 +243,6 @@ def suggested(settings: Mapping[str, Any], facts: Facts | None = None) -> str:
     special to one. Where the settings name no model, it is ``patches`` for images, ``gmje_small`` for pairs (people ask for
     p(target | context)), and ``vje_small`` for other data, for images that are too small, and before the data is known.
 
-    Raises:
-        ValueError: Settings of networks are given for images, and no network.
-
     Example:
         >>> suggested({"encoder": "patches:atoms=64"}), suggested({"encoder": "patches-mlp", "objective": "gje"})
         ('patches', 'patches_gje')
@@ -307,9 +301,6 @@ def of_networks(settings: Collection[str]) -> list[str]:
 def of_method(name: str) -> str:
     """Returns the name of the recipe for a method on images where none is named: one for two CPU cores.
 
-    Raises:
-        ValueError: There is no method of that name; the error suggests the nearest one.
-
     Example:
         >>> of_method("dino")
         'dino_small'
@@ -324,9 +315,6 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
     """Returns a configuration with single settings changed, each given by the name of its field.
 
     ``options`` are merged with the configuration's, unless the objective or the method changes: another one has other options.
-
-    Raises:
-        ValueError: There is no setting of that name.
 
     Example:
         >>> override(get("vje_small"), epochs=3, encoder="resnet18").fit.epochs

@@ -33,11 +33,7 @@ class Record(Checked):
 
     @classmethod
     def from_dict(cls: type[R], raw: dict[str, Any]) -> R:
-        """Builds a record from what `to_dict` returned.
-
-        Raises:
-            ValueError: A field is missing, of another type, or out of its range.
-        """
+        """Builds a record from what `to_dict` returned."""
         return from_json(cls, raw)
 
 

@@ -30,9 +30,6 @@ def configured(config: RunConfig) -> RunConfig:
 
     The size, mean and deviation of the network's own configuration fill the fields that were not given. Weights are fetched and
     read once, so that what is wrong with them is known before the data is opened.
-
-    Raises:
-        ValueError: The weights cannot be had, or the encoder has none and is to be frozen.
     """
     model = config.model
     _require_sources(model)
@@ -105,9 +102,6 @@ def load_start(method: Method, config: RunConfig, *, trust_code: bool = False) -
         method: The method, as `vergence.learn.training.build.initial_method` returns it; changed in place.
         config: Description, as `configured` returns it.
         trust_code: Whether a run to start from may name code outside the library.
-
-    Raises:
-        ValueError: The weights cannot be read, or do not fit.
     """
     found = _load(method, config, trust_code)
     if not found.whole:  # a teacher's own weights are among all of a run
@@ -173,11 +167,7 @@ def created(fabric: Any, out: Path, config: RunConfig, metadata: RunMetadata, op
 
 
 def continued(out: Path, config: RunConfig, now: RunMetadata, method: Method) -> RunFolder:
-    """Returns the folder of a run that is resumed; sets the weights that the run started from.
-
-    Raises:
-        ValueError: The data has changed since the run started, or the run did not come to keep the weights that it started from.
-    """
+    """Returns the folder of a run that is resumed; sets the weights that the run started from."""
     folder = RunFolder.open(out, trust_code=True)  # the caller has asked
     for name in ("n_train", "n_calibration", "shape", "target_shape", "content"):
         before, after = getattr(folder.metadata, name), getattr(now, name)

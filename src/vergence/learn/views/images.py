@@ -76,11 +76,7 @@ class GivenViews(Views):
         return {"seed": torch.randint(2**62, (n,), generator=generator)}
 
     def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        """Returns the function's views; see `Views.apply`.
-
-        Raises:
-            ValueError: The function returned something else than a finite view of the right shape for each item.
-        """
+        """Returns the function's views; see `Views.apply`."""
         x, seed = to_unit(x) if x.ndim == 4 else x, int(draws["seed"][0]) if len(x) else 0
         if self.of_batches:
             y = self.function(x, torch.Generator().manual_seed(seed))

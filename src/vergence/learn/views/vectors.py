@@ -70,11 +70,7 @@ class KindViews(Views):
         return type(self)(dataclasses.replace(self.config, **strengths), self.marginals)
 
     def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        """Returns the views (B, D), of x's type and device, of vectors x (B, D) that sampled parameters describe.
-
-        Raises:
-            ValueError: The vectors are of another number or width, or cannot be of this kind.
-        """
+        """Returns the views (B, D), of x's type and device, of vectors x (B, D) that sampled parameters describe."""
         shape = (len(next(iter(draws.values()))), self.D)
         expect(x.shape == shape and x.is_floating_point(), f"floats of shape {shape}", f"{x.dtype} {tuple(x.shape)}")
         kinds = {name: x.dtype if value.is_floating_point() else value.dtype for name, value in draws.items()}

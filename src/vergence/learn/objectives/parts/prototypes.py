@@ -34,9 +34,6 @@ FULL_UP_TO = 64  # features up to which "auto" means full covariances
 def rank_of(covariance: str, rank: int, dim: int) -> int | None:
     """Returns the rank of covariances over ``dim`` features, or None for full ones; ``auto`` means full up to 64 features.
 
-    Raises:
-        ValueError: The structure is unknown, or the rank is below 1.
-
     Example:
         >>> rank_of("auto", 8, 64), rank_of("auto", 8, 65), rank_of("full", 8, 65)
         (None, 8, None)
