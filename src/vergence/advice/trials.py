@@ -62,18 +62,8 @@ def tried(
     """Tries every candidate for a share of the time and returns what each reached, in the order of `CANDIDATES`.
 
     A candidate that fails, for instance since the images are too small for it, is left out, and a line says why.
-
-    Args:
-        data: The source.
-        views: The random views.
-        opened: The same data, open.
-        out: Folder for the runs; those of an earlier advice are replaced.
-        minutes: Time for all candidates together, > 0; judging them adds to it. An epoch is not cut off.
-        frozen: A network that is at hand, as ``encoder`` of `vergence.train` names it; None for none.
-        weights: Its file of weights; None for those of the package.
-        labels: Whether the labels of the data are used.
-        seed: Of everything that is random.
-        device: As in `vergence.train`.
+    The settings are those of `vergence.advice.advise.advise_on`; ``opened`` is the same data, open. In the folder ``out`` the
+    runs of an earlier advice are replaced. Judging adds to the ``minutes``, and an epoch is not cut off.
     """
     source = {f.name: getattr(data, f.name) for f in dataclasses.fields(data) if f.name != "source"}
     settings = {**source, "views": views, "seed": seed, "device": device, "calibration_share": 0.0}

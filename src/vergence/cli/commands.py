@@ -135,11 +135,7 @@ def _require_command(before: str, arguments: Sequence[str], names: Iterable[str]
 
 
 def in_one_line(text: str, arguments: Sequence[str]) -> str:
-    """Returns the parser's message about wrong arguments in one line.
-
-    Args:
-        text: The message, a box of several lines.
-        arguments: The arguments, the first of which names the command.
+    """Returns the parser's message about wrong arguments, a box of several lines, in one line.
 
     Example:
         >>> in_one_line("│ Error parsing --fdr: could not convert string to float: 'a' │", ["score", "x", "--fdr", "a"])

@@ -267,21 +267,20 @@ class PatchMaps(nn.Module):
         return out.flatten(1), windows
 
 
-def sampled_patches(images: Iterable[Tensor], maps: PatchMaps, *, n: int = N_PATCHES, seed: int = 0) -> Tensor:
-    """Returns a uniform sample of at most n normalized patches (n, F) of images that are resized as ``maps`` resizes them.
+def sampled_patches(images: Iterable[Tensor], maps: PatchMaps, *, seed: int = 0) -> Tensor:
+    """Returns a uniform sample of at most 100,000 normalized patches (n, F) of images that are resized as ``maps`` resizes them.
 
     Args:
         images: Batches (B, C, H, W), uint8 or floats in [0, 1]; empty ones are skipped.
         maps: Reads the images; its dictionary is not used.
-        n: Largest number of patches.
         seed: Seed of the sample.
 
     Example:
         >>> maps = PatchMaps(1, PatchSettings(atoms=4, patch=3))
-        >>> sampled_patches([torch.rand(5, 1, 8, 8), torch.rand(2, 1, 8, 8)], maps, n=40).shape
-        torch.Size([40, 9])
+        >>> sampled_patches([torch.rand(5, 1, 8, 8), torch.rand(2, 1, 8, 8)], maps).shape
+        torch.Size([252, 9])
     """
-    sample = PatchSample(n, maps.settings.patch, maps.settings.stride, seed)
+    sample = PatchSample(N_PATCHES, maps.settings.patch, maps.settings.stride, seed)
     for x in images:
         if len(x):
             sample.add(maps.shrunk(to_unit(x, maps.filters.dtype)).cpu())
@@ -291,11 +290,7 @@ def sampled_patches(images: Iterable[Tensor], maps: PatchMaps, *, n: int = N_PAT
 def patch_dictionary(images: Iterable[Tensor], shape: Sequence[int], settings: Patches, seed: int = 0) -> PatchMaps:
     """Returns the maps of one layer whose dictionary is learned from images; it has at most a tenth as many atoms as patches.
 
-    Args:
-        images: As of `sampled_patches`.
-        shape: Shape (C, H, W) of an image.
-        settings: Settings of one layer.
-        seed: Seed of the sample of patches.
+    Images of ``shape`` (C, H, W), and the seed, are those of `sampled_patches`.
 
     Example:
         >>> images = torch.rand(20, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float32)

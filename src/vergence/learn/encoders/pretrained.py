@@ -26,9 +26,6 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
     Of a checkpoint that holds the weights under ``state_dict`` or ``model`` these are returned; a prefix ``module.`` or
     ``model.`` of all names is removed.
-
-    Args:
-        file: The file.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -60,17 +57,10 @@ def _unwrapped(raw: Any) -> Any:
 
 
 def load_weights(net: nn.Module, weights: Mapping[str, Tensor], where: str) -> tuple[str, ...]:
-    """Puts weights into a network; every tensor of the network has to be there.
+    """Puts weights by name into a network, in place; every tensor of the network has to be there.
 
-    A classifier that the network does not have is left out, and step counters of BatchNorm may be missing.
-
-    Args:
-        net: The network; changed in place.
-        weights: Tensors by name.
-        where: What holds them, for the error.
-
-    Returns:
-        Names of the tensors that were left out.
+    A classifier that the network does not have is left out, and step counters of BatchNorm may be missing. Returns the names of
+    the tensors that were left out; an error says ``where`` the weights come from.
 
     Example:
         >>> import torch

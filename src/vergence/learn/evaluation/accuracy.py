@@ -157,14 +157,8 @@ def ridge_probe(
 
     The largest number of b + W x is the class. Beyond the features, memory is that of D^2 numbers and a block, or for N <= D of
     N^2 numbers and a standardized copy. The penalty is one for all representations and baselines; its default was chosen once, on
-    held-out training images of CIFAR-10.
-
-    Args:
-        train: Features (N, D).
-        train_labels: Classes (N,), any integers.
-        test: Features (M, D).
-        test_labels: Classes (M,).
-        penalty: Weight of the penalty, > 0, for each of the D features.
+    held-out training images of CIFAR-10. Features and labels are those of `linear_probe`; the penalty, > 0, counts
+    for each of the D features.
 
     Returns:
         ``accuracy`` and ``train_accuracy`` in [0, 1].

@@ -1,7 +1,7 @@
 """Features of data: by a trained network, in order and in bounded memory, and those of the baselines, pixels and PCA."""
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -48,24 +48,13 @@ def stream_batches(
             yield index, outcome(contexts(x))
 
 
-def collect_features(
-    encoder: nn.Module,
-    items: Items,
-    *,
-    size: int | None = None,
-    device: torch.device | str = "cpu",
-    batch_size: int = 256,
-    workers: int = 0,
-) -> tuple[Tensor, Tensor]:
+def collect_features(encoder: nn.Module, items: Items, **reading: Any) -> tuple[Tensor, Tensor]:
     """Returns the embeddings (N, D) of all readable items, float32 on the CPU, and their indices (N,).
 
-    The encoder runs in evaluation mode; its modes are restored afterwards.
+    The encoder runs in evaluation mode; its modes are restored afterwards. Items are read as by `stream_batches`.
     """
     with in_evaluation(encoder):
-        parts = [
-            (i, z.float().cpu())
-            for i, z in stream_batches(encoder, items, size=size, device=device, batch_size=batch_size, workers=workers)
-        ]
+        parts = [(i, z.float().cpu()) for i, z in stream_batches(encoder, items, **reading)]
     expect(parts, "items to embed", "none that can be read")
     return torch.cat([z for _, z in parts]), torch.cat([i for i, _ in parts])
 

@@ -17,11 +17,7 @@ ADVICE = (
 
 
 def accuracy_error(accuracy: float, n: int) -> float:
-    """Returns the standard error of an accuracy on n items, sqrt(p (1 - p) / n).
-
-    Args:
-        accuracy: p, in [0, 1].
-        n: Number of items, >= 1.
+    """Returns the standard error of an accuracy p in [0, 1] on n >= 1 items, sqrt(p (1 - p) / n).
 
     Example:
         >>> round(accuracy_error(0.875, 359), 4)
@@ -33,17 +29,12 @@ def accuracy_error(accuracy: float, n: int) -> float:
 
 
 def auroc_error(auroc: float, n_anomalies: int, n_others: int) -> float:
-    r"""Returns the standard error of an AUROC, from the number of items alone.
+    r"""Returns the standard error of an AUROC A in [0, 1] of n anomalies and m others, at least one each.
 
         sqrt((A (1 - A) + (n - 1) (A / (2 - A) - A^2) + (m - 1) (2 A^2 / (1 + A) - A^2)) / (n m))
 
     That is the formula of Hanley and McNeil (The Meaning and Use of the Area under a ROC Curve, Radiology 1982), which is exact
     for exponential scores. The difference of two scores of the same items has a smaller error where they are correlated.
-
-    Args:
-        auroc: A, in [0, 1].
-        n_anomalies: n, >= 1.
-        n_others: m, >= 1.
 
     Example:
         >>> round(auroc_error(0.83, 30, 329), 3)

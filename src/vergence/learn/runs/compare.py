@@ -25,17 +25,13 @@ MEASURES = ("knn", "probe", "effective_rank", "auroc", "seconds")
 class Comparison(Tabular):
     """A row for each setting, over the seeds that were trained.
 
-    Attributes:
-        name: What tells the setting from the others: objective or method, encoder, and the settings that differ.
-        runs: Number of its runs.
-        values: The values of each measure, one for each run: ``knn`` and ``probe``, accuracies of the embedding in [0, 1];
-            ``effective_rank``; ``auroc`` of the classes that training left out; ``seconds`` of the training. A measure that
-            was not taken is missing.
+    Measures are ``knn`` and ``probe``, accuracies of the embedding in [0, 1]; ``effective_rank``; ``auroc`` of the classes that
+    training left out; and ``seconds`` of the training.
     """
 
-    name: list[str]
-    runs: list[int]
-    values: list[dict[str, list[float]]]
+    name: list[str]  # what tells the setting from the others: objective or method, encoder, and the settings that differ
+    runs: list[int]  # number of its runs
+    values: list[dict[str, list[float]]]  # of each measure that was taken, one for each run
 
     def table(self) -> Mapping[str, Sequence[Any]]:
         """Returns mean and standard deviation of each measure, as columns; None where there is none."""
@@ -50,14 +46,9 @@ class Comparison(Tabular):
         return columns
 
     def plot(self, measure: str = "knn", ax: Any = None) -> Any:
-        """Draws one measure: a point for each run, and a line for mean and deviation of each setting.
+        """Draws one measure on matplotlib's axes, by default new ones, which are returned.
 
-        Args:
-            measure: ``knn``, ``probe``, ``effective_rank``, ``auroc`` or ``seconds``.
-            ax: matplotlib's axes to draw on; new ones by default.
-
-        Returns:
-            The axes.
+        There is a point for each run, and a line for mean and deviation of each setting.
         """
         there = importlib.util.find_spec("matplotlib") is not None
         expect(there, "matplotlib for a figure", "none", "install vergence[figures]")

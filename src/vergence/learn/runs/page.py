@@ -56,23 +56,14 @@ CURVES = {  # title and hint by name; a quantity that is not listed is a term of
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The contents of a run folder.
-
-    Attributes:
-        folder: The run folder, with its description and metadata.
-        rows: ``metrics.jsonl``.
-        evaluation: ``evaluation.json``; None where there is none.
-        examples: Arrays of ``examples.npz``; empty where there are none.
-        skipped: Name and reason of each item that could not be read.
-        notes: One sentence for each file that is damaged.
-    """
+    """The contents of a run folder."""
 
     folder: RunFolder
-    rows: list[dict[str, Any]]
-    evaluation: Evaluation | None
-    examples: dict[str, Any]
-    skipped: list[tuple[str, str]]
-    notes: list[str]
+    rows: list[dict[str, Any]]  # metrics.jsonl
+    evaluation: Evaluation | None  # evaluation.json; None where there is none
+    examples: dict[str, Any]  # arrays of examples.npz; empty where there are none
+    skipped: list[tuple[str, str]]  # name and reason of each item that could not be read
+    notes: list[str]  # one sentence for each file that is damaged
 
 
 def write_report(run: str | Path) -> Path:

@@ -249,15 +249,8 @@ def views_of(folder: RunFolder, method: Method) -> Views:
 def of_crops(encoder: nn.Module, views: Views, x: Tensor, crops: int, seed: int = 0) -> Columns:
     """Returns ``z_crops`` (B, D), the mean direction of the embeddings of random views, and ``spread`` (B,), how they differ.
 
-    An item's views follow from the seed, its place in the batch and the batch's size: with other batches the results differ by
-    the noise of so few views.
-
-    Args:
-        encoder: Items (B, ...) -> embeddings (B, D).
-        views: The random views.
-        x: Items (B, ...).
-        crops: Number of views of each item, >= 2.
-        seed: Of the views.
+    There are ``crops`` >= 2 views of each of the items x (B, ...). They follow from the seed, the item's place in the batch and
+    the batch's size: with other batches the results differ by the noise of so few views.
     """
     require_count(2, crops=crops)
     generator = torch.Generator().manual_seed(seed)

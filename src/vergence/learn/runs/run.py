@@ -94,19 +94,12 @@ def load(
 
 @dataclass(frozen=True)
 class Neighbors(Tabular):
-    """Most similar items of a bank, for N items, the most similar first.
+    """Most similar items of a bank, for N items, the most similar first."""
 
-    Attributes:
-        names: Names of the items (N,).
-        neighbors: Names of the n most similar items of each.
-        index: Their index among the bank's items, (N, n) int64.
-        similarity: Cosine similarities of the embeddings, (N, n).
-    """
-
-    names: list[str]
-    neighbors: list[list[str]]
-    index: Tensor
-    similarity: Tensor
+    names: list[str]  # of the items (N,)
+    neighbors: list[list[str]]  # names of the n most similar items of each
+    index: Tensor  # their index among the bank's items, (N, n) int64
+    similarity: Tensor  # cosine similarities of the embeddings, (N, n)
 
     def table(self) -> Mapping[str, Sequence[Any]]:
         """Returns a row for each pair of an item and a neighbor."""

@@ -48,11 +48,7 @@ State = dict[str, Any]
 class RunFolder:
     """A run on disk. `create` makes one, `open` reads one; both check what they find.
 
-    Attributes:
-        path: The folder.
-        config: The run's description.
-        metadata: What was found when the training started.
-        version: Version of the library that wrote it.
+    ``metadata`` is what was found when the training started, ``version`` that of the library that wrote the run.
     """
 
     def __init__(self, path: Path, config: RunConfig, metadata: RunMetadata, version: str = __version__) -> None:
@@ -78,9 +74,7 @@ class RunFolder:
     def open(cls, path: Path, *, trust_code: bool = False) -> "RunFolder":
         """Reads a run's description and metadata; imports nothing that they name.
 
-        Args:
-            path: The folder.
-            trust_code: Whether the run may name code outside the library, which building its method imports.
+        With ``trust_code`` the run may name code outside the library, which building its method imports.
         """
         file = path / "config.json"
         if not file.is_file():

@@ -45,9 +45,6 @@ class Interrupted(Exception):
 def launch(config: FitConfig) -> "Fabric":
     """Joins this process with the others and returns the engine; call it once, before anything is read or written.
 
-    Args:
-        config: Device, devices, nodes and precision.
-
     Raises:
         ValueError: The device is not available.
         NotStarted: There are to be several processes, and no launcher has started this one.

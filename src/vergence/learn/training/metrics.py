@@ -72,9 +72,6 @@ class Metrics:
     """Averages the terms of the steps into rows. Terms stay on the device until a row is due, which waits for them once.
 
     Arguments are those of `loop.fit`; an epoch has ``steps`` steps, and only the ``first`` process records.
-
-    Attributes:
-        row: The last row.
     """
 
     def __init__(
@@ -90,7 +87,7 @@ class Metrics:
     ) -> None:
         self.recorder, self.method, self.config, self.steps = recorder, method, config, steps
         self.first, self.monitor, self.warn, self.warned = first, monitor, warn, False
-        self.row: dict[str, float] = {}
+        self.row: dict[str, float] = {}  # the last one
         self.collapsed = 0  # epochs in a row that show a collapse
         self.notices: dict[str, int] = {}  # epochs in a row, by the name of what an objective's numbers show
         self._restart()
@@ -206,12 +203,8 @@ def online_knn(opened: Data, size: int | None, device: torch.device) -> Monitor 
 
     A fifth of at most 10,000 labeled training items are queries, the others their neighbors. The test part is never read, so that
     settings may be chosen by this number and the test part stays blind to the choice. The encoder has been trained on the
-    queries' inputs, without their labels: the number is for comparisons between runs, not for reports.
-
-    Args:
-        opened: The data.
-        size: Side of the central crop that the encoder sees; None for vectors.
-        device: Device of the encoder.
+    queries' inputs, without their labels: the number is for comparisons between runs, not for reports. The encoder, on
+    ``device``, sees a central crop of ``size`` pixels a side, None for vectors.
 
     Returns:
         The function; None for fewer than five labeled items or fewer than two classes.

@@ -39,11 +39,6 @@ class NotStarted(ValueError):
 def in_processes(arguments: Sequence[str], processes: int, out: Path) -> None:
     """Runs ``vergence`` with these arguments in several processes of this machine, which torch's launcher starts and watches.
 
-    Args:
-        arguments: Those of the command line.
-        processes: Number of processes.
-        out: Run folder, for the message.
-
     Raises:
         ValueError: A process ended early without a message of its own.
         SystemExit: A signal came, or the first process has printed what is wrong.

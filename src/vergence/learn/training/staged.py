@@ -105,11 +105,7 @@ def epochs_for(n: int, batch_size: int) -> int:
 
 
 class ItemsWithTargets(Items):
-    """Items, each with a row of an array that is read next to it.
-
-    Args:
-        items: The items.
-        targets: (N, D) float32, in memory or on disk.
+    """Items, each with a row of an array (N, D) float32, in memory or on disk, that is read next to it.
 
     Example:
         >>> import numpy as np
@@ -138,12 +134,7 @@ class ItemsWithTargets(Items):
 
 
 class Distillation(ImageMethod):
-    """An encoder and a linear head that predict an embedding of the item from a view of it.
-
-    Args:
-        encoder: See `vergence.learn.methods.core.ImageMethod`.
-        shape: Shape (C, H, W) of the images.
-        dim: Width D of the embedding.
+    """An encoder and a linear head that predict an embedding of the item, of width ``dim``, from a view of it.
 
     Example:
         >>> from vergence.learn.encoders.building import encoder
@@ -215,16 +206,16 @@ def distill(
     The encoder has the full learning rate here, whatever ``config.encoder_lr`` says.
 
     Args:
-        fabric: The engine that `vergence.learn.training.loop.launch` returned.
+        fabric: As the others, of `vergence.learn.training.loop.fit`.
         method: Method of the objective, whose encoder is trained in place.
         items: Training images.
         targets: (N, D) float32, the embedding of each.
-        views: Random views.
+        views: As there.
         config: Settings of the steps, but for ``epochs``.
-        recorder: Keeps checkpoints and lines.
+        recorder: As there.
         epochs: Passes over the items; see `epochs_for`.
         shape: Shape (C, H, W) of the images as the encoder sees them.
-        progress: Called after every step.
+        progress: As there.
 
     Raises:
         vergence.learn.training.loop.Interrupted: SIGINT or SIGTERM came; a checkpoint was saved.

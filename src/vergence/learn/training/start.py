@@ -78,13 +78,8 @@ def _require_sources(model: ModelConfig) -> None:
 def from_run(run: Path, config: RunConfig, *, source: str | None, root: str | None) -> RunConfig:
     """Returns the description of a new run that starts from another one's weights, with that one's settings.
 
-    Of other data, the other run's size of images is kept, and its choice of items is not.
-
-    Args:
-        run: Folder of the other run.
-        config: Its description.
-        source: Data of the new run; the other one's by default.
-        root: Folder of torchvision's data sets; the other run's by default.
+    Of other data, the other run's size of images is kept, and its choice of items is not. Data and folder of torchvision's data
+    sets are those of the other run (in the folder ``run``, with the description ``config``) where they are None.
     """
     model = dataclasses.replace(config.model, pretrained=False, weights=None, init=str(run), distill=None)
     data = config.data

@@ -235,12 +235,9 @@ def aside(generator: torch.Generator) -> torch.Generator:
 
 
 def cover(x: Tensor, color: Tensor, box: Sequence[int]) -> Tensor:
-    """Returns images (B, C, H, W), bytes or floats in [0, 1], in which rectangles have a color (B, C) in [0, 1].
+    """Returns new images (B, C, H, W), bytes or floats in [0, 1], in which rectangles have a color (B, C) in [0, 1].
 
-    Args:
-        x: The images; they are not changed.
-        color: The colors.
-        box: Top, left, height and width of each rectangle in pixels, one after the other; what lies outside is ignored.
+    ``box`` has top, left, height and width of each rectangle in pixels, one after the other; what lies outside is ignored.
     """
     x = x.clone()
     paint = ((255 * color).round() if x.dtype == torch.uint8 else color).to(x)

@@ -49,17 +49,9 @@ class Marginals:
 
 
 class KindViews(Views):
-    """Views of one kind of vectors.
+    """Views of one kind of vectors; strengths of other kinds are not used."""
 
-    Args:
-        config: The strengths; those of other kinds are not used.
-        marginals: What is known of the columns.
-
-    Attributes:
-        operations: Name of each operation -> the strength of `ViewConfig` without it.
-    """
-
-    operations: ClassVar[dict[str, Any]]
+    operations: ClassVar[dict[str, Any]]  # name of each operation -> the strength of `ViewConfig` without it
 
     def __init__(self, config: ViewConfig, marginals: Marginals) -> None:
         check_strengths(config)
