@@ -1,7 +1,7 @@
 """Runs small commands of eight kinds and stores, or compares, what they write: a refactoring must not change a result.
 
-    python tests/net/run.py freeze FOLDER     # before: runs the commands and keeps their files in FOLDER
-    python tests/net/run.py compare FOLDER    # after: runs them again and prints every difference; exit code 1 if there is one
+    python experiments/same_results.py freeze FOLDER    # before: runs the commands, keeps their files
+    python experiments/same_results.py compare FOLDER  # after: runs them again, prints each difference; fails if any
 
 Groups of commands may follow (closed net staged distilled pairs folder density advice); all by default.
 
