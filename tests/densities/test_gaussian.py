@@ -157,17 +157,6 @@ def test_the_joint_is_marginal_times_conditional(make, kind, batch):
     close(p.marginal(slice(0, C)).mean, p.mean[..., :C])
 
 
-def test_a_conditional_gaussian_is_the_regression():
-    x = torch.randn(400, D) @ torch.randn(D, D)
-    mean, S = x.mean(0), (x - x.mean(0)).T @ (x - x.mean(0)) / len(x)
-    given = JointGaussian(mean, S, context=C).conditional(x[:, :C])
-    design = torch.cat([torch.ones(400, 1), x[:, :C]], 1)
-    fitted = design @ torch.linalg.lstsq(design, x[:, C:]).solution
-    close(given.mean, fitted, 1e-8)
-    residual = x[:, C:] - fitted
-    close(given.covariance[0], residual.T @ residual / 400, 1e-8)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_change_of_units(kind):
     p, a, b = mixture(kind, 2), torch.rand(D) + 0.5, torch.randn(D)

@@ -1,9 +1,8 @@
-"""Tables, and rows kept in parts: a call after a kill, SIGTERM or a full disk writes the same bytes."""
+"""Tables, and rows kept in parts: a call after a stop or a full disk writes the same bytes."""
 
 import contextlib
 import csv
 import os
-import signal
 import subprocess
 import sys
 import zipfile
@@ -13,7 +12,6 @@ import pytest
 
 from vergence.data.tables import read_table
 from vergence.utils import parts
-from vergence.utils.files import HOST
 from vergence.utils.parts import open_parts, original, write_table
 
 JOB = {"job": "test", "model": "m"}
@@ -130,44 +128,6 @@ except ValueError as error:
         said, errors = process.communicate(timeout=60)
         assert process.returncode == 2 and said.count("\n") == 1 and "free space, or choose another --out" in said, errors
         assert str(path) in said and not (tmp_path / f".{path.name}.parts").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("where", ["part", "rows"])
-def test_a_signal_leaves_finished_parts_alone(tmp_path, number, where):
-    code = f"""
-import time
-from vergence.utils import parts
-whole, calls = parts.np.savez, []
-def slow(file, **arrays):
-    calls.append(file)
-    if len(calls) == 3 and {where == "part"}:
-        file.write(b"half")
-        print("now", flush=True)
-        time.sleep(60)
-    whole(file, **arrays)
-parts.np.savez = slow
-with parts.open_parts(Path({str(tmp_path / "t.npz")!r}), JOB, every=10) as kept:
-    for start in range(0, N, BATCH):
-        kept.append(*batch(start))
-        if start == 28 and {where == "rows"}:
-            print("now", flush=True)
-            time.sleep(60)
-"""
-    process = run(code, tmp_path)
-    assert process.stdout.readline() == "now\n"
-    process.send_signal(number)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == (128 + number if number == signal.SIGTERM else -number) and said == ""
-    left = {p.name for p in (tmp_path / ".t.npz.parts").iterdir()}
-    half = f".000002.npz.{HOST}.{process.pid}.part"
-    assert {"manifest.json", "000000.npz", "000001.npz"} <= left
-    assert (half in left) == (number == signal.SIGKILL and where == "part")
-    assert write(tmp_path / "t.npz") == 24
-    write(tmp_path / "whole.npz")
-    assert (tmp_path / "t.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.npz", "whole.npz"]
 
 
 class Ranks:

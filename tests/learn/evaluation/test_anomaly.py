@@ -1,8 +1,6 @@
-import numpy as np
 import pytest
 import torch
 from sklearn.covariance import LedoitWolf
-from sklearn.metrics import roc_auc_score, roc_curve
 
 from vergence.learn.evaluation.anomaly import RIDGE, detection, knn_distance, mahalanobis
 
@@ -24,23 +22,13 @@ def slow_detection(scores, anomalous):
 
 
 @pytest.mark.parametrize("levels", [3, 12, None])
-@pytest.mark.parametrize("n", [5, 40, 100])
+@pytest.mark.parametrize("n", [5, 20, 40, 180])
 def test_detection_is_the_loop(levels, n):
     anomalous = torch.arange(2 * n) < n
     scores = torch.randn(2 * n) + anomalous
     scores = scores if levels is None else (scores * levels / 4).round()
     found = detection(scores, anomalous)
     assert found == pytest.approx(slow_detection(scores.tolist(), anomalous.tolist()))
-
-
-@pytest.mark.parametrize("n", [19, 20, 21, 180, 1000])
-def test_fpr95_and_auroc_are_scikit_learns(n):
-    anomalous = torch.arange(n + 300) < n
-    scores = (torch.randn(n + 300) * 3 + 2 * anomalous).round()  # ties
-    fpr, tpr, _ = roc_curve(anomalous.numpy(), scores.numpy(), drop_intermediate=False)
-    found = detection(scores, anomalous)
-    assert found["fpr95"] == pytest.approx(fpr[np.argmax(tpr >= 0.95 - 1e-12)])
-    assert found["auroc"] == pytest.approx(roc_auc_score(anomalous.numpy(), scores.numpy()))
 
 
 def test_detection_limits_and_symmetries():
