@@ -147,12 +147,35 @@ def test_within_groups_p_values_are_uniform_where_one_scale_for_all_is_not():
     wide = groups == 1
     assert abs((apart.p_value[wide] <= 0.05).mean() - 0.05) < 0.015
     assert (together.p_value[wide] <= 0.05).mean() > 0.08
-    assert apart.shift is None
+    assert apart.shift > 0.01 and not apart.changed
     assert calibrate(cal, new, groups=(groups.astype(str), groups.astype(str))).p_value.tolist() == apart.p_value.tolist()
     of_forty = np.arange(2000) % 40  # none of 50 items of a group can have a p-value below 1 / 51
     found = calibrate(np.arange(2000.0), np.full(200, 3000.5), groups=(of_forty, of_forty[:200]))
     assert found.p_value.max() == pytest.approx(1 / 51)
-    assert found.why_none.startswith("50 calibration items in a group are few: ") and "unless 40 or more of 200" in found.why_none
+    assert found.why_none.startswith(
+        "0 of 40 groups could have flags by anomalies of its own. 50 calibration items of group 0 are few"
+    )
+    assert "unless 40 or more of 200" in found.why_none
+
+
+def test_notes_of_groups_count_what_each_of_them_can_flag():
+    sizes = {"a": 25, "b": 999}
+    known, new = np.repeat(list(sizes), list(sizes.values())), np.repeat(["a", "b"], [50, 150])
+    found = calibrate(np.arange(1024.0), np.zeros(200), groups=(known, new))
+    assert found.why_none.startswith("1 of 2 groups could have flags")
+    assert "25 calibration items of group a" in found.why_none and "77 or more of 200" in found.why_none
+
+
+def test_a_shift_within_groups_is_told_and_none_is_where_nothing_has_changed():
+    rng, false = np.random.default_rng(0), []
+    groups = np.arange(1000) % 10
+    for _ in range(100):
+        false.append(calibrate(rng.normal(size=1000), rng.normal(size=200), groups=(groups, groups[:200])).shift)
+    assert np.mean(np.array(false) <= 0.1) <= 0.1 + 2 * (0.09 / 100) ** 0.5
+    cal = rng.normal(size=1000) + 10 * groups
+    for by, change in ((1.0, "stranger"), (-1.0, "less strange")):
+        found = calibrate(cal, rng.normal(by, 1, 200) + 10 * groups[:200], groups=(groups, groups[:200]))
+        assert found.changed and found.change == change and f"are {change} than" in found.sentences[0]
 
 
 def test_new_items_from_elsewhere_are_told():

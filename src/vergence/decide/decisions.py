@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from scipy.special import chdtrc
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
@@ -68,7 +69,8 @@ class Decisions(Tabular):
         calibration: n, the calibration items; 0 for none.
         fdr: The rate, or None with a certificate.
         certificate: The threshold that holds a rate of false alarms, or None.
-        shift: Probability that normal items differ as much from the calibration items as a whole; None with groups.
+        shift: Probability that normal items differ as much from the calibration items as a whole; with groups, as those of
+            their own, and stranger or less strange alone.
         excess: How much they differ: the statistic of `drift_of_counts`, of the location a share of the new items.
         why_none: Why no item is flagged, in words, where that is so.
         unjudged: Items that were not judged, as those that the calibration or a fit has seen.
@@ -368,9 +370,7 @@ def calibrate(
     expect(fpr is None or not adaptive, "adaptive with fdr", "fpr", "leave one out")
     if groups is not None:
         expect(fpr is None and confidence is None and not adaptive, "groups with fdr alone", "another option", "leave one out")
-        p, largest = _within(cal, new, groups)
-        why = str(reportable(largest, len(new), fdr, "calibration items in a group")) if len(new) else ""
-        return replace(decided(p, fdr, len(cal)), why_none=why)
+        return _within(cal, new, groups, fdr)
     own = counts_of(ranked(cal, cal), len(cal))
     sure = confidence if fpr is None else None
     counts = Counts(len(cal), fdr, certificate, own=own, confidence=sure, adaptive=adaptive)
@@ -389,16 +389,29 @@ def _expect_apart(cal: np.ndarray, new: np.ndarray) -> None:
     expect(2 * same <= len(cal), "calibration items that are not judged", among, "leave them out of one")
 
 
-def _within(cal: np.ndarray, new: np.ndarray, groups: tuple[Any, Any]) -> tuple[np.ndarray, int]:
-    """Returns p-values among the calibration items of the same group, and how many the largest group has."""
+def _within(cal: np.ndarray, new: np.ndarray, groups: tuple[Any, Any], fdr: float) -> Decisions:
+    """Returns the decisions by p-values among the calibration items of the same group.
+
+    Groups are independent, so that Fisher's sum of the logarithms of their probabilities of a drift tells one of them all.
+    """
     known, asked = labels_of("groups of the calibration items", groups[0], len(cal)), labels_of("groups", groups[1], len(new))
-    p, largest = np.empty(len(new)), 0
+    p, drifts, needs = np.empty(len(new)), [], []
     for group in np.unique(asked):
-        own = cal[known == group]
-        largest = max(largest, len(own))
+        own, of = cal[known == group], asked == group
         expect(len(own) >= LEAST, f"at least {LEAST} calibration items of group {group}", len(own), "give more, or merge groups")
-        p[asked == group] = ranked(own, new[asked == group])
-    return p, largest
+        p[of] = ranked(own, new[of])
+        drifts.append(drift_of_counts(counts_of(p[of], len(own)), CHANGES[:2], counts_of(ranked(own, own), len(own))))
+        needs.append((reportable(len(own), len(new), fdr, f"calibration items of group {group}"), int(of.sum())))
+    found = decided(p, fdr, len(cal))
+    if not drifts:
+        return found
+    shift = float(chdtrc(2 * len(drifts), -2 * sum(np.log(drift.p_value) for drift in drifts)))
+    change, up_to = min(drifts, key=lambda drift: drift.p_value).change, np.arange(len(p) + 1) / len(p)
+    excess = float((up_to[1:] - np.sort(p) if change == CHANGES[0] else np.sort(p) - up_to[:-1]).max())
+    able = sum(need.fewest <= m for need, m in needs)
+    most = max((need for need, _ in needs), key=lambda need: need.fewest)
+    why = f"{able:,} of {counted(len(needs), 'group')} could have flags by anomalies of its own. {most}"
+    return replace(found, why_none=why, shift=shift, excess=excess, change=change)
 
 
 @dataclass(eq=False, repr=False)
