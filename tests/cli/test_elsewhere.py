@@ -1,7 +1,9 @@
 """What Windows and macOS do differently, as far as Linux can tell: processes that spawn, and a default encoding of their own."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -69,3 +71,30 @@ def test_windows_has_no_modules_of_unix_and_trains_all_the_same(tmp_path):
     done = run([], tmp_path, "\n".join(lines))
     assert done.returncode == 0, done.stderr
     assert "torch.Size([80, 256])" in done.stdout and "GiB" not in done.stdout and "it can be wrong by half" in done.stdout
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437"])
+def test_help_and_names_are_printed_without_unicode(encoding):
+    code = (
+        "from vergence.cli.commands import main, _open_streams; _open_streams(); print('1 × \\u017b…\\udcff'); main(['--help'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True)
+    first, *rest = done.stdout.splitlines()
+    assert done.returncode == 0 and done.stderr == b"" and first.endswith(b"Z...\xff")
+    assert len(rest) > 20 and (encoding != "ascii" or b"* " in done.stdout)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "| head -1"])
+def test_a_closed_output_ends_quietly(closed):
+    words = f"{sys.executable} -m vergence list objectives {closed}"
+    done = subprocess.run(["sh", "-c", words], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_an_output_that_is_full_is_no_success():
+    if not Path("/dev/full").exists():
+        pytest.skip("a device that is always full")
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m vergence list objectives >/dev/full"], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "No space left on device" in done.stderr and len(done.stderr.splitlines()) == 1

@@ -1,13 +1,16 @@
 """The command line. It loads torch only when a command runs, reports an error in one line, and then exits with 2."""
 
+import codecs
 import contextlib
 import io
 import os
 import re
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import tyro
@@ -20,6 +23,7 @@ from vergence.utils.version import __version__
 __all__ = ["main"]
 
 LONGEST = 200  # characters of a word in a message
+PLAIN = {"•": "*", "─": "-", "│": "|", "×": "x", "–": "-", "’": "'"}  # in ASCII
 
 RUN: dict[type, Callable[[Any], None]] = {
     check.Check: check.check,
@@ -62,8 +66,7 @@ UNKNOWN = r"Unrecognized (?:or misplaced )?options: (.*?)(?: Perhaps .*| Argumen
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command; exits with 0, with 2 for an error that the user can correct, or with 128 + signal when stopped."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # names of files are any bytes
+    _open_streams()
     try:
         try:
             _run(arguments)
@@ -82,6 +85,26 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(130)
+
+
+def _open_streams() -> None:
+    """Lets stdout and stderr take any text, whatever their encoding; what goes to closed ones is lost."""
+    codecs.register_error("plain", _plain)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+        if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(errors="plain")
+
+
+def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Returns what is written of a character that a stream cannot: of a name of a file its byte, else the nearest in ASCII."""
+    assert isinstance(error, UnicodeEncodeError), "of streams that are written"
+    c = error.object[error.start]
+    if "\udc80" <= c <= "\udcff":
+        return bytes([ord(c) - 0xDC00]), error.start + 1
+    near = unicodedata.normalize("NFKD", c).encode("ascii", "ignore").decode()
+    return PLAIN.get(c, near) or "?", error.start + 1
 
 
 def _run(arguments: list[str]) -> None:

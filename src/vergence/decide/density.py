@@ -21,6 +21,7 @@ from vergence.densities.gaussian import JointGaussian
 from vergence.densities.moments import blocks, principal, standardized_moments
 from vergence.mixtures.gaussian_mixture import GaussianMixture
 from vergence.utils.checks import expect, require_choice, require_count
+from vergence.utils.devices import fixed_noise
 
 __all__ = ["GaussianDetector", "MixtureDetector", "surprise"]
 
@@ -251,7 +252,6 @@ def surprise(density: Any, target: Tensor, n_samples: int = 64, random_state: in
 def _usual(density: Any, n_samples: int, random_state: int) -> Tensor:
     """Returns -log p(T), (S, B), of samples T, which share their noise over the batch where the density can do so."""
     sample = density.common_samples if hasattr(density, "common_samples") else lambda n: density.sample(torch.Size((n,)))
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(random_state)
+    with fixed_noise(random_state), torch.no_grad():
         sizes = [len(part) for part in torch.arange(n_samples).split(SAMPLES)]  # whatever the batch: the noise depends on them
         return torch.cat([-density.log_prob(sample(n)) for n in sizes])

@@ -10,6 +10,7 @@ import io
 import json
 import os
 from collections.abc import Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,6 +37,7 @@ BEST = ("vit_small_patch16_dinov3.lvd1689m", "vit_small_patch14_dinov2.lvd142m")
 EYES = "efficientnet-lite0"
 STEM, BLOCK = {"_conv_stem": "_bn0"}, {"_expand_conv": "_bn0", "_depthwise_conv": "_bn1", "_project_conv": "_bn2"}
 RECORD = "network.json"
+KEPT: ContextVar[dict[nn.Module, Tensor]] = ContextVar("KEPT")  # the maps of a call, in each thread
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vergence"
 
 
@@ -71,6 +73,9 @@ class FrozenNetwork:
         self.any_size = isinstance(network, EfficientNetLite) or len(set(strides)) > 1
         hooked = not (self.any_size or hasattr(network, "forward_intermediates"))
         self.stages = self._stages() if hooked else []
+        for stage in self.stages:  # they stay: one that is put on for a call would see the images of other threads
+            if _keep not in stage._forward_hooks.values():
+                stage.register_forward_hook(_keep)
 
     @torch.inference_mode()
     def features(self, x: Tensor, side: int | None = None) -> tuple[Tensor, Tensor]:
@@ -116,14 +121,12 @@ class FrozenNetwork:
         return maps, [maps[i] for i in near]
 
     def _hooked(self, x: Tensor) -> list[Tensor]:
-        kept: dict[nn.Module, Tensor] = {}
-        hooks = [stage.register_forward_hook(lambda m, _, out: kept.__setitem__(m, out)) for stage in self.stages]
+        before = KEPT.set({})
         try:
             self.network(x)
+            return [KEPT.get()[stage] for stage in self.stages]
         finally:
-            for hook in hooks:
-                hook.remove()
-        return [kept[stage] for stage in self.stages]
+            KEPT.reset(before)
 
     @torch.inference_mode()
     def _stages(self) -> list[nn.Module]:
@@ -151,6 +154,12 @@ class FrozenNetwork:
             {*found} & {*STRIDES}, f"a stage of '{self.name}' with cells", "none of a stride of 8 or 16", "choose another network"
         )
         return [found[stride][1] for stride in sorted(found)]
+
+
+def _keep(stage: nn.Module, _: Any, out: Tensor) -> None:
+    """Keeps a stage's map for the call of this thread, if it waits for any."""
+    if (kept := KEPT.get(None)) is not None:
+        kept[stage] = out
 
 
 def _enlarged(x: Tensor, shape: Sequence[int]) -> Tensor:

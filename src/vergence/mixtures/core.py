@@ -24,7 +24,7 @@ from vergence.densities.em.gaps import fit_with_gaps
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians, given_observed, log_prob_observed
 from vergence.densities.storage import Stored
 from vergence.utils.checks import expect, require_array, require_choice, require_count, require_numbers, require_within
-from vergence.utils.devices import as_device, several
+from vergence.utils.devices import as_device, fixed_noise, several
 from vergence.utils.linalg import as_array
 
 __all__ = ["Conditional"]
@@ -219,8 +219,7 @@ class Conditional(Stored, abc.ABC):
 
         A larger value is more unusual. Contexts with a wide and with a narrow distribution are comparable.
         """
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
+        with fixed_noise():
 
             def below(p: Any, t: Tensor) -> Tensor:
                 typical = p.log_prob(p.common_samples(draws)).mean(0)
@@ -292,8 +291,7 @@ class Conditional(Stored, abc.ABC):
     def sample(self, context: Any, n: int = 1, random_state: Any = None) -> np.ndarray:
         """Returns n >= 1 samples for each context, (B, n, T) or (B, n); the seed is the estimator's unless one is given."""
         require_count(1, n=n)
-        with torch.random.fork_rng():
-            torch.manual_seed(seed_of(self.random_state if random_state is None else random_state))
+        with fixed_noise(seed_of(self.random_state if random_state is None else random_state)):
             samples = self._over(context, lambda p: p.sample(torch.Size((n,))).movedim(0, 1), times=n)
         return samples[..., 0] if self.target_ndim_ == 1 else samples
 

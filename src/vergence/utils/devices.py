@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +11,11 @@ from torch import nn
 
 from vergence.utils.checks import expect, is_out_of_memory, require_count, shown
 
-__all__ = ["as_device", "cpu_threads", "describe_device", "enough_memory", "exporting", "fast_bfloat16", "in_evaluation"]
-__all__ += ["rank_and_size", "several", "total_memory"]
+__all__ = ["as_device", "cpu_threads", "describe_device", "enough_memory", "exporting", "fast_bfloat16", "fixed_noise"]
+__all__ += ["in_evaluation", "rank_and_size", "several", "total_memory"]
 
 CONTAINERS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # versions 2 and 1
+NOISE = threading.RLock()  # of torch's generator, which all threads share
 MOST, EACH = 64, 4  # threads that may always be requested, and for each processor: without memory for its threads OpenMP aborts
 
 
@@ -122,6 +124,25 @@ def in_evaluation(module: nn.Module) -> Iterator[None]:
     finally:
         for part, training in before:
             part.training = training
+
+
+@contextlib.contextmanager
+def fixed_noise(seed: int = 0) -> Iterator[None]:
+    """Seeds torch's own generator while the context lasts, for one thread at a time; afterwards it is as before.
+
+    Example:
+        >>> before = torch.get_rng_state()
+        >>> with fixed_noise(0):
+        ...     first = torch.rand(1)
+        >>> with fixed_noise(0):
+        ...     bool(torch.rand(1) == first)
+        True
+        >>> torch.equal(torch.get_rng_state(), before)
+        True
+    """
+    with NOISE, torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
 
 
 @contextlib.contextmanager

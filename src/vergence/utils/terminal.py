@@ -3,6 +3,7 @@
 import abc
 import contextlib
 import html
+import math
 import os
 import sys
 import time
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Table", "Tabular", "bar", "is_first_process", "note", "printed", "table", "wait_for_launcher"]
 
 PATIENCE = 2.0  # seconds before a late bar appears
+MINUTE = 60.0  # seconds between two lines of a log
 SHOWN = 10  # rows in a notebook
 GRACE = 5.0  # seconds in which a launcher ends the other processes
 
@@ -41,10 +43,11 @@ def note(message: str) -> None:
 def bar(label: str, total: int, unit: str = "items", *, late: bool = False) -> Iterator[Callable[..., None]]:
     """Shows a bar with rate and time left on stderr if it is a terminal; yields ``advance(n, note="", label=None)``.
 
-    A ``late`` one, for work that may be short, appears once some seconds have passed.
+    A ``late`` one, for work that may be short, appears once some seconds have passed. Where stderr is none, as in the log of a
+    job, there is a line a minute instead.
     """
     if not sys.stderr.isatty():
-        yield lambda n=1, *, note="", label=None: None
+        yield _lines(label, total, unit)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -72,6 +75,31 @@ def bar(label: str, total: int, unit: str = "items", *, late: bool = False) -> I
     finally:
         if progress.live.is_started:
             progress.stop()
+
+
+def _lines(label: str, total: int, unit: str) -> Callable[..., None]:
+    """Returns what prints a line a minute with the items done and the time left; the rate is that since the first items."""
+    began = last = time.monotonic()
+    done = first = 0
+
+    def advance(n: int = 1, *, note: str = "", label: str | None = label) -> None:
+        nonlocal began, last, done, first
+        now, done = time.monotonic(), done + n
+        if done == n:  # what an earlier job did took no time of this one
+            began, first = now, n
+        if now - last < MINUTE or not is_first_process():
+            return
+        last = now
+        left = f", {_duration((total - done) * (now - began) / (done - first))} left" if first < done <= total else ""
+        print(f"{label}: {done:,} of {total:,} {unit}{left}{note and '; '}{note}", file=sys.stderr, flush=True)
+
+    return advance
+
+
+def _duration(seconds: float) -> str:
+    """Returns a time in words, rounded up."""
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def table(title: str, header: list[str], rows: list[list[Any]]) -> None:

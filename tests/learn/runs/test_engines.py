@@ -3,18 +3,104 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from tests.learn.runs.test_callables import DIGITS, png
 
 import vergence
 
 pytestmark = pytest.mark.float32
 EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+ROWS, BATCH = 1300, 50  # 26 batches
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """A closed form, 1,300 encoded images in a file, two of which cannot be read, and what one process says of them."""
+    folder = tmp_path_factory.mktemp("many")
+    x = np.random.default_rng(0).integers(0, 256, (ROWS, 16, 16, 3), dtype=np.uint8)
+    run = vergence.train(x[:300].transpose(0, 3, 1, 2), encoder="patches:atoms=8", out=folder / "run", device="cpu")
+    encoded = [png(image) for image in x]
+    encoded[77], encoded[903] = b"broken", None
+    table = pa.table({"name": [f"{i:04}" for i in range(ROWS)], "image": pa.array(encoded, pa.binary())})
+    pq.write_table(table, folder / "images.parquet", row_group_size=BATCH)
+    scorer = vergence.Scorer(run, "image", device="cpu")
+    return folder, [scorer(part) for part in table.to_batches(BATCH)]
+
+
+def require_same(found, many):
+    """The rows are those of one process in their order, to the last bit."""
+    expected = pa.concat_tables(many[1]).to_pydict()
+    for name in ("name", "score", "p_value", "level", "error"):
+        np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(expected[name]))
+    assert [i for i, error in enumerate(expected["error"]) if error] == [77, 903]
+
+
+def in_threads(folder, scorer):
+    parts = pq.read_table(folder / "images.parquet").to_batches(BATCH)
+    with ThreadPoolExecutor(4) as pool:
+        return pa.concat_tables(pool.map(scorer, parts)).to_pydict()
+
+
+def in_datasets(folder, scorer):
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_parquet(str(folder / "images.parquet"), cache_dir=str(folder / "cache"))
+    return data.map(scorer, batched=True, batch_size=BATCH).to_dict()
+
+
+def in_a_data_loader(folder, scorer):
+    rows = pq.read_table(folder / "images.parquet").to_pylist()
+    batches = list(torch.utils.data.DataLoader(rows, batch_size=BATCH, num_workers=4, collate_fn=scorer))
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def in_ray(folder, scorer):
+    data = pytest.importorskip("ray.data")
+    rows = data.read_parquet(str(folder / "images.parquet")).map_batches(scorer, batch_size=BATCH).to_pandas()
+    return rows.sort_values("name").to_dict("list")
+
+
+def in_spark(folder, scorer):
+    sql = pytest.importorskip("pyspark.sql")
+    spark = sql.SparkSession.builder.master("local[4]").config("spark.ui.enabled", "false").getOrCreate()
+    try:
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", BATCH)
+        rows = spark.read.parquet(str(folder / "images.parquet")).repartition(4)
+        kinds = "name string, score double, p_value double, level string, error string"
+        return rows.mapInPandas(scorer, kinds).orderBy("name").toPandas().to_dict("list")
+    finally:
+        spark.stop()
+
+
+ENGINES = [in_threads, in_datasets, in_a_data_loader]
+ENGINES += [pytest.param(engine, marks=pytest.mark.slow) for engine in (in_ray, in_spark)]
+
+
+@pytest.mark.filterwarnings("ignore")  # of the engines
+@pytest.mark.parametrize("engine", ENGINES)
+def test_many_batches_in_an_engine_are_those_of_one_process(engine, many, monkeypatch):
+    for name, value in {
+        "OMP_NUM_THREADS": "1",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "PYSPARK_PYTHON": sys.executable,
+    }.items():
+        monkeypatch.setenv(name, value)
+    require_same(engine(many[0], vergence.Scorer(many[0] / "run", "image", device="cpu")), many)
+
+
+def test_many_batches_in_daft_are_those_of_one_process(many, tmp_path):
+    pytest.importorskip("daft")
+    example("daft_frame.py", many[0] / "run", many[0] / "images.parquet", tmp_path / "out")
+    found = pa.concat_tables([pq.read_table(file) for file in (tmp_path / "out").rglob("*.parquet")]).sort_by("name")
+    require_same(found.to_pydict(), many)
 
 
 @pytest.fixture(scope="module")

@@ -51,6 +51,21 @@ def test_the_graph_agrees_with_the_library(name, ending, request, tmp_path):
         np.testing.assert_allclose(p, ranked(run.detector().calibration, score))
 
 
+@pytest.mark.parametrize("ending", ["pt2", "onnx"])
+def test_an_item_with_nan_or_infinity_is_not_judged(ending, table, tmp_path):
+    if ending == "onnx":
+        pytest.importorskip("onnxscript")
+    export(table, tmp_path / f"x.{ending}")
+    x = torch.from_numpy(np.random.default_rng(5).normal(size=(5, 5)).astype(np.float32))
+    broken = x.clone()
+    broken[1, 2], broken[3, 0] = torch.nan, torch.inf
+    for whole, part in zip(
+        computed(tmp_path / f"x.{ending}", x)[1:], computed(tmp_path / f"x.{ending}", broken)[1:], strict=True
+    ):
+        assert np.isnan(part[[1, 3]]).all()
+        np.testing.assert_array_equal(part[[0, 2, 4]], whole[[0, 2, 4]])
+
+
 @pytest.mark.slow
 def test_floats_are_an_input_too_and_what_does_not_fit_is_refused(images, table, tmp_path):
     found = export(images, tmp_path / "f.pt2", dtype="float32")

@@ -1,7 +1,9 @@
 """What `score` writes: the detector of every run, p-values that hold, flags at the stated rate, and one line for bad input."""
 
+import errno
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from PIL import Image
 from safetensors.numpy import load, save
 
 import vergence
+from vergence.cli.commands import main
 from vergence.decide import explain, fpr_threshold, q_values, select
 from vergence.decide.decisions import Tally
 from vergence.learn.runs.calibrated import RunDetector, usable_levels
@@ -358,6 +361,24 @@ def test_levels_that_fail_or_are_constant_are_left_out():
     assert list(kept) == ["a"] and [note.split()[1] for note in notes] == ["b", "c", "d"]
     with pytest.raises(ValueError, match="tells the items apart"):
         usable_levels({"b": np.ones((50, 2))})
+
+
+def test_a_training_whose_detector_finds_the_disk_full_ends_with_an_error(tmp_path, monkeypatch, capsys):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32))
+    plain = Path.write_bytes
+
+    def full(self, content):
+        if "detector.safetensors" in self.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return plain(self, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    words = ["train", str(tmp_path / "x.npy"), "--objective", "vje", "--set", "epochs=1", "--out", str(tmp_path / "run")]
+    with pytest.raises(SystemExit) as stop:
+        main([*words, "--device", "cpu"])
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert stop.value.code == 2 and last.startswith("error: cannot write") and "No space left on device" in last
+    assert (tmp_path / "run" / "model.safetensors").exists()  # whose detector is fitted where it is needed
 
 
 def test_a_training_on_equal_items_is_kept_without_a_detector(tmp_path, capsys):

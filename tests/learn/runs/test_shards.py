@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from vergence.cli.commands import main
 from vergence.decide.decisions import COLUMNS, Tally
+from vergence.learn.runs import shards
 from vergence.utils.parts import Shard
 
 pytestmark = pytest.mark.float32
@@ -163,9 +164,18 @@ def test_what_cannot_be_merged_is_one_line(table, images, vectors, tmp_path, cap
     (parts / "part-2-of-3.parquet").unlink()
     assert "the rows of part 2" in merged()
     shutil.copy(parts / "part-1-of-3.parquet", parts / "part-2-of-3.parquet")
+    assert "the rows of part 2 as they were written" in merged()
     record = json.loads((parts / "part-2-of-3.json").read_text())
-    (parts / "part-2-of-3.json").write_text(json.dumps({**record, "rows": 7}))
-    assert "7 rows" in merged()
+    k, n = record["counts"][0]
+    more = {**record, "counts": [[k, n + 7], *record["counts"][1:]]}
+    (parts / "part-2-of-3.json").write_text(json.dumps(more))
+    assert "an altered one" in merged()
+    (parts / "part-2-of-3.json").write_text(json.dumps(record))
+    scored(capsys, table, vectors, parts, [2], 3)  # rows that are others are written again
+    assert (parts / "part-2-of-3.parquet").read_bytes() == whole
+    del more["digest"]
+    (parts / "part-2-of-3.json").write_text(json.dumps({**more, "digest": shards._digest(more)}))
+    assert "the rows of part 2 to be counted, found 107 counts of 100 rows" in merged()
     (parts / "part-2-of-3.json").write_text("{")
     assert "part-2-of-3.json" in merged()
 

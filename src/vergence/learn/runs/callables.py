@@ -6,6 +6,7 @@ or vectors. B rows.
 """
 
 import abc
+import contextlib
 import functools
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from vergence.learn.runs.run import Run, load
 from vergence.learn.runs.score import columns_of
 from vergence.learn.training.folder import RunFolder
 from vergence.utils.checks import expect, is_out_of_memory, require_choice, require_count
-from vergence.utils.devices import as_device
+from vergence.utils.devices import as_device, fixed_noise
 from vergence.utils.linalg import as_array
 
 __all__ = ["Embedder", "Scorer"]
@@ -237,14 +238,13 @@ _named = functools.lru_cache(maxsize=2)(named_network)
 
 
 def _of_run(run: Run, function: Function) -> Function:
-    size, device = run.where()["size"], run.device
+    size, device, own = run.where()["size"], run.device, run.folder.config.model.encoder.outside is not None
 
     @torch.inference_mode()
     def outcome(x: Tensor) -> Arrays:
         x = x.to(device)
         x = x if size is None or x.ndim != 4 else center_crop(x, size).to(memory_format=torch.channels_last)
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
+        with fixed_noise() if own else contextlib.nullcontext():  # the library's encoders have none
             found = function(x)
         return {name: v.float().cpu().numpy() if isinstance(v, Tensor) else v for name, v in found.items()}
 

@@ -29,17 +29,11 @@ UNSEEN = 2_000  # test items that show how far the scores of training items are 
 DICTIONARY_FROM = 4_000  # images
 
 
-def fit_and_save(folder: RunFolder, method: Method, data: Data, device: torch.device) -> RunDetector:
-    """Fits a run's detector to its training items, calibrates it, and writes ``detector.safetensors``.
+def fit(folder: RunFolder, method: Method, data: Data, device: torch.device) -> RunDetector:
+    """Returns a run's detector, fitted to its training items and calibrated.
 
     The mode of the method, on the device, is restored. Data without a calibration part are calibrated by training items.
     """
-    detector = _fitted(folder, method, data, device)
-    folder.write_checked(FILE, detector.content())
-    return detector
-
-
-def _fitted(folder: RunFolder, method: Method, data: Data, device: torch.device) -> RunDetector:
     reading = Reading(folder.metadata.crop_size(), device, workers=folder.config.fit.workers)
     held_out, unseen = data.calibration, None
     if held_out is None:
@@ -101,7 +95,7 @@ def loaded_or_fitted(folder: RunFolder, method: Method, device: torch.device) ->
         data = opened(folder)
     except ValueError as error:
         raise ValueError(f"{folder.path} has no detector yet, and its data cannot be opened to fit one: {error}") from None
-    fitted = _fitted(folder, method, data, device)
+    fitted = fit(folder, method, data, device)
     try:
         folder.write_checked(FILE, fitted.content())
     except ValueError as error:

@@ -172,7 +172,9 @@ class _Graph(nn.Module):
         levels = self.levels(x)
         score = self.sets({name: values.double() for name, values in levels.items()})
         at_least = (self.calibration >= score[:, None]).sum(1)
-        return levels["z"], score, (1.0 + at_least.double()) / (len(self.calibration) + 1)
+        score = torch.where(score.isfinite(), score, torch.nan)  # an item with NaN or infinity is not judged
+        p = (1.0 + at_least.double()) / (len(self.calibration) + 1)
+        return levels["z"], score, torch.where(score.isnan(), score, p)
 
 
 class _Gaussian(nn.Module):

@@ -35,6 +35,7 @@ from vergence.learn.training.folder import RunFolder, write_skipped
 from vergence.learn.views.images import Views
 from vergence.learn.views.vectors import Marginals
 from vergence.utils.checks import expect, refuse, require_count
+from vergence.utils.devices import fixed_noise
 from vergence.utils.digests import digest_of, of_array, stamp
 from vergence.utils.parts import Derived, open_parts, require_table
 from vergence.utils.terminal import bar
@@ -83,8 +84,7 @@ def stream(function: Callable[[Tensor], Columns], items: Items, reading: Reading
     """Yields (index, columns) of each batch of items; samples have the same noise in every batch."""
 
     def repeatable(x: Tensor) -> Columns:
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
+        with fixed_noise():
             return function(x)
 
     return features.stream_batches(repeatable, items, **vars(reading))

@@ -26,7 +26,7 @@ from vergence.learn.runs.rows import MOST_ITEMS, Images, Reading, items_of, obje
 from vergence.learn.training import build
 from vergence.learn.training.folder import RunFolder, require_known_code, require_new, require_writable
 from vergence.utils.checks import expect, require_choice, require_count
-from vergence.utils.devices import as_device
+from vergence.utils.devices import as_device, fixed_noise
 from vergence.utils.files import as_path, explained, register_outside
 from vergence.utils.neighbors import nearest
 from vergence.utils.terminal import Tabular
@@ -292,8 +292,7 @@ class Run:
         """
         objective: ConditionalObjective = objective_of(self, ConditionalObjective)
         require_count(n=n)
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with fixed_noise(seed):
             za, zb = objective.sample(n)
         return za.cpu(), zb.cpu()
 

@@ -23,12 +23,12 @@ from vergence.learn.training.folder import write_skipped
 from vergence.utils import terminal
 from vergence.utils.checks import counted, expect, refuse
 from vergence.utils.digests import digest_of
-from vergence.utils.files import explained, read_object, replacing
+from vergence.utils.files import explained, read_object, replacing, sha256
 from vergence.utils.parts import Shard, require_table, write_blocks
 
 __all__ = ["Merged", "merge", "part_of", "shard_written"]
 
-FORMAT = 1
+FORMAT = 2
 ROWS = 65_536  # rows of a block that is merged
 SAME = ("format", "verb", "job", "items", "shards", "calibration", "fdr", "certificate")  # what all parts share
 
@@ -82,19 +82,20 @@ def shard_written(
         record |= {"calibration": tally.n, "fdr": tally.fdr, "certificate": certificate}
     _require_same(record, [_record(path) for path in sorted(folder.glob("part-*-of-*.json"))], folder)
     of_record = file.with_suffix(".json")
-    if of_record.exists() and (before := _record(of_record))["names"] == record["names"]:
+    before = _record(of_record) if of_record.exists() else {}
+    if before.get("names") == record["names"] and (not before["rows"] or before["sha256"] == _sha256(file)):
         terminal.note(f"part {shard} is there: {counted(before['rows'], 'row')} in {file.name}")
         return None
     rows, some = 0, items.subset(torch.arange(part.start, part.stop))
     if len(part):
         rows = write(some, file)
-    record |= {"rows": rows, "skipped": [[one.name, one.reason] for one in some.skipped]}
+    record |= {"rows": rows, "sha256": _sha256(file), "skipped": [[one.name, one.reason] for one in some.skipped]}
     if tally is not None:
         seen = np.flatnonzero(tally.counts)
         record |= {"counts": [[int(k), int(tally.counts[k])] for k in seen], "unjudged": tally.unjudged, "flagged": tally.flagged}
         record["strangest"] = {name: values.tolist() for name, values in tally.strangest.items()}
     with explained(of_record, "free space and repeat the command"), replacing(of_record) as temporary:
-        temporary.write_text(json.dumps(record) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps({**record, "digest": _digest(record)}) + "\n", encoding="utf-8")
     return rows
 
 
@@ -169,9 +170,21 @@ def _record(path: Path) -> dict[str, Any]:
         record = read_object(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"expected the record of a part in {path}, cannot read it: {error}; write the part again") from None
-    usual = record.get("format") == FORMAT and {"shard", "shards", "items", "job", "rows", "names"} <= set(record)
+    usual = record.get("format") == FORMAT and {"shard", "shards", "items", "job", "rows", "names", "sha256"} <= set(record)
     expect(usual, f"the record of a part in {path}", "another file", "remove it, and write the part again")
+    same = record.pop("digest", None) == _digest(record)
+    expect(same, f"the record of a part in {path} as it was written", "an altered one", "remove it, and write the part again")
     return record
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    """Returns a digest of what a record says."""
+    return digest_of([json.dumps(record, sort_keys=True)])
+
+
+def _sha256(file: Path) -> str:
+    """Returns the SHA-256 of a part's rows; an empty text where there are none."""
+    return sha256(file) if file.is_file() else ""
 
 
 def _require_same(record: Mapping[str, Any], others: Sequence[Mapping[str, Any]], folder: Path) -> None:
@@ -198,7 +211,13 @@ def _whole(folder: Path) -> list[dict[str, Any]]:
     expect(not missing, f"{records[0]['shards']} parts in {folder}", f"{len(records)}; missing: {some}", "write these")
     for record in records:
         file = _file(record, folder)
-        expect(file.is_file() or not record["rows"], f"the rows of part {record['shard']}", f"no {file.name}", "write it again")
+        part = f"the rows of part {record['shard']}"
+        expect(file.is_file() or not record["rows"], part, f"no {file.name}", "write it again")
+        same = not record["rows"] or _sha256(file) == record["sha256"]
+        expect(same, f"{part} as they were written", f"others in {file.name}", "write it again")
+        judged = record["rows"] - record.get("unjudged", 0)
+        count = sum(n for _, n in record.get("counts", [[0, judged]]))
+        expect(count == judged, f"{part} to be counted", f"{count:,} counts of {judged:,} rows", "write it again")
     return sorted(records, key=lambda record: int(record["shard"]))
 
 

@@ -22,8 +22,8 @@ from vergence.learn.encoders.config import Patches
 from vergence.learn.evaluation import features
 from vergence.learn.methods.core import Method
 from vergence.learn.methods.paired import PairedMethod
+from vergence.learn.runs import detector as detectors
 from vergence.learn.runs.description import completed
-from vergence.learn.runs.detector import fit_and_save
 from vergence.learn.training import build, closed_form, loop, recipes, staged
 from vergence.learn.training.config import ModelConfig, RunConfig
 from vergence.learn.training.folder import CLOSED_FORM, RunFolder, holds_run
@@ -135,14 +135,20 @@ def distill(state: State) -> None:
 
 
 def fit_density(state: State) -> None:
-    """Fits the run's detector in the first process; where that is impossible, one line says so, and the run is kept."""
+    """Fits the run's detector in the first process; where that is impossible, one line says so, and the run is kept.
+
+    Raises:
+        ValueError: The detector cannot be written.
+    """
     if state.first:
         try:
-            detector = fit_and_save(state.folder, state.method, state.opened, state.fabric.device)
-            notes = [f"detector: {note}" for note in detector.notes]
+            detector = detectors.fit(state.folder, state.method, state.opened, state.fabric.device)
         except ValueError as error:
             notes = [f"no detector: {error}"]
             terminal.note(notes[0])
+        else:
+            notes = [f"detector: {note}" for note in detector.notes]
+            state.folder.write_checked(detectors.FILE, detector.content())
         for note in notes:
             state.folder.log(note)
     state.fabric.barrier()

@@ -1,0 +1,42 @@
+"""Progress where stderr is no terminal: a line a minute with what is done and what is left, and none of short work."""
+
+import pytest
+
+from vergence.utils import terminal
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time in seconds, in a list that a test changes."""
+    now = [1000.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    return now
+
+
+def advanced(clock, capsys, parts, *, seconds, total, done=0):
+    with terminal.bar("scores.npz", total, "images") as advance:
+        advance(done)
+        for n in parts:
+            clock[0] += seconds
+            advance(n)
+    return capsys.readouterr().err.splitlines()
+
+
+def test_a_line_a_minute_says_what_is_done_and_left(clock, capsys):
+    lines = advanced(clock, capsys, [100] * 25, seconds=10, total=2500)
+    assert lines[0] == "scores.npz: 600 of 2,500 images, 4 min left"
+    assert lines[-1] == "scores.npz: 2,400 of 2,500 images, 1 min left" and len(lines) == 4
+
+
+def test_the_time_left_is_that_of_this_job(clock, capsys):
+    lines = advanced(clock, capsys, [10] * 2, seconds=60, total=10_000, done=9000)
+    assert lines[0] == "scores.npz: 9,010 of 10,000 images, 1 h 39 min left"
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_short_work_is_quiet(late, clock, capsys):
+    with terminal.bar("x", 3, late=late) as advance:
+        for _ in range(3):
+            clock[0] += 19
+            advance()
+    assert capsys.readouterr() == ("", "")
