@@ -371,7 +371,7 @@ def test_a_folder_is_checked(run, tmp_path):
     assert "1 image that is not here (first: nobody.png)" in gone.stdout
     refused("check", folder, "--out", tmp_path / "u", "--map", "none", words="tsne or pca")
     refused("check", folder, "--out", tmp_path / "u", "--leaks", words="--leaks with --against")
-    refused("check", folder, "--out", folder / "inside", words="outside")
+    refused("check", folder, "--out", folder / "inside", words="apart from what is read")
     refused("check", folder, "--out", tmp_path / "u", "--encoder", "resnet", words="timm:NAME")
     refused("check", folder, "--out", tmp_path / "u", "--mark", "0", words="mark")
     refused("check", tmp_path / "nothing", "--out", tmp_path / "u", words="found no such file or folder")

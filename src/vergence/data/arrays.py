@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vergence.data.images import written_name
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, spaced
-from vergence.data.tables import TABLES, Column, Roles, column_kinds, is_table_file, read_features, read_table, roles
+from vergence.data.tables import TABLES, Column, Roles, as_written, column_kinds, is_table_file, read_features, read_table, roles
 from vergence.utils.checks import expect, refuse, require_choice, shortened
 from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE
@@ -388,7 +388,7 @@ def read_pairs(
         used = roles(table, target=target, context=context, drop=drop, ids=ids, name=name)
         features = [feature for column in used.context for feature in column.features]
         pairs = _of_columns(table, features, [column.name for column in used.target], name)
-        return replace(pairs, ids=_ids(table, [column.name for column in used.ids]), roles=used)
+        return replace(pairs, ids=_ids(as_written(path, table), [column.name for column in used.ids]), roles=used)
     expect(context or not target, "--target with a table only", f"{name} with its arrays context and target")
     arrays = _numbers(path, PAIR_KEYS)
     c, t = _as_columns(arrays["context"]), arrays["target"]
@@ -409,7 +409,7 @@ def _of_columns(table: Any, features: Sequence[str], target: Sequence[str], name
 
 
 def _ids(table: Any, names: Sequence[str]) -> dict[str, Array]:
-    return {name or "row": np.asarray([str(value) for value in table[name].to_pylist()]) for name in names}
+    return {name or "row": np.asarray([str(value) for value in table[name].to_pylist()], dtype=np.str_) for name in names}
 
 
 def read_for_model(path: Path, columns: tuple[Sequence[str], Sequence[str]], ids: Sequence[str] = (), *, paired: bool) -> Pairs:
@@ -419,9 +419,9 @@ def read_for_model(path: Path, columns: tuple[Sequence[str], Sequence[str]], ids
     """
     context, target = columns
     if is_table_file(path):
-        table = read_table(path)
+        table = read_table(path, empty=True)
         found = _of_columns(table, context, target if paired else [], path.name)
-        return replace(found, ids=_ids(table, [name for name in ids if name in table.column_names]))
+        return replace(found, ids=_ids(as_written(path, table), [name for name in ids if name in table.column_names]))
     arrays = _numbers(path, PAIR_KEYS if paired else PAIR_KEYS[:1])
     c, t = _as_columns(arrays["context"]), arrays.get("target", np.empty((0, len(target))))
     expect(c.ndim == 2, f"contexts (B, C) in {path.name}", f"shape {c.shape}", "reshape them")

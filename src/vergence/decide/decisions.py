@@ -66,6 +66,7 @@ class Decisions(Tabular):
         excess: Share of the new items at least by which they are stranger as a whole.
         why_none: Why no item is flagged, in words, where that is so.
         unjudged: Items that were not judged, as those that the calibration or a fit has seen.
+        missing: Rows without a score, or with values that are not finite, which are not judged either.
         advice: What to do about these.
         noun: What one item is called.
     """
@@ -80,6 +81,7 @@ class Decisions(Tabular):
     excess: float = 0.0
     why_none: str = ""
     unjudged: int = 0
+    missing: int = 0
     advice: str = ""
     noun: str = "item"
 
@@ -110,7 +112,7 @@ class Decisions(Tabular):
     @property
     def rows(self) -> int:
         """Items in all, judged or not."""
-        return self.total + self.unjudged
+        return self.total + self.unjudged + self.missing
 
     def strangest(self, n: int) -> list[dict[str, Any]]:
         """Returns what is known of at most n items of ``columns``, the strangest first."""
@@ -123,10 +125,15 @@ class Decisions(Tabular):
         return self.total >= FEW and self.shift is not None and self.excess >= CHANGED and self.shift <= CERTAIN
 
     @property
+    def shifted(self) -> bool:
+        """Whether it is said that the items as a whole are not like the calibration items."""
+        return self.total >= FEW and self.shift is not None and self.shift <= SHIFTED
+
+    @property
     def sentences(self) -> list[str]:
         """What was found and what it means, the most important first."""
-        said = [self._flagged()] if self.total else []
-        if self.shift is not None and self.shift <= SHIFTED and self.total >= FEW:
+        said = [self._flagged()] if self.total else [] if self.unjudged else [f"0 {self.noun}s: nothing to judge"]
+        if self.shifted:
             least = f", {self.excess:.0%} of them at least" if self.changed else ""
             whole = (
                 f"as a whole the new items are stranger than the calibration items (p-value {self.shift:.2g}){least}: they come "
@@ -136,6 +143,8 @@ class Decisions(Tabular):
         if self.unjudged:
             equal = "not judged, as the model was fitted to or calibrated on equal ones"
             said.append(f"warning: {counted(self.unjudged, self.noun)} {equal}{self.advice}")
+        if self.missing:
+            said.append(f"warning: {counted(self.missing, 'row')} not judged: the column error says why")
         return said
 
     def _flagged(self) -> str:
@@ -294,7 +303,7 @@ def calibrate(
 
     Args:
         calibration: Scores (n,) of ordinary items that no fit has seen, n >= 10: an array, tensor, Series or list.
-        scores: Scores (m,) of the items to judge.
+        scores: Scores (m,) of the items to judge, m >= 0.
         fdr: Share of the flagged items that is ordinary, on average at most, in (0, 1).
         fpr: Instead, the share of ordinary items that is flagged at most, with ``confidence``.
         confidence: Probability of that, over calibration sets, in (0, 1).
@@ -312,7 +321,8 @@ def calibrate(
     """
     require_within("(0, 1)", fdr=fdr)
     sign = 1.0 if larger_is_stranger else -1.0
-    cal, new = (sign * as_values(name, x).cpu().numpy() for name, x in (("calibration scores", calibration), ("scores", scores)))
+    given = (("calibration scores", calibration, 1), ("scores", scores, 0))
+    cal, new = (sign * as_values(name, x, least=least).cpu().numpy() for name, x, least in given)
     expect(len(cal) >= LEAST, f"at least {LEAST} calibration scores", len(cal), "give more ordinary items")
     differ = np.ptp(cal) > 0 or groups is not None
     expect(differ, "calibration scores that differ", f"{cal[0]:g} for all", "the score tells nothing")
