@@ -29,6 +29,7 @@ class Calibrate:
     append: Annotated[Path | None, arg(metavar="LOG", help_behavior_hint="(default: none)")] = None
     """Log of JSON lines to which the decisions are added, with the time, the digest of CALIBRATION and the rates."""
     fail_on: options.FailOn = None
+    """Exit with code 1, with all results written, if there are any: flagged, shift, errors, several with commas, or any."""
     column: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: score)")] = None
     """Column of the scores."""
     groups: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None

@@ -226,7 +226,7 @@ class Tally(Counts):
     """Counts of the items that are judged, of which the 48 strangest are held with their `COLUMNS`.
 
     Items that a run was fitted to or calibrated on are not judged, since their scores say nothing about new ones: they have the
-    q-value 1 and no flag, and do not count.
+    q-value 1 and no flag, and do not count. Nor do items without a p-value, which have no q-value.
     """
 
     needs: ClassVar[Sequence[str]] = COLUMNS
@@ -234,13 +234,14 @@ class Tally(Counts):
 
     def __init__(self, n: int, fdr: float = 0.1, certificate: Certificate | None = None) -> None:
         super().__init__(n, fdr, certificate)
-        self.unjudged = 0
+        self.unjudged, self.missing = 0, 0
         self.strangest: dict[str, np.ndarray] = {name: np.array([], dtype=float) for name in COLUMNS}
 
     def see(self, columns: Mapping[str, np.ndarray]) -> None:
         """Counts the p-values of some rows, and holds the strangest items."""
-        new = np.flatnonzero(columns["seen"] == 0)
-        self.unjudged += len(columns["seen"]) - len(new)
+        seen, there = columns["seen"] != 0, ~np.isnan(columns["p_value"])
+        new = np.flatnonzero(~seen & there)
+        self.unjudged, self.missing = self.unjudged + int((seen & there).sum()), self.missing + int((~there).sum())
         columns = {name: columns[name][new] for name in COLUMNS}
         super().see(columns)
         self._hold(columns)
@@ -263,14 +264,16 @@ class Tally(Counts):
 
     def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the q-value and the flag of some rows, when all have been seen."""
-        found, new = super().columns(columns), np.asarray(columns["seen"]) == 0
-        return {"q_value": np.where(new, found["q_value"], 1.0), "flag": (found["flag"] * new).astype(np.uint8)}
+        p, new = np.asarray(columns["p_value"]), np.asarray(columns["seen"]) == 0
+        found = super().columns({**columns, "p_value": np.nan_to_num(p, nan=1.0)})
+        q = np.where(np.isnan(p), np.nan, np.where(new, found["q_value"], 1.0))
+        return {"q_value": q, "flag": (found["flag"] * new * ~np.isnan(p)).astype(np.uint8)}
 
     def found(self, advice: str = "") -> Decisions:
         """Returns the decisions with the strangest items, when all rows have been seen."""
         rows = self.strangest | self.columns(self.strangest)
         columns = {name: rows[name].tolist() for name in self.order if name != "seen"}
-        return self.decisions(columns, unjudged=self.unjudged, advice=advice)
+        return self.decisions(columns, unjudged=self.unjudged, missing=self.missing, advice=advice)
 
 
 def decided(p: np.ndarray, fdr: float, n: int, *, left_out: Any = False, fine: Any = False, **columns: Any) -> Decisions:

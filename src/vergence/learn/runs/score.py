@@ -41,6 +41,7 @@ from vergence.utils.parts import Shard, open_parts, require_table
 
 __all__ = ["Calibration", "PairReference", "require_apart", "score"]
 
+NOT_FINITE = "NaN or infinity among the values"
 SHOWN = 5  # calibration items that are named
 EXCESS = 0.5  # deviations beyond the quantile in which a Gaussian's tail falls to 1 / e
 SAMPLES = 64  # of each conditional density
@@ -146,7 +147,7 @@ class Calibration:
         certificate = None if self.fpr is None else fpr_threshold(detector.calibration, self.fpr, self.confidence)
         n = len(detector.calibration)
         notes = _about_run(run, detector, items)
-        if certificate is None:  # which the result names
+        if certificate is None and len(items):  # which the result names
             notes.append(f"note: {reportable(n, len(items), fdr)}")
         notes += _odd_ones(detector.calibration, detector.names)
         if notes:
@@ -230,16 +231,20 @@ def columns_of(
     """
 
     def function(x: Tensor) -> Columns:
-        features = levels(x)
+        lost = ~(x.isfinite().all(1).cpu().numpy() if x.ndim == 2 else np.ones(len(x), dtype=bool))
+        features = levels(torch.where(torch.from_numpy(lost).to(x.device)[:, None], 0, x) if lost.any() else x)
         each = detector.deviations_of(features)
         total, marks = detector.sets.combined(each), digests(x)
         if equal := [refused[mark] for mark in marks.tolist() if mark in refused] if refused else []:
             also = f" and {len(equal) - 1:,} more among {len(marks):,} items" if len(equal) > 1 else ""
             expected = "calibration items that are not among the scored ones"
             refuse(expected, f"an equal one of {equal[0]}{also}", "leave such items out of --calibration")
-        p = ranked(detector.calibration, total)
+        total[lost], p = np.nan, ranked(detector.calibration, total)
+        p[lost] = np.nan
         written = {"score": total, "p_value": p, **_explained(detector, features["z"], each, p <= limit)}
         written["seen"] = np.isin(marks, detector.seen).astype(np.uint8)
+        if x.ndim == 2:
+            written["error"] = np.where(lost, NOT_FINITE, "").tolist()
         if all_scores:
             written |= {f"level_{name}": each[:, i] for i, name in enumerate(detector.levels)}
             scores = objective_scores(method, features["z"])
