@@ -11,6 +11,7 @@ from vergence.cli import options
 from vergence.cli.use import print_written, write_shard
 from vergence.utils import terminal
 from vergence.utils.checks import expect
+from vergence.utils.files import require_apart
 
 if TYPE_CHECKING:
     from vergence.decide.decisions import Decisions
@@ -64,7 +65,7 @@ APART = ("--fpr", "--calibration", "--confirm", "--all-scores", "--shard")  # op
 def score(command: Score) -> None:
     """Runs ``vergence score``."""
     from vergence.learn.runs.run import load
-    from vergence.learn.runs.score import PairReference, require_apart
+    from vergence.learn.runs.score import PairReference
     from vergence.learn.runs.score import score as score_items
     from vergence.utils.parts import read_names
 
@@ -74,9 +75,7 @@ def score(command: Score) -> None:
     fdr = FDR if command.fdr is None else command.fdr
     confirmed = () if command.confirm is None else read_names(command.confirm)
     if command.calibration is not None:
-        expected = "calibration items that are not among the scored ones"
-        advice = "give ordinary items of another folder, or leave --calibration out"
-        require_apart(command.calibration, command.images, expected, advice)
+        _require_apart(command.calibration, command.images)
     run = load(command.run, device=command.device, trust_code=command.trust_code)
     if command.shard is not None:
         known = _reference(command, run, confirmed)
@@ -99,6 +98,17 @@ def _require_suitable(command: Score) -> None:
     for option in APART if command.pairs else ():
         given = getattr(command, option[2:].replace("-", "_")) not in (None, False)
         expect(not given, f"--pairs without {option}", "both", "leave one out")
+
+
+def _require_apart(reference: str, scored: str) -> None:
+    """Raises a ValueError if two sources are one, or one lies within the other."""
+    from vergence.data.sources import part_named
+
+    what = "calibration items that are not among the scored ones"
+    advice = "give ordinary items of another folder, or leave --calibration out"
+    same = reference == scored or (part_named(reference) or 0) == (part_named(scored) or 1)
+    expect(not same, what, f"{reference} and {scored}", advice)
+    require_apart(Path(reference), (scored,), inside=True, around=True, what=what, advice=advice)
 
 
 def _reference(command: Score, run: "Run", confirmed: Sequence[str]) -> "Calibration":

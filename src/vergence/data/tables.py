@@ -33,7 +33,7 @@ from vergence.data.items import Array
 from vergence.utils.checks import counted, did_you_mean, expect, refuse, require_choice, shortened
 from vergence.utils.parts import original
 
-__all__ = ["STREAM", "Column", "as_table", "as_written", "column_kinds", "is_table_file", "read_features", "read_table", "roles"]
+__all__ = ["Column", "as_table", "column_kinds", "is_table_file", "read_features", "read_table", "roles"]
 
 PACKED: Mapping[str, Callable[[bytes], bytes]] = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
 TEXTS = (".csv", ".tsv", ".txt", ".jsonl")

@@ -238,7 +238,7 @@ def _write(
     """Writes the rows of all blocks, behind the columns that name them; goes on behind the parts that an earlier call left."""
     total = len(pairs.context)
     if not total:  # a row of zeros has the columns of a table without rows
-        zeros = rows(*(np.zeros((1, *side.shape[1:])) for side in (pairs.context, pairs.target)), 0)
+        zeros = rows(np.zeros((1, *pairs.context.shape[1:])), np.zeros((1, *pairs.target.shape[1:])), 0)
     with (
         open_parts(out, job, every=PART, derived=derived) as parts,
         terminal.bar(job["job"], total=total, unit="rows") as advance,

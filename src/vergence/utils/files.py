@@ -68,16 +68,24 @@ def require_parent(path: Path) -> None:
     expect(path.parent.is_dir(), f"the folder {path.parent} to write {path.name} in", "no folder")
 
 
-def require_apart(out: Path, read: Iterable[Any], *, inside: bool = False, around: bool = False) -> None:
+def require_apart(
+    out: Path,
+    read: Iterable[Any],
+    *,
+    inside: bool = False,
+    around: bool = False,
+    what: str = "an --out apart from what is read",
+    advice: str = "choose another --out",
+) -> None:
     """Raises a ValueError if a file or folder to write is one that is read, or, if asked, is within it or holds it.
 
-    What is no path, or is not there, is no input.
+    What is no path, or is not there, is no input. ``what`` is expected, ``advice`` says what to do.
     """
     for source in (Path(source).expanduser() for source in read if isinstance(source, str | os.PathLike)):
         a, b = out.resolve(), source.resolve()
         same = a == b or (out.exists() and source.exists() and out.samefile(source))
         meet = source.exists() and (same or (inside and b in a.parents) or (around and a in b.parents))
-        expect(not meet, "an --out apart from what is read", f"{out} and {source}", "choose another --out")
+        expect(not meet, what, f"{out} and {source}", advice)
 
 
 def sha256(file: Path) -> str:

@@ -40,7 +40,6 @@ __all__ = [
     "Derived",
     "Parts",
     "Shard",
-    "json_lines",
     "named_path",
     "open_parts",
     "original",

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vergence.data.items import Items, PairItems, batches
 from vergence.data.pixels import center_crop
-from vergence.data.sources import part_named, with_shape
+from vergence.data.sources import with_shape
 from vergence.decide import explain, fpr_threshold, label_trim, needed_for_fpr, reportable, select, surprise, tail_p_values
 from vergence.decide.conformal import TAIL, Certificate, ranked
 from vergence.decide.decisions import Decisions, Tally
@@ -39,7 +39,7 @@ from vergence.utils.digests import digest_of, of_array
 from vergence.utils.files import as_path
 from vergence.utils.parts import Shard, open_parts, require_table
 
-__all__ = ["Calibration", "PairReference", "require_apart", "score"]
+__all__ = ["Calibration", "PairReference", "score"]
 
 NOT_FINITE = "NaN or infinity among the values"
 SHOWN = 5  # calibration items that are named
@@ -301,14 +301,6 @@ def _without_confirmed(detector: RunDetector, confirmed: Sequence[str]) -> RunDe
     terminal.note(f"{len(rows):,} calibration items are left out; this is right if you looked at {looked}")
     kept = np.setdiff1d(np.arange(len(detector.names)), rows)
     return replace(detector, deviations=detector.deviations[kept], names=[detector.names[i] for i in kept.tolist()])
-
-
-def require_apart(reference: str, scored: str, what: str, advice: str) -> None:
-    """Raises a ValueError, with what is expected of the reference, if two sources are one, or one lies within the other."""
-    a, b = (Path(source).expanduser().resolve() for source in (reference, scored))
-    same_name = (named := part_named(reference)) is not None and named == part_named(scored)
-    nested = a.exists() and b.exists() and (a == b or a in b.parents or b in a.parents)
-    expect(not (same_name or reference == scored or nested), what, f"{reference} to overlap {scored}", advice)
 
 
 def _about_run(run: Run, detector: RunDetector, items: Items) -> list[str]:
