@@ -76,7 +76,7 @@ def score(
     reference = Calibration(reference) if isinstance(reference, Run) else reference
     with tempfile.TemporaryDirectory() if out is None else nullcontext() as folder:
         table = as_path(out, "out") if folder is None else Path(folder) / "scores.npz"
-        require_table(table)
+        require_table(table, (images,), holds="p_value")
         items = reference.run.items(images)
         found = reference.decisions(items, table, fdr)
         if folder is None:
