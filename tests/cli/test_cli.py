@@ -8,6 +8,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -458,3 +459,11 @@ def test_pairs_of_vectors_are_fitted_and_matched(tmp_path):
     refused("match", tmp_path / "m.safetensors", tmp_path / "no.npy", tmp_path / "a.npy", words="vectors at")
     refused("pairs", "fit", tmp_path / "pairs.npz", "--share", "0.01", words="19 pairs that calibrate")
     refused("pairs", "fit", tmp_path / "a.npy", words="context")
+
+
+def test_a_closed_standard_output_ends_quietly(tmp_path):
+    np.savetxt(tmp_path / "s.csv", np.random.default_rng(0).normal(size=(60, 1)), header="score", comments="")
+    (tmp_path / "n.csv").write_text("score\n9\n")
+    words = [sys.executable, "-m", "vergence", "calibrate", "s.csv", "n.csv"]
+    found = subprocess.run(f"{shlex.join(words)} >&-", shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert found.returncode == 0 and "Traceback" not in found.stderr and (tmp_path / "decisions-n.csv").is_file()

@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -74,7 +73,7 @@ def calibrate_files(
     found = replace(found, missing=int((~there).sum()))
     written = {**_kept(b, out.suffix), **_named_apart(_of_all_rows(found, there), b.table.column_names)}
     if out == STREAM:
-        sys.stdout.writelines(json_lines(written))
+        print(*json_lines(written), sep="", end="")
     else:
         write_table(out, written)
         sign, names = -1.0 if lower_is_stranger else 1.0, b.names or [f"row {i + 1}" for i in range(len(there))]

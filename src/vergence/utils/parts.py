@@ -210,7 +210,7 @@ def json_lines(columns: Mapping[str, np.ndarray]) -> Iterator[str]:
 
     Example:
         >>> list(json_lines({"name": np.array(["00017"]), "score": np.array([np.nan])}))
-        ['{"name": "00017", "score": null}\\n']
+        ['{"name": "00017", "score": null}\n']
     """
     for row in zip(*(values.tolist() for values in columns.values()), strict=True):
         cells = (None if isinstance(cell, float) and not math.isfinite(cell) else cell for cell in row)
