@@ -8,6 +8,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -312,7 +313,7 @@ def test_a_folder_is_checked(run, tmp_path):
     assert "1 image that is not here (first: nobody.png)" in gone.stdout
     refused("check", folder, "--out", tmp_path / "u", "--map", "none", words="tsne or pca")
     refused("check", folder, "--out", tmp_path / "u", "--leaks", words="--leaks with --against")
-    refused("check", folder, "--out", folder / "inside", words="outside")
+    refused("check", folder, "--out", folder / "inside", words="apart from what is read")
     refused("check", folder, "--out", tmp_path / "u", "--encoder", "resnet", words="timm:NAME")
     refused("check", folder, "--out", tmp_path / "u", "--mark", "0", words="mark")
     refused("check", tmp_path / "nothing", "--out", tmp_path / "u", words="found no such file or folder")
@@ -389,6 +390,21 @@ def test_pairs_of_vectors_are_fitted_and_matched(tmp_path):
     matched = call("match", tmp_path / "m.safetensors", tmp_path / "a.npy", tmp_path / "b.npy", "--out", tmp_path / "m.csv")
     assert matched.returncode == 0 and "of 20 contexts matched" in matched.stdout, matched.stderr
     refused("match", tmp_path / "m.safetensors", tmp_path / "b.npy", tmp_path / "a.npy", words="contexts of 4 numbers")
+    np.save(tmp_path / "none.npy", np.zeros((0, 4)))
+    found = call("match", tmp_path / "m.safetensors", tmp_path / "none.npy", tmp_path / "b.npy", "--out", tmp_path / "n.csv")
+    assert found.returncode == 0 and found.stdout.startswith("0 contexts: nothing to judge"), found.stderr
+    assert (tmp_path / "n.csv").read_text().split() == (tmp_path / "m.csv").read_text().split()[:1]
+    np.savez(tmp_path / "pairs2.npz", context=np.zeros((3, 4)))
+    words = ("--out", tmp_path / "pairs2.npz")
+    refused("match", tmp_path / "m.safetensors", tmp_path / "pairs2.npz", tmp_path / "b.npy", *words, words="apart from")
     refused("match", tmp_path / "m.safetensors", tmp_path / "no.npy", tmp_path / "a.npy", words="vectors at")
     refused("pairs", "fit", tmp_path / "pairs.npz", "--share", "0.01", words="19 pairs that calibrate")
     refused("pairs", "fit", tmp_path / "a.npy", words="context")
+
+
+def test_a_closed_standard_output_ends_quietly(tmp_path):
+    np.savetxt(tmp_path / "s.csv", np.random.default_rng(0).normal(size=(60, 1)), header="score", comments="")
+    (tmp_path / "n.csv").write_text("score\n9\n")
+    words = [sys.executable, "-m", "vergence", "calibrate", "s.csv", "n.csv"]
+    found = subprocess.run(f"{shlex.join(words)} >&-", shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert found.returncode == 0 and "Traceback" not in found.stderr and (tmp_path / "decisions-n.csv").is_file()

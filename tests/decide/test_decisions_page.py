@@ -42,7 +42,7 @@ def test_what_is_shown(tmp_path):
     assert "4 images, 99 calibration items, false-discovery rate 0.1" in text and "could not be read" not in text
     assert data["reason"] == ["z 1 in 500"] * 4 and data["start"] == "flag"
     text = page(tmp_path / "q.html", found(total=0, columns=found(0).columns))
-    assert "Nothing was scored" in text and data_of(text)["sheets"] == []
+    assert "0 images: nothing to judge" in text and data_of(text)["sheets"] == []
 
 
 def test_every_text_is_escaped_and_nothing_is_loaded(tmp_path):

@@ -1,12 +1,16 @@
 """``vergence calibrate``: tables and arrays in, the same rows with decisions out, and a page."""
 
 import dataclasses
+import hashlib
+import io
+import json
+import types
 
 import numpy as np
 import pytest
 
 from vergence.cli.commands import main
-from vergence.data.tables import read_table
+from vergence.data.tables import as_written, read_table
 
 RNG = np.random.default_rng(0)
 GOOD = RNG.normal(size=300)
@@ -67,7 +71,9 @@ def test_columns_stay_names_are_shown_and_groups_are_kept_apart(tmp_path, capsys
     words = (good, new, "--column", "likelihood", "--groups", "site", "--lower-is-stranger", "--out", out)
     assert run(capsys, *words)[0] == 0
     table = read_table(out)
-    assert table.column_names == ["likelihood", "name", "site", "p_value", "q_value", "flag"]
+    own = ["likelihood", "name", "site", "q_value"]
+    assert table.column_names == [*own, "p_value", "vergence_q_value", "flag", "error"]
+    assert set(table["q_value"].to_pylist()) == {0.5}
     assert min(table["p_value"].to_pylist()) == pytest.approx(1 / 151)  # among those of the group
     assert "item-051" in (tmp_path / "out.parquet.html").read_text()
 
@@ -83,7 +89,10 @@ def test_a_rate_of_false_alarms_is_certified(tmp_path, capsys):
     ("good", "new", "options", "message"),
     [
         ("score\n1\n", None, [], "at least 10 calibration"),
-        (None, "score\n1\nnan\n", [], "expected"),
+        ("score\n1\n2\nnan\n" + "3\n" * 20, None, [], "a score in each row of good.csv, found none in row 3"),
+        (None, None, ["--fail-on", "odd"], "--fail-on of flagged, shift, errors or any"),
+        (None, None, ["--append", "good.csv"], "apart from what is read"),
+        (None, None, ["--append", "new.csv", "--out", "new.csv"], "apart from what is read"),
         (None, "other,more\n1,2\n3,4\n", [], "a column score"),
         (None, "score\na\nb\n", [], "numbers in the column score"),
         (None, None, ["--column", "scroe"], "did you mean 'score'"),
@@ -123,7 +132,7 @@ def test_files_that_are_read_are_never_overwritten(name, tmp_path, capsys):
     a, b = csv(tmp_path / "good.csv", GOOD.tolist()), csv(tmp_path / "new.csv", NEW.tolist())
     before = (tmp_path / name).read_bytes()
     code, _, error = run(capsys, a, b, "--out", tmp_path / name)
-    assert code == 2 and "other than the files that are read" in error
+    assert code == 2 and "apart from what is read" in error
     assert (tmp_path / name).read_bytes() == before
 
 
@@ -139,3 +148,110 @@ def test_the_page_has_both_histograms_and_the_curve(tmp_path):
     assert "\\u003cb\\u003e51" in text
     assert "new &amp; old" in text
     assert "fitted to neither" in text
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "npz"])
+def test_names_and_own_columns_stay_as_they_are(ending, tmp_path, capsys):
+    part, version = [f"{i:05d}" for i in range(52)], [f"1.{i % 3}0" for i in range(52)]
+    own = {"part": part, "version": version, "what": ["NA", "=1+1"] * 26, "flag": ["keep"] * 52, "size": range(52)}
+    good = csv(tmp_path / "good.csv", GOOD.tolist())
+    new = csv(tmp_path / "new.csv", (-NEW).tolist(), **own)
+    out = tmp_path / f"out.{ending}"
+    code, _, error = run(capsys, good, new, "--lower-is-stranger", "--out", out)
+    assert code == 0 and "columns of its own named flag: ours are vergence_flag" in error
+    if ending == "npz":
+        table = {name: values.tolist() for name, values in np.load(out).items()}
+    else:
+        typed = read_table(out)
+        table = (as_written(out, typed) if ending == "csv" else typed).to_pydict()
+    for name in ("part", "version", "what", "flag"):
+        assert table[name] == list(own[name])
+    assert [str(v) for v in table["size"]] == [str(v) for v in range(52)]  # numbers where nothing is lost
+    assert [float(v) for v in table["score"]] == (-NEW).tolist()
+    if ending == "csv":
+        assert out.read_text().splitlines()[1].startswith(f"{-NEW[0]},00000,1.00,NA,keep,0")
+
+
+def test_a_night_without_rows_is_answered(tmp_path, capsys):
+    good = csv(tmp_path / "good.csv", GOOD.tolist(), name=[f"g{i}" for i in range(300)])
+    (tmp_path / "head.csv").write_text("name,score\n")
+    (tmp_path / "none.jsonl").write_text("")
+    np.save(tmp_path / "none.npy", np.empty(0))
+    for new, header in (("head.csv", "name,score,"), ("none.jsonl", "score,"), ("none.npy", "score,")):
+        out = tmp_path / f"{new}.out.csv"
+        code, text, _ = run(capsys, good, tmp_path / new, "--out", out, "--fail-on", "any")
+        assert code == 0 and text.startswith("0 items: nothing to judge\nwrote 0 rows")
+        assert out.read_text().split() == [f"{header}p_value,q_value,flag,error"]
+        assert "0 items: nothing to judge" in (tmp_path / f"{new}.out.csv.html").read_text()
+    assert run(capsys, good, tmp_path / "head.csv", "--groups", "name", "--out", tmp_path / "o.parquet")[0] == 0
+    assert read_table(tmp_path / "o.parquet", empty=True).column_names[:2] == ["name", "score"]
+
+
+def test_a_row_without_a_score_has_an_error_and_the_others_their_decision(tmp_path, capsys):
+    good = csv(tmp_path / "good.csv", GOOD.tolist())
+    whole, gaps = (
+        csv(tmp_path / "whole.csv", NEW.tolist()),
+        csv(tmp_path / "gaps.csv", ["nan", "", *NEW.tolist()], name=range(54)),
+    )
+    assert run(capsys, good, whole, "--out", tmp_path / "a.csv")[0] == 0
+    code, text, error = run(capsys, good, gaps, "--out", tmp_path / "b.csv", "--fail-on", "errors")
+    assert code == 1 and "failed: 2 errors" in error and "warning: 2 rows not judged" in text and "wrote 54 rows" in text
+    a, b = (read_table(tmp_path / name).to_pydict() for name in ("a.csv", "b.csv"))
+    assert b["p_value"] == [None, None, *a["p_value"]] and b["flag"] == [0, 0, *a["flag"]]
+    assert b["error"][:3] == ["no score: the cell is empty or NaN"] * 2 + [None]
+    np.save(tmp_path / "gaps.npy", np.r_[np.nan, np.inf, NEW])
+    assert run(capsys, good, tmp_path / "gaps.npy", "--out", tmp_path / "c.csv")[0] == 0
+    assert read_table(tmp_path / "c.csv").to_pydict()["flag"][:2] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("shift", "what", "code"),
+    [(0, "flagged", 1), (0, "shift", 0), (2, "shift", 1), (0, "any", 1), (-20, "flagged", 0)],
+)
+def test_a_gate_has_a_code(shift, what, code, tmp_path, capsys):
+    good, new = csv(tmp_path / "good.csv", GOOD.tolist()), csv(tmp_path / "new.csv", (NEW + shift).tolist())
+    found, _, error = run(capsys, good, new, "--out", tmp_path / "out.csv", "--fail-on", what)
+    assert found == code and ("failed: " in error) == bool(code)
+    assert len(read_table(tmp_path / "out.csv")["flag"]) == 52
+
+
+def test_json_lines_in_and_out(tmp_path, capsys, monkeypatch):
+    rows = [{"id": f"{i:03d}", "score": s, "tags": [i, 1], "seen": None} for i, s in enumerate(NEW.tolist())]
+    lines = "".join(json.dumps(row) + "\n" for row in [*rows, {"id": "\u2028x"}])
+    good = csv(tmp_path / "good.csv", GOOD.tolist())
+    monkeypatch.setattr("sys.stdin", types.SimpleNamespace(buffer=io.BytesIO(lines.encode())))
+    code, text, error = run(capsys, good, "-", "--fail-on", "flagged")
+    assert code == 1 and "2 of 52 items flagged" in error and not list(tmp_path.glob("*.html"))
+    found = [json.loads(line) for line in text.splitlines()]
+    assert [row["flag"] for row in found] == [0] * 50 + [1, 1, 0]
+    assert [{key: row[key] for key in rows[0]} for row in found[:52]] == rows
+    assert found[52]["id"] == "\u2028x" and found[52]["p_value"] is None and "no score" in found[52]["error"]
+    (tmp_path / "bad.jsonl").write_text('{"score": 1}\n[2]\n')
+    assert "in line 2 of bad.jsonl" in run(capsys, good, tmp_path / "bad.jsonl", "--out", tmp_path / "o.jsonl")[2]
+
+
+def test_a_log_tells_what_was_decided_by_what(tmp_path, capsys):
+    good, new = csv(tmp_path / "good.csv", GOOD.tolist()), csv(tmp_path / "new.csv", NEW.tolist())
+    log = tmp_path / "log.jsonl"
+    words = ("--out", tmp_path / "out.csv", "--append", log)
+    assert run(capsys, good, new, *words)[0] == 0
+    first = [json.loads(line) for line in log.read_text().splitlines()]
+    assert len(first) == 53 and first[0]["items"] == 52 and first[0]["flagged"] == 2 and first[0]["new"] == "new.csv"
+    assert {line["calibration_sha256"] for line in first} == {hashlib.sha256(good.read_bytes()).hexdigest()}
+    assert {line["fdr"] for line in first} == {0.1} and first[52]["decision"]["flag"] == 1
+    with log.open("a") as file:
+        file.write('{"time": "20')  # of a call that was killed
+    assert run(capsys, good, new, *words, "--fpr", "0.05")[0] == 0
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert lines[:53] == first and len(lines) == 106 and lines[53]["confidence"] == 0.95 and "fdr" not in lines[53]
+    code, _, error = run(capsys, good, new, "--out", tmp_path / "out.csv", "--append", csv(tmp_path / "other.csv", [1]))
+    assert code == 2 and "or a log of --append" in error
+
+
+def test_a_file_of_others_is_not_overwritten(tmp_path, capsys):
+    good, new = csv(tmp_path / "good.csv", GOOD.tolist()), csv(tmp_path / "new.csv", NEW.tolist())
+    other = csv(tmp_path / "other.csv", [1.0], name=["mine"])
+    code, _, error = run(capsys, good, new, "--out", other)
+    assert code == 2 and "no file, or an earlier result" in error and "mine" in other.read_text()
+    for _ in range(2):  # results are
+        assert run(capsys, good, new, "--out", tmp_path / "out.parquet")[0] == 0

@@ -380,7 +380,7 @@ def test_a_run_is_an_encoder(tmp_path):
 
 
 def test_outputs_stay_outside_the_data(folder, tmp_path):
-    with pytest.raises(ValueError, match="an output folder outside"):
+    with pytest.raises(ValueError, match="an --out apart from what is read"):
         vergence.check(folder, out=folder / "inner" / "check")
     blocked = tmp_path / "file"
     blocked.write_text("")

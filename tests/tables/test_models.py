@@ -240,3 +240,23 @@ def test_auto_chooses_prints_one_table_and_one_sentence_and_is_read_again(tmp_pa
     refused(*fit, "--set", "steps=3", words="--set with --model NAME")
     refused(*fit, "--groups", "nobody", words="the column nobody")
     refused(*fit, "--model", "mdn", "--groups", "subject", words="groups or order with the model auto")
+
+
+def test_tables_without_rows_are_answered_and_names_stay(folder, tmp_path):
+    rows = "".join(f"{i:05d},{i / 60},{i % 7}.5\n" for i in range(60))
+    (tmp_path / "t.csv").write_text("id,speed,drag\n" + rows)
+    (tmp_path / "none.csv").write_text("id,speed,drag\n")
+    model = tmp_path / "m.safetensors"
+    assert call("density", "fit", tmp_path / "t.csv", "--target", "drag", "--model", "gaussian", "--out", model).returncode == 0
+    for verb in ("score", "predict", "sample"):
+        found = call("density", verb, model, tmp_path / "none.csv", "--out", tmp_path / f"{verb}.csv")
+        assert found.returncode == 0 and "wrote 0 rows" in found.stdout, found.stderr
+        head = (tmp_path / f"{verb}.csv").read_text().split()
+        assert len(head) == 1 and head[0].startswith("id,"), head
+        assert verb != "score" or "0 rows: nothing to judge" in found.stdout
+    np.savez(tmp_path / "none.npz", context=np.zeros((0, 1)), target=np.zeros(0))
+    found = call("density", "score", folder / "m.safetensors", tmp_path / "none.npz", "--out", tmp_path / "n.csv")
+    assert found.returncode == 0 and "0 rows: nothing to judge" in found.stdout, found.stderr
+    assert call("density", "predict", model, tmp_path / "t.csv", "--out", tmp_path / "p.csv").returncode == 0
+    assert [row["id"] for row in table(tmp_path / "p.csv")] == [f"{i:05d}" for i in range(60)]
+    refused("density", "predict", model, tmp_path / "t.csv", "--out", tmp_path / "t.csv", words="apart from what is read")

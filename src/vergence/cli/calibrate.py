@@ -1,5 +1,6 @@
 """``vergence calibrate``."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -7,6 +8,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
+from vergence.utils.checks import counted, expect
 
 __all__: list[str] = []
 
@@ -19,11 +21,15 @@ class Calibrate:
     """
 
     calibration: Annotated[Positional[Path], arg(metavar="CALIBRATION")]
-    """Table (.csv, .parquet, ...), .npy or .npz with scores."""
+    """Table (.csv, .jsonl, .parquet, ...), .npy or .npz with scores."""
     new: Annotated[Positional[Path], arg(metavar="NEW")]
-    """The same, of the items to judge; all its columns are written again."""
-    out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: decisions-NEW.csv)")] = None
-    """File to write: .csv, .parquet or .npz. A page is written next to it, OUT.html."""
+    """The same, of the items to judge, also none; all its columns are written again. - reads JSON lines of standard input."""
+    out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: decisions-NEW.csv, or - of -)")] = None
+    """File to write: .csv, .jsonl, .parquet or .npz, and a page next to it, OUT.html. - writes JSON lines to standard output."""
+    append: Annotated[Path | None, arg(metavar="LOG", help_behavior_hint="(default: none)")] = None
+    """Log of JSON lines to which the decisions are added, with the time, the digest of CALIBRATION and the rates."""
+    fail_on: options.FailOn = None
+    """Exit with code 1, with all results written, if there are any: flagged, shift, errors, several with commas, or any."""
     column: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: score)")] = None
     """Column of the scores."""
     groups: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
@@ -41,9 +47,12 @@ class Calibrate:
 
 def calibrate(command: Calibrate) -> None:
     """Runs ``vergence calibrate``."""
+    from vergence.data.tables import STREAM
     from vergence.decide.files import calibrate_files
 
-    out = command.out or Path(f"decisions-{options.stem(command.new)}.csv")
+    failing = options.failing(command.fail_on, options.OF_DECISIONS)
+    out = command.out or (STREAM if command.new == STREAM else Path(f"decisions-{options.stem(command.new)}.csv"))
+    to = sys.stderr if out == STREAM else sys.stdout  # where standard output has the decisions
     found = calibrate_files(
         command.calibration,
         command.new,
@@ -54,9 +63,11 @@ def calibrate(command: Calibrate) -> None:
         fpr=command.fpr,
         confidence=command.confidence,
         adaptive=command.adaptive,
+        append=command.append,
         lower_is_stranger=command.lower_is_stranger,
     )
     for sentence in found.sentences:
-        print(sentence)
-    print(f"wrote {len(found.flag):,} rows to {out}")
-    print(f"next: open {out}.html")
+        print(sentence, file=to)
+    if out != STREAM:
+        print(f"wrote {counted(found.rows, 'row')} to {out}\nnext: open {out}.html")
+    options.stop_on({name: options.OF_DECISIONS[name](found) for name in failing})

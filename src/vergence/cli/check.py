@@ -85,7 +85,7 @@ class Check:
     """How the map of all images is made: tsne, pca, or, where they are installed, umap or pacmap."""
     json: bool = False
     """Print summary.json instead of sentences."""
-    fail_on: Annotated[str | None, arg(metavar="WHAT", help_behavior_hint="(default: nothing)")] = None
+    fail_on: options.FailOn = None
     """Exit with code 1 if there are any: flagged, labels, leaks, duplicates, unreadable, several with commas, or any. For CI."""
     column: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
     """Column of a table that holds the images."""
@@ -166,9 +166,7 @@ def check(command: Check) -> None:
     else:
         for line in [*lines(found), f"page: {out / 'report.html'}", f"next: {_next(command, found, out)}"]:
             print(terminal.printed(line))
-    if counts := {name: n for name in failing if (n := FAILURES[name](found.summary))}:
-        print(f"failed: {', '.join(f'{n:,} {name}' for name, n in counts.items())}", file=sys.stderr)
-        sys.exit(1)
+    options.stop_on({name: FAILURES[name](found.summary) for name in failing})
 
 
 def _names(data: bytes) -> list[str]:
@@ -181,9 +179,8 @@ def _names(data: bytes) -> list[str]:
 
 def _failing(command: Check) -> list[str]:
     """Returns what makes the command fail."""
-    names = [name.strip() for name in (command.fail_on or "").split(",") if name.strip()]
-    unknown = [name for name in names if name not in (*FAILURES, "any")]
-    expect(not unknown, f"--fail-on of {', '.join(FAILURES)} or any", ", ".join(unknown), "name others")
+    failing = options.failing(command.fail_on, FAILURES)
+    names = [name for name in failing if "any" not in (command.fail_on or "")]
     needed = [name for name in names if name in ("flagged", "labels", "leaks")]
     with_reference = command.against is not None or not needed
     expect(with_reference, f"--against REFERENCE for --fail-on {', '.join(needed)}", "none", "name the reference")
@@ -193,7 +190,7 @@ def _failing(command: Check) -> list[str]:
     expect(there, "--labels for --fail-on labels", "none", "say what tells labels")
     paired = "duplicates" not in names or command.only is None or "duplicates" in command.only
     expect(paired, "--only duplicates for --fail-on duplicates", command.only, "look for them, too")
-    return list(FAILURES) if "any" in names else names
+    return failing
 
 
 def lines(found: "CheckResult") -> list[str]:

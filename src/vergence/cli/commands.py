@@ -71,7 +71,8 @@ def main(arguments: list[str] | None = None) -> None:
         try:
             _run(arguments)
         finally:
-            sys.stdout.flush()
+            if hasattr(sys.stdout, "flush"):  # it is None where standard output is closed
+                sys.stdout.flush()
     except BrokenPipeError:  # nobody reads what is printed, as behind ``| head``: exits without a message, as of SIGPIPE
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is written at the exit
         sys.exit(141)  # 128 + SIGPIPE, which Windows does not have

@@ -247,6 +247,8 @@ def _unusual(found: "Decisions") -> list[str]:
     """Returns what was found unusual, in words."""
     from vergence.decide.decisions import SHIFTED
 
+    if not found.total:
+        return found.sentences
     if found.shift is None:
         return ["no p-values: the model has no held-out rows; fit it without --holdout 0"]
     whole = f"as a whole they are like the rows of the fit (p-value {found.shift:.2g})"

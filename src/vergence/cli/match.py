@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 
+COLUMNS = ("context", "best", "score", "p_value", "claim", "answer", "candidates")  # of a table without rows
+
+
 @dataclass(kw_only=True)
 class Pairs:
     """Fit what match needs to true pairs of vectors of any encoders, a part of which calibrates."""
@@ -97,7 +100,11 @@ def match(command: Match) -> None:
     from vergence.utils.parts import require_table, write_table
 
     out = command.out or Path(f"matches-{options.stem(command.contexts)}.csv")
-    require_table(out)
+    require_table(out, holds="answer")
+    if Path(command.contexts).suffix.lower() in (".npy", ".npz") and not len(_vectors(command.contexts, "context")):
+        write_table(out, dict.fromkeys(COLUMNS, ()))
+        print(f"0 contexts: nothing to judge\nwrote 0 rows to {out}")
+        return
     found = _matches(command)
     write_table(out, {name: _column(values) for name, values in found.table().items()})
     for sentence in found.sentences:

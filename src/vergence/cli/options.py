@@ -2,7 +2,9 @@
 
 import ast
 import functools
+import sys
 import typing
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,9 +15,14 @@ from tyro.conf import Positional, UseAppendAction, arg
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.learn.training.config import FitConfig, ModelConfig
 from vergence.utils.checks import LARGEST, expect
+from vergence.utils.files import require_apart
 
 __all__ = ["known_settings", "parse_settings"]
 
+READ = (  # fields of commands that name what is read
+    "against", "against_vectors", "calibration", "confirm", "contexts", "folder", "gallery", "images", "init", "model",
+    "new", "pairs", "query", "run", "source", "vectors", "weights",
+)  # fmt: skip
 CONFIGS = (DataConfig, ViewConfig, ModelConfig, FitConfig)
 SHOWN = 80  # characters of a value in a message
 SOURCES = "digits, mnist, fashion_mnist, cifar10, cifar100, stl10; a folder of images; a .npy, .npz or .parquet file."
@@ -106,6 +113,12 @@ ShardOf = Annotated[
     str | None,
     arg(metavar="I/N", help="Write part I of N of the items to the folder --out, for vergence merge.", help_behavior_hint=""),
 ]
+FailOn = Annotated[str | None, arg(metavar="WHAT", help_behavior_hint="(default: nothing)")]
+OF_DECISIONS: dict[str, Callable[[Any], int]] = {  # numbers of decisions that --fail-on may name
+    "flagged": lambda found: found.flagged,
+    "shift": lambda found: int(found.shifted),
+    "errors": lambda found: found.missing,
+}
 BatchSize = Annotated[int, arg(help="Items at a time.")]
 
 
@@ -157,6 +170,26 @@ def option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def failing(given: str | None, known: Iterable[str]) -> list[str]:
+    """Returns what --fail-on names, several with commas, or all by ``any``.
+
+    Example:
+        >>> failing("flagged, shift", OF_DECISIONS), failing("any", OF_DECISIONS), failing(None, OF_DECISIONS)
+        (['flagged', 'shift'], ['flagged', 'shift', 'errors'], [])
+    """
+    names = [name.strip() for name in (given or "").split(",") if name.strip()]
+    unknown = [name for name in names if name not in (*known, "any")]
+    expect(not unknown, f"--fail-on of {', '.join(known)} or any", ", ".join(unknown), "name others")
+    return list(known) if "any" in names else names
+
+
+def stop_on(counts: Mapping[str, int]) -> None:
+    """Exits with 1 where something has been found; what is written stays."""
+    if found := {name: n for name, n in counts.items() if n}:
+        print(f"failed: {', '.join(f'{n:,} {name}' for name, n in found.items())}", file=sys.stderr)
+        sys.exit(1)
+
+
 def stem(source: Any) -> str:
     """Returns a name for what is made of a source, for files in the working directory.
 
@@ -169,7 +202,12 @@ def stem(source: Any) -> str:
 
 
 def check(command: Any) -> None:
-    """Raises a ValueError unless every whole number of a command is at least 1, a seed at least 0, and none is enormous."""
+    """Raises a ValueError unless every whole number of a command is at least 1, a seed at least 0, and none is enormous.
+
+    Nor may --out be anything that the command reads.
+    """
+    if isinstance(out := getattr(command, "out", None), Path):
+        require_apart(out, (getattr(command, name) for name in READ if hasattr(command, name)))
     for field in fields(command):
         value = getattr(command, field.name)
         least = 0 if field.name in ("seed", "keep_classes") else 1

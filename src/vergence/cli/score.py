@@ -11,6 +11,7 @@ from vergence.cli import options
 from vergence.cli.use import print_written, write_shard
 from vergence.utils import terminal
 from vergence.utils.checks import expect
+from vergence.utils.files import require_apart
 
 if TYPE_CHECKING:
     from vergence.decide.decisions import Decisions
@@ -44,6 +45,8 @@ class Score:
     """Ordinary items that calibrate, none of them among IMAGES; any source."""
     confirm: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Text file with the names, one a line, of calibration items that you looked at and found unusual."""
+    fail_on: options.FailOn = None
+    """Exit with code 1, with all results written, if there are any: flagged, shift, errors, several with commas, or any."""
     all_scores: bool = False
     """Also write the score of each level, and every score of the objective's own."""
     pairs: bool = False
@@ -62,38 +65,50 @@ APART = ("--fpr", "--calibration", "--confirm", "--all-scores", "--shard")  # op
 def score(command: Score) -> None:
     """Runs ``vergence score``."""
     from vergence.learn.runs.run import load
-    from vergence.learn.runs.score import PairReference, require_apart
+    from vergence.learn.runs.score import PairReference
     from vergence.learn.runs.score import score as score_items
     from vergence.utils.parts import read_names
 
     _require_suitable(command)
+    failing = options.failing(command.fail_on, options.OF_DECISIONS)
     out = command.out or Path(f"scores-{options.stem(command.images)}.csv")
     fdr = FDR if command.fdr is None else command.fdr
     confirmed = () if command.confirm is None else read_names(command.confirm)
     if command.calibration is not None:
-        expected = "calibration items that are not among the scored ones"
-        advice = "give ordinary items of another folder, or leave --calibration out"
-        require_apart(command.calibration, command.images, expected, advice)
+        _require_apart(command.calibration, command.images)
     run = load(command.run, device=command.device, trust_code=command.trust_code)
     if command.shard is not None:
         known = _reference(command, run, confirmed)
         return write_shard(command, run, "scores", lambda items, folder, of: known.shard(items, folder, fdr=fdr, **of))
-    items = run.items(command.images, root=command.data_root)
+    items = run.items(command.images, root=command.data_root, gaps=True)
     reference = PairReference(run, command.batch_size) if command.pairs else _reference(command, run, confirmed)
     found = score_items(items, reference, out, fdr=fdr)
     print_written(out, found.rows, page=True)
     _show(found)
     print(f"next: open {out}.html")
+    options.stop_on({name: options.OF_DECISIONS[name](found) for name in failing})
 
 
 def _require_suitable(command: Score) -> None:
     """Raises a ValueError where options exclude each other."""
-    rate = command.fpr is not None
+    rate, gate = command.fpr is not None, command.fail_on is None or command.shard is None
+    expect(gate, "--fail-on without --shard, of which no part is judged by itself", "both", "leave one out")
     expect(rate or command.confidence is None, "--fpr with --confidence", "none", "add --fpr RATE, or leave --confidence out")
     expect(not rate or command.fdr is None, "--fdr or --fpr", "both", "leave one out")
     for option in APART if command.pairs else ():
         given = getattr(command, option[2:].replace("-", "_")) not in (None, False)
         expect(not given, f"--pairs without {option}", "both", "leave one out")
+
+
+def _require_apart(reference: str, scored: str) -> None:
+    """Raises a ValueError if two sources are one, or one lies within the other."""
+    from vergence.data.sources import part_named
+
+    what = "calibration items that are not among the scored ones"
+    advice = "give ordinary items of another folder, or leave --calibration out"
+    same = reference == scored or (part_named(reference) or 0) == (part_named(scored) or 1)
+    expect(not same, what, f"{reference} and {scored}", advice)
+    require_apart(Path(reference), (scored,), inside=True, around=True, what=what, advice=advice)
 
 
 def _reference(command: Score, run: "Run", confirmed: Sequence[str]) -> "Calibration":
@@ -118,6 +133,7 @@ def _show(found: "Decisions") -> None:
     shown["nearest"] = lambda names: str(names).partition("; ")[0]
     filled = {title: name for title, name in columns.items() if any(str(row[name]) for row in rows)}
     table = [[shown.get(name, str)(row[name]) for name in filled.values()] for row in rows]
-    terminal.table("the most unusual first", list(filled), table)
+    if rows:
+        terminal.table("the most unusual first", list(filled), table)
     for line in found.sentences:
         print(line)

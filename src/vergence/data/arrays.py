@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vergence.data.images import written_name
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, spaced
-from vergence.data.tables import TABLES, Column, Roles, column_kinds, is_table_file, read_features, read_table, roles
+from vergence.data.tables import TABLES, Column, Roles, as_written, column_kinds, is_table_file, read_features, read_table, roles
 from vergence.utils.checks import expect, refuse, require_choice, shortened
 from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE
@@ -38,7 +38,7 @@ BLOCK = 1 << 16  # rows that are checked at a time
 ON_DISK = 64 << 20  # bytes of a .npy file above which it is memory-mapped
 
 
-def from_array(array: Array | Tensor, name: str = "the array", *, double: bool = False) -> ArrayItems:
+def from_array(array: Array | Tensor, name: str = "the array", *, double: bool = False, gaps: bool = False) -> ArrayItems:
     """Checks an array and returns its rows as items.
 
     Args:
@@ -46,6 +46,7 @@ def from_array(array: Array | Tensor, name: str = "the array", *, double: bool =
             if both are possible), in uint8 or as floats in [0, 1].
         name: Name of the array in error messages.
         double: Whether vectors that float32 may round are read as float64.
+        gaps: Whether there may be no rows, and vectors that are not finite.
 
     Example:
         >>> from_array(np.zeros((5, 28, 28), dtype=np.uint8)).shape
@@ -56,20 +57,20 @@ def from_array(array: Array | Tensor, name: str = "the array", *, double: bool =
     form = f"images in {name} as uint8, or as floats in [0, 1]" if images else f"numbers in {name}"
     hint = f"convert them with .astype('{'uint8' if images else 'float32'}')"
     expect(array.dtype == np.uint8 or kind in ("f" if images else "iuf"), form, f"type {array.dtype}", hint)
-    items = ArrayItems(channels_first(array, name), double=double)
-    if items.dtype != torch.uint8:
+    items = ArrayItems(channels_first(array, name, least=1 - gaps), double=double)
+    if items.dtype != torch.uint8 and not (gaps and array.ndim == 2):
         _require_values(items, name)
-    if items.dtype == torch.float32 and array.ndim == 2 and array.dtype.itemsize > 4:
+    if items.dtype == torch.float32 and array.ndim == 2 and array.dtype.itemsize > 4 and not gaps:
         _require_resolution(array, name, min(SAMPLE, items.chunk))
     return items
 
 
-def channels_first(array: Array, name: str) -> Array:
+def channels_first(array: Array, name: str, least: int = 1) -> Array:
     """Returns a view of vectors as they are, or of images as (N, C, H, W)."""
     shape = array.shape
     forms = f"{name} as (N, D), (N, H, W), (N, H, W, C) or (N, C, H, W)"
     expect(array.ndim in (2, 3, 4) and min(shape[1:]) >= 1, forms, shape, "reshape it")
-    expect(shape[0] >= 1, f"at least 1 row in {name}", f"shape {shape}", "give some data")
+    expect(shape[0] >= least, f"at least 1 row in {name}", f"shape {shape}", "give some data")
     if array.ndim == 3:
         expect(shape[2] not in (1, 3), f"several images in {name}", f"{shape}, which looks like one", "give (N, H, W, C)")
         return array[:, None]
@@ -127,7 +128,7 @@ def _texts(values: Array) -> Array:
 # NumPy files
 
 
-def open_arrays(path: Path, memory: int, *, double: bool = False) -> Source:
+def open_arrays(path: Path, memory: int, *, double: bool = False, gaps: bool = False) -> Source:
     """Opens a ``.npy`` file, on disk if it has more bytes than ``memory``, or a ``.npz`` file of arrays with known keys.
 
     Keys: ``images`` (or x, data, X, features, z, embeddings, arr_0), ``labels`` (y, label) and ``names`` (name) of the items, as
@@ -144,7 +145,7 @@ def open_arrays(path: Path, memory: int, *, double: bool = False) -> Source:
     key = next((key for key in ARRAY_KEYS if key in arrays), "")
     expected = f"images (or x, features, embeddings), x_train and x_test, or context and target in {path.name}"
     expect(key, expected, ", ".join(names) or "nothing", "rename its arrays")
-    items = from_array(arrays[key], path.name, double=double)
+    items = from_array(arrays[key], path.name, double=double, gaps=gaps)
     classes = _label(items, arrays, LABEL_KEYS, path.name)
     if (named := next((key for key in NAME_KEYS if key in arrays), None)) is not None:
         items.names = checked_names(arrays[named], len(items), f"{named} of {path.name}")
@@ -246,7 +247,7 @@ def _label(items: ArrayItems, arrays: dict[str, Array], keys: Sequence[str], nam
 # Tables of features
 
 
-def of_table(table: Any, name: str, columns: Sequence[str] = (), *, double: bool = False) -> Source:
+def of_table(table: Any, name: str, columns: Sequence[str] = (), *, double: bool = False, gaps: bool = False) -> Source:
     """Returns the items of an Arrow table, one a row.
 
     The features of an item are a list of numbers in one column (features, z, embeddings, x, data), or columns of numbers, dates
@@ -254,11 +255,11 @@ def of_table(table: Any, name: str, columns: Sequence[str] = (), *, double: bool
     gives labels, name or names of texts the names of the items, and split, ``train`` or ``test``, the test part. The features of
     ``columns`` are read, in this order, by default all; with ``double``, those that float32 may round as float64.
     """
-    expect(table.num_rows, f"rows in {name}", "none")
+    expect(table.num_rows or gaps, f"rows in {name}", "none")
     kinds = column_kinds(table)
     special = _special(kinds, table)
-    x, features = _read_features(table, kinds, tuple(columns), special, name)
-    items = from_array(x, name, double=double)
+    x, features = _read_features(table, kinds, tuple(columns), special, name, gaps)
+    items = from_array(x, name, double=double, gaps=gaps)
     classes = _label(items, {key: _column(table, key) for key in special[:1] if key in LABELS}, LABELS, name)
     if (named := next((key for key in special if key in NAME_KEYS), None)) is not None:
         items.names = checked_names(_column(table, named), len(items), f"{named} of {name}")
@@ -279,7 +280,7 @@ def _special(kinds: dict[str, Column], table: Any) -> list[str]:
 
 
 def _read_features(
-    table: Any, kinds: dict[str, Column], columns: tuple[str, ...], special: list[str], file: str
+    table: Any, kinds: dict[str, Column], columns: tuple[str, ...], special: list[str], file: str, may_lack: bool
 ) -> tuple[Array, tuple[str, ...]]:
     """Returns the features (N, D), and their names where they come from a column each."""
     there = [key for key in columns or ARRAY_KEYS if key in kinds]
@@ -295,7 +296,7 @@ def _read_features(
     gaps = np.isnan(x).sum(0)
     first = int(gaps.argmax())
     advice = "drop such rows, or the column"
-    expect(not gaps.any(), f"numbers in column {names[first]} of {file}", f"{gaps[first]} gaps", advice)
+    expect(may_lack or not gaps.any(), f"numbers in column {names[first]} of {file}", f"{gaps[first]} gaps", advice)
     return x, names
 
 
@@ -388,7 +389,7 @@ def read_pairs(
         used = roles(table, target=target, context=context, drop=drop, ids=ids, name=name)
         features = [feature for column in used.context for feature in column.features]
         pairs = _of_columns(table, features, [column.name for column in used.target], name)
-        return replace(pairs, ids=_ids(table, [column.name for column in used.ids]), roles=used)
+        return replace(pairs, ids=_ids(as_written(path, table), [column.name for column in used.ids]), roles=used)
     expect(context or not target, "--target with a table only", f"{name} with its arrays context and target")
     arrays = _numbers(path, PAIR_KEYS)
     c, t = _as_columns(arrays["context"]), arrays["target"]
@@ -402,14 +403,14 @@ def read_pairs(
 def _of_columns(table: Any, features: Sequence[str], target: Sequence[str], name: str) -> Pairs:
     """Returns features and targets of a table by their names."""
     t = read_features(table, target, name)
-    gone = [column for column, values in zip(target, t.T, strict=True) if np.isnan(values).all()]
+    gone = [column for column, values in zip(target, t.T, strict=True) if len(t) and np.isnan(values).all()]
     expect(not gone, f"values in the target {''.join(gone[:1])} of {name}", "gaps alone", "name another")
     c = read_features(table, features, name)
     return Pairs(c, t[:, 0] if len(target) == 1 else t, (list(features), list(target)))
 
 
 def _ids(table: Any, names: Sequence[str]) -> dict[str, Array]:
-    return {name or "row": np.asarray([str(value) for value in table[name].to_pylist()]) for name in names}
+    return {name or "row": np.asarray([str(value) for value in table[name].to_pylist()], dtype=np.str_) for name in names}
 
 
 def read_for_model(path: Path, columns: tuple[Sequence[str], Sequence[str]], ids: Sequence[str] = (), *, paired: bool) -> Pairs:
@@ -419,10 +420,10 @@ def read_for_model(path: Path, columns: tuple[Sequence[str], Sequence[str]], ids
     """
     context, target = columns
     if is_table_file(path):
-        table = read_table(path)
+        table = read_table(path, empty=True)
         found = _of_columns(table, context, target if paired else [], path.name)
-        return replace(found, ids=_ids(table, [name for name in ids if name in table.column_names]))
-    arrays = _numbers(path, PAIR_KEYS if paired else PAIR_KEYS[:1])
+        return replace(found, ids=_ids(as_written(path, table), [name for name in ids if name in table.column_names]))
+    arrays = _numbers(path, PAIR_KEYS if paired else PAIR_KEYS[:1], empty=True)
     c, t = _as_columns(arrays["context"]), arrays.get("target", np.empty((0, len(target))))
     expect(c.ndim == 2, f"contexts (B, C) in {path.name}", f"shape {c.shape}", "reshape them")
     widths = (c.shape[1], _as_columns(t).shape[1])
@@ -437,8 +438,8 @@ def _as_columns(values: Array) -> Array:
     return values[:, None] if values.ndim == 1 else values
 
 
-def _numbers(path: Path, keys: Sequence[str]) -> dict[str, Array]:
-    """Reads arrays of numbers with at least one row; the array of a ``.npy`` file is the first of the keys."""
+def _numbers(path: Path, keys: Sequence[str], *, empty: bool = False) -> dict[str, Array]:
+    """Reads arrays of numbers, with ``empty`` also without rows; the array of a ``.npy`` file is the first of the keys."""
     expect(path.is_file(), f"a table, a .npz or a .npy file at {path}", "a folder" if path.is_dir() else "no file")
     require_choice(f"the ending of {path.name}", path.suffix.lower(), (".npz", ".npy"), f"or a table: {' '.join(TABLES)}")
     arrays, names = read_arrays(path, (*keys, "arr_0"), ON_DISK)
@@ -449,7 +450,8 @@ def _numbers(path: Path, keys: Sequence[str]) -> dict[str, Array]:
         expect(key in arrays, f"the arrays {' and '.join(keys)} in {path.name}", ", ".join(names) or "none", f"add {key}")
         x = arrays[key]
         expect(x.dtype.kind in "fiub", f"numbers in {where}", str(x.dtype), "convert them")
-        expect(x.size, f"at least 1 {'column' if x.shape[:1] != (0,) else 'row'} in {where}", f"shape {x.shape}")
+        short = x.shape[:1] == (0,)
+        expect(x.size or (empty and short), f"at least 1 {'row' if short else 'column'} in {where}", f"shape {x.shape}")
         _require_values_or_gaps(x, where)
     return {key: arrays[key] for key in keys}
 

@@ -126,6 +126,7 @@ def open_items(
     memory: int = 64 << 20,
     workers: int = 2,
     trained_on: str | None = None,
+    gaps: bool = False,
 ) -> Items:
     """Opens every item of a source, in order, for a model that was trained on items of ``shape``, or for none.
 
@@ -147,6 +148,7 @@ def open_items(
         memory: Bytes of a ``.npy`` file above which it stays on disk.
         workers: Number of processes that decode images in the check of ``strict``.
         trained_on: Source of the model's training; where it was an array, `Items.conversion` of images in files has their size.
+        gaps: Whether a file of vectors may have no rows, and rows that are not finite.
 
     Example:
         >>> open_items("digits", shape=(3, 16, 16)).shape, len(open_items("digits:train", shape=(1, 8, 8)))
@@ -165,7 +167,7 @@ def open_items(
         return open_shards(source, size=size, shape=shape).items
     path = _existing(source)
     if _is_array(path):
-        return _shaped(_open_rows(path, memory, columns).items, shape, source)
+        return _shaped(_open_rows(path, memory, columns, gaps=gaps).items, shape, source)
     if shape is not None:
         expect(len(shape) == 3, f"vectors of shape {shape}, as the model was trained on", f"images in {path}")
     files = listing(path, shape=shape, whole=True).items
@@ -258,10 +260,10 @@ def _is_array(path: Path) -> bool:
     return array
 
 
-def _open_rows(path: Path, memory: int, columns: Sequence[str] = (), *, double: bool = False) -> Source:
+def _open_rows(path: Path, memory: int, columns: Sequence[str] = (), *, double: bool = False, gaps: bool = False) -> Source:
     if is_table_file(path):
-        return of_table(read_table(path), path.name, columns, double=double)
-    return open_arrays(path, memory, double=double)
+        return of_table(read_table(path, empty=gaps), path.name, columns, double=double, gaps=gaps)
+    return open_arrays(path, memory, double=double, gaps=gaps)
 
 
 def _readable(source: Source, config: DataConfig, memory: int, workers: int) -> Source:

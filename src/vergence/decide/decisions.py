@@ -74,6 +74,7 @@ class Decisions(Tabular):
         excess: How much they differ: the statistic of `drift_of_counts`, of the location a share of the new items.
         why_none: Why no item is flagged, in words, where that is so.
         unjudged: Items that were not judged, as those that the calibration or a fit has seen.
+        missing: Rows without a score, or with values that are not finite, which are not judged either.
         advice: What to do about these.
         noun: What one item is called.
         change: In what way they differ: stranger, less strange, more spread or less spread.
@@ -90,6 +91,7 @@ class Decisions(Tabular):
     excess: float = 0.0
     why_none: str = ""
     unjudged: int = 0
+    missing: int = 0
     advice: str = ""
     noun: str = "item"
     change: str = CHANGES[0]
@@ -122,7 +124,7 @@ class Decisions(Tabular):
     @property
     def rows(self) -> int:
         """Items in all, judged or not."""
-        return self.total + self.unjudged
+        return self.total + self.unjudged + self.missing
 
     def strangest(self, n: int) -> list[dict[str, Any]]:
         """Returns what is known of at most n items of ``columns``, the strangest first."""
@@ -136,15 +138,22 @@ class Decisions(Tabular):
         return self.total >= FEW and self.shift is not None and self.excess >= least and self.shift <= CERTAIN
 
     @property
+    def shifted(self) -> bool:
+        """Whether it is said that the items as a whole are not like the calibration items."""
+        return self.total >= FEW and self.shift is not None and self.shift <= SHIFTED
+
+    @property
     def sentences(self) -> list[str]:
         """What was found and what it means, the most important first."""
-        said = [self._flagged()] if self.total else []
-        if self.shift is not None and self.shift <= SHIFTED and self.total >= FEW:
+        said = [self._flagged()] if self.total else [] if self.unjudged else [f"0 {self.noun}s: nothing to judge"]
+        if self.shifted:
             whole = self._changed()
             said = [f"warning: {whole}", *said] if self.changed else [*said, whole]
         if self.unjudged:
             equal = "not judged, as the model was fitted to or calibrated on equal ones"
             said.append(f"warning: {counted(self.unjudged, self.noun)} {equal}{self.advice}")
+        if self.missing:
+            said.append(f"warning: {counted(self.missing, 'row')} not judged: the column error says why")
         return said
 
     def _changed(self) -> str:
@@ -260,7 +269,7 @@ class Tally(Counts):
     """Counts of the items that are judged, of which the 48 strangest are held with their `COLUMNS`.
 
     Items that a run was fitted to or calibrated on are not judged, since their scores say nothing about new ones: they have the
-    q-value 1 and no flag, and do not count.
+    q-value 1 and no flag, and do not count. Nor do items without a p-value, which have no q-value.
     """
 
     needs: ClassVar[Sequence[str]] = COLUMNS
@@ -268,13 +277,14 @@ class Tally(Counts):
 
     def __init__(self, n: int, fdr: float = 0.1, certificate: Certificate | None = None) -> None:
         super().__init__(n, fdr, certificate)
-        self.unjudged = 0
+        self.unjudged, self.missing = 0, 0
         self.strangest: dict[str, np.ndarray] = {name: np.array([], dtype=float) for name in COLUMNS}
 
     def see(self, columns: Mapping[str, np.ndarray]) -> None:
         """Counts the p-values of some rows, and holds the strangest items."""
-        new = np.flatnonzero(columns["seen"] == 0)
-        self.unjudged += len(columns["seen"]) - len(new)
+        seen, there = columns["seen"] != 0, ~np.isnan(columns["p_value"])
+        new = np.flatnonzero(~seen & there)
+        self.unjudged, self.missing = self.unjudged + int((seen & there).sum()), self.missing + int((~there).sum())
         columns = {name: columns[name][new] for name in COLUMNS}
         super().see(columns)
         self._hold(columns)
@@ -297,14 +307,16 @@ class Tally(Counts):
 
     def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the q-value and the flag of some rows, when all have been seen."""
-        found, new = super().columns(columns), np.asarray(columns["seen"]) == 0
-        return {"q_value": np.where(new, found["q_value"], 1.0), "flag": (found["flag"] * new).astype(np.uint8)}
+        p, new = np.asarray(columns["p_value"]), np.asarray(columns["seen"]) == 0
+        found = super().columns({**columns, "p_value": np.nan_to_num(p, nan=1.0)})
+        q = np.where(np.isnan(p), np.nan, np.where(new, found["q_value"], 1.0))
+        return {"q_value": q, "flag": (found["flag"] * new * ~np.isnan(p)).astype(np.uint8)}
 
     def found(self, advice: str = "") -> Decisions:
         """Returns the decisions with the strangest items, when all rows have been seen."""
         rows = self.strangest | self.columns(self.strangest)
         columns = {name: rows[name].tolist() for name in self.order if name != "seen"}
-        return self.decisions(columns, unjudged=self.unjudged, advice=advice)
+        return self.decisions(columns, unjudged=self.unjudged, missing=self.missing, advice=advice)
 
 
 def decided(p: np.ndarray, fdr: float, n: int, *, left_out: Any = False, fine: Any = False, **columns: Any) -> Decisions:
@@ -338,7 +350,7 @@ def calibrate(
 
     Args:
         calibration: Scores (n,) of normal items that no fit has seen, n >= 10: an array, tensor, Series or list.
-        scores: Scores (m,) of the items to judge.
+        scores: Scores (m,) of the items to judge, m >= 0.
         fdr: Share of false alarms among the flags of tables like this one, on average at most, in (0, 1).
         fpr: Instead, the share of normal items that is flagged at most, with ``confidence``.
         confidence: Probability of that, over calibration sets, in (0, 1), by default 0.95. With ``fdr``: the rate holds for
@@ -359,7 +371,8 @@ def calibrate(
     """
     require_within("(0, 1)", fdr=fdr)
     sign = 1.0 if larger_is_stranger else -1.0
-    cal, new = (sign * as_values(name, x).cpu().numpy() for name, x in (("calibration scores", calibration), ("scores", scores)))
+    given = (("calibration scores", calibration, 1), ("scores", scores, 0))
+    cal, new = (sign * as_values(name, x, least=least).cpu().numpy() for name, x, least in given)
     expect(len(cal) >= LEAST, f"at least {LEAST} calibration scores", len(cal), "give more normal items")
     differ = np.ptp(cal) > 0 or groups is not None
     expect(differ, "calibration scores that differ", f"{cal[0]:g} for all", "the score tells nothing")

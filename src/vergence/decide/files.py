@@ -1,5 +1,10 @@
 """Decisions on two files of scores, for ``vergence calibrate``."""
 
+import io
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -7,26 +12,31 @@ from typing import Any
 import numpy as np
 
 from vergence.data.arrays import read_arrays
-from vergence.data.tables import column_kinds, is_table_file, read_table
+from vergence.data.tables import GAPS, STREAM, as_written, column_kinds, is_table_file, read_table
 from vergence.decide.conformal import reportable
 from vergence.decide.decisions import Decisions, calibrate
+from vergence.decide.inputs import numeric
 from vergence.decide.page import write_decisions
 from vergence.utils import terminal
 from vergence.utils.checks import expect, refuse, require_choice
-from vergence.utils.parts import require_table, write_table
+from vergence.utils.files import append_lines, require_apart, require_parent, sha256
+from vergence.utils.parts import json_lines, require_table, write_table
 
 __all__ = ["calibrate_files"]
 
-OWN = ("p_value", "q_value", "flag")  # columns that are added
 SCORE = "score"  # name of the column of scores
+NO_SCORE = "no score: the cell is empty or NaN"
+DIGEST = "calibration_sha256"  # of each line of a log
+PLAIN = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d{0,16}[1-9]|\.0)?([eE][-+]?\d+)?")  # numbers that come back as the same text
 
 
 @dataclass(frozen=True)
 class _Scores:
-    """Scores of a file, and its other columns."""
+    """Scores of a file (m,), NaN in gaps; its Arrow table; the cells of a text file; and the names that texts give the rows."""
 
     values: np.ndarray
-    columns: dict[str, np.ndarray]
+    table: Any
+    texts: Mapping[str, list[str]]
     names: list[str]
 
 
@@ -37,81 +47,159 @@ def calibrate_files(
     *,
     column: str | None = None,
     groups: str | None = None,
-    fdr: float = 0.1,
-    fpr: float | None = None,
-    confidence: float | None = None,
-    adaptive: bool = False,
+    append: Path | None = None,
     lower_is_stranger: bool = False,
+    **rates: Any,
 ) -> Decisions:
-    """Writes the new rows with p-values, q-values and flags, and a page next to them (``OUT.html``); returns the decisions.
+    """Writes the new rows with p-values, q-values, flags and errors, and a page, ``OUT.html``; returns the decisions.
 
     Both files are a table, ``.npy`` or ``.npz`` with the scores: of ordinary items that no fit has seen, and of those to judge.
-    Names of columns are that of the scores, by default ``score`` or the only column of numbers, and that of groups, within which
-    the p-values hold. Rates are as of `vergence.decide.calibrate`.
+    There may be none of these, and rows without a score have an error. ``-`` is JSON lines of standard input, or on standard
+    output. Names of columns are that of the scores, by default ``score`` or the only column of numbers, and that of groups,
+    within which the p-values hold. ``append`` is a log of JSON lines. Rates are as of `vergence.decide.calibrate`.
     """
-    require_table(out)
-    for path in (calibration, new):
-        same = out.exists() and path.exists() and out.samefile(path)
-        expect(not same, "an --out other than the files that are read", out, "choose another --out")
-    a, b = (_read(path, column, groups) for path in (calibration, new))
-    both = sorted(set(a.names) & set(b.names)) if a.names and b.names else []
+    _require_writable(out, append, (calibration, new))
+    a, b = _read(calibration, column, groups), _read(new, column, groups, empty=True)
+    gap, there = np.isnan(a.values), ~np.isnan(b.values)
+    expect(not gap.any(), f"a score in each row of {calibration.name}", f"none in row {gap.argmax() + 1}", "leave the row out")
+    both = sorted(set(a.names) & set(b.names))
     hint = "leave it out of one file, or rename it if it is another item"
     expect(not both, f"items of {new.name} that are not in {calibration.name}", f"{both[:1]} in both", hint)
-    sides = None if groups is None else (a.columns[groups], b.columns[groups])
-    plain = fpr is None and groups is None and confidence is None and not adaptive
-    if plain and 0 < fdr < 1 and len(a.values) and len(b.values):
-        terminal.note(str(reportable(len(a.values), len(b.values), fdr)))
-    also: dict[str, Any] = {"fdr": fdr, "fpr": fpr, "confidence": confidence, "adaptive": adaptive}
-    found = calibrate(a.values, b.values, groups=sides, larger_is_stranger=not lower_is_stranger, **also)
-    kept = {name: values for name, values in b.columns.items() if name not in OWN}
-    if out.suffix == ".csv":  # with all digits
-        kept |= {name: values.astype(object) for name, values in kept.items() if values.dtype.kind == "f"}
-    added = {"p_value": found.p_value, "q_value": found.q_value, "flag": found.flag.astype(np.int64)}
-    write_table(out, {**kept, **added})
-    sign = -1.0 if lower_is_stranger else 1.0
-    shown = {"name": b.names or [""] * len(b.values), "score": sign * b.values}
-    whole = replace(found, columns={**found.columns, **shown})
-    write_decisions(Path(f"{out}.html"), whole, name=new.stem, calibration=sign * a.values)
+    sides = None if groups is None else (_typed(a.table[groups]), _typed(b.table[groups])[there])
+    fdr = rates.get("fdr", 0.1)
+    plain = groups is None and not any(rates.get(name) for name in ("fpr", "confidence", "adaptive"))
+    if plain and 0 < fdr < 1 and len(gap) and there.any():
+        terminal.note(str(reportable(len(gap), int(there.sum()), fdr)))
+    found = calibrate(a.values, b.values[there], groups=sides, larger_is_stranger=not lower_is_stranger, **rates)
+    found = replace(found, missing=int((~there).sum()))
+    written = {**_kept(b, out.suffix), **_named_apart(_of_all_rows(found, there), b.table.column_names)}
+    if out == STREAM:
+        print(*json_lines(written), sep="", end="")
+    else:
+        write_table(out, written)
+        sign, names = -1.0 if lower_is_stranger else 1.0, b.names or [f"row {i + 1}" for i in range(len(there))]
+        shown = {"name": np.asarray(names, dtype=np.str_)[there], "score": sign * b.values[there]}
+        whole = replace(found, columns={**found.columns, **shown})
+        write_decisions(Path(f"{out}.html"), whole, name=new.stem, calibration=sign * a.values)
+    if append is not None:
+        append_lines(append, _log(found, calibration, new, written))
     return found
 
 
-def _read(path: Path, column: str | None, groups: str | None) -> _Scores:
-    if not is_table_file(path):
-        expect(path.is_file(), f"a table, .npy or .npz file at {path}", "a folder" if path.is_dir() else "no file")
-        wanted = [name for name in (column, SCORE, groups) if name]
-        arrays, there = read_arrays(path, (*wanted, "arr_0"), 1 << 40)
-        key = next((name for name in (column or SCORE, "arr_0") if name in arrays), None)
-        if key is None:
-            refuse(f"the array {column or SCORE} in {path.name}", ", ".join(there) or "none", "name it with --column")
-        expect(groups is None or groups in arrays, f"the array {groups} in {path.name}", ", ".join(there))
-        columns = {SCORE if key == "arr_0" else key: arrays[key], **({} if groups is None else {groups: arrays[groups]})}
-        return _Scores(arrays[key], columns, [])
-    table = read_table(path)
+def _require_writable(out: Path, log: Path | None, read: tuple[Path, ...]) -> None:
+    if out != STREAM:
+        require_table(out, read, holds="p_value")
+    if log is not None:
+        require_parent(log)
+        require_apart(log, (*read, out))
+        with log.open("rb") if log.is_file() else io.BytesIO() as file:
+            first = file.readline(1 << 20)
+        ours = not first or DIGEST.encode() in first
+        expect(ours, f"no file, or a log of --append, at {log}", "another file", "choose another")
+
+
+def _read(path: Path, column: str | None, groups: str | None, *, empty: bool = False) -> _Scores:
+    import pyarrow as pa
+
+    arrays = path != STREAM and not is_table_file(path)
+    table = _of_arrays(path, column, groups) if arrays else read_table(path, empty=empty)
+    if not table.num_columns:  # no line of JSON
+        table = pa.table({name: pa.nulls(0) for name in filter(None, (column or SCORE, groups))})
     kinds = column_kinds(table)
-    name = column or _score_column(kinds, path.name)
-    for wanted_name in filter(None, (name, groups)):
-        require_choice(f"the column {wanted_name} of {path.name}", wanted_name, table.column_names)
+    for wanted in filter(None, (None if arrays else column, groups)):
+        require_choice(f"the column {wanted} of {path.name}", wanted, table.column_names)
+    name = table.column_names[0] if arrays else column or _score_column(kinds, path.name, empty and not table.num_rows)
     kind = kinds[name].kind
-    numbers = kind in ("number", "boolean") or (kind == "identifier" and not kinds[name].found)
+    numbers = kind in ("number", "boolean") or (kind == "identifier" and not kinds[name].found) or (kind == "empty" and empty)
     expect(numbers, f"numbers in the column {name} of {path.name}", f"the kind {kind}", "name another with --column")
     values = table[name].to_numpy().astype(np.float64)
+    written = table if arrays else as_written(path, table)
+    texts = {} if written is table else {key: list(map(_text, written[key].to_pylist())) for key in table.column_names}
     ids = next((key for key, one in kinds.items() if one.kind == "identifier" and one.found), None)
-    columns = {key: _as_written(values_) for key, values_ in zip(table.column_names, table.columns, strict=True)}
-    return _Scores(values, columns, [] if ids is None else [str(x) for x in table[ids].to_pylist()])
+    return _Scores(values, table, texts, [] if ids is None else [str(x) for x in table[ids].to_pylist()])
 
 
-def _score_column(kinds: Any, file: str) -> str:
-    numbers = [key for key, column in kinds.items() if column.kind == "number"]
+def _of_arrays(path: Path, column: str | None, groups: str | None) -> Any:
+    """Returns the scores of a NumPy file, and the groups, as an Arrow table."""
+    import pyarrow as pa
+
+    expect(path.is_file(), f"a table, .npy or .npz file at {path}", "a folder" if path.is_dir() else "no file")
+    wanted = [name for name in (column, SCORE, groups) if name]
+    arrays, there = read_arrays(path, (*wanted, "arr_0"), 1 << 40)
+    key = next((name for name in (column or SCORE, "arr_0") if name in arrays), None)
+    if key is None:
+        refuse(f"the array {column or SCORE} in {path.name}", ", ".join(there) or "none", "name it with --column")
+    expect(groups is None or groups in arrays, f"the array {groups} in {path.name}", ", ".join(there))
+    scores = numeric("scores", arrays[key])
+    expect(scores.ndim == 1, f"scores (N,) in {path.name}", f"shape {tuple(scores.shape)}", "give one number for each item")
+    return pa.table({SCORE if key == "arr_0" else key: arrays[key]} | ({} if groups is None else {groups: arrays[groups]}))
+
+
+def _score_column(kinds: Any, file: str, any_kind: bool) -> str:
+    numbers = [key for key, column in kinds.items() if column.kind == "number" or any_kind]
     if SCORE in kinds:
         return SCORE
-    expect(len(numbers) == 1, f"a column {SCORE} in {file}", ", ".join(kinds), "name the scores with --column")
+    expect(len(numbers) == 1 or any_kind, f"a column {SCORE} in {file}", ", ".join(kinds), "name the scores with --column")
     return str(numbers[0])
 
 
-def _as_written(values: Any) -> np.ndarray:
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _typed(values: Any) -> np.ndarray:
+    """Returns an Arrow column as numbers, where it has them, else as texts."""
     import pyarrow.types as types
 
-    kind = values.type
-    if types.is_floating(kind) or (types.is_integer(kind) and not values.null_count):
+    if types.is_floating(values.type) or (types.is_integer(values.type) and not values.null_count):
         return np.asarray(values.to_numpy())
-    return np.asarray(["" if value is None else str(value) for value in values.to_pylist()])
+    return np.asarray(list(map(_text, values.to_pylist())), dtype=np.str_)
+
+
+def _kept(scores: _Scores, ending: str) -> dict[str, np.ndarray]:
+    """Returns the columns of the new file for one with an ending: as they stand there, or as numbers where nothing is lost."""
+
+    def kept(name: str) -> np.ndarray:
+        values, texts = _typed(scores.table[name]), scores.texts.get(name)
+        if texts is None and ending in ("", ".jsonl"):
+            return np.fromiter(scores.table[name].to_pylist(), dtype=object, count=len(values))
+        numbers = values.dtype.kind != "U"
+        if texts is None or (numbers and ending != ".csv" and all(text in GAPS or PLAIN.fullmatch(text) for text in texts)):
+            return values.astype(object) if ending == ".csv" and values.dtype.kind == "f" else values
+        return np.asarray(texts, dtype=object if numbers and ending == ".csv" else np.str_)
+
+    return {name: kept(name) for name in scores.table.column_names}
+
+
+def _of_all_rows(found: Decisions, there: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the columns that are added, (m,) each, from decisions on the rows that have a score."""
+    added: dict[str, np.ndarray] = {name: np.full(len(there), np.nan) for name in ("p_value", "q_value")}
+    added["flag"], added["error"] = np.zeros(len(there), dtype=np.int64), np.where(there, "", NO_SCORE)
+    for name in ("p_value", "q_value", "flag"):
+        added[name][there] = found.columns[name]
+    return added
+
+
+def _named_apart(added: Mapping[str, np.ndarray], own: list[str]) -> dict[str, np.ndarray]:
+    """Returns the added columns, with other names where the new file has columns of theirs, which is said."""
+    names = {name: name for name in added}
+    for name in added:
+        while names[name] in own:
+            names[name] = f"vergence_{names[name]}"
+    changed = [name for name, other in names.items() if other != name]
+    if changed:
+        of = ", ".join(changed)
+        terminal.note(f"the new file has columns of its own named {of}: ours are {', '.join(names[name] for name in changed)}")
+    return {names[name]: values for name, values in added.items()}
+
+
+def _log(found: Decisions, calibration: Path, new: Path, rows: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """Yields the lines of a log: what was judged, by what, and each decision."""
+    rate: dict[str, Any] = {"fdr": found.fdr}
+    if found.certificate is not None:
+        rate = {"fpr": found.certificate.fpr, "confidence": found.certificate.confidence}
+    about = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), DIGEST: sha256(calibration), **rate}
+    counts = {"items": found.total, "flagged": found.flagged, "errors": found.missing, "shift": found.shift}
+    yield json.dumps({**about, "calibration": calibration.name, "new": new.name, **counts}) + "\n"
+    for line in json_lines(rows):
+        yield json.dumps({**about, "decision": json.loads(line)}) + "\n"

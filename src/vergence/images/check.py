@@ -34,7 +34,7 @@ from vergence.images.reference import vectors_with_reference, with_reference
 from vergence.images.result import ENCODER, ONLY, PATCHES, Anomalies, CheckResult, CheckSettings, result_of
 from vergence.images.review import Review
 from vergence.utils.checks import counted, expect, refuse
-from vergence.utils.files import explained
+from vergence.utils.files import explained, require_apart
 from vergence.utils.parts import Parts, open_parts
 
 __all__ = ["check"]
@@ -43,6 +43,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
+WRITTEN = ("items.parquet", "items.csv", "embeddings.npy")  # results that could be read
 VARIABLE = "VERGENCE_ENCODER"  # of the environment: what ``auto`` takes
 
 
@@ -120,8 +121,10 @@ def check(
         (359, 359)
     """
     expect(not leaks or against is not None, "leaks with another source", "none", "name it with --against")
-    for folder in (out, heatmaps):
-        _require_apart(source, folder)
+    for place in (Path(folder) for folder in (out, heatmaps) if folder is not None):
+        require_apart(place, (source, against), inside=True)
+        for name in WRITTEN:
+            require_apart(place / name, (source, against, vectors, against_vectors))
     settings = CheckSettings(size, fdr, mark, workers, Review.of(confirmed), groups, labels, map)
     parts = tuple(filter(None, only.replace(" ", "").split(",")) if isinstance(only, str) else only) or (ONLY if leaks else ())
     settings = replace(settings, only=parts, agreement=agreement, keep=keep)
@@ -153,13 +156,6 @@ def check(
 
 def _called(source: Any) -> str:
     return Path(source).name or str(source) if isinstance(source, str | Path) else f"a {type(source).__name__}"
-
-
-def _require_apart(source: Any, out: Any) -> None:
-    if out is None or not isinstance(source, str | Path) or not Path(source).is_dir():
-        return
-    inside = Path(source).resolve() in (Path(out).resolve(), *Path(out).resolve().parents)
-    expect(not inside, f"an output folder outside {source}", str(out), "choose another --out")
 
 
 def _with_encoder(settings: CheckSettings, encoder: str | nn.Module) -> CheckSettings:

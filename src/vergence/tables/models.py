@@ -167,8 +167,7 @@ def predict(model: Any, pairs: Pairs, out: Path, *, level: float = 0.9) -> int:
     """Writes mean, mode, interval and effective number of modes of the target for each context; returns the rows written."""
     contexts = _require_width(model, pairs)
 
-    def rows(block: slice) -> dict[str, np.ndarray]:
-        c = contexts[block]
+    def rows(c: np.ndarray, t: np.ndarray, start: int) -> dict[str, np.ndarray]:
         low, high = np.moveaxis(model.intervals(c, level), -1, 0)
         answers = {"mean": model.predict(c), "mode": model.mode(c), "low": low, "high": high}
         density = model.conditional(c)
@@ -184,12 +183,11 @@ def sample(model: Any, pairs: Pairs, out: Path, *, n: int = 10, seed: int = 0) -
     """Writes n samples of each context's targets, with the row of the context; returns the rows written."""
     contexts = _require_width(model, pairs)
     rng = np.random.default_rng(seed)
-    seeds = [int(rng.integers(2**31 - 1)) for _ in range(0, len(contexts), ROWS)]
+    seeds = [int(rng.integers(2**31 - 1)) for _ in range(0, len(contexts) or 1, ROWS)]
 
-    def rows(block: slice) -> dict[str, np.ndarray]:
-        c = contexts[block]
-        samples = model.sample(c, n, random_state=seeds[block.start // ROWS])
-        which = np.repeat(np.arange(block.start, block.start + len(c)), n)
+    def rows(c: np.ndarray, t: np.ndarray, start: int) -> dict[str, np.ndarray]:
+        samples = model.sample(c, n, random_state=seeds[start // ROWS])
+        which = np.repeat(np.arange(start, start + len(c)), n)
         return {"row": which, "target": samples.reshape(len(c) * n, *samples.shape[2:])}
 
     job = {"job": "sample", "model": of_estimator(model), "source": of_array(contexts), "n": n, "seed": seed}
@@ -205,8 +203,7 @@ def score_pairs(model: Any, pairs: Pairs, out: Path, *, fdr: float = 0.1) -> Dec
     _require_width(model, pairs)
     held_out = getattr(model, "held_out_surprise_", np.empty(0))
 
-    def rows(block: slice) -> dict[str, np.ndarray]:
-        c, t = pairs.context[block], pairs.target[block]
+    def rows(c: np.ndarray, t: np.ndarray, start: int) -> dict[str, np.ndarray]:
         surprise = model.surprise(c, t)
         found = {"log_density": model.score_samples(c, t), "pit": model.cdf(c, t), "surprise": surprise}
         return {**found, "p_value": ranked(held_out, surprise)} if len(held_out) else found
@@ -233,21 +230,25 @@ def _write(
     out: Path,
     job: dict[str, Any],
     pairs: Pairs,
-    rows: Callable[[slice], dict[str, np.ndarray]],
+    rows: Callable[[np.ndarray, np.ndarray, int], dict[str, np.ndarray]],
     *,
     times: int = 1,
     derived: Derived | None = None,
 ) -> int:
     """Writes the rows of all blocks, behind the columns that name them; goes on behind the parts that an earlier call left."""
     total = len(pairs.context)
+    if not total:  # a row of zeros has the columns of a table without rows
+        zeros = rows(np.zeros((1, *pairs.context.shape[1:])), np.zeros((1, *pairs.target.shape[1:])), 0)
     with (
         open_parts(out, job, every=PART, derived=derived) as parts,
         terminal.bar(job["job"], total=total, unit="rows") as advance,
     ):
         advance(parts.done)
+        if not total:
+            parts.append({**pairs.ids, **{name: values[:0] for name, values in zeros.items()}}, 0)
         for start in range(parts.done, total, ROWS):
             block = slice(start, min(start + ROWS, total))
             ids = {name: np.repeat(values[block], times) for name, values in pairs.ids.items()}
-            parts.append({**ids, **rows(block)}, block.stop - start)
+            parts.append({**ids, **rows(pairs.context[block], pairs.target[block], start)}, block.stop - start)
             advance(block.stop - start)
     return total

@@ -22,14 +22,15 @@ import tokenize
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from vergence.utils.checks import expect, shortened, shown
 
-__all__ = ["DAMAGE", "as_path", "explained", "is_registered", "load_outside", "locked", "read_object"]
-__all__ += ["read_pytorch", "register_outside", "remove_leftovers", "replacing", "require_parent", "sha256"]
+__all__ = ["DAMAGE", "append_lines", "as_path", "explained", "is_registered", "load_outside", "locked", "read_object"]
+__all__ += ["read_pytorch", "register_outside", "remove_leftovers", "replacing", "require_apart", "require_parent"]
+__all__ += ["sha256"]
 
 HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
 TEMPORARY = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.parts?")
@@ -65,6 +66,26 @@ def as_path(value: Any, what: str) -> Path:
 def require_parent(path: Path) -> None:
     """Raises a ValueError unless the folder exists that ``path`` is to be written in."""
     expect(path.parent.is_dir(), f"the folder {path.parent} to write {path.name} in", "no folder")
+
+
+def require_apart(
+    out: Path,
+    read: Iterable[Any],
+    *,
+    inside: bool = False,
+    around: bool = False,
+    what: str = "an --out apart from what is read",
+    advice: str = "choose another --out",
+) -> None:
+    """Raises a ValueError if a file or folder to write is one that is read, or, if asked, is within it or holds it.
+
+    What is no path, or is not there, is no input. ``what`` is expected, ``advice`` says what to do.
+    """
+    for source in (Path(source).expanduser() for source in read if isinstance(source, str | os.PathLike)):
+        a, b = out.resolve(), source.resolve()
+        same = a == b or (out.exists() and source.exists() and out.samefile(source))
+        meet = source.exists() and (same or (inside and b in a.parents) or (around and a in b.parents))
+        expect(not meet, what, f"{out} and {source}", advice)
 
 
 def sha256(file: Path) -> str:
@@ -117,6 +138,26 @@ def explained(path: Path, advice: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise ValueError(f"cannot write {path}: {error.strerror or error}; {advice}") from None
+
+
+def append_lines(path: Path, lines: Iterable[str]) -> None:
+    """Adds lines to the end of a file, all or none; what a kill left of a line is removed. Calls wait for each other."""
+    from filelock import FileLock
+
+    rest = memoryview("".join(lines).encode())
+    lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=60)
+    with explained(path, "free space and repeat the command"), lock, exit_on_sigterm(), path.open("ab+", buffering=0) as file:
+        end = file.seek(0, os.SEEK_END)
+        while end and (file.seek(end - 1), file.read(1))[1] != b"\n":
+            end -= 1
+        file.truncate(end)
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+        except BaseException:
+            file.truncate(end)
+            raise
 
 
 def remove_leftovers(folder: Path, prefix: str = ".") -> None:

@@ -1,4 +1,4 @@
-"""Tables of columns, written to ``.csv``, ``.npz`` or ``.parquet`` in bounded memory; and rows of a long job, kept in parts.
+"""Tables of columns, written to ``.csv``, ``.jsonl``, ``.npz`` or ``.parquet`` in bounded memory; rows of a long job, in parts.
 
 The parts of ``NAME`` are in the hidden folder ``.NAME.parts``: ``manifest.json``, which describes the job, and ``000000.npz``,
 ``000001.npz``, ..., some thousand rows each. Every part appears in one step, and the same command goes on behind the last one
@@ -9,6 +9,7 @@ on where a job was stopped, so the joined file has the same bytes.
 import contextlib
 import csv
 import json
+import math
 import re
 import sys
 import zipfile
@@ -30,6 +31,7 @@ from vergence.utils.files import (
     read_object,
     remove_leftovers,
     replacing,
+    require_apart,
     require_parent,
 )
 from vergence.utils.version import __version__
@@ -65,11 +67,36 @@ Blocks = Callable[[Sequence[str]], Iterator[Arrays]]  # names of columns -> thes
 # Tables
 
 
-def require_table(path: Path) -> None:
-    """Raises a ValueError unless a table can be written to ``path``: its ending, and its folder."""
+def require_table(path: Path, read: Iterable[Any] = (), holds: str = "") -> None:
+    """Raises a ValueError unless a table can be written to ``path``: its ending, its folder, and what is there.
+
+    That is none of the files that are ``read``, and nothing or a table with a column whose name has ``holds`` in it.
+    """
     require_choice(f"the file's ending of {path.name}", path.suffix, WRITERS)
     require_parent(path)
     expect(not path.is_dir(), f"a file to write to at {path}", "a folder")
+    require_apart(path, read)
+    if holds and path.is_file() and path.stat().st_size:
+        names = _names_in(path)
+        found = f"a file with {', '.join(names[:8])}" if names else "another file"
+        expect(any(holds in name for name in names), f"no file, or an earlier result, at {path}", found, "choose another --out")
+
+
+def _names_in(path: Path) -> list[str]:
+    """Returns the names of the columns of a file that `write_table` may have written; none of others."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        if path.suffix == ".parquet":
+            return list(pq.read_schema(path).names)
+        if path.suffix == ".npz":
+            return zipfile.ZipFile(path).namelist()
+        with path.open(encoding="utf-8", newline="") as file:
+            first = file.readline(1 << 20)
+        return list(json.loads(first)) if path.suffix == ".jsonl" else next(csv.reader([first]), [])
+    except (*DAMAGE, csv.Error, pa.ArrowException):
+        return []
 
 
 def write_table(path: Path, columns: Mapping[str, Column]) -> None:
@@ -77,7 +104,7 @@ def write_table(path: Path, columns: Mapping[str, Column]) -> None:
 
     In ``.csv``, a matrix has a column for each of its own (``z_0``, ``z_1``, ...), and texts that a spreadsheet could take for a
     formula stand behind a single quote (`neutral`); numbers never do. They have seven digits; those of an array of Python's
-    objects have all.
+    objects have all, or are texts that stand as they are.
 
     Example:
         >>> import tempfile
@@ -89,7 +116,7 @@ def write_table(path: Path, columns: Mapping[str, Column]) -> None:
     n = len(next(iter(columns.values())))
 
     def blocks(names: Sequence[str]) -> Iterator[Arrays]:
-        for start in range(0, n, EVERY):
+        for start in range(0, max(n, 1), EVERY):
             yield {name: _as_array(columns[name][start : start + EVERY]) for name in names}
 
     write_blocks(path, list(columns), blocks, "free space, or choose another --out", durable=False)
@@ -123,7 +150,7 @@ def _write_csv(path: Path, names: Sequence[str], blocks: Blocks) -> None:
 
 def _as_text(values: np.ndarray) -> list[str]:
     if values.dtype.kind == "O":
-        return [repr(v).removesuffix(".0") for v in values]
+        return [v if isinstance(v, str) else repr(v).removesuffix(".0") for v in values]
     if values.dtype.kind == "f":
         exact = values.dtype == np.float64 and _far_from_zero(values)
         return [repr(v).removesuffix(".0") if exact else f"{v:.7g}" for v in values.tolist()]
@@ -178,6 +205,24 @@ def read_names(file: Path) -> list[str]:
     return [original(line.strip()) for line in lines if line.strip()]
 
 
+def json_lines(columns: Mapping[str, np.ndarray]) -> Iterator[str]:
+    r"""Yields the rows of columns of equal length as JSON objects, one a line; numbers that are not finite become null.
+
+    Example:
+        >>> list(json_lines({"name": np.array(["00017"]), "score": np.array([np.nan])}))
+        ['{"name": "00017", "score": null}\n']
+    """
+    for row in zip(*(values.tolist() for values in columns.values()), strict=True):
+        cells = (None if isinstance(cell, float) and not math.isfinite(cell) else cell for cell in row)
+        yield json.dumps(dict(zip(columns, cells, strict=True)), default=str) + "\n"
+
+
+def _write_jsonl(path: Path, names: Sequence[str], blocks: Blocks) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for columns in blocks(names):
+            file.writelines(json_lines(columns))
+
+
 def _write_npz(path: Path, names: Sequence[str], blocks: Blocks) -> None:
     """Writes an array for each column, which is read twice, since its type and shape come first."""
     with zipfile.ZipFile(path, "w") as archive:
@@ -201,7 +246,7 @@ def _write_parquet(path: Path, names: Sequence[str], blocks: Blocks) -> None:
     def arrow(values: np.ndarray) -> Any:
         if values.ndim == 2:
             return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
-        return pa.array(values.tolist() if values.dtype.kind == "U" else values)
+        return pa.array(values.tolist(), pa.string()) if values.dtype.kind == "U" else pa.array(values)
 
     with contextlib.ExitStack() as stack:
         writer: Any = None
@@ -213,6 +258,7 @@ def _write_parquet(path: Path, names: Sequence[str], blocks: Blocks) -> None:
 
 WRITERS: dict[str, Callable[[Path, Sequence[str], Blocks], None]] = {
     ".csv": _write_csv,
+    ".jsonl": _write_jsonl,
     ".npz": _write_npz,
     ".parquet": _write_parquet,
 }

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.numpy import load, save
+from tests.cli.test_cli import call
 
 import vergence
 from vergence.cli.commands import main
@@ -491,3 +492,29 @@ def test_a_level_that_fails_is_one_line(run, tmp_path):
     with pytest.raises(ValueError, match=r"found NaN or infinity at level \w+, 1 of 5 items|finite") as caught:
         score(x, run, tmp_path / "s.csv")
     assert "\n" not in str(caught.value) and not (tmp_path / "s.csv").exists()
+
+
+def test_vectors_without_rows_or_with_gaps_are_answered(tmp_path):
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "x.npy", rng.normal(size=(400, 4)).astype(np.float32))
+    new = rng.normal(size=(30, 4)).astype(np.float32)
+    new[10:18] += 20
+    np.save(tmp_path / "new.npy", new)
+    gaps = new.copy()
+    gaps[3, 1] = np.nan
+    np.save(tmp_path / "gaps.npy", gaps)
+    np.save(tmp_path / "none.npy", new[:0])
+    vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", encoder="identity", freeze=True)
+    tables = {}
+    for name, code in (("new", 1), ("gaps", 1), ("none", 0)):
+        out = tmp_path / f"{name}.npz"
+        found = call("score", tmp_path / "run", tmp_path / f"{name}.npy", "--out", out, "--fail-on", "flagged,errors")
+        assert found.returncode == code, found.stderr + found.stdout
+        tables[name] = dict(np.load(out))
+        if name == "gaps":
+            assert "warning: 1 row not judged" in found.stdout and "1 errors" in found.stderr
+    others = np.arange(30) != 3
+    assert {len(values) for values in tables["none"].values()} == {0} and set(tables["none"]) == set(tables["gaps"])
+    assert np.isnan(tables["gaps"]["score"][3]) and tables["gaps"]["flag"][3] == 0 and tables["gaps"]["error"][3]
+    for column in ("score", "p_value", "flag"):
+        assert (tables["gaps"][column][others] == tables["new"][column][others]).all()

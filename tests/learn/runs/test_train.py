@@ -27,7 +27,7 @@ def test_a_run_folder_that_holds_the_data_is_refused(tmp_path, out, monkeypatch)
     (tmp_path / "data").mkdir()
     np.save(tmp_path / "data" / "x.npy", np.zeros((20, 3), dtype=np.float32))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="apart from the data") as caught:
+    with pytest.raises(ValueError, match="apart from what is read") as caught:
         vergence.train("data/x.npy", out=out, objective="vje", **QUICK)
     assert "\n" not in str(caught.value)
     assert [p.name for p in (tmp_path / "data").iterdir()] == ["x.npy"]

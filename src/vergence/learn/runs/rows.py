@@ -124,13 +124,17 @@ def write_rows(
         repeated = [(one.name, one.reason) for one in items.skipped]
         with bar(out.name, len(items)) as advance:
             advance(kept.done)
-            for index, columns, n, skipped in _batches(function, items, torch.arange(kept.done, len(items)), reading):
+            given = items if len(items) else ArrayItems(torch.zeros(1, *items.shape))  # whose columns are those of no rows
+            for index, columns, n, skipped in _batches(function, given, torch.arange(kept.done, len(given)), reading):
                 arrays = {name: v.float().cpu().numpy() if isinstance(v, Tensor) else v for name, v in columns.items()}
+                if not len(items):
+                    kept.append({"name": [], **{name: values[:0] for name, values in arrays.items()}}, 0)
+                    break
                 label = {} if labels is None else {"label": labels[index].numpy()}
                 kept.append({"name": names_of(items, index), **label, **arrays}, n, skipped)
                 advance(len(index))
         listed = list(dict.fromkeys(repeated + kept.skipped))
-        if not kept.rows:
+        if not kept.rows and len(items):
             kept.clear()
             refuse("items that can be read", f"none of {len(items)}; the first, {listed[0][0]}: {listed[0][1]}")
         items.skipped = [Skipped(*pair) for pair in listed]
@@ -210,7 +214,7 @@ def whole(folder: RunFolder) -> Data:
     return open_data(config.data, workers=config.fit.workers, **folder.given)
 
 
-def items_of(folder: RunFolder, images: Images, root: str | None = None, side: Side = "context") -> Items:
+def items_of(folder: RunFolder, images: Images, root: str | None = None, side: Side = "context", gaps: bool = False) -> Items:
     """Returns items of a run's shape; see `vergence.learn.runs.run.Run.items`."""
     if isinstance(images, Items):
         return images.target if side == "target" and isinstance(images, PairItems) else images
@@ -226,6 +230,7 @@ def items_of(folder: RunFolder, images: Images, root: str | None = None, side: S
         holdout=config.holdout,
         columns=folder.metadata.columns if side == "context" else (),
         trained_on=config.source,
+        gaps=gaps and not pairs,
     )
     if not (pairs and isinstance(items, PairItems)):
         return items

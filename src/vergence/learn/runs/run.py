@@ -378,15 +378,16 @@ class Run:
             self._detector = detector.loaded_or_fitted(self.folder, self.method, self.device)
         return self._detector
 
-    def items(self, images: Images, *, root: str | None = None, side: Side = "context") -> Items:
+    def items(self, images: Images, *, root: str | None = None, side: Side = "context", gaps: bool = False) -> Items:
         """Returns items of the run's shape.
 
         Args:
             images: Items, as the class says.
             root: Folder of torchvision's data sets; the run's by default.
             side: ``target`` for items as the second encoder takes them; of pairs, the targets.
+            gaps: Whether files may have no rows, and rows of vectors that are not finite.
         """
-        return items_of(self.folder, images, root, side)
+        return items_of(self.folder, images, root, side, gaps)
 
     def _bank(self, bank: Images | None, embeddings: Tensor | None, batch_size: int) -> tuple[Tensor, Tensor]:
         """Returns the embeddings of a bank's targets (M, D) and their index among the bank's items (M,)."""

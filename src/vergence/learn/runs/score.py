@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vergence.data.items import Items, PairItems, batches
 from vergence.data.pixels import center_crop
-from vergence.data.sources import part_named, with_shape
+from vergence.data.sources import with_shape
 from vergence.decide import explain, fpr_threshold, label_trim, needed_for_fpr, reportable, select, surprise, tail_p_values
 from vergence.decide.conformal import TAIL, Certificate, ranked
 from vergence.decide.decisions import Decisions, Tally
@@ -39,8 +39,9 @@ from vergence.utils.digests import digest_of, of_array
 from vergence.utils.files import as_path
 from vergence.utils.parts import Shard, open_parts, require_table
 
-__all__ = ["Calibration", "PairReference", "require_apart", "score"]
+__all__ = ["Calibration", "PairReference", "score"]
 
+NOT_FINITE = "NaN or infinity among the values"
 SHOWN = 5  # calibration items that are named
 EXCESS = 0.5  # deviations beyond the quantile in which a Gaussian's tail falls to 1 / e
 SAMPLES = 64  # of each conditional density
@@ -75,7 +76,7 @@ def score(
     reference = Calibration(reference) if isinstance(reference, Run) else reference
     with tempfile.TemporaryDirectory() if out is None else nullcontext() as folder:
         table = as_path(out, "out") if folder is None else Path(folder) / "scores.npz"
-        require_table(table)
+        require_table(table, (images,), holds="p_value")
         items = reference.run.items(images)
         found = reference.decisions(items, table, fdr)
         if folder is None:
@@ -146,7 +147,7 @@ class Calibration:
         certificate = None if self.fpr is None else fpr_threshold(detector.calibration, self.fpr, self.confidence)
         n = len(detector.calibration)
         notes = _about_run(run, detector, items)
-        if certificate is None:  # which the result names
+        if certificate is None and len(items):  # which the result names
             notes.append(f"note: {reportable(n, len(items), fdr)}")
         notes += _odd_ones(detector.calibration, detector.names)
         if notes:
@@ -230,16 +231,20 @@ def columns_of(
     """
 
     def function(x: Tensor) -> Columns:
-        features = levels(x)
+        lost = ~(x.isfinite().all(1).cpu().numpy() if x.ndim == 2 else np.ones(len(x), dtype=bool))
+        features = levels(torch.where(torch.from_numpy(lost).to(x.device)[:, None], 0, x) if lost.any() else x)
         each = detector.deviations_of(features)
         total, marks = detector.sets.combined(each), digests(x)
         if equal := [refused[mark] for mark in marks.tolist() if mark in refused] if refused else []:
             also = f" and {len(equal) - 1:,} more among {len(marks):,} items" if len(equal) > 1 else ""
             expected = "calibration items that are not among the scored ones"
             refuse(expected, f"an equal one of {equal[0]}{also}", "leave such items out of --calibration")
-        p = ranked(detector.calibration, total)
+        total[lost], p = np.nan, ranked(detector.calibration, total)
+        p[lost] = np.nan
         written = {"score": total, "p_value": p, **_explained(detector, features["z"], each, p <= limit)}
         written["seen"] = np.isin(marks, detector.seen).astype(np.uint8)
+        if x.ndim == 2:
+            written["error"] = np.where(lost, NOT_FINITE, "").tolist()
         if all_scores:
             written |= {f"level_{name}": each[:, i] for i, name in enumerate(detector.levels)}
             scores = objective_scores(method, features["z"])
@@ -296,14 +301,6 @@ def _without_confirmed(detector: RunDetector, confirmed: Sequence[str]) -> RunDe
     terminal.note(f"{len(rows):,} calibration items are left out; this is right if you looked at {looked}")
     kept = np.setdiff1d(np.arange(len(detector.names)), rows)
     return replace(detector, deviations=detector.deviations[kept], names=[detector.names[i] for i in kept.tolist()])
-
-
-def require_apart(reference: str, scored: str, what: str, advice: str) -> None:
-    """Raises a ValueError, with what is expected of the reference, if two sources are one, or one lies within the other."""
-    a, b = (Path(source).expanduser().resolve() for source in (reference, scored))
-    same_name = (named := part_named(reference)) is not None and named == part_named(scored)
-    nested = a.exists() and b.exists() and (a == b or a in b.parents or b in a.parents)
-    expect(not (same_name or reference == scored or nested), what, f"{reference} to overlap {scored}", advice)
 
 
 def _about_run(run: Run, detector: RunDetector, items: Items) -> list[str]:

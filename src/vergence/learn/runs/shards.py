@@ -135,7 +135,7 @@ def merge(
     Raises:
         ValueError: A part is missing, damaged, there twice or of another job, or the file cannot be written.
     """
-    require_table(out)
+    require_table(out, folder.glob("part-*"))
     records = _whole(folder)
     first = records[0]
     files = [_file(record, folder) for record in records]

@@ -38,7 +38,7 @@ from vergence.learn.training.records import Weights
 from vergence.utils import terminal
 from vergence.utils.checks import expect, shown
 from vergence.utils.devices import cpu_threads, enough_memory
-from vergence.utils.files import as_path, register_outside
+from vergence.utils.files import register_outside, require_apart
 from vergence.utils.parts import Shard
 
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ class _Job:
         if self.resume:
             return resumed(self.out, self.source, self.recipe, self.settings, self.trust_code)
         config = describe(self.source, self.recipe, self.settings, trust_code=self.trust_code)
-        _require_apart(self.out, config.data.source)
+        require_apart(self.out, () if config.data.source in sources.BUILT_IN else (config.data.source,), around=True)
         require_new(self.out)
         return start.configured(config)
 
@@ -418,12 +418,3 @@ def _require_usable(config: RunConfig, settings: dict[str, Any]) -> None:
         staged.require_one_encoder(config.model)
         optimizers.require_optimizer(config.fit)
         loop.require_shareable(config.fit)
-
-
-def _require_apart(out: Path, source: str) -> None:
-    """Raises a ValueError if a run folder is, or holds, the data that the run is to be trained on."""
-    data = as_path(source, "the data")
-    if source not in sources.BUILT_IN and data.exists():
-        out, data = out.resolve(), data.resolve()
-        if out == data or out in data.parents:
-            raise ValueError(f"expected a run folder apart from the data, found --out {out} to hold {data}; choose another --out")
