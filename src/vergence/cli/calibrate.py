@@ -8,7 +8,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
-from vergence.utils.checks import counted, expect
+from vergence.utils.checks import counted
 
 __all__: list[str] = []
 
