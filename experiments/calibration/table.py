@@ -11,6 +11,7 @@ METHODS = {"bh": "Benjamini-Hochberg", "storey": "Storey"}
 DATA = ("cifar10", "fashion_mnist", "blood_cells", "digits")  # in the order of the tables; the first two have means over sets
 FIELDS = ("fdp", "fdp_error", "above", "power", "nothing")  # of a result, in the order in which a row lists them
 PARTS = {"same part": "", "training part": ", of the training part"}
+LAWS = ("normal", "counts")  # of the table of rates: of two values nothing is flagged
 SETTING = ("data", "encoder", "score", "unusual_set", "calibration", "items", "share", "calibrated_on")
 
 
@@ -76,4 +77,51 @@ def means_table() -> str:
     return grid([*head, *(f"at {level}" for level in LEVELS)], body)
 
 
-TABLES = {"experiments/calibration/README.md": {"discoveries": means_table, "discoveries-sets": sets_table}}
+def simulated() -> list[Row]:
+    """Returns the last row of each simulated setting."""
+    keys = ("setting", "way", "law", "calibration", "share", "change")
+    return list({tuple(row.get(key) for key in keys): row for row in rows("calibration_rates")}.values())
+
+
+def proportion(row: Row) -> str:
+    """Returns false-discovery proportion with its standard error, and power."""
+    power = "" if row.get("power") is None else f", power {row['power']:.2f}"
+    return f"{row['fdp']:.3f} ± {row['fdp_error']:.3f}{power}"
+
+
+def rates_table() -> str:
+    """A line for each law, way and share of simulated tables, with a column for each number of calibration items."""
+    found = {
+        (r["law"], r["way"], r["share"], r["calibration"]): r
+        for r in simulated()
+        if r["setting"] == "tables" and r["law"] in LAWS
+    }
+    sizes = sorted({key[3] for key in found})
+    lines = sorted({key[:3] for key in found}, key=lambda key: (key[0], key[2], key[1]))
+    body = [
+        [law, f"{100 * share:g} %", way, *(proportion(found[law, way, share, n]) for n in sizes)] for law, way, share in lines
+    ]
+    return grid(["scores", "anomalies", "rate", *(f"{n:,} calibration items" for n in sizes)], body)
+
+
+def others_table() -> str:
+    """A line for each other simulated setting."""
+    body = []
+    for row in simulated():
+        if row["setting"] != "tables":
+            name = ", ".join(str(row[key]) for key in ("setting", "way", "change") if key in row)
+            share = "" if "share" not in row else f"{100 * row['share']:g} %"
+            kept = [f"{key} {row[key]:.3f}" for key in ("above", "pooled", "quiet", "told", "warned", "p_at_rate") if key in row]
+            fdp = proportion(row) if "fdp" in row else ""
+            body.append([name, str(row["law"]), f"{row['calibration']:,}", share, fdp, "; ".join(kept)])
+    return grid(["setting", "scores", "calibration items", "anomalies", "false-discovery proportion", "others"], body)
+
+
+TABLES = {
+    "experiments/calibration/README.md": {
+        "discoveries": means_table,
+        "discoveries-sets": sets_table,
+        "rates": rates_table,
+        "rates-others": others_table,
+    }
+}

@@ -9,7 +9,7 @@ from sklearn.neighbors import LocalOutlierFactor
 from sklearn.svm import OneClassSVM
 
 from vergence.decide import Calibrated, GaussianDetector, calibrate
-from vergence.decide.conformal import certain_levels
+from vergence.decide.conformal import certain_levels, weighted
 
 RNG = np.random.default_rng(0)
 CALIBRATION = RNG.normal(size=500)
@@ -376,6 +376,13 @@ def test_weighted_p_values_hold_under_a_known_shift_and_others_do_not():
                 Calibrated(IsolationForest(n_estimators=5), score=far, weights=weights, share=0.9).fit(x).p_values(new) <= 0.1
             )
     assert np.mean(found[weight]) <= 0.11 and np.mean(found[None]) > 0.3
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        cal, w = rng.normal(size=101), rng.lognormal(size=101)
+        p = weighted(cal, np.r_[cal, -9.0], w, np.ones(102))
+        slow = [(1 + sum(w[i] for i in range(101) if cal[i] >= s)) / (1 + sum(w)) for s in [*cal, -9.0]]
+        np.testing.assert_allclose(p, slow, rtol=1e-12)
+        assert p.max() <= 1
     with pytest.raises(ValueError, match="weights or folds"):
         Calibrated(IsolationForest(), weights=weight, folds=3).fit(x)
     with pytest.raises(ValueError, match="fdr alone"):

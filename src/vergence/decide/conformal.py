@@ -109,7 +109,7 @@ def weighted(calibration: np.ndarray, scores: np.ndarray, weights: np.ndarray, n
     """
     order = np.argsort(calibration)
     reach = np.r_[np.cumsum(weights[order][::-1])[::-1], 0.0][np.searchsorted(calibration[order], scores)]
-    return np.asarray((new + reach) / (new + weights.sum()))
+    return np.asarray(np.minimum((new + reach) / (new + weights.sum()), 1.0))  # sums in another order
 
 
 def _check(calibration: Tensor, s: Tensor) -> None:
