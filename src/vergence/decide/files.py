@@ -15,7 +15,7 @@ from vergence.utils import terminal
 from vergence.utils.checks import expect, refuse, require_choice
 from vergence.utils.parts import require_table, write_table
 
-__all__ = ["calibrate_files"]
+__all__ = ["calibrate_files", "read_scores"]
 
 OWN = ("p_value", "q_value", "flag")  # columns that are added
 SCORE = "score"  # name of the column of scores
@@ -71,6 +71,11 @@ def calibrate_files(
     whole = replace(found, columns={**found.columns, **shown})
     write_decisions(Path(f"{out}.html"), whole, name=new.stem, calibration=sign * a.values)
     return found
+
+
+def read_scores(path: Path, column: str | None = None) -> np.ndarray:
+    """Returns the scores (N,) of a file, as `calibrate_files` reads them; NaN for rows without one."""
+    return _read(path, column, None).values
 
 
 def _read(path: Path, column: str | None, groups: str | None) -> _Scores:

@@ -7,8 +7,8 @@ Nouretdinov, Gammerman, Testing exchangeability on-line, 2003; Vovk, Testing ran
 
 Five martingales bet on small u: u = p, 1 - p, |2p - 1|, 1 - |2p - 1|, and the p-value of the distance of each score of even
 place to the one before, among those of random pairs of calibration scores. A bet that starts at t has the wealth
-prod_{i >= t} eps u_i^(eps - 1); M_k is the mean over eps, and over starts with weights that fall as 1 / (t log^2 t). Each M_k is a
-martingale from 1, so P(sup_t max_k M_k / 5 >= 1 / alarm) <= alarm by Ville's inequality and the union bound.
+prod_{i >= t} eps u_i^(eps - 1); M_k is the mean over eps, and over starts with weights that fall as 1 / (t log^2 t). Each M_k
+is a martingale from 1, so P(sup_t max_k M_k / 5 >= 1 / alarm) <= alarm by Ville's inequality and the union bound.
 """
 
 import json
@@ -43,7 +43,7 @@ class Monitor:
         seed: Seed of the random numbers that break ties.
 
     Attributes:
-        log_wealth: Log of the largest wealth, divided by the number of martingales, in nats; an alarm is due at log(1 / ``alarm``).
+        log_wealth: Log of the largest wealth over the number of martingales, in nats; an alarm is due at log(1 / ``alarm``).
         highest: The largest ``log_wealth`` so far.
         drift: What changed most at that time: larger scores, smaller scores, smaller spread, larger spread or repeated scores.
         items: Scores since the start, or since `reset`.
