@@ -1,4 +1,4 @@
-"""The service: the same decisions as `calibrate`, row by row; limits, hostile bodies and metrics, by a client of the application."""
+"""The service: the decisions of `calibrate`, row by row; limits, hostile bodies and metrics, by a client of the application."""
 
 import base64
 import io
@@ -13,9 +13,9 @@ from vergence.decide import Calibrated, GaussianDetector, calibrate
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
-from starlette.testclient import TestClient  # noqa: E402
+from starlette.testclient import TestClient
 
-from vergence.decide.service import Service, by_columns, by_detector  # noqa: E402
+from vergence.decide.service import Service, by_columns, by_detector
 
 RNG = np.random.default_rng(0)
 GOOD = RNG.normal(size=999)
@@ -116,7 +116,7 @@ def test_what_cannot_be_saved_says_what_can(tmp_path):
     from sklearn.ensemble import IsolationForest
 
     model = Calibrated(IsolationForest(n_estimators=10)).fit(RNG.normal(size=(100, 2)))
-    with pytest.raises(ValueError, match="of this library.*IsolationForest.*calibration_"):
+    with pytest.raises(ValueError, match=r"of this library.*IsolationForest.*calibration_"):
         model.save(tmp_path / "x.safetensors")
 
 

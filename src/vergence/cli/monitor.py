@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-KEPT = 1000  # items of a stream of lines after which the state is saved
+KEPT = 1000  # items after which the state of a stream of lines is saved, and the same alarm is said again
 
 
 @dataclass(kw_only=True)
 class Monitor:
     """Say when the scores of a stream are no longer like those of calibration items, one line an alarm.
 
-    After an alarm it starts again from the calibration scores.
+    After an alarm it starts again from the calibration scores; the same alarm is said once in a thousand items.
     """
 
     calibration: Annotated[Positional[Path], arg(metavar="CALIBRATION")]
@@ -45,14 +45,18 @@ class Monitor:
 def monitor(command: Monitor) -> None:
     """Runs ``vergence monitor``."""
     state, sign = _state(command), -1.0 if command.lower_is_stranger else 1.0
-    seen = skipped = alarms = 0
+    said, kind, skipped, alarms, seen = 0, "", 0, 0, 0
     for seen, score in enumerate(_scores(command), 1):
         if score != score:
             skipped += 1
         elif state.update([sign * score]):
             alarms += 1
-            print(f"alarm after item {seen:,} of this stream, {counted(state.items, 'item')} after the start: {state.drift}")
-            sys.stdout.flush()
+            if state.drift != kind or seen - said >= KEPT:
+                said, kind = seen, state.drift
+                print(
+                    f"alarm after item {seen:,} of this stream, {counted(state.items, 'item')} after the start: {kind}",
+                    flush=True,
+                )
             state.reset()
         if command.state is not None and _is_lines(command.stream) and seen % KEPT == 0:
             state.save(command.state)
