@@ -17,6 +17,12 @@ RNG = np.random.default_rng(0)
 GOOD = RNG.normal(size=500)
 
 
+@pytest.fixture(autouse=True)
+def _seed():
+    global RNG
+    RNG = np.random.default_rng(1)
+
+
 @pytest.fixture
 def good(tmp_path):
     np.save(tmp_path / "good.npy", GOOD)
@@ -110,7 +116,7 @@ def test_nights_go_on_and_an_alarm_is_one_line(good, tmp_path):
 def test_standard_input_is_read_line_by_line_and_a_kill_halves_nothing(good, tmp_path):
     state, command = tmp_path / "s.json", [*CLI, "monitor", str(good), "-", "--state", str(tmp_path / "s.json")]
     process = subprocess.Popen(command, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    process.stdin.write("".join(f"{s}\n" for s in [*RNG.normal(size=1000), *[0.7] * 12]))
+    process.stdin.write("".join(f"{s}\n" for s in [*RNG.normal(size=1000), *[0.7] * 40]))
     process.stdin.flush()
     assert "repeated scores" in process.stdout.readline()  # while the stream is open
     process.kill()
