@@ -147,7 +147,7 @@ class Service:
         unknown = sorted(content.keys() - {kind, "names"})
         _require(not unknown, 422, f'"{kind}" and "names" alone', f"{unknown[:1]}")
         _require(len(rows) <= self.items, 413, f"at most {counted(self.items, 'item')}", f"{len(rows):,}")
-        names = content.get("names", [""] * len(rows))
+        names = content.get("names", [str(i + 1) for i in range(len(rows))])
         fits = isinstance(names, list) and len(names) == len(rows) and all(isinstance(x, str) and x.isprintable() for x in names)
         _require(fits, 422, f"{len(rows)} printable texts as names", "others")
         return self.answer(kind, rows, names)
