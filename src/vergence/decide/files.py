@@ -15,7 +15,7 @@ from vergence.utils import terminal
 from vergence.utils.checks import expect, refuse, require_choice
 from vergence.utils.parts import require_table, write_table
 
-__all__ = ["calibrate_files", "read_scores"]
+__all__ = ["calibrate_files"]
 
 OWN = ("p_value", "q_value", "flag")  # columns that are added
 SCORE = "score"  # name of the column of scores

@@ -28,7 +28,7 @@ __all__ = ["Monitor"]
 KINDS = ("larger scores", "smaller scores", "smaller spread", "larger spread", "repeated scores")
 POWERS = np.array([0.1, 0.3, 0.5, 0.7, 0.9])  # eps of the bets
 CELLS = 1000  # spacings of the calibration scores that are counted, at most
-STATE = ("scores", "pairs", "bets", "items", "last", "log_wealth", "highest", "drift")  # beside the arguments
+STATE = ("scores", "pairs", "bets", "items", "last", "log_wealth", "highest", "drift")  # next to the arguments
 
 
 class Monitor:
