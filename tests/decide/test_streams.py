@@ -1,53 +1,127 @@
-"""The wealth of a conformal test martingale: its formula, its false alarms over all time, and what it notices."""
+"""Conformal test martingales: their false alarms over all time, what they notice and call it, their memory and their files."""
+
+import json
 
 import numpy as np
 import pytest
-from scipy.integrate import quad
 
 from vergence.decide import Monitor
-from vergence.decide.streams import log_wealth
+from vergence.decide.streams import KINDS, POWERS, _unspent, _Urn
 
 
-@pytest.mark.parametrize(("m", "a"), [(0, 0.0), (1, 1.0), (5, 2.0), (50, 60.0), (200, 150.0), (2000, 1500.0)])
-def test_the_wealth_is_the_integral(m, a):
-    scale = m * np.log(m / a) + a - m if 0 < m < a else 0.0
+def test_p_values_of_a_stream_are_uniform_and_independent():
+    """All ranks of 3 calibration scores and 3 others, in cells of several spacings, too: each order is equally likely."""
+    rng, seen = np.random.default_rng(0), []
+    for _ in range(4000):
+        x = rng.integers(0, 4, 6)
+        urn = _Urn(x[:3], rng)
+        seen.append([urn.above(s, rng.random(), rng.random()) for s in x[3:]])
+    p = np.array(seen)
+    assert np.abs(np.sort(p, 0) - np.linspace(0, 1, 4000)[:, None]).max() < 1.63 / 4000**0.5  # Kolmogorov, 1 %
+    assert np.abs(np.corrcoef(p.T) - np.eye(3)).max() < 3.5 / 4000**0.5
 
-    def wealth(e):
-        return np.exp(m * np.log(e) + (1 - e) * a - scale) if e > 0 else float(m == 0)
 
-    value = quad(wealth, 0, 1, points=[min(1, m / a)] if a else None, limit=200)[0]
-    assert log_wealth(m, a) == pytest.approx(np.log(value) + scale, rel=1e-6, abs=1e-9)
+def test_the_wealth_is_the_mean_over_starts_and_powers():
+    rng = np.random.default_rng(1)
+    monitor, x = Monitor(rng.normal(size=40)), rng.normal(size=30)
+    urn, ps = _Urn(monitor.calibration, np.random.default_rng(9)), []
+    for i, s in enumerate(x):  # without ties their random numbers do not matter
+        ps.append(urn.above(s, 0.5, np.random.default_rng((0, i)).random(4)[1]))
+    monitor.update(x)
+    weights = [0.5] + [_unspent(t) - _unspent(t + 1) for t in range(len(x))]  # of the starts before item 0, 1, ...
+    wealth = _unspent(len(x))
+    for start, weight in enumerate(weights):
+        wealth += weight * np.mean([np.prod(e * np.array(ps[start:]) ** (e - 1)) for e in POWERS])
+    assert np.logaddexp(np.logaddexp.reduce(monitor.bets[0]), np.log(_unspent(30))) == pytest.approx(np.log(wealth))
+    assert sum(weights) + _unspent(len(x)) == pytest.approx(1)
 
 
-def test_false_alarms_are_bounded_for_all_time():
+@pytest.mark.parametrize("law", ["normal", "three values", "one value"])
+def test_false_alarms_are_bounded_for_all_time(law):
     rng, alarms = np.random.default_rng(0), 0
-    for i in range(1000):
-        alarms += Monitor(rng.normal(size=50), alarm=0.1, seed=i).update(rng.normal(size=200))
-    assert alarms / 1000 <= 0.1 + 3 * (0.09 / 1000) ** 0.5
+    draw = {"normal": rng.standard_normal, "three values": lambda n: rng.integers(0, 3, n), "one value": np.zeros}[law]
+    for i in range(200):
+        alarms += Monitor(draw(50), alarm=0.2, seed=i).update(draw(100))
+    assert alarms / 200 <= 0.2
 
 
-def test_ties_are_broken_so_that_no_alarm_follows_from_them():
-    rng, alarms = np.random.default_rng(1), 0
-    for i in range(300):
-        alarms += Monitor(rng.integers(0, 3, 50), alarm=0.1, seed=i).update(rng.integers(0, 3, 200))
-    assert alarms / 300 <= 0.1 + 3 * (0.09 / 300) ** 0.5
+CHANGES = {
+    "larger scores": lambda rng: rng.normal(1.5, 1, 100),
+    "smaller scores": lambda rng: rng.normal(-1.5, 1, 100),
+    "smaller spread": lambda rng: rng.normal(0, 0.1, 100),
+    "larger spread": lambda rng: rng.normal(0, 4, 100),
+    "repeated scores": lambda rng: np.full(100, rng.normal()),
+}
 
 
-def test_a_change_is_noticed_and_parts_of_a_stream_add_up():
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_change_is_noticed_and_named(kind):
+    rng = np.random.default_rng(3)
+    monitor = Monitor(rng.normal(size=300))
+    assert not monitor.update(rng.normal(size=200)) and not monitor.alarmed
+    assert monitor.update(CHANGES[kind](rng)) and monitor.drift == kind
+    assert monitor.update([0.0])  # an alarm stays
+    monitor.reset()
+    assert not monitor.update(rng.normal(size=100)) and monitor.items == 100
+
+
+def test_a_stuck_sensor_is_noticed_in_few_items_and_infinite_scores_count():
+    rng = np.random.default_rng(4)
+    assert Monitor(rng.normal(size=500)).update([0.3] * 12)
+    assert Monitor(rng.normal(size=500)).update([np.inf] * 12)
+    assert Monitor(rng.normal(size=500)).update([-np.inf, np.inf] * 12)
+
+
+def test_parts_of_a_stream_add_up_and_a_file_goes_on(tmp_path):
     rng = np.random.default_rng(2)
-    calibration, before, after = rng.normal(size=300), rng.normal(size=200), rng.normal(2, 1, 100)
-    whole, parts = Monitor(calibration), Monitor(calibration)
-    assert not parts.update(before[:100])
-    assert not parts.update(before[100:])
-    assert parts.update(after)
-    assert whole.update(np.r_[before, after])
-    assert whole.log_wealth == parts.log_wealth
-    assert parts.update([0.0])  # an alarm stays
+    calibration, x = rng.normal(size=300), np.r_[rng.normal(size=101), rng.normal(1, 1, 40)]
+    whole, part = Monitor(calibration, seed=3), Monitor(calibration, seed=3)
+    whole.update(x)
+    for piece in np.split(x, [1, 50, 101]):
+        part.update(piece)
+        part.save(tmp_path / "state.json")
+        part = Monitor.load(tmp_path / "state.json")
+    assert part.log_wealth == whole.log_wealth and (part.bets == whole.bets).all() and part.drift == whole.drift
+    part.update(np.tile(x, 20))
+    size = (tmp_path / "state.json").stat().st_size
+    part.save(tmp_path / "state.json")
+    assert (tmp_path / "state.json").stat().st_size < size + 2000  # the memory does not grow with the stream
+    assert len(Monitor(rng.normal(size=20_000))._scores.counts) == 1001
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"bets": [[0.0]]},
+        {"scores": [-1] * 21},
+        {"pairs": [0.5] * 11},
+        {"items": -1},
+        {"alarm": 2},
+        {"calibration": [1.0]},
+        {"highest": "a"},
+        {"last": None},
+        {"bets": [["a"]]},
+        {"seed": "x"},
+    ],
+    ids=str,
+)
+def test_a_damaged_state_is_refused(change, tmp_path):
+    Monitor(np.arange(20.0)).save(tmp_path / "s.json")
+    content = json.loads((tmp_path / "s.json").read_text())
+    (tmp_path / "s.json").write_text(json.dumps({**content, **change}))
+    with pytest.raises(ValueError, match="state of a monitor") as error:
+        Monitor.load(tmp_path / "s.json")
+    assert "\n" not in str(error.value)
+    (tmp_path / "s.json").write_text("[1]")
+    with pytest.raises(ValueError, match="state of a monitor"):
+        Monitor.load(tmp_path / "s.json")
 
 
 def test_wrong_use_is_refused():
     with pytest.raises(ValueError, match="at least 10"):
         Monitor([1.0])
+    with pytest.raises(ValueError, match="finite"):
+        Monitor([np.inf, *range(20)])
     with pytest.raises(ValueError, match="alarm"):
         Monitor(np.arange(20.0), alarm=0)
     with pytest.raises(ValueError, match="scores"):

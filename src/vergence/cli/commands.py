@@ -15,7 +15,7 @@ from typing import Any
 
 import tyro
 
-from vergence.cli import advise, calibrate, check, compare, density, listing, match, options, score, train, use
+from vergence.cli import advise, calibrate, check, compare, density, listing, match, monitor, options, score, serve, train, use
 from vergence.utils.checks import did_you_mean, is_out_of_memory, shown
 from vergence.utils.terminal import is_first_process, wait_for_launcher
 from vergence.utils.version import __version__
@@ -36,6 +36,8 @@ RUN: dict[type, Callable[[Any], None]] = {
     score.Score: score.score,
     use.Merge: use.merge,
     calibrate.Calibrate: calibrate.calibrate,
+    monitor.Monitor: monitor.monitor,
+    serve.Serve: serve.serve,
     match.Pairs: match.pairs,
     match.Match: match.match,
     use.Neighbors: use.neighbors,

@@ -14,12 +14,13 @@ Shapes: n calibration items, m new items.
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from scipy.special import chdtrc
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from vergence.decide.conformal import (
@@ -38,6 +39,7 @@ from vergence.decide.conformal import (
 )
 from vergence.decide.inputs import Values, as_values, labels_of
 from vergence.decide.splits import apart, grouped
+from vergence.densities.storage import Stored
 from vergence.mixtures.core import to_numpy
 from vergence.utils.checks import counted, expect, require_count, require_within
 from vergence.utils.terminal import Tabular
@@ -428,7 +430,7 @@ def _within(cal: np.ndarray, new: np.ndarray, groups: tuple[Any, Any], fdr: floa
 
 
 @dataclass(eq=False, repr=False)
-class Calibrated(BaseEstimator):  # type: ignore[misc]
+class Calibrated(Stored):
     """Any detector with a calibration part that it is not fitted to: p-values and flags with a rate.
 
     The detector is one of this library, of scikit-learn (``score_samples``), PyOD (``decision_function``, larger is stranger),
@@ -546,6 +548,16 @@ class Calibrated(BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> np.ndarray:
         """Returns -1 for flagged items and 1 for others, as scikit-learn does, at a false-discovery rate of 0.1."""
         return np.where(self.decide(X).flag, -1, 1)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the detector, one of this library, and its calibration scores to one ``.safetensors`` file."""
+        own = isinstance(self.detector, Stored) and self.score is None
+        found, advice = type(self.detector if self.score is None else self.score).__name__, "keep its calibration_ scores instead"
+        expect(own, "a detector of this library, which is saved without pickle", found, advice)
+        super().save(path)
+
+    def _try(self) -> None:
+        self.scores(np.zeros((1, self.detector_.n_features_in_)))
 
 
 def _fitted(detector: Any, x: np.ndarray) -> Any:

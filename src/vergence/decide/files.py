@@ -98,6 +98,11 @@ def _require_writable(out: Path, log: Path | None, read: tuple[Path, ...]) -> No
         expect(ours, f"no file, or a log of --append, at {log}", "another file", "choose another")
 
 
+def read_scores(path: Path, column: str | None = None) -> np.ndarray:
+    """Returns the scores (N,) of a file, as `calibrate_files` reads them; NaN for rows without one."""
+    return _read(path, column, None).values
+
+
 def _read(path: Path, column: str | None, groups: str | None, *, empty: bool = False) -> _Scores:
     import pyarrow as pa
 

@@ -1,0 +1,115 @@
+"""``vergence monitor``."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from vergence.utils import terminal
+from vergence.utils.checks import counted, expect, shown
+
+if TYPE_CHECKING:
+    from vergence.decide import Monitor as State
+
+__all__: list[str] = []
+
+KEPT = 1000  # items after which the state of a stream of lines is saved, and the same alarm is said again
+
+
+@dataclass(kw_only=True)
+class Monitor:
+    """Say when the scores of a stream are no longer like those of calibration items, one line an alarm.
+
+    After an alarm it starts again from the calibration scores; the same alarm is said once in a thousand items.
+    """
+
+    calibration: Annotated[Positional[Path], arg(metavar="CALIBRATION")]
+    """Table (.csv, .parquet, ...), .npy or .npz with scores of normal items that no fit has seen."""
+    stream: Annotated[Positional[Path], arg(metavar="STREAM")]
+    """The same, of new items in their order; or JSON lines, numbers or objects, as .jsonl or, for standard input, as -."""
+    state: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: start anew)")] = None
+    """File that keeps what was seen, so that the next night goes on; it is made where there is none."""
+    column: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: score)")] = None
+    """Column of the scores."""
+    alarm: Annotated[float, arg(help="Probability, over all time, of an alarm though nothing changes.")] = 0.01
+    seed: Annotated[int, arg(help="Seed of the random numbers that break ties.")] = 0
+    fail_on: Annotated[Literal["nothing", "alarm"], arg(help="What makes the exit code 1.")] = "nothing"
+    lower_is_stranger: bool = False
+    """Lower scores are more anomalous, as of log-likelihoods."""
+
+
+def monitor(command: Monitor) -> None:
+    """Runs ``vergence monitor``."""
+    state, sign = _state(command), -1.0 if command.lower_is_stranger else 1.0
+    said, kind, skipped, alarms, seen = 0, "", 0, 0, 0
+    for seen, score in enumerate(_scores(command), 1):
+        if score != score:
+            skipped += 1
+        elif state.update([sign * score]):
+            alarms += 1
+            if state.drift != kind or seen - said >= KEPT:
+                said, kind = seen, state.drift
+                print(
+                    f"alarm after item {seen:,} of this stream, {counted(state.items, 'item')} after the start: {kind}",
+                    flush=True,
+                )
+            state.reset()
+        if command.state is not None and _is_lines(command.stream) and seen % KEPT == 0:
+            state.save(command.state)
+    if command.state is not None:
+        state.save(command.state)
+    if skipped:
+        terminal.note(f"{counted(skipped, 'item')} without a number skipped")
+    print(f"{counted(seen, 'item')}, {counted(alarms, 'alarm')}; {counted(state.items, 'item')} since the last start")
+    if alarms and command.fail_on == "alarm":
+        sys.exit(1)
+
+
+def _state(command: Monitor) -> "State":
+    """Returns the state of the file, which must be of the same calibration scores and alarm, or a new one."""
+    import numpy as np
+
+    from vergence.decide import Monitor as State
+    from vergence.decide.files import read_scores
+
+    sign = -1.0 if command.lower_is_stranger else 1.0
+    new = State(sign * read_scores(command.calibration, command.column), command.alarm, command.seed)
+    if command.state is None or not command.state.exists():
+        return new
+    old = State.load(command.state)
+    same = np.array_equal(old.calibration, new.calibration) and (old.alarm, old.seed) == (new.alarm, new.seed)
+    expect(same, f"the calibration scores, --alarm and --seed of {command.state}", "others", "name another --state")
+    return old
+
+
+def _is_lines(path: Path) -> bool:
+    return str(path) == "-" or path.suffix in (".jsonl", ".ndjson")
+
+
+def _scores(command: Monitor) -> Iterator[float]:
+    """Yields the scores of the stream; NaN for items without a number."""
+    from vergence.decide.files import read_scores
+
+    if not _is_lines(command.stream):
+        yield from read_scores(command.stream, command.column).tolist()
+        return
+    name, lines = command.column or "score", sys.stdin if str(command.stream) == "-" else command.stream.open()
+    with lines:
+        for i, line in enumerate(lines, 1):
+            if line.strip():
+                yield _of_line(line, i, name)
+
+
+def _of_line(line: str, i: int, name: str) -> float:
+    try:
+        row: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        row = line
+    value = row.get(name) if isinstance(row, dict) else row
+    number = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    expect(number, f"a number, or an object with {name}, in line {i:,}", shown(value))
+    return float("nan") if value is None else float(value)
