@@ -128,3 +128,10 @@ def test_pairs_fit_takes_groups(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main(["pairs", "fit", "pairs.npz", "--groups", "site"])
     assert "expected the array site in pairs.npz" in capsys.readouterr().err
+
+
+def test_one_seed_takes_other_ranks_of_other_data():
+    """With groups in an order by value the calibration items were always those of the same ranks, and p-values were too small."""
+    rng = np.random.default_rng(3)
+    taken = [apart(grouped(None, x), 0.3, seed=0)[x[:, 0].argsort()] for x in rng.normal(size=(2, 200, 3))]
+    assert (taken[0] != taken[1]).any()

@@ -18,18 +18,19 @@ __all__ = ["apart", "grouped", "one_of_each"]
 def grouped(groups: Any, *sides: np.ndarray) -> np.ndarray:
     """Returns the number of the group of each item (N,), by groups (N,) if given, else of items that are near copies on any side.
 
+    Groups are numbered as they appear: in an order by value a split with one seed would take the same ranks of all data.
+
     Example:
         >>> context, target = np.array([[1.0], [1.0], [5.0], [6.0]]), np.array([[3.0], [2.0], [2.0], [7.0]])
         >>> grouped(None, context, target).tolist(), grouped(["a", "b", "a", "a"], context).tolist()
         ([0, 0, 0, 1], [0, 1, 0, 0])
     """
-    if groups is not None:
-        return np.asarray(np.unique(labels_of("groups", groups, len(sides[0])), return_inverse=True)[1])
-    label = near_copies(sides[0])
-    for side in sides[1:]:
+    label = near_copies(sides[0]) if groups is None else labels_of("groups", groups, len(sides[0]))
+    for side in sides[1:] if groups is None else ():
         edges = np.stack([label, label.max() + 1 + near_copies(side)], 1)
         label = components(edges, edges.max() + 1)[label]
-    return label
+    first, label = np.unique(label, return_index=True, return_inverse=True)[1:]
+    return np.asarray(first.argsort().argsort()[label.reshape(-1)])
 
 
 def apart(group: np.ndarray, share: float, seed: int) -> np.ndarray:
