@@ -117,11 +117,37 @@ def others_table() -> str:
     return grid(["setting", "scores", "calibration items", "anomalies", "false-discovery proportion", "others"], body)
 
 
+def peers_table() -> str:
+    """A line for each rule: false-discovery proportion and power by share of anomalies, simulated and over real vectors."""
+    found: dict[tuple, list[Row]] = defaultdict(list)
+    for row in rows("calibration_peers"):
+        if row["calibration"] in (None, 500):
+            found[row["rule"], "vectors" if row["calibration"] is None else row["scores"], row["share"]].append(row)
+    shares = sorted({share for _, _, share in found})
+    body = []
+    for name, scores in dict.fromkeys(key[:2] for key in found):
+        means = [
+            [statistics.mean(row[key] for row in found[name, scores, share]) for key in ("fdp", "power")] for share in shares
+        ]
+        body.append(
+            [
+                name,
+                scores,
+                *(
+                    f"{fdp:.2f}" + (f", power {power:.2f}" if share else "")
+                    for share, (fdp, power) in zip(shares, means, strict=True)
+                ),
+            ]
+        )
+    return grid(["rule", "scores", *(f"{100 * share:g} % anomalies" for share in shares)], sorted(body, key=lambda line: line[1]))
+
+
 TABLES = {
     "experiments/calibration/README.md": {
         "discoveries": means_table,
         "discoveries-sets": sets_table,
         "rates": rates_table,
         "rates-others": others_table,
+        "peers": peers_table,
     }
 }
