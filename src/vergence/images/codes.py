@@ -51,9 +51,6 @@ class PooledCodes:
     Args:
         images: Images (3, H, W) in [0, 1] of any sizes, of which the dictionaries are learned.
 
-    Raises:
-        ValueError: There is no image.
-
     Example:
         >>> images = [torch.rand(3, 32, 40, generator=torch.Generator().manual_seed(i)) for i in range(20)]
         >>> tuple(PooledCodes(images)(images[0]).shape)

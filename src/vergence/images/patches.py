@@ -51,9 +51,6 @@ class PatchCells:
     Args:
         pictures: Pictures (3, H, W) in [0, 1] of any sizes, of which the dictionary is learned.
 
-    Raises:
-        ValueError: There is no picture.
-
     Example:
         >>> pictures = [torch.rand(3, 32, 40, generator=torch.Generator().manual_seed(i)) for i in range(20)]
         >>> tuple(PatchCells(pictures)(pictures[0]).shape)
