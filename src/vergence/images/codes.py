@@ -33,12 +33,7 @@ LEVEL, FLOOR = 1 / 512, 1e-4  # added before logarithms, of the contrast and of 
 
 
 def of_area(x: Tensor, side: float, step: int = 1, least: int = 1) -> Tensor:
-    """Returns an image (3, H, W) at an area of about ``side`` x ``side`` pixels and its own shape, sides multiples of ``step``.
-
-    Example:
-        >>> of_area(torch.zeros(3, 100, 400), 64).shape
-        torch.Size([3, 32, 128])
-    """
+    """Returns an image (3, H, W) of its shape at an area of about ``side`` x ``side`` pixels, sides multiples of ``step``."""
     height, width = x.shape[1:]
     ratio = min(max(math.sqrt(width / height), LONGEST**-0.5), LONGEST**0.5)
     h, w = (max(least, step, step * round(value / step)) for value in (side / ratio, side * ratio))
@@ -50,11 +45,6 @@ class PooledCodes:
 
     Args:
         images: Images (3, H, W) in [0, 1] of any sizes, of which the dictionaries are learned.
-
-    Example:
-        >>> images = [torch.rand(3, 32, 40, generator=torch.Generator().manual_seed(i)) for i in range(20)]
-        >>> tuple(PooledCodes(images)(images[0]).shape)
-        (1170,)
     """
 
     def __init__(self, images: Sequence[Tensor]) -> None:

@@ -43,13 +43,6 @@ def names_by(pictures: Pictures, index: Sequence[int], by: Names, option: str) -
         by: ``folder``, a column of the source's table, ``prefix`` (the name before its last ``_``, ``-``, ``.`` or space), a
             regular expression whose first group, or else whole match, it is, or a sequence of all of them.
         option: The option, for messages.
-
-    Example:
-        >>> pictures = Pictures(["a/part1_top.png", "a/part1_side.png", "b/part2_top.png"], [None] * 3)
-        >>> names_by(pictures, range(3), "folder", "--groups"), names_by(pictures, range(3), r"part\d+", "--groups")
-        (['a', 'a', 'b'], ['part1', 'part1', 'part2'])
-        >>> names_by(pictures, range(3), "prefix", "--groups")
-        ['a/part1', 'a/part1', 'b/part2']
     """
     if by is None:
         return None
