@@ -41,11 +41,7 @@ def of_area(x: Tensor, side: float, step: int = 1, least: int = 1) -> Tensor:
 
 
 class PooledCodes:
-    """Maps images to features of the whole, by a dictionary of patches of such images.
-
-    Args:
-        images: Images (3, H, W) in [0, 1] of any sizes, of which the dictionaries are learned.
-    """
+    """Maps images to features of the whole, by dictionaries of patches of ``images`` (3, H, W) in [0, 1] of any sizes."""
 
     def __init__(self, images: Sequence[Tensor]) -> None:
         expect(len(images), "images to learn from", "none", "give others")

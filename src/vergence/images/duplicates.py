@@ -181,13 +181,8 @@ def duplicate_sets(duplicates: Duplicates, n: int) -> Ints:
 def best_of_sets(duplicates: Duplicates, pixels: Floats, sharpness: Floats, *rest: Floats | Ints) -> Ints:
     """Returns for each image the one to keep of its set of exact and near duplicates, (N,); itself where it has none.
 
-    It is the largest, then the sharpest if it is much sharper (compression adds edges, too), then the first by the rest.
-
-    Args:
-        duplicates: Pairs; those of other kinds, which show another part or side, hold no set together.
-        pixels: Number of pixels of each, (N,).
-        sharpness: Sharpness of each, (N,).
-        rest: What decides after these, (N,) each, larger is better.
+    It is the largest, then the sharpest if it is much sharper (compression adds edges, too), then the first by the rest; each is
+    (N,), larger is better. Pairs of other kinds, which show another part or side, hold no set together.
 
     Example:
         >>> pairs = Duplicates(np.array([[0, 1], [1, 2]]), ["near", "cropped"], np.ones(2))

@@ -245,11 +245,9 @@ def _is_cached(name: str) -> bool:
 
 
 def fetch(name: str, to: str | Path | None = None) -> Path:
-    """Writes a network's weights to a folder, for a machine without a network: name, size, SHA-256 and license next to them.
+    """Writes the weights of ``timm:NAME``, tag or not, to a folder, by default one where ``auto`` looks.
 
-    Args:
-        name: ``timm:NAME``, with or without a tag.
-        to: Folder; None for one where ``auto`` looks.
+    They work there without a network; name, size, SHA-256 and license stand next to them.
     """
     if not name.startswith("timm:"):
         refuse("timm:NAME", f"'{name}'", "timm.list_pretrained() lists the names")

@@ -41,11 +41,7 @@ def grid_of(height: int, width: int) -> tuple[int, int]:
 
 
 class PatchCells:
-    """Maps pictures to features of cells, by a dictionary of patches of such pictures.
-
-    Args:
-        pictures: Pictures (3, H, W) in [0, 1] of any sizes, of which the dictionary is learned.
-    """
+    """Maps pictures to features of cells, by a dictionary of patches of ``pictures`` (3, H, W) in [0, 1] of any sizes."""
 
     def __init__(self, pictures: Sequence[Tensor]) -> None:
         expect(len(pictures), "pictures to learn what is usual from", "none", "give others")

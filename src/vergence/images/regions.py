@@ -40,11 +40,8 @@ TINY = 1e-300
 class OwnCells:
     """What scores cells without a reference: a Gaussian for each fold, which has not seen it.
 
-    Each Gaussian is fitted twice, the second time without the most anomalous tenth of the images.
-
-    Args:
-        cells: Some cells (n_i, D) of each of N images.
-        fold: Fold of each image, (N,).
+    Each Gaussian is fitted twice, the second time without the most anomalous tenth of the images, of which there are some cells
+    (n_i, D) each, and a fold (N,).
     """
 
     def __init__(self, cells: Sequence[Floats], fold: Ints) -> None:
