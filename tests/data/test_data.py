@@ -434,8 +434,6 @@ def test_unreadable_images_are_skipped_and_listed(tmp_path, memory, workers):
 def test_strict_refuses_unreadable_images(tmp_path):
     write_mixed(tmp_path)
     refused(tmp_path, r"4 of 15 images cannot be read: corrupt.png \(.*\), cut.jpg \(.*\), empty.gif \(.*\); remove", strict=True)
-    with pytest.raises(ValueError, match="4 of 15 images cannot be read"):
-        open_items(str(tmp_path), shape=(3, 16, 16), strict=True, workers=0)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -47,7 +47,6 @@ CALLS = {
     "a file of another class": (lambda: ConditionalMixture().load("none"), "no file"),
     "another width of a stream": (lambda: ParticleMixture().fit(C, T).partial_fit(X, T), "3 features"),
     "settings of a stream": (lambda: ParticleMixture().fit(C, T).set_params(rho=2).partial_fit(C, T), "rho"),
-    "a component of other numbers": (lambda: GrowingNeuralGas(signals=200).fit(C, T).predict_component(C, T[1:]), "39 targets"),
 }
 
 
@@ -68,6 +67,5 @@ def test_nothing_is_asked_before_a_fit():
     for method in ("score_samples", "predict", "predict_proba", "condition", "sample", "density"):
         with pytest.raises(NotFittedError):
             getattr(GaussianMixture(), method)(*([] if method in ("sample", "density") else [X]))
-    for call in (GrowingNeuralGas().joint, lambda: GrowingNeuralGas().predict_component(C, T)):
-        with pytest.raises(NotFittedError):
-            call()
+    with pytest.raises(NotFittedError):
+        GrowingNeuralGas().joint()

@@ -114,21 +114,15 @@ def test_the_graph_is_one(name, request):
     assert set(m.node_components_) == set(range(m.n_components_))
 
 
-def test_components_are_the_branches(train, test, raw):
+def test_components_are_the_branches(train, raw):
     """T19: three in most seeds, and then each is a branch."""
     fits = [raw, *(model(max_nodes=60, polish=0, random_state=s).fit(*train[:2]) for s in range(1, 5))]
     three = [m for m in fits if m.n_components_ == 3]
     assert len(three) >= 3
     for m in three:
-        for (c, t, k), label in ((train, m.labels_), (test, m.predict_component(test[0], test[1]))):
-            assert len(label) == len(c) == len(t)
-            together = np.array([np.bincount(label[k == j], minlength=3) for j in range(3)])
-            assert together.max(1).sum() > 0.999 * len(k) and set(together.argmax(1)) == {0, 1, 2}
-
-
-def test_components_of_the_items_fitted_are_the_labels(raw, train):
-    assert (raw.predict_component(train[0], train[1]) == raw.labels_).all()
-    assert (raw.predict_component(torch.from_numpy(train[0]), list(train[1])) == raw.labels_).all()
+        assert len(m.labels_) == len(train[0])
+        together = np.array([np.bincount(m.labels_[train[2] == j], minlength=3) for j in range(3)])
+        assert together.max(1).sum() > 0.999 * len(train[2]) and set(together.argmax(1)) == {0, 1, 2}
 
 
 # --- the density

@@ -279,12 +279,7 @@ def watched(items: Items, workers: int) -> Iterator[tuple[Tensor, Any]]:
 
 
 def spaced(n: int, most: int) -> Tensor:
-    """Returns at most so many of the numbers 0 .. n-1, evenly spaced, as int64.
-
-    Example:
-        >>> spaced(10, 4).tolist(), spaced(3, 4).tolist()
-        ([0, 3, 6, 9], [0, 1, 2])
-    """
+    """Returns at most so many of the numbers 0 .. n-1, evenly spaced, as int64."""
     exact = torch.float32 if n <= 1 << 24 else torch.float64  # float32 cannot tell larger numbers apart
     return torch.linspace(0, n - 1, min(n, most), dtype=exact).long()
 

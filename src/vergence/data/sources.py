@@ -39,6 +39,7 @@ __all__ = ["BUILT_IN", "IN_MEMORY", "Data", "absolute", "as_source", "in_words",
 __all__ += ["part_named", "with_shape"]
 
 IN_MEMORY = "memory: "  # starts the name of data that a program holds
+ON_DISK = 64 << 20  # bytes of an array above which it stays on disk, where its items are only scored
 
 MIXED = "a list of paths, of PIL images, of tensors or of rows of numbers"
 TORCHVISION = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST", "cifar10": "CIFAR10", "cifar100": "CIFAR100", "stl10": "STL10"}
@@ -121,10 +122,7 @@ def open_items(
     root: str | None = None,
     download: bool = False,
     holdout: float = 0.2,
-    strict: bool = False,
     columns: Sequence[str] = (),
-    memory: int = 64 << 20,
-    workers: int = 2,
     trained_on: str | None = None,
     gaps: bool = False,
 ) -> Items:
@@ -143,10 +141,7 @@ def open_items(
         root: Folder that holds torchvision's data sets.
         download: Whether torchvision may download what is missing.
         holdout: Share of ``digits`` that is its test part, in (0, 1).
-        strict: Whether to decode every file first, and to refuse unreadable ones.
         columns: Names of the features that the model was trained on, which are read of a ``.parquet`` file in this order.
-        memory: Bytes of a ``.npy`` file above which it stays on disk.
-        workers: Number of processes that decode images in the check of ``strict``.
         trained_on: Source of the model's training; where it was an array, `Items.conversion` of images in files has their size.
         gaps: Whether a file of vectors may have no rows, and rows that are not finite.
 
@@ -156,7 +151,7 @@ def open_items(
     """
     require_within("(0, 1)", holdout=holdout)
     if is_object(source):
-        items = from_object(source, column=columns, size=size, memory=memory).items
+        items = from_object(source, column=columns, size=size, memory=ON_DISK).items
         return _shaped(items, shape, "the data")
     source = str(source)
     if (part := _part_of_built_in(source, root, download, holdout)) is not None:
@@ -167,7 +162,7 @@ def open_items(
         return open_shards(source, size=size, shape=shape).items
     path = _existing(source)
     if _is_array(path):
-        return _shaped(_open_rows(path, memory, columns, gaps=gaps).items, shape, source)
+        return _shaped(_open_rows(path, ON_DISK, columns, gaps=gaps).items, shape, source)
     if shape is not None:
         expect(len(shape) == 3, f"vectors of shape {shape}, as the model was trained on", f"images in {path}")
     files = listing(path, shape=shape, whole=True).items
@@ -176,7 +171,7 @@ def open_items(
         files.shape = (files.shape[0], size, size)
     if trained_on is not None:  # images of files are resized in a training, too
         files.sized = trained_on.partition(":")[0] in BUILT_IN or Path(trained_on).suffix.lower() in ARRAYS
-    return readable(files, keep_pixels=False, strict=True, workers=workers)[0] if strict else files
+    return files
 
 
 def _part_of_built_in(source: str, root: str | None, download: bool, holdout: float) -> Items | None:

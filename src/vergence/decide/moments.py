@@ -32,10 +32,6 @@ def consistency(D: int, trim: float) -> float:
 
     (1 - h) / P(chi2_{D+2} <= q), q the (1 - h)-quantile of chi2_D (Croux, Haesbroeck, Influence function and efficiency of the
     minimum covariance determinant scatter matrix estimator, 1999).
-
-    Example:
-        >>> consistency(3, 0.0), round(consistency(1, 0.5), 2)
-        (1.0, 7.01)
     """
     return 1.0 if trim == 0 else float((1 - trim) / chdtr(D + 2, 2 * gammaincinv(D / 2, 1 - trim)))
 
@@ -96,14 +92,7 @@ def nearest_share(distance: np.ndarray, w: np.ndarray | None, trim: float) -> np
 
 
 def uniform(X: np.ndarray, random_state: Any) -> np.ndarray:
-    """Returns a random number in [0, 1) for each item (N, D), the same for equal ones: it depends on values and not on places.
-
-    Example:
-        >>> X = np.array([[1.0, 2.0], [3.0, 5.0], [9.0, 1.0], [1.0, 2.0]])
-        >>> u = uniform(X, 0)
-        >>> bool(u[0] == u[3]), bool((u[::-1] == uniform(X[::-1], 0)).all())
-        (True, True)
-    """
+    """Returns a random number in [0, 1) for each item (N, D), the same for equal ones: it depends on values and not on places."""
     distinct = _numbered(_key(X))
     if distinct.max() + 1 < len(distinct):
         robust = _numbered(_key(X, robust=True))

@@ -67,10 +67,6 @@ def oas(S: Tensor, n: float | Tensor, *, exact: bool = True) -> Tensor:
 
     Y. Chen, A. Wiesel, Y. C. Eldar, A. O. Hero, "Shrinkage algorithms for MMSE covariance estimation", IEEE Transactions on
     Signal Processing, 2010, equation 23; without ``exact`` scikit-learn's form, which lacks the terms 2 / D.
-
-    Example:
-        >>> oas(torch.eye(4), 10).item(), round(oas(torch.diag(torch.tensor([9.0, 1.0, 1.0, 1.0])), 1000).item(), 3)
-        (1.0, 0.004)
     """
     D = S.shape[0]
     squares, trace = S.square().sum(), S.trace().square()

@@ -182,17 +182,10 @@ def step(
 ) -> tuple[Bank, bool]:
     """Returns the bank after one batch, and whether it was resampled.
 
-    While bank and batch together have room, pairs are only added.
-
-    Args:
-        bank: The particles before.
-        c: Contexts of the batch, (B, C); B is at most the bank's size.
-        t: Targets of the batch, (B, T).
-        gamma: Returns the batch's responsibilities (B, M); called in mode ``smc`` alone, once the bank is full.
-        rule: How the bank follows.
-        generator: Source of the resampling.
-        stale: Particles of the bank that leave before all others and are never resampled, (M,) of bool; none by default.
-        resample: Whether particles may be resampled; otherwise the lightest leave.
+    The batch has contexts (B, C) and targets (B, T), B at most the bank's size. While both together have room, pairs are only
+    added. ``gamma`` returns the batch's responsibilities (B, M), and is called in mode ``smc`` alone, once the bank is full.
+    Particles that are ``stale``, (M,) of bool, leave before all others and are never resampled. Without ``resample`` the lightest
+    leave.
     """
     pool = pooled(bank, c, t)
     if len(pool.w) <= rule.size:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vergence.decide.inputs import features_of
 from vergence.densities.moments import leading
-from vergence.utils.checks import expect, require_count, require_within
+from vergence.utils.checks import expect, require_count
 from vergence.utils.neighbors import components, nearest_others
 
 __all__ = ["anomalous_clusters"]
@@ -25,6 +25,7 @@ EULER = 0.5772156649015329
 SMALLEST, NEIGHBORS = 5, 15  # members at least; neighbors of each item in the graph
 SEPARATION, ALPHA = 1.2, 0.05  # of a group, at least; probability of any group in Gaussian items
 DIRECTIONS = 16  # that distances are computed in, since in many directions all distances are alike
+LARGEST = 0.05  # share of the items in one group, at most
 SHARE = 2 / 3  # of neighbors that are members, for an item to join
 SIMULATIONS = 40
 SIMULATED = 1000  # items of a simulation
@@ -58,7 +59,7 @@ class Group:
         return int(self.members[0])
 
 
-def anomalous_clusters(features: Any, *, largest: float = 0.05, random_state: int = 0) -> list[Group]:
+def anomalous_clusters(features: Any, *, random_state: int = 0) -> list[Group]:
     r"""Returns small groups of items that are near each other and far from all others, the most separate first.
 
     1. Single linkage by mutual reachability, max(c_i, c_j, |x_i - x_j|) with c the distance to the fourth neighbor
@@ -70,8 +71,7 @@ def anomalous_clusters(features: Any, *, largest: float = 0.05, random_state: in
     4. A cluster grows by neighbors of its members, at least two thirds of whose own neighbors are members.
 
     Distances are Euclidean in the 16 directions of largest variance of the features (N, D), which are of one unit. The graph has
-    15 neighbors of each item. ``largest`` is the largest share of the items in one group, in (0, 0.5]; ``random_state`` seeds the
-    simulations.
+    15 neighbors of each item; a group has at most a twentieth of the items. ``random_state`` seeds the simulations.
 
     Example:
         >>> x = torch.randn(500, 8, generator=torch.Generator().manual_seed(0))
@@ -83,10 +83,9 @@ def anomalous_clusters(features: Any, *, largest: float = 0.05, random_state: in
     """
     x = features_of("features", features)
     require_count(0, random_state=random_state)
-    require_within("(0, 0.5]", largest=largest)
-    most = int(largest * len(x))
+    most = int(LARGEST * len(x))
     fits = NEIGHBORS < len(x) and SMALLEST <= most
-    expect(fits, f"more than {NEIGHBORS} items, of which a share of {largest:g} are at least {SMALLEST}", len(x))
+    expect(fits, f"more than {NEIGHBORS} items, of which a share of {LARGEST:g} are at least {SMALLEST}", len(x))
     given = x
     x = leading(x - x.mean(0), DIRECTIONS)
     x = x / x.square().mean().sqrt().clamp(min=torch.finfo(x.dtype).tiny)
@@ -95,7 +94,7 @@ def anomalous_clusters(features: Any, *, largest: float = 0.05, random_state: in
     clusters = [cluster for cluster in clusters if cluster.separation >= math.log(SEPARATION)]
     if not clusters:
         return []
-    p = _p_values([cluster.separation for cluster in clusters], x, largest, random_state)
+    p = _p_values([cluster.separation for cluster in clusters], x, random_state)
     apart: list[tuple[Ints, float, float]] = []  # members, separation, p-value: the most separate of those that share an item
     taken: set[int] = set()
     for cluster, p_value in sorted(zip(clusters, p, strict=True), key=lambda pair: -pair[0].separation):
@@ -167,15 +166,15 @@ def _mask(x: Tensor, members: Ints) -> Tensor:
     return torch.from_numpy(np.isin(np.arange(len(x)), members)).to(x.device)
 
 
-def _p_values(separation: list[float], x: Tensor, largest: float, seed: int) -> list[float]:
+def _p_values(separation: list[float], x: Tensor, seed: int) -> list[float]:
     """Returns P(largest separation of Gaussian items >= each one), by a Gumbel law for the maxima of simulations."""
-    n = max(min(len(x), SIMULATED), NEIGHBORS + 1, math.ceil(SMALLEST / largest))
+    n = max(min(len(x), SIMULATED), NEIGHBORS + 1, math.ceil(SMALLEST / LARGEST))
     deviations = torch.linalg.eigvalsh(torch.cov(x.T.double()).reshape(x.shape[1], -1)).clamp(min=0).sqrt().to(x)
     random = torch.Generator().manual_seed(seed)
     maxima = []
     for _ in range(SIMULATIONS):
         z = torch.randn(n, x.shape[1], generator=random, dtype=x.dtype).to(x.device) * deviations
-        maxima.append(max((cluster.separation for cluster in _clusters(z, int(largest * n))[0]), default=0.0))
+        maxima.append(max((cluster.separation for cluster in _clusters(z, int(LARGEST * n))[0]), default=0.0))
     scale = max(float(np.std(maxima, ddof=1)) * math.sqrt(6) / math.pi, 1e-9)
     location = float(np.mean(maxima)) - EULER * scale + scale * math.log(len(x) / n)  # more items, more clusters to choose from
     p: list[float] = (-np.expm1(-np.exp(-np.maximum((np.array(separation) - location) / scale, -30.0)))).tolist()

@@ -33,12 +33,7 @@ LEVEL, FLOOR = 1 / 512, 1e-4  # added before logarithms, of the contrast and of 
 
 
 def of_area(x: Tensor, side: float, step: int = 1, least: int = 1) -> Tensor:
-    """Returns an image (3, H, W) at an area of about ``side`` x ``side`` pixels and its own shape, sides multiples of ``step``.
-
-    Example:
-        >>> of_area(torch.zeros(3, 100, 400), 64).shape
-        torch.Size([3, 32, 128])
-    """
+    """Returns an image (3, H, W) of its shape at an area of about ``side`` x ``side`` pixels, sides multiples of ``step``."""
     height, width = x.shape[1:]
     ratio = min(max(math.sqrt(width / height), LONGEST**-0.5), LONGEST**0.5)
     h, w = (max(least, step, step * round(value / step)) for value in (side / ratio, side * ratio))
@@ -46,19 +41,7 @@ def of_area(x: Tensor, side: float, step: int = 1, least: int = 1) -> Tensor:
 
 
 class PooledCodes:
-    """Maps images to features of the whole, by a dictionary of patches of such images.
-
-    Args:
-        images: Images (3, H, W) in [0, 1] of any sizes, of which the dictionaries are learned.
-
-    Raises:
-        ValueError: There is no image.
-
-    Example:
-        >>> images = [torch.rand(3, 32, 40, generator=torch.Generator().manual_seed(i)) for i in range(20)]
-        >>> tuple(PooledCodes(images)(images[0]).shape)
-        (1170,)
-    """
+    """Maps images to features of the whole, by dictionaries of patches of ``images`` (3, H, W) in [0, 1] of any sizes."""
 
     def __init__(self, images: Sequence[Tensor]) -> None:
         expect(len(images), "images to learn from", "none", "give others")

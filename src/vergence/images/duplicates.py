@@ -72,12 +72,7 @@ class Duplicates:
 
 
 def small_image(pixels: Bytes) -> Bytes:
-    """Returns what candidates are found by: the gray image (C, H, W) without plain borders as 32 x 32 pixels, (1024,).
-
-    Example:
-        >>> small_image(np.zeros((3, 40, 60), dtype=np.uint8)).shape
-        (1024,)
-    """
+    """Returns what candidates are found by: the gray image (C, H, W) without plain borders as 32 x 32 pixels, (1024,)."""
     from PIL import Image
 
     image = image_of(without_border(pixels))
@@ -179,25 +174,15 @@ def _exact_between(digest: Ints, other: Ints) -> Ints:
 
 
 def duplicate_sets(duplicates: Duplicates, n: int) -> Ints:
-    """Returns a label for each of n images, (n,), which duplicates share.
-
-    Example:
-        >>> duplicate_sets(Duplicates(np.array([[0, 2]]), ["exact"], np.ones(1)), 3).tolist()
-        [0, 1, 0]
-    """
+    """Returns a label for each of n images, (n,), which duplicates share."""
     return np.unique(components(duplicates.pairs, n), return_inverse=True)[1].astype(np.int64)
 
 
 def best_of_sets(duplicates: Duplicates, pixels: Floats, sharpness: Floats, *rest: Floats | Ints) -> Ints:
     """Returns for each image the one to keep of its set of exact and near duplicates, (N,); itself where it has none.
 
-    It is the largest, then the sharpest if it is much sharper (compression adds edges, too), then the first by the rest.
-
-    Args:
-        duplicates: Pairs; those of other kinds, which show another part or side, hold no set together.
-        pixels: Number of pixels of each, (N,).
-        sharpness: Sharpness of each, (N,).
-        rest: What decides after these, (N,) each, larger is better.
+    It is the largest, then the sharpest if it is much sharper (compression adds edges, too), then the first by the rest; each is
+    (N,), larger is better. Pairs of other kinds, which show another part or side, hold no set together.
 
     Example:
         >>> pairs = Duplicates(np.array([[0, 1], [1, 2]]), ["near", "cropped"], np.ones(2))

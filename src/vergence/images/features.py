@@ -140,12 +140,7 @@ def _removed(folder: Path, process: int) -> None:
 
 
 class SmallImages:
-    """Images of a source at the size that is looked at, in a temporary file; those that it lacks are read again.
-
-    Args:
-        pictures: The source.
-        size: Pixels of the shorter side, at most.
-    """
+    """Images of a source with at most ``size`` pixels a shorter side, in a temporary file; those that it lacks are read again."""
 
     def __init__(self, pictures: Pictures, size: int) -> None:
         self.source, self.size, self._kept, self._digest = pictures, size, ArrayFile(), dict[int, int]()
@@ -188,12 +183,7 @@ class Look(Protocol):
 
 
 class PatchLook:
-    """Features of the whole and of cells by dictionaries of patches, and perhaps an embedding of the whole.
-
-    Args:
-        images: Images (3, H, W) in [0, 1] that the dictionaries are learned from.
-        embed: What gives an embedding (D,) of an image.
-    """
+    """Features of the whole and of cells by dictionaries of patches of images, and perhaps an embedding (D,) of the whole."""
 
     names: tuple[str, ...] = ("details",)
     whitening: tuple[float, ...] = (1e-4,)

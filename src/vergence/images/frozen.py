@@ -50,9 +50,6 @@ class FrozenNetwork:
         name: What it is called.
         license: License of its weights; empty where it is not known.
 
-    Raises:
-        ValueError: The network gives no embedding, or has no stage with cells.
-
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 4, 8, 8), nn.Conv2d(4, 5, 2, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
         >>> whole, cells = FrozenNetwork(net, "small").features(torch.rand(3, 40, 60))
@@ -167,11 +164,7 @@ def _enlarged(x: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 class EfficientNetLite(nn.Module):
-    """EfficientNet-Lite0 with the weights of the extra ``eyes``, which are inside of a package: it works without a network.
-
-    Raises:
-        ValueError: The extra is not installed.
-    """
+    """EfficientNet-Lite0 with the weights of the extra ``eyes``, which are inside of a package: it works without a network."""
 
     LICENSE = "Apache-2.0"
     LAST = (2, 4, 7, 10, 15)  # blocks that end a stage
@@ -209,11 +202,7 @@ class EfficientNetLite(nn.Module):
 
 
 def named_network(name: str) -> FrozenNetwork:
-    """Returns a network by ``timm:NAME``, with timm's weights, by the folder that `fetch` wrote, or ``efficientnet-lite0``.
-
-    Raises:
-        ValueError: timm does not have it, or its weights are not at hand.
-    """
+    """Returns a network by ``timm:NAME``, with timm's weights, by the folder that `fetch` wrote, or ``efficientnet-lite0``."""
     folder = Path(name)
     if name == EYES:
         return FrozenNetwork(EfficientNetLite(), EYES, EfficientNetLite.LICENSE)
@@ -256,14 +245,9 @@ def _is_cached(name: str) -> bool:
 
 
 def fetch(name: str, to: str | Path | None = None) -> Path:
-    """Writes a network's weights to a folder, for a machine without a network: name, size, SHA-256 and license next to them.
+    """Writes the weights of ``timm:NAME``, tag or not, to a folder, by default one where ``auto`` looks.
 
-    Args:
-        name: ``timm:NAME``, with or without a tag.
-        to: Folder; None for one where ``auto`` looks.
-
-    Raises:
-        ValueError: timm has no such weights, they cannot be loaded, or the folder cannot be written.
+    They work there without a network; name, size, SHA-256 and license stand next to them.
     """
     if not name.startswith("timm:"):
         refuse("timm:NAME", f"'{name}'", "timm.list_pretrained() lists the names")

@@ -43,16 +43,6 @@ def names_by(pictures: Pictures, index: Sequence[int], by: Names, option: str) -
         by: ``folder``, a column of the source's table, ``prefix`` (the name before its last ``_``, ``-``, ``.`` or space), a
             regular expression whose first group, or else whole match, it is, or a sequence of all of them.
         option: The option, for messages.
-
-    Raises:
-        ValueError: A name does not match, or the sequence has another length.
-
-    Example:
-        >>> pictures = Pictures(["a/part1_top.png", "a/part1_side.png", "b/part2_top.png"], [None] * 3)
-        >>> names_by(pictures, range(3), "folder", "--groups"), names_by(pictures, range(3), r"part\d+", "--groups")
-        (['a', 'a', 'b'], ['part1', 'part1', 'part2'])
-        >>> names_by(pictures, range(3), "prefix", "--groups")
-        ['a/part1', 'a/part1', 'b/part2']
     """
     if by is None:
         return None
@@ -106,11 +96,7 @@ class Labels:
 
 
 def labels_alone(given: Sequence[str] | None, x: npt.NDArray[Any], fold: Ints) -> Labels | None:
-    """Returns labels by features (N, D) out of fold (N,).
-
-    Raises:
-        ValueError: Fewer than two labels have 5 images.
-    """
+    """Returns labels by features (N, D) out of fold (N,)."""
     if given is None:
         return None
     names, y = _encoded(given, given)
@@ -138,9 +124,6 @@ def labels_with_reference(
 
     Each is compared with the reference images of its label where these are enough, otherwise with those of all labels. Images
     that were ``seen`` (N,) in the reference are not judged; reference images of one ``group`` (n,) count as one.
-
-    Raises:
-        ValueError: Fewer than two labels have 5 reference images, or no image has one of them.
     """
     if given is None or known is None:
         return None

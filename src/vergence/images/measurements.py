@@ -249,10 +249,6 @@ def differences_in_words(deviations: Floats, names: Sequence[str], *, gray: bool
         deviations: Robust deviations (M,) from the median of the measurements.
         names: Their names.
         gray: Whether the image has no color.
-
-    Example:
-        >>> differences_in_words(np.array([-9.0, 1.0, 4.0]), ["sharpness", "noise_median", "red"])
-        'blurrier, more red than most images'
     """
     told = WORDS.keys() - (HUES if gray else ())
     seen = {name: float(d) for name, d in zip(names, deviations, strict=True) if name in told and abs(d) >= NAMED}
@@ -265,11 +261,6 @@ def split_in_two(table: Floats, names: Sequence[str]) -> str:
     """Returns in words where a measurement of the images, a table (N, M), has two values and none between; else nothing.
 
     Two values: a cut after the image where the variance within both parts is least leaves little of the whole variance.
-
-    Example:
-        >>> light = np.concatenate([np.full(30, 0.2), np.full(170, 0.6)]) + 0.01 * np.random.default_rng(0).normal(size=200)
-        >>> split_in_two(light[:, None], ["light_50"])
-        '30 images are darker than the other 170: two lights or cameras, perhaps; check one kind at a time.'
     """
     best, said = SPLIT, ""
     for name, x in ((name, np.sort(x)) for name, x in zip(names, table.T, strict=True) if name in KINDS):

@@ -160,17 +160,7 @@ def _after_marks(
 
 
 def learned(score: Floats, z: npt.NDArray[Any], anomaly: Bools, normal: Bools) -> Floats:
-    """Returns scores (N,) that follow marks (N,), by scores (N,) and principal components (N, D), in deviations of the others.
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> z, score = rng.normal(size=(200, 4)), rng.normal(size=200)
-        >>> z[:20, 0] += 4  # anomalies of one kind, which the score does not see
-        >>> marked = np.isin(np.arange(200), [0, 1, 2, 3, 4])
-        >>> after = learned(score, z, marked, np.isin(np.arange(200), [100, 101, 102, 103, 104]))
-        >>> int((np.argsort(-after)[:20] < 20).sum()) > 15
-        True
-    """
+    """Returns scores (N,) that follow marks (N,), by scores (N,) and principal components (N, D), in deviations of the others."""
     from sklearn.linear_model import LogisticRegression
 
     marked = anomaly | normal

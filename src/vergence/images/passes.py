@@ -80,11 +80,7 @@ def look_at(sources: Sequence[ImageFeatures], settings: CheckSettings) -> Look:
 
 
 def sampled(features: ImageFeatures, rows: Ints, settings: CheckSettings, look: Look) -> Sample:
-    """Returns the features of the first images of some rows.
-
-    Raises:
-        ValueError: None of them can be read anymore.
-    """
+    """Returns the features of the first images of some rows."""
     assert features.images is not None
     rows, pictures = rows[:SAMPLED], features.images.pictures()
     with terminal.bar("sample", len(rows), late=True) as advance:
@@ -119,9 +115,6 @@ def region_rows(
     """Returns what regions say of each image; of one that has gone meanwhile, what they say of the least anomalous one.
 
     The features of a ``sample`` of these images, and of others that are equal to them, are not computed again.
-
-    Raises:
-        ValueError: None can be read anymore.
     """
     assert features.images is not None
     known: dict[int, dict[str, Any]] = {}

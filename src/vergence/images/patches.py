@@ -35,30 +35,13 @@ DECIMALS = 5  # of the dictionary's numbers, so that the order of sums does not 
 
 
 def grid_of(height: int, width: int) -> tuple[int, int]:
-    """Returns the rows and columns of cells of a picture.
-
-    Example:
-        >>> grid_of(32, 32), grid_of(256, 340)
-        ((8, 8), (32, 42))
-    """
+    """Returns the rows and columns of cells of a picture."""
     side = max(CELL, math.ceil(min(height, width) / CELLS))
     return max(1, height // side), max(1, width // side)
 
 
 class PatchCells:
-    """Maps pictures to features of cells, by a dictionary of patches of such pictures.
-
-    Args:
-        pictures: Pictures (3, H, W) in [0, 1] of any sizes, of which the dictionary is learned.
-
-    Raises:
-        ValueError: There is no picture.
-
-    Example:
-        >>> pictures = [torch.rand(3, 32, 40, generator=torch.Generator().manual_seed(i)) for i in range(20)]
-        >>> tuple(PatchCells(pictures)(pictures[0]).shape)
-        (137, 8, 10)
-    """
+    """Maps pictures to features of cells, by a dictionary of patches of ``pictures`` (3, H, W) in [0, 1] of any sizes."""
 
     def __init__(self, pictures: Sequence[Tensor]) -> None:
         expect(len(pictures), "pictures to learn what is usual from", "none", "give others")

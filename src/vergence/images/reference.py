@@ -51,14 +51,6 @@ def folds_of(digest: Ints, group: Ints, *, stated: bool = False) -> tuple[Ints, 
 
     Of images with equal digests one stays; those of one group, duplicates of each other, share a fold, if there are as many
     groups as folds or the groups are ``stated``. Of a large reference the half that is fitted to has the fold -1.
-
-    Raises:
-        ValueError: Fewer than 20 are different, or there are fewer than two stated groups.
-
-    Example:
-        >>> places, fold = folds_of(np.arange(40) % 30, np.arange(40) % 30)
-        >>> len(places), np.bincount(fold).tolist()
-        (30, [3, 3, 3, 3, 3, 3, 3, 3, 3, 3])
     """
     places = np.unique(digest, return_index=True)[1]
     few = f"at least {FEWEST} different reference images"

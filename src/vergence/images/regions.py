@@ -40,18 +40,8 @@ TINY = 1e-300
 class OwnCells:
     """What scores cells without a reference: a Gaussian for each fold, which has not seen it.
 
-    Each Gaussian is fitted twice, the second time without the most anomalous tenth of the images.
-
-    Args:
-        cells: Some cells (n_i, D) of each of N images.
-        fold: Fold of each image, (N,).
-
-    Example:
-        >>> random = np.random.default_rng(0)
-        >>> cells = [random.normal(size=(20, 3)) for _ in range(50)]
-        >>> image = torch.tensor([[[0.0, 9.0]], [[0.0, 9.0]], [[0.0, 9.0]]])
-        >>> int(OwnCells(cells, np.arange(50) % 5).scores(image, 0)[1].argmax())
-        1
+    Each Gaussian is fitted twice, the second time without the most anomalous tenth of the images, of which there are some cells
+    (n_i, D) each, and a fold (N,).
     """
 
     def __init__(self, cells: Sequence[Floats], fold: Ints) -> None:
@@ -75,14 +65,6 @@ class ReferenceCells:
         shrinkage: Of the covariance that whitens, in [0, 1].
         bank: Cells that are compared with, at most.
         others: Cells of new images, which the covariance sees, too: else those of the reference would be nearer by that alone.
-
-    Example:
-        >>> random = np.random.default_rng(0)
-        >>> cells = [random.normal(size=(20, 3)) for _ in range(50)]
-        >>> image = torch.tensor([[[0.0, 9.0]], [[0.0, 9.0]], [[0.0, 9.0]]])
-        >>> s, m = ReferenceCells(cells, np.arange(50) % 5, 5).scores(image, NEW)
-        >>> s.shape, int(m.argmax())
-        ((5,), 1)
     """
 
     def __init__(
@@ -142,12 +124,7 @@ def some_cells(cells: Tensor, images: int, k: int) -> Floats:
 
 
 def region_score(m: Floats) -> float:
-    """Returns s of a map (r, c).
-
-    Example:
-        >>> round(region_score(np.log(np.array([[1.0, 2.0, 3.0, 6.0]]))), 3) == round(float(np.log(3.0)), 3)
-        True
-    """
+    """Returns s of a map (r, c)."""
     d = np.sort(np.exp(m.ravel()))[::-1]
     return float(np.log(max(d[: max(LEAST, math.ceil(SHARE * d.size))].mean(), TINY)))
 
@@ -156,10 +133,6 @@ def region_threshold(maxima: Floats, mark: float) -> float:
     """Returns t: in at most a share ``mark`` of ordinary pictures any cell lies above it; infinity where n < 1 / mark - 1.
 
     ``maxima`` (n,) are M of ordinary pictures that no fit has seen; ``mark`` is in (0, 1).
-
-    Example:
-        >>> region_threshold(np.arange(19.0), 0.05), region_threshold(np.arange(18.0), 0.05)
-        (18.0, inf)
     """
     require_within("(0, 1)", mark=mark)
     k = math.floor(mark * (len(maxima) + 1) * (1 + 1e-12))
@@ -167,12 +140,7 @@ def region_threshold(maxima: Floats, mark: float) -> float:
 
 
 def region_words(m: Floats) -> str:
-    """Returns where the largest value of a map lies, in words.
-
-    Example:
-        >>> region_words(np.eye(3)[:1])
-        'at the left'
-    """
+    """Returns where the largest value of a map lies, in words."""
     r, c = np.unravel_index(int(m.argmax()), m.shape)
     vertical, horizontal = _third(int(r), m.shape[0], ("top", "", "bottom")), _third(int(c), m.shape[1], ("left", "", "right"))
     where = " ".join(word for word in (vertical, horizontal) if word)

@@ -28,13 +28,6 @@ class CrossFitted:
         x: Features (N, D) of the items that are fitted to.
         fold: Fold of each, (N,), 0..K-1. With one fold alone the Gaussian sees all items: for a reference that is apart.
         clean: Whether all items are taken to be typical, so that none is left out of a fit.
-
-    Example:
-        >>> x = np.random.default_rng(0).normal(size=(500, 3))
-        >>> x[7] = 9.0
-        >>> fold = np.arange(500) % 5
-        >>> int(CrossFitted(x, fold).log_distance(x, fold).argmax())
-        7
     """
 
     def __init__(self, x: Floats, fold: Ints, *, clean: bool = False) -> None:

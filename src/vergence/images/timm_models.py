@@ -34,11 +34,7 @@ class Input:
 
 
 def read_input(name: str, configuration: Any) -> Input:
-    """Returns the input of a configuration: ``input_size`` (C, H, W), ``mean`` and ``std``; what it leaves out is ImageNet's.
-
-    Raises:
-        ValueError: The configuration, a mapping or an object, holds something else than numbers.
-    """
+    """Returns the input of a configuration: ``input_size`` (C, H, W), ``mean`` and ``std``; what it leaves out is ImageNet's."""
 
     def entry(key: str, default: tuple[Any, ...]) -> tuple[Any, ...]:
         value = configuration.get(key) if isinstance(configuration, Mapping) else getattr(configuration, key, None)
@@ -54,11 +50,7 @@ def read_input(name: str, configuration: Any) -> Input:
 
 
 def require_timm(name: str) -> Any:
-    """Returns the module timm.
-
-    Raises:
-        ValueError: timm is not installed, or has no model ``name``; the error suggests the nearest one.
-    """
+    """Returns the module timm, where it is installed and has the model ``name``."""
     try:
         import timm
     except ImportError:
@@ -75,16 +67,8 @@ def timm_model(
     """Returns timm's model with pooled features and random weights, whatever the tag in its name, or those of a file.
 
     Only names of timm's own registry: nothing is downloaded, and names of the Hugging Face Hub or of folders are refused.
-
-    Args:
-        name: timm's name.
-        channels: Number of input channels.
-        size: Side of the input images, in pixels; used by vision and Swin transformers.
-        weights: File of timm's own weights of that name, which timm converts for this input.
-        settings: Settings of a transformer by timm's names.
-
-    Raises:
-        ValueError: timm is not installed, has no such model, or cannot build it for this input.
+    Vision and Swin transformers use ``size``, the side of the input images in pixels. ``weights`` is a file of timm's own,
+    which timm converts for this input; ``settings`` are those of a transformer by timm's names.
     """
     timm, given = require_timm(name), dict(settings or {})
     given |= {"img_size": size} if "vit" in name or "swin" in name else {}
@@ -110,14 +94,7 @@ def timm_tag(name: str) -> str:
 
 
 def timm_file(name: str) -> Path:
-    """Returns the file with timm's weights of a name in timm's own cache; downloads it where it is not there yet.
-
-    Args:
-        name: timm's name, with or without a tag.
-
-    Raises:
-        ValueError: timm has no weights for the name, or they are not in the cache and the server does not answer.
-    """
+    """Returns the file with timm's weights of a name, tag or not, in timm's own cache; downloads it where it is not there yet."""
     timm = require_timm(name)
     configuration = timm.get_pretrained_cfg(name)
     listed = configuration is not None and timm.is_model_pretrained(name) and (configuration.hf_hub_id or configuration.url)

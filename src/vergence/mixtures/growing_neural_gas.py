@@ -142,13 +142,6 @@ class GrowingNeuralGas(Conditional):
         weights, means, L = self._tensors(self.weights_, self.means_, self.cholesky_)
         return MixtureOfGaussians(weights.log(), means, Dense(L), context=self.n_features_in_)
 
-    def predict_component(self, context: Any, target: Any) -> np.ndarray:
-        """Returns the connected component of the node nearest to each pair, (N,), as `labels_` for the training items."""
-        check_is_fitted(self)
-        Z = torch.cat(self._read(context, target, reset=False), 1).cpu().numpy()
-        nodes, X = ((v - self.center_) / self.scale_ for v in (self.nodes_, Z))
-        return np.asarray(self.node_components_[nearest_node(nodes, X)])
-
 
 def _mixture(X: Tensor, nodes: Tensor, nearest: Tensor, covariance_type: str, reg: float) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the mixture on the nodes of a graph before EM: weights (K,), means (K, D), covariances (K, D, D)."""

@@ -23,17 +23,10 @@ LISTED = 200  # unreadable files on a page
 
 
 def write(path: Path, folder: str, sections: Mapping[str, str], *, steps: Mapping[str, Any] | None = None, **values: Any) -> Path:
-    """Writes a page in one step; an older one stays until then.
+    """Writes a page in one step, and returns its path; an older one stays until then.
 
-    Args:
-        path: File to write.
-        folder: Folder of ``templates`` that holds ``header.html`` and a file for each section.
-        sections: Heading of each section by the name of its file, in order.
-        steps: JSON data for ``page.js``: what the map's slider steps through.
-        **values: What the templates show.
-
-    Returns:
-        ``path``.
+    The ``folder`` of ``templates`` holds ``header.html`` and a file for each section, whose headings are ``sections`` in order;
+    ``steps`` are the JSON data of ``page.js``: what the map's slider steps through; ``values`` are what the templates show.
     """
     return _render(path, "page", folder=folder, sections=sections, steps=steps, **values)
 
@@ -41,12 +34,9 @@ def write(path: Path, folder: str, sections: Mapping[str, str], *, steps: Mappin
 def workbench(path: Path, data: Mapping[str, Any], *, skipped: Sequence[tuple[str, str]] = (), **values: Any) -> Path:
     """Writes a page on which items are filtered, sorted, searched, opened and marked, in one step, and returns its path.
 
-    Args:
-        path: File to write.
-        data: JSON data of ``workbench.js``, which says what each column is.
-        skipped: Name and reason of each item that could not be read.
-        **values: ``title``, ``sentences``, ``looked`` and ``meaning``, texts; perhaps ``encoder``, ``sampled``, and ``figures``:
-            ``title``, ``words`` and ``figure`` of each chart.
+    ``data`` are JSON data: ``workbench.js`` says what each column is. ``skipped`` are name and reason of each item that could not
+    be read, ``values`` the texts ``title``, ``sentences``, ``looked`` and ``meaning``, and perhaps ``encoder``, ``sampled``, and
+    ``figures``: ``title``, ``words`` and ``figure`` of each chart.
     """
     more = f"{len(skipped) - LISTED:,} more are listed in skipped.csv." if len(skipped) > LISTED else ""
     return _render(path, "workbench", data=data, skipped=skipped[:LISTED], more_skipped=more, **values)

@@ -154,11 +154,7 @@ class Tabular(abc.ABC):
         """Returns the columns by name."""
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Returns the table as a data frame of pandas.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
+        """Returns the table as a data frame of pandas, which has to be installed."""
         import pandas as pd
 
         return pd.DataFrame({name: list(values) for name, values in self.table().items()})

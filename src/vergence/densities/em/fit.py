@@ -239,16 +239,10 @@ def run(
 ) -> Outcome:
     """Iterates until the mean log-likelihood of each initialization gains less than ``tol``, or ``max_iter`` times.
 
-    Args:
-        data: Items.
-        structure: Structure of the covariances.
-        initial: R mixtures to begin with, which are iterated as one batch.
-        tol: Least gain in nats.
-        max_iter: Most iterations per initialization.
-        reg: Added to the covariances' diagonals, >= 0.
-        precision: ``double``; or ``mixed``: products in float32 until they gain ``tol`` or less, then at least one iteration
-            in ``double``. Items out of float32's range use ``double`` only.
-        reseed: Whether a component with less than one item's weight is moved to the item of lowest density.
+    The R mixtures to begin with are iterated as one batch; ``tol`` is in nats, and ``reg`` >= 0 is added to the diagonals. With
+    the precision ``mixed`` products are in float32 until they gain ``tol`` or less, then follows at least one iteration in
+    ``double``; items out of float32's range use that alone. With ``reseed`` a component with less than one item's weight is moved
+    to the item of lowest density.
     """
     loop = _Loop(data, structure, initial, tol, reg, reseed, [-math.inf] * len(initial.weights))
     with bar("EM", max_iter, "iterations", late=True) as advance:
