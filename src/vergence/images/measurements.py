@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from vergence.data.numbers import viewed
 
-__all__ = ["HUES", "WORDS", "is_gray", "measure", "properties", "typical_properties"]
+__all__ = ["WORDS", "measure", "properties", "typical_properties"]
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
