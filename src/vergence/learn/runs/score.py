@@ -27,7 +27,7 @@ from vergence.decide.page import write_decisions
 from vergence.learn.methods.core import Method
 from vergence.learn.objectives.core import ConditionalObjective
 from vergence.learn.runs.calibrated import RunDetector
-from vergence.learn.runs.detector import opened
+from vergence.learn.runs.detector import calibrating_pairs, opened
 from vergence.learn.runs.levels import Levels
 from vergence.learn.runs.rows import Columns, Images, Reading, collected, objective_scores, of_items, of_model, write_rows
 from vergence.learn.runs.run import Run, objective_of
@@ -197,10 +197,11 @@ class PairReference:
         advice = "train again with --objective gje, or with gmje where a context has several answers"
         expect(has, "a run with p(target | context) for --pairs", f"objective '{objective}', which has none", advice)
         data = opened(run.folder)
-        n = 0 if data.calibration is None else len(data.calibration)
-        expect(n >= FEWEST, f"a run with at least {FEWEST} calibration pairs", n, "train with --calibration-share")
-        assert data.calibration is not None
-        calibration = pair_scores(run, _as_pairs(run, data.calibration), size)
+        pairs = calibrating_pairs(run.folder, data)
+        what, n = f"a run with at least {FEWEST} calibration pairs", 0 if pairs is None else len(pairs)
+        expect(n >= FEWEST, f"{what}, of contexts and targets of their own", n, "train with --calibration-share")
+        assert pairs is not None and data.calibration is not None
+        calibration = pair_scores(run, _as_pairs(run, pairs), size)
         require_calibration(len(calibration), calibration)
         tally = Tally(len(calibration), fdr)
         fitted_to = np.unique(np.concatenate([_digests_of_pairs(part) for part in (data.train, data.calibration)]))
