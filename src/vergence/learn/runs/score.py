@@ -21,7 +21,7 @@ from vergence.data.items import Items, PairItems, batches
 from vergence.data.pixels import center_crop
 from vergence.data.sources import with_shape
 from vergence.decide import explain, fpr_threshold, label_trim, needed_for_fpr, reportable, select, surprise, tail_p_values
-from vergence.decide.conformal import TAIL, Certificate, ranked
+from vergence.decide.conformal import TAIL, Certificate, counts_of, ranked
 from vergence.decide.decisions import Decisions, Tally
 from vergence.decide.page import write_decisions
 from vergence.learn.methods.core import Method
@@ -86,12 +86,13 @@ def score(
 
 @dataclass(frozen=True)
 class Work:
-    """What `Calibration` computes of items: columns of a batch; what determines them; n calibration items; notes."""
+    """What `Calibration` computes of items: columns of a batch; what determines them; n calibration items, their counts; notes."""
 
     function: Callable[[Tensor], Columns]
     job: dict[str, Any]
     reading: Reading
     calibration: int
+    own: np.ndarray
     certificate: Certificate | None
     notes: list[str]
 
@@ -123,14 +124,14 @@ class Calibration:
     def decisions(self, items: Items, out: Path, fdr: float) -> Decisions:
         """Returns what the run's detector finds; its table is written row by row."""
         work = self.work(items, fdr)
-        tally = Tally(work.calibration, fdr, work.certificate)
+        tally = Tally(work.calibration, fdr, work.certificate, own=work.own)
         write_rows(work.function, items, out, work.job, work.reading, derived=tally)
         return tally.found(ADVICE)
 
     def shard(self, items: Items, folder: Path, shard: Shard, fdr: float, about: Mapping[str, str], files: int = 0) -> int | None:
         """Writes a shard of the items, for ``vergence merge``; see `vergence.learn.runs.shards.shard_written`."""
         work = self.work(items, fdr)
-        tally = Counted(work.calibration, fdr, work.certificate)
+        tally = Counted(work.calibration, fdr, work.certificate, own=work.own)
 
         def write(some: Items, file: Path) -> int:
             return write_rows(work.function, some, file, work.job, work.reading, derived=tally)
@@ -156,7 +157,8 @@ class Calibration:
         job |= {"confidence": self.confidence, "all": self.all_scores, **of_model(run.folder, run.method)}
         job["detector"] = of_array(np.frombuffer(detector.content(), np.uint8))
         function = columns_of(run.method, levels, detector, 1.0 if certificate else fdr, self.all_scores, refused)
-        return Work(function, job, reading, n, certificate, notes)
+        own = counts_of(ranked(detector.calibration, detector.calibration), n)
+        return Work(function, job, reading, n, own, certificate, notes)
 
     def _calibrated(self, levels: Levels, reading: Reading) -> tuple[RunDetector, dict[int, str]]:
         """Returns the detector with the items that calibrate, and the names of given ones by digest: they cannot be scored."""
@@ -203,7 +205,7 @@ class PairReference:
         assert pairs is not None and data.calibration is not None
         calibration = pair_scores(run, _as_pairs(run, pairs), size)
         require_calibration(len(calibration), calibration)
-        tally = Tally(len(calibration), fdr)
+        tally = Tally(n, fdr, own=counts_of(ranked(calibration, calibration), n))
         fitted_to = np.unique(np.concatenate([_digests_of_pairs(part) for part in (data.train, data.calibration)]))
         terminal.note(str(reportable(len(calibration), len(given), fdr)))
         job: dict[str, Any] = {"job": "score pairs", "fdr": fdr, "batch_size": size}
