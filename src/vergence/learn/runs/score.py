@@ -66,7 +66,7 @@ def score(
         reference: What they are compared with: a run, by its calibration part; `Calibration`, for a run's other settings;
             or `PairReference`.
         out: ``.npz``, ``.csv`` or ``.parquet`` file to write; a page with pictures, ``OUT.html``, is written next to it.
-        fdr: Share of the flagged items that is ordinary, on average at most, in (0, 1).
+        fdr: Share of false alarms among the flags, at most, on average over tables, in (0, 1).
         name: Name of the items, for the page; that of ``out`` by default.
 
     Raises:
@@ -86,7 +86,7 @@ def score(
 
 @dataclass(frozen=True)
 class Work:
-    """What `Calibration` computes of items: columns of a batch; what determines them; n calibration items, their counts; notes."""
+    """What `Calibration` computes of items: columns of a batch; their job; n calibration items and their own counts; notes."""
 
     function: Callable[[Tensor], Columns]
     job: dict[str, Any]
