@@ -42,8 +42,8 @@ FAILURES: dict[str, Callable[[Mapping[str, Any]], int]] = {  # numbers in a summ
 class Check:
     """Find anomalies among images, say where and why; duplicates; blurry, dark and unreadable images. Writes a page.
 
-    With a reference (--against) on average at most the stated share of flags are false alarms. Without one nothing is flagged:
-    images are in order, the most anomalous first.
+    With a reference (--against) the share of false alarms among the flags is bounded, on average over tables. Without one
+    nothing is flagged: images are in order, the most anomalous first.
     """
 
     source: Annotated[Positional[str], arg(metavar="FOLDER")]
@@ -72,7 +72,7 @@ class Check:
     size: Annotated[int, arg(metavar="PIXELS")] = 256
     """Shorter side at which regions are judged, at most; images are never enlarged or cropped."""
     fdr: Annotated[float, arg(metavar="SHARE")] = 0.1
-    """Share of the flagged images that are false alarms, on average at most."""
+    """Share of false alarms among the flags, at most, on average over tables."""
     mark: Annotated[float, arg(metavar="SHARE")] = 0.05
     """Share of normal images in which any region is framed, at most."""
     confirm: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None

@@ -36,7 +36,7 @@ class Score:
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: scores-IMAGES.csv)")] = None
     """File to write: .npz, .csv or .parquet. A page with pictures is written next to it, OUT.html."""
     fdr: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: 0.1)")] = None
-    """Share of the flagged items that is ordinary, on average at most."""
+    """Share of false alarms among the flags, at most, on average over tables."""
     fpr: Annotated[float | None, arg(metavar="RATE", help_behavior_hint="(default: flag by --fdr)")] = None
     """Flag at most this share of ordinary items, with --confidence, instead."""
     confidence: Annotated[float | None, arg(metavar="P", help_behavior_hint="(default: 0.95)")] = None

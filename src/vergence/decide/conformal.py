@@ -145,7 +145,7 @@ def q_values(p_values: Values) -> Any:
 
 
 def select(p_values: Values, fdr: float = 0.1) -> Any:
-    r"""Returns which items to report, so that on average at most a share ``fdr`` of the reported ones is typical.
+    r"""Returns which items to report, of which a share ``fdr`` at most is typical, on average over batches.
 
     Benjamini-Hochberg (Controlling the false discovery rate, 1995) reports the k items of least p for the largest k with
     p_(k) <= a k / m. With split-conformal p-values the rate is at most a times the share of typical items (Bates et al. 2023).

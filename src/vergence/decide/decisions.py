@@ -277,8 +277,8 @@ class Tally(Counts):
     needs: ClassVar[Sequence[str]] = COLUMNS
     order: ClassVar[Sequence[str]] = (*COLUMNS[:3], *Counts.names, *COLUMNS[3:])
 
-    def __init__(self, n: int, fdr: float = 0.1, certificate: Certificate | None = None) -> None:
-        super().__init__(n, fdr, certificate)
+    def __init__(self, n: int, fdr: float = 0.1, certificate: Certificate | None = None, **more: Any) -> None:
+        super().__init__(n, fdr, certificate, **more)
         self.unjudged, self.missing = 0, 0
         self.strangest: dict[str, np.ndarray] = {name: np.array([], dtype=float) for name in COLUMNS}
 

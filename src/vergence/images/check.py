@@ -91,7 +91,7 @@ def check(
             names are the images' where it has names.
         against_vectors: The same of the images in ``against``.
         size: Pixels of the shorter side at which regions are looked at, at most.
-        fdr: Share of the flagged images that is normal, on average at most, in (0, 1).
+        fdr: Share of false alarms among the flags, at most, on average over tables, in (0, 1).
         mark: Share of normal images in which any region is framed, at most, in (0, 1).
         confirmed: What a person said after looking: names of anomalies, or ``anomaly``, ``normal`` or ``reference anomaly`` by
             name. No fit sees anomalies, neither is flagged again; without a reference, what is less anomalous than a normal one

@@ -54,7 +54,7 @@ NAMES = {
 MEANING = {
     "split conformal": (
         "Half of the reference is fitted to, the other half calibrates (split conformal). If new and reference images come from "
-        "one source, P(p <= a) <= a for a normal image, and on average at most the stated share of flags are false alarms."
+        "one source, P(p <= a) <= a for a normal image; the share of false alarms among flags, on average over tables, holds."
     ),
     "cross-conformal": (
         "All of the reference calibrates, by fits that have not seen the image in question (cross-conformal). If new and "

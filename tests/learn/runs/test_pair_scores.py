@@ -1,5 +1,7 @@
 """Pairs scored by a run: p(target | context) notices a target that belongs to another context, and ordinary pairs stay quiet."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from tests.conftest import angle_pairs
 import vergence
 from vergence.cli.score import Score, score
 from vergence.learn.encoders.config import MLP
+from vergence.learn.runs import detector
 from vergence.learn.runs import score as scoring
 from vergence.learn.runs.detector import opened
 from vergence.learn.runs.score import PairReference, pair_scores
@@ -97,6 +100,36 @@ def test_pairs_have_a_conditional_density_by_default(tmp_path):
     other = vergence.train(source, out=tmp_path / "other", epochs=1, device="cpu", objective="vje", knn_every=0)
     with pytest.raises(ValueError, match="train again with --objective gje"):
         scoring.score(source, PairReference(other), tmp_path / "s.csv")
+
+
+@pytest.fixture(scope="module")
+def captioned(tmp_path_factory):
+    """A run on pairs of five contexts to a target, and its calibration part."""
+    context, target = angle_pairs(300, 0)
+    contexts = np.repeat(context, 5, 0) + 0.1 * np.random.default_rng(1).normal(size=(1500, 3)).astype(np.float32)
+    folder = tmp_path_factory.mktemp("captions")
+    settings = {"encoder": "mlp", "objective": "gje", "projector": (6,), "epochs": 3, "batch_size": 64, "knn_every": 0}
+    source = saved(folder / "pairs.npz", contexts, np.repeat(target, 5, 0))
+    run = vergence.train(source, out=folder / "run", device="cpu", precision="fp32", **settings)
+    return run, opened(run.folder)
+
+
+def test_of_the_contexts_of_a_target_one_calibrates(captioned, tmp_path):
+    run, data = captioned
+    mine, held_out = (np.unique(part.target.read(torch.arange(len(part))), axis=0) for part in (data.train, data.calibration))
+    assert len(np.unique(np.concatenate([mine, held_out]), axis=0)) == len(mine) + len(held_out)
+    new, others = angle_pairs(40, 1)
+    found = run.match(new, others)
+    assert found.pairs == len(held_out) < len(data.calibration) and (found.answer == "no match").mean() < 0.3
+    source = saved(tmp_path / "p.npz", new, others)
+    assert scoring.score(run.items(source), PairReference(run), tmp_path / "s.csv").calibration == len(held_out)
+
+
+def test_pairs_other_than_those_of_the_training_do_not_calibrate(captioned, monkeypatch):
+    run, data = captioned
+    monkeypatch.setattr(detector, "opened", lambda folder: replace(data, train=data.train.subset(torch.arange(500))))
+    with pytest.raises(ValueError, match="was trained on, found others, or another split of them; train again"):
+        run.match(*angle_pairs(40, 1))
 
 
 def test_errors(run, tmp_path):

@@ -48,7 +48,7 @@ def test_noise_is_flagged_and_digits_are_not(run, tmp_path):
     assert found["score"][odd].min() > np.quantile(found["score"][~odd], 0.97)
     assert decisions.flagged == found["flag"].sum() and decisions.total == 220
     assert set(decisions.names[:10]) <= {str(i) for i in range(200, 220)}
-    assert decisions.sentences[0].startswith(f"{decisions.flagged} of 220 items flagged at a false-discovery rate of 0.1; about ")
+    assert decisions.sentences[0].startswith(f"{decisions.flagged} of 220 items flagged at a false-discovery rate of 0.1. T")
 
 
 def test_the_columns_agree_with_the_detector_and_the_procedures(run, tmp_path):

@@ -71,6 +71,18 @@ def test_merged_parts_have_the_bytes_of_one_process(of, more, table, vectors, tm
     assert page(tmp_path / "merged.npz.html", "new") == page(tmp_path / "whole.npz.html", "whole")
 
 
+def test_items_below_all_calibration_scores_are_said_to_be_less_strange(table, tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20_000, 5)).astype(np.float32)
+    least = x[table.anomaly_score(x).argmin()]
+    np.save(tmp_path / "stuck.npy", least + 1e-4 * rng.normal(size=(60, 5)).astype(np.float32))
+    _, whole, _ = run(capsys, "score", table.folder.path, tmp_path / "stuck.npy", "--out", tmp_path / "whole.csv")
+    scored(capsys, table, tmp_path / "stuck.npy", tmp_path / "parts", (1, 2), 2)
+    _, merged, _ = run(capsys, "merge", tmp_path / "parts", "--out", tmp_path / "merged.csv")
+    for text in (whole, merged):
+        assert "warning: as a whole the new items are less strange than the calibration items" in text
+
+
 def test_more_parts_than_items_and_parts_without_items(table, tmp_path, capsys):
     np.save(tmp_path / "few.npy", np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32))
     scored(capsys, table, tmp_path / "few.npy", tmp_path / "parts", range(1, 6), 5)

@@ -80,12 +80,27 @@ def test_equal_rows_of_an_array_are_on_one_side(tmp_path, on_disk):
     assert_groups_are_whole(calibration.split(opened, config), lambda name: int(name) % 200)
 
 
-def test_pairs_are_equal_where_both_sides_are(tmp_path):
-    x = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)
-    x[200:] = x[:200]
-    y = np.arange(400, dtype=np.float32)[:, None] % 200
-    same, other = (PairItems(ArrayItems(x), ArrayItems(side)) for side in (y, np.arange(400.0)[:, None]))
-    assert len(set(calibration.content_digests(same))) == 200 and len(set(calibration.content_digests(other))) == 400
+def test_pairs_that_share_a_context_or_a_target_are_one_group():
+    context, target = ([[0], [1], [1], [2], [3]], [[0], [0], [1], [2], [0]])
+    items = PairItems(*(ArrayItems(np.array(side, dtype=np.float32)) for side in (context, target)))
+    label = calibration.content_groups(items)
+    assert label[0] == label[1] == label[2] == label[4] != label[3]
+
+
+def test_pairs_of_one_target_are_on_one_side(tmp_path):
+    r = np.random.default_rng(0)
+    target = np.repeat(r.normal(size=(80, 3)), 5, 0).astype(np.float32)
+    np.savez(tmp_path / "pairs.npz", context=r.normal(size=(400, 2)).astype(np.float32), target=target)
+    found = taken_apart(tmp_path / "pairs.npz", batch_size=64)
+    targets = (part.target.read(torch.arange(len(part))).numpy() for part in (found.train, found.calibration))
+    mine, held_out = ({row.tobytes() for row in rows} for rows in targets)
+    assert 10 <= len(held_out) <= 20 and not mine & held_out
+
+
+def test_pairs_of_one_target_alone_keep_none_and_say_so(tmp_path, capsys):
+    np.savez(tmp_path / "p.npz", context=np.random.default_rng(0).normal(size=(300, 2)), target=np.zeros((300, 3)))
+    assert taken_apart(tmp_path / "p.npz", batch_size=64).calibration is None
+    assert "share contexts or targets" in capsys.readouterr().err
 
 
 def photographs(n, side=24, seed=0):

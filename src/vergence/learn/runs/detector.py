@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from vergence.data.items import Items, PairItems, batches
 from vergence.data.pixels import center_crop
 from vergence.data.sources import Data
 from vergence.decide.conformal import ranked
+from vergence.decide.splits import one_of_each
 from vergence.learn.encoders.config import Patches
 from vergence.learn.encoders.patch_maps import PatchMaps, patch_dictionary
 from vergence.learn.evaluation.collapse import collapse
@@ -20,9 +22,10 @@ from vergence.learn.runs.rows import MOST_ITEMS, Reading, collected, of_module, 
 from vergence.learn.training import calibration, closed_form
 from vergence.learn.training.folder import RunFolder
 from vergence.utils import terminal
+from vergence.utils.checks import expect
 from vergence.utils.devices import in_evaluation
 
-__all__ = ["FILE", "dictionary", "opened"]
+__all__ = ["FILE", "calibrating_pairs", "dictionary", "opened"]
 
 FILE = "detector.safetensors"
 UNSEEN = 2_000  # test items that show how far the scores of training items are off
@@ -106,3 +109,15 @@ def loaded_or_fitted(folder: RunFolder, method: Method, device: torch.device) ->
 def opened(folder: RunFolder) -> Data:
     """Returns a run's data with its calibration part, which each call reads again."""
     return calibration.split(whole(folder), folder.config)
+
+
+def calibrating_pairs(folder: RunFolder, data: Data) -> PairItems | None:
+    """Returns one pair, at random, of each group of a run's calibration part that shares contexts or targets; None without it."""
+    pairs, trained = data.calibration, folder.metadata.content
+    if not isinstance(pairs, PairItems):
+        return None
+    same = trained in ("", calibration.content_of(data.train))
+    expect(same, f"the pairs that {folder.path} was trained on", "others, or another split of them", "train again")
+    group = np.unique(calibration.content_groups(pairs), return_inverse=True)[1]
+    own = one_of_each(group, np.ones(len(group), dtype=bool), folder.config.fit.seed)
+    return pairs.subset(torch.from_numpy(own))

@@ -245,7 +245,8 @@ class Run:
     ) -> Matches:
         """Returns which target of a gallery belongs to each context, or none of them; see `vergence.decide.matching`.
 
-        The score is log p(z_b | z_a) - log p(z_b) of the run's density, calibrated by the pairs that the run kept apart.
+        The score is log p(z_b | z_a) - log p(z_b) of the run's density, calibrated by the pairs that the run kept apart:
+        one of each group that shares contexts or targets.
 
         Args:
             context: N contexts.
@@ -259,7 +260,7 @@ class Run:
         """
         objective: ConditionalObjective = objective_of(self, ConditionalObjective)
         expect(self.folder.metadata.kind == "pairs", "a run that was trained on pairs", self.folder.metadata.kind, "train one")
-        pairs = detector.opened(self.folder).calibration
+        pairs = detector.calibrating_pairs(self.folder, detector.opened(self.folder))
         expect(pairs is not None, "a run that kept pairs apart", "none", "train with --calibration-share")
         joint = objective.joint()
         scores = likelihood_ratio(joint.conditional, joint.marginal("target"))

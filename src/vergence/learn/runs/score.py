@@ -21,13 +21,13 @@ from vergence.data.items import Items, PairItems, batches
 from vergence.data.pixels import center_crop
 from vergence.data.sources import with_shape
 from vergence.decide import explain, fpr_threshold, label_trim, needed_for_fpr, reportable, select, surprise, tail_p_values
-from vergence.decide.conformal import TAIL, Certificate, ranked
+from vergence.decide.conformal import TAIL, Certificate, counts_of, ranked
 from vergence.decide.decisions import Decisions, Tally
 from vergence.decide.page import write_decisions
 from vergence.learn.methods.core import Method
 from vergence.learn.objectives.core import ConditionalObjective
 from vergence.learn.runs.calibrated import RunDetector
-from vergence.learn.runs.detector import opened
+from vergence.learn.runs.detector import calibrating_pairs, opened
 from vergence.learn.runs.levels import Levels
 from vergence.learn.runs.rows import Columns, Images, Reading, collected, objective_scores, of_items, of_model, write_rows
 from vergence.learn.runs.run import Run, objective_of
@@ -66,7 +66,7 @@ def score(
         reference: What they are compared with: a run, by its calibration part; `Calibration`, for a run's other settings;
             or `PairReference`.
         out: ``.npz``, ``.csv`` or ``.parquet`` file to write; a page with pictures, ``OUT.html``, is written next to it.
-        fdr: Share of the flagged items that is ordinary, on average at most, in (0, 1).
+        fdr: Share of false alarms among the flags, at most, on average over tables, in (0, 1).
         name: Name of the items, for the page; that of ``out`` by default.
 
     Raises:
@@ -86,12 +86,13 @@ def score(
 
 @dataclass(frozen=True)
 class Work:
-    """What `Calibration` computes of items: columns of a batch; what determines them; n calibration items; notes."""
+    """What `Calibration` computes of items: columns of a batch; their job; n calibration items and their own counts; notes."""
 
     function: Callable[[Tensor], Columns]
     job: dict[str, Any]
     reading: Reading
     calibration: int
+    own: np.ndarray
     certificate: Certificate | None
     notes: list[str]
 
@@ -123,14 +124,14 @@ class Calibration:
     def decisions(self, items: Items, out: Path, fdr: float) -> Decisions:
         """Returns what the run's detector finds; its table is written row by row."""
         work = self.work(items, fdr)
-        tally = Tally(work.calibration, fdr, work.certificate)
+        tally = Tally(work.calibration, fdr, work.certificate, own=work.own)
         write_rows(work.function, items, out, work.job, work.reading, derived=tally)
         return tally.found(ADVICE)
 
     def shard(self, items: Items, folder: Path, shard: Shard, fdr: float, about: Mapping[str, str], files: int = 0) -> int | None:
         """Writes a shard of the items, for ``vergence merge``; see `vergence.learn.runs.shards.shard_written`."""
         work = self.work(items, fdr)
-        tally = Counted(work.calibration, fdr, work.certificate)
+        tally = Counted(work.calibration, fdr, work.certificate, own=work.own)
 
         def write(some: Items, file: Path) -> int:
             return write_rows(work.function, some, file, work.job, work.reading, derived=tally)
@@ -156,7 +157,8 @@ class Calibration:
         job |= {"confidence": self.confidence, "all": self.all_scores, **of_model(run.folder, run.method)}
         job["detector"] = of_array(np.frombuffer(detector.content(), np.uint8))
         function = columns_of(run.method, levels, detector, 1.0 if certificate else fdr, self.all_scores, refused)
-        return Work(function, job, reading, n, certificate, notes)
+        own = counts_of(ranked(detector.calibration, detector.calibration), n)
+        return Work(function, job, reading, n, own, certificate, notes)
 
     def _calibrated(self, levels: Levels, reading: Reading) -> tuple[RunDetector, dict[int, str]]:
         """Returns the detector with the items that calibrate, and the names of given ones by digest: they cannot be scored."""
@@ -197,12 +199,13 @@ class PairReference:
         advice = "train again with --objective gje, or with gmje where a context has several answers"
         expect(has, "a run with p(target | context) for --pairs", f"objective '{objective}', which has none", advice)
         data = opened(run.folder)
-        n = 0 if data.calibration is None else len(data.calibration)
-        expect(n >= FEWEST, f"a run with at least {FEWEST} calibration pairs", n, "train with --calibration-share")
-        assert data.calibration is not None
-        calibration = pair_scores(run, _as_pairs(run, data.calibration), size)
+        pairs = calibrating_pairs(run.folder, data)
+        what, n = f"a run with at least {FEWEST} calibration pairs", 0 if pairs is None else len(pairs)
+        expect(n >= FEWEST, f"{what}, of contexts and targets of their own", n, "train with --calibration-share")
+        assert pairs is not None and data.calibration is not None
+        calibration = pair_scores(run, _as_pairs(run, pairs), size)
         require_calibration(len(calibration), calibration)
-        tally = Tally(len(calibration), fdr)
+        tally = Tally(n, fdr, own=counts_of(ranked(calibration, calibration), n))
         fitted_to = np.unique(np.concatenate([_digests_of_pairs(part) for part in (data.train, data.calibration)]))
         terminal.note(str(reportable(len(calibration), len(given), fdr)))
         job: dict[str, Any] = {"job": "score pairs", "fdr": fdr, "batch_size": size}

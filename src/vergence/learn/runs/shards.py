@@ -79,7 +79,8 @@ def shard_written(
     record |= {"names": digest_of(items.names[i] for i in part), "batch_size": batch_size}
     if tally is not None:
         certificate = None if tally.certificate is None else vars(tally.certificate)
-        record |= {"calibration": tally.n, "fdr": tally.fdr, "certificate": certificate}
+        ties = None if tally.own is None else np.flatnonzero(tally.own == 0).tolist()  # ranks that no calibration item has
+        record |= {"calibration": tally.n, "fdr": tally.fdr, "certificate": certificate, "ties": ties}
     _require_same(record, [_record(path) for path in sorted(folder.glob("part-*-of-*.json"))], folder)
     of_record = file.with_suffix(".json")
     before = _record(of_record) if of_record.exists() else {}
@@ -225,7 +226,10 @@ def _added(records: Sequence[Mapping[str, Any]]) -> Tally:
     """Returns the tally of all parts."""
     first = records[0]
     certificate = None if first["certificate"] is None else Certificate(**first["certificate"])
-    tally = Tally(first["calibration"], first["fdr"], certificate)
+    own = None if first.get("ties") is None else np.ones(first["calibration"] + 2, dtype=np.int64)
+    if own is not None:
+        own[first["ties"]] = 0
+    tally = Tally(first["calibration"], first["fdr"], certificate, own=own)
     for record in records:
         tally.add(record["counts"], record["unjudged"], record["flagged"], record["strangest"])
     return tally

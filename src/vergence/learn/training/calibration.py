@@ -42,7 +42,8 @@ def split(opened: Data, config: RunConfig) -> Data:
     """Returns the data with its calibration part taken out of the training part; as it is where the items are too few.
 
     The part depends on the items' contents, the share and the seed alone, so every process and every resumed run has the same.
-    Items of equal content are all on one side, and so are near-duplicates of images (see `content_groups`).
+    Items of equal content are all on one side, and so are near-duplicates of images and pairs that share a context or a target
+    (see `content_groups`).
 
     Args:
         opened: The data.
@@ -60,24 +61,30 @@ def split(opened: Data, config: RunConfig) -> Data:
     seed = loop.seed_of(config.fit.seed, "calibration", 0)
     mask = split_groups(content_groups(opened.train, config.fit.workers), share, seed)
     if not mask.any():
-        terminal.note(f"no calibration part: nearly all of the {n} training items are equal")
+        alike = "share contexts or targets" if isinstance(opened.train, PairItems) else "are equal"
+        terminal.note(f"no calibration part: nearly all of the {n} training items {alike}")
         return opened
     kept, held_out = (opened.train.subset(where.nonzero()[:, 0]) for where in (~mask, mask))
     return replace(opened, train=kept, calibration=held_out)
 
 
 def content_groups(items: Items, workers: int = 0) -> list[Any]:
-    """Returns a label for each item, which items of equal content share, and near-duplicates of images.
+    """Returns a label for each item, which items of equal content share, near-duplicates of images, and pairs of one side.
 
     Near-duplicates are found on thumbnails (`near_groups`), which takes one pass over the images and some seconds for 50,000; of
-    more than 100,000 images, and of pairs, equal ones alone share labels, and a note says so.
+    more than 100,000 images equal ones alone share labels, and a note says so. Pairs that share a context or a target, and chains
+    of these, share labels.
 
     Args:
         items: The items.
         workers: Processes that decode images.
     """
+    if isinstance(items, PairItems):
+        context, target = (np.unique(content_digests(side), return_inverse=True)[1] for side in (items.context, items.target))
+        edges = np.stack([context, len(items) + target], 1)
+        return list(components(edges, 2 * len(items))[context])
     equal = content_digests(items)
-    if isinstance(items, PairItems) or len(items.shape) != 3 or items.shape[0] not in (1, 3):
+    if len(items.shape) != 3 or items.shape[0] not in (1, 3):
         return list(equal)
     if len(items) > MOST_COMPARED:
         terminal.note(f"near-duplicates are not looked for among more than {MOST_COMPARED:,} images, equal ones are")
@@ -192,7 +199,7 @@ def _means(x: Tensor) -> Tensor:
 
 
 def content_digests(items: Items) -> list[bytes]:
-    """Returns a digest of each item's content: of its values, of pairs both sides' together, or of its file's bytes.
+    """Returns a digest of the content of each item, not a pair: of its values or of its file's bytes.
 
     Files of a size that no other file has are told apart by their size, and are not read.
     """
@@ -202,8 +209,7 @@ def content_digests(items: Items) -> list[bytes]:
         return [content_digest(items.content(i)) for i in range(len(items))]
     found: list[bytes] = []
     for _, x in items.stream(batches(len(items), BLOCK)):
-        sides = [_bytes(side) for side in (x if isinstance(x, tuple | list) else (x,))]
-        found += [content_digest(*row) for row in zip(*sides, strict=True)]
+        found += [content_digest(row) for row in _bytes(x)]
     return found
 
 
