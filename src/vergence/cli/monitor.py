@@ -58,7 +58,7 @@ def monitor(command: Monitor) -> None:
                     flush=True,
                 )
             state.reset()
-        if command.state is not None and _is_lines(command.stream) and seen % KEPT == 0:
+        if command.state is not None and str(command.stream) == "-" and seen % KEPT == 0:
             state.save(command.state)
     if command.state is not None:
         state.save(command.state)
@@ -97,7 +97,7 @@ def _scores(command: Monitor) -> Iterator[float]:
     if not _is_lines(command.stream):
         yield from read_scores(command.stream, command.column).tolist()
         return
-    name, lines = command.column or "score", sys.stdin if str(command.stream) == "-" else command.stream.open()
+    name, lines = command.column or "score", sys.stdin if str(command.stream) == "-" else command.stream.open(errors="replace")
     with lines:
         for i, line in enumerate(lines, 1):
             if line.strip():
@@ -110,6 +110,8 @@ def _of_line(line: str, i: int, name: str) -> float:
     except (ValueError, RecursionError):
         row = line
     value = row.get(name) if isinstance(row, dict) else row
-    number = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    if value is None or value != value:
+        return float("nan")
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     expect(number, f"a number, or an object with {name}, in line {i:,}", shown(value))
-    return float("nan") if value is None else float(value)
+    return float(value)

@@ -82,25 +82,28 @@ def calibrate_files(
         whole = replace(found, columns={**found.columns, **shown})
         write_decisions(Path(f"{out}.html"), whole, name=new.stem, calibration=sign * a.values)
     if append is not None:
-        append_lines(append, _log(found, calibration, new, written))
+        how = {"confidence": found.confidence, "adaptive": rates.get("adaptive", False), "groups": groups}
+        append_lines(append, _log(found, calibration, new, written, {**how, "lower_is_stranger": lower_is_stranger}))
     return found
 
 
 def _require_writable(out: Path, log: Path | None, read: tuple[Path, ...]) -> None:
+    page = Path(f"{out}.html")
     if out != STREAM:
         require_table(out, read, holds="p_value")
+        require_page(page, read)
     if log is not None:
         require_parent(log)
-        require_apart(log, (*read, out))
+        require_apart(log, (*read, out, page))
         with log.open("rb") if log.is_file() else io.BytesIO() as file:
             first = file.readline(1 << 20)
-        ours = not first or DIGEST.encode() in first
+        ours = not first or DIGEST.encode() in first or (first[-1:] != b"\n" and first[:8] == b'{"time"'[: len(first)])
         expect(ours, f"no file, or a log of --append, at {log}", "another file", "choose another")
 
 
 def read_scores(path: Path, column: str | None = None) -> np.ndarray:
     """Returns the scores (N,) of a file, as `calibrate_files` reads them; NaN for rows without one."""
-    return _read(path, column, None).values
+    return _read(path, column, None, empty=True).values
 
 
 def _read(path: Path, column: str | None, groups: str | None, *, empty: bool = False) -> _Scores:
@@ -198,11 +201,13 @@ def _named_apart(added: Mapping[str, np.ndarray], own: list[str]) -> dict[str, n
     return {names[name]: values for name, values in added.items()}
 
 
-def _log(found: Decisions, calibration: Path, new: Path, rows: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """Yields the lines of a log: what was judged, by what, and each decision."""
-    rate: dict[str, Any] = {"fdr": found.fdr}
+def _log(
+    found: Decisions, calibration: Path, new: Path, rows: Mapping[str, np.ndarray], how: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yields the lines of a log: what was judged, by what and how, and each decision."""
+    rate: dict[str, Any] = {"fdr": found.fdr, **how}
     if found.certificate is not None:
-        rate = {"fpr": found.certificate.fpr, "confidence": found.certificate.confidence}
+        rate |= {"fpr": found.certificate.fpr, "confidence": found.certificate.confidence}
     about = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), DIGEST: sha256(calibration), **rate}
     counts = {"items": found.total, "flagged": found.flagged, "errors": found.missing, "shift": found.shift}
     yield json.dumps({**about, "calibration": calibration.name, "new": new.name, **counts}) + "\n"

@@ -25,6 +25,9 @@ def grouped(groups: Any, *sides: np.ndarray) -> np.ndarray:
         >>> grouped(None, context, target).tolist(), grouped(["a", "b", "a", "a"], context).tolist()
         ([0, 0, 0, 1], [0, 1, 0, 0])
     """
+    for side in sides if groups is None else ():
+        numbers = side.dtype.kind in "biuf"
+        expect(numbers, "items of numbers, to keep near copies on one side", f"items of type {side.dtype}", "give groups")
     label = near_copies(sides[0]) if groups is None else labels_of("groups", groups, len(sides[0]))
     for side in sides[1:] if groups is None else ():
         edges = np.stack([label, label.max() + 1 + near_copies(side)], 1)

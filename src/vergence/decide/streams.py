@@ -20,7 +20,7 @@ import numpy as np
 
 from vergence.decide.decisions import LEAST
 from vergence.decide.inputs import Values, as_values
-from vergence.utils.checks import expect, require_count, require_within, shortened
+from vergence.utils.checks import expect, require_choice, require_count, require_within, shortened
 from vergence.utils.files import explained, read_object, replacing
 
 __all__ = ["Monitor"]
@@ -125,6 +125,8 @@ class Monitor:
             monitor.bets = _like(monitor.bets, content["bets"], "bets")
             for name in ("last", "log_wealth", "highest"):
                 setattr(monitor, name, float(content[name]))
+                expect(math.isfinite(getattr(monitor, name)), f"a finite number {name}", content[name])
+            require_choice("drift", content["drift"], ("", *KINDS))
             require_count(0, items=content["items"])
             monitor.items, monitor.drift = content["items"], str(content["drift"])
         except (LookupError, TypeError, ValueError) as error:

@@ -183,9 +183,10 @@ def components(edges: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
 
 
 def near_copies(x: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
-    """Returns a label (N,) of each of N finite items (N, D), which equal items and near copies share, in any order of the items.
+    """Returns a label (N,) of each of N items (N, D), which equal items and near copies share, in any order of the items.
 
-    Columns are in units of their deviations; up to six digits of these, items are equal. Near copies of an item are at most 32
+    Columns are in units of their usual distance from the median, far ones on a logarithmic scale, and NaN is a value of its own;
+    up to six digits of these, items are equal. Near copies of an item are at most 32
     others, and a twentieth of all, that are less than a quarter as far away as the next nearest item. More than 1,024 items are
     compared within the leaves of random trees, in up to 64 random directions.
 
@@ -195,9 +196,7 @@ def near_copies(x: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
         >>> bool((label[:50] == label[100:]).all()), len(set(label.tolist()))
         (True, 100)
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        deviation = x.std(0, dtype=np.float64)
-        scaled = np.nan_to_num((x - x.mean(0, dtype=np.float64)) / np.where(deviation > 0, deviation, 1.0), posinf=0, neginf=0)
+    scaled = np.stack([_scaled(column) for column in x.T.astype(np.float64)], 1) if x.shape[1] else x
     equal, label = np.unique(np.round(scaled, 6) + 0.0, axis=0, return_inverse=True)
     rows, generator = torch.from_numpy(equal), torch.Generator().manual_seed(0)
     if rows.shape[1] > WIDTH:
@@ -207,6 +206,16 @@ def near_copies(x: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
     pairs = [part[_isolated(rows[part], most)] for tree in trees for part in tree] if most else []
     joined = components(torch.cat([*pairs, torch.empty(0, 2, dtype=torch.int64)]).numpy(), len(rows))
     return joined[label.reshape(-1)]
+
+
+def _scaled(column: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Returns a column (N,) in units of the median distance from its median, with bounded values: a wild one changes no other."""
+    finite = column[np.isfinite(column)]
+    center = np.median(finite) if len(finite) else 0.0
+    away = np.abs(finite - center)
+    unit = np.median(away[away > 0]) if away.any() else 1.0
+    scaled: npt.NDArray[np.float64] = LINEAR * np.arcsinh((column - center) / (LINEAR * unit))
+    return np.nan_to_num(scaled, nan=2 * FAR, posinf=FAR, neginf=-FAR)
 
 
 def _leaves(x: Tensor, generator: torch.Generator) -> Iterator[Tensor]:

@@ -25,7 +25,7 @@ from vergence.utils import terminal
 from vergence.utils.checks import expect
 from vergence.utils.devices import in_evaluation
 
-__all__ = ["FILE", "calibrating_pairs", "dictionary", "opened"]
+__all__ = ["FILE", "dictionary", "opened"]
 
 FILE = "detector.safetensors"
 UNSEEN = 2_000  # test items that show how far the scores of training items are off
