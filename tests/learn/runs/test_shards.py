@@ -1,4 +1,4 @@
-"""Parts of a job, merged: the bytes of one process, whatever the number and the order of the parts, also after a kill."""
+"""Parts of a job, merged: one process's columns and the bytes of its .npz, whatever number and order of parts, after kills too."""
 
 import json
 import os
