@@ -1,4 +1,4 @@
-"""Parts of a job, merged: one process's columns and the bytes of its .npz, whatever number and order of parts, after kills too."""
+"""Parts of a job, merged: the columns of one process, and its .npz to the byte, in any number and order, also after a kill."""
 
 import json
 import os
