@@ -55,7 +55,13 @@ def asked(client, n):
     return scores, [answer.json()["items"][0] for answer in answers]
 
 
-@pytest.mark.parametrize("n", [200, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_an_answer_does_not_wait_for_an_acknowledgment(good):
+    with served(good) as (client, _):
+        waited = [client.get("/health").elapsed.total_seconds() for _ in range(60)]
+        assert np.median(waited) < 0.035  # a delayed acknowledgment takes 0.04
+
+
+@pytest.mark.parametrize("n", [200, pytest.param(2000, marks=pytest.mark.slow)])
 def test_many_requests_and_a_kill(n, good):
     with served(good) as (client, process):
         scores, items = asked(client, n)

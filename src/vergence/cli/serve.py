@@ -66,6 +66,7 @@ def serve(command: Serve) -> None:
         opened = socket.create_server((command.host, command.port), family=family)
     except OSError as error:
         raise ValueError(f"cannot listen at {command.host}:{command.port}: {error.strerror or error}; choose others") from None
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else a client's delayed acknowledgment holds each answer back
     print(f"serving {', '.join(f'/{kind}' for kind in service.judges)} at http://{command.host}:{command.port}", flush=True)
     settings = uvicorn.Config(service.app(), log_level="warning", limit_concurrency=BUSY, server_header=False)
     uvicorn.Server(settings).run(sockets=[opened])

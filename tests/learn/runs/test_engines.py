@@ -73,7 +73,9 @@ def in_spark(folder, scorer):
     spark = sql.SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     try:
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", BATCH)
-        rows = spark.read.parquet(str(folder / "images.parquet"))  # batches of the same rows: the last bits depend on them
+        spark.conf.set("spark.sql.files.maxPartitionBytes", (folder / "images.parquet").stat().st_size // 4)
+        rows = spark.read.parquet(str(folder / "images.parquet"))  # tasks of whole row groups, so that every batch has the same
+        assert rows.rdd.getNumPartitions() >= 2  # rows as one process's: the last bits depend on them
         kinds = "name string, score double, p_value double, level string, error string"
         return rows.mapInPandas(scorer, kinds).orderBy("name").toPandas().to_dict("list")
     finally:

@@ -1,4 +1,4 @@
-"""Parts of a job, merged: the bytes of one process, whatever the number and the order of the parts, also after a kill."""
+"""Parts of a job, merged: the columns of one process, and its .npz to the byte, in any number and order, also after a kill."""
 
 import json
 import os

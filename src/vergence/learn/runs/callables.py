@@ -9,6 +9,7 @@ import abc
 import contextlib
 import functools
 import io
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,6 +35,7 @@ __all__ = ["Embedder", "Scorer"]
 
 # Names of a column of items, the first that is there.
 USUAL = tuple("image picture bytes path file jpg jpeg png webp features z embedding embeddings vector x data".split())
+OPENING = threading.RLock()  # threads open a run once, and its detector is kept once
 Arrays = dict[str, Any]
 Function = Callable[[Tensor], Arrays]
 
@@ -98,18 +100,23 @@ class _Run:
         file = Path(self.path) / "model.safetensors"
         return self.path, self.device, file.stat().st_mtime_ns if file.exists() else 0
 
+    def opened(self) -> Run:
+        """Returns the run."""
+        with OPENING:
+            return _opened(*self.key())
+
     def shape(self) -> tuple[int, ...]:
         """Returns the shape of an item as it is read."""
-        return _opened(*self.key()).folder.metadata.item_shape()
+        return self.opened().folder.metadata.item_shape()
 
     @property
     def features(self) -> tuple[str, ...]:
         """The names of the columns of features, where each has its own."""
-        return _opened(*self.key()).folder.metadata.columns
+        return self.opened().folder.metadata.columns
 
     def embedding(self) -> Function:
         """Returns the function of items to their embeddings."""
-        run = _opened(*self.key())
+        run = self.opened()
         return _of_run(run, lambda x: {"z": run.method.encoder(x)})
 
 
@@ -124,8 +131,9 @@ class _Network:
 
     def opened(self) -> FrozenNetwork:
         """Returns the network on its device."""
-        network = _named(self.encoder) if isinstance(self.encoder, str) else self.encoder
-        network.network.to(as_device(self.device))
+        with OPENING:
+            network = _named(self.encoder) if isinstance(self.encoder, str) else self.encoder
+            network.network.to(as_device(self.device))
         return network
 
     def shape(self) -> tuple[int, ...]:
@@ -180,7 +188,8 @@ class Scorer(_OfBatches):
 
     def _function(self) -> Function:
         assert isinstance(self.model, _Run), "see __init__"
-        return _scoring(*self.model.key())
+        with OPENING:
+            return _scoring(*self.model.key())
 
 
 class Embedder(_OfBatches):
