@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from tests.cli.test_cli import CLI, ENV, apart, call, refused
 
+from vergence.cli.commands import main
+
 httpx = pytest.importorskip("httpx")
 RNG = np.random.default_rng(0)
 GOOD = RNG.normal(size=500)
@@ -143,3 +145,13 @@ def test_a_killed_night_is_repeated_with_the_same_state(good, tmp_path):
     for name in ("a.json", "b.json"):
         assert apart(*arguments, tmp_path / name).returncode == 0
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+
+
+def test_a_stream_that_fails_leaves_the_state_and_a_quiet_night_is_an_answer(good, tmp_path, capsys):
+    state, bad = tmp_path / "s.json", tmp_path / "bad.jsonl"
+    bad.write_text("0.1\n" * 1500 + "1" + "0" * 400 + "\n")
+    refused("monitor", good, bad, "--state", state, words="in line 1,501")
+    assert not state.exists()
+    (tmp_path / "none.csv").write_text("id,score\n")
+    main(["monitor", str(good), str(tmp_path / "none.csv")])
+    assert "0 items, 0 alarms" in capsys.readouterr().out

@@ -176,6 +176,8 @@ def test_a_shift_within_groups_is_told_and_none_is_where_nothing_has_changed():
     for by, change in ((1.0, "stranger"), (-1.0, "less strange")):
         found = calibrate(cal, rng.normal(by, 1, 200) + 10 * groups[:200], groups=(groups, groups[:200]))
         assert found.changed and found.change == change and f"are {change} than" in found.sentences[0]
+    many = np.arange(6000) % 300  # small groups tell together what none tells alone
+    assert calibrate(rng.normal(size=6000), rng.normal(0.2, 1, 6000), groups=(many, many)).shift <= 0.01
 
 
 def test_new_items_from_elsewhere_are_told():

@@ -243,13 +243,22 @@ def test_a_log_tells_what_was_decided_by_what(tmp_path, capsys):
         file.write('{"time": "20')  # of a call that was killed
     assert run(capsys, good, new, *words, "--fpr", "0.05")[0] == 0
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    assert lines[:53] == first and len(lines) == 106 and lines[53]["confidence"] == 0.95 and "fdr" not in lines[53]
+    assert lines[:53] == first and len(lines) == 106 and lines[53]["confidence"] == 0.95 and lines[53]["fdr"] is None
     code, _, error = run(capsys, good, new, "--out", tmp_path / "out.csv", "--append", csv(tmp_path / "other.csv", [1]))
     assert code == 2 and "or a log of --append" in error
+    assert first[0]["adaptive"] is False and first[0]["groups"] is None
+    log.write_text('{"time": "20')  # the first line was torn
+    assert run(capsys, good, new, *words, "--adaptive")[0] == 0
+    assert all(json.loads(line)["adaptive"] for line in log.read_text().splitlines())
 
 
 def test_a_file_of_others_is_not_overwritten(tmp_path, capsys):
     good, new = csv(tmp_path / "good.csv", GOOD.tolist()), csv(tmp_path / "new.csv", NEW.tolist())
+    (tmp_path / "d.csv.html").write_text("my notes")
+    code, _, error = run(capsys, good, new, "--out", tmp_path / "d.csv")
+    assert code == 2 and "an earlier page" in error and (tmp_path / "d.csv.html").read_text() == "my notes"
+    page = tmp_path / "log.csv.html"
+    assert run(capsys, good, new, "--out", tmp_path / "log.csv", "--append", page)[0] == 2 and not page.exists()
     other = csv(tmp_path / "other.csv", [1.0], name=["mine"])
     code, _, error = run(capsys, good, new, "--out", other)
     assert code == 2 and "no file, or an earlier result" in error and "mine" in other.read_text()

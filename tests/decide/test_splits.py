@@ -130,6 +130,15 @@ def test_pairs_fit_takes_groups(tmp_path, monkeypatch, capsys):
     assert "expected the array site in pairs.npz" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("wild", [1e9, 1e300, np.inf, np.nan])
+def test_wild_values_and_gaps_do_not_make_other_items_equal(wild):
+    x = np.random.default_rng(4).normal(size=(300, 3))
+    x[:3][np.eye(3, dtype=bool)] = wild
+    assert len(set(near_copies(x).tolist())) >= 285  # a few are near by chance
+    with pytest.raises(ValueError, match="give groups"):
+        grouped(None, np.array([["a"], ["b"]]))
+
+
 def test_one_seed_takes_other_ranks_of_other_data():
     """With groups in an order by value the calibration items were always those of the same ranks, and p-values were too small."""
     rng = np.random.default_rng(3)

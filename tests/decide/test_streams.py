@@ -99,6 +99,8 @@ def test_parts_of_a_stream_add_up_and_a_file_goes_on(tmp_path):
         {"alarm": 2},
         {"calibration": [1.0]},
         {"highest": "a"},
+        {"highest": float("nan")},
+        {"drift": 5},
         {"last": None},
         {"bets": [["a"]]},
         {"seed": "x"},

@@ -17,6 +17,7 @@ from vergence.decide.conformal import reportable
 from vergence.decide.decisions import Decisions, calibrate
 from vergence.decide.inputs import numeric
 from vergence.decide.page import write_decisions
+from vergence.report.rendering import require_page
 from vergence.utils import terminal
 from vergence.utils.checks import expect, refuse, require_choice
 from vergence.utils.files import append_lines, require_apart, require_parent, sha256
@@ -94,10 +95,12 @@ def _require_writable(out: Path, log: Path | None, read: tuple[Path, ...]) -> No
         require_page(page, read)
     if log is not None:
         require_parent(log)
-        require_apart(log, (*read, out, page))
+        require_apart(log, read)
+        other = log.resolve() not in (out.resolve(), page.resolve())
+        expect(other, "a log of its own", f"that of --out, {log}", "choose another --append")
         with log.open("rb") if log.is_file() else io.BytesIO() as file:
             first = file.readline(1 << 20)
-        ours = not first or DIGEST.encode() in first or (first[-1:] != b"\n" and first[:8] == b'{"time"'[: len(first)])
+        ours = not first or DIGEST.encode() in first or (first[-1:] != b"\n" and first[:7] == b'{"time"'[: len(first)])
         expect(ours, f"no file, or a log of --append, at {log}", "another file", "choose another")
 
 
@@ -201,9 +204,7 @@ def _named_apart(added: Mapping[str, np.ndarray], own: list[str]) -> dict[str, n
     return {names[name]: values for name, values in added.items()}
 
 
-def _log(
-    found: Decisions, calibration: Path, new: Path, rows: Mapping[str, np.ndarray], how: Mapping[str, Any]
-) -> Iterator[str]:
+def _log(found: Decisions, calibration: Path, new: Path, rows: Mapping[str, np.ndarray], how: Mapping[str, Any]) -> Iterator[str]:
     """Yields the lines of a log: what was judged, by what and how, and each decision."""
     rate: dict[str, Any] = {"fdr": found.fdr, **how}
     if found.certificate is not None:

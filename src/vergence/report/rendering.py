@@ -9,16 +9,18 @@ import base64
 import functools
 import hashlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vergence.utils.files import explained, replacing
+from vergence.utils.checks import expect
+from vergence.utils.files import explained, replacing, require_apart
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 HERE = Path(__file__).parent
+GENERATOR = b'content="vergence"'  # in the head of our pages
 LISTED = 200  # unreadable files on a page
 
 
@@ -29,6 +31,13 @@ def write(path: Path, folder: str, sections: Mapping[str, str], *, steps: Mappin
     ``steps`` are the JSON data of ``page.js``: what the map's slider steps through; ``values`` are what the templates show.
     """
     return _render(path, "page", folder=folder, sections=sections, steps=steps, **values)
+
+
+def require_page(path: Path, read: Iterable[Any] = ()) -> None:
+    """Raises a ValueError unless a page can be written: there is none, or one of ours, which is not ``read``."""
+    require_apart(path, read)
+    ours = not path.is_file() or GENERATOR in path.read_bytes()[:1000]
+    expect(ours, f"no file, or an earlier page, at {path}", "another file", "move it, or choose another --out")
 
 
 def workbench(path: Path, data: Mapping[str, Any], *, skipped: Sequence[tuple[str, str]] = (), **values: Any) -> Path:

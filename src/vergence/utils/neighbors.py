@@ -23,6 +23,7 @@ NUMBERS = 1 << 24  # entries of a table of distances
 BLOCK = 2048  # items that are compared with others at a time
 SAMPLE, ITERATIONS = 2000, 10  # of the power iteration for a direction
 COPIES, PART, RATIO = 32, 0.05, 0.25  # near copies of an item at most, in number and share; their distance over that of the next
+LINEAR, FAR = 10, 1e3  # usual distances from the median up to which a scale is linear; where what is infinite lies
 LEAF, TREES, WIDTH = 1024, 3, 64  # items that are compared at a time, partitions into such sets, and directions
 
 

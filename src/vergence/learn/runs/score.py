@@ -33,6 +33,7 @@ from vergence.learn.runs.rows import Columns, Images, Reading, collected, object
 from vergence.learn.runs.run import Run, objective_of
 from vergence.learn.runs.shards import Counted, shard_written
 from vergence.learn.training.calibration import FEWEST, digests
+from vergence.report.rendering import require_page
 from vergence.utils import terminal
 from vergence.utils.checks import expect, refuse, require_within
 from vergence.utils.digests import digest_of, of_array
@@ -77,6 +78,7 @@ def score(
     with tempfile.TemporaryDirectory() if out is None else nullcontext() as folder:
         table = as_path(out, "out") if folder is None else Path(folder) / "scores.npz"
         require_table(table, (images,), holds="p_value")
+        require_page(Path(f"{table}.html"), (images,))
         items = reference.run.items(images)
         found = reference.decisions(items, table, fdr)
         if folder is None:
