@@ -117,6 +117,16 @@ def others_table() -> str:
     return grid(["setting", "scores", "calibration items", "anomalies", "false-discovery proportion", "others"], body)
 
 
+def streams_table() -> str:
+    """A line for each stream: alarms, and the median number of scores up to them."""
+    body = []
+    for row in rows("calibration_streams"):
+        after = "" if row["after"] is None else f"{row['after']:g}"
+        where = [row["stream"], "yes" if row["changed"] else "no", f"{row['calibration']:,}", str(row["streams"])]
+        body.append([*where, f"{row['alarm']:g}", f"{row['alarms']:.2f}", after])
+    return grid(["stream", "changed", "calibration scores", "streams", "alarm", "share with an alarm", "after (median)"], body)
+
+
 def peers_table() -> str:
     """A line for each rule: false-discovery proportion and power by share of anomalies, simulated and over real vectors."""
     found: dict[tuple, list[Row]] = defaultdict(list)
@@ -149,5 +159,6 @@ TABLES = {
         "rates": rates_table,
         "rates-others": others_table,
         "peers": peers_table,
+        "streams": streams_table,
     }
 }
