@@ -78,6 +78,18 @@ def test_the_adaptive_rate_equals_its_definition(decimals):
         assert (found.q_value <= 1).all() and found.flagged >= calibrate(cal, new, fdr=0.2).flagged
 
 
+def test_an_adaptive_rate_with_a_confidence_estimates_by_levels_that_hold_for_the_file():
+    from vergence.decide.conformal import certain_levels
+
+    rng = np.random.default_rng(20)
+    cal, new = rng.normal(size=500), np.r_[rng.normal(size=140), rng.normal(5, 1, 60)]
+    found, level = calibrate(cal, new, adaptive=True, confidence=0.9), certain_levels(500, 0.9)
+    rank = 1 + (cal[None] >= new[:, None]).sum(1)
+    normal = (1 + (rank >= 250).sum()) / (1 - level[250])
+    expected = [min(1.0, min(level[r] * normal / (rank <= r).sum() for r in rank[rank >= k])) for k in rank]
+    np.testing.assert_allclose(found.q_value, expected)
+
+
 @pytest.mark.parametrize("decimals", [0, 8])
 @pytest.mark.parametrize("odd", [0, 10, 40])
 def test_the_adaptive_rate_holds_on_average(decimals, odd):

@@ -192,7 +192,7 @@ class Counts:
 
     Of n calibration items, whose own counts ``own`` (n + 2,) tell ties; by ``certificate`` items are flagged instead of ``fdr``.
     With a ``confidence`` the rate holds for these calibration items (`certain_levels`). An ``adaptive`` rate multiplies q-values
-    by the estimated share of normal items (1 + #{p >= t}) / (m (1 - t)), t = floor((n + 1) / 2) / (n + 1).
+    by the estimated share of normal items (1 + #{p >= t}) / (m (1 - t)), where t is the p-value of rank floor((n + 1) / 2).
 
     Example:
         >>> counts = Counts(9, fdr=0.5)
@@ -248,8 +248,9 @@ class Counts:
 
     def _why_none(self, total: int) -> str:
         """Returns why no item is flagged: what the numbers allow, or the least q-value that an item has."""
+        plain = not self.adaptive and self.confidence is None
         if (
-            self.counts[:2].any() and not self.adaptive and self.confidence is None
+            plain and self.counts[:2].any()
         ):  # items stranger than all calibration items: with more of these they might be reported
             return str(reportable(self.n, total, self.fdr))
         q = self._q_values()
@@ -259,11 +260,9 @@ class Counts:
 
     def _q_values(self) -> np.ndarray:
         """Returns the q-value of each p-value k / (n + 1), k = 0..n + 1, as `q_values` does."""
-        p = usual = np.arange(self.n + 2) / (self.n + 1)
-        if self.confidence is not None:
-            p = certain_levels(self.n, self.confidence)
-        total, half = self.counts.sum(), usual[(self.n + 1) // 2]
-        normal = (1 + self.counts[p >= half].sum()) / (1 - half) if self.adaptive else total
+        p = np.arange(self.n + 2) / (self.n + 1) if self.confidence is None else certain_levels(self.n, self.confidence)
+        half = (self.n + 1) // 2
+        normal = (1 + self.counts[half:].sum()) / (1 - p[half]) if self.adaptive else self.counts.sum()
         q = p * (normal / np.maximum(np.cumsum(self.counts), 1))
         return np.asarray(np.minimum(np.minimum.accumulate(q[::-1])[::-1], 1.0))
 
