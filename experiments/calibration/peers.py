@@ -130,18 +130,22 @@ def real(file: Path, share: float, table: int, seed: int) -> tuple[np.ndarray, n
 
 
 def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yields each rule on each kind of scores."""
-    for name in a.rules:
-        for share in a.shares:
-            rest = {"rule": name, "share": share, "tables": a.tables, "seed": a.seed}
-            for law in LAWS:
-                yield from ({"scores": law, "calibration": n, **rest} for n in a.sizes)
-            if a.sets_root is not None:
-                yield from ({"scores": data, "calibration": None, **rest} for data in VECTORS)
+    """Yields each kind of scores."""
+    for share in a.shares:
+        rest = {"share": share, "tables": a.tables, "seed": a.seed}
+        for law in LAWS:
+            yield from ({"scores": law, "calibration": n, **rest} for n in a.sizes)
+        if a.sets_root is not None:
+            yield from ({"scores": data, "calibration": None, **rest} for data in VECTORS)
 
 
 def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
-    flags, found = rule(cell["rule"]), []
+    """Returns by rule the false-discovery proportion and its standard error, the power, and how often there is a flag."""
+    return {"found": {name: of_rule(a, cell, rule(name)) for name in a.rules}}
+
+
+def of_rule(a: argparse.Namespace, cell: dict[str, Any], flags: Rule) -> list[float]:
+    found = []
     for table in range(cell["tables"]):
         if cell["scores"] in LAWS:
             calibration, new, odd = simulated(cell["scores"], cell["calibration"], cell["share"], table, cell["seed"])
@@ -152,7 +156,7 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
             flagged = flags(calibration, new)
         found.append((flagged[~odd].sum() / max(1, flagged.sum()), flagged[odd].mean() if odd.any() else 0.0, flagged.any()))
     fdp, power, some = np.array(found, dtype=float).T
-    return {"fdp": fdp.mean(), "fdp_error": float(sem(fdp)), "power": power.mean(), "any": some.mean()}
+    return [round(float(x), 4) for x in (fdp.mean(), sem(fdp), power.mean(), some.mean())]
 
 
 OPTIONS = {"sets_root": Option(Path), "rules": list(RULES), "seed": 0, "tables": hidden(50)}

@@ -129,16 +129,14 @@ def streams_table() -> str:
 
 def peers_table() -> str:
     """A line for each rule: false-discovery proportion and power by share of anomalies, simulated and over real vectors."""
-    found: dict[tuple, list[Row]] = defaultdict(list)
+    found: dict[tuple, list[list[float]]] = defaultdict(list)
     for row in rows("calibration_peers"):
-        if row["calibration"] in (None, 500):
-            found[row["rule"], "vectors" if row["calibration"] is None else row["scores"], row["share"]].append(row)
+        for name, values in row["found"].items() if row["calibration"] in (None, 500) else ():
+            found[name, "vectors" if row["calibration"] is None else row["scores"], row["share"]].append(values)
     shares = sorted({share for _, _, share in found})
     body = []
     for name, scores in dict.fromkeys(key[:2] for key in found):
-        means = [
-            [statistics.mean(row[key] for row in found[name, scores, share]) for key in ("fdp", "power")] for share in shares
-        ]
+        means = [[statistics.mean(values[i] for values in found[name, scores, share]) for i in (0, 2)] for share in shares]
         body.append(
             [
                 name,

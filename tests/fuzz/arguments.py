@@ -67,6 +67,7 @@ FIRST = {  # usual positional arguments, so that most cases reach the work
     "Fetch": ["timm:nothing"],
     "Score": ["{place}/run {place}/data.npz", "{place}/pictures {place}/photos"],
     "Calibrate": ["{place}/pairs.csv {place}/pairs.csv --column y", "{place}/data.npy {place}/data.npy"],
+    "Monitor": ["{place}/pairs.csv {place}/pairs.csv --column y", "{place}/data.npy {place}/data.npy"],
     "Compare": ["{place}/run --no-probes", "{place}/run {place}/pictures --no-probes"],
     "Merge": ["{place}/run", "{place}/empty", "{out}"],
     "Pairs": ["fit {place}/pairs.npz"],
@@ -86,6 +87,7 @@ OPTIONAL = ("DensityFit", "Pairs")  # whose model is an option
 POSITIONAL = {
     "Pairs": {"verb"},
     "Calibrate": {"calibration", "new"},
+    "Monitor": {"calibration", "stream"},
     "Merge": {"folder"},
     "Compare": {"runs"},
     "Match": {"contexts", "gallery"},
@@ -190,7 +192,7 @@ def _target(kind, share):
     return Target(f"cli-{'-'.join(KINDS[kind])}", share, lambda place: _command_line(place, kind), _run)
 
 
-SHARES = {"Demo": 0, "Check": 6, "Fetch": 1, "List": 1, "Export": 1, "Neighbors": 3, "Compare": 2}
+SHARES = {"Demo": 0, "Serve": 0, "Monitor": 2, "Check": 6, "Fetch": 1, "List": 1, "Export": 1, "Neighbors": 3, "Compare": 2}
 SHARES |= {"Calibrate": 3, "Merge": 1, "Pairs": 2, "Match": 2}
 SHARES |= {"Train": 6, "Evaluate": 2, "Embed": 6, "Score": 6, "Advise": 4, "Report": 3}
 SHARES |= {"DensityFit": 6, "DensityPredict": 5, "DensitySample": 5, "DensityScore": 5, "DensityImportance": 2}
