@@ -106,7 +106,7 @@ FUNCTIONS = {
     "Monitor.update": of(decide.Monitor(SCORES).update, scores=SCORES[:3]),
     **{f"{kind}.fit": of(detector(kind), X=X, sample_weight=np.ones(40)) for kind in DETECTORS},
     **{f"{kind}.settings": of(detector(kind), **settings) for kind, settings in DETECTORS.items()},
-    "anomalous_clusters": of(clusters.anomalous_clusters, features=X[:30, :2], random_state=0),
+    "anomalous_clusters": of(clusters.anomalous_clusters, features=np.tile(X[:30, :2], (4, 1)), random_state=0),
     "pixel_statistics": of(statistics.pixel_statistics, images=IMAGES.numpy(), grid=4),
     "patch_dictionary": of(dictionary, batch=IMAGES, atoms=4),
     "GaussianMixture": of(mixture, **OF_MIXTURES),
