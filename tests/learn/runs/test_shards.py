@@ -192,6 +192,14 @@ def test_what_cannot_be_merged_is_one_line(table, images, vectors, tmp_path, cap
     assert "part-2-of-3.json" in merged()
 
 
+def test_the_bytes_of_a_detector_are_the_same_in_every_process(images):
+    """They are part of a job's digest: an order by the hashes of texts made each process another job."""
+    content = images.detector().content()
+    head = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    record = json.loads(head["__metadata__"]["record"])
+    assert list(record) == sorted(record) and len(record) > 2
+
+
 @pytest.mark.slow
 def test_a_killed_part_goes_on_and_the_merged_table_is_the_same(images, tmp_path, capsys):
     rng = np.random.default_rng(0)

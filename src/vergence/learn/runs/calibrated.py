@@ -146,7 +146,7 @@ class RunDetector:
             record["dictionary"] = dataclasses.asdict(self.dictionary.settings)
             arrays |= {f"dictionary/{name}": x.cpu().numpy() for name, x in self.dictionary.state_dict().items()}
         whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        return bytes(save(whole, metadata={"record": json.dumps(record)}))
+        return bytes(save(whole, metadata={"record": json.dumps(record, sort_keys=True)}))
 
     @classmethod
     def read(cls, file: Path) -> "RunDetector":
