@@ -180,7 +180,7 @@ def _names(data: bytes) -> list[str]:
 def _failing(command: Check) -> list[str]:
     """Returns what makes the command fail."""
     failing = options.failing(command.fail_on, FAILURES)
-    names = [name for name in failing if "any" not in (command.fail_on or "")]
+    names = [] if "any" in (command.fail_on or "") else failing
     needed = [name for name in names if name in ("flagged", "labels", "leaks")]
     with_reference = command.against is not None or not needed
     expect(with_reference, f"--against REFERENCE for --fail-on {', '.join(needed)}", "none", "name the reference")

@@ -33,11 +33,10 @@ PLAIN = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d{0,16}[1-9]|\.0)?([eE][-+]?\d+)?") 
 
 @dataclass(frozen=True)
 class _Scores:
-    """Scores of a file (m,), NaN in gaps; its Arrow table; the cells of a text file; and the names that texts give the rows."""
+    """Scores of a file (m,), NaN in gaps; its Arrow table; and the names that texts give the rows."""
 
     values: np.ndarray
     table: Any
-    texts: Mapping[str, list[str]]
     names: list[str]
 
 
@@ -73,7 +72,7 @@ def calibrate_files(
         terminal.note(str(reportable(len(gap), int(there.sum()), fdr)))
     found = calibrate(a.values, b.values[there], groups=sides, larger_is_stranger=not lower_is_stranger, **rates)
     found = replace(found, missing=int((~there).sum()))
-    written = {**_kept(b, out.suffix), **_named_apart(_of_all_rows(found, there), b.table.column_names)}
+    written = {**_kept(new, b.table, out.suffix), **_named_apart(_of_all_rows(found, there), b.table.column_names)}
     if out == STREAM:
         print(*json_lines(written), sep="", end="")
     else:
@@ -124,10 +123,8 @@ def _read(path: Path, column: str | None, groups: str | None, *, empty: bool = F
     numbers = kind in ("number", "boolean") or (kind == "identifier" and not kinds[name].found) or (kind == "empty" and empty)
     expect(numbers, f"numbers in the column {name} of {path.name}", f"the kind {kind}", "name another with --column")
     values = table[name].to_numpy().astype(np.float64)
-    written = table if arrays else as_written(path, table)
-    texts = {} if written is table else {key: list(map(_text, written[key].to_pylist())) for key in table.column_names}
     ids = next((key for key, one in kinds.items() if one.kind == "identifier" and one.found), None)
-    return _Scores(values, table, texts, [] if ids is None else [str(x) for x in table[ids].to_pylist()])
+    return _Scores(values, table, [] if ids is None else [str(x) for x in table[ids].to_pylist()])
 
 
 def _of_arrays(path: Path, column: str | None, groups: str | None) -> Any:
@@ -167,19 +164,20 @@ def _typed(values: Any) -> np.ndarray:
     return np.asarray(list(map(_text, values.to_pylist())), dtype=np.str_)
 
 
-def _kept(scores: _Scores, ending: str) -> dict[str, np.ndarray]:
-    """Returns the columns of the new file for one with an ending: as they stand there, or as numbers where nothing is lost."""
+def _kept(path: Path, table: Any, ending: str) -> dict[str, np.ndarray]:
+    """Returns a file's columns for one with an ending: as they stand in its text, or as numbers where nothing is lost."""
+    written = as_written(path, table)
 
     def kept(name: str) -> np.ndarray:
-        values, texts = _typed(scores.table[name]), scores.texts.get(name)
+        values, texts = _typed(table[name]), None if written is table else list(map(_text, written[name].to_pylist()))
         if texts is None and ending in ("", ".jsonl"):
-            return np.fromiter(scores.table[name].to_pylist(), dtype=object, count=len(values))
+            return np.fromiter(table[name].to_pylist(), dtype=object, count=len(values))
         numbers = values.dtype.kind != "U"
         if texts is None or (numbers and ending != ".csv" and all(text in GAPS or PLAIN.fullmatch(text) for text in texts)):
             return values.astype(object) if ending == ".csv" and values.dtype.kind == "f" else values
         return np.asarray(texts, dtype=object if numbers and ending == ".csv" else np.str_)
 
-    return {name: kept(name) for name in scores.table.column_names}
+    return {name: kept(name) for name in table.column_names}
 
 
 def _of_all_rows(found: Decisions, there: np.ndarray) -> dict[str, np.ndarray]:
@@ -197,8 +195,7 @@ def _named_apart(added: Mapping[str, np.ndarray], own: list[str]) -> dict[str, n
     for name in added:
         while names[name] in own:
             names[name] = f"vergence_{names[name]}"
-    changed = [name for name, other in names.items() if other != name]
-    if changed:
+    if changed := [name for name, other in names.items() if other != name]:
         of = ", ".join(changed)
         terminal.note(f"the new file has columns of its own named {of}: ours are {', '.join(names[name] for name in changed)}")
     return {names[name]: values for name, values in added.items()}

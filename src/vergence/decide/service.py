@@ -177,7 +177,7 @@ def _require(condition: bool, status: int, expected: str, found: str) -> None:
 
 
 def _as_scores(rows: Sequence[Any]) -> tuple[np.ndarray, Sequence[str]]:
-    """Returns posted scores, and errors of those that are no finite numbers."""
+    """Returns posted scores, and the error of each one that is not a finite number."""
     found = [numbers([row]) for row in rows]
     good = np.array([math.nan if one is None else one[0] for one in found])
     return good, ["" if one is not None else "not a number" for one in found]

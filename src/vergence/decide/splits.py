@@ -4,6 +4,7 @@ Shapes: N items, D features.
 """
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,15 +26,20 @@ def grouped(groups: Any, *sides: np.ndarray) -> np.ndarray:
         >>> grouped(None, context, target).tolist(), grouped(["a", "b", "a", "a"], context).tolist()
         ([0, 0, 0, 1], [0, 1, 0, 0])
     """
-    for side in sides if groups is None else ():
-        numbers = side.dtype.kind in "biuf"
-        expect(numbers, "items of numbers, to keep near copies on one side", f"items of type {side.dtype}", "give groups")
-    label = near_copies(sides[0]) if groups is None else labels_of("groups", groups, len(sides[0]))
-    for side in sides[1:] if groups is None else ():
-        edges = np.stack([label, label.max() + 1 + near_copies(side)], 1)
-        label = components(edges, edges.max() + 1)[label]
+    label = _joined(sides) if groups is None else labels_of("groups", groups, len(sides[0]))
     first, label = np.unique(label, return_index=True, return_inverse=True)[1:]
     return np.asarray(first.argsort().argsort()[label.reshape(-1)])
+
+
+def _joined(sides: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns a label (N,) that items share which are near copies on any side."""
+    label = np.arange(len(sides[0]))
+    for side in sides:
+        numbers = side.dtype.kind in "biuf"
+        expect(numbers, "items of numbers, to keep near copies on one side", f"items of type {side.dtype}", "give groups")
+        edges = np.stack([label, label.max() + 1 + near_copies(side)], 1)
+        label = components(edges, edges.max() + 1)[label]
+    return label
 
 
 def apart(group: np.ndarray, share: float, seed: int) -> np.ndarray:

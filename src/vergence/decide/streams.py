@@ -28,7 +28,7 @@ __all__ = ["Monitor"]
 KINDS = ("larger scores", "smaller scores", "smaller spread", "larger spread", "repeated scores")
 POWERS = np.array([0.1, 0.3, 0.5, 0.7, 0.9])  # eps of the bets
 CELLS = 1000  # spacings of the calibration scores that are counted, at most
-STATE = ("scores", "pairs", "bets", "items", "last", "log_wealth", "highest", "drift")  # next to the arguments
+SAVED = ("alarm", "seed", "items", "last", "log_wealth", "highest", "drift")  # next to the arrays
 
 
 class Monitor:
@@ -107,7 +107,7 @@ class Monitor:
 
     def save(self, path: str | Path) -> None:
         """Writes calibration scores and state to a JSON file, in one step."""
-        content: dict[str, Any] = {name: getattr(self, name) for name in ("alarm", "seed", *STATE[3:])}
+        content: dict[str, Any] = {name: getattr(self, name) for name in SAVED}
         content |= {"calibration": self.calibration.tolist(), "bets": self.bets.tolist()}
         content |= {"scores": self._scores.counts.tolist(), "pairs": self._pairs.counts.tolist()}
         with explained(Path(path), "choose another path, or free space"), replacing(Path(path)) as part:
