@@ -139,14 +139,14 @@ class RunDetector:
         sets, own = pack(self.sets)
         arrays = {f"detector/{name}": array for name, array in own.items()}
         arrays |= {name: getattr(self, name) for name in ARRAYS}
-        names = {field.name for field in dataclasses.fields(self)} - {*ARRAYS, "sets", "dictionary"}
+        names = [field.name for field in dataclasses.fields(self) if field.name not in (*ARRAYS, "sets", "dictionary")]
         record = {name: getattr(self, name) for name in names}
         record |= {"format": FORMAT, "settings": {"settings": sets["settings"], "state": sets["state"]}}
         if self.dictionary is not None:
             record["dictionary"] = dataclasses.asdict(self.dictionary.settings)
             arrays |= {f"dictionary/{name}": x.cpu().numpy() for name, x in self.dictionary.state_dict().items()}
         whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        return bytes(save(whole, metadata={"record": json.dumps(record, sort_keys=True)}))
+        return bytes(save(whole, metadata={"record": json.dumps(record)}))
 
     @classmethod
     def read(cls, file: Path) -> "RunDetector":
