@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from vergence.data.arrays import of_table, read_column, read_for_model, read_pairs
-from vergence.data.tables import column_kinds, read_features, read_table, roles
+from vergence.data.table_files import read_table
+from vergence.data.tables import column_kinds, read_features, roles
 
 
 def write(path, text, encoding="utf-8"):

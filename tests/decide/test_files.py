@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vergence.cli.commands import main
-from vergence.data.tables import as_written, read_table
+from vergence.data.table_files import as_written, read_table
 
 RNG = np.random.default_rng(0)
 GOOD = RNG.normal(size=300)

@@ -10,7 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from vergence.data.tables import read_table
+from vergence.data.table_files import read_table
 from vergence.utils import parts
 from vergence.utils.parts import open_parts, original, write_table
 

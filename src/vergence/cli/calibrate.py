@@ -47,7 +47,7 @@ class Calibrate:
 
 def calibrate(command: Calibrate) -> None:
     """Runs ``vergence calibrate``."""
-    from vergence.data.tables import STREAM
+    from vergence.data.table_files import STREAM
     from vergence.decide.files import calibrate_files
 
     failing = options.failing(command.fail_on, options.OF_DECISIONS)

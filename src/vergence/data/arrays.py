@@ -13,7 +13,8 @@ from torch import Tensor
 
 from vergence.data.images import written_name
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, spaced
-from vergence.data.tables import TABLES, Column, Roles, as_written, column_kinds, is_table_file, read_features, read_table, roles
+from vergence.data.table_files import TABLES, as_written, is_table_file, read_table
+from vergence.data.tables import Column, Roles, column_kinds, read_features, roles
 from vergence.utils.checks import expect, refuse, require_choice, shortened
 from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE

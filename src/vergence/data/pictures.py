@@ -40,7 +40,8 @@ from vergence.data.items import Array, Items, Skipped
 from vergence.data.numbers import Numbers, stated_range
 from vergence.data.shards import EncodedImages, holds_bytes, is_sharded, open_shards
 from vergence.data.sources import as_source, is_object, open_items
-from vergence.data.tables import as_table, is_table_file, read_table
+from vergence.data.table_files import is_table_file, read_table
+from vergence.data.tables import as_table
 from vergence.utils.checks import expect, refuse, shown
 from vergence.utils.digests import content_digest
 

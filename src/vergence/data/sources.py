@@ -31,7 +31,8 @@ from vergence.data.images import (
 )
 from vergence.data.items import Array, ArrayItems, Items, PairItems, RowNames, Skipped, Source, at, load
 from vergence.data.shards import is_sharded, open_shards
-from vergence.data.tables import TABLES, as_table, is_table_file, read_table
+from vergence.data.table_files import TABLES, is_table_file, read_table
+from vergence.data.tables import as_table
 from vergence.utils.checks import did_you_mean, expect, refuse, require_choice, require_within, shortened, shown
 from vergence.utils.linalg import as_array
 

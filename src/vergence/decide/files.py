@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from vergence.data.arrays import read_arrays
-from vergence.data.tables import GAPS, STREAM, as_written, column_kinds, is_table_file, read_table
+from vergence.data.table_files import GAPS, STREAM, as_written, is_table_file, read_table
+from vergence.data.tables import column_kinds
 from vergence.decide.conformal import reportable
 from vergence.decide.decisions import Decisions, calibrate
 from vergence.decide.inputs import numeric
