@@ -7,7 +7,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import BayesianRidge, Ridge
 
 from vergence import mixtures
-from vergence.mixtures import NormalRegressor
+from vergence.mixtures import NormalRegressor, FromQuantiles
 
 
 def line(n=120):
@@ -48,3 +48,27 @@ def test_what_has_no_deviation_is_refused(tmp_path):
         NormalRegressor(object()).fit(x, t)
     with pytest.raises(ValueError, match="a BayesianRidge in"):
         NormalRegressor(BayesianRidge()).fit(x, t).save(tmp_path / "m.safetensors")
+
+
+def of_normal(regressor, x, levels):
+    """Quantiles of a normal, the last two of which cross."""
+    mean, std = regressor.predict(x, return_std=True)
+    q = mean[:, None] + std[:, None] * stats.norm.ppf(levels)
+    return q[:, [*range(len(levels) - 2), -1, -2]]
+
+
+def test_a_density_of_quantiles_is_close_to_that_which_has_them():
+    x, t = line()
+    model, right = FromQuantiles(BayesianRidge(), of_normal).fit(x, t[:, 0]), NormalRegressor(BayesianRidge()).fit(x, t[:, 0])
+    inside = abs(right.cdf(x, t[:, 0]) - 0.5) < 0.475
+    np.testing.assert_allclose(model.score_samples(x, t[:, 0])[inside], right.score_samples(x, t[:, 0])[inside], atol=0.2)
+    np.testing.assert_allclose(model.cdf(x, t[:, 0]), right.cdf(x, t[:, 0]), atol=0.01)
+    assert mixtures.choose(x, t[:, 0], also={"quantiles": model}, seconds=0.0).table()["model"][-1] == "quantiles"
+
+
+def test_quantiles_that_do_not_fit_are_refused():
+    x, t = line()
+    with pytest.raises(ValueError, match=r"finite quantiles \(120, 40\), found shape \(120, 1\)"):
+        FromQuantiles(BayesianRidge(), lambda regressor, x, q: regressor.predict(x)[:, None]).fit(x, t[:, 0]).predict(x)
+    with pytest.raises(ValueError, match="one target feature for a regressor of quantiles, found 2"):
+        FromQuantiles(BayesianRidge(), of_normal).fit(x, t)

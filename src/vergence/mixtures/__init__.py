@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vergence.mixtures.kernel_conditional import KernelConditional
     from vergence.mixtures.mixture_density_network import MixtureDensityNetwork
     from vergence.mixtures.models import MODELS, get
-    from vergence.mixtures.others import NormalRegressor
+    from vergence.mixtures.others import NormalRegressor, FromQuantiles
     from vergence.mixtures.particle_mixture import ParticleMixture
     from vergence.mixtures.plots import plot
     from vergence.mixtures.selection import Importance, Selection, choose, folds, importance
@@ -28,7 +28,7 @@ _HOMES = {
     "kernel_conditional": ("KernelConditional",),
     "mixture_density_network": ("MixtureDensityNetwork",),
     "models": ("MODELS", "get"),
-    "others": ("NormalRegressor",),
+    "others": ("NormalRegressor", "FromQuantiles"),
     "particle_mixture": ("ParticleMixture",),
     "plots": ("plot",),
     "selection": ("Importance", "Selection", "choose", "folds", "importance"),
@@ -36,8 +36,8 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = ["MODELS", "ConditionalGaussian", "ConditionalMixture", "GaussianMixture", "GrowingNeuralGas", "Importance"]
-__all__ += ["KernelConditional", "MixtureDensityNetwork", "NormalRegressor", "ParticleMixture", "Selection", "choose", "folds"]
-__all__ += ["get", "importance", "load", "plot"]
+__all__ += ["KernelConditional", "MixtureDensityNetwork", "NormalRegressor", "ParticleMixture"]
+__all__ += ["FromQuantiles", "Selection", "choose", "folds", "get", "importance", "load", "plot"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,6 @@
-"""Regressors of other libraries that predict a mean and a standard deviation as conditional models: N(t; mean, std^2)."""
+"""Regressors of other libraries as conditional models: of a mean and a standard deviation, N(t; mean, std^2), or of quantiles."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,11 @@ from sklearn.base import clone
 from torch import Tensor
 
 from vergence.densities.covariance import Diagonal
-from vergence.densities.gaussian import JointGaussian
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.mixtures.core import Conditional, Predictive
-from vergence.utils.checks import expect
+from vergence.utils.checks import expect, require_count
 
-__all__ = ["NormalRegressor"]
+__all__ = ["NormalRegressor", "FromQuantiles"]
 
 
 @dataclass(eq=False, repr=False)
@@ -71,3 +72,67 @@ def _normal(model: Any, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         kind = type(model).__name__
         raise ValueError(f"expected a regressor with predict(X, return_std=True), found {kind}; use one that has it") from None
     return np.asarray(mean), np.asarray(std)
+
+
+def _asked(regressor: Any, x: np.ndarray, levels: list[float]) -> Any:
+    return regressor.predict(x, quantiles=levels)
+
+
+@dataclass(eq=False, repr=False)
+class FromQuantiles(Conditional):
+    r"""A density of one target feature from the quantiles of a regressor, such as TabPFN, TabICL, CatBoost or a quantile forest.
+
+    With quantiles q_1 <= ... <= q_K at the levels (k - 1/2) / K it is sum_k N(t; q_k, h_k^2) / K, where h_k is half the mean
+    distance of q_k to its neighbors, and at both ends the distance to the neighbor. Quantiles that cross are sorted. `vergence.mixtures.choose` compares it with the models of
+    this library (``also``), and adjusts its intervals by rows that it has not seen. It is not saved.
+
+    Args:
+        regressor: The regressor, which is cloned.
+        quantiles: How to ask it: a function of the fitted regressor, contexts (B, C) and K levels in (0, 1) that returns (B, K).
+            By default ``regressor.predict(contexts, quantiles=levels)``.
+        n_levels: K, at least 2.
+        random_state: Seed of `sample`.
+
+    Attributes:
+        fitted_: The fitted regressor.
+
+    Example:
+        >>> from sklearn.linear_model import BayesianRidge
+        >>> from scipy.special import ndtri
+        >>> def quantiles(regressor, x, levels):
+        ...     mean, std = regressor.predict(x, return_std=True)
+        ...     return mean[:, None] + std[:, None] * ndtri(levels)
+        >>> x = np.random.default_rng(0).normal(size=(200, 1))
+        >>> y = 2 * x[:, 0] + np.random.default_rng(1).normal(size=200)
+        >>> model = FromQuantiles(BayesianRidge(), quantiles).fit(x, y)
+        >>> [round(float(v)) for v in model.intervals([[1.0]], 0.9)[0]]
+        [0, 3]
+    """
+
+    regressor: Any
+    quantiles: Callable[[Any, np.ndarray, list[float]], Any] = _asked
+    n_levels: int = 40
+    device: str = "cpu"
+    random_state: Any = None
+
+    def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
+        require_count(2, n_levels=self.n_levels)
+        expect(t.shape[1] == 1, "one target feature for a regressor of quantiles", t.shape[1], "fit a model to each")
+        self.fitted_ = clone(self.regressor).fit(c.cpu().numpy(), t[:, 0].cpu().numpy())
+
+    def _predictive(self) -> Predictive:
+        K = self.n_levels
+        levels = [(k + 0.5) / K for k in range(K)]
+
+        def predictive(c: Tensor) -> MixtureOfGaussians:
+            q = np.asarray(self.quantiles(self.fitted_, c.cpu().numpy(), levels), dtype=np.float64)
+            fits = q.shape == (len(c), K) and bool(np.isfinite(q).all())
+            expect(fits, f"finite quantiles {(len(c), K)}", f"shape {q.shape}", "mend the function quantiles")
+            q = np.sort(q, 1)
+            gap = np.diff(q, axis=1)
+            h = np.column_stack([gap[:, :1], gap[:, :-1] + gap[:, 1:], gap[:, -1:]]) / [1, *[4] * (K - 2), 1]
+            least = 1e-3 * (q[:, -1:] - q[:, :1]) / K + np.finfo(np.float64).eps * np.abs(q).max(1, keepdims=True) + 1e-150
+            mean, variance = (torch.from_numpy(v).to(c)[..., None] for v in (q, np.maximum(h, least) ** 2))
+            return MixtureOfGaussians(torch.zeros(len(c), K).to(c), mean, Diagonal(variance))
+
+        return predictive
