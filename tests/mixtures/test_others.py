@@ -7,7 +7,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import BayesianRidge, Ridge
 
 from vergence import mixtures
-from vergence.mixtures import NormalRegressor, FromQuantiles
+from vergence.mixtures import FromQuantiles, NormalRegressor
 
 
 def line(n=120):

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from vergence.mixtures.kernel_conditional import KernelConditional
     from vergence.mixtures.mixture_density_network import MixtureDensityNetwork
     from vergence.mixtures.models import MODELS, get
-    from vergence.mixtures.others import NormalRegressor, FromQuantiles
+    from vergence.mixtures.others import FromQuantiles, NormalRegressor
     from vergence.mixtures.particle_mixture import ParticleMixture
     from vergence.mixtures.plots import plot
+    from vergence.mixtures.random_intercepts import RandomIntercepts
     from vergence.mixtures.selection import Importance, Selection, choose, folds, importance
 
 _HOMES = {
@@ -28,16 +29,17 @@ _HOMES = {
     "kernel_conditional": ("KernelConditional",),
     "mixture_density_network": ("MixtureDensityNetwork",),
     "models": ("MODELS", "get"),
-    "others": ("NormalRegressor", "FromQuantiles"),
+    "others": ("FromQuantiles", "NormalRegressor"),
     "particle_mixture": ("ParticleMixture",),
     "plots": ("plot",),
+    "random_intercepts": ("RandomIntercepts",),
     "selection": ("Importance", "Selection", "choose", "folds", "importance"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = ["MODELS", "ConditionalGaussian", "ConditionalMixture", "GaussianMixture", "GrowingNeuralGas", "Importance"]
 __all__ += ["KernelConditional", "MixtureDensityNetwork", "NormalRegressor", "ParticleMixture"]
-__all__ += ["FromQuantiles", "Selection", "choose", "folds", "get", "importance", "load", "plot"]
+__all__ += ["FromQuantiles", "RandomIntercepts", "Selection", "choose", "folds", "get", "importance", "load", "plot"]
 
 
 def __getattr__(name: str) -> Any:

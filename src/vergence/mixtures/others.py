@@ -14,7 +14,7 @@ from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.mixtures.core import Conditional, Predictive
 from vergence.utils.checks import expect, require_count
 
-__all__ = ["NormalRegressor", "FromQuantiles"]
+__all__ = ["FromQuantiles", "NormalRegressor"]
 
 
 @dataclass(eq=False, repr=False)
@@ -83,8 +83,9 @@ class FromQuantiles(Conditional):
     r"""A density of one target feature from the quantiles of a regressor, such as TabPFN, TabICL, CatBoost or a quantile forest.
 
     With quantiles q_1 <= ... <= q_K at the levels (k - 1/2) / K it is sum_k N(t; q_k, h_k^2) / K, where h_k is half the mean
-    distance of q_k to its neighbors, and at both ends the distance to the neighbor. Quantiles that cross are sorted. `vergence.mixtures.choose` compares it with the models of
-    this library (``also``), and adjusts its intervals by rows that it has not seen. It is not saved.
+    distance of q_k to its neighbors, and at both ends the distance to the neighbor. Quantiles that cross are sorted.
+    `vergence.mixtures.choose` compares it with the models of this library (``also``), and adjusts its intervals by rows that it
+    has not seen. It is not saved.
 
     Args:
         regressor: The regressor, which is cloned.

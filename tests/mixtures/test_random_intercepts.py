@@ -1,0 +1,93 @@
+"""Random intercepts: the restricted likelihood and the predictions of a dense float64 reference; known and new subjects."""
+
+import math
+
+import numpy as np
+import pytest
+
+from vergence.mixtures import RandomIntercepts
+from vergence.mixtures.random_intercepts import _Whitened, restricted
+
+
+def panel(n_groups=12, seed=0, slope=1.0):
+    r = np.random.default_rng(seed)
+    group = np.repeat(np.arange(n_groups), r.integers(1, 7, n_groups))
+    x = r.normal(size=(len(group), 3))
+    return x, slope * x[:, 0] + 2 * r.normal(size=n_groups)[group] + 0.5 * r.normal(size=len(group)), group
+
+
+def dense(x, y, w, group, r, h):
+    """Mean and covariance of y for a flat prior of m, by the whole covariance matrix; and its inverse."""
+    same = group[:, None] == group
+    V = np.diag(1 / w) + r * same + x @ x.T / h
+    one = np.ones(len(y))
+    P = np.linalg.inv(V)
+    m = one @ P @ y / (one @ P @ one)
+    return V, P, m, one
+
+
+def test_the_restricted_likelihood_is_the_dense_ones():
+    x, y, group = panel()
+    w = np.random.default_rng(1).uniform(0.5, 2, len(y))
+    found, right = [], []
+    for r, log_h in ((0.1, 0.0), (4.0, -2.0), (30.0, 3.0)):
+        h = _Whitened.of(x, y, w, group, r).h(log_h)
+        V, P, m, one = dense(x, y, w, group, r, h)
+        n, q = len(y) - 1, (y - m) @ P @ (y - m)
+        right.append(-0.5 * (n * math.log(q / n) + np.linalg.slogdet(V)[1] + math.log(one @ P @ one) + np.log(w).sum()))
+        found.append(restricted(x, y, w, group, math.log(r), log_h))
+    np.testing.assert_allclose(found, right, rtol=1e-10)
+
+
+def test_predictions_are_the_dense_ones_of_new_and_known_groups():
+    x, y, group = panel()
+    model = RandomIntercepts().fit(x, y, groups=[f"s{g}" for g in group])
+    s = (x - model.context_mean_) / model.context_std_
+    z = (y - model.target_mean_) / model.target_std_
+    names = model.groups_.tolist()
+    code = np.array([names.index(f"s{g}") for g in group])
+    r = float(model.ratio_[0])
+    h = (
+        1
+        / (
+            np.linalg.inv(model.leverages_[0].T @ model.leverages_[0])
+            - _Whitened.of(s, z, np.ones(len(z)), code, r).x.T @ (_Whitened.of(s, z, np.ones(len(z)), code, r).x)
+        )
+        .diagonal()
+        .mean()
+        ** -1
+    )
+    V, P, m, one = dense(s, z, np.ones(len(z)), code, r, h)
+    new = np.random.default_rng(2).normal(size=(4, 3))
+    for group_of, one_model in ((None, model), ("s3", model.of("s3"))):
+        k = new @ s.T / h + (0 if group_of is None else r * (code == names.index(group_of)))
+        mean = m + k @ P @ (z - m)
+        rest = 1 - k @ P @ one
+        own = 1 + r + np.square(new).sum(1) / h
+        variance = model.variance_[0] * (own - np.einsum("ij,jk,ik->i", k, P, k) + rest**2 / (one @ P @ one))
+        found, std = one_model.predict(new * model.context_std_ + model.context_mean_, return_std=True)
+        np.testing.assert_allclose((found - model.target_mean_) / model.target_std_, mean, rtol=1e-8)
+        np.testing.assert_allclose((std / model.target_std_) ** 2, variance, rtol=1e-8)
+
+
+def test_intervals_hold_for_new_and_for_known_subjects(tmp_path):
+    x, y, group = panel(60, seed=3)
+    rest = np.flatnonzero(group >= 40)
+    last = np.r_[group[1:] != group[:-1], True] & (np.bincount(group)[group] > 2) & (group < 40)  # the last row of each
+    known = np.flatnonzero((group < 40) & ~last)
+    model = RandomIntercepts(random_state=0).fit(x[known], y[known], groups=group[known])
+    model.save(tmp_path / "m.safetensors")
+    again = RandomIntercepts.load(tmp_path / "m.safetensors")
+    low, high = again.intervals(x[rest]).T
+    assert ((low <= y[rest]) & (y[rest] <= high)).mean() > 0.8
+    ends = np.stack([again.of(group[i]).intervals(x[i : i + 1])[0] for i in np.flatnonzero(last)])
+    inside = (ends[:, 0] <= y[last]) & (y[last] <= ends[:, 1])
+    assert inside.mean() > 0.8 and (ends[:, 1] - ends[:, 0]).mean() < 0.6 * (high - low).mean()
+
+
+def test_groups_are_needed_and_known():
+    x, y, group = panel()
+    with pytest.raises(ValueError, match=r"groups \(N,\), found none"):
+        RandomIntercepts().fit(x, y)
+    with pytest.raises(ValueError, match="a group of the fit, found 99"):
+        RandomIntercepts().fit(x, y, groups=group).of(99)
