@@ -47,17 +47,7 @@ def test_predictions_are_the_dense_ones_of_new_and_known_groups():
     names = model.groups_.tolist()
     code = np.array([names.index(f"s{g}") for g in group])
     r = float(model.ratio_[0])
-    h = (
-        1
-        / (
-            np.linalg.inv(model.leverages_[0].T @ model.leverages_[0])
-            - _Whitened.of(s, z, np.ones(len(z)), code, r).x.T @ (_Whitened.of(s, z, np.ones(len(z)), code, r).x)
-        )
-        .diagonal()
-        .mean()
-        ** -1
-    )
-    V, P, m, one = dense(s, z, np.ones(len(z)), code, r, h)
+    _, P, m, one = dense(s, z, np.ones(len(z)), code, r, h := model.penalty_[0])
     new = np.random.default_rng(2).normal(size=(4, 3))
     for group_of, one_model in ((None, model), ("s3", model.of("s3"))):
         k = new @ s.T / h + (0 if group_of is None else r * (code == names.index(group_of)))
