@@ -22,7 +22,7 @@ from torch import Tensor
 
 from vergence.data.tables import as_table, column_kinds, read_features
 from vergence.densities.em.gaps import fit_with_gaps
-from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians, given_observed, log_prob_observed
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians, given_observed, log_prob_observed, without
 from vergence.densities.storage import Stored
 from vergence.utils.checks import expect, require_array, require_choice, require_count, require_numbers, require_within
 from vergence.utils.devices import as_device, fixed_noise, several
@@ -223,14 +223,16 @@ class Conditional(Stored, abc.ABC):
     def surprise(self, context: Any, target: Any, draws: int = 64) -> np.ndarray:
         """Returns how unusual each target is given its context, (N,), in nats: mean log-density of samples minus the target's.
 
-        A larger value is more unusual. Contexts with a wide and with a narrow distribution are comparable.
+        A larger value is more unusual. Contexts with a wide and with a narrow distribution are comparable. Of a target with gaps
+        both densities are those of the features that are not NaN.
         """
         with fixed_noise():
 
             def below(p: Any, t: Tensor) -> Tensor:
-                typical = p.log_prob(p.common_samples(draws)).mean(0)
-                found: Tensor = typical - (log_prob_observed(p, t) if bool(t.isnan().any()) else p.log_prob(t))
-                return found
+                gaps = t.isnan()
+                q = without(p, ~gaps) if bool(gaps.any()) else p
+                typical: Tensor = q.log_prob(p.common_samples(draws).masked_fill(gaps, 0.0)).mean(0)
+                return typical - q.log_prob(t.nan_to_num(0.0))
 
             return self._over(context, below, target, times=draws)
 
@@ -532,7 +534,7 @@ def _to_three_digits(x: Floats, w: Floats) -> Floats:
         mean = (seen * known).sum(0) / total
         deviation = np.sqrt((seen * (known - mean) ** 2).sum(0) / total)
         digits = np.round((x - mean) / np.where(deviation > 0, deviation, 1.0), 3)
-    return np.nan_to_num(digits, nan=np.inf)
+    return np.asarray(np.nan_to_num(digits, nan=np.inf))
 
 
 def _numbered(x: Floats) -> Ints:
