@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import clone
+from sklearn.utils.validation import has_fit_parameter
 from torch import Tensor
 
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import JointGaussian
+from vergence.densities.particles import systematic
 from vergence.mixtures.core import Conditional, Predictive
 from vergence.utils.checks import expect
 
@@ -21,8 +23,9 @@ class NormalRegressor(Conditional):
     """A Gaussian with the mean and standard deviation of a regressor, one for each target feature, independent of each other.
 
     For scikit-learn's BayesianRidge and GaussianProcessRegressor, NGBoost, and whatever else has ``predict(X, return_std=True)``
-    or ``pred_dist(X)``. `vergence.mixtures.choose` compares it with the models of this library (``also``). It is not saved: a
-    file holds arrays, and runs no code of others.
+    or ``pred_dist(X)``. One whose fit takes no ``sample_weight`` is given each row as often as its weight says, rounded.
+    `vergence.mixtures.choose` compares it with the models of this library (``also``). It is not saved: a file holds arrays, and
+    runs no code of others.
 
     Args:
         regressor: The regressor, which is cloned.
@@ -46,8 +49,13 @@ class NormalRegressor(Conditional):
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         usable = any(hasattr(self.regressor, name) for name in ("predict", "pred_dist"))
         expect(usable, "a regressor with predict(X, return_std=True) or pred_dist(X)", type(self.regressor).__name__)
-        x = c.cpu().numpy()
-        self.fitted_ = [clone(self.regressor).fit(x, y) for y in t.cpu().numpy().T]
+        x, y, how = c.cpu().numpy(), t.cpu().numpy(), {}
+        if w is not None and has_fit_parameter(self.regressor, "sample_weight"):
+            how = {"sample_weight": w.cpu().numpy()}
+        elif w is not None:
+            rows = systematic(w, round(float(w.sum())), torch.Generator().manual_seed(0)).cpu().numpy()
+            x, y = x[rows], y[rows]
+        self.fitted_ = [clone(self.regressor).fit(x, column, **how) for column in y.T]
 
     def _predictive(self) -> Predictive:
         def predictive(c: Tensor) -> JointGaussian:

@@ -81,7 +81,10 @@ class Selection(Table):
 def folds(
     context: Any, target: Any, *, groups: Any = None, order: Any = None, n_folds: int = FOLDS, random_state: int = 0
 ) -> list[tuple[Ints, Ints]]:
-    """Returns training and test rows, of which no test row is (nearly) equal to a training row.
+    """Returns training and test rows, of which no test row is a copy of a training row.
+
+    Rows that are equal by chance, such as those of few groups and small counts, are split like others
+    (`vergence.mixtures.core.by_chance` has the rule).
 
     Args:
         context: (N, C).
@@ -93,7 +96,7 @@ def folds(
         random_state: Seed of which rows are tested together.
 
     Example:
-        >>> x = np.repeat(np.arange(6.0), 2)[:, None]
+        >>> x = np.repeat(np.random.default_rng(0).normal(size=30), 2)[:, None]
         >>> all(not set(x[a, 0]) & set(x[b, 0]) for a, b in folds(x, x[:, 0]))
         True
         >>> [bool(a.max() < b.min()) for a, b in folds(np.arange(9.0)[:, None], np.zeros(9), order=np.arange(9))]
