@@ -212,7 +212,7 @@ def measure(a: Any, cell: Row) -> Row:
     c, t, new, right, groups = split(a, cell["set"], cell["seed"])
     fill = SimpleImputer(strategy="median").fit(c)
     row: Row = {"n": len(c), "subjects": groups is not None}
-    methods = {"choose": _ours} if cell["who"] == "ours" else {k: f for k, f in PEERS.items() if suits(k, len(c))}
+    methods = {"choose": _ours} if cell["who"] == "ours" else {k: PEERS[k] for k in a.peers if suits(k, len(c))}
     for name, use in methods.items():
         timer = Timer()
         with warnings.catch_warnings():
@@ -230,5 +230,5 @@ if __name__ == "__main__":
         if importlib.util.find_spec(package) is not None:
             importlib.import_module(package)
     options: Row = {"halves": some(HALVES), "sets": Option(shape="any", default=[]), "seeds": [0]}
-    options |= {"who": some(["ours", "peers"]), "uci_root": Option(Path)}
+    options |= {"who": some(["ours", "peers"]), "peers": some(PEERS), "uci_root": Option(Path)}
     main(__doc__, "judge", options, cells, measure, tiny={"sets": ["linnerud"], "who": ["ours"]}, apart="fork")

@@ -199,6 +199,17 @@ def test_a_few_far_rows_do_not_decide():
     assert found.name != ALONE and np.median(found.model.intervals([[0.0, 0.0]])[:, 1]) < 5 * np.exp(1 + 0.8 * 1.645)
 
 
+def test_contexts_far_from_those_of_the_fit_are_told(tmp_path):
+    x, t = line(60)
+    mixtures.get("gaussian")().fit(x, t).save(tmp_path / "m.safetensors")
+    model = mixtures.load(tmp_path / "m.safetensors")
+    model.predict(1.5 * x)
+    far = x.copy()
+    far[3, 1] = 1000
+    with pytest.warns(UserWarning, match="context_1 is far from the values of the fit, which are from"):
+        model.intervals(far)
+
+
 def test_the_time_is_kept():
     """Gaussians with gaps in many patterns, of which each fit is slow, and a network."""
     r = np.random.default_rng(0)

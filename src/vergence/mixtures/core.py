@@ -124,6 +124,8 @@ class Conditional(Stored, abc.ABC):
         part, w, label = _parts(c[rows], t[rows], count[rows])
         rows = rows[part]
         c, t = c[rows], t[rows]
+        known = c.cpu().numpy()
+        self.context_range_ = np.stack([np.nanmin(known, 0), np.nanmax(known, 0)])
         if not self.fits_gaps and bool(c.isnan().any()):
             self._learn_gaps(c, w)
             c = self._filled(c)
@@ -317,9 +319,11 @@ class Conditional(Stored, abc.ABC):
 
     def _try(self) -> None:
         context = np.zeros((1, self.n_features_in_))
-        self.predict(context)
-        self.sample(context, random_state=0)
-        self.cdf(context, np.zeros((1, self.n_targets_)))
+        with warnings.catch_warnings():  # zeros may be far from the contexts of the fit
+            warnings.simplefilter("ignore", UserWarning)
+            self.predict(context)
+            self.sample(context, random_state=0)
+            self.cdf(context, np.zeros((1, self.n_targets_)))
 
     def _names(self) -> tuple[list[str], list[str]]:
         """Returns the names of the context and target features."""
@@ -379,9 +383,20 @@ class Conditional(Stored, abc.ABC):
             given = self._read(context, *target, reset=False)
         else:
             given = (self._contexts(context).to(as_device(self.device)),)
+        self._warn_far(given[0])
         predictive, rows = self._predictive(), max(1, BLOCK // (self._width() * times))
         blocks = zip(*(part.split(rows) for part in given), strict=True)
         return torch.cat([f(self._at(predictive, c), *t).cpu() for c, *t in blocks]).numpy()
+
+    def _warn_far(self, c: Tensor) -> None:
+        """Warns of contexts (B, C) that are farther outside the values of the fit than these are apart."""
+        if not hasattr(self, "context_range_"):
+            return
+        (low, high), x = self.context_range_, c.cpu().numpy()
+        margin = np.where(high > low, high - low, 1e-6 * np.abs(low))
+        for i in np.flatnonzero(((x < low - margin) | (x > high + margin)).any(0)):
+            fit = f"the fit, which are from {low[i]:.3g} to {high[i]:.3g}"
+            warnings.warn(f"{self._names()[0][i]} is far from the values of {fit}: nothing is known there", stacklevel=4)
 
     def _standardized(self, c: Tensor, t: Tensor, w: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Sets the units of contexts and targets, and returns both in them."""

@@ -296,7 +296,8 @@ class _Trial:
         try:
             if self.name not in ALWAYS and began + expected > until:
                 raise OutOfTime
-            with time_limit(math.inf if self.name in ALWAYS else until):
+            with time_limit(math.inf if self.name in ALWAYS else until), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a test row is far from the training rows
                 self._measure(data, *data.parts[self.folds])
         except OutOfTime:
             self.left = "time"
@@ -352,6 +353,7 @@ def fitted(name: str, estimator: Conditional, c: Floats, t: Floats, groups: Any 
         S[C:, :C] = S[:C, C:] = L[C:, :C] = 0
         L[C:, C:] = np.linalg.cholesky(S[C:, C:])
         model.cholesky_, model.covariances_ = L, S
+        del model.context_range_  # no context is far
     return model
 
 
