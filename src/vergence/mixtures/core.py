@@ -22,6 +22,7 @@ from torch import Tensor
 from vergence.data.tables import as_table, column_kinds, read_features
 from vergence.densities.em.gaps import fit_with_gaps
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians, given_observed, log_prob_observed
+from vergence.densities.log_transformed import LogTransformed
 from vergence.densities.storage import Stored
 from vergence.utils.checks import expect, require_array, require_choice, require_count, require_numbers, require_within
 from vergence.utils.devices import as_device, fixed_noise, several
@@ -32,7 +33,7 @@ __all__ = ["Conditional"]
 LEAST = 1e-12  # probability of a quantile, at least
 BLOCK = 1 << 22  # numbers in a block of queries: rows x components x features
 
-Density = JointGaussian | MixtureOfGaussians
+Density = JointGaussian | MixtureOfGaussians | LogTransformed
 Predictive = Callable[[Tensor], Density]  # contexts (B, C) -> p(target | context), batch (B,) over (T,)
 Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]  # value and gradient
 
