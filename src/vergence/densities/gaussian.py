@@ -402,6 +402,8 @@ def without(p: Any, seen: Tensor) -> Any:
         >>> torch.equal(p.log_prob(torch.zeros(2)), JointGaussian(torch.zeros(1), torch.eye(1)).log_prob(torch.zeros(1)))
         True
     """
+    if hasattr(p, "without"):
+        return p.without(seen)
     parts = p.component_distribution if isinstance(p, MixtureOfGaussians) else p
     wide = seen if parts is p or seen.ndim == 1 else seen[..., None, :]
     S = parts.S.dense() * (wide[..., None] & wide[..., None, :])

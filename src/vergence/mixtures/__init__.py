@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vergence.mixtures.gaussian_mixture import GaussianMixture
     from vergence.mixtures.growing_neural_gas import GrowingNeuralGas
     from vergence.mixtures.kernel_conditional import KernelConditional
+    from vergence.mixtures.log_scale import LogScale
     from vergence.mixtures.mixture_density_network import MixtureDensityNetwork
     from vergence.mixtures.models import MODELS, get
     from vergence.mixtures.others import NormalRegressor
@@ -26,6 +27,7 @@ _HOMES = {
     "gaussian_mixture": ("GaussianMixture",),
     "growing_neural_gas": ("GrowingNeuralGas",),
     "kernel_conditional": ("KernelConditional",),
+    "log_scale": ("LogScale",),
     "mixture_density_network": ("MixtureDensityNetwork",),
     "models": ("MODELS", "get"),
     "others": ("NormalRegressor",),
@@ -36,7 +38,16 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = ["MODELS", "ConditionalGaussian", "ConditionalMixture", "GaussianMixture", "GrowingNeuralGas", "Importance"]
-__all__ += ["KernelConditional", "MixtureDensityNetwork", "NormalRegressor", "ParticleMixture", "Selection", "choose", "folds"]
+__all__ += [
+    "KernelConditional",
+    "LogScale",
+    "MixtureDensityNetwork",
+    "NormalRegressor",
+    "ParticleMixture",
+    "Selection",
+    "choose",
+    "folds",
+]
 __all__ += ["get", "importance", "load", "plot"]
 
 
