@@ -234,8 +234,9 @@ class Conditional(Stored, abc.ABC):
             def below(p: Any, t: Tensor) -> Tensor:
                 gaps = t.isnan()
                 q = without(p, ~gaps) if bool(gaps.any()) else p
-                typical: Tensor = q.log_prob(p.common_samples(draws).masked_fill(gaps, 0.0)).mean(0)
-                return typical - q.log_prob(t.nan_to_num(0.0))
+                typical = q.log_prob(p.common_samples(draws).masked_fill(gaps, 0.0)).mean(0)
+                found: Tensor = typical - q.log_prob(t.nan_to_num(0.0))
+                return found
 
             return self._over(context, below, target, times=draws)
 
