@@ -35,17 +35,6 @@ CANNOT = dict.fromkeys(
     ),
     NAMED,
 )
-UNWEIGHTED = dict.fromkeys(
-    (
-        "check_all_zero_sample_weights_error",
-        "check_sample_weights_pandas_series",
-        "check_sample_weights_not_an_array",
-        "check_sample_weights_list",
-        "check_sample_weights_shape",
-        "check_sample_weights_not_overwritten",
-    ),
-    "the model takes no weights, and says so",
-)
 CANNOT["check_dataframe_column_names_consistency"] = "columns are found by name, in any order"
 
 
@@ -86,12 +75,10 @@ def test_scikit_learns_checks(name):
     kind = mixtures.get(name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tiny data: EM and searches that end at their limits
-        found = check_estimator(
-            kind(), on_fail=None, expected_failed_checks={**CANNOT, **UNWEIGHTED} if not kind.weighted else CANNOT
-        )
+        found = check_estimator(kind(), on_fail=None, expected_failed_checks=CANNOT)
     failed = {r["check_name"]: r["exception"] for r in found if r["status"] == "failed"}
     assert failed == {}
-    assert {r["check_name"] for r in found if r["status"] == "xfail"} <= {*CANNOT, *UNWEIGHTED}
+    assert {r["check_name"] for r in found if r["status"] == "xfail"} <= {*CANNOT}
 
 
 @pytest.mark.parametrize("T", [1, 2])

@@ -1,4 +1,4 @@
-"""Tables of pandas, polars and Arrow in, the same out; weights; scikit-learn's tools; plots."""
+"""Tables of pandas, polars and Arrow in, the same out; scikit-learn's tools; plots."""
 
 import numpy as np
 import pyarrow as pa
@@ -59,27 +59,6 @@ def test_a_choice_by_names():
     found = mixtures.choose(data[["size", "color"]], data["drag"], seconds=0.0)
     assert found.model.predict(data[["color", "size"]]).name == "drag"
     assert mixtures.importance(found.model, data[["size", "color"]], data["drag"]).columns["column"] == ["size", "color"]
-
-
-@pytest.mark.parametrize("make", [ConditionalGaussian, lambda: ConditionalMixture(2, random_state=0)])
-def test_weights_are_repetitions(make):
-    data = frame()
-    x, y, w = data[["size"]].to_numpy(), data["drag"].to_numpy(), np.random.default_rng(0).integers(1, 4, 60)
-    weighted, repeated = make().fit(x, y, sample_weight=w), make().fit(np.repeat(x, w, 0), np.repeat(y, w))
-    np.testing.assert_allclose(weighted.score_samples(x, y), repeated.score_samples(x, y), atol=1e-6)
-    none = make().fit(x, y, sample_weight=(np.arange(60) < 40) * 1.0)
-    np.testing.assert_allclose(none.score_samples(x, y), make().fit(x[:40], y[:40]).score_samples(x, y), atol=1e-6)
-    with pytest.raises(ValueError, match="weights of at least 0"):
-        make().fit(x, y, sample_weight=-w)
-
-
-def test_a_network_with_weights():
-    r = np.random.default_rng(0)
-    x, side = r.uniform(-1, 1, (400, 1)), r.choice([-1.0, 1.0], 400)
-    t = side * 2 + 0.1 * r.normal(size=400)
-    model = mixtures.get("mdn")(n_components=2, steps=300, n_init=1, random_state=0)
-    share = (model.fit(x, t, sample_weight=np.where(side > 0, 3.0, 1.0)).sample([[0.0]], 2000, random_state=0) > 0).mean()
-    assert share == pytest.approx(0.75, abs=0.06)
 
 
 def test_scikit_learns_tools():

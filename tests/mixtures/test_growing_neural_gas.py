@@ -62,9 +62,11 @@ def test_nodes_become_a_mixture_as_in_loops(covariance_type, d):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(80, d))
     nodes = np.concatenate([rng.normal(size=(12, d)), X[:1], np.full((1, d), 50.0)])  # one at an item, one far from all
-    near, *expected = in_loops(X, nodes, covariance_type, 1e-3)
-    found = _mixture(*(torch.as_tensor(v) for v in (X, nodes, near)), covariance_type, 1e-3)
-    assert 13 not in near and near.count(12) > 0 and found[0].sum().item() == pytest.approx(1)
+    w = rng.integers(1, 4, 80)
+    near, *expected = in_loops(np.repeat(X, w, 0), nodes, covariance_type, 1e-3)
+    near = np.array(near)[np.cumsum(w) - 1]
+    found = _mixture(*(torch.as_tensor(v) for v in (X, w * 1.0, nodes, near)), covariance_type, 1e-3)
+    assert 13 not in near and 12 in near and found[0].sum().item() == pytest.approx(1)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a.numpy(), b, 1e-12, 1e-12)
 

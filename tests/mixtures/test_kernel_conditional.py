@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import approx_fprime
+from scipy.stats import norm
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from tests.mixtures.common import EPS, branches, close, separated
@@ -60,14 +61,55 @@ def test_it_is_scikit_learns():
     close(model.log_marginal_likelihood_, oracle.log_marginal_likelihood_value_ - 60 * math.log(y.std()))
 
 
-def test_the_gradient_is_the_likelihoods():
-    x, y = (torch.from_numpy(standardized(v)) for v in curve(25))
-    d2 = kc.squared_distances(x, x)
-    at = np.log(list(H.values()))
-    value, gradient = kc.likelihood(d2, y, at)
-    K_y = reference.kernel(x.numpy(), x.numpy(), H["length_scale"], H["signal"]) + H["noise"] ** 2 * np.eye(25)
-    close(value, reference.nll(K_y, y.numpy()))
-    np.testing.assert_allclose(gradient, approx_fprime(at, lambda h: kc.likelihood(d2, y, h)[0], 1e-6), rtol=1e-4)
+def items(x, y, w=None):
+    """Contexts, targets and weights as tensors; weights are 1 unless given."""
+    return tuple(torch.as_tensor(v, dtype=torch.float64) for v in (x, y, np.ones(len(x)) if w is None else w))
+
+
+def nll(x, y, log_h, w=None):
+    return kc.likelihood(*items(x, y, w), np.asarray(log_h))
+
+
+def test_nll_and_gradient_are_the_references():
+    x, y = (standardized(v) for v in curve(25, features=3))
+    w, at = np.random.default_rng(0).uniform(0.5, 3, 25), np.log([0.7, 2.0, 1.1, 0.9, 0.3])
+    value, gradient = nll(x, y, at, w)
+    close(value, reference.weighted_nll(x, y, w, np.exp(at[:3]), *np.exp(at[3:])))
+    slow = approx_fprime(at, lambda h: reference.weighted_nll(x, y, w, np.exp(h[:3]), *np.exp(h[3:])), 1e-6)
+    np.testing.assert_allclose(gradient, slow, rtol=1e-4)
+
+
+def test_weights_are_repeated_rows():
+    x, y = (standardized(v) for v in curve(20))
+    w, at = np.random.default_rng(0).integers(1, 5, 20), np.log([0.7, 0.9, 0.9, 0.3])
+    (once, slope), (repeated, again) = nll(x, y, at, w), nll(x.repeat(w, 0), y.repeat(w, 0), at)
+    close(once, repeated, 1e-10)
+    close(slope, again, 1e-10)
+    h, rows, all_rows = (torch.tensor([0.7, 0.9]), 0.9, 0.3), items(x, y, w), items(x.repeat(w, 0), y.repeat(w, 0))
+    for one, two in zip(kc.sparse(*rows, rows[0][:8], *h), kc.sparse(*all_rows, rows[0][:8], *h), strict=True):
+        close(one, two, 1e-9)
+    close(kc.exact(*rows, *h)[2], -once, 1e-10)
+
+
+@pytest.mark.filterwarnings("ignore:The optimal value")
+def test_one_column_of_several_is_found_and_the_answer_is_scikit_learns():
+    def drug(n, seed):
+        r = np.random.default_rng(seed)
+        hours = r.uniform(0, 24, n)
+        y = 8 * (np.exp(-hours / 8) - np.exp(-hours / 0.7)) + 0.4 * r.normal(size=n)
+        return np.column_stack([hours, r.normal(size=(n, 3))]), y
+
+    (x, y), (new, t) = drug(100, 0), drug(300, 1)
+    model, c = KernelConditional(random_state=0).fit(x, y), standardized(x)
+    kernel = ConstantKernel() * RBF(np.ones(4)) + WhiteKernel()
+    oracle = GaussianProcessRegressor(kernel, random_state=0).fit(c, standardized(y))
+    mean, std = oracle.predict((new - x.mean(0)) / x.std(0), return_std=True)
+    assert model.score(new, t) > norm(y.mean() + y.std() * mean, y.std() * std).logpdf(t).mean() - 0.05
+    assert model.length_scale_[1:].min() > 5 * model.length_scale_[0]
+    given = KernelConditional(length_scale=model.length_scale_, random_state=0).fit(x, y)
+    close(given.length_scale_, model.length_scale_)
+    with pytest.raises(ValueError, match="one for each of 4 columns"):
+        KernelConditional(length_scale=[1.0, 2.0]).fit(x, y)
 
 
 def test_primal_is_dual():
@@ -96,12 +138,13 @@ def test_a_long_length_scale_is_linear_regression():
 def test_the_search_finds_the_most_likely():
     x, y = curve(80)
     model = KernelConditional(random_state=0, tol=1e-7).fit(x, y)
-    best = np.array([model.length_scale_, model.signal_, model.noise_])
-    c, t = (torch.from_numpy(standardized(v)) for v in (x, y))
-    at_best, gradient = kc.likelihood(kc.squared_distances(c, c), t, np.log(best))
+    best = np.array([*model.length_scale_, model.signal_, model.noise_])
+    c, t = standardized(x), standardized(y)
+    at_best, gradient = nll(c, t, np.log(best))
+    gradient[:2] += np.log(best[:2]) - np.log(best[:2]).mean()  # of the lengths' prior
     assert np.abs(gradient).max() < 1e-3
-    for log_h in np.random.default_rng(0).uniform(-3, 1, (200, 3)):
-        assert kc.likelihood(kc.squared_distances(c, c), t, log_h)[0] >= at_best - 1e-9
+    for log_h in np.random.default_rng(0).uniform(-3, 1, (200, 4)):
+        assert nll(c, t, log_h)[0] >= at_best - 1e-9
     kernel = ConstantKernel() * RBF(1.0, (1e-2, 1e2)) + WhiteKernel(0.1)
     oracle = GaussianProcessRegressor(kernel, random_state=0).fit(standardized(x), standardized(y)[:, 0])
     one = KernelConditional(random_state=0, tol=1e-7).fit(x, y[:, 0])
@@ -113,7 +156,7 @@ def test_given_hyper_parameters_stay_and_the_others_are_fitted():
     free = KernelConditional(random_state=0, tol=1e-7).fit(x, y)
     some = KernelConditional(random_state=0, tol=1e-7, noise=free.noise_).fit(x, y)
     assert some.noise_ == free.noise_
-    close([some.length_scale_, some.signal_], [free.length_scale_, free.signal_], 1e-3)
+    close([*some.length_scale_, some.signal_], [*free.length_scale_, free.signal_], 1e-3)
     assert KernelConditional(random_state=0, length_scale=0.05).fit(x, y).log_marginal_likelihood_ < free.log_marginal_likelihood_
 
 
@@ -147,7 +190,7 @@ def test_the_sparse_form_is_the_reference():
     (x, y), (new, _) = curve(40), curve(6, seed=1)
     c, t, at = standardized(x), standardized(y), (new - x.mean(0)) / x.std(0)
     u = np.random.default_rng(0).normal(size=(8, 2))
-    factors, whitened, found = kc.sparse(*(torch.from_numpy(v) for v in (c, t, u)), *H.values())
+    factors, whitened, found = kc.sparse(*items(c, t), torch.from_numpy(u), *H.values())
     close(found, reference.bound(c, t, u, *H.values()))
     model = KernelConditional(**H).fit(x, y)
     model.points_, model.factors_, model.whitened_ = u, factors.numpy(), whitened.numpy()
@@ -167,19 +210,19 @@ def test_with_all_points_inducing_it_is_exact():
 
 
 def test_the_bound_is_below_and_rises_with_nested_points():
-    c, t = (torch.from_numpy(standardized(v)) for v in curve(200))
-    limit, last = kc.exact(c, t, *H.values())[2], -math.inf
+    pairs = items(*map(standardized, curve(200)))
+    limit, last = kc.exact(*pairs, *H.values())[2], -math.inf
     for m in (2, 5, 15, 40, 100):
-        found = kc.sparse(c, t, c[:m], *H.values())[2]
+        found = kc.sparse(*pairs, pairs[0][:m], *H.values())[2]
         assert last - 1e-9 <= found <= limit + 1e-9
         last = found
 
 
 def test_blocks_change_nothing(monkeypatch):
-    c, t = (torch.from_numpy(standardized(v)) for v in curve(200))
-    whole = kc.sparse(c, t, c[:20], *H.values())
+    pairs = items(*map(standardized, curve(200)))
+    whole = kc.sparse(*pairs, pairs[0][:20], *H.values())
     monkeypatch.setattr(kc, "ROWS", 7)
-    for a, b in zip(kc.sparse(c, t, c[:20], *H.values()), whole, strict=True):
+    for a, b in zip(kc.sparse(*pairs, pairs[0][:20], *H.values()), whole, strict=True):
         close(a, b)
 
 
@@ -219,11 +262,11 @@ def test_far_from_the_items_it_is_the_prior():
 
 def test_more_items_never_widen_the_band():
     x, y = curve(60)
-    c, t = (torch.from_numpy(standardized(v)) for v in (x, y))
+    c, t = standardized(x), standardized(y)
     model, last = KernelConditional(**H).fit(x, y), math.inf
     for n in (5, 20, 60):
-        factors, whitened, _ = kc.exact(c[:n], t[:n], *H.values())
-        model.points_, model.factors_, model.whitened_ = c[:n].numpy(), factors.numpy(), whitened.numpy()
+        factors, whitened, _ = kc.exact(*items(c[:n], t[:n]), *H.values())
+        model.points_, model.factors_, model.whitened_ = c[:n], factors.numpy(), whitened.numpy()
         variance = model.conditional(x).variance
         assert (variance <= last + 1e-12).all()
         last = variance

@@ -106,9 +106,10 @@ def test_the_leave_one_out_likelihood_is_the_reference_and_has_its_gradient():
     c, t = (torch.from_numpy((v - v.mean(0)) / v.std(0)) for v in pairs(25))
     d2 = torch.cdist(c, c).square(), torch.cdist(t, t).square()
     own, at = torch.eye(25, dtype=torch.bool), np.log([0.4, 0.3])
-    value, gradient = pm.leave_one_out(d2, own, 3, at)
+    w = torch.full((25,), 1 / 25), torch.ones(25)
+    value, gradient = pm.leave_one_out(d2, own, w, 3, at)
     close(-value, reference.leave_one_out(c.tolist(), t.tolist(), 0.4, 0.3))
-    numeric = approx_fprime(at, lambda h: pm.leave_one_out(d2, own, 3, h)[0], 1e-7)
+    numeric = approx_fprime(at, lambda h: pm.leave_one_out(d2, own, w, 3, h)[0], 1e-7)
     np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-5)
 
 
@@ -117,10 +118,11 @@ def test_bandwidths_are_the_best_of_a_grid():
     model = ParticleMixture(random_state=0).fit(x, y)
     c, t = (torch.from_numpy(v) for v in inside(model, x, y[:, None]))
     d2, own = (torch.cdist(c, c).square(), torch.cdist(t, t).square()), torch.eye(300, dtype=torch.bool)
-    best = pm.leave_one_out(d2, own, 1, np.log(model.bandwidths_))[0]
+    w = torch.full((300,), 1 / 300), torch.ones(300)
+    best = pm.leave_one_out(d2, own, w, 1, np.log(model.bandwidths_))[0]
     for h_c in np.geomspace(0.005, 5, 15):
         for h_t in np.geomspace(0.005, 2, 15):
-            assert pm.leave_one_out(d2, own, 1, np.log([h_c, h_t]))[0] >= best - 1e-4
+            assert pm.leave_one_out(d2, own, w, 1, np.log([h_c, h_t]))[0] >= best - 1e-4
 
 
 def test_copies_of_items_do_not_narrow_the_kernels():
@@ -184,7 +186,7 @@ def test_undamped_steps_on_one_batch_collapse_and_damped_ones_do_not():
     def left(rho, u):
         w = bank.w
         for _ in range(60):
-            w = particles.reweighted(w, model._responsibilities(bank._replace(w=w), c, t), rho, u)
+            w = particles.reweighted(w, model._responsibilities(bank._replace(w=w), c, t, torch.ones(len(c))), rho, u)
         return float(1 / w.square().sum())
 
     assert left(1.0, 0.0) < 3 < 30 < left(0.05, 0.05)

@@ -1,5 +1,7 @@
 """The choice among conditional models is by rows that no fit has seen; repeated rows, subjects and times do not mislead it."""
 
+import time
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -117,10 +119,10 @@ def test_neighboring_rows_that_err_alike_are_named():
     level = np.repeat(r.normal(size=30), 10)
     x = r.normal(size=(300, 2))
     t = x[:, 0] + level + 0.2 * r.normal(size=300)
-    assert "neighboring rows err alike" in choose(x, t, seconds=0.0).notes[0]
-    assert choose(x, t, groups=np.repeat(np.arange(30), 10), seconds=0.0).notes == ()
+    assert "neighboring rows err alike" in choose(x, t, seconds=0.0).notes[-1]
+    assert len(choose(x, t, groups=np.repeat(np.arange(30), 10), seconds=0.0).notes) == 1  # on the time
     order = r.permutation(300)
-    assert choose(x[order], t[order], seconds=0.0).notes == ()
+    assert len(choose(x[order], t[order], seconds=0.0).notes) == 1
 
 
 def test_which_columns_matter():
@@ -142,7 +144,7 @@ def test_many_rows_are_decided_by_a_sample(monkeypatch):
     monkeypatch.setattr(selection, "MOST_RACED", 100)
     x, t = line(400)
     found = choose(x, t, seconds=0.0)
-    assert found.notes == ("100 of 400 rows decided which model suits them; it is fitted to all",)
+    assert found.notes[-1] == "100 of 400 rows decided which model suits them; it is fitted to all"
     np.testing.assert_allclose(found.model.score(x, t), mixtures.get("gaussian")().fit(x, t).score(x, t))
     assert len(found.model.held_out_pit_) == 100
 
@@ -165,6 +167,61 @@ def test_the_future_comes_after_the_past():
         assert when[train].max() < when[test].min()
 
 
+def test_later_rows_of_the_same_subjects():
+    """Each subject's rows are cut in time, whatever the times of the others."""
+    subject, when = np.repeat([0, 1], 40), np.r_[np.arange(40), 100 + np.arange(40)][::-1]
+    for train, test in folds(np.zeros((80, 1)), when * 1.0, groups=subject, order=when):
+        for one in (0, 1):
+            assert when[train[subject[train] == one]].max() < when[test[subject[test] == one]].min()
+
+
+def test_two_groups_are_two_folds():
+    parts = folds(np.zeros((20, 1)), np.arange(20.0), groups=np.arange(20) % 2)
+    assert sorted(tuple(test % 2) for _, test in parts) == [(0,) * 10, (1,) * 10]
+
+
+def test_weights_of_rows_decide():
+    """Rows of weight 0 say another line, and change nothing."""
+    x, t = line(120)
+    w = np.r_[np.ones(120), np.zeros(60)]
+    found = choose(np.r_[x, x[:60]], np.r_[t, 5 - t[:60]], sample_weight=w, seconds=0.0)
+    np.testing.assert_allclose(found.model.predict(x), choose(x, t, seconds=0.0).model.predict(x), atol=0.3)
+    at = found.columns["model"].index(LINES[0])
+    assert found.columns["rmse"][at] == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_few_far_rows_do_not_decide():
+    """Of two groups of log-normal targets one is a hundred times as large: its far rows made the context say nothing."""
+    r = np.random.default_rng(0)
+    large = r.random(400) < 0.6
+    t = np.exp(np.where(large, 6 + 2 * r.normal(size=400), 1 + 0.8 * r.normal(size=400)))
+    found = choose(np.c_[large, r.normal(size=400)], t, random_state=0)
+    assert found.name != ALONE and np.median(found.model.intervals([[0.0, 0.0]])[:, 1]) < 5 * np.exp(1 + 0.8 * 1.645)
+
+
+def test_contexts_far_from_those_of_the_fit_are_told(tmp_path):
+    x, t = line(60)
+    mixtures.get("gaussian")().fit(x, t).save(tmp_path / "m.safetensors")
+    model = mixtures.load(tmp_path / "m.safetensors")
+    model.predict(1.5 * x)
+    far = x.copy()
+    far[3, 1] = 1000
+    with pytest.warns(UserWarning, match="context_1 is far from the values of the fit, which are from"):
+        model.intervals(far)
+
+
+def test_the_time_is_kept():
+    """Gaussians with gaps in many patterns, of which each fit is slow, and a network."""
+    r = np.random.default_rng(0)
+    x = r.normal(size=(200, 20))
+    t = x[:, 0] + r.normal(size=200)
+    x[r.random(x.shape) < 0.1] = np.nan
+    began = time.process_time()
+    found = choose(x, t, seconds=1.0)
+    assert time.process_time() - began < 8
+    assert "there was no time for" in found.notes[0]
+
+
 def test_nearly_equal_rows_are_on_one_side():
     x, t = line(60)
     both, twice = np.repeat(x, 2, 0) + 1e-6 * np.random.default_rng(0).normal(size=(120, 2)), np.repeat(t, 2)
@@ -184,7 +241,8 @@ def test_time_runs_out_and_errors_are_one_line():
     assert found.name in (ALONE, *LINES)
     with pytest.raises(ValueError, match="at least 10 rows"):
         choose(*line(9))
-    with pytest.raises(ValueError, match="groups or order"):
+    assert "there was no time for kernel" in found.notes[0] and "time" in found.columns["left"]
+    with pytest.raises(ValueError, match="groups of at least 4 rows"):
         folds(np.zeros((9, 1)), np.zeros(9), groups=np.arange(9), order=np.arange(9))
     with pytest.raises(ValueError, match="different rows or groups"):
         folds(np.zeros((9, 1)), np.arange(9.0), groups=np.zeros(9))
@@ -201,6 +259,7 @@ def test_what_is_odd_about_a_table_is_said():
     assert remarks(far, t, names) == [
         "b is -1e+06 in row 8, far from all others, and moves means and covariances: mend or drop it"
     ]
+    assert "in row 18," in remarks(far, t, names, np.arange(11, 311))[0]
     spike = np.where(np.arange(300) % 4 == 0, 0.0, t)
     assert "t is 0 in 25% of the rows" in remarks(x, spike, names)[0]
     assert "the context b is the target t in other units" in remarks(np.c_[x[:, 0], 3 - 2 * t], t, names)[0]

@@ -6,11 +6,12 @@ import numpy as np
 
 
 def kernel(x, y, length_scale, signal):
-    """Returns s_f^2 exp(-|x_i - y_j|^2 / 2 l^2), (N, M)."""
-    K = np.zeros((len(x), len(y)))
+    """Returns s_f^2 exp(-1/2 sum_d (x_id - y_jd)^2 / l_d^2), (N, M), for one length or one a column."""
+    K, lengths = np.zeros((len(x), len(y))), np.broadcast_to(length_scale, np.shape(x)[1])
     for i in range(len(x)):
         for j in range(len(y)):
-            K[i, j] = signal**2 * math.exp(-sum((a - b) ** 2 for a, b in zip(x[i], y[j], strict=True)) / (2 * length_scale**2))
+            d = sum(((a - b) / ell) ** 2 for a, b, ell in zip(x[i], y[j], lengths, strict=True))
+            K[i, j] = signal**2 * math.exp(-d / 2)
     return K
 
 
@@ -18,6 +19,13 @@ def nll(K_y, t):
     """Returns 1/2 tr(t^T K_y^{-1} t) + (T/2) log |K_y| + (N T/2) log 2 pi."""
     N, T = t.shape
     return 0.5 * np.trace(t.T @ np.linalg.inv(K_y) @ t) + T / 2 * np.linalg.slogdet(K_y)[1] + N * T / 2 * math.log(2 * math.pi)
+
+
+def weighted_nll(x, t, w, length_scale, signal, noise):
+    """Returns the NLL of items that each stand for w_i equal ones."""
+    n2, T = noise**2, t.shape[1]
+    more = sum((one - 1) * math.log(2 * math.pi * n2) + math.log(one) for one in w)
+    return nll(kernel(x, x, length_scale, signal) + n2 * np.diag(1 / w), t) + T / 2 * more
 
 
 def predictive(x, t, new, length_scale, signal, noise):

@@ -24,6 +24,7 @@ from vergence.utils.checks import expect, require_within
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["JointGaussian", "MixtureOfGaussians", "given_observed", "kl_standard_normal", "log_det", "log_prob_observed"]
+__all__ += ["without"]
 
 LOG_2PI = math.log(2 * math.pi)
 
@@ -368,7 +369,7 @@ def given_observed(joint: "JointGaussian | MixtureOfGaussians", c: Tensor) -> "J
     order, means, covariances, logits = [], [], [], []
     for i, gaps in enumerate(kinds):
         rows = (which == i).nonzero()[:, 0]
-        given = _without(joint, torch.cat([~gaps, target])).conditional(c[rows].nan_to_num(0.0))
+        given = without(joint, torch.cat([~gaps, target])).conditional(c[rows].nan_to_num(0.0))
         parts = given.component_distribution if isinstance(given, MixtureOfGaussians) else given
         means.append(parts.loc)
         covariances.append(parts.S.dense().expand(*parts.loc.shape, parts.loc.shape[-1]))
@@ -387,12 +388,22 @@ def log_prob_observed(p: "JointGaussian | MixtureOfGaussians", z: Tensor) -> Ten
         >>> log_prob_observed(p, torch.tensor([[0.0, float("nan")]])).double().round(decimals=4).tolist()
         [-0.9189]
     """
-    log_p: Tensor = _without(p, ~z.isnan()).log_prob(z.nan_to_num(0.0))
+    log_p: Tensor = without(p, ~z.isnan()).log_prob(z.nan_to_num(0.0))
     return log_p
 
 
-def _without(p: Any, seen: Tensor) -> Any:
-    """Returns a density in which the features that are not ``seen`` (..., D) are at 0 with the log-density 0, and independent."""
+def without(p: Any, seen: Tensor) -> Any:
+    """Returns a density in which the features that are not ``seen`` (..., D) are at 0 with the log-density 0, and independent.
+
+    So values with 0 there have the log-density of the features that are seen.
+
+    Example:
+        >>> p = without(JointGaussian(torch.zeros(2), torch.eye(2)), torch.tensor([True, False]))
+        >>> torch.equal(p.log_prob(torch.zeros(2)), JointGaussian(torch.zeros(1), torch.eye(1)).log_prob(torch.zeros(1)))
+        True
+    """
+    if hasattr(p, "without"):
+        return p.without(seen)
     parts = p.component_distribution if isinstance(p, MixtureOfGaussians) else p
     wide = seen if parts is p or seen.ndim == 1 else seen[..., None, :]
     S = parts.S.dense() * (wide[..., None] & wide[..., None, :])

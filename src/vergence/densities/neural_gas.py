@@ -85,10 +85,11 @@ class NeuralGas:
         label: np.ndarray = connected_components(self.ages >= 0, directed=False)[1]
         return label
 
-    def grow(self, X: Any, signals: int, generator: torch.Generator | None = None) -> "NeuralGas":
+    def grow(self, X: Any, signals: int, generator: torch.Generator | None = None, weights: Any = None) -> "NeuralGas":
         """Adapts the graph to so many signals, sampled from items (N, D) with replacement; returns the graph.
 
-        The first call places two units at two of the items. The generator is on the CPU.
+        The first call places two units at two of the items. The generator is on the CPU. Items of greater weight (N,) are sampled
+        more often, in proportion.
         """
         X = np.asarray(X.detach().cpu() if isinstance(X, torch.Tensor) else X, dtype=np.float64)
         require_array("items", X, "N", self._w.shape[1] or "D")
@@ -96,8 +97,13 @@ class NeuralGas:
         if not len(self._w):
             expect(len(X) >= 2, "at least 2 items", len(X))
             self._first_units(X[torch.randperm(len(X), generator=generator)[:2].numpy()], X.mean(0))
+        below = None if weights is None else torch.from_numpy(np.cumsum(weights) / np.sum(weights))
         for start in range(0, signals, BLOCK):
-            sampled = torch.randint(len(X), (min(BLOCK, signals - start),), generator=generator)
+            n = (min(BLOCK, signals - start),)
+            if below is None:
+                sampled = torch.randint(len(X), n, generator=generator)
+            else:
+                sampled = torch.searchsorted(below[:-1], torch.rand(n, generator=generator, dtype=torch.float64), right=True)
             self._adapt(X[sampled.numpy()])
         return self
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vergence.mixtures.gaussian_mixture import GaussianMixture
     from vergence.mixtures.growing_neural_gas import GrowingNeuralGas
     from vergence.mixtures.kernel_conditional import KernelConditional
+    from vergence.mixtures.log_scale import LogScale
     from vergence.mixtures.mixture_density_network import MixtureDensityNetwork
     from vergence.mixtures.models import MODELS, get
     from vergence.mixtures.others import FromQuantiles, NormalRegressor
@@ -27,6 +28,7 @@ _HOMES = {
     "gaussian_mixture": ("GaussianMixture",),
     "growing_neural_gas": ("GrowingNeuralGas",),
     "kernel_conditional": ("KernelConditional",),
+    "log_scale": ("LogScale",),
     "mixture_density_network": ("MixtureDensityNetwork",),
     "models": ("MODELS", "get"),
     "others": ("FromQuantiles", "NormalRegressor"),
@@ -38,8 +40,8 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = ["MODELS", "ConditionalGaussian", "ConditionalMixture", "GaussianMixture", "GrowingNeuralGas", "Importance"]
-__all__ += ["KernelConditional", "MixtureDensityNetwork", "NormalRegressor", "ParticleMixture"]
-__all__ += ["FromQuantiles", "RandomIntercepts", "Selection", "choose", "folds", "get", "importance", "load", "plot"]
+__all__ += ["FromQuantiles", "KernelConditional", "LogScale", "MixtureDensityNetwork", "NormalRegressor", "ParticleMixture"]
+__all__ += ["RandomIntercepts", "Selection", "choose", "folds", "get", "importance", "load", "plot"]
 
 
 def __getattr__(name: str) -> Any:

@@ -68,7 +68,6 @@ class ConditionalGaussian(Conditional):
     reg_covar: float = 0.0
     device: str = "cpu"
     random_state: Any = None
-    weighted: ClassVar[bool] = True
     fits_gaps: ClassVar[bool] = True
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
@@ -79,12 +78,13 @@ class ConditionalGaussian(Conditional):
         else:
             require_within("[0, inf)", ridge=self.ridge)
         Z = torch.cat([c, t], 1)
-        scale, C, few = Scale.of(Z, w), c.shape[1], len(Z) < FEW * Z.shape[1]
+        scale, C, N = Scale.of(Z, w), c.shape[1], _total(Z, w)
+        few = N < FEW * Z.shape[1]
         X = scale.to(Z)
         S, mean = self._moments(X, w)
         gaps = bool(X.isnan().any())
         if chosen and few and gaps:
-            S = S + torch.eye(len(S)).to(S) * len(S) / len(X)
+            S = S + torch.eye(len(S)).to(S) * len(S) / N
         self.ridge_ = 0.0 if chosen else float(self.ridge)
         if chosen and few and not gaps:
             self.ridge_, S = ridged(X, w, S, C)
@@ -104,7 +104,7 @@ class ConditionalGaussian(Conditional):
             start = X.new_ones(1), X.new_zeros(1, D), torch.eye(D).to(X)[None]
             _, mean, S, _ = fit_with_gaps(X, w, *start, reg=1e-9, tol=1e-9, max_iter=500)
             return S[0], mean[0]
-        S = (X if w is None else w[:, None] * X).T @ X / len(X)
+        S = (X if w is None else w[:, None] * X).T @ X / _total(X, w)
         varies = (S.diagonal() > 0.5).to(S)  # a constant column has only the rounding error of its mean
         return S * varies * varies[:, None], X.new_zeros(D)
 
@@ -112,6 +112,11 @@ class ConditionalGaussian(Conditional):
         """Returns the density over [context; target]."""
         mean, L = self._tensors(self.means_, self.cholesky_)
         return JointGaussian(mean, Dense(L), context=self.n_features_in_)
+
+
+def _total(X: Tensor, w: Tensor | None) -> float:
+    """Returns how many rows items X (N, D) of weights w (N,) stand for."""
+    return float(len(X) if w is None else w.sum())
 
 
 def penalized(S: Tensor, C: int, ridge: float) -> Tensor:
@@ -132,7 +137,7 @@ def ridged(X: Tensor, w: Tensor | None, S: Tensor, C: int) -> tuple[float, Tenso
     With the context's singular values s and left singular vectors U of rows scaled by the roots of their weights, the leverage of
     row i is sum_j U_ij^2 s_j^2 / (s_j^2 + N ridge) + 1 / N. Correlations of residuals are shrunk (Ledoit-Wolf).
     """
-    N, root = len(X), X.new_ones(len(X)) if w is None else w.sqrt()
+    N, root = _total(X, w), X.new_ones(len(X)) if w is None else w.sqrt()
     c, t = root[:, None] * X[:, :C], root[:, None] * X[:, C:]
     U, s, V = torch.linalg.svd(c, full_matrices=False)
     inside, found = U.T @ t, []
@@ -141,17 +146,17 @@ def ridged(X: Tensor, w: Tensor | None, S: Tensor, C: int) -> tuple[float, Tenso
         rest = N * ridge / (s.square() + N * ridge)  # 1 - share, which keeps its digits where the share is nearly 1
         left = (1 - U.square().sum(1)).clamp(min=0) + U.square() @ rest - root.square() / N
         residual = (outside + U @ (rest[:, None] * inside)) / left.clamp(min=1e-12)[:, None]
-        covariance = _shrunk(residual)
+        covariance = _shrunk(residual, N)
         found.append((float(torch.linalg.slogdet(covariance)[1]), ridge, covariance))
     _, ridge, covariance = min(found, key=lambda one: one[0])
     A = ((s / (s.square() + N * ridge))[:, None] * inside).T @ V
     return ridge, _assembled(S[:C, :C] + ridge * torch.eye(C).to(S), A, covariance)
 
 
-def _shrunk(residual: Tensor) -> Tensor:
-    """Returns the covariance of residuals (N, T); with few rows a target, its correlations are shrunk."""
-    second = residual.T @ residual / len(residual)
-    if residual.shape[1] == 1 or len(residual) >= 10 * residual.shape[1]:
+def _shrunk(residual: Tensor, N: float) -> Tensor:
+    """Returns the covariance of the residuals (M, T) of N rows; with few rows a target, its correlations are shrunk."""
+    second = residual.T @ residual / N
+    if residual.shape[1] == 1 or N >= 10 * residual.shape[1]:
         return second
     std = second.diagonal().sqrt()
     shrunk, _ = ledoit_wolf((residual / std).cpu().numpy(), assume_centered=True)
@@ -168,7 +173,7 @@ class ConditionalMixture(Conditional):
     the other half have the partition by the nearest seed, which did with thirty. With K = 1 it is `ConditionalGaussian`.
 
     Args:
-        n_components: K, 1 to N.
+        n_components: K, 1 to N; of fewer different rows, as many as those.
         covariance_type: ``full``, or ``low_rank``: diag d + U U^T with U (C + T, rank), for C + T of 64 and more.
         rank: r of ``low_rank``, >= 1.
         n_init: Initializations, >= 1.
@@ -213,21 +218,22 @@ class ConditionalMixture(Conditional):
     precision: str = "double"
     device: str = "cpu"
     random_state: Any = None
-    weighted: ClassVar[bool] = True
     fits_gaps: ClassVar[bool] = True
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         em.require_settings(self.n_components, self.n_init, self.max_iter, self.tol, self.reg_covar, self.precision, iterations=1)
-        expect(self.n_components <= len(c), f"n_components from 1 to the {len(c)} items", self.n_components)
+        N = math.floor(_total(c, w) + 0.5)
+        expect(self.n_components <= N, f"n_components from 1 to the {N} items", self.n_components)
         require_choice("covariance_type", self.covariance_type, ("full", "low_rank"))
         require_within("[0, inf)", prior=self.prior)
         Z = torch.cat([c, t], 1)
         scale = Scale.of(Z, w)
         X, gaps = scale.to(Z), bool(Z.isnan().any())
-        prior = self._scatter(X.nan_to_num(0.0), w)
+        K = min(self.n_components, len(X.nan_to_num(math.inf).unique(dim=0)))
+        prior = self._scatter(X.nan_to_num(0.0), w, K)
         structure = em.structure(self.covariance_type, self.rank, prior)
         data = em.Data(X if not gaps else self._guessed(X, w), w, torch.zeros(Z.shape[1], dtype=torch.float64), Z.device)
-        mixture, bounds, self.converged_ = self._best(data, structure)
+        mixture, bounds, self.converged_ = self._best(data, structure, K)
         if gaps:
             expect(self.covariance_type == "full", "covariance_type full for rows with gaps", self.covariance_type)
             begin = mixture.weights[0], mixture.means[0], mixture.covariances[0]
@@ -240,9 +246,9 @@ class ConditionalMixture(Conditional):
         if not self.converged_:
             warn_unfinished("EM", self.max_iter)
 
-    def _best(self, data: em.Data, structure: Structure) -> tuple[Mixture, list[float], bool]:
+    def _best(self, data: em.Data, structure: Structure, K: int) -> tuple[Mixture, list[float], bool]:
         """Returns the mixture of the highest likelihood of all initializations, its bounds, and whether it converged."""
-        initial, iterations, before = self._initial(data, structure), self.max_iter, 0
+        initial, iterations, before = self._initial(data, structure, K), self.max_iter, 0
         how: dict[str, Any] = {"tol": self.tol, "reg": self.reg_covar, "precision": self.precision}
         if len(initial.weights) > FINALISTS and iterations > EARLY_ITERATIONS:
             early = em.run(data, structure, initial, max_iter=EARLY_ITERATIONS, **how)
@@ -253,16 +259,16 @@ class ConditionalMixture(Conditional):
         bounds = [math.nan] * before + outcome.bounds[best]
         return outcome.mixture.select([best]), bounds, outcome.converged[best]
 
-    def _scatter(self, X: Tensor, w: Tensor | None) -> Tensor | None:
+    def _scatter(self, X: Tensor, w: Tensor | None, K: int) -> Tensor | None:
         """Returns the prior's sum of squares (D, D) of standardized items; None for one component, which has the items' own."""
-        if self.n_components == 1 or not self.prior or self.covariance_type != "full":
+        if K == 1 or not self.prior or self.covariance_type != "full":
             return None
-        S = (X if w is None else w[:, None] * X).T @ X / len(X)
+        S = (X if w is None else w[:, None] * X).T @ X / _total(X, w)
         varies = (S.diagonal() > 0.5).to(S)
         D = float(varies.sum())
-        few = min(1.0, D / len(X))
+        few = min(1.0, D / _total(X, w))
         S = (1 - few) * S * varies * varies[:, None] + few * torch.diag(varies)
-        return self.prior * S * self.n_components ** (-2 / D) if D else None
+        return self.prior * S * K ** (-2 / D) if D else None
 
     def _guessed(self, X: Tensor, w: Tensor | None) -> Tensor:
         """Returns standardized items whose gaps are samples of one Gaussian, from which EM begins."""
@@ -283,14 +289,19 @@ class ConditionalMixture(Conditional):
                 guess[rows] = guess[rows].masked_scatter(gaps.expand(int(rows.sum()), -1), p.loc + noise @ root.mT)
         return guess
 
-    def _initial(self, data: em.Data, structure: Structure) -> Mixture:
+    def _initial(self, data: em.Data, structure: Structure, K: int) -> Mixture:
         """Returns R initial mixtures: half with the covariance of all items, half from partitions by the nearest seed."""
-        R, K, X = (1 if self.n_components == 1 else self.n_init), self.n_components, data.X.cpu().numpy()
+        R, X, w = (
+            (1 if K == 1 else self.n_init),
+            data.X.cpu().numpy(),
+            None if data.weights is None else data.weights.cpu().numpy(),
+        )
         whole = em.initialize(data, structure, torch.ones(1, 1, len(X), dtype=torch.float64), self.reg_covar)
         if K == 1:
             return whole
         random_states = np.random.default_rng(shared_seed(self.random_state, self.device)).integers(2**31 - 1, size=R)
-        seeds = np.stack([kmeans_plusplus(X, K, random_state=int(s))[0] for s in random_states])
+        w = None if data.weights is None else data.weights.cpu().numpy()
+        seeds = np.stack([kmeans_plusplus(X, K, sample_weight=w, random_state=int(s))[0] for s in random_states])
         half = R // 2
         labels = np.stack([pairwise_distances_argmin(X, seed) for seed in seeds[half:]])
         r = torch.nn.functional.one_hot(torch.from_numpy(labels).long(), K).movedim(-1, 1).double()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from scipy import optimize
 from sklearn.base import BaseEstimator, RegressorMixin, clone
@@ -21,7 +22,8 @@ from torch import Tensor
 
 from vergence.data.tables import as_table, column_kinds, read_features
 from vergence.densities.em.gaps import fit_with_gaps
-from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians, given_observed, log_prob_observed
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians, given_observed, log_prob_observed, without
+from vergence.densities.log_transformed import LogTransformed
 from vergence.densities.storage import Stored
 from vergence.utils.checks import expect, require_array, require_choice, require_count, require_numbers, require_within
 from vergence.utils.devices import as_device, fixed_noise, several
@@ -32,7 +34,12 @@ __all__ = ["Conditional"]
 LEAST = 1e-12  # probability of a quantile, at least
 BLOCK = 1 << 22  # numbers in a block of queries: rows x components x features
 
-Density = JointGaussian | MixtureOfGaussians
+PARTS = 5  # rows that stand for those that are equal by chance, at most
+BY_CHANCE, CONTINUOUS = 5.0, 20  # equal rows that are chance, to those expected; values of a continuous column, at least
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Density = JointGaussian | MixtureOfGaussians | LogTransformed
 Predictive = Callable[[Tensor], Density]  # contexts (B, C) -> p(target | context), batch (B,) over (T,)
 Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]  # value and gradient
 
@@ -80,13 +87,13 @@ class Conditional(Stored, abc.ABC):
 
     Contexts and targets are arrays, tensors, or pandas, polars or Arrow tables, whose columns are found by name; answers are of
     the same kind as the context, and keep its index. NaN is a gap: Gaussians and mixtures integrate over it, the other models are
-    given the mean of a Gaussian of the contexts there. Rows that occur several times are weighted, or taken once where the model
-    has no weights.
+    given the mean of a Gaussian of the contexts there. Equal rows are one row with a weight: copies, or up to `PARTS` rows where
+    they are equal by chance (`by_chance`), so that a split has some on both sides. Weights add up to the number of rows without
+    copies.
     """
 
     device: str = "cpu"
     random_state: Any = None
-    weighted: ClassVar[bool] = False  # whether rows may have weights
     fits_gaps: ClassVar[bool] = False  # whether `_fit` takes rows with gaps
 
     @abc.abstractmethod
@@ -105,33 +112,35 @@ class Conditional(Stored, abc.ABC):
         Args:
             context: (N, C), an array, tensor or table; NaN is a gap.
             target: (N, T), or (N,) for one feature; predictions then have that shape too. Rows without a target are left out.
-            sample_weight: (N,) >= 0; a row of weight 2 counts as two. For Gaussians, mixtures and the network.
+            sample_weight: (N,) >= 0; a row of weight 2 is the same as two equal rows. Weights of a mean below 1 have it at 1.
             groups: (N,), such as subjects: a model that judges itself on held-out rows judges itself on other groups.
         """
-        takes = f"no sample_weight for {type(self).__name__}"
-        expect(sample_weight is None or self.weighted, takes, "one", "use a Gaussian, a mixture or the network")
         for name in ("held_out_pit_", "held_out_surprise_", "fill_mean_", "fill_covariance_"):
             self.__dict__.pop(name, None)
         c, t = self._read(context, target, reset=True)
-        rows, w = _different(c, t, _weights(sample_weight, c))
+        group = None if groups is None else _codes(groups, len(c))
+        rows, count = _different(c, t, _weights(sample_weight, c), group)
         rows = rows[~t[rows].isnan().all(1)] if self.fits_gaps else rows[~t[rows].isnan().any(1)]
-        w = None if w is None else w[rows] / w[rows].mean()
         expect(len(rows) >= 2, "at least 2 different rows with a target", f"n_samples = {len(rows)}", "give more")
+        part, w, label = _parts(c[rows], t[rows], count[rows])
+        rows = rows[part]
         c, t = c[rows], t[rows]
+        known = c.cpu().numpy()
+        self.context_range_ = np.stack([np.nanmin(known, 0), np.nanmax(known, 0)])
         if not self.fits_gaps and bool(c.isnan().any()):
-            self._learn_gaps(c)
+            self._learn_gaps(c, w)
             c = self._filled(c)
-        label = _labels(groups, c, t, rows)
+        label = label if group is None else group[rows.cpu()].unique(return_inverse=True)[1]
         with torch.inference_mode(False), torch.enable_grad():  # some models take gradients, whatever mode the caller has set
             self._fit(c, t, w, label)
         return self
 
-    def _learn_gaps(self, c: Tensor) -> None:
+    def _learn_gaps(self, c: Tensor, w: Tensor | None) -> None:
         """Fits the Gaussian of the contexts whose conditional mean fills gaps."""
-        scale = Scale.of(c)
+        scale = Scale.of(c, w)
         one, D = c.new_ones(1), c.shape[1]
         first = (one, c.new_zeros(1, D), torch.eye(D).to(c)[None])
-        _, mean, S, _ = fit_with_gaps(scale.to(c), None, *first, reg=1e-6, prior=torch.eye(D).to(c))
+        _, mean, S, _ = fit_with_gaps(scale.to(c), w, *first, reg=1e-6, prior=torch.eye(D).to(c))
         std = scale.std.to(c)
         self.fill_mean_ = scale.mean.numpy() + (mean[0] * std).cpu().numpy()
         self.fill_covariance_ = (S[0] * std * std[:, None]).cpu().numpy()
@@ -217,13 +226,16 @@ class Conditional(Stored, abc.ABC):
     def surprise(self, context: Any, target: Any, draws: int = 64) -> np.ndarray:
         """Returns how unusual each target is given its context, (N,), in nats: mean log-density of samples minus the target's.
 
-        A larger value is more unusual. Contexts with a wide and with a narrow distribution are comparable.
+        A larger value is more unusual. Contexts with a wide and with a narrow distribution are comparable. Of a target with gaps
+        both densities are those of the features that are not NaN.
         """
         with fixed_noise():
 
             def below(p: Any, t: Tensor) -> Tensor:
-                typical = p.log_prob(p.common_samples(draws)).mean(0)
-                found: Tensor = typical - (log_prob_observed(p, t) if bool(t.isnan().any()) else p.log_prob(t))
+                gaps = t.isnan()
+                q = without(p, ~gaps) if bool(gaps.any()) else p
+                typical = q.log_prob(p.common_samples(draws).masked_fill(gaps, 0.0)).mean(0)
+                found: Tensor = typical - q.log_prob(t.nan_to_num(0.0))
                 return found
 
             return self._over(context, below, target, times=draws)
@@ -309,9 +321,11 @@ class Conditional(Stored, abc.ABC):
 
     def _try(self) -> None:
         context = np.zeros((1, self.n_features_in_))
-        self.predict(context)
-        self.sample(context, random_state=0)
-        self.cdf(context, np.zeros((1, self.n_targets_)))
+        with warnings.catch_warnings():  # zeros may be far from the contexts of the fit
+            warnings.simplefilter("ignore", UserWarning)
+            self.predict(context)
+            self.sample(context, random_state=0)
+            self.cdf(context, np.zeros((1, self.n_targets_)))
 
     def _names(self) -> tuple[list[str], list[str]]:
         """Returns the names of the context and target features."""
@@ -371,9 +385,20 @@ class Conditional(Stored, abc.ABC):
             given = self._read(context, *target, reset=False)
         else:
             given = (self._contexts(context).to(as_device(self.device)),)
+        self._warn_far(given[0])
         predictive, rows = self._predictive(), max(1, BLOCK // (self._width() * times))
         blocks = zip(*(part.split(rows) for part in given), strict=True)
         return torch.cat([f(self._at(predictive, c), *t).cpu() for c, *t in blocks]).numpy()
+
+    def _warn_far(self, c: Tensor) -> None:
+        """Warns of contexts (B, C) that are farther outside the values of the fit than these are apart."""
+        if not hasattr(self, "context_range_"):
+            return
+        (low, high), x = self.context_range_, c.cpu().numpy()
+        margin = np.where(high > low, high - low, 1e-6 * np.abs(low))
+        for i in np.flatnonzero(((x < low - margin) | (x > high + margin)).any(0)):
+            fit = f"the fit, which are from {low[i]:.3g} to {high[i]:.3g}"
+            warnings.warn(f"{self._names()[0][i]} is far from the values of {fit}: nothing is known there", stacklevel=4)
 
     def _standardized(self, c: Tensor, t: Tensor, w: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Sets the units of contexts and targets, and returns both in them."""
@@ -451,39 +476,94 @@ def _weights(sample_weight: Any, c: Tensor) -> Tensor | None:
         return None
     w = _check_sample_weight(to_numpy(sample_weight), c.cpu().numpy(), dtype=np.float64)
     expect((w >= 0).all() and w.sum() > 0, "weights of at least 0, and one above", advice="leave such rows out")
-    return torch.from_numpy(w).to(c)
+    return torch.from_numpy(w / min(1.0, w[w > 0].mean())).to(c)
 
 
-def _different(c: Tensor, t: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Returns the first of all equal rows in order, and how often each row occurs (N,); None where all occur equally often."""
-    both = np.ascontiguousarray(torch.cat([c, t], 1).cpu().numpy() + 0.0)  # -0 is 0
+def _codes(groups: Any, n: int) -> Tensor:
+    """Returns the numbers of the groups of all rows, (N,)."""
+    names = np.asarray(groups)
+    expect(names.shape == (n,), "a group of each row (N,)", f"shape {names.shape}")
+    return torch.from_numpy(np.unique(names, return_inverse=True)[1].reshape(-1))
+
+
+def _different(c: Tensor, t: Tensor, w: Tensor | None, group: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Returns the first of all equal rows (of one group) in order, and the sum of the weights of those equal to a row, (N,)."""
+    one = torch.ones(len(c), dtype=torch.float64, device=c.device) if w is None else w
+    columns = [c, t] if group is None else [c, t, group[:, None].to(c)]
+    both = np.ascontiguousarray(torch.cat(columns, 1).cpu().numpy() + 0.0)  # -0 is 0
     rows = both.view(np.dtype((np.void, both.itemsize * both.shape[1])))[:, 0]
     _, first, which = np.unique(rows, return_index=True, return_inverse=True)
-    one = torch.ones(len(c), dtype=torch.float64, device=c.device) if w is None else w
     code = torch.from_numpy(which.reshape(-1)).to(c.device)
     sums = torch.zeros(len(first), dtype=torch.float64, device=c.device).index_add_(0, code, one)
     keep = torch.from_numpy(np.sort(first)).to(c.device)
-    keep = keep[sums[code[keep]] > 0]
-    counts = sums[code]
-    return keep, None if bool((counts[keep] == counts[keep[0]]).all()) else counts
+    return keep[sums[code[keep]] > 0], sums[code]
 
 
-def alike(c: Any, t: Any) -> np.ndarray:
-    """Returns a label of each row, the same for rows that are equal to three digits of the columns' deviations, (N,)."""
-    x = np.column_stack([np.asarray(side, dtype=np.float64).reshape(len(c), -1) for side in (c, t)])
+def _parts(c: Tensor, t: Tensor, count: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Returns the rows of a fit as indices of different rows, their weights, None where all are 1, and labels of copies."""
+    code, chance = (torch.from_numpy(found) for found in by_chance(c.cpu(), t.cpu(), count.cpu().numpy()))
+    n = torch.where(chance, count.cpu().round().clamp(1, PARTS), 1).long()
+    part = torch.arange(len(c)).repeat_interleave(n)
+    own = len(c) + torch.arange(len(part))
+    label = torch.where(chance[part], own, code[part]).unique(return_inverse=True)[1]
+    total = torch.where(chance, count.cpu(), 1.0).sum()
+    w = (count.cpu() / n)[part] * (total / count.cpu().sum())
+    same = bool((w == w[0]).all()) and float(total) == len(part)
+    return part.to(c.device), None if same else w.to(c), label
+
+
+def by_chance(c: Any, t: Any, w: Floats | None = None) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Returns a number of each row, the same for equal rows, and whether a row has equal ones that chance explains, (N,) each.
+
+    Rows are equal that are so to three digits of the columns' deviations. Of N rows with weights w, n equal to a row, n_c with
+    its context, n_t with its target, and shares p_j with its value in column j, chance explains
+
+        E = max(N prod_j p_j, (n_c - n) n_t / (N - n_t))
+
+    equal rows: those of independent columns; or, for columns that depend on each other, those that the rows with the same context
+    and another target suggest. The rows are equal by chance if n - 1 <= 5 E, and copies otherwise. They are also copies if a
+    value of a continuous column is in these rows alone: one of more than 20 values, and 3/4 as many as there are different rows.
+    """
+    sides = [np.asarray(side, dtype=np.float64).reshape(len(c), -1) for side in (c, t)]
+    weight = np.ones(len(c)) if w is None else w
+    x = np.nan_to_num(np.column_stack(sides), nan=np.inf)
+    digits = _to_three_digits(np.column_stack(sides), weight)
+    row, of_c, of_t = (_numbered(part) for part in (digits, digits[:, : sides[0].shape[1]], digits[:, sides[0].shape[1] :]))
+    n, n_c, n_t = (np.bincount(code, weight)[code] for code in (row, of_c, of_t))
+    total, different = weight.sum(), row.max() + 1
+    explained, copied = np.full(len(x), total), np.zeros(len(x), dtype=bool)
+    if (n <= 1).all():
+        return row, copied
+    for exact, rounded in zip(x.T, digits.T, strict=True):
+        explained *= np.bincount(code := _numbered(rounded), weight)[code] / total
+        code = _numbered(exact)
+        if code.max() >= max(CONTINUOUS, 0.75 * different):
+            copied |= np.bincount(code, weight)[code] <= n * (1 + 1e-9)
+    explained = np.maximum(explained, (n_c - n) * n_t / np.maximum(total - n_t, 1e-9))
+    return row, (n > 1) & ~copied & (n - 1 <= BY_CHANCE * explained)
+
+
+def _to_three_digits(x: Floats, w: Floats) -> Floats:
+    """Returns values in units of a thousandth of the columns' deviations, as whole numbers; gaps as infinity."""
+    seen, known = w[:, None] * ~np.isnan(x), np.nan_to_num(x)
     with np.errstate(over="ignore", invalid="ignore"):  # values whose squares overflow are refused by the fit
-        deviation = np.nanstd(x, 0)
-        scaled = np.nan_to_num((x - np.nanmean(x, 0)) / np.where(deviation > 0, deviation, 1.0), nan=1e6)
-    label = np.unique(np.round(scaled, 3), axis=0, return_inverse=True)[1]
-    return np.asarray(label.reshape(-1), dtype=np.int64)
+        total = np.maximum(seen.sum(0), 1e-300)
+        mean = (seen * known).sum(0) / total
+        deviation = np.sqrt((seen * (known - mean) ** 2).sum(0) / total)
+        digits = np.round((x - mean) / np.where(deviation > 0, deviation, 1.0), 3)
+    return np.asarray(np.nan_to_num(digits, nan=np.inf))
 
 
-def _labels(groups: Any, c: Tensor, t: Tensor, rows: Tensor) -> Tensor:
-    if groups is None:
-        return torch.from_numpy(alike(c.cpu(), t.cpu()))
-    names = np.asarray(groups)
-    expect(names.ndim == 1 and len(names) > int(rows.max()), "a group of each row (N,)", f"shape {names.shape}")
-    return torch.from_numpy(np.unique(names[rows.cpu().numpy()], return_inverse=True)[1].reshape(-1))
+def _numbered(x: Floats) -> Ints:
+    """Returns a number from 0 of each value (N,) or row (N, D), the same for equal ones."""
+    axis = 0 if x.ndim == 2 else None
+    return np.asarray(np.unique(x + 0.0, axis=axis, return_inverse=True)[1].reshape(-1), dtype=np.int64)
+
+
+def alike(c: Any, t: Any) -> Ints:
+    """Returns a label of each row, the same for rows that are copies (`by_chance`), (N,)."""
+    code, chance = by_chance(c, t)
+    return _numbered(np.where(chance, len(code) + np.arange(len(code)), code))
 
 
 def _require_varying(t: np.ndarray) -> None:

@@ -9,7 +9,7 @@ becomes a Gaussian:
 A node with an empty cell keeps its position as mean and gets the covariance s^2 I + reg_covar I, with s^2 = (mean of |Z - w|^2
 over items and their nearest nodes w) / D; with covariance_type = "spherical" all nodes do. A few EM steps then fit the mixture to
 the items (`densities.em`). arXiv 2603.26799 names such prototypes without details; how they become a density is this library's
-choice. The connected components of the graph are clusters.
+choice. An item of weight w counts as w items. The connected components of the graph are clusters.
 """
 
 from dataclasses import dataclass
@@ -62,7 +62,8 @@ class GrowingNeuralGas(Conditional):
         edges_, ages_: Pairs of nodes (E, 2), and their ages (E,).
         node_components_: (K,), the connected component of each node, from 0.
         n_components_: Number of connected components.
-        labels_: (M,), the component of the node nearest to each of the M different training items.
+        labels_: (M,), the component of the node nearest to each of the M different training items, which are in their order;
+            those that are equal by chance are up to 5 items.
         weights_, means_, covariances_: The mixture, (K,), (K, C + T) and (K, C + T, C + T).
 
     Example:
@@ -100,30 +101,36 @@ class GrowingNeuralGas(Conditional):
         require_count(0, polish=self.polish)
         require_within("(0, inf)", reg_covar=self.reg_covar)  # a cell of one item has no covariance of its own
         Z = torch.cat([c, t], 1)
-        scale = Scale.of(Z)
+        scale = Scale.of(Z, w)
         X = scale.to(Z)
-        gas = self._grow(X.cpu().numpy())
+        gas = self._grow(X.cpu().numpy(), None if w is None else w.cpu().numpy())
         nearest = nearest_node(gas.nodes, X.cpu().numpy())
         self._keep_graph(gas, scale, nearest)
-        start = _mixture(X, torch.from_numpy(gas.nodes).to(X), torch.from_numpy(nearest), self.covariance_type, self.reg_covar)
-        weights, means, covariances = em.refine(X, *start, steps=self.polish, reg_covar=self.reg_covar)
+        one, nodes = X.new_ones(len(X)) if w is None else w, torch.from_numpy(gas.nodes).to(X)
+        start = _mixture(X, one, nodes, torch.from_numpy(nearest), self.covariance_type, self.reg_covar)
+        weights, means, covariances = em.refine(X, *start, steps=self.polish, reg_covar=self.reg_covar, w=w)
         fitted = scale.back(MixtureOfGaussians(weights.log(), means, covariances))
         parts = fitted.component_distribution
         arrays = (fitted.weights, parts.mean, parts.covariance, parts.S.L)
         self.weights_, self.means_, self.covariances_, self.cholesky_ = (v.cpu().numpy() for v in arrays)
 
-    def _grow(self, X: np.ndarray) -> NeuralGas:
-        """Returns the graph grown on the sorted items, so that their order does not matter."""
+    def _grow(self, X: np.ndarray, w: np.ndarray | None) -> NeuralGas:
+        """Returns the graph grown on the sorted items of weights (N,), so that their order does not matter."""
         require_count(2, max_nodes=self.max_nodes)
-        limit = int(len(X) / (self.items_per_node or 5 * X.shape[1]))
+        limit = min(len(X), int((len(X) if w is None else w.sum()) / (self.items_per_node or 5 * X.shape[1])))
         names = ("insert_every", "eps_b", "eps_n", "alpha", "max_age", "decay")
         gas = NeuralGas(max_nodes=max(2, min(self.max_nodes, limit)), **{name: getattr(self, name) for name in names})
         left = total = self.signals or 2 * gas.insert_every * gas.max_nodes
-        X, generator = X[np.lexsort(X.T[::-1])], torch.Generator().manual_seed(shared_seed(self.random_state, self.device))
+        order = np.lexsort(X.T[::-1])
+        X, w, generator = (
+            X[order],
+            None if w is None else w[order],
+            torch.Generator().manual_seed(shared_seed(self.random_state, self.device)),
+        )
         with bar("growing", total, "signals", late=True) as advance:
             while left:
                 left -= (n := min(CHUNK, left))
-                gas.grow(X, n, generator)
+                gas.grow(X, n, generator, w)
                 advance(n)
         return gas
 
@@ -143,14 +150,16 @@ class GrowingNeuralGas(Conditional):
         return MixtureOfGaussians(weights.log(), means, Dense(L), context=self.n_features_in_)
 
 
-def _mixture(X: Tensor, nodes: Tensor, nearest: Tensor, covariance_type: str, reg: float) -> tuple[Tensor, Tensor, Tensor]:
+def _mixture(
+    X: Tensor, w: Tensor, nodes: Tensor, nearest: Tensor, covariance_type: str, reg: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the mixture on the nodes of a graph before EM: weights (K,), means (K, D), covariances (K, D, D)."""
-    K, D = nodes.shape
-    counts = nearest.bincount(minlength=K)
-    weights = (counts.to(X) + 1e-3) / (len(X) + 1e-3 * K)
-    cells = X[nearest.argsort(stable=True)].split(counts.tolist())
-    means = torch.stack([cell.mean(0) if len(cell) else node for cell, node in zip(cells, nodes, strict=True)])
-    spherical = (X - nodes[nearest]).square().mean() * torch.eye(D).to(X)
-    full = covariance_type == "full"
-    S = torch.stack([cell.T.cov(correction=0).reshape(D, D) if full and len(cell) else spherical for cell in cells])
-    return weights, means, S + reg * torch.eye(D).to(X)
+    (K, D), nearest = nodes.shape, nearest.to(X.device)
+    n = w.new_zeros(K).index_add(0, nearest, w)
+    share, empty = (w / n[nearest])[:, None], (n == 0)[:, None]
+    means = torch.where(empty, nodes, torch.zeros_like(nodes).index_add(0, nearest, share * X))
+    d = X - means[nearest]
+    S = X.new_zeros(K, D, D).index_add(0, nearest, share[..., None] * d[..., None] * d[:, None])
+    spherical = (w @ (X - nodes[nearest]).square().mean(1)) / w.sum() * torch.eye(D).to(X)
+    S = torch.where(empty[..., None], spherical, S) if covariance_type == "full" else spherical.expand(K, D, D)
+    return (n + 1e-3) / (w.sum() + 1e-3 * K), means, S + reg * torch.eye(D).to(X)

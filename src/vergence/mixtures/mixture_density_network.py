@@ -16,7 +16,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from torch.nn import functional as F
 
 from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.densities.mixture_head import initial_outputs, mixture, n_outputs, split_outputs
+from vergence.densities.particles import systematic
 from vergence.mixtures.core import Conditional, Predictive, seed_of
 from vergence.utils.checks import expect, is_count, require_choice, require_count, require_within
 from vergence.utils.devices import as_device
@@ -166,12 +167,11 @@ class MixtureDensityNetwork(Conditional):
     weight_decay: float = 0.0
     device: str = "cpu"
     random_state: Any = None
-    weighted: ClassVar[bool] = True
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         self._require_settings(len(c))
         x, z = self._standardized(c, t, w)
-        pairs = x.float(), z.float(), x.new_ones(len(x)).float() if w is None else w.float()
+        pairs = x.float(), z.float(), (x.new_ones(len(x)) if w is None else w / w.mean()).float()
         g, unit = torch.Generator().manual_seed(seed_of(self.random_state)), float(np.log(self.target_std_).sum())
         self.validation_curve_, self.steps_ = np.empty(0), self.steps
         if self.folds:
@@ -195,7 +195,7 @@ class MixtureDensityNetwork(Conditional):
         rolled = torch.stack([order.roll(-f * held) for f in range(min(folds, math.ceil(HELD_OUT / held)))])
         both = torch.stack([torch.isin(label[rows[held:]], label[rows[:held]]) for rows in rolled])
         use = 1.0 - both.float()  # rows whose label is on the other side count nothing
-        theta = self._initialized(pairs[1], len(rolled), g)
+        theta = self._initialized(*pairs[1:], len(rolled), g)
         device = pairs[0].device
         rows, use = rolled.to(device), use.to(device)
         curves = self._train(pairs, theta, rows[:, held:], rows[:, :held], g, self.steps, use)
@@ -205,14 +205,16 @@ class MixtureDensityNetwork(Conditional):
         """Returns networks (n_init, P) trained on all items, their curves (L, n_init) and their training NLL (n_init,)."""
         rows = torch.arange(len(pairs[0]), device=pairs[0].device)
         probe = rows[torch.randperm(len(rows), generator=g)[:PROBE].to(rows.device)]
-        theta, R = self._initialized(pairs[1], self.n_init, g), self.n_init
+        theta, R = self._initialized(*pairs[1:], self.n_init, g), self.n_init
         curves = self._train(pairs, theta, rows.expand(R, -1), probe.expand(R, -1), g, self.steps_)
         theta = theta.detach()
         return theta, curves, self._nll(pairs, theta.double(), rows.expand(R, -1))
 
-    def _initialized(self, z: Tensor, R: int, g: torch.Generator) -> Tensor:
+    def _initialized(self, z: Tensor, w: Tensor, R: int, g: torch.Generator) -> Tensor:
         """Returns networks (R, P) that differ in their seeds."""
         seeds = torch.randint(2**31, (R,), generator=g).tolist()
+        if bool((w != w[0]).any()):
+            z = z[systematic(w, len(z), g).to(z.device)]
         return torch.stack([initialized(self._layers(), z, self.n_components, self.init, s) for s in seeds])
 
     def _train(

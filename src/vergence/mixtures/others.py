@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import clone
+from sklearn.utils.validation import has_fit_parameter
 from torch import Tensor
 
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
+from vergence.densities.particles import systematic
 from vergence.mixtures.core import Conditional, Predictive
 from vergence.utils.checks import expect, require_count
 
@@ -22,8 +24,9 @@ class NormalRegressor(Conditional):
     """A Gaussian with the mean and standard deviation of a regressor, one for each target feature, independent of each other.
 
     For scikit-learn's BayesianRidge and GaussianProcessRegressor, NGBoost, and whatever else has ``predict(X, return_std=True)``
-    or ``pred_dist(X)``. `vergence.mixtures.choose` compares it with the models of this library (``also``). It is not saved: a
-    file holds arrays, and runs no code of others.
+    or ``pred_dist(X)``. One whose fit takes no ``sample_weight`` is given each row as often as its weight says, rounded.
+    `vergence.mixtures.choose` compares it with the models of this library (``also``). It is not saved: a file holds arrays, and
+    runs no code of others.
 
     Args:
         regressor: The regressor, which is cloned.
@@ -47,8 +50,7 @@ class NormalRegressor(Conditional):
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         usable = any(hasattr(self.regressor, name) for name in ("predict", "pred_dist"))
         expect(usable, "a regressor with predict(X, return_std=True) or pred_dist(X)", type(self.regressor).__name__)
-        x = c.cpu().numpy()
-        self.fitted_ = [clone(self.regressor).fit(x, y) for y in t.cpu().numpy().T]
+        self.fitted_ = _fitted(self.regressor, c, t, w)
 
     def _predictive(self) -> Predictive:
         def predictive(c: Tensor) -> JointGaussian:
@@ -59,6 +61,17 @@ class NormalRegressor(Conditional):
             return JointGaussian(torch.from_numpy(mean).to(c), Diagonal(variance))
 
         return predictive
+
+
+def _fitted(regressor: Any, c: Tensor, t: Tensor, w: Tensor | None) -> list[Any]:
+    """Returns a fitted copy of a regressor for each target feature; one without weights has rows as often as their weights say."""
+    x, y, how = c.cpu().numpy(), t.cpu().numpy(), {}
+    if w is not None and has_fit_parameter(regressor, "sample_weight"):
+        how = {"sample_weight": w.cpu().numpy()}
+    elif w is not None:
+        rows = systematic(w, round(float(w.sum())), torch.Generator().manual_seed(0)).cpu().numpy()
+        x, y = x[rows], y[rows]
+    return [clone(regressor).fit(x, column, **how) for column in y.T]
 
 
 def _normal(model: Any, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -119,7 +132,7 @@ class FromQuantiles(Conditional):
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         require_count(2, n_levels=self.n_levels)
         expect(t.shape[1] == 1, "one target feature for a regressor of quantiles", t.shape[1], "fit a model to each")
-        self.fitted_ = clone(self.regressor).fit(c.cpu().numpy(), t[:, 0].cpu().numpy())
+        self.fitted_ = _fitted(self.regressor, c, t, w)[0]
 
     def _predictive(self) -> Predictive:
         K = self.n_levels

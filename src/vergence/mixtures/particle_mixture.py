@@ -31,7 +31,7 @@ from vergence.densities.particles import (
     step,
     systematic,
 )
-from vergence.mixtures.core import Conditional, Predictive, log_bounds, lowest, seed_of
+from vergence.mixtures.core import Conditional, Predictive, alike, log_bounds, lowest, seed_of
 from vergence.utils.checks import require_choice, require_count, require_within
 from vergence.utils.terminal import bar
 
@@ -44,36 +44,40 @@ RANGES = ((1e-3, 1e1), (1e-3, 2.0))  # limits of both, in standardized units
 Array = np.ndarray
 
 
-def leave_one_out(d2: tuple[Tensor, Tensor], same: Tensor, T: int, log_h: Array) -> tuple[float, Array]:
+def leave_one_out(d2: tuple[Tensor, Tensor], same: Tensor, w: tuple[Tensor, Tensor], T: int, log_h: Array) -> tuple[float, Array]:
     """Returns minus the mean of log p(t_b | c_b) without item b's particles, and its gradient in log_h = (log h_c, log h_t).
 
     d2 are the squared distances of B items and M particles in context and in target, (B, M) each; ``same`` (B, M) says whether a
-    particle is the item or a copy of it.
+    particle is the item or a copy of it; w are weights of both, (B,) of sum 1 and (M,).
     """
     c, t = (d / h2 for d, h2 in zip(d2, np.exp(2 * log_h).tolist(), strict=True))
-    a = (-0.5 * c).masked_fill(same, -math.inf)
+    a = (w[1].log() - 0.5 * c).masked_fill(same, -math.inf)
     joint = a - 0.5 * t
     log_p = joint.logsumexp(1) - a.logsumexp(1) - T * (log_h[1] + 0.5 * math.log(2 * math.pi))
     both, gate = joint.softmax(1), a.softmax(1)
-    gradient = [float(((both - gate) * c).sum()), float((both * t).sum()) - T * len(c)]
-    return -float(log_p.mean()), -np.array(gradient) / len(c)
+    gradient = [float(w[0] @ ((both - gate) * c).sum(1)), float(w[0] @ (both * t).sum(1)) - T]
+    return -float(w[0] @ log_p), -np.array(gradient)
 
 
-def bandwidths(c: Tensor, t: Tensor, given: tuple[float | None, float | None], g: torch.Generator) -> Array:
+def bandwidths(
+    c: Tensor, t: Tensor, w: Tensor, label: Tensor, given: tuple[float | None, float | None], g: torch.Generator
+) -> Array:
     """Returns h_c and h_t, (2,): those given, and for the others the maximum of the leave-one-out likelihood.
 
-    They are 1 where all items are copies of one. A random part of the standardized items, c (N, C) and t (N, T), is compared with
-    all of them.
+    They are 1 where all items are copies of one. A random part of the standardized items, c (N, C) and t (N, T) of weights w
+    (N,), is compared with all of them. Copies have the same label (N,).
     """
     some = torch.randperm(len(c), generator=g)[: max(1, PAIRS // len(c))].to(c.device)
     d_c, d_t = (torch.cdist(x[some], x, compute_mode="donot_use_mm_for_euclid_dist").square() for x in (c, t))
-    same = (d_c == 0) & (d_t == 0)
+    same = label[some][:, None] == label
     comparable = ~same.all(1)
     best = np.ones(2)
     if None in given and bool(comparable.any()):
         units = (math.sqrt(c.shape[1]), 1.0)
         bounds = log_bounds(given, RANGES, units)
-        f = partial(leave_one_out, (d_c[comparable], d_t[comparable]), same[comparable], t.shape[1])
+        some = some[comparable]
+        weights = w[some] / w[some].sum(), w
+        f = partial(leave_one_out, (d_c[comparable], d_t[comparable]), same[comparable], weights, t.shape[1])
         starts = [np.log(np.multiply(start, units)).clip(*np.array(bounds).T) for start in STARTS]
         best = np.exp(lowest(f, starts, bounds, lambda n: None, gtol=1e-4, ftol=1e-9).x)
     return np.array([b if h is None else h for h, b in zip(given, best, strict=True)])
@@ -151,34 +155,35 @@ class ParticleMixture(Conditional):
             return self
         self._require_settings()
         c, t = self._read(context, target, reset=False)
-        bank = self._update(self._bank(), c, t)
+        bank = self._update(self._bank(), c, t, c.new_ones(len(c)))
         grown = len(bank.w) > len(self.weights_)
         self._keep(bank)
         if grown:
-            self._select_bandwidths()
+            self._select_bandwidths(torch.from_numpy(alike(bank.c.cpu(), bank.t.cpu())).to(c.device))
         return self
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         self._require_settings()
-        self._standardized(c, t)
+        self._standardized(c, t, w)
         self.seed_, self.n_batches_, self.n_resampled_ = seed_of(self.random_state), 0, 0
-        c, t, M = *self._ordered(c, t), min(self.n_particles, len(c))
-        bank = Bank(c[:M], t[:M], c.new_full((M,), 1 / M), torch.zeros(M, dtype=torch.int64, device=c.device))
+        w, M = c.new_ones(len(c)) if w is None else w, min(self.n_particles, len(c))
+        order = self._order(w)
+        c, t, w, label = c[order], t[order], w[order] / w.mean(), label.to(c.device)[order]
+        bank = Bank(c[:M], t[:M], w[:M] / w[:M].sum(), torch.zeros(M, dtype=torch.int64, device=c.device))
         self._keep(bank)
-        self._select_bandwidths()
+        self._select_bandwidths(label[:M])
         if len(c) > M:
-            bank = self._update(bank, c[M:], t[M:])
-            self._keep(bank._replace(w=self._polished(bank, c, t)))
+            bank = self._update(bank, c[M:], t[M:], w[M:])
+            self._keep(bank._replace(w=self._polished(bank, c, t, w)))
 
-    def _ordered(self, c: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the items in the order of the updates: evenly spaced ones for the initial bank, then the others at random."""
-        N, g = len(c), self._generator()
+    def _order(self, w: Tensor) -> Tensor:
+        """Returns the order of the updates (N,): evenly spaced items for the initial bank, then the others at random."""
+        N, g = len(w), self._generator()
         if self.update == "fifo" or self.n_particles >= N:
-            return c, t  # a queue takes the items in their own order
+            return torch.arange(N, device=w.device)  # a queue takes the items in their own order
         first = systematic(torch.ones(N), self.n_particles, g)
         others = torch.ones(N).index_fill(0, first, 0).nonzero()[:, 0]
-        order = torch.cat([first, others[torch.randperm(len(others), generator=g)]]).to(c.device)
-        return c[order], t[order]
+        return torch.cat([first, others[torch.randperm(len(others), generator=g)]]).to(w.device)
 
     def _require_settings(self) -> None:
         for name in ("context_bandwidth", "target_bandwidth"):
@@ -191,42 +196,43 @@ class ParticleMixture(Conditional):
         require_choice("update", self.update, ("smc", "fifo"))
         require_choice("resampling", self.resampling, RESAMPLING)
 
-    def _update(self, bank: Bank, c: Tensor, t: Tensor) -> Bank:
-        """Returns the bank after updates with all pairs, in batches."""
+    def _update(self, bank: Bank, c: Tensor, t: Tensor, w: Tensor) -> Bank:
+        """Returns the bank after updates with all pairs of weights w (N,), of mean about 1, in batches."""
         rows = min(self.batch_size, self.n_particles)
         rule = Rule(self.n_particles, self.update, self.rho, self.u, self.ess_threshold, self.resampling)
         with bar("particles", len(c), "items") as advance:
             for s in range(0, len(c), rows):
                 self.n_batches_ += 1
                 pair = c[s : s + rows], t[s : s + rows]
-                gamma = partial(self._responsibilities, bank, *pair)
+                gamma = partial(self._responsibilities, bank, *pair, w[s : s + rows])
                 bank, resampled = step(bank, *pair, gamma, rule, self._generator())
                 self.n_resampled_ += resampled
                 advance(len(pair[0]))
         return bank
 
-    def _responsibilities(self, bank: Bank, c: Tensor, t: Tensor) -> Tensor:
-        """Returns the responsibilities of the particles for pairs, (B, M)."""
+    def _responsibilities(self, bank: Bank, c: Tensor, t: Tensor, w: Tensor) -> Tensor:
+        """Returns the responsibilities of the particles for pairs, times the pairs' weights, (B, M)."""
         (of_c, of_t), (h_c, h_t) = self._scales(), self.bandwidths_
         log_k = log_kernel(of_c.to(c), of_c.to(bank.c), h_c) + log_kernel(of_t.to(t), of_t.to(bank.t), h_t)
-        return responsibilities(bank.w, log_k)
+        return w[:, None] * responsibilities(bank.w, log_k)
 
-    def _polished(self, bank: Bank, c: Tensor, t: Tensor) -> Tensor:
-        """Returns the weights after EM steps on pairs, computed in blocks."""
+    def _polished(self, bank: Bank, c: Tensor, t: Tensor, w: Tensor) -> Tensor:
+        """Returns the weights after EM steps on pairs of weights w (N,), computed in blocks."""
         rows = max(1, PAIRS // len(bank.w))
         for _ in range(self.em_steps if self.update == "smc" else 0):
-            parts = zip(c.split(rows), t.split(rows), strict=True)
-            bank = bank._replace(w=torch.stack([self._responsibilities(bank, *part).sum(0) for part in parts]).sum(0) / len(c))
+            parts = zip(c.split(rows), t.split(rows), w.split(rows), strict=True)
+            r = torch.stack([self._responsibilities(bank, *part).sum(0) for part in parts]).sum(0)
+            bank = bank._replace(w=r / w.sum())
         return bank.w
 
     def _generator(self) -> torch.Generator:
         """Returns the generator of the current batch; it depends on the batch's number only, so that a stream can be resumed."""
         return torch.Generator().manual_seed((1_000_003 * self.seed_ + self.n_batches_) % 2**63)
 
-    def _select_bandwidths(self) -> None:
+    def _select_bandwidths(self, label: Tensor) -> None:
         (of_c, of_t), bank = self._scales(), self._bank()
         given = (self.context_bandwidth, self.target_bandwidth)
-        self.bandwidths_ = bandwidths(of_c.to(bank.c), of_t.to(bank.t), given, self._generator())
+        self.bandwidths_ = bandwidths(of_c.to(bank.c), of_t.to(bank.t), bank.w, label, given, self._generator())
 
     def _bank(self) -> Bank:
         return Bank(*self._tensors(self.context_particles_, self.target_particles_, self.weights_, self.ages_))

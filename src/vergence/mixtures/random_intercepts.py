@@ -122,7 +122,8 @@ class RandomIntercepts(Conditional):
     def fit(self, context: Any, target: Any, sample_weight: Any = None, *, groups: Any = None) -> "RandomIntercepts":
         """Fits to pairs of groups (N,), and returns the estimator; see `Conditional.fit`."""
         expect(groups is not None, "groups (N,)", "none", "give them, or use a line")
-        self.groups_ = np.unique(np.asarray(groups))
+        there = ~self._read(context, target, reset=True)[1].isnan().any(1).cpu().numpy()
+        self.groups_ = np.unique(np.asarray(groups)[there])
         super().fit(context, target, sample_weight, groups=groups)
         return self
 

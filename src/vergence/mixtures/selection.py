@@ -1,9 +1,10 @@
 r"""Which conditional model suits a table: all of them with sensible sizes, compared on rows that no fit has seen.
 
 1. Folds tell the truth: equal and nearly equal rows are on one side; with ``groups`` the test rows are of other groups (new
-   subjects), with ``order`` they come later (the future).
-2. Each model has the mean log-density of the test rows. A model that is clearly behind after a fold is dropped. Of more than
-   20,000 rows a sample of the rows decides.
+   subjects), with ``order`` they come later (the future), with both they are later rows of the same groups.
+2. Each model has the mean log-density of the test rows. So that a few far rows decide nothing, models are compared with one
+   percent of a broad density mixed into each: a Cauchy density of each target at its median, as wide as its middle half. A model
+   that is clearly behind after a fold is dropped. Of more than 20,000 rows a sample of the rows decides.
 3. One-standard-error rule: of the models whose mean is within one standard error (of the paired difference) of the best, the
    simplest is chosen, and fitted to all rows. A network that took all of its steps is tried with five times as many.
 4. The chosen model keeps the probability integral transforms of the test rows, by which its intervals and quantiles are
@@ -12,6 +13,7 @@ r"""Which conditional model suits a table: all of them with sensible sizes, comp
 Shapes: N rows, C context columns, T targets.
 """
 
+import math
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -21,13 +23,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
-from scipy.stats import kstest
+from scipy.stats import cauchy, kstest
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from vergence.mixtures.core import Conditional, alike
 from vergence.mixtures.models import get
 from vergence.utils.checks import expect, require_count
+from vergence.utils.limits import OutOfTime, time_limit
 from vergence.utils.terminal import Table, bar
 
 __all__ = ["Importance", "Selection", "choose", "folds", "importance", "remarks"]
@@ -37,16 +40,20 @@ Ints = npt.NDArray[np.int64]
 
 FOLDS = 3
 LEAST_ROWS = 10
-BEHIND = 4.0  # standard errors that a model is behind the best after a fold when it is dropped
+BEHIND = 3.0  # standard errors that a model is behind the best after a fold when it is dropped
+BROAD = 0.01  # share of the broad density
+RACE = 0.7  # share of the time that the race may take
 ROWS_A_COMPONENT, MOST_KERNEL = 20, 3_000  # rows that a component needs; rows of a Gaussian process, at most
 MOST_RACED = 20_000  # rows that decide, at most
 WIDE = 60  # columns above which mixtures have covariances of low rank
 MORE_STEPS = 5  # times as many, of a network that took all of its steps
+RESTARTS = 2  # of a model in the race, at most
 LARGE = 1_000  # nats, above which a number says nothing
 SAMPLES = 100  # of each row, for the CRPS
 ALIKE = 0.25  # correlation of the errors of neighboring rows that is worth a notice
 FAR, SPIKE, MANY = 100.0, 0.1, 20  # typical distances of a far value; share of one common value, among this many
-ALONE = "targets alone"
+ALONE, LINE = "targets alone", "gaussian"
+ALWAYS = (ALONE, LINE)  # tried whatever time there is
 CALLED = {"kernel": "A Gaussian process", "mdn": "A mixture density network"}
 
 
@@ -57,8 +64,8 @@ class Selection(Table):
     Attributes:
         columns: One row a model: ``model``; ``log_density`` in nats a row, larger is better; its standard ``error``; ``crps``,
             ``rmse`` and the ``width`` of 90 % intervals in the targets' units; ``r2``; ``coverage`` of these intervals; ``pit``,
-            the largest distance of the probability integral transforms from uniform ones; ``seconds``; empty scores for what was
-            dropped.
+            the largest distance of the probability integral transforms from uniform ones; ``seconds``; ``left``, why a model has
+            no scores: ``behind`` after a fold, or ``time``.
         name: Name of the chosen model.
         model: The model, fitted to all rows; that of `ALONE` ignores the context.
         sentence: What follows.
@@ -74,32 +81,47 @@ class Selection(Table):
 def folds(
     context: Any, target: Any, *, groups: Any = None, order: Any = None, n_folds: int = FOLDS, random_state: int = 0
 ) -> list[tuple[Ints, Ints]]:
-    """Returns training and test rows, of which no test row is (nearly) equal to a training row.
+    """Returns training and test rows, of which no test row is a copy of a training row.
+
+    Rows that are equal by chance, such as those of few groups and small counts, are split like others
+    (`vergence.mixtures.core.by_chance` has the rule).
 
     Args:
         context: (N, C).
         target: (N, T) or (N,).
-        groups: (N,); rows of a group are on one side.
-        order: (N,) numbers, such as times; test rows come after training rows. Not together with groups.
+        groups: (N,); rows of a group are on one side. Of two groups there are two folds.
+        order: (N,) numbers, such as times; test rows come after training rows. With groups, after those of the same group: each
+            group is cut by the places of its rows in time.
         n_folds: Folds, at least 2.
         random_state: Seed of which rows are tested together.
 
     Example:
-        >>> x = np.repeat(np.arange(6.0), 2)[:, None]
+        >>> x = np.repeat(np.random.default_rng(0).normal(size=30), 2)[:, None]
         >>> all(not set(x[a, 0]) & set(x[b, 0]) for a, b in folds(x, x[:, 0]))
         True
         >>> [bool(a.max() < b.min()) for a, b in folds(np.arange(9.0)[:, None], np.zeros(9), order=np.arange(9))]
         [True, True, True]
     """
     require_count(2, n_folds=n_folds)
-    expect(groups is None or order is None, "groups or order", "both", "leave one out")
     if order is not None:
-        parts = np.array_split(np.argsort(np.asarray(order), kind="stable"), n_folds + 1)
-        return [(np.concatenate(parts[: k + 1]), parts[k + 1]) for k in range(n_folds)]
+        part = _in_time(np.zeros(len(context)) if groups is None else np.asarray(groups), np.asarray(order), n_folds + 1)
+        return [(np.flatnonzero(part <= k), np.flatnonzero(part == k + 1)) for k in range(n_folds)]
     label = alike(context, target) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    n_folds = min(n_folds, max(2, label.max() + 1)) if groups is not None else n_folds
     expect(label.max() + 1 >= n_folds, f"at least {n_folds} different rows or groups", int(label.max()) + 1, "give more")
     fold = (np.random.default_rng(random_state).permutation(label.max() + 1) % n_folds)[label]
     return [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(n_folds)]
+
+
+def _in_time(groups: Any, order: Any, parts: int) -> Ints:
+    """Returns the part of each row, (N,): the rows of each group, in order, are cut into ``parts``, some of them empty."""
+    part = np.zeros(len(order), dtype=np.int64)
+    for one in np.unique(groups):
+        rows = np.flatnonzero(groups == one)
+        part[rows[np.argsort(order[rows], kind="stable")]] = np.arange(len(rows)) * parts // len(rows)
+    different = len(np.unique(part))
+    expect(different == parts, f"groups of at least {parts} rows, or as many rows without groups", f"{different} parts in time")
+    return part
 
 
 def choose(
@@ -108,8 +130,10 @@ def choose(
     *,
     groups: Any = None,
     order: Any = None,
+    sample_weight: Any = None,
     seconds: float | None = None,
     also: Mapping[str, Conditional] | None = None,
+    rows: Any = None,
     random_state: int = 0,
 ) -> Selection:
     """Returns the model that suits a table, fitted to it.
@@ -118,9 +142,11 @@ def choose(
         context: (N, C), N >= 10, an array, tensor or table; NaN is a gap.
         target: (N, T) or (N,).
         groups: (N,) subjects: the choice is for rows of new ones.
-        order: (N,) numbers, such as times: the choice is for later rows.
-        seconds: Time after which no other model is tried; None for all.
+        order: (N,) numbers, such as times: the choice is for later rows; with groups for later rows of these.
+        sample_weight: (N,) >= 0: weights of the rows in the fits and in the means by which models are compared.
+        seconds: Time that the choice may take; None for as long as all take. The targets alone and a line are always tried.
         also: Other conditional models by name, such as `vergence.mixtures.NormalRegressor`, the simplest first.
+        rows: (N,) what notes call the rows; by default their places from 1.
         random_state: Seed of the folds and of the models.
 
     Example:
@@ -135,37 +161,39 @@ def choose(
     c, t = (part.numpy() for part in reader._read(context, target, reset=True))
     t = t[:, 0] if reader.target_ndim_ == 1 else t
     some = ~np.isnan(t.reshape(len(t), -1)).all(1)
-    groups, order = (None if one is None else np.asarray(one)[some] for one in (groups, order))
+    named = np.arange(1, len(t) + 1) if rows is None else np.asarray(rows)
+    groups, order, w, named = (None if x is None else np.asarray(x)[some] for x in (groups, order, sample_weight, named))
     c, t = c[some], t[some]
     expect(len(c) >= LEAST_ROWS, f"at least {LEAST_ROWS} rows with a target", len(c), "name a model")
-    rows = _sampled(len(c), random_state)
-    raced = [None if one is None else one[rows] for one in (groups, order)]
-    parts = folds(c[rows], t[rows], groups=raced[0], order=raced[1], random_state=random_state)
-    candidates = {**_candidates(c[rows], t[rows], random_state), **(also or {})}
-    tried = _race(candidates, c[rows], t[rows], parts, raced[0], None if seconds is None else began + seconds)
-    name = _simplest({one: trial for one, trial in tried.items() if trial.whole})
-    notes = [*remarks(c, t, reader._names()), *_notes(tried[name], parts, groups is None and order is None)]
-    if len(rows) < len(c):
-        notes.append(f"{len(rows):,} of {len(c):,} rows decided which model suits them; it is fitted to all")
+    data = _sampled(c, t, w, groups, order, random_state)
+    until = math.inf if seconds is None else began + RACE * seconds
+    candidates = {**_candidates(data.c, data.t, random_state), **(also or {})}
+    tried = {name: _Trial(name, estimator, name not in (also or {})) for name, estimator in candidates.items()}
+    name = _winner(tried, data, until)
+    notes = [*remarks(c, t, reader._names(), named), *_notes(tried, name, data, groups is None and order is None)]
+    if len(data.c) < len(c):
+        notes.append(f"{len(data.c):,} of {len(c):,} rows decided which model suits them; it is fitted to all")
     if took_all_steps(tried[name].last):
-        name = _with_more_steps(name, tried, c[rows], t[rows], parts, raced[0], notes)
-    model = fitted(name, tried[name].estimator, c, t, groups)
+        name = _with_more_steps(name, tried, data, until, notes)
+    model = fitted(name, candidates.get(name, tried[name].estimator), c, t, data.inside(groups), w)
     if hasattr(reader, "columns_"):
         model.columns_ = reader.columns_
     model.held_out_pit_, model.held_out_surprise_ = tried[name].whole_rows("cdf"), tried[name].whole_rows("surprise")
-    return Selection(_columns(tried, t[rows]), name, model, _sentence(name, tried), tuple(notes))
+    return Selection(_columns(tried, data.t), name, model, _sentence(name, tried), tuple(notes))
 
 
-def remarks(context: Floats, target: Floats, names: tuple[Sequence[str], Sequence[str]]) -> list[str]:
-    """Returns what is unusual about a table, in words: far values, one common target, contexts that are the target."""
+def remarks(context: Floats, target: Floats, names: tuple[Sequence[str], Sequence[str]], rows: Any = None) -> list[str]:
+    """Returns what is unusual about a table, in words: far values, one common target, contexts that are the target.
+
+    Rows (N,) have the names ``rows``, by default their places from 1.
+    """
     t = target.reshape(len(target), -1)
     found = []
     for name, x in zip([*names[0], *names[1]], [*context.T, *t.T], strict=True):
         row = _far_row(x)
         if row is not None:
-            found.append(
-                f"{name} is {x[row]:.3g} in row {row + 1}, far from all others, and moves means and covariances: mend or drop it"
-            )
+            where = f"{name} is {x[row]:.3g} in row {row + 1 if rows is None else rows[row]}"
+            found.append(f"{where}, far from all others, and moves means and covariances: mend or drop it")
     for name, y in zip(names[1], t.T, strict=True):
         values, counts = np.unique(y[~np.isnan(y)], return_counts=True)
         if len(values) > MANY and counts.max() > SPIKE * len(y):
@@ -197,11 +225,37 @@ def _same(x: Floats, y: Floats) -> bool:
     return bool(abs(np.corrcoef(x[known], y[known])[0, 1]) > 1 - 1e-12)
 
 
-def _sampled(n: int, seed: int) -> Ints:
-    """Returns the rows that decide, in order."""
-    if n <= MOST_RACED:
-        return np.arange(n)
-    return np.sort(np.random.default_rng(seed).choice(n, MOST_RACED, replace=False))
+@dataclass(frozen=True)
+class _Data:
+    """The rows that decide: contexts (n, C), targets (n, T) or (n,), weights (n,), groups (n,) that the fits see, and folds."""
+
+    c: Floats
+    t: Floats
+    w: Floats
+    groups: Any
+    ordered: bool
+    parts: list[tuple[Ints, Ints]]
+
+    def inside(self, groups: Any) -> Any:
+        """Returns the groups that a fit leaves out together: none where later rows of the same groups are asked for."""
+        return None if self.ordered else groups
+
+    def broad(self, rows: Ints) -> Floats:
+        """Returns the log-density of a Cauchy of each target at its median, as wide as its middle half, in nats (n,)."""
+        t = self.t.reshape(len(self.t), -1)
+        low, middle, high = np.nanquantile(t, [0.25, 0.5, 0.75], axis=0)
+        spread = np.where(high > low, (high - low) / 2, np.nanstd(t, 0))
+        return np.nansum(cauchy.logpdf(t[rows], middle, spread), 1)
+
+
+def _sampled(c: Floats, t: Floats, w: Any, groups: Any, order: Any, seed: int) -> _Data:
+    """Returns the rows that decide, in order, and their folds."""
+    n, rng = len(c), np.random.default_rng(seed)
+    rows = np.arange(n) if n <= MOST_RACED else np.sort(rng.choice(n, MOST_RACED, replace=False))
+    w, groups, order = (None if x is None else x[rows] for x in (w, groups, order))
+    parts = folds(c[rows], t[rows], groups=groups, order=order, random_state=seed)
+    weight = np.ones(len(rows)) if w is None else np.asarray(w, dtype=np.float64)
+    return _Data(c[rows], t[rows], weight, groups, order is not None, parts)
 
 
 def _build(model: str, seed: int, **settings: Any) -> Conditional:
@@ -226,22 +280,44 @@ def _candidates(c: Floats, t: Floats, seed: int) -> dict[str, Conditional]:
 class _Trial:
     """What was measured of a model, of the test rows of all folds one after the other."""
 
-    def __init__(self, estimator: Conditional) -> None:
-        self.estimator = estimator
+    def __init__(self, name: str, estimator: Conditional, quick: bool = True) -> None:
+        self.name, self.estimator = name, clone(estimator)
+        if quick and estimator.get_params().get("n_init", 1) > RESTARTS:
+            self.estimator.set_params(n_init=RESTARTS)
         self.last: Conditional = estimator
         self.measured: dict[str, list[Floats]] = {}
-        self.seconds = 0.0
-        self.whole = False
+        self.seconds, self.folds = 0.0, 0
+        self.left = ""  # why it has no scores
 
-    def add(self, name: str, c: Floats, t: Floats, train: Ints, test: Ints, groups: Any) -> None:
-        """Fits to training rows and measures test rows."""
+    def add(self, data: _Data, until: float) -> bool:
+        """Measures the next fold unless the time would not suffice; returns whether it did."""
         began = time.perf_counter()
-        self.last = model = fitted(name, self.estimator, c[train], t[train], None if groups is None else groups[train])
+        expected = self.seconds / max(1, self.folds) * (len(data.parts) - self.folds)
+        try:
+            if self.name not in ALWAYS and began + expected > until:
+                raise OutOfTime
+            with time_limit(math.inf if self.name in ALWAYS else until), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a test row is far from the training rows
+                self._measure(data, *data.parts[self.folds])
+        except OutOfTime:
+            self.left = "time"
+            return False
+        self.seconds, self.folds = self.seconds + time.perf_counter() - began, self.folds + 1
+        return True
+
+    def _measure(self, data: _Data, train: Ints, test: Ints) -> None:
+        """Fits to training rows and measures test rows."""
+        c, t, groups = data.c, data.t, data.inside(data.groups)
+        w = data.w[train] if np.ptp(data.w) else None
+        self.last = model = fitted(self.name, self.estimator, c[train], t[train], None if groups is None else groups[train], w)
         given, right = c[test], t[test].reshape(len(test), -1)
         samples = model.sample(given, SAMPLES).reshape(len(test), SAMPLES, -1)
         low, high = np.moveaxis(model.intervals(given, 0.9).reshape(*right.shape, 2), -1, 0)
+        log_p = model.score_samples(given, t[test])
         found = {
-            "log_p": model.score_samples(given, t[test]),
+            "w": data.w[test],
+            "log_p": log_p,
+            "compared": np.logaddexp(math.log(1 - BROAD) + log_p, math.log(BROAD) + data.broad(test)),
             "crps": _crps(samples, right),
             "squares": np.nanmean(np.square(np.asarray(model.predict(given)).reshape(right.shape) - right), 1),
             "inside": np.where(np.isnan(right), np.nan, (low <= right) & (right <= high)),
@@ -251,25 +327,33 @@ class _Trial:
         }
         for key, values in found.items():
             self.measured.setdefault(key, []).append(values)
-        self.seconds += time.perf_counter() - began
 
     def whole_rows(self, key: str) -> Floats:
         """Returns what was measured of all test rows."""
         return np.concatenate(self.measured[key])
 
+    def mean(self, key: str) -> float:
+        """Returns the weighted mean of what was measured, of values that are not NaN."""
+        x = self.whole_rows(key)
+        w = np.broadcast_to(self.whole_rows("w").reshape(-1, *[1] * (x.ndim - 1)), x.shape)
+        return float(np.nansum(w * x) / w[~np.isnan(x)].sum())
 
-def fitted(name: str, estimator: Conditional, c: Floats, t: Floats, groups: Any = None) -> Conditional:
+
+def fitted(name: str, estimator: Conditional, c: Floats, t: Floats, groups: Any = None, w: Any = None) -> Conditional:
     """Returns a fitted copy of a model; that of `ALONE` is a Gaussian whose targets do not depend on the context."""
     model: Conditional = clone(estimator)
+    if name == ALONE:
+        c = np.where(np.isnan(c), np.nanmean(c, 0), c)  # nothing follows from what would be there
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(c, t, groups=groups)
+        model.fit(c, t, **({} if w is None else {"sample_weight": w}), groups=groups)
     if name == ALONE:
         C = c.shape[1]
         L, S = model.cholesky_.copy(), model.covariances_.copy()
         S[C:, :C] = S[:C, C:] = L[C:, :C] = 0
         L[C:, C:] = np.linalg.cholesky(S[C:, C:])
         model.cholesky_, model.covariances_ = L, S
+        del model.context_range_  # no context is far
     return model
 
 
@@ -282,30 +366,29 @@ def _crps(samples: Floats, right: Floats) -> Floats:
     return np.asarray(np.nanmean(np.abs(samples - right[:, None]).mean(1) - spread, 1))
 
 
-def _race(
-    candidates: Mapping[str, Conditional],
-    c: Floats,
-    t: Floats,
-    parts: Sequence[tuple[Ints, Ints]],
-    groups: Any,
-    until: float | None,
-) -> dict[str, _Trial]:
-    """Returns the trials of all models; those that are clearly behind after a fold have no further ones."""
-    tried = {name: _Trial(estimator) for name, estimator in candidates.items()}
-    racing = list(tried)
-    with bar("models", len(racing) * len(parts), late=True) as advance:
-        for train, test in parts:
-            for name in list(racing):
-                late = until is not None and time.perf_counter() > until
-                if late and name not in (ALONE, "gaussian"):
-                    racing.remove(name)
-                else:
-                    tried[name].add(name, c, t, train, test, groups)
+def _winner(tried: Mapping[str, _Trial], data: _Data, until: float) -> str:
+    """Returns the name of the best model; where it is `ALONE`, after those that were behind have been tried on all rows, too."""
+    _race(tried, data, until)
+    name = _simplest(tried)
+    if name == ALONE and any(trial.left == "behind" for trial in tried.values()):
+        _race({one: trial for one, trial in tried.items() if trial.left != "time"}, data, until, drop=False)
+    return _simplest(tried)
+
+
+def _race(tried: Mapping[str, _Trial], data: _Data, until: float, *, drop: bool = True) -> None:
+    """Tries all models on all folds; those that are clearly behind after a fold have no further ones."""
+    racing = dict(tried)
+    with bar("models", len(racing) * len(data.parts), late=True) as advance:
+        for k in range(len(data.parts)):
+            for name, trial in tried.items():
+                if name in racing and trial.folds <= k and not trial.add(data, until):
+                    racing.pop(name)
                 advance(1)
-            racing = _ahead({name: tried[name] for name in racing})
-    for name in racing:
-        tried[name].whole = len(tried[name].measured["log_p"]) == len(parts)
-    return tried
+            ahead = _ahead(racing) if drop else racing
+            for trial in tried.values():
+                trial.left = trial.left or ("" if trial.name in ahead else "behind")
+                trial.left = "" if trial.folds == len(data.parts) else trial.left
+            racing = {name: tried[name] for name in ahead}
 
 
 def took_all_steps(model: Any) -> bool:
@@ -313,42 +396,41 @@ def took_all_steps(model: Any) -> bool:
     return hasattr(model, "steps") and getattr(model, "steps_", 0) >= 0.9 * model.steps
 
 
-def _with_more_steps(
-    name: str, tried: dict[str, _Trial], c: Floats, t: Floats, parts: Sequence[tuple[Ints, Ints]], groups: Any, notes: list[str]
-) -> str:
+def _with_more_steps(name: str, tried: dict[str, _Trial], data: _Data, until: float, notes: list[str]) -> str:
     """Tries a network with more steps; returns the name of the better one."""
     steps = MORE_STEPS * int(tried[name].estimator.get_params()["steps"])
     longer = f"{name}, {steps:,} steps"
-    trial = tried[longer] = _Trial(clone(tried[name].estimator).set_params(steps=steps))
-    for train, test in parts:
-        trial.add(longer, c, t, train, test, groups)
-    trial.whole = True
-    lag = _lag(trial.whole_rows("log_p"), tried[name].whole_rows("log_p"))
-    notes.append(f"{name} took all of its steps; {steps:,} are {'better, and are used' if lag > 1 else 'no better'}")
-    return longer if lag > 1 else name
+    trial = tried[longer] = _Trial(longer, clone(tried[name].estimator).set_params(steps=steps))
+    if not all(trial.add(data, until) for _ in data.parts):
+        notes.append(f"{name} took all of its steps; there was no time for {steps:,}")
+        return name
+    better = _lag(trial, tried[name]) > 1
+    notes.append(f"{name} took all of its steps; {steps:,} are {'better, and are used' if better else 'no better'}")
+    return longer if better else name
 
 
 def _ahead(tried: Mapping[str, _Trial]) -> list[str]:
     """Returns the models that are not clearly behind the best; those that ignore the context, and a line, always stay."""
-    return [name for name, lag in _lags(tried).items() if name in (ALONE, "gaussian") or lag <= BEHIND]
+    return [name for name, lag in _lags(tried).items() if name in ALWAYS or lag <= BEHIND]
 
 
 def _lags(tried: Mapping[str, _Trial]) -> dict[str, float]:
     """Returns by how many standard errors each model is behind the best."""
-    log_p = {name: trial.whole_rows("log_p") for name, trial in tried.items()}
-    best = max(log_p.values(), key=lambda values: float(values.mean()))
-    return {name: _lag(best, values) for name, values in log_p.items()}
+    best = max(tried.values(), key=lambda trial: trial.mean("compared"))
+    return {name: _lag(best, trial) for name, trial in tried.items()}
 
 
-def _lag(best: Floats, other: Floats) -> float:
+def _lag(best: _Trial, other: _Trial) -> float:
     """Returns by how many standard errors of the paired difference another is behind the best."""
-    d = best - other
-    return float(d.mean() / max(d.std() / len(d) ** 0.5, 1e-12)) if d.any() else 0.0
+    d, w = best.whole_rows("compared") - other.whole_rows("compared"), best.whole_rows("w")
+    mean = np.average(d, weights=w)
+    error = float(np.sum(w**2 * (d - mean) ** 2) ** 0.5 / w.sum())
+    return float(mean / max(error, 1e-12)) if d.any() else 0.0
 
 
 def _simplest(tried: Mapping[str, _Trial]) -> str:
-    """Returns the first model that is within one standard error of the best."""
-    return next(name for name, lag in _lags(tried).items() if lag <= 1)
+    """Returns the first model that is within one standard error of the best, of those that were tried on all rows."""
+    return next(name for name, lag in _lags({one: x for one, x in tried.items() if not x.left}).items() if lag <= 1)
 
 
 def _columns(tried: Mapping[str, _Trial], t: Floats) -> dict[str, list[Any]]:
@@ -358,35 +440,43 @@ def _columns(tried: Mapping[str, _Trial], t: Floats) -> dict[str, list[Any]]:
     for name, trial in tried.items():
         row: dict[str, Any] = {"model": name}
         row |= dict.fromkeys(("log_density", "error", "crps", "rmse", "r2", "coverage", "width", "pit"))
-        if trial.whole:
-            log_p, squares = trial.whole_rows("log_p"), float(trial.whole_rows("squares").mean())
-            row |= {"log_density": float(log_p.mean()), "error": float(log_p.std() / len(log_p) ** 0.5)}
-            row |= {"crps": float(trial.whole_rows("crps").mean()), "rmse": squares**0.5, "r2": 1 - squares / spread}
-            row |= {"coverage": float(np.nanmean(trial.whole_rows("inside"))), "width": float(trial.whole_rows("width").mean())}
+        if not trial.left:
+            log_p, squares = trial.whole_rows("log_p"), trial.mean("squares")
+            row |= {"log_density": trial.mean("log_p"), "error": float(log_p.std() / len(log_p) ** 0.5)}
+            row |= {"crps": trial.mean("crps"), "rmse": squares**0.5, "r2": 1 - squares / spread}
+            row |= {"coverage": trial.mean("inside"), "width": trial.mean("width")}
             row["pit"] = float(np.mean([kstest(u[~np.isnan(u)], "uniform").statistic for u in trial.whole_rows("cdf").T]))
-        for key, value in {**row, "seconds": round(trial.seconds, 2)}.items():
+        for key, value in {**row, "seconds": round(trial.seconds, 2), "left": trial.left}.items():
             rows.setdefault(key, []).append(value)
     return rows
 
 
 def _sentence(name: str, tried: Mapping[str, _Trial]) -> str:
+    if name == ALONE and any(trial.left for trial in tried.values()):
+        return "No model that had the time is better than the targets alone."
     if name == ALONE:
         return "The context says nothing about the target that these rows would show."
-    log_p = {one: trial.whole_rows("log_p") for one, trial in tried.items() if trial.whole}
-    lead = float((log_p[name] - log_p[ALONE]).mean())
-    if name == "gaussian":
+    lead = tried[name].mean("log_p") - tried[ALONE].mean("log_p")
+    if name == LINE:
         return f"A line is enough: {lead:.2f} nats a row better than without the context."
-    more = float((log_p[name] - log_p["gaussian"]).mean())
+    more = tried[name].mean("log_p") - tried[LINE].mean("log_p")
     by = f"{more:.2f}" if more < LARGE else f"more than {LARGE:,}"
     return f"{CALLED.get(name, f'A {name}')} is best: {by} nats a row better than a line."
 
 
-def _notes(trial: _Trial, parts: Sequence[tuple[Ints, Ints]], free: bool) -> list[str]:
-    """Returns a notice where neighboring rows err alike, though neither groups nor an order was given."""
+def _notes(tried: Mapping[str, _Trial], name: str, data: _Data, free: bool) -> list[str]:
+    """Returns which models had no time, and whether neighboring rows err alike, though neither groups nor an order was given."""
+    late = [one for one, trial in tried.items() if trial.left == "time"]
+    found = [f"there was no time for {', '.join(late)}: give more seconds to compare them"] if late else []
+    return found + (_neighbors(tried[name], data.parts) if free else [])
+
+
+def _neighbors(trial: _Trial, parts: Sequence[tuple[Ints, Ints]]) -> list[str]:
+    """Returns a notice where neighboring rows err alike."""
     rows = np.concatenate([test for _, test in parts])
     z = ndtri(trial.whole_rows("cdf")[:, 0].clip(1e-6, 1 - 1e-6))[rows.argsort()]
     known = ~np.isnan(z)
-    alike_by = float(np.corrcoef(z[known][1:], z[known][:-1])[0, 1]) if free and known.sum() > 50 else 0.0
+    alike_by = float(np.corrcoef(z[known][1:], z[known][:-1])[0, 1]) if known.sum() > 50 else 0.0
     if alike_by < max(ALIKE, 4 / len(z) ** 0.5):
         return []
     return [

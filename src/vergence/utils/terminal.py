@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vergence.utils.limits import check_time
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -44,7 +46,7 @@ def bar(label: str, total: int, unit: str = "items", *, late: bool = False) -> I
     """Shows a bar with rate and time left on stderr if it is a terminal; yields ``advance(n, note="", label=None)``.
 
     A ``late`` one, for work that may be short, appears once some seconds have passed. Where stderr is none, as in the log of a
-    job, there is a line a minute instead.
+    job, there is a line a minute instead. ``advance`` looks at the time (`vergence.utils.limits.time_limit`).
     """
     if not sys.stderr.isatty():
         yield _lines(label, total, unit)
@@ -64,6 +66,7 @@ def bar(label: str, total: int, unit: str = "items", *, late: bool = False) -> I
     task, began = progress.add_task(label, total=total, rate="", note=""), time.monotonic()
 
     def advance(n: int = 1, *, note: str = "", label: str | None = None) -> None:
+        check_time()
         if not late or time.monotonic() - began > PATIENCE:
             progress.start()
         speed = progress.tasks[0].speed
@@ -84,6 +87,7 @@ def _lines(label: str, total: int, unit: str) -> Callable[..., None]:
 
     def advance(n: int = 1, *, note: str = "", label: str | None = label) -> None:
         nonlocal began, last, done, first
+        check_time()
         now, done = time.monotonic(), done + n
         if done == n:  # what an earlier job did took no time of this one
             began, first = now, n

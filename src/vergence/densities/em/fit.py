@@ -314,13 +314,20 @@ class _Loop:
 
 
 def refine(
-    X: Tensor, weights: Tensor, means: Tensor, covariances: Tensor, *, steps: int = 20, reg_covar: float = 1e-6
+    X: Tensor,
+    weights: Tensor,
+    means: Tensor,
+    covariances: Tensor,
+    *,
+    steps: int = 20,
+    reg_covar: float = 1e-6,
+    w: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns a mixture with full covariances after EM iterations on items X (N, D).
+    """Returns a mixture with full covariances after EM iterations on items X (N, D) of weights w (N,).
 
     Weights (K,), means (K, D) and covariances (K, D, D), in float64, before and after; ``reg_covar`` is added to the diagonals.
     """
-    data = Data(X, None, X.mean(0), X.device)
+    data = Data(X, w, X.mean(0), X.device)
     initial = Mixture(weights[None], (means - data.origin)[None], covariances[None])
     fit = run(data, Full(), initial, tol=0.0, max_iter=steps, reg=reg_covar, reseed=False).mixture
     return fit.weights[0], fit.means[0] + data.origin, fit.covariances[0]

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from vergence.densities.gaussian import LOG_2PI
 from vergence.utils import linalg
+from vergence.utils.limits import check_time
 
 __all__ = ["fit_with_gaps"]
 
@@ -55,6 +56,7 @@ def fit_with_gaps(
     patterns, bounds = _patterns(X, w), [-math.inf]
     total_weight = sum(float(p.w.sum()) for p in patterns)
     for _ in range(max_iter):
+        check_time()
         total, first, second, log_likelihood = _moments(patterns, weights, means, covariances)
         bounds.append(log_likelihood / total_weight)
         step = first / total[:, None]
