@@ -6,7 +6,7 @@ Shapes: N items, B queries, C context features, T target features. Log-densities
 import abc
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,6 +26,7 @@ from vergence.densities.storage import Stored
 from vergence.utils.checks import expect, require_array, require_choice, require_count, require_numbers, require_within
 from vergence.utils.devices import as_device, fixed_noise, several
 from vergence.utils.linalg import as_array
+from vergence.utils.parts import apart
 
 __all__ = ["Conditional"]
 
@@ -185,7 +186,7 @@ class Conditional(Stored, abc.ABC):
         kind = type(self).__name__
         expect(hasattr(self, "joint"), "a model with a density over contexts, such as gaussian or mixture", kind, "fit one")
         names = [*self._names()[0], *self._names()[1]]
-        asked, known, rows = _question(values, names)
+        asked, known, rows = question(values, names)
         joint, order = self.joint(), torch.tensor([names.index(name) for name in (*known, *asked)])
         parts = getattr(joint, "component_distribution", joint)
         S, mean = parts.S.dense()[..., order[:, None], order], parts.loc[..., order]
@@ -356,12 +357,13 @@ class Conditional(Stored, abc.ABC):
         expect(len(t) == len(c), "one target per context", f"inconsistent numbers: {len(t)} targets and {len(c)} contexts")
         if reset:
             self.target_ndim_, self.n_targets_ = t.ndim, 1 if t.ndim == 1 else t.shape[1]
-            _require_varying(t.reshape(len(t), -1))
+            _require_varying(t if t.ndim == 2 else t[:, None])
             empty = np.flatnonzero(np.isnan(c).all(0))
             expect(not len(empty), "contexts with values", f"column {empty[:1].tolist()} of gaps alone", "leave it out")
-        expect(t.reshape(len(t), -1).shape[1] == self.n_targets_, f"targets of {self.n_targets_} features", f"shape {t.shape}")
+        wide = t if t.ndim == 2 else t[:, None]
+        expect(wide.shape[1] == self.n_targets_, f"targets of {self.n_targets_} features", f"shape {t.shape}")
         device = as_device(self.device)
-        return _tensor(c).to(device), _tensor(t.reshape(len(t), -1)).to(device)
+        return _tensor(c).to(device), _tensor(wide).to(device)
 
     def _known(self, side: int) -> list[str]:
         return list(getattr(self, "columns_", ([], []))[side])
@@ -556,7 +558,7 @@ def _numbers(x: Any, names: Sequence[str]) -> Any:
     return read_features(table, names or table.column_names)
 
 
-def _question(values: Any, names: Sequence[str]) -> tuple[list[str], list[str], np.ndarray]:
+def question(values: Any, names: Sequence[str]) -> tuple[list[str], list[str], np.ndarray]:
     """Returns the features that are asked for, those that are known, and the values of these, (B, D)."""
     import pyarrow as pa
 
@@ -607,12 +609,6 @@ def as_frame(context: Any, columns: dict[str, np.ndarray], times: int = 1) -> An
     import pyarrow as pa
 
     return pa.table(columns)
-
-
-def apart(added: Mapping[str, np.ndarray], own: Iterable[str]) -> dict[str, np.ndarray]:
-    """Returns the added columns, named ``vergence_NAME`` where there is a column of that name."""
-    own = set(own)
-    return {f"vergence_{name}" if name in own else name: values for name, values in added.items()}
 
 
 def to_numpy(x: Any) -> Any:
