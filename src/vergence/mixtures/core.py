@@ -330,9 +330,11 @@ class Conditional(Stored, abc.ABC):
 
     def _try(self) -> None:
         context = np.zeros((1, self.n_features_in_))
-        self.predict(context)
-        self.sample(context, random_state=0)
-        self.cdf(context, np.zeros((1, self.n_targets_)))
+        with warnings.catch_warnings():  # zeros may be far from the contexts of the fit
+            warnings.simplefilter("ignore", UserWarning)
+            self.predict(context)
+            self.sample(context, random_state=0)
+            self.cdf(context, np.zeros((1, self.n_targets_)))
 
     def _names(self) -> tuple[list[str], list[str]]:
         """Returns the names of the context and target features."""

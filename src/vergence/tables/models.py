@@ -1,9 +1,10 @@
 """Conditional densities of files: fit, predict, sample and score, for ``vergence density``."""
 
+import contextlib
 import inspect
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,8 @@ def fit_density(
         facts = {"Model": fitted.model, "Rows": f"{fitted.train:,}", "Seconds": f"{fitted.seconds:.1f}", "File": out.name}
         chosen = fitted.selection
         words = [*([] if chosen is None else [chosen.sentence]), *fitted.notes]
-        write_fit(report, estimator, pairs, test, words=words, facts=facts, models=None if chosen is None else chosen.table())
+        with _unsaid():
+            write_fit(report, estimator, pairs, test, words=words, facts=facts, models=None if chosen is None else chosen.table())
     return fitted
 
 
@@ -292,6 +294,14 @@ def _require_apart(ids: Iterable[str]) -> None:
     expect(own is None, "other names for the columns that name the rows", own, "rename it")
 
 
+@contextlib.contextmanager
+def _unsaid() -> Iterator[None]:
+    """Leaves out what models warn of: what there is to say of contexts is said once, of all of them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
 def _write(
     out: Path,
     job: dict[str, Any],
@@ -305,8 +315,7 @@ def _write(
     total = len(pairs.context)
 
     def named(c: np.ndarray, t: np.ndarray, start: int) -> dict[str, np.ndarray]:
-        with warnings.catch_warnings():  # what there is to say of contexts was said of all of them
-            warnings.simplefilter("ignore", UserWarning)
+        with _unsaid():
             return apart(rows(c, t, start), pairs.ids)
 
     if not total:  # a row of zeros has the columns of a table without rows

@@ -11,10 +11,10 @@ from vergence.data.arrays import Pairs
 from vergence.report.charts import Chart, Series, chart
 from vergence.report.rendering import number, write
 
-__all__ = ["write_fit"]
+__all__: list[str] = []
 
-LEVEL = 0.9  # probability of all intervals
-TARGETS, COLUMNS, POINTS = 3, 12, 40  # targets and columns that are shown at most; points of an effect
+LEVEL, PERCENT = 0.9, "90 %"  # probability of all intervals
+TARGETS, COLUMNS, POINTS = 3, 12, 24  # targets and columns that are shown at most; points of an effect
 ROWS, BINS, FEW = 300, 10, 8  # rows of intervals; bins of probabilities; values of a column that are scenarios
 SECTIONS = {
     "scenarios": "What would it be, if?",
@@ -65,7 +65,7 @@ def write_fit(
         new=len(held_out) > 0,
         calibration=_calibration(model, pairs.columns[1]),
         models=None if models is None else (list(models), _cells(models)),
-        percent=f"{LEVEL:.0%}",
+        percent=PERCENT,
     )
 
 
@@ -165,7 +165,7 @@ def _intervals(model: Any, pairs: Pairs, rows: np.ndarray) -> list[Figure]:
         for name, some in (("inside its interval", inside), ("outside", ~inside & ~np.isnan(y))):
             ends = list(zip(low[some].tolist(), high[some].tolist(), strict=True))
             series.append(Series(name, median[some].tolist(), y[some].tolist(), line=False, ends=ends))
-        share = f"{inside.sum()} of {(~np.isnan(y)).sum()} {target} are inside their {LEVEL:.0%} interval"
+        share = f"{inside.sum()} of {(~np.isnan(y)).sum()} rows have a {target} inside its {PERCENT} interval"
         figure = _chart(series, f"median of {target}", f"{target}, observed", (760, 340), legend=True)
         found.append({"name": target, "words": share, "figure": figure})
     return found
@@ -181,7 +181,7 @@ def _calibration(model: Any, targets: Sequence[str]) -> list[Figure]:
             edges, n = np.linspace(0, 1, BINS + 1), len(u)
             shares = np.histogram(u, edges)[0] / n
             band = float(binom.ppf(0.025, n, 1 / BINS)) / n, float(binom.ppf(0.975, n, 1 / BINS)) / n
-            right = Series("a right model, 95 % of bins", [0.0, 1.0], [1 / BINS] * 2, ends=[band] * 2)
+            right = Series("95 % of the bins of a right model", [0.0, 1.0], [1 / BINS] * 2, ends=[band] * 2)
             steps = Series(target, edges.repeat(2)[1:-1].tolist(), shares.repeat(2).tolist())
             outside = int(((shares < band[0]) | (shares > band[1])).sum())
             words = f"{target}: {outside} of {BINS} bins lie outside the band, {n:,} rows that no fit has seen"
