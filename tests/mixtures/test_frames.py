@@ -54,6 +54,64 @@ def test_polars_and_arrow_in_and_out():
     np.testing.assert_allclose(model.predict(table).to_numpy(), model.predict(data).to_numpy())
 
 
+def test_intervals_and_samples_of_tables_have_names_and_the_index():
+    data = frame()
+    for targets in (["drag"], ["size", "drag"]):
+        model = ConditionalGaussian(random_state=0).fit(data[["color", "when"]], data[targets])
+        ends, drawn, x = model.intervals(data, 0.8), model.sample(data, 3), model._array(data, reset=False)
+        assert list(ends.columns) == [f"{t}_{end}" for t in targets for end in ("low", "high")] and ends.index.equals(data.index)
+        np.testing.assert_array_equal(ends.to_numpy().reshape(60, -1, 2), model.intervals(x, 0.8))
+        assert list(drawn.columns) == ["sample", *targets] and list(drawn.index[:4]) == [100, 100, 100, 101]
+        np.testing.assert_array_equal(drawn[targets].to_numpy().reshape(60, 3, -1), model.sample(x, 3))
+    table = pl.from_pandas(data)
+    assert model.sample(table, 2).columns == ["row", "sample", "size", "drag"] and isinstance(
+        model.intervals(table), pl.DataFrame
+    )
+    assert model.intervals(pa.Table.from_pandas(data)).column_names == list(ends.columns)
+    named = ConditionalGaussian(random_state=0).fit(data[["size"]], data["drag"].rename("sample"))
+    assert list(named.sample(data).columns) == ["vergence_sample", "sample"]
+
+
+def test_tables_without_rows_have_answers_without_rows():
+    data = frame()
+    model = ConditionalGaussian(random_state=0).fit(data[["size", "color"]], data["drag"])
+    none = data.head(0)
+    assert [len(f(none)) for f in (model.predict, model.mode, model.intervals, model.sample)] == [0] * 4
+    assert list(model.intervals(none).columns) == ["drag_low", "drag_high"] and model.score_samples(none, none["drag"]).shape == (
+        0,
+    )
+    assert model.predict(np.empty((0, 3))).shape == (0,) and model.sample(np.empty((0, 3)), 2).shape == (0, 2)
+
+
+def test_any_direction_by_category_by_date_and_of_several_rows():
+    data = frame()
+    model = ConditionalGaussian().fit(data[["size", "color", "when"]], data["drag"])
+    both = model.given({"drag": None, "color": ["red", "blue"], "size": 0.0}).mean[:, 0]
+    named = [model.given({"drag": None, "color=red": r, "color=blue": 1 - r, "size": 0.0}).mean.item() for r in (1, 0)]
+    assert both.tolist() == pytest.approx(named) and both[0] - both[1] == pytest.approx(1, abs=0.1)
+    days = (
+        "2024-02-01",
+        pd.Timestamp("2024-02-01"),
+        np.datetime64("2024-02-01"),
+        (pd.Timestamp("2024-02-01") - pd.Timestamp(0)).days,
+    )
+    assert len({round(model.given({"drag": None, "when": day}).mean.item(), 9) for day in days}) == 1
+    rows = data[["size", "color", "when"]].assign(drag=None)
+    np.testing.assert_allclose(model.given(rows).mean[:, 0], model.predict(data), rtol=1e-9)
+    gap = model.given({"drag": None, "size": [1.0, None], "color": "red"}).variance[:, 0]
+    assert gap[1] > 10 * gap[0], "a gap in a row is integrated over"
+    assert model.given({"drag": 1.0, "color": None}).mean.shape == (1, 2), "an indicator of each value"
+    for wrong, match in (
+        ({"when": "in May"}, "numbers in the column when"),
+        ({"color": "green"}, "found 'green'"),
+        ({"colour": 1}, "color"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            model.given({"drag": None, **wrong})
+    with pytest.raises(ValueError, match="one value or 3 in each column, found 2 in color"):
+        model.given({"drag": None, "size": [0, 1, 2], "color": ["red", "blue"]})
+
+
 def test_a_choice_by_names():
     data = frame()
     found = mixtures.choose(data[["size", "color"]], data["drag"], seconds=0.0)
@@ -73,3 +131,19 @@ def test_scikit_learns_tools():
     assert cross_val_score(ConditionalGaussian().as_regressor(), x, y).mean() > 0.9
     wrapped = ConditionalGaussian().as_regressor().fit(data[["size"]], data["drag"])
     assert wrapped.density_.intervals(x).shape == (120, 2)
+
+
+def test_frames_through_pipelines_and_transformed_targets():
+    data = frame(120)
+    x, price = data[["size"]], data["drag"].map(np.exp)
+    for model in (ConditionalGaussian(), ConditionalGaussian().as_regressor()):
+        pipeline = make_pipeline(StandardScaler(), model).fit(x, data["drag"])
+        alone = ConditionalGaussian().fit(x.to_numpy(), data["drag"])
+        np.testing.assert_allclose(pipeline.predict(x, level=0.8), alone.intervals(x.to_numpy(), 0.8), rtol=1e-9)
+    logs = TransformedTargetRegressor(ConditionalGaussian().as_regressor(), func=np.log, inverse_func=np.exp).fit(x, price)
+    assert logs.predict(x).shape == (120,), "an array, as of scikit-learn's regressors"
+    np.testing.assert_allclose(logs.predict(x, level=0.8), np.exp(alone.intervals(x.to_numpy(), 0.8)), rtol=1e-9)
+    assert logs.feature_names_in_.tolist() == ["size"]
+    mixed = ConditionalGaussian().fit(data[["size", "color"]], price)
+    assert mixed.feature_names_in_.tolist() == ["size", "color=blue", "color=red"]
+    assert not hasattr(ConditionalGaussian().fit(x.to_numpy(), price), "feature_names_in_")

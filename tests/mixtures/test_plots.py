@@ -15,7 +15,7 @@ def test_pictures(tmp_path):
     data = frame()
     model = ConditionalGaussian().fit(data[["size"]], data["drag"])
     ax = mixtures.plot(model, data[["size"]], data["drag"])
-    low, high = model.intervals(data[["size"]], 0.95).T
+    low, high = model.intervals(data[["size"]], 0.95).to_numpy().T
     band = ax.collections[0].get_paths()[0].vertices
     assert band[:, 1].min() == pytest.approx(low.min()) and band[:, 1].max() == pytest.approx(high.max())
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("size", "drag")

@@ -1,6 +1,7 @@
 """``vergence density`` as people meet it: from a file of pairs to files of answers."""
 
 import csv
+import warnings
 
 import numpy as np
 import pytest
@@ -59,16 +60,16 @@ def test_predict_sample_and_score(folder):
     c, t = two_answers()
     assert call("density", "predict", folder / "m.safetensors", folder / "pairs.npz", "--out", folder / "p.csv").returncode == 0
     rows = table(folder / "p.csv")
-    assert list(rows[0]) == ["mean", "mode", "low", "high", "answers"] and len(rows) == 600
-    assert [float(r["mode"]) for r in rows] == pytest.approx(model.mode(c), rel=1e-5)
-    ends = np.array([[float(r["low"]), float(r["high"])] for r in rows])
+    assert list(rows[0]) == ["target_0_mean", "target_0_mode", "target_0_low", "target_0_high", "answers"] and len(rows) == 600
+    assert [float(r["target_0_mode"]) for r in rows] == pytest.approx(model.mode(c), rel=1e-5)
+    ends = np.array([[float(r["target_0_low"]), float(r["target_0_high"])] for r in rows])
     assert ends == pytest.approx(model.intervals(c, 0.9), rel=1e-5)
     assert np.median([float(r["answers"]) for r in rows]) == pytest.approx(2, abs=0.05)
     found = call("density", "sample", folder / "m.safetensors", folder / "pairs.npz", "--out", folder / "s.npz", "--n", "3")
     assert found.returncode == 0 and "1,800 rows" in found.stdout
     with np.load(folder / "s.npz") as s:
-        assert s["row"].tolist() == np.repeat(np.arange(600), 3).tolist()
-        near = np.abs(np.abs(s["target"]) - 1 - c[s["row"], 0])
+        assert s["row"].tolist() == np.repeat(np.arange(600), 3).tolist() and s["sample"][:4].tolist() == [0, 1, 2, 0]
+        near = np.abs(np.abs(s["target_0"]) - 1 - c[s["row"], 0])
         assert np.mean(near < 0.3) > 0.95
     assert call("density", "score", folder / "m.safetensors", folder / "pairs.npz", "--out", folder / "c.csv").returncode == 0
     rows = density.score_pairs(model, Pairs(c, t[:, None], (["a"], ["b"])), folder / "c.npz", fdr=0.2).rows
@@ -77,6 +78,55 @@ def test_predict_sample_and_score(folder):
         assert len(s["flag"]) == rows == 600
     found = [float(r["log_density"]) for r in table(folder / "c.csv")]
     assert found == pytest.approx(model.score_samples(c, t), rel=1e-5, abs=1e-5)
+
+
+def test_answers_have_the_names_of_the_targets(tmp_path):
+    r = np.random.default_rng(0)
+    x, own = r.normal(size=(120, 1)), np.asarray([f"r{i}" for i in range(120)])
+    pairs = Pairs(x, np.c_[x + r.normal(size=(120, 1)), x], (["x"], ["yield", "row"]), {"yield_low": own})
+    density.fit_density(pairs, "gaussian", tmp_path / "m.safetensors", settings={}, sample_weight=np.ones(120))
+    model, heads = mixtures.load(tmp_path / "m.safetensors"), {}
+    for name, write in (("p", density.predict), ("s", density.sample), ("c", density.score_pairs)):
+        write(model, pairs, tmp_path / f"{name}.csv")
+        heads[name] = list(table(tmp_path / f"{name}.csv")[0])
+    four = [[f"{t}_{name}" for name in ("mean", "mode", "low", "high")] for t in ("yield", "row")]
+    four[0][2] = "vergence_yield_low"  # since the table has a yield_low of its own
+    assert heads["p"] == ["yield_low", *four[0], *four[1]]
+    assert heads["s"] == ["yield_low", "vergence_row", "sample", "yield", "row"]
+    assert heads["c"] == ["yield_low", "log_density", "yield_pit", "row_pit", "surprise", "p_value", "q_value", "flag"]
+    taken = Pairs(x, pairs.target, pairs.columns, {"flag": own})
+    with pytest.raises(ValueError, match="found flag; rename it"):
+        density.score_pairs(model, taken, tmp_path / "f.csv")
+
+
+def test_weights_of_rows_reach_the_model(tmp_path):
+    r = np.random.default_rng(0)
+    x, w = r.normal(size=(60, 1)), r.integers(0, 3, 60)
+    pairs = Pairs(x, 2 * x[:, 0] + r.normal(size=60), (["x"], ["y"]))
+    density.fit_density(pairs, "gaussian", tmp_path / "m.safetensors", settings={}, holdout=0.0, sample_weight=w)
+    repeated = mixtures.get("gaussian")().fit(np.repeat(x, w, 0), np.repeat(pairs.target, w))
+    assert mixtures.load(tmp_path / "m.safetensors").predict(x) == pytest.approx(repeated.predict(x))
+
+
+def test_what_if_and_what_models_warn_of(folder, monkeypatch):
+    model = folder / "g.safetensors"
+    fit = ["density", "fit", folder / "pairs.csv", "--target", "drag", "--context", "speed,number", "--model", "mdn"]
+    assert call(*fit[:-1], "gaussian", "--out", model).returncode == 0
+    whole = call("density", "predict", model, "--if", "speed=0.5,number=3").stdout
+    assert whole.splitlines()[0] == f"drag_mean: {mixtures.load(model).predict([[0.5, 3.0]])[0]:.6g}"
+    assert whole.splitlines()[3].startswith("drag_high: ")
+    assert call("density", "predict", model, "--if", "speed=0.5", "--if", "number=3").stdout == whole
+    assert call("density", "predict", model, "--if", "speed=0.5").stdout != whole, "a column without a value is a gap"
+    refused("density", "predict", model, "--if", "sped=0.5", words="did you mean 'speed'?")
+    refused("density", "predict", model, "--if", "speed", words="--if COLUMN=VALUE")
+    refused("density", "predict", model, "--if", "speed=fast", words="numbers in the column speed")
+    refused("density", "predict", model, words="a file of contexts, or --if")
+    refused("density", "predict", model, folder / "pairs.csv", "--if", "speed=1", words="--if alone")
+    monkeypatch.setattr(
+        mixtures.ConditionalGaussian, "_warn_far", lambda self, c: warnings.warn(f"{len(c)} rows far", stacklevel=2)
+    )
+    said = call("density", "predict", model, folder / "pairs.csv", "--out", folder / "far.csv")
+    assert said.returncode == 0 and said.stderr == "warning: 600 rows far\n"
 
 
 def test_numbers_of_the_fit_are_true(tmp_path):
@@ -216,7 +266,7 @@ def test_csv_files_tell_numbers_far_from_zero_apart(tmp_path):
     density.fit_density(pairs, "gaussian", tmp_path / "m.safetensors", settings={})
     model = mixtures.load(tmp_path / "m.safetensors")
     density.predict(model, asked(x), tmp_path / "p.csv")
-    np.testing.assert_array_equal([float(row["mean"]) for row in table(tmp_path / "p.csv")], model.predict(x))
+    np.testing.assert_array_equal([float(row["target_0_mean"]) for row in table(tmp_path / "p.csv")], model.predict(x))
 
 
 @pytest.mark.slow

@@ -1,7 +1,10 @@
 """``vergence density``: fit, predict, sample, score, importance."""
 
+import contextlib
 import shlex
 import sys
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -9,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import OmitSubcommandPrefixes, Positional, UseAppendAction, arg, subcommand
 
 from vergence.cli import options
-from vergence.utils.checks import counted
+from vergence.utils.checks import counted, expect
 
 if TYPE_CHECKING:
     from vergence.data.arrays import Pairs
@@ -53,6 +56,8 @@ class DensityFit(_OfPairs):
     holdout: Annotated[float, arg(help="Share of the pairs that is held out for evaluation of a named model; 0 for none.")] = 0.2
     set: Annotated[options.Settings, arg(metavar="NAME=VALUE")] = field(default_factory=list)
     """Setting of the model, NAME=VALUE (n_components=5)."""
+    report: Annotated[Path | None, arg(metavar="PAGE.html", help_behavior_hint="(default: none)")] = None
+    """Page to write: scenarios, the effect of each column, intervals next to what was observed, calibration."""
     device: Annotated[Literal["cpu", "cuda"], arg(help="Device to compute on.")] = "cpu"
     threads: options.Threads = None
 
@@ -69,10 +74,14 @@ class _Use:
 class DensityPredict(_Use):
     """Write the mean, mode, central interval and effective number of modes of the target for each context.
 
-    The mode is approximated by the mean of the heaviest component. The column answers counts distinguishable components, of
-    which gng and particles have several for each mode.
+    The columns are TARGET_mean, TARGET_mode, TARGET_low and TARGET_high. The column answers counts distinguishable components,
+    of which gng and particles have several for each mode. With --if it prints the same for one row that you describe.
     """
 
+    source: Annotated[Positional[Path | None], arg(metavar="CONTEXTS")] = None  # type: ignore[assignment]
+    """A .npz file with the array context, or a table with the columns used in fit."""
+    given: Annotated[options.Settings, arg(name="if", metavar="COLUMN=VALUE")] = field(default_factory=list)
+    """What would the target be, if? Values of columns, several between commas; columns without one are gaps."""
     level: Annotated[float, arg(help="Probability of the interval.")] = 0.9
 
 
@@ -133,6 +142,9 @@ def run(command: Density) -> None:
     if isinstance(command.density, DensityImportance):
         return _importance(command.density)
     verb = command.density
+    if isinstance(verb, DensityPredict) and verb.given:
+        return _scenario(verb)
+    expect(bool(verb.source), "a file of contexts, or --if COLUMN=VALUE", "neither", "name one")
     out = verb.out or Path(f"{WRITTEN[type(verb)]}-{options.stem(verb.source)}.csv")
     print(f"wrote {counted(_write(verb, out), 'row')} to {out}")
     print(f"next: vergence density {NEXT[type(verb)]} {shlex.quote(str(verb.model))} {shlex.quote(str(verb.source))}")
@@ -181,7 +193,7 @@ def _fit(command: DensityFit) -> None:
     settings = {"device": command.device, **dict(map(options.parse, command.set))}
     pairs, also = _pairs(command)
     verb = "replaced" if command.out.exists() else "wrote"
-    also["seconds"] = command.seconds
+    also |= {"seconds": command.seconds, "report": command.report}
     result = density.fit_density(
         pairs, command.model, command.out, settings=settings, holdout=command.holdout, seed=command.seed, **also
     )
@@ -210,6 +222,8 @@ def _fit(command: DensityFit) -> None:
             f"{where}: a density of classes or counts has no upper limit, and such log-densities mean little; "
             "a classifier suits them"
         )
+    if command.report is not None:
+        print(f"page: {command.report}")
     print(f"{verb} {command.out}; next: vergence density predict {shlex.quote(str(command.out))} CONTEXTS")
 
 
@@ -225,6 +239,30 @@ def _who_is_ahead(ahead: dict[str, tuple[float, float]]) -> str:
     return f"the model's log-density is {distance} (standard error {error:.2f}); a right density has 50 and 90 % inside"
 
 
+def _scenario(command: DensityPredict) -> None:
+    """Prints the answers for one row."""
+    from vergence.mixtures import load
+    from vergence.tables import models as density
+
+    expect(command.source is None and command.out is None, "--if alone", "a file too", "leave one out")
+    parts = [part.partition("=") for text in command.given for part in text.split(",")]
+    wrong = next(("".join(part) for part in parts if not part[1]), None)
+    expect(wrong is None, "--if COLUMN=VALUE", wrong, "give a value")
+    with _said():
+        found = density.scenario(load(command.model), {name.strip(): value.strip() for name, _, value in parts}, command.level)
+    print("\n".join(f"{name}: {value:.6g}" for name, value in found.items()))
+
+
+@contextlib.contextmanager
+def _said() -> Iterator[None]:
+    """Prints the warnings of models as those of the command, each once."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for message in dict.fromkeys(str(one.message) for one in said):
+        _warn(message)
+
+
 def _write(command: DensityPredict | DensitySample | DensityScore, out: Path) -> int:
     """Writes what a fitted density says of contexts or pairs; returns the number of rows."""
     from vergence.data.arrays import read_for_model
@@ -233,14 +271,16 @@ def _write(command: DensityPredict | DensitySample | DensityScore, out: Path) ->
 
     model = load(command.model)
     columns: tuple[list[str], list[str]] = getattr(model, "columns_", ([], []))
+    assert command.source is not None
     pairs = read_for_model(command.source, columns, getattr(model, "ids_", []), paired=isinstance(command, DensityScore))
-    if isinstance(command, DensityScore):
-        found = density.score_pairs(model, pairs, out, fdr=command.fdr)
-        print("\n".join(_unusual(found)))
-        return found.rows
-    if isinstance(command, DensityPredict):
-        return density.predict(model, pairs, out, level=command.level)
-    return density.sample(model, pairs, out, n=command.n, seed=command.seed)
+    with _said():
+        if isinstance(command, DensityScore):
+            found = density.score_pairs(model, pairs, out, fdr=command.fdr)
+            print("\n".join(_unusual(found)))
+            return found.rows
+        if isinstance(command, DensityPredict):
+            return density.predict(model, pairs, out, level=command.level)
+        return density.sample(model, pairs, out, n=command.n, seed=command.seed)
 
 
 def _unusual(found: "Decisions") -> list[str]:

@@ -258,7 +258,7 @@ def read_features(table: Any, names: Sequence[str], name: str = "the table") -> 
 
 def _indicators(values: Any, known: list[str], column: str, name: str) -> dict[str, Array]:
     texts = np.asarray(values.cast("string").to_pylist(), dtype=object)
-    gaps = np.asarray([text is None for text in texts])
+    gaps = np.asarray([text is None for text in texts], dtype=bool)
     strange = sorted(set(texts[~gaps].tolist()) - set(known))
     found = f"{strange[0]!r}" if strange else None
     expect(not strange, f"{', '.join(map(repr, known[:8]))} in the column {column} of {name}", found, "leave such rows out")

@@ -22,7 +22,7 @@ from vergence.report.rendering import require_page
 from vergence.utils import terminal
 from vergence.utils.checks import expect, refuse, require_choice
 from vergence.utils.files import append_lines, require_apart, require_parent, sha256
-from vergence.utils.parts import json_lines, require_table, write_table
+from vergence.utils.parts import apart, json_lines, require_table, write_table
 
 __all__ = ["calibrate_files"]
 
@@ -192,14 +192,11 @@ def _of_all_rows(found: Decisions, there: np.ndarray) -> dict[str, np.ndarray]:
 
 def _named_apart(added: Mapping[str, np.ndarray], own: list[str]) -> dict[str, np.ndarray]:
     """Returns the added columns, with other names where the new file has columns of theirs, which is said."""
-    names = {name: name for name in added}
-    for name in added:
-        while names[name] in own:
-            names[name] = f"vergence_{names[name]}"
-    if changed := [name for name, other in names.items() if other != name]:
-        of = ", ".join(changed)
-        terminal.note(f"the new file has columns of its own named {of}: ours are {', '.join(names[name] for name in changed)}")
-    return {names[name]: values for name, values in added.items()}
+    found = apart(added, own)
+    if changed := [name for name in added if name not in found]:
+        ours = ", ".join(name for name in found if name not in added)
+        terminal.note(f"the new file has columns of its own named {', '.join(changed)}: ours are {ours}")
+    return found
 
 
 def _log(found: Decisions, calibration: Path, new: Path, rows: Mapping[str, np.ndarray], how: Mapping[str, Any]) -> Iterator[str]:

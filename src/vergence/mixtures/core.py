@@ -6,7 +6,7 @@ Shapes: N items, B queries, C context features, T target features. Log-densities
 import abc
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from scipy import optimize
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_n_features, _check_sample_weight, check_array, check_is_fitted
 from torch import Tensor
 
 from vergence.data.tables import as_table, column_kinds, read_features
@@ -28,6 +28,7 @@ from vergence.densities.storage import Stored
 from vergence.utils.checks import expect, require_array, require_choice, require_count, require_numbers, require_within
 from vergence.utils.devices import as_device, fixed_noise, several
 from vergence.utils.linalg import as_array
+from vergence.utils.parts import apart
 
 __all__ = ["Conditional"]
 
@@ -78,18 +79,18 @@ class Scale:
 class Conditional(Stored, abc.ABC):
     """An estimator of p(target | context).
 
-    A concrete class has ``_fit(c, t, w, label)`` for contexts (N, C) and targets (N, T), tensors of float64 on the device, the
-    weights of the rows (N,) or None, and labels (N,) of rows that stay on one side of a split; and either ``joint()``, the
-    density over [context; target], or its own ``_predictive()``, which returns the function from contexts (B, C) to a
-    `vergence.densities.JointGaussian` or `MixtureOfGaussians` of batch (B,) over T. That function is built once for all blocks of
-    a query: what does not depend on the contexts, such as factors of covariances, is computed outside it. The fitted state is
-    arrays and numbers in attributes with a trailing underscore.
+        A concrete class has ``_fit(c, t, w, label)`` for contexts (N, C) and targets (N, T), tensors of float64 on the device, the
+        weights of the rows (N,) or None, and labels (N,) of rows that stay on one side of a split; and either ``joint()``, the
+        density over [context; target], or its own ``_predictive()``, which returns the function from contexts (B, C) to a
+        `vergence.densities.JointGaussian` or `MixtureOfGaussians` of batch (B,) over T. That function is built once for all blocks of
+        a query: what does not depend on the contexts, such as factors of covariances, is computed outside it. The fitted state is
+        arrays and numbers in attributes with a trailing underscore.
 
-    Contexts and targets are arrays, tensors, or pandas, polars or Arrow tables, whose columns are found by name; answers are of
-    the same kind as the context, and keep its index. NaN is a gap: Gaussians and mixtures integrate over it, the other models are
-    given the mean of a Gaussian of the contexts there. Equal rows are one row with a weight: copies, or up to `PARTS` rows where
-    they are equal by chance (`by_chance`), so that a split has some on both sides. Weights add up to the number of rows without
-    copies.
+        Contexts and targets are arrays, tensors, or pandas, polars or Arrow tables, whose columns are found by name; answers are of
+    the same kind as the context, keep its index and have the targets' names; scores of pairs are arrays. NaN is a gap: Gaussians
+        and mixtures integrate over it, the other models are given the mean of a Gaussian of the contexts there. Equal rows are one
+        row with a weight: copies, or up to `PARTS` rows where they are equal by chance (`by_chance`), so that a split has some on
+        both sides. Weights add up to the number of rows without copies.
     """
 
     device: str = "cpu"
@@ -174,29 +175,28 @@ class Conditional(Stored, abc.ABC):
             c = self._contexts(context)
         return self._at(self._predictive(), c.to(as_device(self.device)))
 
-    def given(self, values: Mapping[str, float | None]) -> Density:
-        """Returns p(columns that are None | columns with a value), in any direction, batch (1,), in the order of ``values``.
+    def given(self, values: Any) -> Density:
+        """Returns p(columns that are None | columns with values), in any direction, batch (B,), in the order of ``values``.
 
-        Columns that are not named are integrated over. Names are those of the tables of `fit`, else context_0, ..., target_0, ...
+        Columns that are not named are integrated over.
+
+        Args:
+            values: A dictionary of names to None, to one value or to B values; or a table, whose empty columns are asked for.
+                Names are those of the tables of `fit`, categories too, else context_0, ..., target_0, ... Dates may be ISO texts.
 
         Example:
             >>> from vergence.mixtures import ConditionalGaussian
             >>> x = np.random.default_rng(0).normal(size=(500, 1))
             >>> model = ConditionalGaussian().fit(x, 2 * x[:, 0])
-            >>> model.given({"target_0": 3.0, "context_0": None}).mean.round(decimals=2).tolist()
-            [[1.5]]
+            >>> model.given({"target_0": [3.0, -1.0], "context_0": None}).mean.round(decimals=2).tolist()
+            [[1.5], [-0.5]]
         """
         check_is_fitted(self)
         kind = type(self).__name__
         expect(hasattr(self, "joint"), "a model with a density over contexts, such as gaussian or mixture", kind, "fit one")
         names = [*self._names()[0], *self._names()[1]]
-        for name in values:
-            require_choice("a column", name, names)
-        asked = [names.index(name) for name, value in values.items() if value is None]
-        known = [names.index(name) for name, value in values.items() if value is not None]
-        expect(asked, "a column with the value None, which is asked for", ", ".join(values) or "none", "name one")
-        joint, order = self.joint(), torch.tensor([*known, *asked])
-        c = torch.tensor([[float(v) for v in values.values() if v is not None]]).to(as_device(self.device), torch.float64)
+        asked, known, rows = question(values, names)
+        joint, order = self.joint(), torch.tensor([names.index(name) for name in (*known, *asked)])
         parts = getattr(joint, "component_distribution", joint)
         S, mean = parts.S.dense()[..., order[:, None], order], parts.loc[..., order]
         if not known:
@@ -204,10 +204,16 @@ class Conditional(Stored, abc.ABC):
         density: Density = JointGaussian(mean, S, len(known))
         if isinstance(joint, MixtureOfGaussians):
             density = MixtureOfGaussians(joint.mixture_distribution.logits, mean, S, len(known))
-        return density.conditional(c) if known else density
+        c = _tensor(rows).to(as_device(self.device))
+        return given_observed(density, c) if known else density
 
-    def predict(self, context: Any, return_std: bool = False) -> Any:
-        """Returns the mean of p(target | context), (B, T) or (B,); with ``return_std`` also its standard deviations."""
+    def predict(self, context: Any, return_std: bool = False, level: float | None = None) -> Any:
+        """Returns the mean of p(target | context), (B, T) or (B,); with ``return_std`` also its standard deviations.
+
+        With a ``level`` it returns `intervals` instead, which so pass through a Pipeline: ``pipeline.predict(X, level=0.9)``.
+        """
+        if level is not None:
+            return self.intervals(context, level)
         mean = self._answer(context, lambda p: p.mean)
         return (mean, self._answer(context, lambda p: p.variance.sqrt())) if return_std else mean
 
@@ -261,8 +267,10 @@ class Conditional(Stored, abc.ABC):
         require_within("(0, 1)", q=q)
         return self._answer(context, lambda p: _at_probabilities(p, self._probabilities(q, adjusted)))
 
-    def intervals(self, context: Any, level: float = 0.9, *, adjusted: bool = True, simultaneous: bool = False) -> np.ndarray:
+    def intervals(self, context: Any, level: float = 0.9, *, adjusted: bool = True, simultaneous: bool = False) -> Any:
         """Returns the central interval of each target feature with probability ``level`` in (0, 1), (B, T, 2) or (B, 2).
+
+        Of a table it is a table with the columns ``TARGET_low`` and ``TARGET_high`` of each target.
 
         Args:
             context: (B, C).
@@ -275,7 +283,9 @@ class Conditional(Stored, abc.ABC):
             tails = self._together(level, adjusted)
         else:
             tails = self._probabilities(0.5 - level / 2, adjusted), self._probabilities(0.5 + level / 2, adjusted)
-        return self._shaped(self._over(context, lambda p: torch.stack([_at_probabilities(p, q) for q in tails], -1)))
+        ends = self._over(context, lambda p: torch.stack([_at_probabilities(p, q) for q in tails], -1))
+        names = [f"{name}_{end}" for name in self._names()[1] for end in ("low", "high")]
+        return self._shaped(ends) if as_table(context) is None else as_given(context, ends.reshape(len(ends), len(names)), names)
 
     def _probabilities(self, q: float, adjusted: bool) -> list[float]:
         """Returns the probability of each target feature at which the model's quantile is the q-quantile of held-out rows."""
@@ -300,21 +310,32 @@ class Conditional(Stored, abc.ABC):
             half = float(farthest[rank - 1]) if rank <= len(u) else 0.5
         return [max(0.5 - half, LEAST)] * T, [min(0.5 + half, 1 - LEAST)] * T
 
-    def sample(self, context: Any, n: int = 1, random_state: Any = None) -> np.ndarray:
-        """Returns n >= 1 samples for each context, (B, n, T) or (B, n); the seed is the estimator's unless one is given."""
+    def sample(self, context: Any, n: int = 1, random_state: Any = None) -> Any:
+        """Returns n >= 1 samples for each context, (B, n, T) or (B, n); the seed is the estimator's unless one is given.
+
+        Of a table it is a table of B n rows: the index (of tables without one a column ``row``), ``sample`` from 0 to n - 1, and
+        the targets.
+        """
         require_count(1, n=n)
         with fixed_noise(seed_of(self.random_state if random_state is None else random_state)):
             samples = self._over(context, lambda p: p.sample(torch.Size((n,))).movedim(0, 1), times=n)
-        return samples[..., 0] if self.target_ndim_ == 1 else samples
+        if as_table(context) is None:
+            return samples[..., 0] if self.target_ndim_ == 1 else samples
+        B, names = len(samples), self._names()[1]
+        targets = dict(zip(names, samples.reshape(B * n, len(names)).T, strict=True))
+        row = {} if hasattr(context, "iloc") else {"row": np.arange(B).repeat(n)}
+        return as_frame(context, {**apart({**row, "sample": np.tile(np.arange(n), B)}, targets), **targets}, n)
 
     def as_regressor(self) -> "AsRegressor":
         """Returns a scikit-learn regressor that predicts this model's mean, whose ``score`` is R^2; ``density_`` has the rest.
+
+        Its ``predict(X, level=0.9)`` returns the intervals, through a Pipeline and an increasing TransformedTargetRegressor too.
 
         Example:
             >>> from vergence.mixtures import ConditionalGaussian
             >>> x = np.random.default_rng(0).normal(size=(50, 1))
             >>> regressor = ConditionalGaussian().as_regressor().fit(x, 3 * x[:, 0])
-            >>> round(regressor.score(x, 3 * x[:, 0]), 3), regressor.density_.intervals([[1.0]]).shape
+            >>> round(regressor.score(x, 3 * x[:, 0]), 3), regressor.predict([[1.0]], level=0.9).shape
             (1.0, (1, 2))
         """
         return AsRegressor(self)
@@ -344,17 +365,19 @@ class Conditional(Stored, abc.ABC):
                 self.columns_ = [names[0], names[1]]
         c = self._array(context, reset=reset)
         t = _numbers(target, self._known(1))
-        t = check_array(t, ensure_2d=False, dtype=np.float64, input_name="target", ensure_all_finite="allow-nan")
+        form = {"ensure_2d": False, "dtype": np.float64, "ensure_all_finite": "allow-nan", "ensure_min_samples": int(reset)}
+        t = check_array(t, input_name="target", **form)
         expect(t.ndim <= 2, "targets (N,) or (N, T)", f"shape {t.shape}")
         expect(len(t) == len(c), "one target per context", f"inconsistent numbers: {len(t)} targets and {len(c)} contexts")
         if reset:
             self.target_ndim_, self.n_targets_ = t.ndim, 1 if t.ndim == 1 else t.shape[1]
-            _require_varying(t.reshape(len(t), -1))
+            _require_varying(t if t.ndim == 2 else t[:, None])
             empty = np.flatnonzero(np.isnan(c).all(0))
             expect(not len(empty), "contexts with values", f"column {empty[:1].tolist()} of gaps alone", "leave it out")
-        expect(t.reshape(len(t), -1).shape[1] == self.n_targets_, f"targets of {self.n_targets_} features", f"shape {t.shape}")
+        wide = t if t.ndim == 2 else t[:, None]
+        expect(wide.shape[1] == self.n_targets_, f"targets of {self.n_targets_} features", f"shape {t.shape}")
         device = as_device(self.device)
-        return _tensor(c).to(device), _tensor(t.reshape(len(t), -1)).to(device)
+        return _tensor(c).to(device), _tensor(wide).to(device)
 
     def _known(self, side: int) -> list[str]:
         return list(getattr(self, "columns_", ([], []))[side])
@@ -362,11 +385,17 @@ class Conditional(Stored, abc.ABC):
     def _array(self, context: Any, *, reset: bool) -> np.ndarray:
         """Returns checked contexts; the columns of tables are found by name, in any order."""
         x = _numbers(context, self._known(0))
-        least = 2 if reset else 1
-        checked: np.ndarray = validate_data(
-            self, x, reset=reset, dtype=np.float64, ensure_min_samples=least, ensure_all_finite="allow-nan"
-        )
+        form = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "ensure_min_samples": 2 if reset else 0}
+        checked: np.ndarray = check_array(x, estimator=self, input_name="X", **form)
+        _check_n_features(self, checked, reset=reset)
         return checked
+
+    @property
+    def feature_names_in_(self) -> np.ndarray:
+        """Names of the context features (C,), where `fit` was given a table."""
+        if not self._known(0):
+            raise AttributeError(f"{type(self).__name__} was fitted to contexts without names")
+        return np.asarray(self._known(0), dtype=object)
 
     def _contexts(self, context: Any) -> Tensor:
         return _tensor(self._array(context, reset=False))
@@ -387,8 +416,9 @@ class Conditional(Stored, abc.ABC):
             given = (self._contexts(context).to(as_device(self.device)),)
         self._warn_far(given[0])
         predictive, rows = self._predictive(), max(1, BLOCK // (self._width() * times))
-        blocks = zip(*(part.split(rows) for part in given), strict=True)
-        return torch.cat([f(self._at(predictive, c), *t).cpu() for c, *t in blocks]).numpy()
+        some = given if len(given[0]) else tuple(part.new_zeros(1, part.shape[1]) for part in given)  # of no rows: the shape
+        blocks = zip(*(part.split(rows) for part in some), strict=True)
+        return torch.cat([f(self._at(predictive, c), *t).cpu() for c, *t in blocks]).numpy()[: len(given[0])]
 
     def _warn_far(self, c: Tensor) -> None:
         """Warns of contexts (B, C) that are farther outside the values of the fit than these are apart."""
@@ -433,16 +463,22 @@ class AsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     model: Conditional
 
-    def fit(self, X: Any, y: Any) -> "AsRegressor":
-        """Fits a copy of the model to contexts (N, C) and targets (N,) or (N, T)."""
-        self.density_ = clone(self.model).fit(X, y)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "AsRegressor":
+        """Fits a copy of the model to contexts (N, C) and targets (N,) or (N, T), with weights (N,)."""
+        self.density_ = clone(self.model).fit(X, y, sample_weight)
         self.n_features_in_ = self.density_.n_features_in_
         return self
 
-    def predict(self, X: Any) -> Any:
-        """Returns the mean of p(target | context)."""
+    @property
+    def feature_names_in_(self) -> np.ndarray:
+        """Names of the context features (C,), where `fit` was given a table."""
+        names: np.ndarray = self.density_.feature_names_in_
+        return names
+
+    def predict(self, X: Any, level: float | None = None) -> np.ndarray:
+        """Returns the mean of p(target | context), an array (B,) or (B, T); with a ``level`` the intervals (..., 2)."""
         check_is_fitted(self)
-        return self.density_.predict(X)
+        return self.density_.predict(self.density_._array(X, reset=False), level=level)  # type: ignore[no-any-return]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -598,22 +634,54 @@ def _numbers(x: Any, names: Sequence[str]) -> Any:
     return read_features(table, names or table.column_names)
 
 
+def question(values: Any, names: Sequence[str]) -> tuple[list[str], list[str], np.ndarray]:
+    """Returns the features that are asked for, those that are known, and the values of these, (B, D)."""
+    import pyarrow as pa
+
+    table = as_table(values)
+    columns = values if table is None else {n: None if (v := table[n]).null_count == len(v) else v for n in table.column_names}
+    features = {name: [f for f in names if name in (f, f.partition("=")[0])] for name in columns}
+    for name, found in features.items():
+        require_choice("a column", name, names if not found else [name])
+    lists = {name: np.atleast_1d(v) for name, v in columns.items() if v is not None}
+    B = max(map(len, lists.values()), default=1)
+    uneven = next((name for name, rows in lists.items() if len(rows) not in (1, B)), None)
+    expect(uneven is None, f"one value or {B} in each column", f"{len(lists.get(uneven or '', []))} in {uneven}")
+    asked, known = ([f for name in columns for f in features[name] if (name in lists) == given] for given in (False, True))
+    expect(asked, "a column with the value None, which is asked for", ", ".join(columns) or "none", "name one")
+    rows = {name: pa.array(rows.repeat(B if len(rows) == 1 else 1), from_pandas=True) for name, rows in lists.items()}
+    rows = {name: _dates(v) if name in names else v for name, v in rows.items()}
+    return asked, known, read_features(pa.table(rows), known, "the question") if known else np.empty((1, 0))
+
+
+def _dates(values: Any) -> Any:
+    """Returns texts of dates in ISO form as dates, and other values unchanged."""
+    import pyarrow as pa
+
+    try:
+        return values.cast(pa.timestamp("us")) if pa.types.is_string(values.type) else values
+    except pa.ArrowInvalid:  # no dates; whoever reads them says so
+        return values
+
+
 def as_given(context: Any, values: np.ndarray, names: Sequence[str]) -> Any:
     """Returns values (B,) or (B, T) as a column or table of pandas, polars or Arrow where the context is one of them."""
     if as_table(context) is None:
         return values
+    frame = as_frame(context, dict(zip(names, values.reshape(len(values), len(names)).T, strict=True)))
+    return frame if values.ndim > 1 or hasattr(frame, "column_names") else frame[names[0]]
+
+
+def as_frame(context: Any, columns: dict[str, np.ndarray], times: int = 1) -> Any:
+    """Returns columns as a table of the kind of the context, each of whose rows, in pandas its index, stands ``times``."""
     if hasattr(context, "iloc"):
         import pandas as pd
 
-        if values.ndim == 1:
-            return pd.Series(values, index=context.index, name=names[0])
-        return pd.DataFrame(values, index=context.index, columns=list(names))
-    columns = dict(zip(names, values.reshape(len(values), -1).T, strict=True))
+        return pd.DataFrame(columns, index=context.index.repeat(times))
     if hasattr(context, "to_arrow"):
         import polars as pl
 
-        frame = pl.DataFrame(columns)
-        return frame.to_series() if values.ndim == 1 else frame
+        return pl.DataFrame(columns)
     import pyarrow as pa
 
     return pa.table(columns)

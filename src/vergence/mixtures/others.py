@@ -64,7 +64,7 @@ class NormalRegressor(Conditional):
 
 
 def _fitted(regressor: Any, c: Tensor, t: Tensor, w: Tensor | None) -> list[Any]:
-    """Returns a fitted copy of a regressor for each target feature; one without weights has rows as often as their weights say."""
+    """Returns a fitted copy of a regressor for each target feature; one without weights has rows as often as weights say."""
     x, y, how = c.cpu().numpy(), t.cpu().numpy(), {}
     if w is not None and has_fit_parameter(regressor, "sample_weight"):
         how = {"sample_weight": w.cpu().numpy()}

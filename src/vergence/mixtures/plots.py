@@ -55,7 +55,7 @@ def _fan(model: Conditional, context: Any, points: np.ndarray | None, feature: i
     x = np.asarray(context if table is None else table.column(0).to_numpy(), dtype=np.float64).reshape(-1)
     order, ordered = x.argsort(), context
     for level in sorted(BANDS, reverse=True):
-        low, high = np.moveaxis(model.intervals(ordered, level).reshape(len(x), -1, 2)[:, feature], -1, 0)
+        low, high = np.moveaxis(np.asarray(model.intervals(ordered, level)).reshape(len(x), -1, 2)[:, feature], -1, 0)
         ax.fill_between(x[order], low[order], high[order], color="C0", alpha=0.2, lw=0, label=f"{level:.0%}")
     median = np.asarray(model.quantile(ordered, 0.5)).reshape(len(x), -1)[:, feature]
     ax.plot(x[order], median[order], color="C0", label="median")

@@ -46,6 +46,7 @@ class Series:
     line: bool = True  # whether a line joins the points
     items: Sequence[int] = ()  # index of each point's item, of a map
     shades: Sequence[str] = ()  # second color of each point, which the page can switch to
+    ends: Sequence[tuple[float, float]] = ()  # low and high at each point: a band around a line, else an upright stroke
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ def chart(
         for s in series
     ]
     across = _Axis([x for points in shown for _, x, _ in points], LEFT, size[0] - RIGHT, log=log)
-    up = _Axis([y for points in shown for *_, y in points], size[1] - BOTTOM, TOP)
+    ends = [end for s in series for pair in s.ends for end in pair]
+    up = _Axis([*ends, *(y for points in shown for *_, y in points)], size[1] - BOTTOM, TOP)
     drawn = []
     for k, (s, points) in enumerate(zip(series, shown, strict=True)):
         places = [(i, across.at(x), up.at(y)) for i, x, y in points]
@@ -130,12 +132,17 @@ def chart(
             }
             for i, x, y in places[::every]
         ]
-        drawn.append({**_style(s.name, k), "path": _path(places) if s.line else "", "marks": marks, "bars": []})
+        strokes = [(across.at(x), up.at(low), up.at(high)) for x, (low, high) in zip(s.x, s.ends, strict=bool(s.ends))]
+        band = [*((x, low) for x, low, _ in strokes), *((x, high) for x, _, high in reversed(strokes))] if s.line else []
+        bars = [{"x": x - 1, "y": top, "width": 2, "height": round(y - top, 1), "title": s.name} for x, y, top in strokes]
+        area = "".join(f"{'L' if i else 'M'}{x},{y}" for i, (x, y) in enumerate(band))
+        both = {"path": _path(places) if s.line else "", "bars": [] if s.line else bars}
+        drawn.append({**_style(s.name, k), "area": area, "marks": marks, **both})
     return Chart(*size, across.ticks(ticks), up.ticks(), xtitle, ytitle, drawn, legend)
 
 
 def _style(name: str, k: int) -> dict[str, str]:
-    return {"name": name, "color": COLORS[k % len(COLORS)], "symbol": SYMBOLS[k % len(SYMBOLS)]}
+    return {"name": name, "area": "", "color": COLORS[k % len(COLORS)], "symbol": SYMBOLS[k % len(SYMBOLS)]}
 
 
 def _path(places: Sequence[tuple[int, float, float]]) -> str:

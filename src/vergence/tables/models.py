@@ -1,32 +1,40 @@
 """Conditional densities of files: fit, predict, sample and score, for ``vergence density``."""
 
+import contextlib
 import inspect
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from vergence import mixtures
 from vergence.data.arrays import Pairs
 from vergence.data.splits import split_groups
 from vergence.decide.conformal import ranked
 from vergence.decide.decisions import Counts, Decisions
+from vergence.mixtures.core import question
 from vergence.mixtures.selection import Selection, remarks, took_all_steps
+from vergence.report.rendering import require_page
+from vergence.tables.page import write_fit
 from vergence.utils import terminal
 from vergence.utils.checks import counted, did_you_mean, expect, require_within
 from vergence.utils.digests import of_array, of_estimator
-from vergence.utils.parts import Derived, open_parts
+from vergence.utils.parts import Derived, apart, open_parts
 
 __all__ = ["fit_density", "predict", "sample", "score_pairs"]
 
 LEVELS = (0.5, 0.9)  # probabilities of the intervals whose coverage is reported
 ROWS = 1024  # rows that are computed at a time
 PART = 64 * ROWS  # rows of a part, which is kept if the job is stopped
+TARGET = "the target"  # what a scenario asks for
 AUTO = "auto"  # the model that is chosen
 FEW = 20  # held-out pairs below which no scores are reported
+LOOKED = 1 << 24  # numbers of the first contexts that are compared with those of the fit
 DISCRETE = 20  # different values of a target up to which it may be a class or a count
 
 
@@ -71,52 +79,68 @@ def fit_density(
     groups: Any = None,
     order: Any = None,
     seconds: float | None = None,
+    sample_weight: Any = None,
+    report: Path | None = None,
 ) -> Fitted:
     """Fits a model to a part of the pairs, evaluates it and two baselines on the others, and writes it.
 
     With ``auto`` `vergence.mixtures.choose` chooses the model on all pairs (groups, order, seconds), and fits it to all; else
-    a share ``holdout`` in [0, 1) is held out at random for evaluation.
+    a share ``holdout`` in [0, 1) is held out at random for evaluation. Rows may have weights, ``sample_weight`` (N,). ``report``
+    is a page to write, see `vergence.tables.page.write_fit`.
     """
     require_within("[0, 1)", holdout=holdout)
     writable = out.suffix == ".safetensors" and out.parent.is_dir() and not out.is_dir()
     expect(writable, "a file that ends in .safetensors, in an existing folder", str(out))
+    if report is not None:
+        expect(report.suffix == ".html", "a page that ends in .html", str(report), "choose another --report")
+        require_page(report, [out])
+    weights = {} if sample_weight is None else {"sample_weight": np.asarray(sample_weight)}
     if model == AUTO:
         expect(not set(settings) - {"device"}, "--set with --model NAME", "--set alone", "name the model that it is for")
-        return _chosen(pairs, out, seed, groups, order, seconds)
-    expect(groups is None and order is None, "groups or order with the model auto", model, "leave --model out")
-    estimator = named_model(model, {"random_state": seed, **settings})
-    order = np.random.default_rng(seed).permutation(len(pairs.context))
-    test, train = _split(pairs, order, holdout)
-    expect(len(train) >= 2, "at least 2 pairs to fit to", f"{len(train)} of {len(order)}", "give more, or lower holdout")
+        found = _chosen(pairs, seed, groups=groups, order=order, seconds=seconds, **weights)
+    else:
+        expect(groups is None and order is None, "groups or order with the model auto", model, "leave --model out")
+        found = _named(named_model(model, {"random_state": seed, **settings}), pairs, holdout, seed, **weights)
+    estimator, test, fitted = found
+    estimator.columns_, estimator.ids_ = list(pairs.columns), list(pairs.ids)
+    estimator.save(out)
+    if report is not None:
+        facts = {"Model": fitted.model, "Rows": f"{fitted.train:,}", "Seconds": f"{fitted.seconds:.1f}", "File": out.name}
+        chosen = fitted.selection
+        words = [*([] if chosen is None else [chosen.sentence]), *fitted.notes]
+        with _unsaid():
+            write_fit(report, estimator, pairs, test, words=words, facts=facts, models=None if chosen is None else chosen.table())
+    return fitted
+
+
+def _named(estimator: Any, pairs: Pairs, holdout: float, seed: int, sample_weight: Any = None) -> tuple[Any, np.ndarray, Fitted]:
+    """Fits a model to a part of the pairs; returns it, the rows that were held out, and how it did on them."""
+    test, train = _split(pairs, np.random.default_rng(seed).permutation(len(pairs.context)), holdout)
+    found = f"{len(train)} of {len(pairs.context)}"
+    expect(len(train) >= 2, "at least 2 pairs to fit to", found, "give more, or lower holdout")
     start = time.perf_counter()
-    estimator.fit(pairs.context[train], pairs.target[train])
+    estimator.fit(pairs.context[train], pairs.target[train], *([] if sample_weight is None else [sample_weight[train]]))
     seconds = time.perf_counter() - start
     if len(test) >= FEW:
         held_out = pairs.context[test], pairs.target[test]
         estimator.held_out_pit_ = estimator.cdf(*held_out).reshape(len(test), -1)
         estimator.held_out_surprise_ = estimator.surprise(*held_out)
-    _save(estimator, pairs, out)
     compared = _compared(estimator, pairs, train, test) if len(test) >= FEW else ({}, {})
     notes = remarks(pairs.context, pairs.target, pairs.columns)
     if took_all_steps(estimator):
         more = f"--set steps={5 * estimator.steps} may be better"
         notes.append(f"the network took {estimator.steps_:,} of {estimator.steps:,} steps: {more}")
-    return Fitted(type(estimator).__name__, len(train), len(test), seconds, _few_values(pairs), *compared, notes=tuple(notes))
+    name, few = type(estimator).__name__, _few_values(pairs)
+    return estimator, test, Fitted(name, len(train), len(test), seconds, few, *compared, notes=tuple(notes))
 
 
-def _chosen(pairs: Pairs, out: Path, seed: int, groups: Any, order: Any, seconds: float | None) -> Fitted:
-    """Chooses a model, fits it to all pairs, and writes it."""
+def _chosen(pairs: Pairs, seed: int, **also: Any) -> tuple[Any, np.ndarray, Fitted]:
+    """Chooses a model and fits it to all pairs; returns it, no rows, and how the models did."""
     start = time.perf_counter()
-    found = mixtures.choose(pairs.context, pairs.target, groups=groups, order=order, seconds=seconds, random_state=seed)
-    _save(found.model, pairs, out)
-    took, n = time.perf_counter() - start, len(pairs.context)
-    return Fitted(type(found.model).__name__, n, 0, took, _few_values(pairs), {}, {}, found, found.notes)
-
-
-def _save(model: Any, pairs: Pairs, out: Path) -> None:
-    """Writes a model with the names of its columns."""
-    model.columns_, model.ids_ = list(pairs.columns), list(pairs.ids)
-    model.save(out)
+    found = mixtures.choose(pairs.context, pairs.target, random_state=seed, **also)
+    took, n, name = time.perf_counter() - start, len(pairs.context), type(found.model).__name__
+    fitted = Fitted(name, n, 0, took, _few_values(pairs), {}, {}, found, found.notes)
+    return found.model, np.empty(0, dtype=np.int64), fitted
 
 
 def _split(pairs: Pairs, order: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
@@ -164,31 +188,65 @@ def _mean_and_error(values: np.ndarray) -> tuple[float, float]:
 
 
 def predict(model: Any, pairs: Pairs, out: Path, *, level: float = 0.9) -> int:
-    """Writes mean, mode, interval and effective number of modes of the target for each context; returns the rows written."""
-    contexts = _require_width(model, pairs)
+    """Writes the answers to each context: TARGET_mean, _mode, _low and _high of each target, and ``answers`` of mixtures.
 
-    def rows(c: np.ndarray, t: np.ndarray, start: int) -> dict[str, np.ndarray]:
-        low, high = np.moveaxis(model.intervals(c, level), -1, 0)
-        answers = {"mean": model.predict(c), "mode": model.mode(c), "low": low, "high": high}
-        density = model.conditional(c)
-        if hasattr(density, "mixture_distribution"):
-            answers["answers"] = density.n_answers().cpu().numpy()
-        return answers
-
+    ``answers`` is the effective number of modes. Returns the number of rows.
+    """
+    contexts = _contexts(model, pairs)
     job = {"job": "predict", "model": of_estimator(model), "source": of_array(contexts), "level": level}
-    return _write(out, job, pairs, rows)
+    return _write(out, job, pairs, lambda c, t, start: answers(model, c, level))
+
+
+def answers(model: Any, c: np.ndarray, level: float = 0.9) -> dict[str, np.ndarray]:
+    """Returns mean, mode and interval of each target given contexts (B, C), by name; of mixtures the number of modes too."""
+    low, high = np.moveaxis(model.intervals(c, level), -1, 0)
+    found = _by_target(model, {"mean": model.predict(c), "mode": model.mode(c), "low": low, "high": high})
+    density = model.conditional(c)
+    if hasattr(density, "mixture_distribution"):
+        found["answers"] = density.n_answers().cpu().numpy()
+    return found
+
+
+def _by_target(model: Any, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns values (B,) or (B, T) as columns TARGET_NAME."""
+    return {
+        f"{target}_{name}": value.reshape(len(value), -1)[:, k]
+        for k, target in enumerate(model._names()[1])
+        for name, value in values.items()
+    }
+
+
+def scenario(model: Any, given: Mapping[str, str], level: float = 0.9) -> dict[str, float]:
+    """Returns `answers` for one row whose columns have the values that are given as text; columns without one are gaps."""
+    names = model._names()[0]
+    values = {name: _number_or_text(text) for name, text in given.items()}
+    _, known, row = question({**values, TARGET: None}, [*names, TARGET])
+    context = np.full((1, len(names)), np.nan)
+    context[0, [names.index(name) for name in known]] = row[0]
+    gaps = [name for name in names if name not in known]
+    usable = not gaps or hasattr(model, "joint") or hasattr(model, "fill_mean_")
+    expect(usable, f"a value of each context column for {type(model).__name__}", f"none of {', '.join(gaps[:8])}", "name them")
+    return {name: float(value[0]) for name, value in answers(model, context, level).items()}
+
+
+def _number_or_text(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def sample(model: Any, pairs: Pairs, out: Path, *, n: int = 10, seed: int = 0) -> int:
     """Writes n samples of each context's targets, with the row of the context; returns the rows written."""
-    contexts = _require_width(model, pairs)
+    contexts = _contexts(model, pairs)
     rng = np.random.default_rng(seed)
     seeds = [int(rng.integers(2**31 - 1)) for _ in range(0, len(contexts) or 1, ROWS)]
 
     def rows(c: np.ndarray, t: np.ndarray, start: int) -> dict[str, np.ndarray]:
-        samples = model.sample(c, n, random_state=seeds[start // ROWS])
-        which = np.repeat(np.arange(start, start + len(c)), n)
-        return {"row": which, "target": samples.reshape(len(c) * n, *samples.shape[2:])}
+        samples = model.sample(c, n, random_state=seeds[start // ROWS]).reshape(len(c) * n, -1)
+        targets = dict(zip(model._names()[1], samples.T, strict=True))
+        which = {"row": np.repeat(np.arange(start, start + len(c)), n), "sample": np.tile(np.arange(n), len(c))}
+        return {**apart(which, targets), **targets}
 
     job = {"job": "sample", "model": of_estimator(model), "source": of_array(contexts), "n": n, "seed": seed}
     return n * _write(out, job, pairs, rows, times=n)
@@ -197,15 +255,18 @@ def sample(model: Any, pairs: Pairs, out: Path, *, n: int = 10, seed: int = 0) -
 def score_pairs(model: Any, pairs: Pairs, out: Path, *, fdr: float = 0.1) -> Decisions:
     """Writes how unusual each target is given its context, and which are reported at a false-discovery rate.
 
-    Columns: ``log_density`` (nats), ``pit``, ``surprise`` (nats, larger is more unusual, see `Conditional.surprise`); and where
-    the model has held-out rows ``p_value``, the share of these that are at least as surprising, ``q_value`` and ``flag``.
+    Columns: ``log_density`` (nats), ``TARGET_pit`` of each target, ``surprise`` (nats, larger is more unusual, see
+    `Conditional.surprise`); and where the model has held-out rows ``p_value``, the share of these that are at least as
+    surprising, ``q_value`` and ``flag``.
     """
-    _require_width(model, pairs)
+    _contexts(model, pairs)
+    _require_apart(pairs.ids)
     held_out = getattr(model, "held_out_surprise_", np.empty(0))
 
     def rows(c: np.ndarray, t: np.ndarray, start: int) -> dict[str, np.ndarray]:
         surprise = model.surprise(c, t)
-        found = {"log_density": model.score_samples(c, t), "pit": model.cdf(c, t), "surprise": surprise}
+        pit = _by_target(model, {"pit": model.cdf(c, t)})
+        found = {"log_density": model.score_samples(c, t), **pit, "surprise": surprise}
         return {**found, "p_value": ranked(held_out, surprise)} if len(held_out) else found
 
     job = {
@@ -219,11 +280,26 @@ def score_pairs(model: Any, pairs: Pairs, out: Path, *, fdr: float = 0.1) -> Dec
     return Decisions({}, n, 0, 0, fdr, noun="row") if counts is None else counts.decisions({}, noun="row")
 
 
-def _require_width(model: Any, pairs: Pairs) -> np.ndarray:
-    """Returns contexts; raises a ValueError unless they are as wide as those that a model was fitted to."""
+def _contexts(model: Any, pairs: Pairs) -> np.ndarray:
+    """Returns contexts as wide as those that a model was fitted to; warns of those that are far away, once for all."""
     C, features = pairs.context.shape[1], counted(model.n_features_in_, "context feature")
     expect(model.n_features_in_ == C, f"{features}, as in fit", C, "give the same columns")
+    model._warn_far(torch.from_numpy(np.array(pairs.context[: max(1, LOOKED // C)], dtype=np.float64)))
     return pairs.context
+
+
+def _require_apart(ids: Iterable[str]) -> None:
+    """Raises a ValueError where a column that names rows is called like one that is computed from all rows."""
+    own = next((name for name in ("p_value", *Counts.names) if name in ids), None)
+    expect(own is None, "other names for the columns that name the rows", own, "rename it")
+
+
+@contextlib.contextmanager
+def _unsaid() -> Iterator[None]:
+    """Leaves out what models warn of: what there is to say of contexts is said once, of all of them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
 
 
 def _write(
@@ -237,8 +313,13 @@ def _write(
 ) -> int:
     """Writes the rows of all blocks, behind the columns that name them; goes on behind the parts that an earlier call left."""
     total = len(pairs.context)
+
+    def named(c: np.ndarray, t: np.ndarray, start: int) -> dict[str, np.ndarray]:
+        with _unsaid():
+            return apart(rows(c, t, start), pairs.ids)
+
     if not total:  # a row of zeros has the columns of a table without rows
-        zeros = rows(np.zeros((1, *pairs.context.shape[1:])), np.zeros((1, *pairs.target.shape[1:])), 0)
+        zeros = named(np.zeros((1, *pairs.context.shape[1:])), np.zeros((1, *pairs.target.shape[1:])), 0)
     with (
         open_parts(out, job, every=PART, derived=derived) as parts,
         terminal.bar(job["job"], total=total, unit="rows") as advance,
@@ -249,6 +330,6 @@ def _write(
         for start in range(parts.done, total, ROWS):
             block = slice(start, min(start + ROWS, total))
             ids = {name: np.repeat(values[block], times) for name, values in pairs.ids.items()}
-            parts.append({**ids, **rows(pairs.context[block], pairs.target[block], start)}, block.stop - start)
+            parts.append({**ids, **named(pairs.context[block], pairs.target[block], start)}, block.stop - start)
             advance(block.stop - start)
     return total

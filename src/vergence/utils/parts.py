@@ -122,6 +122,16 @@ def write_table(path: Path, columns: Mapping[str, Column]) -> None:
     write_blocks(path, list(columns), blocks, "free space, or choose another --out", durable=False)
 
 
+def apart(added: Mapping[str, np.ndarray], own: Iterable[str]) -> dict[str, np.ndarray]:
+    """Returns the added columns, named ``vergence_NAME`` where there is a column of that name already."""
+    taken, found = set(own), {}
+    for name, values in added.items():
+        while name in taken:
+            name = f"vergence_{name}"
+        found[name] = values
+    return found
+
+
 def write_blocks(path: Path, names: Sequence[str], blocks: Blocks, advice: str, *, durable: bool = True) -> None:
     """Writes columns as `write_table` does, some rows at a time; ``advice`` says what to do where the disk is full.
 
