@@ -79,18 +79,18 @@ class Scale:
 class Conditional(Stored, abc.ABC):
     """An estimator of p(target | context).
 
-        A concrete class has ``_fit(c, t, w, label)`` for contexts (N, C) and targets (N, T), tensors of float64 on the device, the
-        weights of the rows (N,) or None, and labels (N,) of rows that stay on one side of a split; and either ``joint()``, the
-        density over [context; target], or its own ``_predictive()``, which returns the function from contexts (B, C) to a
-        `vergence.densities.JointGaussian` or `MixtureOfGaussians` of batch (B,) over T. That function is built once for all blocks of
-        a query: what does not depend on the contexts, such as factors of covariances, is computed outside it. The fitted state is
-        arrays and numbers in attributes with a trailing underscore.
+    A concrete class has ``_fit(c, t, w, label)`` for contexts (N, C) and targets (N, T), tensors of float64 on the device, the
+    weights of the rows (N,) or None, and labels (N,) of rows that stay on one side of a split; and either ``joint()``, the
+    density over [context; target], or its own ``_predictive()``, which returns the function from contexts (B, C) to a
+    `vergence.densities.JointGaussian` or `MixtureOfGaussians` of batch (B,) over T. That function is built once for all blocks of
+    a query: what does not depend on the contexts, such as factors of covariances, is computed outside it. The fitted state is
+    arrays and numbers in attributes with a trailing underscore.
 
-        Contexts and targets are arrays, tensors, or pandas, polars or Arrow tables, whose columns are found by name; answers are of
+    Contexts and targets are arrays, tensors, or pandas, polars or Arrow tables, whose columns are found by name; answers are of
     the same kind as the context, keep its index and have the targets' names; scores of pairs are arrays. NaN is a gap: Gaussians
-        and mixtures integrate over it, the other models are given the mean of a Gaussian of the contexts there. Equal rows are one
-        row with a weight: copies, or up to `PARTS` rows where they are equal by chance (`by_chance`), so that a split has some on
-        both sides. Weights add up to the number of rows without copies.
+    and mixtures integrate over it, the other models are given the mean of a Gaussian of the contexts there. Equal rows are one
+    row with a weight: copies, or up to `PARTS` rows where they are equal by chance (`by_chance`), so that a split has some on
+    both sides. Weights add up to the number of rows without copies.
     """
 
     device: str = "cpu"
