@@ -104,7 +104,7 @@ class DecodedImages(Items):
         other.shape, other.skipped = shape, list(self.skipped)
         return other
 
-    def read(self, index: Tensor | Array) -> "Batch":
+    def read(self, index: Tensor | Array) -> tuple[Array, Array, list[Skipped]]:
         """Returns (index, images) of the images that could be decoded, and the others with the reason."""
         from PIL import Image
 
@@ -140,12 +140,11 @@ class ImageFiles(DecodedImages):
         names: Sequence[str],
         shape: tuple[int, ...],
         labels: Tensor | None = None,
-        skipped: Iterable[Skipped] = (),
         *,
         sized: bool = False,
     ) -> None:
         self.folder, self.names, self.shape, self.dtype = folder, names, shape, torch.uint8
-        self.labels, self.skipped, self.sized = labels, list(skipped), sized
+        self.labels, self.skipped, self.sized = labels, [], sized
 
     def __len__(self) -> int:
         return len(self.names)
@@ -170,7 +169,6 @@ class ImageFiles(DecodedImages):
 
 
 R = TypeVar("R")
-Batch = tuple[Array, Array, list[Skipped]]  # index, items, and those that were left out
 
 
 class _Reader(Dataset[R]):

@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -269,9 +269,9 @@ def _of_image(image: Any, content: bytes | Path | None) -> _Samples:
         changes += done if k == 0 else []
         planes.append(_channels((plain.convert("I") if ";" in plain.mode else plain).reduce(factor) if factor > 1 else plain))
         stored.append(planes[-1] if raw is plain else _channels(raw))
-    x = _joined(planes)
+    x = np.concatenate(planes)
     if content is None or (x.shape[1:] == (height, width) and UPPER_BITS not in changes and n <= MOST_CHANNELS):
-        return _Samples(x, (height, width), _digest(_joined(stored)), changes)
+        return _Samples(x, (height, width), _digest(np.concatenate(stored)), changes)
     digest = content_digest(content if isinstance(content, bytes) else content.read_bytes())
     return _Samples(x, (height, width), int.from_bytes(digest, "big", signed=True), changes)
 
@@ -286,10 +286,6 @@ def _frames(image: Any) -> int:
         alike &= (image.mode, image.size) == first
     image.seek(0)
     return n if alike else 1
-
-
-def _joined(planes: list[Array]) -> Array:
-    return planes[0] if len(planes) == 1 else np.concatenate(planes)
 
 
 def _channels(image: Any) -> Array:
@@ -352,7 +348,10 @@ def _of_source(source: Any, root: str | None, column: str | None) -> Pictures:
     if is_sharded(str(source)) and not path.is_file():
         return _of_items(open_shards(str(source), shape=(3, 1, 1)).items, str(source))
     if path.is_dir():
-        return _of_folder(path)
+        names, skipped, ignored = images_below(path)
+        others = f"none, and {sum(ignored.values()):,} other files" if ignored else "none"
+        expect(names, f"pictures in {path}", others, "name a folder that holds some")
+        return Pictures([written_name(name) for name in names], [path / name for name in names], skipped, ignored, path)
     if path.is_file():
         ending = path.suffix.lower()
         if is_table_file(path):
@@ -364,13 +363,6 @@ def _of_source(source: Any, root: str | None, column: str | None) -> Pictures:
         if (found := of_numpy(path)) is not None:
             return found
     return _of_items(open_items(as_source(source), root=root), str(source))
-
-
-def _of_folder(path: Path) -> Pictures:
-    names, skipped, ignored = images_below(path)
-    others = f"none, and {sum(ignored.values()):,} other files" if ignored else "none"
-    expect(names, f"pictures in {path}", others, "name a folder that holds some")
-    return Pictures([written_name(name) for name in names], [path / name for name in names], skipped, ignored, path)
 
 
 def _of_object(source: Any, column: str | None) -> Pictures:
@@ -531,7 +523,9 @@ def _of_tar(path: Path) -> Pictures:
             total = sum(member.size for member in members)
             expect(not packed or total <= MOST_UNPACKED, "a compressed tar of at most 1 GiB", f"{total:,} bytes", "unpack it")
             contents: list[Any] = [
-                _member(tar.extractfile(member)) if packed else functools.partial(_part, path, member.offset_data, member.size)
+                (tar.extractfile(member) or io.BytesIO()).read()
+                if packed
+                else functools.partial(_part, path, member.offset_data, member.size)
                 for member in members
             ]
     except (tarfile.TarError, OSError, EOFError) as error:
@@ -542,10 +536,6 @@ def _of_tar(path: Path) -> Pictures:
         Skipped(written_name(m.name), f"a link to {written_name(m.linkname)}; links in a tar are not followed") for m in links
     ]
     return Pictures(_different([written_name(member.name) for member in members]), contents, skipped, others)
-
-
-def _member(file: IO[bytes] | None) -> bytes:
-    return b"" if file is None else file.read()
 
 
 def _part(path: Path, start: int, size: int) -> bytes:
