@@ -157,17 +157,12 @@ def _definite(S: Tensor, floor: Tensor) -> Tensor:
     L, failed = torch.linalg.cholesky_ex(S)
     noise = 4 * len(floor) * torch.finfo(S.dtype).eps * diagonal
     singular = (L.diagonal(dim1=-2, dim2=-1).square() < noise).any(-1) | (failed > 0)
-    for i in map(tuple, singular.nonzero().tolist()):
-        S[i] = _full_rank(S[i], floor / ROUNDING)
+    for i in map(tuple, singular.nonzero().tolist()):  # plus the jitter, in units of the variances, that makes it definite
+        expect(bool(S[i].isfinite().all()), "finite covariances", "NaN or infinity", "check the data for extreme values")
+        unit = torch.maximum(floor / ROUNDING, S[i].diagonal())
+        lowest = float(torch.linalg.eigvalsh(S[i] / unit.sqrt() / unit.sqrt()[:, None])[0])
+        S[i] = S[i] + torch.diag(max(ROUNDING, 32 * len(unit) * torch.finfo(S.dtype).eps, -2 * lowest) * unit)
     return S
-
-
-def _full_rank(S: Tensor, unit: Tensor) -> Tensor:
-    """Returns a matrix (D, D) plus the jitter, in units of the variances (D,) or its own, that makes it positive definite."""
-    expect(bool(S.isfinite().all()), "finite covariances", "NaN or infinity", "check the data for extreme values")
-    unit = torch.maximum(unit, S.diagonal())
-    lowest = float(torch.linalg.eigvalsh(S / unit.sqrt() / unit.sqrt()[:, None])[0])
-    return S + torch.diag(max(ROUNDING, 32 * len(S) * torch.finfo(S.dtype).eps, -2 * lowest) * unit)
 
 
 @dataclass
