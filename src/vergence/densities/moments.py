@@ -371,15 +371,11 @@ class StandardizedMoments:
             a = float(shrinkage)
         else:
             require_choice("shrinkage", shrinkage, ["ledoit_wolf", "oas"])
-            a = self._ledoit_wolf(float(v)) if shrinkage == "ledoit_wolf" else float(oas(S, self.n, exact=False))
+            square = float(S.square().sum())  # d and b: squared distance of S to v I, and mean squared error of S, over D
+            d, b = square / D - float(v) ** 2, (self.fourth - square) / (D * self.n)
+            ledoit_wolf = min(b, d) / d if d > 0 and b > 0 else 0.0
+            a = ledoit_wolf if shrinkage == "ledoit_wolf" else float(oas(S, self.n, exact=False))
         return (1 - a) * S + (a + RIDGE) * v * torch.eye(D, dtype=S.dtype, device=S.device)
-
-    def _ledoit_wolf(self, v: float) -> float:
-        """Returns a = min(1, b / d): d is the squared distance of S to v I, b the mean squared error of S, both divided by D."""
-        square, D = float(self.covariance.square().sum()), len(self.covariance)
-        d = square / D - v**2
-        b = (self.fourth - square) / (D * self.n)
-        return min(max(b, 0.0), d) / d if d > 0 and b > 0 else 0.0
 
 
 def standardized_moments(X: Any, w: Any = None, *, standardize: bool = True) -> StandardizedMoments:
