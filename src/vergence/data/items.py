@@ -161,16 +161,13 @@ class ArrayItems(Items):
         if isinstance(self.array, Tensor):
             x = self.array.index_select(0, rows.to(self.array.device))
         else:
-            x = self._read_from_disk(self.array, rows.numpy())
+            part = self.array[rows.numpy()]
+            self.unreleased += part.nbytes
+            if self.unreleased > HELD:
+                release_pages(self.array)
+                self.unreleased = 0
+            x = _tensor(part, self.dtype)
         return x if x.shape[1:] == self.shape else fit_shape(x, self.shape)
-
-    def _read_from_disk(self, array: Array, rows: Array) -> Tensor:
-        part = array[rows]
-        self.unreleased += part.nbytes
-        if self.unreleased > HELD:
-            release_pages(array)
-            self.unreleased = 0
-        return _tensor(part, self.dtype)
 
     def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         for index in batches:

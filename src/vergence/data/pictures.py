@@ -24,6 +24,7 @@ from vergence.data.images import (
     DECODE_SECONDS,
     ENDINGS,
     FIRST_FRAME,
+    UNREADABLE,
     UPPER_BITS,
     ImageFiles,
     as_stored,
@@ -121,8 +122,6 @@ class Pictures:
 
     def read(self, i: int) -> Picture:
         """Returns a picture; a ValueError says in one line why it cannot be read."""
-        from PIL import Image
-
         if self.reader is not None:
             return self.reader(i)
         numbers, channels = self.meaning
@@ -133,7 +132,7 @@ class Pictures:
                 raise ValueError(f"{len(values)} channels, where others have {_in_words(channels)}")
             pixels, said = numbers.shown(values)
             return Picture(np.ascontiguousarray(pixels), samples.size, samples.digest, (*samples.changes, *said))
-        except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        except UNREADABLE as error:
             raise ValueError(reason(error)) from None
 
     def _chosen(self, x: Array) -> Array:
@@ -148,8 +147,6 @@ class Pictures:
     @functools.cached_property
     def meaning(self) -> tuple[Numbers, int]:
         """What the numbers mean, and how many channels a stack has (0 for gray and color), by a sample of the images."""
-        from PIL import Image
-
         likely = [i for i, name in enumerate(self.names) if not (self.path(i) and name.lower().endswith(EIGHT_BIT))]
         values, names = [], {} if self.like is None else {self.like.meaning[1]: "the reference"}
         for i in dict.fromkeys(np.linspace(0, len(likely) - 1, LOOKED).astype(int).tolist() if likely else ()):
@@ -157,7 +154,7 @@ class Pictures:
                 x = _glance(self.contents[likely[i]], self.names[likely[i]])
                 names.setdefault(_stacked(x), self.names[likely[i]])
                 values.append(self._chosen(x))
-            except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError):
+            except UNREADABLE:
                 continue
         found = " and ".join(f"{_in_words(n)} in {name}" for n, name in list(names.items())[:2])
         expect(

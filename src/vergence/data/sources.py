@@ -614,14 +614,8 @@ def _of_dataset(dataset: Any, key: str | None, memory: int) -> Source:
             second += value[1:2] if isinstance(value, tuple | list) else ()
         held = from_array(x, "the data set")
         values = values if values is not None else second or None
-    if values is None or len(values) != len(held) or not _is_label(values[0]):
+    if values is None or len(values) != len(held) or np.ndim(values[0]) or np.asarray(values[0]).dtype.kind not in "biu":
         return Source(held)
     held.labels, numbers = labels_of(np.asarray([int(value) for value in values]), len(held), "labels", "the data set")
     names = tuple(map(str, getattr(dataset, "classes", ())))
     return Source(held, names if len(names) >= len(numbers) else numbers)
-
-
-def _is_label(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return value.ndim == 0 and not value.is_floating_point()
-    return isinstance(value, int | np.integer)
