@@ -481,7 +481,13 @@ def principal_directions(
     for f in parts:
         centered = f.to(dtype) - mean
         f.copy_(centered if gains is None else centered * gains)
-    V = _of_features(parts, k, dtype) if width <= n else _of_images(parts, k, dtype)
+    if width <= n:
+        covariance = torch.zeros(width, width, dtype=dtype, device=parts[0].device)
+        for f in parts:
+            covariance.addmm_(f.to(dtype).T, f.to(dtype))
+        V = _leading(covariance, k)[1].to(parts[0].dtype)
+    else:
+        V = _of_images(parts, k, dtype)
     return mean, V if gains is None else V.mul_(gains[:, None])
 
 
@@ -491,15 +497,6 @@ def _gains(parts: list[Tensor], mean: Tensor, widths: Sequence[int]) -> Tensor:
     lengths = [group.sum().sqrt() for group in square.split(list(widths))]
     gains = [(1 / length if length > 0 else length + 1).expand(n) for length, n in zip(lengths, widths, strict=True)]
     return torch.cat(gains)
-
-
-def _of_features(parts: list[Tensor], k: int, dtype: torch.dtype) -> Tensor:
-    """Returns k principal directions of centered features from the F x F matrix of their products."""
-    width = parts[0].shape[1]
-    covariance = torch.zeros(width, width, dtype=dtype, device=parts[0].device)
-    for f in parts:
-        covariance.addmm_(f.to(dtype).T, f.to(dtype))
-    return _leading(covariance, k)[1].to(parts[0].dtype)
 
 
 def _of_images(parts: list[Tensor], k: int, dtype: torch.dtype) -> Tensor:

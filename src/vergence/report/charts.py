@@ -77,16 +77,12 @@ class _Axis:
 
     def ticks(self) -> Ticks:
         """Returns position and text of the ticks, at round numbers."""
-        return [(self.at(v), f"{v:.4g}") for v in self._round()]
-
-    def _round(self) -> list[float]:
-        span = self.high / 4 - self.low / 4
+        span, values = self.high / 4 - self.low / 4, [self.low]
         size = 10.0 ** math.floor(math.log10(span)) if span > sys.float_info.min else 0.0
-        if size == 0:
-            return [self.low]
-        step = next(s * size for s in (0.5, 1, 2, 5, 10) if 4 * span / (s * size) <= 6)
-        first, last = math.ceil(self.low / step), math.floor(self.high / step)
-        return [k * step for k in range(first, last + 1)]
+        if size > 0:
+            step = next(s * size for s in (0.5, 1, 2, 5, 10) if 4 * span / (s * size) <= 6)
+            values = [k * step for k in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
+        return [(self.at(v), f"{v:.4g}") for v in values]
 
 
 def chart(
