@@ -266,17 +266,20 @@ def squares(axes: Axes, x: Tensor) -> Tensor:
     return Q.clamp(min=0)
 
 
-class _AlongAxes(Structure):
-    """Covariances that are diagonal, with moments around the origin."""
+class Diagonal(Structure):
+    """One variance per feature and component, with moments around the origin."""
 
     shared, around_means, initial_passes = False, False, 1
 
-    @abc.abstractmethod
-    def variances(self, mixture: Mixture) -> Tensor:
-        """Returns the variances of the features, (R, K, D)."""
+    def unit(self, mixture: Mixture) -> Mixture:
+        return Mixture(mixture.weights, mixture.means, torch.ones_like(mixture.means))
 
     def prepare(self, mixture: Mixture, dtype: torch.dtype) -> Axes:
-        return Axes(mixture.means.flatten(0, 1).to(dtype), (1 / self.variances(mixture).flatten(0, 1)).to(dtype))
+        mu, w = mixture.means.flatten(0, 1), 1 / mixture.covariances.flatten(0, 1)
+        return Axes(mu.to(dtype), w.reshape(len(mu), -1).expand_as(mu).to(dtype).contiguous())
+
+    def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
+        return torch.maximum(S, floor)
 
     def estimate(self, prepared: Axes, sums: Sums, N: Tensor, means: Tensor, reg: float, *, initial: bool = False) -> Tensor:
         S = unflat(sums.second / N[:, None], means) - means.square()
@@ -295,27 +298,11 @@ class _AlongAxes(Structure):
         return F + D
 
 
-class Diagonal(_AlongAxes):
-    """One variance per feature and component."""
-
-    def unit(self, mixture: Mixture) -> Mixture:
-        return Mixture(mixture.weights, mixture.means, torch.ones_like(mixture.means))
-
-    def variances(self, mixture: Mixture) -> Tensor:
-        return mixture.covariances
-
-    def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
-        return torch.maximum(S, floor)
-
-
-class Spherical(_AlongAxes):
+class Spherical(Diagonal):
     """One variance per component."""
 
     def unit(self, mixture: Mixture) -> Mixture:
         return Mixture(mixture.weights, mixture.means, torch.ones_like(mixture.weights))
-
-    def variances(self, mixture: Mixture) -> Tensor:
-        return mixture.covariances[..., None].expand_as(mixture.means).contiguous()
 
     def estimate(self, prepared: Axes, sums: Sums, N: Tensor, means: Tensor, reg: float, *, initial: bool = False) -> Tensor:
         return super().estimate(prepared, sums, N, means, reg).mean(-1)
