@@ -145,9 +145,6 @@ class ImageFiles(DecodedImages):
         self.folder, self.names, self.shape, self.dtype = folder, names, shape, torch.uint8
         self.labels, self.skipped, self.sized = labels, [], sized
 
-    def __len__(self) -> int:
-        return len(self.names)
-
     @property
     def conversion(self) -> str | None:
         """Color that is lost and, where ``sized``, sizes; a training on files resizes them as well."""
@@ -328,6 +325,8 @@ def _on_ground(image: Any) -> tuple[Any, list[str]]:
 @contextlib.contextmanager
 def opened_image(file: Path | IO[bytes], ending: str | None = None) -> Iterator[Any]:
     """Opens an image of an allowed format and reads its header; Pillow's warnings and libtiff's lines are not shown."""
+    from PIL import Image, UnidentifiedImageError
+
     ending = (file.suffix if isinstance(file, Path) else ending or "").lower()
     with contextlib.ExitStack() as stack:
         data = stack.enter_context(_regular(file)) if isinstance(file, Path) else file
@@ -336,7 +335,16 @@ def opened_image(file: Path | IO[bytes], ending: str | None = None) -> Iterator[
         if ending in (".tif", ".tiff") or data.read(4) in (b"II*\0", b"MM\0*"):
             stack.enter_context(_without_stderr())
         data.seek(0)
-        image = stack.enter_context(_image(data, ending))
+        _register_heif()
+        formats = [name for name in (*FORMATS, *((BY_ENDING[ending],) if ending in BY_ENDING else ())) if name in Image.OPEN]
+        try:
+            image = stack.enter_context(Image.open(data, formats=formats))
+        except Image.DecompressionBombError:
+            raise ValueError(_too_large()) from None
+        except UnidentifiedImageError:
+            if ending in HEIF and "HEIF" not in Image.OPEN:
+                raise ValueError("HEIC needs another package: pip install pillow-heif") from None
+            raise
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(_too_large())
         yield image
@@ -352,21 +360,6 @@ def _register_heif() -> None:
         import pillow_heif  # type: ignore[import-not-found]
 
         pillow_heif.register_heif_opener()
-
-
-def _image(data: IO[bytes], ending: str) -> Any:
-    from PIL import Image, UnidentifiedImageError
-
-    _register_heif()
-    formats = [name for name in (*FORMATS, *((BY_ENDING[ending],) if ending in BY_ENDING else ())) if name in Image.OPEN]
-    try:
-        return Image.open(data, formats=formats)
-    except Image.DecompressionBombError:
-        raise ValueError(_too_large()) from None
-    except UnidentifiedImageError:
-        if ending in HEIF and "HEIF" not in Image.OPEN:
-            raise ValueError("HEIC needs another package: pip install pillow-heif") from None
-        raise
 
 
 @contextlib.contextmanager

@@ -80,9 +80,9 @@ class Items(abc.ABC):
         """Number of items that `watched` reads at a time: about 4 MiB of an array."""
         return max(1, CHUNK_BYTES // (math.prod(self.shape) * self.dtype.itemsize))
 
-    @abc.abstractmethod
     def __len__(self) -> int:
         """Returns the number N of items."""
+        return len(self.names)
 
     @property
     def conversion(self) -> str | None:
@@ -147,9 +147,6 @@ class ArrayItems(Items):
         self.rows, self.labels, self.skipped = rows, labels, []
         self.names = RowNames(range(len(array)) if rows is None else rows) if names is None else names
 
-    def __len__(self) -> int:
-        return len(self.array) if self.rows is None else len(self.rows)
-
     @property
     def conversion(self) -> str | None:
         stored = tuple(self.array.shape[1:])
@@ -209,9 +206,6 @@ class PairItems(Items):
         self.dtype, self.labels, self.names = context.dtype, context.labels, context.names
         self.in_memory = context.in_memory and target.in_memory
         self.skipped = []
-
-    def __len__(self) -> int:
-        return len(self.context)
 
     def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
         for index in batches:

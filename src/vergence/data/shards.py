@@ -109,9 +109,6 @@ class EncodedImages(DecodedImages):
         self.index, self.names, self.shape, self.dtype, self.rows = index, names, shape, torch.uint8, rows
         self.labels, self.skipped = labels, []
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     @property
     def stamps(self) -> list[str]:
         """What tells these items from others: the versions of the files, the pictures and the shape."""

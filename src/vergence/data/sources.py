@@ -412,14 +412,11 @@ def in_words(source: Any) -> str:
         ('memory: ndarray (5, 28, 28)', 'memory: ndarray (5, 2), ndarray (5, 3)')
     """
     parts = source if isinstance(source, tuple) and len(source) == 2 else (source,)
-    return IN_MEMORY + ", ".join(f"{type(part).__name__} {_extent(part)}".strip() for part in parts)
-
-
-def _extent(source: Any) -> str:
-    shape = getattr(source, "shape", None)
-    if isinstance(shape, Sequence):
-        return f"({', '.join(map(str, shape))})"
-    return f"of {len(source)}" if hasattr(source, "__len__") else ""
+    words = []
+    for part in parts:
+        shape, n = getattr(part, "shape", None), f" of {len(part)}" if hasattr(part, "__len__") else ""
+        words.append(type(part).__name__ + (f" ({', '.join(map(str, shape))})" if isinstance(shape, Sequence) else n))
+    return IN_MEMORY + ", ".join(words)
 
 
 def from_object(
@@ -556,9 +553,6 @@ class DatasetItems(Items):
         first = _item(dataset[int(self.rows[0])], key)
         self.shape = first.shape
         self.dtype = torch.uint8 if first.dtype == np.uint8 else torch.float32
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def checked(self, row: int, value: Any = None) -> Array:
         """Returns an item, of the first item's shape; it is what the data set gives for a row unless that is given."""
