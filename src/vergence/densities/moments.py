@@ -260,13 +260,8 @@ class ViewSums:
 class Sums(ViewSums):
     """Sums over items and their augmentations; add blocks in any order.
 
-    They are around an origin c (the mean of the first block), so that a mean far from zero costs no digits.
-
-    Args:
-        dim: D.
-        draws: m >= 2 if the augmentation is sampled; 0 if the caller adds its covariance to S.
-        device: Device of the sums.
-        origin: c (D,); by default the mean of the first items that are added.
+    They are around an origin c (D,), by default the mean of the first block, so that a mean far from zero costs no digits. There
+    are m >= 2 ``draws`` if the augmentation is sampled, and 0 if the caller adds its covariance to S.
 
     Example:
         >>> sums = Sums(2)
@@ -461,13 +456,8 @@ def principal_directions(
     """Returns the mean (F,) of n features and their first k < n principal directions (F, k), in the type of the features.
 
     The smaller of the two matrices of products is decomposed: of the F features, or of the n images. Of several groups of
-    features, each is divided by the root mean squared distance from its mean first, and V^T (f - mean) are the components.
-
-    Args:
-        parts: Features (B, F) in parts; they are centered and divided in place.
-        k: Number of directions.
-        dtype: Type of the sums and products.
-        widths: Number of features of each group, where there are several.
+    features, of these widths, each is divided by the root mean squared distance from its mean first, and V^T (f - mean) are the
+    components. The parts (B, F) are centered and divided in place; sums and products have the type ``dtype``.
 
     Example:
         >>> f = torch.tensor([[1.0, 0.0, 30.0], [-1.0, 0.0, -30.0]])

@@ -106,18 +106,14 @@ def chart(
             }
             for i, x, y in places[::every]
         ]
-        drawn.append({**_style(s.name, k), "path": _path(places) if s.line else "", "marks": marks, "bars": []})
+        before = itertools.chain([-2], (i for i, *_ in places))  # the line is broken where an index is missing
+        path = "".join(f"{'L' if i == last + 1 else 'M'}{x},{y}" for last, (i, x, y) in zip(before, places, strict=False))
+        drawn.append({**_style(s.name, k), "path": path if s.line else "", "marks": marks, "bars": []})
     return Chart(*size, across.ticks(), up.ticks(), xtitle, ytitle, drawn, legend)
 
 
 def _style(name: str, k: int) -> dict[str, str]:
     return {"name": name, "color": COLORS[k % len(COLORS)], "symbol": SYMBOLS[k % len(SYMBOLS)]}
-
-
-def _path(places: Sequence[tuple[int, float, float]]) -> str:
-    """Returns the line through places (index, x, y), broken where an index is missing."""
-    before = itertools.chain([-2], (i for i, *_ in places))
-    return "".join(f"{'L' if i == last + 1 else 'M'}{x},{y}" for last, (i, x, y) in zip(before, places, strict=False))
 
 
 def histogram(groups: Mapping[str, Sequence[float]], title: str) -> Chart:
