@@ -76,10 +76,8 @@ def terms(z: tuple, mu: tuple, var: tuple, eps: tuple, nu: float, beta: float) -
 
 def log_normal(x: Vector, mu: Vector, var: Vector) -> float:
     """Returns log N(x; mu, diag var)."""
-    total = 0.0
-    for value, m, v in zip(x, mu, var, strict=True):
-        total -= (float(value) - float(m)) ** 2 / float(v) + math.log(2 * math.pi * float(v))
-    return total / 2
+    parts = zip(x, mu, var, strict=True)
+    return -sum((float(z) - float(m)) ** 2 / float(v) + math.log(2 * math.pi * float(v)) for z, m, v in parts) / 2
 
 
 def log_mean_exp(values: Vector) -> float:
