@@ -5,7 +5,7 @@ import math
 import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,11 +48,7 @@ class RowNames(Sequence[str]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    @overload
-    def __getitem__(self, i: int) -> str: ...
-    @overload
-    def __getitem__(self, i: slice) -> "RowNames": ...
-    def __getitem__(self, i: int | slice) -> "str | RowNames":
+    def __getitem__(self, i: Any) -> Any:
         return RowNames(self.rows[i]) if isinstance(i, slice) else str(int(self.rows[i]))
 
 

@@ -477,9 +477,9 @@ def _of_table(table: Any, folder: Path, column: str | None, name: str) -> Pictur
     expect(column is None or column in table.column_names, f"a column of {name}", f"'{column}' next to {columns}", "correct it")
     expect(len(names) == 1, f"one column of pictures in {name}", f"{len(names)} among {columns}", "name it with --column")
     values = table[names[0]].to_pylist()
-    written = [_name_of(value, i) for i, value in enumerate(values)]
+    found = [_in_table(value, i, folder) for i, value in enumerate(values)]
     others = {key: table[key].to_pylist() for key in table.column_names if not holds_bytes(table[key].type)}
-    return _once(written, [_content_of(value, folder) for value in values], folder, others)
+    return _once([name for name, _ in found], [content for _, content in found], folder, others)
 
 
 def _holds_pictures(column: Any, folder: Path) -> bool:
@@ -494,17 +494,11 @@ def _holds_pictures(column: Any, folder: Path) -> bool:
     return any((folder / value).is_file() for value in first)
 
 
-def _name_of(value: Any, i: int) -> str:
-    path = value.get("path") if isinstance(value, dict) else value
-    return written_name(path) if isinstance(path, str) and path else f"row {i}"
-
-
-def _content_of(value: Any, folder: Path) -> Any:
-    if isinstance(value, dict):
-        value = value.get("bytes") or value.get("path")
-    if isinstance(value, str):
-        return folder / value
-    return value if isinstance(value, bytes) else b""
+def _in_table(value: Any, i: int, folder: Path) -> tuple[str, Any]:
+    """Returns name and content of a picture in row i."""
+    path, value = (value.get("path"), value.get("bytes") or value.get("path")) if isinstance(value, dict) else (value, value)
+    name = written_name(path) if isinstance(path, str) and path else f"row {i}"
+    return name, folder / value if isinstance(value, str) else value if isinstance(value, bytes) else b""
 
 
 def _of_tar(path: Path) -> Pictures:

@@ -178,6 +178,10 @@ class _Matrices(Structure):
 
     initial_passes = 1
 
+    def unit(self, mixture: Mixture) -> Mixture:
+        like = mixture.means[:, 0] if self.shared else mixture.means
+        return Mixture(mixture.weights, mixture.means, torch.diag_embed(torch.ones_like(like)))
+
     def prepare(self, mixture: Mixture, dtype: torch.dtype) -> _Factors:
         P, log_det = inverse_roots(mixture.covariances if self.shared else mixture.covariances.flatten(0, 1))
         return _Factors(mixture.means.flatten(0, 1).to(dtype), P.to(dtype), log_det.to(dtype), len(mixture.means))
@@ -199,9 +203,6 @@ class Full(_Matrices):
 
     def __init__(self, prior: Tensor | None = None) -> None:
         self.prior = prior
-
-    def unit(self, mixture: Mixture) -> Mixture:
-        return Mixture(mixture.weights, mixture.means, torch.diag_embed(torch.ones_like(mixture.means)))
 
     def log_density(self, prepared: _Factors, x: Tensor) -> Tensor:
         y = torch.bmm(x - prepared.mu[:, None], prepared.P)
@@ -228,9 +229,6 @@ class Tied(_Matrices):
     """One covariance for all components of a mixture, with moments around the origin; it whitens the items of all of them."""
 
     shared, around_means = True, False
-
-    def unit(self, mixture: Mixture) -> Mixture:
-        return Mixture(mixture.weights, mixture.means, torch.diag_embed(torch.ones_like(mixture.means[:, 0])))
 
     def log_density(self, prepared: _Factors, x: Tensor) -> Tensor:
         y, m = x @ prepared.P, prepared.mu.unflatten(0, (prepared.R, -1)) @ prepared.P  # (R, B, D), (R, K, D)
