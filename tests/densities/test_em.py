@@ -162,7 +162,6 @@ def test_weighted_mahalanobis_after_an_m_step_is_d_n_k(kind, weighted):
     X, w = weighted.X.numpy(), weighted.weights.numpy()
     mu, S = (start.means[0] + weighted.origin).numpy(), dense(kind, start)[0].numpy()
     r, _ = reference.expectation(X, w, start.weights[0].numpy(), mu, S)
-    r = [[float(p) for p in share] for share in r]
     after, _ = iterate(kind, weighted, start, 1)
     mu, S = (after.means[0] + weighted.origin).numpy(), dense(kind, after)[0].numpy()
     for k in range(K):

@@ -109,15 +109,6 @@ def test_every_source_gives_one_answer(source, tmp_path, small_blocks):
         same(fitted(SOURCES[source](x, tmp_path), **options), fitted(x, **options))
 
 
-@pytest.mark.parametrize("kind", [JointEmbedding, Reconstruction])
-def test_blocks_are_as_one(kind, monkeypatch):
-    """A covariance needs no draws: the number of blocks changes nothing."""
-    x = items()
-    whole = fitted(x, kind, augmentation=[0.3, 0.1, 0.2])
-    monkeypatch.setattr(reading, "BLOCK", 1)
-    same(fitted(x, kind, augmentation=[0.3, 0.1, 0.2]), whole)
-
-
 @pytest.mark.parametrize("source", ["array", "memory-mapped items"])
 def test_vectors_of_bytes_are_no_images(source, tmp_path):
     """Only images are divided by 255."""

@@ -46,24 +46,17 @@ def adapt(gas, x):
     return gas
 
 
-def agrees(cls, setting, x, tol=1e-9):
-    ours, theirs = SETTINGS[setting]
-    gas, slow = cls(**ours), Gas(**theirs)
-    for part in np.split(x, 4):
-        adapt(gas, part)
-        nodes, errors, ages = (np.array(v) for v in slow.run(part.tolist()).tables())
-        counted = (gas.signals, gas.insertions, gas.removals) == (slow.signals, slow.insertions, slow.removals)
-        if not counted or gas.ages.shape != ages.shape or not (gas.ages == ages).all():
-            return False
-        if not np.allclose(gas.nodes, nodes, 0, tol) or not np.allclose(gas.errors, errors, tol, tol):
-            return False
-    return True
-
-
 @pytest.mark.parametrize("d", [1, 2, 7])
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_it_is_the_reference(setting, d):
-    assert agrees(NeuralGas, setting, stream(d=d))
+    ours, theirs = SETTINGS[setting]
+    gas, slow = NeuralGas(**ours), Gas(**theirs)
+    for part in np.split(stream(d=d), 4):
+        adapt(gas, part)
+        nodes, errors, ages = (np.array(v) for v in slow.run(part.tolist()).tables())
+        assert (gas.signals, gas.insertions, gas.removals) == (slow.signals, slow.insertions, slow.removals)
+        assert np.array_equal(gas.ages, ages)
+        assert np.allclose(gas.nodes, nodes, 0, 1e-9) and np.allclose(gas.errors, errors, 1e-9, 1e-9)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -92,13 +85,6 @@ def test_edges_and_components_are_those_of_the_ages():
             label[i] = label[j] = min(label[i], label[j])
     firsts = sorted(set(label))
     assert gas.components().tolist() == [firsts.index(v) for v in label]
-
-
-def test_components_are_the_clusters():
-    x = two_squares()
-    gas = NeuralGas(max_nodes=30).grow(x, 5000, generator())
-    label = gas.components()[nearest_node(gas.nodes, x)]
-    assert len(set(label[:300])) == len(set(label[300:])) == 1 and label[0] != label[-1]
 
 
 def test_growing_twice_is_growing_once(monkeypatch):

@@ -48,7 +48,7 @@ def integrals(p):
     return integral(lambda _: 1.0), integral(lambda d: -d), integral(lambda d: d + log_area(D))
 
 
-def check_quadrature():
+def test_quadrature():
     for D in (2, 3):
         for kappa in KAPPAS:
             p = PowerSpherical(normalize(torch.randn(D), dim=0), kappa)
@@ -58,7 +58,7 @@ def check_quadrature():
             close(p.kl_to_uniform(), divergence, rtol=1e-7, atol=1e-8)
 
 
-def check_formulas():
+def test_formulas():
     for D in (2, 3, 8, 33, 257):
         for kappa in KAPPAS:
             mu, x = normalize(torch.randn(2, D), dim=1)
@@ -68,7 +68,7 @@ def check_formulas():
             close(p.kl_to_uniform(), reference.kl_to_uniform(D, kappa), rtol=1e-9, atol=1e-9)
 
 
-def check_samples(n=10_000):
+def test_samples(n=10_000):
     """Samples are on the sphere; mean, variance, entropy, KL and the distribution of mu^T x are theirs."""
     for D, kappa in ((2, 4.0), (3, 4.0), (8, 0.3), (40, 60.0)):
         mu = normalize(torch.randn(D), dim=0)
@@ -90,14 +90,6 @@ def check_samples(n=10_000):
 
 def standard_scores(found, expected):
     return (found.mean(0) - expected) / (found.std(0) / math.sqrt(len(found)))
-
-
-CHECKS = [value for name, value in sorted(globals().items()) if name.startswith("check_")]
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_holds(check):
-    check()
 
 
 # --- limits

@@ -51,13 +51,6 @@ def test_particles_without_weight_are_never_taken(resample):
     assert resample(torch.cat([thirds, torch.zeros(2, dtype=torch.float32)]), 999).max() == 2
 
 
-def test_effective_sample_size():
-    assert effective_sample_size(torch.ones(8)).item() == 8
-    assert effective_sample_size(torch.tensor([0.0, 5.0])).item() == 1
-    found = effective_sample_size(torch.stack([weights(9, s) for s in range(5)]))
-    assert found.shape == (5,) and ((found >= 1) & (found <= 9)).all()
-
-
 @pytest.mark.parametrize("scale", [1e-200, 1e-320, 1.0, 1e300])
 def test_effective_sample_size_does_not_depend_on_the_scale_of_weights(scale):
     w = torch.tensor([[1.0, 1.0, 0.0, 2.0], [1.0, 1.0, 1.0, 1.0]])

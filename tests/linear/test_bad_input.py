@@ -123,13 +123,3 @@ def test_equal_components_at_the_cut_are_warned_of():
         warnings.simplefilter("error")
         JointEmbedding(2, augmentation=[0.1, 0.2, 0.5, 0.5]).fit(x)  # the tie lies below the cut
         JointEmbedding(augmentation=0.5).fit(x)  # nothing is cut
-
-
-def test_a_singular_covariance_of_features_in_different_units():
-    """A feature that repeats another calls for jitter; in correlation units it does not reach the features of small units."""
-    x, units = rng(75).normal(size=(400, 5)), np.array([1.0, 1e-7, 1e5, 1e-3, 1e4])
-    x[:, 1] = x[:, 0]
-    x, variances = x * units, np.array([0.0, 0.0, 0.3, 0.1, 0.9]) * np.square(units)
-    with pytest.warns(UserWarning, match="S is singular"):
-        spectrum = JointEmbedding(augmentation=variances).fit(x).spectrum_
-    close(spectrum[:4], JointEmbedding(augmentation=variances[1:]).fit(x[:, 1:]).spectrum_, rtol=1e-6)

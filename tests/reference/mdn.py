@@ -11,10 +11,8 @@ from tests.reference.particles import log_sum_exp
 
 def log_component(m_k, s_k, t):
     """Returns log N(t; m_k, diag e^(2 s_k))."""
-    total = 0.0
-    for m, s, x in zip(m_k, s_k, t, strict=True):
-        total -= 0.5 * ((x - m) / math.exp(s)) ** 2 + s + 0.5 * math.log(2 * math.pi)
-    return total
+    parts = zip(m_k, s_k, t, strict=True)
+    return -sum(0.5 * ((x - m) / math.exp(s)) ** 2 + s + 0.5 * math.log(2 * math.pi) for m, s, x in parts)
 
 
 def log_joint(a, m, s, t):

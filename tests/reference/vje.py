@@ -12,10 +12,7 @@ NORM_FLOOR = 1e-6
 
 def norm(x: Vector) -> float:
     """Returns ||x||."""
-    total = 0.0
-    for value in x:
-        total += float(value) ** 2
-    return math.sqrt(total)
+    return math.sqrt(sum(float(value) ** 2 for value in x))
 
 
 def unit(x: Vector) -> list[float]:
@@ -38,17 +35,12 @@ def kernel(q: float, nu: float, dim: int) -> float:
 
 def q_dir(z: Vector, s: Vector, var: Vector) -> float:
     """Returns Q_dir, the whitened squared distance of the two directions (eq. 22)."""
-    total = 0.0
-    for target, sample, v in zip(unit(z), unit(s), var, strict=True):
-        total += (sample - target) ** 2 / float(v)
-    return total
+    return sum((sample - target) ** 2 / float(v) for target, sample, v in zip(unit(z), unit(s), var, strict=True))
 
 
 def directional_nll(z: Vector, s: Vector, var: Vector, nu: float, normalized: bool = False) -> float:
     """Returns l_dir (eq. 24); with its constant (eq. 23) where normalized."""
-    log_det = 0.0
-    for v in var:
-        log_det += math.log(float(v))
+    log_det = sum(math.log(float(v)) for v in var)
     constant = -log_constant(nu, len(z)) if normalized else 0.0
     return kernel(q_dir(z, s, var), nu, len(z)) + log_det / 2 + constant
 
@@ -61,10 +53,7 @@ def radial_nll(z: Vector, s: Vector, nu: float, normalized: bool = False) -> flo
 
 def kl(mu: Vector, var: Vector) -> float:
     """Returns KL(N(mu, diag var) || N(0, I)) (eq. 34)."""
-    total = 0.0
-    for m, v in zip(mu, var, strict=True):
-        total += float(v) + float(m) ** 2 - 1 - math.log(float(v))
-    return total / 2
+    return sum(float(v) + float(m) ** 2 - 1 - math.log(float(v)) for m, v in zip(mu, var, strict=True)) / 2
 
 
 def sample(mu: Vector, var: Vector, eps: Vector) -> list[float]:
@@ -87,19 +76,14 @@ def terms(z: tuple, mu: tuple, var: tuple, eps: tuple, nu: float, beta: float) -
 
 def log_normal(x: Vector, mu: Vector, var: Vector) -> float:
     """Returns log N(x; mu, diag var)."""
-    total = 0.0
-    for value, m, v in zip(x, mu, var, strict=True):
-        total -= (float(value) - float(m)) ** 2 / float(v) + math.log(2 * math.pi * float(v))
-    return total / 2
+    parts = zip(x, mu, var, strict=True)
+    return -sum((float(z) - float(m)) ** 2 / float(v) + math.log(2 * math.pi * float(v)) for z, m, v in parts) / 2
 
 
 def log_mean_exp(values: Vector) -> float:
     """Returns log((1/K) sum_k exp(v_k))."""
     top = max(float(v) for v in values)
-    total = 0.0
-    for value in values:
-        total += math.exp(float(value) - top)
-    return top + math.log(total / len(values))
+    return top + math.log(sum(math.exp(float(value) - top) for value in values) / len(values))
 
 
 def bound(zb: Vector, mu: Vector, var: Vector, noise: Sequence[Vector], nu: float) -> float:
@@ -124,10 +108,7 @@ def joint_score(z: Vector, mu: Vector, var: Vector, noise: Sequence[Vector], nu:
 
 def entropy(var: Vector) -> float:
     """Returns the entropy of N(., diag var), 1/2 sum log(2 pi e var)."""
-    total = 0.0
-    for v in var:
-        total += math.log(2 * math.pi * math.e * float(v))
-    return total / 2
+    return sum(math.log(2 * math.pi * math.e * float(v)) for v in var) / 2
 
 
 def equilibrium(nu: float, dim: int, angle: float) -> tuple[float, float, float]:

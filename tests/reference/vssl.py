@@ -6,39 +6,25 @@ Vectors are sequences of floats of length D.
 import math
 from collections.abc import Sequence
 
+from tests.reference import paired
+from tests.reference.vje import log_normal
+
 Vector = Sequence[float]
 
 
 def cosine(x: Vector, y: Vector) -> float:
     """Returns the cosine of the angle between x and y."""
-    xy = xx = yy = 0.0
-    for a, b in zip(x, y, strict=True):
-        xy, xx, yy = xy + float(a) * float(b), xx + float(a) ** 2, yy + float(b) ** 2
-    return xy / math.sqrt(xx * yy)
-
-
-def log_normal(s: Vector, m: Vector, w: Vector) -> float:
-    """Returns log N(s; m, diag w)."""
-    total = 0.0
-    for value, mean, variance in zip(s, m, w, strict=True):
-        total -= 0.5 * ((float(value) - mean) ** 2 / variance + math.log(2 * math.pi * variance))
-    return total
+    return float(paired.cosine(x, y))
 
 
 def cross_entropy(mu: Vector, v: Vector, m: Vector, w: Vector) -> float:
     """Returns -E log N(s; m, diag w), s ~ N(mu, diag v)."""
-    total = -log_normal(mu, m, w)
-    for own, other in zip(v, w, strict=True):
-        total += 0.5 * own / other
-    return total
+    return sum(0.5 * own / other for own, other in zip(v, w, strict=True)) - log_normal(mu, m, w)
 
 
 def kl(mu: Vector, v: Vector, m: Vector, w: Vector) -> float:
     """Returns KL(N(mu, diag v) || N(m, diag w)), the cross-entropy less the entropy."""
-    entropy = 0.0
-    for own in v:
-        entropy += 0.5 * math.log(2 * math.pi * math.e * own)
-    return cross_entropy(mu, v, m, w) - entropy
+    return cross_entropy(mu, v, m, w) - sum(0.5 * math.log(2 * math.pi * math.e * own) for own in v)
 
 
 def terms(student: Sequence, teacher: Sequence, loss: str, beta: float, noise: Sequence | None = None) -> dict[str, float]:

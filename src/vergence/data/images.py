@@ -45,6 +45,7 @@ __all__ = ["ImageFiles", "file_name"]
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "PPM", "AVIF", "JPEG2000", "ICO", "HEIF")
 BY_ENDING = {".tga": "TGA"}  # formats without a mark of their own at the start, which other files could be taken for
 ORIENTATION = 0x0112  # EXIF's tag
+UNREADABLE = (OSError, SyntaxError, ValueError, EOFError)  # what Pillow and files raise
 MAX_PIXELS = 178_956_970  # of a picture that is decoded, Pillow's own limit: 0.7 GB while it is converted
 DECODE_SECONDS = 30.0  # for one picture; see `time_limit`
 BYTES = "bytes:"
@@ -104,16 +105,14 @@ class DecodedImages(Items):
         other.shape, other.skipped = shape, list(self.skipped)
         return other
 
-    def read(self, index: Tensor | Array) -> "Batch":
+    def read(self, index: Tensor | Array) -> tuple[Array, Array, list[Skipped]]:
         """Returns (index, images) of the images that could be decoded, and the others with the reason."""
-        from PIL import Image
-
         kept, images, skipped = [], [], []
         for i in index.tolist():
             try:
                 images.append(self.decoded(i))
                 kept.append(i)
-            except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+            except UNREADABLE as error:
                 skipped.append(Skipped(self.names[i], reason(error)))
         pixels = np.stack(images) if images else np.empty((0, *self.shape), dtype=np.uint8)
         return np.array(kept, dtype=np.int64), pixels, skipped
@@ -140,15 +139,11 @@ class ImageFiles(DecodedImages):
         names: Sequence[str],
         shape: tuple[int, ...],
         labels: Tensor | None = None,
-        skipped: Iterable[Skipped] = (),
         *,
         sized: bool = False,
     ) -> None:
         self.folder, self.names, self.shape, self.dtype = folder, names, shape, torch.uint8
-        self.labels, self.skipped, self.sized = labels, list(skipped), sized
-
-    def __len__(self) -> int:
-        return len(self.names)
+        self.labels, self.skipped, self.sized = labels, [], sized
 
     @property
     def conversion(self) -> str | None:
@@ -170,7 +165,6 @@ class ImageFiles(DecodedImages):
 
 
 R = TypeVar("R")
-Batch = tuple[Array, Array, list[Skipped]]  # index, items, and those that were left out
 
 
 class _Reader(Dataset[R]):
@@ -254,7 +248,7 @@ def is_animated(image: Any) -> bool:
     """Returns whether an opened image has several frames that are not one image and its previews."""
     try:
         return bool(getattr(image, "is_animated", False)) and image.format != "MPO"
-    except (OSError, SyntaxError, ValueError, EOFError):
+    except UNREADABLE:
         return False
 
 
@@ -265,8 +259,12 @@ def as_stored(image: Any) -> tuple[Any, Any, list[str]]:
     profile. Transparency is shown on white, or on black where white leaves nothing to see.
     """
     done = [UPPER_BITS] if ";16" in str(getattr(image, "tile", "")) and image.mode in ("LA", "RGB", "RGBA") else []
-    orientation = _loaded(image)
-    stored = _expanded(image)
+    orientation, stored = _loaded(image), image
+    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        stored = image.convert("RGBa").convert("RGBA") if image.mode == "RGBa" else image.convert("RGBA")
+        stored = stored if stored.getchannel("A").getextrema()[0] < 255 else stored.convert("RGB")
+    elif image.mode in ("1", "P", "RGBX"):
+        stored = image.convert("L" if image.mode == "1" else "RGB")
     shown, converted = _in_srgb(stored, image.info.get("icc_profile"))
     if shown.mode == "RGBA":
         shown, changed = _on_ground(shown)
@@ -277,14 +275,6 @@ def as_stored(image: Any) -> tuple[Any, Any, list[str]]:
     upright = _upright(shown, orientation)
     turned = [] if upright is shown else ["turned by its EXIF orientation"]
     return upright, upright if stored is shown else _upright(stored, orientation), [*done, *converted, *changed, *turned]
-
-
-def _expanded(image: Any) -> Any:
-    """Returns a decoded image with its palette and mask in full: RGBA where anything is transparent, else without an alpha."""
-    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
-        image = image.convert("RGBa").convert("RGBA") if image.mode == "RGBa" else image.convert("RGBA")
-        return image if image.getchannel("A").getextrema()[0] < 255 else image.convert("RGB")
-    return image.convert({"1": "L", "P": "RGB", "RGBX": "RGB"}[image.mode]) if image.mode in ("1", "P", "RGBX") else image
 
 
 def _in_srgb(image: Any, profile: bytes | None) -> tuple[Any, list[str]]:
@@ -335,6 +325,8 @@ def _on_ground(image: Any) -> tuple[Any, list[str]]:
 @contextlib.contextmanager
 def opened_image(file: Path | IO[bytes], ending: str | None = None) -> Iterator[Any]:
     """Opens an image of an allowed format and reads its header; Pillow's warnings and libtiff's lines are not shown."""
+    from PIL import Image, UnidentifiedImageError
+
     ending = (file.suffix if isinstance(file, Path) else ending or "").lower()
     with contextlib.ExitStack() as stack:
         data = stack.enter_context(_regular(file)) if isinstance(file, Path) else file
@@ -343,7 +335,16 @@ def opened_image(file: Path | IO[bytes], ending: str | None = None) -> Iterator[
         if ending in (".tif", ".tiff") or data.read(4) in (b"II*\0", b"MM\0*"):
             stack.enter_context(_without_stderr())
         data.seek(0)
-        image = stack.enter_context(_image(data, ending))
+        _register_heif()
+        formats = [name for name in (*FORMATS, *((BY_ENDING[ending],) if ending in BY_ENDING else ())) if name in Image.OPEN]
+        try:
+            image = stack.enter_context(Image.open(data, formats=formats))
+        except Image.DecompressionBombError:
+            raise ValueError(_too_large()) from None
+        except UnidentifiedImageError:
+            if ending in HEIF and "HEIF" not in Image.OPEN:
+                raise ValueError("HEIC needs another package: pip install pillow-heif") from None
+            raise
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(_too_large())
         yield image
@@ -359,19 +360,6 @@ def _register_heif() -> None:
         import pillow_heif  # type: ignore[import-not-found]
 
         pillow_heif.register_heif_opener()
-
-
-def _image(data: IO[bytes], ending: str) -> Any:
-    from PIL import Image, UnidentifiedImageError
-
-    _register_heif()
-    formats = [name for name in (*FORMATS, *((BY_ENDING[ending],) if ending in BY_ENDING else ())) if name in Image.OPEN]
-    try:
-        return Image.open(data, formats=formats)
-    except UnidentifiedImageError:
-        if ending in HEIF and "HEIF" not in Image.OPEN:
-            raise ValueError("HEIC needs another package: pip install pillow-heif") from None
-        raise
 
 
 @contextlib.contextmanager
@@ -424,9 +412,13 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 def _loaded(image: Any) -> Any:
     """Decodes an opened image in place and returns its EXIF orientation."""
+    from PIL import Image
+
     try:
         image.load()
         return image.getexif().get(ORIENTATION)
+    except Image.DecompressionBombError:
+        raise ValueError(_too_large()) from None
     except (IndexError, TypeError, struct.error) as error:
         # Pillow reports these as a broken header when it opens a file, but not when it loads one.
         raise OSError(f"broken image data: {error}") from None
@@ -443,12 +435,10 @@ def _upright(image: Any, orientation: Any) -> Any:
 
 def header(file: Path | IO[bytes]) -> tuple[str, tuple[int, int]] | None:
     """Returns Pillow's name of the pixel format, and height and width, of an image file from its header; None if unreadable."""
-    from PIL import Image
-
     try:
         with time_limit(DECODE_SECONDS), opened_image(file) as image:
             return str(image.mode), (image.height, image.width)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+    except UNREADABLE:
         return None
 
 
@@ -466,12 +456,10 @@ def channels(modes: Iterable[str]) -> int:
 
 
 def reason(error: Exception) -> str:
-    from PIL import Image, UnidentifiedImageError
+    from PIL import UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):
         return "not an image in a known format"
-    if isinstance(error, Image.DecompressionBombError):
-        return _too_large()
     text = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
     return text.splitlines()[0]
 

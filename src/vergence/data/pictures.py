@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from vergence.data.images import (
     DECODE_SECONDS,
     ENDINGS,
     FIRST_FRAME,
+    UNREADABLE,
     UPPER_BITS,
     ImageFiles,
     as_stored,
@@ -121,8 +122,6 @@ class Pictures:
 
     def read(self, i: int) -> Picture:
         """Returns a picture; a ValueError says in one line why it cannot be read."""
-        from PIL import Image
-
         if self.reader is not None:
             return self.reader(i)
         numbers, channels = self.meaning
@@ -133,7 +132,7 @@ class Pictures:
                 raise ValueError(f"{len(values)} channels, where others have {_in_words(channels)}")
             pixels, said = numbers.shown(values)
             return Picture(np.ascontiguousarray(pixels), samples.size, samples.digest, (*samples.changes, *said))
-        except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        except UNREADABLE as error:
             raise ValueError(reason(error)) from None
 
     def _chosen(self, x: Array) -> Array:
@@ -148,8 +147,6 @@ class Pictures:
     @functools.cached_property
     def meaning(self) -> tuple[Numbers, int]:
         """What the numbers mean, and how many channels a stack has (0 for gray and color), by a sample of the images."""
-        from PIL import Image
-
         likely = [i for i, name in enumerate(self.names) if not (self.path(i) and name.lower().endswith(EIGHT_BIT))]
         values, names = [], {} if self.like is None else {self.like.meaning[1]: "the reference"}
         for i in dict.fromkeys(np.linspace(0, len(likely) - 1, LOOKED).astype(int).tolist() if likely else ()):
@@ -157,7 +154,7 @@ class Pictures:
                 x = _glance(self.contents[likely[i]], self.names[likely[i]])
                 names.setdefault(_stacked(x), self.names[likely[i]])
                 values.append(self._chosen(x))
-            except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError):
+            except UNREADABLE:
                 continue
         found = " and ".join(f"{_in_words(n)} in {name}" for n, name in list(names.items())[:2])
         expect(
@@ -269,9 +266,9 @@ def _of_image(image: Any, content: bytes | Path | None) -> _Samples:
         changes += done if k == 0 else []
         planes.append(_channels((plain.convert("I") if ";" in plain.mode else plain).reduce(factor) if factor > 1 else plain))
         stored.append(planes[-1] if raw is plain else _channels(raw))
-    x = _joined(planes)
+    x = np.concatenate(planes)
     if content is None or (x.shape[1:] == (height, width) and UPPER_BITS not in changes and n <= MOST_CHANNELS):
-        return _Samples(x, (height, width), _digest(_joined(stored)), changes)
+        return _Samples(x, (height, width), _digest(np.concatenate(stored)), changes)
     digest = content_digest(content if isinstance(content, bytes) else content.read_bytes())
     return _Samples(x, (height, width), int.from_bytes(digest, "big", signed=True), changes)
 
@@ -286,10 +283,6 @@ def _frames(image: Any) -> int:
         alike &= (image.mode, image.size) == first
     image.seek(0)
     return n if alike else 1
-
-
-def _joined(planes: list[Array]) -> Array:
-    return planes[0] if len(planes) == 1 else np.concatenate(planes)
 
 
 def _channels(image: Any) -> Array:
@@ -352,7 +345,10 @@ def _of_source(source: Any, root: str | None, column: str | None) -> Pictures:
     if is_sharded(str(source)) and not path.is_file():
         return _of_items(open_shards(str(source), shape=(3, 1, 1)).items, str(source))
     if path.is_dir():
-        return _of_folder(path)
+        names, skipped, ignored = images_below(path)
+        others = f"none, and {sum(ignored.values()):,} other files" if ignored else "none"
+        expect(names, f"pictures in {path}", others, "name a folder that holds some")
+        return Pictures([written_name(name) for name in names], [path / name for name in names], skipped, ignored, path)
     if path.is_file():
         ending = path.suffix.lower()
         if is_table_file(path):
@@ -364,13 +360,6 @@ def _of_source(source: Any, root: str | None, column: str | None) -> Pictures:
         if (found := of_numpy(path)) is not None:
             return found
     return _of_items(open_items(as_source(source), root=root), str(source))
-
-
-def _of_folder(path: Path) -> Pictures:
-    names, skipped, ignored = images_below(path)
-    others = f"none, and {sum(ignored.values()):,} other files" if ignored else "none"
-    expect(names, f"pictures in {path}", others, "name a folder that holds some")
-    return Pictures([written_name(name) for name in names], [path / name for name in names], skipped, ignored, path)
 
 
 def _of_object(source: Any, column: str | None) -> Pictures:
@@ -488,9 +477,9 @@ def _of_table(table: Any, folder: Path, column: str | None, name: str) -> Pictur
     expect(column is None or column in table.column_names, f"a column of {name}", f"'{column}' next to {columns}", "correct it")
     expect(len(names) == 1, f"one column of pictures in {name}", f"{len(names)} among {columns}", "name it with --column")
     values = table[names[0]].to_pylist()
-    written = [_name_of(value, i) for i, value in enumerate(values)]
+    found = [_in_table(value, i, folder) for i, value in enumerate(values)]
     others = {key: table[key].to_pylist() for key in table.column_names if not holds_bytes(table[key].type)}
-    return _once(written, [_content_of(value, folder) for value in values], folder, others)
+    return _once([name for name, _ in found], [content for _, content in found], folder, others)
 
 
 def _holds_pictures(column: Any, folder: Path) -> bool:
@@ -505,17 +494,11 @@ def _holds_pictures(column: Any, folder: Path) -> bool:
     return any((folder / value).is_file() for value in first)
 
 
-def _name_of(value: Any, i: int) -> str:
-    path = value.get("path") if isinstance(value, dict) else value
-    return written_name(path) if isinstance(path, str) and path else f"row {i}"
-
-
-def _content_of(value: Any, folder: Path) -> Any:
-    if isinstance(value, dict):
-        value = value.get("bytes") or value.get("path")
-    if isinstance(value, str):
-        return folder / value
-    return value if isinstance(value, bytes) else b""
+def _in_table(value: Any, i: int, folder: Path) -> tuple[str, Any]:
+    """Returns name and content of a picture in row i."""
+    path, value = (value.get("path"), value.get("bytes") or value.get("path")) if isinstance(value, dict) else (value, value)
+    name = written_name(path) if isinstance(path, str) and path else f"row {i}"
+    return name, folder / value if isinstance(value, str) else value if isinstance(value, bytes) else b""
 
 
 def _of_tar(path: Path) -> Pictures:
@@ -531,7 +514,9 @@ def _of_tar(path: Path) -> Pictures:
             total = sum(member.size for member in members)
             expect(not packed or total <= MOST_UNPACKED, "a compressed tar of at most 1 GiB", f"{total:,} bytes", "unpack it")
             contents: list[Any] = [
-                _member(tar.extractfile(member)) if packed else functools.partial(_part, path, member.offset_data, member.size)
+                (tar.extractfile(member) or io.BytesIO()).read()
+                if packed
+                else functools.partial(_part, path, member.offset_data, member.size)
                 for member in members
             ]
     except (tarfile.TarError, OSError, EOFError) as error:
@@ -542,10 +527,6 @@ def _of_tar(path: Path) -> Pictures:
         Skipped(written_name(m.name), f"a link to {written_name(m.linkname)}; links in a tar are not followed") for m in links
     ]
     return Pictures(_different([written_name(member.name) for member in members]), contents, skipped, others)
-
-
-def _member(file: IO[bytes] | None) -> bytes:
-    return b"" if file is None else file.read()
 
 
 def _part(path: Path, start: int, size: int) -> bytes:

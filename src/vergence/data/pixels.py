@@ -82,13 +82,8 @@ def center_crop(x: Tensor, size: int) -> Tensor:
     """
     expect(x.ndim == 4, "images (B, C, H, W)", f"shape {tuple(x.shape)}", "add the missing dimensions")
     if min(x.shape[2:]) < size:
-        x = _enlarged(x, size / min(x.shape[2:]))
+        shape = [round(side * size / min(x.shape[2:])) for side in x.shape[2:]]
+        y = F.interpolate(x if x.is_floating_point() else x.float(), shape, mode="bilinear", align_corners=False)
+        x = y if x.is_floating_point() else y.round_().to(x.dtype)  # not antialiased: images that grow need none
     top, left = (round((side - size) / 2) for side in x.shape[2:])
     return x if x.shape[2:] == (size, size) else x[..., top : top + size, left : left + size]
-
-
-def _enlarged(x: Tensor, factor: float) -> Tensor:
-    # Without antialiasing, which changes nothing when images grow.
-    shape = [round(side * factor) for side in x.shape[2:]]
-    y = F.interpolate(x if x.is_floating_point() else x.float(), shape, mode="bilinear", align_corners=False)
-    return y if x.is_floating_point() else y.round_().to(x.dtype)

@@ -48,22 +48,15 @@ def is_sharded(source: str) -> bool:
     if "://" in source or path.suffix.lower() in (TAR, LIST) or RANGE.search(source):
         return True
     try:
-        return _holds_shards(source, path)
-    except (OSError, ValueError):  # what cannot be a path
+        if any(mark in source for mark in "*?[") and not path.exists():
+            return path.suffix.lower() == PARQUET
+        if path.suffix.lower() == PARQUET and path.is_file():
+            return _picture_column(source) is not None
+        names = [entry.name for entry in itertools.islice(path.iterdir(), HEADERS)]
+        others = any(name.lower().endswith(ENDINGS) or (path / name).is_dir() for name in names)
+    except (OSError, ValueError):  # no folder, or what cannot be a path
         return False
-
-
-def _holds_shards(source: str, path: Path) -> bool:
-    if any(mark in source for mark in "*?[") and not path.exists():
-        return path.suffix.lower() == PARQUET
-    if path.suffix.lower() == PARQUET and path.is_file():
-        return _picture_column(source) is not None
-    if not path.is_dir():
-        return False
-    with os.scandir(path) as entries:
-        names = [entry.name for entry in itertools.islice(entries, HEADERS)]
     large = [name for name in sorted(names) if name.lower().endswith((TAR, PARQUET))]
-    others = any(name.lower().endswith(ENDINGS) or (path / name).is_dir() for name in names)
     return bool(large) and not others and (large[0].lower().endswith(TAR) or _picture_column(str(path / large[0])) is not None)
 
 
@@ -101,7 +94,7 @@ class Index:
         """Returns the bytes of a picture."""
         address, start = self.files[self.file[i]], int(self.start[i])
         if self.length[i] < 0:
-            return _bytes_of(_parquet(address, self.stamps[self.file[i]], os.getpid()).picture(start))
+            return _parquet(address, self.stamps[self.file[i]], os.getpid()).picture(start)
         filesystem, path = _filesystem(address)
         data: bytes = filesystem.cat_file(path, start=start, end=start + int(self.length[i]))
         return data
@@ -115,9 +108,6 @@ class EncodedImages(DecodedImages):
     ) -> None:
         self.index, self.names, self.shape, self.dtype, self.rows = index, names, shape, torch.uint8, rows
         self.labels, self.skipped = labels, []
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     @property
     def stamps(self) -> list[str]:
@@ -203,21 +193,16 @@ def files_of(source: str) -> list[str]:
     return found
 
 
-@functools.lru_cache(maxsize=8)
-def _protocol(name: str, process: int) -> Any:
-    import fsspec
-
-    try:
-        return fsspec.filesystem(name)
-    except (ImportError, ValueError) as error:
-        text = f"expected what opens {name}:// addresses, found: {shortened(error)}; pip install 'vergence[cloud]'"
-        raise ValueError(text) from None
-
-
 def _filesystem(address: str) -> tuple[Any, str]:
     """Returns what reads an address, in this process, and the path in it."""
-    protocol, mark, path = address.rpartition("://")
-    return _protocol(protocol or "file", os.getpid()), path if mark else address
+    import fsspec
+
+    protocol, _, path = address.rpartition("://")
+    try:
+        return fsspec.filesystem(protocol or "file"), path  # it keeps one of each protocol and process
+    except (ImportError, ValueError) as error:
+        text = f"expected what opens {protocol}:// addresses, found: {shortened(error)}; pip install 'vergence[cloud]'"
+        raise ValueError(text) from None
 
 
 Part = tuple[Array, Array, list[str], Array | None]  # start, length, names, labels
@@ -298,10 +283,12 @@ class _Parquet:
         columns = [self.column]
         self.group = functools.lru_cache(HELD)(lambda i: self.file.read_row_group(i, columns=columns)[columns[0]])
 
-    def picture(self, row: int) -> Any:
-        """Returns a row of the column, an Arrow scalar."""
+    def picture(self, row: int) -> bytes:
+        """Returns the bytes of a row of the column; none where it holds none."""
         group = int(np.searchsorted(self.bounds, row, side="right")) - 1
-        return self.group(group)[row - int(self.bounds[group])]
+        content = self.group(group)[row - int(self.bounds[group])].as_py()
+        content = content.get("bytes") if isinstance(content, dict) else content
+        return content if isinstance(content, bytes) else b""
 
 
 def holds_bytes(kind: Any) -> bool:
@@ -311,9 +298,3 @@ def holds_bytes(kind: Any) -> bool:
     if pa.types.is_struct(kind):
         return any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _bytes_of(value: Any) -> bytes:
-    content = value.as_py()
-    content = content.get("bytes") if isinstance(content, dict) else content
-    return content if isinstance(content, bytes) else b""

@@ -101,7 +101,9 @@ def open_data(
     items = opened.items
     expect(len(items) >= 4, f"at least 4 items in {config.source}", len(items), "give more data")
     test, note = _holdout(items, config.holdout) if opened.test is None else (opened.test, opened.note)
-    train = _limited(_of_classes(_masked(items, ~test), opened.classes, config.keep_classes), config.limit)
+    train = _of_classes(_masked(items, ~test), opened.classes, config.keep_classes)
+    if config.limit is not None and config.limit < len(train):
+        train = train.subset(_permutation(len(train))[: config.limit].sort().values)
     held_out = _masked(items, test)
     enough, hint = len(train) >= 2 and len(held_out) >= 1, "give more data, or change holdout, limit or classes"
     expect(enough, "at least 2 items to train on and 1 to test", f"{len(train)} and {len(held_out)}", hint)
@@ -341,19 +343,17 @@ def _of_classes(train: Items, classes: tuple[str, ...], keep: tuple[int, ...] | 
     return _masked(train, torch.isin(labels, torch.tensor(keep)))
 
 
-def _limited(train: Items, limit: int | None) -> Items:
-    if limit is None or limit >= len(train):
-        return train
-    return train.subset(_permutation(len(train))[:limit].sort().values)
-
-
 # Built-in sets
 
 
 def built_in(name: str, root: str | None, download: bool, parts: Sequence[Part] = PARTS) -> Source:
     """Returns parts of a built-in set, the training part first; ``digits``, which has no parts, as a whole."""
     if name == "digits":
-        return _digits()
+        from sklearn.datasets import load_digits
+
+        digits = load_digits()
+        x = (digits.images * (255 / 16)).round().astype(np.uint8)
+        return Source(ArrayItems(x[:, None], torch.as_tensor(digits.target)), tuple(map(str, digits.target_names)))
     read = [_torchvision(name, root or "data", download, part) for part in parts]
     rows = torch.cat([torch.arange(len(labels)) for _, labels, _ in read])
     test = torch.cat([torch.full((len(labels),), part == "test") for part, (_, labels, _) in zip(parts, read, strict=True)])
@@ -374,14 +374,6 @@ def part_named(source: str) -> tuple[str, Part] | None:
         return None
     expect(part in PARTS or not colon, f"{name}:train or {name}:test", source)
     return name, "train" if part == "train" else "test"
-
-
-def _digits() -> Source:
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    x = (digits.images * (255 / 16)).round().astype(np.uint8)
-    return Source(ArrayItems(x[:, None], torch.as_tensor(digits.target)), tuple(str(i) for i in digits.target_names))
 
 
 def _torchvision(name: str, root: str, download: bool, part: Part) -> tuple[Array, Tensor, tuple[str, ...]]:
@@ -420,14 +412,11 @@ def in_words(source: Any) -> str:
         ('memory: ndarray (5, 28, 28)', 'memory: ndarray (5, 2), ndarray (5, 3)')
     """
     parts = source if isinstance(source, tuple) and len(source) == 2 else (source,)
-    return IN_MEMORY + ", ".join(f"{type(part).__name__} {_extent(part)}".strip() for part in parts)
-
-
-def _extent(source: Any) -> str:
-    shape = getattr(source, "shape", None)
-    if isinstance(shape, Sequence):
-        return f"({', '.join(map(str, shape))})"
-    return f"of {len(source)}" if hasattr(source, "__len__") else ""
+    words = []
+    for part in parts:
+        shape, n = getattr(part, "shape", None), f" of {len(part)}" if hasattr(part, "__len__") else ""
+        words.append(type(part).__name__ + (f" ({', '.join(map(str, shape))})" if isinstance(shape, Sequence) else n))
+    return IN_MEMORY + ", ".join(words)
 
 
 def from_object(
@@ -565,9 +554,6 @@ class DatasetItems(Items):
         self.shape = first.shape
         self.dtype = torch.uint8 if first.dtype == np.uint8 else torch.float32
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     def checked(self, row: int, value: Any = None) -> Array:
         """Returns an item, of the first item's shape; it is what the data set gives for a row unless that is given."""
         item = _item(self.dataset[row] if value is None else value, self.key)
@@ -622,14 +608,8 @@ def _of_dataset(dataset: Any, key: str | None, memory: int) -> Source:
             second += value[1:2] if isinstance(value, tuple | list) else ()
         held = from_array(x, "the data set")
         values = values if values is not None else second or None
-    if values is None or len(values) != len(held) or not _is_label(values[0]):
+    if values is None or len(values) != len(held) or np.ndim(values[0]) or np.asarray(values[0]).dtype.kind not in "biu":
         return Source(held)
     held.labels, numbers = labels_of(np.asarray([int(value) for value in values]), len(held), "labels", "the data set")
     names = tuple(map(str, getattr(dataset, "classes", ())))
     return Source(held, names if len(names) >= len(numbers) else numbers)
-
-
-def _is_label(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return value.ndim == 0 and not value.is_floating_point()
-    return isinstance(value, int | np.integer)

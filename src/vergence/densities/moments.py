@@ -260,13 +260,8 @@ class ViewSums:
 class Sums(ViewSums):
     """Sums over items and their augmentations; add blocks in any order.
 
-    They are around an origin c (the mean of the first block), so that a mean far from zero costs no digits.
-
-    Args:
-        dim: D.
-        draws: m >= 2 if the augmentation is sampled; 0 if the caller adds its covariance to S.
-        device: Device of the sums.
-        origin: c (D,); by default the mean of the first items that are added.
+    They are around an origin c (D,), by default the mean of the first block, so that a mean far from zero costs no digits. There
+    are m >= 2 ``draws`` if the augmentation is sampled, and 0 if the caller adds its covariance to S.
 
     Example:
         >>> sums = Sums(2)
@@ -371,15 +366,11 @@ class StandardizedMoments:
             a = float(shrinkage)
         else:
             require_choice("shrinkage", shrinkage, ["ledoit_wolf", "oas"])
-            a = self._ledoit_wolf(float(v)) if shrinkage == "ledoit_wolf" else float(oas(S, self.n, exact=False))
+            square = float(S.square().sum())  # d and b: squared distance of S to v I, and mean squared error of S, over D
+            d, b = square / D - float(v) ** 2, (self.fourth - square) / (D * self.n)
+            ledoit_wolf = min(b, d) / d if d > 0 and b > 0 else 0.0
+            a = ledoit_wolf if shrinkage == "ledoit_wolf" else float(oas(S, self.n, exact=False))
         return (1 - a) * S + (a + RIDGE) * v * torch.eye(D, dtype=S.dtype, device=S.device)
-
-    def _ledoit_wolf(self, v: float) -> float:
-        """Returns a = min(1, b / d): d is the squared distance of S to v I, b the mean squared error of S, both divided by D."""
-        square, D = float(self.covariance.square().sum()), len(self.covariance)
-        d = square / D - v**2
-        b = (self.fourth - square) / (D * self.n)
-        return min(max(b, 0.0), d) / d if d > 0 and b > 0 else 0.0
 
 
 def standardized_moments(X: Any, w: Any = None, *, standardize: bool = True) -> StandardizedMoments:
@@ -465,13 +456,8 @@ def principal_directions(
     """Returns the mean (F,) of n features and their first k < n principal directions (F, k), in the type of the features.
 
     The smaller of the two matrices of products is decomposed: of the F features, or of the n images. Of several groups of
-    features, each is divided by the root mean squared distance from its mean first, and V^T (f - mean) are the components.
-
-    Args:
-        parts: Features (B, F) in parts; they are centered and divided in place.
-        k: Number of directions.
-        dtype: Type of the sums and products.
-        widths: Number of features of each group, where there are several.
+    features, of these widths, each is divided by the root mean squared distance from its mean first, and V^T (f - mean) are the
+    components. The parts (B, F) are centered and divided in place; sums and products have the type ``dtype``.
 
     Example:
         >>> f = torch.tensor([[1.0, 0.0, 30.0], [-1.0, 0.0, -30.0]])
@@ -485,7 +471,13 @@ def principal_directions(
     for f in parts:
         centered = f.to(dtype) - mean
         f.copy_(centered if gains is None else centered * gains)
-    V = _of_features(parts, k, dtype) if width <= n else _of_images(parts, k, dtype)
+    if width <= n:
+        covariance = torch.zeros(width, width, dtype=dtype, device=parts[0].device)
+        for f in parts:
+            covariance.addmm_(f.to(dtype).T, f.to(dtype))
+        V = _leading(covariance, k)[1].to(parts[0].dtype)
+    else:
+        V = _of_images(parts, k, dtype)
     return mean, V if gains is None else V.mul_(gains[:, None])
 
 
@@ -495,15 +487,6 @@ def _gains(parts: list[Tensor], mean: Tensor, widths: Sequence[int]) -> Tensor:
     lengths = [group.sum().sqrt() for group in square.split(list(widths))]
     gains = [(1 / length if length > 0 else length + 1).expand(n) for length, n in zip(lengths, widths, strict=True)]
     return torch.cat(gains)
-
-
-def _of_features(parts: list[Tensor], k: int, dtype: torch.dtype) -> Tensor:
-    """Returns k principal directions of centered features from the F x F matrix of their products."""
-    width = parts[0].shape[1]
-    covariance = torch.zeros(width, width, dtype=dtype, device=parts[0].device)
-    for f in parts:
-        covariance.addmm_(f.to(dtype).T, f.to(dtype))
-    return _leading(covariance, k)[1].to(parts[0].dtype)
 
 
 def _of_images(parts: list[Tensor], k: int, dtype: torch.dtype) -> Tensor:

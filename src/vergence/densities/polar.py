@@ -12,6 +12,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from vergence.utils.linalg import upcast_half
 
@@ -44,7 +45,7 @@ def directional_nll(z: Tensor, s: Tensor, var: Tensor, nu: float, *, normalized:
         tensor([0.])
     """
     z, s, var = upcast_half(z), upcast_half(s), upcast_half(var)
-    Q = ((_unit(s) - _unit(z)).square() / var).sum(-1)
+    Q = ((F.normalize(s, dim=-1, eps=EPS) - F.normalize(z, dim=-1, eps=EPS)).square() / var).sum(-1)
     nll = _student_kernel(Q, nu, z.shape[-1]) + 0.5 * var.log().sum(-1)
     return nll - log_constant(nu, z.shape[-1]) if normalized else nll
 
@@ -56,17 +57,9 @@ def radial_nll(z: Tensor, s: Tensor, nu: float, *, normalized: bool = False) -> 
         >>> radial_nll(torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 4.0]]), nu=1.0)
         tensor([0.6931])
     """
-    nll = _student_kernel((_norm(upcast_half(z)) - _norm(upcast_half(s))).square(), nu, 1)
+    difference = torch.linalg.vector_norm(upcast_half(z), dim=-1) - torch.linalg.vector_norm(upcast_half(s), dim=-1)
+    nll = _student_kernel(difference.square(), nu, 1)
     return nll - log_constant(nu, 1) if normalized else nll
-
-
-def _norm(x: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(x, dim=-1)
-    return norm
-
-
-def _unit(x: Tensor) -> Tensor:
-    return x / _norm(x).clamp_min(EPS).unsqueeze(-1)
 
 
 def _student_kernel(Q: Tensor, nu: float, dim: int) -> Tensor:

@@ -54,13 +54,9 @@ def retrieve(
 ) -> Retrieved:
     """Returns the items of a bank with the highest density for each context, block by block; ties keep the bank's order.
 
-    Args:
-        conditional: Function from contexts (B, D) to p(z_b | z_a), of batch (B,) over (D,).
-        za: Embeddings of the contexts, (N, D).
-        bank: Embeddings of the items, (M, D).
-        n: Items to retrieve, 1 to M.
-        modes: Most components to retrieve by, at least 1; a Gaussian has one.
-        numbers: About so many numbers are held at a time, at least one context by one item by K.
+    Contexts za are (N, D), the bank (M, D), and n is 1 to M. The function ``conditional`` is that from contexts (B, D) to
+    p(z_b | z_a), of batch (B,) over (D,). ``modes`` are the most components to retrieve by, at least 1; a Gaussian has one. About
+    so many ``numbers`` are held at a time, at least one context by one item by K.
 
     Example:
         >>> halves = JointGaussian(torch.zeros(2), torch.tensor([[1.0, 0.5], [0.5, 1.0]]), context=1)

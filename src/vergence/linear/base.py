@@ -97,7 +97,11 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
                 are divided by 255; or Vergence's items, such as a folder of images.
             y: Not used.
         """
-        self._require_settings()
+        require_choice("center", self.center, (True, False))
+        if self.random_state is not None:
+            require_count(0, random_state=self.random_state)
+        if self._sampler is not None:  # one draw does not separate an augmentation's mean from its spread
+            require_count(2, MOST_DRAWS, n_draws=self.n_draws)
         sums = self._summed(self._checked(X, reset=True))
         expect(sums.n >= 2, "at least 2 items", f"n_samples = {sums.n}", "one item has no covariance")
         moments = self._augmented(sums.moments(centered=self.center))
@@ -106,13 +110,6 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         self.n_samples_seen_, self.mean_ = moments.n, moments.mean_seen.cpu().numpy() * self.center
         self._solve(moments)
         return self
-
-    def _require_settings(self) -> None:
-        require_choice("center", self.center, (True, False))
-        if self.random_state is not None:
-            require_count(0, random_state=self.random_state)
-        if self._sampler is not None:  # one draw does not separate an augmentation's mean from its spread
-            require_count(2, MOST_DRAWS, n_draws=self.n_draws)
 
     @torch.no_grad()
     def transform(self, X: Any) -> Any:

@@ -60,17 +60,11 @@ def as_items(data: Any) -> Items:
 
 def blocks(source: Any) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yields (number, items, their rows) of the blocks of `Items`, an array or a tensor (N, ...), the last one shorter."""
-    size = _rows(source.shape if isinstance(source, Items) else source.shape[1:])
-    index = torch.arange(len(source)).split(size)
+    size = max(1, math.prod(source.shape if isinstance(source, Items) else source.shape[1:]))
+    index = torch.arange(len(source)).split(max(256 if size <= 1 << 16 else 8, BLOCK // size))
     read = source.stream(iter(index)) if isinstance(source, Items) else _read(source, index)
     for b, (rows, x) in enumerate(read):
         yield b, x, rows
-
-
-def _rows(shape: Sequence[int]) -> int:
-    """Returns how many items of a shape make a block."""
-    size = max(1, math.prod(shape))
-    return max(256 if size <= 1 << 16 else 8, BLOCK // size)
 
 
 def _read(array: Any, index: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:

@@ -26,12 +26,12 @@ CIVIDIS = ((0, 34, 78), (67, 78, 108), (125, 124, 120), (188, 174, 108), (254, 2
 Ticks = list[tuple[float, str]]
 
 
-def thumbnail(images: Any, i: int, side: int = SIDE) -> str:
-    """Returns image ``i`` of uint8 (n, C, height, width) as the data URL of a PNG of at most ``side`` pixels; of None no text."""
+def thumbnail(images: Any, i: int) -> str:
+    """Returns image ``i`` of uint8 (n, C, height, width) as the data URL of a PNG of at most 64 pixels; of None no text."""
     if images is None:
         return ""
     buffer = io.BytesIO()
-    within(image_of(images[i]), side).save(buffer, "PNG", optimize=True)
+    within(image_of(images[i]), SIDE).save(buffer, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
@@ -67,55 +67,31 @@ class Chart:
 class _Axis:
     """Places numbers between two positions."""
 
-    def __init__(self, values: Sequence[float], start: float, end: float, *, log: bool = False) -> None:
-        self.start, self.end, self.log = start, end, log
-        low, high = min(values, default=1.0), max(values, default=1.0)
-        pad = 0.0 if log else 0.02 * (high / 2 - low / 2) or 0.05 * abs(low) or 0.5
-        most = sys.float_info.max
-        self.low, self.high = (low, high if high > low else 2 * low) if log else (max(low - pad, -most), min(high + pad, most))
+    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
+        low, high, most = min(values, default=1.0), max(values, default=1.0), sys.float_info.max
+        pad = 0.02 * (high / 2 - low / 2) or 0.05 * abs(low) or 0.5
+        self.start, self.end, self.low, self.high = start, end, max(low - pad, -most), min(high + pad, most)
 
     def at(self, value: float) -> float:
-        low, high, value = (math.log10(v) if self.log else v / 4 for v in (self.low, self.high, value))  # a quarter: no overflow
+        low, high, value = self.low / 4, self.high / 4, value / 4  # a quarter: no overflow
         return round(self.start + (value - low) / (high - low) * (self.end - self.start), 1)
 
-    def ticks(self, values: Sequence[float] | None = None) -> Ticks:
-        """Returns position and text of the ticks: of the values, or of round numbers."""
-        return [(self.at(v), f"{v:.4g}") for v in (values or (self._powers() if self.log else self._round()))]
-
-    def _powers(self) -> list[float]:
-        decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        steps = (1,) if len(decades) > 4 else (1, 2, 5)
-        return [v for d in decades for s in steps if self.low <= (v := s * 10.0**d) <= self.high]
-
-    def _round(self) -> list[float]:
-        span = self.high / 4 - self.low / 4
+    def ticks(self) -> Ticks:
+        """Returns position and text of the ticks, at round numbers."""
+        span, values = self.high / 4 - self.low / 4, [self.low]
         size = 10.0 ** math.floor(math.log10(span)) if span > sys.float_info.min else 0.0
-        if size == 0:
-            return [self.low]
-        step = next(s * size for s in (0.5, 1, 2, 5, 10) if 4 * span / (s * size) <= 6)
-        first, last = math.ceil(self.low / step), math.floor(self.high / step)
-        return [k * step for k in range(first, last + 1)]
+        if size > 0:
+            step = next(s * size for s in (0.5, 1, 2, 5, 10) if 4 * span / (s * size) <= 6)
+            values = [k * step for k in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
+        return [(self.at(v), f"{v:.4g}") for v in values]
 
 
 def chart(
-    series: Sequence[Series],
-    xtitle: str,
-    ytitle: str,
-    *,
-    size: tuple[int, int] = (760, 340),
-    log: bool = False,
-    ticks: Sequence[float] | None = None,
-    legend: bool = True,
+    series: Sequence[Series], xtitle: str, ytitle: str, *, size: tuple[int, int] = (760, 340), legend: bool = True
 ) -> Chart:
-    """Returns the geometry of lines or points over common axes; a logarithmic one leaves out points that are not positive.
-
-    The k-th series has the k-th color and symbol. ``ticks`` are positions on the horizontal axis; round numbers by default.
-    """
-    shown = [
-        [(i, float(x), float(y)) for i, (x, y) in enumerate(zip(s.x, s.y, strict=True)) if y is not None and (x > 0 or not log)]
-        for s in series
-    ]
-    across = _Axis([x for points in shown for _, x, _ in points], LEFT, size[0] - RIGHT, log=log)
+    """Returns the geometry of lines or points over common axes; the k-th series has the k-th color and symbol."""
+    shown = [[(i, float(x), float(y)) for i, (x, y) in enumerate(zip(s.x, s.y, strict=True)) if y is not None] for s in series]
+    across = _Axis([x for points in shown for _, x, _ in points], LEFT, size[0] - RIGHT)
     ends = [end for s in series for pair in s.ends for end in pair]
     up = _Axis([*ends, *(y for points in shown for *_, y in points)], size[1] - BOTTOM, TOP)
     drawn = []
@@ -136,19 +112,15 @@ def chart(
         band = [*((x, low) for x, low, _ in strokes), *((x, high) for x, _, high in reversed(strokes))] if s.line else []
         bars = [{"x": x - 1, "y": top, "width": 2, "height": round(y - top, 1), "title": s.name} for x, y, top in strokes]
         area = "".join(f"{'L' if i else 'M'}{x},{y}" for i, (x, y) in enumerate(band))
-        both = {"path": _path(places) if s.line else "", "bars": [] if s.line else bars}
+        before = itertools.chain([-2], (i for i, *_ in places))  # the line is broken where an index is missing
+        path = "".join(f"{'L' if i == last + 1 else 'M'}{x},{y}" for last, (i, x, y) in zip(before, places, strict=False))
+        both = {"path": path, "bars": []} if s.line else {"path": "", "bars": bars}
         drawn.append({**_style(s.name, k), "area": area, "marks": marks, **both})
-    return Chart(*size, across.ticks(ticks), up.ticks(), xtitle, ytitle, drawn, legend)
+    return Chart(*size, across.ticks(), up.ticks(), xtitle, ytitle, drawn, legend)
 
 
 def _style(name: str, k: int) -> dict[str, str]:
     return {"name": name, "area": "", "color": COLORS[k % len(COLORS)], "symbol": SYMBOLS[k % len(SYMBOLS)]}
-
-
-def _path(places: Sequence[tuple[int, float, float]]) -> str:
-    """Returns the line through places (index, x, y), broken where an index is missing."""
-    before = itertools.chain([-2], (i for i, *_ in places))
-    return "".join(f"{'L' if i == last + 1 else 'M'}{x},{y}" for last, (i, x, y) in zip(before, places, strict=False))
 
 
 def histogram(groups: Mapping[str, Sequence[float]], title: str) -> Chart:

@@ -98,11 +98,11 @@ def count(x: Any) -> str:
     return f"{x:,}" if isinstance(x, int) and not isinstance(x, bool) else "–"
 
 
-def percent(x: Any, form: str = ".1f") -> str:
+def percent(x: Any) -> str:
     """Returns a share in %; a dash for what is no number.
 
     Example:
-        >>> percent(0.125), percent(-0.5, "+.1f"), percent(None)
-        ('12.5', '-50.0', '–')
+        >>> percent(0.125), percent(None)
+        ('12.5', '–')
     """
-    return format(100 * x, form) if is_number(x) and is_number(100 * x) else "–"
+    return f"{100 * x:.1f}" if is_number(x) and is_number(100 * x) else "–"

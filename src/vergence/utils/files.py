@@ -171,11 +171,10 @@ def remove_leftovers(folder: Path, prefix: str = ".") -> None:
 
 def _is_alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
+        with contextlib.suppress(PermissionError):  # it belongs to someone else
+            os.kill(pid, 0)
+    except (OSError, OverflowError):
         return False
-    except OSError:  # it belongs to someone else
-        return True
     return True
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.utils.checks import expect, refuse
+from vergence.utils.checks import expect, refuse, require_array
 
 __all__ = ["as_array", "as_float", "cholesky", "covariance_cholesky", "require_features", "require_symmetric"]
 __all__ += ["upcast_half", "weighted_mean"]
@@ -25,15 +25,10 @@ def require_features(**named: Tensor) -> None:
         >>> require_features(train=torch.ones(3, 2), test=torch.ones(1, 2))
         >>> require_features(train=torch.ones(3))
         Traceback (most recent call last):
-        ValueError: train: expected features of shape (N, D) with N, D >= 1, found (3,): flatten items and pass at least one
+        ValueError: expected train of shape (N, D), found shape (3,)
     """
     for name, z in named.items():
-        if z.ndim != 2 or z.numel() == 0:
-            fix = "flatten items and pass at least one"
-            raise ValueError(f"{name}: expected features of shape (N, D) with N, D >= 1, found {tuple(z.shape)}: {fix}")
-        bad = int((~z.isfinite()).any(1).sum())
-        if bad:
-            raise ValueError(f"{name}: expected finite features, found NaN or infinity in {bad} of {len(z)} rows: leave them out")
+        require_array(name, z, "N", "D")
     widths = {name: z.shape[1] for name, z in named.items()}
     found = ", ".join(f"{name} {width}" for name, width in widths.items())
     expect(len(set(widths.values())) == 1, "the same number of features D", found, "use one encoder for all")

@@ -61,22 +61,15 @@ def _search(train: Tensor, test: Tensor, k: int, block: int) -> tuple[Tensor, Te
     train, test = as_float(train), as_float(test)
     expect(1 <= k <= len(train), f"k from 1 to the {len(train)} training items", k, "lower k or pass more items")
     similarity, index = _blockwise(train, test, min(max(k, LEADING + 1), len(train)), block)
-    unresolved = _unresolved(similarity)
+    last = min(LEADING, similarity.shape[1] - 1)
+    unresolved = similarity[:, 0] - similarity[:, last] < ROUNDING * last * torch.finfo(similarity.dtype).eps
     similarity, index = similarity[:, :k].clamp(-1, 1), index[:, :k]
     distance = 1 - similarity
-    if bool(unresolved.any()):
+    if similarity.dtype != torch.float64 and bool(unresolved.any()):
         exact, index[unresolved] = _blockwise(train.double(), test[unresolved].double(), k, block)
         similarity[unresolved] = exact.clamp(-1, 1).to(similarity)
         distance[unresolved] = (1 - exact.clamp(-1, 1)).to(distance)
     return similarity, distance, index
-
-
-def _unresolved(similarity: Tensor) -> Tensor:
-    """Returns which rows of similarities (M, k), in descending order, differ by no more than rounding, (M,) of bool."""
-    last = min(LEADING, similarity.shape[1] - 1)
-    if similarity.dtype == torch.float64 or last == 0:
-        return torch.zeros(len(similarity), dtype=torch.bool, device=similarity.device)
-    return similarity[:, 0] - similarity[:, last] < ROUNDING * last * torch.finfo(similarity.dtype).eps
 
 
 def _blockwise(train: Tensor, test: Tensor, k: int, block: int) -> tuple[Tensor, Tensor]:
@@ -90,15 +83,11 @@ def _nearest(bank: Tensor, query: Tensor, k: int, block: int) -> tuple[Tensor, T
     """Returns the k most similar items of the bank, searched block by block."""
     best = query.new_empty(len(query), 0), torch.empty(len(query), 0, dtype=torch.long, device=query.device)
     for start in range(0, len(bank), block):
-        similarity, index = _top(query @ bank[start : start + block].T, k)
-        similarity, order = _top(torch.cat([best[0], similarity], 1), k)
+        similarity, index = (query @ bank[start : start + block].T).topk(min(k, len(bank) - start, block), dim=1)
+        whole = torch.cat([best[0], similarity], 1)
+        similarity, order = whole.topk(min(k, whole.shape[1]), dim=1)
         best = similarity, torch.cat([best[1], index + start], 1).gather(1, order)
     return best
-
-
-def _top(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    values, index = similarity.topk(min(k, similarity.shape[1]), dim=1)
-    return values, index
 
 
 def nearest_rows(items: Tensor, x: Tensor, k: int, *, directions: bool = False) -> Tensor:

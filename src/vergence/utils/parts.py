@@ -162,15 +162,11 @@ def _as_text(values: np.ndarray) -> list[str]:
     if values.dtype.kind == "O":
         return [v if isinstance(v, str) else repr(v).removesuffix(".0") for v in values]
     if values.dtype.kind == "f":
-        exact = values.dtype == np.float64 and _far_from_zero(values)
+        finite = values[np.isfinite(values)]
+        # seven digits may not tell numbers apart that vary by less than a hundredth of the largest
+        exact = values.dtype == np.float64 and len(finite) and np.abs(finite).max() > 100 * np.ptp(finite)
         return [repr(v).removesuffix(".0") if exact else f"{v:.7g}" for v in values.tolist()]
     return [str(v) if values.dtype.kind in "biu" else neutral(str(v)) for v in values]
-
-
-def _far_from_zero(values: np.ndarray) -> bool:
-    """Returns whether seven digits may not tell numbers apart: they vary by less than a hundredth of the largest."""
-    finite = values[np.isfinite(values)]
-    return bool(len(finite)) and float(np.abs(finite).max()) > 100 * float(np.ptp(finite))
 
 
 def neutral(text: str) -> str:

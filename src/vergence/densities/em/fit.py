@@ -95,30 +95,13 @@ class Data:
         return variance, torch.where((typical > 0) & (variance > OUTLIERS * typical), typical, variance)
 
 
-def _reduce(sums: Sums) -> Sums:
-    """Returns the sums of all processes."""
-    if rank_and_size()[1] > 1:
-        for part in (sums.N, sums.first, sums.second, sums.log_likelihood):
-            torch.distributed.all_reduce(part)
-        lowest = sums.lowest.clone()
-        torch.distributed.all_reduce(lowest, torch.distributed.ReduceOp.MIN)
-        sums.lowest_item = torch.where(sums.lowest == lowest, sums.lowest_item, -1)
-        torch.distributed.all_reduce(sums.lowest_item, torch.distributed.ReduceOp.MAX)
-    return sums
-
-
 def structure(covariance_type: str, rank: int = 8, prior: Tensor | None = None) -> Structure:
     """Returns a structure by name: ``full``, ``tied``, ``diag``, ``spherical``, or ``low_rank`` with its rank.
 
     ``prior`` (D, D) is the sum of squares of one item that each ``full`` component has seen before the data.
     """
-    kinds: dict[str, Callable[[], Structure]] = {
-        "full": functools.partial(Full, prior),
-        "tied": Tied,
-        "diag": Diagonal,
-        "spherical": Spherical,
-    }
-    kinds["low_rank"] = functools.partial(LowRank, rank)
+    kinds: dict[str, Callable[[], Structure]] = {"full": functools.partial(Full, prior), "tied": Tied, "diag": Diagonal}
+    kinds |= {"spherical": Spherical, "low_rank": functools.partial(LowRank, rank)}
     require_choice("covariance_type", covariance_type, kinds)
     require_count(rank=rank)
     return kinds[covariance_type]()
@@ -159,7 +142,7 @@ Responsible = Callable[[slice, Tensor], tuple[Tensor, Tensor]]
 
 
 def _sums(data: Data, structure: Structure, prepared: object, mixture: Mixture, dtype: torch.dtype, weigh: Responsible) -> Sums:
-    """Returns the sums over all blocks; ``weigh`` returns log-densities (R, B) and responsibilities (R, K, B)."""
+    """Returns the sums of all processes; ``weigh`` returns log-densities (R, B) and responsibilities (R, K, B)."""
     (R, K, D), wide = mixture.means.shape, mixture.means
     lowest, item = wide.new_full((R,), float("inf")), torch.zeros(R, dtype=torch.long, device=wide.device)
     sums = Sums(wide.new_zeros(R * K), wide.new_zeros(R * K, D), structure.zeros(prepared), wide.new_zeros(R), lowest, item)
@@ -176,7 +159,14 @@ def _sums(data: Data, structure: Structure, prepared: object, mixture: Mixture, 
         sums.N += flat.sum(-1)
         sums.first += structure.first(prepared, x, flat)
         sums.second += structure.second(prepared, x, flat)
-    return _reduce(sums)
+    if rank_and_size()[1] > 1:
+        for part in (sums.N, sums.first, sums.second, sums.log_likelihood):
+            torch.distributed.all_reduce(part)
+        lowest = sums.lowest.clone()
+        torch.distributed.all_reduce(lowest, torch.distributed.ReduceOp.MIN)
+        sums.lowest_item = torch.where(sums.lowest == lowest, sums.lowest_item, -1)
+        torch.distributed.all_reduce(sums.lowest_item, torch.distributed.ReduceOp.MAX)
+    return sums
 
 
 def expectation(data: Data, structure: Structure, mixture: Mixture, dtype: torch.dtype = torch.float64) -> tuple[Sums, object]:

@@ -53,7 +53,12 @@ def fit_with_gaps(
     squares (D, D) of one item that each component has seen before the data.
     """
     w = X.new_ones(len(X)) if w is None else w
-    patterns, bounds = _patterns(X, w), [-math.inf]
+    kinds, which = X.isnan().unique(dim=0, return_inverse=True)
+    patterns, bounds = [], [-math.inf]
+    for i, gaps in enumerate(kinds):
+        if not gaps.all():  # else nothing is known of these items
+            rows, seen = which == i, (~gaps).nonzero()[:, 0]
+            patterns.append(_Pattern(X[rows][:, seen], w[rows], seen, gaps.nonzero()[:, 0]))
     total_weight = sum(float(p.w.sum()) for p in patterns)
     for _ in range(max_iter):
         check_time()
@@ -69,17 +74,6 @@ def fit_with_gaps(
         if abs(bounds[-1] - bounds[-2]) < tol:
             break
     return weights, means, covariances, bounds[1:]
-
-
-def _patterns(X: Tensor, w: Tensor) -> list[_Pattern]:
-    kinds, which = X.isnan().unique(dim=0, return_inverse=True)
-    found = []
-    for i, gaps in enumerate(kinds):
-        rows, seen = which == i, (~gaps).nonzero()[:, 0]
-        if not len(seen):
-            continue  # nothing is known of these items
-        found.append(_Pattern(X[rows][:, seen], w[rows], seen, gaps.nonzero()[:, 0]))
-    return found
 
 
 def _moments(patterns: list[_Pattern], weights: Tensor, means: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:

@@ -157,17 +157,12 @@ def _definite(S: Tensor, floor: Tensor) -> Tensor:
     L, failed = torch.linalg.cholesky_ex(S)
     noise = 4 * len(floor) * torch.finfo(S.dtype).eps * diagonal
     singular = (L.diagonal(dim1=-2, dim2=-1).square() < noise).any(-1) | (failed > 0)
-    for i in map(tuple, singular.nonzero().tolist()):
-        S[i] = _full_rank(S[i], floor / ROUNDING)
+    for i in map(tuple, singular.nonzero().tolist()):  # plus the jitter, in units of the variances, that makes it definite
+        expect(bool(S[i].isfinite().all()), "finite covariances", "NaN or infinity", "check the data for extreme values")
+        unit = torch.maximum(floor / ROUNDING, S[i].diagonal())
+        lowest = float(torch.linalg.eigvalsh(S[i] / unit.sqrt() / unit.sqrt()[:, None])[0])
+        S[i] = S[i] + torch.diag(max(ROUNDING, 32 * len(unit) * torch.finfo(S.dtype).eps, -2 * lowest) * unit)
     return S
-
-
-def _full_rank(S: Tensor, unit: Tensor) -> Tensor:
-    """Returns a matrix (D, D) plus the jitter, in units of the variances (D,) or its own, that makes it positive definite."""
-    expect(bool(S.isfinite().all()), "finite covariances", "NaN or infinity", "check the data for extreme values")
-    unit = torch.maximum(unit, S.diagonal())
-    lowest = float(torch.linalg.eigvalsh(S / unit.sqrt() / unit.sqrt()[:, None])[0])
-    return S + torch.diag(max(ROUNDING, 32 * len(S) * torch.finfo(S.dtype).eps, -2 * lowest) * unit)
 
 
 @dataclass
@@ -182,6 +177,10 @@ class _Matrices(Structure):
     """Covariances that are full matrices."""
 
     initial_passes = 1
+
+    def unit(self, mixture: Mixture) -> Mixture:
+        like = mixture.means[:, 0] if self.shared else mixture.means
+        return Mixture(mixture.weights, mixture.means, torch.diag_embed(torch.ones_like(like)))
 
     def prepare(self, mixture: Mixture, dtype: torch.dtype) -> _Factors:
         P, log_det = inverse_roots(mixture.covariances if self.shared else mixture.covariances.flatten(0, 1))
@@ -204,9 +203,6 @@ class Full(_Matrices):
 
     def __init__(self, prior: Tensor | None = None) -> None:
         self.prior = prior
-
-    def unit(self, mixture: Mixture) -> Mixture:
-        return Mixture(mixture.weights, mixture.means, torch.diag_embed(torch.ones_like(mixture.means)))
 
     def log_density(self, prepared: _Factors, x: Tensor) -> Tensor:
         y = torch.bmm(x - prepared.mu[:, None], prepared.P)
@@ -233,9 +229,6 @@ class Tied(_Matrices):
     """One covariance for all components of a mixture, with moments around the origin; it whitens the items of all of them."""
 
     shared, around_means = True, False
-
-    def unit(self, mixture: Mixture) -> Mixture:
-        return Mixture(mixture.weights, mixture.means, torch.diag_embed(torch.ones_like(mixture.means[:, 0])))
 
     def log_density(self, prepared: _Factors, x: Tensor) -> Tensor:
         y, m = x @ prepared.P, prepared.mu.unflatten(0, (prepared.R, -1)) @ prepared.P  # (R, B, D), (R, K, D)
@@ -271,17 +264,20 @@ def squares(axes: Axes, x: Tensor) -> Tensor:
     return Q.clamp(min=0)
 
 
-class _AlongAxes(Structure):
-    """Covariances that are diagonal, with moments around the origin."""
+class Diagonal(Structure):
+    """One variance per feature and component, with moments around the origin."""
 
     shared, around_means, initial_passes = False, False, 1
 
-    @abc.abstractmethod
-    def variances(self, mixture: Mixture) -> Tensor:
-        """Returns the variances of the features, (R, K, D)."""
+    def unit(self, mixture: Mixture) -> Mixture:
+        return Mixture(mixture.weights, mixture.means, torch.ones_like(mixture.means))
 
     def prepare(self, mixture: Mixture, dtype: torch.dtype) -> Axes:
-        return Axes(mixture.means.flatten(0, 1).to(dtype), (1 / self.variances(mixture).flatten(0, 1)).to(dtype))
+        mu, w = mixture.means.flatten(0, 1), 1 / mixture.covariances.flatten(0, 1)
+        return Axes(mu.to(dtype), w.reshape(len(mu), -1).expand_as(mu).to(dtype).contiguous())
+
+    def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
+        return torch.maximum(S, floor)
 
     def estimate(self, prepared: Axes, sums: Sums, N: Tensor, means: Tensor, reg: float, *, initial: bool = False) -> Tensor:
         S = unflat(sums.second / N[:, None], means) - means.square()
@@ -300,27 +296,11 @@ class _AlongAxes(Structure):
         return F + D
 
 
-class Diagonal(_AlongAxes):
-    """One variance per feature and component."""
-
-    def unit(self, mixture: Mixture) -> Mixture:
-        return Mixture(mixture.weights, mixture.means, torch.ones_like(mixture.means))
-
-    def variances(self, mixture: Mixture) -> Tensor:
-        return mixture.covariances
-
-    def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
-        return torch.maximum(S, floor)
-
-
-class Spherical(_AlongAxes):
+class Spherical(Diagonal):
     """One variance per component."""
 
     def unit(self, mixture: Mixture) -> Mixture:
         return Mixture(mixture.weights, mixture.means, torch.ones_like(mixture.weights))
-
-    def variances(self, mixture: Mixture) -> Tensor:
-        return mixture.covariances[..., None].expand_as(mixture.means).contiguous()
 
     def estimate(self, prepared: Axes, sums: Sums, N: Tensor, means: Tensor, reg: float, *, initial: bool = False) -> Tensor:
         return super().estimate(prepared, sums, N, means, reg).mean(-1)
