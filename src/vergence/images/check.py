@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -35,13 +34,11 @@ from vergence.images.result import ENCODER, ONLY, PATCHES, Anomalies, CheckResul
 from vergence.images.review import Review
 from vergence.utils.checks import counted, expect, refuse
 from vergence.utils.files import explained, require_apart
+from vergence.utils.linalg import Bools, Floats, Ints
 from vergence.utils.parts import Parts, open_parts
 
 __all__ = ["check"]
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 WRITTEN = ("items.parquet", "items.csv", "embeddings.npy")  # results that could be read
 VARIABLE = "VERGENCE_ENCODER"  # of the environment: what ``auto`` takes

@@ -15,16 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy import ndimage, stats
 
 from vergence.data.pictures import Picture
-from vergence.images.features import Bytes, Row, SmallImages, on_grid
-
-__all__: list[str] = []
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from vergence.images.features import Row, SmallImages, on_grid
+from vergence.utils.linalg import Bytes, Floats, Ints, Singles
 
 SIDE = 256  # pixels of both sides, at most
 NEAREST, BLUR, LARGEST = 3, 5, 20  # candidates; pixels of the mean; values of a score
@@ -52,7 +47,7 @@ def candidates(small: Bytes, fold: Ints, reference: Bytes, reference_fold: Ints)
     return np.concatenate(found)
 
 
-def _normalized(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _normalized(x: Singles) -> Singles:
     x = x - x.mean(1, keepdims=True)
     return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-6))
 

@@ -22,13 +22,11 @@ from torch.nn import functional as F
 
 from vergence.images.registration import Agreement, compared, registered, warped
 from vergence.report.tiles import image_of
+from vergence.utils.linalg import Bools, Bytes, Floats, Ints
 from vergence.utils.neighbors import components
 
 __all__ = ["Duplicates", "find_duplicates"]
 
-Bytes = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 Read = Callable[[int], Bytes]
 
 S = 32  # pixels a side of the gray image
@@ -65,7 +63,7 @@ class Duplicates:
         """Returns no pairs."""
         return cls(np.zeros((0, 2), dtype=np.int64), [], np.zeros(0))
 
-    def where(self, kept: npt.NDArray[np.bool_]) -> "Duplicates":
+    def where(self, kept: Bools) -> "Duplicates":
         """Returns some of the pairs, by a mask (P,)."""
         kinds = [kind for kind, keep in zip(self.kind, kept.tolist(), strict=True) if keep]
         return Duplicates(self.pairs[kept], kinds, self.agreement[kept])
@@ -278,7 +276,7 @@ def _signs(gray: Tensor) -> Tensor:
     return F.normalize(signs.sign(), dim=1)
 
 
-def _looked_up(a: Tensor, b: Tensor, *, one: bool) -> npt.NDArray[np.float64]:
+def _looked_up(a: Tensor, b: Tensor, *, one: bool) -> Floats:
     """Returns rows of i, j, position of i, window (below 0: of j), and cosine, (P, 5), of images (N, 1, S, S) and others."""
     found: list[Tensor] = []
 
@@ -431,7 +429,7 @@ def _compared(tried: _Tried, read: Read, other_read: Read) -> Iterator[Agreement
         yield compared(x, y, tried.warp[k : k + 1], tried.other[k : k + 1])
 
 
-def _not_by_symmetry(tried: _Tried, found: list[Agreement], small: Bytes, read: Read) -> npt.NDArray[np.bool_]:
+def _not_by_symmetry(tried: _Tried, found: list[Agreement], small: Bytes, read: Read) -> Bools:
     """Returns which pairs agree much more than the first image does with itself mirrored or rotated by half."""
     i, own = np.unique(tried.i), dict.fromkeys(tried.i.tolist(), 1.0)
     again, whole = np.repeat(i, len(SYMMETRIES)), WARPS[:1].expand(len(i) * len(SYMMETRIES), 4)

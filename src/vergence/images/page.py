@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from vergence.data.pictures import Picture, Pictures
@@ -29,14 +28,12 @@ from vergence.report.rendering import workbench
 from vergence.report.tiles import LARGEST, image_of, rounded, sheets, side_of, tile, unit, webp, within
 from vergence.utils import terminal
 from vergence.utils.files import explained
+from vergence.utils.linalg import Bytes, Floats, Ints, Singles
 from vergence.utils.neighbors import nearest_rows
 from vergence.utils.terminal import Table
 
 __all__ = ["cards_of"]
 
-Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 MOST = 20_000  # images on the page
 LARGE, SIDE, BYTES = 150, 480, 3e6  # images that are kept large, their longer side in pixels, and bytes of all of them
@@ -92,7 +89,7 @@ class Checked(Protocol):
     @property
     def summary(self) -> Mapping[str, Any]: ...
     @property
-    def embeddings(self) -> npt.NDArray[np.float32]: ...
+    def embeddings(self) -> Singles: ...
     @property
     def pictures(self) -> Pictures: ...
     @property
@@ -312,7 +309,7 @@ def _near(found: Checked, rows: Ints) -> list[list[int]]:
     return [[int(j) for j in normal[row] if j != k][:NEAR] for k, row in enumerate(near)]
 
 
-def _regions(z: npt.NDArray[np.float32]) -> list[int]:
+def _regions(z: Singles) -> list[int]:
     """Returns a typical image of each region of the map, of the largest first."""
     from sklearn.cluster import MiniBatchKMeans
 

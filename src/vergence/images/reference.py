@@ -10,10 +10,8 @@ Shapes: n reference images, M new ones, K folds, L feature sets.
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 
 from vergence.decide.decisions import Decisions, decided
@@ -29,12 +27,7 @@ from vergence.images.result import LEVEL, Anomalies, CheckSettings, Heatmaps
 from vergence.images.review import after_review
 from vergence.images.scores import CrossFitted
 from vergence.utils.checks import expect
-
-__all__: list[str] = []
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from vergence.utils.linalg import Array, Bools, Floats, Ints
 
 FOLDS, SPLIT = 10, 1_000  # folds of a reference; images above which half of it calibrates
 FEWEST = 20  # different reference images
@@ -119,7 +112,7 @@ def _own_reference(new: Sequence[str] | None, known: Sequence[str]) -> bool:
 
 def _sets(
     new: ImageFeatures, reference: ImageFeatures, places: Ints, fold: Ints, settings: CheckSettings
-) -> tuple[dict[str, FeatureSet], list[npt.NDArray[Any]], tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+) -> tuple[dict[str, FeatureSet], list[Array], tuple[Array, Array]]:
     """Returns feature sets, heatmaps of the reference that calibrates and of new images, and features of both as wholes."""
     look = look_at([reference, new], settings)
     sample = sampled(reference, places[fold < 0] if (fold < 0).any() else places, settings, look)
@@ -177,7 +170,7 @@ class Compared:
         twins = judged >= ALIKE > old and 1 - judged <= TWIN * (1 - old)
         return cls(passed.passed, settings.workers, old >= ALIKE, twins)
 
-    def rows(self, features: ImageFeatures, rows: Ints) -> dict[str, npt.NDArray[Any]]:
+    def rows(self, features: ImageFeatures, rows: Ints) -> dict[str, Array]:
         """Returns columns of some images; those of one that has gone meanwhile are those of the most normal one."""
         assert features.images is not None
         index = features.index[rows].tolist()

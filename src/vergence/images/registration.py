@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__: list[str] = []
-
 LEAST, MOST, LONGEST = 32, 256, 512  # pixels of the frame's shorter side, and of its longer one
 BLOCK, FINER = 16, 160  # pixels a side of a block; of half as much in frames whose shorter side is smaller than this
 OVERLAP = 0.8  # share of the frame that both images cover, at least
