@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from vergence.images.duplicates import small_image
 from vergence.images.frozen import FrozenNetwork
 from vergence.images.measurements import measure
 from vergence.images.patches import PatchCells
+from vergence.images.regions import OwnCells, ReferenceCells
 from vergence.images.statistics import pixel_statistics
 from vergence.report.tiles import image_of
 from vergence.utils import terminal
@@ -163,29 +164,12 @@ class SmallImages:
         return small
 
 
-class Look(Protocol):
-    """What computes features of an image.
-
-    Attributes:
-        names: What the sets of cells are called.
-        whitening: How much the covariance of each set's cells is shrunk before they are whitened.
-        banks: Cells of the reference that those of each set are compared with, at most.
-    """
-
-    names: tuple[str, ...]
-    whitening: tuple[float, ...]
-    banks: tuple[int, ...]
-
-    def features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Returns features of the whole (D,) of an image (3, H, W) in [0, 1], and of its cells, (D', r, c) of each set."""
-
-
 class PatchLook:
     """Features of the whole and of cells by dictionaries of patches of images, and perhaps an embedding (D,) of the whole."""
 
-    names: tuple[str, ...] = ("details",)
-    whitening: tuple[float, ...] = (1e-4,)
-    banks: tuple[int, ...] = (3_000,)
+    names: tuple[str, ...] = ("details",)  # of the sets of cells
+    whitening: tuple[float, ...] = (1e-4,)  # how much the covariance of each set's cells is shrunk before they are whitened
+    banks: tuple[int, ...] = (3_000,)  # cells of the reference that those of each set are compared with, at most
 
     def __init__(self, images: Sequence[Tensor], embed: Callable[[Tensor], Tensor] | None = None) -> None:
         self.codes, self.cells, self.embed = PooledCodes(images), PatchCells(images), embed
@@ -216,6 +200,9 @@ class NetworkLook:
         return torch.cat([whole, codes]), [cells, *details]
 
 
+Look = PatchLook | NetworkLook
+
+
 def features_of(look: Look, pixels: Bytes) -> tuple[Tensor, list[Tensor]]:
     """Returns features of an image (C, H, W) of bytes; those of each channel of a stack side by side."""
     each = [look.features(as_tensor(plane)) for plane in planes(pixels)]
@@ -236,19 +223,12 @@ class SamplePass:
         return whole.numpy(), [part.half().numpy() for part in cells]
 
 
-class Regions(Protocol):
-    """What judges the cells of an image."""
-
-    def scores(self, cells: Tensor, fold: int) -> tuple[Floats, Floats]:
-        """Returns scores (K,) of an image of a fold and its heatmap (r, c)."""
-
-
 @dataclass(frozen=True)
 class RegionPass:
     """Features of the whole of an image, and of each of S sets of cells scores and a heatmap."""
 
     look: Look  # what gives features
-    regions: Sequence[Regions]  # what judges each set of cells
+    regions: Sequence[OwnCells | ReferenceCells]  # what judges each set of cells
     fold: Mapping[int, int]  # fold of an image by its digest; all others are new
 
     def __call__(self, picture: Picture) -> Row:
