@@ -61,7 +61,7 @@ def measure(pixels: Bytes) -> Floats:
     difference = np.subtract(largest, x.min(0), out=largest)
     mean, deviation = (np.resize(one, 3) for one in zip(*map(_mean_and_deviation, x), strict=True))
     share = _share(np.asarray(255 * light + 0.5, dtype=np.uint8))
-    contrast, edges, noise = _deviation(light), _laplacian(light), np.abs(_noise(light)).ravel()
+    contrast, edges, noise = _deviation(light), _laplacian(light), np.abs(np.diff(np.diff(_inner(light), 2, 0), 2, 1)).ravel()
     step = 1 + noise.size // 65_536
     values = [
         *pixels.shape[1:],
@@ -135,19 +135,6 @@ def _local_sharpness(light: Singles, edges: Singles) -> float:
     first = contrast >= np.quantile(contrast, MOST_CONTRAST)
     seen = float(contrast[first].mean())
     return float(np.sqrt(max(float(energy[first].mean()) - ROUNDING, 1e-9) / seen)) if seen > 1 / 255**2 else 0.0
-
-
-def _noise(light: Singles) -> Singles:
-    """Returns the response to the product of two second differences, which edges and ramps do not have."""
-    return np.asarray(_second(_second(_inner(light)).T).T)
-
-
-def _second(x: Singles) -> Singles:
-    """Returns second differences of the rows."""
-    differences: Singles = x[:-2] + x[2:]
-    differences -= x[1:-1]
-    differences -= x[1:-1]
-    return differences
 
 
 def _inner(light: Singles) -> Singles:
