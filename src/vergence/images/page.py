@@ -10,16 +10,15 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import torch
 
-from vergence.data.pictures import Picture, Pictures
+from vergence.data.pictures import Picture
 from vergence.decide.conformal import to_label
 from vergence.decide.feature_sets import ReferenceScores
-from vergence.images.features import ImageFeatures
 from vergence.images.marks import at_random
 from vergence.images.measurements import HUES, MEASUREMENTS, PROPERTIES, WORDS, is_gray
 from vergence.images.plane import standardized
@@ -30,10 +29,6 @@ from vergence.utils import terminal
 from vergence.utils.files import explained
 from vergence.utils.linalg import Bytes, Floats, Ints, Singles
 from vergence.utils.neighbors import nearest_rows
-from vergence.utils.terminal import Table
-
-__all__ = ["cards_of"]
-
 
 MOST = 20_000  # images on the page
 LARGE, SIDE, BYTES = 150, 480, 3e6  # images that are kept large, their longer side in pixels, and bytes of all of them
@@ -75,39 +70,7 @@ ORDER = (
 )
 MARKED = "A frame marks regions that are more anomalous than any region of all but {mark:.0%} of normal images."
 FRAMED = "A frame marks the most anomalous regions: in about {mark:.0%} of the images there is one."
-
-
-class Checked(Protocol):
-    """What the page reads of a `vergence.images.result.CheckResult`, which documents each member."""
-
-    @property
-    def items(self) -> Table: ...
-    @property
-    def duplicates(self) -> Table: ...
-    @property
-    def skipped(self) -> Table: ...
-    @property
-    def summary(self) -> Mapping[str, Any]: ...
-    @property
-    def embeddings(self) -> Singles: ...
-    @property
-    def pictures(self) -> Pictures: ...
-    @property
-    def reference(self) -> Pictures | None: ...
-    @property
-    def features(self) -> ImageFeatures: ...
-    @property
-    def workers(self) -> int: ...
-    @property
-    def key(self) -> str: ...
-    @property
-    def said(self) -> Mapping[str, str]: ...
-    def levels(self) -> Mapping[str, Floats]: ...
-    def calibration(self) -> ReferenceScores | None: ...
-    def nearest(self) -> Sequence[str]: ...
-    def marked(self, i: int) -> Sequence[Sequence[float]]: ...
-    def map(self, i: int) -> Floats: ...
-    def pixels(self, i: int) -> Bytes: ...
+Checked = Any  # a `vergence.images.result.CheckResult`, whose module imports this one
 
 
 def write_check(path: Path, found: Checked) -> Path:
@@ -441,12 +404,8 @@ def write_heatmaps(folder: Path, found: Checked) -> Path:
 # Notebooks
 
 
-def cards_of(found: Checked, rows: Sequence[int]) -> list[dict[str, Any]]:
-    """Returns name, image as a data URL, and lines about images of ``items``, for notebooks."""
-    return [_card(found, i) for i in rows]
-
-
-def _card(found: Checked, i: int) -> dict[str, Any]:
+def card_of(found: Checked, i: int) -> dict[str, Any]:
+    """Returns name, image as a data URL, and lines about an image of ``items``, for notebooks."""
     item = {name: values[i] for name, values in found.items.columns.items()}
     lines = [item["reason"]] if item["reason"] else []
     if found.summary["judged"]:

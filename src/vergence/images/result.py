@@ -288,9 +288,9 @@ class CheckResult:
 
     def show(self, n: int = 12) -> "Shown":
         """Returns the most anomalous images, for a notebook."""
-        from vergence.images.page import cards_of
+        from vergence.images.page import card_of
 
-        return Shown(cards_of(self, self.strangest(n)))
+        return Shown([card_of(self, i) for i in self.strangest(n)])
 
     def write(self, out: str | Path) -> Path:
         """Writes everything to a folder, and returns it; docs/guides/check.md lists the files."""
