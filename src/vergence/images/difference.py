@@ -69,14 +69,10 @@ class DifferencePass:
         scores = []
         for k in range(self.folds):
             others = [one for one in each if self.fold[one[0]] != k] or each
-            scores.append(difference_score(max(others, key=lambda one: one[1])[2]))
+            m = max(others, key=lambda one: one[1])[2].ravel()
+            scores.append(float(np.log(np.partition(m, -LARGEST)[-LARGEST:].mean() + 1e-2)) if m.size >= LARGEST else 0.0)
         heatmap = np.log(np.maximum(on_grid(best[2]), 1e-2))
         return {"difference": np.array(scores), "correlation": best[1], "heatmap": heatmap, "nearest": np.int64(best[0])}
-
-
-def difference_score(m: Floats) -> float:
-    """Returns t of a difference."""
-    return float(np.log(np.partition(m.ravel(), -LARGEST)[-LARGEST:].mean() + 1e-2)) if m.size >= LARGEST else 0.0
 
 
 def difference(a: Floats, b: Floats) -> tuple[float, Floats]:

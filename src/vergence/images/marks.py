@@ -23,9 +23,6 @@ from scipy.special import logsumexp
 from vergence.images.review import Review
 from vergence.utils.linalg import Bools, Floats, Ints
 
-__all__ = ["least_share", "most_left"]
-
-
 LAMBDA = np.geomspace(0.25, 8.0, 6)
 ERROR, FOUND = 0.05, 0.9  # probability that a bound is wrong; share of the anomalies that one looks for
 FEWEST, CAPTURED = 10, 5  # marks in a row that are told; anomalies among random images that say how far to look

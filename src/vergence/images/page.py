@@ -18,7 +18,6 @@ import torch
 
 from vergence.data.pictures import Picture
 from vergence.decide.conformal import to_label
-from vergence.decide.feature_sets import ReferenceScores
 from vergence.images.marks import at_random
 from vergence.images.measurements import HUES, MEASUREMENTS, PROPERTIES, WORDS, is_gray
 from vergence.images.plane import standardized
@@ -76,14 +75,14 @@ Checked = Any  # a `vergence.images.result.CheckResult`, whose module imports th
 def write_check(path: Path, found: Checked) -> Path:
     """Writes the page in one step; it loads nothing from the network, and every text in it is escaped. Returns its path."""
     s, rows = found.summary, shown_rows(found)
-    left = len(found.items) - len(rows)
+    left, weights = len(found.items) - len(rows), ", ".join(f"{name} {w:.2g}" for name, w in s["feature_sets"].items())
     return workbench(
         path,
         _data(found, rows, path),
         title=f"What is in {s['source']}",
         sentences=s["sentences"],
         looked=s["looked"],
-        encoder=_judged_by(s),
+        encoder=f"{s['encoder']}. Feature sets and their weights: {weights}" if weights else s["encoder"],
         sampled=f"{len(rows):,} of {len(found.items):,} are on this page: all that stand out, others at random." if left else "",
         skipped=list(zip(found.skipped["path"], found.skipped["reason"], strict=True)),
         meaning=_meaning(s),
@@ -102,11 +101,6 @@ def shown_rows(found: Checked) -> Ints:
     first = order[: MOST // 2]
     rest = np.random.default_rng(0).permutation(order[MOST // 2 :])[: MOST - len(first)]
     return np.sort(np.concatenate([first, rest]))
-
-
-def _judged_by(s: Mapping[str, Any]) -> str:
-    weights = ", ".join(f"{name} {weight:.2g}" for name, weight in s["feature_sets"].items())
-    return f"{s['encoder']}. Feature sets and their weights: {weights}" if weights else str(s["encoder"])
 
 
 def _meaning(s: Mapping[str, Any]) -> list[str]:
@@ -169,6 +163,8 @@ def _scores(found: Checked, rows: Ints, others: "_Others") -> dict[str, Any]:
         name: np.asarray(values, dtype=np.float64)[rows] for name, values in found.items.columns.items() if name in NUMBERS
     }
     reference = found.calibration()
+    told = reference is not None and found.summary["noun"] == "image"  # the most anomalous ones, at which a person should look
+    first = to_label(reference.scores, min(FIRST, len(reference))).tolist() if told else []
     return {
         "score": rounded(columns["score"], 5),
         **({"p": rounded(columns["p_value"], 6), "q": rounded(columns["q_value"], 6)} if found.summary["rate"] != "none" else {}),
@@ -180,7 +176,7 @@ def _scores(found: Checked, rows: Ints, others: "_Others") -> dict[str, Any]:
         "levels": [[k, NAMES.get(k, k.capitalize()), rounded(v[rows], 4)] for k, v in found.levels().items()],
         "seen": [0] * len(rows) if reference is None else reference.seen[rows].astype(int).tolist(),
         "calibration": None if reference is None else len(reference),
-        "reference": [] if reference is None or found.summary["noun"] != "image" else _first(reference, others),
+        "reference": [others.number(reference.names[i]) for i in first],
     }
 
 
@@ -197,12 +193,6 @@ class _Others:
             self._numbers[name] = self.first + len(self.names)
             self.names.append(name)
         return self._numbers[name]
-
-
-def _first(calibration: ReferenceScores, others: _Others) -> list[int]:
-    """Returns the numbers of the most anomalous reference images, in order: what a person should look at."""
-    first = to_label(calibration.scores, min(FIRST, len(calibration)))
-    return [others.number(calibration.names[int(i)]) for i in first]
 
 
 def _said(found: Checked, of_name: Mapping[str, int], others: _Others) -> list[tuple[int, str]]:
