@@ -37,13 +37,6 @@ def test_selection_equal_to_loops():
         assert select(p, 0.2).tolist() == slow.benjamini_hochberg(p.tolist(), 0.2)
 
 
-def test_q_values_are_the_levels_of_selection():
-    p = np.concatenate([rng().uniform(0, 0.02, 10), rng().uniform(0, 1, 40)])
-    q = q_values(p)
-    for fdr in (0.01, 0.05, 0.1, 0.3, 0.7):
-        assert (select(p, fdr) == (q <= fdr)).all()
-
-
 def test_tensors_come_back_as_tensors():
     r = rng()
     calibration, s = r.normal(size=50), r.normal(size=20)
@@ -179,8 +172,6 @@ def test_trap_ties_are_reported():
     calibration = np.concatenate([np.linspace(0, 1, 90), np.ones(10)])
     with pytest.warns(UserWarning, match=r"11 of 100 calibration scores share the largest value.*below 0\.12"):
         p_values(calibration, [0.5, 1.0])
-    with pytest.raises(ValueError, match="found 2 in all 8 items"):
-        p_values([2.0] * 5, [2.0] * 3)
 
 
 def test_trap_items_on_both_sides_are_reported():

@@ -181,14 +181,6 @@ def test_trimming_keeps_the_covariance_of_a_clean_gaussian():
     assert consistency(4, 0.2) == pytest.approx(1 / np.square(X[inside]).mean(), rel=0.02)
 
 
-def test_weights_of_zero_leave_items_out():
-    X = data()
-    w = (np.arange(len(X)) % 2).astype(float)
-    for detector in ALL:
-        first = detector.fit(X, sample_weight=w).score_samples(X)
-        np.testing.assert_allclose(detector.fit(X[1::2]).score_samples(X), first, rtol=1e-8, atol=1e-8)
-
-
 @pytest.mark.parametrize("detector", ALL, ids=name)
 def test_fewer_items_than_features_and_constant_features_are_no_obstacle(detector):
     rng = np.random.default_rng(0)

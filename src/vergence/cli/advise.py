@@ -12,8 +12,6 @@ from vergence.cli import options
 from vergence.data.config import DataConfig, ViewConfig, usual, usual_flip
 from vergence.utils.checks import did_you_mean
 
-__all__: list[str] = []
-
 
 @dataclass(kw_only=True)
 class Advise:

@@ -10,8 +10,6 @@ from tyro.conf import Positional, arg
 from vergence.cli import options
 from vergence.utils.checks import counted
 
-__all__: list[str] = []
-
 
 @dataclass(kw_only=True)
 class Calibrate:

@@ -19,8 +19,6 @@ from vergence.utils.checks import expect
 if TYPE_CHECKING:
     from vergence.images.result import CheckResult
 
-__all__: list[str] = []
-
 SHOWN = 3  # images that are printed
 PASSED = (
     "against", "heatmaps", "leaks", "encoder", "vectors", "against_vectors", "size", "fdr", "mark", "groups", "labels", "map",

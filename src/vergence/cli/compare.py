@@ -8,8 +8,6 @@ from tyro.conf import Positional, arg
 
 from vergence.utils import terminal
 
-__all__: list[str] = []
-
 
 @dataclass(kw_only=True)
 class Compare:

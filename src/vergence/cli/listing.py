@@ -10,8 +10,6 @@ from tyro.conf import Positional, arg
 from vergence.cli import options
 from vergence.utils.checks import refuse
 
-__all__: list[str] = []
-
 GROUPS = {  # of the help of train
     "Data": ("data", "size", "limit", "keep_classes", "calibration_share", "data_root", "download", "strict"),
     "What to train": ("recipe", "objective", "method", "encoder", "views", "distill", "pretrained", "weights", "init", "freeze"),

@@ -13,8 +13,6 @@ from vergence.utils.checks import expect
 if TYPE_CHECKING:
     from vergence.decide.matching import Matches
 
-__all__: list[str] = []
-
 
 COLUMNS = ("context", "best", "score", "p_value", "claim", "answer", "candidates")  # of a table without rows
 

@@ -15,8 +15,6 @@ from vergence.utils.checks import counted, expect, shown
 if TYPE_CHECKING:
     from vergence.decide import Monitor as State
 
-__all__: list[str] = []
-
 KEPT = 1000  # items after which the state of a stream of lines is saved, and the same alarm is said again
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from vergence.learn.runs.run import Run
     from vergence.learn.runs.score import Calibration
 
-__all__: list[str] = []
-
 FDR, CONFIDENCE = 0.1, 0.95
 SHOWN = 10  # items that are printed
 

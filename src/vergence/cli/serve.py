@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-__all__: list[str] = []
-
 BUSY = 64  # connections at a time; more are answered with 503
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 

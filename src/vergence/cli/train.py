@@ -16,8 +16,6 @@ from vergence.utils.terminal import is_first_process
 if TYPE_CHECKING:
     from vergence.learn.runs.run import Run
 
-__all__: list[str] = []
-
 RECIPES = "Settings to start from; see vergence.learn.training.recipes."
 SHARD = "Sum over part I of N of the items, of a closed form such as patches, into the folder --out, for vergence merge."
 DRY_RUN = "Say what would run, with an estimate of time and memory; trains and writes nothing."

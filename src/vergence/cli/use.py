@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from vergence.data.items import Items
     from vergence.learn.runs.run import Run
 
-__all__: list[str] = []
-
 
 @dataclass(kw_only=True)
 class Evaluate:

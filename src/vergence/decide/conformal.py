@@ -22,13 +22,13 @@ from numbers import Real
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy.special import betainc, betaincinv, betaln, gammaln
 from torch import Tensor
 
 from vergence.decide.inputs import Values, as_values, labels_of, like, numeric, p_values_of
 from vergence.utils.checks import EXACT, LARGEST, expect, require_count, require_within
+from vergence.utils.linalg import Floats, Ints
 
 __all__ = [
     "certain_levels",
@@ -50,8 +50,6 @@ __all__ = [
     "weighted",
 ]
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 ROUNDING = 1e-12  # relative; p = a k / m counts as p <= a k / m
 SURVIVORS = 0.5  # ten or more p-values, all below this, look like the selected part of a longer list
 FEWEST = 100  # scores, for a tail of about 15

@@ -28,7 +28,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import logsumexp, ndtri
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
@@ -38,11 +37,10 @@ from vergence.decide.ridge import out_of_fold
 from vergence.densities.storage import Stored
 from vergence.mixtures.core import to_numpy
 from vergence.utils.checks import expect, require_within
+from vergence.utils.linalg import Bools, Floats, Ints
 
 __all__ = ["FeatureSets"]
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 TAIL = 0.01  # of the reference, whose log-distances are large
 LEAST = 0.02  # deviation of log-distances, at least
@@ -126,7 +124,7 @@ class ReferenceScores:
     scores: Floats  # score, fold and name of each, (n,)
     fold: Ints
     names: Sequence[str]
-    seen: npt.NDArray[np.bool_]  # which new items are among them, (M,)
+    seen: Bools  # which new items are among them, (M,)
     weight: Floats | None = None  # of each, (n,): 1 / n_g in a group of n_g that counts as one example
     groups: tuple[Ints, Ints] | None = None  # of these (n,) and of new items (M,), compared within their group alone
 
@@ -163,7 +161,7 @@ class ReferenceScores:
             p[new == group] = self._among(scores[new == group], own == group)
         return p
 
-    def _among(self, scores: Floats, items: npt.NDArray[np.bool_]) -> Floats:
+    def _among(self, scores: Floats, items: Bools) -> Floats:
         """Returns p-values (M,) of scores (M, K) among some items (n,)."""
         weight = np.ones(len(self)) if self.weight is None else self.weight
         at_least = np.zeros(len(scores))

@@ -6,14 +6,11 @@ What cannot be meant is a ValueError of one line.
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from vergence.utils.checks import expect, is_count
-from vergence.utils.linalg import as_array, require_features
-
-__all__: list[str] = []
+from vergence.utils.linalg import Array, as_array, require_features
 
 Values = Any  # an array, a tensor, or a sequence of numbers
 Seed = int | np.random.Generator | None
@@ -70,7 +67,7 @@ def p_values_of(p_values: Values) -> Tensor:
     return p
 
 
-def labels_of(name: str, values: Any, n: int) -> npt.NDArray[Any]:
+def labels_of(name: str, values: Any, n: int) -> Array:
     """Returns labels as an array (n,) of numbers or texts."""
     labels = as_array(values) if isinstance(values, Tensor) else np.asarray(values)
     expect(labels.shape == (n,), f"{name} of shape ({n},), one for each item", labels.shape)

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from vergence.decide.inputs import numeric
 from vergence.utils.checks import expect, require_count
+from vergence.utils.linalg import Floats
 
 __all__ = ["explain"]
 
-Floats = npt.NDArray[np.float64]
 RARE = 0.01  # share of typical items, below which a level is part of a reason
 RARE_ALONE = 0.1  # the same of a level that is the whole reason
 

@@ -11,12 +11,11 @@ variance a c. A fit takes O(N D min(N, D)) steps and O(N D) numbers. Shapes: N r
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
+
+from vergence.utils.linalg import Floats, Ints
 
 __all__ = ["RidgeGaussian"]
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 RIDGE = 0.03  # a
 NEGLIGIBLE = 1e-10  # of the largest eigenvalue

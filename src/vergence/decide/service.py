@@ -28,8 +28,6 @@ from vergence.decide.inputs import Values, as_values
 from vergence.decide.streams import Monitor
 from vergence.utils.checks import counted, expect, require_count, require_within, shortened
 
-__all__: list[str] = []
-
 # Rows of JSON -> scores (m,), NaN for those that cannot be judged, and the error of each.
 Judge = Callable[[Sequence[Any]], tuple[np.ndarray, Sequence[str]]]
 FIELDS = ("score", "p_value", "q_value", "flag", "alarm")  # of each item, next to its name and error

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -35,15 +34,14 @@ from vergence.images.result import ENCODER, ONLY, PATCHES, Anomalies, CheckResul
 from vergence.images.review import Review
 from vergence.utils.checks import counted, expect, refuse
 from vergence.utils.files import explained, require_apart
+from vergence.utils.linalg import Bools, Floats, Ints
 from vergence.utils.parts import Parts, open_parts
 
 __all__ = ["check"]
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 WRITTEN = ("items.parquet", "items.csv", "embeddings.npy")  # results that could be read
+Named = tuple[Sequence[str] | None, Floats]  # names, None where they are numbers, and vectors (N, D)
 VARIABLE = "VERGENCE_ENCODER"  # of the environment: what ``auto`` takes
 
 
@@ -282,8 +280,8 @@ def _image_features(pictures: Pictures, settings: CheckSettings, vectors: Any, k
 def _vectors_of(vectors: Any, pictures: Pictures, index: Sequence[int]) -> Floats:
     """Returns the vectors of the pictures that could be read, by their names where the vectors have names."""
     given = _vectors(vectors)
-    expect(given is not None, "vectors: an array (N, D), or a .npy, .npz or .parquet file of them", vectors, "give others")
-    assert given is not None
+    if given is None:
+        refuse("vectors: an array (N, D), or a .npy, .npz or .parquet file of them", vectors, "give others")
     names, x = given
     if names is None:
         expect(len(x) == len(pictures), f"one vector for each of {len(pictures)} pictures", len(x), "give them with names")
@@ -298,24 +296,20 @@ def _vectors_of(vectors: Any, pictures: Pictures, index: Sequence[int]) -> Float
 # Vectors alone
 
 
-def _vectors(source: Any) -> tuple[Sequence[str] | None, Floats] | None:
-    """Returns the names, None where they are numbers, and the vectors (N, D) of a source; None where it holds no vectors."""
+def _vectors(source: Any) -> Named | None:
+    """Returns the names and the vectors of a source; None where it holds no vectors."""
     if isinstance(source, str | Path):
-        if Path(source).suffix.lower() not in (".npy", ".npz", ".parquet"):
-            return None
-        if Path(source).suffix.lower() != ".parquet" and Path(source).is_file() and of_numpy(Path(source)) is not None:
+        path = Path(source)
+        table = path.suffix.lower() == ".parquet"
+        if not table and (path.suffix.lower() not in (".npy", ".npz") or (path.is_file() and of_numpy(path) is not None)):
             return None
         try:
             items = open_items(str(source))
         except ValueError:
-            if Path(source).suffix.lower() == ".parquet":  # perhaps of pictures
+            if table:  # perhaps of images
                 return None
             raise
-    elif (
-        isinstance(source, np.ndarray | Tensor)
-        and source.ndim == 2
-        and not (isinstance(source, np.ndarray) and source.dtype.kind in "OUS")
-    ):
+    elif isinstance(source, np.ndarray | Tensor) and source.ndim == 2 and getattr(source.dtype, "kind", "f") not in "OUS":
         items = open_items(source)
     else:
         return None
@@ -323,9 +317,6 @@ def _vectors(source: Any) -> tuple[Sequence[str] | None, Floats] | None:
         return None
     x = torch.cat([part for _, part in items.stream([torch.arange(len(items))])]).double().numpy()
     return None if isinstance(items.names, RowNames) else list(items.names), x
-
-
-Named = tuple[Sequence[str] | None, Floats]
 
 
 def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name: str) -> CheckResult:

@@ -8,19 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from vergence.decide.inputs import features_of
 from vergence.densities.moments import leading
 from vergence.utils.checks import expect, require_count
+from vergence.utils.linalg import Floats, Ints
 from vergence.utils.neighbors import components, nearest_others
 
 __all__ = ["anomalous_clusters"]
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 EULER = 0.5772156649015329
 SMALLEST, NEIGHBORS = 5, 15  # members at least; neighbors of each item in the graph
 SEPARATION, ALPHA = 1.2, 0.05  # of a group, at least; probability of any group in Gaussian items

@@ -60,7 +60,8 @@ class PooledCodes:
 
 def _dictionary(images: Iterable[Tensor], each: int) -> tuple[Tensor, Tensor]:
     """Returns centers as filters (J, 3, P, P) of normalized patches, and their offsets (J,)."""
-    p = torch.cat([_patches(x, each) for x in images]).double()
+    all_of = (x.unfold(1, PATCH, 1).unfold(2, PATCH, 1).permute(1, 2, 0, 3, 4).flatten(2).flatten(0, 1) for x in images)
+    p = torch.cat([p[torch.linspace(0, len(p) - 1, min(each, len(p))).round().long()] for p in all_of]).double()
     p = p - p.mean(1, keepdim=True)
     p = p / (p.var(1, keepdim=True) + CONTRAST**2).sqrt()
     m = p.mean(0)
@@ -72,12 +73,6 @@ def _dictionary(images: Iterable[Tensor], each: int) -> tuple[Tensor, Tensor]:
     centers = F.normalize(torch.from_numpy(fitted.cluster_centers_).double(), dim=1)
     filters = F.pad(centers, (0, 0, 0, CENTERS - len(centers))) @ white
     return filters.float().view(-1, 3, PATCH, PATCH), (filters @ m).float()
-
-
-def _patches(x: Tensor, most: int) -> Tensor:
-    """Returns about ``most`` patches (n, 3 P P) of an image at evenly spaced places."""
-    p = x.unfold(1, PATCH, 1).unfold(2, PATCH, 1).permute(1, 2, 0, 3, 4).flatten(2).flatten(0, 1)
-    return p[torch.linspace(0, len(p) - 1, min(most, len(p))).round().long()]
 
 
 def _pooled(x: Tensor, filters: Tensor, offset: Tensor, stride: int) -> list[Tensor]:

@@ -15,16 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy import ndimage, stats
 
 from vergence.data.pictures import Picture
-from vergence.images.features import Bytes, Row, SmallImages, on_grid
-
-__all__: list[str] = []
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from vergence.images.features import Row, SmallImages, on_grid
+from vergence.utils.linalg import Bytes, Floats, Ints, Singles
 
 SIDE = 256  # pixels of both sides, at most
 NEAREST, BLUR, LARGEST = 3, 5, 20  # candidates; pixels of the mean; values of a score
@@ -52,7 +47,7 @@ def candidates(small: Bytes, fold: Ints, reference: Bytes, reference_fold: Ints)
     return np.concatenate(found)
 
 
-def _normalized(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _normalized(x: Singles) -> Singles:
     x = x - x.mean(1, keepdims=True)
     return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-6))
 
@@ -74,14 +69,10 @@ class DifferencePass:
         scores = []
         for k in range(self.folds):
             others = [one for one in each if self.fold[one[0]] != k] or each
-            scores.append(difference_score(max(others, key=lambda one: one[1])[2]))
+            m = max(others, key=lambda one: one[1])[2].ravel()
+            scores.append(float(np.log(np.partition(m, -LARGEST)[-LARGEST:].mean() + 1e-2)) if m.size >= LARGEST else 0.0)
         heatmap = np.log(np.maximum(on_grid(best[2]), 1e-2))
         return {"difference": np.array(scores), "correlation": best[1], "heatmap": heatmap, "nearest": np.int64(best[0])}
-
-
-def difference_score(m: Floats) -> float:
-    """Returns t of a difference."""
-    return float(np.log(np.partition(m.ravel(), -LARGEST)[-LARGEST:].mean() + 1e-2)) if m.size >= LARGEST else 0.0
 
 
 def difference(a: Floats, b: Floats) -> tuple[float, Floats]:

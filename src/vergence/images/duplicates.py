@@ -17,18 +17,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.cluster.hierarchy import DisjointSet
 from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.images.registration import Agreement, compared, registered, warped
 from vergence.report.tiles import image_of
+from vergence.utils.linalg import Bools, Bytes, Floats, Ints
 from vergence.utils.neighbors import components
 
 __all__ = ["Duplicates", "find_duplicates"]
 
-Bytes = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 Read = Callable[[int], Bytes]
 
 S = 32  # pixels a side of the gray image
@@ -65,7 +64,7 @@ class Duplicates:
         """Returns no pairs."""
         return cls(np.zeros((0, 2), dtype=np.int64), [], np.zeros(0))
 
-    def where(self, kept: npt.NDArray[np.bool_]) -> "Duplicates":
+    def where(self, kept: Bools) -> "Duplicates":
         """Returns some of the pairs, by a mask (P,)."""
         kinds = [kind for kind, keep in zip(self.kind, kept.tolist(), strict=True) if keep]
         return Duplicates(self.pairs[kept], kinds, self.agreement[kept])
@@ -136,7 +135,8 @@ def find_duplicates(
         other_small, other_digest, other_read = small, digest, read
     assert other_small is not None and other_digest is not None and other_read is not None
     first, second = np.unique(digest, return_index=True)[1], np.unique(other_digest, return_index=True)[1]
-    exact = _exact(digest) if one else _exact_between(digest, other_digest)
+    first_of = {d: j for j, d in reversed([*enumerate(other_digest.tolist())])}
+    equal = [(i, first_of[d]) for i, d in enumerate(digest.tolist()) if d in first_of and not (one and first_of[d] == i)]
     tried = _candidates(_as_images(small[first]), _as_images(other_small[second]), one=one)
     tried = tried.of(first, second) if len(tried) else tried
     if not one:
@@ -144,33 +144,12 @@ def find_duplicates(
     found = [*_compared(tried, read, other_read)]
     kept = _apart(tried, found, 0 if one else len(digest))
     kept = kept[_not_by_symmetry(tried.where(kept), [found[k] for k in kept.tolist()], small, read)]
-    pairs = np.concatenate([exact, np.stack([tried.i, tried.j], 1)[kept]])
-    kinds = ["exact"] * len(exact) + [_kind(tried, k, found[k].warp) for k in kept.tolist()]
-    agreement = np.concatenate([np.ones(len(exact)), np.array([found[k].correlation for k in kept.tolist()])])
-    return _sorted(pairs, kinds, agreement, one=one)
-
-
-def _sorted(pairs: Ints, kinds: list[str], agreement: Floats, *, one: bool) -> Duplicates:
-    """Returns pairs, the surest first."""
-    if one:
-        pairs = np.sort(pairs, 1)
+    pairs = np.concatenate([np.array(equal, dtype=np.int64).reshape(-1, 2), np.stack([tried.i, tried.j], 1)[kept]])
+    pairs = np.sort(pairs, 1) if one else pairs
+    kinds = ["exact"] * len(equal) + [_kind(tried, k, found[k].warp) for k in kept.tolist()]
+    agreement = np.array([1.0] * len(equal) + [found[k].correlation for k in kept.tolist()])
     order = np.lexsort((pairs[:, 1], pairs[:, 0], -agreement, np.array([kind != "exact" for kind in kinds], dtype=bool)))
-    return Duplicates(pairs[order].astype(np.int64), [kinds[k] for k in order.tolist()], agreement[order])
-
-
-def _exact(digest: Ints) -> Ints:
-    """Returns pairs of each image with the first one of its digest."""
-    _, first, place = np.unique(digest, return_index=True, return_inverse=True)
-    again = np.flatnonzero(first[place] != np.arange(len(digest)))
-    return np.stack([first[place[again]], again], 1)
-
-
-def _exact_between(digest: Ints, other: Ints) -> Ints:
-    """Returns pairs of each image with the first other one of its digest."""
-    values, first = np.unique(other, return_index=True)
-    place = np.searchsorted(values, digest).clip(max=max(0, len(values) - 1))
-    i = np.flatnonzero(values[place] == digest) if len(values) else np.zeros(0, dtype=np.int64)
-    return np.stack([i, first[place[i]]], 1) if len(values) else np.zeros((0, 2), dtype=np.int64)
+    return Duplicates(pairs[order], [kinds[k] for k in order.tolist()], agreement[order])
 
 
 def duplicate_sets(duplicates: Duplicates, n: int) -> Ints:
@@ -278,7 +257,7 @@ def _signs(gray: Tensor) -> Tensor:
     return F.normalize(signs.sign(), dim=1)
 
 
-def _looked_up(a: Tensor, b: Tensor, *, one: bool) -> npt.NDArray[np.float64]:
+def _looked_up(a: Tensor, b: Tensor, *, one: bool) -> Floats:
     """Returns rows of i, j, position of i, window (below 0: of j), and cosine, (P, 5), of images (N, 1, S, S) and others."""
     found: list[Tensor] = []
 
@@ -431,7 +410,7 @@ def _compared(tried: _Tried, read: Read, other_read: Read) -> Iterator[Agreement
         yield compared(x, y, tried.warp[k : k + 1], tried.other[k : k + 1])
 
 
-def _not_by_symmetry(tried: _Tried, found: list[Agreement], small: Bytes, read: Read) -> npt.NDArray[np.bool_]:
+def _not_by_symmetry(tried: _Tried, found: list[Agreement], small: Bytes, read: Read) -> Bools:
     """Returns which pairs agree much more than the first image does with itself mirrored or rotated by half."""
     i, own = np.unique(tried.i), dict.fromkeys(tried.i.tolist(), 1.0)
     again, whole = np.repeat(i, len(SYMMETRIES)), WARPS[:1].expand(len(i) * len(SYMMETRIES), 4)
@@ -471,39 +450,34 @@ class _Sets:
     """
 
     def __init__(self, n: int) -> None:
-        self.label = np.full(n, -1, dtype=np.int64)
-        self.root, self.members = list(range(n)), [[i] for i in range(n)]
-        self.inside, self.outside = [0.0] * n, [float("inf")] * n
+        self.label, self.joined = np.full(n, -1, dtype=np.int64), DisjointSet(range(n))
+        self.inside, self.outside = [0.0] * n, [float("inf")] * n  # by the root of each set
 
-    def _of(self, i: int) -> int:
-        while self.root[i] != i:
-            self.root[i] = i = self.root[self.root[i]]
-        return i
-
-    def _label(self, root: int) -> None:
-        if len(self.members[root]) > 1 and self.outside[root] >= APART * self.inside[root] + MARGIN:
-            self.label[self.members[root]] = root
+    def _label(self, i: int) -> None:
+        root = self.joined[i]
+        if self.joined.subset_size(i) > 1 and self.outside[root] >= APART * self.inside[root] + MARGIN:
+            self.label[[*self.joined.subset(i)]] = root
 
     def meet(self, i: int, j: int, value: float) -> None:
         """Says that the sets of two images have a pair of a disagreement that is none of duplicates."""
-        for root in (self._of(i), self._of(j)):
+        for root in (self.joined[i], self.joined[j]):
             self.outside[root] = min(self.outside[root], value)
 
     def merge(self, i: int, j: int, value: float) -> None:
         """Joins the sets of two images."""
-        a, b = sorted((self._of(i), self._of(j)), key=lambda root: -len(self.members[root]))
-        if a == b:
+        if self.joined.connected(i, j):
             return
-        outside = min(self.outside[a], self.outside[b])
-        self.meet(a, b, value)
-        self._label(a)
-        self._label(b)
-        self.root[b], self.inside[a], self.outside[a] = a, value, outside
-        self.members[a] += self.members[b]
+        outside = min(self.outside[self.joined[k]] for k in (i, j))
+        self.meet(i, j, value)
+        self._label(i)
+        self._label(j)
+        self.joined.merge(i, j)
+        root = self.joined[i]
+        self.inside[root], self.outside[root] = value, outside
 
     def close(self) -> None:
         """Labels the sets that are left."""
-        for root in {self._of(i) for i in range(len(self.root))}:
+        for root in {self.joined[i] for i in range(len(self.label))}:
             self._label(root)
 
 

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,17 +28,16 @@ from vergence.images.duplicates import small_image
 from vergence.images.frozen import FrozenNetwork
 from vergence.images.measurements import measure
 from vergence.images.patches import PatchCells
+from vergence.images.regions import OwnCells, ReferenceCells
 from vergence.images.statistics import pixel_statistics
 from vergence.report.tiles import image_of
 from vergence.utils import terminal
 from vergence.utils.digests import content_digest
+from vergence.utils.linalg import Array, Bytes, Floats, Ints, Singles
 from vergence.utils.parts import Parts
 
 __all__ = ["as_tensor", "shrunk"]
 
-Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Row = dict[str, Any]
 FILE = 5  # measurements that describe a file; the others describe what it shows
 PART = 1024  # images whose rows are kept at a time
@@ -117,7 +116,7 @@ class ArrayFile:
     def __contains__(self, i: int) -> bool:
         return i in self._place
 
-    def keep(self, i: int, x: npt.NDArray[Any]) -> None:
+    def keep(self, i: int, x: Array) -> None:
         """Writes array i, while there is room."""
         if self._end + x.nbytes <= MOST_KEPT:
             with self._file.open("ab") as file:
@@ -125,7 +124,7 @@ class ArrayFile:
             self._place[i] = self._end, x.shape, x.dtype
             self._end += x.nbytes
 
-    def read(self, i: int) -> npt.NDArray[Any]:
+    def read(self, i: int) -> Array:
         """Returns array i."""
         start, shape, dtype = self._place[i]
         with self._file.open("rb") as file:
@@ -165,29 +164,12 @@ class SmallImages:
         return small
 
 
-class Look(Protocol):
-    """What computes features of an image.
-
-    Attributes:
-        names: What the sets of cells are called.
-        whitening: How much the covariance of each set's cells is shrunk before they are whitened.
-        banks: Cells of the reference that those of each set are compared with, at most.
-    """
-
-    names: tuple[str, ...]
-    whitening: tuple[float, ...]
-    banks: tuple[int, ...]
-
-    def features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Returns features of the whole (D,) of an image (3, H, W) in [0, 1], and of its cells, (D', r, c) of each set."""
-
-
 class PatchLook:
     """Features of the whole and of cells by dictionaries of patches of images, and perhaps an embedding (D,) of the whole."""
 
-    names: tuple[str, ...] = ("details",)
-    whitening: tuple[float, ...] = (1e-4,)
-    banks: tuple[int, ...] = (3_000,)
+    names: tuple[str, ...] = ("details",)  # of the sets of cells
+    whitening: tuple[float, ...] = (1e-4,)  # how much the covariance of each set's cells is shrunk before they are whitened
+    banks: tuple[int, ...] = (3_000,)  # cells of the reference that those of each set are compared with, at most
 
     def __init__(self, images: Sequence[Tensor], embed: Callable[[Tensor], Tensor] | None = None) -> None:
         self.codes, self.cells, self.embed = PooledCodes(images), PatchCells(images), embed
@@ -218,6 +200,9 @@ class NetworkLook:
         return torch.cat([whole, codes]), [cells, *details]
 
 
+Look = PatchLook | NetworkLook
+
+
 def features_of(look: Look, pixels: Bytes) -> tuple[Tensor, list[Tensor]]:
     """Returns features of an image (C, H, W) of bytes; those of each channel of a stack side by side."""
     each = [look.features(as_tensor(plane)) for plane in planes(pixels)]
@@ -232,17 +217,10 @@ class SamplePass:
 
     look: Look
 
-    def __call__(self, picture: Picture) -> tuple[npt.NDArray[np.float32], list[npt.NDArray[np.float16]]]:
+    def __call__(self, picture: Picture) -> tuple[Singles, list[npt.NDArray[np.float16]]]:
         """Returns the features of an image."""
         whole, cells = features_of(self.look, picture.pixels)
         return whole.numpy(), [part.half().numpy() for part in cells]
-
-
-class Regions(Protocol):
-    """What judges the cells of an image."""
-
-    def scores(self, cells: Tensor, fold: int) -> tuple[Floats, Floats]:
-        """Returns scores (K,) of an image of a fold and its heatmap (r, c)."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +228,7 @@ class RegionPass:
     """Features of the whole of an image, and of each of S sets of cells scores and a heatmap."""
 
     look: Look  # what gives features
-    regions: Sequence[Regions]  # what judges each set of cells
+    regions: Sequence[OwnCells | ReferenceCells]  # what judges each set of cells
     fold: Mapping[int, int]  # fold of an image by its digest; all others are new
 
     def __call__(self, picture: Picture) -> Row:
@@ -266,7 +244,7 @@ class RegionPass:
         return {"scores": np.stack([s for s, _ in each]), "heatmap": heatmap}
 
 
-def on_grid(m: Floats) -> npt.NDArray[np.float32]:
+def on_grid(m: Floats) -> Singles:
     """Returns a heatmap (r, c) as (32, 32): the nearest value where it is smaller, the largest of a cell where it is larger."""
     x = torch.from_numpy(np.asarray(m, dtype=np.float32))[None, None]
     grown = F.interpolate(x, size=[max(GRID, side) for side in m.shape], mode="nearest-exact")
@@ -281,7 +259,7 @@ def rows_of(
     label: str,
     kept: Parts | None = None,
     each: Callable[[int, Row], None] = lambda i, row: None,
-) -> dict[str, npt.NDArray[Any]]:
+) -> dict[str, Array]:
     """Returns what a function gives of each image of an index that can be read, by column, with its number as ``index``.
 
     Worker processes compute it; ``kept`` are parts of an earlier call that was stopped; ``each`` sees every row first.
@@ -290,7 +268,7 @@ def rows_of(
     done = 0 if kept is None else kept.done
     before = [] if kept is None else kept.skipped
     pictures.skipped += [Skipped(*pair) for pair in before if Skipped(*pair) not in pictures.skipped]
-    columns: list[dict[str, npt.NDArray[Any]]] = []
+    columns: list[dict[str, Array]] = []
     with terminal.bar(label, len(index), late=True) as advance:
         advance(done)
         for start in range(done, len(index), PART):
@@ -330,11 +308,11 @@ class ImageFeatures:
     names: Sequence[str]  # their names
     vectors: Floats | None  # vectors (N, D) that were given; None for none
     digest: Ints  # digests of their content, (N,)
-    changes: npt.NDArray[Any]  # what was done to each so that it looks as in a viewer
+    changes: Array  # what was done to each so that it looks as in a viewer
     measurements: Floats  # table (N, M) of `vergence.images.measurements.measure`
-    whole: npt.NDArray[np.float32]  # statistics of each as a whole, (N, 115), or (N, 0) where nothing is judged
-    small: npt.NDArray[np.uint8]  # what candidates for duplicates are found by, (N, ...)
-    thumbnail: npt.NDArray[np.uint8]  # gray values of each as a whole, (N, 1024), or (N, 0)
+    whole: Singles  # statistics of each as a whole, (N, 115), or (N, 0) where nothing is judged
+    small: Bytes  # what candidates for duplicates are found by, (N, ...)
+    thumbnail: Bytes  # gray values of each as a whole, (N, 1024), or (N, 0)
     images: SmallImages | None = None  # the images themselves; None of vectors
     groups: Sequence[str] | None = None  # which part, camera, ... and which label each belongs to; None for none
     labels: Sequence[str] | None = None

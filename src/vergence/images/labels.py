@@ -14,20 +14,15 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from vergence.data.pictures import Pictures
 from vergence.decide.conformal import reportable
 from vergence.decide.decisions import decided
 from vergence.decide.feature_sets import ReferenceScores, group_weights
 from vergence.utils.checks import counted, expect
+from vergence.utils.linalg import Array, Bools, Floats, Ints
 from vergence.utils.neighbors import components
 
-__all__: list[str] = []
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Names = str | Sequence[Any] | None
 
 FEWEST, MOST = 5, 1_000  # images of each label, at least; labels, at most
@@ -95,7 +90,7 @@ class Labels:
     compared: str = ""  # what calibrates each; empty without a reference
 
 
-def labels_alone(given: Sequence[str] | None, x: npt.NDArray[Any], fold: Ints) -> Labels | None:
+def labels_alone(given: Sequence[str] | None, x: Array, fold: Ints) -> Labels | None:
     """Returns labels by features (N, D) out of fold (N,)."""
     if given is None:
         return None
@@ -113,8 +108,8 @@ def labels_alone(given: Sequence[str] | None, x: npt.NDArray[Any], fold: Ints) -
 def labels_with_reference(
     given: Sequence[str] | None,
     known: Sequence[str] | None,
-    x: npt.NDArray[Any],
-    old: npt.NDArray[Any],
+    x: Array,
+    old: Array,
     fold: Ints,
     fdr: float,
     seen: Bools | None = None,
@@ -166,7 +161,7 @@ def _named(names: Sequence[str], best: Ints, y: Ints) -> list[str]:
     return [names[i] if own >= 0 else "" for i, own in zip(best.tolist(), y.tolist(), strict=True)]
 
 
-def _fitted(x: npt.NDArray[Any], y: Ints, labels: int) -> Any:
+def _fitted(x: Array, y: Ints, labels: int) -> Any:
     """Returns a ridge classifier of standardized features; the penalty is that of their mean variance."""
     from sklearn.linear_model import Ridge
     from sklearn.pipeline import make_pipeline

@@ -21,12 +21,7 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp
 
 from vergence.images.review import Review
-
-__all__ = ["least_share", "most_left"]
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from vergence.utils.linalg import Bools, Floats, Ints
 
 LAMBDA = np.geomspace(0.25, 8.0, 6)
 ERROR, FOUND = 0.05, 0.9  # probability that a bound is wrong; share of the anomalies that one looks for

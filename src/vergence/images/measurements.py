@@ -6,14 +6,12 @@ Shapes: a picture (C, H, W) uint8; N pictures, M measurements.
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from vergence.data.numbers import viewed
+from vergence.utils.linalg import Bools, Bytes, Floats, Singles
 
 __all__ = ["WORDS", "measure", "properties", "typical_properties"]
 
-Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float64]
 
 QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
 BORDERS = ("top", "bottom", "left", "right")
@@ -63,7 +61,7 @@ def measure(pixels: Bytes) -> Floats:
     difference = np.subtract(largest, x.min(0), out=largest)
     mean, deviation = (np.resize(one, 3) for one in zip(*map(_mean_and_deviation, x), strict=True))
     share = _share(np.asarray(255 * light + 0.5, dtype=np.uint8))
-    contrast, edges, noise = _deviation(light), _laplacian(light), np.abs(_noise(light)).ravel()
+    contrast, edges, noise = _deviation(light), _laplacian(light), np.abs(np.diff(np.diff(_inner(light), 2, 0), 2, 1)).ravel()
     step = 1 + noise.size // 65_536
     values = [
         *pixels.shape[1:],
@@ -82,10 +80,10 @@ def measure(pixels: Bytes) -> Floats:
     return np.array([*values, *(part.mean() for part in borders), *_logs(*(part.std() for part in borders))], dtype=np.float64)
 
 
-def _light(x: Bytes) -> npt.NDArray[np.float32]:
+def _light(x: Bytes) -> Singles:
     """Returns the luminance (H, W) in [0, 1] of an image (C, H, W) of 1 or 3 channels."""
     weights = np.array((0.299, 0.587, 0.114) if len(x) == 3 else (1,), dtype=np.float32) / np.float32(255)
-    light: npt.NDArray[np.float32] = np.multiply(x[0], weights[0], dtype=np.float32)
+    light: Singles = np.multiply(x[0], weights[0], dtype=np.float32)
     for plane, weight in zip(x[1:], weights[1:], strict=True):
         light += np.multiply(plane, weight, dtype=np.float32)
     return light
@@ -105,7 +103,7 @@ def _mean_and_deviation(plane: Bytes) -> tuple[float, float]:
     return mean, float(np.sqrt(share @ np.square(value - mean)))
 
 
-def _deviation(x: npt.NDArray[np.float32]) -> float:
+def _deviation(x: Singles) -> float:
     centered = (x - x.mean()).ravel()
     return float(np.sqrt(centered @ centered / x.size))
 
@@ -114,21 +112,21 @@ def _logs(*values: float) -> Floats:
     return np.log(np.array(values, dtype=np.float64) + FLOOR)
 
 
-def _laplacian(light: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _laplacian(light: Singles) -> Singles:
     """Returns the Laplacian at all inner pixels; a picture without any is continued by its borders."""
     light = _inner(light)
-    edges: npt.NDArray[np.float32] = 4 * light[1:-1, 1:-1]
+    edges: Singles = 4 * light[1:-1, 1:-1]
     for part in (light[2:, 1:-1], light[:-2, 1:-1], light[1:-1, 2:], light[1:-1, :-2]):
         edges -= part
     return edges
 
 
-def _local_sharpness(light: npt.NDArray[np.float32], edges: npt.NDArray[np.float32]) -> float:
+def _local_sharpness(light: Singles, edges: Singles) -> float:
     """Returns how much of the contrast of tiles with most of it lies in their edges; plain and dark areas do not count."""
     sides = [min(n, max(4, min(TILE, min(edges.shape) // 4))) for n in edges.shape]
     rows, columns = (n // side for n, side in zip(edges.shape, sides, strict=True))
 
-    def means(x: npt.NDArray[np.float32]) -> Floats:
+    def means(x: Singles) -> Floats:
         lines = x[: rows * sides[0]].reshape(rows, sides[0], -1).sum(1)[:, : columns * sides[1]]
         return np.asarray(lines.reshape(rows, columns, sides[1]).sum(2, dtype=np.float64) / np.prod(sides))
 
@@ -139,25 +137,12 @@ def _local_sharpness(light: npt.NDArray[np.float32], edges: npt.NDArray[np.float
     return float(np.sqrt(max(float(energy[first].mean()) - ROUNDING, 1e-9) / seen)) if seen > 1 / 255**2 else 0.0
 
 
-def _noise(light: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Returns the response to the product of two second differences, which edges and ramps do not have."""
-    return np.asarray(_second(_second(_inner(light)).T).T)
-
-
-def _second(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Returns second differences of the rows."""
-    differences: npt.NDArray[np.float32] = x[:-2] + x[2:]
-    differences -= x[1:-1]
-    differences -= x[1:-1]
-    return differences
-
-
-def _inner(light: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _inner(light: Singles) -> Singles:
     pad = [(0, max(0, 3 - side)) for side in light.shape]
     return np.pad(light, pad, mode="edge") if any(after for _, after in pad) else light
 
 
-def properties(table: Floats, usual: Floats | None = None) -> dict[str, npt.NDArray[np.bool_]]:
+def properties(table: Floats, usual: Floats | None = None) -> dict[str, Bools]:
     """Returns which pictures have an unusual plain property, by its usual name, (N,) bool each.
 
     - ``dark``: the 99th percentile of the luminance is below 0.32; ``light``: the 5th is above 0.95 (CleanVision's thresholds).
@@ -185,7 +170,7 @@ def typical_properties(usual: Floats) -> dict[str, int]:
     return {name: n for name, n in found.items() if n > len(usual) / 2 or n > max(SEVERAL, TYPICAL * len(usual))}
 
 
-def _properties(table: Floats, usual: Floats) -> dict[str, npt.NDArray[np.bool_]]:
+def _properties(table: Floats, usual: Floats) -> dict[str, Bools]:
     m, u = (dict(zip(MEASUREMENTS, part.T, strict=True)) for part in (table, usual))
     size, usual_size = (np.log(part["height"] * part["width"]) / 2 for part in (m, u))
     aspect = np.log(m["width"] / m["height"]) - np.median(np.log(u["width"] / u["height"]))
@@ -207,7 +192,7 @@ def _properties(table: Floats, usual: Floats) -> dict[str, npt.NDArray[np.bool_]
     return dict(zip(PROPERTIES, values, strict=True))
 
 
-def is_gray(table: Floats) -> npt.NDArray[np.bool_]:
+def is_gray(table: Floats) -> Bools:
     """Returns which images have no color, (N,), of a table (N, M) of `measure`; none of a table without columns."""
     colorful = table[:, MEASUREMENTS.index("colorfulness")] if table.shape[1] else np.full(len(table), np.inf)
     return np.asarray(colorful <= GRAY)

@@ -12,10 +12,8 @@ Shapes: N items, n of them different from each other; K folds; D features.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from vergence.decide.decisions import Decisions
@@ -34,13 +32,8 @@ from vergence.images.regions import OwnCells
 from vergence.images.result import LEVEL, Anomalies, CheckSettings
 from vergence.images.scores import TRIM, CrossFitted
 from vergence.utils.checks import counted, expect
+from vergence.utils.linalg import Array, Bools, Floats, Ints
 from vergence.utils.parts import Parts
-
-__all__: list[str] = []
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 FOLDS, FEWEST = 5, 20  # folds of the items; different ones, at least
 FEWEST_GROUPED = 100  # items
@@ -113,7 +106,7 @@ def _fitted(features: ImageFeatures, group: Ints, settings: CheckSettings) -> tu
     return number[unit] % FOLDS, first[~np.isin(group[first], group[apart])][:FITTED]
 
 
-def _components(x: npt.NDArray[Any], fitted: Ints) -> Floats:
+def _components(x: Array, fitted: Ints) -> Floats:
     """Returns leading principal components (N, k) of features (N, D), in units of their deviations."""
     return RidgeGaussian(x[fitted], trim=TRIM).components(x, min(COMPONENTS, max(2, len(fitted) // 5)))
 
@@ -135,9 +128,7 @@ def _order(t: Mapping[str, Floats], fitted: Ints, weights: Mapping[str, float], 
     return Decisions(columns, n, 0, 0, settings.fdr)
 
 
-def _after_marks(
-    found: Decisions, z: npt.NDArray[Any], features: ImageFeatures, settings: CheckSettings
-) -> tuple[Decisions, list[str]]:
+def _after_marks(found: Decisions, z: Array, features: ImageFeatures, settings: CheckSettings) -> tuple[Decisions, list[str]]:
     """Returns the order after what a person marked, and what follows from the marks and has moved, in words."""
     names, before = features.names, found.columns["score"]
     anomaly, normal = (settings.review.places(names, said) for said in ("anomaly", "normal"))
@@ -159,7 +150,7 @@ def _after_marks(
     return replace(found, columns={**found.columns, "score": after}), told
 
 
-def learned(score: Floats, z: npt.NDArray[Any], anomaly: Bools, normal: Bools) -> Floats:
+def learned(score: Floats, z: Array, anomaly: Bools, normal: Bools) -> Floats:
     """Returns scores (N,) that follow marks (N,), by scores (N,) and principal components (N, D), in deviations of the others."""
     from sklearn.linear_model import LogisticRegression
 

@@ -10,17 +10,14 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from vergence.data.pictures import Picture, Pictures
+from vergence.data.pictures import Picture
 from vergence.decide.conformal import to_label
-from vergence.decide.feature_sets import ReferenceScores
-from vergence.images.features import ImageFeatures
 from vergence.images.marks import at_random
 from vergence.images.measurements import HUES, MEASUREMENTS, PROPERTIES, WORDS, is_gray
 from vergence.images.plane import standardized
@@ -29,14 +26,8 @@ from vergence.report.rendering import workbench
 from vergence.report.tiles import LARGEST, image_of, rounded, sheets, side_of, tile, unit, webp, within
 from vergence.utils import terminal
 from vergence.utils.files import explained
+from vergence.utils.linalg import Bytes, Floats, Ints, Singles
 from vergence.utils.neighbors import nearest_rows
-from vergence.utils.terminal import Table
-
-__all__ = ["cards_of"]
-
-Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 MOST = 20_000  # images on the page
 LARGE, SIDE, BYTES = 150, 480, 3e6  # images that are kept large, their longer side in pixels, and bytes of all of them
@@ -78,52 +69,20 @@ ORDER = (
 )
 MARKED = "A frame marks regions that are more anomalous than any region of all but {mark:.0%} of normal images."
 FRAMED = "A frame marks the most anomalous regions: in about {mark:.0%} of the images there is one."
-
-
-class Checked(Protocol):
-    """What the page reads of a `vergence.images.result.CheckResult`, which documents each member."""
-
-    @property
-    def items(self) -> Table: ...
-    @property
-    def duplicates(self) -> Table: ...
-    @property
-    def skipped(self) -> Table: ...
-    @property
-    def summary(self) -> Mapping[str, Any]: ...
-    @property
-    def embeddings(self) -> npt.NDArray[np.float32]: ...
-    @property
-    def pictures(self) -> Pictures: ...
-    @property
-    def reference(self) -> Pictures | None: ...
-    @property
-    def features(self) -> ImageFeatures: ...
-    @property
-    def workers(self) -> int: ...
-    @property
-    def key(self) -> str: ...
-    @property
-    def said(self) -> Mapping[str, str]: ...
-    def levels(self) -> Mapping[str, Floats]: ...
-    def calibration(self) -> ReferenceScores | None: ...
-    def nearest(self) -> Sequence[str]: ...
-    def marked(self, i: int) -> Sequence[Sequence[float]]: ...
-    def map(self, i: int) -> Floats: ...
-    def pixels(self, i: int) -> Bytes: ...
+Checked = Any  # a `vergence.images.result.CheckResult`, whose module imports this one
 
 
 def write_check(path: Path, found: Checked) -> Path:
     """Writes the page in one step; it loads nothing from the network, and every text in it is escaped. Returns its path."""
     s, rows = found.summary, shown_rows(found)
-    left = len(found.items) - len(rows)
+    left, weights = len(found.items) - len(rows), ", ".join(f"{name} {w:.2g}" for name, w in s["feature_sets"].items())
     return workbench(
         path,
         _data(found, rows, path),
         title=f"What is in {s['source']}",
         sentences=s["sentences"],
         looked=s["looked"],
-        encoder=_judged_by(s),
+        encoder=f"{s['encoder']}. Feature sets and their weights: {weights}" if weights else s["encoder"],
         sampled=f"{len(rows):,} of {len(found.items):,} are on this page: all that stand out, others at random." if left else "",
         skipped=list(zip(found.skipped["path"], found.skipped["reason"], strict=True)),
         meaning=_meaning(s),
@@ -142,11 +101,6 @@ def shown_rows(found: Checked) -> Ints:
     first = order[: MOST // 2]
     rest = np.random.default_rng(0).permutation(order[MOST // 2 :])[: MOST - len(first)]
     return np.sort(np.concatenate([first, rest]))
-
-
-def _judged_by(s: Mapping[str, Any]) -> str:
-    weights = ", ".join(f"{name} {weight:.2g}" for name, weight in s["feature_sets"].items())
-    return f"{s['encoder']}. Feature sets and their weights: {weights}" if weights else str(s["encoder"])
 
 
 def _meaning(s: Mapping[str, Any]) -> list[str]:
@@ -209,6 +163,8 @@ def _scores(found: Checked, rows: Ints, others: "_Others") -> dict[str, Any]:
         name: np.asarray(values, dtype=np.float64)[rows] for name, values in found.items.columns.items() if name in NUMBERS
     }
     reference = found.calibration()
+    told = reference is not None and found.summary["noun"] == "image"  # the most anomalous ones, at which a person should look
+    first = to_label(reference.scores, min(FIRST, len(reference))).tolist() if told else []
     return {
         "score": rounded(columns["score"], 5),
         **({"p": rounded(columns["p_value"], 6), "q": rounded(columns["q_value"], 6)} if found.summary["rate"] != "none" else {}),
@@ -220,7 +176,7 @@ def _scores(found: Checked, rows: Ints, others: "_Others") -> dict[str, Any]:
         "levels": [[k, NAMES.get(k, k.capitalize()), rounded(v[rows], 4)] for k, v in found.levels().items()],
         "seen": [0] * len(rows) if reference is None else reference.seen[rows].astype(int).tolist(),
         "calibration": None if reference is None else len(reference),
-        "reference": [] if reference is None or found.summary["noun"] != "image" else _first(reference, others),
+        "reference": [others.number(reference.names[i]) for i in first],
     }
 
 
@@ -237,12 +193,6 @@ class _Others:
             self._numbers[name] = self.first + len(self.names)
             self.names.append(name)
         return self._numbers[name]
-
-
-def _first(calibration: ReferenceScores, others: _Others) -> list[int]:
-    """Returns the numbers of the most anomalous reference images, in order: what a person should look at."""
-    first = to_label(calibration.scores, min(FIRST, len(calibration)))
-    return [others.number(calibration.names[int(i)]) for i in first]
 
 
 def _said(found: Checked, of_name: Mapping[str, int], others: _Others) -> list[tuple[int, str]]:
@@ -312,7 +262,7 @@ def _near(found: Checked, rows: Ints) -> list[list[int]]:
     return [[int(j) for j in normal[row] if j != k][:NEAR] for k, row in enumerate(near)]
 
 
-def _regions(z: npt.NDArray[np.float32]) -> list[int]:
+def _regions(z: Singles) -> list[int]:
     """Returns a typical image of each region of the map, of the largest first."""
     from sklearn.cluster import MiniBatchKMeans
 
@@ -444,12 +394,8 @@ def write_heatmaps(folder: Path, found: Checked) -> Path:
 # Notebooks
 
 
-def cards_of(found: Checked, rows: Sequence[int]) -> list[dict[str, Any]]:
-    """Returns name, image as a data URL, and lines about images of ``items``, for notebooks."""
-    return [_card(found, i) for i in rows]
-
-
-def _card(found: Checked, i: int) -> dict[str, Any]:
+def card_of(found: Checked, i: int) -> dict[str, Any]:
+    """Returns name, image as a data URL, and lines about an image of ``items``, for notebooks."""
     item = {name: values[i] for name, values in found.items.columns.items()}
     lines = [item["reason"]] if item["reason"] else []
     if found.summary["judged"]:

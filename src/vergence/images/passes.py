@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -25,12 +24,8 @@ from vergence.images.regions import some_cells
 from vergence.images.result import CheckSettings
 from vergence.utils import terminal
 from vergence.utils.checks import expect
+from vergence.utils.linalg import Array, Floats, Ints, Singles
 from vergence.utils.parts import Parts
-
-__all__: list[str] = []
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 SAMPLED, LEARNED = 1_000, 300  # images whose cells are compared with, and that dictionaries are learned from, at most
 GONE = "images that can still be read"
@@ -58,7 +53,7 @@ class Sample:
 
     rows: Ints  # their rows among all images, (S,)
     look: Look  # what gives features
-    vectors: npt.NDArray[np.float32]  # features of the wholes, (S, D), float32
+    vectors: Singles  # features of the wholes, (S, D), float32
     _cells: ArrayFile
 
     def cells(self, sets: Sequence[int]) -> Iterator[list[Tensor]]:
@@ -100,9 +95,9 @@ def sampled(features: ImageFeatures, rows: Ints, settings: CheckSettings, look: 
 class Judged:
     """Features of the wholes (N, D) of N images, scores (N, S, K), heatmaps (N, S, 32, 32)."""
 
-    vector: npt.NDArray[Any]
+    vector: Array
     scores: Floats
-    heatmap: npt.NDArray[Any]
+    heatmap: Array
 
 
 def region_rows(
@@ -130,7 +125,7 @@ def region_rows(
     expect(columns or known, GONE, "none", "repeat the command")
     rows = np.concatenate([np.array(list(known), dtype=np.int64), np.searchsorted(features.index, columns.get("index", []))])
 
-    def column(name: str) -> npt.NDArray[Any]:
+    def column(name: str) -> Array:
         parts = [np.stack([one[name] for one in known.values()])] if known else []
         values = np.concatenate([*parts, *([columns[name]] if columns else [])])
         out = np.repeat(values[values.reshape(len(values), -1).sum(1).argmin()][None], len(features), 0)

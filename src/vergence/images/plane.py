@@ -5,16 +5,14 @@ Shapes: N items, D features.
 
 import importlib
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from vergence.utils.checks import expect, refuse
+from vergence.utils.linalg import Array, Floats, Singles
 
 __all__ = ["plane", "standardized"]
 
-Floats = npt.NDArray[np.float64]
 
 PLANES = ("tsne", "pca", "umap", "pacmap")
 LANDMARKS = 2_000  # items that t-SNE arranges
@@ -23,13 +21,13 @@ STEPS, PERPLEXITY = 500, 30
 NEAREST = 3  # landmarks that another item lies between
 
 
-def standardized(z: npt.NDArray[Any]) -> Floats:
+def standardized(z: Array) -> Floats:
     """Returns features (N, D) in units of their deviations, which count as at least a hundredth of the mean one."""
     deviation = z.std(0, dtype=np.float64)
     return np.asarray((z - z.mean(0)) / np.maximum(deviation, 1e-6 + 0.01 * deviation.mean()), dtype=np.float64)
 
 
-def plane(z: npt.NDArray[np.float32], how: str = "tsne") -> Floats:
+def plane(z: Singles, how: str = "tsne") -> Floats:
     """Returns coordinates (N, 2) of items by their features (N, D).
 
     ``tsne`` arranges a sample by t-SNE (van der Maaten, Hinton, 2008) and puts each other item between its nearest ones in the

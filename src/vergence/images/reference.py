@@ -9,11 +9,9 @@ Shapes: n reference images, M new ones, K folds, L feature sets.
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 
 from vergence.decide.decisions import Decisions, decided
@@ -29,12 +27,7 @@ from vergence.images.result import LEVEL, Anomalies, CheckSettings, Heatmaps
 from vergence.images.review import after_review
 from vergence.images.scores import CrossFitted
 from vergence.utils.checks import expect
-
-__all__: list[str] = []
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from vergence.utils.linalg import Array, Bools, Floats, Ints
 
 FOLDS, SPLIT = 10, 1_000  # folds of a reference; images above which half of it calibrates
 FEWEST = 20  # different reference images
@@ -77,7 +70,8 @@ def with_reference(new: ImageFeatures, reference: ImageFeatures, settings: Check
     """Returns what is anomalous among images next to a reference."""
     sets_of = duplicate_sets(find_duplicates(reference.small, reference.digest, reference.read), len(reference))
     usable = np.flatnonzero(~settings.review.places(reference.names, "reference"))
-    within = _own_reference(new.groups, _some(reference.groups, usable) or [])
+    count = Counter(_some(reference.groups, usable))
+    within = new.groups is not None and min(count[group] for group in new.groups) >= FEWEST
     stated = reference.groups if not within else None
     places, fold = folds_of(reference.digest[usable], joined(sets_of, stated)[usable], stated=stated is not None)
     places = usable[places]
@@ -96,8 +90,8 @@ def with_reference(new: ImageFeatures, reference: ImageFeatures, settings: Check
         sets["vectors"] = FeatureSet.of_vectors(reference.vectors[places], new.vectors, fold)
     seen = np.isin(new.digest, reference.digest)
     names, known, labeled = (_some(of, places) for of in (reference.names, reference.groups, reference.labels))
-    calibrates = _Calibrates(fold, names or [], seen, known, new.groups if within else None)
-    decisions, calibration = _decisions(sets, calibrates, new, settings)
+    calibrating = _calibrating(fold, names or [], seen, known, new.groups if within else None)
+    decisions, calibration = _decisions(sets, calibrating, new, settings)
     parts = None if within else known
     labels = labels_with_reference(new.labels, labeled, vectors[1], vectors[0], fold, settings.fdr, seen, parts)
     deviations = CrossFitted(reference.measurements[places, FILE:], np.zeros(len(places), dtype=np.int64), clean=True)
@@ -111,15 +105,9 @@ def _some(names: Sequence[str] | None, places: Ints) -> list[str] | None:
     return None if names is None else [names[i] for i in places.tolist()]
 
 
-def _own_reference(new: Sequence[str] | None, known: Sequence[str]) -> bool:
-    """Returns whether each group of new images has enough images of its own in the reference."""
-    count = Counter(known)
-    return new is not None and min(count[group] for group in new) >= FEWEST
-
-
 def _sets(
     new: ImageFeatures, reference: ImageFeatures, places: Ints, fold: Ints, settings: CheckSettings
-) -> tuple[dict[str, FeatureSet], list[npt.NDArray[Any]], tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+) -> tuple[dict[str, FeatureSet], list[Array], tuple[Array, Array]]:
     """Returns feature sets, heatmaps of the reference that calibrates and of new images, and features of both as wholes."""
     look = look_at([reference, new], settings)
     sample = sampled(reference, places[fold < 0] if (fold < 0).any() else places, settings, look)
@@ -177,7 +165,7 @@ class Compared:
         twins = judged >= ALIKE > old and 1 - judged <= TWIN * (1 - old)
         return cls(passed.passed, settings.workers, old >= ALIKE, twins)
 
-    def rows(self, features: ImageFeatures, rows: Ints) -> dict[str, npt.NDArray[Any]]:
+    def rows(self, features: ImageFeatures, rows: Ints) -> dict[str, Array]:
         """Returns columns of some images; those of one that has gone meanwhile are those of the most normal one."""
         assert features.images is not None
         index = features.index[rows].tolist()
@@ -227,42 +215,32 @@ def vectors_with_reference(new: ImageFeatures, names: Sequence[str], known: Floa
     places, fold = folds_of(digest, digest)
     sets = {"vectors": FeatureSet.of_vectors(known[places], x, fold)}
     seen = np.isin(new.digest, digest)
-    decisions, calibration = _decisions(sets, _Calibrates(fold, [names[i] for i in places.tolist()], seen), new, settings)
+    decisions, calibration = _decisions(sets, _calibrating(fold, [names[i] for i in places.tolist()], seen), new, settings)
     return Anomalies(decisions, x, None, x.astype(np.float32), [], calibration, weights_of(sets))
 
 
-@dataclass(frozen=True)
-class _Calibrates:
-    """What calibrates: folds (n,), names, which new items are among them, and groups of the former and of new items."""
-
-    fold: Ints
-    names: Sequence[str]
-    seen: Bools
-    known: Sequence[str] | None = None
-    new: Sequence[str] | None = None
-
-    def scores(self, scores: Floats) -> ReferenceScores:
-        """Returns the scores (n,) of those that calibrate."""
-        some = np.flatnonzero(self.fold >= 0)
-        given = scores[some], self.fold[some], [self.names[i] for i in some.tolist()], self.seen
-        if self.known is None:
-            return ReferenceScores(*given)
-        known = [self.known[i] for i in some.tolist()]
-        if self.new is None:
-            return ReferenceScores(*given, weight=group_weights(known))
-        group = np.unique(np.array([*known, *self.new]), return_inverse=True)[1]
-        return ReferenceScores(*given, groups=(group[: len(known)], group[len(known) :]))
+def _calibrating(
+    fold: Ints, names: Sequence[str], seen: Bools, known: Sequence[str] | None = None, new: Sequence[str] | None = None
+) -> ReferenceScores:
+    """Returns what calibrates, without its scores: of folds (n,), names, which new items are among them, and groups of both."""
+    some = np.flatnonzero(fold >= 0)
+    own = None if known is None else [known[i] for i in some.tolist()]
+    weight = None if own is None or new is not None else group_weights(own)
+    group = None if own is None or new is None else np.unique(np.array([*own, *new]), return_inverse=True)[1]
+    groups = None if group is None else (group[: len(some)], group[len(some) :])
+    return ReferenceScores(np.zeros(len(some)), fold[some], [names[i] for i in some.tolist()], seen, weight, groups)
 
 
 def _decisions(
-    sets: Mapping[str, FeatureSet], calibrates: _Calibrates, new: ImageFeatures, settings: CheckSettings
+    sets: Mapping[str, FeatureSet], calibrating: ReferenceScores, new: ImageFeatures, settings: CheckSettings
 ) -> tuple[Decisions, ReferenceScores]:
     """Returns what is flagged, and what calibrates; items that are among the reference are not judged."""
     reference, scored, added = combined(sets, weights_of(sets))
-    scores, seen = calibrates.scores(reference), calibrates.seen
-    each = {LEVEL + name: -np.log(calibrates.scores(one.reference).p_values(one.new)) for name, one in sets.items()}
+    scores, *of_sets = (replace(calibrating, scores=s[~np.isnan(s)]) for s in (reference, *(o.reference for o in sets.values())))
+    each = {LEVEL + name: -np.log(of.p_values(one.new)) for (name, one), of in zip(sets.items(), of_sets, strict=True)}
     table = np.stack(list(added.values()))
     level = [list(added)[i] for i in table.argmax(0)]
     odd, fine = settings.review.places(new.names, "anomaly"), settings.review.places(new.names, "normal")
     columns = {"score": scored.mean(1), "level": level, **each}
-    return decided(scores.p_values(scored), settings.fdr, scores.examples, left_out=seen | odd, fine=fine, **columns), scores
+    out = scores.seen | odd
+    return decided(scores.p_values(scored), settings.fdr, scores.examples, left_out=out, fine=fine, **columns), scores

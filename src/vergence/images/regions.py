@@ -19,15 +19,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from vergence.decide.density import GaussianDetector
 from vergence.utils.checks import require_within
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from vergence.utils.linalg import Floats, Ints
 
 PER_PICTURE, MOST = 64, 64_000  # cells that a fit reads of one picture, and of all
 SHARE, LEAST = 0.01, 4  # of a picture's cells that its score reads

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__: list[str] = []
-
 LEAST, MOST, LONGEST = 32, 256, 512  # pixels of the frame's shorter side, and of its longer one
 BLOCK, FINER = 16, 160  # pixels a side of a block; of half as much in frames whose shorter side is smaller than this
 OVERLAP = 0.8  # share of the frame that both images cover, at least
@@ -89,16 +87,11 @@ def registered(x: Tensor, v: Tensor, warp: Tensor, steps: int) -> tuple[Tensor, 
         move = (solved @ ((a - b) * m).view(n, h * w, 1))[..., 0].clamp(-0.15, 0.15)
         if bool((move.abs() < STILL).all()):
             break
-        warp = _composed(warp, move)
+        (height, top, width, left), (taller, lower, wider, farther) = warp.unbind(1), move.unbind(1)
+        tall, wide = height / (1 + taller), width / (1 + wider)  # behind the inverse of small moves about the frame's center
+        top, left = top + 0.5 * height - (0.5 + lower) * tall, left + 0.5 * width - (0.5 + farther) * wide
+        warp = torch.stack([tall, top, wide, left], 1)
     return best, most
-
-
-def _composed(warp: Tensor, move: Tensor) -> Tensor:
-    """Returns warps (n, 4) behind the inverse of small moves (n, 4) of the frame about its center."""
-    height, top, width, left = warp.unbind(1)
-    taller, lower, wider, farther = move.unbind(1)
-    tall, wide = height / (1 + taller), width / (1 + wider)
-    return torch.stack([tall, top + 0.5 * height - (0.5 + lower) * tall, wide, left + 0.5 * width - (0.5 + farther) * wide], 1)
 
 
 def _gray(x: Tensor) -> Tensor:

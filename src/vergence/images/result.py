@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -38,6 +37,7 @@ from vergence.images.sentences import sentences_of
 from vergence.utils.checks import counted, expect, refuse, require_count, require_within
 from vergence.utils.digests import content_digest
 from vergence.utils.files import explained, replacing
+from vergence.utils.linalg import Array, Bools, Bytes, Floats, Ints, Singles
 from vergence.utils.neighbors import nearest_others
 from vergence.utils.parts import named_path, write_table
 from vergence.utils.terminal import Table
@@ -46,8 +46,6 @@ from vergence.utils.version import __version__
 __all__ = ["CheckResult"]
 
 Embed = Callable[[Tensor], Tensor]
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Frame = tuple[float, float, float, float]
 
 NEIGHBORS = 5
@@ -113,7 +111,7 @@ class CheckSettings:
 class Heatmaps:
     """Heatmaps (N, 32, 32), and the value above which a region is framed; infinity where there are too few images for one."""
 
-    values: npt.NDArray[np.float32]
+    values: Singles
     threshold: float
 
     def units(self, i: int) -> Floats:
@@ -121,7 +119,7 @@ class Heatmaps:
         unit = float(np.median(self.values.max((1, 2)))) if math.isinf(self.threshold) else self.threshold
         return np.asarray(np.exp(self.values[i].astype(np.float64) - unit))
 
-    def framed(self, i: int) -> npt.NDArray[np.bool_]:
+    def framed(self, i: int) -> Bools:
         """Returns which cells (32, 32) of image i are framed."""
         return np.asarray(self.values[i] > self.threshold)
 
@@ -142,7 +140,7 @@ class Anomalies:
     decisions: Decisions  # what is flagged, with the columns ``score``, ``level``, and -log p of each feature set
     deviations: Floats  # robust deviations (N, M') of the measurements, or of the numbers of vectors
     heatmaps: Heatmaps | None  # where the images are anomalous; None for vectors
-    embedding: npt.NDArray[np.float32]  # features (N, D) by which neighbors are found
+    embedding: Singles  # features (N, D) by which neighbors are found
     groups: Sequence[Ints]  # members of anomalous groups, the most central first
     calibration: ReferenceScores | None  # reference items that calibrate; None where none do
     weights: Mapping[str, float]  # weight of each feature set; they add up to 1
@@ -156,7 +154,7 @@ class Anomalies:
             return "twins: an assumption" if self.nearest else "none"
         return "cross-conformal" if self.calibration.folds > 1 else "split conformal"
 
-    def beyond(self, reviewed: npt.NDArray[np.bool_]) -> int:
+    def beyond(self, reviewed: Bools) -> int:
         """Returns how many of the judged items are less like the reference than all items that calibrate."""
         if self.calibration is None:
             return 0
@@ -219,7 +217,7 @@ class CheckResult:
     duplicates: Table
     skipped: Table
     groups: list[list[str]]
-    embeddings: npt.NDArray[np.float32]
+    embeddings: Singles
     summary: dict[str, Any]
     pictures: Pictures = field(repr=False)
     features: ImageFeatures = field(repr=False)
@@ -272,7 +270,7 @@ class CheckResult:
         """Returns the name of the reference image that each image is compared with, (N,); empty where none are compared."""
         return () if self._anomalies is None else self._anomalies.nearest
 
-    def pixels(self, i: int) -> npt.NDArray[np.uint8]:
+    def pixels(self, i: int) -> Bytes:
         """Returns image i of ``items``, uint8 (C, H, W); a ValueError says why it cannot be read."""
         return self.pictures.read(int(self.features.index[i])).pixels
 
@@ -290,9 +288,9 @@ class CheckResult:
 
     def show(self, n: int = 12) -> "Shown":
         """Returns the most anomalous images, for a notebook."""
-        from vergence.images.page import cards_of
+        from vergence.images.page import card_of
 
-        return Shown(cards_of(self, self.strangest(n)))
+        return Shown([card_of(self, i) for i in self.strangest(n)])
 
     def write(self, out: str | Path) -> Path:
         """Writes everything to a folder, and returns it; docs/guides/check.md lists the files."""
@@ -425,7 +423,7 @@ def _labels(anomalies: Anomalies | None) -> dict[str, Any]:
     return {**columns, "label_flag": labels.flag.astype(np.uint8)}
 
 
-def _properties(features: ImageFeatures, reference: ImageFeatures | None) -> dict[str, npt.NDArray[np.bool_]]:
+def _properties(features: ImageFeatures, reference: ImageFeatures | None) -> dict[str, Bools]:
     if not features.measurements.shape[1]:
         return {}
     return properties(features.measurements, None if reference is None else reference.measurements)
@@ -445,7 +443,7 @@ def _kinds(features: ImageFeatures) -> list[str]:
     return [*filter(None, [split_in_two(features.measurements, MEASUREMENTS), two and f"Two sizes: {two} pixels."])]
 
 
-def _embedding(features: ImageFeatures, anomalies: Anomalies | None) -> npt.NDArray[Any]:
+def _embedding(features: ImageFeatures, anomalies: Anomalies | None) -> Array:
     """Returns the features by which neighbors are found."""
     if anomalies is not None and anomalies.embedding.shape[1]:
         return anomalies.embedding
@@ -539,7 +537,7 @@ def _reason(anomalies: Anomalies, i: int, *, gray: bool) -> str:
     return f"an anomalous region {where}" if framed.any() else f"least like {others} {where}"
 
 
-def _neighbors(z: npt.NDArray[Any], names: Sequence[str]) -> list[str]:
+def _neighbors(z: Array, names: Sequence[str]) -> list[str]:
     """Returns the most similar other images, by features in units of their deviations."""
     k = min(NEIGHBORS, len(z) - 1)
     if k < 1 or len(z) > MOST_COMPARED or not z.shape[1]:

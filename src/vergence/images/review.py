@@ -7,15 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from vergence.utils.checks import counted, expect, refuse
+from vergence.utils.linalg import Bools, Floats
 from vergence.utils.parts import original, read_names
 
 __all__ = ["Review"]
 
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 REFERENCE = 40  # images marked normal that may be a reference
 MARKS = ("anomaly", "normal", "reference anomaly")
 

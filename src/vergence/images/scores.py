@@ -4,16 +4,11 @@ Shapes: N items, D features, K folds.
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from vergence.decide.density import GaussianDetector
 from vergence.decide.moments import robust_scale
 from vergence.decide.ridge import RidgeGaussian
-
-__all__: list[str] = []
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from vergence.utils.linalg import Floats, Ints
 
 TRIM = 0.25  # share of the items that no fit sees
 FLOOR = 0.05  # of a feature's deviation, relative to the median one

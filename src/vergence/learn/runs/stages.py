@@ -36,8 +36,6 @@ from vergence.utils import terminal
 from vergence.utils.files import explained
 from vergence.utils.parts import Shard
 
-__all__: list[str] = []
-
 EMBEDDING, ROWS = "embedding.npy", 4096  # rows that are written at a time
 SHARED = ("batch_size", "seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads")  # settings of both fits
 UNSHOWN = {"step", "epoch", "lr", "images_per_second", "threads", "std", "variance_cv"}

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -24,6 +23,7 @@ from vergence.learn.training.config import RunConfig
 from vergence.utils import terminal
 from vergence.utils.checks import require_within
 from vergence.utils.digests import content_digest
+from vergence.utils.linalg import Ints
 from vergence.utils.neighbors import components, nearest_others, similar_pairs
 
 __all__ = ["FEWEST", "content_digests", "content_groups", "content_of", "digests", "split"]
@@ -104,7 +104,7 @@ def content_groups(items: Items, workers: int = 0) -> list[Any]:
     return labels
 
 
-def near_groups(x: Tensor, equal: Sequence[Any]) -> npt.NDArray[np.int64]:
+def near_groups(x: Tensor, equal: Sequence[Any]) -> Ints:
     """Returns a label of each thumbnail (N, C, h, w) of bytes, (N,), which equal images and near-duplicates share.
 
     Thumbnails are compared by the cosine of 8 x 8 means, less each image's own mean; `_threshold` of 2,000 of them tells copies
@@ -128,7 +128,7 @@ def near_groups(x: Tensor, equal: Sequence[Any]) -> npt.NDArray[np.int64]:
         pairs += near if sum(map(len, near)) <= MOST * len(x) else []
     label = components(np.concatenate(pairs), len(x))
     is_kind = np.bincount(label) > max(LARGEST * len(x), FEW)
-    joined: npt.NDArray[np.int64] = np.unique(np.where(is_kind[label], len(x) + content, label), return_inverse=True)[1]
+    joined: Ints = np.unique(np.where(is_kind[label], len(x) + content, label), return_inverse=True)[1]
     return joined
 
 
