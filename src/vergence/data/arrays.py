@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vergence.data.doubts import doubts
 from vergence.data.images import written_name
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, spaced
 from vergence.data.table_files import TABLES, as_written, is_table_file, read_table
@@ -373,7 +374,7 @@ def _of_rows(table: Any, name: str, file: str, dates: Sequence[str], codes: bool
         return read_features(alone, column.features[:1] or [name], file)[:, 0]
     values = table[name].to_pylist()
     if codes and column.kind not in ("empty", "list", "other"):
-        code = {value: float(i) for i, value in enumerate(sorted({v for v in values if v is not None}))}
+        code = {value: float(i) for i, value in enumerate(sorted({v for v in values if v not in (None, "")}))}
         return np.asarray([code.get(value, np.nan) for value in values])
     first = repr(next((value for value in values if value is not None), "gaps alone"))[:60]
     unclear = f", which is {' or '.join(column.forms)}" if column.forms else ""
@@ -421,7 +422,14 @@ def read_pairs(
         features = [feature for column in used.context for feature in column.features]
         pairs = _of_columns(table, features, [column.features[0] for column in used.target], name)
         named = _ids(as_written(path, table), [column.name for column in used.ids])
-        pairs = replace(pairs, ids=named, roles=used, notes=used.notes)
+        seen = (
+            *used.context,
+            *used.target,
+            *(column for column in used.left_out if column.name not in (*drop, *more)),
+            *used.ids,
+        )
+        asked = doubts(table, seen, grouped=groups is not None)
+        pairs = replace(pairs, ids=named, roles=used, notes=tuple(asked))
         dates = kinds.get("dates", ())
         for key, column in extra.items():
             found[key] = None if column is None else _of_rows(table, column, name, dates, key == "groups")
@@ -448,7 +456,7 @@ def _complete(pairs: Pairs, extra: dict[str, str | None], name: str) -> Pairs:
         without = f"{counted(int(gone.sum()), 'row')} without {column}"
         expect(gone.sum() <= FEW * len(gone), f"values in the column {column} of {name}", without, "fill them, or drop such rows")
         if gone.any():
-            notes.append(f"{without} left out (first line {pairs.rows[gone][0]})")
+            notes.append(f"{without} left out, the first at row {pairs.rows[gone][0]} of the file")
             pairs = pairs.take(~gone)
     w = pairs.weights
     expect(w is None or ((w >= 0).all() and w.any()), f"weights of at least 0, and one above, in {extra['weights']} of {name}")

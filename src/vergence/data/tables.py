@@ -80,7 +80,6 @@ class Roles:
     target: tuple[Column, ...]
     ids: tuple[Column, ...] = ()  # that name the rows
     left_out: tuple[Column, ...] = ()
-    notes: tuple[str, ...] = ()  # what to look at, see `vergence.data.doubts`
 
     def __str__(self) -> str:
         named = {"context": self.context, "target": self.target, "names of rows": self.ids, "left out": self.left_out}
@@ -192,12 +191,12 @@ def _of_texts(name: str, different: list[str], n: int, dates: Sequence[str]) -> 
 
 
 def _as_category(name: str, values: Any) -> Column:
-    different = sorted({text for text in _texts(values) if text is not None})
+    different = sorted({text for text in texts_of(values) if text is not None})
     expect(0 < len(different) <= ASKED, f"1 to {ASKED} values in the category {name}", len(different), "leave it out")
     return Column(name, "category", tuple(different), len(different))
 
 
-def _texts(values: Any) -> list[str | None]:
+def texts_of(values: Any) -> list[str | None]:
     """Returns the values of a column as texts: 1 and 1.0 are "1"."""
     return list(_decoded(values).cast("string").to_pylist())
 
@@ -359,7 +358,7 @@ def _origin(feature: str, index: Mapping[str, int], table: Any, name: str) -> tu
             hint = did_you_mean(feature, index) or f"it has {', '.join(list(index)[:20])}"
             refuse(f"the column {column_of(feature)} in {name}", "none", hint)
         return head, feature[len(head) :]
-    if head is not None and (value := feature[len(head) :])[0] == "=" and value[1:] in _texts(table.column(index[head])):
+    if head is not None and (value := feature[len(head) :])[0] == "=" and value[1:] in texts_of(table.column(index[head])):
         found = f"a column of this name and the value {value[1:]!r} of the column {head}"
         refuse(f"one meaning of {feature} in {name}", found, "rename the column")
     return feature, ""
@@ -369,7 +368,7 @@ def _made(values: Any, how: list[str], column: str, name: str, unknown: str, sai
     """Returns the features that are made of a column (N,), by how they are made."""
     values = _decoded(values)
     if known := [one[1:] for one in how if one[:1] == "="]:
-        texts = np.asarray(_texts(values), dtype=object)
+        texts = np.asarray(texts_of(values), dtype=object)
         gaps = np.asarray([text is None for text in texts], dtype=bool)
         strange = np.asarray([text not in known for text in texts], dtype=bool) & ~gaps
         if strange.any():
@@ -427,10 +426,10 @@ def _days(values: Any, form: str, column: str, name: str) -> Array:
         values = values.cast(pa.timestamp("us", getattr(kind, "tz", None))).cast(pa.int64())
         return np.asarray(values.cast(pa.float64(), safe=False).to_numpy()) / 86_400e6
     days: dict[Any, float | None] = {None: np.nan}
-    for text in _texts(values):
+    for text in texts_of(values):
         if days.setdefault(text, day_of(text or "", form)) is None:
             refuse(f"dates as {form or '2024-03-05'} in the column {column} of {name}", repr(text)[:60], "give --dates FORMAT")
-    return np.asarray([days[text] for text in _texts(values)], dtype=np.float64)
+    return np.asarray([days[text] for text in texts_of(values)], dtype=np.float64)
 
 
 def _floats(values: Any, column: str, name: str) -> Array:
