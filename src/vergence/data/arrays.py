@@ -349,7 +349,7 @@ class Pairs:
 
     def take(self, kept: Array) -> "Pairs":
         """Returns the pairs of some rows."""
-        arrays = {key: values[kept] for key, values in vars(self).items() if isinstance(values, np.ndarray)}
+        arrays: dict[str, Any] = {key: values[kept] for key, values in vars(self).items() if isinstance(values, np.ndarray)}
         return replace(self, **arrays, ids={key: values[kept] for key, values in self.ids.items()})
 
 
@@ -429,11 +429,10 @@ def read_pairs(
             *used.ids,
         )
         asked = doubts(table, seen, grouped=groups is not None)
-        pairs = replace(pairs, ids=named, roles=used, notes=tuple(asked))
         dates = kinds.get("dates", ())
         for key, column in extra.items():
             found[key] = None if column is None else _of_rows(table, column, name, dates, key == "groups")
-        return _complete(replace(pairs, **found), extra, name)
+        return _complete(replace(pairs, ids=named, roles=used, notes=tuple(asked), **found), extra, name)
     expect(context or not target, "--target with a table only", f"{name} with its arrays context and target")
     arrays = _numbers(path, PAIR_KEYS)
     c, t = _as_columns(arrays["context"]), arrays["target"]

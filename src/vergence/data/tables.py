@@ -248,14 +248,14 @@ def roles(
     """
     there = dict.fromkeys(table.column_names)
     declared = {"category": _resolved(category, there, name), "number": _resolved(number, there, name)}
-    kinds = column_kinds(table, **declared, dates=dates)
+    kinds = column_kinds(table, category=declared["category"], number=declared["number"], dates=dates)
     unused = [form for form in dates if not any(form in column.forms for column in kinds.values())]
     expect(not unused, f"a column of dates as {''.join(unused[:1])} in {name}", "none", "mend the format, or leave it out")
     given = {"target": target, "context": context, "drop": drop, "ids": ids}
-    asked = {role: _resolved(columns, kinds, name) for role, columns in given.items()}
+    asked = {role: _resolved(names, kinds, name) for role, names in given.items()}
     seen: dict[str, str] = {}
-    for role, given in asked.items():
-        for key in given:
+    for role, names in asked.items():
+        for key in names:
             expect(key not in seen, f"one role for the column {key}", f"{seen.get(key)} and {role}", "name it once")
             seen[key] = role
     expect(asked["target"], f"--target NAME to name some of the columns of {name} to predict", ", ".join(kinds))

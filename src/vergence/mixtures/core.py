@@ -118,7 +118,9 @@ class Conditional(Stored, abc.ABC):
         w = None if w is None else w[rows] / w[rows].mean()
         expect(len(rows) >= 2, "at least 2 different rows with a target", f"n_samples = {len(rows)}", "give more")
         c, t = c[rows], t[rows]
-        if not self.fits_gaps and bool(c.isnan().any()):
+        if not self.fits_gaps and bool(
+            (c.isnan().any(0) | ((c == 0) | (c == 1)).all(0)).any()
+        ):  # a category may be unknown later
             self._learn_gaps(c)
             c = self._filled(c)
         label = _labels(groups, c, t, rows)
@@ -503,7 +505,7 @@ def _columns_of(x: Any, target: bool) -> list[str]:
     if table is None:
         name = getattr(x, "name", None) if target else None
         return [name] if isinstance(name, str) else []
-    kinds = column_kinds(table)
+    kinds = column_kinds(table, cycles=not target)
     names = [name for column in kinds.values() for name in (column.features or (column.name,))]
     unusable = [str(column) for column in kinds.values() if not column.features and column.kind != "identifier"]
     expect(not unusable, "columns of numbers, dates or categories", ", ".join(unusable[:5]), "leave such columns out")
