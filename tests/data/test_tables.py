@@ -127,11 +127,14 @@ def test_names_of_rows_are_no_context(tmp_path):
     assert roles(pa.table({"__index_level_0__": [7, 9], "a": [1.0, 2], "b": [1.0, 2]}), target=["b"]).ids[0].kind == "identifier"
 
 
-def test_categories_are_remembered_and_others_refused(tmp_path):
+def test_categories_are_remembered_and_others_are_gaps_or_refused(tmp_path):
     file = write(tmp_path / "a.csv", "color,y\nred,1\nblue,2\nred,3\nblue,4\n")
     names = read_pairs(file, ["y"]).columns[0]
     other = write(tmp_path / "b.csv", "y,color\n1,blue\n2,green\n")
-    refused(read_for_model, other, (names, ["y"]), paired=True, match="found 'green'")
+    refused(read_for_model, other, (names, ["y"]), paired=True, unknown="refuse", match="found 'green'")
+    found = read_for_model(other, (names, ["y"]), paired=True)
+    assert found.context[0].tolist() == [1, 0] and np.isnan(found.context[1]).all() and found.rows.tolist() == [2, 3]
+    assert found.notes == ("color is 'green' in 1 row (line 3), which the fit did not see: taken for a gap",)
     refused(contexts, write(tmp_path / "c.csv", "colour,y\nred,1\n"), names, match="did you mean|the column color in c.csv")
     assert contexts(write(tmp_path / "d.csv", "color\nred\n"), names).tolist() == [[0, 1]]
 
@@ -159,7 +162,9 @@ def test_thousands_of_columns_are_read_in_linear_time(tmp_path):
 
 def test_columns_of_groups_and_times(tmp_path):
     file = write(tmp_path / "a.csv", "who,when,y\nann,2024-01-02,1\nbob,2024-01-01,2\nann,2024-01-03,3\n")
-    assert read_column(file, "who").tolist() == [0, 1, 0] and np.argsort(read_column(file, "when")).tolist() == [1, 0, 2]
+    assert read_column(file, "who", codes=True).tolist() == [0, 1, 0]
+    assert np.argsort(read_column(file, "when")).tolist() == [1, 0, 2]
+    refused(read_column, file, "who", match="numbers or dates in the column who of a.csv, found 'ann'; give --dates FORMAT")
 
 
 @pytest.mark.parametrize(

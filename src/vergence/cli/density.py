@@ -39,6 +39,12 @@ class _OfPairs:
     """Columns that are not used."""
     id: Columns = field(default_factory=list)
     """Columns that name the rows: no context, but written next to each answer."""
+    category: Columns = field(default_factory=list)
+    """Columns that are categories, whatever they hold."""
+    number: Columns = field(default_factory=list)
+    """Columns that are measurements, though they are named like identifiers."""
+    dates: Annotated[UseAppendAction[list[str]], arg(metavar="FORMAT", help_behavior_hint="")] = field(default_factory=list)
+    """Format of written dates (%d/%m/%Y, %b %Y, %q %Y). Without it those are read of which only one format is possible."""
     groups: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
     """Column, or array of a .npz file, of subjects: auto chooses what suits new ones. It is not part of the context."""
     ordered: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
@@ -51,6 +57,8 @@ class DensityFit(_OfPairs):
     """Fit p(target | context) to pairs and evaluate it on held-out pairs."""
 
     out: Annotated[Path, arg(help="File to write.")] = Path("density.safetensors")
+    weights: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
+    """Column, or array, of weights of the rows; 2 counts as two rows. It is not part of the context."""
     seconds: Annotated[float | None, arg(metavar="S", help_behavior_hint="")] = None
     """Time after which auto tries no other model."""
     holdout: Annotated[float, arg(help="Share of the pairs that is held out for evaluation of a named model; 0 for none.")] = 0.2
@@ -67,6 +75,7 @@ class _Use:
     model: Annotated[Positional[Path], arg(metavar="MODEL", help="File that fit wrote.")]
     source: Annotated[Positional[Path], arg(metavar="CONTEXTS")]
     """A .npz file with the array context (and target for score), or a table with the columns used in fit."""
+    unknown: Annotated[Literal["gap", "refuse"], arg(help="What a category is that fit did not see.")] = "gap"
     out: options.TableOut = None
 
 
@@ -151,21 +160,35 @@ def run(command: Density) -> None:
 
 
 def _pairs(command: _OfPairs) -> "tuple[Pairs, dict[str, Any]]":
-    """Reads pairs, and the groups and times of their rows; prints what the columns are taken for."""
+    """Reads pairs, and the groups, times and weights of their rows; prints what the columns are taken for."""
     import numpy as np
 
-    from vergence.data.arrays import read_column, read_pairs
+    from vergence.data.arrays import read_pairs
+    from vergence.utils.terminal import note
 
-    extra = [name for name in (command.groups, command.ordered) if name]
-    pairs = read_pairs(command.pairs, command.target, command.context, [*command.drop, *extra], command.id)
-    groups, order = (None if name is None else read_column(command.pairs, name) for name in (command.groups, command.ordered))
+    pairs = read_pairs(
+        command.pairs,
+        command.target,
+        command.context,
+        command.drop,
+        command.id,
+        groups=command.groups,
+        ordered=command.ordered,
+        weights=getattr(command, "weights", None),
+        category=command.category,
+        number=command.number,
+        dates=command.dates,
+    )
     if pairs.roles is not None:
         print(pairs.roles)
+    for text in pairs.notes:
+        note(text)
     if (gaps := int(np.isnan(pairs.context).any(1).sum())) > 0:
         print(
             f"gaps in the context of {counted(gaps, 'row')} of {len(pairs.context):,}; Gaussians and mixtures integrate over them"
         )
-    return pairs, {"groups": groups, "order": order}
+    also = {"groups": pairs.groups, "order": pairs.order, "sample_weight": pairs.weights}
+    return pairs, {key: values for key, values in also.items() if values is not None}
 
 
 def _importance(command: DensityImportance) -> None:
@@ -268,11 +291,15 @@ def _write(command: DensityPredict | DensitySample | DensityScore, out: Path) ->
     from vergence.data.arrays import read_for_model
     from vergence.mixtures import load
     from vergence.tables import models as density
+    from vergence.utils.terminal import note
 
     model = load(command.model)
     columns: tuple[list[str], list[str]] = getattr(model, "columns_", ([], []))
     assert command.source is not None
-    pairs = read_for_model(command.source, columns, getattr(model, "ids_", []), paired=isinstance(command, DensityScore))
+    paired = isinstance(command, DensityScore)
+    pairs = read_for_model(command.source, columns, getattr(model, "ids_", []), paired=paired, unknown=command.unknown)
+    for text in pairs.notes:
+        note(text)
     with _said():
         if isinstance(command, DensityScore):
             found = density.score_pairs(model, pairs, out, fdr=command.fdr)

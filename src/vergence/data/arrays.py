@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vergence.data.doubts import doubts
 from vergence.data.images import written_name
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, spaced
 from vergence.data.table_files import TABLES, as_written, is_table_file, read_table
-from vergence.data.tables import Column, Roles, column_kinds, read_features, roles
-from vergence.utils.checks import expect, refuse, require_choice, shortened
+from vergence.data.tables import FIRST_LINE, Column, Roles, column_kinds, read_features, roles, vectors
+from vergence.utils.checks import counted, expect, refuse, require_choice, shortened
 from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE
 from vergence.utils.linalg import as_array
@@ -285,7 +286,7 @@ def _read_features(
 ) -> tuple[Array, tuple[str, ...]]:
     """Returns the features (N, D), and their names where they come from a column each."""
     there = [key for key in columns or ARRAY_KEYS if key in kinds]
-    lists = [key for key in there if _holds_lists(table[key])]
+    lists = [key for key in there if kinds[key].kind in ("list", "other") and _holds_lists(table[key])]
     if lists and len(columns) < 2:
         return _vectors(table[lists[0]], f"{lists[0]} of {file}"), ()
     rest = [column for key, column in kinds.items() if key not in special]
@@ -293,7 +294,10 @@ def _read_features(
     expect(names, f"columns of numbers in {file}", f"{', '.join(map(str, kinds.values()))} alone", "add the features")
     if not columns and (unused := [column for column in rest if not column.features]):
         note(f"not used as features: {', '.join(map(str, unused[:12]))}; labels: {(special or ['none'])[0]}")
-    x = read_features(table, names, file)
+    said: list[str] = []
+    x = read_features(table, names, file, unknown="gap" if may_lack else "refuse", notes=said)
+    for text in said:
+        note(text)
     gaps = np.isnan(x).sum(0)
     first = int(gaps.argmax())
     advice = "drop such rows, or the column"
@@ -309,21 +313,10 @@ def _holds_lists(values: Any) -> bool:
 
 def _vectors(column: Any, where: str) -> Array:
     """Returns a column of lists as (N, D)."""
-    merged = column.combine_chunks()
-    lengths = set(merged.value_lengths().to_pylist())
-    expect(len(lengths) == 1 and None not in lengths, f"lists of one length in {where}", "other ones", "drop such rows")
-    return _as_float(merged.flatten(), where).reshape(len(merged), -1)
-
-
-def _as_float(values: Any, where: str) -> Array:
-    import pyarrow.types as kinds
-
-    kind = values.type
-    expect(not values.null_count, f"numbers in {where}", f"{values.null_count} gaps", "drop such rows")
-    numbers = kinds.is_floating(kind) or kinds.is_integer(kind) or kinds.is_boolean(kind)
-    expect(numbers, f"numbers in {where}", f"type {kind}", "drop the column, or name it label, name or split")
-    single = kinds.is_float16(kind) or kinds.is_float32(kind) or kinds.is_boolean(kind)
-    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float32 if single else np.float64)
+    x = vectors(column, where)
+    gaps = int(np.isnan(x).any(1).sum())
+    expect(not gaps, f"numbers in {where}", f"gaps in {counted(gaps, 'row')}", "drop such rows")
+    return x
 
 
 def _column(table: Any, key: str) -> Array:
@@ -348,33 +341,65 @@ class Pairs:
     columns: tuple[list[str], list[str]]  # names of the C context features and of the T target columns; context_0, ... of arrays
     ids: dict[str, Array] = field(default_factory=dict)  # columns that name the rows, (N,) texts each
     roles: Roles | None = None  # what the columns of a table were taken for
+    rows: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # line of the file of each row, (N,)
+    groups: Array | None = None  # (N,), of whole numbers
+    order: Array | None = None  # (N,), times in days or another unit
+    weights: Array | None = None  # (N,) >= 0
+    notes: tuple[str, ...] = ()  # what was assumed, and what to look at
+
+    def take(self, kept: Array) -> "Pairs":
+        """Returns the pairs of some rows."""
+        arrays: dict[str, Any] = {key: values[kept] for key, values in vars(self).items() if isinstance(values, np.ndarray)}
+        return replace(self, **arrays, ids={key: values[kept] for key, values in self.ids.items()})
 
 
-def read_column(path: Path, name: str) -> Array:
-    """Returns a column of a table, or an array (N,) of a ``.npz`` file: numbers, or whole numbers that stand for other values."""
+def read_column(path: Path, name: str, *, dates: Sequence[str] = (), codes: bool = False) -> Array:
+    """Returns numbers or times (days since 1970-01-01) of a column of a table, or an array (N,) of a ``.npz`` file.
+
+    Texts that are no dates have no order and are refused; with ``codes`` they are numbered by their values, as groups.
+    """
     if is_table_file(path):
-        table = read_table(path)
-        require_choice(f"the column {name} of {path.name}", name, table.column_names)
-        return _floats_or_codes(table[name])
+        return _of_rows(read_table(path), name, path.name, dates, codes)
     values = _numbers(path, (name,))[name]
     expect(values.ndim == 1, f"the array {name} (N,) in {path.name}", f"shape {values.shape}", "give one number a row")
     return values
 
 
-def _floats_or_codes(values: Any) -> Array:
-    import pyarrow.types as types
+def _of_rows(table: Any, name: str, file: str, dates: Sequence[str], codes: bool) -> Array:
+    """Returns a number of each row (N,), as `read_column`."""
+    require_choice(f"the column {name} of {file}", name, table.column_names)
+    alone = table.select([name])
+    column = column_kinds(alone, dates=dates)[name]
+    if column.kind in ("number", "boolean", "date") or (column.kind == "identifier" and not column.found):
+        return read_features(alone, column.features[:1] or [name], file)[:, 0]
+    values = table[name].to_pylist()
+    if codes and column.kind not in ("empty", "list", "other"):
+        code = {value: float(i) for i, value in enumerate(sorted({v for v in values if v not in (None, "")}))}
+        return np.asarray([code.get(value, np.nan) for value in values])
+    first = repr(next((value for value in values if value is not None), "gaps alone"))[:60]
+    unclear = f", which is {' or '.join(column.forms)}" if column.forms else ""
+    form = (column.forms or ("%d/%m/%Y",))[0]
+    refuse(f"numbers or dates in the column {name} of {file}", f"{first}{unclear}", f"give --dates FORMAT, such as {form}")
 
-    if types.is_floating(values.type) or types.is_integer(values.type):
-        return np.asarray(values.to_numpy(), dtype=np.float64)
-    order = sorted({value for value in values.to_pylist() if value is not None})
-    code = {value: float(i) for i, value in enumerate(order)}
-    return np.asarray([code.get(value, np.nan) for value in values.to_pylist()])
+
+FEW = 0.05  # share of rows that may be left out
 
 
 def read_pairs(
-    path: Path, target: Sequence[str] = (), context: Sequence[str] = (), drop: Sequence[str] = (), ids: Sequence[str] = ()
+    path: Path,
+    target: Sequence[str] = (),
+    context: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    ids: Sequence[str] = (),
+    *,
+    groups: str | None = None,
+    ordered: str | None = None,
+    weights: str | None = None,
+    **kinds: Sequence[str],
 ) -> Pairs:
     """Reads the arrays ``context`` and ``target`` of a ``.npz`` file, or the columns of a table; see `vergence.data.tables`.
+
+    Rows without a group, time or weight are left out where they are few, and refused otherwise.
 
     Args:
         path: The file.
@@ -383,14 +408,31 @@ def read_pairs(
             arrays must have as many columns, and for a model that names its features, their names.
         drop: Names of columns of a table that are no context.
         ids: Names of columns of a table that name the rows.
+        groups: Column, or array of a ``.npz`` file, of subjects.
+        ordered: Column, or array, of times: dates or numbers.
+        weights: Column, or array, of weights of at least 0.
+        kinds: ``category``, ``number`` and ``dates`` of `vergence.data.tables.column_kinds`.
     """
-    name = path.name
+    name, extra = path.name, {"groups": groups, "order": ordered, "weights": weights}
+    found: dict[str, Any] = {}
     if is_table_file(path):
         table = read_table(path)
-        used = roles(table, target=target, context=context, drop=drop, ids=ids, name=name)
+        more = [column for column in extra.values() if column is not None]
+        used = roles(table, target=target, context=context, drop=[*drop, *more], ids=ids, name=name, **kinds)
         features = [feature for column in used.context for feature in column.features]
-        pairs = _of_columns(table, features, [column.name for column in used.target], name)
-        return replace(pairs, ids=_ids(as_written(path, table), [column.name for column in used.ids]), roles=used)
+        pairs = _of_columns(table, features, [column.features[0] for column in used.target], name)
+        named = _ids(as_written(path, table), [column.name for column in used.ids])
+        seen = (
+            *used.context,
+            *used.target,
+            *(column for column in used.left_out if column.name not in (*drop, *more)),
+            *used.ids,
+        )
+        asked = doubts(table, seen, grouped=groups is not None)
+        dates = kinds.get("dates", ())
+        for key, column in extra.items():
+            found[key] = None if column is None else _of_rows(table, column, name, dates, key == "groups")
+        return _complete(replace(pairs, ids=named, roles=used, notes=tuple(asked), **found), extra, name)
     expect(context or not target, "--target with a table only", f"{name} with its arrays context and target")
     arrays = _numbers(path, PAIR_KEYS)
     c, t = _as_columns(arrays["context"]), arrays["target"]
@@ -398,31 +440,55 @@ def read_pairs(
     expect(fit, f"context (N, C) and target (N, T) in {name}", f"shapes {c.shape} and {t.shape}")
     widths = c.shape[1], _as_columns(t).shape[1]
     columns = ([f"{key}_{i}" for i in range(width)] for key, width in zip(PAIR_KEYS, widths, strict=True))
-    return Pairs(c, t, (next(columns), next(columns)))
+    found |= {key: read_column(path, array) for key, array in extra.items() if array is not None}
+    return _complete(Pairs(c, t, (next(columns), next(columns)), rows=np.arange(len(c)), **found), extra, name)
 
 
-def _of_columns(table: Any, features: Sequence[str], target: Sequence[str], name: str) -> Pairs:
+def _complete(pairs: Pairs, extra: dict[str, str | None], name: str) -> Pairs:
+    """Returns pairs whose rows all have a group, a time and a weight; the few others are left out, with a note."""
+    notes = []
+    for key, column in extra.items():
+        if (values := getattr(pairs, key)) is None:
+            continue
+        expect(len(values) == len(pairs.context), f"a value of {column} for each row of {name}", len(values))
+        gone = np.isnan(values)
+        without = f"{counted(int(gone.sum()), 'row')} without {column}"
+        expect(gone.sum() <= FEW * len(gone), f"values in the column {column} of {name}", without, "fill them, or drop such rows")
+        if gone.any():
+            notes.append(f"{without} left out, the first at row {pairs.rows[gone][0]} of the file")
+            pairs = pairs.take(~gone)
+    w = pairs.weights
+    expect(w is None or ((w >= 0).all() and w.any()), f"weights of at least 0, and one above, in {extra['weights']} of {name}")
+    return replace(pairs, notes=(*pairs.notes, *notes))
+
+
+def _of_columns(table: Any, features: Sequence[str], target: Sequence[str], name: str, unknown: str = "gap") -> Pairs:
     """Returns features and targets of a table by their names."""
+    notes: list[str] = []
     t = read_features(table, target, name)
     gone = [column for column, values in zip(target, t.T, strict=True) if len(t) and np.isnan(values).all()]
     expect(not gone, f"values in the target {''.join(gone[:1])} of {name}", "gaps alone", "name another")
-    c = read_features(table, features, name)
-    return Pairs(c, t[:, 0] if len(target) == 1 else t, (list(features), list(target)))
+    c = read_features(table, features, name, unknown=unknown, notes=notes)
+    lines = np.arange(len(c)) + FIRST_LINE
+    return Pairs(c, t[:, 0] if len(target) == 1 else t, (list(features), list(target)), rows=lines, notes=tuple(notes))
 
 
 def _ids(table: Any, names: Sequence[str]) -> dict[str, Array]:
     return {name or "row": np.asarray([str(value) for value in table[name].to_pylist()], dtype=np.str_) for name in names}
 
 
-def read_for_model(path: Path, columns: tuple[Sequence[str], Sequence[str]], ids: Sequence[str] = (), *, paired: bool) -> Pairs:
+def read_for_model(
+    path: Path, columns: tuple[Sequence[str], Sequence[str]], ids: Sequence[str] = (), *, paired: bool, unknown: str = "gap"
+) -> Pairs:
     """Reads what a fitted model needs from a table, or a ``.npz`` or ``.npy`` file with as many columns.
 
-    Contexts are read by the names of their features, with ``paired`` targets too; and the ids that the table has.
+    Contexts are read by the names of their features, with ``paired`` targets too; and the ids that the table has. Categories that
+    the fit did not see are gaps, or refused: ``unknown`` of `vergence.data.tables.read_features`.
     """
     context, target = columns
     if is_table_file(path):
         table = read_table(path, empty=True)
-        found = _of_columns(table, context, target if paired else [], path.name)
+        found = _of_columns(table, context, target if paired else [], path.name, unknown)
         return replace(found, ids=_ids(as_written(path, table), [name for name in ids if name in table.column_names]))
     arrays = _numbers(path, PAIR_KEYS if paired else PAIR_KEYS[:1], empty=True)
     c, t = _as_columns(arrays["context"]), arrays.get("target", np.empty((0, len(target))))

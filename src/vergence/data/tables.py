@@ -3,12 +3,15 @@ r"""Tables: data frames and Arrow tables, and what each of their columns is take
 ========== =================================================================================================================
 number     numbers; text that holds them with decimal commas or thousands separators
 boolean    true and false, as 1 and 0
-date       days since 1970-01-01
-category   text of few values: one feature ``COLUMN=VALUE`` a value, 1 where the column has it, else 0
+date       days since 1970-01-01, ``COLUMN`` or ``COLUMN:FORMAT``, see `vergence.data.dates`; where the dates tell something of
+           it also the sine and cosine of the year, week or day, such as ``COLUMN:year_sine``
+category   text of few values; pandas categories, whatever they hold; what is asked for: one feature ``COLUMN=VALUE`` a value, 1
+           where the column has it, else 0
+list       lists of numbers of one length, such as embeddings: ``COLUMN[0]``, ``COLUMN[1]``, ...
 identifier text or whole numbers that differ in each row and name it, such as row numbers: no feature
 text       text of many values: no feature, unless it is asked for
 empty      gaps alone: no feature
-other      lists, bytes and so on: no feature
+other      bytes and so on: no feature
 ========== =================================================================================================================
 
 The names of features say how they were made, so that a list of names reads another table in the same way. Gaps are NaN.
@@ -16,20 +19,24 @@ Shapes: N rows, D features.
 """
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from vergence.data.dates import PARTS, cycles_of, day_of, formats_of, part_of
 from vergence.data.items import Array
 from vergence.data.table_files import POINT
 from vergence.utils.checks import counted, did_you_mean, expect, refuse, require_choice
 
-__all__ = ["Column", "as_table", "column_kinds", "read_features", "roles"]
+__all__ = ["Column", "as_table", "column_kinds", "column_of", "read_features", "roles"]
 
 MOST_VALUES = 30  # different texts of a category
-ASKED = 200  # of one that is asked for by name
+ASKED = 200  # of one that is asked for by name, or that pandas calls one
+TEXTS = ("string", "large_string", "string_view")
+FIRST_LINE = 2  # of a file, that holds values
 NAMES_ROWS = re.compile(
     r"|unnamed: ?\d+|\.{3}1|#|index|row[_ ]?(name|id|nr|number)?s?|(.*[_ .])?id|__index_level_\d+__", re.IGNORECASE
 )
@@ -43,18 +50,25 @@ class Column:
     kind: str  # as in the table above
     values: tuple[str, ...] = ()  # of a category, in order
     found: int = 0  # different values of text
+    forms: tuple[str, ...] = ()  # formats of written dates; several where it is unclear which one holds
+    cycles: tuple[str, ...] = ()  # periods of dates that are features
+    width: int = 0  # of lists
 
     @property
     def features(self) -> tuple[str, ...]:
         """Names of the features that it gives, none for identifiers, text and gaps."""
-        if self.kind in ("number", "boolean", "date"):
+        if self.kind in ("number", "boolean"):
             return (self.name,)
-        return tuple(f"{self.name}={value}" for value in self.values)
+        if self.kind == "date":
+            days = f"{self.name}:{self.forms[0]}" if self.forms[:1] > ("",) else self.name
+            return (days, *(f"{days}:{part}" for part in PARTS if part.partition("_")[0] in self.cycles))
+        return tuple(f"{self.name}={value}" for value in self.values) + tuple(f"{self.name}[{i}]" for i in range(self.width))
 
     def __str__(self) -> str:
         if self.kind == "number":
             return self.name
         more = {"category": f", {counted(len(self.values), 'value')}", "text": f", {counted(self.found, 'value')}"}
+        more |= {"date": "".join(f", {one}" for one in (*self.forms, *self.cycles) if one), "list": f", {self.width} numbers"}
         return f"{self.name} ({self.kind}{more.get(self.kind, '')})"
 
 
@@ -99,8 +113,17 @@ def as_table(source: Any) -> Any:
 # What columns are
 
 
-def column_kinds(table: Any) -> dict[str, Column]:
+def column_kinds(
+    table: Any, *, category: Sequence[str] = (), number: Sequence[str] = (), dates: Sequence[str] = (), cycles: bool = True
+) -> dict[str, Column]:
     """Returns what each column of an Arrow table is taken for, by name.
+
+    Args:
+        table: The table.
+        category: Names of columns that are categories, whatever they hold, with at most 200 values.
+        number: Names of columns that are measurements, though they are named like identifiers or were made categories.
+        dates: Formats of written dates, before those that are tried by themselves.
+        cycles: Whether dates also give sines and cosines of their periods.
 
     Example:
         >>> import pyarrow as pa
@@ -108,16 +131,39 @@ def column_kinds(table: Any) -> dict[str, Column]:
         >>> [str(column) for column in column_kinds(table).values()]
         ['id (identifier)', 'size', 'color (category, 2 values)']
     """
-    return {name: _column(name, values) for name, values in zip(table.column_names, table.columns, strict=True)}
+    found = {}
+    for name, values in zip(table.column_names, table.columns, strict=True):
+        column = _column(name, _decoded(values) if name in number else values, dates)
+        if name in category:
+            column = _as_category(name, values)
+        elif name in number:
+            column = _as_number(column, "the table", "column")
+        elif column.kind == "date" and cycles:
+            column = replace(column, cycles=cycles_of(_days(_decoded(values), (*column.forms, "")[0], name, "the table")))
+        found[name] = column
+    return found
 
 
-def _column(name: str, values: Any) -> Column:
+def column_of(feature: str) -> str:
+    """Returns the name of the column that a feature was made of.
+
+    Example:
+        >>> [column_of(name) for name in ("size", "color=red", "when:%d/%m/%Y:year_sine", "embedding[3]")]
+        ['size', 'color', 'when', 'embedding']
+    """
+    parts = "|".join(PARTS)
+    return re.sub(rf"=.*|\[\d+\]$|(:[^:=]*%.*?)?(:({parts}))?$", "", feature, count=1)
+
+
+def _column(name: str, values: Any, dates: Sequence[str]) -> Column:
     import pyarrow.types as kinds
 
-    values = _decoded(values)
     kind, n = values.type, len(values)
     if values.null_count == n:
         return Column(name, "empty")
+    if kinds.is_dictionary(kind):
+        different = len(values.unique())
+        return _as_category(name, values) if different <= ASKED else _column(name, _decoded(values), dates)
     if kinds.is_boolean(kind):
         return Column(name, "boolean")
     if kinds.is_integer(kind):
@@ -127,19 +173,50 @@ def _column(name: str, values: Any) -> Column:
         return Column(name, "number")
     if kinds.is_date(kind) or kinds.is_timestamp(kind):
         return Column(name, "date")
-    if str(kind) not in ("string", "large_string", "string_view"):
-        return Column(name, "other")
-    different = [value for value in values.unique().to_pylist() if value is not None]
+    if str(kind) not in TEXTS:
+        width = _width(values)
+        return Column(name, "list" if width else "other", width=width)
+    return _of_texts(name, [value for value in values.unique().to_pylist() if value is not None], n, dates)
+
+
+def _of_texts(name: str, different: list[str], n: int, dates: Sequence[str]) -> Column:
+    """Returns what a column of n texts is taken for, by its different ones."""
+    forms = formats_of(different, dates)
+    if len(forms) == 1:
+        return Column(name, "date", forms=forms)
     if len(different) == n:
-        return Column(name, "identifier", found=n)
+        return Column(name, "identifier", found=n, forms=forms)
     few = 2 <= len(different) <= min(MOST_VALUES, n // 2)
-    return Column(name, "category" if few else "text", tuple(sorted(different)) if few else (), len(different))
+    return Column(name, "category" if few else "text", tuple(sorted(different)) if few else (), len(different), forms)
+
+
+def _as_category(name: str, values: Any) -> Column:
+    different = sorted({text for text in texts_of(values) if text is not None})
+    expect(0 < len(different) <= ASKED, f"1 to {ASKED} values in the category {name}", len(different), "leave it out")
+    return Column(name, "category", tuple(different), len(different))
+
+
+def texts_of(values: Any) -> list[str | None]:
+    """Returns the values of a column as texts: 1 and 1.0 are "1"."""
+    return list(_decoded(values).cast("string").to_pylist())
 
 
 def _decoded(values: Any) -> Any:
     import pyarrow.types as kinds
 
     return values.cast(values.type.value_type) if kinds.is_dictionary(values.type) else values
+
+
+def _width(values: Any) -> int:
+    """Returns the length that all lists of numbers of a column have; 0 for other columns."""
+    import pyarrow.types as kinds
+
+    if not (kinds.is_list(values.type) or kinds.is_large_list(values.type) or kinds.is_fixed_size_list(values.type)):
+        return 0
+    inner = values.type.value_type
+    lengths = {length for length in values.combine_chunks().value_lengths().unique().to_pylist() if length is not None}
+    usable = (kinds.is_floating(inner) or kinds.is_integer(inner) or kinds.is_boolean(inner)) and len(lengths) == 1
+    return int(lengths.pop()) if usable else 0
 
 
 def counts_rows(values: Any) -> bool:
@@ -159,20 +236,26 @@ def roles(
     context: Sequence[str] = (),
     drop: Sequence[str] = (),
     ids: Sequence[str] = (),
+    category: Sequence[str] = (),
+    number: Sequence[str] = (),
+    dates: Sequence[str] = (),
     name: str = "the table",
 ) -> Roles:
     """Returns what the columns of an Arrow table are used for. Without ``context`` it is every other column that has features.
 
-    Columns are given by name; by ranges, ``FIRST:LAST``; or several between commas.
+    Columns are given by name; by ranges, ``FIRST:LAST``; or several between commas. ``category``, ``number`` and ``dates`` are
+    those of `column_kinds`.
     """
-    kinds = column_kinds(table)
-    asked = {
-        role: _resolved(given, kinds, name)
-        for role, given in (("target", target), ("context", context), ("drop", drop), ("ids", ids))
-    }
+    there = dict.fromkeys(table.column_names)
+    declared = {"category": _resolved(category, there, name), "number": _resolved(number, there, name)}
+    kinds = column_kinds(table, category=declared["category"], number=declared["number"], dates=dates)
+    unused = [form for form in dates if not any(form in column.forms for column in kinds.values())]
+    expect(not unused, f"a column of dates as {''.join(unused[:1])} in {name}", "none", "mend the format, or leave it out")
+    given = {"target": target, "context": context, "drop": drop, "ids": ids}
+    asked = {role: _resolved(names, kinds, name) for role, names in given.items()}
     seen: dict[str, str] = {}
-    for role, given in asked.items():
-        for key in given:
+    for role, names in asked.items():
+        for key in names:
             expect(key not in seen, f"one role for the column {key}", f"{seen.get(key)} and {role}", "name it once")
             seen[key] = role
     expect(asked["target"], f"--target NAME to name some of the columns of {name} to predict", ", ".join(kinds))
@@ -183,7 +266,7 @@ def roles(
         return Roles(tuple(c), t, tuple(named))
     rest = [column for key, column in kinds.items() if key not in seen]
     for column in rest:
-        unclear = column.kind == "number" and counts_rows(table[column.name])
+        unclear = column.kind == "number" and column.name not in declared["number"] and counts_rows(table[column.name])
         advice = f"give --id {column.name}, --drop {column.name}, or all contexts with --context"
         expect(not unclear, f"columns of measurements in {name}", f"{column.name}, which counts the rows", advice)
     named += [column for column in rest if column.kind == "identifier"]
@@ -210,18 +293,17 @@ def _resolved(given: Sequence[str], there: Mapping[str, Any], name: str) -> list
     return list(dict.fromkeys(found))
 
 
-def _as_number(column: Column, name: str) -> Column:
+def _as_number(column: Column, name: str, role: str = "target") -> Column:
     usual = column.kind in ("number", "boolean", "date") or (column.kind == "identifier" and not column.found)
     hint = "a classifier suits classes" if column.kind == "category" else "name a column of numbers"
-    expect(usual, f"numbers in the target {column.name} of {name}", f"a column of kind {column.kind}", hint)
-    return Column(column.name, "number") if column.kind == "identifier" else column
+    expect(usual, f"numbers in the {role} {column.name} of {name}", f"a column of kind {column.kind}", hint)
+    return Column(column.name, "number") if column.kind == "identifier" else replace(column, cycles=())
 
 
 def _as_feature(column: Column, values: Any) -> Column:
     """Returns a column that is asked for as one that has features."""
     if column.kind in ("text", "identifier") and column.found:
-        expect(column.found <= ASKED, f"at most {ASKED} values in the context {column.name}", column.found, "leave it out")
-        return Column(column.name, "category", tuple(sorted(v for v in values.unique().to_pylist() if v is not None)))
+        return _as_category(column.name, values)
     column = Column(column.name, "number") if column.kind == "identifier" else column
     expect(
         column.features, f"numbers, dates or categories in the context {column.name}", f"the kind {column.kind}", "leave it out"
@@ -232,37 +314,122 @@ def _as_feature(column: Column, values: Any) -> Column:
 # Numbers of columns
 
 
-def read_features(table: Any, names: Sequence[str], name: str = "the table") -> Array:
+def read_features(
+    table: Any, names: Sequence[str], name: str = "the table", *, unknown: str = "gap", notes: list[str] | None = None
+) -> Array:
     """Returns features by their names, (N, D) in float64, with NaN in gaps; see `Column.features`.
+
+    Args:
+        table: An Arrow table.
+        names: Names of the features.
+        name: What the table is called in messages.
+        unknown: Whether a category without a feature of its own is a ``gap`` in all features of its column, or ``refuse``.
+        notes: Takes what is said of gaps that were made so, with the lines of the file; without it there is a warning.
 
     Example:
         >>> import pyarrow as pa
         >>> read_features(pa.table({"a": [1.5, None], "color": ["red", "blue"]}), ["a", "color=blue", "color=red"]).tolist()
         [[1.5, 0.0, 1.0], [nan, 1.0, 0.0]]
     """
+    require_choice("unknown", unknown, ("gap", "refuse"))
     index = {key: i for i, key in enumerate(table.column_names)}
-    known: dict[str, list[str]] = {}
-    for feature in names:
-        column = feature if feature in index else feature.partition("=")[0]
-        if column not in index:
+    origins = [_origin(feature, index, table, name) for feature in names]
+    made: dict[str, list[str]] = {}
+    for column, how in origins:
+        made.setdefault(column, []).append(how)
+    said: list[str] = []
+    read = {
+        column: _made(table.column(index[column]), how, column, name, unknown, said, notes is None)
+        for column, how in made.items()
+    }
+    if notes is not None:
+        notes += said
+    for text in said if notes is None else ():
+        warnings.warn(text, stacklevel=3)
+    return np.stack([read[column][how] for column, how in origins], axis=1) if names else np.empty((table.num_rows, 0))
+
+
+def _origin(feature: str, index: Mapping[str, int], table: Any, name: str) -> tuple[str, str]:
+    """Returns the column of a feature, and how it is made of it: "", =VALUE, [PLACE], or :FORMAT and :PART of a date."""
+    heads = [feature[: sign.start()] for sign in re.finditer(r"[=:\[]", feature)][::-1]
+    head = next((head for head in heads if head in index), None)
+    if feature not in index:
+        if head is None:
             hint = did_you_mean(feature, index) or f"it has {', '.join(list(index)[:20])}"
-            refuse(f"the column {column} in {name}", "none", hint)
-        if feature != column:
-            known.setdefault(column, []).append(feature[len(column) + 1 :])
-    columns = {column: _indicators(_decoded(table[column]), values, column, name) for column, values in known.items()}
-    numbers = (
-        columns[f.partition("=")[0]][f] if f not in index else _floats(_decoded(table.column(index[f])), f, name) for f in names
+            refuse(f"the column {column_of(feature)} in {name}", "none", hint)
+        return head, feature[len(head) :]
+    if head is not None and (value := feature[len(head) :])[0] == "=" and value[1:] in texts_of(table.column(index[head])):
+        found = f"a column of this name and the value {value[1:]!r} of the column {head}"
+        refuse(f"one meaning of {feature} in {name}", found, "rename the column")
+    return feature, ""
+
+
+def _made(values: Any, how: list[str], column: str, name: str, unknown: str, said: list[str], rows: bool) -> dict[str, Array]:
+    """Returns the features that are made of a column (N,), by how they are made."""
+    values = _decoded(values)
+    if known := [one[1:] for one in how if one[:1] == "="]:
+        texts = np.asarray(texts_of(values), dtype=object)
+        gaps = np.asarray([text is None for text in texts], dtype=bool)
+        strange = np.asarray([text not in known for text in texts], dtype=bool) & ~gaps
+        if strange.any():
+            said.append(_unseen(texts, strange, column, known, name, unknown == "refuse", rows))
+        return {f"={value}": np.where(gaps | strange, np.nan, (texts == value).astype(np.float64)) for value in known}
+    if how[0][:1] == "[":
+        x = vectors(values, f"{column} of {name}")
+        most = max(int(one[1:-1]) for one in how)
+        expect(most < x.shape[1], f"lists of at least {most + 1} numbers in {column} of {name}", x.shape[1])
+        return {one: x[:, int(one[1:-1])] for one in how}
+    found = {}
+    for one in how:
+        part = next((part for part in PARTS if one.endswith(f":{part}")), "")
+        form = one.removesuffix(f":{part}").removeprefix(":")
+        x = _days(values, form, column, name) if part or form else _floats(values, column, name)
+        found[one] = part_of(x, part) if part else x
+    return found
+
+
+def _unseen(texts: Array, strange: Array, column: str, known: list[str], name: str, refused: bool, rows: bool) -> str:
+    """Returns which values of a category have no feature, and where; raises a ValueError if they are refused."""
+    others = list(dict.fromkeys(texts[strange]))
+    if refused:
+        expected = f"{', '.join(map(repr, known[:8]))} in the column {column} of {name}"
+        refuse(expected, repr(others[0]), "leave such rows out, or take them for gaps (unknown gap)")
+    places = np.flatnonzero(strange)
+    where = f"{'row' if rows else 'line'} {places[0] + (0 if rows else FIRST_LINE)}"
+    where = where if len(places) == 1 else f"first {where}"
+    shown = " or ".join(map(repr, others[:3])) + (f" or {len(others) - 3} others" if len(others) > 3 else "")
+    return f"{column} is {shown} in {counted(len(places), 'row')} ({where}), which the fit did not see: taken for a gap"
+
+
+def vectors(values: Any, where: str) -> Array:
+    """Returns a column of lists of numbers as (N, D), with NaN in rows without a list."""
+    width = _width(values)
+    expect(width, f"lists of numbers of one length in {where}", "other ones", "drop such rows")
+    merged = values.combine_chunks()
+    there = np.asarray(merged.is_valid())
+    x = np.full(
+        (len(merged), width),
+        np.nan,
+        dtype=np.float32 if str(values.type.value_type) in ("float", "halffloat", "bool") else np.float64,
     )
-    return np.stack(list(numbers), axis=1) if names else np.empty((table.num_rows, 0))
+    x[there] = merged.drop_null().flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
+    return x
 
 
-def _indicators(values: Any, known: list[str], column: str, name: str) -> dict[str, Array]:
-    texts = np.asarray(values.cast("string").to_pylist(), dtype=object)
-    gaps = np.asarray([text is None for text in texts], dtype=bool)
-    strange = sorted(set(texts[~gaps].tolist()) - set(known))
-    found = f"{strange[0]!r}" if strange else None
-    expect(not strange, f"{', '.join(map(repr, known[:8]))} in the column {column} of {name}", found, "leave such rows out")
-    return {f"{column}={value}": np.where(gaps, np.nan, (texts == value).astype(np.float64)) for value in known}
+def _days(values: Any, form: str, column: str, name: str) -> Array:
+    """Returns dates, written in a format or not, as days since 1970-01-01 (N,), with NaN in gaps."""
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    kind = values.type
+    if kinds.is_date(kind) or kinds.is_timestamp(kind):
+        values = values.cast(pa.timestamp("us", getattr(kind, "tz", None))).cast(pa.int64())
+        return np.asarray(values.cast(pa.float64(), safe=False).to_numpy()) / 86_400e6
+    days: dict[Any, float | None] = {None: np.nan}
+    for text in texts_of(values):
+        if days.setdefault(text, day_of(text or "", form)) is None:
+            refuse(f"dates as {form or '2024-03-05'} in the column {column} of {name}", repr(text)[:60], "give --dates FORMAT")
+    return np.asarray([days[text] for text in texts_of(values)], dtype=np.float64)
 
 
 def _floats(values: Any, column: str, name: str) -> Array:
@@ -271,16 +438,12 @@ def _floats(values: Any, column: str, name: str) -> Array:
     import pyarrow.types as kinds
 
     kind = values.type
-    if kinds.is_date(kind) or kinds.is_timestamp(kind):
-        values = values.cast(pa.timestamp("us", getattr(kind, "tz", None))).cast(pa.int64())
-        return np.asarray(values.cast(pa.float64(), safe=False).to_numpy()) / 86_400e6
-    usable = (
-        kinds.is_floating(kind)
-        or kinds.is_integer(kind)
-        or kinds.is_boolean(kind)
-        or kinds.is_decimal(kind)
-        or kinds.is_null(kind)
-    )
+    if values.null_count == len(values):
+        return np.full(len(values), np.nan)
+    forms = formats_of([text for text in values.unique().to_pylist() if text is not None]) if str(kind) in TEXTS else ()
+    if kinds.is_date(kind) or kinds.is_timestamp(kind) or len(forms) == 1:
+        return _days(values, "".join(forms), column, name)
+    usable = kinds.is_floating(kind) or kinds.is_integer(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind)
     if not usable:
         wrong = next((value for value in values.to_pylist() if value is not None and not POINT.fullmatch(str(value))), kind)
         refuse(f"numbers in the column {column} of {name}", repr(wrong)[:60], "leave the column out, or mend it")

@@ -128,7 +128,8 @@ class Conditional(Stored, abc.ABC):
         c, t = c[rows], t[rows]
         known = c.cpu().numpy()
         self.context_range_ = np.stack([np.nanmin(known, 0), np.nanmax(known, 0)])
-        if not self.fits_gaps and bool(c.isnan().any()):
+        unsure = c.isnan().any(0) | ((c == 0) | (c == 1)).all(0)  # a category may be unknown later
+        if not self.fits_gaps and bool(unsure.any()):
             self._learn_gaps(c, w)
             c = self._filled(c)
         label = label if group is None else group[rows.cpu()].unique(return_inverse=True)[1]
@@ -619,7 +620,7 @@ def _columns_of(x: Any, target: bool) -> list[str]:
     if table is None:
         name = getattr(x, "name", None) if target else None
         return [name] if isinstance(name, str) else []
-    kinds = column_kinds(table)
+    kinds = column_kinds(table, cycles=not target)
     names = [name for column in kinds.values() for name in (column.features or (column.name,))]
     unusable = [str(column) for column in kinds.values() if not column.features and column.kind != "identifier"]
     expect(not unusable, "columns of numbers, dates or categories", ", ".join(unusable[:5]), "leave such columns out")

@@ -27,6 +27,7 @@ from scipy.stats import cauchy, kstest
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
+from vergence.data.tables import column_of
 from vergence.mixtures.core import Conditional, alike
 from vergence.mixtures.models import get
 from vergence.utils.checks import expect, require_count
@@ -506,7 +507,7 @@ def importance(
         model: A conditional model, fitted or not; it is cloned.
         context: (N, C).
         target: (N, T) or (N,).
-        names: Names of the columns; those before ``=`` belong to one category and are left out together.
+        names: Names of the columns; features of one column, such as a category or a date, are left out together.
         groups: (N,), as in `choose`.
         order: (N,), as in `choose`.
 
@@ -522,7 +523,7 @@ def importance(
     t = t[:, 0] if reader.target_ndim_ == 1 else t
     named = list(names) or reader._names()[0]
     expect(c.shape[1] > 1, "at least 2 context columns", c.shape[1], "there is nothing to compare")
-    whole = [name.partition("=")[0] for name in named]
+    whole = list(map(column_of, named))
     parts = folds(c, t, groups=groups, order=order)
 
     def judged(keep: Ints) -> Floats:

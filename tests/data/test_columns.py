@@ -1,0 +1,218 @@
+"""What columns are: dates in each format, declared columns, lists, identifiers that repeat, codes of gaps, unknown categories."""
+
+import datetime
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from vergence.data.arrays import of_table, read_column, read_for_model, read_pairs
+from vergence.data.dates import cycles_of, day_of, formats_of
+from vergence.data.doubts import doubts
+from vergence.data.table_files import read_table
+from vergence.data.tables import column_kinds, column_of, read_features, roles
+
+pd = pytest.importorskip("pandas")
+DAYS = [datetime.date(2023, 11, 28) + datetime.timedelta(days=9 * i) for i in range(40)]
+SINCE = [(day - datetime.date(1970, 1, 1)).days for day in DAYS]
+
+
+def write(path, **columns):
+    rows = zip(*columns.values(), strict=True)
+    path.write_text("\n".join([",".join(columns), *(",".join(f'"{cell}"' for cell in row) for row in rows)]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("written", "form"),
+    [
+        *((form, form) for form in ("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d.%m.%y", "%d-%m-%Y", "%m/%d/%y", "%d-%b-%y")),
+        *((form, form) for form in ("%d %B %Y", "%B %d, %Y", "%b %d, %Y", "%d%b%Y", "%d. %B %Y")),
+        ("%Y-%m-%d", ""),
+        ("%Y/%m/%d", ""),
+        ("%Y-%m-%dT%H:%M:%S", ""),
+        ("%d/%m/%Y %H:%M", "%d/%m/%Y"),
+        ("%m/%d/%Y %I:%M %p", "%m/%d/%Y"),
+    ],
+)
+def test_dates_of_which_one_reading_is_possible(tmp_path, written, form):
+    texts = [day.strftime(written) for day in DAYS]
+    assert formats_of(texts) == (form,) and [day_of(text, form) for text in texts] == SINCE
+    file = write(tmp_path / "a.csv", when=texts, x=np.arange(40) % 7, y=np.arange(40) % 11)
+    assert read_column(file, "when").tolist() == SINCE
+    pairs = read_pairs(file, ["y"])
+    assert pairs.columns[0][0] == f"when:{form}".rstrip(":") and pairs.context[:, 0].tolist() == SINCE
+    real = pa.table({"when": DAYS[:2], "x": [1, 2]})
+    assert read_features(real, pairs.columns[0][:1]).tolist() == [[SINCE[0]], [SINCE[1]]]
+
+
+@pytest.mark.parametrize(
+    ("texts", "days"),
+    [
+        (["2024-3-5", "2024-03-05 06:00", "2024-03-05T12:00:00Z", "2024-03-05 12:00+06:00"], [0, 0.25, 0.5, 0.25]),
+        (["Mar 2024", "Apr 2024"], [-4, 27]),
+        (["2024-03", "2024-04"], [-4, 27]),
+        (["Q1 2024", "Q2 2024"], [-64, 27]),
+        (["2024Q1", "2024Q2"], [-64, 27]),
+        (["2024-Q2"], [27]),
+    ],
+)
+def test_months_quarters_times_and_zones(texts, days):
+    (form,) = formats_of(texts)
+    assert np.subtract([day_of(text, form) for text in texts], 19787) == pytest.approx(days)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "red", "Mar", "12:30", "1.2.3", "20240301", "12 345", "9/9", "2024-13-01", "31/31/2024", "5 %"]
+)
+def test_what_is_no_date(text):
+    assert formats_of([text]) == ()
+
+
+def test_an_order_is_never_that_of_texts(tmp_path):
+    for texts, match in (
+        (["05/03/2024", "01/04/2024"], "%d/%m/%Y or %m/%d/%Y; give --dates FORMAT"),
+        (["Jan", "Feb"], "found 'Jan'"),
+    ):
+        file = write(tmp_path / "a.csv", when=texts, x=[1, 2], y=[2, 1])
+        with pytest.raises(ValueError, match=match):
+            read_column(file, "when")
+        with pytest.raises(ValueError, match=match):
+            read_pairs(file, ["y"], ordered="when")
+    file = write(tmp_path / "a.csv", when=["05/03/2024", "01/04/2024"], x=[1, 2], y=[2, 1])
+    assert read_pairs(file, ["y"]).notes == ("when holds dates as %d/%m/%Y or %m/%d/%Y: --dates FORMAT?",)
+    assert read_pairs(file, ["y"], ordered="when", dates=["%d/%m/%Y"]).order.tolist() == [19787, 19814]
+    assert read_pairs(file, ["y"], ordered="when", dates=["%m/%d/%Y"]).order.tolist() == [19846, 19726]
+    with pytest.raises(ValueError, match=r"a column of dates as %Y.%m in a.csv, found none"):
+        read_pairs(file, ["y"], dates=["%Y.%m"])
+
+
+def test_periods_of_dates_are_features_where_the_dates_tell_something_of_them():
+    day = np.arange(800.0) + 0.5
+    assert cycles_of(day) == ("year", "week") and cycles_of(day[:300]) == ("week",) and cycles_of(day[:10]) == ()
+    assert cycles_of(day[::7]) == ("year",) and cycles_of(np.arange(30) * 365.2425) == ()
+    assert cycles_of(np.arange(100) / 24) == ("day",)
+    when = pa.array(day.astype("datetime64[D]"))
+    (column,) = column_kinds(pa.table({"when": when})).values()
+    assert column.features == ("when", *(f"when:{part}" for part in ("year_sine", "year_cosine", "week_sine", "week_cosine")))
+    x = read_features(pa.table({"when": when}), column.features)
+    angle = 2 * np.pi * np.floor(day) / 365.2425
+    np.testing.assert_allclose(x[:, 1:3], np.column_stack([np.sin(angle), np.cos(angle)]), atol=1e-12)
+    assert np.abs(x[7:, 3:] - x[:-7, 3:]).max() < 1e-9 and {column_of(name) for name in column.features} == {"when"}
+    assert read_features(pa.table({"when": ["1970-01-01", None]}), column.features)[:, :3].tolist()[0] == [0, 0, 1]
+    assert roles(pa.table({"when": when, "x": day}), target=["when"]).target[0].features == ("when",)
+
+
+def test_pandas_categories_are_categories_whatever_they_hold(tmp_path):
+    frame = pd.DataFrame({"dose": [1, 10, 2, 10], "on": [True, False, True, True], "x": [0.5, 1, 2, 3]})
+    coded = frame.astype({"dose": "category", "on": "category"})
+    kinds = column_kinds(pa.Table.from_pandas(coded))
+    assert [str(kinds[key]) for key in ("dose", "on")] == ["dose (category, 3 values)", "on (category, 2 values)"]
+    names = ["dose=1", "dose=10", "dose=2"]
+    assert kinds["dose"].features == tuple(names)
+    for table in (pa.Table.from_pandas(coded), pa.Table.from_pandas(frame), pa.table({"dose": [1.0, 10.0, 2.0, 10.0]})):
+        assert read_features(table, names).argmax(1).tolist() == [0, 1, 2, 1]
+    file = write(tmp_path / "a.csv", **frame)
+    assert read_pairs(file, ["x"], category=["dose"]).columns[0] == [*names, "on"]
+    assert read_pairs(file, ["x"], ["dose"]).columns[0] == ["dose"]
+    many = write(tmp_path / "a.csv", code=range(300), y=np.arange(300) % 7)
+    with pytest.raises(ValueError, match="1 to 200 values in the category code, found 300"):
+        read_pairs(many, ["y"], category=["code"])
+
+
+def test_a_column_is_declared_a_number(tmp_path):
+    file = write(tmp_path / "a.csv", id=[3, 1, 2], t=[1, 2, 3], c=["u", "v", "u"], y=[1.5, 2, 3])
+    assert read_pairs(file, ["y"], number=["id,t"]).columns[0] == ["id", "t"]
+    with pytest.raises(ValueError, match="numbers in the column c of the table"):
+        read_pairs(file, ["y"], number=["c"])
+
+
+@pytest.mark.parametrize("name", ["id", "subject", "patient_id", "PatientID", "Sample ID", "firm", "plot.no"])
+def test_identifiers_that_repeat_are_named_with_a_question(tmp_path, name):
+    file = write(tmp_path / "a.csv", **{name: np.arange(60) % 10 + 5, "x": np.arange(60) % 7, "y": np.arange(60) % 11})
+    assert read_pairs(file, ["y"]).notes == (f"{name} has 10 values, 6 rows each: --groups {name}?",)
+    assert read_pairs(file, ["y"], drop=[name]).notes == () and read_pairs(file, ["y"], groups=name).notes == ()
+
+
+def test_neighbors_of_one_value_are_subjects_under_any_name():
+    code = np.repeat(np.arange(40) * 37 % 101, 3)
+    for values in (code, [f"c{i}" for i in code]):
+        table = pa.table({"who": values})
+        assert doubts(table, column_kinds(table).values()) == ["who has 40 values, 3 rows each: --groups who?"]
+    for values in (code[::-1][np.argsort(np.arange(120) % 7)], np.sort(np.random.default_rng(0).poisson(9, 300)), np.arange(120)):
+        table = pa.table({"amount": values})
+        assert doubts(table, column_kinds(table).values()) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        (["Male", "male", "Female", "Female"] * 3, "v has 'Male' and 'male', which differ by case or spaces alone"),
+        (["new  york", "New York ", "Rome"] * 3, "which differ by case"),
+        ([-999.0, *range(9)] * 3, r"v is -999 in 3 rows \(10%\), apart from all other values: a code for a gap"),
+        ([9999, *range(9)] * 3, "v is 9999"),
+        ([-1, 0, 2, 3, 4, 5, 9] * 3, "v is -1"),
+        ([-2, -1, 0, 1, 2, 3, 4] * 3, None),
+        ([*range(100)] * 2, None),
+        ([99, *range(50, 98)] * 2, None),
+        (["u", "v", "w"] * 3, None),
+    ],
+)
+def test_values_to_ask_about(values, match):
+    table = pa.table({"v": values})
+    found = doubts(table, column_kinds(table).values())
+    assert len(found) == (match is not None) and (not found or re.search(match, found[0]))
+
+
+def test_rows_without_a_group_or_time_are_left_out_where_they_are_few(tmp_path):
+    who = np.array([f"s{i % 5}" for i in range(60)], dtype=object)
+    who[[7, 30]] = ""
+    file = write(tmp_path / "a.csv", who=who, w=np.arange(60) % 3, x=np.arange(60) % 7, y=np.arange(60))
+    pairs = read_pairs(file, ["y"], groups="who", weights="w")
+    assert pairs.notes == ("2 rows without who left out, the first at row 9 of the file",)
+    assert pairs.target.tolist() == [i for i in range(60) if i not in (7, 30)] and pairs.weights[:4].tolist() == [0, 1, 2, 0]
+    assert pairs.rows[6:9].tolist() == [8, 10, 11] and len(pairs.groups) == len(pairs.context) == 58
+    who[:20] = ""
+    file = write(tmp_path / "a.csv", who=who, x=np.arange(60) % 7, y=np.arange(60))
+    with pytest.raises(ValueError, match=r"values in the column who of a.csv, found 21 rows without who; fill them"):
+        read_pairs(file, ["y"], groups="who")
+    with pytest.raises(ValueError, match="weights of at least 0"):
+        read_pairs(write(tmp_path / "a.csv", w=[1, -1], x=[1, 2], y=[2, 1]), ["y"], weights="w")
+
+
+def test_unknown_categories_are_gaps_with_a_warning():
+    names = ["c=a", "c=b"]
+    with pytest.warns(
+        UserWarning, match=r"c is 'z' or 'w' in 2 rows \(first row 1\), which the fit did not see: taken for a gap"
+    ):
+        x = read_features(pa.table({"c": ["a", "z", "w", None]}), names)
+    assert np.isnan(x[1:]).all() and x[0].tolist() == [1, 0]
+    with pytest.raises(ValueError, match="'a', 'b' in the column c of the table, found 'z'"):
+        read_features(pa.table({"c": ["z"]}), names, unknown="refuse")
+    assert read_features(pa.table({"c": pa.nulls(0), "when": pa.nulls(0)}), [*names, "when", "when:year_sine"]).shape == (0, 4)
+
+
+def test_a_column_named_like_a_category_is_refused_by_name(tmp_path):
+    file = write(tmp_path / "a.csv", **{"color": ["red", "blue"] * 5, "color=red": np.arange(10) % 3, "y": range(10)})
+    with pytest.raises(ValueError, match=r"one meaning of color=red in a.csv, found a column of this name and the value 'red'"):
+        read_pairs(file, ["y"])
+    table = pa.table({"a": [1.0, 2], "a=b": ["u=v", "u=v"], "a[0]": [3.0, 4]})
+    assert read_features(table, ["a", "a=b=u=v", "a[0]"]).tolist() == [[1, 1, 3], [2, 1, 4]]
+
+
+def test_lists_of_one_length_are_features(tmp_path):
+    x = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    fixed = pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), 3)
+    for lists in (list(x), fixed):
+        pq.write_table(pa.table({"path": list("abcdef"), "v": np.arange(6.0), "embedding": lists}), tmp_path / "t.parquet")
+        pairs = read_pairs(tmp_path / "t.parquet", ["v"])
+        assert pairs.columns[0] == ["embedding[0]", "embedding[1]", "embedding[2]"] and np.array_equal(pairs.context, x)
+        source = of_table(read_table(tmp_path / "t.parquet"), "t")
+        assert source.columns == ("v", *pairs.columns[0]) and source.items.shape == (4,)
+        found = read_for_model(tmp_path / "t.parquet", (pairs.columns[0][1:2], []), paired=False)
+        assert np.array_equal(found.context[:, 0], x[:, 1])
+    gap = pa.table({"embedding": [[1.0, 2.0], None, [3.0, None]]})
+    np.testing.assert_array_equal(read_features(gap, ["embedding[1]"])[:, 0], [2, np.nan, np.nan])
+    assert column_kinds(pa.table({"e": [[1.0], [1.0, 2.0]], "f": [["a"], ["b"]]}))["e"].kind == "other"
