@@ -99,6 +99,7 @@ SPACES = {
     '"x" "z"\n"a b" 1 2\n"c" 3 4\n': {"": ["a b", "c"], "x": [1, 3], "z": [2, 4]},
     "# a comment\nx z\n1.5 2\n3 4\n": {"x": [1.5, 3], "z": [2, 4]},
     "x\tz\n1.5\t2\n3\t4\n": {"x": [1.5, 3], "z": [2, 4]},
+    "my amount\n12 345\n1 234\n": {"my amount": [12345, 1234]},
     "name\nJohn Smith\nMary Jones\n": {"name": ["John Smith", "Mary Jones"]},
 }
 
@@ -126,6 +127,7 @@ MANY = "x,z\n" + "".join(f"{i}.5,{i}\n" for i in range(10, 30))
         ("x;z;y\n1,5;2;3;4\n2,5;2;3;4\n", "found 3 above the 4 fields of line 2"),
         ("Results\n1,2\n3,4\n", "found 1 above the 2 fields|as many column names"),
         ("# alone\n", "found the names alone"),
+        ("a;b\n1,012;2,70\n1.013;2,5\n", "one decimal mark in the column a, found '1,012' in line 2 and '1.013' in line 3"),
     ],
 )
 def test_what_is_refused(tmp_path, text, match):
@@ -154,9 +156,9 @@ NOTED = {
     "a,b\n,1\nDE,2\nDE,3\n": ("", [G, "DE", "DE"]),
     "a,b\nNA,1\n2,2\n3,3\n": ("", [G, 2, 3]),
     "Title\na,b\n1,2\n3,4\n": ("left out above the names in line 2: 'Title'", [1, 3]),
-    "a\nu\n" + TENS + "v\nw\n": (
-        "a: 'u' in line 2 is no number and is taken for a gap, as are 2 other cells",
-        [G, *range(10, 20), G, G],
+    "a\nu\n" + TENS + "v\n": (
+        "a: 'u' in line 2 is no number and is taken for a gap, as is 1 other cell",
+        [G, *range(10, 20), G],
     ),
 }
 
@@ -171,19 +173,15 @@ def test_sheets_of_a_workbook(tmp_path):
     openpyxl = pytest.importorskip("openpyxl")
     book, path = openpyxl.Workbook(), tmp_path / "t.xlsx"
     book.active.title = "First"
-    for row in (
-        ["Results"],
-        [],
-        ["x", "z", "kind", None],
-        *([i + 0.012, f"${i}.50", "a"] for i in range(1, 8)),
-        ["<1", "-", "NA"],
-    ):
+    rows = [[i + 0.012, f"${i}.50", "a", None, "007"] for i in range(1, 8)]
+    for row in (["Results"], [], ["x", "z", "kind", None, "id"], *rows, ["<1", "-", "NA"]):
         book.active.append(row)
     for row in (["y"], [1], [2]):
         book.create_sheet("Other").append(row) if len(book.worksheets) == 1 else book["Other"].append(row)
     book.save(path)
     found = read_table(path)
-    assert found.column_names == ["x", "z", "kind"] and found["z"].to_pylist() == [*(i + 0.5 for i in range(1, 8)), None]
+    assert found.column_names == ["x", "z", "kind", "id"] and found["z"].to_pylist() == [*(i + 0.5 for i in range(1, 8)), None]
+    assert found["id"].to_pylist() == ["007"] * 7 + [None]
     assert found["x"].to_pylist() == [*(i + 0.012 for i in range(1, 8)), None] and found["kind"].to_pylist()[6:] == ["a", None]
     assert notes_of(found) == [
         "the sheet First is read; --sheet NAME reads another: Other",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from vergence.utils.checks import counted, expect, refuse, require_choice, shortened, shown
@@ -26,13 +27,14 @@ TABLES = (*TEXTS, ".parquet", ".xlsx")
 STREAM = Path("-")  # JSON lines of standard input, or on standard output
 DELIMITERS = (",", ";", "\t", "|")
 GAPS = ["", "NA", "N/A", "n/a", "#N/A", "nan", "NaN", "NAN", "null", "NULL", "None", "none", "?", "<NA>"]
-DOTS = [".", "..", "-", "--"]  # gaps in columns of numbers
+NO_NUMBERS = {*GAPS, ".", "..", "-", "--"}  # gaps in columns of numbers
 POINT = re.compile(r"[+-]?(\d+(\.\d*)?([eE][+-]?\d+)?|[1-9]\d{0,2}(,\d{3})+(\.\d*)?|\.\d+([eE][+-]?\d+)?)")
 COMMA = re.compile(r"[+-]?(\d+(,\d*)?([eE][+-]?\d+)?|[1-9]\d{0,2}(\.\d{3})+(,\d*)?)")
-COIN = r"\p{Sc}|USD|EUR|GBP|CHF|JPY|SEK|NOK|DKK"
-UNITS = rf"^(?P<sign>[+-]?)(?P<before>{COIN}|)\s*(?P<number>[+-]?[\d.,].*?)\s*(?P<behind>%|°[CF]?|{COIN}|)$"
+COIN = "[$€£¥₹]|USD|EUR|GBP|CHF|JPY"
 SPACES = "['’ \u00a0\u2007\u2009\u202f]"  # between thousands
-GROUPS = rf"[+-]?[1-9]\d{{0,2}}({SPACES}\d{{3}})+([.,]\d*)?"
+UNITS = re.compile(rf"([+-]?)({COIN}|)\s*([+-]?[\d.,](?:[\d.,eE+-]|{SPACES})*?)\s*(%|°[CF]?|{COIN}|)")  # sign, unit, number, unit
+GROUPS = re.compile(rf"[+-]?[1-9]\d{{0,2}}({SPACES}\d{{3}})+([.,]\d*)?")
+MINUS = str.maketrans("\u2212\u2013", "--")
 VALUE = re.compile(r"[+-]?[.,]?\d|\W?[$€£]")  # how a cell begins that is no name
 SPACED = re.compile(r'"[^"]*"|\S+')  # a cell between spaces
 SHARE = 0.8  # of numbers, from which a column is one of numbers
@@ -99,7 +101,7 @@ def notes_of(table: Any) -> list[str]:
 def as_written(path: Path, table: Any) -> Any:
     """Returns a table that `read_table` gave with its cells as they stand in the file: 00017, 1.10 and NA are texts there."""
     if path.suffix.lower() == ".xlsx":
-        return _of_excel(path, json.loads((table.schema.metadata or {}).get(SHEET, b"null")), written=True)
+        return _of_excel(path, (table.schema.metadata or {}).get(SHEET, b"").decode() or None, written=True)
     if path == STREAM or not is_table_file(path) or {".jsonl", ".parquet"} & {*path.suffixes[-2:]}:
         return table
     return _of_text(path, True, written=True)
@@ -190,11 +192,7 @@ def _of_text(path: Path, empty: bool, *, written: bool = False) -> Any:
     else:
         columns = layout.columns()[: len(layout.names)]
         columns = _settled(layout, columns, layout.columns, [i for i, v in enumerate(columns) if pa.types.is_floating(v.type)])
-    return _noted(pa.table(columns, names=list(map(original, layout.names))), {NOTES: layout.notes})
-
-
-def _noted(table: Any, about: Mapping[bytes, Any]) -> Any:
-    return table.replace_schema_metadata({key: json.dumps(value) for key, value in about.items()})
+    return pa.table(columns, names=list(map(original, layout.names)), metadata={NOTES: json.dumps(layout.notes)})
 
 
 def _text(path: Path) -> str:
@@ -217,9 +215,7 @@ def _layout(path: Path, text: str, empty: bool) -> _Layout:
     if path.suffix.lower() in (".txt", ".dat") and all(len(cells) == 1 for _, cells in records):
         spaced = "\n".join("\t".join(SPACED.findall(line)) for line in text.split("\n"))
         between = _divided(spaced)
-        rows = [cells for _, cells in between[1]]
-        if len({*map(len, rows[1:])}) == 1 and any(VALUE.match(cell) for row in rows[1:] for cell in row):
-            text, (mark, records) = spaced, between
+        text, (mark, records) = (spaced, between) if _hold_values(between[1]) else (text, (mark, records))
     rows = [cells for _, cells in records]
     width = _usual(rows)
     at = _header(rows, width) if rows else 0
@@ -231,6 +227,14 @@ def _layout(path: Path, text: str, empty: bool) -> _Layout:
     first = records[at + 1][0] if at + 1 < len(records) else line + 1
     above = [f"left out above the names in line {line}: {shown(' '.join(rows[0]).strip())}"] if at else []
     return _Layout(path.name, mark, names, width, first, text.split("\n", first - 1)[-1] if records[at + 1 :] else "", above)
+
+
+def _hold_values(records: list[tuple[int, list[str]]]) -> bool:
+    """Returns whether records between spaces are those of a table: most of one width, with numbers that are no thousands."""
+    rows = [cells for _, cells in records]
+    even = sum(len(row) == _usual(rows) for row in rows) >= SHARE * (len(rows) - 1)
+    values = any(VALUE.match(cell) for row in rows[1:] for cell in row)
+    return even and values and not all(GROUPS.fullmatch(" ".join(row)) for row in rows[1:])
 
 
 def _divided(text: str) -> tuple[str, list[tuple[int, list[str]]]]:
@@ -255,7 +259,7 @@ def _usual(rows: Sequence[Sequence[str]]) -> int:
     """Returns the most frequent number of cells of a row."""
     widths = list(map(len, rows))
     many = Counter(widths)
-    return max(many, key=lambda width: (many[width], width == widths[1:2][-1:], width), default=0)
+    return max(many, key=lambda width: (many[width], [width] == widths[1:2], width), default=0)
 
 
 def _header(rows: Sequence[Sequence[str]], width: int) -> int:
@@ -265,8 +269,8 @@ def _header(rows: Sequence[Sequence[str]], width: int) -> int:
     names = {*rows[at]} - {""}
     if at and (values[at] or not any(values[at:]) or len(names) < width):
         at -= 1
-    while at + 2 < len(rows) and rows[at][0] and not any(rows[at][1:]) and len(rows[at]) > 1:  # a title in its first cell
-        if values[at + 1] or not all(rows[at + 1]) or not any(values[at + 2 :]):
+    for title, row in zip(rows[at:], rows[at + 1 :], strict=False):  # a title stands in its first cell
+        if not (title[0] and any(row[1:]) and all(row) and not any(title[1:]) and not values[at + 1] and any(values[at + 2 :])):
             break
         at += 1
     return at
@@ -302,82 +306,47 @@ def _aligned(layout: _Layout) -> _Layout:
 class _Cells:
     """A column of texts most of which are numbers."""
 
-    written: Any  # Arrow texts
-    numbers: Any  # without units and spaces; empty where there is no number, null in gaps
-    point: Any  # whether each is a number with a decimal point
-    comma: Any  # with a decimal comma
+    written: list[str | None]
+    numbers: list[str | None]  # without units and spaces; empty where there is no number, none in gaps
+    mark: str  # the decimal mark that more of them have; empty where each can be read with both
 
-    @property
-    def mark(self) -> str:
-        """The decimal mark that more of the cells have; none where each cell can be read in both ways."""
-        import pyarrow.compute as pc
-
-        points, commas = pc.sum(self.point).as_py(), pc.sum(self.comma).as_py()
-        return "." if points > commas else "," if commas > points else ""
+    def first(self, form: str) -> int | None:
+        """Returns the first row whose number has a form; None if there is none."""
+        return next((row for row, text in enumerate(self.numbers) if text is not None and re.fullmatch(form, text)), None)
 
     def guessed(self, between: str) -> str:
         """Returns the decimal mark where nothing tells it: 987 beside 1,012 shows thousands, as do quotes between commas."""
-        import pyarrow.compute as pc
+        thousands = between == "," or (self.first(r"-?\d{1,3}") is not None and self.first(r"-?\d{4,}") is None)
+        return "," if self.first(".*,.*") is not None and not thousands else "."
 
-        if self.first(pc.match_substring(self.numbers, ",")) is None:
-            return "."
-        short, long = (self.first(_matches(self.numbers, form)) is not None for form in (r"-?\d{1,3}", r"-?\d{4,}"))
-        return "." if between == "," or (short and not long) else ","
-
-    def first(self, mask: Any) -> int | None:
-        """Returns the first row in which a mask holds."""
-        import pyarrow.compute as pc
-
-        at = pc.index(mask, True).as_py()
-        return None if at < 0 else int(at)
-
-    def values(self, mark: str) -> tuple[Any, Any]:
-        """Returns the numbers, and a mask of the cells that are none."""
-        import pyarrow.compute as pc
-
-        fits, other = (self.comma, ".") if mark == "," else (self.point, ",")
-        texts = pc.replace_substring(pc.replace_substring(pc.if_else(fits, self.numbers, None), other, ""), ",", ".")
-        return pc.cast(texts, "float64"), pc.fill_null(pc.invert(fits), False)
+    def values(self, mark: str) -> list[float | None]:
+        """Returns the numbers."""
+        form, other = (COMMA, ".") if mark == "," else (POINT, ",")
+        fits = (text if text and form.fullmatch(text) else None for text in self.numbers)
+        return [None if text is None else float(text.replace(other, "").replace(",", ".")) for text in fits]
 
 
-def _matches(texts: Any, form: str) -> Any:
-    import pyarrow.compute as pc
-
-    return pc.match_substring_regex(texts, f"^(?:{form})$")
-
-
-def _cells(written: Any) -> _Cells | None:
-    """Returns a column of Arrow texts as cells of numbers; none where fewer than `SHARE` of them are numbers."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    texts = pc.utf8_trim_whitespace(written)
-    texts = pc.if_else(pc.is_in(texts, value_set=pa.array([*GAPS, *DOTS])), None, texts)
-    least = max(SHARE * (len(texts) - texts.null_count), 1)
-    if (pc.sum(pc.match_substring_regex(texts, r"\d")).as_py() or 0) < least:
+def _cells(written: list[str | None]) -> _Cells | None:
+    """Returns a column of texts as cells of numbers; none where fewer than `SHARE` of them are numbers."""
+    texts = [None if text is None or text.strip() in NO_NUMBERS else text.strip().translate(MINUS) for text in written]
+    least = max(SHARE * sum(text is not None for text in texts), 1)
+    if sum(bool(text and re.search(r"\d", text)) for text in texts) < least:
         return None
-    either = f"{POINT.pattern}|{COMMA.pattern}"
-    if not pc.all(_matches(texts, either)).as_py():
-        texts = _without_units(pc.replace_substring_regex(texts, "[\u2212\u2013]", "-"))
-        spaced = pc.replace_substring_regex(texts, SPACES, "")
-        texts = pc.if_else(_matches(texts, GROUPS), spaced, texts)
-    texts = pc.replace_substring_regex(texts, r"^\+", "")
-    point, comma = (_matches(texts, form.pattern) for form in (POINT, COMMA))
-    enough = max(pc.sum(point).as_py(), pc.sum(comma).as_py()) >= least
-    return _Cells(written, texts, point, comma) if enough else None
+    negative = (re.sub(r"^\((.*[$€£¥].*)\)$", r"-\1", text or "") for text in texts)  # as accountants write it
+    parts = [match.groups() if (match := UNITS.fullmatch(text)) else ("", "", "", "") for text in negative]
+    unit = Counter((before, behind) for _, before, number, behind in parts if number).most_common(1)
+    numbers: list[str | None] = list(texts)
+    for row, (sign, before, number, behind) in enumerate(parts):
+        if numbers[row] is not None:
+            number = re.sub(SPACES, "", number) if GROUPS.fullmatch(number) else number
+            numbers[row] = sign + number if unit and (before, behind) == unit[0][0] else ""
+    points, commas = (sum(bool(text and form.fullmatch(text)) for text in numbers) for form in (POINT, COMMA))
+    mark = "." if points > commas else "," if commas > points else ""
+    return _Cells(written, numbers, mark) if max(points, commas) >= least else None
 
 
-def _without_units(texts: Any) -> Any:
-    """Returns numbers without their unit, of Arrow texts; empty texts where there is no number, or another unit than in most."""
-    import pyarrow.compute as pc
-
-    negative = pc.replace_substring_regex(texts, r"^\((.*\p{Sc}.*)\)$", r"-\1")  # as accountants write it
-    parts = pc.extract_regex(negative, UNITS)
-    sign, before, number, behind = (pc.struct_field(parts, name) for name in ("sign", "before", "number", "behind"))
-    unit = pc.binary_join_element_wise(before, behind, "")
-    usual = Counter(unit.drop_null().to_pylist()).most_common(1)
-    same = pc.fill_null(pc.equal(unit, usual[0][0] if usual else ""), False)
-    return pc.if_else(pc.is_null(texts), None, pc.if_else(same, pc.binary_join_element_wise(sign, number, ""), ""))
+def _has_point(written: list[str | None]) -> bool:
+    return any(text and POINT.fullmatch(text.strip()) and not COMMA.fullmatch(text.strip()) for text in written)
 
 
 def _settled(layout: Any, columns: list[Any], texts_of: Callable[[list[int]], list[Any]], floats: list[int]) -> list[Any]:
@@ -386,81 +355,51 @@ def _settled(layout: Any, columns: list[Any], texts_of: Callable[[list[int]], li
     ``floats`` are the columns that a decimal point made numbers, which are read anew if a comma may be the decimal mark.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    texts = [i for i, values in enumerate(columns) if pa.types.is_string(values.type) and values.null_count < len(values)]
-    cells = {i: found for i in texts if (found := _cells(columns[i])) is not None}
+    texts = {i: v.to_pylist() for i, v in enumerate(columns) if pa.types.is_string(v.type) and v.null_count < len(v)}
+    cells = {i: found for i, written in texts.items() if (found := _cells(written))}
     doubtful = floats if layout.mark != "," or any(one.mark == "," for one in cells.values()) else []
-    few = [i for i in texts if i not in cells and _could_hold_words_of_gaps(columns[i])]
-    again = dict(zip([*doubtful, *few], texts_of([*doubtful, *few]), strict=True))
-    for i in doubtful:
-        if (found := _cells(pc.if_else(pc.is_null(columns[i]), None, again[i]))) is not None:
-            cells[i] = found
-    marks = {one.mark for one in cells.values()} - {""} | ({"."} if floats and not doubtful else set())
+    few = [i for i in texts if i not in cells and columns[i].null_count]
+    few = [i for i in few if len({*texts[i]}) - 1 <= min(MOST_VALUES, len(texts[i]) // 2)]
+    again = {i: v.to_pylist() for i, v in zip([*doubtful, *few], texts_of([*doubtful, *few]), strict=True)}
+    unclear = [i for i in doubtful if not _has_point(again[i])]
+    marks = {one.mark for one in cells.values() if one.mark} | ({"."} if len(floats) > len(unclear) else set())
+    cells |= {i: found for i in unclear if (found := _cells(again[i]))}
     settled = list(columns)
     for i, one in sorted(cells.items()):
-        mark = one.mark or (next(iter(marks)) if len(marks) == 1 else one.guessed(layout.mark))
-        if not one.mark and len(marks) != 1:
-            _note_mark(layout, i, one, mark)
+        mark = one.mark or (min(marks) if len(marks) == 1 else one.guessed(layout.mark))
+        if not one.mark:
+            _check_mark(layout, i, one, mark if len(marks) != 1 else "")
         if i in texts or mark == ",":
-            settled[i], strange = one.values(mark)
-            _note_strange(layout, i, one, strange)
+            values = one.values(mark)
+            settled[i] = pa.array(values, pa.float64())
+            _note_strange(layout, i, one, values)
     for i in (i for i in texts if i not in cells):
-        settled[i] = pa.array(map(_original, columns[i].to_pylist()), pa.string())
-    words = [_words_of_gaps(layout.names[i], columns[i], again[i]) for i in few]
-    layout.notes.extend([f"taken for gaps: {', '.join(filter(None, words))}"] if any(words) else [])
+        settled[i] = pa.array([text if text is None else original(text) for text in texts[i]], pa.string())
+    words = [(i, Counter(text for text, value in zip(again[i], texts[i], strict=True) if value is None and text)) for i in few]
+    told = [f"{word} in {counted(n, 'row')} of {layout.names[i]}" for i, found in words for word, n in found.items()]
+    layout.notes.extend([f"taken for gaps: {', '.join(told)}"] if told else [])
     return settled
 
 
-def _original(text: str | None) -> str | None:
-    return None if text is None else original(text)
+def _check_mark(layout: Any, i: int, cells: _Cells, assumed: str) -> None:
+    """Notes a decimal mark that was assumed; raises a ValueError where a column has both marks and no cell tells which it is."""
+    found = [(row, sign) for sign in ",." if (row := cells.first(rf".*[{sign}].*")) is not None]
+    where = [f"{shown(cells.written[row])} in line {layout.line(row)}" for row, _ in found]
+    expect(len(found) < 2, f"one decimal mark in the column {layout.names[i]}", " and ".join(where), "write all cells alike")
+    for _, sign in found if assumed else ():
+        role = "the decimal mark" if sign == assumed else "a separator of thousands"
+        layout.notes.append(f"{layout.names[i]}: {sign!r} is read as {role} ({where[0]}), but no column tells")
 
 
-def _note_mark(layout: Any, i: int, cells: _Cells, mark: str) -> None:
-    for sign in ",.":
-        row = cells.first(_matches(cells.numbers, rf".*[{sign}].*"))
-        if row is not None:
-            role = "the decimal mark" if sign == mark else "a separator of thousands"
-            where = f"{shown(cells.written[row].as_py())} in line {layout.line(row)}"
-            layout.notes.append(f"{layout.names[i]}: {sign!r} is read as {role} ({where}), but no column tells")
-
-
-def _note_strange(layout: Any, i: int, cells: _Cells, strange: Any) -> None:
-    import pyarrow.compute as pc
-
-    row, n = cells.first(strange), pc.sum(strange).as_py() or 0
-    if row is not None:
-        more = f", as {'is' if n == 2 else 'are'} {counted(n - 1, 'other cell')}" if n > 1 else ""
-        cell = shown(cells.written[row].as_py())
-        layout.notes.append(f"{layout.names[i]}: {cell} in line {layout.line(row)} is no number and is taken for a gap{more}")
-
-
-def _could_hold_words_of_gaps(values: Any) -> bool:
-    import pyarrow.compute as pc
-
-    return bool(values.null_count) and pc.count_distinct(values).as_py() <= min(MOST_VALUES, len(values) // 2)
-
-
-def _words_of_gaps(name: str, values: Any, texts: Any) -> str:
-    """Returns how often each word of `GAPS` is a gap of a column of texts, where it could be a value."""
-    import pyarrow.compute as pc
-
-    words = Counter(text for text in texts.filter(pc.is_null(values)).to_pylist() if text)
-    return ", ".join(f"{word} in {counted(n, 'row')} of {name}" for word, n in words.items())
-
-
-@dataclass(frozen=True)
-class _Sheet:
-    """What is told of a sheet of a workbook, as of a `_Layout`."""
-
-    names: list[str]
-    lines: list[int]  # row of the sheet, from 1, of each row
-    notes: list[str]
-    mark: str = ";"  # decimal commas are usual
-
-    def line(self, row: int) -> int:
-        """Returns the row of the sheet, from 1."""
-        return self.lines[row]
+def _note_strange(layout: Any, i: int, cells: _Cells, values: list[float | None]) -> None:
+    rows = [
+        row for row, (text, value) in enumerate(zip(cells.numbers, values, strict=True)) if text is not None and value is None
+    ]
+    if rows:
+        more = f", as {'is' if len(rows) == 2 else 'are'} {counted(len(rows) - 1, 'other cell')}" if rows[1:] else ""
+        where = f"{shown(cells.written[rows[0]])} in line {layout.line(rows[0])}"
+        layout.notes.append(f"{layout.names[i]}: {where} is no number and is taken for a gap{more}")
 
 
 def _of_excel(path: Path, title: str | None, *, written: bool = False) -> Any:
@@ -486,35 +425,34 @@ def _of_excel(path: Path, title: str | None, *, written: bool = False) -> Any:
     others = ", ".join(other for other in titles if other != chosen)
     notes = [f"the sheet {chosen} is read; --sheet NAME reads another: {others}"] if others and title is None else []
     notes += [f"left out above the names in line {lines[at]}: {shown(' '.join(head[0]).strip())}"] if at else []
-    sheet = _Sheet(head[at], lines[at + 1 :], notes)
-    columns = _of_cells(sheet, list(map(list, zip(*cells[at + 1 :], strict=True))), written)
-    return _noted(pa.table(columns, names=sheet.names), {NOTES: notes, SHEET: chosen})
+    sheet = SimpleNamespace(names=head[at], notes=notes, mark=";", line=lines[at + 1 :].__getitem__)
+    columns = list(map(list, zip(*cells[at + 1 :], strict=True)))
+    columns = list(map(_array_of, columns)) if written else _of_cells(sheet, columns)
+    return pa.table(columns, names=sheet.names, metadata={NOTES: json.dumps(notes), SHEET: chosen})
 
 
-def _of_cells(sheet: _Sheet, cells: list[list[Any]], written: bool) -> list[Any]:
-    """Returns columns of a sheet as Arrow arrays, numbers among texts as they are."""
+def _of_cells(sheet: Any, cells: list[list[Any]]) -> list[Any]:
+    """Returns columns of a sheet as Arrow arrays; in a column of numbers and texts the numbers are as they are."""
     import pyarrow as pa
 
-    def is_number(cell: Any) -> bool:
-        return isinstance(cell, int | float) and not isinstance(cell, bool)
+    def number(cell: Any) -> float | None:
+        return float(cell) if isinstance(cell, int | float) and not isinstance(cell, bool) else None
 
-    if written:
-        return [_array_of([None if cell == "" else cell for cell in column]) for column in cells]
+    def texts_of(some: list[int]) -> list[Any]:
+        return [pa.array(["" if cell is None else str(cell) for cell in cells[i]], pa.string()) for i in some]
+
     columns = [_array_of([None if isinstance(cell, str) and cell in GAPS else cell for cell in column]) for column in cells]
-    neutral = list(columns)
-    for i, values in enumerate(columns):
-        if pa.types.is_string(values.type):
-            both = zip(cells[i], values.to_pylist(), strict=True)
-            neutral[i] = pa.array(["0" if is_number(cell) else text for cell, text in both], pa.string())
-    texts_of = lambda some: [pa.array(["" if c is None else str(c) for c in cells[i]], pa.string()) for i in some]  # noqa: E731
-    settled = _settled(sheet, neutral, texts_of, [])
-    for i, values in enumerate(settled):
-        if values is not columns[i] and pa.types.is_floating(values.type):
-            both = zip(cells[i], values.to_pylist(), strict=True)
-            settled[i] = pa.array([float(cell) if is_number(cell) else value for cell, value in both], pa.float64())
-        elif pa.types.is_string(values.type):
-            settled[i] = columns[i]
-    return settled
+    given = list(columns)
+    for i, old in enumerate(columns):
+        if pa.types.is_string(old.type):
+            codes = all(cell is None or (isinstance(cell, str) and cell.isdigit()) for cell in cells[i])  # 00017 is a text
+            both = zip(cells[i], old.to_pylist(), strict=True)
+            given[i] = pa.array(["x" if codes else text if number(cell) is None else "0" for cell, text in both], pa.string())
+    for i, new in enumerate(_settled(sheet, given, texts_of, [])):
+        if new.type != columns[i].type:
+            both = zip(map(number, cells[i]), new.to_pylist(), strict=True)
+            columns[i] = pa.array([value if known is None else known for known, value in both], pa.float64())
+    return columns
 
 
 def _array_of(cells: list[Any]) -> Any:
