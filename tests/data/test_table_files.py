@@ -55,6 +55,8 @@ READ = {
     "versions": ("a,b\n1.2.3,1\n1.10.4,2\n", {"a": ["1.2.3", "1.10.4"]}),
     "ranges": ("a,b\n1-5,1\n6-9,2\n", {"a": ["1-5", "6-9"]}),
     "two units": ("a,b\n$5,1\n€6,2\n", {"a": ["$5", "€6"]}),
+    "codes beside numbers": ("a\n" + TENS + "12B\n", {"a": [*map(str, range(10, 20)), "12B"]}),
+    "codes with zeros": ("a\n" + TENS + "007\nnone yet\n", {"a": [*map(str, range(10, 20)), "007", "none yet"]}),
     "half numbers": ("a,b\n1,1\n2,2\nlow,3\nhigh,4\n", {"a": ["1", "2", "low", "high"]}),
     "quoted words of gaps": ('a,b\n"NA",1\nDE,2\n', {"a": ["NA", "DE"]}),
     # layouts

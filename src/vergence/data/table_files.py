@@ -34,6 +34,7 @@ COIN = "[$€£¥₹]|USD|EUR|GBP|CHF|JPY"
 SPACES = "['’ \u00a0\u2007\u2009\u202f]"  # between thousands
 UNITS = re.compile(rf"([+-]?)({COIN}|)\s*([+-]?[\d.,](?:[\d.,eE+-]|{SPACES})*?)\s*(%|°[CF]?|{COIN}|)")  # sign, unit, number, unit
 GROUPS = re.compile(rf"[+-]?[1-9]\d{{0,2}}({SPACES}\d{{3}})+([.,]\d*)?")
+CODE = re.compile(r"0\d+|[A-Za-z]\d+|\d+[A-Za-z]")  # that names something, beside whole numbers
 MINUS = str.maketrans("\u2212\u2013", "--")
 VALUE = re.compile(r"[+-]?[.,]?\d|\W?[$€£]")  # how a cell begins that is no name
 SPACED = re.compile(r'"[^"]*"|\S+')  # a cell between spaces
@@ -41,6 +42,7 @@ SHARE = 0.8  # of numbers, from which a column is one of numbers
 MOST_VALUES = 30  # of a column of texts where the words of gaps could be values
 BLANK = re.compile(r"(?m)^ +\r?$")
 COMMENTS = re.compile(r"\A(\s*#[^\n]*\n)+(?=#)")  # all but the last above the names
+SHOWN = 6  # columns of a note
 HEAD = 20  # lines that show the delimiter
 NOTES, SHEET = b"vergence.notes", b"vergence.sheet"  # keys of an Arrow table's metadata
 
@@ -312,12 +314,13 @@ class _Cells:
 
     def first(self, form: str) -> int | None:
         """Returns the first row whose number has a form; None if there is none."""
-        return next((row for row, text in enumerate(self.numbers) if text is not None and re.fullmatch(form, text)), None)
+        fits = re.compile(form).fullmatch
+        return next((row for row, text in enumerate(self.numbers) if text is not None and fits(text)), None)
 
     def guessed(self, between: str) -> str:
         """Returns the decimal mark where nothing tells it: 987 beside 1,012 shows thousands, as do quotes between commas."""
         thousands = between == "," or (self.first(r"-?\d{1,3}") is not None and self.first(r"-?\d{4,}") is None)
-        return "," if self.first(".*,.*") is not None and not thousands else "."
+        return "," if self.first("[^,]*,.*") is not None and not thousands else "."
 
     def values(self, mark: str) -> list[float | None]:
         """Returns the numbers."""
@@ -329,8 +332,10 @@ class _Cells:
 def _cells(written: list[str | None]) -> _Cells | None:
     """Returns a column of texts as cells of numbers; none where fewer than `SHARE` of them are numbers."""
     texts = [None if text is None or text.strip() in NO_NUMBERS else text.strip().translate(MINUS) for text in written]
-    least = max(SHARE * sum(text is not None for text in texts), 1)
-    if sum(bool(text and re.search(r"\d", text)) for text in texts) < least:
+    there = [text for text in texts if text is not None]
+    least = max(SHARE * len(there), 1)
+    codes = any(map(CODE.fullmatch, there)) and not any("." in text or "," in text for text in there)
+    if codes or sum(bool(re.search(r"\d", text)) for text in there) < least:
         return None
     negative = (re.sub(r"^\((.*[$€£¥].*)\)$", r"-\1", text or "") for text in texts)  # as accountants write it
     parts = [match.groups() if (match := UNITS.fullmatch(text)) else ("", "", "", "") for text in negative]
@@ -364,7 +369,9 @@ def _settled(layout: Any, columns: list[Any], texts_of: Callable[[list[int]], li
     again = {i: v.to_pylist() for i, v in zip([*doubtful, *few], texts_of([*doubtful, *few]), strict=True)}
     unclear = [i for i in doubtful if not _has_point(again[i])]
     marks = {one.mark for one in cells.values() if one.mark} | ({"."} if len(floats) > len(unclear) else set())
-    cells |= {i: found for i in unclear if (found := _cells(again[i]))}
+    for i in unclear:
+        both = zip(again[i], columns[i].to_pylist(), strict=True)
+        cells[i] = _Cells(again[i], [None if value is None else text.strip() for text, value in both], "")
     settled = list(columns)
     for i, one in sorted(cells.items()):
         mark = one.mark or (min(marks) if len(marks) == 1 else one.guessed(layout.mark))
@@ -378,13 +385,14 @@ def _settled(layout: Any, columns: list[Any], texts_of: Callable[[list[int]], li
         settled[i] = pa.array([text if text is None else original(text) for text in texts[i]], pa.string())
     words = [(i, Counter(text for text, value in zip(again[i], texts[i], strict=True) if value is None and text)) for i in few]
     told = [f"{word} in {counted(n, 'row')} of {layout.names[i]}" for i, found in words for word, n in found.items()]
-    layout.notes.extend([f"taken for gaps: {', '.join(told)}"] if told else [])
+    more = [f"{len(told) - SHOWN} more"] if len(told) > SHOWN else []
+    layout.notes.extend([f"taken for gaps: {', '.join([*told[:SHOWN], *more])}"] if told else [])
     return settled
 
 
 def _check_mark(layout: Any, i: int, cells: _Cells, assumed: str) -> None:
     """Notes a decimal mark that was assumed; raises a ValueError where a column has both marks and no cell tells which it is."""
-    found = [(row, sign) for sign in ",." if (row := cells.first(rf".*[{sign}].*")) is not None]
+    found = [(row, sign) for sign in ",." if (row := cells.first(rf"[^{sign}]*[{sign}].*")) is not None]
     where = [f"{shown(cells.written[row])} in line {layout.line(row)}" for row, _ in found]
     expect(len(found) < 2, f"one decimal mark in the column {layout.names[i]}", " and ".join(where), "write all cells alike")
     for _, sign in found if assumed else ():
