@@ -170,7 +170,7 @@ def test_columns_of_groups_and_times(tmp_path):
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("a,b\n1,2\n3\n", "line 3: Expected 2 columns, got 1"),
+        ("a,b\n1,2\n3\n", "2 fields in each line of a.csv, found 1 in line 3"),
         ("a,a\n1,2\n", "different column names"),
         ("a,b\n", "found the names alone"),
         ("", "found 0 lines"),

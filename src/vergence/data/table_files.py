@@ -1,49 +1,72 @@
 """Files of tables as people have them, read as Arrow tables: text with any delimiter, JSON lines, Parquet, workbooks."""
 
 import bz2
+import contextlib
 import csv
 import gzip
 import json
 import lzma
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from vergence.utils.checks import counted, expect, refuse, shortened
+from vergence.utils.checks import counted, expect, refuse, require_choice, shortened, shown
 from vergence.utils.parts import original
 
-__all__ = ["as_written", "is_table_file", "read_table"]
+__all__ = ["as_written", "is_table_file", "notes_of", "read_table"]
 
 PACKED: Mapping[str, Callable[[bytes], bytes]] = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
-TEXTS = (".csv", ".tsv", ".txt", ".jsonl")
+TEXTS = (".csv", ".tsv", ".txt", ".dat", ".jsonl")
 TABLES = (*TEXTS, ".parquet", ".xlsx")
 STREAM = Path("-")  # JSON lines of standard input, or on standard output
 DELIMITERS = (",", ";", "\t", "|")
 GAPS = ["", "NA", "N/A", "n/a", "#N/A", "nan", "NaN", "NAN", "null", "NULL", "None", "none", "?", "<NA>"]
-POINT = re.compile(r"[+-]?(\d+|\d{1,3}(,\d{3})+)(\.\d*)?([eE][+-]?\d+)?|[+-]?\.\d+")
-COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d*)?([eE][+-]?\d+)?")
+NO_NUMBERS = {*GAPS, ".", "..", "-", "--"}  # gaps in columns of numbers
+POINT = re.compile(r"[+-]?(\d+(\.\d*)?([eE][+-]?\d+)?|[1-9]\d{0,2}(,\d{3})+(\.\d*)?|\.\d+([eE][+-]?\d+)?)")
+COMMA = re.compile(r"[+-]?(\d+(,\d*)?([eE][+-]?\d+)?|[1-9]\d{0,2}(\.\d{3})+(,\d*)?)")
+COIN = "[$€£¥₹]|USD|EUR|GBP|CHF|JPY"
+SPACES = "['’ \u00a0\u2007\u2009\u202f]"  # between thousands
+UNITS = re.compile(rf"([+-]?)({COIN}|)\s*([+-]?[\d.,](?:[\d.,eE+-]|{SPACES})*?)\s*(%|°[CF]?|{COIN}|)")  # sign, unit, number, unit
+GROUPS = re.compile(rf"[+-]?[1-9]\d{{0,2}}({SPACES}\d{{3}})+([.,]\d*)?")
+CODE = re.compile(r"0\d+|[A-Za-z]\d+|\d+[A-Za-z]")  # that names something, beside whole numbers
+MINUS = str.maketrans("\u2212\u2013", "--")
+VALUE = re.compile(r"[+-]?[.,]?\d|\W?[$€£]")  # how a cell begins that is no name
+SPACED = re.compile(r'"[^"]*"|\S+')  # a cell between spaces
+SHARE = 0.8  # of numbers, from which a column is one of numbers
+MOST_VALUES = 30  # of a column of texts where the words of gaps could be values
+BLANK = re.compile(r"(?m)^ +\r?$")
+COMMENTS = re.compile(r"\A(\s*#[^\n]*\n)+(?=#)")  # all but the last above the names
+SHOWN = 6  # columns of a note
 HEAD = 20  # lines that show the delimiter
+NOTES, SHEET = b"vergence.notes", b"vergence.sheet"  # keys of an Arrow table's metadata
 
 
 def is_table_file(path: Path) -> bool:
-    """Returns whether a file's ending is one of a table: .csv, .tsv, .txt, .jsonl, also as .gz, .bz2, .xz; .parquet, .xlsx."""
+    """Returns whether a file ends like a table: .csv, .tsv, .txt, .dat, .jsonl, also as .gz, .bz2, .xz; .parquet, .xlsx."""
     ending = path.suffix.lower()
     return ending in TABLES or (ending in PACKED and Path(path.stem).suffix.lower() in TEXTS)
 
 
-def read_table(path: Path, *, empty: bool = False) -> Any:
+def read_table(path: Path, sheet: str | None = None, *, empty: bool = False) -> Any:
     """Reads a file of a table, see `is_table_file`, or JSON lines of standard input (`STREAM`), and returns an Arrow table.
 
-    ``empty`` says whether a table without rows is one.
+    ``sheet`` names a sheet of a workbook, by default the first; ``empty`` says whether a table without rows is one.
 
     Text is UTF-8, UTF-16 with a byte order mark, or else Western European (cp1252); its delimiter is the one of , ; tab and |
-    that gives the first lines the same number of fields. Cells that are empty, NA, NaN, null and so on are gaps.
+    that gives the first lines the same number of fields; spaces in .txt and .dat. Cells that are empty, NA, NaN, null and so on
+    are gaps. Numbers may have a unit ($, %, ...) and separators of thousands; the columns together say what the decimal mark is.
+    What was assumed, and cells that were lost, are told by `notes_of`.
     """
     import pyarrow as pa
 
     expect(path == STREAM or path.is_file(), f"a table at {path}", "a folder" if path.is_dir() else "no file")
+    expect(sheet is None or path.suffix.lower() == ".xlsx", f"a workbook with the sheet {sheet}", path.name, "leave out --sheet")
     try:
         if path == STREAM or ".jsonl" in path.suffixes[-2:]:
             table = _of_json_lines(path)
@@ -52,7 +75,7 @@ def read_table(path: Path, *, empty: bool = False) -> Any:
 
             table = pq.read_table(path, partitioning=None)
         else:
-            table = _of_excel(path) if path.suffix.lower() == ".xlsx" else _of_text(path, empty)
+            table = _of_excel(path, sheet) if path.suffix.lower() == ".xlsx" else _of_text(path, empty)
     except (pa.ArrowException, OSError, EOFError, lzma.LZMAError, KeyError, TypeError) as error:
         reason = shortened(error)
         raise ValueError(f"expected a table at {path}, found one that cannot be read ({reason}); write it again") from None
@@ -64,10 +87,23 @@ def read_table(path: Path, *, empty: bool = False) -> Any:
     return table
 
 
+def notes_of(table: Any) -> list[str]:
+    r"""Returns what `read_table` assumed about an Arrow table, and which cells it took for gaps, as sentences.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "t.csv"
+        >>> _ = file.write_text("dose\n1\n2\n<0.5\n4\n5\n")
+        >>> notes_of(read_table(file))
+        ["dose: '<0.5' in line 4 is no number and is taken for a gap"]
+    """
+    return list(json.loads((table.schema.metadata or {}).get(NOTES, b"[]")))
+
+
 def as_written(path: Path, table: Any) -> Any:
     """Returns a table that `read_table` gave with its cells as they stand in the file: 00017, 1.10 and NA are texts there."""
     if path.suffix.lower() == ".xlsx":
-        return _of_excel(path, ("",))
+        return _of_excel(path, (table.schema.metadata or {}).get(SHEET, b"").decode() or None, written=True)
     if path == STREAM or not is_table_file(path) or {".jsonl", ".parquet"} & {*path.suffixes[-2:]}:
         return table
     return _of_text(path, True, written=True)
@@ -86,39 +122,79 @@ def _of_json_lines(path: Path) -> Any:
             where = "standard input" if path == STREAM else path.name
             raise ValueError(f"expected an object in line {i} of {where}: {shortened(error)}; mend the line") from None
     names = list(dict.fromkeys(name for row in rows for name in row))
-    return pa.table([_array_of([row.get(name) for row in rows], texts=True) for name in names], names=names)
+    return pa.table([_array_of([row.get(name) for row in rows]) for name in names], names=names)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the rows of a text stand, what divides their cells, and what their columns are called."""
+
+    file: str
+    mark: str  # between cells
+    names: list[str]
+    width: int  # cells of a row
+    first: int  # line of the file, from 1, in which the rows begin
+    rows: str  # their text
+    notes: list[str] = field(default_factory=list)
+
+    def columns(self, texts: Sequence[int] | None = None) -> list[Any]:
+        """Returns the columns as Arrow arrays, each of the type of its cells; or some of them, as they stand in the file."""
+        import pyarrow as pa
+        from pyarrow import csv as arrow
+
+        if not self.rows.strip("\r\n") or (texts is not None and not len(texts)):
+            return [pa.nulls(0)] * (self.width if texts is None else len(texts))
+        names, body = list(map(str, range(self.width))), self.rows.encode()
+        how: dict[str, Any] = {"null_values": GAPS, "strings_can_be_null": True, "quoted_strings_can_be_null": False}
+        if texts is not None:
+            how = {"column_types": dict.fromkeys(names, pa.string()), "include_columns": [names[i] for i in texts]}
+        try:
+            table = arrow.read_csv(
+                pa.BufferReader(body),
+                read_options=arrow.ReadOptions(use_threads=False, column_names=names, block_size=min(len(body) + 1, 1 << 30)),
+                parse_options=arrow.ParseOptions(delimiter=self.mark, newlines_in_values='"' in self.rows),
+                convert_options=arrow.ConvertOptions(**how),
+            )
+        except pa.ArrowException as error:
+            self.require_even()
+            raise ValueError(f"expected a table in {self.file}, found {shortened(error)}; mend the line") from None
+        return [pa.concat_arrays(column.chunks) for column in table.columns]
+
+    def require_even(self) -> None:
+        """Raises a ValueError that names the first line that has another number of cells."""
+        for line, cells in _records(self.rows, self.mark):
+            expected = f"{counted(self.width, 'field')} in each line of {self.file}"
+            advice = "mend the line, or leave out what stands below the table"
+            expect(len(cells) == self.width, expected, f"{len(cells)} in line {line + self.first - 1}", advice)
+
+    def line(self, row: int) -> int:
+        """Returns the line of the file, from 1, in which a row begins."""
+        return self.first - 1 + next(islice(_records(self.rows, self.mark), row, None))[0]
+
+
+def _records(text: str, mark: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields the first line, from 1, and the cells of each record that is not blank."""
+    reader, line = csv.reader((part[0] for part in re.finditer(r"[^\n]*\n|[^\n]+", text)), delimiter=mark), 1
+    try:
+        for cells in reader:
+            if len(cells) > 1 or "".join(cells).strip():
+                yield line, [cell.strip() for cell in cells]
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(f"expected column names and values, found a line that is not CSV: {error}") from None
 
 
 def _of_text(path: Path, empty: bool, *, written: bool = False) -> Any:
     import pyarrow as pa
-    from pyarrow import csv as arrow
 
-    text = _text(path)
-    head = [line for line in text.split("\n", 5 * HEAD) if line.strip()][:HEAD]
-    found = "the names alone" if head else "0 lines"
-    expect(len(head) >= 2 - empty, f"a line of column names and lines of values in {path.name}", found)
-    expect(head, f"a line of column names in {path.name}", found)
-    head = head if len(head) > 1 else 2 * head
-    mark = _delimiter(head)
-    names = _fields(head[0], mark)
-    if len(names) + 1 == len(_fields(head[1], mark)):  # R writes no name above the names of rows
-        names = ["", *names]
-    body = text[text.index(head[0]) + len(head[0]) :].lstrip("\r\n").encode()
-    if not body:
-        return pa.table([pa.nulls(0)] * len(names), names=list(map(original, names)))
-    how: dict[str, Any] = {"null_values": GAPS, "strings_can_be_null": True, "quoted_strings_can_be_null": False}
-    try:
-        table = arrow.read_csv(
-            pa.BufferReader(body),
-            read_options=arrow.ReadOptions(use_threads=False, column_names=names, block_size=min(len(body) + 1, 1 << 30)),
-            parse_options=arrow.ParseOptions(delimiter=mark, newlines_in_values='"' in text),
-            convert_options=arrow.ConvertOptions(**({"column_types": dict.fromkeys(names, pa.string())} if written else how)),
-        )
-    except pa.ArrowException as error:
-        reason = re.sub(r"Row #(\d+)", lambda row: f"line {int(row[1]) + 1}", shortened(error))
-        raise ValueError(f"expected as many fields in each line of {path.name}, found: {reason}; mend the line") from None
-    mended = (pa.array(map(original, v.to_pylist())) if written else _numbers_in_text(v, mark) for v in table.columns)
-    return pa.table(list(mended), names=list(map(original, table.column_names)))
+    layout = _aligned(_layout(path, _text(path), empty))
+    if written:
+        texts = layout.columns(range(len(layout.names)))
+        columns = [pa.array(map(original, values.to_pylist()), pa.string()) for values in texts]
+    else:
+        columns = layout.columns()[: len(layout.names)]
+        columns = _settled(layout, columns, layout.columns, [i for i, v in enumerate(columns) if pa.types.is_floating(v.type)])
+    return pa.table(columns, names=list(map(original, layout.names)), metadata={NOTES: json.dumps(layout.notes)})
 
 
 def _text(path: Path) -> str:
@@ -129,54 +205,212 @@ def _text(path: Path) -> str:
         text = content.decode(coding)
     except UnicodeDecodeError:
         text = content.decode("cp1252", "replace")
+    text = text if "\n" in text else text.replace("\r", "\n")
     expect("\0" not in text[:10_000], f"text in {path.name}", "bytes that are none", "save it as UTF-8")
     return text
 
 
-def _delimiter(head: list[str]) -> str:
-    """Returns the delimiter that gives the most lines the width of the first data line, at least two fields; else a comma."""
+def _layout(path: Path, text: str, empty: bool) -> _Layout:
+    text = text if '"' in text else BLANK.sub("", text)
+    text = COMMENTS.sub(lambda lines: "\n" * lines[0].count("\n"), text)
+    mark, records = _divided(text)
+    if path.suffix.lower() in (".txt", ".dat") and all(len(cells) == 1 for _, cells in records):
+        spaced = "\n".join("\t".join(SPACED.findall(line)) for line in text.split("\n"))
+        between = _divided(spaced)
+        text, (mark, records) = (spaced, between) if _hold_values(between[1]) else (text, (mark, records))
+    rows = [cells for _, cells in records]
+    width = _usual(rows)
+    at = _header(rows, width) if rows else 0
+    found = "the names alone" if records else "0 lines"
+    expect(len(records) >= at + 2 - empty, f"a line of column names and lines of values in {path.name}", found)
+    expect(records, f"a line of column names in {path.name}", found)
+    line, names = records[at]
+    names = [re.sub(r"^#\s+(?=\S)", "", names[0]), *names[1:]]
+    first = records[at + 1][0] if at + 1 < len(records) else line + 1
+    above = [f"left out above the names in line {line}: {shown(' '.join(rows[0]).strip())}"] if at else []
+    return _Layout(path.name, mark, names, width, first, text.split("\n", first - 1)[-1] if records[at + 1 :] else "", above)
+
+
+def _hold_values(records: list[tuple[int, list[str]]]) -> bool:
+    """Returns whether records between spaces are those of a table: most of one width, with numbers that are no thousands."""
+    rows = [cells for _, cells in records]
+    even = sum(len(row) == _usual(rows) for row in rows) >= SHARE * (len(rows) - 1)
+    values = any(VALUE.match(cell) for row in rows[1:] for cell in row)
+    return even and values and not all(GROUPS.fullmatch(" ".join(row)) for row in rows[1:])
+
+
+def _divided(text: str) -> tuple[str, list[tuple[int, list[str]]]]:
+    """Returns the delimiter that gives the most of the first records one width, at least two cells, else a comma; and these."""
+    heads: dict[str, list[tuple[int, list[str]]]] = {}
+    for mark in DELIMITERS:
+        with contextlib.suppress(ValueError):  # with a wrong delimiter a line can be one cell that is too long
+            heads[mark] = list(islice(_records(text, mark), HEAD))
+    if not heads:
+        list(islice(_records(text, DELIMITERS[0]), HEAD))
 
     def agreeing(mark: str) -> tuple[int, bool, int]:
-        widths = [len(_fields(line, mark)) for line in head]
-        alike = sum(width == widths[1] for width in widths[1:]) if widths[1] > 1 and widths[1] - widths[0] in (0, 1) else 0
-        return alike, widths[1] == widths[0], widths[1]
+        rows = [cells for _, cells in heads[mark]]
+        width = _usual(rows)
+        return sum(len(row) == width for row in rows) if width > 1 else 0, [len(row) for row in rows[:1]] == [width], width
 
-    best = max(DELIMITERS, key=agreeing)
-    return best if agreeing(best)[0] else ","
-
-
-def _fields(line: str, mark: str) -> list[str]:
-    try:
-        return [field.strip() for field in next(csv.reader([line.rstrip("\r")], delimiter=mark))]
-    except csv.Error as error:
-        raise ValueError(f"expected column names and values, found a line that is not CSV: {error}") from None
+    best = max(heads, key=agreeing)
+    return best, heads[best]
 
 
-def _numbers_in_text(values: Any, mark: str) -> Any:
-    """Returns a column of texts that are all numbers, with decimal commas or thousands separators, as numbers.
+def _usual(rows: Sequence[Sequence[str]]) -> int:
+    """Returns the most frequent number of cells of a row."""
+    widths = list(map(len, rows))
+    many = Counter(widths)
+    return max(many, key=lambda width: (many[width], [width] == widths[1:2], width), default=0)
 
-    Other texts are those that `vergence.utils.parts.neutral` wrote.
+
+def _header(rows: Sequence[Sequence[str]], width: int) -> int:
+    """Returns which of the first rows holds the names: below comments and a title, above the values."""
+    values = [any(VALUE.match(cell) for cell in row) for row in rows]
+    at = next((i for i, row in enumerate(rows) if len(row) == width and not row[0].startswith("#")), 0)
+    names = {*rows[at]} - {""}
+    if at and (values[at] or not any(values[at:]) or len(names) < width):
+        at -= 1
+    for title, row in zip(rows[at:], rows[at + 1 :], strict=False):  # a title stands in its first cell
+        if not (title[0] and any(row[1:]) and all(row) and not any(title[1:]) and not values[at + 1] and any(values[at + 2 :])):
+            break
+        at += 1
+    return at
+
+
+def _aligned(layout: _Layout) -> _Layout:
+    """Returns a layout with a name for each column; of columns behind the last name nothing is read."""
+    names, width = layout.names, layout.width
+    if len(names) == width + 1 and not names[-1]:
+        return replace(layout, names=names[:-1])
+    if len(names) == width - 1 and layout.rows:
+        first, last = (values.to_pylist() for values in layout.columns([0, width - 1]))
+        if not any(last):
+            layout.notes.append("the delimiter at the end of each line is left out")
+            return layout
+        whole = re.compile(r"\d+") if len(re.findall(r'(?m)^"', layout.rows)) >= len(first) else None  # R puts quotes
+        texts = all(
+            whole.fullmatch(cell) if whole and cell[:1].isdigit() else not (POINT.fullmatch(cell) or COMMA.fullmatch(cell))
+            for cell in first
+        )
+        if first == [str(i + 1) for i in range(len(first))] or (texts and len({*first}) == len(first)):
+            return replace(layout, names=["", *names])  # R writes no name above the names of rows
+    found = f"{len(names)} above the {counted(width, 'field')} of line {layout.first}"
+    advice = "name each column; put numbers with decimal commas between semicolons"
+    expect(len(names) == width, f"as many column names as fields in {layout.file}", found, advice)
+    return layout
+
+
+# Numbers in texts
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """A column of texts most of which are numbers."""
+
+    written: list[str | None]
+    numbers: list[str | None]  # without units and spaces; empty where there is no number, none in gaps
+    mark: str  # the decimal mark that more of them have; empty where each can be read with both
+
+    def first(self, form: str) -> int | None:
+        """Returns the first row whose number has a form; None if there is none."""
+        fits = re.compile(form).fullmatch
+        return next((row for row, text in enumerate(self.numbers) if text is not None and fits(text)), None)
+
+    def guessed(self, between: str) -> str:
+        """Returns the decimal mark where nothing tells it: 987 beside 1,012 shows thousands, as do quotes between commas."""
+        thousands = between == "," or (self.first(r"-?\d{1,3}") is not None and self.first(r"-?\d{4,}") is None)
+        return "," if self.first("[^,]*,.*") is not None and not thousands else "."
+
+    def values(self, mark: str) -> list[float | None]:
+        """Returns the numbers."""
+        form, other = (COMMA, ".") if mark == "," else (POINT, ",")
+        fits = (text if text and form.fullmatch(text) else None for text in self.numbers)
+        return [None if text is None else float(text.replace(other, "").replace(",", ".")) for text in fits]
+
+
+def _cells(written: list[str | None]) -> _Cells | None:
+    """Returns a column of texts as cells of numbers; none where fewer than `SHARE` of them are numbers."""
+    texts = [None if text is None or text.strip() in NO_NUMBERS else text.strip().translate(MINUS) for text in written]
+    there = [text for text in texts if text is not None]
+    least = max(SHARE * len(there), 1)
+    codes = any(map(CODE.fullmatch, there)) and not any("." in text or "," in text for text in there)
+    if codes or sum(bool(re.search(r"\d", text)) for text in there) < least:
+        return None
+    negative = (re.sub(r"^\((.*[$€£¥].*)\)$", r"-\1", text or "") for text in texts)  # as accountants write it
+    parts = [match.groups() if (match := UNITS.fullmatch(text)) else ("", "", "", "") for text in negative]
+    unit = Counter((before, behind) for _, before, number, behind in parts if number).most_common(1)
+    numbers: list[str | None] = list(texts)
+    for row, (sign, before, number, behind) in enumerate(parts):
+        if numbers[row] is not None:
+            number = re.sub(SPACES, "", number) if GROUPS.fullmatch(number) else number
+            numbers[row] = sign + number if unit and (before, behind) == unit[0][0] else ""
+    points, commas = (sum(bool(text and form.fullmatch(text)) for text in numbers) for form in (POINT, COMMA))
+    mark = "." if points > commas else "," if commas > points else ""
+    return _Cells(written, numbers, mark) if max(points, commas) >= least else None
+
+
+def _has_point(written: list[str | None]) -> bool:
+    return any(text and POINT.fullmatch(text.strip()) and not COMMA.fullmatch(text.strip()) for text in written)
+
+
+def _settled(layout: Any, columns: list[Any], texts_of: Callable[[list[int]], list[Any]], floats: list[int]) -> list[Any]:
+    """Returns columns whose texts are numbers as numbers, by the decimal mark of the file. What was assumed is noted.
+
+    ``floats`` are the columns that a decimal point made numbers, which are read anew if a comma may be the decimal mark.
     """
     import pyarrow as pa
-    import pyarrow.types as kinds
 
-    if not kinds.is_string(values.type) or not values.null_count < len(values):
-        return values
-    texts = [None if value is None else value.strip().replace("\N{NO-BREAK SPACE}", "") for value in values.to_pylist()]
-    there = [value for value in texts if value is not None]
-    point, comma = (all(form.fullmatch(value) for value in there) for form in (POINT, COMMA))
-    if not (point or comma):
-        return pa.array([value if value is None else original(value) for value in values.to_pylist()], type=values.type)
-    if point and comma and any("," in value for value in there):
-        comma = mark != ","  # between commas a quoted "1,234" is a thousand; elsewhere the comma is a decimal one
-    changed = (
-        value if value is None else value.replace(".", "").replace(",", ".") if comma else value.replace(",", "")
-        for value in texts
-    )
-    return pa.array([None if value is None else float(value) for value in changed], type=pa.float64())
+    texts = {i: v.to_pylist() for i, v in enumerate(columns) if pa.types.is_string(v.type) and v.null_count < len(v)}
+    cells = {i: found for i, written in texts.items() if (found := _cells(written))}
+    doubtful = floats if layout.mark != "," or any(one.mark == "," for one in cells.values()) else []
+    few = [i for i in texts if i not in cells and columns[i].null_count]
+    few = [i for i in few if len({*texts[i]}) - 1 <= min(MOST_VALUES, len(texts[i]) // 2)]
+    again = {i: v.to_pylist() for i, v in zip([*doubtful, *few], texts_of([*doubtful, *few]), strict=True)}
+    unclear = [i for i in doubtful if not _has_point(again[i])]
+    marks = {one.mark for one in cells.values() if one.mark} | ({"."} if len(floats) > len(unclear) else set())
+    for i in unclear:
+        both = zip(again[i], columns[i].to_pylist(), strict=True)
+        cells[i] = _Cells(again[i], [None if value is None else text.strip() for text, value in both], "")
+    settled = list(columns)
+    for i, one in sorted(cells.items()):
+        mark = one.mark or (min(marks) if len(marks) == 1 else one.guessed(layout.mark))
+        if not one.mark:
+            _check_mark(layout, i, one, mark if len(marks) != 1 else "")
+        if i in texts or mark == ",":
+            values = one.values(mark)
+            settled[i] = pa.array(values, pa.float64())
+            _note_strange(layout, i, one, values)
+    for i in (i for i in texts if i not in cells):
+        settled[i] = pa.array([text if text is None else original(text) for text in texts[i]], pa.string())
+    words = [(i, Counter(text for text, value in zip(again[i], texts[i], strict=True) if value is None and text)) for i in few]
+    told = [f"{word} in {counted(n, 'row')} of {layout.names[i]}" for i, found in words for word, n in found.items()]
+    more = [f"{len(told) - SHOWN} more"] if len(told) > SHOWN else []
+    layout.notes.extend([f"taken for gaps: {', '.join([*told[:SHOWN], *more])}"] if told else [])
+    return settled
 
 
-def _of_excel(path: Path, gaps: Sequence[str] = GAPS) -> Any:
+def _check_mark(layout: Any, i: int, cells: _Cells, assumed: str) -> None:
+    """Notes a decimal mark that was assumed; raises a ValueError where a column has both marks and no cell tells which it is."""
+    found = [(row, sign) for sign in ",." if (row := cells.first(rf"[^{sign}]*[{sign}].*")) is not None]
+    where = [f"{shown(cells.written[row])} in line {layout.line(row)}" for row, _ in found]
+    expect(len(found) < 2, f"one decimal mark in the column {layout.names[i]}", " and ".join(where), "write all cells alike")
+    for _, sign in found if assumed else ():
+        role = "the decimal mark" if sign == assumed else "a separator of thousands"
+        layout.notes.append(f"{layout.names[i]}: {sign!r} is read as {role} ({where[0]}), but no column tells")
+
+
+def _note_strange(layout: Any, i: int, cells: _Cells, values: list[float | None]) -> None:
+    rows = [
+        row for row, (text, value) in enumerate(zip(cells.numbers, values, strict=True)) if text is not None and value is None
+    ]
+    if rows:
+        more = f", as {'is' if len(rows) == 2 else 'are'} {counted(len(rows) - 1, 'other cell')}" if rows[1:] else ""
+        where = f"{shown(cells.written[rows[0]])} in line {layout.line(rows[0])}"
+        layout.notes.append(f"{layout.names[i]}: {where} is no number and is taken for a gap{more}")
+
+
+def _of_excel(path: Path, title: str | None, *, written: bool = False) -> Any:
     import pyarrow as pa
 
     try:
@@ -184,21 +418,55 @@ def _of_excel(path: Path, gaps: Sequence[str] = GAPS) -> Any:
     except ImportError:
         refuse("openpyxl to read .xlsx", "none", "pip install 'vergence[excel]', or save the sheet as .csv")
     try:
-        sheet = openpyxl.load_workbook(path, read_only=True, data_only=True).worksheets[0]
-        rows = [row for row in sheet.iter_rows(values_only=True) if any(cell is not None for cell in row)]
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        titles = [sheet.title for sheet in book.worksheets]
+        chosen = titles[0] if title is None or title not in titles else title
+        rows = {i: row for i, row in enumerate(book[chosen].iter_rows(values_only=True), 1) if any(c is not None for c in row)}
     except Exception as error:  # what openpyxl raises for a damaged file is not bounded
         raise ValueError(f"expected a workbook at {path}, found one that cannot be read ({shortened(error)})") from None
+    require_choice(f"the sheet of {path.name}", chosen if title is None else title, titles)
     expect(len(rows) >= 2, f"a row of column names and rows of values in {path.name}", counted(len(rows), "row"))
-    names = ["" if cell is None else str(cell).strip() for cell in rows[0]]
-    cells = ([None if cell in gaps else cell for cell in column] for column in zip(*rows[1:], strict=True))
-    return pa.table([_array_of(column) for column in cells], names=names)
+    used = [i for i, column in enumerate(zip(*rows.values(), strict=True)) if any(cell is not None for cell in column)]
+    lines, cells = list(rows), [[row[i] for i in used] for row in rows.values()]
+    head = [["" if cell is None else str(cell).strip() for cell in row] for row in cells[:HEAD]]
+    at = _header(head, len(head[0]))
+    others = ", ".join(other for other in titles if other != chosen)
+    notes = [f"the sheet {chosen} is read; --sheet NAME reads another: {others}"] if others and title is None else []
+    notes += [f"left out above the names in line {lines[at]}: {shown(' '.join(head[0]).strip())}"] if at else []
+    sheet = SimpleNamespace(names=head[at], notes=notes, mark=";", line=lines[at + 1 :].__getitem__)
+    columns = list(map(list, zip(*cells[at + 1 :], strict=True)))
+    columns = list(map(_array_of, columns)) if written else _of_cells(sheet, columns)
+    return pa.table(columns, names=sheet.names, metadata={NOTES: json.dumps(notes), SHEET: chosen})
 
 
-def _array_of(cells: list[Any], *, texts: bool = False) -> Any:
+def _of_cells(sheet: Any, cells: list[list[Any]]) -> list[Any]:
+    """Returns columns of a sheet as Arrow arrays; in a column of numbers and texts the numbers are as they are."""
+    import pyarrow as pa
+
+    def number(cell: Any) -> float | None:
+        return float(cell) if isinstance(cell, int | float) and not isinstance(cell, bool) else None
+
+    def texts_of(some: list[int]) -> list[Any]:
+        return [pa.array(["" if cell is None else str(cell) for cell in cells[i]], pa.string()) for i in some]
+
+    columns = [_array_of([None if isinstance(cell, str) and cell in GAPS else cell for cell in column]) for column in cells]
+    given = list(columns)
+    for i, old in enumerate(columns):
+        if pa.types.is_string(old.type):
+            codes = all(cell is None or (isinstance(cell, str) and cell.isdigit()) for cell in cells[i])  # 00017 is a text
+            both = zip(cells[i], old.to_pylist(), strict=True)
+            given[i] = pa.array(["x" if codes else text if number(cell) is None else "0" for cell, text in both], pa.string())
+    for i, new in enumerate(_settled(sheet, given, texts_of, [])):
+        if new.type != columns[i].type:
+            both = zip(map(number, cells[i]), new.to_pylist(), strict=True)
+            columns[i] = pa.array([value if known is None else known for known, value in both], pa.float64())
+    return columns
+
+
+def _array_of(cells: list[Any]) -> Any:
     import pyarrow as pa
 
     try:
         return pa.array(cells)
     except (pa.ArrowException, TypeError, OverflowError):
-        mixed = pa.chunked_array([[None if cell is None else str(cell) for cell in cells]])
-        return mixed if texts else _numbers_in_text(mixed, ";")
+        return pa.array([None if cell is None else str(cell) for cell in cells], pa.string())
