@@ -217,10 +217,14 @@ def measure(a: Any, cell: Row) -> Row:
         timer = Timer()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if name == "choose":
-                answer, more = use(c, t, new, right, groups)
-            else:
-                answer, more = use(fill.transform(c), t, fill.transform(new), right)
+            try:
+                if name == "choose":
+                    answer, more = use(c, t, new, right, groups)
+                else:
+                    answer, more = use(fill.transform(c), t, fill.transform(new), right)
+            except (ValueError, np.linalg.LinAlgError) as error:
+                row[name] = f"failed: {str(error)[:60]}"
+                continue
         row |= {name: judged(answer, right, t.std(0), timer.processor_seconds()), **more}
     return row
 

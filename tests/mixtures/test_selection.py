@@ -8,9 +8,9 @@ from scipy import stats
 from sklearn.linear_model import BayesianRidge
 
 from vergence import mixtures
-from vergence.mixtures.selection import ALONE, _crps, choose, folds, importance
+from vergence.mixtures.selection import ALONE, LINE, _crps, choose, folds, importance
 
-LINES = ("gaussian",)
+LINES = ("gaussian", "line")
 
 
 def line(n=200, seed=0, noise=0.5):
@@ -24,9 +24,9 @@ def test_a_line_is_enough_for_a_line():
     assert found.name in LINES and "A line is enough" in found.sentence
     at = {name: i for i, name in enumerate(found.table()["model"])}
     truth = -0.5 * np.log(2 * np.pi * 0.25) - 0.5
-    assert found.table()["log_density"][at["gaussian"]] == pytest.approx(truth, abs=0.15)
-    assert found.table()["coverage"][at["gaussian"]] == pytest.approx(0.9, abs=0.06)
-    assert found.table()["rmse"][at["gaussian"]] == pytest.approx(0.5, abs=0.06)
+    assert found.table()["log_density"][at[LINE]] == pytest.approx(truth, abs=0.15)
+    assert found.table()["coverage"][at[LINE]] == pytest.approx(0.9, abs=0.06)
+    assert found.table()["rmse"][at[LINE]] == pytest.approx(0.5, abs=0.06)
     assert found.model.predict([[1.0, 0.0]])[0] == pytest.approx(1.0, abs=0.15)
 
 
@@ -186,7 +186,7 @@ def test_weights_of_rows_decide():
     w = np.r_[np.ones(120), np.zeros(60)]
     found = choose(np.r_[x, x[:60]], np.r_[t, 5 - t[:60]], sample_weight=w, seconds=0.0)
     np.testing.assert_allclose(found.model.predict(x), choose(x, t, seconds=0.0).model.predict(x), atol=0.3)
-    at = found.columns["model"].index(LINES[0])
+    at = found.columns["model"].index(LINE)
     assert found.columns["rmse"][at] == pytest.approx(0.5, abs=0.1)
 
 

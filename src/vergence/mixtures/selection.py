@@ -23,13 +23,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
-from scipy.stats import cauchy, kstest
+from scipy.stats import cauchy, kstest, skew
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from vergence.data.tables import column_of
 from vergence.mixtures.core import Conditional, alike
-from vergence.mixtures.models import get
+from vergence.mixtures.log_scale import LogScale
+from vergence.mixtures.models import MODELS, get
 from vergence.utils.checks import expect, require_count
 from vergence.utils.limits import OutOfTime, time_limit
 from vergence.utils.terminal import Table, bar
@@ -53,9 +54,11 @@ LARGE = 1_000  # nats, above which a number says nothing
 SAMPLES = 100  # of each row, for the CRPS
 ALIKE = 0.25  # correlation of the errors of neighboring rows that is worth a notice
 FAR, SPIKE, MANY = 100.0, 0.1, 20  # typical distances of a far value; share of one common value, among this many
-ALONE, LINE = "targets alone", "gaussian"
+LEAST_NETWORK, LEAST_TREES = 500, 30  # rows
+SKEWED = 1.0  # skewness above which a target is tried on a log scale
+ALONE, LINE, LOG = "targets alone", "line" if "line" in MODELS else "gaussian", ", log scale"
 ALWAYS = (ALONE, LINE)  # tried whatever time there is
-CALLED = {"kernel": "A Gaussian process", "mdn": "A mixture density network"}
+CALLED = {LINE: "A line", "trees": "A model of trees", "kernel": "A Gaussian process", "mdn": "A mixture density network"}
 
 
 @dataclass(frozen=True)
@@ -266,16 +269,25 @@ def _build(model: str, seed: int, **settings: Any) -> Conditional:
 def _candidates(c: Floats, t: Floats, seed: int) -> dict[str, Conditional]:
     """Returns the models by name, the simplest first."""
     n, width = len(c), c.shape[1] + t.reshape(len(t), -1).shape[1]
-    found = {ALONE: _build("gaussian", seed, ridge=0.0), "gaussian": _build("gaussian", seed)}
-    if n <= MOST_KERNEL:
-        found["kernel"] = _build("kernel", seed)
+    names = [LINE, *(["kernel"] if n <= MOST_KERNEL else []), *(["trees"] if "trees" in MODELS and n >= LEAST_TREES else [])]
+    found = {ALONE: _build("gaussian", seed, ridge=0.0)}
+    for name in names:
+        found[name] = _build(name, seed)
+        if _is_skewed(t):
+            found[f"{name}{LOG}"] = LogScale(_build(name, seed), random_state=seed)
     shape = {"covariance_type": "low_rank"} if width > WIDE else {}
     for k in (3, 10, 30):
         if n >= ROWS_A_COMPONENT * k and n >= 2 * min(width, WIDE) * k and not np.isnan(c).any() | (width > WIDE and k > 3):
             found[f"mixture of {k}"] = _build("mixture", seed, n_components=k, n_init=6, **shape)
     if np.isnan(c).any() and not shape:
         found["mixture of 3"] = _build("mixture", seed, n_init=6)
-    return {**found, "mdn": _build("mdn", seed)}
+    return {**found, **({"mdn": _build("mdn", seed)} if n >= LEAST_NETWORK else {})}
+
+
+def _is_skewed(t: Floats) -> bool:
+    """Returns whether a target is above 0 and has a long upper tail, so that its logarithm may be easier to predict."""
+    t = t.reshape(len(t), -1)
+    return bool(np.any((np.nanmin(t, 0) > 0) & (np.asarray(skew(t, nan_policy="omit")) > SKEWED)))
 
 
 class _Trial:
@@ -283,8 +295,8 @@ class _Trial:
 
     def __init__(self, name: str, estimator: Conditional, quick: bool = True) -> None:
         self.name, self.estimator = name, clone(estimator)
-        if quick and estimator.get_params().get("n_init", 1) > RESTARTS:
-            self.estimator.set_params(n_init=RESTARTS)
+        restarts = {key: n for key, n in estimator.get_params().items() if key.endswith("n_init")}
+        self.estimator.set_params(**{key: min(n, RESTARTS) if quick else n for key, n in restarts.items()})
         self.last: Conditional = estimator
         self.measured: dict[str, list[Floats]] = {}
         self.seconds, self.folds = 0.0, 0
@@ -462,7 +474,8 @@ def _sentence(name: str, tried: Mapping[str, _Trial]) -> str:
         return f"A line is enough: {lead:.2f} nats a row better than without the context."
     more = tried[name].mean("log_p") - tried[LINE].mean("log_p")
     by = f"{more:.2f}" if more < LARGE else f"more than {LARGE:,}"
-    return f"{CALLED.get(name, f'A {name}')} is best: {by} nats a row better than a line."
+    called = CALLED.get(name.removesuffix(LOG), f"A {name}") + (" on a log scale" if name.endswith(LOG) else "")
+    return f"{called} is best: {by} nats a row better than a line."
 
 
 def _notes(tried: Mapping[str, _Trial], name: str, data: _Data, free: bool) -> list[str]:
