@@ -53,23 +53,14 @@ class RowNames(Sequence[str]):
 
 
 class Items(abc.ABC):
-    """Items of one part of a data set, read by their index 0 .. N-1.
+    """Items of one part of a data set, read by their index 0 .. N-1."""
 
-    Attributes:
-        shape: Shape of one item as it is read: (C, H, W) for images, (D,) for vectors; the context's shape for pairs.
-        dtype: Type of the items as they are read: uint8 (0 to 255) or float32 (images: 0 to 1); float64 on request.
-        labels: (N,) int64, -1 where unknown; None without labels. Only evaluation uses them.
-        names: Path of each file relative to the folder (see `vergence.data.folders`), or the number of each row.
-        skipped: Items that were left out, each once: files that `stream` could not read, and repeated links.
-        in_memory: Whether all items are one tensor, which `ArrayItems.to` can move to a device.
-    """
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    labels: Tensor | None
-    names: Sequence[str]
-    skipped: list[Skipped]
-    in_memory: bool = False
+    shape: tuple[int, ...]  # of one item as it is read: (C, H, W) for images, (D,) for vectors; the context's for pairs
+    dtype: torch.dtype  # of the items as they are read: uint8 (0 to 255) or float32 (images: 0 to 1); float64 on request
+    labels: Tensor | None  # (N,) int64, -1 where unknown; None without labels. Only evaluation uses them
+    names: Sequence[str]  # path of each file relative to the folder, see `vergence.data.images`, or the number of each row
+    skipped: list[Skipped]  # items that were left out, each once: files that `stream` could not read, and repeated links
+    in_memory: bool = False  # whether all items are one tensor, which `ArrayItems.to` can move to a device
 
     @property
     def chunk(self) -> int:

@@ -24,20 +24,14 @@ NUMBERS = 1 << 20  # numbers held at a time: more would not fit the cache
 class Retrieved(Tabular):
     """Items of a bank retrieved for N contexts, by decreasing density.
 
-    Attributes:
-        index: (N, m, n) int64, the n items of highest density under each of the m components of largest weight, in the order of
-            their weights. Components close to each other may retrieve the same items.
-        log_prob: (N, m, n), log-densities of these items under their component, in nats.
-        weight: (N, m), weights of the components, which sum to 1 if m = K.
-        ranked: (N, n) int64, the n items of highest density under the whole conditional.
-        ranked_log_prob: (N, n), log-densities of these items under the whole conditional, in nats.
+    The m components of largest weight stand in its order; those close to each other may retrieve the same items.
     """
 
-    index: Tensor
-    log_prob: Tensor
-    weight: Tensor
-    ranked: Tensor
-    ranked_log_prob: Tensor
+    index: Tensor  # (N, m, n) int64, the n items of highest density under each component
+    log_prob: Tensor  # (N, m, n), log-densities of these items under their component, in nats
+    weight: Tensor  # (N, m), weights of the components, which sum to 1 if m = K
+    ranked: Tensor  # (N, n) int64, the n items of highest density under the whole conditional
+    ranked_log_prob: Tensor  # (N, n), log-densities of these items under the whole conditional, in nats
 
     def table(self) -> Mapping[str, Sequence[int | float]]:
         """Returns a row for each context and item of ``ranked``."""

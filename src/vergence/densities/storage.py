@@ -25,7 +25,7 @@ from vergence.utils.checks import expect, refuse, require_choice, shortened, sho
 from vergence.utils.devices import as_device
 from vergence.utils.files import explained, replacing
 
-__all__ = ["Stored", "find", "restore"]
+__all__ = ["Stored", "restore"]
 
 FORMAT = 1  # version of the file format
 ROOMS = ("vergence.mixtures", "vergence.decide")  # with the classes that a file may name; imported when they are needed

@@ -278,17 +278,11 @@ def _as_array(values: Column) -> np.ndarray:
 
 
 class Derived(Protocol):
-    """Columns that are computed when all rows are there, such as ranks, in bounded memory.
+    """Columns that are computed when all rows are there, such as ranks, in bounded memory."""
 
-    Attributes:
-        needs: Names of the columns that they are computed from.
-        names: Names of the derived columns.
-        order: Names that come first in the file, in this order; all others follow.
-    """
-
-    needs: ClassVar[Sequence[str]]
-    names: ClassVar[Sequence[str]]
-    order: ClassVar[Sequence[str]]
+    needs: ClassVar[Sequence[str]]  # names of the columns that they are computed from
+    names: ClassVar[Sequence[str]]  # of the derived columns
+    order: ClassVar[Sequence[str]]  # that come first in the file; all others follow
 
     def see(self, columns: Mapping[str, np.ndarray]) -> None:
         """Takes note of some of the rows; called with all of them, part by part, before `columns`."""
