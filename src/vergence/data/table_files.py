@@ -34,7 +34,7 @@ COIN = "[$€£¥₹]|USD|EUR|GBP|CHF|JPY"
 SPACES = "['’ \u00a0\u2007\u2009\u202f]"  # between thousands
 UNITS = re.compile(rf"([+-]?)({COIN}|)\s*([+-]?[\d.,](?:[\d.,eE+-]|{SPACES})*?)\s*(%|°[CF]?|{COIN}|)")  # sign, unit, number, unit
 GROUPS = re.compile(rf"[+-]?[1-9]\d{{0,2}}({SPACES}\d{{3}})+([.,]\d*)?")
-CODE = re.compile(r"0\d+|[A-Za-z]\d+|\d+[A-Za-z]")  # that names something, beside whole numbers
+CODE = re.compile(r"0\d+|[A-Za-z]\d+|\d+[A-Za-z]")  # that names something, among whole numbers
 MINUS = str.maketrans("\u2212\u2013", "--")
 VALUE = re.compile(r"[+-]?[.,]?\d|\W?[$€£]")  # how a cell begins that is no name
 SPACED = re.compile(r'"[^"]*"|\S+')  # a cell between spaces
@@ -318,7 +318,7 @@ class _Cells:
         return next((row for row, text in enumerate(self.numbers) if text is not None and fits(text)), None)
 
     def guessed(self, between: str) -> str:
-        """Returns the decimal mark where nothing tells it: 987 beside 1,012 shows thousands, as do quotes between commas."""
+        """Returns the decimal mark where nothing tells it: 987 next to 1,012 shows thousands, as do quotes between commas."""
         thousands = between == "," or (self.first(r"-?\d{1,3}") is not None and self.first(r"-?\d{4,}") is None)
         return "," if self.first("[^,]*,.*") is not None and not thousands else "."
 
