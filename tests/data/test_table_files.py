@@ -61,6 +61,7 @@ READ = {
     "quoted words of gaps": ('a,b\n"NA",1\nDE,2\n', {"a": ["NA", "DE"]}),
     # layouts
     "names of rows, texts": ('"x","z"\n"Mazda",21,6\n"Fiat",22.8,4\n', {"": ["Mazda", "Fiat"], "x": [21, 22.8], "z": [6, 4]}),
+    "names of rows, a gap in the first": ('"x","z"\n"u",NA,red\n"v",2.5,blue\n', {"": ["u", "v"], "x": [G, 2.5]}),
     "names of rows, counts": ("x,z\n1,21,6\n2,22.8,4\n", {"": [1, 2], "x": [21, 22.8]}),
     "names of rows, quoted numbers": ('"x","z"\n"3",21,6\n"17",22.8,4\n', {"": [3, 17], "x": [21, 22.8]}),
     "a delimiter behind each row": ("x,z,y\n1.5,2,3,\n2.5,3,4,\n", {"x": [1.5, 2.5], "z": [2, 3], "y": [3, 4]}),

@@ -34,7 +34,8 @@ COIN = "[$€£¥₹]|USD|EUR|GBP|CHF|JPY"
 SPACES = "['’ \u00a0\u2007\u2009\u202f]"  # between thousands
 UNITS = re.compile(rf"([+-]?)({COIN}|)\s*([+-]?[\d.,](?:[\d.,eE+-]|{SPACES})*?)\s*(%|°[CF]?|{COIN}|)")  # sign, unit, number, unit
 GROUPS = re.compile(rf"[+-]?[1-9]\d{{0,2}}({SPACES}\d{{3}})+([.,]\d*)?")
-CODE = re.compile(r"0\d+|[A-Za-z]\d+|\d+[A-Za-z]")  # that names something, beside whole numbers
+CODE = re.compile(r"0\d+|[A-Za-z]\d+|\d+[A-Za-z]")  # that names something, among whole numbers
+DIGIT = re.compile(r"\d")
 MINUS = str.maketrans("\u2212\u2013", "--")
 VALUE = re.compile(r"[+-]?[.,]?\d|\W?[$€£]")  # how a cell begins that is no name
 SPACED = re.compile(r'"[^"]*"|\S+')  # a cell between spaces
@@ -214,7 +215,7 @@ def _layout(path: Path, text: str, empty: bool) -> _Layout:
     text = text if '"' in text else BLANK.sub("", text)
     text = COMMENTS.sub(lambda lines: "\n" * lines[0].count("\n"), text)
     mark, records = _divided(text)
-    if path.suffix.lower() in (".txt", ".dat") and all(len(cells) == 1 for _, cells in records):
+    if {".txt", ".dat"} & {*map(str.lower, path.suffixes[-2:])} and all(len(cells) == 1 for _, cells in records):
         spaced = "\n".join("\t".join(SPACED.findall(line)) for line in text.split("\n"))
         between = _divided(spaced)
         text, (mark, records) = (spaced, between) if _hold_values(between[1]) else (text, (mark, records))
@@ -268,11 +269,13 @@ def _header(rows: Sequence[Sequence[str]], width: int) -> int:
     """Returns which of the first rows holds the names: below comments and a title, above the values."""
     values = [any(VALUE.match(cell) for cell in row) for row in rows]
     at = next((i for i, row in enumerate(rows) if len(row) == width and not row[0].startswith("#")), 0)
-    names = {*rows[at]} - {""}
+    names = {*rows[at]} - {*GAPS}
     if at and (values[at] or not any(values[at:]) or len(names) < width):
         at -= 1
     for title, row in zip(rows[at:], rows[at + 1 :], strict=False):  # a title stands in its first cell
-        if not (title[0] and any(row[1:]) and all(row) and not any(title[1:]) and not values[at + 1] and any(values[at + 2 :])):
+        if not (
+            title[0] and row[1:] and not {*row} & {*GAPS} and not any(title[1:]) and not values[at + 1] and any(values[at + 2 :])
+        ):
             break
         at += 1
     return at
@@ -318,7 +321,7 @@ class _Cells:
         return next((row for row, text in enumerate(self.numbers) if text is not None and fits(text)), None)
 
     def guessed(self, between: str) -> str:
-        """Returns the decimal mark where nothing tells it: 987 beside 1,012 shows thousands, as do quotes between commas."""
+        """Returns the decimal mark where nothing tells it: 987 next to 1,012 shows thousands, as do quotes between commas."""
         thousands = between == "," or (self.first(r"-?\d{1,3}") is not None and self.first(r"-?\d{4,}") is None)
         return "," if self.first("[^,]*,.*") is not None and not thousands else "."
 
@@ -331,27 +334,30 @@ class _Cells:
 
 def _cells(written: list[str | None]) -> _Cells | None:
     """Returns a column of texts as cells of numbers; none where fewer than `SHARE` of them are numbers."""
-    texts = [None if text is None or text.strip() in NO_NUMBERS else text.strip().translate(MINUS) for text in written]
+    stripped = [None if text is None else text.strip() for text in written]
+    texts = [None if text in NO_NUMBERS else text for text in stripped]
     there = [text for text in texts if text is not None]
     least = max(SHARE * len(there), 1)
     codes = any(map(CODE.fullmatch, there)) and not any("." in text or "," in text for text in there)
-    if codes or sum(bool(re.search(r"\d", text)) for text in there) < least:
+    if codes or sum(bool(DIGIT.search(text)) for text in there) < least:
         return None
-    negative = (re.sub(r"^\((.*[$€£¥].*)\)$", r"-\1", text or "") for text in texts)  # as accountants write it
-    parts = [match.groups() if (match := UNITS.fullmatch(text)) else ("", "", "", "") for text in negative]
-    unit = Counter((before, behind) for _, before, number, behind in parts if number).most_common(1)
-    numbers: list[str | None] = list(texts)
-    for row, (sign, before, number, behind) in enumerate(parts):
-        if numbers[row] is not None:
-            number = re.sub(SPACES, "", number) if GROUPS.fullmatch(number) else number
-            numbers[row] = sign + number if unit and (before, behind) == unit[0][0] else ""
+    numbers = texts if all(POINT.fullmatch(text) or COMMA.fullmatch(text) for text in there) else _without_units(texts)
     points, commas = (sum(bool(text and form.fullmatch(text)) for text in numbers) for form in (POINT, COMMA))
     mark = "." if points > commas else "," if commas > points else ""
     return _Cells(written, numbers, mark) if max(points, commas) >= least else None
 
 
-def _has_point(written: list[str | None]) -> bool:
-    return any(text and POINT.fullmatch(text.strip()) and not COMMA.fullmatch(text.strip()) for text in written)
+def _without_units(texts: list[str | None]) -> list[str | None]:
+    """Returns numbers without their unit and spaces; empty texts where there is none, or another unit than in most."""
+    plain = (re.sub(r"^\((.*[$€£¥].*)\)$", r"-\1", (text or "").translate(MINUS)) for text in texts)  # (...) of accountants
+    parts = [match.groups() if (match := UNITS.fullmatch(text)) else ("", "", "", "") for text in plain]
+    units = Counter((before, behind) for _, before, number, behind in parts if number).most_common(1)
+    numbers = list(texts)
+    for row, (sign, before, number, behind) in enumerate(parts):
+        if numbers[row] is not None:
+            number = re.sub(SPACES, "", number) if GROUPS.fullmatch(number) else number
+            numbers[row] = sign + number if units and (before, behind) == units[0][0] else ""
+    return numbers
 
 
 def _settled(layout: Any, columns: list[Any], texts_of: Callable[[list[int]], list[Any]], floats: list[int]) -> list[Any]:
@@ -367,7 +373,7 @@ def _settled(layout: Any, columns: list[Any], texts_of: Callable[[list[int]], li
     few = [i for i in texts if i not in cells and columns[i].null_count]
     few = [i for i in few if len({*texts[i]}) - 1 <= min(MOST_VALUES, len(texts[i]) // 2)]
     again = {i: v.to_pylist() for i, v in zip([*doubtful, *few], texts_of([*doubtful, *few]), strict=True)}
-    unclear = [i for i in doubtful if not _has_point(again[i])]
+    unclear = [i for i in doubtful if all(not text or COMMA.fullmatch(text.strip()) or text in GAPS for text in again[i])]
     marks = {one.mark for one in cells.values() if one.mark} | ({"."} if len(floats) > len(unclear) else set())
     for i in unclear:
         both = zip(again[i], columns[i].to_pylist(), strict=True)
@@ -401,9 +407,7 @@ def _check_mark(layout: Any, i: int, cells: _Cells, assumed: str) -> None:
 
 
 def _note_strange(layout: Any, i: int, cells: _Cells, values: list[float | None]) -> None:
-    rows = [
-        row for row, (text, value) in enumerate(zip(cells.numbers, values, strict=True)) if text is not None and value is None
-    ]
+    rows = [row for row, text in enumerate(cells.numbers) if text is not None and values[row] is None]
     if rows:
         more = f", as {'is' if len(rows) == 2 else 'are'} {counted(len(rows) - 1, 'other cell')}" if rows[1:] else ""
         where = f"{shown(cells.written[rows[0]])} in line {layout.line(rows[0])}"
