@@ -215,4 +215,6 @@ def test_lists_of_one_length_are_features(tmp_path):
         assert np.array_equal(found.context[:, 0], x[:, 1])
     gap = pa.table({"embedding": [[1.0, 2.0], None, [3.0, None]]})
     np.testing.assert_array_equal(read_features(gap, ["embedding[1]"])[:, 0], [2, np.nan, np.nan])
+    assert np.isnan(read_features(gap.slice(1, 1), ["embedding[1]"])).all()
+    assert read_features(gap.slice(0, 0), ["embedding[1]"]).shape == (0, 1)
     assert column_kinds(pa.table({"e": [[1.0], [1.0, 2.0]], "f": [["a"], ["b"]]}))["e"].kind == "other"

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data.doubts import doubts
 from vergence.data.images import written_name
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, spaced
 from vergence.data.table_files import TABLES, as_written, is_table_file, read_table
@@ -417,6 +416,8 @@ def read_pairs(
     found: dict[str, Any] = {}
     if is_table_file(path):
         table = read_table(path)
+        from vergence.data.doubts import doubts
+
         more = [column for column in extra.values() if column is not None]
         used = roles(table, target=target, context=context, drop=[*drop, *more], ids=ids, name=name, **kinds)
         features = [feature for column in used.context for feature in column.features]

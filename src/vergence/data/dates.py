@@ -12,7 +12,7 @@ import numpy as np
 
 from vergence.data.items import Array
 
-__all__ = ["PARTS", "cycles_of", "day_of", "formats_of", "part_of"]
+__all__: list[str] = []
 
 YEAR_FIRST = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})")
 TIME = re.compile(
@@ -119,7 +119,7 @@ def cycles_of(days: Array) -> tuple[str, ...]:
     return tuple(found)
 
 
-def part_of(days: Array, part: str) -> Array:
+def wave_of(days: Array, part: str) -> Array:
     """Returns the sine or cosine of days since 1970-01-01 in a period, such as ``year_sine``, (N,) in [-1, 1]."""
     cycle, _, wave = part.partition("_")
     angle = 2 * np.pi * days / PERIODS[cycle][0]

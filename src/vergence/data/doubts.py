@@ -10,7 +10,7 @@ from vergence.data.items import Array
 from vergence.data.tables import Column, texts_of
 from vergence.utils.checks import counted
 
-__all__ = ["doubts"]
+__all__: list[str] = []
 
 WORDS = (
     "ids?|subject|subj|patient|person|participant|individual|animal|firm|company|plot|site|school|student|worker|household|family"

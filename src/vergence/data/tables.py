@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from vergence.data.dates import PARTS, cycles_of, day_of, formats_of, part_of
+from vergence.data.dates import PARTS, cycles_of, day_of, formats_of, wave_of
 from vergence.data.items import Array
 from vergence.data.table_files import POINT
 from vergence.utils.checks import counted, did_you_mean, expect, refuse, require_choice
 
-__all__ = ["Column", "as_table", "column_kinds", "column_of", "read_features", "roles"]
+__all__ = ["as_table", "column_kinds", "column_of", "read_features"]
 
 MOST_VALUES = 30  # different texts of a category
 ASKED = 200  # of one that is asked for by name, or that pandas calls one
@@ -375,17 +375,15 @@ def _made(values: Any, how: list[str], column: str, name: str, unknown: str, sai
             said.append(_unseen(texts, strange, column, known, name, unknown == "refuse", rows))
         return {f"={value}": np.where(gaps | strange, np.nan, (texts == value).astype(np.float64)) for value in known}
     if how[0][:1] == "[":
-        x = vectors(values, f"{column} of {name}")
         most = max(int(one[1:-1]) for one in how)
+        gaps = values.null_count == len(values)
+        x = np.full((len(values), most + 1), np.nan) if gaps else vectors(values, f"{column} of {name}")
         expect(most < x.shape[1], f"lists of at least {most + 1} numbers in {column} of {name}", x.shape[1])
         return {one: x[:, int(one[1:-1])] for one in how}
-    found = {}
-    for one in how:
-        part = next((part for part in PARTS if one.endswith(f":{part}")), "")
-        form = one.removesuffix(f":{part}").removeprefix(":")
-        x = _days(values, form, column, name) if part or form else _floats(values, column, name)
-        found[one] = part_of(x, part) if part else x
-    return found
+    parts = {one: next((part for part in PARTS if one.endswith(f":{part}")), "") for one in how}
+    forms = {one: one.removesuffix(f":{part}").removeprefix(":") for one, part in parts.items()}
+    written = {form: _days(values, form, column, name) if form else _floats(values, column, name) for form in {*forms.values()}}
+    return {one: wave_of(written[forms[one]], part) if part else written[forms[one]] for one, part in parts.items()}
 
 
 def _unseen(texts: Array, strange: Array, column: str, known: list[str], name: str, refused: bool, rows: bool) -> str:
