@@ -71,22 +71,6 @@ def test_a_group_that_is_larger_than_the_share_is_fitted_to_and_this_is_said():
     assert all(300 <= apart(np.arange(1000) // 7, 0.3, seed).sum() < 307 for seed in range(20))
 
 
-def test_groups_of_items_are_on_one_side():
-    x, groups = np.random.default_rng(0).normal(size=(600, 3)), np.array([f"patient {i % 50}" for i in range(600)])
-    seen = []
-
-    class Kept:
-        def fit(self, x):
-            seen.append(x)
-            return self
-
-    Calibrated(Kept(), score=lambda _, items: items[:, 0]).fit(x, groups=groups)
-    fitted = np.isin(x[:, 0], seen[0][:, 0])
-    assert not set(groups[fitted]) & set(groups[~fitted]) and (~fitted).sum() == 180
-    with pytest.raises(ValueError, match=r"groups of shape \(600,\)"):
-        Calibrated(Kept()).fit(x, groups=groups[:-1])
-
-
 def captions(targets, each, seed, noise=1.0, d=24):
     rng = np.random.default_rng(seed)
     b = rng.normal(size=(targets, d))

@@ -84,15 +84,11 @@ def _state(command: Monitor) -> "State":
     return old
 
 
-def _is_lines(path: Path) -> bool:
-    return str(path) == "-" or path.suffix in (".jsonl", ".ndjson")
-
-
 def _scores(command: Monitor) -> Iterator[float]:
     """Yields the scores of the stream; NaN for items without a number."""
     from vergence.decide.files import read_scores
 
-    if not _is_lines(command.stream):
+    if str(command.stream) != "-" and command.stream.suffix not in (".jsonl", ".ndjson"):
         yield from read_scores(command.stream, command.column).tolist()
         return
     name, lines = command.column or "score", sys.stdin if str(command.stream) == "-" else command.stream.open(errors="replace")

@@ -306,20 +306,15 @@ def _expected(ordered: np.ndarray, k: np.ndarray) -> np.ndarray:
     mean = (sums[below] - sums[first + 1]) / np.maximum(m, 1) - (u - ordered[0])
     falls = (m >= LEAST) & (mean > 0) & (mean < T / 2)  # otherwise the density does not fall toward t
     mean, T = np.where(falls, mean, 0.25), np.where(falls, T, 1.0)
-    rate = _truncated_rate(mean, T)
-    information = 1 / rate**2 - (T / (2 * np.sinh(np.minimum(rate * T, OVERFLOW) / 2))) ** 2
-    rate = np.maximum(rate - CAUTION / np.sqrt(np.maximum(information, 1e-300) * np.maximum(m, 1)), 1e-12 / T)
-    return np.where(falls, (m + 1) / np.expm1(np.minimum(rate * T, OVERFLOW)), len(ordered))
-
-
-def _truncated_rate(mean: np.ndarray, T: np.ndarray) -> np.ndarray:
-    """Returns the rate of exponential laws on [0, T]: mean = 1 / rate - T / (exp(rate T) - 1), which falls from T / 2 to 0."""
-    low, high = 1e-9 / T, 1 / mean
+    low, high = 1e-9 / T, 1 / mean  # of the rate: mean = 1 / rate - T / (exp(rate T) - 1), which falls from T / 2 to 0
     for _ in range(60):
         rate = np.sqrt(low * high)
         above = 1 / rate - T / np.expm1(np.minimum(rate * T, OVERFLOW)) > mean
         low, high = np.where(above, rate, low), np.where(above, high, rate)
-    return np.asarray(np.sqrt(low * high))
+    rate = np.sqrt(low * high)
+    information = 1 / rate**2 - (T / (2 * np.sinh(np.minimum(rate * T, OVERFLOW) / 2))) ** 2
+    rate = np.maximum(rate - CAUTION / np.sqrt(np.maximum(information, 1e-300) * np.maximum(m, 1)), 1e-12 / T)
+    return np.where(falls, (m + 1) / np.expm1(np.minimum(rate * T, OVERFLOW)), len(ordered))
 
 
 def rank_grid(n: int, size: int = GRID) -> Ints:

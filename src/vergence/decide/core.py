@@ -69,7 +69,10 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
         expect(len(items) >= 2, "at least 2 items of positive weight", "one", "give more")
         self._fit(items, w)
         scores = self._over(items)
-        offset = lower_quantile(scores, w, self.contamination)
+        order = np.argsort(scores)  # the largest score that has at most this share of the weight strictly below it
+        below = np.cumsum(np.ones(len(scores)) if w is None else w[order])
+        first = np.searchsorted(below, self.contamination * below[-1] * (1 + 1e-12), side="right")
+        offset = float(scores[order][min(first, len(scores) - 1)])
         finite = np.isfinite(offset) and not np.isnan(scores).any()
         expect(finite, "features whose squares can be summed", "larger ones", "divide them by a number")
         self.offset_ = offset
@@ -112,14 +115,6 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
     def _over(self, X: Any) -> np.ndarray:
         """Returns the scores of checked items, block by block."""
         return np.concatenate([self._score(np.asarray(X[rows], dtype=np.float64)) for rows in blocks(X)])
-
-
-def lower_quantile(scores: np.ndarray, w: np.ndarray | None, share: float) -> float:
-    """Returns the largest score that has at most a share of the weight strictly below it."""
-    order = np.argsort(scores)
-    below = np.cumsum(np.ones(len(scores)) if w is None else w[order])
-    first = np.searchsorted(below, share * below[-1] * (1 + 1e-12), side="right")
-    return float(scores[order][min(first, len(scores) - 1)])
 
 
 def cross_fit(detector: Any, X: Any, n_folds: int = 5, groups: Any = None, random_state: Any = 0) -> Any:

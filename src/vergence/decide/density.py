@@ -244,14 +244,9 @@ def surprise(density: Any, target: Tensor, n_samples: int = 64, random_state: in
     if isinstance(density, JointGaussian):
         h, d = density.entropy(), torch.as_tensor(t.shape[-1] / 2).to(density.loc).sqrt()
     else:
-        d, h = torch.std_mean(_usual(density, n_samples, random_state), dim=0)
+        sample = getattr(density, "common_samples", lambda n: density.sample(torch.Size((n,))))  # noise that the batch shares
+        with fixed_noise(random_state), torch.no_grad():
+            sizes = [len(part) for part in torch.arange(n_samples).split(SAMPLES)]  # whatever the batch: they set the noise
+            d, h = torch.std_mean(torch.cat([-density.log_prob(sample(n)) for n in sizes]), dim=0)
     s: Tensor = (-density.log_prob(t) - h) / d.clamp(min=torch.finfo(d.dtype).eps)
     return s
-
-
-def _usual(density: Any, n_samples: int, random_state: int) -> Tensor:
-    """Returns -log p(T), (S, B), of samples T, which share their noise over the batch where the density can do so."""
-    sample = density.common_samples if hasattr(density, "common_samples") else lambda n: density.sample(torch.Size((n,)))
-    with fixed_noise(random_state), torch.no_grad():
-        sizes = [len(part) for part in torch.arange(n_samples).split(SAMPLES)]  # whatever the batch: the noise depends on them
-        return torch.cat([-density.log_prob(sample(n)) for n in sizes])

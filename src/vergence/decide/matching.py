@@ -123,8 +123,8 @@ def matched(
     least = min(no_match, 1 - coverage)
     needed = math.ceil(1 / least * (1 - 1e-12)) - 1
     expect(len(true) >= needed, f"at least {needed} pairs that calibrate, for a rate of {least:.3g}", len(true), "give more")
-    ordered = np.sort(true)
-    threshold = _threshold(ordered, 1 - coverage)
+    k = math.floor((1 - coverage) * (len(true) + 1) * (1 + 1e-12))  # (1 + #{s_i <= s}) / (n + 1) > 1 - coverage: 1 + # > k
+    threshold = float(np.sort(true)[k - 1]) if k >= 1 else -math.inf
     null = np.concatenate([np.asarray(part.amax(1).cpu().double()) for part in _blocks(scores, others[:KEPT], gallery)])
     best, top, candidates = [], [], []
     for part in _blocks(scores, contexts, gallery):
@@ -137,12 +137,6 @@ def matched(
     answer = np.where(p <= no_match, "no match", np.where(claim <= no_match, "match", "unsure"))
     shift = drift_of_counts(counts_of(p, len(true))).p_value
     return Matches(np.concatenate(best), score, p, claim, answer, candidates, coverage, no_match, len(true), shift)
-
-
-def _threshold(ordered: np.ndarray, alpha: float) -> float:
-    """Returns the least score whose p-value is above alpha: (1 + #{s_i <= s}) / (n + 1) > alpha."""
-    k = math.floor(alpha * (len(ordered) + 1) * (1 + 1e-12))  # 1 + # > k
-    return float(ordered[k - 1]) if k >= 1 else -math.inf
 
 
 def _candidates(row: Tensor, threshold: float) -> np.ndarray:

@@ -97,7 +97,13 @@ class Service:
             for i, values in zip(good, zip(*(column.tolist() for column in columns), strict=True), strict=True):
                 items[i] = {"error": "", **dict(zip(FIELDS, values, strict=True))}
         with self._counting:
-            self._count(items, scores[good])
+            if len(good):
+                self.monitor.update(scores[good])
+            found_of = (len(items), *(sum(bool(item[name]) for item in items) for name in ("flag", "alarm", "error")))
+            for counter, n in zip(self.counts.values(), found_of, strict=True):
+                counter.inc(n)
+            self.drift.set(self.monitor.log_wealth)
+            self.changed.set(self.monitor.alarmed)
         named = names or [str(i + 1) for i in range(len(items))]
         return {
             "items": [{"name": name, **item} for name, item in zip(named, items, strict=True)],
@@ -105,15 +111,6 @@ class Service:
             "calibration": len(self.calibration),
             "drift": self.monitor.drift if self.monitor.alarmed else "",
         }
-
-    def _count(self, items: Sequence[Mapping[str, Any]], scores: np.ndarray) -> None:
-        if len(scores):
-            self.monitor.update(scores)
-        found = (len(items), *(sum(bool(item[name]) for item in items) for name in ("flag", "alarm", "error")))
-        for counter, n in zip(self.counts.values(), found, strict=True):
-            counter.inc(n)
-        self.drift.set(self.monitor.log_wealth)
-        self.changed.set(self.monitor.alarmed)
 
     def app(self) -> Any:
         """Returns the application: POST /scores, /vectors, /images as far as they can be judged; GET /health and /metrics."""

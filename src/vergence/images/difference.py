@@ -16,10 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import ndimage, stats
+from sklearn.preprocessing import normalize
 
 from vergence.data.pictures import Picture
 from vergence.images.features import Row, SmallImages, on_grid
-from vergence.utils.linalg import Bytes, Floats, Ints, Singles
+from vergence.utils.linalg import Bytes, Floats, Ints
 
 SIDE = 256  # pixels of both sides, at most
 NEAREST, BLUR, LARGEST = 3, 5, 20  # candidates; pixels of the mean; values of a score
@@ -35,7 +36,7 @@ def candidates(small: Bytes, fold: Ints, reference: Bytes, reference_fold: Ints)
 
     ``small`` (M, F) and ``reference`` (n, F) are gray pixels; an image of a fold 0..K-1 is compared with those of other folds.
     """
-    a, b = (_normalized(x.astype(np.float32)) for x in (small, reference))
+    a, b = (normalize(x - x.mean(1, keepdims=True, dtype=np.float32)) for x in (small, reference))
     rows, found = max(1, BLOCK // len(b)), []
     for start in range(0, len(a), rows):
         near = a[start : start + rows] @ b.T
@@ -45,11 +46,6 @@ def candidates(small: Bytes, fold: Ints, reference: Bytes, reference_fold: Ints)
         other = np.where(reference_fold == reference_fold[first[:, :1]], -np.inf, near).argmax(1)
         found.append(np.c_[first, other])
     return np.concatenate(found)
-
-
-def _normalized(x: Singles) -> Singles:
-    x = x - x.mean(1, keepdims=True)
-    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-6))
 
 
 @dataclass(frozen=True)

@@ -231,17 +231,13 @@ def at_hand() -> FrozenNetwork | None:
     A folder that `fetch` wrote to its default place comes first, then timm's cache, then the extra ``eyes``.
     """
     folders = sorted(path.parent for path in CACHE.glob(f"*/{RECORD}")) if CACHE.is_dir() else []
-    for name in [*map(str, folders), *(f"timm:{name}" for name in BEST if _is_cached(name)), EYES]:
+    home = Path(os.environ.get("HF_HOME") or CACHE.parent / "huggingface").expanduser()
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    cached = [f"timm:{name}" for name in BEST if any(hub.glob(f"models--timm--{name}/snapshots/*/*"))]
+    for name in [*map(str, folders), *cached, EYES]:
         with contextlib.suppress(ValueError):
             return named_network(name)
     return None
-
-
-def _is_cached(name: str) -> bool:
-    """Returns whether the cache of the Hugging Face Hub has a model of timm; looks at folders alone."""
-    home = Path(os.environ.get("HF_HOME") or CACHE.parent / "huggingface").expanduser()
-    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    return any(cache.glob(f"models--timm--{name}/snapshots/*/*"))
 
 
 def fetch(name: str, to: str | Path | None = None) -> Path:

@@ -66,9 +66,9 @@ def knn_accuracy(
     right = {k: {"majority": 0, "weighted": 0} for k in ks}
     for s, i, y in zip(*(torch.split(part, block) for part in (similarity, index, truth)), strict=True):
         for k in ks:
-            votes = _votes(s[:, :k], label[i[:, :k]], len(classes), temperature)
-            for how, vote in votes.items():
-                right[k][how] += int((classes[vote] == y).sum())
+            weights = {"majority": torch.ones_like(s[:, :k]), "weighted": ((s[:, :k] - s[:, :1]) / temperature).exp()}
+            for how, weight in weights.items():  # relative to the nearest, which cannot overflow
+                right[k][how] += int((classes[_elect(weight, label[i[:, :k]], len(classes))] == y).sum())
     return {k: {how: n / len(test) for how, n in counts.items()} for k, counts in right.items()}
 
 
@@ -81,12 +81,6 @@ def _require_labels(train: Tensor, train_labels: Tensor, test: Tensor, test_labe
 def _require_classes(labels: Tensor) -> None:
     n = len(labels.unique())
     expect(n >= 2, "at least 2 classes in training", n, "label more classes or leave the probe out")
-
-
-def _votes(similarity: Tensor, label: Tensor, n_classes: int, temperature: float) -> dict[str, Tensor]:
-    """Returns the classes (B,) that neighbors (B, k), the nearest first, vote for by each rule."""
-    weight = ((similarity - similarity[:, :1]) / temperature).exp()  # relative to the nearest, which cannot overflow
-    return {"majority": _elect(torch.ones_like(weight), label, n_classes), "weighted": _elect(weight, label, n_classes)}
 
 
 def _elect(weight: Tensor, label: Tensor, n_classes: int) -> Tensor:

@@ -107,7 +107,8 @@ class Contrastive(ConditionalObjective):
         self.dim, self.temperature, self.weights = dim, float(temperature), weights
         self.components, self.normalize = components, normalize
         self.moving = MovingMoments(2 * dim, momentum=momentum)
-        self.rho = nn.Parameter(torch.full((dim,), _softplus_inverse(temperature - FLOOR))) if least else None
+        x = temperature - FLOOR  # softplus(rho)
+        self.rho = nn.Parameter(torch.full((dim,), x + math.log(-math.expm1(-x)))) if least else None
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the only term, ``infonce``: the mean of -log gamma_+, >= 0; 0 for a single pair, which has no negatives."""
@@ -145,7 +146,3 @@ class Contrastive(ConditionalObjective):
         right = [(scores.argmax(1) == positive).float().mean() for scores, positive in self.classifications(za, zb)]
         temperature = torch.as_tensor(self.variance()).mean().item()
         return {"accuracy": torch.stack(right).mean().item(), "temperature": temperature, **diagnostics.collapse(za, zb)}
-
-
-def _softplus_inverse(x: float) -> float:
-    return x + math.log(-math.expm1(-x))

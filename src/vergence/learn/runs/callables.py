@@ -75,7 +75,10 @@ class _OfBatches(abc.ABC):
         shape = self.model.shape()
         blank = torch.zeros(1, *shape, dtype=torch.uint8 if len(shape) == 3 else torch.float32)
         first = parts[0][1] if parts else function(blank)
-        whole = {name: _gaps(np.asarray(first[name]), n) for name in self.names}
+        whole: Arrays = {}  # what cannot be read has empty texts, or NaN in the type and width of other rows
+        for name, like in ((name, np.asarray(first[name])) for name in self.names):
+            gap, kind = ("", object) if like.dtype.kind in "OU" else (np.nan, like.dtype)
+            whole[name] = np.full((n, *like.shape[1:]), gap, dtype=kind)
         for index, found in parts:
             for name, values in whole.items():
                 values[index] = found[name]
@@ -271,12 +274,6 @@ def _halved(function: Function, x: Tensor) -> Arrays:
         torch.cuda.empty_cache()
     parts = [_halved(function, half) for half in x.tensor_split(2)]
     return {name: np.concatenate([np.asarray(part[name]) for part in parts]) for name in parts[0]}
-
-
-def _gaps(like: np.ndarray, n: int) -> np.ndarray:
-    """Returns n rows that could not be read: empty texts, or NaN in the type and width of other rows."""
-    texts = like.dtype.kind in "OU"
-    return np.full((n, *like.shape[1:]), "" if texts else np.nan, dtype=object if texts else like.dtype)
 
 
 # Columns

@@ -176,7 +176,9 @@ class _Evaluator:
                     advance(1)
                     part[name] = features.collect_features(net, items, **self.run.where())[0]
                     if name == "z" and isinstance(self.run.method.objective, DensityObjective):
-                        part["mu"] = self._posterior_mean(part["z"])
+                        posteriors = (self.run.objective.posterior(z) for z in self._projected(part["z"]))
+                        with torch.inference_mode():
+                            part["mu"] = torch.cat([one.mean.cpu() for one in posteriors])
             self.train["pca"], self.test["pca"] = features.pca(
                 self.train["pixels"], self.test["pixels"], self.train["z"].shape[1]
             )
@@ -257,10 +259,6 @@ class _Evaluator:
         """Yields embeddings (N, D) in the objective's space, in parts that a mixture of many components can take."""
         for part in z.split(4096):
             yield from parts(self.run.objective, self.run.method.projector(self.run.to_device(part)), BATCH)
-
-    @torch.inference_mode()
-    def _posterior_mean(self, z: Tensor) -> Tensor:
-        return torch.cat([self.run.objective.posterior(part).mean.cpu() for part in self._projected(z)])
 
     @torch.inference_mode()
     def _posterior(self) -> Posterior:

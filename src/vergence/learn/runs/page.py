@@ -220,7 +220,11 @@ class _Examples:
         self.arrays, self.classes = run.examples, run.folder.metadata.classes
         finite = {i: float(s) for i, s in enumerate(self.arrays.get("score", ())) if math.isfinite(s)}
         self.scores = dict(sorted(finite.items(), key=lambda item: -item[1]))
-        self.captions = [self._caption(i) for i in range(len(self.arrays.get("xy", ())))]
+        self.captions = [
+            f"{self.arrays['name'][i]}: {self._label(i)}, score {number(self._score(i))}"
+            + ", held out as an anomaly" * self._held_out(i)
+            for i in range(len(self.arrays.get("xy", ())))
+        ]
 
     def gallery(self) -> dict[str, Any] | None:
         """Returns the most unusual and the most typical items; None where no item has a score."""
@@ -340,10 +344,6 @@ class _Examples:
     def _label(self, i: int) -> str:
         label = int(self.arrays["label"][i])
         return "no label" if label < 0 else str(self.classes[label]) if label < len(self.classes) else str(label)
-
-    def _caption(self, i: int) -> str:
-        held_out = ", held out as an anomaly" * self._held_out(i)
-        return f"{self.arrays['name'][i]}: {self._label(i)}, score {number(self._score(i))}{held_out}"
 
 
 # Reading: nothing in the folder is trusted

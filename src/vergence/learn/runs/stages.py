@@ -129,7 +129,8 @@ def distill(state: State) -> None:
         with _steps("distillation", epochs, state) as progress:
             learn = functools.partial(staged.distill, epochs=epochs, shape=folder.metadata.shape, progress=progress)
             learn(fabric, state.method, state.opened.train, targets, state.views, config, folder)
-    _forget(state)
+    if state.first:  # the embeddings have been learned
+        (folder.path / CLOSED_FORM / EMBEDDING).unlink(missing_ok=True)
 
 
 def fit_density(state: State) -> None:
@@ -221,12 +222,6 @@ def _targets(teacher: State) -> Array:
         fabric.barrier()
     embedding: Array = np.load(file, mmap_mode="r")
     return embedding
-
-
-def _forget(state: State) -> None:
-    """Removes the embeddings of the training items, which have been learned."""
-    if state.first:
-        (state.folder.path / CLOSED_FORM / EMBEDDING).unlink(missing_ok=True)
 
 
 def _holds(file: Any, shape: tuple[int, int]) -> bool:

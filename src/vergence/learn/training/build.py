@@ -149,17 +149,13 @@ def _with_options(
             refuse(f"an option of {what}", name, f"of the encoder patches it is --encoder patches:{name}={options[name]}")
         require_choice(f"an option of {what}", name, known, also=SETTINGS)
         hint, found = hints.get(name), options[name]
-        if hint is not None and hint in WORDS and not _is_of(hint, found):
-            raise ValueError(f"expected {name} of {what} to be {WORDS[hint]}, found {found!r}; change it")
+        if hint is not None and hint in WORDS:  # whole numbers are numbers, and true and false are neither
+            fits = isinstance(found, (int, float) if hint is float else hint) and isinstance(found, bool) == (hint is bool)
+            expect(fits, f"{name} of {what} to be {WORDS[hint]}", repr(found), "change it")
     try:
         return kind(*arguments, **{**(own or {}), **options})
     except TypeError as error:
         raise ValueError(f"{what} cannot take the options {dict(options)}: {error}") from error
-
-
-def _is_of(kind: Any, value: object) -> bool:
-    """Returns whether a value is of one of the types in `WORDS`; whole numbers are numbers, and true and false are neither."""
-    return isinstance(value, (int, float) if kind is float else kind) and isinstance(value, bool) == (kind is bool)
 
 
 def _hints(kind: Callable[..., Any]) -> dict[str, Any]:

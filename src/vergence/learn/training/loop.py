@@ -126,6 +126,10 @@ def fit(
     items = items.to(fabric.device) if isinstance(items, ArrayItems | PairItems) else items
     metrics = Metrics(recorder, method, config, steps, first=fabric.is_global_zero, monitor=monitor, warn=warn)
     metrics.load_state(state["metrics"])
+
+    def gather(z: Tensor) -> Tensor:
+        return z if fabric.world_size == 1 else fabric.all_gather(z, sync_grads=True).flatten(0, 1)  # type: ignore[union-attr]
+
     saved, computing = time.monotonic(), cpu_threads(config.threads or state["threads"])
     with stop_signal() as stopped, torch.random.fork_rng(), computing:
         model.train()
@@ -134,7 +138,7 @@ def fit(
                 set_learning_rate(optimizer, learning_rate(config, step, steps))
                 method.before_step(step / (config.epochs * steps))
                 torch.manual_seed(seed_of(config.seed, "noise", step))
-                terms = model(_views(method, views, x, config, fabric, step), gather=_gather(fabric))
+                terms = model(_views(method, views, x, config, fabric, step), gather=gather)
                 loss = torch.stack(list(terms.values())).sum()
                 _backward(fabric, method, model, optimizer, loss, config.clip)
                 optimizer.step()
@@ -233,12 +237,6 @@ def _views(method: Method, views: Views | None, x: Any, config: FitConfig, fabri
     part = slice(fabric.global_rank * n, (fabric.global_rank + 1) * n)
     draws = inputs.draw(config.batch_size, generator)
     return inputs.apply(x, tuple({name: draw[part] for name, draw in drawn.items()} for drawn in draws))
-
-
-def _gather(fabric: "Fabric") -> Callable[[Tensor], Tensor]:
-    if fabric.world_size == 1:
-        return lambda z: z
-    return lambda z: fabric.all_gather(z, sync_grads=True).flatten(0, 1)  # type: ignore[union-attr]
 
 
 def _agreed(stopped: list[int], fabric: "Fabric", step: int) -> int:

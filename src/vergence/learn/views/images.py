@@ -205,7 +205,8 @@ class ImageViews(Views):
                 _change(y, draws["grayscale"], lambda part: luma(part).expand_as(part))
             _change(y, draws["blur"], self._blur, draws["sigma"])
             _change(y, draws["solarize"], lambda part: torch.where(part >= 0.5, 1 - part, part))
-        return y.contiguous(memory_format=torch.channels_last) if _is_channels_last(x) else y
+        last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+        return y.contiguous(memory_format=torch.channels_last) if last else y
 
     def _frame(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
         """Crops, resizes and flips (B, C, H, W); returns new contiguous float32 (B, C, size, size) in [0, 1]."""
@@ -339,10 +340,6 @@ def _full_precision(x: Tensor) -> contextlib.AbstractContextManager[object]:
     """Returns a context without autocast, whose bfloat16 would leave 8 bits per pixel in the matrix products."""
     known = torch.amp.is_autocast_available(x.device.type)
     return torch.autocast(x.device.type, enabled=False) if known else contextlib.nullcontext()
-
-
-def _is_channels_last(x: Tensor) -> bool:
-    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
 
 
 def _check_images(x: Tensor, n: int) -> None:
