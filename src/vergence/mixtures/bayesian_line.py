@@ -40,8 +40,8 @@ class BayesianLine(Conditional):
     """p(target | context) of a line whose coefficients are uncertain: few rows and unusual contexts give wider intervals.
 
     Each target feature has penalties of its own; their errors are correlated. The distribution is Student's t (see the module's
-    text), as a mixture of Gaussians whose log-density is that of the t up to 20 deviations, to some thousandths. Rows with a gap in any target are left out; gaps in
-    contexts have their mean given what is known.
+    text), as a mixture of Gaussians whose log-density is that of the t to a few thousandths up to 20 deviations. Rows with a gap
+    in any target are left out; gaps in contexts have their mean given what is known.
 
     Args:
         device: Where to compute, as torch names it.
