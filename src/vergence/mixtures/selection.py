@@ -25,7 +25,7 @@ from scipy.stats import kstest
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from vergence.mixtures.core import Conditional, alike
+from vergence.mixtures.core import Conditional, FarValue, alike, far_values, far_values_are_noted
 from vergence.mixtures.models import get
 from vergence.utils.checks import expect, require_count
 from vergence.utils.terminal import Table, bar
@@ -45,7 +45,7 @@ MORE_STEPS = 5  # times as many, of a network that took all of its steps
 LARGE = 1_000  # nats, above which a number says nothing
 SAMPLES = 100  # of each row, for the CRPS
 ALIKE = 0.25  # correlation of the errors of neighboring rows that is worth a notice
-FAR, SPIKE, MANY = 100.0, 0.1, 20  # typical distances of a far value; share of one common value, among this many
+SPIKE, MANY = 0.1, 20  # share of one common value, among this many
 ALONE = "targets alone"
 CALLED = {"kernel": "A Gaussian process", "mdn": "A mixture density network"}
 
@@ -139,6 +139,8 @@ def choose(
     t = t[:, 0] if reader.target_ndim_ == 1 else t
     some = ~np.isnan(t.reshape(len(t), -1)).all(1)
     groups, order = (None if one is None else np.asarray(one)[some] for one in (groups, order))
+    for text in far_values(t.reshape(len(t), -1), reader._names()[1]):
+        warnings.warn(text, FarValue, stacklevel=2)
     c, t = c[some], t[some]
     expect(len(c) >= LEAST_ROWS, f"at least {LEAST_ROWS} rows with a target", len(c), "name a model")
     rows = _sampled(len(c), random_state)
@@ -162,13 +164,7 @@ def choose(
 def remarks(context: Floats, target: Floats, names: tuple[Sequence[str], Sequence[str]]) -> list[str]:
     """Returns what is unusual about a table, in words: far values, one common target, contexts that are the target."""
     t = target.reshape(len(target), -1)
-    found = []
-    for name, x in zip([*names[0], *names[1]], [*context.T, *t.T], strict=True):
-        row = _far_row(x)
-        if row is not None:
-            found.append(
-                f"{name} is {x[row]:.3g} in row {row + 1}, far from all others, and moves means and covariances: mend or drop it"
-            )
+    found = far_values(np.column_stack([context, t]), [*names[0], *names[1]])
     for name, y in zip(names[1], t.T, strict=True):
         values, counts = np.unique(y[~np.isnan(y)], return_counts=True)
         if len(values) > MANY and counts.max() > SPIKE * len(y):
@@ -182,15 +178,6 @@ def remarks(context: Floats, target: Floats, names: tuple[Sequence[str], Sequenc
                     f"the context {other} is the target {name} in other units: leave it out unless it is known beforehand"
                 )
     return found
-
-
-def _far_row(x: Floats) -> int | None:
-    """Returns the row of a value that is a hundred times as far from the median as half of the values."""
-    known = x[~np.isnan(x)]
-    distance = np.abs(x - np.median(known))
-    typical = float(np.median(distance[~np.isnan(x)]))
-    far = np.flatnonzero(np.nan_to_num(distance) > FAR * typical) if typical > 0 else np.empty(0, dtype=np.int64)
-    return int(np.nanargmax(distance)) if 0 < len(far) <= max(1, len(x) // 100) else None
 
 
 def _same(x: Floats, y: Floats) -> bool:
@@ -264,7 +251,7 @@ class _Trial:
 def fitted(name: str, estimator: Conditional, c: Floats, t: Floats, groups: Any = None) -> Conditional:
     """Returns a fitted copy of a model; that of `ALONE` is a Gaussian whose targets do not depend on the context."""
     model: Conditional = clone(estimator)
-    with warnings.catch_warnings():
+    with far_values_are_noted(), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(c, t, groups=groups)
     if name == ALONE:

@@ -14,6 +14,7 @@ from vergence.data.arrays import Pairs
 from vergence.data.splits import split_groups
 from vergence.decide.conformal import ranked
 from vergence.decide.decisions import Counts, Decisions
+from vergence.mixtures.core import far_values_are_noted
 from vergence.mixtures.selection import Selection, remarks, took_all_steps
 from vergence.utils import terminal
 from vergence.utils.checks import counted, did_you_mean, expect, require_within
@@ -60,6 +61,7 @@ class Fitted:
     notes: tuple[str, ...] = ()  # what is unusual about the table or the fit
 
 
+@far_values_are_noted()
 def fit_density(
     pairs: Pairs,
     model: str,
