@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-import torch
-from scipy import stats
+from scipy import special, stats
 from sklearn.datasets import load_diabetes
 from sklearn.linear_model import BayesianRidge
 
@@ -22,15 +21,18 @@ def by_definition(x, y, new):
     """Returns location, scale and degrees of freedom of the t of each new context, with dense matrices."""
     mean, std, N = x.mean(0), x.std(0), len(x)
     X, Y, new = (x - mean) / std, (y - y.mean()) / y.std(), (new - mean) / std
-    best = (-np.inf, 0.0, 0.0)
-    for penalty in N * np.logspace(*PENALTIES):
+    found = []
+    for penalty in np.trace(X @ X.T) / min(X.shape) * np.logspace(*PENALTIES):
         K = np.eye(N) + X @ X.T / penalty
-        q = Y @ np.linalg.solve(K, Y)
-        best = max(best, (-0.5 * np.linalg.slogdet(K)[1] - 0.5 * (N - 1) * np.log(q), penalty, q))
-    _, penalty, q = best
-    P = np.linalg.inv(X.T @ X + penalty * np.eye(X.shape[1]))
-    scale = [np.sqrt(q / (N - 1) * (1 + 1 / N + z @ P @ z)) for z in new]
-    return y.mean() + y.std() * (new @ P @ X.T @ Y), y.std() * np.array(scale), max(3.0, N - 1 - np.trace(P @ X.T @ X))
+        q, P = Y @ np.linalg.solve(K, Y), np.linalg.inv(X.T @ X + penalty * np.eye(X.shape[1]))
+        variance = q / (N - 1) * (1 + 1 / N + np.einsum("bi,ij,bj->b", new, P, new))
+        log_p = -0.5 * np.linalg.slogdet(K)[1] - 0.5 * (N - 1) * np.log(q)
+        found.append((log_p, new @ P @ X.T @ Y, variance, np.trace(P @ X.T @ X)))
+    log_p, location, variance, used = (np.array(part) for part in zip(*found, strict=True))
+    p = special.softmax(log_p)
+    middle = p @ location
+    scale = np.sqrt(p @ variance + p @ (location - middle) ** 2)
+    return y.mean() + y.std() * middle, y.std() * scale, max(3.0, N - 1 - p @ used)
 
 
 @pytest.mark.parametrize(("n", "d"), [(12, 3), (8, 20), (40, 8)])
@@ -42,16 +44,16 @@ def test_it_is_the_definition(n, d):
     assert model.degrees_ == pytest.approx(degrees, rel=1e-9)
     np.testing.assert_allclose(model.predict(new), location, rtol=1e-9)
     p = stats.t(degrees, location, scale)
-    np.testing.assert_allclose(model.score_samples(new, right), p.logpdf(right), atol=1e-4)
-    np.testing.assert_allclose(model.quantile(new, 0.95), p.ppf(0.95), rtol=1e-4)
+    np.testing.assert_allclose(model.score_samples(new, right), p.logpdf(right), atol=1e-3)
+    np.testing.assert_allclose(model.quantile(new, 0.95), p.ppf(0.95), rtol=1e-3)
 
 
 @pytest.mark.parametrize("n", [3.0, 5.0, 8.5, 30.0, 1e3, 1e6])
 def test_the_mixture_is_students_t(n):
     logits, g = student(n)
-    z = torch.tensor([0.0, 1.0, 3.0, 6.0, 12.0])[:, None]
-    log_p = (logits.log_softmax(0) + stats.norm(0, 1 / g.sqrt()).logpdf(z)).logsumexp(1)
-    np.testing.assert_allclose(log_p, stats.t(n).logpdf(z[:, 0]), atol=1e-4)
+    z = np.array([0.0, 1.0, 3.0, 6.0, 12.0])[:, None]
+    log_p = special.logsumexp(logits.log_softmax(0).numpy() + stats.norm(0, 1 / g.sqrt().numpy()).logpdf(z), 1)
+    np.testing.assert_allclose(log_p, stats.t(n).logpdf(z[:, 0]), atol=1e-3)
 
 
 def test_targets_are_fitted_one_by_one_and_err_together():

@@ -8,6 +8,7 @@ from scipy import stats
 from sklearn.linear_model import BayesianRidge
 
 from vergence import mixtures
+from vergence.mixtures.core import FarValue
 from vergence.mixtures.selection import ALONE, LINE, _crps, choose, folds, importance
 
 LINES = ("gaussian", "line")
@@ -260,6 +261,14 @@ def test_what_is_odd_about_a_table_is_said():
         "b is -1e+06 in row 8, far from all others, and moves means and covariances: mend or drop it"
     ]
     assert "in row 18," in remarks(far, t, names, np.arange(11, 311))[0]
+    wrong = t.copy()
+    wrong[7] = 1e6
+    said = r"target_0 is 1e\+06 in row 8, far from all others"
+    with pytest.warns(FarValue, match=said):
+        mixtures.get("gaussian")().fit(x, wrong)
+    with pytest.warns(FarValue, match=said) as warned:
+        found = choose(x, wrong, seconds=0.0)
+    assert len(warned) == 1 and "row 8" in found.notes[0]
     spike = np.where(np.arange(300) % 4 == 0, 0.0, t)
     assert "t is 0 in 25% of the rows" in remarks(x, spike, names)[0]
     assert "the context b is the target t in other units" in remarks(np.c_[x[:, 0], 3 - 2 * t], t, names)[0]

@@ -4,9 +4,10 @@ Shapes: N items, B queries, C context features, T target features. Log-densities
 """
 
 import abc
+import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -35,6 +36,7 @@ __all__ = ["Conditional"]
 LEAST = 1e-12  # probability of a quantile, at least
 BLOCK = 1 << 22  # numbers in a block of queries: rows x components x features
 
+FAR = 100.0  # typical distances from the median of a far value
 PARTS = 5  # rows that stand for those that are equal by chance, at most
 BY_CHANCE, CONTINUOUS = 5.0, 20  # equal rows that are chance, to those expected; values of a continuous column, at least
 
@@ -43,6 +45,18 @@ Ints = npt.NDArray[np.int64]
 Density = JointGaussian | MixtureOfGaussians | LogTransformed
 Predictive = Callable[[Tensor], Density]  # contexts (B, C) -> p(target | context), batch (B,) over (T,)
 Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]  # value and gradient
+
+
+class FarValue(UserWarning):
+    """A value of a target is so far from all others that it moves means and covariances."""
+
+
+@contextlib.contextmanager
+def far_values_are_noted() -> Iterator[None]:
+    """Fits inside do not warn of far values, which the caller tells."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FarValue)
+        yield
 
 
 class Scale:
@@ -119,6 +133,8 @@ class Conditional(Stored, abc.ABC):
         for name in ("held_out_pit_", "held_out_surprise_", "fill_mean_", "fill_covariance_"):
             self.__dict__.pop(name, None)
         c, t = self._read(context, target, reset=True)
+        for text in far_values(t.cpu().numpy(), self._names()[1]):
+            warnings.warn(text, FarValue, stacklevel=2)
         group = None if groups is None else _codes(groups, len(c))
         rows, count = _different(c, t, _weights(sample_weight, c), group)
         rows = rows[~t[rows].isnan().all(1)] if self.fits_gaps else rows[~t[rows].isnan().any(1)]
@@ -601,6 +617,23 @@ def alike(c: Any, t: Any) -> Ints:
     """Returns a label of each row, the same for rows that are copies (`by_chance`), (N,)."""
     code, chance = by_chance(c, t)
     return _numbered(np.where(chance, len(code) + np.arange(len(code)), code))
+
+
+def far_values(x: Floats, names: Sequence[str], rows: Any = None) -> list[str]:
+    """Returns a sentence for each column (N, D) with a value a hundred times as far from the median as half of the values.
+
+    Rows (N,) have the names ``rows``, by default their places from 1.
+    """
+    found = []
+    for name, column in zip(names, x.T, strict=True):
+        distance = np.abs(column - np.nanmedian(column))
+        typical = float(np.nanmedian(distance))
+        far = int((distance > FAR * typical).sum()) if typical > 0 else 0
+        if 0 < far <= max(1, len(x) // 100):
+            row = int(np.nanargmax(distance))
+            where = f"{name} is {column[row]:.3g} in row {row + 1 if rows is None else rows[row]}, far from all others"
+            found.append(f"{where}, and moves means and covariances: mend or drop it")
+    return found
 
 
 def _require_varying(t: np.ndarray) -> None:

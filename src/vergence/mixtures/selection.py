@@ -28,7 +28,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from vergence.data.tables import column_of
-from vergence.mixtures.core import Conditional, alike
+from vergence.mixtures.core import Conditional, FarValue, alike, far_values, far_values_are_noted
 from vergence.mixtures.log_scale import LogScale
 from vergence.mixtures.models import MODELS, get
 from vergence.utils.checks import expect, require_count
@@ -53,7 +53,7 @@ RESTARTS = 2  # of a model in the race, at most
 LARGE = 1_000  # nats, above which a number says nothing
 SAMPLES = 100  # of each row, for the CRPS
 ALIKE = 0.25  # correlation of the errors of neighboring rows that is worth a notice
-FAR, SPIKE, MANY = 100.0, 0.1, 20  # typical distances of a far value; share of one common value, among this many
+SPIKE, MANY = 0.1, 20  # share of one common value, among this many
 LEAST_NETWORK, LEAST_TREES = 500, 30  # rows
 SKEWED = 1.0  # skewness above which a target is tried on a log scale
 ALONE, LINE, LOG = "targets alone", "line" if "line" in MODELS else "gaussian", ", log scale"
@@ -166,6 +166,8 @@ def choose(
     t = t[:, 0] if reader.target_ndim_ == 1 else t
     some = ~np.isnan(t.reshape(len(t), -1)).all(1)
     named = np.arange(1, len(t) + 1) if rows is None else np.asarray(rows)
+    for text in far_values(t.reshape(len(t), -1), reader._names()[1], named):
+        warnings.warn(text, FarValue, stacklevel=2)
     groups, order, w, named = (None if x is None else np.asarray(x)[some] for x in (groups, order, sample_weight, named))
     c, t = c[some], t[some]
     expect(len(c) >= LEAST_ROWS, f"at least {LEAST_ROWS} rows with a target", len(c), "name a model")
@@ -192,12 +194,7 @@ def remarks(context: Floats, target: Floats, names: tuple[Sequence[str], Sequenc
     Rows (N,) have the names ``rows``, by default their places from 1.
     """
     t = target.reshape(len(target), -1)
-    found = []
-    for name, x in zip([*names[0], *names[1]], [*context.T, *t.T], strict=True):
-        row = _far_row(x)
-        if row is not None:
-            where = f"{name} is {x[row]:.3g} in row {row + 1 if rows is None else rows[row]}"
-            found.append(f"{where}, far from all others, and moves means and covariances: mend or drop it")
+    found = far_values(np.column_stack([context, t]), [*names[0], *names[1]], rows)
     for name, y in zip(names[1], t.T, strict=True):
         values, counts = np.unique(y[~np.isnan(y)], return_counts=True)
         if len(values) > MANY and counts.max() > SPIKE * len(y):
@@ -211,15 +208,6 @@ def remarks(context: Floats, target: Floats, names: tuple[Sequence[str], Sequenc
                     f"the context {other} is the target {name} in other units: leave it out unless it is known beforehand"
                 )
     return found
-
-
-def _far_row(x: Floats) -> int | None:
-    """Returns the row of a value that is a hundred times as far from the median as half of the values."""
-    known = x[~np.isnan(x)]
-    distance = np.abs(x - np.median(known))
-    typical = float(np.median(distance[~np.isnan(x)]))
-    far = np.flatnonzero(np.nan_to_num(distance) > FAR * typical) if typical > 0 else np.empty(0, dtype=np.int64)
-    return int(np.nanargmax(distance)) if 0 < len(far) <= max(1, len(x) // 100) else None
 
 
 def _same(x: Floats, y: Floats) -> bool:
@@ -357,7 +345,7 @@ def fitted(name: str, estimator: Conditional, c: Floats, t: Floats, groups: Any 
     model: Conditional = clone(estimator)
     if name == ALONE:
         c = np.where(np.isnan(c), np.nanmean(c, 0), c)  # nothing follows from what would be there
-    with warnings.catch_warnings():
+    with far_values_are_noted(), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(c, t, **({} if w is None else {"sample_weight": w}), groups=groups)
     if name == ALONE:

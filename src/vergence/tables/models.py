@@ -17,7 +17,7 @@ from vergence.data.arrays import Pairs
 from vergence.data.splits import split_groups
 from vergence.decide.conformal import ranked
 from vergence.decide.decisions import Counts, Decisions
-from vergence.mixtures.core import question
+from vergence.mixtures.core import far_values_are_noted, question
 from vergence.mixtures.selection import Selection, remarks, took_all_steps
 from vergence.report.rendering import require_page
 from vergence.tables.page import write_fit
@@ -68,6 +68,7 @@ class Fitted:
     notes: tuple[str, ...] = ()  # what is unusual about the table or the fit
 
 
+@far_values_are_noted()
 def fit_density(
     pairs: Pairs,
     model: str,
