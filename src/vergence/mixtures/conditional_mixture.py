@@ -146,14 +146,14 @@ def ridged(X: Tensor, w: Tensor | None, S: Tensor, C: int) -> tuple[float, Tenso
         rest = N * ridge / (s.square() + N * ridge)  # 1 - share, which keeps its digits where the share is nearly 1
         left = (1 - U.square().sum(1)).clamp(min=0) + U.square() @ rest - root.square() / N
         residual = (outside + U @ (rest[:, None] * inside)) / left.clamp(min=1e-12)[:, None]
-        covariance = _shrunk(residual, N)
+        covariance = shrunk(residual, N)
         found.append((float(torch.linalg.slogdet(covariance)[1]), ridge, covariance))
     _, ridge, covariance = min(found, key=lambda one: one[0])
     A = ((s / (s.square() + N * ridge))[:, None] * inside).T @ V
     return ridge, _assembled(S[:C, :C] + ridge * torch.eye(C).to(S), A, covariance)
 
 
-def _shrunk(residual: Tensor, N: float) -> Tensor:
+def shrunk(residual: Tensor, N: float) -> Tensor:
     """Returns the covariance of the residuals (M, T) of N rows; with few rows a target, its correlations are shrunk."""
     second = residual.T @ residual / N
     if residual.shape[1] == 1 or N >= 10 * residual.shape[1]:

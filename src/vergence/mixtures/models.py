@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from vergence.mixtures.bayesian_line import BayesianLine
 from vergence.mixtures.conditional_mixture import ConditionalGaussian, ConditionalMixture
 from vergence.mixtures.core import Conditional
 from vergence.mixtures.growing_neural_gas import GrowingNeuralGas
@@ -15,6 +16,7 @@ MODELS: Mapping[str, type[Conditional]] = {
     "gaussian": ConditionalGaussian,
     "gng": GrowingNeuralGas,
     "kernel": KernelConditional,
+    "line": BayesianLine,
     "mdn": MixtureDensityNetwork,
     "mixture": ConditionalMixture,
     "particles": ParticleMixture,
