@@ -140,7 +140,7 @@ class Conditional(Stored, abc.ABC):
         scale = Scale.of(c, w)
         one, D = c.new_ones(1), c.shape[1]
         first = (one, c.new_zeros(1, D), torch.eye(D).to(c)[None])
-        _, mean, S, _ = fit_with_gaps(scale.to(c), w, *first, reg=1e-6, prior=torch.eye(D).to(c))
+        _, mean, S, _ = fit_with_gaps(scale.to(c), w, *first, reg=1e-6, tol=1e-3, prior=torch.eye(D).to(c))
         std = scale.std.to(c)
         self.fill_mean_ = scale.mean.numpy() + (mean[0] * std).cpu().numpy()
         self.fill_covariance_ = (S[0] * std * std[:, None]).cpu().numpy()
