@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vergence.densities.storage import read_model
 
 if TYPE_CHECKING:
+    from vergence.mixtures.boosted_trees import BoostedTrees
     from vergence.mixtures.conditional_mixture import ConditionalGaussian, ConditionalMixture
     from vergence.mixtures.gaussian_mixture import GaussianMixture
     from vergence.mixtures.growing_neural_gas import GrowingNeuralGas
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from vergence.mixtures.selection import Importance, Selection, choose, folds, importance
 
 _HOMES = {
+    "boosted_trees": ("BoostedTrees",),
     "conditional_mixture": ("ConditionalGaussian", "ConditionalMixture"),
     "gaussian_mixture": ("GaussianMixture",),
     "growing_neural_gas": ("GrowingNeuralGas",),
@@ -37,18 +39,9 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = ["MODELS", "ConditionalGaussian", "ConditionalMixture", "GaussianMixture", "GrowingNeuralGas", "Importance"]
-__all__ += [
-    "KernelConditional",
-    "LogScale",
-    "MixtureDensityNetwork",
-    "NormalRegressor",
-    "ParticleMixture",
-    "Selection",
-    "choose",
-    "folds",
-]
-__all__ += ["get", "importance", "load", "plot"]
+__all__ = ["MODELS", "BoostedTrees", "ConditionalGaussian", "ConditionalMixture", "GaussianMixture", "GrowingNeuralGas"]
+__all__ += ["Importance", "KernelConditional", "LogScale", "MixtureDensityNetwork", "NormalRegressor", "ParticleMixture"]
+__all__ += ["Selection", "choose", "folds", "get", "importance", "load", "plot"]
 
 
 def __getattr__(name: str) -> Any:

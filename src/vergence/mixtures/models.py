@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from vergence.mixtures.boosted_trees import BoostedTrees
 from vergence.mixtures.conditional_mixture import ConditionalGaussian, ConditionalMixture
 from vergence.mixtures.core import Conditional
 from vergence.mixtures.growing_neural_gas import GrowingNeuralGas
@@ -18,6 +19,7 @@ MODELS: Mapping[str, type[Conditional]] = {
     "mdn": MixtureDensityNetwork,
     "mixture": ConditionalMixture,
     "particles": ParticleMixture,
+    "trees": BoostedTrees,
 }
 
 
