@@ -11,6 +11,7 @@ from vergence.densities.storage import read_model
 
 if TYPE_CHECKING:
     from vergence.mixtures.bayesian_line import BayesianLine
+    from vergence.mixtures.boosted_trees import BoostedTrees
     from vergence.mixtures.conditional_mixture import ConditionalGaussian, ConditionalMixture
     from vergence.mixtures.gaussian_mixture import GaussianMixture
     from vergence.mixtures.growing_neural_gas import GrowingNeuralGas
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "bayesian_line": ("BayesianLine",),
+    "boosted_trees": ("BoostedTrees",),
     "conditional_mixture": ("ConditionalGaussian", "ConditionalMixture"),
     "gaussian_mixture": ("GaussianMixture",),
     "growing_neural_gas": ("GrowingNeuralGas",),
@@ -39,7 +41,15 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = ["MODELS", "BayesianLine", "ConditionalGaussian", "ConditionalMixture", "GaussianMixture", "GrowingNeuralGas"]
+__all__ = [
+    "MODELS",
+    "BayesianLine",
+    "BoostedTrees",
+    "ConditionalGaussian",
+    "ConditionalMixture",
+    "GaussianMixture",
+    "GrowingNeuralGas",
+]
 __all__ += ["Importance", "KernelConditional", "LogScale", "MixtureDensityNetwork", "NormalRegressor", "ParticleMixture"]
 __all__ += ["Selection", "choose", "folds", "get", "importance", "load", "plot"]
 

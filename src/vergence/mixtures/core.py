@@ -201,7 +201,7 @@ class Conditional(Stored, abc.ABC):
         S, mean = parts.S.dense()[..., order[:, None], order], parts.loc[..., order]
         if not known:
             S, mean = S.expand(1, *S.shape), mean.expand(1, *mean.shape)
-        density: Density = JointGaussian(mean, S, len(known))
+        density: JointGaussian | MixtureOfGaussians = JointGaussian(mean, S, len(known))
         if isinstance(joint, MixtureOfGaussians):
             density = MixtureOfGaussians(joint.mixture_distribution.logits, mean, S, len(known))
         return density.conditional(c) if known else density
