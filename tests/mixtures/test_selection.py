@@ -11,8 +11,6 @@ from vergence import mixtures
 from vergence.mixtures.core import FarValue
 from vergence.mixtures.selection import ALONE, LINE, _crps, choose, folds, importance
 
-LINES = ("gaussian", "line")
-
 
 def line(n=200, seed=0, noise=0.5):
     r = np.random.default_rng(seed)
@@ -22,7 +20,7 @@ def line(n=200, seed=0, noise=0.5):
 
 def test_a_line_is_enough_for_a_line():
     found = choose(*line())
-    assert found.name in LINES and "A line is enough" in found.sentence
+    assert found.name == LINE and "A line is enough" in found.sentence
     at = {name: i for i, name in enumerate(found.table()["model"])}
     truth = -0.5 * np.log(2 * np.pi * 0.25) - 0.5
     assert found.table()["log_density"][at[LINE]] == pytest.approx(truth, abs=0.15)
@@ -37,7 +35,7 @@ def test_two_answers_need_more_than_a_line():
     x = r.uniform(-1, 1, (600, 1))
     t = np.sign(r.normal(size=600)) * (1 + x[:, 0]) + 0.1 * r.normal(size=600)
     found = choose(x, t)
-    assert found.name not in (*LINES, ALONE) and "nats a row better than a line" in found.sentence
+    assert found.name not in (LINE, ALONE) and "nats a row better than a line" in found.sentence
     assert np.abs(found.model.sample([[0.5]], 200, random_state=0)).mean() == pytest.approx(1.5, abs=0.2)
 
 
@@ -146,7 +144,7 @@ def test_many_rows_are_decided_by_a_sample(monkeypatch):
     x, t = line(400)
     found = choose(x, t, seconds=0.0)
     assert found.notes[-1] == "100 of 400 rows decided which model suits them; it is fitted to all"
-    np.testing.assert_allclose(found.model.score(x, t), mixtures.get("gaussian")().fit(x, t).score(x, t))
+    np.testing.assert_allclose(found.model.score(x, t), mixtures.get("line")().fit(x, t).score(x, t))
     assert len(found.model.held_out_pit_) == 100
 
 
@@ -158,8 +156,8 @@ def test_subjects_are_new_in_the_test_part_and_a_memory_of_them_does_not_help():
     t = r.normal(size=40)[subject] + 0.1 * r.normal(size=320)  # a level of each subject, which x names
     for train, test in folds(x, t, groups=subject):
         assert not {*subject[train]} & {*subject[test]}
-    assert choose(x, t, groups=subject).name in (ALONE, *LINES)
-    assert choose(x, t).name not in (ALONE, *LINES)
+    assert choose(x, t, groups=subject).name in (ALONE, LINE)
+    assert choose(x, t).name not in (ALONE, LINE)
 
 
 def test_the_future_comes_after_the_past():
@@ -239,7 +237,7 @@ def test_the_crps_is_that_of_a_gaussian():
 
 def test_time_runs_out_and_errors_are_one_line():
     found = choose(*line(), seconds=0.0)
-    assert found.name in (ALONE, *LINES)
+    assert found.name in (ALONE, LINE)
     with pytest.raises(ValueError, match="at least 10 rows"):
         choose(*line(9))
     assert "there was no time for kernel" in found.notes[0] and "time" in found.columns["left"]

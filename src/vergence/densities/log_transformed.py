@@ -72,7 +72,8 @@ class LogTransformed(Distribution):
     def mode(self) -> Tensor:
         """Mode (..., D) of a Gaussian z, exactly; of a mixture, the highest of the modes of its components."""
         mixture = isinstance(self.base, MixtureOfGaussians)
-        parts, logs = (self.base.component_distribution, self.logs[..., None, :]) if mixture else (self.base, self.logs)
+        parts: Any = getattr(self.base, "component_distribution", self.base)
+        logs = self.logs[..., None, :] if mixture else self.logs
         z = parts.loc - (parts.S.dense() @ logs.to(parts.loc)[..., None])[..., 0]
         if not mixture:
             return self._back(z)

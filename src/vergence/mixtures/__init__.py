@@ -11,6 +11,7 @@ from vergence.densities.storage import read_model
 
 if TYPE_CHECKING:
     from vergence.mixtures.bayesian_line import BayesianLine
+    from vergence.mixtures.boosted_trees import BoostedTrees
     from vergence.mixtures.conditional_mixture import ConditionalGaussian, ConditionalMixture
     from vergence.mixtures.gaussian_mixture import GaussianMixture
     from vergence.mixtures.growing_neural_gas import GrowingNeuralGas
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "bayesian_line": ("BayesianLine",),
+    "boosted_trees": ("BoostedTrees",),
     "conditional_mixture": ("ConditionalGaussian", "ConditionalMixture"),
     "gaussian_mixture": ("GaussianMixture",),
     "growing_neural_gas": ("GrowingNeuralGas",),
@@ -41,9 +43,10 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = ["MODELS", "BayesianLine", "ConditionalGaussian", "ConditionalMixture", "FromQuantiles", "GaussianMixture"]
-__all__ += ["GrowingNeuralGas", "Importance", "KernelConditional", "LogScale", "MixtureDensityNetwork", "NormalRegressor"]
-__all__ += ["ParticleMixture", "RandomIntercepts", "Selection", "choose", "folds", "get", "importance", "load", "plot"]
+__all__ = ["MODELS", "BayesianLine", "BoostedTrees", "ConditionalGaussian", "ConditionalMixture", "FromQuantiles"]
+__all__ += ["GaussianMixture", "GrowingNeuralGas", "Importance", "KernelConditional", "LogScale", "MixtureDensityNetwork"]
+__all__ += ["NormalRegressor", "ParticleMixture", "RandomIntercepts", "Selection", "choose", "folds", "get", "importance"]
+__all__ += ["load", "plot"]
 
 
 def __getattr__(name: str) -> Any:

@@ -158,7 +158,7 @@ class Conditional(Stored, abc.ABC):
         scale = Scale.of(c, w)
         one, D = c.new_ones(1), c.shape[1]
         first = (one, c.new_zeros(1, D), torch.eye(D).to(c)[None])
-        _, mean, S, _ = fit_with_gaps(scale.to(c), w, *first, reg=1e-6, prior=torch.eye(D).to(c))
+        _, mean, S, _ = fit_with_gaps(scale.to(c), w, *first, reg=1e-6, tol=1e-3, prior=torch.eye(D).to(c))
         std = scale.std.to(c)
         self.fill_mean_ = scale.mean.numpy() + (mean[0] * std).cpu().numpy()
         self.fill_covariance_ = (S[0] * std * std[:, None]).cpu().numpy()
@@ -218,7 +218,7 @@ class Conditional(Stored, abc.ABC):
         S, mean = parts.S.dense()[..., order[:, None], order], parts.loc[..., order]
         if not known:
             S, mean = S.expand(1, *S.shape), mean.expand(1, *mean.shape)
-        density: Density = JointGaussian(mean, S, len(known))
+        density: JointGaussian | MixtureOfGaussians = JointGaussian(mean, S, len(known))
         if isinstance(joint, MixtureOfGaussians):
             density = MixtureOfGaussians(joint.mixture_distribution.logits, mean, S, len(known))
         c = _tensor(rows).to(as_device(self.device))

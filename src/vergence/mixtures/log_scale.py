@@ -67,4 +67,4 @@ class LogScale(Conditional):
         return predictive(c)
 
     def _width(self) -> int:
-        return self.model_._width()
+        return int(self.model_._width())

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from vergence.mixtures.bayesian_line import BayesianLine
+from vergence.mixtures.boosted_trees import BoostedTrees
 from vergence.mixtures.conditional_mixture import ConditionalGaussian, ConditionalMixture
 from vergence.mixtures.core import Conditional
 from vergence.mixtures.growing_neural_gas import GrowingNeuralGas
@@ -20,6 +21,7 @@ MODELS: Mapping[str, type[Conditional]] = {
     "mdn": MixtureDensityNetwork,
     "mixture": ConditionalMixture,
     "particles": ParticleMixture,
+    "trees": BoostedTrees,
 }
 
 

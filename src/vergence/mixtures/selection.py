@@ -6,7 +6,7 @@ r"""Which conditional model suits a table: all of them with sensible sizes, comp
    percent of a broad density mixed into each: a Cauchy density of each target at its median, as wide as its middle half. A model
    that is clearly behind after a fold is dropped. Of more than 20,000 rows a sample of the rows decides.
 3. One-standard-error rule: of the models whose mean is within one standard error (of the paired difference) of the best, the
-   simplest is chosen, and fitted to all rows. A network that took all of its steps is tried with five times as many.
+   simplest is chosen, and fitted to all rows.
 4. The chosen model keeps the probability integral transforms of the test rows, by which its intervals and quantiles are
    adjusted, and how unusual each of these rows was, from which p-values of new pairs follow.
 
@@ -48,7 +48,6 @@ RACE = 0.7  # share of the time that the race may take
 ROWS_A_COMPONENT, MOST_KERNEL = 20, 3_000  # rows that a component needs; rows of a Gaussian process, at most
 MOST_RACED = 20_000  # rows that decide, at most
 WIDE = 60  # columns above which mixtures have covariances of low rank
-MORE_STEPS = 5  # times as many, of a network that took all of its steps
 RESTARTS = 2  # of a model in the race, at most
 LARGE = 1_000  # nats, above which a number says nothing
 SAMPLES = 100  # of each row, for the CRPS
@@ -56,7 +55,7 @@ ALIKE = 0.25  # correlation of the errors of neighboring rows that is worth a no
 SPIKE, MANY = 0.1, 20  # share of one common value, among this many
 LEAST_NETWORK, LEAST_TREES = 500, 30  # rows
 SKEWED = 1.0  # skewness above which a target is tried on a log scale
-ALONE, LINE, LOG = "targets alone", "line" if "line" in MODELS else "gaussian", ", log scale"
+ALONE, LINE, LOG = "targets alone", "line", ", log scale"
 ALWAYS = (ALONE, LINE)  # tried whatever time there is
 CALLED = {LINE: "A line", "trees": "A model of trees", "kernel": "A Gaussian process", "mdn": "A mixture density network"}
 
@@ -157,7 +156,7 @@ def choose(
         >>> rng = np.random.default_rng(0)
         >>> x = rng.normal(size=(200, 1))
         >>> choose(x, 2 * x[:, 0] + rng.normal(size=200)).name
-        'gaussian'
+        'line'
     """
     began = time.perf_counter()
     expect(len(context) >= LEAST_ROWS, f"at least {LEAST_ROWS} rows to compare models on", len(context), "name a model")
@@ -180,8 +179,8 @@ def choose(
     if len(data.c) < len(c):
         notes.append(f"{len(data.c):,} of {len(c):,} rows decided which model suits them; it is fitted to all")
     if took_all_steps(tried[name].last):
-        name = _with_more_steps(name, tried, data, until, notes)
-    model = fitted(name, candidates.get(name, tried[name].estimator), c, t, data.inside(groups), w)
+        notes.append(f"{name} took all of its steps: five times as many may be better")
+    model = fitted(name, candidates[name], c, t, data.inside(groups), w)
     if hasattr(reader, "columns_"):
         model.columns_ = reader.columns_
     model.held_out_pit_, model.held_out_surprise_ = tried[name].whole_rows("cdf"), tried[name].whole_rows("surprise")
@@ -395,19 +394,6 @@ def _race(tried: Mapping[str, _Trial], data: _Data, until: float, *, drop: bool 
 def took_all_steps(model: Any) -> bool:
     """Returns whether a fitted model is a network that took nearly all of its steps."""
     return hasattr(model, "steps") and getattr(model, "steps_", 0) >= 0.9 * model.steps
-
-
-def _with_more_steps(name: str, tried: dict[str, _Trial], data: _Data, until: float, notes: list[str]) -> str:
-    """Tries a network with more steps; returns the name of the better one."""
-    steps = MORE_STEPS * int(tried[name].estimator.get_params()["steps"])
-    longer = f"{name}, {steps:,} steps"
-    trial = tried[longer] = _Trial(longer, clone(tried[name].estimator).set_params(steps=steps))
-    if not all(trial.add(data, until) for _ in data.parts):
-        notes.append(f"{name} took all of its steps; there was no time for {steps:,}")
-        return name
-    better = _lag(trial, tried[name]) > 1
-    notes.append(f"{name} took all of its steps; {steps:,} are {'better, and are used' if better else 'no better'}")
-    return longer if better else name
 
 
 def _ahead(tried: Mapping[str, _Trial]) -> list[str]:
