@@ -280,12 +280,7 @@ class Conditional(Stored, abc.ABC):
         u = getattr(self, "held_out_pit_", None)
         if u is None or not adjusted:
             return [q] * int(self.n_targets_)
-        n, low = len(u), q < 0.5
-        rank = math.floor((n + 1) * q) if low else math.ceil((n + 1) * q)
-        ordered = np.sort(u, 0)
-        beyond = np.minimum(ordered[0], q) if low else np.maximum(ordered[-1], q)  # of too few rows: the farthest, and the model
-        found = ordered[rank - 1] if 1 <= rank <= n else beyond
-        return [float(v) for v in found.clip(LEAST, 1 - LEAST)]
+        return [_calibrated(np.sort(column[~np.isnan(column)]), q) for column in u.T]
 
     def _together(self, level: float, adjusted: bool) -> tuple[list[float], list[float]]:
         """Returns the probabilities of both ends of intervals that hold all target features together."""
@@ -486,6 +481,17 @@ def _at_probabilities(p: Any, q: Sequence[float]) -> Tensor:
     if len(set(q)) == 1:
         return p.marginal_quantile(q[0])  # type: ignore[no-any-return]
     return torch.stack([p.marginal_quantile(one)[..., d] for d, one in enumerate(q)], -1)
+
+
+def _calibrated(u: np.ndarray, q: float) -> float:
+    """Returns the q-quantile of ordered probabilities (n,), counted outwards; of too few the farthest, or q beyond it."""
+    n, low = len(u), q < 0.5
+    rank = math.floor((n + 1) * q) if low else math.ceil((n + 1) * q)
+    if 1 <= rank <= n:
+        q = float(u[rank - 1])
+    elif n:
+        q = min(float(u[0]), q) if low else max(float(u[-1]), q)
+    return min(max(q, LEAST), 1 - LEAST)
 
 
 def _weights(sample_weight: Any, c: Tensor) -> Tensor | None:
