@@ -80,9 +80,9 @@ class Conditional(Stored, abc.ABC):
     arrays and numbers in attributes with a trailing underscore.
 
     Contexts and targets are arrays, tensors, or pandas, polars or Arrow tables, whose columns are found by name; answers are of
-    the same kind as the context, keep its index and have the targets' names; scores of pairs are arrays. NaN is a gap: Gaussians
-    and mixtures integrate over it, the other models are given the mean of a Gaussian of the contexts there. Rows that occur
-    several times are weighted, or taken once where the model has no weights.
+    the same kind as the context, and keep its index. NaN is a gap: Gaussians and mixtures integrate over it, the other models are
+    given the mean of a Gaussian of the contexts there. Rows that occur several times are weighted, or taken once where the model
+    has no weights.
     """
 
     device: str = "cpu"
@@ -443,13 +443,9 @@ class AsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Fits a copy of the model to contexts (N, C) and targets (N,) or (N, T), with weights (N,)."""
         self.density_ = clone(self.model).fit(X, y, sample_weight)
         self.n_features_in_ = self.density_.n_features_in_
+        if self.density_._known(0):
+            self.feature_names_in_ = self.density_.feature_names_in_
         return self
-
-    @property
-    def feature_names_in_(self) -> np.ndarray:
-        """Names of the context features (C,), where `fit` was given a table."""
-        names: np.ndarray = self.density_.feature_names_in_
-        return names
 
     def predict(self, X: Any, level: float | None = None) -> np.ndarray:
         """Returns the mean of p(target | context), an array (B,) or (B, T); with a ``level`` the intervals (..., 2)."""
@@ -572,7 +568,8 @@ def question(values: Any, names: Sequence[str]) -> tuple[list[str], list[str], n
 
     table = as_table(values)
     columns = values if table is None else {n: None if (v := table[n]).null_count == len(v) else v for n in table.column_names}
-    features = {name: [f for f in names if name in (f, f.partition("=")[0])] for name in columns}
+    made = {name: (f"{name}=", f"{name}:", f"{name}[") for name in columns}  # of a category, a date, a list
+    features = {name: [f for f in names if f == name or f.startswith(made[name])] for name in columns}
     for name, found in features.items():
         require_choice("a column", name, names if not found else [name])
     lists = {name: np.atleast_1d(v) for name, v in columns.items() if v is not None}
