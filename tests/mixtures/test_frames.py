@@ -75,6 +75,16 @@ def test_intervals_and_samples_of_tables_have_names_and_the_index():
     assert list(named.sample(data).columns) == ["vergence_sample", "sample"]
 
 
+def test_intervals_are_adjusted_by_the_targets_that_are_there():
+    data = frame()
+    model = ConditionalGaussian().fit(data[["color"]], data[["size", "drag"]])
+    seen, gaps = np.random.default_rng(0).uniform(size=(40, 1)), np.full((80, 1), np.nan)
+    model.held_out_pit_ = np.c_[np.r_[seen, gaps], np.r_[gaps, seen]]
+    ends = model.intervals(data).to_numpy()
+    model.held_out_pit_ = np.c_[seen, seen]
+    np.testing.assert_array_equal(ends, model.intervals(data).to_numpy())
+
+
 def test_tables_without_rows_have_answers_without_rows():
     data = frame()
     model = ConditionalGaussian(random_state=0).fit(data[["size", "color"]], data["drag"])

@@ -29,6 +29,7 @@ __all__ = ["Stored", "restore"]
 
 FORMAT = 1  # version of the file format
 ROOMS = ("vergence.mixtures", "vergence.decide")  # with the classes that a file may name; imported when they are needed
+WITH_GAPS = "held_out_pit_"  # arrays that are NaN where a target was missing
 STATE = re.compile(r"[a-z][A-Za-z0-9_]*_")  # names of fitted attributes
 DAMAGE = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError)
 
@@ -149,7 +150,8 @@ def restore(name: str, content: Mapping[str, Any], arrays: Mapping[str, np.ndarr
     find(name)  # an unknown class is not damage
     try:
         model = unpack({**content, "class": name}, arrays)
-        if broken := [key for key, array in arrays.items() if not np.isfinite(array).all()]:
+        values = {key: np.nan_to_num(array) if key.endswith(WITH_GAPS) else array for key, array in arrays.items()}
+        if broken := [key for key, array in values.items() if not np.isfinite(array).all()]:
             raise ValueError(f"NaN or infinity in {broken[0]}")
         trial = copy.copy(model)
         trial.device = "cpu"  # that of the file may not exist here

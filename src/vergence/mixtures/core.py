@@ -309,12 +309,7 @@ class Conditional(Stored, abc.ABC):
         u = getattr(self, "held_out_pit_", None)
         if u is None or not adjusted:
             return [q] * int(self.n_targets_)
-        n, low = len(u), q < 0.5
-        rank = math.floor((n + 1) * q) if low else math.ceil((n + 1) * q)
-        ordered = np.sort(u, 0)
-        beyond = np.minimum(ordered[0], q) if low else np.maximum(ordered[-1], q)  # of too few rows: the farthest, and the model
-        found = ordered[rank - 1] if 1 <= rank <= n else beyond
-        return [float(v) for v in found.clip(LEAST, 1 - LEAST)]
+        return [_calibrated(np.sort(column[~np.isnan(column)]), q) for column in u.T]
 
     def _together(self, level: float, adjusted: bool) -> tuple[list[float], list[float]]:
         """Returns the probabilities of both ends of intervals that hold all target features together."""
@@ -484,13 +479,9 @@ class AsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Fits a copy of the model to contexts (N, C) and targets (N,) or (N, T), with weights (N,)."""
         self.density_ = clone(self.model).fit(X, y, sample_weight)
         self.n_features_in_ = self.density_.n_features_in_
+        if self.density_._known(0):
+            self.feature_names_in_ = self.density_.feature_names_in_
         return self
-
-    @property
-    def feature_names_in_(self) -> np.ndarray:
-        """Names of the context features (C,), where `fit` was given a table."""
-        names: np.ndarray = self.density_.feature_names_in_
-        return names
 
     def predict(self, X: Any, level: float | None = None) -> np.ndarray:
         """Returns the mean of p(target | context), an array (B,) or (B, T); with a ``level`` the intervals (..., 2)."""
@@ -522,6 +513,17 @@ def _at_probabilities(p: Any, q: Sequence[float]) -> Tensor:
     if len(set(q)) == 1:
         return p.marginal_quantile(q[0])  # type: ignore[no-any-return]
     return torch.stack([p.marginal_quantile(one)[..., d] for d, one in enumerate(q)], -1)
+
+
+def _calibrated(u: np.ndarray, q: float) -> float:
+    """Returns the q-quantile of ordered probabilities (n,), counted outwards; of too few the farthest, or q beyond it."""
+    n, low = len(u), q < 0.5
+    rank = math.floor((n + 1) * q) if low else math.ceil((n + 1) * q)
+    if 1 <= rank <= n:
+        q = float(u[rank - 1])
+    elif n:
+        q = min(float(u[0]), q) if low else max(float(u[-1]), q)
+    return min(max(q, LEAST), 1 - LEAST)
 
 
 def _weights(sample_weight: Any, c: Tensor) -> Tensor | None:
@@ -674,7 +676,8 @@ def question(values: Any, names: Sequence[str]) -> tuple[list[str], list[str], n
 
     table = as_table(values)
     columns = values if table is None else {n: None if (v := table[n]).null_count == len(v) else v for n in table.column_names}
-    features = {name: [f for f in names if name in (f, f.partition("=")[0])] for name in columns}
+    made = {name: (f"{name}=", f"{name}:", f"{name}[") for name in columns}  # of a category, a date, a list
+    features = {name: [f for f in names if f == name or f.startswith(made[name])] for name in columns}
     for name, found in features.items():
         require_choice("a column", name, names if not found else [name])
     lists = {name: np.atleast_1d(v) for name, v in columns.items() if v is not None}

@@ -1,5 +1,6 @@
 """The page of a fitted density: what the target would be, the effect of each column, intervals and their calibration."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -67,10 +68,10 @@ def write_fit(path: Path, model: Any, pairs: Pairs, held_out: np.ndarray, *, mod
 
 
 def _groups(pairs: Pairs) -> dict[str, list[int]]:
-    """Returns the features of each column by its name; those of a category are ``COLUMN=VALUE``."""
+    """Returns the features of each column by its name: COLUMN=VALUE of a category, COLUMN:PART of a date, COLUMN[PLACE]."""
     groups: dict[str, list[int]] = {}
     for j, name in enumerate(pairs.columns[0]):
-        groups.setdefault(name.partition("=")[0], []).append(j)
+        groups.setdefault(re.split(r"=|:(?=%|\w+sine$)|\[(?=\d+\]$)", name)[0], []).append(j)
     return groups
 
 
