@@ -164,7 +164,7 @@ def choose(
     c, t = (part.numpy() for part in reader._read(context, target, reset=True))
     t = t[:, 0] if reader.target_ndim_ == 1 else t
     some = ~np.isnan(t.reshape(len(t), -1)).all(1)
-    named = np.arange(1, len(t) + 1) if rows is None else np.asarray(rows)
+    named: Any = np.arange(1, len(t) + 1) if rows is None else np.asarray(rows)
     for text in far_values(t.reshape(len(t), -1), reader._names()[1], named):
         warnings.warn(text, FarValue, stacklevel=2)
     groups, order, w, named = (None if x is None else np.asarray(x)[some] for x in (groups, order, sample_weight, named))
@@ -236,7 +236,7 @@ class _Data:
         t = self.t.reshape(len(self.t), -1)
         low, middle, high = np.nanquantile(t, [0.25, 0.5, 0.75], axis=0)
         spread = np.where(high > low, (high - low) / 2, np.nanstd(t, 0))
-        return np.nansum(cauchy.logpdf(t[rows], middle, spread), 1)
+        return np.asarray(np.nansum(cauchy.logpdf(t[rows], middle, spread), 1))
 
 
 def _sampled(c: Floats, t: Floats, w: Any, groups: Any, order: Any, seed: int) -> _Data:
