@@ -6,7 +6,7 @@ format that begins with the year, as in ISO 8601, is called "".
 
 import re
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import numpy as np
 
@@ -23,7 +23,7 @@ NAMED = ["%d %B %Y", "%d %b %Y", "%d. %B %Y", "%d-%b-%Y", "%d-%b-%y", "%d/%b/%Y"
 MONTHS = ["%Y-%m", "%m/%Y", "%B %Y", "%b %Y", "%b-%Y", "%b-%y", "%Y %b"]
 QUARTERS = ["%q %Y", "%Y %q", "%Y-%q", "%Y%q", "%q/%Y", "%q-%Y"]
 FORMATS = ["", *NUMERIC, "%d.%m.%Y", "%d.%m.%y", *NAMED, *MONTHS, *QUARTERS]  # with dots the day comes first
-EPOCH = datetime(1970, 1, 1).toordinal()
+EPOCH, DAY = datetime(1970, 1, 1), timedelta(days=1)
 PERIODS = {"year": (365.2425, 365.0), "week": (7.0, 14.0), "day": (1.0, 2.0)}  # days, and days that a column has to span
 PARTS = tuple(f"{cycle}_{wave}" for cycle in PERIODS for wave in ("sine", "cosine"))
 LEAST, PER_PERIOD = 20, 1.5  # different dates, at least: in all, and in each period
@@ -40,12 +40,10 @@ def day_of(text: str, form: str) -> float | None:
     try:
         if "%H" in form or "%I" in form:
             moment = datetime.strptime(text, form)
-            offset = moment.utcoffset()
-            seconds = 3600 * moment.hour + 60 * moment.minute + moment.second + moment.microsecond / 1e6
-            return moment.toordinal() - EPOCH + (seconds - (offset.total_seconds() if offset else 0.0)) / 86_400
+            return (moment.replace(tzinfo=None) - (moment.utcoffset() or 0 * DAY) - EPOCH) / DAY
         found = TIME.fullmatch(text)
         date, *time = found.groups() if found else (text, None)
-        return _date(date, form).toordinal() - EPOCH + (_seconds(*time) / 86_400 if time[0] else 0.0)
+        return (_date(date, form) - EPOCH) / DAY + (_seconds(*time) / 86_400 if time[0] else 0.0)
     except ValueError:
         return None
 
@@ -56,11 +54,8 @@ def _date(text: str, form: str) -> datetime:
     if not form:
         raise ValueError("no year first")
     if "%q" in form:
-        text, form = (
-            re.sub(r"(?i)\bQ([1-4])|(?<=\d)Q([1-4])", lambda q: f"{3 * int(q[1] or q[2]) - 2:02d}", text),
-            form.replace("%q", "%m"),
-        )
-    return datetime.strptime(text, form)
+        text = re.sub(r"(?i)(?<![a-z])Q([1-4])", lambda quarter: f"{3 * int(quarter[1]) - 2:02d}", text)
+    return datetime.strptime(text, form.replace("%q", "%m"))
 
 
 def _seconds(hour: str, minute: str, second: str | None, half: str | None, zone: str | None) -> float:

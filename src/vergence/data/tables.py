@@ -342,10 +342,8 @@ def read_features(
         column: _made(table.column(index[column]), how, column, name, unknown, said, notes is None)
         for column, how in made.items()
     }
-    if notes is not None:
-        notes += said
-    for text in said if notes is None else ():
-        warnings.warn(text, stacklevel=3)
+    for text in said:
+        warnings.warn(text, stacklevel=3) if notes is None else notes.append(text)
     return np.stack([read[column][how] for column, how in origins], axis=1) if names else np.empty((table.num_rows, 0))
 
 
@@ -393,8 +391,7 @@ def _unseen(texts: Array, strange: Array, column: str, known: list[str], name: s
         expected = f"{', '.join(map(repr, known[:8]))} in the column {column} of {name}"
         refuse(expected, repr(others[0]), "leave such rows out, or take them for gaps (unknown gap)")
     places = np.flatnonzero(strange)
-    where = f"{'row' if rows else 'line'} {places[0] + (0 if rows else FIRST_LINE)}"
-    where = where if len(places) == 1 else f"first {where}"
+    where = f"{'first ' * (len(places) > 1)}{'row' if rows else 'line'} {places[0] + (0 if rows else FIRST_LINE)}"
     shown = " or ".join(map(repr, others[:3])) + (f" or {len(others) - 3} others" if len(others) > 3 else "")
     return f"{column} is {shown} in {counted(len(places), 'row')} ({where}), which the fit did not see: taken for a gap"
 

@@ -326,12 +326,8 @@ def _of_features(columns: Mapping[str, Any], names: Sequence[str]) -> tuple[Tens
     """Returns the features of the rows without a gap (n, D), and of every row the error."""
     import pyarrow as pa
 
-    x = read_features(
-        pa.table({name: pa.array(_listed(values)) for name, values in columns.items()}),
-        tuple(names),
-        "the batch",
-        unknown="refuse",
-    )
+    table = pa.table({name: pa.array(_listed(values)) for name, values in columns.items()})
+    x = read_features(table, names, "the batch", unknown="refuse")
     gaps = np.isnan(x)
     errors = [f"no value of {names[int(row.argmax())]}" if row.any() else "" for row in gaps]
     return torch.from_numpy(x[~gaps.any(1)].astype(np.float32)), errors
