@@ -45,6 +45,8 @@ class _OfPairs:
     """Columns that are measurements, though they are named like identifiers."""
     dates: Annotated[UseAppendAction[list[str]], arg(metavar="FORMAT", help_behavior_hint="")] = field(default_factory=list)
     """Format of written dates (%d/%m/%Y, %b %Y, %q %Y). Without it those are read of which only one format is possible."""
+    sheet: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
+    """Sheet of a workbook; the first by default."""
     groups: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
     """Column, or array of a .npz file, of subjects: auto chooses what suits new ones. It is not part of the context."""
     ordered: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
@@ -76,6 +78,7 @@ class _Use:
     source: Annotated[Positional[Path], arg(metavar="CONTEXTS")]
     """A .npz file with the array context (and target for score), or a table with the columns used in fit."""
     unknown: Annotated[Literal["gap", "refuse"], arg(help="What a category is that fit did not see.")] = "gap"
+    sheet: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="", help="Sheet of a workbook.")] = None
     out: options.TableOut = None
 
 
@@ -178,6 +181,7 @@ def _pairs(command: _OfPairs) -> "tuple[Pairs, dict[str, Any]]":
         category=command.category,
         number=command.number,
         dates=command.dates,
+        sheet=command.sheet,
     )
     if pairs.roles is not None:
         print(pairs.roles)
@@ -297,7 +301,8 @@ def _write(command: DensityPredict | DensitySample | DensityScore, out: Path) ->
     columns: tuple[list[str], list[str]] = getattr(model, "columns_", ([], []))
     assert command.source is not None
     paired = isinstance(command, DensityScore)
-    pairs = read_for_model(command.source, columns, getattr(model, "ids_", []), paired=paired, unknown=command.unknown)
+    how: dict[str, Any] = {"paired": paired, "unknown": command.unknown, "sheet": command.sheet}
+    pairs = read_for_model(command.source, columns, getattr(model, "ids_", []), **how)
     for text in pairs.notes:
         note(text)
     with _said():

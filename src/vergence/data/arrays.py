@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vergence.data.images import written_name
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, spaced
-from vergence.data.table_files import TABLES, as_written, is_table_file, read_table
+from vergence.data.table_files import TABLES, as_written, is_table_file, notes_of, read_table
 from vergence.data.tables import FIRST_LINE, Column, Roles, column_kinds, read_features, roles, vectors
 from vergence.utils.checks import counted, expect, refuse, require_choice, shortened
 from vergence.utils.devices import total_memory
@@ -293,7 +293,7 @@ def _read_features(
     expect(names, f"columns of numbers in {file}", f"{', '.join(map(str, kinds.values()))} alone", "add the features")
     if not columns and (unused := [column for column in rest if not column.features]):
         note(f"not used as features: {', '.join(map(str, unused[:12]))}; labels: {(special or ['none'])[0]}")
-    said: list[str] = []
+    said = notes_of(table)
     x = read_features(table, names, file, unknown="gap" if may_lack else "refuse", notes=said)
     for text in said:
         note(text)
@@ -394,6 +394,7 @@ def read_pairs(
     groups: str | None = None,
     ordered: str | None = None,
     weights: str | None = None,
+    sheet: str | None = None,
     **kinds: Sequence[str],
 ) -> Pairs:
     """Reads the arrays ``context`` and ``target`` of a ``.npz`` file, or the columns of a table; see `vergence.data.tables`.
@@ -410,12 +411,13 @@ def read_pairs(
         groups: Column, or array of a ``.npz`` file, of subjects.
         ordered: Column, or array, of times: dates or numbers.
         weights: Column, or array, of weights of at least 0.
+        sheet: Sheet of a workbook; the first by default.
         kinds: ``category``, ``number`` and ``dates`` of `vergence.data.tables.column_kinds`.
     """
     name, extra = path.name, {"groups": groups, "order": ordered, "weights": weights}
     found: dict[str, Any] = {}
     if is_table_file(path):
-        table = read_table(path)
+        table = read_table(path, sheet)
         from vergence.data.doubts import doubts
 
         more = [column for column in extra.values() if column is not None]
@@ -433,7 +435,7 @@ def read_pairs(
         dates = kinds.get("dates", ())
         for key, column in extra.items():
             found[key] = None if column is None else _of_rows(table, column, name, dates, key == "groups")
-        return _complete(replace(pairs, ids=named, roles=used, notes=tuple(asked), **found), extra, name)
+        return _complete(replace(pairs, ids=named, roles=used, notes=(*notes_of(table), *asked), **found), extra, name)
     expect(context or not target, "--target with a table only", f"{name} with its arrays context and target")
     arrays = _numbers(path, PAIR_KEYS)
     c, t = _as_columns(arrays["context"]), arrays["target"]
@@ -479,7 +481,13 @@ def _ids(table: Any, names: Sequence[str]) -> dict[str, Array]:
 
 
 def read_for_model(
-    path: Path, columns: tuple[Sequence[str], Sequence[str]], ids: Sequence[str] = (), *, paired: bool, unknown: str = "gap"
+    path: Path,
+    columns: tuple[Sequence[str], Sequence[str]],
+    ids: Sequence[str] = (),
+    *,
+    paired: bool,
+    unknown: str = "gap",
+    sheet: str | None = None,
 ) -> Pairs:
     """Reads what a fitted model needs from a table, or a ``.npz`` or ``.npy`` file with as many columns.
 
@@ -488,9 +496,13 @@ def read_for_model(
     """
     context, target = columns
     if is_table_file(path):
-        table = read_table(path, empty=True)
+        table = read_table(path, sheet, empty=True)
         found = _of_columns(table, context, target if paired else [], path.name, unknown)
-        return replace(found, ids=_ids(as_written(path, table), [name for name in ids if name in table.column_names]))
+        return replace(
+            found,
+            notes=(*notes_of(table), *found.notes),
+            ids=_ids(as_written(path, table), [name for name in ids if name in table.column_names]),
+        )
     arrays = _numbers(path, PAIR_KEYS if paired else PAIR_KEYS[:1], empty=True)
     c, t = _as_columns(arrays["context"]), arrays.get("target", np.empty((0, len(target))))
     expect(c.ndim == 2, f"contexts (B, C) in {path.name}", f"shape {c.shape}", "reshape them")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vergence.data.arrays import read_arrays
-from vergence.data.table_files import GAPS, STREAM, as_written, is_table_file, read_table
+from vergence.data.table_files import GAPS, STREAM, as_written, is_table_file, notes_of, read_table
 from vergence.data.tables import column_kinds
 from vergence.decide.conformal import reportable
 from vergence.decide.decisions import Decisions, calibrate
@@ -114,6 +114,8 @@ def _read(path: Path, column: str | None, groups: str | None, *, empty: bool = F
 
     arrays = path != STREAM and not is_table_file(path)
     table = _of_arrays(path, column, groups) if arrays else read_table(path, empty=empty)
+    for text in notes_of(table):
+        terminal.note(text)
     if not table.num_columns:  # no line of JSON
         table = pa.table({name: pa.nulls(0) for name in filter(None, (column or SCORE, groups))})
     kinds = column_kinds(table)
