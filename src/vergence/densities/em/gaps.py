@@ -24,6 +24,9 @@ from vergence.utils.limits import check_time
 __all__ = ["fit_with_gaps"]
 
 
+BLOCK = 1 << 22  # numbers in a block of items with gaps of their own
+
+
 @dataclass(frozen=True)
 class _Pattern:
     """Items with the same gaps."""
@@ -53,11 +56,16 @@ def fit_with_gaps(
     squares (D, D) of one item that each component has seen before the data.
     """
     w = X.new_ones(len(X)) if w is None else w
-    patterns, bounds = _patterns(X, w), [-math.inf]
-    total_weight = sum(float(p.w.sum()) for p in patterns)
+    kinds, which, count = X.isnan().unique(dim=0, return_inverse=True, return_counts=True)
+    alone = (count[which] == 1) & ~kinds[which].all(1)
+    rows = alone.nonzero()[:, 0].split(max(1, BLOCK // covariances.numel()))
+    single = [(X[i], w[i]) for i in rows if len(i)]
+    patterns, bounds = _patterns(X[~alone], w[~alone]), [-math.inf]
+    total_weight = sum(float(p.w.sum()) for p in patterns) + float(w[alone].sum())
     for _ in range(max_iter):
         check_time()
-        total, first, second, log_likelihood = _moments(patterns, weights, means, covariances)
+        parts = [_moments(patterns, weights, means, covariances), *(_of_rows(*b, weights, means, covariances) for b in single)]
+        total, first, second, log_likelihood = (sum(part) for part in zip(*parts, strict=True))
         bounds.append(log_likelihood / total_weight)
         step = first / total[:, None]
         scatter = second - total[:, None, None] * step[..., None] * step[:, None]
@@ -72,6 +80,8 @@ def fit_with_gaps(
 
 
 def _patterns(X: Tensor, w: Tensor) -> list[_Pattern]:
+    if not len(X):
+        return []
     kinds, which = X.isnan().unique(dim=0, return_inverse=True)
     found = []
     for i, gaps in enumerate(kinds):
@@ -105,3 +115,23 @@ def _moments(patterns: list[_Pattern], weights: Tensor, means: Tensor, S: Tensor
         total, first = total + r.sum(1), first + torch.einsum("kn,nkd->kd", r, whole)
         second += torch.einsum("kn,nkd,nke->kde", r, whole, whole)
     return total, first, second, log_likelihood
+
+
+def _of_rows(x: Tensor, w: Tensor, weights: Tensor, means: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Returns `_moments` of items (n, D) that each have gaps of their own: gaps are independent features at 0 of variance 1."""
+    seen = (~x.isnan()).to(x)
+    gaps, delta = 1 - seen, (x.nan_to_num(0.0)[:, None] - means) * seen[:, None]  # (n, K, D)
+
+    def between(a: Tensor, b: Tensor) -> Tensor:
+        return S * (a[:, None, :, None] * b[:, None, None, :])
+
+    L = linalg.cholesky(between(seen, seen) + torch.diag_embed(gaps)[:, None])[0]
+    white = torch.linalg.solve_triangular(L, delta[..., None], upper=False)[..., 0]
+    log_p = -0.5 * (white.square().sum(-1) + seen.sum(1)[:, None] * LOG_2PI) - L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    joint = log_p + weights.log()
+    r = joint.softmax(1) * w[:, None]
+    A = torch.cholesky_solve(between(seen, gaps), L).mT
+    whole = delta + (A @ delta[..., None])[..., 0]
+    second = torch.einsum("nk,nkde->kde", r, between(gaps, gaps) - A @ between(seen, gaps))
+    second += torch.einsum("nk,nkd,nke->kde", r, whole, whole)
+    return r.sum(0), torch.einsum("nk,nkd->kd", r, whole), second, float((w * joint.logsumexp(1)).sum())
