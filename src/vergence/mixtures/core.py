@@ -21,7 +21,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_n_features, _check_sample_weight, check_array, check_is_fitted
 from torch import Tensor
 
-from vergence.data.tables import as_table, column_kinds, read_features
+from vergence.data.tables import as_table, column_kinds, column_of, read_features
 from vergence.densities.em.gaps import fit_with_gaps
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians, given_observed, log_prob_observed, without
 from vergence.densities.log_transformed import LogTransformed
@@ -676,8 +676,7 @@ def question(values: Any, names: Sequence[str]) -> tuple[list[str], list[str], n
 
     table = as_table(values)
     columns = values if table is None else {n: None if (v := table[n]).null_count == len(v) else v for n in table.column_names}
-    made = {name: (f"{name}=", f"{name}:", f"{name}[") for name in columns}  # of a category, a date, a list
-    features = {name: [f for f in names if f == name or f.startswith(made[name])] for name in columns}
+    features = {name: [f for f in names if name in (f, column_of(f))] for name in columns}
     for name, found in features.items():
         require_choice("a column", name, names if not found else [name])
     lists = {name: np.atleast_1d(v) for name, v in columns.items() if v is not None}
@@ -687,18 +686,7 @@ def question(values: Any, names: Sequence[str]) -> tuple[list[str], list[str], n
     asked, known = ([f for name in columns for f in features[name] if (name in lists) == given] for given in (False, True))
     expect(asked, "a column with the value None, which is asked for", ", ".join(columns) or "none", "name one")
     rows = {name: pa.array(rows.repeat(B if len(rows) == 1 else 1), from_pandas=True) for name, rows in lists.items()}
-    rows = {name: _dates(v) if name in names else v for name, v in rows.items()}
-    return asked, known, read_features(pa.table(rows), known, "the question") if known else np.empty((1, 0))
-
-
-def _dates(values: Any) -> Any:
-    """Returns texts of dates in ISO form as dates, and other values unchanged."""
-    import pyarrow as pa
-
-    try:
-        return values.cast(pa.timestamp("us")) if pa.types.is_string(values.type) else values
-    except pa.ArrowInvalid:  # no dates; whoever reads them says so
-        return values
+    return asked, known, read_features(pa.table(rows), known, "the question", unknown="refuse") if known else np.empty((1, 0))
 
 
 def as_given(context: Any, values: np.ndarray, names: Sequence[str]) -> Any:

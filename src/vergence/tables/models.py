@@ -127,7 +127,7 @@ def _named(estimator: Any, pairs: Pairs, holdout: float, seed: int, sample_weigh
         estimator.held_out_pit_ = estimator.cdf(*held_out).reshape(len(test), -1)
         estimator.held_out_surprise_ = estimator.surprise(*held_out)
     compared = _compared(estimator, pairs, train, test) if len(test) >= FEW else ({}, {})
-    notes = remarks(pairs.context, pairs.target, pairs.columns)
+    notes = remarks(pairs.context, pairs.target, pairs.columns, pairs.rows)
     if took_all_steps(estimator):
         more = f"--set steps={5 * estimator.steps} may be better"
         notes.append(f"the network took {estimator.steps_:,} of {estimator.steps:,} steps: {more}")

@@ -1,6 +1,5 @@
 """The page of a fitted density: what the target would be, the effect of each column, intervals and their calibration."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 from scipy.stats import binom
 
 from vergence.data.arrays import Pairs
+from vergence.data.tables import column_of
 from vergence.report.charts import Series, chart
 from vergence.report.rendering import number, write
 
@@ -71,7 +71,7 @@ def _groups(pairs: Pairs) -> dict[str, list[int]]:
     """Returns the features of each column by its name: COLUMN=VALUE of a category, COLUMN:PART of a date, COLUMN[PLACE]."""
     groups: dict[str, list[int]] = {}
     for j, name in enumerate(pairs.columns[0]):
-        groups.setdefault(re.split(r"=|:(?=%|\w+sine$)|\[(?=\d+\]$)", name)[0], []).append(j)
+        groups.setdefault(column_of(name), []).append(j)
     return groups
 
 

@@ -12,6 +12,7 @@ Shapes: N items, D features, K components.
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,7 +23,18 @@ from vergence.utils.limits import check_time
 
 __all__ = ["fit_with_gaps"]
 
-Pattern = tuple[Tensor, Tensor, Tensor, Tensor]  # items with the same gaps: (n, o) observed, weights (n,), indices (o,) and (m,)
+
+BLOCK = 1 << 22  # numbers in a block of items with gaps of their own
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    """Items with the same gaps."""
+
+    x: Tensor  # (n, o), their observed features
+    w: Tensor  # (n,)
+    seen: Tensor  # (o,), indices of the observed features
+    gaps: Tensor  # (m,), of the others
 
 
 def fit_with_gaps(
@@ -44,17 +56,16 @@ def fit_with_gaps(
     squares (D, D) of one item that each component has seen before the data.
     """
     w = X.new_ones(len(X)) if w is None else w
-    kinds, which = X.isnan().unique(dim=0, return_inverse=True)
-    patterns: list[Pattern] = []
-    bounds = [-math.inf]
-    for i, gaps in enumerate(kinds):
-        if not gaps.all():  # else nothing is known of these items
-            rows, seen = which == i, (~gaps).nonzero()[:, 0]
-            patterns.append((X[rows][:, seen], w[rows], seen, gaps.nonzero()[:, 0]))
-    total_weight = sum(float(v.sum()) for _, v, _, _ in patterns)
+    kinds, which, count = X.isnan().unique(dim=0, return_inverse=True, return_counts=True)
+    alone = (count[which] == 1) & ~kinds[which].all(1)
+    rows = alone.nonzero()[:, 0].split(max(1, BLOCK // covariances.numel()))
+    single = [(X[i], w[i]) for i in rows if len(i)]
+    patterns, bounds = _patterns(X[~alone], w[~alone]), [-math.inf]
+    total_weight = sum(float(p.w.sum()) for p in patterns) + float(w[alone].sum())
     for _ in range(max_iter):
         check_time()
-        total, first, second, log_likelihood = _moments(patterns, weights, means, covariances)
+        parts = [_moments(patterns, weights, means, covariances), *(_of_rows(*b, weights, means, covariances) for b in single)]
+        total, first, second, log_likelihood = (sum(part) for part in zip(*parts, strict=True))
         bounds.append(log_likelihood / total_weight)
         step = first / total[:, None]
         scatter = second - total[:, None, None] * step[..., None] * step[:, None]
@@ -68,26 +79,59 @@ def fit_with_gaps(
     return weights, means, covariances, bounds[1:]
 
 
-def _moments(patterns: list[Pattern], weights: Tensor, means: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
+def _patterns(X: Tensor, w: Tensor) -> list[_Pattern]:
+    if not len(X):
+        return []
+    kinds, which = X.isnan().unique(dim=0, return_inverse=True)
+    found = []
+    for i, gaps in enumerate(kinds):
+        rows, seen = which == i, (~gaps).nonzero()[:, 0]
+        if not len(seen):
+            continue  # nothing is known of these items
+        found.append(_Pattern(X[rows][:, seen], w[rows], seen, gaps.nonzero()[:, 0]))
+    return found
+
+
+def _moments(patterns: list[_Pattern], weights: Tensor, means: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
     """Returns sum r (K,), sum r (x - mu) (K, D), sum r E[(x - mu)(x - mu)^T] (K, D, D), and the log-likelihood."""
     total, first, second = torch.zeros_like(weights) + 1e-300, torch.zeros_like(means), torch.zeros_like(S)
     log_likelihood = 0.0
-    for x, w, seen, gaps in patterns:
-        Soo = S[:, seen[:, None], seen]
+    for p in patterns:
+        Soo = S[:, p.seen[:, None], p.seen]
         L = torch.stack([linalg.cholesky(block)[0] for block in Soo])
-        delta = x[:, None] - means[:, seen]  # (n, K, o)
+        delta = p.x[:, None] - means[:, p.seen]  # (n, K, o)
         white = torch.linalg.solve_triangular(L, delta.movedim(0, -1), upper=False)  # (K, o, n)
-        log_p = -0.5 * (white.square().sum(1) + len(seen) * LOG_2PI) - L.diagonal(dim1=-2, dim2=-1).log().sum(-1)[:, None]
+        log_p = -0.5 * (white.square().sum(1) + len(p.seen) * LOG_2PI) - L.diagonal(dim1=-2, dim2=-1).log().sum(-1)[:, None]
         joint = log_p + weights.log()[:, None]
-        log_likelihood += float((w * joint.logsumexp(0)).sum())
-        r = joint.softmax(0) * w  # (K, n)
-        whole = delta.new_zeros(len(x), *means.shape)
-        whole[:, :, seen] = delta
-        if len(gaps):
-            A = torch.cholesky_solve(S[:, seen[:, None], gaps], L).mT  # (K, m, o)
-            whole[:, :, gaps] = (A @ delta.movedim(0, -1)).movedim(-1, 0)
-            C = S[:, gaps[:, None], gaps] - A @ S[:, seen[:, None], gaps]
-            second[:, gaps[:, None], gaps] += r.sum(1)[:, None, None] * C
+        log_likelihood += float((p.w * joint.logsumexp(0)).sum())
+        r = joint.softmax(0) * p.w  # (K, n)
+        whole = delta.new_zeros(len(p.x), *means.shape)
+        whole[:, :, p.seen] = delta
+        if len(p.gaps):
+            A = torch.cholesky_solve(S[:, p.seen[:, None], p.gaps], L).mT  # (K, m, o)
+            whole[:, :, p.gaps] = (A @ delta.movedim(0, -1)).movedim(-1, 0)
+            C = S[:, p.gaps[:, None], p.gaps] - A @ S[:, p.seen[:, None], p.gaps]
+            second[:, p.gaps[:, None], p.gaps] += r.sum(1)[:, None, None] * C
         total, first = total + r.sum(1), first + torch.einsum("kn,nkd->kd", r, whole)
         second += torch.einsum("kn,nkd,nke->kde", r, whole, whole)
     return total, first, second, log_likelihood
+
+
+def _of_rows(x: Tensor, w: Tensor, weights: Tensor, means: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Returns `_moments` of items (n, D) that each have gaps of their own: gaps are independent features at 0 of variance 1."""
+    seen = (~x.isnan()).to(x)
+    gaps, delta = 1 - seen, (x.nan_to_num(0.0)[:, None] - means) * seen[:, None]  # (n, K, D)
+
+    def between(a: Tensor, b: Tensor) -> Tensor:
+        return S * (a[:, None, :, None] * b[:, None, None, :])
+
+    L = linalg.cholesky(between(seen, seen) + torch.diag_embed(gaps)[:, None])[0]
+    white = torch.linalg.solve_triangular(L, delta[..., None], upper=False)[..., 0]
+    log_p = -0.5 * (white.square().sum(-1) + seen.sum(1)[:, None] * LOG_2PI) - L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    joint = log_p + weights.log()
+    r = joint.softmax(1) * w[:, None]
+    A = torch.cholesky_solve(between(seen, gaps), L).mT
+    whole = delta + (A @ delta[..., None])[..., 0]
+    second = torch.einsum("nk,nkde->kde", r, between(gaps, gaps) - A @ between(seen, gaps))
+    second += torch.einsum("nk,nkd,nke->kde", r, whole, whole)
+    return r.sum(0), torch.einsum("nk,nkd->kd", r, whole), second, float((w * joint.logsumexp(1)).sum())
