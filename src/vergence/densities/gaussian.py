@@ -399,8 +399,8 @@ def without(p: Any, seen: Tensor) -> Any:
 
     Example:
         >>> p = without(JointGaussian(torch.zeros(2), torch.eye(2)), torch.tensor([True, False]))
-        >>> torch.equal(p.log_prob(torch.zeros(2)), JointGaussian(torch.zeros(1), torch.eye(1)).log_prob(torch.zeros(1)))
-        True
+        >>> round(p.log_prob(torch.zeros(2)).item(), 4)
+        -0.9189
     """
     if hasattr(p, "without"):
         return p.without(seen)

@@ -24,8 +24,7 @@ from torch import Tensor
 
 from vergence.densities.covariance import Dense
 from vergence.densities.gaussian import MixtureOfGaussians
-from vergence.mixtures.conditional_mixture import shrunk
-from vergence.mixtures.core import Conditional, Predictive
+from vergence.mixtures.core import Conditional, Predictive, shrunk
 from vergence.utils import linalg
 
 __all__ = ["BayesianLine"]

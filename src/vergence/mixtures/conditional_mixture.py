@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from sklearn.cluster import kmeans_plusplus
-from sklearn.covariance import ledoit_wolf
 from sklearn.metrics import pairwise_distances_argmin
 from torch import Tensor
 
@@ -20,7 +19,7 @@ from vergence.densities.em import fit as em
 from vergence.densities.em.gaps import fit_with_gaps
 from vergence.densities.em.structures import Mixture, Structure
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
-from vergence.mixtures.core import Conditional, Scale, shared_seed, warn_unfinished
+from vergence.mixtures.core import Conditional, Scale, shared_seed, shrunk, warn_unfinished
 from vergence.utils import linalg
 from vergence.utils.checks import expect, require_choice, require_within
 
@@ -151,16 +150,6 @@ def ridged(X: Tensor, w: Tensor | None, S: Tensor, C: int) -> tuple[float, Tenso
     _, ridge, covariance = min(found, key=lambda one: one[0])
     A = ((s / (s.square() + N * ridge))[:, None] * inside).T @ V
     return ridge, _assembled(S[:C, :C] + ridge * torch.eye(C).to(S), A, covariance)
-
-
-def shrunk(residual: Tensor, N: float) -> Tensor:
-    """Returns the covariance of the residuals (M, T) of N rows; with few rows a target, its correlations are shrunk."""
-    second = residual.T @ residual / N
-    if residual.shape[1] == 1 or N >= 10 * residual.shape[1]:
-        return second
-    std = second.diagonal().sqrt()
-    shrunk, _ = ledoit_wolf((residual / std).cpu().numpy(), assume_centered=True)
-    return torch.from_numpy(shrunk).to(second) * std * std[:, None]
 
 
 @dataclass(eq=False, repr=False)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from scipy import optimize
 from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.covariance import ledoit_wolf
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_n_features, _check_sample_weight, check_array, check_is_fitted
@@ -599,14 +600,9 @@ def by_chance(c: Any, t: Any, w: Floats | None = None) -> tuple[Ints, npt.NDArra
 
 
 def _to_three_digits(x: Floats, w: Floats) -> Floats:
-    """Returns values in units of a thousandth of the columns' deviations, as whole numbers; gaps as infinity."""
-    seen, known = w[:, None] * ~np.isnan(x), np.nan_to_num(x)
-    with np.errstate(over="ignore", invalid="ignore"):  # values whose squares overflow are refused by the fit
-        total = np.maximum(seen.sum(0), 1e-300)
-        mean = (seen * known).sum(0) / total
-        deviation = np.sqrt((seen * (known - mean) ** 2).sum(0) / total)
-        digits = np.round((x - mean) / np.where(deviation > 0, deviation, 1.0), 3)
-    return np.asarray(np.nan_to_num(digits, nan=np.inf))
+    """Returns values in units of the columns' deviations to three digits; gaps as infinity."""
+    both = _tensor(x), _tensor(w)
+    return np.asarray(np.nan_to_num(Scale.of(*both).to(both[0]).numpy().round(3), nan=np.inf))
 
 
 def _numbered(x: Floats) -> Ints:
@@ -733,6 +729,16 @@ def seed_of(random_state: Any) -> int:
     if isinstance(random_state, (int, np.integer)) and random_state >= 0:
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def shrunk(residual: Tensor, N: float) -> Tensor:
+    """Returns the covariance of the residuals (M, T) of N rows; with few rows a target, its correlations are shrunk."""
+    second = residual.T @ residual / N
+    if residual.shape[1] == 1 or N >= 10 * residual.shape[1]:
+        return second
+    std = second.diagonal().sqrt()
+    shrunk, _ = ledoit_wolf((residual / std).cpu().numpy(), assume_centered=True)
+    return torch.from_numpy(shrunk).to(second) * std * std[:, None]
 
 
 def warn_unfinished(what: str, steps: int) -> None:
