@@ -75,7 +75,7 @@ def grown(x: Array, y: Array, w: Array, fold: Array, **settings: Any) -> tuple[F
     most = settings.pop("trees")
     kind = {"l2_regularization": 1.0, "early_stopping": False, "warm_start": True, **settings}
     models, best, n = [HistGradientBoostingRegressor(**kind) for _ in range(fold.max() + 1)], 0, 0
-    while (n < most and best > 0.8 * n) or n == 0:
+    while (n < most and best > 0.5 * n) or n == 0:
         n, error = min(most, max(FIRST, 2 * n)), np.zeros(1)
         for k, model in enumerate(models):
             train, test = fold != k, fold == k
