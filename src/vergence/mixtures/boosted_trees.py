@@ -60,7 +60,10 @@ def as_forest(models: Sequence[Any], n: int) -> Forest:
         return {"roots": roots, "depth": np.array(0), "base": base, "value": np.zeros(0)}
     itself, first, leaf = np.arange(len(nodes)), np.repeat(roots, [len(tree) for tree in trees]), nodes["is_leaf"] > 0
     branches = {side: np.where(leaf, itself, first + nodes[side]).astype(np.int64) for side in ("left", "right")}
-    values = {"value": np.where(leaf, nodes["value"], 0.0) / len(models), "threshold": np.where(leaf, 0, nodes["num_threshold"])}
+    values = {
+        "value": np.where(leaf, nodes["value"], 0.0) / len(models),
+        "threshold": np.where(leaf, 0, np.nan_to_num(nodes["num_threshold"])),
+    }
     kind = {"feature": nodes["feature_idx"].astype(np.int64), "gap_left": nodes["missing_go_to_left"] > 0}
     return {"roots": roots, "depth": np.array(int(nodes["depth"].max())), "base": base, **branches, **values, **kind}
 
@@ -72,7 +75,7 @@ def grown(x: Array, y: Array, w: Array, fold: Array, **settings: Any) -> tuple[F
     most = settings.pop("trees")
     kind = {"l2_regularization": 1.0, "early_stopping": False, "warm_start": True, **settings}
     models, best, n = [HistGradientBoostingRegressor(**kind) for _ in range(fold.max() + 1)], 0, 0
-    while (n < most and best > 0.8 * n) or n == 0:
+    while (n < most and best > 0.5 * n) or n == 0:
         n, error = min(most, max(FIRST, 2 * n)), np.zeros(1)
         for k, model in enumerate(models):
             train, test = fold != k, fold == k
