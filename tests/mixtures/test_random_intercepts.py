@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from vergence.mixtures import RandomIntercepts
+from vergence.mixtures import RandomIntercepts, choose
 from vergence.mixtures.random_intercepts import _Whitened, restricted
 
 
@@ -81,3 +81,10 @@ def test_groups_are_needed_and_known():
         RandomIntercepts().fit(x, y)
     with pytest.raises(ValueError, match="a group of the fit, found 99"):
         RandomIntercepts().fit(x, y, groups=group).of(99)
+
+
+def test_choose_takes_them_for_groups_and_keeps_the_names():
+    x, y, group = panel(40, seed=5, slope=3.0)
+    found = choose(x, y, groups=[f"s{g}" for g in group], seconds=5.0)
+    assert found.name == "random intercepts" and found.sentence.startswith("A line with random intercepts is best")
+    assert found.model.of("s3").predict(x[:1]).shape == (1,)

@@ -31,6 +31,7 @@ from vergence.data.tables import column_of
 from vergence.mixtures.core import Conditional, FarValue, alike, far_values, far_values_are_noted
 from vergence.mixtures.log_scale import LogScale
 from vergence.mixtures.models import MODELS, get
+from vergence.mixtures.random_intercepts import RandomIntercepts
 from vergence.utils.checks import expect, require_count
 from vergence.utils.limits import OutOfTime, time_limit
 from vergence.utils.terminal import Table, bar
@@ -57,7 +58,14 @@ LEAST_NETWORK, LEAST_TREES = 500, 30  # rows
 SKEWED = 1.0  # skewness above which a target is tried on a log scale
 ALONE, LINE, LOG = "targets alone", "line", ", log scale"
 ALWAYS = (ALONE, LINE)  # tried whatever time there is
-CALLED = {LINE: "A line", "trees": "A model of trees", "kernel": "A Gaussian process", "mdn": "A mixture density network"}
+INTERCEPTS = "random intercepts"
+CALLED = {
+    LINE: "A line",
+    INTERCEPTS: "A line with random intercepts",
+    "trees": "A model of trees",
+    "kernel": "A Gaussian process",
+    "mdn": "A mixture density network",
+}
 
 
 @dataclass(frozen=True)
@@ -172,7 +180,7 @@ def choose(
     expect(len(c) >= LEAST_ROWS, f"at least {LEAST_ROWS} rows with a target", len(c), "name a model")
     data = _sampled(c, t, w, groups, order, random_state)
     until = math.inf if seconds is None else began + RACE * seconds
-    candidates = {**_candidates(data.c, data.t, random_state), **(also or {})}
+    candidates = {**_candidates(data.c, data.t, random_state, data.inside(data.groups) is not None), **(also or {})}
     tried = {name: _Trial(name, estimator, name not in (also or {})) for name, estimator in candidates.items()}
     name = _winner(tried, data, until)
     notes = [*remarks(c, t, reader._names(), named), *_notes(tried, name, data, groups is None and order is None)]
@@ -253,7 +261,7 @@ def _build(model: str, seed: int, **settings: Any) -> Conditional:
     return get(model)(random_state=seed, **settings)
 
 
-def _candidates(c: Floats, t: Floats, seed: int) -> dict[str, Conditional]:
+def _candidates(c: Floats, t: Floats, seed: int, grouped: bool) -> dict[str, Conditional]:
     """Returns the models by name, the simplest first."""
     n, width = len(c), c.shape[1] + t.reshape(len(t), -1).shape[1]
     names = [LINE, *(["kernel"] if n <= MOST_KERNEL else []), *(["trees"] if "trees" in MODELS and n >= LEAST_TREES else [])]
@@ -262,6 +270,8 @@ def _candidates(c: Floats, t: Floats, seed: int) -> dict[str, Conditional]:
         found[name] = _build(name, seed)
         if _is_skewed(t):
             found[f"{name}{LOG}"] = LogScale(_build(name, seed), random_state=seed)
+    if grouped:
+        found[INTERCEPTS] = RandomIntercepts(random_state=seed)
     shape = {"covariance_type": "low_rank"} if width > WIDE else {}
     for k in (3, 10, 30):
         if n >= ROWS_A_COMPONENT * k and n >= 2 * min(width, WIDE) * k and not np.isnan(c).any() | (width > WIDE and k > 3):
