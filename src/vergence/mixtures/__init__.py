@@ -41,17 +41,9 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "MODELS",
-    "BayesianLine",
-    "BoostedTrees",
-    "ConditionalGaussian",
-    "ConditionalMixture",
-    "GaussianMixture",
-    "GrowingNeuralGas",
-]
-__all__ += ["Importance", "KernelConditional", "LogScale", "MixtureDensityNetwork", "NormalRegressor", "ParticleMixture"]
-__all__ += ["Selection", "choose", "folds", "get", "importance", "load", "plot"]
+__all__ = ["MODELS", "BayesianLine", "BoostedTrees", "ConditionalGaussian", "ConditionalMixture", "GaussianMixture"]
+__all__ += ["GrowingNeuralGas", "Importance", "KernelConditional", "LogScale", "MixtureDensityNetwork", "NormalRegressor"]
+__all__ += ["ParticleMixture", "Selection", "choose", "folds", "get", "importance", "load", "plot"]
 
 
 def __getattr__(name: str) -> Any:
