@@ -462,6 +462,8 @@ def _sentence(name: str, tried: Mapping[str, _Trial]) -> str:
     if name == ALONE:
         return "The context says nothing about the target that these rows would show."
     lead = tried[name].mean("log_p") - tried[ALONE].mean("log_p")
+    if lead < 0:
+        return f"The model {name} has a smaller CRPS than the targets alone, but {-lead:.2f} nats a row less: it is too narrow."
     if name == LINE:
         return f"A line is enough: {lead:.2f} nats a row better than without the context."
     more = tried[name].mean("log_p") - tried[LINE].mean("log_p")
