@@ -165,7 +165,7 @@ def choose(
     t = t[:, 0] if reader.target_ndim_ == 1 else t
     some = ~np.isnan(t.reshape(len(t), -1)).all(1)
     named = np.arange(1, len(t) + 1) if rows is None else np.asarray(rows)
-    groups, order, w, named = (None if x is None else np.asarray(x)[some] for x in (groups, order, sample_weight, named))
+    groups, order, w = (None if x is None else np.asarray(x)[some] for x in (groups, order, sample_weight))
     c, t = c[some], t[some]
     expect(len(c) >= LEAST_ROWS, f"at least {LEAST_ROWS} rows with a target", len(c), "name a model")
     data = _sampled(c, t, w, groups, order, random_state)
@@ -173,7 +173,7 @@ def choose(
     candidates = {**_candidates(data.c, data.t, random_state), **(also or {})}
     tried = {name: _Trial(name, estimator, name not in (also or {})) for name, estimator in candidates.items()}
     name = _winner(tried, data, until)
-    notes = [*remarks(c, t, reader._names(), named), *_notes(tried, name, data, groups is None and order is None)]
+    notes = [*remarks(c, t, reader._names(), named[some]), *_notes(tried, name, data, groups is None and order is None)]
     if len(data.c) < len(c):
         notes.append(f"{len(data.c):,} of {len(c):,} rows decided which model suits them; it is fitted to all")
     if took_all_steps(tried[name].last):
@@ -248,7 +248,7 @@ class _Data:
         t = self.t.reshape(len(self.t), -1)
         low, middle, high = np.nanquantile(t, [0.25, 0.5, 0.75], axis=0)
         spread = np.where(high > low, (high - low) / 2, np.nanstd(t, 0))
-        return np.nansum(cauchy.logpdf(t[rows], middle, spread), 1)
+        return np.asarray(np.nansum(cauchy.logpdf(t[rows], middle, spread), 1))
 
 
 def _sampled(c: Floats, t: Floats, w: Any, groups: Any, order: Any, seed: int) -> _Data:
