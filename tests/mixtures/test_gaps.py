@@ -118,21 +118,16 @@ def test_any_direction():
 
 def test_rows_with_gaps_of_their_own_are_computed_together():
     """A second item with the same gaps is computed another way; of weight 0 it changes nothing."""
-    from vergence.densities.em.gaps import fit_with_gaps
-
     g = torch.Generator().manual_seed(0)
     x = torch.randn(40, 4, generator=g, dtype=torch.float64)
     x[torch.rand(40, 4, generator=g) < 0.3] = torch.nan
     x[0] = torch.nan
-    begin = (
-        torch.ones(2, dtype=torch.float64) / 2,
-        torch.randn(2, 4, generator=g, dtype=torch.float64),
-        torch.eye(4).expand(2, 4, 4),
-    )
-    one = fit_with_gaps(x, None, begin[0], begin[1], begin[2].double(), reg=1e-6, max_iter=5)
+    means, S = torch.randn(2, 4, generator=g, dtype=torch.float64), torch.eye(4, dtype=torch.float64).expand(2, 4, 4)
+    begin = torch.full((2,), 0.5, dtype=torch.float64), means, S
+    one = fit_with_gaps(x, None, *begin, reg=1e-6, max_iter=5)
     weight = torch.cat([torch.ones(40), torch.zeros(40)]).double()
-    two = fit_with_gaps(torch.cat([x, x]), weight, begin[0], begin[1], begin[2].double(), reg=1e-6, max_iter=5)
+    two = fit_with_gaps(torch.cat([x, x]), weight, *begin, reg=1e-6, max_iter=5)
     for a, b in zip(one[:3], two[:3], strict=True):
         torch.testing.assert_close(a, b, atol=1e-10, rtol=0)
     rows = x[1:2]  # all of them have gaps of their own
-    assert len(fit_with_gaps(rows, None, begin[0], begin[1], begin[2].double(), reg=1e-6, max_iter=1)[3]) == 1
+    assert len(fit_with_gaps(rows, None, *begin, reg=1e-6, max_iter=1)[3]) == 1

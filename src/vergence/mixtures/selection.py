@@ -49,6 +49,7 @@ RACE = 0.7  # share of the time that the race may take
 ROWS_A_COMPONENT, MOST_KERNEL = 20, 3_000  # rows that a component needs; rows of a Gaussian process, at most
 MOST_RACED = 20_000  # rows that decide, at most
 WIDE = 60  # columns above which mixtures have covariances of low rank
+SHOWN = 3.0  # standard errors by which the CRPS of a model shows that the context says something
 RESTARTS = 2  # of a model in the race, at most
 LARGE = 1_000  # nats, above which a number says nothing
 SAMPLES = 100  # of each row, for the CRPS
@@ -417,17 +418,23 @@ def _lags(tried: Mapping[str, _Trial]) -> dict[str, float]:
     return {name: _lag(best, trial) for name, trial in tried.items()}
 
 
-def _lag(best: _Trial, other: _Trial) -> float:
+def _lag(best: _Trial, other: _Trial, key: str = "compared") -> float:
     """Returns by how many standard errors of the paired difference another is behind the best."""
-    d, w = best.whole_rows("compared") - other.whole_rows("compared"), best.whole_rows("w")
+    d, w = best.whole_rows(key) - other.whole_rows(key), best.whole_rows("w")
     mean = np.average(d, weights=w)
     error = float(np.sum(w**2 * (d - mean) ** 2) ** 0.5 / w.sum())
     return float(mean / max(error, 1e-12)) if d.any() else 0.0
 
 
 def _simplest(tried: Mapping[str, _Trial]) -> str:
-    """Returns the first model that is within one standard error of the best, of those that were tried on all rows."""
-    return next(name for name, lag in _lags({one: x for one, x in tried.items() if not x.left}).items() if lag <= 1)
+    """Returns the first model that is within one standard error of the best, of those that were tried on all rows.
+
+    `ALONE` is passed over where the CRPS of another is clearly smaller: too narrow a density can be a good prediction.
+    """
+    whole = {name: trial for name, trial in tried.items() if not trial.left}
+    name = next(name for name, lag in _lags(whole).items() if lag <= 1)
+    better = {one: x for one, x in whole.items() if one != ALONE and _lag(whole[ALONE], x, "crps") > SHOWN}
+    return next(one for one, lag in _lags(better).items() if lag <= 1) if name == ALONE and better else name
 
 
 def _columns(tried: Mapping[str, _Trial], t: Floats) -> dict[str, list[Any]]:
@@ -454,6 +461,8 @@ def _sentence(name: str, tried: Mapping[str, _Trial]) -> str:
     if name == ALONE:
         return "The context says nothing about the target that these rows would show."
     lead = tried[name].mean("log_p") - tried[ALONE].mean("log_p")
+    if lead < 0:
+        return f"The model {name} has a smaller CRPS than the targets alone, but {-lead:.2f} nats a row less: it is too narrow."
     if name == LINE:
         return f"A line is enough: {lead:.2f} nats a row better than without the context."
     more = tried[name].mean("log_p") - tried[LINE].mean("log_p")
