@@ -24,7 +24,6 @@ from vergence.utils.checks import expect, require_within
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["JointGaussian", "MixtureOfGaussians", "given_observed", "kl_standard_normal", "log_det", "log_prob_observed"]
-__all__ += ["without"]
 
 LOG_2PI = math.log(2 * math.pi)
 

@@ -13,8 +13,6 @@ from torch.distributions import Distribution, constraints
 
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians, without
 
-__all__ = ["LogTransformed"]
-
 
 class LogTransformed(Distribution):
     """A Gaussian or mixture over logarithms of positive features, in the features' own unit.

@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,12 +25,14 @@ from torch import Tensor
 from vergence.data.tables import as_table, column_kinds, column_of, read_features
 from vergence.densities.em.gaps import fit_with_gaps
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians, given_observed, log_prob_observed, without
-from vergence.densities.log_transformed import LogTransformed
 from vergence.densities.storage import Stored
 from vergence.utils.checks import expect, require_array, require_choice, require_count, require_numbers, require_within
 from vergence.utils.devices import as_device, fixed_noise, several
 from vergence.utils.linalg import as_array
 from vergence.utils.parts import apart
+
+if TYPE_CHECKING:
+    from vergence.densities.log_transformed import LogTransformed
 
 __all__ = ["Conditional"]
 
@@ -43,8 +45,8 @@ BY_CHANCE, CONTINUOUS = 5.0, 20  # equal rows that are chance, to those expected
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-Density = JointGaussian | MixtureOfGaussians | LogTransformed
-Predictive = Callable[[Tensor], Density]  # contexts (B, C) -> p(target | context), batch (B,) over (T,)
+Density: TypeAlias = "JointGaussian | MixtureOfGaussians | LogTransformed"
+Predictive: TypeAlias = "Callable[[Tensor], Density]"  # contexts (B, C) -> p(target | context), batch (B,) over (T,)
 Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]  # value and gradient
 
 

@@ -36,7 +36,7 @@ from vergence.utils.checks import expect, require_count
 from vergence.utils.limits import OutOfTime, time_limit
 from vergence.utils.terminal import Table, bar
 
-__all__ = ["Importance", "Selection", "choose", "folds", "importance", "remarks"]
+__all__ = ["Importance", "Selection", "choose", "folds", "importance"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-__all__ = ["OutOfTime", "check_time", "time_limit"]
-
 _UNTIL: ContextVar[float] = ContextVar("until", default=math.inf)
 
 
