@@ -226,8 +226,8 @@ def _fit(command: DensityFit) -> None:
     )
     print(f"{result.model}: {result.train} pairs in {result.seconds:.1f} s")
     if (found := result.selection) is not None:
-        names = {"log_density": "nats", "coverage": "in 90%", "error": "+-", "seconds": "s"}
-        shown = [name for name in found.table() if name not in ("width", "pit")]
+        names = {"log_density": "nats", "coverage": "in 90%", "error": "+-", "seconds": "s", "left": "left out"}
+        shown = [name for name, values in found.table().items() if name not in ("width", "pit") and any(v != "" for v in values)]
         compared = [[found.table()[name][i] for name in shown] for i in range(len(found.table()["model"]))]
         head = ["", *(names.get(name, name) for name in shown[1:])]
         table("models on rows that they have not seen; log-density in nats a row, larger is better", head, compared)
