@@ -9,6 +9,8 @@ from sklearn.linear_model import BayesianRidge
 from vergence.mixtures import BayesianLine, NormalRegressor
 from vergence.mixtures.bayesian_line import PENALTIES, student
 
+pytestmark = pytest.mark.filterwarnings("ignore::vergence.mixtures.core.FarValue")  # contexts far from twelve rows
+
 
 def rows(n=12, d=3, seed=0, targets=1):
     r = np.random.default_rng(seed)

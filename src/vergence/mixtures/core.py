@@ -443,7 +443,9 @@ class Conditional(Stored, abc.ABC):
         margin = np.where(high > low, high - low, 1e-6 * np.abs(low))
         for i in np.flatnonzero(((x < low - margin) | (x > high + margin)).any(0)):
             fit = f"the fit, which are from {low[i]:.3g} to {high[i]:.3g}"
-            warnings.warn(f"{self._names()[0][i]} is far from the values of {fit}: nothing is known there", stacklevel=4)
+            warnings.warn(
+                f"{self._names()[0][i]} is far from the values of {fit}: nothing is known there", FarValue, stacklevel=4
+            )
 
     def _standardized(self, c: Tensor, t: Tensor, w: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Sets the units of contexts and targets, and returns both in them."""
