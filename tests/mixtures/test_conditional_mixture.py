@@ -146,6 +146,7 @@ def test_context_columns_that_add_nothing_change_nothing(name, scale):
     close(model.score_samples(x * units, Q), MODEL.score_samples(P, Q), 1e-4)
 
 
+@pytest.mark.filterwarnings("ignore::vergence.mixtures.core.FarValue")
 @pytest.mark.parametrize("value", [0.1, 0.3, 1 / 3, 7.0])
 @pytest.mark.parametrize("make", [ConditionalGaussian, lambda: ConditionalMixture(1, reg_covar=0.0)], ids=["one", "mixture"])
 def test_a_constant_column_has_no_effect_when_it_changes_later(value, make):
