@@ -138,9 +138,6 @@ class BoostedTrees(Conditional):
     leaves: int = 16
     leaf_rows: int = 5
     folds: int = 4
-    device: str = "cpu"
-    random_state: Any = None
-    weighted: ClassVar[bool] = True
     fits_gaps: ClassVar[bool] = True
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:

@@ -65,8 +65,6 @@ class ConditionalGaussian(Conditional):
 
     ridge: float | str = "auto"
     reg_covar: float = 0.0
-    device: str = "cpu"
-    random_state: Any = None
     fits_gaps: ClassVar[bool] = True
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
@@ -205,8 +203,6 @@ class ConditionalMixture(Conditional):
     reg_covar: float = 1e-6
     prior: float = 1.0
     precision: str = "double"
-    device: str = "cpu"
-    random_state: Any = None
     fits_gaps: ClassVar[bool] = True
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
@@ -280,16 +276,11 @@ class ConditionalMixture(Conditional):
 
     def _initial(self, data: em.Data, structure: Structure, K: int) -> Mixture:
         """Returns R initial mixtures: half with the covariance of all items, half from partitions by the nearest seed."""
-        R, X, w = (
-            (1 if K == 1 else self.n_init),
-            data.X.cpu().numpy(),
-            None if data.weights is None else data.weights.cpu().numpy(),
-        )
+        R, X, w = self.n_init, data.X.cpu().numpy(), None if data.weights is None else data.weights.cpu().numpy()
         whole = em.initialize(data, structure, torch.ones(1, 1, len(X), dtype=torch.float64), self.reg_covar)
         if K == 1:
             return whole
         random_states = np.random.default_rng(shared_seed(self.random_state, self.device)).integers(2**31 - 1, size=R)
-        w = None if data.weights is None else data.weights.cpu().numpy()
         seeds = np.stack([kmeans_plusplus(X, K, sample_weight=w, random_state=int(s))[0] for s in random_states])
         half = R // 2
         labels = np.stack([pairwise_distances_argmin(X, seed) for seed in seeds[half:]])

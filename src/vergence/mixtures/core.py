@@ -93,6 +93,7 @@ class Scale:
         return p.affine(self.std.to(like), self.mean.to(like))
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Conditional(Stored, abc.ABC):
     """An estimator of p(target | context).
 

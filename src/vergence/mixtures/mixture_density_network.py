@@ -165,8 +165,6 @@ class MixtureDensityNetwork(Conditional):
     init: str = "quantile"
     folds: int = 5
     weight_decay: float = 0.0
-    device: str = "cpu"
-    random_state: Any = None
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         self._require_settings(len(c))
