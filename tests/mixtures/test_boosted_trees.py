@@ -62,12 +62,6 @@ def test_several_targets_have_their_own_gaps_and_contexts_may_have_some():
     assert np.isfinite(gap).all() and np.isfinite(model.score_samples(new, np.column_stack([t, t * np.nan]))).all()
 
 
-def test_weights_decide():
-    x, y = np.zeros((200, 1)), np.repeat([0.0, 1.0], 100) + 0.01 * np.random.default_rng(0).normal(size=200)
-    heavy = BoostedTrees(**QUICK).fit(x, y, np.repeat([1.0, 4.0], 100))
-    assert heavy.predict(x[:1])[0] == pytest.approx(0.8, abs=0.05)
-
-
 def test_the_residuals_mixture_finds_two_sides():
     r = np.random.default_rng(0)
     e = r.choice([-1.0, 1.0], 400) + 0.1 * r.normal(size=400)

@@ -271,20 +271,6 @@ def test_joint_is_marginal_times_conditional_for_any_features(kind, models):
     close(default.log_prob(x[:, 2:]), model.condition(Y[:20, :2], features=[0, 1]).log_prob(x[:, 2:]), 1e-12)
 
 
-@pytest.mark.parametrize("first", [(0,), (2, 0), (3, 1, 2)])
-def test_conditions_are_gmrs(first, models):
-    gmr = pytest.importorskip("gmr")
-    model = models["full"]
-    theirs = gmr.GMM(K, model.weights_, model.means_, model.covariances_)
-    ours = model.condition(Y[:10][:, first], features=first)
-    for i in range(10):
-        one = theirs.condition(np.array(first), Y[i, list(first)])
-        close(ours.mixture_distribution.probs[i], one.priors, 1e-10)
-        close(ours.component_distribution.mean[i], one.means, 1e-10)
-        close(ours.component_distribution.covariance[i], one.covariances, 1e-10)
-        close(ours.mean[i], theirs.predict(np.array(first), Y[i : i + 1][:, first])[0], 1e-10)
-
-
 def test_conditions_keep_the_gradient_and_take_lists(models):
     c = torch.from_numpy(Y[:3, :2]).requires_grad_()
     models["full"].condition(c).mean.sum().backward()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from tests.mixtures.common import EPS, TRUTH, branches, separated
+from tests.mixtures.common import TRUTH, separated
 
 from vergence.densities.em import fit as em
 from vergence.densities.gaussian import MixtureOfGaussians
@@ -147,29 +147,6 @@ def test_likelihoods_on_the_branches(raw, polished, train, test):
     assert nll["polished, 30 nodes"] < nll["spherical"] < UNIMODAL < -ConditionalGaussian().fit(*train[:2]).score(*test[:2])
 
 
-def test_samples_fall_on_the_branches(polished):
-    c = np.linspace(-0.95, 0.95, 40)[:, None]
-    t = polished.sample(c, 100)
-    off = np.abs(t[..., None] - branches(c[:, 0]).T[:, None])
-    assert (off.min(-1) < 3 * EPS).mean() > 0.95
-    share = np.bincount(off.argmin(-1).flatten(), minlength=3) / t.size
-    assert np.abs(share - 1 / 3).max() < 0.05
-
-
-def test_spherical_means_one_variance_in_standardized_units(train):
-    m = model(max_nodes=20, covariance_type="spherical", polish=0).fit(*train[:2])
-    S = m.covariances_ / np.outer(m.scale_, m.scale_)
-    np.testing.assert_allclose(S, np.broadcast_to(S[0, 0, 0] * np.eye(2), S.shape), 1e-10, 1e-15)
-    np.testing.assert_allclose(S[0, 0, 0], 1e-4 + ((quantized(m, train) / m.scale_) ** 2).mean(), 1e-10)
-
-
-def quantized(m, data):
-    """Returns items minus their nearest nodes, (N, D)."""
-    Z = np.column_stack(data[:2])
-    delta = Z[:, None] - m.nodes_
-    return delta[np.arange(len(Z)), ((delta / m.scale_) ** 2).sum(-1).argmin(1)]
-
-
 # --- seeds, order, units, files
 
 
@@ -192,21 +169,3 @@ def test_few_items_make_few_nodes(train):
     assert len(model(items_per_node=2, max_nodes=7).fit(c, t).nodes_) == 7
     assert len(model().fit(c[:2], t[:2]).nodes_) == 2
     assert len(model(max_nodes=50, signals=450, items_per_node=1).fit(c, t).nodes_) == 2 + 4  # one more every 100 signals
-
-
-@pytest.mark.parametrize("n", [2, 3, 7])
-def test_a_handful_of_items(n):
-    rng = np.random.default_rng(n)
-    c, t = rng.normal(size=(n, 3)), rng.normal(size=(n, 2))
-    m = model().fit(c, t)
-    assert np.isfinite(m.score_samples(c, t)).all() and m.predict(c).shape == (n, 2) and m.labels_.shape == (n,)
-
-
-def test_several_targets():
-    rng = np.random.default_rng(0)
-    c, side = rng.normal(size=(1500, 2)), rng.choice([-1.0, 1.0], 1500)
-    t = np.column_stack([4 * side, -4 * side]) + 0.3 * rng.normal(size=(1500, 2))
-    m = model(max_nodes=40).fit(c, t)
-    found = m.conditional(np.zeros((1, 2)))
-    assert found.covariance[0, 0, 1].item() == pytest.approx(-16, rel=0.2)
-    assert np.abs(np.abs(m.mode(np.zeros((1, 2)))) - 4).max() < 1

@@ -112,17 +112,6 @@ def test_one_column_of_several_is_found_and_the_answer_is_scikit_learns():
         KernelConditional(length_scale=[1.0, 2.0]).fit(x, y)
 
 
-def test_primal_is_dual():
-    """T14, for the linear kernel: ridge regression of weights is a Gaussian process."""
-    n, d, lam = 30, 4, 0.3
-    rng = np.random.default_rng(0)
-    Z, x, t = rng.normal(size=(n, d)), rng.normal(size=d), rng.normal(size=(n, 2))
-    P, G = lam * np.eye(d) + Z.T @ Z / n, lam * np.eye(n) + Z @ Z.T / n
-    close(np.linalg.slogdet(P)[1], np.linalg.slogdet(G)[1] + (d - n) * math.log(lam), 1e-9)
-    close(x @ np.linalg.inv(P) @ x, (x @ x - (Z @ x) @ np.linalg.inv(lam * n * np.eye(n) + Z @ Z.T) @ (Z @ x)) / lam, 1e-9)
-    close(x @ np.linalg.solve(Z.T @ Z + lam * n * np.eye(d), Z.T @ t), (Z @ x) @ np.linalg.solve(n * G, t), 1e-9)
-
-
 def test_a_long_length_scale_is_linear_regression():
     """T14 of the model: s_f = l and l -> infinity is the linear kernel plus a constant, which centered targets do not need."""
     (x, y), (new, _) = curve(50), curve(6, seed=1)

@@ -89,16 +89,6 @@ def test_far_queries_stay_finite(weighted):
     assert np.isfinite(weighted.score_samples(x, np.full((3, 3), 1e3))).all()
 
 
-def test_many_queries_are_computed_in_blocks():
-    x, y = pairs(2000)
-    model = ParticleMixture(n_particles=1000, random_state=0, **H).fit(x, y)
-    new, _ = pairs(5000, seed=1)
-    assert model._width() == 3000  # a block is bounded by this
-    whole = model.predict(new)
-    close(model.predict(new[4321:4323]), whole[4321:4323])
-    assert whole.shape == (5000, 3)
-
-
 # --- bandwidths
 
 
@@ -123,13 +113,6 @@ def test_bandwidths_are_the_best_of_a_grid():
     for h_c in np.geomspace(0.005, 5, 15):
         for h_t in np.geomspace(0.005, 2, 15):
             assert pm.leave_one_out(d2, own, w, 1, np.log([h_c, h_t]))[0] >= best - 1e-4
-
-
-def test_copies_of_items_do_not_narrow_the_kernels():
-    x, y = separated(200, 0)[:2]
-    once = ParticleMixture(random_state=0).fit(x, y)
-    twice = ParticleMixture(random_state=0).fit(np.concatenate([x, x]), np.concatenate([y, y]))
-    close(once.bandwidths_, twice.bandwidths_, 1e-2)
 
 
 def test_a_given_bandwidth_stays():

@@ -169,28 +169,16 @@ def _pairs(command: _OfPairs) -> "tuple[Pairs, dict[str, Any]]":
     from vergence.data.arrays import read_pairs
     from vergence.utils.terminal import note
 
-    pairs = read_pairs(
-        command.pairs,
-        command.target,
-        command.context,
-        command.drop,
-        command.id,
-        groups=command.groups,
-        ordered=command.ordered,
-        weights=getattr(command, "weights", None),
-        category=command.category,
-        number=command.number,
-        dates=command.dates,
-        sheet=command.sheet,
-    )
+    names = ("target", "context", "drop", "groups", "ordered", "category", "number", "dates", "sheet")
+    how: dict[str, Any] = {name: getattr(command, name) for name in names}
+    pairs = read_pairs(command.pairs, ids=command.id, weights=getattr(command, "weights", None), **how)
     if pairs.roles is not None:
         print(pairs.roles)
     for text in pairs.notes:
         note(text)
     if (gaps := int(np.isnan(pairs.context).any(1).sum())) > 0:
-        print(
-            f"gaps in the context of {counted(gaps, 'row')} of {len(pairs.context):,}; Gaussians and mixtures integrate over them"
-        )
+        where = f"gaps in the context of {counted(gaps, 'row')} of {len(pairs.context):,}"
+        print(f"{where}; Gaussians and mixtures integrate over them")
     also = {"groups": pairs.groups, "order": pairs.order, "sample_weight": pairs.weights}
     return pairs, {key: values for key, values in also.items() if values is not None}
 

@@ -16,8 +16,6 @@ log g, where the trapezoidal rule converges fast, so that the distribution is a 
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +32,6 @@ LEAST = 3.0  # degrees of freedom, at least: below 2 there is no variance
 PENALTIES = (-6.0, 1.0, 29)  # powers of 10 of l, in units of the mean of r_j^2: from, to, number
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class BayesianLine(Conditional):
     """p(target | context) of a line whose coefficients are uncertain: few rows and unusual contexts give wider intervals.
 
@@ -65,9 +62,6 @@ class BayesianLine(Conditional):
         >>> bool(far[1] - far[0] > 2 * (near[1] - near[0]))
         True
     """
-
-    device: str = "cpu"
-    random_state: Any = None
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         root = c.new_ones(len(c)) if w is None else w.sqrt()

@@ -13,7 +13,6 @@ here, so that a model is saved without pickle.
 """
 
 import itertools
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,7 +24,7 @@ from torch import Tensor
 
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import MixtureOfGaussians
-from vergence.mixtures.core import Conditional, Predictive, seed_of
+from vergence.mixtures.core import Conditional, Predictive, seed_of, unsaid
 from vergence.mixtures.gaussian_mixture import GaussianMixture
 from vergence.utils.checks import require_count, require_within
 
@@ -97,8 +96,7 @@ def residual_mixture(e: Array, w: Array, most: int, seed: int) -> Array:
     """Returns weights, means and variances (3, K) of the mixture of residuals e (N,) with the lowest BIC, of at most K = most."""
     unit, N, found = max(float(np.sqrt(w @ e**2 / w.sum())), 1e-12), w.sum(), []
     for K in range(1, 1 + (most if len(e) >= FEW else 1)):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
+        with unsaid(ConvergenceWarning):
             p = GaussianMixture(K, reg_covar=1e-3, random_state=seed).fit(e[:, None] / unit, sample_weight=w)
         found.append(((3 * K - 1) * np.log(N) - 2 * N * p.lower_bound_, p))
     p = min(found, key=lambda one: one[0])[1]
@@ -138,9 +136,6 @@ class BoostedTrees(Conditional):
     leaves: int = 16
     leaf_rows: int = 5
     folds: int = 4
-    device: str = "cpu"
-    random_state: Any = None
-    weighted: ClassVar[bool] = True
     fits_gaps: ClassVar[bool] = True
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:

@@ -19,7 +19,7 @@ from vergence.densities.em import fit as em
 from vergence.densities.em.gaps import fit_with_gaps
 from vergence.densities.em.structures import Mixture, Structure
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
-from vergence.mixtures.core import Conditional, Scale, shared_seed, shrunk, warn_unfinished
+from vergence.mixtures.core import Conditional, Scale, one_gaussian, shared_seed, shrunk, warn_unfinished
 from vergence.utils import linalg
 from vergence.utils.checks import expect, require_choice, require_within
 
@@ -65,8 +65,6 @@ class ConditionalGaussian(Conditional):
 
     ridge: float | str = "auto"
     reg_covar: float = 0.0
-    device: str = "cpu"
-    random_state: Any = None
     fits_gaps: ClassVar[bool] = True
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
@@ -98,14 +96,10 @@ class ConditionalGaussian(Conditional):
 
     def _moments(self, X: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor]:
         """Returns the covariance and mean of standardized items; with gaps, those of the highest likelihood."""
-        D = X.shape[1]
         if bool(X.isnan().any()):
-            start = X.new_ones(1), X.new_zeros(1, D), torch.eye(D).to(X)[None]
-            _, mean, S, _ = fit_with_gaps(X, w, *start, reg=1e-9, tol=1e-9, max_iter=500)
-            return S[0], mean[0]
-        S = (X if w is None else w[:, None] * X).T @ X / _total(X, w)
-        varies = (S.diagonal() > 0.5).to(S)  # a constant column has only the rounding error of its mean
-        return S * varies * varies[:, None], X.new_zeros(D)
+            mean, S = one_gaussian(X, w, reg=1e-9, tol=1e-9, max_iter=500)
+            return S, mean
+        return _second_moments(X, w), X.new_zeros(X.shape[1])
 
     def joint(self) -> JointGaussian:
         """Returns the density over [context; target]."""
@@ -116,6 +110,13 @@ class ConditionalGaussian(Conditional):
 def _total(X: Tensor, w: Tensor | None) -> float:
     """Returns how many rows items X (N, D) of weights w (N,) stand for."""
     return float(len(X) if w is None else w.sum())
+
+
+def _second_moments(X: Tensor, w: Tensor | None) -> Tensor:
+    """Returns the covariance (D, D) of standardized items; a constant column, which has only rounding errors, has zeros."""
+    S = (X if w is None else w[:, None] * X).T @ X / _total(X, w)
+    varies = (S.diagonal() > 0.5).to(S)
+    return S * varies * varies[:, None]
 
 
 def penalized(S: Tensor, C: int, ridge: float) -> Tensor:
@@ -205,8 +206,6 @@ class ConditionalMixture(Conditional):
     reg_covar: float = 1e-6
     prior: float = 1.0
     precision: str = "double"
-    device: str = "cpu"
-    random_state: Any = None
     fits_gaps: ClassVar[bool] = True
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
@@ -252,18 +251,16 @@ class ConditionalMixture(Conditional):
         """Returns the prior's sum of squares (D, D) of standardized items; None for one component, which has the items' own."""
         if K == 1 or not self.prior or self.covariance_type != "full":
             return None
-        S = (X if w is None else w[:, None] * X).T @ X / _total(X, w)
+        S = _second_moments(X, w)
         varies = (S.diagonal() > 0.5).to(S)
         D = float(varies.sum())
         few = min(1.0, D / _total(X, w))
-        S = (1 - few) * S * varies * varies[:, None] + few * torch.diag(varies)
+        S = (1 - few) * S + few * torch.diag(varies)
         return self.prior * S * K ** (-2 / D) if D else None
 
     def _guessed(self, X: Tensor, w: Tensor | None) -> Tensor:
         """Returns standardized items whose gaps are samples of one Gaussian, from which EM begins."""
-        D = X.shape[1]
-        start = X.new_ones(1), X.new_zeros(1, D), torch.eye(D).to(X)[None]
-        _, mean, S, _ = fit_with_gaps(X, w, *start, reg=1e-6)
+        mean, S = one_gaussian(X, w, reg=1e-6)
         rng = torch.Generator().manual_seed(shared_seed(self.random_state, self.device))
         guess = X.clone()
         for gaps in X.isnan().unique(dim=0):
@@ -271,7 +268,7 @@ class ConditionalMixture(Conditional):
             if gaps.any():
                 order = torch.cat([(~gaps).nonzero()[:, 0], gaps.nonzero()[:, 0]])
                 known = int((~gaps).sum())
-                joint = JointGaussian(mean[0][order], S[0][order[:, None], order], known)
+                joint = JointGaussian(mean[order], S[order[:, None], order], known)
                 p = joint.conditional(X[rows][:, ~gaps]) if known else joint
                 noise = torch.randn(int(rows.sum()), int(gaps.sum()), generator=rng, dtype=X.dtype).to(X)
                 root = torch.linalg.cholesky(p.S.dense())
@@ -280,16 +277,11 @@ class ConditionalMixture(Conditional):
 
     def _initial(self, data: em.Data, structure: Structure, K: int) -> Mixture:
         """Returns R initial mixtures: half with the covariance of all items, half from partitions by the nearest seed."""
-        R, X, w = (
-            (1 if K == 1 else self.n_init),
-            data.X.cpu().numpy(),
-            None if data.weights is None else data.weights.cpu().numpy(),
-        )
+        R, X, w = self.n_init, data.X.cpu().numpy(), None if data.weights is None else data.weights.cpu().numpy()
         whole = em.initialize(data, structure, torch.ones(1, 1, len(X), dtype=torch.float64), self.reg_covar)
         if K == 1:
             return whole
         random_states = np.random.default_rng(shared_seed(self.random_state, self.device)).integers(2**31 - 1, size=R)
-        w = None if data.weights is None else data.weights.cpu().numpy()
         seeds = np.stack([kmeans_plusplus(X, K, sample_weight=w, random_state=int(s))[0] for s in random_states])
         half = R // 2
         labels = np.stack([pairwise_distances_argmin(X, seed) for seed in seeds[half:]])

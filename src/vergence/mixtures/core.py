@@ -55,10 +55,10 @@ class FarValue(UserWarning):
 
 
 @contextlib.contextmanager
-def far_values_are_noted() -> Iterator[None]:
-    """Fits inside do not warn of far values, which the caller tells."""
+def unsaid(kind: type[Warning] = UserWarning) -> Iterator[None]:
+    """Leaves out warnings of a kind: what there is to say, the caller says, once."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FarValue)
+        warnings.simplefilter("ignore", kind)
         yield
 
 
@@ -93,6 +93,7 @@ class Scale:
         return p.affine(self.std.to(like), self.mean.to(like))
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Conditional(Stored, abc.ABC):
     """An estimator of p(target | context).
 
@@ -159,12 +160,10 @@ class Conditional(Stored, abc.ABC):
     def _learn_gaps(self, c: Tensor, w: Tensor | None) -> None:
         """Fits the Gaussian of the contexts whose conditional mean fills gaps."""
         scale = Scale.of(c, w)
-        one, D = c.new_ones(1), c.shape[1]
-        first = (one, c.new_zeros(1, D), torch.eye(D).to(c)[None])
-        _, mean, S, _ = fit_with_gaps(scale.to(c), w, *first, reg=1e-6, tol=1e-3, prior=torch.eye(D).to(c))
+        mean, S = one_gaussian(scale.to(c), w, reg=1e-6, tol=1e-3, prior=torch.eye(c.shape[1]).to(c))
         std = scale.std.to(c)
-        self.fill_mean_ = scale.mean.numpy() + (mean[0] * std).cpu().numpy()
-        self.fill_covariance_ = (S[0] * std * std[:, None]).cpu().numpy()
+        self.fill_mean_ = scale.mean.numpy() + (mean * std).cpu().numpy()
+        self.fill_covariance_ = (S * std * std[:, None]).cpu().numpy()
 
     def _filled(self, c: Tensor) -> Tensor:
         """Returns contexts whose gaps have the mean given what is known."""
@@ -357,8 +356,7 @@ class Conditional(Stored, abc.ABC):
 
     def _try(self) -> None:
         context = np.zeros((1, self.n_features_in_))
-        with warnings.catch_warnings():  # zeros may be far from the contexts of the fit
-            warnings.simplefilter("ignore", UserWarning)
+        with unsaid():  # zeros may be far from the contexts of the fit
             self.predict(context)
             self.sample(context, random_state=0)
             self.cdf(context, np.zeros((1, self.n_targets_)))
@@ -733,6 +731,13 @@ def seed_of(random_state: Any) -> int:
     if isinstance(random_state, (int, np.integer)) and random_state >= 0:
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def one_gaussian(X: Tensor, w: Tensor | None, **how: Any) -> tuple[Tensor, Tensor]:
+    """Returns mean (D,) and covariance (D, D) of standardized items with gaps (N, D): those of the highest likelihood."""
+    D = X.shape[1]
+    _, mean, S, _ = fit_with_gaps(X, w, X.new_ones(1), X.new_zeros(1, D), torch.eye(D).to(X)[None], **how)
+    return mean[0], S[0]
 
 
 def shrunk(residual: Tensor, N: float) -> Tensor:

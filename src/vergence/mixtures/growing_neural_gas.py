@@ -13,7 +13,6 @@ choice. An item of weight w counts as w items. The connected components of the g
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -89,8 +88,6 @@ class GrowingNeuralGas(Conditional):
     alpha: float = 0.5
     max_age: int = 50
     decay: float = 0.995
-    device: str = "cpu"
-    random_state: Any = None
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         require_choice("covariance_type", self.covariance_type, ("full", "spherical"))

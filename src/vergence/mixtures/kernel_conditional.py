@@ -20,7 +20,7 @@ of Inducing Variables in Sparse Gaussian Processes (2009), for the bound and the
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -177,9 +177,6 @@ class KernelConditional(Conditional):
     n_init: int = 5
     max_iter: int = 100
     tol: float = 1e-4
-    device: str = "cpu"
-    random_state: Any = None
-    weighted: ClassVar[bool] = True
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         self._require_settings(c.shape[1])

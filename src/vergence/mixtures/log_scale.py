@@ -42,9 +42,6 @@ class LogScale(Conditional):
     """
 
     model: Conditional
-    device: str = "cpu"
-    random_state: Any = None
-    weighted: ClassVar[bool] = True
     fits_gaps: ClassVar[bool] = True  # the model treats them as its own
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:

@@ -13,7 +13,6 @@ Shapes: R networks trained as one batch, B items of a minibatch, K components, T
 
 import itertools
 import math
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +27,7 @@ from torch.nn import functional as F
 from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.densities.mixture_head import initial_outputs, mixture, n_outputs, split_outputs
 from vergence.densities.particles import systematic
-from vergence.mixtures.core import Conditional, Predictive, seed_of
+from vergence.mixtures.core import Conditional, Predictive, seed_of, unsaid
 from vergence.utils.checks import expect, is_count, require_choice, require_count, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
@@ -74,8 +73,7 @@ def centers(z: Tensor, K: int, seed: int) -> Tensor:
     """Returns K initial means (K, T): quantiles (k + 1/2) / K for T = 1, k-means centers otherwise."""
     if z.shape[1] == 1:
         return z.quantile((torch.arange(K).to(z) + 0.5) / K, dim=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct items than K: some centers are equal
+    with unsaid(ConvergenceWarning):  # fewer distinct items than K: some centers are equal
         kmeans = KMeans(K, n_init=1, max_iter=50, random_state=seed % 2**32).fit(z.cpu().numpy())
     return torch.from_numpy(kmeans.cluster_centers_).to(z)
 
@@ -165,8 +163,6 @@ class MixtureDensityNetwork(Conditional):
     init: str = "quantile"
     folds: int = 5
     weight_decay: float = 0.0
-    device: str = "cpu"
-    random_state: Any = None
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         self._require_settings(len(c))

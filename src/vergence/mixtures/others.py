@@ -44,8 +44,6 @@ class NormalRegressor(Conditional):
     """
 
     regressor: Any
-    device: str = "cpu"
-    random_state: Any = None
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         usable = any(hasattr(self.regressor, name) for name in ("predict", "pred_dist"))
@@ -126,8 +124,6 @@ class FromQuantiles(Conditional):
     regressor: Any
     quantiles: Callable[[Any, np.ndarray, list[float]], Any] = _asked
     n_levels: int = 40
-    device: str = "cpu"
-    random_state: Any = None
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         require_count(2, n_levels=self.n_levels)

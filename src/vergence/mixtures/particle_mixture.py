@@ -141,8 +141,6 @@ class ParticleMixture(Conditional):
     resampling: str = "systematic"
     batch_size: int = 256
     em_steps: int = 5
-    device: str = "cpu"
-    random_state: Any = None
 
     def partial_fit(self, context: Any, target: Any) -> "ParticleMixture":
         """Updates the bank with further pairs (N, C) and (N, T) or (N,), in their order; the first call is `fit`.

@@ -91,7 +91,6 @@ def _best(x: Array, y: Array, w: Array, group: Array) -> tuple[float, float]:
     return float(found.x[0]), float(found.x[1])
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class RandomIntercepts(Conditional):
     """p(target | context) of a line with random intercepts of groups: that of a new group, or of a known one by `of`.
 
@@ -115,9 +114,6 @@ class RandomIntercepts(Conditional):
         >>> round(new), round(known, 1)
         (3, 0.3)
     """
-
-    device: str = "cpu"
-    random_state: Any = None
 
     def fit(self, context: Any, target: Any, sample_weight: Any = None, *, groups: Any = None) -> "RandomIntercepts":
         """Fits to pairs of groups (N,), and returns the estimator; see `Conditional.fit`."""

@@ -28,7 +28,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from vergence.data.tables import column_of
-from vergence.mixtures.core import Conditional, FarValue, alike, far_values, far_values_are_noted
+from vergence.mixtures.core import Conditional, FarValue, alike, far_values, unsaid
 from vergence.mixtures.log_scale import LogScale
 from vergence.mixtures.models import MODELS, get
 from vergence.mixtures.random_intercepts import RandomIntercepts
@@ -307,8 +307,7 @@ class _Trial:
         try:
             if self.name not in ALWAYS and began + expected > until:
                 raise OutOfTime
-            with time_limit(math.inf if self.name in ALWAYS else until), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a test row is far from the training rows
+            with time_limit(math.inf if self.name in ALWAYS else until), unsaid(Warning):  # test rows may be far away
                 self._measure(data, *data.parts[self.folds])
         except OutOfTime:
             self.left = "time"
@@ -355,8 +354,7 @@ def fitted(name: str, estimator: Conditional, c: Floats, t: Floats, groups: Any 
     model: Conditional = clone(estimator)
     if name == ALONE:
         c = np.where(np.isnan(c), np.nanmean(c, 0), c)  # nothing follows from what would be there
-    with far_values_are_noted(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with unsaid(FarValue), unsaid(ConvergenceWarning):
         model.fit(c, t, **({} if w is None else {"sample_weight": w}), groups=groups)
     if name == ALONE:
         C = c.shape[1]

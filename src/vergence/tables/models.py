@@ -1,10 +1,8 @@
 """Conditional densities of files: fit, predict, sample and score, for ``vergence density``."""
 
-import contextlib
 import inspect
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from vergence.data.arrays import Pairs
 from vergence.data.splits import split_groups
 from vergence.decide.conformal import ranked
 from vergence.decide.decisions import Counts, Decisions
-from vergence.mixtures.core import far_values_are_noted, question
+from vergence.mixtures.core import FarValue, question, unsaid
 from vergence.mixtures.selection import Selection, remarks, took_all_steps
 from vergence.report.rendering import require_page
 from vergence.tables.page import write_fit
@@ -68,7 +66,7 @@ class Fitted:
     notes: tuple[str, ...] = ()  # what is unusual about the table or the fit
 
 
-@far_values_are_noted()
+@unsaid(FarValue)
 def fit_density(
     pairs: Pairs,
     model: str,
@@ -109,7 +107,7 @@ def fit_density(
         facts = {"Model": fitted.model, "Rows": f"{fitted.train:,}", "Seconds": f"{fitted.seconds:.1f}", "File": out.name}
         chosen = fitted.selection
         words = [*([] if chosen is None else [chosen.sentence]), *fitted.notes]
-        with _unsaid():
+        with unsaid():
             write_fit(report, estimator, pairs, test, words=words, facts=facts, models=None if chosen is None else chosen.table())
     return fitted
 
@@ -295,14 +293,6 @@ def _require_apart(ids: Iterable[str]) -> None:
     expect(own is None, "other names for the columns that name the rows", own, "rename it")
 
 
-@contextlib.contextmanager
-def _unsaid() -> Iterator[None]:
-    """Leaves out what models warn of: what there is to say of contexts is said once, of all of them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        yield
-
-
 def _write(
     out: Path,
     job: dict[str, Any],
@@ -316,7 +306,7 @@ def _write(
     total = len(pairs.context)
 
     def named(c: np.ndarray, t: np.ndarray, start: int) -> dict[str, np.ndarray]:
-        with _unsaid():
+        with unsaid():
             return apart(rows(c, t, start), pairs.ids)
 
     if not total:  # a row of zeros has the columns of a table without rows
