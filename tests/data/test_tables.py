@@ -1,24 +1,18 @@
 """Tables as people have them: every separator, gap, date and category; what columns are taken for; every refusal in one line."""
 
-import gzip
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from vergence.data.arrays import of_table, read_column, read_for_model, read_pairs
+from vergence.data.arrays import of_table, read_for_model, read_pairs
 from vergence.data.table_files import read_table
 from vergence.data.tables import column_kinds, read_features, roles
 
 
-def write(path, text, encoding="utf-8"):
-    path.write_bytes(text.encode(encoding))
+def write(path, text):
+    path.write_text(text)
     return path
-
-
-def values(table):
-    return {name: table[name].to_pylist() for name in table.column_names}
 
 
 def contexts(file, names):
@@ -42,48 +36,8 @@ def test_columns_by_name_in_any_order(tmp_path):
     assert read_pairs(file, ["c"], drop=["a"]).columns == (["b"], ["c"])
     assert read_pairs(file, ["c"], ["b", "a"]).context.tolist() == [[2, 1], [5, 4]]
     assert contexts(file, ["b", "a"]).tolist() == [[2, 1], [5, 4]]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a;b\n1,5;2,25\n-3,0;4e2\n",
-        "a;b\n1,5;2,25\n-3,0;400\n",
-        "a\tb\n1.5\t2.25\n-3.0\t4e2\n",
-        "a|b\n1.5|2.25\n-3.0|4e2\n",
-        "a,b\n1.5,2.25\n-3.0,4e2\n\n",
-        'a,b\r\n"1.5",2.25\r\n-3.0,400\r\n',
-    ],
-)
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
-def test_separators_decimal_commas_and_encodings(tmp_path, text, encoding):
-    assert values(read_table(write(tmp_path / "a.csv", text, encoding))) == {"a": [1.5, -3], "b": [2.25, 400]}
-
-
-def test_thousands_packed_files_and_rows_with_names(tmp_path):
-    assert values(read_table(write(tmp_path / "a.csv", 'a,b\n"1,234",2\n"1,000,000.5",3\n')))["a"] == [1234, 1000000.5]
-    assert values(read_table(write(tmp_path / "a.csv", "a;b\n1.234,5;2\n0,125;3\n")))["a"] == [1234.5, 0.125]
-    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n3,4\n"))
-    assert values(read_table(tmp_path / "a.csv.gz")) == {"a": [1, 3], "b": [2, 4]}
-    by_r = read_table(write(tmp_path / "a.csv", '"mpg" "cyl"\n'.replace(" ", ",") + '"Mazda",21,6\n"Fiat",22.8,4\n'))
-    assert values(by_r) == {"": ["Mazda", "Fiat"], "mpg": [21, 22.8], "cyl": [6, 4]}
-    assert read_pairs(tmp_path / "a.csv", ["mpg"]).ids["row"].tolist() == ["Mazda", "Fiat"]
-
-
-def test_a_workbook(tmp_path):
-    openpyxl = pytest.importorskip("openpyxl")
-    book = openpyxl.Workbook()
-    for row in (["day", "dose", "kind"], ["2024-01-01", 1.5, "a"], ["2024-01-02", None, "b"], ["2024-01-03", 2, "a"]):
-        book.active.append(row)
-    book.save(tmp_path / "a.xlsx")
-    assert values(read_table(tmp_path / "a.xlsx"))["dose"] == [1.5, None, 2]
-    write(tmp_path / "b.xlsx", "no workbook")
-    refused(read_table, tmp_path / "b.xlsx", match="expected a workbook")
-
-
-def test_one_column_and_blank_lines(tmp_path):
-    assert values(read_table(write(tmp_path / "a.csv", "a\n1\n\n2\n\n")))["a"] == [1, 2]
-    assert contexts(write(tmp_path / "B.CSV", "a\n1\n2\n"), ["a"]).tolist() == [[1], [2]]
+    refused(read_pairs, file, ["a"], ["a", "b"], match="one role")
+    refused(read_pairs, file, ["c:a"], match="write a:c")
 
 
 KINDS = """id,when,size,count,color,flag,remark,nothing,sold
@@ -127,18 +81,6 @@ def test_names_of_rows_are_no_context(tmp_path):
     assert roles(pa.table({"__index_level_0__": [7, 9], "a": [1.0, 2], "b": [1.0, 2]}), target=["b"]).ids[0].kind == "identifier"
 
 
-def test_categories_are_remembered_and_others_are_gaps_or_refused(tmp_path):
-    file = write(tmp_path / "a.csv", "color,y\nred,1\nblue,2\nred,3\nblue,4\n")
-    names = read_pairs(file, ["y"]).columns[0]
-    other = write(tmp_path / "b.csv", "y,color\n1,blue\n2,green\n")
-    refused(read_for_model, other, (names, ["y"]), paired=True, unknown="refuse", match="found 'green'")
-    found = read_for_model(other, (names, ["y"]), paired=True)
-    assert found.context[0].tolist() == [1, 0] and np.isnan(found.context[1]).all() and found.rows.tolist() == [2, 3]
-    assert found.notes == ("color is 'green' in 1 row (line 3), which the fit did not see: taken for a gap",)
-    refused(contexts, write(tmp_path / "c.csv", "colour,y\nred,1\n"), names, match="did you mean|the column color in c.csv")
-    assert contexts(write(tmp_path / "d.csv", "color\nred\n"), names).tolist() == [[0, 1]]
-
-
 def test_a_column_called_y_is_a_feature_and_fractions_are_no_labels():
     table = pa.table({"x": [1, 2, 3], "y": [0, 1, 0], "label": [0.5, 1.5, 2.5]})
     assert of_table(table, "t").columns == ("x", "y", "label")
@@ -160,28 +102,6 @@ def test_thousands_of_columns_are_read_in_linear_time(tmp_path):
     assert seconds[1] < 4 + 24 * seconds[0]
 
 
-def test_columns_of_groups_and_times(tmp_path):
-    file = write(tmp_path / "a.csv", "who,when,y\nann,2024-01-02,1\nbob,2024-01-01,2\nann,2024-01-03,3\n")
-    assert read_column(file, "who", codes=True).tolist() == [0, 1, 0]
-    assert np.argsort(read_column(file, "when")).tolist() == [1, 0, 2]
-    refused(read_column, file, "who", match="numbers or dates in the column who of a.csv, found 'ann'; give --dates FORMAT")
-
-
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        ("a,b\n1,2\n3\n", "2 fields in each line of a.csv, found 1 in line 3"),
-        ("a,a\n1,2\n", "different column names"),
-        ("a,b\n", "found the names alone"),
-        ("", "found 0 lines"),
-        ("a,b\n1," + "x" * 200_000 + "\n", "not CSV: field larger"),
-        ("a,b\n1,\0\n", "found bytes that are none"),
-    ],
-)
-def test_refused_tables(tmp_path, text, match):
-    refused(read_table, write(tmp_path / "a.csv", text), match=match)
-
-
 @pytest.mark.parametrize(
     ("text", "target", "match"),
     [
@@ -196,12 +116,6 @@ def test_refused_tables(tmp_path, text, match):
 )
 def test_refused_pairs(tmp_path, text, target, match):
     refused(read_pairs, write(tmp_path / "a.csv", text), target, match=match)
-
-
-def test_one_role_for_a_column(tmp_path):
-    file = write(tmp_path / "a.csv", "a,b,c\n1.5,2,5\n2,3,1\n")
-    refused(read_pairs, file, ["a"], ["a", "b"], match="one role")
-    refused(read_pairs, file, ["c:a"], match="write a:c")
 
 
 def test_arrays_of_pairs_and_contexts(tmp_path):
