@@ -1,6 +1,7 @@
 """What columns are: dates in each format, declared columns, lists, identifiers that repeat, codes of gaps, unknown categories."""
 
 import datetime
+import json
 import re
 
 import numpy as np
@@ -72,16 +73,14 @@ def test_what_is_no_date(text):
 
 
 def test_an_order_is_never_that_of_texts(tmp_path):
-    for texts, match in (
-        (["05/03/2024", "01/04/2024"], "%d/%m/%Y or %m/%d/%Y; give --dates FORMAT"),
-        (["Jan", "Feb"], "found 'Jan'"),
-    ):
+    unclear = ["05/03/2024", "01/04/2024"]
+    for texts, match in ((["Jan", "Feb"], "found 'Jan'"), (unclear, "%d/%m/%Y or %m/%d/%Y; give --dates FORMAT")):
         file = write(tmp_path / "a.csv", when=texts, x=[1, 2], y=[2, 1])
+        assert read_column(file, "when", codes=True).tolist() == np.argsort(texts).tolist()
         with pytest.raises(ValueError, match=match):
             read_column(file, "when")
         with pytest.raises(ValueError, match=match):
             read_pairs(file, ["y"], ordered="when")
-    file = write(tmp_path / "a.csv", when=["05/03/2024", "01/04/2024"], x=[1, 2], y=[2, 1])
     assert read_pairs(file, ["y"]).notes == ("when holds dates as %d/%m/%Y or %m/%d/%Y: --dates FORMAT?",)
     assert read_pairs(file, ["y"], ordered="when", dates=["%d/%m/%Y"]).order.tolist() == [19787, 19814]
     assert read_pairs(file, ["y"], ordered="when", dates=["%m/%d/%Y"]).order.tolist() == [19846, 19726]
@@ -105,14 +104,12 @@ def test_periods_of_dates_are_features_where_the_dates_tell_something_of_them():
     assert roles(pa.table({"when": when, "x": day}), target=["when"]).target[0].features == ("when",)
 
 
-def test_pandas_categories_are_categories_whatever_they_hold(tmp_path):
+def test_columns_that_are_declared_and_pandas_categories(tmp_path):
     frame = pd.DataFrame({"dose": [1, 10, 2, 10], "on": [True, False, True, True], "x": [0.5, 1, 2, 3]})
-    coded = frame.astype({"dose": "category", "on": "category"})
-    kinds = column_kinds(pa.Table.from_pandas(coded))
-    assert [str(kinds[key]) for key in ("dose", "on")] == ["dose (category, 3 values)", "on (category, 2 values)"]
+    coded = pa.Table.from_pandas(frame.astype({"dose": "category", "on": "category"}))
     names = ["dose=1", "dose=10", "dose=2"]
-    assert kinds["dose"].features == tuple(names)
-    for table in (pa.Table.from_pandas(coded), pa.Table.from_pandas(frame), pa.table({"dose": [1.0, 10.0, 2.0, 10.0]})):
+    assert [str(kind) for kind in column_kinds(coded).values()] == ["dose (category, 3 values)", "on (category, 2 values)", "x"]
+    for table in (coded, pa.Table.from_pandas(frame), pa.table({"dose": [1.0, 10.0, 2.0, 10.0]})):
         assert read_features(table, names).argmax(1).tolist() == [0, 1, 2, 1]
     file = write(tmp_path / "a.csv", **frame)
     assert read_pairs(file, ["x"], category=["dose"]).columns[0] == [*names, "on"]
@@ -120,9 +117,6 @@ def test_pandas_categories_are_categories_whatever_they_hold(tmp_path):
     many = write(tmp_path / "a.csv", code=range(300), y=np.arange(300) % 7)
     with pytest.raises(ValueError, match="1 to 200 values in the category code, found 300"):
         read_pairs(many, ["y"], category=["code"])
-
-
-def test_a_column_is_declared_a_number(tmp_path):
     file = write(tmp_path / "a.csv", id=[3, 1, 2], t=[1, 2, 3], c=["u", "v", "u"], y=[1.5, 2, 3])
     assert read_pairs(file, ["y"], number=["id,t"]).columns[0] == ["id", "t"]
     with pytest.raises(ValueError, match="numbers in the column c of the table"):
@@ -182,11 +176,15 @@ def test_rows_without_a_group_or_time_are_left_out_where_they_are_few(tmp_path):
         read_pairs(write(tmp_path / "a.csv", w=[1, -1], x=[1, 2], y=[2, 1]), ["y"], weights="w")
 
 
-def test_unknown_categories_are_gaps_with_a_warning():
+def test_unknown_categories_are_gaps_that_are_told_or_refused(tmp_path):
     names = ["c=a", "c=b"]
-    with pytest.warns(
-        UserWarning, match=r"c is 'z' or 'w' in 2 rows \(first row 1\), which the fit did not see: taken for a gap"
-    ):
+    (tmp_path / "t.csv").write_text("A title\n\ny,c\n1,b\n2,z\n")
+    found = read_for_model(tmp_path / "t.csv", (names, ["y"]), paired=True)
+    assert found.context[0].tolist() == [0, 1] and np.isnan(found.context[1]).all() and found.rows.tolist() == [4, 5]
+    assert found.notes[1:] == ("c is 'z' in 1 row (line 5), which the fit did not see: taken for a gap",)
+    with pytest.raises(ValueError, match=r"the column C in t.csv, found none; it has y, c"):
+        read_for_model(tmp_path / "t.csv", (["C=a"], []), paired=False)
+    with pytest.warns(UserWarning, match=r"c is 'z' or 'w' in 2 rows \(first row 1\), which the fit did not see"):
         x = read_features(pa.table({"c": ["a", "z", "w", None]}), names)
     assert np.isnan(x[1:]).all() and x[0].tolist() == [1, 0]
     with pytest.raises(ValueError, match="'a', 'b' in the column c of the table, found 'z'"):
@@ -213,6 +211,8 @@ def test_lists_of_one_length_are_features(tmp_path):
         assert source.columns == ("v", *pairs.columns[0]) and source.items.shape == (4,)
         found = read_for_model(tmp_path / "t.parquet", (pairs.columns[0][1:2], []), paired=False)
         assert np.array_equal(found.context[:, 0], x[:, 1])
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"v": i, "z": [i, 0.5]}) + "\n" for i in range(3)))
+    assert read_pairs(tmp_path / "t.jsonl", ["v"]).context.tolist() == [[i, 0.5] for i in range(3)]
     gap = pa.table({"embedding": [[1.0, 2.0], None, [3.0, None]]})
     np.testing.assert_array_equal(read_features(gap, ["embedding[1]"])[:, 0], [2, np.nan, np.nan])
     assert np.isnan(read_features(gap.slice(1, 1), ["embedding[1]"])).all()
