@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from vergence.data.items import Array
-from vergence.data.tables import Column, held, texts_of
+from vergence.data.tables import Column, different_texts, held
 from vergence.utils.checks import counted
 
 __all__: list[str] = []
@@ -60,7 +60,7 @@ def _repeated(name: str, values: Any) -> list[str]:
 def _alike(name: str, values: Any) -> list[str]:
     """Names texts that differ by case or spaces alone."""
     same: dict[str, list[str]] = {}
-    for text in sorted({*texts_of(values.unique())} - {None}):
+    for text in different_texts(values):
         same.setdefault("".join(text.casefold().split()), []).append(text)
     first = next((texts for texts in same.values() if len(texts) > 1), [])
     return [f"{name} has {' and '.join(map(repr, first))}, which differ by case or spaces alone: one value?"] if first else []

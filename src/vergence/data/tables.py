@@ -178,7 +178,7 @@ def _column(name: str, values: Any, dates: Sequence[str]) -> Column:
 
 
 def _as_category(name: str, values: Any) -> Column:
-    different = sorted({*texts_of(values)} - {None})
+    different = different_texts(values)
     expect(0 < len(different) <= ASKED, f"1 to {ASKED} values in the category {name}", len(different), "leave it out")
     return Column(name, "category", tuple(different), len(different))
 
@@ -186,6 +186,11 @@ def _as_category(name: str, values: Any) -> Column:
 def texts_of(values: Any) -> list[str | None]:
     """Returns the values of a column as texts: 1 and 1.0 are "1"."""
     return list(_decoded(values).cast("string").to_pylist())
+
+
+def different_texts(values: Any) -> list[str]:
+    """Returns the different values of a column as texts, in order, without gaps."""
+    return sorted(_decoded(values).cast("string").unique().drop_null().to_pylist())
 
 
 def _decoded(values: Any) -> Any:
