@@ -340,8 +340,7 @@ class _Cells:
 
     def first(self, form: str) -> int | None:
         """Returns the first row whose number has a form; None if there is none."""
-        fits = re.compile(form).fullmatch
-        return next((row for row, text in enumerate(self.numbers) if text is not None and fits(text)), None)
+        return next((row for row, text in enumerate(self.numbers) if text is not None and re.fullmatch(form, text)), None)
 
     def guessed(self, between: str) -> str:
         """Returns the decimal mark where nothing tells it: 987 next to 1,012 shows thousands, as do quotes between commas."""
@@ -357,8 +356,7 @@ class _Cells:
 
 def _cells(written: list[str | None]) -> _Cells | None:
     """Returns a column of texts as cells of numbers; none where fewer than `SHARE` of them are numbers."""
-    stripped = [None if text is None else text.strip() for text in written]
-    texts = [None if text in NO_NUMBERS else text for text in stripped]
+    texts = [None if text is None or text.strip() in NO_NUMBERS else text.strip() for text in written]
     there = [text for text in texts if text is not None]
     least = max(SHARE * len(there), 1)
     codes = any(map(CODE.fullmatch, there)) and not any("." in text or "," in text for text in there)
