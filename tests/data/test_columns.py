@@ -1,6 +1,7 @@
-"""What columns are: dates in each format, declared columns, lists, identifiers that repeat, codes of gaps, unknown categories."""
+"""What columns are and what is read of them: dates, declared columns, lists, identifiers, categories; refusals in one line."""
 
 import datetime
+import json
 import re
 
 import numpy as np
@@ -14,7 +15,6 @@ from vergence.data.doubts import doubts
 from vergence.data.table_files import read_table
 from vergence.data.tables import column_kinds, column_of, read_features, roles
 
-pd = pytest.importorskip("pandas")
 DAYS = [datetime.date(2023, 11, 28) + datetime.timedelta(days=9 * i) for i in range(40)]
 SINCE = [(day - datetime.date(1970, 1, 1)).days for day in DAYS]
 
@@ -72,16 +72,14 @@ def test_what_is_no_date(text):
 
 
 def test_an_order_is_never_that_of_texts(tmp_path):
-    for texts, match in (
-        (["05/03/2024", "01/04/2024"], "%d/%m/%Y or %m/%d/%Y; give --dates FORMAT"),
-        (["Jan", "Feb"], "found 'Jan'"),
-    ):
+    unclear = ["05/03/2024", "01/04/2024"]
+    for texts, match in ((["Jan", "Feb"], "found 'Jan'"), (unclear, "%d/%m/%Y or %m/%d/%Y; give --dates FORMAT")):
         file = write(tmp_path / "a.csv", when=texts, x=[1, 2], y=[2, 1])
+        assert read_column(file, "when", codes=True).tolist() == np.argsort(texts).tolist()
         with pytest.raises(ValueError, match=match):
             read_column(file, "when")
         with pytest.raises(ValueError, match=match):
             read_pairs(file, ["y"], ordered="when")
-    file = write(tmp_path / "a.csv", when=["05/03/2024", "01/04/2024"], x=[1, 2], y=[2, 1])
     assert read_pairs(file, ["y"]).notes == ("when holds dates as %d/%m/%Y or %m/%d/%Y: --dates FORMAT?",)
     assert read_pairs(file, ["y"], ordered="when", dates=["%d/%m/%Y"]).order.tolist() == [19787, 19814]
     assert read_pairs(file, ["y"], ordered="when", dates=["%m/%d/%Y"]).order.tolist() == [19846, 19726]
@@ -105,14 +103,13 @@ def test_periods_of_dates_are_features_where_the_dates_tell_something_of_them():
     assert roles(pa.table({"when": when, "x": day}), target=["when"]).target[0].features == ("when",)
 
 
-def test_pandas_categories_are_categories_whatever_they_hold(tmp_path):
+def test_columns_that_are_declared_and_pandas_categories(tmp_path):
+    pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"dose": [1, 10, 2, 10], "on": [True, False, True, True], "x": [0.5, 1, 2, 3]})
-    coded = frame.astype({"dose": "category", "on": "category"})
-    kinds = column_kinds(pa.Table.from_pandas(coded))
-    assert [str(kinds[key]) for key in ("dose", "on")] == ["dose (category, 3 values)", "on (category, 2 values)"]
+    coded = pa.Table.from_pandas(frame.astype({"dose": "category", "on": "category"}))
     names = ["dose=1", "dose=10", "dose=2"]
-    assert kinds["dose"].features == tuple(names)
-    for table in (pa.Table.from_pandas(coded), pa.Table.from_pandas(frame), pa.table({"dose": [1.0, 10.0, 2.0, 10.0]})):
+    assert [str(kind) for kind in column_kinds(coded).values()] == ["dose (category, 3 values)", "on (category, 2 values)", "x"]
+    for table in (coded, pa.Table.from_pandas(frame), pa.table({"dose": [1.0, 10.0, 2.0, 10.0]})):
         assert read_features(table, names).argmax(1).tolist() == [0, 1, 2, 1]
     file = write(tmp_path / "a.csv", **frame)
     assert read_pairs(file, ["x"], category=["dose"]).columns[0] == [*names, "on"]
@@ -120,9 +117,6 @@ def test_pandas_categories_are_categories_whatever_they_hold(tmp_path):
     many = write(tmp_path / "a.csv", code=range(300), y=np.arange(300) % 7)
     with pytest.raises(ValueError, match="1 to 200 values in the category code, found 300"):
         read_pairs(many, ["y"], category=["code"])
-
-
-def test_a_column_is_declared_a_number(tmp_path):
     file = write(tmp_path / "a.csv", id=[3, 1, 2], t=[1, 2, 3], c=["u", "v", "u"], y=[1.5, 2, 3])
     assert read_pairs(file, ["y"], number=["id,t"]).columns[0] == ["id", "t"]
     with pytest.raises(ValueError, match="numbers in the column c of the table"):
@@ -182,11 +176,15 @@ def test_rows_without_a_group_or_time_are_left_out_where_they_are_few(tmp_path):
         read_pairs(write(tmp_path / "a.csv", w=[1, -1], x=[1, 2], y=[2, 1]), ["y"], weights="w")
 
 
-def test_unknown_categories_are_gaps_with_a_warning():
+def test_unknown_categories_are_gaps_that_are_told_or_refused(tmp_path):
     names = ["c=a", "c=b"]
-    with pytest.warns(
-        UserWarning, match=r"c is 'z' or 'w' in 2 rows \(first row 1\), which the fit did not see: taken for a gap"
-    ):
+    (tmp_path / "t.csv").write_text("A title\n\ny,c\n1,b\n2,z\n")
+    found = read_for_model(tmp_path / "t.csv", (names, ["y"]), paired=True)
+    assert found.context[0].tolist() == [0, 1] and np.isnan(found.context[1]).all() and found.rows.tolist() == [4, 5]
+    assert found.notes[1:] == ("c is 'z' in 1 row (line 5), which the fit did not see: taken for a gap",)
+    with pytest.raises(ValueError, match=r"the column C in t.csv, found none; it has y, c"):
+        read_for_model(tmp_path / "t.csv", (["C=a"], []), paired=False)
+    with pytest.warns(UserWarning, match=r"c is 'z' or 'w' in 2 rows \(first row 1\), which the fit did not see"):
         x = read_features(pa.table({"c": ["a", "z", "w", None]}), names)
     assert np.isnan(x[1:]).all() and x[0].tolist() == [1, 0]
     with pytest.raises(ValueError, match="'a', 'b' in the column c of the table, found 'z'"):
@@ -213,8 +211,162 @@ def test_lists_of_one_length_are_features(tmp_path):
         assert source.columns == ("v", *pairs.columns[0]) and source.items.shape == (4,)
         found = read_for_model(tmp_path / "t.parquet", (pairs.columns[0][1:2], []), paired=False)
         assert np.array_equal(found.context[:, 0], x[:, 1])
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"v": i, "z": [i, 0.5]}) + "\n" for i in range(3)))
+    assert read_pairs(tmp_path / "t.jsonl", ["v"]).context.tolist() == [[i, 0.5] for i in range(3)]
     gap = pa.table({"embedding": [[1.0, 2.0], None, [3.0, None]]})
     np.testing.assert_array_equal(read_features(gap, ["embedding[1]"])[:, 0], [2, np.nan, np.nan])
     assert np.isnan(read_features(gap.slice(1, 1), ["embedding[1]"])).all()
     assert read_features(gap.slice(0, 0), ["embedding[1]"]).shape == (0, 1)
     assert column_kinds(pa.table({"e": [[1.0], [1.0, 2.0]], "f": [["a"], ["b"]]}))["e"].kind == "other"
+
+
+# Columns of pairs, and refusals in one line
+
+
+def saved(path, text):
+    path.write_text(text)
+    return path
+
+
+def contexts(file, names):
+    return read_for_model(file, (names, []), paired=False).context
+
+
+def refused(call, *args, match, **more):
+    with pytest.raises(ValueError, match=match) as caught:
+        call(*args, **more)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+def test_columns_by_name_in_any_order(tmp_path):
+    file = saved(tmp_path / "a.csv", "a,b,c\n1,2,3\n4,5,6\n")
+    pairs = read_pairs(file, ["c"])
+    assert pairs.context.tolist() == [[1, 2], [4, 5]] and pairs.target.tolist() == [3, 6]
+    assert pairs.columns == (["a", "b"], ["c"]) and str(pairs.roles) == "context: a, b; target: c"
+    two = read_pairs(file, ["c", "a"])
+    assert two.target.tolist() == [[3, 1], [6, 4]] and two.context.tolist() == [[2], [5]]
+    assert read_pairs(file, ["c,a"]).columns == (["b"], ["c", "a"]) and read_pairs(file, ["b:c"]).columns == (["a"], ["b", "c"])
+    assert read_pairs(file, ["c"], drop=["a"]).columns == (["b"], ["c"])
+    assert read_pairs(file, ["c"], ["b", "a"]).context.tolist() == [[2, 1], [5, 4]]
+    assert contexts(file, ["b", "a"]).tolist() == [[2, 1], [5, 4]]
+    refused(read_pairs, file, ["a"], ["a", "b"], match="one role")
+    refused(read_pairs, file, ["c:a"], match="write a:c")
+
+
+KINDS = """id,when,size,count,color,flag,remark,nothing,sold
+a1,2024-01-01,1.5,3,red,true,first words,,2024-01-01 12:00:00
+a2,2024-01-03,,5,blue,false,other words,,2024-01-02 00:00:00
+a3,2024-01-02,2.5,9,red,true,words,,2024-01-02 06:00:00
+a4,2024-01-05,3.5,2,NA,false,words,,2024-01-03 00:00:00
+"""
+
+
+def test_kinds_of_columns(tmp_path):
+    table = read_table(saved(tmp_path / "a.csv", KINDS))
+    kinds = {name: column.kind for name, column in column_kinds(table).items()}
+    assert kinds == {
+        **{"id": "identifier", "when": "date", "size": "number", "count": "number", "color": "category", "flag": "boolean"},
+        **{"remark": "text", "nothing": "empty", "sold": "date"},
+    }
+    used = roles(table, target=["size"])
+    assert str(used) == (
+        "context: when (date), count, color (category, 2 values), flag (boolean), sold (date); target: size; "
+        "names of rows: id (identifier); left out: remark (text, 3 values), nothing (empty)"
+    )
+    names = [name for column in used.context for name in column.features]
+    assert names == ["when", "count", "color=blue", "color=red", "flag", "sold"]
+    x = read_features(table, names)
+    assert x[:, 0].tolist() == [19723, 19725, 19724, 19727] and x[:, 5].tolist() == [19723.5, 19724, 19724.25, 19725]
+    assert x[:3, 3].tolist() == [1, 0, 1] and np.isnan(x[3, 2:4]).all() and x[:, 4].tolist() == [1, 0, 1, 0]
+    assert np.isnan(read_pairs(tmp_path / "a.csv", ["size"]).target[1])
+
+
+def test_names_of_rows_are_no_context(tmp_path):
+    for name in ("", "Unnamed: 0", "rownames", "id", "patient_id"):
+        pairs = read_pairs(saved(tmp_path / "a.csv", f"{name},x,y\n1,2,3.5\n2,5,6.5\n3,1,2\n"), ["y"])
+        assert pairs.columns == (["x"], ["y"]) and pairs.ids[name or "row"].tolist() == ["1", "2", "3"]
+    file = saved(tmp_path / "a.csv", "t,x,y\n1,2,3.5\n2,5,6.5\n3,1,2\n")
+    refused(read_pairs, file, ["y"], match="counts the rows")
+    assert read_pairs(file, ["y"], ids=["t"]).columns == (["x"], ["y"])
+    assert read_pairs(file, ["y"], ["t", "x"]).columns == (["t", "x"], ["y"])
+    years = saved(tmp_path / "a.csv", "year,x,y\n2001,2,3.5\n2002,5,6.5\n2003,1,2\n")
+    assert read_pairs(years, ["y"]).columns == (["year", "x"], ["y"])
+    assert roles(pa.table({"__index_level_0__": [7, 9], "a": [1.0, 2], "b": [1.0, 2]}), target=["b"]).ids[0].kind == "identifier"
+
+
+def test_a_column_called_y_is_a_feature_and_fractions_are_no_labels():
+    table = pa.table({"x": [1, 2, 3], "y": [0, 1, 0], "label": [0.5, 1.5, 2.5]})
+    assert of_table(table, "t").columns == ("x", "y", "label")
+    labeled = of_table(pa.table({"x": [1, 2, 3], "labels": [0, 1, 1], "names": ["a", "b", "c"], "word": ["u", "v", "w"]}), "t")
+    assert (
+        labeled.columns == ("x",) and labeled.items.labels.tolist() == [0, 1, 1] and list(labeled.items.names) == ["a", "b", "c"]
+    )
+
+
+def test_thousands_of_columns_are_read_in_linear_time(tmp_path):
+    import time
+
+    seconds = []
+    for n in (1000, 8000):
+        pq.write_table(pa.table({f"gene{i}": np.random.default_rng(i).normal(size=20) for i in range(n)}), tmp_path / "t.parquet")
+        start = time.process_time()
+        assert of_table(read_table(tmp_path / "t.parquet"), "t").items.shape == (n,)
+        seconds.append(time.process_time() - start)
+    assert seconds[1] < 4 + 24 * seconds[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "match"),
+    [
+        ("a,b\n1,2\n1,3\n", [], "--target NAME to name some of the columns of a.csv to predict, found a, b"),
+        ("a,b\n1,x\n2,x\n3,y\n4,y\n", ["b"], "numbers in the target b .* found a column of kind category; a classifier"),
+        ("a,b\n1,\n2,\n", ["b"], "numbers in the target b of a.csv, found a column of kind empty"),
+        ("a,b\n1,2\n2,inf\n", ["b"], "finite numbers in the column b of a.csv, found infinity"),
+        ("a,b\nu,2\nv,3\n", ["b"], "contexts next to the target"),
+        ("a,b\n1.5,2\n2.5,3\n", ["a", "b"], "contexts next to the target"),
+        ("a,bee\n1,2\n2,3\n", ["be"], "did you mean 'bee'"),
+    ],
+)
+def test_refused_pairs(tmp_path, text, target, match):
+    refused(read_pairs, saved(tmp_path / "a.csv", text), target, match=match)
+
+
+def test_arrays_of_pairs_and_contexts(tmp_path):
+    c, t = np.arange(6.0).reshape(3, 2), np.arange(3)
+    np.savez(tmp_path / "a.npz", context=c, target=t, other=np.array([{}], dtype=object))
+    pairs = read_pairs(tmp_path / "a.npz")
+    assert np.array_equal(pairs.context, c) and np.array_equal(pairs.target, t) and pairs.context.dtype == np.float64
+    assert pairs.columns == (["context_0", "context_1"], ["target_0"])
+    assert np.array_equal(contexts(tmp_path / "a.npz", []), c)
+    np.save(tmp_path / "c.npy", c[:, 0])
+    assert np.array_equal(contexts(tmp_path / "c.npy", []), c[:, :1])
+
+
+ONE = np.ones((3, 2))
+ODD = np.array([[1.0], [2.0], [np.inf]])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "call", "word"),
+    [
+        ({"context": 3.0, "target": ONE}, read_pairs, "shapes"),
+        ({"context": ONE, "target": 3.0}, read_pairs, "shapes"),
+        ({"context": 3.0}, lambda file: contexts(file, []), "shape"),
+        ({"context": ONE[:0], "target": ONE[:0]}, read_pairs, "1 row"),
+        ({"context": ONE}, read_pairs, "add target"),
+        ({"context": ONE, "goal": ONE}, read_pairs, "add target"),
+        ({"context": ONE, "target": np.array(["a"] * 3)}, read_pairs, "numbers"),
+        ({"context": ODD, "target": ONE}, read_pairs, "row 2"),
+        ({"context": ODD}, lambda file: contexts(file, []), "row 2"),
+        ({"context": ONE}, lambda file: contexts(file, ["a"]), "give a"),
+        ({"context": ONE, "target": ONE}, lambda file: read_for_model(file, (["a", "b"], ["t"]), paired=True), "targets of 1 in"),
+        ({"context": ONE, "target": np.array([{}] * 3)}, read_pairs, "Python objects"),
+        ({}, read_pairs, "found none"),
+        (None, read_pairs, "no file"),
+    ],
+)
+def test_refused_arrays_of_pairs(tmp_path, arrays, call, word):
+    if arrays is not None:
+        np.savez(tmp_path / "a.npz", **arrays)
+    refused(call, tmp_path / "a.npz", match=word)
+    refused(call, tmp_path, match="folder")

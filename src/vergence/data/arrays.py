@@ -13,8 +13,8 @@ from torch import Tensor
 
 from vergence.data.images import written_name
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, spaced
-from vergence.data.table_files import TABLES, as_written, is_table_file, notes_of, read_table
-from vergence.data.tables import FIRST_LINE, Column, Roles, column_kinds, read_features, roles, vectors
+from vergence.data.table_files import TABLES, as_written, is_table_file, lines_of, notes_of, read_table
+from vergence.data.tables import Column, Roles, column_kinds, held, read_features, roles, vectors
 from vergence.utils.checks import counted, expect, refuse, require_choice, shortened
 from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE
@@ -270,11 +270,9 @@ def of_table(table: Any, name: str, columns: Sequence[str] = (), *, double: bool
 
 def _special(kinds: dict[str, Column], table: Any) -> list[str]:
     """Returns the columns of labels, names and parts, in this order."""
-    import pyarrow.types as types
-
-    whole = [key for key in LABELS if key in kinds and not types.is_floating(table[key].type)][:1]
+    whole = [key for key in LABELS if key in kinds and held(table[key].type) != "real"][:1]
     named = [key for key in NAME_KEYS if key in kinds and kinds[key].kind in ("identifier", "text", "category")][:1]
-    split = SPLIT in kinds and kinds[SPLIT].kind in ("identifier", "text", "category", "constant")
+    split = SPLIT in kinds and kinds[SPLIT].kind in ("identifier", "text", "category")
     for part in set(table[SPLIT].to_pylist()) if split else ():
         require_choice(f"the values in {SPLIT}", part, ("train", "test"), "rename the column if it is a feature")
     return [*whole, *named, *([SPLIT] if split else [])]
@@ -285,9 +283,12 @@ def _read_features(
 ) -> tuple[Array, tuple[str, ...]]:
     """Returns the features (N, D), and their names where they come from a column each."""
     there = [key for key in columns or ARRAY_KEYS if key in kinds]
-    lists = [key for key in there if kinds[key].kind in ("list", "other") and _holds_lists(table[key])]
+    lists = [key for key in there if kinds[key].kind in ("list", "other") and held(table[key].type) == "list"]
     if lists and len(columns) < 2:
-        return _vectors(table[lists[0]], f"{lists[0]} of {file}"), ()
+        x = vectors(table[lists[0]], f"{lists[0]} of {file}")
+        gaps = int(np.isnan(x).any(1).sum())
+        expect(not gaps, f"numbers in {lists[0]} of {file}", f"gaps in {counted(gaps, 'row')}", "drop such rows")
+        return x, ()
     rest = [column for key, column in kinds.items() if key not in special]
     names = columns or tuple(feature for column in rest for feature in column.features)
     expect(names, f"columns of numbers in {file}", f"{', '.join(map(str, kinds.values()))} alone", "add the features")
@@ -302,20 +303,6 @@ def _read_features(
     advice = "drop such rows, or the column"
     expect(may_lack or not gaps.any(), f"numbers in column {names[first]} of {file}", f"{gaps[first]} gaps", advice)
     return x, names
-
-
-def _holds_lists(values: Any) -> bool:
-    import pyarrow.types as types
-
-    return any(test(values.type) for test in (types.is_list, types.is_fixed_size_list, types.is_large_list))
-
-
-def _vectors(column: Any, where: str) -> Array:
-    """Returns a column of lists as (N, D)."""
-    x = vectors(column, where)
-    gaps = int(np.isnan(x).any(1).sum())
-    expect(not gaps, f"numbers in {where}", f"gaps in {counted(gaps, 'row')}", "drop such rows")
-    return x
 
 
 def _column(table: Any, key: str) -> Array:
@@ -425,13 +412,8 @@ def read_pairs(
         features = [feature for column in used.context for feature in column.features]
         pairs = _of_columns(table, features, [column.features[0] for column in used.target], name)
         named = _ids(as_written(path, table), [column.name for column in used.ids])
-        seen = (
-            *used.context,
-            *used.target,
-            *(column for column in used.left_out if column.name not in (*drop, *more)),
-            *used.ids,
-        )
-        asked = doubts(table, seen, grouped=groups is not None)
+        seen = (*used.context, *used.target, *used.left_out, *used.ids)
+        asked = doubts(table, (one for one in seen if one.name not in (*drop, *more)), grouped=groups is not None)
         dates = kinds.get("dates", ())
         for key, column in extra.items():
             found[key] = None if column is None else _of_rows(table, column, name, dates, key == "groups")
@@ -472,8 +454,9 @@ def _of_columns(table: Any, features: Sequence[str], target: Sequence[str], name
     gone = [column for column, values in zip(target, t.T, strict=True) if len(t) and np.isnan(values).all()]
     expect(not gone, f"values in the target {''.join(gone[:1])} of {name}", "gaps alone", "name another")
     c = read_features(table, features, name, unknown=unknown, notes=notes)
-    lines = np.arange(len(c)) + FIRST_LINE
-    return Pairs(c, t[:, 0] if len(target) == 1 else t, (list(features), list(target)), rows=lines, notes=tuple(notes))
+    lines = lines_of(table)
+    rows = np.arange(len(c)) if lines is None else lines
+    return Pairs(c, t[:, 0] if len(target) == 1 else t, (list(features), list(target)), rows=rows, notes=tuple(notes))
 
 
 def _ids(table: Any, names: Sequence[str]) -> dict[str, Array]:
@@ -498,11 +481,8 @@ def read_for_model(
     if is_table_file(path):
         table = read_table(path, sheet, empty=True)
         found = _of_columns(table, context, target if paired else [], path.name, unknown)
-        return replace(
-            found,
-            notes=(*notes_of(table), *found.notes),
-            ids=_ids(as_written(path, table), [name for name in ids if name in table.column_names]),
-        )
+        named = _ids(as_written(path, table), [name for name in ids if name in table.column_names])
+        return replace(found, notes=(*notes_of(table), *found.notes), ids=named)
     arrays = _numbers(path, PAIR_KEYS if paired else PAIR_KEYS[:1], empty=True)
     c, t = _as_columns(arrays["context"]), arrays.get("target", np.empty((0, len(target))))
     expect(c.ndim == 2, f"contexts (B, C) in {path.name}", f"shape {c.shape}", "reshape them")

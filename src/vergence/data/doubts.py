@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from vergence.data.items import Array
-from vergence.data.tables import Column, texts_of
+from vergence.data.tables import Column, different_texts, held
 from vergence.utils.checks import counted
 
 __all__: list[str] = []
@@ -44,12 +44,9 @@ def doubts(table: Any, columns: Iterable[Column], *, grouped: bool = False) -> l
 
 def _repeated(name: str, values: Any) -> list[str]:
     """Asks whether a column is groups: it is named like an identifier and repeats, or its values have neighboring rows each."""
-    import pyarrow.types as kinds
-
-    if kinds.is_floating(values.type) or kinds.is_decimal(values.type) or values.null_count:
+    if held(values.type) == "real" or values.null_count:
         return []
-    code = values.combine_chunks() if kinds.is_dictionary(values.type) else values.dictionary_encode().combine_chunks()
-    code = code.indices.to_numpy()
+    code = values.dictionary_encode().combine_chunks().indices.to_numpy()  # leaves a dictionary as it is
     counts = np.bincount(code)
     counts = counts[counts > 0]
     steady = (counts == np.bincount(counts).argmax()).mean() > 0.5
@@ -63,7 +60,7 @@ def _repeated(name: str, values: Any) -> list[str]:
 def _alike(name: str, values: Any) -> list[str]:
     """Names texts that differ by case or spaces alone."""
     same: dict[str, list[str]] = {}
-    for text in sorted({text for text in texts_of(values.unique()) if text is not None}):
+    for text in different_texts(values):
         same.setdefault("".join(text.casefold().split()), []).append(text)
     first = next((texts for texts in same.values() if len(texts) > 1), [])
     return [f"{name} has {' and '.join(map(repr, first))}, which differ by case or spaces alone: one value?"] if first else []

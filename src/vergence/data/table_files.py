@@ -16,6 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
+from vergence.data.items import Array
 from vergence.utils.checks import counted, expect, refuse, require_choice, shortened, shown
 from vergence.utils.parts import original
 
@@ -45,13 +48,23 @@ BLANK = re.compile(r"(?m)^ +\r?$")
 COMMENTS = re.compile(r"\A(\s*#[^\n]*\n)+(?=#)")  # all but the last above the names
 SHOWN = 6  # columns of a note
 HEAD = 20  # lines that show the delimiter
-NOTES, SHEET = b"vergence.notes", b"vergence.sheet"  # keys of an Arrow table's metadata
+NOTES, SHEET, LINES = b"vergence.notes", b"vergence.sheet", b"vergence.lines"  # keys of an Arrow table's metadata
 
 
 def is_table_file(path: Path) -> bool:
     """Returns whether a file ends like a table: .csv, .tsv, .txt, .dat, .jsonl, also as .gz, .bz2, .xz; .parquet, .xlsx."""
-    ending = path.suffix.lower()
-    return ending in TABLES or (ending in PACKED and Path(path.stem).suffix.lower() in TEXTS)
+    return _ending(path) in TABLES
+
+
+def listed(parts: Sequence[Any], most: int) -> str:
+    """Returns the first parts between commas, and how many more there are."""
+    return ", ".join([*map(str, parts[:most]), *[f"{len(parts) - most} more"][: len(parts) > most]])
+
+
+def _ending(path: Path) -> str:
+    """Returns how the name of a file ends, without .gz and so on of a packed text; "" for standard input."""
+    ending, inner = path.suffix.lower(), Path(path.stem).suffix.lower()
+    return inner if ending in PACKED and inner in TEXTS else ending
 
 
 def read_table(path: Path, sheet: str | None = None, *, empty: bool = False) -> Any:
@@ -67,21 +80,21 @@ def read_table(path: Path, sheet: str | None = None, *, empty: bool = False) -> 
     import pyarrow as pa
 
     expect(path == STREAM or path.is_file(), f"a table at {path}", "a folder" if path.is_dir() else "no file")
-    expect(sheet is None or path.suffix.lower() == ".xlsx", f"a workbook with the sheet {sheet}", path.name, "leave out --sheet")
+    ending = _ending(path)
+    expect(sheet is None or ending == ".xlsx", f"a workbook with the sheet {sheet}", path.name, "leave out --sheet")
     try:
-        if path == STREAM or ".jsonl" in path.suffixes[-2:]:
+        if path == STREAM or ending == ".jsonl":
             table = _of_json_lines(path)
-        elif path.suffix.lower() == ".parquet":
+        elif ending == ".parquet":
             import pyarrow.parquet as pq
 
             table = pq.read_table(path, partitioning=None)
         else:
-            table = _of_excel(path, sheet) if path.suffix.lower() == ".xlsx" else _of_text(path, empty)
+            table = _of_excel(path, sheet) if ending == ".xlsx" else _of_text(path, empty)
     except (pa.ArrowException, OSError, EOFError, lzma.LZMAError, KeyError, TypeError) as error:
         reason = shortened(error)
         raise ValueError(f"expected a table at {path}, found one that cannot be read ({reason}); write it again") from None
-    there = sorted(table.column_names)
-    twice = [column for column, before in zip(there[1:], there, strict=False) if column == before]
+    twice = [column for column, n in Counter(table.column_names).items() if n > 1]
     found = f"the column {twice[0]!r} twice" if twice else "no rows"
     fits = (table.num_rows or empty) and not twice
     expect(fits, f"rows and different column names in {path.name}", found, "rename one" if twice else "")
@@ -101,29 +114,39 @@ def notes_of(table: Any) -> list[str]:
     return list(json.loads((table.schema.metadata or {}).get(NOTES, b"[]")))
 
 
+def lines_of(table: Any) -> Array | None:
+    """Returns the lines of the file, from 1, in which the rows (N,) of a table of `read_table` begin; None where it has none."""
+    first, n = np.frombuffer((table.schema.metadata or {}).get(LINES, b""), dtype=np.int64), table.num_rows
+    return None if not len(first) else first if len(first) == n else first[0] + np.arange(n)
+
+
 def as_written(path: Path, table: Any) -> Any:
     """Returns a table that `read_table` gave with its cells as they stand in the file: 00017, 1.10 and NA are texts there."""
-    if path.suffix.lower() == ".xlsx":
-        return _of_excel(path, (table.schema.metadata or {}).get(SHEET, b"").decode() or None, written=True)
-    if path == STREAM or not is_table_file(path) or {".jsonl", ".parquet"} & {*path.suffixes[-2:]}:
-        return table
-    return _of_text(path, True, written=True)
+    ending = _ending(path)
+    if ending == ".xlsx":
+        return _of_excel(path, table.schema.metadata[SHEET].decode(), written=True)
+    return table if ending in (".jsonl", ".parquet") or ending not in TEXTS else _of_text(path, True, written=True)
 
 
 def _of_json_lines(path: Path) -> Any:
     import pyarrow as pa
 
-    rows = []
+    rows: dict[int, dict[str, Any]] = {}
     for i, line in enumerate(_text(path).split("\n"), 1):
         try:
-            row = json.loads(line or "null") if line.strip() else {}
-            expect(isinstance(row, dict), "an object", type(row).__name__)
-            rows += [row] if line.strip() else []
+            if line.strip():
+                rows[i] = json.loads(line)
+                expect(isinstance(rows[i], dict), "an object", type(rows[i]).__name__)
         except (ValueError, RecursionError) as error:
             where = "standard input" if path == STREAM else path.name
             raise ValueError(f"expected an object in line {i} of {where}: {shortened(error)}; mend the line") from None
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return pa.table([_array_of([row.get(name) for row in rows]) for name in names], names=names)
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    columns = [_array_of([row.get(name) for row in rows.values()]) for name in names]
+    return pa.table(columns, names=names, metadata={LINES: _packed([*rows])})
+
+
+def _packed(lines: Sequence[int]) -> bytes:
+    return np.asarray(lines, dtype=np.int64).tobytes()
 
 
 @dataclass(frozen=True)
@@ -157,20 +180,24 @@ class _Layout:
                 convert_options=arrow.ConvertOptions(**how),
             )
         except pa.ArrowException as error:
-            self.require_even()
+            expected, advice = (
+                f"{counted(self.width, 'field')} in each line of {self.file}",
+                "leave out what stands below the table",
+            )
+            for line, cells in _records(self.rows, self.mark):
+                found = f"{len(cells)} in line {line + self.first - 1}"
+                expect(len(cells) == self.width, expected, found, f"mend the line, or {advice}")
             raise ValueError(f"expected a table in {self.file}, found {shortened(error)}; mend the line") from None
         return [pa.concat_arrays(column.chunks) for column in table.columns]
-
-    def require_even(self) -> None:
-        """Raises a ValueError that names the first line that has another number of cells."""
-        for line, cells in _records(self.rows, self.mark):
-            expected = f"{counted(self.width, 'field')} in each line of {self.file}"
-            advice = "mend the line, or leave out what stands below the table"
-            expect(len(cells) == self.width, expected, f"{len(cells)} in line {line + self.first - 1}", advice)
 
     def line(self, row: int) -> int:
         """Returns the line of the file, from 1, in which a row begins."""
         return self.first - 1 + next(islice(_records(self.rows, self.mark), row, None))[0]
+
+    def lines(self, n: int) -> list[int]:
+        """Returns the lines in which n rows begin, the first alone where each is one line."""
+        even = self.rows.rstrip("\r\n").count("\n") + 1 == n
+        return [self.first] if even or not n else [self.first - 1 + line for line, _ in _records(self.rows, self.mark)]
 
 
 def _records(text: str, mark: str) -> Iterator[tuple[int, list[str]]]:
@@ -195,7 +222,8 @@ def _of_text(path: Path, empty: bool, *, written: bool = False) -> Any:
     else:
         columns = layout.columns()[: len(layout.names)]
         columns = _settled(layout, columns, layout.columns, [i for i, v in enumerate(columns) if pa.types.is_floating(v.type)])
-    return pa.table(columns, names=list(map(original, layout.names)), metadata={NOTES: json.dumps(layout.notes)})
+    more = {NOTES: json.dumps(layout.notes), LINES: _packed(layout.lines(len(columns[0])))}
+    return pa.table(columns, names=list(map(original, layout.names)), metadata=more)
 
 
 def _text(path: Path) -> str:
@@ -215,16 +243,17 @@ def _layout(path: Path, text: str, empty: bool) -> _Layout:
     text = text if '"' in text else BLANK.sub("", text)
     text = COMMENTS.sub(lambda lines: "\n" * lines[0].count("\n"), text)
     mark, records = _divided(text)
-    if {".txt", ".dat"} & {*map(str.lower, path.suffixes[-2:])} and all(len(cells) == 1 for _, cells in records):
+    if _ending(path) in (".txt", ".dat") and all(len(cells) == 1 for _, cells in records):
         spaced = "\n".join("\t".join(SPACED.findall(line)) for line in text.split("\n"))
         between = _divided(spaced)
-        text, (mark, records) = (spaced, between) if _hold_values(between[1]) else (text, (mark, records))
+        if _hold_values([cells for _, cells in between[1]]):
+            text, (mark, records) = spaced, between
     rows = [cells for _, cells in records]
     width = _usual(rows)
     at = _header(rows, width) if rows else 0
     found = "the names alone" if records else "0 lines"
-    expect(len(records) >= at + 2 - empty, f"a line of column names and lines of values in {path.name}", found)
-    expect(records, f"a line of column names in {path.name}", found)
+    below = "" if empty else " and lines of values"
+    expect(len(records) >= at + 2 - empty, f"a line of column names{below} in {path.name}", found)
     line, names = records[at]
     names = [re.sub(r"^#\s+(?=\S)", "", names[0]), *names[1:]]
     first = records[at + 1][0] if at + 1 < len(records) else line + 1
@@ -232,9 +261,8 @@ def _layout(path: Path, text: str, empty: bool) -> _Layout:
     return _Layout(path.name, mark, names, width, first, text.split("\n", first - 1)[-1] if records[at + 1 :] else "", above)
 
 
-def _hold_values(records: list[tuple[int, list[str]]]) -> bool:
-    """Returns whether records between spaces are those of a table: most of one width, with numbers that are no thousands."""
-    rows = [cells for _, cells in records]
+def _hold_values(rows: list[list[str]]) -> bool:
+    """Returns whether rows between spaces are those of a table: most of one width, with numbers that are no thousands."""
     even = sum(len(row) == _usual(rows) for row in rows) >= SHARE * (len(rows) - 1)
     values = any(VALUE.match(cell) for row in rows[1:] for cell in row)
     return even and values and not all(GROUPS.fullmatch(" ".join(row)) for row in rows[1:])
@@ -260,9 +288,8 @@ def _divided(text: str) -> tuple[str, list[tuple[int, list[str]]]]:
 
 def _usual(rows: Sequence[Sequence[str]]) -> int:
     """Returns the most frequent number of cells of a row."""
-    widths = list(map(len, rows))
-    many = Counter(widths)
-    return max(many, key=lambda width: (many[width], [width] == widths[1:2], width), default=0)
+    many = Counter(map(len, rows))
+    return max(many, key=lambda width: (many[width], [width] == [*map(len, rows[1:2])], width), default=0)
 
 
 def _header(rows: Sequence[Sequence[str]], width: int) -> int:
@@ -272,10 +299,9 @@ def _header(rows: Sequence[Sequence[str]], width: int) -> int:
     names = {*rows[at]} - {*GAPS}
     if at and (values[at] or not any(values[at:]) or len(names) < width):
         at -= 1
-    for title, row in zip(rows[at:], rows[at + 1 :], strict=False):  # a title stands in its first cell
-        if not (
-            title[0] and row[1:] and not {*row} & {*GAPS} and not any(title[1:]) and not values[at + 1] and any(values[at + 2 :])
-        ):
+    for title, row in zip(rows[at:], rows[at + 1 :], strict=False):
+        alone = title[0] and row[1:] and not any(title[1:])  # a title stands in its first cell
+        if not alone or {*row} & {*GAPS} or values[at + 1] or not any(values[at + 2 :]):
             break
         at += 1
     return at
@@ -291,11 +317,8 @@ def _aligned(layout: _Layout) -> _Layout:
         if not any(last):
             layout.notes.append("the delimiter at the end of each line is left out")
             return layout
-        whole = re.compile(r"\d+") if len(re.findall(r'(?m)^"', layout.rows)) >= len(first) else None  # R puts quotes
-        texts = all(
-            whole.fullmatch(cell) if whole and cell[:1].isdigit() else not (POINT.fullmatch(cell) or COMMA.fullmatch(cell))
-            for cell in first
-        )
+        quoted = len(re.findall(r'(?m)^"', layout.rows)) >= len(first)  # R puts quotes
+        texts = all((quoted and cell.isdigit()) or not (POINT.fullmatch(cell) or COMMA.fullmatch(cell)) for cell in first)
         if first == [str(i + 1) for i in range(len(first))] or (texts and len({*first}) == len(first)):
             return replace(layout, names=["", *names])  # R writes no name above the names of rows
     found = f"{len(names)} above the {counted(width, 'field')} of line {layout.first}"
@@ -317,8 +340,7 @@ class _Cells:
 
     def first(self, form: str) -> int | None:
         """Returns the first row whose number has a form; None if there is none."""
-        fits = re.compile(form).fullmatch
-        return next((row for row, text in enumerate(self.numbers) if text is not None and fits(text)), None)
+        return next((row for row, text in enumerate(self.numbers) if text is not None and re.fullmatch(form, text)), None)
 
     def guessed(self, between: str) -> str:
         """Returns the decimal mark where nothing tells it: 987 next to 1,012 shows thousands, as do quotes between commas."""
@@ -334,8 +356,7 @@ class _Cells:
 
 def _cells(written: list[str | None]) -> _Cells | None:
     """Returns a column of texts as cells of numbers; none where fewer than `SHARE` of them are numbers."""
-    stripped = [None if text is None else text.strip() for text in written]
-    texts = [None if text in NO_NUMBERS else text for text in stripped]
+    texts = [None if text is None or text.strip() in NO_NUMBERS else text.strip() for text in written]
     there = [text for text in texts if text is not None]
     least = max(SHARE * len(there), 1)
     codes = any(map(CODE.fullmatch, there)) and not any("." in text or "," in text for text in there)
@@ -391,8 +412,7 @@ def _settled(layout: Any, columns: list[Any], texts_of: Callable[[list[int]], li
         settled[i] = pa.array([text if text is None else original(text) for text in texts[i]], pa.string())
     words = [(i, Counter(text for text, value in zip(again[i], texts[i], strict=True) if value is None and text)) for i in few]
     told = [f"{word} in {counted(n, 'row')} of {layout.names[i]}" for i, found in words for word, n in found.items()]
-    more = [f"{len(told) - SHOWN} more"] if len(told) > SHOWN else []
-    layout.notes.extend([f"taken for gaps: {', '.join([*told[:SHOWN], *more])}"] if told else [])
+    layout.notes.extend([f"taken for gaps: {listed(told, SHOWN)}"] if told else [])
     return settled
 
 
@@ -440,7 +460,8 @@ def _of_excel(path: Path, title: str | None, *, written: bool = False) -> Any:
     sheet = SimpleNamespace(names=head[at], notes=notes, mark=";", line=lines[at + 1 :].__getitem__)
     columns = list(map(list, zip(*cells[at + 1 :], strict=True)))
     columns = list(map(_array_of, columns)) if written else _of_cells(sheet, columns)
-    return pa.table(columns, names=sheet.names, metadata={NOTES: json.dumps(notes), SHEET: chosen})
+    more = {NOTES: json.dumps(notes), SHEET: chosen, LINES: _packed(lines[at + 1 :])}
+    return pa.table(columns, names=sheet.names, metadata=more)
 
 
 def _of_cells(sheet: Any, cells: list[list[Any]]) -> list[Any]:

@@ -28,15 +28,19 @@ import numpy as np
 
 from vergence.data.dates import PARTS, cycles_of, day_of, formats_of, wave_of
 from vergence.data.items import Array
-from vergence.data.table_files import POINT
+from vergence.data.table_files import POINT, lines_of, listed
 from vergence.utils.checks import counted, did_you_mean, expect, refuse, require_choice
 
 __all__ = ["as_table", "column_kinds", "column_of", "read_features"]
 
 MOST_VALUES = 30  # different texts of a category
+SHOWN = 12  # columns of a role
 ASKED = 200  # of one that is asked for by name, or that pandas calls one
-TEXTS = ("string", "large_string", "string_view")
-FIRST_LINE = 2  # of a file, that holds values
+HOLDS = {  # how the Arrow types are written that hold something
+    **{"boolean": "bool", "integer": r"u?int\d+", "real": "halffloat|float|double|decimal.*", "date": "date.*|timestamp.*"},
+    **{"text": "(large_)?string(_view)?", "list": "(large_|fixed_size_)?list<.*", "category": "dictionary<.*"},
+}
+NUMBERS = ("boolean", "integer", "real")
 NAMES_ROWS = re.compile(
     r"|unnamed: ?\d+|\.{3}1|#|index|row[_ ]?(name|id|nr|number)?s?|(.*[_ .])?id|__index_level_\d+__", re.IGNORECASE
 )
@@ -83,12 +87,7 @@ class Roles:
 
     def __str__(self) -> str:
         named = {"context": self.context, "target": self.target, "names of rows": self.ids, "left out": self.left_out}
-        return "; ".join(f"{role}: {_listed(columns)}" for role, columns in named.items() if columns)
-
-
-def _listed(columns: Sequence[Column], most: int = 12) -> str:
-    more = [f"{len(columns) - most} more"] if len(columns) > most else []
-    return ", ".join([*map(str, columns[:most]), *more])
+        return "; ".join(f"{role}: {listed(columns, SHOWN)}" for role, columns in named.items() if columns)
 
 
 def as_table(source: Any) -> Any:
@@ -156,31 +155,19 @@ def column_of(feature: str) -> str:
 
 
 def _column(name: str, values: Any, dates: Sequence[str]) -> Column:
-    import pyarrow.types as kinds
-
-    kind, n = values.type, len(values)
+    kind, n = held(values.type), len(values)
     if values.null_count == n:
         return Column(name, "empty")
-    if kinds.is_dictionary(kind):
+    if kind == "category":
         different = len(values.unique())
         return _as_category(name, values) if different <= ASKED else _column(name, _decoded(values), dates)
-    if kinds.is_boolean(kind):
-        return Column(name, "boolean")
-    if kinds.is_integer(kind):
-        names_rows = NAMES_ROWS.fullmatch(name.strip()) and not values.null_count and len(values.unique()) == n
-        return Column(name, "identifier" if names_rows else "number")
-    if kinds.is_floating(kind) or kinds.is_decimal(kind):
-        return Column(name, "number")
-    if kinds.is_date(kind) or kinds.is_timestamp(kind):
-        return Column(name, "date")
-    if str(kind) not in TEXTS:
+    if kind in ("integer", "real"):
+        names_rows = kind == "integer" and NAMES_ROWS.fullmatch(name.strip()) and not values.null_count
+        return Column(name, "identifier" if names_rows and len(values.unique()) == n else "number")
+    if kind != "text":
         width = _width(values)
-        return Column(name, "list" if width else "other", width=width)
-    return _of_texts(name, [value for value in values.unique().to_pylist() if value is not None], n, dates)
-
-
-def _of_texts(name: str, different: list[str], n: int, dates: Sequence[str]) -> Column:
-    """Returns what a column of n texts is taken for, by its different ones."""
+        return Column(name, "other" if kind == "list" and not width else kind, width=width)
+    different = values.unique().drop_null().to_pylist()
     forms = formats_of(different, dates)
     if len(forms) == 1:
         return Column(name, "date", forms=forms)
@@ -191,7 +178,7 @@ def _of_texts(name: str, different: list[str], n: int, dates: Sequence[str]) -> 
 
 
 def _as_category(name: str, values: Any) -> Column:
-    different = sorted({text for text in texts_of(values) if text is not None})
+    different = different_texts(values)
     expect(0 < len(different) <= ASKED, f"1 to {ASKED} values in the category {name}", len(different), "leave it out")
     return Column(name, "category", tuple(different), len(different))
 
@@ -201,29 +188,31 @@ def texts_of(values: Any) -> list[str | None]:
     return list(_decoded(values).cast("string").to_pylist())
 
 
-def _decoded(values: Any) -> Any:
-    import pyarrow.types as kinds
+def different_texts(values: Any) -> list[str]:
+    """Returns the different values of a column as texts, in order, without gaps."""
+    return sorted(_decoded(values).cast("string").unique().drop_null().to_pylist())
 
-    return values.cast(values.type.value_type) if kinds.is_dictionary(values.type) else values
+
+def _decoded(values: Any) -> Any:
+    return values.cast(values.type.value_type) if held(values.type) == "category" else values
+
+
+def held(kind: Any) -> str:
+    """Returns what values of an Arrow type are, a key of `HOLDS`; "other" where it has none."""
+    return next((name for name, form in HOLDS.items() if re.fullmatch(form, str(kind), re.DOTALL)), "other")
 
 
 def _width(values: Any) -> int:
     """Returns the length that all lists of numbers of a column have; 0 for other columns."""
-    import pyarrow.types as kinds
-
-    if not (kinds.is_list(values.type) or kinds.is_large_list(values.type) or kinds.is_fixed_size_list(values.type)):
+    if held(values.type) != "list" or held(values.type.value_type) not in NUMBERS:
         return 0
-    inner = values.type.value_type
-    lengths = {length for length in values.combine_chunks().value_lengths().unique().to_pylist() if length is not None}
-    usable = (kinds.is_floating(inner) or kinds.is_integer(inner) or kinds.is_boolean(inner)) and len(lengths) == 1
-    return int(lengths.pop()) if usable else 0
+    lengths = values.combine_chunks().value_lengths().unique().drop_null().to_pylist()
+    return int(lengths[0]) if len(lengths) == 1 else 0
 
 
 def counts_rows(values: Any) -> bool:
     """Returns whether a column of whole numbers is 0, 1, 2, ... or 1, 2, 3, ... from top to bottom."""
-    import pyarrow.types as kinds
-
-    if not kinds.is_integer(values.type) or values.null_count or len(values) < 3:
+    if held(values.type) != "integer" or values.null_count or len(values) < 3:
         return False
     x = values.to_numpy()
     return bool(x[0] in (0, 1) and (np.diff(x) == 1).all())
@@ -338,10 +327,7 @@ def read_features(
     for column, how in origins:
         made.setdefault(column, []).append(how)
     said: list[str] = []
-    read = {
-        column: _made(table.column(index[column]), how, column, name, unknown, said, notes is None)
-        for column, how in made.items()
-    }
+    read = {column: _made(table, index[column], how, name, unknown, said) for column, how in made.items()}
     for text in said:
         warnings.warn(text, stacklevel=3) if notes is None else notes.append(text)
     return np.stack([read[column][how] for column, how in origins], axis=1) if names else np.empty((table.num_rows, 0))
@@ -362,15 +348,18 @@ def _origin(feature: str, index: Mapping[str, int], table: Any, name: str) -> tu
     return feature, ""
 
 
-def _made(values: Any, how: list[str], column: str, name: str, unknown: str, said: list[str], rows: bool) -> dict[str, Array]:
+def _made(table: Any, place: int, how: list[str], name: str, unknown: str, said: list[str]) -> dict[str, Array]:
     """Returns the features that are made of a column (N,), by how they are made."""
-    values = _decoded(values)
+    column, values = table.field(place).name, _decoded(table.column(place))
     if known := [one[1:] for one in how if one[:1] == "="]:
         texts = np.asarray(texts_of(values), dtype=object)
         gaps = np.asarray([text is None for text in texts], dtype=bool)
         strange = np.asarray([text not in known for text in texts], dtype=bool) & ~gaps
         if strange.any():
-            said.append(_unseen(texts, strange, column, known, name, unknown == "refuse", rows))
+            expected = f"{', '.join(map(repr, known[:8]))} in the column {column} of {name}"
+            advice = "leave such rows out, or take them for gaps (unknown gap)"
+            expect(unknown == "gap", expected, repr(texts[strange][0]), advice)
+            said.append(_unseen(column, texts, strange, lines_of(table)))
         return {f"={value}": np.where(gaps | strange, np.nan, (texts == value).astype(np.float64)) for value in known}
     if how[0][:1] == "[":
         most = max(int(one[1:-1]) for one in how)
@@ -384,41 +373,31 @@ def _made(values: Any, how: list[str], column: str, name: str, unknown: str, sai
     return {one: wave_of(written[forms[one]], part) if part else written[forms[one]] for one, part in parts.items()}
 
 
-def _unseen(texts: Array, strange: Array, column: str, known: list[str], name: str, refused: bool, rows: bool) -> str:
-    """Returns which values of a category have no feature, and where; raises a ValueError if they are refused."""
-    others = list(dict.fromkeys(texts[strange]))
-    if refused:
-        expected = f"{', '.join(map(repr, known[:8]))} in the column {column} of {name}"
-        refuse(expected, repr(others[0]), "leave such rows out, or take them for gaps (unknown gap)")
-    places = np.flatnonzero(strange)
-    where = f"{'first ' * (len(places) > 1)}{'row' if rows else 'line'} {places[0] + (0 if rows else FIRST_LINE)}"
+def _unseen(column: str, texts: Array, strange: Array, lines: Array | None) -> str:
+    """Returns which values of a category have no feature, and in which line of the file, or row of the table."""
+    others, n, first = list(dict.fromkeys(texts[strange])), int(strange.sum()), int(strange.argmax())
+    where = f"{'first ' * (n > 1)}{f'row {first}' if lines is None else f'line {lines[first]}'}"
     shown = " or ".join(map(repr, others[:3])) + (f" or {len(others) - 3} others" if len(others) > 3 else "")
-    return f"{column} is {shown} in {counted(len(places), 'row')} ({where}), which the fit did not see: taken for a gap"
+    return f"{column} is {shown} in {counted(n, 'row')} ({where}), which the fit did not see: taken for a gap"
 
 
 def vectors(values: Any, where: str) -> Array:
     """Returns a column of lists of numbers as (N, D), with NaN in rows without a list."""
     width = _width(values)
     expect(width, f"lists of numbers of one length in {where}", "other ones", "drop such rows")
-    merged = values.combine_chunks()
-    there = np.asarray(merged.is_valid())
-    x = np.full(
-        (len(merged), width),
-        np.nan,
-        dtype=np.float32 if str(values.type.value_type) in ("float", "halffloat", "bool") else np.float64,
-    )
-    x[there] = merged.drop_null().flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
+    single = str(values.type.value_type) in ("float", "halffloat", "bool")
+    x = np.full((len(values), width), np.nan, dtype=np.float32 if single else np.float64)
+    flat = values.combine_chunks().drop_null().flatten()
+    x[np.asarray(values.is_valid())] = flat.to_numpy(zero_copy_only=False).reshape(-1, width)
     return x
 
 
 def _days(values: Any, form: str, column: str, name: str) -> Array:
     """Returns dates, written in a format or not, as days since 1970-01-01 (N,), with NaN in gaps."""
     import pyarrow as pa
-    import pyarrow.types as kinds
 
-    kind = values.type
-    if kinds.is_date(kind) or kinds.is_timestamp(kind):
-        values = values.cast(pa.timestamp("us", getattr(kind, "tz", None))).cast(pa.int64())
+    if held(values.type) == "date":
+        values = values.cast(pa.timestamp("us", getattr(values.type, "tz", None))).cast(pa.int64())
         return np.asarray(values.cast(pa.float64(), safe=False).to_numpy()) / 86_400e6
     days: dict[Any, float | None] = {None: np.nan}
     for text in texts_of(values):
@@ -430,17 +409,15 @@ def _days(values: Any, form: str, column: str, name: str) -> Array:
 def _floats(values: Any, column: str, name: str) -> Array:
     """Returns a column as float64, dates in days since 1970-01-01, with NaN in gaps."""
     import pyarrow as pa
-    import pyarrow.types as kinds
 
-    kind = values.type
+    kind = held(values.type)
     if values.null_count == len(values):
         return np.full(len(values), np.nan)
-    forms = formats_of([text for text in values.unique().to_pylist() if text is not None]) if str(kind) in TEXTS else ()
-    if kinds.is_date(kind) or kinds.is_timestamp(kind) or len(forms) == 1:
+    forms = formats_of(values.unique().drop_null().to_pylist()) if kind == "text" else ()
+    if kind == "date" or len(forms) == 1:
         return _days(values, "".join(forms), column, name)
-    usable = kinds.is_floating(kind) or kinds.is_integer(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind)
-    if not usable:
-        wrong = next((value for value in values.to_pylist() if value is not None and not POINT.fullmatch(str(value))), kind)
+    if kind not in NUMBERS:
+        wrong = next((value for value in values.drop_null().to_pylist() if not POINT.fullmatch(str(value))), values.type)
         refuse(f"numbers in the column {column} of {name}", repr(wrong)[:60], "leave the column out, or mend it")
     x = np.asarray(values.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64)
     expect(not np.isinf(x).any(), f"finite numbers in the column {column} of {name}", "infinity", "replace it, or drop the row")
