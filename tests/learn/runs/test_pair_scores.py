@@ -133,7 +133,7 @@ def test_pairs_other_than_those_of_the_training_do_not_calibrate(captioned, monk
         run.match(*angle_pairs(40, 1))
 
 
-def test_a_run_says_which_target_belongs_to_a_context_or_that_none_does(run, table, tmp_path):
+def test_a_run_says_which_target_belongs_to_a_context_or_that_none_does(run, tmp_path):
     new, others = angle_pairs(60, 1)
     found = run.match(new, others, coverage=0.9, no_match=0.1)
     assert (found.answer == "no match").mean() <= 0.3 and found.pairs == 400
@@ -144,10 +144,11 @@ def test_a_run_says_which_target_belongs_to_a_context_or_that_none_does(run, tab
     assert "of 60 contexts matched" in call(*words).stdout
     lines = (tmp_path / "m.csv").read_text().splitlines()
     assert lines[0] == "context,best,score,p_value,claim,answer,candidates" and len(lines) == 61
+    context, target = angle_pairs(300, 0)
+    quick = {"objective": "gje", "encoder": "mlp", "epochs": 1, "device": "cpu"}
     with pytest.raises(ValueError, match="trained on pairs"):
-        table.match(new, others)
-    source = saved(tmp_path / "p.npz", *angle_pairs(300, 0))
-    alone = vergence.train(source, out=tmp_path / "alone", objective="gje", calibration_share=0.0, epochs=1, device="cpu")
+        vergence.train(context, out=tmp_path / "single", **quick).match(new, others)
+    alone = vergence.train((context, target), out=tmp_path / "alone", calibration_share=0.0, **quick)
     with pytest.raises(ValueError, match="--calibration-share"):
         alone.match(new, others)
 
