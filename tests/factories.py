@@ -1,6 +1,10 @@
-"""Networks that tests name as encoders outside the library."""
+"""Networks that tests name as encoders outside the library, and images."""
 
+import io
+
+import numpy as np
 import torch
+from PIL import Image, ImageDraw
 from torch import nn
 
 
@@ -64,3 +68,20 @@ def state(seed=1):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return {name: value.float() for name, value in Tiny().state_dict().items()}
+
+
+def drawn(seed, size=48, shapes=20):
+    """An image with shapes of all sizes and a little noise, (size, size, 3) of bytes."""
+    r = np.random.default_rng(seed)
+    image = Image.fromarray(r.integers(60, 195, (4, 4, 3), dtype=np.uint8)).resize((size, size), Image.Resampling.BICUBIC)
+    draw = ImageDraw.Draw(image)
+    for _ in range(shapes):
+        x, y, s = *r.integers(0, size, 2), size / 2 ** r.uniform(1.5, 5)
+        draw.ellipse([x, y, x + s, y + s], fill=tuple(r.integers(20, 235, 3).tolist()))
+    return np.clip(np.asarray(image) + r.normal(0, 3, (size, size, 3)), 0, 255).astype(np.uint8)
+
+
+def png(pixels):
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()

@@ -25,14 +25,6 @@ def test_a_tutorial_is_short_has_two_pictures_and_starts_with_data(name):
     assert "\n## Where to go next\n" in text and "```" not in prose(text)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_sentences_of_a_tutorial_have_at_most_25_words(name):
-    text = re.sub(r"(?m)^#.*$", "", prose((PAGES / f"{name}.md").read_text()))
-    paragraphs = re.split(r"\n\s*\n|\n(?=- )", text)
-    sentences = [s for p in paragraphs for s in re.split(r"(?<=[.!?])\s+", " ".join(p.split()))]
-    assert [s for s in sentences if len(s.split()) > 25] == []
-
-
 @pytest.mark.parametrize(
     ("a", "b", "same"),
     [

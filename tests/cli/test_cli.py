@@ -3,12 +3,12 @@
 import contextlib
 import csv
 import dataclasses
+import html
 import io
 import json
 import os
 import re
 import resource
-import shlex
 import shutil
 import subprocess
 import sys
@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from tests import forked
 
@@ -88,12 +87,9 @@ def test_version():
 def test_uncertainty_and_crops_are_options(run, tmp_path):
     shown = call("evaluate", run, "--device", "cpu", "--uncertainty", "--no-probes")
     assert shown.returncode == 0 and "R-AUROC" in shown.stdout and "neighbor spread" in shown.stdout, shown.stderr
-    found = json.loads((run / "evaluation.json").read_text())["uncertainty"]
-    assert found["scores"]["kNN distance"]["kind"] == "baseline"
     assert call("embed", run, "digits", "--out", tmp_path / "e.npz", "--crops", "3").returncode == 0
     with np.load(tmp_path / "e.npz") as e:
         assert e["z_crops"].shape == e["z"].shape and e["spread"].shape == (359,)
-    refused("embed", run, "digits", "--out", tmp_path / "f.npz", "--crops", "1", words="crops")
 
 
 def test_evaluate_embed_score_and_report_follow_training(run, tmp_path):
@@ -151,15 +147,11 @@ def test_missing_data(tmp_path, source, words):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--batch-size", "5000"], "lower --batch-size"),
         (["--objective", "vjee"], "did you mean 'vje'"),
-        (["--encoder", "resnet81"], "did you mean 'resnet18'"),
-        (["--recipe", "vje_smal"], "did you mean 'vje_small'"),
         (["--set", "nuu=3"], "did you mean 'nu'"),
         (["--set", "blurr=0.5"], "did you mean 'blur'"),
         (["--set", "nu=-1"], "nu > 0"),
         (["--set", "nu"], "NAME=VALUE"),
-        (["--set", "crop=(0.5,2)"], "crop"),
         (["--set", "crop=5"], "crop to be 2 numbers"),
         (["--set", "projector=16"], "expected projector to be numbers (a, b, ...), found 16; write projector=(16,)"),
         (["--set", "warmup_epochs=abc"], "warmup_epochs to be a number, found 'abc'"),
@@ -177,27 +169,15 @@ def test_missing_data(tmp_path, source, words):
         (["--freeze", "--encoder", "resnet18", "--objective", "gje"], "expected no objective with freeze"),
         (["--pretrained"], "expected --encoder timm:NAME with --pretrained, found 'small'"),
         (["--encoder", "timm:convnextv2_small", "--pretrained"], "expected a name of timm with pretrained weights"),
-        (["--weights", "none.pth"], "no such file"),
         (["--weights", "none.pth", "--pretrained"], "expected one source of weights, found --pretrained and --weights"),
         (["--init", "none"], "expected a run folder"),
         (["--init", "none", "--recipe", "patches"], "expected either a recipe or --init"),
-        (["--encoder", "identity"], "expected vectors for encoder 'identity'"),
-        (["--encoder", "no.such:thing"], "cannot import encoder 'no.such:thing'"),
     ],
 )
 def test_unusable_settings(tmp_path, arguments, words):
     network = [] if {"--recipe", "--init", "--objective"} & {*arguments} else ["--recipe", "vje_small"]
     refused("train", "digits", "--out", tmp_path / "run", "--epochs", "1", "--device", "cpu", *network, *arguments, words=words)
     assert not (tmp_path / "run").exists()
-
-
-def test_run_folders_that_are_no_runs(run, tmp_path):
-    refused("evaluate", tmp_path, words="no config.json")
-    broken = tmp_path / "broken"
-    shutil.copytree(run, broken)
-    (broken / "model.safetensors").unlink()
-    refused("embed", broken, "digits", "--out", tmp_path / "e.npz", words="--resume")
-    refused("train", "digits", "--out", run, *QUICK, words="--resume")
 
 
 def test_outputs_that_cannot_be_written(run, tmp_path):
@@ -214,20 +194,6 @@ def test_resume_with_changed_settings_is_refused(run):
     assert call("train", "--resume", run).returncode == 0
 
 
-@pytest.mark.slow
-def test_a_plain_objective_is_scored_by_its_detector(tmp_path):
-    found = call("train", "digits", "--out", tmp_path / "run", "--objective", "tests.collapsing:Constant", *QUICK)
-    assert found.returncode == 0, found.stderr
-    assert (
-        "run --trust-code, or what is unusual: vergence score" in found.stdout
-        and "154 items to train, 38 to calibrate" in found.stdout
-    )
-    assert f"vergence score {tmp_path / 'run'} NEW --trust-code --out scores.csv" in found.stdout
-    assert call("score", tmp_path / "run", "digits", "--out", tmp_path / "s.csv", "--trust-code").returncode == 0
-    assert call("evaluate", tmp_path / "run", "--no-probes", "--trust-code").returncode == 0
-    assert call("report", tmp_path / "run").returncode == 0
-
-
 def test_advise_writes_a_page_and_says_why(tmp_path):
     found = call("advise", "digits", "--out", tmp_path / "advice", "--draws", "4", "--components", "8", "--set", "blur=0")
     assert found.returncode == 0, found.stderr
@@ -236,7 +202,10 @@ def test_advise_writes_a_page_and_says_why(tmp_path):
     )
     record = json.loads((tmp_path / "advice" / "advice.json").read_text())
     assert record["facts"]["k"] == 8 and record["facts"]["draws"] == 4 and record["views"]["blur"] == 0
-    assert record["words"][0].split(":")[0] in (tmp_path / "advice" / "report.html").read_text()
+    page = re.sub(r"\s+(?=<)", "", (tmp_path / "advice" / "report.html").read_text())
+    assert all(sentence.split(":")[0] in html.unescape(page) for sentence in record["words"])
+    for row in record["augmentations"]:
+        assert f"<td>{100 * row['strength']:.1f}</td><td>{100 * row['unchanged']:.1f}</td>" in page
     assert record["views"]["flip"] == 0, "digits have no mirror images"
 
 
@@ -257,16 +226,9 @@ def test_advise_refuses_what_it_cannot_use(run, tmp_path):
     refused("advise", "digits", "--out", tmp_path, "--set", "noise=2", words="no operation on images")
     refused("advise", "digits", "--out", tmp_path, "--set", "epochs=2", words="epochs")
     refused("advise", "digits", "--out", tmp_path, "--set", "blurr=2", words="did you mean 'blur'")
-    refused("advise", "digits", "--out", tmp_path, "--seed", "-1", words="--seed")
-    if not torch.cuda.is_available():
-        refused("advise", "digits", "--out", tmp_path, "--device", "cuda", words="no CUDA device")
-    refused("advise", "digist", "--out", tmp_path, words="did you mean 'digits'")
-    refused("advise", "digits", "--out", tmp_path, "--limit", "20", words="at least 100 items")
     np.save(tmp_path / "few.npy", np.random.default_rng(0).integers(0, 256, (120, 8, 8), dtype=np.uint8))
     words = "found 96: of 120 items, 20 % are held out as a test part; give at least 125"
     refused("advise", tmp_path / "few.npy", "--out", tmp_path, words=words)
-    np.savez(tmp_path / "pairs.npz", context=np.zeros((200, 3)), target=np.ones((200, 3)))
-    refused("advise", tmp_path / "pairs.npz", "--out", tmp_path, words="pairs")
 
 
 def test_readme_names_only_commands_that_exist():
@@ -297,25 +259,11 @@ def test_a_folder_is_checked(run, tmp_path):
     assert gate.returncode == 1 and gate.stderr.endswith("failed: 40 leaks\n") and (tmp_path / "g" / "report.html").is_file()
     assert call("check", folder, "--out", tmp_path / "g", "--fail-on", "unreadable").returncode == 0
     refused("check", folder, "--out", tmp_path / "u", "--fail-on", "flagged", words="--against REFERENCE")
-    refused(
-        "check",
-        folder,
-        "--out",
-        tmp_path / "u",
-        "--fail-on",
-        "flags",
-        words="flagged, leaks, duplicates, unreadable, labels or any",
-    )
     found = call("check", folder, "--out", tmp_path / "j", "--json", "--map", "pca")
     assert json.loads(found.stdout) == json.loads((tmp_path / "j" / "summary.json").read_text())
-    (tmp_path / "nobody.csv").write_text("path,mark\nnobody.png,anomaly\n")
-    gone = call("check", folder, "--out", tmp_path / "v", "--confirm", tmp_path / "nobody.csv")
-    assert "1 image that is not here (first: nobody.png)" in gone.stdout
     refused("check", folder, "--out", tmp_path / "u", "--map", "none", words="tsne or pca")
     refused("check", folder, "--out", tmp_path / "u", "--leaks", words="--leaks with --against")
-    refused("check", folder, "--out", folder / "inside", words="apart from what is read")
     refused("check", folder, "--out", tmp_path / "u", "--encoder", "resnet", words="timm:NAME")
-    refused("check", folder, "--out", tmp_path / "u", "--mark", "0", words="mark")
     refused("check", tmp_path / "nothing", "--out", tmp_path / "u", words="found no such file or folder")
     refused("fetch", "resnet18", "--to", tmp_path / "w", words="timm:NAME")
 
@@ -369,15 +317,6 @@ def test_rates_exclude_each_other(run, tmp_path):
     refused("score", run, "digits", "--out", tmp_path / "u.csv", "--fdr", "0.1", "--fpr", "0.1", words=rates["--fdr"])
 
 
-def test_calibration_items_that_are_scored_or_too_few_are_refused(run, tmp_path):
-    rng = np.random.default_rng(0)
-    np.save(tmp_path / "a.npy", rng.integers(0, 256, (30, 1, 8, 8), dtype=np.uint8))
-    out = ["--out", tmp_path / "s.csv"]
-    refused("score", run, tmp_path / "a.npy", *out, "--calibration", tmp_path / "a.npy", words="not among the scored ones")
-    refused("score", run, "digits", *out, "--fpr", "0.0001", words="calibration items to certify")
-    assert not (tmp_path / "s.csv").exists()
-
-
 def test_pairs_of_vectors_are_fitted_and_matched(tmp_path):
     rng = np.random.default_rng(0)
     a = rng.normal(size=(400, 4))
@@ -389,7 +328,6 @@ def test_pairs_of_vectors_are_fitted_and_matched(tmp_path):
     assert found.returncode == 0 and "120 of 400 pairs calibrate" in found.stdout, found.stderr
     matched = call("match", tmp_path / "m.safetensors", tmp_path / "a.npy", tmp_path / "b.npy", "--out", tmp_path / "m.csv")
     assert matched.returncode == 0 and "of 20 contexts matched" in matched.stdout, matched.stderr
-    refused("match", tmp_path / "m.safetensors", tmp_path / "b.npy", tmp_path / "a.npy", words="contexts of 4 numbers")
     np.save(tmp_path / "none.npy", np.zeros((0, 4)))
     found = call("match", tmp_path / "m.safetensors", tmp_path / "none.npy", tmp_path / "b.npy", "--out", tmp_path / "n.csv")
     assert found.returncode == 0 and found.stdout.startswith("0 contexts: nothing to judge"), found.stderr
@@ -398,13 +336,4 @@ def test_pairs_of_vectors_are_fitted_and_matched(tmp_path):
     words = ("--out", tmp_path / "pairs2.npz")
     refused("match", tmp_path / "m.safetensors", tmp_path / "pairs2.npz", tmp_path / "b.npy", *words, words="apart from")
     refused("match", tmp_path / "m.safetensors", tmp_path / "no.npy", tmp_path / "a.npy", words="vectors at")
-    refused("pairs", "fit", tmp_path / "pairs.npz", "--share", "0.01", words="19 pairs that calibrate")
     refused("pairs", "fit", tmp_path / "a.npy", words="context")
-
-
-def test_a_closed_standard_output_ends_quietly(tmp_path):
-    np.savetxt(tmp_path / "s.csv", np.random.default_rng(0).normal(size=(60, 1)), header="score", comments="")
-    (tmp_path / "n.csv").write_text("score\n9\n")
-    words = [sys.executable, "-m", "vergence", "calibrate", "s.csv", "n.csv"]
-    found = subprocess.run(f"{shlex.join(words)} >&-", shell=True, cwd=tmp_path, capture_output=True, text=True)
-    assert found.returncode == 0 and "Traceback" not in found.stderr and (tmp_path / "decisions-n.csv").is_file()

@@ -1,6 +1,7 @@
 """What columns are, on the command line of ``vergence density``: dates, declared columns, subjects, unknown categories."""
 
 import numpy as np
+from tests.cli.test_cli import refused
 
 from vergence.cli.commands import main
 
@@ -29,8 +30,4 @@ def test_columns_are_declared_and_asked_about(tmp_path, monkeypatch, capsys):
         (["fit", "t.csv", "--target", "y", "--ordered", "color"], "numbers or dates in the column color of t.csv, found 'red'"),
         (["fit", "t.csv", "--target", "y", "--weights", "color"], "numbers or dates in the column color"),
     ):
-        try:
-            code = main(["density", *arguments])
-        except SystemExit as stop:
-            code = stop.code
-        assert code and words in capsys.readouterr().err
+        refused("density", *arguments, words=words)

@@ -58,11 +58,3 @@ def test_what_is_not_known_is_said_as_the_parser_says_it():
     assert in_one_line("╭─ A title ─╮\n│ Something new   │\n│ is wrong. │\n╰───╯", ["train"]) == (
         "Something new is wrong.; vergence train --help lists the options"
     )
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["density", "fit", "--help"]])
-def test_help_is_printed_as_before(arguments, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    said = capsys.readouterr()
-    assert not stop.value.code and "usage: vergence" in said.out and "do options" not in said.out and not said.err

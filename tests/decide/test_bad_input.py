@@ -20,6 +20,7 @@ BAD = {  # a word of the message, and what gives it
     "strangest 2|2 strangest": [lambda: d.label_trim([0.1, 0.9, 0.5, 0.7], [1, 2], 2)],
     "largest tenth differs": [lambda: d.tail_p_values(np.ones(300))],
     "chosen": [lambda: d.simultaneous_bounds([0.5, 0.1], 9).false_discoveries([True])],
+    "divide them by": [lambda: d.NeighborDetector(standardize=False).fit((1e25 * X).astype(np.float32))],
     "more than 15 items": [lambda: clusters.anomalous_clusters(np.eye(12))],
     r"below 2\^63": [lambda: d.MixtureDetector(reg_covar=10**30).fit(X)],
     "and words": [lambda: d.explain(["a", "b"], [[0.1]], 10), lambda: d.explain(["a"], [[0.1]], 10, [[], []])],

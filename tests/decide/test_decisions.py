@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 from sklearn.ensemble import IsolationForest
-from sklearn.neighbors import LocalOutlierFactor
+from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
 from sklearn.svm import OneClassSVM
 
 from vergence.decide import Calibrated, GaussianDetector, calibrate
@@ -14,6 +14,10 @@ from vergence.decide.conformal import certain_levels, weighted
 RNG = np.random.default_rng(0)
 CALIBRATION = RNG.normal(size=500)
 SIMULATIONS = 1000
+
+
+def nearest(model, items):
+    return model.kneighbors(items, 1)[0][:, 0]
 
 
 def reference(calibration, scores, fdr):
@@ -284,9 +288,6 @@ def test_a_function_of_ones_own_scores_and_a_detector_without_scores_is_refused(
 def test_copies_are_on_one_side_so_that_they_do_not_calibrate_what_was_fitted_to_them():
     rng = np.random.default_rng(5)
     x = np.repeat(rng.normal(size=(300, 2)), 4, axis=0) * (1 + 1e-9)
-    nearest = lambda model, items: model.kneighbors(items, 1)[0][:, 0]  # noqa: E731
-    from sklearn.neighbors import NearestNeighbors
-
     model = Calibrated(NearestNeighbors(), score=nearest).fit(x[rng.permutation(len(x))])
     assert model.calibration_.min() > 0  # no calibration item has a copy that was fitted
     with pytest.raises(ValueError, match="larger share"):
@@ -312,9 +313,6 @@ def test_items_of_a_group_are_on_one_side(folds):
 
 
 def test_with_folds_each_part_is_compared_by_a_detector_that_has_not_seen_it():
-    from sklearn.neighbors import NearestNeighbors
-
-    nearest = lambda model, items: model.kneighbors(items, 1)[0][:, 0]  # noqa: E731
     rng = np.random.default_rng(14)
     x, new = rng.normal(size=(60, 2)), rng.normal(size=(7, 2))
     model = Calibrated(NearestNeighbors(), score=nearest, folds=4).fit(x)

@@ -1,12 +1,11 @@
 """The service: the decisions of `calibrate`, row by row; limits, hostile bodies and metrics, by a client of the application."""
 
 import base64
-import io
 import json
 
 import numpy as np
 import pytest
-from PIL import Image
+from tests.factories import png
 
 import vergence
 from vergence.decide import Calibrated, GaussianDetector, calibrate
@@ -118,12 +117,6 @@ def test_what_cannot_be_saved_says_what_can(tmp_path):
     model = Calibrated(IsolationForest(n_estimators=10)).fit(RNG.normal(size=(100, 2)))
     with pytest.raises(ValueError, match=r"of this library.*IsolationForest.*calibration_"):
         model.save(tmp_path / "x.safetensors")
-
-
-def png(pixels):
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 @pytest.mark.float32

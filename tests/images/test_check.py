@@ -2,14 +2,14 @@
 
 import json
 import re
-import subprocess
-import sys
 import warnings
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageDraw
+from PIL import Image
+from tests.dying import dies_at
+from tests.factories import drawn
 from torch import nn
 
 import vergence
@@ -20,23 +20,12 @@ from vergence.images.features import FILE, stamp
 from vergence.images.measurements import MEASUREMENTS
 from vergence.images.result import Anomalies, CheckResult, Heatmaps, _reasons
 from vergence.images.review import Review
-from vergence.utils.parts import original
+from vergence.utils.parts import Parts, original
 
 pytestmark = pytest.mark.float32
 
 
-def picture(seed, size=48):
-    """A picture with shapes of all sizes and a little noise."""
-    r = np.random.default_rng(seed)
-    image = Image.fromarray(r.integers(60, 195, (4, 4, 3), dtype=np.uint8)).resize((size, size), Image.Resampling.BICUBIC)
-    draw = ImageDraw.Draw(image)
-    for _ in range(20):
-        x, y, s = *r.integers(0, size, 2), size / 2 ** r.uniform(1.5, 5)
-        draw.ellipse([x, y, x + s, y + s], fill=tuple(r.integers(20, 235, 3).tolist()))
-    return np.clip(np.asarray(image) + r.normal(0, 3, (size, size, 3)), 0, 255).astype(np.uint8)
-
-
-ORDINARY = [picture(i) for i in range(150)]
+ORDINARY = [drawn(i) for i in range(150)]
 NOISE = [np.random.default_rng(i).integers(0, 256, (48, 48, 3), dtype=np.uint8) for i in range(3)]
 BLACK = [np.random.default_rng(i).integers(0, 3, (48, 48, 3), dtype=np.uint8) for i in range(3)]
 
@@ -132,11 +121,6 @@ def test_few_pictures_have_copies_and_properties(n):
         found.map(0)
 
 
-def test_many_equal_pictures():
-    found = vergence.check(np.repeat(ORDINARY[0][None], 1_000, 0), encoder="patches", workers=0)
-    assert len(found.duplicates) == 999 and not found.summary["judged"]
-
-
 def test_confirmed_pictures_are_set_apart(folder, found, tmp_path):
     (tmp_path / "confirmed.csv").write_text("path,mark\nodd3.png,normal\nodd0.png,anomaly\n")
     again = vergence.check(folder, confirmed=Review.read(tmp_path / "confirmed.csv"), encoder="patches", workers=0)
@@ -146,22 +130,13 @@ def test_confirmed_pictures_are_set_apart(folder, found, tmp_path):
     assert any("name 1 image that is not here (first: nobody)" in sentence for sentence in moved)
 
 
-def test_a_review_is_read_from_a_file(tmp_path):
-    (tmp_path / "confirmed.csv").write_text("path,mark\nodd3.png,normal\nodd0.png,anomaly\n")
-    (tmp_path / "bare.csv").write_text("odd3.png,normal\nodd0.png,anomaly\n")
-    assert Review.read(tmp_path / "bare.csv") == Review.read(tmp_path / "confirmed.csv")
-    (tmp_path / "wrong.csv").write_text("path,mark\nodd3.png,perhaps\n")
-    with pytest.raises(ValueError, match="marks: anomaly, normal, reference anomaly"):
-        Review.read(tmp_path / "wrong.csv")
-
-
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory):
     """40 new images, six with a checkerboard of 8 x 8 pixels, and one of the 240 reference images, of which one is noise."""
-    new = [picture(1000 + i) for i in range(40)]
+    new = [drawn(1000 + i) for i in range(40)]
     for x in new[:6]:
         x[20:28, 30:38] = np.where(np.indices((8, 8)).sum(0)[..., None] % 2, (250, 0, 250), (0, 250, 0))
-    reference = [picture(2000 + i) for i in range(240)]
+    reference = [drawn(2000 + i) for i in range(240)]
     reference[9] = NOISE[0]
     out = tmp_path_factory.mktemp("beside")
     settings = {"against": reference, "mark": 0.1, "fdr": 0.2, "encoder": "patches", "workers": 0}
@@ -334,7 +309,7 @@ def test_what_breaks_a_rule_of_vectors_without_exception_is_first():
 
 @pytest.mark.parametrize("channels", [2, 5])
 def test_all_channels_are_judged_or_one(channels, tmp_path):
-    x = np.stack([np.stack([picture(100 * i + k)[..., 0] for k in range(channels)]) for i in range(24)]).astype(np.uint16) * 16
+    x = np.stack([np.stack([drawn(100 * i + k)[..., 0] for k in range(channels)]) for i in range(24)]).astype(np.uint16) * 16
     x[3, 1] = 0
     np.save(tmp_path / "x.npy", x)
     found = vergence.check(tmp_path / "x.npy", out=tmp_path / "all", encoder="patches", workers=0)
@@ -388,32 +363,12 @@ def test_outputs_stay_outside_the_data(folder, tmp_path):
         vergence.check(folder, out=blocked / "x", encoder="patches", workers=0)
 
 
-KILLED = """
-import os, signal, sys
-import vergence.images.check as c
-from vergence.utils.parts import Parts
-append = Parts.append
-def dying(self, *rest):
-    append(self, *rest)
-    if self.rows >= 100:
-        os.kill(os.getpid(), signal.SIGKILL)
-Parts.append = dying
-c.PART = vergence_part = 64
-import vergence.images.features as looks
-looks.PART = 64
-c.check(sys.argv[1], out=sys.argv[2], encoder="patches", workers=0)
-"""
-
-
-@pytest.mark.slow
-def test_after_a_kill_finished_parts_are_kept(folder, found, tmp_path, monkeypatch, capsys):
-    ended = subprocess.run([sys.executable, "-c", KILLED, str(folder), str(tmp_path / "c")], capture_output=True, text=True)
-    assert ended.returncode == -9, ended.stderr
-    import vergence.images.check as c
-    import vergence.images.features as looks
-
-    monkeypatch.setattr(c, "PART", 64)
-    monkeypatch.setattr(looks, "PART", 64)
+def test_after_a_stop_finished_parts_are_kept(folder, found, tmp_path, monkeypatch, capsys):
+    for module in ("check", "features"):
+        monkeypatch.setattr(f"vergence.images.{module}.PART", 64)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        dies_at(3, Parts, "append", patch)
+        vergence.check(folder, out=tmp_path / "c", encoder="patches", workers=0)
     again = vergence.check(folder, out=tmp_path / "c", encoder="patches", workers=0)
     assert "continuing after 128 items" in capsys.readouterr().err
     np.testing.assert_allclose(again.items["score"], found.items["score"])

@@ -83,6 +83,12 @@ def test_marks_are_read_with_their_ranks(tmp_path):
     (tmp_path / "confirmed.csv").write_text("path,mark,rank\na.png,anomaly,2\nb.png,normal,\nc.png,Normal,7\n")
     review = Review.read(tmp_path / "confirmed.csv")
     assert review == Review(["a.png"], ["b.png", "c.png"], [], {"a.png": 2, "c.png": 7})
+    (tmp_path / "bare.csv").write_text("b.png,normal\na.png,anomaly\n")
+    bare = Review.read(tmp_path / "bare.csv")
+    assert (bare.anomaly, bare.normal) == (["a.png"], ["b.png"])
+    (tmp_path / "wrong.csv").write_text("path,mark\na.png,perhaps\n")
+    with pytest.raises(ValueError, match="marks: anomaly, normal, reference anomaly"):
+        Review.read(tmp_path / "wrong.csv")
 
 
 def test_images_marked_normal_are_the_reference_of_the_next_check(tmp_path):

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw
+from PIL import Image
+from tests.factories import drawn
 
 import vergence
 from vergence.data.pictures import Pictures
@@ -28,14 +29,8 @@ pytestmark = [pytest.mark.float32, pytest.mark.skipif(CHROMIUM is None, reason="
 HOSTILE = ["=1+1.png", "a b 'c' \"d\".png", "<img src=x onerror=alert(1)>.png", "\u202eright.png", "n" * 180 + ".png"]
 
 
-def picture(seed, size=40):
-    r = np.random.default_rng(seed)
-    image = Image.fromarray(r.integers(60, 195, (4, 4, 3), dtype=np.uint8)).resize((size, size), Image.Resampling.BICUBIC)
-    draw = ImageDraw.Draw(image)
-    for _ in range(12):
-        x, y, s = *r.integers(0, size, 2), size / 2 ** r.uniform(1.5, 5)
-        draw.ellipse([x, y, x + s, y + s], fill=tuple(r.integers(20, 235, 3).tolist()))
-    return Image.fromarray(np.clip(np.asarray(image) + r.normal(0, 3, (size, size, 3)), 0, 255).astype(np.uint8))
+def picture(seed):
+    return Image.fromarray(drawn(seed, 40, 12))
 
 
 @pytest.fixture(scope="module")
@@ -350,11 +345,6 @@ def test_what_was_said_before_is_on_the_page_and_can_be_taken_back(checked, brow
         opened.locator("#grid .tile", has_text="noise0.png").press("u")
         opened.reload()
         assert opened.locator("#reviewed").inner_text().startswith("You said: 0 anomaly, 1 normal.")
-
-
-def test_sizes_that_are_named_exist():
-    found = vergence.check([np.asarray(picture(i).resize([(90, 120), (160, 90)][i % 2])) for i in range(12)], workers=0)
-    assert "12 images of 90 x 120 to 160 x 90 pixels" in found.summary["looked"]
 
 
 def test_no_hue_is_named_of_gray_images(tmp_path):

@@ -174,12 +174,3 @@ def test_images_of_the_reference_among_the_new_ones_do_not_change_the_others():
         "None was judged: all are in the reference, too."
         in vergence.check(x[:30], against=x[:40], **settings).summary["sentences"][0]
     )
-
-
-def test_reference_vectors_that_are_anomalies_do_not_calibrate():
-    r = np.random.default_rng(0)
-    known, new = r.normal(size=(60, 4)), r.normal(size=(20, 4))
-    known[17] = 9
-    assert vergence.check(new, against=known).summary["reference_anomalies"] == ["17"]
-    again = vergence.check(new, against=known, confirmed={"17": "reference anomaly"})
-    assert again.summary["calibration"] == 59 and "17" not in again.summary["reference_anomalies"]

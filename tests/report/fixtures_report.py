@@ -1,5 +1,6 @@
 """A run folder as training and evaluation leave it: real digits, with numbers measured on their pixels."""
 
+import copy
 import json
 
 import numpy as np
@@ -62,15 +63,8 @@ def evaluation(**changes):
         "knn distance on pixels": {"kind": "baseline", "auroc": 0.871, "aupr": 0.66, "fpr95": 0.455},
     }
     return {
-        "protocol": {
-            "bank": 1293,
-            "test": 324,
-            "epoch": 30,
-            "seed": 0,
-            "seconds": 12.5,
-            "objective": "vje",
-            "note": "anomalous classes left out",
-        },
+        "protocol": {"bank": 1293, "test": 324, "epoch": 30, "seed": 0, "seconds": 12.5, "objective": "vje"}
+        | {"note": "anomalous classes left out"},
         "representations": {
             "z": representation("model", 256, 0.952, 0.961),
             "mu": representation("model", 256, 0.944, 0.955),
@@ -114,3 +108,20 @@ def write_run(run, *, config=None, rows=None, evaluation=None, examples=None, sk
     if skipped:
         (run / "skipped.csv").write_text("name,reason\n" + "".join(f'"{name}","{reason}"\n' for name, reason in skipped))
     return run
+
+
+def nodes(value, path=()):
+    """Yields the path of every value, containers included."""
+    if path:
+        yield path
+    for key, entry in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from nodes(entry, (*path, key))
+
+
+def changed(record, path, value):
+    record = copy.deepcopy(record)
+    holder = record
+    for key in path[:-1]:
+        holder = holder[key]
+    holder[path[-1]] = value
+    return record

@@ -1,6 +1,5 @@
 """Run folders of strangers: no markup of theirs reaches the page, and no value of a wrong type ends in a traceback."""
 
-import copy
 import csv
 import dataclasses
 import html.parser
@@ -47,23 +46,6 @@ def planted(value, keys=False):
     if isinstance(value, (list, tuple)):
         return [planted(entry, keys) for entry in value]
     return value + MARKUP if isinstance(value, str) else value
-
-
-def nodes(value, path=()):
-    """Yields the path of every value, containers included."""
-    if path:
-        yield path
-    for key, entry in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield from nodes(entry, (*path, key))
-
-
-def changed(record, path, value):
-    record = copy.deepcopy(record)
-    holder = record
-    for key in path[:-1]:
-        holder = holder[key]
-    holder[path[-1]] = value
-    return record
 
 
 def evaluation():
@@ -116,8 +98,8 @@ def test_markup_in_the_place_of_every_value(tmp_path, name):
     parts = {"config": fixtures.config(), "evaluation": evaluation()}
     parts["config"]["metadata"]["classes"] = ["a", "b"]
     parts["config"]["data"]["keep_classes"] = [0]
-    for path in nodes(parts[name]):
-        run = fixtures.write_run(tmp_path / "run", **parts | {name: changed(parts[name], path, MARKUP)})
+    for path in fixtures.nodes(parts[name]):
+        run = fixtures.write_run(tmp_path / "run", **parts | {name: fixtures.changed(parts[name], path, MARKUP)})
         try:
             text = write_report(run).read_text(encoding="utf-8")
         except ValueError as error:
@@ -132,9 +114,9 @@ def test_one_wrong_value_gives_a_sentence(tmp_path, name):
     parts = {"config": fixtures.config(), "evaluation": evaluation()}
     parts["config"]["data"]["keep_classes"] = [0]
     parts["config"]["metadata"]["classes"] = ["a"]
-    for path in nodes(parts[name]):
+    for path in fixtures.nodes(parts[name]):
         for value in ODD:
-            run = fixtures.write_run(tmp_path / "run", **parts | {name: changed(parts[name], path, value)})
+            run = fixtures.write_run(tmp_path / "run", **parts | {name: fixtures.changed(parts[name], path, value)})
             try:
                 write_report(run)
             except ValueError as error:
@@ -143,10 +125,10 @@ def test_one_wrong_value_gives_a_sentence(tmp_path, name):
 
 @pytest.mark.slow
 def test_the_sentence_names_the_wrong_value(tmp_path):
-    found = changed(evaluation(), ("representations", "z", "probe", "accuracy"), "much")
+    found = fixtures.changed(evaluation(), ("representations", "z", "probe", "accuracy"), "much")
     text = write_report(fixtures.write_run(tmp_path / "run", config=fixtures.config(), evaluation=found)).read_text()
     assert "Evaluation.representations.z.probe: expected accuracy to be a number, found &#39;much&#39;" in text
-    config = changed(fixtures.config(), ("metadata", "n_train"), "many")
+    config = fixtures.changed(fixtures.config(), ("metadata", "n_train"), "many")
     with pytest.raises(ValueError, match="n_train"):
         write_report(fixtures.write_run(tmp_path / "run", config=config))
 

@@ -52,14 +52,12 @@ def say_trials(trials: Sequence[Trial]) -> str:
         return "Only one candidate could be tried."
     second = others[0]
     if first.knn is not None:
-        numbers = (
-            f"kNN {first.knn:.1%} and probe {first.probe:.1%}, {CANDIDATES[second.kind]} {second.knn:.1%} and {second.probe:.1%}"
-        )
+        a, b = CANDIDATES[first.kind], CANDIDATES[second.kind]
+        numbers = f"kNN {first.knn:.1%} and probe {first.probe:.1%}, {b} {second.knn:.1%} and {second.probe:.1%}"
         reach = ((first.interval or 0.0) ** 2 + (second.interval or 0.0) ** 2) ** 0.5
         if first.accuracy - second.accuracy < reach:
-            names = f"{CANDIDATES[first.kind]} and {CANDIDATES[second.kind]}"
-            return f"Of what was tried, cannot tell {names} apart: {numbers} (+- {100 * reach:.1f} points). Choose by cost."
-        return f"Of what was tried, {CANDIDATES[first.kind]} is best, by labels: {numbers} (+- {100 * reach:.1f} points)."
+            return f"Of what was tried, cannot tell {a} and {b} apart: {numbers} (+- {100 * reach:.1f} points). Choose by cost."
+        return f"Of what was tried, {a} is best, by labels: {numbers} (+- {100 * reach:.1f} points)."
     return simple_rule(pictures=any(trial.kind == "closed_form" and trial.command for trial in trials))
 
 

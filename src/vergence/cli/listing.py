@@ -131,9 +131,7 @@ def _option(field: Any, values: dict[str, Any]) -> Iterator[str]:
     """Yields the lines of an option."""
     import textwrap
 
-    kind, settings = (
-        (get_args(field.type)[0], get_args(field.type)[1:]) if get_origin(field.type) is Annotated else (field.type, ())
-    )
+    kind, *settings = get_args(field.type) if get_origin(field.type) is Annotated else (field.type,)
     known = [one for one in settings if hasattr(one, "metavar")]
     metavar, text = (known[0].metavar, known[0].help) if known else (None, None)
     flag = kind is bool

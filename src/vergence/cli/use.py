@@ -210,9 +210,8 @@ def neighbors(command: Neighbors) -> None:
     out = command.out or Path(f"neighbors-{options.stem(command.query or command.images)}.csv")
     table = found.table()
     write_table(out, {"name": table["name"], "neighbor": table["neighbor"], "similarity": found.similarity.flatten().numpy()})
-    print(
-        f"wrote {counted(len(table['name']), 'row')} to {out}: {counted(command.n, 'neighbor')} of each of {len(found.names):,}"
-    )
+    rows = counted(len(table["name"]), "row")
+    print(f"wrote {rows} to {out}: {counted(command.n, 'neighbor')} of each of {len(found.names):,}")
     print("next: an item is its own nearest neighbor where it is in both" if command.query is None else f"next: open {out}")
 
 

@@ -1,6 +1,5 @@
 """A run as a function of batches of columns: every kind of batch and of item, equal to `score` and `embed`; bad rows are told."""
 
-import io
 import pickle
 import subprocess
 import sys
@@ -12,18 +11,13 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.datasets import load_digits
+from tests.factories import png
 
 import vergence
 from vergence.learn.runs import callables
 
 pytestmark = pytest.mark.float32
 DIGITS = np.round(load_digits().images[:40] * (255 / 16)).astype(np.uint8)
-
-
-def png(pixels):
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 @pytest.fixture(scope="module")

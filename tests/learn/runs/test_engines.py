@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from tests.learn.runs.test_callables import DIGITS, png
+from tests.factories import png
+from tests.learn.runs.test_callables import DIGITS
 
 import vergence
 

@@ -5,9 +5,9 @@ import sys
 import numpy as np
 import pytest
 import torch
+from tests.cli.test_cli import refused
 
 import vergence
-from vergence.cli.commands import main
 from vergence.learn import methods
 from vergence.learn.runs.embed import write_embeddings
 from vergence.learn.runs.page import write_report
@@ -101,14 +101,8 @@ def test_a_density_is_trained_on_the_encoder_of_a_method(tmp_path):
     (["--method", "dino", "--objective", "vje"], "expected no objective with method 'dino'"),
     (["--method", "dino", "--encoder", "patches"], "expected a network for method 'dino', found 'patches'"),
 ])  # fmt: skip
-def test_bad_input_is_one_line_and_exit_code_2(arguments, words, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(
-        sys, "argv", ["vergence", "train", "digits", "--device", "cpu", "--out", str(tmp_path / "run"), *arguments]
-    )
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said = capsys.readouterr().err.strip()
-    assert ended.value.code == 2 and words in said and len(said.splitlines()) == 1
+def test_bad_input_is_one_line_and_exit_code_2(arguments, words, tmp_path):
+    refused("train", "digits", "--device", "cpu", "--out", tmp_path / "run", *arguments, words=words)
     assert not (tmp_path / "run" / "config.json").exists()
 
 

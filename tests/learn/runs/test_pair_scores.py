@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tests.cli.test_cli import call
 from tests.conftest import angle_pairs
 
 import vergence
@@ -130,6 +131,26 @@ def test_pairs_other_than_those_of_the_training_do_not_calibrate(captioned, monk
     monkeypatch.setattr(detector, "opened", lambda folder: replace(data, train=data.train.subset(torch.arange(500))))
     with pytest.raises(ValueError, match="was trained on, found others, or another split of them; train again"):
         run.match(*angle_pairs(40, 1))
+
+
+def test_a_run_says_which_target_belongs_to_a_context_or_that_none_does(run, tmp_path):
+    new, others = angle_pairs(60, 1)
+    found = run.match(new, others, coverage=0.9, no_match=0.1)
+    assert (found.answer == "no match").mean() <= 0.3 and found.pairs == 400
+    assert np.mean([i in part for i, part in enumerate(found.candidates)]) >= 0.8
+    np.save(tmp_path / "a.npy", new)
+    np.save(tmp_path / "b.npy", others)
+    words = ("match", run.folder.path, tmp_path / "a.npy", tmp_path / "b.npy", "--no-match", "0.1", "--out", tmp_path / "m.csv")
+    assert "of 60 contexts matched" in call(*words).stdout
+    lines = (tmp_path / "m.csv").read_text().splitlines()
+    assert lines[0] == "context,best,score,p_value,claim,answer,candidates" and len(lines) == 61
+    context, target = angle_pairs(300, 0)
+    quick = {"objective": "gje", "encoder": "mlp", "epochs": 1, "device": "cpu"}
+    with pytest.raises(ValueError, match="trained on pairs"):
+        vergence.train(context, out=tmp_path / "single", **quick).match(new, others)
+    alone = vergence.train((context, target), out=tmp_path / "alone", calibration_share=0.0, **quick)
+    with pytest.raises(ValueError, match="--calibration-share"):
+        alone.match(new, others)
 
 
 def test_errors(run, tmp_path):

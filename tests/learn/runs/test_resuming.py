@@ -4,15 +4,11 @@ import contextlib
 import re
 import resource
 import shutil
-import signal
-import subprocess
-import time
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests import forked
 from tests.dying import dies_at
 
 import vergence
@@ -27,7 +23,6 @@ from vergence.tables import models as density
 pytestmark = pytest.mark.float32
 
 QUICK = {"epochs": 1, "batch_size": 64, "limit": 192, "device": "cpu", "precision": "fp32", "knn_every": 0}
-ITEMS = 12_000  # three parts
 
 
 @pytest.fixture(scope="module")
@@ -36,43 +31,8 @@ def folder(tmp_path_factory):
     with torch.random.fork_rng():
         vergence.train("digits", out=out / "run", objective="gje", projector=(8,), **QUICK)
     rng = np.random.default_rng(0)
-    np.save(out / "images.npy", rng.integers(0, 256, (ITEMS, 8, 8, 1), dtype=np.uint8))
-    c = rng.normal(size=(200_000, 1))
-    np.savez(out / "pairs.npz", context=c, target=c + rng.normal(size=c.shape))
-    mixtures.get("gaussian")().fit(c[:500], c[:500] + 0.1).save(out / "m.safetensors")
+    np.save(out / "images.npy", rng.integers(0, 256, (12_000, 8, 8, 1), dtype=np.uint8))
     return out
-
-
-def commands(folder, name):
-    run, images, model, pairs = (folder / file for file in ("run", "images.npy", "m.safetensors", "pairs.npz"))
-    found = {
-        "embed": ["embed", run, images, "--device", "cpu"],
-        "score": ["score", run, images, "--device", "cpu"],
-        "sample": ["density", "sample", model, pairs, "--n", "2"],
-    }
-    return list(map(str, found[name]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "ending", "number"),
-    [("embed", "npz", signal.SIGKILL), ("score", "csv", signal.SIGTERM), ("sample", "csv", signal.SIGKILL)],
-)
-def test_a_command_that_is_killed_goes_on_and_writes_the_same_bytes(folder, tmp_path, name, ending, number):
-    out, whole = tmp_path / f"o.{ending}", tmp_path / f"whole.{ending}"
-    command = [*commands(folder, name), "--out", str(out)]
-    process = forked.popen(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    parts = tmp_path / f".o.{ending}.parts"
-    end = time.monotonic() + 120
-    while not (parts / "000000.npz").exists() and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.002)
-    process.send_signal(number)
-    process.communicate(timeout=60)
-    assert process.returncode in (-number, 128 + number) and not out.exists() and (parts / "manifest.json").exists()
-    assert "continuing after" in forked.run(*command, check=True).stderr
-    forked.run(*command[:-1], whole, check=True)
-    assert out.read_bytes() == whole.read_bytes()
-    assert sorted(p.name for p in tmp_path.iterdir() if p.suffix != ".html") == [out.name, whole.name]
 
 
 def test_a_folder_with_unreadable_files_goes_on(folder, tmp_path, monkeypatch, capsys):

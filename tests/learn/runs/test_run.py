@@ -129,12 +129,6 @@ def test_an_objective_that_is_no_density_is_embedded_evaluated_and_reported(plai
     assert "with detector, " in page and "its objective defines no posterior" in page
 
 
-def test_projected_runs_embed_what_the_objective_saw(tmp_path):
-    run = vergence.train("digits", out=tmp_path / "run", projector=(32, 16), objective="vje", **QUICK)
-    assert run.posterior(images()).mean.shape == (5, 16) and run.embed(images()).shape == (5, 256)
-    assert vergence.load(tmp_path / "run").anomaly_score(images()).shape == (5,)
-
-
 MEMORY = """
 import resource, sys
 import numpy as np

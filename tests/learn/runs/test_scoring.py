@@ -10,10 +10,10 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.numpy import load, save
-from tests.cli.test_cli import call
+from tests.cli.test_cli import call, refused
+from tests.conftest import angle_pairs
 
 import vergence
-from vergence.cli.commands import main
 from vergence.decide import explain, fpr_threshold, q_values, select
 from vergence.decide.decisions import Tally
 from vergence.learn.runs.calibrated import RunDetector, usable_levels
@@ -345,14 +345,9 @@ def test_a_collapsed_run_says_so_beside_its_scores(tmp_path, capsys):
     assert "warning: the embedding collapses" in said
 
 
-def test_pairs_and_vectors_have_a_detector(tmp_path):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(400, 5)).astype(np.float32)
-    np.savez(tmp_path / "pairs.npz", context=x, target=x[:, :3])
-    run = vergence.train(
-        str(tmp_path / "pairs.npz"), out=tmp_path / "run", encoder="mlp", objective="gje", projector=(8,), **QUICK
-    )
-    assert run.anomaly_score(x[:5] + 50).min() > run.anomaly_score(x).max() and "inputs" in run.detector().levels
+def test_pairs_and_vectors_have_a_detector(pairs):
+    x, _ = angle_pairs(100, 1)
+    assert pairs.anomaly_score(x[:5] + 50).min() > pairs.anomaly_score(x).max() and "inputs" in pairs.detector().levels
 
 
 def test_levels_that_fail_or_are_constant_are_left_out():
@@ -364,7 +359,7 @@ def test_levels_that_fail_or_are_constant_are_left_out():
         usable_levels({"b": np.ones((50, 2))})
 
 
-def test_a_training_whose_detector_finds_the_disk_full_ends_with_an_error(tmp_path, monkeypatch, capsys):
+def test_a_training_whose_detector_finds_the_disk_full_ends_with_an_error(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32))
     plain = Path.write_bytes
 
@@ -375,10 +370,7 @@ def test_a_training_whose_detector_finds_the_disk_full_ends_with_an_error(tmp_pa
 
     monkeypatch.setattr(Path, "write_bytes", full)
     words = ["train", str(tmp_path / "x.npy"), "--objective", "vje", "--set", "epochs=1", "--out", str(tmp_path / "run")]
-    with pytest.raises(SystemExit) as stop:
-        main([*words, "--device", "cpu"])
-    last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert stop.value.code == 2 and last.startswith("error: cannot write") and "No space left on device" in last
+    assert refused(*words, "--device", "cpu", words="No space left on device").startswith("error: cannot write")
     assert (tmp_path / "run" / "model.safetensors").exists()  # whose detector is fitted where it is needed
 
 

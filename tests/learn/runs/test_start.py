@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from tests import factories
+from tests.dying import dies_at
 from tests.learn.encoders.test_pretrained import cache, fill
 
 import vergence
@@ -16,6 +17,7 @@ from vergence.learn.runs.embed import write_embeddings
 from vergence.learn.runs.evaluate import evaluate
 from vergence.learn.runs.page import write_report
 from vergence.learn.runs.train import train
+from vergence.learn.training import loop
 from vergence.utils.files import sha256
 
 pytestmark = pytest.mark.float32
@@ -151,26 +153,12 @@ def test_a_run_from_weights_resumes_without_them_with_the_same_result(file, tmp_
     settings = {"encoder": TINY, "weights": str(file), "objective": "gje", **QUICK}
     whole = train("digits", out=tmp_path / "whole", **settings)
     with monkeypatch.context() as patch:
-        patch.setattr("vergence.learn.training.loop.seed_of", stop_after(whole))
+        dies_at(6, loop, "seed_of", patch)
         with pytest.raises(KeyboardInterrupt):
             train("digits", out=tmp_path / "run", **settings)
     assert not (tmp_path / "run" / "checkpoints" / "last.pt").exists()
     file.unlink()
     assert same(state_of(train(out=tmp_path / "run", resume=True, trust_code=True)), state_of(whole))
-
-
-def stop_after(run, steps=3):
-    """Returns the seeds' function that stops the training hard after some steps, before its first checkpoint."""
-    from vergence.learn.training import loop
-
-    real = loop.seed_of
-
-    def seed_of(seed, purpose, count):
-        if purpose == "noise" and count >= steps:
-            raise KeyboardInterrupt
-        return real(seed, purpose, count)
-
-    return seed_of
 
 
 def test_resume_refuses_other_weights_and_lists_them(file, tmp_path):

@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import random
 import re
 import signal
 import subprocess
@@ -116,43 +115,6 @@ def test_lars_adapts_weights_of_every_part_and_leaves_biases_and_norms_to_plain_
     shown = [({p.ndim for p in g["params"]}, g["always_adapt"], g["weight_decay"], g["scale"]) for g in groups]
     assert shown == [({2}, True, 0.1, 0.5), ({2}, True, 0.1, 1.0), ({1}, False, 0.0, 0.5), ({1}, False, 0.0, 1.0)]
     assert sum(len(g["params"]) for g in groups) == len(list(method.parameters()))
-
-
-@pytest.mark.slow
-def test_killed_runs_end_with_the_same_bits(tmp_path):
-    settings = ["--objective", "vje", "--epochs", "6", "--batch-size", "128", "--precision", "fp32"]
-    settings += ["--set", "checkpoint_seconds=0"]
-    train(tmp_path / "whole", *settings)
-    rng = random.Random(0)
-    command = ["train", "digits", "--out", tmp_path / "killed", *OPTIONS, *settings]
-    kills, steps = 0, []
-    for _ in range(8):
-        process = forked.popen(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        log = tmp_path / "killed" / "checkpoints" / "last.pt"
-        seen = log.stat().st_mtime_ns if log.exists() else 0
-        deadline = time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < deadline:
-            if log.exists() and log.stat().st_mtime_ns != seen:
-                break
-            time.sleep(0.01)
-        time.sleep(rng.uniform(0.0, 0.4))
-        if process.poll() is not None:
-            break
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        kills += 1
-        steps.append(torch.load(log, weights_only=True)["step"])
-        command = ["train", "--resume", tmp_path / "killed"]
-        if kills == 4:
-            break
-    assert kills >= 3, "the run ended before it could be killed"
-    assert steps == sorted(steps)
-    forked.run("train", "--resume", tmp_path / "killed", check=True)
-    whole, killed = weights(tmp_path / "whole"), weights(tmp_path / "killed")
-    assert whole.keys() == killed.keys()
-    assert all(torch.equal(whole[k], killed[k]) for k in whole)
-    rows = [json.loads(line) for line in (tmp_path / "killed" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == sorted({row["step"] for row in rows})
 
 
 @pytest.mark.slow

@@ -92,13 +92,7 @@ def _elect(weight: Tensor, label: Tensor, n_classes: int) -> Tensor:
 
 
 def linear_probe(
-    train: Tensor,
-    train_labels: Tensor,
-    test: Tensor,
-    test_labels: Tensor,
-    *,
-    l2: float = 30.0,
-    max_iter: int = 1000,
+    train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, *, l2: float = 30.0, max_iter: int = 1000
 ) -> dict[str, float]:
     r"""Fits multinomial logistic regression on frozen features and returns its accuracies.
 

@@ -77,10 +77,7 @@ class VISimSiam(Objective):
         """Returns ``alignment``, the mean of both directions, and ``kl``, the mean of both views."""
         q = self.posterior(torch.cat([za, zb]))
         target = direction(torch.cat([zb, za]).detach())
-        return {
-            "alignment": -q.finite_log_prob(target).mean(),
-            "kl": self.beta * q.kl_to_uniform().mean(),
-        }
+        return {"alignment": -q.finite_log_prob(target).mean(), "kl": self.beta * q.kl_to_uniform().mean()}
 
     def log_prob(self, zb: Tensor, za: Tensor) -> Tensor:
         """Returns log p(z_b/|z_b| | z_a) in nats with respect to the sphere's area, (B,), for embeddings (B, D)."""
