@@ -1,6 +1,7 @@
 """What columns are, on the command line of ``vergence density``: dates, declared columns, subjects, unknown categories."""
 
 import numpy as np
+import pytest
 
 from vergence.cli.commands import main
 
@@ -24,13 +25,6 @@ def test_columns_are_declared_and_asked_about(tmp_path, monkeypatch, capsys):
     main(["density", "predict", "density.safetensors", "new.csv", "--out", "p.csv"])
     assert "color is 'green' in 10 rows (first line 3), which the fit did not see: taken for a gap" in capsys.readouterr().err
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 21
-    for arguments, words in (
-        (["predict", "density.safetensors", "new.csv", "--out", "q.csv", "--unknown", "refuse"], "found 'green'"),
-        (["fit", "t.csv", "--target", "y", "--ordered", "color"], "numbers or dates in the column color of t.csv, found 'red'"),
-        (["fit", "t.csv", "--target", "y", "--weights", "color"], "numbers or dates in the column color"),
-    ):
-        try:
-            code = main(["density", *arguments])
-        except SystemExit as stop:
-            code = stop.code
-        assert code and words in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["density", "predict", "density.safetensors", "new.csv", "--out", "q.csv", "--unknown", "refuse"])
+    assert "found 'green'" in capsys.readouterr().err

@@ -22,7 +22,7 @@ from vergence.data.items import Array
 from vergence.utils.checks import counted, expect, refuse, require_choice, shortened, shown
 from vergence.utils.parts import original
 
-__all__ = ["as_written", "is_table_file", "lines_of", "notes_of", "read_table"]
+__all__ = ["as_written", "is_table_file", "notes_of", "read_table"]
 
 PACKED: Mapping[str, Callable[[bytes], bytes]] = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
 TEXTS = (".csv", ".tsv", ".txt", ".dat", ".jsonl")
