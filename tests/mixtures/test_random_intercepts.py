@@ -44,7 +44,7 @@ def test_predictions_are_the_dense_ones_of_new_and_known_groups():
     model = RandomIntercepts().fit(x, y, groups=[f"s{g}" for g in group])
     s = (x - model.context_mean_) / model.context_std_
     z = (y - model.target_mean_) / model.target_std_
-    names = model.groups_.tolist()
+    names = model.groups_
     code = np.array([names.index(f"s{g}") for g in group])
     r = float(model.ratio_[0])
     _, P, m, one = dense(s, z, np.ones(len(z)), code, r, h := model.penalty_[0])
@@ -66,6 +66,8 @@ def test_intervals_hold_for_new_and_for_known_subjects(tmp_path):
     last = np.r_[group[1:] != group[:-1], True] & (np.bincount(group)[group] > 2) & (group < 40)  # the last row of each
     known = np.flatnonzero((group < 40) & ~last)
     model = RandomIntercepts(random_state=0).fit(x[known], y[known], groups=group[known])
+    RandomIntercepts().fit(x[known], y[known], groups=[f"s{g}" for g in group[known]]).save(tmp_path / "texts.safetensors")
+    assert RandomIntercepts.load(tmp_path / "texts.safetensors").of("s3").predict(x[:1]).shape == (1,)
     model.save(tmp_path / "m.safetensors")
     again = RandomIntercepts.load(tmp_path / "m.safetensors")
     low, high = again.intervals(x[rest]).T
@@ -73,6 +75,14 @@ def test_intervals_hold_for_new_and_for_known_subjects(tmp_path):
     ends = np.stack([again.of(group[i]).intervals(x[i : i + 1])[0] for i in np.flatnonzero(last)])
     inside = (ends[:, 0] <= y[last]) & (y[last] <= ends[:, 1])
     assert inside.mean() > 0.8 and (ends[:, 1] - ends[:, 0]).mean() < 0.6 * (high - low).mean()
+
+
+def test_a_subject_without_weight_is_unknown():
+    x, y, group = panel(4)
+    model = RandomIntercepts().fit(x, y + 100.0 * group, np.where(group == 0, 0.0, 1.0), groups=[f"s{g}" for g in group])
+    assert model.groups_ == ["s1", "s2", "s3"] and abs(model.of("s2").predict(np.zeros((1, 3))) - 200) < 20
+    with pytest.raises(ValueError, match="a group of the fit, found s0"):
+        model.of("s0")
 
 
 def test_groups_are_needed_and_known():

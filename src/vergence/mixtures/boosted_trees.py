@@ -27,6 +27,7 @@ from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.mixtures.core import Conditional, Predictive, seed_of, unsaid
 from vergence.mixtures.gaussian_mixture import GaussianMixture
 from vergence.utils.checks import require_count, require_within
+from vergence.utils.limits import check_time
 
 __all__ = ["BoostedTrees"]
 
@@ -73,10 +74,13 @@ def grown(x: Array, y: Array, w: Array, fold: Array, **settings: Any) -> tuple[F
 
     most = settings.pop("trees")
     kind = {"l2_regularization": 1.0, "early_stopping": False, "warm_start": True, **settings}
+    empty = [np.isnan(x[fold != k]).all(0) for k in range(fold.max() + 1)]
+    x = np.where(np.any(empty, axis=0), 0.0, x)  # what a fold has no value of is not asked
     models, best, n = [HistGradientBoostingRegressor(**kind) for _ in range(fold.max() + 1)], 0, 0
     while (n < most and best > 0.5 * n) or n == 0:
         n, error = min(most, max(FIRST, 2 * n)), np.zeros(1)
         for k, model in enumerate(models):
+            check_time()
             train, test = fold != k, fold == k
             model.set_params(max_iter=n).fit(x[train], y[train], w[train])
             error = error + np.array([w[test] @ np.square(guess - y[test]) for guess in _stages(model, x[test])])

@@ -6,10 +6,12 @@ Shapes: N items, B queries, C context features, T target features. Log-densities
 import abc
 import contextlib
 import math
+import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -50,16 +52,27 @@ Predictive: TypeAlias = "Callable[[Tensor], Density]"  # contexts (B, C) -> p(ta
 Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]  # value and gradient
 
 
+_LOCK, _UNSAID = threading.RLock(), Counter[type[Warning]]()
+
+
 class FarValue(UserWarning):
     """A value of a target is so far from all others that it moves means and covariances."""
 
 
 @contextlib.contextmanager
 def unsaid(kind: type[Warning] = UserWarning) -> Iterator[None]:
-    """Leaves out warnings of a kind: what there is to say, the caller says, once."""
-    with warnings.catch_warnings():
+    """Leaves out warnings of a kind, in all threads: what there is to say, the caller says, once."""
+    filter = ("ignore", None, kind, None, 0)
+    with _LOCK:
+        _UNSAID[kind] += 1
         warnings.simplefilter("ignore", kind)
+    try:
         yield
+    finally:
+        with _LOCK:  # the last one that leaves takes the filter away: `catch_warnings` of two threads would leave it there
+            _UNSAID[kind] -= 1
+            if not _UNSAID[kind] and filter in warnings.filters:
+                cast(Any, warnings.filters).remove(filter)
 
 
 class Scale:

@@ -32,6 +32,7 @@ from vergence.densities.gaussian import JointGaussian
 from vergence.mixtures.core import Conditional, Objective, Predictive, log_bounds, lowest, seed_of, warn_unfinished
 from vergence.utils import linalg
 from vergence.utils.checks import expect, require_count, require_within
+from vergence.utils.limits import check_time
 from vergence.utils.terminal import bar
 
 __all__ = ["KernelConditional"]
@@ -297,6 +298,7 @@ def _objective(x: Tensor, t: Tensor, w: Tensor, index: Tensor) -> Objective:
     x, t, w = x[index], t[index], w[index]
 
     def f(log_h: Array) -> tuple[float, Array]:
+        check_time()
         nll, gradient = likelihood(x, t, w, _spread(log_h, x.shape[1]))
         if len(log_h) < len(gradient):
             gradient = np.array([gradient[:-2].sum(), *gradient[-2:]])

@@ -119,13 +119,14 @@ class RandomIntercepts(Conditional):
         """Fits to pairs of groups (N,), and returns the estimator; see `Conditional.fit`."""
         expect(groups is not None, "groups (N,)", "none", "give them, or use a line")
         there = ~self._read(context, target, reset=True)[1].isnan().any(1).cpu().numpy()
-        self.groups_ = np.unique(np.asarray(groups)[there])
+        there &= sample_weight is None or np.asarray(sample_weight) > 0
+        self.groups_ = np.unique(np.asarray(groups)[there]).tolist()
         super().fit(context, target, sample_weight, groups=groups)
         return self
 
     def of(self, group: Any) -> "RandomIntercepts":
         """Returns the model of a known group, whose rows `fit` has seen."""
-        names = self.groups_.tolist()
+        names = list(self.groups_)
         expect(group in names, "a group of the fit", group, "use the model itself for new ones")
         found = copy.copy(self)
         found.group_ = names.index(group)

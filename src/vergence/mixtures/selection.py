@@ -22,17 +22,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy.special import ndtri
 from scipy.stats import cauchy, kstest, skew
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from vergence.data.tables import column_of
+from vergence.densities.particles import systematic
 from vergence.mixtures.core import Conditional, FarValue, alike, far_values, unsaid
 from vergence.mixtures.log_scale import LogScale
 from vergence.mixtures.models import MODELS, get
 from vergence.mixtures.random_intercepts import RandomIntercepts
-from vergence.utils.checks import expect, require_count
+from vergence.utils.checks import counted, expect, require_count
 from vergence.utils.limits import OutOfTime, time_limit
 from vergence.utils.terminal import Table, bar
 
@@ -116,7 +118,10 @@ def folds(
     """
     require_count(2, n_folds=n_folds)
     if order is not None:
-        part = _in_time(np.zeros(len(context)) if groups is None else np.asarray(groups), np.asarray(order), n_folds + 1)
+        order = np.asarray(order)
+        known = order.dtype.kind in "iufmMb" and not (order.dtype.kind == "f" and np.isnan(order).any())
+        expect(known, "an order of numbers or times without gaps", str(order.dtype), "convert texts, and leave gaps out")
+        part = _in_time(np.zeros(len(context)) if groups is None else np.asarray(groups), order, n_folds + 1)
         return [(np.flatnonzero(part <= k), np.flatnonzero(part == k + 1)) for k in range(n_folds)]
     label = alike(context, target) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
     n_folds = min(n_folds, max(2, label.max() + 1)) if groups is not None else n_folds
@@ -180,6 +185,7 @@ def choose(
     c, t = c[some], t[some]
     expect(len(c) >= LEAST_ROWS, f"at least {LEAST_ROWS} rows with a target", len(c), "name a model")
     data = _sampled(c, t, w, groups, order, random_state)
+    data.require_values(reader._names())
     until = math.inf if seconds is None else began + RACE * seconds
     candidates = {**_candidates(data.c, data.t, random_state, data.inside(data.groups) is not None), **(also or {})}
     tried = {name: _Trial(name, estimator, name not in (also or {})) for name, estimator in candidates.items()}
@@ -192,8 +198,9 @@ def choose(
     model = fitted(name, candidates[name], c, t, data.inside(groups), w)
     if hasattr(reader, "columns_"):
         model.columns_ = reader.columns_
-    model.held_out_pit_, model.held_out_surprise_ = tried[name].whole_rows("cdf"), tried[name].whole_rows("surprise")
-    return Selection(_columns(tried, data.t), name, model, _sentence(name, tried), tuple(notes))
+    rows = by_weight(tried[name].whole_rows("w"))
+    model.held_out_pit_, model.held_out_surprise_ = (tried[name].whole_rows(key)[rows] for key in ("cdf", "surprise"))
+    return Selection(_columns(tried, data), name, model, _sentence(name, tried), tuple(notes))
 
 
 def remarks(context: Floats, target: Floats, names: tuple[Sequence[str], Sequence[str]], rows: Any = None) -> list[str]:
@@ -240,6 +247,15 @@ class _Data:
         """Returns the groups that a fit leaves out together: none where later rows of the same groups are asked for."""
         return None if self.ordered else groups
 
+    def require_values(self, names: tuple[Sequence[str], Sequence[str]]) -> None:
+        """Raises a ValueError unless each context has values, and each target two of them, in the training rows of all folds."""
+        t = self.t.reshape(len(self.t), -1)
+        for train, _ in self.parts:
+            for name, x in zip([*names[0], *names[1]], [*self.c[train].T, *t[train].T], strict=True):
+                different, needed = len(np.unique(x[~np.isnan(x)])), 1 + (name in names[1])
+                parts = f"at least {counted(needed, 'different value')} of {name} in each part of the rows"
+                expect(different >= needed, parts, f"a part with {different}", "leave it out, or name a model")
+
     def broad(self, rows: Ints) -> Floats:
         """Returns the log-density of a Cauchy of each target at its median, as wide as its middle half, in nats (n,)."""
         t = self.t.reshape(len(self.t), -1)
@@ -269,8 +285,8 @@ def _candidates(c: Floats, t: Floats, seed: int, grouped: bool) -> dict[str, Con
     found = {ALONE: _build("gaussian", seed, ridge=0.0)}
     for name in names:
         found[name] = _build(name, seed)
-        if _is_skewed(t):
-            found[f"{name}{LOG}"] = LogScale(_build(name, seed), random_state=seed)
+        if _is_skewed(t):  # of a line a Gaussian: the exponential of a t has no mean
+            found[f"{name}{LOG}"] = LogScale(_build("gaussian" if name == LINE else name, seed), random_state=seed)
     if grouped:
         found[INTERCEPTS] = RandomIntercepts(random_state=seed)
     shape = {"covariance_type": "low_rank"} if width > WIDE else {}
@@ -298,7 +314,7 @@ class _Trial:
         self.last: Conditional = estimator
         self.measured: dict[str, list[Floats]] = {}
         self.seconds, self.folds = 0.0, 0
-        self.left = ""  # why it has no scores
+        self.left, self.why = "", ""  # why it has no scores
 
     def add(self, data: _Data, until: float) -> bool:
         """Measures the next fold unless the time would not suffice; returns whether it did."""
@@ -309,10 +325,14 @@ class _Trial:
                 raise OutOfTime
             with time_limit(math.inf if self.name in ALWAYS else until), unsaid(Warning):  # test rows may be far away
                 self._measure(data, *data.parts[self.folds])
-        except OutOfTime:
-            self.left = "time"
+        except (OutOfTime, ValueError) as error:
+            self.left, self.why = ("time", "") if isinstance(error, OutOfTime) else ("refused", str(error))
+            if self.name == ALONE:
+                raise
             return False
-        self.seconds, self.folds = self.seconds + time.perf_counter() - began, self.folds + 1
+        finally:
+            self.seconds += time.perf_counter() - began
+        self.folds += 1
         return True
 
     def _measure(self, data: _Data, train: Ints, test: Ints) -> None:
@@ -419,9 +439,14 @@ def _lags(tried: Mapping[str, _Trial]) -> dict[str, float]:
 def _lag(best: _Trial, other: _Trial, key: str = "compared") -> float:
     """Returns by how many standard errors of the paired difference another is behind the best."""
     d, w = best.whole_rows(key) - other.whole_rows(key), best.whole_rows("w")
-    mean = np.average(d, weights=w)
-    error = float(np.sum(w**2 * (d - mean) ** 2) ** 0.5 / w.sum())
-    return float(mean / max(error, 1e-12)) if d.any() else 0.0
+    mean, error = mean_and_error(d, w)
+    return mean / max(error, 1e-12) if d.any() else 0.0
+
+
+def mean_and_error(x: Floats, w: Floats) -> tuple[float, float]:
+    """Returns the mean of values (N,) with weights (N,), and its standard error."""
+    mean = np.average(x, weights=w)
+    return float(mean), float(np.sum(w**2 * (x - mean) ** 2) ** 0.5 / w.sum())
 
 
 def _simplest(tried: Mapping[str, _Trial]) -> str:
@@ -435,19 +460,30 @@ def _simplest(tried: Mapping[str, _Trial]) -> str:
     return next(one for one, lag in _lags(better).items() if lag <= 1) if name == ALONE and better else name
 
 
-def _columns(tried: Mapping[str, _Trial], t: Floats) -> dict[str, list[Any]]:
+def by_weight(w: Floats) -> Ints:
+    """Returns rows (N,), each as often as its weight says, on average; all of them where weights are equal."""
+    if not np.ptp(w):
+        return np.arange(len(w))
+    return systematic(torch.from_numpy(w), len(w), torch.Generator().manual_seed(0)).numpy()
+
+
+def _columns(tried: Mapping[str, _Trial], data: _Data) -> dict[str, list[Any]]:
     """Returns the table's columns."""
-    spread = float(np.nanvar(t.reshape(len(t), -1), 0).mean())
+    t = data.t.reshape(len(data.t), -1)
+    weight = np.where(np.isnan(t), 0.0, data.w[:, None])
+    middle = np.nansum(weight * t, 0) / weight.sum(0)
+    spread = float((np.nansum(weight * np.square(t - middle), 0) / weight.sum(0)).mean())
     rows: dict[str, list[Any]] = {}
     for name, trial in tried.items():
         row: dict[str, Any] = {"model": name}
         row |= dict.fromkeys(("log_density", "error", "crps", "rmse", "r2", "coverage", "width", "pit"))
         if not trial.left:
-            log_p, squares = trial.whole_rows("log_p"), trial.mean("squares")
-            row |= {"log_density": trial.mean("log_p"), "error": float(log_p.std() / len(log_p) ** 0.5)}
+            log_p, w, squares = trial.whole_rows("log_p"), trial.whole_rows("w"), trial.mean("squares")
+            row |= {"log_density": trial.mean("log_p"), "error": mean_and_error(log_p, w)[1]}
             row |= {"crps": trial.mean("crps"), "rmse": squares**0.5, "r2": 1 - squares / spread}
             row |= {"coverage": trial.mean("inside"), "width": trial.mean("width")}
-            row["pit"] = float(np.mean([kstest(u[~np.isnan(u)], "uniform").statistic for u in trial.whole_rows("cdf").T]))
+            pit = trial.whole_rows("cdf")[by_weight(w)]
+            row["pit"] = float(np.mean([kstest(u[~np.isnan(u)], "uniform").statistic for u in pit.T]))
         for key, value in {**row, "seconds": round(trial.seconds, 2), "left": trial.left}.items():
             rows.setdefault(key, []).append(value)
     return rows
@@ -461,18 +497,22 @@ def _sentence(name: str, tried: Mapping[str, _Trial]) -> str:
     lead = tried[name].mean("log_p") - tried[ALONE].mean("log_p")
     if lead < 0:
         return f"The model {name} has a smaller CRPS than the targets alone, but {-lead:.2f} nats a row less: it is too narrow."
+    if name == LINE and any(trial.left == "time" for trial in tried.values()):
+        return f"A line is {lead:.2f} nats a row better than without the context; not all models had the time."
     if name == LINE:
         return f"A line is enough: {lead:.2f} nats a row better than without the context."
-    more = tried[name].mean("log_p") - tried[LINE].mean("log_p")
+    than = "without the context" if tried[LINE].left else "a line"
+    more = lead if tried[LINE].left else tried[name].mean("log_p") - tried[LINE].mean("log_p")
     by = f"{more:.2f}" if more < LARGE else f"more than {LARGE:,}"
     called = CALLED.get(name.removesuffix(LOG), f"A {name}") + (" on a log scale" if name.endswith(LOG) else "")
-    return f"{called} is best: {by} nats a row better than a line."
+    return f"{called} is best: {by} nats a row better than {than}."
 
 
 def _notes(tried: Mapping[str, _Trial], name: str, data: _Data, free: bool) -> list[str]:
     """Returns which models had no time, and whether neighboring rows err alike, though neither groups nor an order was given."""
     late = [one for one, trial in tried.items() if trial.left == "time"]
     found = [f"there was no time for {', '.join(late)}: give more seconds to compare them"] if late else []
+    found += [f"{one} cannot be compared: {trial.why}" for one, trial in tried.items() if trial.why]
     return found + (_neighbors(tried[name], data.parts) if free else [])
 
 

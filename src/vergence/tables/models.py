@@ -16,7 +16,7 @@ from vergence.data.splits import split_groups
 from vergence.decide.conformal import ranked
 from vergence.decide.decisions import Counts, Decisions
 from vergence.mixtures.core import FarValue, question, unsaid
-from vergence.mixtures.selection import Selection, remarks, took_all_steps
+from vergence.mixtures.selection import Selection, by_weight, mean_and_error, remarks, took_all_steps
 from vergence.report.rendering import require_page
 from vergence.tables.page import write_fit
 from vergence.utils import terminal
@@ -122,9 +122,10 @@ def _named(estimator: Any, pairs: Pairs, holdout: float, seed: int, sample_weigh
     seconds = time.perf_counter() - start
     if len(test) >= FEW:
         held_out = pairs.context[test], pairs.target[test]
-        estimator.held_out_pit_ = estimator.cdf(*held_out).reshape(len(test), -1)
-        estimator.held_out_surprise_ = estimator.surprise(*held_out)
-    compared = _compared(estimator, pairs, train, test) if len(test) >= FEW else ({}, {})
+        rows = by_weight(np.ones(len(test)) if sample_weight is None else sample_weight[test])
+        estimator.held_out_pit_ = estimator.cdf(*held_out).reshape(len(test), -1)[rows]
+        estimator.held_out_surprise_ = estimator.surprise(*held_out)[rows]
+    compared = _compared(estimator, pairs, train, test, sample_weight) if len(test) >= FEW else ({}, {})
     notes = remarks(pairs.context, pairs.target, pairs.columns, pairs.rows)
     if took_all_steps(estimator):
         more = f"--set steps={5 * estimator.steps} may be better"
@@ -160,30 +161,28 @@ def _few_values(pairs: Pairs) -> list[str]:
 
 
 def _compared(
-    model: Any, pairs: Pairs, train: np.ndarray, test: np.ndarray
+    model: Any, pairs: Pairs, train: np.ndarray, test: np.ndarray, sample_weight: Any
 ) -> tuple[dict[str, dict[str, float]], dict[str, tuple[float, float]]]:
     """Returns the scores of a model and of two Gaussian baselines on the held-out pairs, and by how much the model is ahead."""
     c, t, zeros = pairs.context[test], pairs.target[test], np.zeros((len(pairs.context), 1))
-    linear = mixtures.get("gaussian")().fit(pairs.context[train], pairs.target[train])
-    alone = mixtures.get("gaussian")().fit(zeros[train], pairs.target[train])
+    w = np.ones(len(zeros)) if sample_weight is None else sample_weight
+    linear = mixtures.get("gaussian")().fit(pairs.context[train], pairs.target[train], w[train])
+    alone = mixtures.get("gaussian")().fit(zeros[train], pairs.target[train], w[train])
     judged = {
         "model": (model, c),
         "one Gaussian, linear (baseline)": (linear, c),
         "targets alone, Gaussian (baseline)": (alone, zeros[test]),
     }
     log_p = {name: density.score_samples(contexts, t) for name, (density, contexts) in judged.items()}
-    scores = {name: _scores(log_p[name], density.cdf(contexts, t)) for name, (density, contexts) in judged.items()}
-    return scores, {name: _mean_and_error(log_p["model"] - log_p[name]) for name in judged if name != "model"}
+    scores = {name: _scores(log_p[name], density.cdf(contexts, t), w[test]) for name, (density, contexts) in judged.items()}
+    return scores, {name: mean_and_error(log_p["model"] - log_p[name], w[test]) for name in judged if name != "model"}
 
 
-def _scores(log_p: np.ndarray, pit: np.ndarray) -> dict[str, float]:
-    inside = {f"inside {level:.0%}": float((abs(pit - 0.5) <= level / 2).mean()) for level in LEVELS}
-    mean, error = _mean_and_error(log_p)
+def _scores(log_p: np.ndarray, pit: np.ndarray, w: np.ndarray) -> dict[str, float]:
+    pit = pit.reshape(len(pit), -1)
+    inside = {f"inside {level:.0%}": float(np.average(abs(pit - 0.5) <= level / 2, 0, w).mean()) for level in LEVELS}
+    mean, error = mean_and_error(log_p, w)
     return {"log_density": mean, "error": error, **inside}
-
-
-def _mean_and_error(values: np.ndarray) -> tuple[float, float]:
-    return float(values.mean()), float(values.std() / len(values) ** 0.5)
 
 
 def predict(model: Any, pairs: Pairs, out: Path, *, level: float = 0.9) -> int:
@@ -223,7 +222,8 @@ def scenario(model: Any, given: Mapping[str, str], level: float = 0.9) -> dict[s
     context = np.full((1, len(names)), np.nan)
     context[0, [names.index(name) for name in known]] = row[0]
     gaps = [name for name in names if name not in known]
-    usable = not gaps or hasattr(model, "joint") or hasattr(model, "fill_mean_")
+    inner = getattr(model, "model_", model)  # of a log scale
+    usable = not gaps or inner.fits_gaps or hasattr(inner, "joint") or hasattr(inner, "fill_mean_")
     expect(usable, f"a value of each context column for {type(model).__name__}", f"none of {', '.join(gaps[:8])}", "name them")
     return {name: float(value[0]) for name, value in answers(model, context, level).items()}
 
