@@ -68,6 +68,7 @@ def test_it_is_the_model_of_the_logarithms(model, tmp_path):
     assert isinstance(again.model, type(model)) and isinstance(again, LogScale)
 
 
+@pytest.mark.filterwarnings("ignore:target_0 is .* far from all others")
 def test_gaps_and_weights_are_the_models():
     x, t = amounts(200)
     t[::5, 0], x = np.nan, np.column_stack([x, x + np.random.default_rng(0).normal(size=(200, 1))])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from vergence.mixtures import RandomIntercepts, choose
+from vergence.mixtures.bayesian_line import student
 from vergence.mixtures.random_intercepts import _Whitened, restricted
 
 
@@ -48,6 +49,9 @@ def test_predictions_are_the_dense_ones_of_new_and_known_groups():
     code = np.array([names.index(f"s{g}") for g in group])
     r = float(model.ratio_[0])
     _, P, m, one = dense(s, z, np.ones(len(z)), code, r, h := model.penalty_[0])
+    left = P - np.outer(P @ one, P @ one) / (one @ P @ one)
+    assert model.degrees_[0] == pytest.approx(np.trace(left), rel=0.1)
+    logits, g = student(model.degrees_[0])
     new = np.random.default_rng(2).normal(size=(4, 3))
     for group_of, one_model in ((None, model), ("s3", model.of("s3"))):
         k = new @ s.T / h + (0 if group_of is None else r * (code == names.index(group_of)))
@@ -57,7 +61,7 @@ def test_predictions_are_the_dense_ones_of_new_and_known_groups():
         variance = model.variance_[0] * (own - np.einsum("ij,jk,ik->i", k, P, k) + rest**2 / (one @ P @ one))
         found, std = one_model.predict(new * model.context_std_ + model.context_mean_, return_std=True)
         np.testing.assert_allclose((found - model.target_mean_) / model.target_std_, mean, rtol=1e-8)
-        np.testing.assert_allclose((std / model.target_std_) ** 2, variance, rtol=1e-8)
+        np.testing.assert_allclose((std / model.target_std_) ** 2, variance * float((logits.softmax(0) / g).sum()), rtol=1e-8)
 
 
 def test_intervals_hold_for_new_and_for_known_subjects(tmp_path):
@@ -95,6 +99,6 @@ def test_groups_are_needed_and_known():
 
 def test_choose_takes_them_for_groups_and_keeps_the_names():
     x, y, group = panel(40, seed=5, slope=3.0)
-    found = choose(x, y, groups=[f"s{g}" for g in group], seconds=5.0)
+    found = choose(x, y, groups=[f"s{g}" for g in group])
     assert found.name == "random intercepts" and found.sentence.startswith("A line with random intercepts is best")
     assert found.model.of("s3").predict(x[:1]).shape == (1,)

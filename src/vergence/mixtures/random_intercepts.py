@@ -8,8 +8,10 @@ With a_g = 1 - (1 + n_g r)^(-1/2) for the n_g rows of a group, rows minus a_g ti
 that given r it is a ridge regression. The restricted likelihood, over b too, of the targets (N,) is maximized over r and h.
 
 A new subject has variance s^2 (1 + r + leverage). A known one (`RandomIntercepts.of`) has the mean of u_g given its rows,
-n_g r / (1 + n_g r) times their mean residual, and what is left of its variance, r / (1 + n_g r). Rows of weight w count as w rows
-with one mean: e ~ N(0, s^2 / w).
+n_g r / (1 + n_g r) times their mean residual, and what is left of its variance, r / (1 + n_g r). Both are Student's t, with the
+degrees of freedom that the effective numbers of slopes and intercepts leave of N - 1 (`vergence.mixtures.BayesianLine`).
+
+Rows of weight w count as w rows with one mean: e ~ N(0, s^2 / w).
 
 Sources: Henderson, Best linear unbiased estimation and prediction under a selection model (1975); Patterson and Thompson,
 Recovery of inter-block information when block sizes are unequal (1971).
@@ -27,7 +29,8 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from vergence.densities.covariance import Diagonal
-from vergence.densities.gaussian import JointGaussian
+from vergence.densities.gaussian import MixtureOfGaussians
+from vergence.mixtures.bayesian_line import LEAST, student
 from vergence.mixtures.core import Conditional, Predictive
 from vergence.utils.checks import expect
 
@@ -101,6 +104,7 @@ class RandomIntercepts(Conditional):
         random_state: Seed of `sample`.
 
     Attributes:
+        degrees_: Degrees of freedom of each target feature (T,), at least 3; the distribution has the fewest.
         ratio_: r of each target feature (T,), the variance of intercepts over that of rows.
         groups_: Names of the groups (G,), in order.
 
@@ -153,19 +157,22 @@ class RandomIntercepts(Conditional):
         center = np.stack([np.bincount(group, w * column) / n for column in x.T], 1)
         share = n * r / (1 + n * r)
         shift = share * (np.bincount(group, w * y) / n - m - center @ b)
+        used = float((one.s**2 / (one.s**2 + h)).sum() + share.sum())
         found = {"ratio": r, "penalty": h, "variance": one.residual(h) / (len(y) - 1), "slopes": b, "intercept": m}
+        found["degrees"] = max(LEAST, len(y) - 1 - used)
         found |= {"root": np.concatenate([root, free]), "middle": one.along[:-1], "size": one.size}
         return {**found, "share": share, "shift": shift, "center": center}
 
     def _predictive(self) -> Predictive:
-        context, target = self._scales()
+        (context, target), (logits, g) = self._scales(), student(float(self.degrees_.min()))
 
-        def predictive(c: Tensor) -> JointGaussian:
+        def predictive(c: Tensor) -> MixtureOfGaussians:
             x = context.to(c).cpu().numpy()
             each = [self._moments(x, d) for d in range(self.n_targets_)]
             mean, variance = (torch.from_numpy(np.stack(parts, 1)).to(c) for parts in zip(*each, strict=True))
-            p: JointGaussian = target.back(JointGaussian(mean, Diagonal(variance)))
-            return p
+            spread = Diagonal(variance[:, None] / g.to(c)[:, None])
+            p = MixtureOfGaussians(logits.to(c).expand(len(c), -1), mean[:, None].expand(-1, len(g), -1), spread)
+            return target.back(p)  # type: ignore[no-any-return]
 
         return predictive
 
