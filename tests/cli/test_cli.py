@@ -187,13 +187,6 @@ def test_outputs_that_cannot_be_written(run, tmp_path):
     refused("embed", run, "digits", "--out", tmp_path / "e.txt", words=".npz")
 
 
-def test_resume_with_changed_settings_is_refused(run):
-    message = refused("train", "digits", "--out", run, "--resume", "--epochs", "7", words="epochs was 1, now 7")
-    assert "batch_size" not in message
-    refused("train", "mnist", "--out", run, "--resume", words="source was 'digits', now 'mnist'")
-    assert call("train", "--resume", run).returncode == 0
-
-
 def test_advise_writes_a_page_and_says_why(tmp_path):
     found = call("advise", "digits", "--out", tmp_path / "advice", "--draws", "4", "--components", "8", "--set", "blur=0")
     assert found.returncode == 0, found.stderr

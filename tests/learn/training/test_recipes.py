@@ -128,14 +128,6 @@ def test_options_are_merged_and_go_with_their_objective():
     assert recipes.override(base, objective="package.module:Other", options={"k": 3}).model.options == {"k": 3}
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("epoch", "did you mean 'epochs'"), ("zzz", "expected a setting among .* and .* others, found 'zzz'")]
-)
-def test_unknown_settings_are_refused(name, words):
-    with pytest.raises(ValueError, match=words):
-        recipes.override(recipes.get("vje_small"), **{name: 1})
-
-
 @pytest.mark.float32
 def test_the_default_recipe_follows_the_data_and_the_settings(tmp_path, capsys):
     x = np.random.default_rng(0).integers(0, 256, (40, 9, 9), dtype=np.uint8)
