@@ -31,7 +31,12 @@ ROOT = Path(__file__).resolve().parents[1]
 HERE = ROOT / "experiments"
 DIGITS = 5
 PACKAGES = ("torch", "scikit-learn", "numpy")
-LOCAL = {"--data-root": "DATA", "--sets-root": "SETS", "--scratch": "FOLDER"}  # options whose value is a folder of this machine
+LOCAL = {
+    "--data-root": "DATA",
+    "--sets-root": "SETS",
+    "--scratch": "FOLDER",
+    "--uci-root": "UCI",
+}  # options whose value is a folder of this machine
 DROPPED = ("--out", "--runs")  # options that do not change what is measured
 ORIGIN = ("date", "command", "commit", "dirty", "device", "threads", "versions")  # of every new row, by its origin
 Row = dict[str, Any]

@@ -134,6 +134,43 @@ def answers_table(data: str) -> str:
     return grid([*head, "PIT", "in 50 %", "in 90 %"], body)
 
 
+JUDGED = ("choose", "Gaussian process", "CatBoost", "NGBoost", "BayesianRidge")
+PUBLISHED = {
+    "concrete": (-2.94, -3.09),
+    "energy": (-1.21, -0.62),
+    "power-plant": (-2.81, -2.77),
+    "wine-quality-red": (-0.93, -0.93),
+    "yacht": (-1.25, -0.75),
+}  # MC dropout, NGBoost
+
+
+def judge_table() -> str:
+    """A line for each method of ``experiments/pairs/judge.py`` on the tables of half B."""
+    tables: dict[str, Row] = {}
+    for row in rows("judge"):
+        if row["set"] not in PUBLISHED:
+            tables.setdefault(row["set"], {}).update(row)
+    found = [row for row in tables.values() if all(name in row for name in JUDGED)]
+    body = []
+    for name in JUDGED:
+        ratios = [row[name][1] / min(row[one][1] for one in JUDGED) for row in found]
+        values = [statistics.geometric_mean(ratios), *(statistics.mean(row[name][k] for row in found) for k in (2, 3))]
+        seconds = statistics.median(row[name][4] for row in found)
+        body.append([name, f"{values[0]:.2f}", f"{values[1]:.3f}", f"{values[2]:.2f}", f"{seconds:.2g}"])
+    return grid([f"{len(found)} tables", "CRPS to the best", "inside 90 %", "width, deviations", "CPU seconds, median"], body)
+
+
+def uci_table() -> str:
+    """A line for each table of UCI."""
+    groups = by_setting([row for row in rows("judge") if row["set"] in PUBLISHED], lambda row: row["set"])
+    body = []
+    for name in sorted(groups):
+        ours = [row["choose"][0] for row in groups[name]]
+        both = [f"{value:.2f}" for value in PUBLISHED[name]]
+        body.append([name, f"{statistics.mean(ours):.2f}", str(len(ours)), groups[name][0]["chosen"], *both])
+    return grid(["table", "ours", "splits", "chosen", "MC dropout (published)", "NGBoost (published)"], body)
+
+
 def pairs_recipes_table() -> str:
     """A line for each recipe: kNN of the demo, and the AUROC of mismatched pairs of each set; means over seeds."""
     groups = by_setting(rows("pairs_recipes"), lambda row: (row["set"], row["pairs"], row["recipe"]))
@@ -171,7 +208,7 @@ def matches_table() -> str:
 
 
 TABLES = {
-    "experiments/pairs/README.md": {"mixtures": mixtures_table},
+    "experiments/pairs/README.md": {"judge": judge_table, "uci": uci_table, "mixtures": mixtures_table},
     "docs/how-to/decide.md": {"matches": matches_table},
     "experiments/joint/measured.md": {
         "trap-toy": partial(trap_table, "toy"),
