@@ -95,7 +95,7 @@ def test_every_model_takes_contexts_and_targets_with_gaps(name, tmp_path):
 def test_choose_with_gaps():
     _, x = correlated(200)
     found = mixtures.choose(x[:, :2], x[:, 2], seconds=0.0)
-    assert found.name == "gaussian" and len(found.model.held_out_pit_) == (~np.isnan(x[:, 2])).sum()
+    assert found.name == "line" and len(found.model.held_out_pit_) == (~np.isnan(x[:, 2])).sum()
     assert found.model.intervals([[NAN, 1.0]]).shape == (1, 2)
 
 

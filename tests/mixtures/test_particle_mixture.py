@@ -83,6 +83,7 @@ def test_wide_kernels_ignore_the_context():
     close(model.predict(x), np.tile(y.mean(0), (40, 1)), 1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::vergence.mixtures.core.FarValue")
 def test_far_queries_stay_finite(weighted):
     x = np.array([[1e7, 0.0], [-1e7, 3.0], [0.0, 1e9]])
     assert np.isfinite(weighted.predict(x)).all()
