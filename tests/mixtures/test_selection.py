@@ -1,6 +1,8 @@
 """The choice among conditional models is by rows that no fit has seen; repeated rows, subjects and times do not mislead it."""
 
 import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -271,3 +273,42 @@ def test_what_is_odd_about_a_table_is_said():
     assert "t is 0 in 25% of the rows" in remarks(x, spike, names)[0]
     assert "the context b is the target t in other units" in remarks(np.c_[x[:, 0], 3 - 2 * t], t, names)[0]
     assert remarks(np.random.default_rng(0).standard_t(2, size=(700, 2)), np.arange(700.0), names) == []
+
+
+def test_what_cannot_be_compared_is_refused_by_name_or_told():
+    r = np.random.default_rng(0)
+    x, y = r.normal(size=(90, 2)), r.normal(size=90)
+    sparse = x.copy()
+    sparse[1:, 1] = np.nan
+    with pytest.raises(ValueError, match="1 different value of context_1 in each part of the rows"):
+        choose(sparse, y)
+    with pytest.raises(ValueError, match="2 different values of target_0 in each part of the rows"):
+        choose(x, np.eye(90)[5])
+    with pytest.raises(ValueError, match="an order of numbers or times without gaps"):
+        folds(x, y, order=[f"{i:02d}/01/2020" for i in range(90)])
+    t = x[:, :1] + r.normal(size=(90, 2))
+    t[::2, 0] = t[1::2, 1] = np.nan
+    found = choose(x, t, seconds=20.0)
+    assert found.table()["left"][1] == "refused" and "line cannot be compared" in found.notes[0]
+
+
+def test_weights_are_in_intervals_and_scores_as_rows_would_be():
+    r = np.random.default_rng(0)
+    x, first = r.normal(size=(300, 1)), r.random(300) < 0.5
+    y, w = np.where(first, 1, -3) * x[:, 0] + 0.1 * r.normal(size=300), np.where(first, 20, 1)
+    rows = np.repeat(np.arange(300), w)
+    weighted, repeated = choose(x, y, sample_weight=w, seconds=0.0), choose(x[rows], y[rows], seconds=0.0)
+    widths = [np.median(np.diff(found.model.intervals(x), axis=1)) for found in (weighted, repeated)]
+    assert widths[0] == pytest.approx(widths[1], rel=0.3)
+    assert weighted.table()["r2"][1] == pytest.approx(repeated.table()["r2"][1], abs=0.05)
+
+
+def test_a_log_scale_has_means_and_threads_leave_warnings_as_they_were():
+    r = np.random.default_rng(0)
+    x = r.normal(size=(20, 2))
+    y = np.exp(1.5 * x[:, 0] + r.normal(size=20))
+    before = list(warnings.filters)
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: choose(x, y, seconds=3.0), range(4)))
+    assert list(warnings.filters) == before
+    assert all(one.model.predict(x).max() < 100 * y.max() for one in found)
