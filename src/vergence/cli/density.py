@@ -1,6 +1,7 @@
 """``vergence density``: fit, predict, sample, score, importance."""
 
 import contextlib
+import re
 import shlex
 import sys
 import warnings
@@ -178,7 +179,8 @@ def _pairs(command: _OfPairs) -> "tuple[Pairs, dict[str, Any]]":
         note(text)
     if (gaps := int(np.isnan(pairs.context).any(1).sum())) > 0:
         where = f"gaps in the context of {counted(gaps, 'row')} of {len(pairs.context):,}"
-        print(f"{where}; Gaussians and mixtures integrate over them")
+        integrated = command.model in ("auto", "gaussian", "mixture")
+        print(where + ("; Gaussians and mixtures integrate over them" if integrated else ""))
     also = {"groups": pairs.groups, "order": pairs.order, "sample_weight": pairs.weights}
     return pairs, {key: values for key, values in also.items() if values is not None}
 
@@ -260,7 +262,7 @@ def _scenario(command: DensityPredict) -> None:
     from vergence.tables import models as density
 
     expect(command.source is None and command.out is None, "--if alone", "a file too", "leave one out")
-    parts = [part.partition("=") for text in command.given for part in text.split(",")]
+    parts = [part.partition("=") for text in command.given for part in re.split(r",(?=[^,=]+=)", text)]
     wrong = next(("".join(part) for part in parts if not part[1]), None)
     expect(wrong is None, "--if COLUMN=VALUE", wrong, "give a value")
     with _said():
