@@ -208,6 +208,7 @@ def matches_table() -> str:
 
 
 TABLES = {
+    "docs/guides/tables.md": {"judge": judge_table},
     "experiments/pairs/README.md": {"judge": judge_table, "uci": uci_table, "mixtures": mixtures_table},
     "docs/how-to/decide.md": {"matches": matches_table},
     "experiments/joint/measured.md": {
