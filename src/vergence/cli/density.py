@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-MODELS = "Model to fit: gaussian, mixture, gng, kernel, mdn, particles; auto compares them; see vergence.mixtures."
+MODELS = "Model to fit: line, kernel, trees, mixture, mdn, gaussian, gng, particles; auto compares them; see vergence.mixtures."
 
 
 Columns = Annotated[UseAppendAction[list[str]], arg(metavar="COLUMNS", help_behavior_hint="")]

@@ -377,7 +377,7 @@ def test_embeddings_in_a_table_are_features(tmp_path, trained):
         ({"name": ["a", "b", "c", "d"]}, r"expected columns of numbers in t.parquet, found name \(identifier\) alone"),
         ({"f": [1.0, None, 2.0, 3.0]}, "expected numbers in column f of t.parquet, found 1 gaps"),
         ({"f": ["x", "y", "z", "w"]}, r"expected columns of numbers in t.parquet, found f \(identifier\) alone"),
-        ({"z": [[1.0], [2.0, 3.0], [1.0], [1.0]]}, "expected lists of one length"),
+        ({"z": [[1.0], [2.0, 3.0], [1.0], [1.0]]}, "expected lists of numbers of one length"),
         ({"f": [1.0, 2.0, 3.0, 4.0], "split": ["train", "val", "test", "test"]}, "expected the values in split"),
         ({"f": [1.0, 2.0, 3.0, 4.0], "name": ["a", "b", None, "d"]}, "expected 4 texts in name of t.parquet"),
         ({"f": [1.0, 2.0, np.inf, 4.0]}, "expected finite numbers in the column f of t.parquet, found infinity"),
