@@ -411,7 +411,7 @@ def read_pairs(
         used = roles(table, target=target, context=context, drop=[*drop, *more], ids=ids, name=name, **kinds)
         features = [feature for column in used.context for feature in column.features]
         pairs = _of_columns(table, features, [column.features[0] for column in used.target], name)
-        named = _ids(as_written(path, table), [column.name for column in used.ids])
+        named = _ids(path, table, [column.name for column in used.ids])
         seen = (*used.context, *used.target, *used.left_out, *used.ids)
         asked = doubts(table, (one for one in seen if one.name not in (*drop, *more)), grouped=groups is not None)
         dates = kinds.get("dates", ())
@@ -459,8 +459,10 @@ def _of_columns(table: Any, features: Sequence[str], target: Sequence[str], name
     return Pairs(c, t[:, 0] if len(target) == 1 else t, (list(features), list(target)), rows=rows, notes=tuple(notes))
 
 
-def _ids(table: Any, names: Sequence[str]) -> dict[str, Array]:
-    return {name or "row": np.asarray([str(value) for value in table[name].to_pylist()], dtype=np.str_) for name in names}
+def _ids(path: Path, table: Any, names: Sequence[str]) -> dict[str, Array]:
+    """Returns columns that name the rows as they stand in the file, which is read again for them."""
+    texts = as_written(path, table) if names else table
+    return {name or "row": np.asarray([str(value) for value in texts[name].to_pylist()], dtype=np.str_) for name in names}
 
 
 def read_for_model(
@@ -481,7 +483,7 @@ def read_for_model(
     if is_table_file(path):
         table = read_table(path, sheet, empty=True)
         found = _of_columns(table, context, target if paired else [], path.name, unknown)
-        named = _ids(as_written(path, table), [name for name in ids if name in table.column_names])
+        named = _ids(path, table, [name for name in ids if name in table.column_names])
         return replace(found, notes=(*notes_of(table), *found.notes), ids=named)
     arrays = _numbers(path, PAIR_KEYS if paired else PAIR_KEYS[:1], empty=True)
     c, t = _as_columns(arrays["context"]), arrays.get("target", np.empty((0, len(target))))

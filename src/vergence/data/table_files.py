@@ -219,9 +219,9 @@ def _of_text(path: Path, empty: bool, *, written: bool = False) -> Any:
     if written:
         texts = layout.columns(range(len(layout.names)))
         columns = [pa.array(map(original, values.to_pylist()), pa.string()) for values in texts]
-    else:
-        columns = layout.columns()[: len(layout.names)]
-        columns = _settled(layout, columns, layout.columns, [i for i, v in enumerate(columns) if pa.types.is_floating(v.type)])
+        return pa.table(columns, names=list(map(original, layout.names)))
+    columns = layout.columns()[: len(layout.names)]
+    columns = _settled(layout, columns, layout.columns, [i for i, v in enumerate(columns) if pa.types.is_floating(v.type)])
     more = {NOTES: json.dumps(layout.notes), LINES: _packed(layout.lines(len(columns[0])))}
     return pa.table(columns, names=list(map(original, layout.names)), metadata=more)
 

@@ -395,12 +395,12 @@ class Conditional(Stored, abc.ABC):
         t = check_array(t, input_name="target", **form)
         expect(t.ndim <= 2, "targets (N,) or (N, T)", f"shape {t.shape}")
         expect(len(t) == len(c), "one target per context", f"inconsistent numbers: {len(t)} targets and {len(c)} contexts")
+        wide = t if t.ndim == 2 else t[:, None]
         if reset:
-            self.target_ndim_, self.n_targets_ = t.ndim, 1 if t.ndim == 1 else t.shape[1]
-            _require_varying(t if t.ndim == 2 else t[:, None])
+            self.target_ndim_, self.n_targets_ = t.ndim, int(wide.shape[1])
+            _require_varying(wide)
             empty = np.flatnonzero(np.isnan(c).all(0))
             expect(not len(empty), "contexts with values", f"column {empty[:1].tolist()} of gaps alone", "leave it out")
-        wide = t if t.ndim == 2 else t[:, None]
         expect(wide.shape[1] == self.n_targets_, f"targets of {self.n_targets_} features", f"shape {t.shape}")
         device = as_device(self.device)
         return _tensor(c).to(device), _tensor(wide).to(device)

@@ -44,9 +44,8 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class _Whitened:
-    """Rows that are independent given r: contexts x (N, C) and a target y (N,), both without their part along the intercept."""
+    """Rows that are independent given r: a target y (N,), and contexts x (N, C) by their parts, both apart from the intercept."""
 
-    x: Array
     y: Array
     along: Array  # (C + 1,) of the columns of x and of y, per unit of the intercept's column
     size: float  # squared length of the intercept's column
@@ -67,7 +66,7 @@ class _Whitened:
         along = one @ rest / size
         rest = rest - np.outer(one, along)
         U, s, vectors = np.linalg.svd(rest[:, :-1], full_matrices=False)
-        return cls(rest[:, :-1], rest[:, -1], along, size, float(np.log1p(n * r).sum()), s, vectors, U.T @ rest[:, -1])
+        return cls(rest[:, -1], along, size, float(np.log1p(n * r).sum()), s, vectors, U.T @ rest[:, -1])
 
     def h(self, log_h: float) -> float:
         """Returns h for the logarithm of its share of the mean squared singular value."""
@@ -77,19 +76,24 @@ class _Whitened:
         """Returns (N - 1) s^2 of the maximum."""
         return max(float(self.y @ self.y - (self.s**2 / (self.s**2 + h) * self.known**2).sum()), 1e-300)
 
+    def restricted(self, log_h: float) -> float:
+        """Returns the restricted log-likelihood of the targets (nats), maximal over s, up to a constant."""
+        h, n = self.h(log_h), len(self.y) - 1
+        spread = float(np.log1p(self.s**2 / h).sum()) + self.log_det + math.log(self.size)
+        return -0.5 * (n * math.log(self.residual(h) / n) + spread)
+
 
 def restricted(x: Array, y: Array, w: Array, group: Array, log_r: float, log_h: float) -> float:
-    """Returns the restricted log-likelihood (nats) of targets y (N,) of weights w, maximal over s, up to a constant."""
-    one, n = _Whitened.of(x, y, w, group, math.exp(log_r)), len(y) - 1
-    h = one.h(log_h)
-    return -0.5 * (n * math.log(one.residual(h) / n) + float(np.log1p(one.s**2 / h).sum()) + one.log_det + math.log(one.size))
+    """Returns `_Whitened.restricted` of targets y (N,) of weights w for a ratio."""
+    return _Whitened.of(x, y, w, group, math.exp(log_r)).restricted(log_h)
 
 
 def _best(x: Array, y: Array, w: Array, group: Array) -> tuple[float, float]:
     """Returns log r and log h (see `_Whitened.h`) of the largest `restricted` likelihood within limits."""
     low, high = map(math.log, RATIOS)
     grid = np.linspace(low, high, GRID)
-    start = max(((a, b) for a in grid for b in grid), key=lambda one: restricted(x, y, w, group, *one))
+    each = {a: _Whitened.of(x, y, w, group, math.exp(a)) for a in grid}
+    start = max(((a, b) for a in grid for b in grid), key=lambda one: each[one[0]].restricted(one[1]))
     found = minimize(lambda one: -restricted(x, y, w, group, *one), start, method="Nelder-Mead", bounds=[(low, high)] * 2)
     return float(found.x[0]), float(found.x[1])
 

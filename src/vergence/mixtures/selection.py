@@ -32,7 +32,7 @@ from vergence.data.tables import column_of
 from vergence.densities.particles import systematic
 from vergence.mixtures.core import Conditional, FarValue, alike, far_values, unsaid
 from vergence.mixtures.log_scale import LogScale
-from vergence.mixtures.models import MODELS, get
+from vergence.mixtures.models import get
 from vergence.mixtures.random_intercepts import RandomIntercepts
 from vergence.utils.checks import counted, expect, require_count
 from vergence.utils.limits import OutOfTime, time_limit
@@ -281,7 +281,7 @@ def _build(model: str, seed: int, **settings: Any) -> Conditional:
 def _candidates(c: Floats, t: Floats, seed: int, grouped: bool) -> dict[str, Conditional]:
     """Returns the models by name, the simplest first."""
     n, width = len(c), c.shape[1] + t.reshape(len(t), -1).shape[1]
-    names = [LINE, *(["kernel"] if n <= MOST_KERNEL else []), *(["trees"] if "trees" in MODELS and n >= LEAST_TREES else [])]
+    names = [LINE, *(["kernel"] if n <= MOST_KERNEL else []), *(["trees"] if n >= LEAST_TREES else [])]
     found = {ALONE: _build("gaussian", seed, ridge=0.0)}
     for name in names:
         found[name] = _build(name, seed)

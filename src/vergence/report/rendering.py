@@ -27,8 +27,9 @@ LISTED = 200  # unreadable files on a page
 def write(path: Path, folder: str, sections: Mapping[str, str], *, steps: Mapping[str, Any] | None = None, **values: Any) -> Path:
     """Writes a page in one step, and returns its path; an older one stays until then.
 
-    The ``folder`` of ``templates`` holds ``header.html`` and a file for each section, whose headings are ``sections`` in order;
-    ``steps`` are the JSON data of ``page.js``: what the map's slider steps through; ``values`` are what the templates show.
+    The ``folder`` of ``templates`` holds a file for each section, whose headings are ``sections`` in order, and ``header.html``,
+    unless that of ``templates`` serves; ``steps`` are the JSON data of ``page.js``: what the map's slider steps through;
+    ``values`` are what the templates show.
     """
     return _render(path, "page", folder=folder, sections=sections, steps=steps, **values)
 
