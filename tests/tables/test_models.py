@@ -235,6 +235,9 @@ def test_equal_pairs_are_held_out_together(tmp_path):
     test, train = density._split(pairs, r.permutation(1000), 0.2)
     assert sorted([*test, *train]) == list(range(1000)) and len(test) == 200
     assert not set(i[test]) & set(i[train])
+    counts = Pairs(r.integers(2, size=(1000, 1)), r.poisson(1.0, 1000), (["context_0"], ["target_0"]))
+    test, train = density._split(counts, r.permutation(1000), 0.2)
+    assert len(test) == 200 and {*counts.target[test]} & {*counts.target[train]}, "rows that are equal by chance are split"
     apart = Pairs(np.arange(50.0)[:, None], np.zeros(50), (["context_0"], ["target_0"]))
     order = r.permutation(50)
     assert np.array_equal(density._split(apart, order, 0.2)[0], order[:10]), "pairs that differ are split as they come"

@@ -616,7 +616,7 @@ def by_chance(c: Any, t: Any, w: Floats | None = None) -> tuple[Ints, npt.NDArra
 
 def _to_three_digits(x: Floats, w: Floats) -> Floats:
     """Returns values in units of the columns' deviations to three digits; gaps as infinity."""
-    both = _tensor(x), _tensor(w)
+    both = _tensor(np.where(np.isnan(x).all(0), 0.0, x)), _tensor(w)  # a column of gaps alone tells no rows apart
     return np.asarray(np.nan_to_num(Scale.of(*both).to(both[0]).numpy().round(3), nan=np.inf))
 
 

@@ -15,7 +15,7 @@ from vergence.data.arrays import Pairs
 from vergence.data.splits import split_groups
 from vergence.decide.conformal import ranked
 from vergence.decide.decisions import Counts, Decisions
-from vergence.mixtures.core import FarValue, question, unsaid
+from vergence.mixtures.core import FarValue, by_chance, question, unsaid
 from vergence.mixtures.selection import Selection, by_weight, mean_and_error, remarks, took_all_steps
 from vergence.report.rendering import require_page
 from vergence.tables.page import write_fit
@@ -144,9 +144,10 @@ def _chosen(pairs: Pairs, seed: int, **also: Any) -> tuple[Any, np.ndarray, Fitt
 
 
 def _split(pairs: Pairs, order: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns about a share of the pairs, the first ones of an order, and the others; equal pairs are on one side."""
-    both = np.column_stack([np.asarray(side).reshape(len(order), -1) for side in (pairs.context, pairs.target)])[order]
-    held_out = split_groups((row.tobytes() for row in both), share, seed=None).numpy()
+    """Returns about a share of the pairs, the first ones of an order, and the others; equal ones that are copies on one side."""
+    both = np.column_stack([np.asarray(side).reshape(len(order), -1) for side in (pairs.context, pairs.target)])
+    chance = by_chance(pairs.context, pairs.target)[1]
+    held_out = split_groups((i if chance[i] else both[i].tobytes() for i in order.tolist()), share, seed=None).numpy()
     return order[held_out], order[~held_out]
 
 
