@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.data.config import ViewConfig
-from vergence.data.pixels import center_crop, luma, to_unit
+from vergence.data.pixels import center_crop, luma, resize, to_unit
 from vergence.utils.checks import expect, refuse
 
 __all__ = ["GivenViews", "ImageViews", "Views"]
@@ -27,6 +27,8 @@ __all__ = ["GivenViews", "ImageViews", "Views"]
 TRIES = 10
 ASPECT = (3 / 4, 4 / 3)
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+LARGE = 96  # pixels a side from which a CPU resizes one image at a time faster than a batch by products of matrices
+BLURRED = 1 << 20  # numbers that are blurred at a time, which a CPU's cache holds
 
 
 class Views(abc.ABC):
@@ -210,22 +212,29 @@ class ImageViews(Views):
 
     def _frame(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
         """Crops, resizes and flips (B, C, H, W); returns new contiguous float32 (B, C, size, size) in [0, 1]."""
-        y = to_unit(x, torch.float32)
         if x.shape[2:] == (self.size, self.size) and self.config.crop == (1, 1) and self.config.flip == 0:
-            return y.clone(memory_format=torch.contiguous_format)
+            return to_unit(x, torch.float32).clone(memory_format=torch.contiguous_format)
         top, left, height, width = _boxes(draws, *x.shape[2:])
+        if self.size >= LARGE and x.device.type == "cpu":
+            return _each(x, torch.stack((top, left, height, width), 1), draws["flip"], self.size)
+        y = to_unit(x, torch.float32)
         rows = _resizing(top, height, torch.zeros_like(draws["flip"]), self.size, x.shape[2], x.device)
         columns = _resizing(left, width, draws["flip"], self.size, x.shape[3], x.device)
         return _separable(y, rows, columns)
 
     def _blur(self, x: Tensor, sigma: Tensor) -> Tensor:
         """Returns (n, C, size, size) blurred by Gaussians of sigma (n,) in pixels."""
-        radius = self.kernel // 2
-        t = torch.arange(-radius, radius + 1, device=x.device)
-        weight = torch.softmax(-0.5 * (t / sigma[:, None]) ** 2, dim=1)
-        shown = F.pad(torch.eye(self.size, device=x.device, dtype=x.dtype), (radius, radius), mode="reflect")
-        matrix = torch.einsum("jit,nt->nij", shown.unfold(1, self.kernel, 1), weight)
-        return _separable(x, matrix, matrix)
+        r, (c, h, w) = self.kernel // 2, x.shape[1:]
+        t = torch.arange(-r, r + 1, device=x.device)
+        weight = torch.softmax(-0.5 * (t / sigma[:, None]) ** 2, dim=1).repeat_interleave(c, 0)[:, None]
+        parts, n = [], max(1, BLURRED // (c * h * w))
+        for part, k in zip(x.split(n), weight.split(n * c), strict=True):
+            y = F.pad(part, (r, r, r, r), mode="reflect").view(1, -1, h + 2 * r, w + 2 * r)
+            if len(k) == 1:  # a convolution without groups rounds in another order
+                y, k = y.expand(-1, 2, -1, -1), k.expand(2, -1, -1)
+            y = F.conv2d(y, k[..., None], groups=len(k))
+            parts.append(F.conv2d(y, k[..., None, :], groups=len(k))[0, : len(part) * c].view_as(part))
+        return torch.cat(parts).clamp_(0, 1)
 
 
 def aside(generator: torch.Generator) -> torch.Generator:
@@ -272,6 +281,15 @@ def _resizing(start: Tensor, length: Tensor, flip: Tensor, out: int, size: int, 
     return w.div_(w.sum(-1, keepdim=True))
 
 
+def _each(x: Tensor, boxes: Tensor, flip: Tensor, size: int) -> Tensor:
+    """Returns boxes (B, 4) of images (B, C, H, W), top, left, height and width, resized one by one: float32 in [0, 1]."""
+    y = torch.empty(len(x), x.shape[1], size, size)
+    for i, ((top, left, height, width), mirror) in enumerate(zip(boxes.long().tolist(), flip.tolist(), strict=True)):
+        part = resize(to_unit(x[i : i + 1, :, top : top + height, left : left + width], torch.float32), size, size)
+        y[i] = part.flip(-1) if mirror else part
+    return y.clamp_(0, 1)
+
+
 def _separable(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Returns rows @ x @ columns^T for each channel: (B, C, H, W), (B, R, H), (B, S, W) -> (B, C, R, S) in [0, 1]."""
     b, c, h, w = x.shape
@@ -312,15 +330,19 @@ def _rotate_hue(x: Tensor, shift: Tensor) -> Tensor:
     """Returns planes (n, 3, P) with the hue rotated by shift (n,) turns; each pixel keeps its largest and smallest value.
 
     With v, u the largest and smallest value and c = v - u, the hue in sixths of a turn is t = (G - B)/c, 2 + (B - R)/c
-    or 4 + (R - G)/c where R, G or B is the largest. After the rotation of t, R = u + c clamp(|t - 3| - 1),
-    G = u + c clamp(2 - |t - 2|) and B = u + c clamp(2 - |t - 4|), where clamp is to [0, 1].
+    or 4 + (R - G)/c where R, G or B is the largest: in all cases |t| = 1 + (G + B - R - u)/c and the sign of G - B, in [-3, 3].
+    After the rotation of t, R = u + c clamp(|t - 3| - 1), G = u + c clamp(2 - |t - 2|) and B = u + c clamp(2 - |t - 4|), where
+    t is in [0, 6) and clamp is to [0, 1].
     """
     r, g, b = x.unbind(1)
-    v, u = torch.maximum(torch.maximum(r, g), b), torch.minimum(torch.minimum(r, g), b)
-    c = v - u
-    t = torch.where(v == r, g - b, torch.where(v == g, (b - r).add_(c, alpha=2), (r - g).add_(c, alpha=4)))
-    t = t.div_(c.clamp(min=torch.finfo(c.dtype).tiny)).add_(6 * shift[:, None]).remainder_(6)
-    share = torch.stack(((t - 3).abs_().sub_(1), 2 - (t - 2).abs_(), 2 - (t - 4).abs_()), 1)
+    u = torch.minimum(torch.minimum(r, g), b)
+    c = torch.maximum(torch.maximum(r, g), b).sub_(u)
+    t = (g + b).sub_(r).sub_(u).div_(c.clamp(min=torch.finfo(c.dtype).tiny)).add_(1)
+    t = t.copysign_(g - b).add_(6 * shift[:, None])
+    t.sub_((t / 6).floor_().mul_(6))
+    share = torch.empty_like(x)
+    for i, (middle, sign, offset) in enumerate(((3, 1, -1), (2, -1, 2), (4, -1, 2))):
+        torch.sub(t, middle, out=share[:, i]).abs_().mul_(sign).add_(offset)
     return share.clamp_(0, 1).mul_(c[:, None]).add_(u[:, None])
 
 
