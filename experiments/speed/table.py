@@ -27,6 +27,10 @@ def speed_table() -> str:
         what = f"training here / with {row['peer']}, `{row['method']}`"
         setting = f"{row['encoder']}, 32 px, batch {row['batch_size']}, {row['precision']}; {timed(row)}"
         body.append([what, setting, bounded(row["ratio"]), "`experiments/speed/peers.py`"])
+    for row in {(row["side"], row["size"]): row for row in rows("photographs")}.values():
+        for peer, ratio in row["ratio"].items():
+            setting = f"JPEG of {row['side']} px to two views of {row['size']} px, {row['images']} photographs, processor time"
+            body.append([f"files to views here / with {peer}", setting, f"{ratio:.2f}", "`experiments/speed/photographs.py`"])
     for row in rows("lightly"):  # of a script that `peers.py` has replaced
         if row["encoder"] not in {one["encoder"] for one in peers}:
             ours, theirs = (
