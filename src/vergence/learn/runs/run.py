@@ -18,11 +18,12 @@ from vergence.data.items import Items
 from vergence.decide.matching import Matches, likelihood_ratio, matched, of_pairs
 from vergence.densities import retrieval
 from vergence.learn.evaluation import features
+from vergence.learn.evaluation.jepa_score import jacobian_score
 from vergence.learn.methods.core import Method, Side
 from vergence.learn.objectives.core import ConditionalObjective, DensityObjective, Objective, PredictiveObjective
 from vergence.learn.runs import detector
 from vergence.learn.runs.calibrated import RunDetector, sample
-from vergence.learn.runs.rows import MOST_ITEMS, Images, Reading, items_of, objective_scores, of_crops, stream, views_of
+from vergence.learn.runs.rows import MOST_ITEMS, Columns, Images, Reading, items_of, objective_scores, of_crops, stream, views_of
 from vergence.learn.training import build
 from vergence.learn.training.folder import RunFolder, require_known_code, require_new, require_writable
 from vergence.utils.checks import expect, require_choice, require_count
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Neighbors", "Run", "load", "objective_of"]
 
-DETECTOR = "detector"  # the name of the detector's score among the objective's
+DETECTOR, JACOBIAN = "detector", "jacobian"  # names of scores that are not the objective's
 
 
 def load(
@@ -170,8 +171,8 @@ class Run:
 
         Args:
             images: Items.
-            how: Name of one of the objective's own scores (`DensityObjective.scores`), whose noise is fixed. By default the
-                score is that of the run's detector, whatever the objective.
+            how: Name of one of the objective's own scores (`DensityObjective.scores`), whose noise is fixed, or ``jacobian``, which
+                any encoder has (`vergence.learn.evaluation.jepa_score`). By default the score is that of the run's detector.
             batch_size: Items at a time.
 
         Raises:
@@ -183,9 +184,14 @@ class Run:
             levels = fitted.of_batches(method, self.folder.metadata.shape)
             rows = stream(lambda x: {"score": fitted.anomaly_score(levels(x))}, self.items(images), reading)
             return torch.from_numpy(np.concatenate([batch["score"] for _, batch in rows]))
-        parts = [batch for _, batch in stream(lambda x: objective_scores(method, method.encoder(x)), self.items(images), reading)]
+
+        def columns(x: Tensor) -> Columns:
+            net = method.encoder
+            return {JACOBIAN: jacobian_score(net, x)} if how == JACOBIAN else objective_scores(method, net(x))
+
+        parts = [batch for _, batch in stream(columns, self.items(images), reading)]
         if how not in parts[0]:
-            require_choice("a score", how, [DETECTOR, *parts[0]])
+            require_choice("a score", how, [DETECTOR, JACOBIAN, *parts[0]])
         return torch.cat([part[how] for part in parts]).cpu()
 
     def neighbors(self, images: Images, bank: Images | None = None, n: int = 5, *, batch_size: int = 256) -> Neighbors:
