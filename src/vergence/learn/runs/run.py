@@ -171,8 +171,8 @@ class Run:
 
         Args:
             images: Items.
-            how: Name of one of the objective's own scores (`DensityObjective.scores`), whose noise is fixed, or ``jacobian``, which
-                any encoder has (`vergence.learn.evaluation.jepa_score`). By default the score is that of the run's detector.
+            how: Name of one of the objective's own scores (`DensityObjective.scores`), whose noise is fixed, or ``jacobian`` of
+                any encoder (`vergence.learn.evaluation.jepa_score`). By default the score is that of the run's detector.
             batch_size: Items at a time.
 
         Raises:
