@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from vergence.data.items import Items
+from vergence.data.sources import held
 from vergence.decide.matching import Matches, likelihood_ratio, matched, of_pairs
 from vergence.densities import retrieval
 from vergence.learn.evaluation import features
@@ -81,7 +82,8 @@ def load(
     if not trust_code:
         require_known_code(folder.path, model)
     if data is not None:
-        folder.given = {"source": data, "column": column, "labels": labels}
+        about = folder.config.data
+        folder.given = {"source": held(data, column, about.limit, about.holdout), "column": column, "labels": labels}
     on = as_device(device)
     state, shape, target = folder.load_model(), folder.metadata.shape, folder.metadata.target_shape
     channels = shape[0] + (target or (0,))[0]
@@ -116,7 +118,7 @@ class Run:
     """A trained run.
 
     ``images`` are items as a program has them: a path or a built-in name, an array or a tensor of images or of vectors, a list
-    of paths or of PIL images, a pair ``(context, target)``, a table, a `torch.utils.data.Dataset`, or `Items`.
+    of paths or of PIL images, a pair ``(context, target)``, a table, a `torch.utils.data.Dataset` or loader, or `Items`.
 
     Attributes:
         folder: The run folder: description, metadata, files.
