@@ -43,7 +43,7 @@ from vergence.data.shards import EncodedImages, holds_bytes, is_sharded, open_sh
 from vergence.data.sources import as_source, from_object, is_object, open_items
 from vergence.data.table_files import is_table_file, read_table
 from vergence.data.tables import as_table
-from vergence.utils.checks import expect, refuse, shown
+from vergence.utils.checks import expect, shown
 from vergence.utils.digests import content_digest
 
 __all__ = ["Picture", "Pictures", "open_pictures"]
@@ -372,10 +372,10 @@ def _of_object(source: Any, column: str | None) -> Pictures:
     if hasattr(source, "column_names") or (hasattr(source, "columns") and hasattr(source, "to_numpy")):
         return _of_table(as_table(source), Path(), column, "the table")
     values = list(source) if isinstance(source, Sequence | np.ndarray) or hasattr(source, "to_list") else None
-    if values is None and (isinstance(source, Iterable) or hasattr(source, "__len__")):
-        return _of_items(from_object(source, column=column or ()).items, "the data")
     if values is None:
-        refuse(PICTURES, f"a {type(source).__name__}", "give one of these")
+        several = isinstance(source, Iterable) or hasattr(source, "__len__")
+        expect(several, PICTURES, f"a {type(source).__name__}", "give one of these")
+        return _of_items(from_object(source, column=column or ()).items, "the data")
     expect(values, PICTURES, "an empty list")
     if all(isinstance(value, str | os.PathLike) for value in values):
         paths = [Path(v if os.path.lexists(v) else os.path.expanduser(v)) for v in values]  # noqa: PTH111

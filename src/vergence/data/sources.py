@@ -44,7 +44,6 @@ __all__ += ["open_items", "part_named", "with_shape"]
 IN_MEMORY = "memory: "  # starts the name of data that a program holds
 ON_DISK = 64 << 20  # bytes of an array above which it stays on disk, where its items are only scored
 STREAM_BYTES, STREAM_ITEMS = 2 << 30, 1 << 22  # of a loader that is read once, at most
-WITH_ITEMS = ("label", "cls", "name", "__key__")  # keys of labels and names in dictionaries of a loader
 
 MIXED = "a list of paths, of PIL images, of tensors or of rows of numbers"
 TORCHVISION = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST", "cifar10": "CIFAR10", "cifar100": "CIFAR100", "stl10": "STL10"}
@@ -230,8 +229,7 @@ def as_source(value: Any) -> str:
     shape = None if isinstance(value, Items) else getattr(value, "shape", None)
     if shape is not None:
         refuse("a path or a built-in name", f"an array of shape {tuple(shape)}", "save it with numpy.save")
-    stream = isinstance(value, Iterable) and not isinstance(value, Sequence)
-    refuse("a path or a built-in name", shown(value), "loop over it, and give each batch" if stream else "give one as text")
+    refuse("a path or a built-in name", shown(value), "give one as text")
 
 
 def absolute(source: str) -> str:
@@ -561,9 +559,9 @@ class DatasetItems(Items):
         self.shape = first.shape
         self.dtype = torch.uint8 if first.dtype == np.uint8 else torch.float32
 
-    def checked(self, row: int, value: Any = None) -> Array:
-        """Returns an item, of the first item's shape; it is what the data set gives for a row unless that is given."""
-        item = _item(self.dataset[row] if value is None else value, self.key)
+    def checked(self, row: int) -> Array:
+        """Returns an item, of the first item's shape."""
+        item = _item(self.dataset[row], self.key)
         expect(item.shape == self.shape, f"items of shape {self.shape}", f"{item.shape} at {row}", "resize the data set's items")
         return item
 
@@ -624,14 +622,13 @@ def held(source: Any, column: str | Sequence[str] = (), limit: Any = None, holdo
     Of a stream without an end, a ``limit`` of training items reads as many as leave it beside the held-out share.
 
     Example:
-        >>> held(torch.arange(6.0).reshape(3, 2) + i for i in range(4)).items.shape, held("digits")
-        ((1, 3, 2), 'digits')
+        >>> held(torch.ones(3) for _ in range(4)).items.shape, held("digits")
+        ((3,), 'digits')
     """
     if not _is_stream(source):
         return source
-    usable = isinstance(limit, int) and limit > 0 and isinstance(holdout, float) and holdout < 1
-    key = column if isinstance(column, str) else next(iter(column), None)
-    return _of_stream(source, key or None, math.ceil(limit / (1 - holdout)) if usable else None)
+    most = math.ceil(limit / (1 - holdout)) if isinstance(limit, int) and limit > 0 and 0 <= holdout < 1 else None
+    return _of_stream(source, column if isinstance(column, str) else next(iter(column), ""), most)
 
 
 def _is_stream(source: Any) -> bool:
@@ -643,23 +640,23 @@ def _of_stream(source: Iterable[Any], key: str | None, most: int | None = None) 
     """Returns the items of a stream, at most so many, with their labels and names where each has one."""
     x: list[Array] = []
     along: dict[type, list[Any]] = {int: [], str: []}
-    size, fits = 0, f"at most {STREAM_BYTES >> 20:,} MiB and {STREAM_ITEMS:,} items in a stream, which is held"
-    for value, others in itertools.islice(_each(source, key), most):
+    fits = f"at most {STREAM_BYTES >> 20:,} MiB and {STREAM_ITEMS:,} items in a stream, which is held"
+    for n, (value, others) in enumerate(itertools.islice(_each(source, key), most)):
         x.append(_item(value, key))
         first, last = (f"{one.shape} in {one.dtype}" for one in (x[0], x[-1]))
-        expect(first == last, f"items of shape {first}", f"{last} at {len(x) - 1}", "resize or convert the items")
-        size += x[-1].nbytes
-        within = most is not None or (size <= STREAM_BYTES and len(x) <= STREAM_ITEMS)
-        expect(within, fits, f"more after {len(x) - 1:,}", "train with limit=, or end it with itertools.islice")
+        expect(first == last, f"items of shape {first}", f"{last} at {n}", "resize or convert the items")
+        within = most is not None or n < min(STREAM_ITEMS, STREAM_BYTES // x[0].nbytes)
+        expect(within, fits, f"more after {n:,}", "train with limit=, or end it with itertools.islice")
         for kind in along:  # the first of each
             along[kind] += [kind(one) for one in others if isinstance(one, str) == (kind is str)][:1]
     expect(x, "at least 1 item in the stream", f"a {type(source).__name__} without any", "make it anew if it was read before")
-    items, classes = from_array(np.stack(x), "the stream"), ()
-    if len(along[int]) == len(x):
-        items.labels, classes = labels_of(np.asarray(along[int]), len(x), "labels", "the stream")
+    found = Source(from_array(np.stack(x), "the stream"))
     if len(set(along[str])) == len(x):
-        items.names = checked_names(np.asarray(along[str]), len(x), "the stream")
-    return Source(items, classes)
+        found.items.names = checked_names(np.asarray(along[str]), len(x), "the stream")
+    if len(along[int]) < len(x):
+        return found
+    found.items.labels, classes = labels_of(np.asarray(along[int]), len(x), "labels", "the stream")
+    return Source(found.items, classes)
 
 
 def _each(source: Iterable[Any], key: str | None) -> Iterator[tuple[Any, list[Any]]]:
@@ -671,13 +668,13 @@ def _each(source: Iterable[Any], key: str | None) -> Iterator[tuple[Any, list[An
             continue
         if isinstance(value, Mapping):
             require_choice("a column", key, value, "name the image or vector with column=")
-            value = value[key], *(value[name] for name in WITH_ITEMS if name in value)
+            value = value[key], *(value[name] for name in ("label", "cls", "name", "__key__") if name in value)
         x, *others = value if isinstance(value, tuple | list) else (value,)
         x = x[0] if isinstance(x, tuple | list) and x and hasattr(x[0], "size") else x
         several = batched or getattr(x, "ndim", 0) == 4
-        columns = [one for one in others if several and (isinstance(one, tuple | list) or getattr(one, "ndim", 0) == 1)]
+        columns = [one for one in others if isinstance(one, tuple | list) or getattr(one, "ndim", 0) == 1] if several else []
         for i, item in enumerate(x if several else [x]):
-            yield item, [one for one in ([c[i] for c in columns if len(c) == len(x)] if several else others) if _tells(one)]
+            yield item, list(filter(_tells, [one[i] for one in columns if len(one) == len(x)] if several else others))
 
 
 def _tells(one: Any) -> bool:

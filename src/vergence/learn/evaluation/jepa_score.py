@@ -1,11 +1,7 @@
 r"""JEPA-SCORE (Balestriero et al., Gaussian Embeddings: How JEPAs Secretly Learn Your Data Density, arXiv:2510.05949).
 
-An encoder f whose embeddings are Gaussian, or uniform on a sphere, spreads its inputs by their density. Up to a constant
-
-    log p(x) = sum_k log s_k(J(x)),   J(x) = df/dx,
-
-with the min(D, n) singular values s_k of the Jacobian of D embeddings by n inputs, each at least ``EPS``. It is exact for a
-map that is one-to-one from a Gaussian; for other encoders it is a score that can be measured, and nothing more.
+Where embeddings f(x) are uniform on a sphere, log p(x) = sum_k log s_k(J(x)) up to a constant, with the min(D, n) singular
+values s_k of J(x) = df/dx, D embeddings by n inputs, each at least ``EPS``. For other encoders it is a score, and no density.
 """
 
 import torch
@@ -24,8 +20,7 @@ MAX_NUMBERS = 1 << 24  # numbers of Jacobians that are held at a time
 def jacobian_score(encoder: nn.Module, x: Tensor) -> Tensor:
     """Returns the anomaly score of each item, -sum_k log s_k, of an encoder in evaluation mode.
 
-    It takes D backward passes, and sees the space of the encoder's output: normalized embeddings, or a projector behind the
-    encoder, give another score.
+    It takes D backward passes, and judges the space of the output: a projector behind the encoder gives another score.
 
     Args:
         encoder: Network (B, ...) -> (B, D), differentiable, that treats each item by itself.
@@ -57,19 +52,16 @@ def _jacobians(encoder: nn.Module, x: Tensor) -> Tensor:
     z = encoder(x)
     totals = z.sum(0) if z.requires_grad else ()
     rows = [torch.autograd.grad(total, x, retain_graph=True, allow_unused=True)[0] for total in totals]
-    used = [row for row in rows if row is not None]
-    advice = "remove no_grad and detach from its forward pass"
-    expect(rows and len(used) == len(rows), "an encoder whose output is differentiable by its input", "none", advice)
-    return torch.stack(used, 1).flatten(2)
+    used, advice = rows and not any(row is None for row in rows), "remove no_grad and detach from its forward pass"
+    expect(used, "an encoder whose output is differentiable by its input", "none", advice)
+    return torch.stack(rows, 1).flatten(2)
 
 
-def _log_volume(jacobians: Tensor) -> Tensor:
+def _log_volume(J: Tensor) -> Tensor:
     """Returns the sum of the logarithms of the singular values of matrices (B, D, n), (B,) in float64.
 
-    The squares of the singular values are the eigenvalues of the smaller Gram matrix, which float64 resolves below ``EPS``.
+    Their squares are the eigenvalues of the smaller Gram matrix, which float64 resolves below ``EPS``.
     """
-    total = []
-    for J in jacobians.double():
-        gram = J @ J.T if J.shape[0] <= J.shape[1] else J.T @ J
-        total.append(torch.linalg.eigvalsh(gram).clamp(min=EPS**2).log().sum() / 2)
-    return torch.stack(total)
+    J = J.double()
+    gram = J @ J.mT if J.shape[1] <= J.shape[2] else J.mT @ J
+    return torch.linalg.eigvalsh(gram).clamp(min=EPS**2).log().sum(1) / 2

@@ -24,7 +24,7 @@ from vergence.learn.methods.core import Method, Side
 from vergence.learn.objectives.core import ConditionalObjective, DensityObjective, Objective, PredictiveObjective
 from vergence.learn.runs import detector
 from vergence.learn.runs.calibrated import RunDetector, sample
-from vergence.learn.runs.rows import MOST_ITEMS, Columns, Images, Reading, items_of, objective_scores, of_crops, stream, views_of
+from vergence.learn.runs.rows import MOST_ITEMS, Images, Reading, items_of, objective_scores, of_crops, stream, views_of
 from vergence.learn.training import build
 from vergence.learn.training.folder import RunFolder, require_known_code, require_new, require_writable
 from vergence.utils.checks import expect, require_choice, require_count
@@ -186,12 +186,9 @@ class Run:
             levels = fitted.of_batches(method, self.folder.metadata.shape)
             rows = stream(lambda x: {"score": fitted.anomaly_score(levels(x))}, self.items(images), reading)
             return torch.from_numpy(np.concatenate([batch["score"] for _, batch in rows]))
-
-        def columns(x: Tensor) -> Columns:
-            net = method.encoder
-            return {JACOBIAN: jacobian_score(net, x)} if how == JACOBIAN else objective_scores(method, net(x))
-
-        parts = [batch for _, batch in stream(columns, self.items(images), reading)]
+        net, own = method.encoder, how != JACOBIAN
+        function = lambda x: objective_scores(method, net(x)) if own else {JACOBIAN: jacobian_score(net, x)}  # noqa: E731
+        parts = [batch for _, batch in stream(function, self.items(images), reading)]
         if how not in parts[0]:
             require_choice("a score", how, [DETECTOR, JACOBIAN, *parts[0]])
         return torch.cat([part[how] for part in parts]).cpu()
