@@ -64,4 +64,5 @@ def _log_volume(J: Tensor) -> Tensor:
     """
     J = J.double()
     gram = J @ J.mT if J.shape[1] <= J.shape[2] else J.mT @ J
-    return torch.linalg.eigvalsh(gram).clamp(min=EPS**2).log().sum(1) / 2
+    squares: Tensor = torch.linalg.eigvalsh(gram)
+    return squares.clamp(min=EPS**2).log().sum(1) / 2
