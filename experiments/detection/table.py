@@ -214,8 +214,23 @@ def blood_cells_table(least: float = 0.7) -> str:
     return grid(columns, [line for _, line in sorted(body, key=lambda pair: -pair[0])])
 
 
+def jacobian_table() -> str:
+    """The AUROC of JEPA-SCORE and of other scores of the same encoder, means over the classes; the last row of each cell."""
+    last = {(row["set"], row["encoder"], row["label"]): row for row in rows("jacobian")}
+    names = ("Jacobian", "Jacobian behind the projector", "z: kNN, cosine", "z: Mahalanobis", "run's detector")
+    body = []
+    for name, encoder in dict.fromkeys(key[:2] for key in last):
+        own = [row for key, row in last.items() if key[:2] == (name, encoder)]
+        short = [{how.replace(" of z", "").split(", 32")[0]: value for how, value in row["auroc"].items()} for row in own]
+        means = [f"{statistics.mean(row[how] for row in short):.3f}" if how in short[0] else "" for how in names]
+        n = (sum(row[count] for row in own) for count in ("n_typical", "n_anomalous"))
+        classes = ", ".join(str(row["label"]) for row in own if row["label"] is not None)
+        body.append([name + (f", {classes}" if classes else ""), f"`{encoder}`", " + ".join(map(str, n)), *means])
+    return grid(["set, classes", "encoder", "normal + anomalous items", *names], body)
+
+
 TABLES = {
-    "experiments/detection/README.md": {"detection": detection_table},
+    "experiments/detection/README.md": {"detection": detection_table, "jacobian": jacobian_table},
     "experiments/detection/measured.md": {
         **{f"foreign-{data}": partial(foreign_table, data) for data in FOREIGN},
         **{f"encoders-{data}": partial(encoders_table, data) for data in FOREIGN},

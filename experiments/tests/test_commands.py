@@ -19,7 +19,7 @@ COMMANDS = {
     for page in (ROOT / "experiments").glob("*/README.md")
     for command in re.findall(r"`(python -m [^`]+)`", page.read_text())
 }
-NEEDS = {"methods.run": "timm", "corruption.run run": "timm", "speed.peers": "lightly"}
+NEEDS = {"jacobian": "efficientnet_lite_pytorch", "methods.run": "timm", "corruption.run run": "timm", "speed.peers": "lightly"}
 NEEDS |= {"pretrained": "efficientnet_lite_pytorch", "pyod": "pyod", "held_out_classes": "pyod", "pytorch-ood": "pytorch_ood"}
 NEEDS |= {" draw": "matplotlib", "--draw": "matplotlib", "alignment": "matplotlib", "figure": "matplotlib"}
 

@@ -10,7 +10,7 @@ import functools
 import io
 import os
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,10 +40,10 @@ from vergence.data.images import (
 from vergence.data.items import Array, Items, Skipped
 from vergence.data.numbers import Numbers, stated_range
 from vergence.data.shards import EncodedImages, holds_bytes, is_sharded, open_shards
-from vergence.data.sources import as_source, is_object, open_items
+from vergence.data.sources import as_source, from_object, is_object, open_items
 from vergence.data.table_files import is_table_file, read_table
 from vergence.data.tables import as_table
-from vergence.utils.checks import expect, refuse, shown
+from vergence.utils.checks import expect, shown
 from vergence.utils.digests import content_digest
 
 __all__ = ["Picture", "Pictures", "open_pictures"]
@@ -373,7 +373,9 @@ def _of_object(source: Any, column: str | None) -> Pictures:
         return _of_table(as_table(source), Path(), column, "the table")
     values = list(source) if isinstance(source, Sequence | np.ndarray) or hasattr(source, "to_list") else None
     if values is None:
-        refuse(PICTURES, f"a {type(source).__name__}", "give one of these")
+        several = isinstance(source, Iterable) or hasattr(source, "__len__")
+        expect(several, PICTURES, f"a {type(source).__name__}", "give one of these")
+        return _of_items(from_object(source, column=column or ()).items, "the data")
     expect(values, PICTURES, "an empty list")
     if all(isinstance(value, str | os.PathLike) for value in values):
         paths = [Path(v if os.path.lexists(v) else os.path.expanduser(v)) for v in values]  # noqa: PTH111

@@ -1,6 +1,7 @@
 """Opens data by name or path, or as a program holds them, and splits them; the only module that knows data sets."""
 
 import dataclasses
+import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,8 +12,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
 
-from vergence.data.arrays import channels_first, from_array, labels_of, of_table, open_arrays
+from vergence.data.arrays import channels_first, checked_names, from_array, labels_of, of_table, open_arrays
 from vergence.data.config import DataConfig
 from vergence.data.images import (
     DECODE_BATCH,
@@ -36,11 +38,12 @@ from vergence.data.tables import as_table
 from vergence.utils.checks import did_you_mean, expect, refuse, require_choice, require_within, shortened, shown
 from vergence.utils.linalg import as_array
 
-__all__ = ["BUILT_IN", "IN_MEMORY", "Data", "absolute", "as_source", "in_words", "is_object", "open_data", "open_items"]
-__all__ += ["part_named", "with_shape"]
+__all__ = ["BUILT_IN", "IN_MEMORY", "Data", "absolute", "as_source", "held", "in_words", "is_object", "open_data"]
+__all__ += ["open_items", "part_named", "with_shape"]
 
 IN_MEMORY = "memory: "  # starts the name of data that a program holds
 ON_DISK = 64 << 20  # bytes of an array above which it stays on disk, where its items are only scored
+STREAM_BYTES, STREAM_ITEMS = 2 << 30, 1 << 22  # of a loader that is read once, at most
 
 MIXED = "a list of paths, of PIL images, of tensors or of rows of numbers"
 TORCHVISION = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST", "cifar10": "CIFAR10", "cifar100": "CIFAR100", "stl10": "STL10"}
@@ -226,8 +229,7 @@ def as_source(value: Any) -> str:
     shape = None if isinstance(value, Items) else getattr(value, "shape", None)
     if shape is not None:
         refuse("a path or a built-in name", f"an array of shape {tuple(shape)}", "save it with numpy.save")
-    stream = isinstance(value, Iterable) and not isinstance(value, Sequence)
-    refuse("a path or a built-in name", shown(value), "loop over it, and give each batch" if stream else "give one as text")
+    refuse("a path or a built-in name", shown(value), "give one as text")
 
 
 def absolute(source: str) -> str:
@@ -414,7 +416,8 @@ def in_words(source: Any) -> str:
     parts = source if isinstance(source, tuple) and len(source) == 2 else (source,)
     words = []
     for part in parts:
-        shape, n = getattr(part, "shape", None), f" of {len(part)}" if hasattr(part, "__len__") else ""
+        counted = hasattr(part, "__len__") and not _is_stream(part)  # a loader's length is that of its batches
+        shape, n = getattr(part, "shape", None), f" of {len(part)}" if counted else ""
         words.append(type(part).__name__ + (f" ({', '.join(map(str, shape))})" if isinstance(shape, Sequence) else n))
     return IN_MEMORY + ", ".join(words)
 
@@ -438,6 +441,7 @@ def from_object(
     tuple (context, target)                  pairs; each of them any of the above that is an array, or a table
     pandas, polars or Arrow table            features: see `vergence.data.arrays.of_table`; or paths in a column
     `torch.utils.data.Dataset`               what it holds, or the first of each tuple; whole numbers that follow are labels
+    `DataLoader`, `IterableDataset`, stream  the same, read once and held (see `held`); texts that follow are names
     `Items`                                  the items
     ======================================== ==========================================================================
 
@@ -484,10 +488,11 @@ def _from(source: Any, columns: tuple[str, ...], size: int | None, memory: int, 
         return _of_list(source, size, double)
     if hasattr(source, "__array__"):
         return Source(from_array(np.asarray(source), double=double))
+    if _is_stream(source):
+        return _of_stream(source, columns[0] if columns else None)
     if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Mapping):
         return _of_dataset(source, columns[0] if columns else None, memory)
-    hint = "loop over it, and give each batch" if isinstance(source, Iterable) else "give a path, a built-in name or an array"
-    refuse("data that have a length and rows", _in_short(source), hint)
+    refuse("data that have a length and rows", _in_short(source), "give a path, a built-in name or an array")
 
 
 def _in_short(value: Any) -> str:
@@ -554,9 +559,9 @@ class DatasetItems(Items):
         self.shape = first.shape
         self.dtype = torch.uint8 if first.dtype == np.uint8 else torch.float32
 
-    def checked(self, row: int, value: Any = None) -> Array:
-        """Returns an item, of the first item's shape; it is what the data set gives for a row unless that is given."""
-        item = _item(self.dataset[row] if value is None else value, self.key)
+    def checked(self, row: int) -> Array:
+        """Returns an item, of the first item's shape."""
+        item = _item(self.dataset[row], self.key)
         expect(item.shape == self.shape, f"items of shape {self.shape}", f"{item.shape} at {row}", "resize the data set's items")
         return item
 
@@ -597,19 +602,89 @@ def _of_dataset(dataset: Any, key: str | None, memory: int) -> Source:
     """Opens a data set; one that fits into memory is read once, with what stands second in its items where they are tuples."""
     expect(len(dataset), "at least 1 item in the data set", _in_short(dataset))
     items = DatasetItems(dataset, key)
-    held: ArrayItems | DatasetItems = items
-    values = getattr(dataset, "targets", getattr(dataset, "labels", None))
+    found = Source(items)
     if len(items) * int(np.prod(items.shape)) * items.dtype.itemsize <= memory:
-        x = np.empty((len(items), *items.shape), np.uint8 if items.dtype == torch.uint8 else np.float32)
-        second: list[Any] = []
-        for i in range(len(items)):
-            value = dataset[i]
-            x[i] = items.checked(i, value)
-            second += value[1:2] if isinstance(value, tuple | list) else ()
-        held = from_array(x, "the data set")
-        values = values if values is not None else second or None
-    if values is None or len(values) != len(held) or np.ndim(values[0]) or np.asarray(values[0]).dtype.kind not in "biu":
-        return Source(held)
-    held.labels, numbers = labels_of(np.asarray([int(value) for value in values]), len(held), "labels", "the data set")
+        found = _of_stream((dataset[i] for i in range(len(items))), key, len(items))
+    values = getattr(dataset, "targets", getattr(dataset, "labels", None))
+    if values is None or len(values) != len(items) or np.ndim(values[0]) or np.asarray(values[0]).dtype.kind not in "biu":
+        return found
+    found.items.labels, numbers = labels_of(np.asarray([int(value) for value in values]), len(items), "labels", "the data set")
     names = tuple(map(str, getattr(dataset, "classes", ())))
-    return Source(held, names if len(names) >= len(numbers) else numbers)
+    return Source(found.items, names if len(names) >= len(numbers) else numbers)
+
+
+# Loaders and other streams
+
+
+def held(source: Any, column: str | Sequence[str] = (), limit: Any = None, holdout: Any = 0.0) -> Any:
+    """Returns what a loader or another stream gives, read once in its order and with its transforms; other data as they are.
+
+    Of a stream without an end, a ``limit`` of training items reads as many as leave it beside the held-out share.
+
+    Example:
+        >>> held(torch.ones(3) for _ in range(4)).items.shape, held("digits")
+        ((3,), 'digits')
+    """
+    if not _is_stream(source):
+        return source
+    most = math.ceil(limit / (1 - holdout)) if isinstance(limit, int) and limit > 0 and 0 <= holdout < 1 else None
+    return _of_stream(source, column if isinstance(column, str) else next(iter(column), ""), most)
+
+
+def _is_stream(source: Any) -> bool:
+    whole = any(hasattr(source, name) for name in ("__getitem__", "__array__", "__arrow_c_stream__"))
+    return isinstance(source, DataLoader | IterableDataset) or (isinstance(source, Iterable) and not whole)
+
+
+def _of_stream(source: Iterable[Any], key: str | None, most: int | None = None) -> Source:
+    """Returns the items of a stream, at most so many, with their labels and names where each has one."""
+    x: list[Array] = []
+    along: dict[type, list[Any]] = {int: [], str: []}
+    fits = f"at most {STREAM_BYTES >> 20:,} MiB and {STREAM_ITEMS:,} items in a stream, which is held"
+    for n, (value, others) in enumerate(itertools.islice(_each(source, key), most)):
+        x.append(_item(value, key))
+        first, last = (f"{one.shape} in {one.dtype}" for one in (x[0], x[-1]))
+        expect(first == last, f"items of shape {first}", f"{last} at {n}", "resize or convert the items")
+        within = most is not None or n < min(STREAM_ITEMS, STREAM_BYTES // x[0].nbytes)
+        expect(within, fits, f"more after {n:,}", "train with limit=, or end it with itertools.islice")
+        for kind in along:  # the first of each
+            along[kind] += [kind(one) for one in others if isinstance(one, str) == (kind is str)][:1]
+    expect(x, "at least 1 item in the stream", f"a {type(source).__name__} without any", "make it anew if it was read before")
+    found = Source(from_array(np.stack(x), "the stream"))
+    if len(set(along[str])) == len(x):
+        found.items.names = checked_names(np.asarray(along[str]), len(x), "the stream")
+    if len(along[int]) < len(x):
+        return found
+    found.items.labels, classes = labels_of(np.asarray(along[int]), len(x), "labels", "the stream")
+    return Source(found.items, classes)
+
+
+def _each(source: Iterable[Any], key: str | None) -> Iterator[tuple[Any, list[Any]]]:
+    """Yields each item of a stream, or of its batches; of views the first; with the whole numbers and texts that come along."""
+    batched = isinstance(source, DataLoader) and source.batch_sampler is not None
+    for value in source:
+        if batched and _lists_items(value):
+            yield from _each(iter(value), key)
+            continue
+        if isinstance(value, Mapping):
+            require_choice("a column", key, value, "name the image or vector with column=")
+            value = value[key], *(value[name] for name in ("label", "cls", "name", "__key__") if name in value)
+        x, *others = value if isinstance(value, tuple | list) else (value,)
+        x = x[0] if isinstance(x, tuple | list) and x and hasattr(x[0], "size") else x
+        several = batched or getattr(x, "ndim", 0) == 4
+        columns = [one for one in others if isinstance(one, tuple | list) or getattr(one, "ndim", 0) == 1] if several else []
+        for i, item in enumerate(x if several else [x]):
+            yield item, list(filter(_tells, [one[i] for one in columns if len(one) == len(x)] if several else others))
+
+
+def _tells(one: Any) -> bool:
+    """Returns whether something that comes with an item may be its label or name: a whole number or a text."""
+    return isinstance(one, str | int) or (getattr(one, "ndim", 1) == 0 and np.asarray(one).dtype.kind in "biu")
+
+
+def _lists_items(batch: Any) -> bool:
+    """Returns whether a batch is a list of items, as of ``collate_fn=list``, and not one of columns or of views."""
+    first = batch[0] if isinstance(batch, list | tuple) and batch else None
+    if isinstance(first, list | tuple):
+        return not all(getattr(part, "ndim", 0) > 1 for part in first)
+    return first is not None and not hasattr(first, "shape")

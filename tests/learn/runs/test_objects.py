@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import gc
+import itertools
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torchvision.transforms import v2
 
 import vergence
@@ -50,6 +52,21 @@ class Mine(Objective):
 
 def network():
     return nn.Sequential(nn.Flatten(), nn.Linear(6, 8))
+
+
+def test_a_shuffled_loader_is_read_once_and_a_stream_without_an_end_up_to_the_limit(vectors, tmp_path):
+    labeled = TensorDataset(torch.from_numpy(vectors), torch.arange(200) % 2)
+    run = vergence.train(DataLoader(labeled, batch_size=64, shuffle=True), **QUICK)
+    assert run.folder.metadata.n_train == 128 and run.folder.metadata.classes == ("0", "1")
+    straight = DataLoader(labeled, batch_size=7)
+    assert torch.equal(run.embed(straight), run.embed(vectors))
+    assert torch.equal(run.anomaly_score(straight), run.anomaly_score(vectors))
+
+    class Endless(IterableDataset):
+        def __iter__(self):
+            return itertools.cycle(vectors)
+
+    assert len(vergence.train(Endless(), limit=100, **QUICK).neighbors(vectors[:3]).names) == 3
 
 
 def test_an_array_a_tensor_and_a_file_give_one_run(vectors, tmp_path):

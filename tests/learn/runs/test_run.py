@@ -44,8 +44,14 @@ def test_scores_are_repeatable_and_leave_the_global_seed_alone(run):
     assert torch.equal(torch.rand(3), expected)
     assert torch.equal(first, run.anomaly_score(images(), "joint"))
     assert torch.allclose(first, run.anomaly_score(images(), "directional") + run.anomaly_score(images(), "radial"), rtol=1e-4)
-    with pytest.raises(ValueError, match="joint, directional"):
+    with pytest.raises(ValueError, match="jacobian, joint, directional"):
         run.anomaly_score(images(), "jiont")
+
+
+def test_the_score_of_the_jacobian_does_not_depend_on_the_batches(run):
+    found = run.anomaly_score(images(), "jacobian")
+    assert found.shape == (5,) and found.isfinite().all() and found.unique().numel() == 5
+    assert torch.allclose(run.anomaly_score(images(), "jacobian", batch_size=2), found, rtol=1e-4)
 
 
 def test_paths_are_text_or_paths_and_a_run_is_no_path(run, tmp_path):

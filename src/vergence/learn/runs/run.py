@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from vergence.data.items import Items
+from vergence.data.sources import held
 from vergence.decide.matching import Matches, likelihood_ratio, matched, of_pairs
 from vergence.densities import retrieval
 from vergence.learn.evaluation import features
+from vergence.learn.evaluation.jepa_score import jacobian_score
 from vergence.learn.methods.core import Method, Side
 from vergence.learn.objectives.core import ConditionalObjective, DensityObjective, Objective, PredictiveObjective
 from vergence.learn.runs import detector
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Neighbors", "Run", "load", "objective_of"]
 
-DETECTOR = "detector"  # the name of the detector's score among the objective's
+DETECTOR, JACOBIAN = "detector", "jacobian"  # names of scores that are not the objective's
 
 
 def load(
@@ -80,7 +82,8 @@ def load(
     if not trust_code:
         require_known_code(folder.path, model)
     if data is not None:
-        folder.given = {"source": data, "column": column, "labels": labels}
+        about = folder.config.data
+        folder.given = {"source": held(data, column, about.limit, about.holdout), "column": column, "labels": labels}
     on = as_device(device)
     state, shape, target = folder.load_model(), folder.metadata.shape, folder.metadata.target_shape
     channels = shape[0] + (target or (0,))[0]
@@ -115,7 +118,7 @@ class Run:
     """A trained run.
 
     ``images`` are items as a program has them: a path or a built-in name, an array or a tensor of images or of vectors, a list
-    of paths or of PIL images, a pair ``(context, target)``, a table, a `torch.utils.data.Dataset`, or `Items`.
+    of paths or of PIL images, a pair ``(context, target)``, a table, a `torch.utils.data.Dataset` or loader, or `Items`.
 
     Attributes:
         folder: The run folder: description, metadata, files.
@@ -170,8 +173,8 @@ class Run:
 
         Args:
             images: Items.
-            how: Name of one of the objective's own scores (`DensityObjective.scores`), whose noise is fixed. By default the
-                score is that of the run's detector, whatever the objective.
+            how: Name of one of the objective's own scores (`DensityObjective.scores`), whose noise is fixed, or ``jacobian`` of
+                any encoder (`vergence.learn.evaluation.jepa_score`). By default the score is that of the run's detector.
             batch_size: Items at a time.
 
         Raises:
@@ -183,9 +186,11 @@ class Run:
             levels = fitted.of_batches(method, self.folder.metadata.shape)
             rows = stream(lambda x: {"score": fitted.anomaly_score(levels(x))}, self.items(images), reading)
             return torch.from_numpy(np.concatenate([batch["score"] for _, batch in rows]))
-        parts = [batch for _, batch in stream(lambda x: objective_scores(method, method.encoder(x)), self.items(images), reading)]
+        net, own = method.encoder, how != JACOBIAN
+        function = lambda x: objective_scores(method, net(x)) if own else {JACOBIAN: jacobian_score(net, x)}  # noqa: E731
+        parts = [batch for _, batch in stream(function, self.items(images), reading)]
         if how not in parts[0]:
-            require_choice("a score", how, [DETECTOR, *parts[0]])
+            require_choice("a score", how, [DETECTOR, JACOBIAN, *parts[0]])
         return torch.cat([part[how] for part in parts]).cpu()
 
     def neighbors(self, images: Images, bank: Images | None = None, n: int = 5, *, batch_size: int = 256) -> Neighbors:

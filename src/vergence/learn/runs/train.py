@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import Unpack
 
 from vergence.data import sources
-from vergence.data.config import ViewConfig, usual
-from vergence.data.sources import Data, in_words
+from vergence.data.config import DataConfig, ViewConfig, usual
+from vergence.data.sources import Data, held, in_words
 from vergence.learn.encoders.config import Encoder, Factory
 from vergence.learn.evaluation.judgment import collapse_warning
 from vergence.learn.methods.core import Method
@@ -68,8 +68,8 @@ def train(
 
     Args:
         data: Name of a built-in data set, path (see `vergence.data.config.DataConfig`), or complete run description; an array,
-            a tensor, a list of paths or of PIL images, a pair ``(context, target)``, a table or a `torch.utils.data.Dataset`
-            (see `vergence.data.sources.from_object`). It may be left out when resuming.
+            a tensor, a list of paths or of PIL images, a pair ``(context, target)``, a table, a `torch.utils.data.Dataset` or a
+            loader, which is read once (see `vergence.data.sources.from_object`). It may be left out when resuming.
         out: Run folder. Without one the run lives in a temporary folder for as long as the returned object;
             `vergence.Run.save` keeps it.
         recipe: Name of the recipe that the settings start from (`vergence.learn.training.recipes.names`). By default ``patches``
@@ -363,7 +363,8 @@ def _named(
     elif views is not None:
         plain["function"] = register_outside(views)
     if data is not None and not isinstance(data, str | os.PathLike | RunConfig):
-        return in_words(data), plain, {"source": data, "column": column, "labels": labels}
+        kept = held(data, column, plain.get("limit"), plain.get("holdout", DataConfig.holdout))
+        return in_words(data), plain, {"source": kept, "column": column, "labels": labels}
     if column or labels is not None:
         raise ValueError("expected column and labels with data that the program holds, found a path or a name; leave them out")
     return str(data) if isinstance(data, os.PathLike) else data, plain, {}

@@ -42,7 +42,7 @@ from vergence.utils.parts import Shard
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["added", "block_size", "directions_from", "fit_closed_form", "moved", "require_gje", "total_images"]
+__all__ = ["added", "block_size", "fit_closed_form", "moved", "require_gje", "total_images"]
 
 BLOCK = 250  # images at a time
 PIXELS = 1 << 22  # of a block of large images, over all channels
