@@ -5,8 +5,7 @@ r"""The terms of VJE's likelihood in polar form, z = |z| u: a Student-t of the d
 Its constants are those of densities on R^D and R, although directions lie on the sphere and norms are positive: it is normalized
 up to a constant only, and has no moments and no samples.
 
-Shapes: z, s and var > 0 are (..., D). nu > 0 are the degrees of freedom; ``math.inf`` is the Gaussian limit. Losses are in nats,
-with ``normalized`` those of densities: with their constants, which the paper drops.
+Shapes: z, s and var > 0 are (..., D). Degrees of freedom are nu > 0, ``math.inf`` for the Gaussian limit. Losses are in nats.
 """
 
 import math
