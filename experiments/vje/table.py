@@ -58,9 +58,8 @@ def correlation_table() -> str:
             seeds.setdefault(row["seed"], []).append(row)
     body = []
     for name, paper in CORRELATIONS.items():
-        found = [
-            statistics.correlation(*([row[key] for row in cells] for key in ("auroc_joint", name))) for cells in seeds.values()
-        ]
+        pairs = [[(row["auroc_joint"], row[name]) for row in cells] for cells in seeds.values()]
+        found = [statistics.correlation(*zip(*cells, strict=True)) for cells in pairs]
         body.append([name, plus_minus(found, 2), str(len(next(iter(seeds.values())))), f"{paper}"])
     return grid(["r of AUROC with", "digits", "cells", "the paper's, CIFAR-10"], body)
 
