@@ -485,7 +485,7 @@ BAD = {
     "swav": [{"temperature": 0.0}, {"prototypes": 0}],
     "vi_simsiam": [{"beta": math.nan}, {"hidden": 1}],
     "vicreg": [{"variance": -1.0}],
-    "vje": [{"nu": 0.0}, {"beta": -1.0}, {"terms": ("angular",)}, {"terms": ()}],
+    "vje": [{"nu": 0.0}, {"beta": -1.0}, {"terms": ("angular",)}, {"terms": ()}, {"likelihood": "euclid"}, {"scale": 0.0}],
     "vssl": [{"loss": "cosin"}, {"likelihood": "mean"}, {"beta": -1.0}, {"floor": 0.0}, {"hidden": 1}, {"momentum": 1.0}],
 }
 
