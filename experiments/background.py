@@ -19,6 +19,7 @@ from experiments.ledger import ROOT
 from PIL import Image
 from scipy.optimize import minimize
 
+from vergence.densities.polar import radial_nll
 from vergence.learn.encoders.dictionary import learn_dictionary, normalized_patches, whitening
 from vergence.learn.encoders.patch_maps import cells, pooled
 from vergence.learn.objectives.gje import GJE
@@ -167,6 +168,21 @@ def equilibrium() -> None:
     save(fig, "vje_equilibrium")
 
 
+def influence() -> None:
+    """Loss and influence of a residual of the norm, for several degrees of freedom (figure 2 of the VJE paper)."""
+    fig, axes = pyplot().subplots(1, 2, figsize=(9.6, 3.6), layout="constrained")
+    r = torch.linspace(-6, 6, 481, requires_grad=True)
+    for nu, color in ((1.0, BLUE), (3.0, GREEN), (20.0, ORANGE), (math.inf, RED)):
+        loss = radial_nll(10 + r[:, None], torch.full((len(r), 1), 10.0), nu)
+        (slope,) = torch.autograd.grad(loss.sum(), r)
+        for axis, values in zip(axes, (loss.detach(), slope), strict=True):
+            axis.plot(r.detach(), values, color=color, linewidth=2, label=rf"$\nu$ = {nu:g}".replace("inf", r"$\infty$"))
+    for axis, (title, most) in zip(axes, (("loss, nats", 8), ("influence: its derivative", 4)), strict=True):
+        axis.set(title=title, xlabel="difference of the norms", ylim=(0 if "nats" in title else -most, most))
+    axes[0].legend(frameon=False, fontsize=9)
+    save(fig, "vje_influence")
+
+
 def trace_trap() -> None:
     """Loss terms of a joint Gaussian on the same embeddings at several scales, and where each loss has its minimum."""
     torch.manual_seed(0)
@@ -297,6 +313,7 @@ PICTURES: dict[str, Callable[[], None]] = {
     "thresholds": thresholds,
     "vje_posterior": posterior,
     "vje_equilibrium": equilibrium,
+    "vje_influence": influence,
     "trace_trap": trace_trap,
     "conditional": conditional,
     "atoms": atoms,

@@ -45,6 +45,12 @@ def directional_nll(z: Vector, s: Vector, var: Vector, nu: float, normalized: bo
     return kernel(q_dir(z, s, var), nu, len(z)) + log_det / 2 + constant
 
 
+def plain_nll(z: Vector, s: Vector, var: Vector, nu: float) -> float:
+    """Returns the loss of z itself (eq. 14)."""
+    q = sum((float(b) - float(a)) ** 2 / float(v) for a, b, v in zip(z, s, var, strict=True))
+    return kernel(q, nu, len(z)) + sum(math.log(float(v)) for v in var) / 2
+
+
 def radial_nll(z: Vector, s: Vector, nu: float, normalized: bool = False) -> float:
     """Returns l_rad at lambda = 1 (eq. 29); with its constant (eq. 28) where normalized."""
     constant = -log_constant(nu, 1) if normalized else 0.0

@@ -5,7 +5,7 @@ r"""The terms of VJE's likelihood in polar form, z = |z| u: a Student-t of the d
 Its constants are those of densities on R^D and R, although directions lie on the sphere and norms are positive: it is normalized
 up to a constant only, and has no moments and no samples.
 
-Shapes: batch (...), D features. nu > 0 are the degrees of freedom; ``math.inf`` is the Gaussian limit. Densities are in nats.
+Shapes: z, s and var > 0 are (..., D). Degrees of freedom are nu > 0, ``math.inf`` for the Gaussian limit. Losses are in nats.
 """
 
 import math
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["EPS", "directional_nll", "log_constant", "radial_nll"]
+__all__ = ["EPS", "directional_nll", "log_constant", "radial_nll", "student_nll"]
 
 EPS = 1e-6  # lower bound of norms and of variances (VJE, algorithm 1)
 
@@ -33,21 +33,28 @@ def log_constant(nu: float, dim: int) -> float:
     return math.lgamma((nu + dim) / 2) - math.lgamma(nu / 2) - 0.5 * dim * math.log(nu * math.pi)
 
 
-def directional_nll(z: Tensor, s: Tensor, var: Tensor, nu: float, *, normalized: bool = False) -> Tensor:
-    r"""Returns (nu+D)/2 log(1 + Q/nu) + 1/2 sum_d log var_d, Q = sum_d (s/|s| - z/|z|)_d^2 / var_d, (...) (eq. 24).
-
-    Target embeddings z and latent samples s, (..., D), have any scale; variances are (..., D), > 0. With ``normalized`` the
-    constant -ln C_{nu,D} is kept, which the paper drops.
+def student_nll(z: Tensor, s: Tensor, var: Tensor, nu: float, *, normalized: bool = False) -> Tensor:
+    r"""Returns (nu+D)/2 log(1 + Q/nu) + 1/2 sum_d log var_d, Q = sum_d (s - z)_d^2 / var_d, (...): z itself, not polar (eq. 14).
 
     Example:
-        >>> z = torch.tensor([[3.0, 4.0]])
-        >>> directional_nll(z, 2 * z, torch.ones(1, 2), nu=3.0)
+        >>> student_nll(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2), torch.ones(1, 2), nu=math.inf)
+        tensor([12.5000])
+    """
+    z, s, var, dim = upcast_half(z), upcast_half(s), upcast_half(var), z.shape[-1]
+    Q = ((s - z).square() / var).sum(-1)
+    kernel = 0.5 * Q if math.isinf(nu) else 0.5 * (nu + dim) * torch.log1p(Q / nu)
+    return kernel + 0.5 * var.log().sum(-1) - (log_constant(nu, dim) if normalized else 0.0)
+
+
+def directional_nll(z: Tensor, s: Tensor, var: Tensor, nu: float, *, normalized: bool = False) -> Tensor:
+    r"""Returns `student_nll` of the directions z/|z| and s/|s|, (...), for z and s (..., D) of any scale (eq. 24).
+
+    Example:
+        >>> directional_nll(torch.tensor([[3.0, 4.0]]), torch.tensor([[6.0, 8.0]]), torch.ones(1, 2), nu=3.0)
         tensor([0.])
     """
-    z, s, var = upcast_half(z), upcast_half(s), upcast_half(var)
-    Q = ((F.normalize(s, dim=-1, eps=EPS) - F.normalize(z, dim=-1, eps=EPS)).square() / var).sum(-1)
-    nll = _student_kernel(Q, nu, z.shape[-1]) + 0.5 * var.log().sum(-1)
-    return nll - log_constant(nu, z.shape[-1]) if normalized else nll
+    z, s = (F.normalize(upcast_half(x), dim=-1, eps=EPS) for x in (z, s))
+    return student_nll(z, s, var, nu, normalized=normalized)
 
 
 def radial_nll(z: Tensor, s: Tensor, nu: float, *, normalized: bool = False) -> Tensor:
@@ -57,11 +64,5 @@ def radial_nll(z: Tensor, s: Tensor, nu: float, *, normalized: bool = False) -> 
         >>> radial_nll(torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 4.0]]), nu=1.0)
         tensor([0.6931])
     """
-    difference = torch.linalg.vector_norm(upcast_half(z), dim=-1) - torch.linalg.vector_norm(upcast_half(s), dim=-1)
-    nll = _student_kernel(difference.square(), nu, 1)
-    return nll - log_constant(nu, 1) if normalized else nll
-
-
-def _student_kernel(Q: Tensor, nu: float, dim: int) -> Tensor:
-    assert nu > 0, "degrees of freedom are positive"
-    return 0.5 * Q if math.isinf(nu) else 0.5 * (nu + dim) * torch.log1p(Q / nu)
+    z, s = (torch.linalg.vector_norm(upcast_half(x), dim=-1, keepdim=True) for x in (z, s))
+    return student_nll(z, s, z.new_ones(1), nu, normalized=normalized)

@@ -421,7 +421,10 @@ OTHER = {
     "swav": {"prototypes": 16, "temperature": 0.2, "epsilon": 0.1, "iterations": 1, "frozen_steps": 2},
     "vi_simsiam": {"beta": 2.0, "hidden": 20},
     "vicreg": {"invariance": 2.0, "variance": 2.0, "decorrelation": 2.0},
-    "vje": {"nu": 5.0, "beta": 2.0, "hidden": 32, "terms": ("directional", "kl")},
+    "vje": {
+        **{"nu": 5.0, "beta": 2.0, "hidden": 32, "likelihood": "plain", "scale": 2.0, "sampled": False},
+        "terms": ("directional", "kl"),
+    },
     "vssl": {
         **{"loss": "analytic", "likelihood": "sample", "beta": 2.0, "predictor": False, "hidden": 32, "floor": 0.1},
         "momentum": 0.5,
@@ -482,7 +485,7 @@ BAD = {
     "swav": [{"temperature": 0.0}, {"prototypes": 0}],
     "vi_simsiam": [{"beta": math.nan}, {"hidden": 1}],
     "vicreg": [{"variance": -1.0}],
-    "vje": [{"nu": 0.0}, {"beta": -1.0}, {"terms": ("angular",)}, {"terms": ()}],
+    "vje": [{"nu": 0.0}, {"beta": -1.0}, {"terms": ("angular",)}, {"terms": ()}, {"likelihood": "euclid"}, {"scale": 0.0}],
     "vssl": [{"loss": "cosin"}, {"likelihood": "mean"}, {"beta": -1.0}, {"floor": 0.0}, {"hidden": 1}, {"momentum": 1.0}],
 }
 

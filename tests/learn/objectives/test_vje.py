@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.learn.objectives.common import close, require_caught
+from tests.learn.objectives.common import close, gradcheck_of_parameters, require_caught
 from tests.reference import vje as reference
 from torch import nn
 
@@ -67,6 +67,13 @@ def check_radial():
             z, s, _ = triple()
             expected = rows(lambda z, s, nu=nu, n=normalized: reference.radial_nll(z, s, nu, n), z, s)
             close(vje.radial_nll(z, s, nu, normalized=normalized), expected)
+
+
+def check_plain():
+    for nu in NUS:
+        z, s, var = triple()
+        expected = rows(lambda z, s, v, nu=nu: reference.plain_nll(z, s, v, nu), 3 * z, s, var)
+        close(vje.student_nll(3 * z, s, var, nu), expected)
 
 
 def check_gaussian_limit():
@@ -191,6 +198,39 @@ def test_unit_gaussian_is_one_minus_cosine():
     close(vje.directional_nll(z, s, torch.ones(B, D), INF), 1 - cosine)
     close(vje.directional_nll(z, s, torch.ones(B, D), 1e6), 1 - cosine, 1e-5)
     close(vje.radial_nll(z, s, INF), (z.norm(dim=-1) - s.norm(dim=-1)) ** 2 / 2)
+
+
+def test_limits_are_cosine_alignment_and_squared_error():
+    za, zb = (z.requires_grad_() for z in pair())
+    for options, expected in (
+        ({"terms": ("directional",), "scale": 1.0}, lambda mu, z: 1 - torch.cosine_similarity(mu, z, dim=-1)),
+        ({"terms": ("joint",), "likelihood": "plain", "scale": 0.3}, lambda mu, z: (mu - z).square().sum(-1) / 0.6),
+    ):
+        m = model(nu=INF, sampled=False, **options)  # appendix B.4
+        (loss,) = m(za, zb).values()
+        expected = (expected(m.infer(za)[0], zb.detach()) + expected(m.infer(zb)[0], za.detach())).mean() / 2
+        close(loss, expected + D / 2 * math.log(options["scale"]))
+        assert all(torch.allclose(*pair) for pair in zip(grad(loss, za, zb), grad(expected, za, zb), strict=True))
+
+
+def test_plain_loss_and_density():
+    """With a Gaussian of one variance v, p(z_b | z_a) is N(0, 1 + v) whatever q is."""
+    m, (za, zb) = model(likelihood="plain"), pair()
+    torch.manual_seed(3)
+    total = 0.0
+    for zi, zj in ((za, zb), (zb, za)):
+        mu, var = m.infer(zi)
+        s = mu + var.sqrt() * torch.randn(B, D)
+        total += rows(lambda z, s, v: reference.plain_nll(z, s, v, 3.0), zj, s, var).mean() / 2
+    torch.manual_seed(3)
+    close(m(za, zb)["joint"], total)
+    assert gradcheck_of_parameters(model(likelihood="plain"), za, zb)
+    m = model(likelihood="plain", nu=INF, scale=0.7)
+    m.inference = Fixed(torch.zeros(D), torch.full((D,), 0.9))
+    exact = torch.distributions.Normal(0.0, math.sqrt(1.7)).log_prob(zb).sum(-1)
+    with torch.no_grad():
+        ratios = torch.stack([(m.log_prob(zb, za, samples=64) - exact).exp() for _ in range(500)])
+    assert z_score(ratios - 1).abs().max() < 4
 
 
 def test_rotations():
@@ -438,6 +478,7 @@ REAL, NLL, RADIAL = vje.VJE, vje.directional_nll, vje.radial_nll
 PLANTED = {
     "KL without its half": (check_kl, "kl_standard_normal", lambda: lambda m, v: (v + m**2 - 1 - v.log()).sum(-1)),
     "deviation for variance": (check_directional, "directional_nll", lambda: lambda z, s, v, *a, **k: NLL(z, s, v**0.5, *a, **k)),
+    "direction for the embedding": (check_plain, "student_nll", lambda: lambda *a, **k: NLL(*a, **k)),
     "no length of the sample": (check_radial, "radial_nll", lambda: lambda z, s, nu, **k: RADIAL(z, 0 * s, nu, **k)),
     "no detach": (check_target_is_detached, "VJE", lambda: variant(target=lambda z: z)),
     "detached g input": (check_encoder_learns, "VJE", override(infer=lambda self, z: REAL.infer(self, z.detach()))),

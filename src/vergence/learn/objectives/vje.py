@@ -4,6 +4,11 @@ Posterior     q(s_i | z_i) = N(mu_i, diag var_i),  (mu_i, var_i) = g(z_i)       
 Prior         p(s) = N(0, I)
 Likelihood    p(y_j | s_i, var_i) = T_nu(z_j/|z_j|; s_i/|s_i|, diag var_i)  T_nu(|z_j| - |s_i|; 0, 1)      (eq. 31)
 Loss          1/2 sum over (i, j) of E_q[-log p(y_j | s_i, var_i)] + beta KL(q_i || p)                    (eq. 37, 38)
+Plain         p(z_j | s_i, var_i) = T_nu(z_j; s_i, diag var_i), of z_j itself instead of y_j              (eq. 13, 14)
+
+Limits of appendix B.4, with nu = inf and s_i = mu_i (``sampled=False``), without KL, variances fixed to ``scale``:
+1 - cos(mu_i, z_j)              terms ("directional",), scale 1
+|z_j - mu_i|^2 / (2 scale)      terms ("joint",) of the plain likelihood, up to D/2 log scale
 
 The target z_j is detached; the encoder learns through the input z_i of g.
 
@@ -19,7 +24,7 @@ Shapes: B pairs, D features, M samples. Terms: means over pairs, sums over featu
 
 import itertools
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -27,12 +32,14 @@ from torch.distributions import Distribution, Independent, Normal
 from torch.nn import functional as F
 
 from vergence.densities.gaussian import kl_standard_normal
-from vergence.densities.polar import EPS, directional_nll, log_constant, radial_nll
+from vergence.densities.polar import EPS, directional_nll, log_constant, radial_nll, student_nll
 from vergence.learn.objectives.core import Objective, require_pairs, settings
-from vergence.utils.checks import require_choice, require_count
+from vergence.utils.checks import expect, require_choice, require_count
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["VJE"]
+
+Likelihood = Literal["polar", "plain"]
 
 
 class VJE(Objective):
@@ -44,7 +51,10 @@ class VJE(Objective):
         beta: Weight of the KL, averaged over the two views, >= 0 (paper: 1). Below 1 the loss is unbounded from below.
         hidden: Width of the inference network's three hidden layers, >= 1; the paper's dim / 4 by default, but at least 16,
             because layer normalization of one or two features is nearly constant.
-        terms: Terms of the loss (the paper's tables 6 and 7 switch them off one by one).
+        likelihood: ``polar``, of direction and norm, or ``plain``, of the embedding itself, which the paper argues against.
+        scale: Variance of the likelihood, > 0, common to features and items; None takes the posterior's.
+        sampled: Whether the loss has a sample of q; with False s = mu.
+        terms: Terms of the loss: directional, radial and kl, or of the plain likelihood joint and kl; all by default.
 
     Example:
         >>> vje = VJE(8)
@@ -67,16 +77,21 @@ class VJE(Objective):
         nu: float = 3.0,
         beta: float = 1.0,
         hidden: int | None = None,
-        terms: tuple[str, ...] = ("directional", "radial", "kl"),
+        likelihood: Likelihood = "polar",
+        scale: float | None = None,
+        sampled: bool = True,
+        terms: tuple[str, ...] | None = None,
     ) -> None:
         super().__init__()
-        names = {"directional", "radial", "kl"}
+        require_choice("likelihood", likelihood, get_args(Likelihood))
+        names = {"joint", "kl"} if likelihood == "plain" else {"directional", "radial", "kl"}
+        terms = tuple(sorted(names)) if terms is None else terms
         hidden = max(dim // 4, 16) if hidden is None else hidden
-        if not nu > 0 or not 0 <= beta < math.inf:
-            raise ValueError(f"expected nu > 0 and beta >= 0, found nu={nu}, beta={beta}")
+        expect(nu > 0 and 0 <= beta < math.inf, "nu > 0 and beta >= 0", f"nu={nu}, beta={beta}")
+        expect(scale is None or 0 < scale < math.inf, "scale > 0", scale, "leave it out for the posterior's variances")
         require_count(1, hidden=hidden)
-        if not names >= set(terms) or not terms:
-            raise ValueError(f"expected terms among 'directional', 'radial', 'kl', found {tuple(terms)}")
+        expect(terms and names >= set(terms), f"terms among {sorted(names)} of the {likelihood} likelihood", tuple(terms))
+        self.plain, self.scale, self.sampled = likelihood == "plain", scale, sampled
         self.dim, self.nu, self.beta, self.left_out = dim, float(nu), float(beta), names - set(terms)
         self.inference = _InferenceNetwork(dim, hidden)
 
@@ -95,18 +110,21 @@ class VJE(Objective):
 
         Loss, log-density and scores all use it: another likelihood is another `likelihood` and another `log_constant`.
         """
+        var = var if self.scale is None else torch.full_like(var, self.scale)
+        if self.plain:
+            return {"joint": student_nll(z, s, var, self.nu)}
         return {"directional": directional_nll(z, s, var, self.nu), "radial": radial_nll(z, s, self.nu)}
 
     def log_constant(self) -> float:
         """Returns the constant of the log-likelihood, which loss and scores leave out, in nats."""
-        return log_constant(self.nu, self.dim) + log_constant(self.nu, 1)
+        return log_constant(self.nu, self.dim) + (0.0 if self.plain else log_constant(self.nu, 1))
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the terms of the symmetric loss (eq. 38) from one sample per view, with the global seed."""
         noise = torch.cat([torch.randn_like(za), torch.randn_like(zb)])
         zi, zj = torch.cat([za, zb]), torch.cat([zb, za]).detach()  # both directions i -> j at once; their mean is the 1/2 sum
         mu, var = self.infer(zi)
-        s = mu + var.sqrt() * noise
+        s = mu + var.sqrt() * noise if self.sampled else mu
         terms = self.likelihood(zj, s, var) | {"kl": self.beta * kl_standard_normal(mu, var)}
         return {name: term.mean() for name, term in terms.items() if name not in self.left_out}
 
@@ -115,7 +133,7 @@ class VJE(Objective):
 
         log 1/M sum_m p(y_b | s_m, var_a) p(s_m) / q(s_m | z_a), s_m ~ q: one sample is the evidence lower bound (eq. 35)
         with its constants; more samples only tighten it. All rows use the same M noise vectors, so that a row's value
-        does not depend on its batch. The density of z_b itself is lower by (D - 1) log|z_b|.
+        does not depend on its batch. The density of z_b itself is lower by (D - 1) log|z_b|; the plain likelihood is of z_b.
 
         Args:
             zb: Target embeddings, (B, D).
@@ -153,8 +171,9 @@ class VJE(Objective):
         r"""Returns the anomaly score of each embedding under its own posterior, (B,); larger is more anomalous.
 
         ``joint`` is the expected l_dir + l_rad of z given s ~ q(s | z) without constants; ``directional`` and ``radial``
-        are its parts; ``variance`` is sum_d var_d; ``entropy`` is 1/2 sum_d log(2 pi e var_d), in nats. The paper does not
-        state how s is chosen: here by default the mean over M samples common to all rows, and s = mu with ``samples=0``.
+        are its parts, which the plain likelihood lacks; ``variance`` is sum_d var_d; ``entropy`` is 1/2 sum_d
+        log(2 pi e var_d), in nats. The paper does not state how s is chosen: here by default the mean over M samples
+        common to all rows, and s = mu with ``samples=0``.
 
         Args:
             z: Embeddings, (B, D).
