@@ -22,7 +22,7 @@ __all__ = ["Comparison", "compare"]
 
 # Settings that do not tell runs apart: where things are, what computes, and how often it looks.
 APART = ("seed", "device", "threads", "workers", "checkpoint_seconds", "knn_every", "strict", "root", "download")
-DIGESTS = {"code": "code", "content": "training items", "test": "test items"}  # settings that are digests, in words
+DIGESTS = ("code", "training_items", "test_items")  # settings that names have only where others do not tell rows apart
 MEASURES = ("knn", "probe", "effective_rank", "auroc", "seconds")
 OUTSIDE = re.compile(r"^[\w.]+:(?=[\w.<>]+(#\w+)?$)|#\w+$")  # what surrounds the name of code outside the library
 DRAWS, ENDS = 10_000, (0.025, 0.975)  # of the bootstrap
@@ -103,10 +103,7 @@ class _One(NamedTuple):
     run: Run
     record: Evaluation
     settings: dict[str, Any]
-
-    def key(self, *without: str) -> str:
-        """Returns the settings as text."""
-        return json.dumps({k: v for k, v in self.settings.items() if k not in without}, sort_keys=True, default=str)
+    test: str  # its test items
 
 
 Row = list[_One]  # the runs of one setting, by seed
@@ -130,24 +127,24 @@ def compare(runs: Sequence[Run | str | Path], *, probes: bool = True, baseline: 
     opened = [run if isinstance(run, Run) else load(run, device="cpu") for run in runs]
     expect(opened, "at least 1 run", "none")
     found = [_one(run, probes) for run in {run.folder.path.resolve(): run for run in opened}.values()]
-    tests = list(dict.fromkeys(one.settings["test"] for one in found))
+    tests = [one.test for one in found]
     groups: dict[str, Row] = {}
-    for one in sorted(found, key=lambda one: tests.index(one.settings["test"])):
-        groups.setdefault(one.key(), []).append(one)
+    for one in sorted(found, key=lambda one: tests.index(one.test)):
+        groups.setdefault(json.dumps(one.settings, sort_keys=True, default=str), []).append(one)
     rows = [sorted(row, key=_seed) for row in groups.values()]
-    names = _names(rows)
+    names = _names(rows, *DIGESTS)
+    names = names if len(set(names)) == len(names) else _names(rows)
     require_choice("baseline", names[0] if baseline is None else baseline, names)
-    bases = {row[0].settings["test"]: row for row, name in [*zip(rows, names, strict=True)][::-1] if baseline in (None, name)}
-    based = [bases.get(row[0].settings["test"]) for row in rows]
+    bases = {row[0].test: row for row, name in [*zip(rows, names, strict=True)][::-1] if baseline in (None, name)}
+    based = [bases.get(row[0].test) for row in rows]
     measured = [[_measures(one.run, one.record) for one in row] for row in rows]
-    words = [f"{row[0].settings['source']}, {row[0].record.protocol.test:,} test items" for row in rows]
     return Comparison(
         name=names,
         runs=[len(row) for row in rows],
         values=[{key: [one[key] for one in row if key in one] for key in MEASURES if key in row[0]} for row in measured],
-        test=_told_apart(words, [row[0].settings["test"] for row in rows]),
+        test=[row[0].test for row in rows],
         train=[row[0].record.protocol.bank for row in rows],
-        curve=_told_apart(_names(rows, "limit", *DIGESTS), [row[0].key("limit", "content") for row in rows]),
+        curve=_names(rows, "limit", "training_items"),
         difference=[_differences(row, base) for row, base in zip(rows, based, strict=True)],
         notes=_notes(rows, names, based),
     )
@@ -162,11 +159,12 @@ def _one(run: Run, probes: bool) -> _One:
     parts = config.to_dict()
     flat = {key: value for part in ("data", "views", "model", "fit") for key, value in parts[part].items() if key not in APART}
     options = flat.pop("options")
-    encoders = {key: kind and str(kind) for key in ("encoder", "target_encoder", "distill") for kind in [getattr(model, key)]}
+    encoders = {key: getattr(model, key) for key in ("encoder", "target_encoder", "distill")}
     unknown = f"not recorded, {run.folder.path}" if model.outside or config.views.function else ""
     about = {"source": Path(config.data.source).name, "code": "-".join(run.folder.metadata.code) or unknown}
-    digests = {"content": record.protocol.content, "test": record.protocol.test_content}
-    return _One(run, record, flat | options | encoders | about | digests)
+    digests = {"training_items": record.protocol.content, "test_items": record.protocol.test_content}
+    test = f"{about['source']}, {record.protocol.test:,} test items ({record.protocol.test_content})"
+    return _One(run, record, flat | options | encoders | about | digests, test)
 
 
 def _seed(one: _One) -> int:
@@ -174,17 +172,15 @@ def _seed(one: _One) -> int:
 
 
 def _names(rows: Sequence[Row], *without: str) -> list[str]:
-    """Returns objective or method of each row, the settings in which rows of the same one differ, and digests if they must."""
+    """Returns objective or method of each row, and the settings in which rows of the same one differ, but for some."""
     each = [row[0].settings for row in rows]
     heads = [str(one["method"] or one["objective"]).rpartition(":")[2] for one in each]
     found = []
     for head, own in zip(heads, each, strict=True):
         alike = [one for name, one in zip(heads, each, strict=True) if name == head]
-        keys = dict.fromkeys(key for one in alike for key in one if key not in (*DIGESTS, *without))
+        keys = dict.fromkeys(key for one in alike for key in one if key not in without)
         differ = [key for key in keys if len({repr(one.get(key)) for one in alike}) > 1]
         found.append(", ".join([head, *(_in_words(key.replace("_", " "), own.get(key)) for key in differ)]))
-    for key in [key for key in DIGESTS if key not in without]:
-        found = _told_apart(found, [f"{DIGESTS[key]} {one[key]}" for one in each])
     return found
 
 
@@ -196,17 +192,6 @@ def _in_words(key: str, value: Any) -> str:
         ('limit 300', 'no limit', 'encoder Wide')
     """
     return f"no {key}" if value is None else f"{key} {OUTSIDE.sub('', str(value))}"
-
-
-def _told_apart(names: Sequence[str], marks: Sequence[str]) -> list[str]:
-    """Returns names, with the mark behind those that are equal although their marks differ.
-
-    Example:
-        >>> _told_apart(["a", "a", "b"], ["x", "y", "y"])
-        ['a, x', 'a, y', 'b']
-    """
-    of = {name: {mark for other, mark in zip(names, marks, strict=True) if other == name} for name in names}
-    return [f"{name}, {mark}" if len(of[name]) > 1 else name for name, mark in zip(names, marks, strict=True)]
 
 
 def _right(row: Row, measure: str) -> Any:
@@ -233,7 +218,7 @@ def _differences(row: Row, base: Row | None) -> dict[str, tuple[float, float, fl
 
 def _notes(rows: Sequence[Row], names: Sequence[str], based: Sequence[Row | None]) -> list[str]:
     """Returns what the numbers of a comparison do not show."""
-    several = len({row[0].settings["test"] for row in rows}) > 1
+    several = len({row[0].test for row in rows}) > 1
     notes = ["rows on different test items cannot be compared"] if several else []
     pairs = [(name, row, base) for name, row, base in zip(names, rows, based, strict=True) if base and base is not row]
     others = [name for name, row, base in pairs if [*map(_seed, row)] != [*map(_seed, base)]]

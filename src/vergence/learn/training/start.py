@@ -206,6 +206,7 @@ def _code_of(config: RunConfig) -> tuple[str, ...]:
     found = []
     for name in (*config.model.outside, *filter(None, [config.views.function])):
         text = _Code(file := io.BytesIO())
+        text.fast, text.seen = True, {}  # what is equal has one text, whether it is one object or two
         try:
             text.dump(load_outside("code", name, ""))
             found.append(hashlib.sha256(file.getvalue()).hexdigest()[:12])
@@ -217,9 +218,7 @@ def _code_of(config: RunConfig) -> tuple[str, ...]:
 class _Code(pickle.Pickler):
     """Writes what tells code apart: instructions, constants and what they read; no weights, and nothing that libraries hold."""
 
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
-        self.fast, self.seen = True, dict[int, Any]()  # what is equal has one text, whether it is one object or two
+    seen: dict[int, Any]
 
     def reducer_override(self, value: Any) -> Any:
         """Returns what a value consists of, in pickle's form of a call, which is never made."""
@@ -233,24 +232,15 @@ class _Code(pickle.Pickler):
             return len, (type(value), settings, dict(value.named_children()))
         if not isinstance(value, FunctionType | type):
             return NotImplemented
-        file = str(getattr(sys.modules.get(value.__module__), "__file__", ""))
-        library = "-packages" in file or value.__module__.partition(".")[0] in {*sys.stdlib_module_names, "vergence"} - {
-            "__main__"
-        }
-        if library or id(value) in self.seen:
+        file, package = getattr(sys.modules.get(value.__module__), "__file__", ""), value.__module__.partition(".")[0]
+        if "-packages" in str(file) or package in (*sys.stdlib_module_names, "vergence") or id(value) in self.seen:
             return len, (value.__module__, value.__qualname__)
         self.seen[id(value)] = value  # kept, so that no other object gets its number
         if isinstance(value, type):
             own = [part for name, part in vars(value).items() if callable(part) or not name.startswith("_")]
             return len, (value.__bases__, [getattr(part, "fget", getattr(part, "__func__", part)) for part in own])
-        code, known = value.__code__, value.__globals__
+        code, known, cells = value.__code__, value.__globals__, [cell.cell_contents for cell in value.__closure__ or ()]
         names = {name for part in (code, *code.co_consts) if isinstance(part, CodeType) for name in part.co_names}
         fixed = (bool, int, float, str, tuple, np.ndarray, Tensor, FunctionType, type)  # others may grow as a program runs
         read = {name: known[name] for name in sorted(names) if isinstance(known.get(name), fixed)}
-        return len, (
-            code,
-            value.__defaults__,
-            value.__kwdefaults__,
-            [cell.cell_contents for cell in value.__closure__ or ()],
-            read,
-        )
+        return len, (code, value.__defaults__, value.__kwdefaults__, cells, read)
