@@ -68,7 +68,8 @@ def _text(table: Mapping[str, Any], key: str, i: int) -> str:
     mean, deviation = table[key][i], table[f"{key}_deviation"][i]
     if mean is None:
         return ""
-    return f"{mean:.3g}" if deviation is None else f"{mean:.3g} ± {deviation:.2g}"
+    digits = 3 if mean <= 1 else 1
+    return f"{mean:.{digits}f}" if deviation is None else f"{mean:.{digits}f} ± {deviation:.{digits}f}"
 
 
 def _interval(table: Mapping[str, Any], key: str, i: int) -> str:

@@ -1,6 +1,10 @@
 """Runs side by side: a row for each setting, mean and deviation over seeds, paired intervals; nothing else is one row."""
 
 import statistics
+import sys
+import threading
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +15,8 @@ from torch import nn
 import vergence
 from vergence.cli.commands import main
 from vergence.learn.runs import compare as comparing
+from vergence.learn.training import start
+from vergence.utils.files import register_outside
 
 pytestmark = pytest.mark.float32
 QUICK = {"encoder": "small", "epochs": 1, "batch_size": 64, "device": "cpu", "precision": "fp32", "knn_every": 0}
@@ -128,3 +134,39 @@ def test_seeds_that_share_their_first_weights_are_said(tmp_path):
     made = [train(tmp_path / f"f{i}", encoder=lambda: nn.Linear(64, 8), seed=i) for i in (0, 1)]
     found = vergence.compare(made, probes=False)
     assert found.runs == [2] and "the same first weights" not in " ".join(found.notes)
+
+
+class Shifted:
+    """Views with a state that their text does not show."""
+
+    def __init__(self, by):
+        self.by = by
+
+    def __call__(self, x, generator):
+        return x + self.by
+
+
+STRENGTH = 0.1
+
+
+def reads_a_constant(x, generator):
+    return x + STRENGTH * torch.ones(x.shape)
+
+
+def test_code_is_told_apart_by_what_it_does_and_reads_and_not_by_its_weights(monkeypatch):
+    def code(value):
+        described = SimpleNamespace(model=SimpleNamespace(outside=()), views=SimpleNamespace(function=register_outside(value)))
+        return start._code_of(described)
+
+    for same, other in (
+        ((noisy(1), noisy(1)), noisy(2)),
+        ((Shifted(1), Shifted(1)), Shifted(2)),
+        ((nn.Linear(2, 2), nn.Linear(2, 2)), nn.Linear(2, 3)),
+        ((partial(noisy, 1), partial(noisy, 1)), partial(noisy, 2)),
+    ):
+        assert code(same[0]) == code(same[1]) != code(other)
+    before = code(reads_a_constant)
+    monkeypatch.setattr(sys.modules[__name__], "STRENGTH", 0.2)
+    assert code(reads_a_constant) != before
+    lock = threading.Lock()
+    assert code(lambda x: lock)[0].startswith("unread ")

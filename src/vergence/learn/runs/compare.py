@@ -94,6 +94,8 @@ class Comparison(Tabular):
             ax.plot([n for n, _ in own], [statistics.fmean(values) for _, values in own], color=f"C{j}", label=curve)
             ax.plot([n for n, values in own for _ in values], [v for _, values in own for v in values], "o", color=f"C{j}")
         ax.set(xscale="log", xlabel="training items", ylabel=label)
+        ax.set_xticks(sorted(set(self.train)), sorted(set(self.train)))
+        ax.minorticks_off()
         ax.legend()
 
 
