@@ -42,16 +42,9 @@ def compare(command: Compare) -> None:
     more = [key for key in shown if f"{key}_low" in table]
     header = ["", "runs", *(key.replace("_", " ") for key in shown), *(f"{key}: difference" for key in more)]
     for test in dict.fromkeys(found.test):
-        rows = [
-            [
-                found.name[i],
-                str(found.runs[i]),
-                *(_text(table, key, i) for key in shown),
-                *(_interval(table, key, i) for key in more),
-            ]
-            for i in range(len(found.name))
-            if found.test[i] == test
-        ]
+        own = [i for i, on in enumerate(found.test) if on == test]
+        texts = [[*(_text(table, key, i) for key in shown), *(_interval(table, key, i) for key in more)] for i in own]
+        rows = [[found.name[i], str(found.runs[i]), *row] for i, row in zip(own, texts, strict=True)]
         terminal.table(f"{test}: mean and standard deviation over seeds", header, rows)
     for note in found.notes:
         print(f"note: {note}")

@@ -136,16 +136,6 @@ def test_seeds_that_share_their_first_weights_are_said(tmp_path):
     assert found.runs == [2] and "the same first weights" not in " ".join(found.notes)
 
 
-class Shifted:
-    """Views with a state that their text does not show."""
-
-    def __init__(self, by):
-        self.by = by
-
-    def __call__(self, x, generator):
-        return x + self.by
-
-
 STRENGTH = 0.1
 
 
@@ -160,7 +150,7 @@ def test_code_is_told_apart_by_what_it_does_and_reads_and_not_by_its_weights(mon
 
     for same, other in (
         ((noisy(1), noisy(1)), noisy(2)),
-        ((Shifted(1), Shifted(1)), Shifted(2)),
+        ((SimpleNamespace(by=1), SimpleNamespace(by=1)), SimpleNamespace(by=2)),
         ((nn.Linear(2, 2), nn.Linear(2, 2)), nn.Linear(2, 3)),
         ((partial(noisy, 1), partial(noisy, 1)), partial(noisy, 2)),
     ):

@@ -106,6 +106,7 @@ class _One(NamedTuple):
     record: Evaluation
     settings: dict[str, Any]
     test: str  # its test items
+    seed: int
 
 
 Row = list[_One]  # the runs of one setting, by seed
@@ -132,8 +133,8 @@ def compare(runs: Sequence[Run | str | Path], *, probes: bool = True, baseline: 
     tests = [one.test for one in found]
     groups: dict[str, Row] = {}
     for one in sorted(found, key=lambda one: tests.index(one.test)):
-        groups.setdefault(json.dumps(one.settings, sort_keys=True, default=str), []).append(one)
-    rows = [sorted(row, key=_seed) for row in groups.values()]
+        groups.setdefault(json.dumps(one.settings, sort_keys=True, default=repr), []).append(one)
+    rows = [sorted(row, key=lambda one: one.seed) for row in groups.values()]
     names = _names(rows, *DIGESTS)
     names = names if len(set(names)) == len(names) else _names(rows)
     require_choice("baseline", names[0] if baseline is None else baseline, names)
@@ -166,11 +167,7 @@ def _one(run: Run, probes: bool) -> _One:
     about = {"source": Path(config.data.source).name, "code": "-".join(run.folder.metadata.code) or unknown}
     digests = {"training_items": record.protocol.content, "test_items": record.protocol.test_content}
     test = f"{about['source']}, {record.protocol.test:,} test items ({record.protocol.test_content})"
-    return _One(run, record, flat | options | encoders | about | digests, test)
-
-
-def _seed(one: _One) -> int:
-    return one.record.protocol.seed
+    return _One(run, record, flat | options | encoders | about | digests, test, config.fit.seed)
 
 
 def _names(rows: Sequence[Row], *without: str) -> list[str]:
@@ -181,19 +178,10 @@ def _names(rows: Sequence[Row], *without: str) -> list[str]:
     for head, own in zip(heads, each, strict=True):
         alike = [one for name, one in zip(heads, each, strict=True) if name == head]
         keys = dict.fromkeys(key for one in alike for key in one if key not in without)
-        differ = [key for key in keys if len({repr(one.get(key)) for one in alike}) > 1]
-        found.append(", ".join([head, *(_in_words(key.replace("_", " "), own.get(key)) for key in differ)]))
+        differ = {key.replace("_", " "): own.get(key) for key in keys if len({repr(one.get(key)) for one in alike}) > 1}
+        texts = [f"no {key}" if value is None else f"{key} {OUTSIDE.sub('', str(value))}" for key, value in differ.items()]
+        found.append(", ".join([head, *texts]))
     return found
-
-
-def _in_words(key: str, value: Any) -> str:
-    """Returns a setting as a name has it.
-
-    Example:
-        >>> _in_words("limit", 300), _in_words("limit", None), _in_words("encoder", "own.networks:Wide#1f")
-        ('limit 300', 'no limit', 'encoder Wide')
-    """
-    return f"no {key}" if value is None else f"{key} {OUTSIDE.sub('', str(value))}"
 
 
 def _right(row: Row, measure: str) -> Any:
@@ -206,7 +194,7 @@ def _right(row: Row, measure: str) -> Any:
 def _differences(row: Row, base: Row | None) -> dict[str, tuple[float, float, float]]:
     """Returns the difference to another row with the same seeds and test items, and its interval, of each measure of items."""
     found: dict[str, tuple[float, float, float]] = {}
-    if base is None or base is row or [*map(_seed, row)] != [*map(_seed, base)]:
+    if base is None or base is row or [one.seed for one in row] != [one.seed for one in base]:
         return found
     for measure in ("knn", "probe"):
         own, other = _right(row, measure), _right(base, measure)
@@ -223,14 +211,14 @@ def _notes(rows: Sequence[Row], names: Sequence[str], based: Sequence[Row | None
     several = len({row[0].test for row in rows}) > 1
     notes = ["rows on different test items cannot be compared"] if several else []
     pairs = [(name, row, base) for name, row, base in zip(names, rows, based, strict=True) if base and base is not row]
-    others = [name for name, row, base in pairs if [*map(_seed, row)] != [*map(_seed, base)]]
+    others = [name for name, row, base in pairs if [one.seed for one in row] != [one.seed for one in base]]
     if len(others) < len(pairs):
         notes.append("intervals (95 %) hold for these test items and these seeds: items are drawn again, and seeds stay")
     notes += [f"{name}: no interval, since its seeds are others" for name in others]
     if any(len(row) == 1 for row in rows):
         notes.append("what another initialization does is not in a row of one run, nor in its interval")
     for name, row in zip(names, rows, strict=True):
-        if len(set(map(_seed, row))) < len(row):
+        if len({one.seed for one in row}) < len(row):
             notes.append(f"{name}: some runs have the same seed, so that the deviation is not over seeds alone")
         elif len(row) > 1 and _same_start(row):
             notes.append(f"{name}: the same first weights in all runs, so that the deviation leaves out the initialization")
