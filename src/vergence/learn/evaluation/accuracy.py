@@ -29,7 +29,8 @@ def knn_accuracy(
     ks: Sequence[int] = (1, 5, 20, 30, 200),
     temperature: float = 0.07,
     block: int = 2048,
-) -> dict[int, dict[str, float]]:
+    each: bool = False,
+) -> dict[int, dict[str, Any]]:
     """Returns how often the k nearest training items by cosine similarity vote for the right class.
 
     ``majority`` counts one vote per neighbor; a tie goes to the tied class with the nearest neighbor. ``weighted`` counts
@@ -44,6 +45,7 @@ def knn_accuracy(
         ks: Numbers of neighbors, >= 1; those above N are left out.
         temperature: Scale of the weights, > 0.
         block: Test items in a block, which bounds the memory.
+        each: Whether to return for each test item whether the vote is right, (M,) bool, instead of the accuracies.
 
     Returns:
         ``{k: {"majority": accuracy, "weighted": accuracy}}``, accuracies in [0, 1].
@@ -63,13 +65,14 @@ def knn_accuracy(
     similarity, index = nearest(train, test, max(ks), block)
     classes, label = torch.unique(train_labels.to(train.device), return_inverse=True)
     truth = test_labels.to(train.device)
-    right = {k: {"majority": 0, "weighted": 0} for k in ks}
+    right: dict[int, dict[str, list[Tensor]]] = {k: {"majority": [], "weighted": []} for k in ks}
     for s, i, y in zip(*(torch.split(part, block) for part in (similarity, index, truth)), strict=True):
         for k in ks:
             weights = {"majority": torch.ones_like(s[:, :k]), "weighted": ((s[:, :k] - s[:, :1]) / temperature).exp()}
             for how, weight in weights.items():  # relative to the nearest, which cannot overflow
-                right[k][how] += int((classes[_elect(weight, label[i[:, :k]], len(classes))] == y).sum())
-    return {k: {how: n / len(test) for how, n in counts.items()} for k, counts in right.items()}
+                right[k][how].append((classes[_elect(weight, label[i[:, :k]], len(classes))] == y).cpu())
+    whole = {k: {how: torch.cat(parts) for how, parts in votes.items()} for k, votes in right.items()}
+    return whole if each else {k: {how: int(one.sum()) / len(test) for how, one in votes.items()} for k, votes in whole.items()}
 
 
 def _require_labels(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> None:
@@ -93,7 +96,7 @@ def _elect(weight: Tensor, label: Tensor, n_classes: int) -> Tensor:
 
 def linear_probe(
     train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, *, l2: float = 30.0, max_iter: int = 1000
-) -> dict[str, float]:
+) -> dict[str, Any]:
     r"""Fits multinomial logistic regression on frozen features and returns its accuracies.
 
         min_{W, b}  - sum_n ln softmax(W x_n + b)_{y_n} + l2 / 2 |W|^2,   x standardized with the training mean and deviation
@@ -111,7 +114,8 @@ def linear_probe(
         max_iter: Most iterations of L-BFGS.
 
     Returns:
-        ``accuracy`` and ``train_accuracy`` in [0, 1], ``iterations``, and ``converged``, whether the solver converged.
+        ``accuracy`` and ``train_accuracy`` in [0, 1], ``iterations``, ``converged``, whether the solver converged, and
+        ``right``, whether the class of each test item is right, M times.
 
     Example:
         >>> z, y = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]]), torch.tensor([4, 4, 9, 9])
@@ -128,11 +132,13 @@ def linear_probe(
     y, y_test = train_labels.cpu().numpy(), test_labels.cpu().numpy()
     model = LogisticRegression(C=1 / l2, tol=GRADIENT, max_iter=max_iter)
     converged = _fit(model, x, y)
+    right = model.predict(x_test) == y_test
     return {
-        "accuracy": float((model.predict(x_test) == y_test).mean()),
+        "accuracy": float(right.mean()),
         "train_accuracy": float((model.predict(x) == y).mean()),
         "iterations": int(model.n_iter_.max()),
         "converged": converged,
+        "right": right.tolist(),
     }
 
 

@@ -25,7 +25,7 @@ from vergence.learn.objectives.core import DensityObjective
 from vergence.learn.runs.rows import MOST_ITEMS, parts, whole
 from vergence.learn.runs.run import Run, load
 from vergence.learn.training import build
-from vergence.learn.training.calibration import digests
+from vergence.learn.training.calibration import content_of, digests
 from vergence.learn.training.folder import CLOSED_FORM
 from vergence.learn.training.records import (
     Accuracy,
@@ -42,12 +42,14 @@ from vergence.learn.training.records import (
 )
 from vergence.utils import terminal
 from vergence.utils.checks import expect, shown
+from vergence.utils.digests import digest_of, of_array
 from vergence.utils.files import explained, replacing
 from vergence.utils.neighbors import nearest
 
 __all__ = ["closed_form_encoder", "evaluate", "untrained_encoder"]
 
 EXAMPLES, QUERIES, NEIGHBORS = 600, 8, 8  # items in the report's map; queries with neighbors, and neighbors of each
+VOTERS = (20, 5, 1)  # k of the neighbors whose vote on each item is kept, the first that the training items allow
 BATCH = 1024  # embeddings at a time
 SAFE = "the model and evaluation.json are safe: free space and repeat the command"
 SEEN = "that the run was fitted to or calibrated on"
@@ -192,10 +194,14 @@ class _Evaluator:
         """Returns spread and, with labels of two classes, accuracies of a representation."""
         train, test = self.train[name], self.test[name]
         neighbors = accuracy = ridge = None
+        right: dict[str, Any] = {}
         if (labeled := self._of_classes(train, test)) is not None:
-            neighbors = {k: Accuracy(**votes) for k, votes in knn_accuracy(*labeled).items()}
+            votes = knn_accuracy(*labeled, each=True)
+            neighbors = {k: Accuracy(**{how: int(x.sum()) / len(x) for how, x in two.items()}) for k, two in votes.items()}
+            right["knn"] = votes[next(k for k in VOTERS if k in votes)]["majority"]
             if probes:
-                numbers: dict[str, Any] = linear_probe(*labeled)
+                numbers = linear_probe(*labeled)
+                right["probe"] = numbers.pop("right")
                 accuracy, ridge = Probe(**numbers), ridge_probe(*labeled)["accuracy"]
         return Representation(
             kind="model" if name in ("z", "mu") else "baseline",
@@ -203,6 +209,7 @@ class _Evaluator:
             collapse=Collapse(**collapse(test)),
             knn=neighbors,
             probe=accuracy,
+            right={how: np.packbits(one).tobytes().hex() for how, one in right.items()} if name == "z" else {},
             ridge=ridge,
         )
 
@@ -251,9 +258,17 @@ class _Evaluator:
             epoch=0 if model.freeze else fit.epochs,
             seed=fit.seed,
             objective=model.method or model.objective,
+            content=self._digest(self.opened.train),
+            test_content=self._digest(self.opened.test),
+            labeled=0 if self.labeled is None else int(self.labeled[1].sum()),
             seconds=round(seconds, 1),
             note=f"{self.opened.note}{calibrate}; {end}",
         )
+
+    def _digest(self, items: Items) -> str:
+        """Returns a digest of items, of their labels and of the classes that training kept."""
+        labels = [] if items.labels is None else [of_array(items.labels)]
+        return digest_of([content_of(items), *labels, str(self.config.data.keep_classes)])[:12]
 
     def _projected(self, z: Tensor) -> Iterator[Tensor]:
         """Yields embeddings (N, D) in the objective's space, in parts that a mixture of many components can take."""

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import math
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from vergence.utils.checks import Checked, from_json
@@ -97,6 +97,7 @@ class RunMetadata(Record):
     columns: tuple[str, ...] = ()  # names of the features of a table; empty for other data
     # digest of the training items (`vergence.learn.training.calibration.content_of`), which a resumed run compares
     content: str = ""
+    code: tuple[str, ...] = ()  # digest of what each piece of code outside the library does, by which runs are told apart
     device: str = ""  # device that trained, in words
     processes: int = 1  # number of processes that trained
     precision: str = ""  # Lightning Fabric's name of the arithmetic
@@ -133,7 +134,7 @@ class RunMetadata(Record):
 class EvaluationProtocol(Finite):
     """How an evaluation was made."""
 
-    least: typing.ClassVar[dict[str, float]] = {"bank": 0, "test": 0, "epoch": 0, "seconds": 0}
+    least: typing.ClassVar[dict[str, float]] = dict.fromkeys(("bank", "test", "epoch", "seconds", "labeled"), 0)
 
     bank: int  # number of training items that neighbors are looked for in
     test: int  # number of test items
@@ -142,6 +143,9 @@ class EvaluationProtocol(Finite):
     note: str  # how the test part was made, and what was left out
     seconds: float = 0.0
     objective: str = ""  # name of the run's objective or method
+    content: str = ""  # digest of the training items and their labels, those kept for calibration included
+    test_content: str = ""  # digest of the test items, their labels and the classes that count
+    labeled: int = 0  # number of test items that accuracies are of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +195,8 @@ class Representation(Finite):
     # accuracies by the number of neighbors k; None without labels of two classes, and of wide
     knn: dict[int, Accuracy] | None = None
     probe: Probe | None = None  # linear probe; None without labels of two classes, where probes were left out, and of wide
+    # of z: which labeled test items knn (of 20 neighbors, or of fewer) and probe are right about, a bit each, in hexadecimal
+    right: dict[str, str] = field(default_factory=dict)
     ridge: float | None = None  # accuracy of the ridge probe on the test items, in [0, 1]; None as for probe, but of wide
 
 

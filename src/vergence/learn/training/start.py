@@ -1,11 +1,17 @@
 """How a run starts: from which weights (random ones, timm's, a file's, another run's, a factory's), in which folder."""
 
 import dataclasses
+import hashlib
+import io
+import pickle
+import secrets
 import sys
 from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from torch import Tensor
+import numpy as np
+from torch import Tensor, nn
 
 from vergence.data.sources import Data
 from vergence.images.timm_models import Input, timm_file, timm_model, timm_tag
@@ -18,7 +24,8 @@ from vergence.learn.training.config import ModelConfig, RunConfig
 from vergence.learn.training.folder import RunFolder, write_skipped
 from vergence.learn.training.records import RunMetadata, Weights
 from vergence.utils.checks import shown
-from vergence.utils.files import as_path, is_registered, sha256
+from vergence.utils.digests import of_array
+from vergence.utils.files import as_path, is_registered, load_outside, sha256
 
 __all__ = ["configured", "continued", "created", "from_run", "load_start"]
 
@@ -149,6 +156,7 @@ def _of_model(model: ModelConfig) -> ModelConfig:
 
 def created(fabric: Any, out: Path, config: RunConfig, metadata: RunMetadata, opened: Data, method: Method) -> RunFolder:
     """Returns a new run folder, which the first process writes, and says which weights the run starts from."""
+    metadata = dataclasses.replace(metadata, code=_code_of(config))
     folder = RunFolder(out, config, metadata)
     if fabric.is_global_zero:
         folder = RunFolder.create(out, config, metadata)
@@ -188,3 +196,51 @@ def _say_weights(folder: RunFolder, weights: Weights) -> None:
         words = f"weights: {weights.in_words()}{hint}"
         print(words, file=sys.stderr)
         folder.log(words)
+
+
+# What code outside the library does
+
+
+def _code_of(config: RunConfig) -> tuple[str, ...]:
+    """Returns a digest of each piece of code outside the library that a description names; a random one if it cannot be read."""
+    found = []
+    for name in (*config.model.outside, *filter(None, [config.views.function])):
+        text = _Code(file := io.BytesIO())
+        text.fast, text.seen = True, {}  # what is equal has one text, whether it is one object or two
+        try:
+            text.dump(load_outside("code", name, ""))
+            found.append(hashlib.sha256(file.getvalue()).hexdigest()[:12])
+        except (AttributeError, RuntimeError, TypeError, ValueError, pickle.PicklingError):
+            found.append(f"unread {secrets.token_hex(4)}")
+    return tuple(found)
+
+
+class _Code(pickle.Pickler):
+    """Writes what tells code apart: instructions, constants and what they read; no weights, and nothing that libraries hold."""
+
+    seen: dict[int, Any]
+
+    def reducer_override(self, value: Any) -> Any:
+        """Returns what a value consists of, in pickle's form of a call, which is never made."""
+        if isinstance(value, np.ndarray | Tensor | ModuleType):
+            return len, (value.__name__ if isinstance(value, ModuleType) else of_array(value),)
+        if isinstance(value, CodeType):
+            constants = [sorted(map(repr, part)) if isinstance(part, frozenset) else part for part in value.co_consts]
+            return len, (value.co_code, value.co_names, constants)
+        if isinstance(value, nn.Module):
+            settings = {name: part for name, part in vars(value).items() if not name.startswith("_") and name != "training"}
+            return len, (type(value), settings, dict(value.named_children()))
+        if not isinstance(value, FunctionType | type):
+            return NotImplemented
+        file, package = getattr(sys.modules.get(value.__module__), "__file__", ""), value.__module__.partition(".")[0]
+        if "-packages" in str(file) or package in (*sys.stdlib_module_names, "vergence") or id(value) in self.seen:
+            return len, (value.__module__, value.__qualname__)
+        self.seen[id(value)] = value  # kept, so that no other object gets its number
+        if isinstance(value, type):
+            own = [part for name, part in vars(value).items() if callable(part) or not name.startswith("_")]
+            return len, (value.__bases__, [getattr(part, "fget", getattr(part, "__func__", part)) for part in own])
+        code, known, cells = value.__code__, value.__globals__, [cell.cell_contents for cell in value.__closure__ or ()]
+        names = {name for part in (code, *code.co_consts) if isinstance(part, CodeType) for name in part.co_names}
+        fixed = (bool, int, float, str, tuple, np.ndarray, Tensor, FunctionType, type)  # others may grow as a program runs
+        read = {name: known[name] for name in sorted(names) if isinstance(known.get(name), fixed)}
+        return len, (code, value.__defaults__, value.__kwdefaults__, cells, read)
