@@ -28,7 +28,7 @@ from vergence.learn.methods.core import Method
 from vergence.learn.objectives.core import Objective
 from vergence.learn.runs.description import describe, for_data, resumed
 from vergence.learn.runs.run import Run
-from vergence.learn.runs.stages import State, solve, stages_of
+from vergence.learn.runs.stages import OnStep, State, solve, stages_of
 from vergence.learn.training import build, calibration, closed_form, loop, optimizers, recipes, staged, start
 from vergence.learn.training.config import FitConfig, RunConfig, Settings
 from vergence.learn.training.folder import RunFolder, holds_run, require_new, run_lock
@@ -60,7 +60,7 @@ def train(
     column: str | Sequence[str] = (),
     labels: Any = None,
     logger: str | Logger | None = None,
-    on_step: Callable[[int, dict[str, float]], None] | None = None,
+    on_step: OnStep | None = None,
     on_epoch: Callable[[int, dict[str, Any]], None] | None = None,
     **settings: Unpack[Settings],
 ) -> Run:
@@ -85,7 +85,8 @@ def train(
         labels: Labels (N,) of data that the program holds, for the evaluation; training does not read them.
         logger: ``tensorboard`` or ``csv``, in the folder ``logs`` of the run, or an object with ``log_metrics(metrics, step)``,
             such as a logger of Lightning's.
-        on_step: Called in the first process with the number of steps that are done and the last row of metrics.
+        on_step: Called in the first process with the number of steps that are done, and the last row of metrics with the loss
+            and the terms of this step. Where it returns False, training ends with a checkpoint: the run can be used and resumed.
         on_epoch: Called in the first process with the number of epochs that are done and the row of metrics at their end.
         **settings: Fields of the run's description by name, such as ``epochs=20``. ``encoder`` may be a name, a dataclass of
             `vergence.learn.encoders`, a module, or a function without arguments that returns one; ``objective`` a name, a class
@@ -255,7 +256,7 @@ class _Job:
     trust_code: bool
     resume: bool
     listeners: list[Listener]
-    on_step: Callable[[int, dict[str, float]], None] | None
+    on_step: OnStep | None
     dim: int  # features D of an objective that is given as an instance; 0 for any
     shard: Shard | None = None
 

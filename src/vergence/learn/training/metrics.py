@@ -31,7 +31,7 @@ KEPT = {"sums", "count", "collapsed", "notices", "warned"}  # of the metrics, in
 
 State = dict[str, Any]
 Monitor = Callable[[nn.Module], dict[str, float]]  # the encoder -> numbers to record
-Progress = Callable[[int, dict[str, float]], None]  # the steps that are done, the last row of metrics
+Progress = Callable[[int, "Metrics"], bool | None]  # the steps that are done, their metrics; False ends the training
 Listener = Callable[[dict[str, Any]], None]  # is called with a row of metrics
 OnEpoch = Callable[[int, dict[str, Any]], None]  # with the number of epochs that are done, and the row at their end
 LOGGERS = "logger to be 'tensorboard', 'csv' or an object with log_metrics(metrics, step)"
@@ -88,6 +88,7 @@ class Metrics:
         self.recorder, self.method, self.config, self.steps = recorder, method, config, steps
         self.first, self.monitor, self.warn, self.warned = first, monitor, warn, False
         self.row: dict[str, float] = {}  # the last one
+        self.last: dict[str, Tensor] = {}  # loss and terms of the last step, on the device
         self.collapsed = 0  # epochs in a row that show a collapse
         self.notices: dict[str, int] = {}  # epochs in a row, by the name of what an objective's numbers show
         self._restart()
@@ -111,11 +112,18 @@ class Metrics:
     def add(self, step: int, loss: Tensor, terms: dict[str, Tensor]) -> None:
         """Adds the loss of a step and its terms; writes a row every `LOG_EVERY` steps and at the end of an epoch."""
         _require_own_names("terms", terms)
-        for name, value in {"loss": loss, **terms}.items():
-            self.sums[name] = self.sums.get(name, 0) + value.detach()
+        self.last = {name: value.detach() for name, value in {"loss": loss, **terms}.items()}
+        for name, value in self.last.items():
+            self.sums[name] = self.sums.get(name, 0) + value
         self.count, self.seen = self.count + 1, self.seen + 1
         if step % LOG_EVERY == 0 or step % self.steps == 0:
             self._write(step)
+
+    def now(self, step: int) -> dict[str, float]:
+        """Returns the last row with the finite loss and terms of the last step, which is ``step``. Waits for the device."""
+        row = {**self.row, "step": step, **{name: value.item() for name, value in self.last.items()}}
+        _require_finite(row, step)
+        return row
 
     def finite(self) -> bool:
         """Returns whether all terms since the last row are finite: a checkpoint of others is of no use. Waits for the device."""
