@@ -25,9 +25,10 @@ __all__ = ["Listener", "Logger", "Progress", "Recorder", "listeners_of", "online
 
 LOG_EVERY = 50  # steps between two rows; each row costs one synchronization with the device
 PATIENCE = 2  # epochs in a row that show a symptom before it is reported
+NARROW = 0.5  # share of the first epoch's spread below which an embedding under an objective of one's own is told to narrow
 
 RESERVED = ("step", "epoch", "loss", "lr", "images_per_second", "threads")  # names of the loop's own numbers in a row
-KEPT = {"sums", "count", "collapsed", "notices", "warned"}  # of the metrics, in a checkpoint
+KEPT = {"sums", "count", "collapsed", "notices", "warned", "spread"}  # of the metrics, in a checkpoint
 
 State = dict[str, Any]
 Monitor = Callable[[nn.Module], dict[str, float]]  # the encoder -> numbers to record
@@ -89,6 +90,7 @@ class Metrics:
         self.first, self.monitor, self.warn, self.warned = first, monitor, warn, False
         self.row: dict[str, float] = {}  # the last one
         self.last: dict[str, Tensor] = {}  # loss and terms of the last step, on the device
+        self.spread = 0.0  # of the embeddings at the end of the first epoch
         self.collapsed = 0  # epochs in a row that show a collapse
         self.notices: dict[str, int] = {}  # epochs in a row, by the name of what an objective's numbers show
         self._restart()
@@ -149,7 +151,9 @@ class Metrics:
         numbers = spread | _numbers(self.method.diagnostics(), self.sums)
         symptom = None if z is None else collapse_warning(numbers, z.shape[1], self.method.advice())
         self._warn_of_collapse(symptom, epoch)
-        self._warn_of_notices(self.method.notices(numbers))
+        own = self.method.objective is not None and not type(self.method.objective).__module__.startswith("vergence.")
+        narrow = self._narrow(numbers["std"]) if own and z is not None and symptom is None and z.shape[1] > 1 else {}
+        self._warn_of_notices(self.method.notices(numbers) | narrow)
         every = self.config.knn_every
         if self.monitor is not None and every and (epoch % every == 0 or epoch == self.config.epochs):
             self.method.eval()
@@ -167,6 +171,13 @@ class Metrics:
             raise ValueError(f"{message} (epoch {epoch}, stopped by --strict)")
         self.warn(message)
         self.warned = True
+
+    def _narrow(self, spread: float) -> dict[str, str]:
+        """Returns what to look at, by the name of the number, where the spread has fallen since the first epoch."""
+        self.spread = self.spread or spread
+        fell = f"the spread of the embedding fell from {self.spread:.2g} in the first epoch to {spread:.2g}"
+        advice = "look whether the loss has a term against collapse, and a teacher if it needs one"
+        return {"std": f"{fell}: {advice}"} if spread < NARROW * self.spread else {}
 
     def _warn_of_notices(self, notices: dict[str, str]) -> None:
         """Warns once of each thing that an objective's numbers show to go wrong for some epochs in a row."""
