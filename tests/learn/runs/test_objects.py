@@ -18,10 +18,12 @@ from torchvision.transforms import v2
 
 import vergence
 from vergence.data.config import DataConfig, ViewConfig
+from vergence.learn import objectives
 from vergence.learn.encoders.config import MLP
 from vergence.learn.objectives.core import Objective
 from vergence.learn.objectives.vicreg import VICReg
 from vergence.learn.objectives.vje import VJE
+from vergence.learn.runs.train import _objective
 from vergence.learn.training import config as settings
 from vergence.learn.training.config import FitConfig, ModelConfig, Settings
 
@@ -149,15 +151,15 @@ def test_objectives_are_classes_and_instances(vectors, tmp_path):
             vergence.train(vectors, objective=criterion, **QUICK)
 
 
-class Match(Mine):
-    """Mine with a setting that can be set later."""
-
-
 def test_an_instance_that_was_changed_is_refused_or_keeps_its_weights(vectors, tmp_path):
-    changed = Match(8)
+    changed = Mine(8)
     changed.weight = 0.01
-    with pytest.raises(ValueError, match=r"as Match\(\.\.\.\) builds it, found weight 0\.01 instead of 1\.0; give it to"):
+    with pytest.raises(ValueError, match=r"as Mine\(\.\.\.\) builds it, found weight 0\.01 instead of 1\.0; give it to"):
         vergence.train(vectors, objective=changed, encoder=network, **QUICK)
+    for name in objectives.names():  # what a loop of one's own changes is weights
+        (used := objectives.get(name)(8))(*(z := torch.randn(2, 16, 8)).unbind())
+        used.update(*z)
+        _objective({"objective": used})
     with pytest.raises(ValueError, match="requires_grad of inference"):
         vergence.train(vectors, objective=VJE(8).requires_grad_(False), encoder=network, **QUICK)
     filled = VJE(256)

@@ -151,7 +151,7 @@ def test_a_function_that_returns_false_ends_a_training_that_can_be_used_and_resu
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5] and {"directional", "radial", "kl"} < rows[0].keys()
     assert rows[0]["loss"] == pytest.approx(sum(rows[0][name] for name in ("directional", "radial", "kl")), rel=1e-5)
     assert len({row["loss"] for row in rows}) == 5, "each step has its own loss"
-    assert run.anomaly_score(VECTORS[:2]).isfinite().all()
+    assert run.anomaly_score(VECTORS[:2]).isfinite().all() and vergence.evaluate(run, probes=False).protocol.epoch == 1
     require_equal(
         vergence.train(VECTORS, out=tmp_path / "whole", **QUICK), vergence.train(VECTORS, out=tmp_path / "run", resume=True)
     )

@@ -322,21 +322,14 @@ class _Job:
 
     def _notes(self, config: RunConfig, opened: Data, weights: Weights) -> list[str]:
         """Returns what a new run does unasked: items kept apart, an encoder that is shared, weights that no seed chooses."""
-        kept, test, model, notes = opened.calibration, len(opened.test), config.model, list[str]()
+        model, notes, kept = config.model, list[str](), 0 if opened.calibration is None else len(opened.calibration)
+        n, test = len(opened.train) + len(opened.test) + kept, len(opened.test)
         if self.given and not {"holdout", "calibration_share"} & self.settings.keys():
-            apart = f"{test:,} to test and {0 if kept is None else len(kept):,} to calibrate"
-            notes.append(
-                f"of {len(opened.train) + test + len(kept or ()):,} items {apart} are not trained on (holdout, calibration_share)"
-            )
-        if (
-            opened.kind == "pairs"
-            and model.takes_steps
-            and model.target_encoder is None
-            and build.input_shapes(opened)[1] is None
-        ):
-            notes.append(
-                "contexts and targets are of one shape and share one encoder; target_encoder=... gives targets their own"
-            )
+            apart = f"{test:,} to test and {kept:,} to calibrate"
+            notes.append(f"of {n:,} items {apart} are not trained on (holdout, calibration_share)")
+        one = model.takes_steps and model.target_encoder is None and build.input_shapes(opened)[1] is None
+        if opened.kind == "pairs" and one:
+            notes.append("contexts and targets are of one shape and share one encoder; target_encoder=... gives each its own")
         if config.fit.seed and not model.freeze and ("#" in weights.name or weights.source == "objective"):
             new = "its class or a function (encoder=Network), or a network with weights='new', has new ones"
             notes.append(f"the first weights are those of the module that was given, whatever the seed; {new}")
@@ -413,13 +406,10 @@ def _named(
     plain: dict[str, Any] = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
     if isinstance(pair := plain.get("encoder"), tuple | list) and len(pair) == 2:
         plain["encoder"], plain["target_encoder"] = pair
-    modules = [isinstance(plain.get(name), nn.Module) for name in ("encoder", "target_encoder")]
-    new = any(modules) and plain.get("weights") == "new"
+    new = plain.get("weights") == "new" and plain.pop("weights")
     for name in ("encoder", "target_encoder"):
         if callable(value := plain.get(name)) and not isinstance(value, Encoder):
             plain[name] = Factory(_renewed(value) if new and isinstance(value, nn.Module) else register_outside(value))
-    if new:
-        plain.pop("weights")
     plain |= _objective(plain) | _processes(plain)
     if isinstance(views, str):
         plain = usual(views) | plain
@@ -463,21 +453,21 @@ def _require_as_built(objective: Objective) -> None:
 
 
 def _described(objective: Objective) -> dict[str, str]:
-    """Returns what an objective is but for the values of its tensors: attributes of its parts, shapes, and what is learned."""
-    found = {name: f"of shape {tuple(value.shape)}" for name, value in objective.state_dict().items()}
+    """Returns what an objective is but for the values of its tensors: public attributes, shapes, and what is learned."""
+    found = {name: f"of shape {tuple(getattr(value, 'shape', ()))}" for name, value in objective.state_dict().items()}
     found |= {f"requires_grad of {name}": str(value.requires_grad) for name, value in objective.named_parameters()}
-    for path, module in objective.named_modules():
-        public = {name: value for name, value in vars(module).items() if name[0] != "_" and name not in OF_LOOPS}
-        plain = {name: value for name, value in public.items() if isinstance(value, SIMPLE) or dataclasses.is_dataclass(value)}
-        found |= {f"{path}.{name}".lstrip("."): repr(value) for name, value in plain.items()}
-    return found
+    public = {name: value for name, value in vars(objective).items() if name[0] != "_" and name not in OF_LOOPS}
+    plain = {name: value for name, value in public.items() if isinstance(value, SIMPLE) or dataclasses.is_dataclass(value)}
+    return found | {name: repr(value) for name, value in plain.items()}
 
 
 def _filled(objective: Objective) -> dict[str, torch.Tensor]:
     """Returns the state of an objective whose weights were set after it was built; empty for any other."""
     before, now = objective.as_built().state_dict(), objective.state_dict()
-    same = all(torch.equal(value, now[name].to(value)) for name, value in before.items())
-    return {} if same else now
+    for name, value in before.items():
+        if not (torch.equal(value, now[name].to(value)) if isinstance(value, torch.Tensor) else value == now[name]):
+            return now
+    return {}
 
 
 def _renewed(net: nn.Module) -> str:
