@@ -20,9 +20,12 @@ from torchvision.transforms import v2
 
 import vergence
 from vergence.data.config import DataConfig, ViewConfig
+from vergence.learn import objectives
 from vergence.learn.encoders.config import MLP
 from vergence.learn.objectives.core import Objective
+from vergence.learn.objectives.vicreg import VICReg
 from vergence.learn.objectives.vje import VJE
+from vergence.learn.runs.train import _objective
 from vergence.learn.training import config as settings
 from vergence.learn.training.config import FitConfig, ModelConfig, Settings
 
@@ -160,8 +163,101 @@ def test_objectives_are_classes_and_instances(vectors, tmp_path):
         vergence.load(tmp_path / "mine", objective=nn.Linear, device="cpu")
     with pytest.raises(ValueError, match=r"D = 256.* found D = 64"):
         vergence.train(vectors, objective=VJE(64), **QUICK)
-    with pytest.raises(ValueError, match="expected objective"):
-        vergence.train(vectors, objective=nn.Linear(2, 2), **QUICK)
+    for criterion in (nn.Linear(2, 2), lambda za, zb: 0.0):
+        with pytest.raises(ValueError, match=r"expected objective [^\n]*\nclass Mine\(Objective\):"):
+            vergence.train(vectors, objective=criterion, **QUICK)
+
+
+def test_an_instance_that_was_changed_is_refused_or_keeps_its_weights(vectors, tmp_path):
+    changed = Mine(8)
+    changed.weight = 0.01
+    with pytest.raises(ValueError, match=r"as Mine\(\.\.\.\) builds it, found weight 0\.01 instead of 1\.0; give it to"):
+        vergence.train(vectors, objective=changed, encoder=network, **QUICK)
+    for name in objectives.names():  # what a loop of one's own changes is weights
+        (used := objectives.get(name)(8))(*(z := torch.randn(2, 16, 8)).unbind())
+        used.update(*z)
+        _objective({"objective": used})
+    with pytest.raises(ValueError, match="requires_grad of inference"):
+        vergence.train(vectors, objective=VJE(8).requires_grad_(False), encoder=network, **QUICK)
+    filled = VJE(256)
+    for value in filled.parameters():
+        value.data.fill_(0.123)
+    settings = QUICK | {"lr": 1e-12, "weight_decay": 0.0}
+    for seed in (0, 1):
+        run = vergence.train(vectors, out=tmp_path / f"{seed}", objective=filled, seed=seed, **settings)
+        assert all((value - 0.123).abs().max() < 1e-6 for value in run.method.objective.parameters())
+        assert run.folder.metadata.weights.source == "objective"
+    for name in ("checkpoints", "model.safetensors"):
+        path = run.folder.path / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    again = vergence.train(vectors, out=run.folder.path, resume=True)
+    assert all(torch.equal(v, run.method.state_dict()[k]) for k, v in again.method.state_dict().items())
+
+
+def test_a_network_keeps_its_weights_over_seeds_or_gets_new_ones(vectors, capsys):
+    net, settings = network(), QUICK | {"lr": 1e-12, "objective": "vje"}
+    first, second = (vergence.train(vectors, encoder=net, seed=seed, **settings).method.encoder[1] for seed in (0, 1))
+    assert capsys.readouterr().err.count("first weights are those of the module that was given, whatever the seed") == 1
+    assert torch.allclose(first[1].weight, net[1].weight) and torch.allclose(second[1].weight, net[1].weight)
+    new = [vergence.train(vectors, encoder=net, weights="new", seed=seed, **settings) for seed in (0, 1, 1)]
+    weights = [run.method.encoder[1][1].weight for run in new]
+    assert "first weights" not in capsys.readouterr().err and new[0].folder.metadata.weights.source == "random"
+    assert (weights[0] - weights[1]).abs().max() > 0.01 < (weights[0] - net[1].weight).abs().max()
+    assert torch.equal(weights[1], weights[2])
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(6, 8))
+    plain.scale = nn.Parameter(torch.ones(8))
+    with pytest.raises(
+        ValueError, match=r"reset_parameters for weights='new', found Sequential without; give the network's class"
+    ):
+        vergence.train(vectors, encoder=plain, weights="new", **settings)
+
+
+def test_the_head_of_a_recipe_does_not_appear_in_silence(vectors, capsys):
+    wide = (512, 512, 512)
+    cases = [
+        (VICReg(8), {}, (), 0),
+        (VICReg(512), {}, wide, 1),
+        ("vicreg", {}, wide, 1),
+        ("vicreg", {"projector": (8,)}, (8,), 0),
+    ]
+    for objective, given, projector, told in cases:
+        run = vergence.train(vectors, encoder=network, objective=objective, **given, **QUICK)
+        assert run.folder.config.model.projector == projector
+        assert capsys.readouterr().err.count("projector=() leaves it out") == told
+    with pytest.raises(ValueError, match=r"D = 512, as the encoder and its head have, found D = 9; .*projector=\(\) for no head"):
+        vergence.train(vectors, encoder=network, objective=VICReg(9), **QUICK)
+
+
+def test_a_loop_of_ones_own_and_a_training_of_the_same_objects_are_one_model(vectors):
+    encoder, objective, rows, seen = network(), VICReg(8), [], []
+
+    def views(x, generator):
+        seen.append(x)
+        return x
+
+    told = {"views": views, "on_step": lambda step, row: rows.append(row)}
+    run = vergence.train(vectors, encoder=encoder, objective=objective, **told, **QUICK)
+    mine, theirs = ({name: p.shape for name, p in part.named_parameters()} for part in (encoder, run.method.encoder[1]))
+    assert mine == theirs and not list(run.method.projector.parameters()) and type(run.method.objective) is VICReg
+    za, zb = (encoder(run.method.encoder[0](x)) for x in seen[:2])
+    terms = {name: value.item() for name, value in objective(za, zb).items()}
+    assert {name: rows[0][name] for name in terms} == pytest.approx(terms, rel=1e-4, abs=1e-6)
+
+
+def test_two_networks_are_a_pair_and_one_that_is_shared_is_told(vectors, capsys):
+    pair = (network(), nn.Sequential(nn.Linear(6, 8)))
+    run = vergence.train((vectors, vectors), encoder=pair, objective=VICReg(8), **QUICK)
+    assert type(run.method.target_encoder[1][0]) is nn.Linear and "share one encoder" not in capsys.readouterr().err
+    vergence.train((vectors, vectors), encoder=network, objective=VICReg(8), **QUICK)
+    assert "contexts and targets are of one shape and share one encoder; target_encoder=..." in capsys.readouterr().err
+
+
+def test_items_that_are_kept_apart_are_told(vectors, capsys):
+    vergence.train(vectors, **QUICK)
+    told = "of 200 items 40 to test and 32 to calibrate are not trained on (holdout, calibration_share)"
+    assert told in capsys.readouterr().err
+    vergence.train(vectors, holdout=0.3, **QUICK)
+    assert "not trained on" not in capsys.readouterr().err
 
 
 def test_views_are_strengths_a_transform_or_a_function(vectors, pictures):

@@ -1,5 +1,6 @@
 """What is recorded while a method trains: rates, and checkpoints that a training can go on from."""
 
+import re
 import time
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from vergence.data.items import ArrayItems, PairItems
 from vergence.learn.methods.paired import PairedMethod
 from vergence.learn.objectives.contrastive import Contrastive
+from vergence.learn.objectives.core import Objective
 from vergence.learn.training import loop
 from vergence.learn.training.config import FitConfig
 from vergence.learn.training.metrics import Metrics, Recorder
@@ -62,6 +64,27 @@ def test_a_warm_up_that_is_longer_than_the_training_is_told():
         )
     found = [warmup for warmup, message in told if "warmup_epochs" in message]
     assert found == [30.0], told
+
+
+class Invariance(Objective):
+    """Nothing in it keeps the embeddings apart."""
+
+    def forward(self, za, zb):
+        return {"distance": 1 - torch.cosine_similarity(za, zb).mean()}
+
+
+def test_a_spread_that_falls_is_told_before_it_is_small():
+    told = []
+    for objective in (Invariance(), Contrastive(8)):
+        torch.manual_seed(0)
+        method = PairedMethod(torch.nn.Sequential(torch.nn.Linear(5, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)), objective)
+        settings = {"optimizer": "adamw", "lr": 1e-3, "batch_size": 8, "device": "cpu", "precision": "fp32", "threads": 1}
+        x = torch.randn(80, 5, generator=torch.Generator().manual_seed(0))
+        y = x + 0.5 * torch.randn(80, 5, generator=torch.Generator().manual_seed(1))
+        config, items = FitConfig(epochs=8, knn_every=0, **settings), PairItems(ArrayItems(x), ArrayItems(y))
+        loop.fit(loop.launch(config), method, items, None, config, Kept(), warn=told.append)
+    (line,) = told
+    assert re.search(r"the spread of the embedding fell from 0\.\d+ in the first epoch to 0\.\d+: look whether the loss", line)
 
 
 def test_a_rate_counts_the_steps_of_this_process_alone(monkeypatch):

@@ -1,5 +1,6 @@
 """A run that is stopped in any of its stages goes on with the same bytes."""
 
+import contextlib
 import os
 import signal
 
@@ -87,11 +88,16 @@ def test_a_stopped_run_resumes_with_the_same_bytes(whole, source, tmp_path, monk
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["cut", "empty", "short", "left"])
 def test_embeddings_that_are_not_whole_are_computed_again_and_none_stay(whole, tmp_path, monkeypatch, change):
-    def stop(*_, **__):
+    name = "finish_first" if change == "left" else "distill"
+    original = getattr(distillation, name)
+
+    def stop(*arguments, **_):
+        if change == "left":
+            original(*arguments)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(*((stages, "_forget") if change == "left" else (distillation, "distill")), stop)
+        patch.setattr(distillation, name, stop)
         vergence.train("digits", out=tmp_path / "run", **KINDS["distilled"])
     file = tmp_path / "run/closed_form/embedding.npy"
     rows, content = np.load(file), file.read_bytes()
@@ -110,6 +116,45 @@ SMALL = {
     "i_jepa": ({"predictor_width": 8, "predictor_depth": 1, "predictor_heads": 2, "momentum": 0.5}, VIT),
     "dino": ({"outputs": 8, "hidden": 8, "bottleneck": 4, "local_crops": 1, "momentum": 0.5}, "small"),
 }
+
+
+VECTORS = np.random.default_rng(0).normal(size=(200, 6)).astype(np.float32)
+QUICK = {"epochs": 3, "batch_size": 32, "device": "cpu", "precision": "fp32", "knn_every": 0, "threads": 1}
+
+
+def test_a_sweep_that_catches_exceptions_ends_with_a_signal():
+    started = []
+
+    def stop(step, row):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def sweep():
+        for seed in range(3):
+            started.append(seed)
+            with contextlib.suppress(Exception):
+                vergence.train(VECTORS, seed=seed, on_step=stop, **QUICK)
+
+    with pytest.raises(KeyboardInterrupt, match="stopped by SIGTERM after step 1"):
+        sweep()
+    assert started == [0]
+
+
+def test_a_function_that_returns_false_ends_a_training_that_can_be_used_and_resumed(tmp_path, capsys):
+    rows = []
+
+    def listen(step, row):
+        rows.append(row)
+        return step < 5
+
+    run = vergence.train(VECTORS, out=tmp_path / "run", on_step=listen, **QUICK)
+    assert "stopped after step 5 of 12, as on_step returned False; resume=True goes on" in capsys.readouterr().err
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5] and {"directional", "radial", "kl"} < rows[0].keys()
+    assert rows[0]["loss"] == pytest.approx(sum(rows[0][name] for name in ("directional", "radial", "kl")), rel=1e-5)
+    assert len({row["loss"] for row in rows}) == 5, "each step has its own loss"
+    assert run.anomaly_score(VECTORS[:2]).isfinite().all() and vergence.evaluate(run, probes=False).protocol.epoch == 1
+    require_equal(
+        vergence.train(VECTORS, out=tmp_path / "whole", **QUICK), vergence.train(VECTORS, out=tmp_path / "run", resume=True)
+    )
 
 
 class Died(BaseException):

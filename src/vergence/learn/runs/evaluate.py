@@ -252,10 +252,11 @@ class _Evaluator:
         used = "encoder as it came" if model.freeze else "last epoch" if model.takes_steps else "fitted in closed form"
         calibrate = f"; {n:,} training items calibrate" if (n := self.run.folder.metadata.n_calibration) else ""
         end = "no accuracies: fewer than two labeled classes" if self.labeled is None else used
+        done = (row["epoch"] for row in reversed(self.run.folder.metrics()) if "loss" in row)  # fewer where on_step ended them
         return EvaluationProtocol(
             bank=len(self.opened.train),
             test=len(self.opened.test),
-            epoch=0 if model.freeze else fit.epochs,
+            epoch=0 if model.freeze else int(next(done, fit.epochs)),
             seed=fit.seed,
             objective=model.method or model.objective,
             content=self._digest(self.opened.train),

@@ -27,7 +27,7 @@ from vergence.learn.runs.description import completed
 from vergence.learn.training import build, closed_form, loop, recipes, staged
 from vergence.learn.training.config import ModelConfig, RunConfig
 from vergence.learn.training.folder import CLOSED_FORM, RunFolder, holds_run
-from vergence.learn.training.metrics import Progress, online_knn
+from vergence.learn.training.metrics import Metrics, Progress, online_knn
 from vergence.learn.training.recipes import Facts
 from vergence.learn.training.records import Weights
 from vergence.learn.training.start import continued, created
@@ -40,6 +40,8 @@ EMBEDDING, ROWS = "embedding.npy", 4096  # rows that are written at a time
 SHARED = ("batch_size", "seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads")  # settings of both fits
 UNSHOWN = {"step", "epoch", "lr", "images_per_second", "threads", "std", "variance_cv"}
 
+OnStep = Callable[[int, dict[str, float]], bool | None]
+
 
 @dataclass(frozen=True)
 class State:
@@ -50,7 +52,7 @@ class State:
     opened: Data
     folder: RunFolder  # keeps checkpoints
     views: Views | None  # random views of a batch; None for pairs and for a frozen encoder
-    progress: Progress | None = None  # called after every step with the number of steps and the last row of metrics
+    progress: OnStep | None = None  # called after every step with the number of steps, loss and terms; False ends them
     # part of the items whose sums a closed form keeps; see `vergence.learn.training.closed_form.fit_closed_form`
     shard: Shard | None = None
 
@@ -87,7 +89,12 @@ def take_steps(state: State) -> None:
     config, fabric, opened = state.folder.config.fit, state.fabric, state.opened
     with _steps("epoch", config.epochs, state) as progress:
         monitor = online_knn(opened, state.folder.metadata.crop_size(), fabric.device)
-        loop.fit(fabric, state.method, opened.train, state.views, config, state.folder, monitor=monitor, progress=progress)
+        fit = functools.partial(loop.fit, monitor=monitor, progress=progress)
+        done = fit(fabric, state.method, opened.train, state.views, config, state.folder)
+    if state.first and done < (total := config.epochs * loop.require_batches(len(opened.train), config)):
+        words = f"stopped after step {done:,} of {total:,}, as on_step returned False; resume=True goes on"
+        terminal.note(words)
+        state.folder.log(words)
 
 
 def solve(state: State) -> None:
@@ -160,13 +167,13 @@ def _steps(label: str, epochs: int, state: State) -> Iterator[Progress | None]:
     steps, done = len(state.opened.train) // batch, 0
     with terminal.bar(f"{label} 1/{epochs}", epochs * steps * batch, "images") as advance:
 
-        def progress(step: int, row: dict[str, float]) -> None:
+        def progress(step: int, metrics: Metrics) -> bool | None:
             nonlocal done
+            row = metrics.row
             note = "  ".join(f"{k} {row[k]:.4g}" for k in row if k not in UNSHOWN)
             advance((step - done) * batch, note=note, label=f"{label} {(step - 1) // steps + 1}/{epochs}")
             done = step
-            if state.progress is not None:
-                state.progress(step, row)
+            return None if state.progress is None else state.progress(step, metrics.now(step))
 
         yield progress if state.first else None
 

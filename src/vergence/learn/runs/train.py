@@ -1,6 +1,7 @@
 """Trains a run: opens the data, builds the method, fits it stage by stage and writes the run folder."""
 
 import contextlib
+import copy
 import dataclasses
 import inspect
 import io
@@ -17,18 +18,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
 from typing_extensions import Unpack
 
 from vergence.data import sources
 from vergence.data.config import DataConfig, ViewConfig, usual
 from vergence.data.sources import Data, held, in_words
+from vergence.learn.encoders import networks
 from vergence.learn.encoders.config import Encoder, Factory
 from vergence.learn.evaluation.judgment import collapse_warning
 from vergence.learn.methods.core import Method
 from vergence.learn.objectives.core import Objective
 from vergence.learn.runs.description import describe, for_data, resumed
 from vergence.learn.runs.run import Run
-from vergence.learn.runs.stages import State, solve, stages_of
+from vergence.learn.runs.stages import OnStep, State, solve, stages_of
 from vergence.learn.training import build, calibration, closed_form, loop, optimizers, recipes, staged, start
 from vergence.learn.training.config import FitConfig, RunConfig, Settings
 from vergence.learn.training.folder import RunFolder, holds_run, require_new, run_lock
@@ -36,7 +40,7 @@ from vergence.learn.training.metrics import Listener, Logger, listeners_of
 from vergence.learn.training.recipes import Facts
 from vergence.learn.training.records import Weights
 from vergence.utils import terminal
-from vergence.utils.checks import expect, shown
+from vergence.utils.checks import expect, refuse, shown
 from vergence.utils.devices import cpu_threads, enough_memory
 from vergence.utils.files import register_outside, require_apart
 from vergence.utils.parts import Shard
@@ -44,6 +48,13 @@ from vergence.utils.parts import Shard
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+RENEWED = "~"  # in the name of a network that is copied with new weights
+SIMPLE = (bool, int, float, str, tuple, type(None))  # attributes that are compared
+OF_LOOPS = ("training", "managed", "built_with")  # attributes that loops set
+OWN = """class Mine(Objective):  # of vergence.learn.objectives
+    def __init__(self, dim): super().__init__()
+    def forward(self, za, zb):  # two batches of embeddings (B, D)
+        return {"loss": criterion(za, zb)}  # then objective=Mine"""
 TRIAL_STEPS, TRIAL_ITEMS = 6, 500  # of what a plan's estimate is measured on
 
 __all__ = ["collapse_of", "describe", "estimate", "merge_shards", "plan", "train", "train_shard"]
@@ -60,7 +71,7 @@ def train(
     column: str | Sequence[str] = (),
     labels: Any = None,
     logger: str | Logger | None = None,
-    on_step: Callable[[int, dict[str, float]], None] | None = None,
+    on_step: OnStep | None = None,
     on_epoch: Callable[[int, dict[str, Any]], None] | None = None,
     **settings: Unpack[Settings],
 ) -> Run:
@@ -85,11 +96,14 @@ def train(
         labels: Labels (N,) of data that the program holds, for the evaluation; training does not read them.
         logger: ``tensorboard`` or ``csv``, in the folder ``logs`` of the run, or an object with ``log_metrics(metrics, step)``,
             such as a logger of Lightning's.
-        on_step: Called in the first process with the number of steps that are done and the last row of metrics.
+        on_step: Called in the first process with the number of steps that are done, and the last row of metrics with the loss
+            and the terms of this step. Where it returns False, training ends with a checkpoint: the run can be used and resumed.
         on_epoch: Called in the first process with the number of epochs that are done and the row of metrics at their end.
         **settings: Fields of the run's description by name, such as ``epochs=20``. ``encoder`` may be a name, a dataclass of
-            `vergence.learn.encoders`, a module, or a function without arguments that returns one; ``objective`` a name, a class
-            or an instance such as ``VJE(256, nu=1)``, which says class and options. A module is copied, and gets images
+            `vergence.learn.encoders`, a module, or a function without arguments that returns one, or two of them, of contexts
+            and of targets; ``objective`` a name, a class or an instance such as ``VJE(256, nu=1)``, which says class and
+            options, and weights that were set in it. A module keeps its weights whatever the seed; ``weights="new"`` gives a
+            copy new ones. It is copied, gets no recipe's head before an instance of its width, and images
             standardized by ``input_mean`` and ``input_std``, by default those of the data. With ``pretrained=True``,
             ``weights=FILE`` or ``init=RUN`` the encoder starts from weights, with ``freeze=True`` it is not trained (see
             ``docs/guides/encoders.md``); with ``init`` the settings that are not given are that run's.
@@ -111,8 +125,8 @@ def train(
         raise ValueError("expected out, the folder of the run to resume, found none; name it")
     source, plain, given = _named(data, {**settings}, views, column, labels)
     folder = Path(tempfile.mkdtemp(prefix="vergence-")) if out is None else Path(out)
-    dim = objective.dim if isinstance(objective := settings.get("objective"), Objective) else 0
-    job = _Job(folder, source, recipe, plain, given, trust_code, resume, listeners_of(logger, on_epoch, folder), on_step, dim)
+    listeners, objective = listeners_of(logger, on_epoch, folder), settings.get("objective")
+    job = _Job(folder, source, recipe, plain, given, trust_code, resume, listeners, on_step, objective)
     try:
         run = job.run()
     except BaseException:
@@ -141,7 +155,7 @@ def train_shard(
     """
     source, plain, given = _named(data, {**settings}, None, (), None)
     part = out / shard.name
-    job = _Job(part, source, recipe, plain, given, trust_code, holds_run(part), [], None, 0, shard)
+    job = _Job(part, source, recipe, plain, given, trust_code, holds_run(part), [], None, None, shard)
     job.run()
     return part
 
@@ -180,7 +194,7 @@ def estimate(
 ) -> Estimate:
     """Returns what `train` would do, with an estimate from a trial on few items in a temporary folder; nothing is kept."""
     source, plain, given = _named(data, {**settings}, views, (), None)
-    job = _Job(out, source, recipe, plain, given, trust_code, False, [], None, 0)
+    job = _Job(out, source, recipe, plain, given, trust_code, False, [], None, settings.get("objective"))
     config = job._described()
     _require_usable(config, plain)
     opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers, **given), config)
@@ -190,7 +204,8 @@ def estimate(
     few = min(n, TRIAL_STEPS * fit.batch_size if model.takes_steps else TRIAL_ITEMS)
     trial = {**plain, "limit": few + len(opened.train) // few, "calibration_share": 0.0, "device": fit.device}
     if model.takes_steps:
-        trial |= {"epochs": 1, "knn_every": 0} | ({"distill_epochs": 1} if model.distill is not None else {})
+        trial |= {"epochs": 1, "knn_every": 0, "projector": model.projector}
+        trial |= {"distill_epochs": 1} if model.distill is not None else {}
     times = [time.monotonic()]
     quiet = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
     with tempfile.TemporaryDirectory() as folder, quiet[0], quiet[1]:
@@ -255,8 +270,8 @@ class _Job:
     trust_code: bool
     resume: bool
     listeners: list[Listener]
-    on_step: Callable[[int, dict[str, float]], None] | None
-    dim: int  # features D of an objective that is given as an instance; 0 for any
+    on_step: OnStep | None
+    objective: Any  # as it was given
     shard: Shard | None = None
 
     def run(self) -> Run:
@@ -278,7 +293,7 @@ class _Job:
             opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers, **self.given), config)
             config, notes = self._for_facts(config, Facts(opened.kind, build.input_shapes(opened)[0], len(opened.train)))
             method, weights = self._method(config, opened)
-            for note in notes:
+            for note in [*notes, *([] if weights is None else self._notes(config, opened, weights))]:
                 terminal.note(note)
             return _train(fabric, self, config, opened, method, weights)
 
@@ -289,12 +304,36 @@ class _Job:
         method = build.initial_method(config, shape, target_shape, *build.statistics(opened.train))
         if not self.resume:
             build.require_whole_images(method, shape, target_shape)
-        if self.dim and method.objective is not None:
-            wanted = f"an objective of D = {method.objective.dim}, as the encoder and its head have"
-            expect(self.dim == method.objective.dim, wanted, f"D = {self.dim}", "build it with that width, or give its class")
+        built, given = method.objective, self.objective if isinstance(self.objective, Objective) else None
+        if given is not None and given.dim and built is not None:
+            head = config.model.projector
+            wanted = f"an objective of D = {built.dim}, as the encoder{' and its head' if head else ''} have"
+            advice = "build it with that width, or give its class" + (", or projector=() for no head" if head else "")
+            expect(given.dim == built.dim, wanted, f"D = {given.dim}", advice)
         if self.resume and not config.model.freeze:
             return method, None
-        return method, start.load_start(method, config, trust_code=self.trust_code)
+        weights = start.load_start(method, config, trust_code=self.trust_code)
+        if config.model.encoder.outside is not None and RENEWED in config.model.encoder.outside:
+            weights = dataclasses.replace(weights, source="random")
+        if given is not None and built is not None and (filled := _filled(given)):
+            built.load_state_dict(filled)
+            weights = weights if weights.source not in ("random", "none") else Weights(source="objective")
+        return method, weights
+
+    def _notes(self, config: RunConfig, opened: Data, weights: Weights) -> list[str]:
+        """Returns what a new run does unasked: items kept apart, an encoder that is shared, weights that no seed chooses."""
+        model, notes, kept = config.model, list[str](), 0 if opened.calibration is None else len(opened.calibration)
+        n, test = len(opened.train) + len(opened.test) + kept, len(opened.test)
+        if self.given and not {"holdout", "calibration_share"} & self.settings.keys():
+            apart = f"{test:,} to test and {kept:,} to calibrate"
+            notes.append(f"of {n:,} items {apart} are not trained on (holdout, calibration_share)")
+        one = model.takes_steps and model.target_encoder is None and build.input_shapes(opened)[1] is None
+        if opened.kind == "pairs" and one:
+            notes.append("contexts and targets are of one shape and share one encoder; target_encoder=... gives each its own")
+        if config.fit.seed and not model.freeze and ("#" in weights.name or weights.source == "objective"):
+            new = "its class or a function (encoder=Network), or a network with weights='new', has new ones"
+            notes.append(f"the first weights are those of the module that was given, whatever the seed; {new}")
+        return notes
 
     def _described(self) -> RunConfig:
         """Returns the run's description as far as it is known before the data are opened."""
@@ -313,12 +352,25 @@ class _Job:
         if any_recipe and recipes.suggested(self.settings, facts) != recipes.suggested(self.settings):
             config = describe(self.source, None, self.settings, facts)
         config, notes = for_data(config, self.settings, facts, any_recipe)
+        if any_recipe and config.model.init is None and config.model.projector and "projector" not in self.settings:
+            config = self._without_head(config, facts, notes)
         own = "lr" in self.settings and "encoder_lr" not in self.settings and config.model.takes_steps
         if own and (ratio := config.fit.encoder_lr) != 1:
             after = ", after distillation" if config.model.distill is not None else ""
             rates = f"{ratio:g} times {config.fit.lr:g}{after}, as in the recipe"
             notes.append(f"the encoder's learning rate is {rates}; --set encoder_lr=1 for equal rates")
         return config, notes
+
+    def _without_head(self, config: RunConfig, facts: Facts, notes: list[str]) -> RunConfig:
+        """Returns the description without a recipe's head between network and objective of one width; else a note tells of it."""
+        if config.model.encoder.outside is None:
+            return config
+        first = build.initial_encoder(config, facts.shape, torch.zeros(facts.shape[0]), torch.ones(facts.shape[0]))
+        if isinstance(self.objective, Objective) and self.objective.dim == networks.width(first, facts.shape):
+            return dataclasses.replace(config, model=dataclasses.replace(config.model, projector=()))
+        head = ", ".join(map(str, config.model.projector))
+        notes.append(f"a head of widths ({head}) follows the network, as in the objective's recipe; projector=() leaves it out")
+        return config
 
 
 def collapse_of(run: Run) -> str | None:
@@ -352,9 +404,12 @@ def _named(
 ) -> tuple[str | RunConfig | None, dict[str, Any], dict[str, Any]]:
     """Returns data and settings by their names, and the data that the program holds as arguments of `open_data`."""
     plain: dict[str, Any] = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+    if isinstance(pair := plain.get("encoder"), tuple | list) and len(pair) == 2:
+        plain["encoder"], plain["target_encoder"] = pair
+    new = plain.get("weights") == "new" and plain.pop("weights")
     for name in ("encoder", "target_encoder"):
         if callable(value := plain.get(name)) and not isinstance(value, Encoder):
-            plain[name] = Factory(register_outside(value))
+            plain[name] = Factory(_renewed(value) if new and isinstance(value, nn.Module) else register_outside(value))
     plain |= _objective(plain) | _processes(plain)
     if isinstance(views, str):
         plain = usual(views) | plain
@@ -374,6 +429,7 @@ def _objective(settings: dict[str, Any]) -> dict[str, Any]:
     """Returns the name of an objective that is given as a class or an instance, and the options of an instance."""
     value = settings.get("objective")
     if isinstance(value, Objective):
+        _require_as_built(value)
         values, named = value.built_with
         options = {**dict(zip(inspect.signature(type(value)).parameters, values, strict=False)), **named}
         options.pop("dim", None)
@@ -384,8 +440,49 @@ def _objective(settings: dict[str, Any]) -> dict[str, Any]:
     if isinstance(value, type) and issubclass(value, Objective):
         return {"objective": _class_name(value)}
     if value is not None and not isinstance(value, str):
-        raise ValueError(f"expected objective to be a name, a class or an instance of Objective, found {shown(value)}")
+        refuse("objective to be a name, a class or an instance of Objective", shown(value), f"write one:\n{OWN}")
     return {}
+
+
+def _require_as_built(objective: Objective) -> None:
+    """Raises a ValueError where an objective was changed after it was built, but for its weights: a run keeps its arguments."""
+    before, now = _described(objective.as_built()), _described(objective)
+    for name in sorted(before.keys() | now.keys()):
+        words = f"{name} {now.get(name)} instead of {before.get(name)}"
+        kind = f"an objective as {type(objective).__name__}(...) builds it"
+        expect(before.get(name) == now.get(name), kind, words, "give it to the constructor, or write a class")
+
+
+def _described(objective: Objective) -> dict[str, str]:
+    """Returns what an objective is but for the values of its tensors: public attributes, shapes, and what is learned."""
+    found = {name: f"of shape {tuple(getattr(value, 'shape', ()))}" for name, value in objective.state_dict().items()}
+    found |= {f"requires_grad of {name}": str(value.requires_grad) for name, value in objective.named_parameters()}
+    public = {name: value for name, value in vars(objective).items() if name[0] != "_" and name not in OF_LOOPS}
+    plain = {name: value for name, value in public.items() if isinstance(value, SIMPLE) or dataclasses.is_dataclass(value)}
+    return found | {name: repr(value) for name, value in plain.items()}
+
+
+def _filled(objective: Objective) -> dict[str, torch.Tensor]:
+    """Returns the state of an objective whose weights were set after it was built; empty for any other."""
+    before, now = objective.as_built().state_dict(), objective.state_dict()
+    for name, value in before.items():
+        if not (torch.equal(value, now[name].to(value)) if isinstance(value, torch.Tensor) else value == now[name]):
+            return now
+    return {}
+
+
+def _renewed(net: nn.Module) -> str:
+    """Returns the registered name of a function that copies a network and gives it new weights."""
+    for layer in net.modules():
+        able = callable(getattr(layer, "reset_parameters", None)) or not list(layer.parameters(recurse=False))
+        advice = "give the network's class or a function, encoder=Network"
+        expect(able, "layers with reset_parameters for weights='new'", f"{type(layer).__name__} without", advice)
+
+    def renew() -> nn.Module:
+        networks.reset(copied := copy.deepcopy(net))
+        return copied
+
+    return register_outside(renew, register_outside(net).replace("#", RENEWED))
 
 
 def _class_name(kind: type) -> str:

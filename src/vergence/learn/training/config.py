@@ -312,7 +312,7 @@ class Settings(TypedDict, total=False):
     warp: float
     swap: float
 
-    encoder: Network
+    encoder: Network | tuple[Network, Network]
     objective: Union[str, "Objective", "type[Objective]"]
     method: str | None
     options: Mapping[str, Any]

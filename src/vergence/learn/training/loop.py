@@ -32,10 +32,11 @@ __all__ = ["Interrupted", "fit", "launch", "precision", "require_batches", "requ
 __all__ += ["stop_signal"]
 
 AGREE_EVERY = 10  # steps between two agreements of several processes on whether to stop
+ASKED = signal.NSIG  # in place of a signal: ``progress`` asked for the end
 
 
-class Interrupted(Exception):
-    """Training was stopped by a signal, after saving a checkpoint."""
+class Interrupted(KeyboardInterrupt):
+    """Training was stopped by a signal, after saving a checkpoint; no Exception, so that a sweep that catches those ends, too."""
 
     def __init__(self, signum: int, step: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name} after step {step}")
@@ -100,7 +101,7 @@ def fit(
     monitor: Monitor | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] = lambda message: print(f"warning: {message}", file=sys.stderr),
-) -> None:
+) -> int:
     """Trains ``method`` to the last epoch, from the recorder's last checkpoint if it has one, and saves the model.
 
     Args:
@@ -111,8 +112,11 @@ def fit(
         config: Settings.
         recorder: Keeps checkpoints, metrics and the model; used by the first process only.
         monitor: Called with the encoder every ``config.knn_every`` epochs; its numbers are added to the metrics.
-        progress: Called after every step.
+        progress: Called by the first process after every step; training ends where it returns False.
         warn: Called by the first process with each warning, once.
+
+    Returns:
+        The steps that are done.
 
     Raises:
         Interrupted: SIGINT or SIGTERM came; a checkpoint was saved.
@@ -120,7 +124,7 @@ def fit(
     """
     steps = require_batches(len(items), config)
     model, optimizer, state = _restore(fabric, method, config, recorder)
-    step = state["step"]
+    step: int = state["step"]
     if step > config.epochs * steps:
         raise ValueError(f"expected a checkpoint of at most {config.epochs * steps} steps, found one of step {step}; train again")
     items = items.to(fabric.device) if isinstance(items, ArrayItems | PairItems) else items
@@ -133,31 +137,31 @@ def fit(
     saved, computing = time.monotonic(), cpu_threads(config.threads or state["threads"])
     with stop_signal() as stopped, torch.random.fork_rng(), computing:
         model.train()
-        while step < config.epochs * steps:
-            for x in _epoch(items, config, fabric, step // steps, step % steps, steps):
-                set_learning_rate(optimizer, learning_rate(config, step, steps))
-                method.before_step(step / (config.epochs * steps))
-                torch.manual_seed(seed_of(config.seed, "noise", step))
-                terms = model(_views(method, views, x, config, fabric, step), gather=gather)
-                loss = torch.stack(list(terms.values())).sum()
-                _backward(fabric, method, model, optimizer, loss, config.clip)
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-                method.after_step()
-                step += 1
-                metrics.add(step, loss, terms)
-                if progress is not None:
-                    progress(step, metrics.row)
-                stop = _agreed(stopped, fabric, step)
-                if fabric.is_global_zero and (stop or time.monotonic() - saved > config.checkpoint_seconds) and metrics.finite():
-                    recorder.save_checkpoint(_state(method, optimizer, step, metrics))
-                    saved = time.monotonic()
-                if stop:
-                    raise Interrupted(stop, step)
+        for x in _batches(items, config, fabric, step, steps):
+            set_learning_rate(optimizer, learning_rate(config, step, steps))
+            method.before_step(step / (config.epochs * steps))
+            torch.manual_seed(seed_of(config.seed, "noise", step))
+            terms = model(_views(method, views, x, config, fabric, step), gather=gather)
+            loss = torch.stack(list(terms.values())).sum()
+            _backward(fabric, method, model, optimizer, loss, config.clip)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            method.after_step()
+            step += 1
+            metrics.add(step, loss, terms)
+            stop = _agreed(stopped, fabric, step, progress is not None and progress(step, metrics) is False)
+            if fabric.is_global_zero and (stop or time.monotonic() - saved > config.checkpoint_seconds) and metrics.finite():
+                recorder.save_checkpoint(_state(method, optimizer, step, metrics))
+                saved = time.monotonic()
+            if stop == ASKED:
+                break
+            if stop:
+                raise Interrupted(stop, step)
     fabric.barrier()
     if fabric.is_global_zero:
         recorder.save_checkpoint(_state(method, optimizer, step, metrics))
         recorder.save_model(method.state_dict())
+    return step
 
 
 def _backward(
@@ -219,13 +223,14 @@ def _state(method: Method, optimizer: torch.optim.Optimizer, step: int, metrics:
     return state | {"metrics": metrics.state(), "threads": torch.get_num_threads()}
 
 
-def _epoch(items: Items, config: FitConfig, fabric: "Fabric", epoch: int, start: int, steps: int) -> Iterator[Any]:
-    """Yields this process's part of each batch of an epoch, from batch ``start`` on, on the device."""
-    generator = torch.Generator().manual_seed(seed_of(config.seed, "order", epoch))
-    order = torch.randperm(len(items), generator=generator)[: steps * config.batch_size].view(steps, -1)
-    part = order.chunk(fabric.world_size, dim=1)[fabric.global_rank]
-    for _, x in items.stream(part[start:], workers=config.workers):
-        yield fabric.to_device(x)
+def _batches(items: Items, config: FitConfig, fabric: "Fabric", step: int, steps: int) -> Iterator[Any]:
+    """Yields this process's part of each batch from ``step`` on, of epochs of ``steps`` batches, on the device."""
+    for epoch in range(step // steps, config.epochs):
+        generator = torch.Generator().manual_seed(seed_of(config.seed, "order", epoch))
+        order = torch.randperm(len(items), generator=generator)[: steps * config.batch_size].view(steps, -1)
+        part = order.chunk(fabric.world_size, dim=1)[fabric.global_rank]
+        for _, x in items.stream(part[max(0, step - epoch * steps) :], workers=config.workers):
+            yield fabric.to_device(x)
 
 
 def _views(method: Method, views: Views | None, x: Any, config: FitConfig, fabric: "Fabric", step: int) -> tuple[Tensor, ...]:
@@ -239,8 +244,9 @@ def _views(method: Method, views: Views | None, x: Any, config: FitConfig, fabri
     return inputs.apply(x, tuple({name: draw[part] for name, draw in drawn.items()} for drawn in draws))
 
 
-def _agreed(stopped: list[int], fabric: "Fabric", step: int) -> int:
-    """Returns the signal that stops all processes after this step, or 0."""
+def _agreed(stopped: list[int], fabric: "Fabric", step: int, asked: bool) -> int:
+    """Returns the signal that stops all processes after this step, `ASKED` where the first one was asked to, or 0."""
+    stopped += [ASKED] * asked
     if fabric.world_size == 1:
         return stopped[-1] if stopped else 0
     if step % AGREE_EVERY:

@@ -25,13 +25,14 @@ __all__ = ["Listener", "Logger", "Progress", "Recorder", "listeners_of", "online
 
 LOG_EVERY = 50  # steps between two rows; each row costs one synchronization with the device
 PATIENCE = 2  # epochs in a row that show a symptom before it is reported
+NARROW = 0.5  # share of the first epoch's spread below which an embedding under an objective of one's own is told to narrow
 
 RESERVED = ("step", "epoch", "loss", "lr", "images_per_second", "threads")  # names of the loop's own numbers in a row
-KEPT = {"sums", "count", "collapsed", "notices", "warned"}  # of the metrics, in a checkpoint
+KEPT = {"sums", "count", "collapsed", "notices", "warned", "spread"}  # of the metrics, in a checkpoint
 
 State = dict[str, Any]
 Monitor = Callable[[nn.Module], dict[str, float]]  # the encoder -> numbers to record
-Progress = Callable[[int, dict[str, float]], None]  # the steps that are done, the last row of metrics
+Progress = Callable[[int, "Metrics"], bool | None]  # the steps that are done, their metrics; False ends the training
 Listener = Callable[[dict[str, Any]], None]  # is called with a row of metrics
 OnEpoch = Callable[[int, dict[str, Any]], None]  # with the number of epochs that are done, and the row at their end
 LOGGERS = "logger to be 'tensorboard', 'csv' or an object with log_metrics(metrics, step)"
@@ -88,6 +89,8 @@ class Metrics:
         self.recorder, self.method, self.config, self.steps = recorder, method, config, steps
         self.first, self.monitor, self.warn, self.warned = first, monitor, warn, False
         self.row: dict[str, float] = {}  # the last one
+        self.last: dict[str, Tensor] = {}  # loss and terms of the last step, on the device
+        self.spread = 0.0  # of the embeddings at the end of the first epoch
         self.collapsed = 0  # epochs in a row that show a collapse
         self.notices: dict[str, int] = {}  # epochs in a row, by the name of what an objective's numbers show
         self._restart()
@@ -111,11 +114,18 @@ class Metrics:
     def add(self, step: int, loss: Tensor, terms: dict[str, Tensor]) -> None:
         """Adds the loss of a step and its terms; writes a row every `LOG_EVERY` steps and at the end of an epoch."""
         _require_own_names("terms", terms)
-        for name, value in {"loss": loss, **terms}.items():
-            self.sums[name] = self.sums.get(name, 0) + value.detach()
+        self.last = {name: value.detach() for name, value in {"loss": loss, **terms}.items()}
+        for name, value in self.last.items():
+            self.sums[name] = self.sums.get(name, 0) + value
         self.count, self.seen = self.count + 1, self.seen + 1
         if step % LOG_EVERY == 0 or step % self.steps == 0:
             self._write(step)
+
+    def now(self, step: int) -> dict[str, float]:
+        """Returns the last row with the finite loss and terms of the last step, which is ``step``. Waits for the device."""
+        row = {**self.row, "step": step, **{name: value.item() for name, value in self.last.items()}}
+        _require_finite(row, step)
+        return row
 
     def finite(self) -> bool:
         """Returns whether all terms since the last row are finite: a checkpoint of others is of no use. Waits for the device."""
@@ -141,7 +151,9 @@ class Metrics:
         numbers = spread | _numbers(self.method.diagnostics(), self.sums)
         symptom = None if z is None else collapse_warning(numbers, z.shape[1], self.method.advice())
         self._warn_of_collapse(symptom, epoch)
-        self._warn_of_notices(self.method.notices(numbers))
+        own = self.method.objective is not None and not type(self.method.objective).__module__.startswith("vergence.")
+        narrow = self._narrow(numbers["std"]) if own and z is not None and symptom is None and z.shape[1] > 1 else {}
+        self._warn_of_notices(self.method.notices(numbers) | narrow)
         every = self.config.knn_every
         if self.monitor is not None and every and (epoch % every == 0 or epoch == self.config.epochs):
             self.method.eval()
@@ -159,6 +171,13 @@ class Metrics:
             raise ValueError(f"{message} (epoch {epoch}, stopped by --strict)")
         self.warn(message)
         self.warned = True
+
+    def _narrow(self, spread: float) -> dict[str, str]:
+        """Returns what to look at, by the name of the number, where the spread has fallen since the first epoch."""
+        self.spread = self.spread or spread
+        fell = f"the spread of the embedding fell from {self.spread:.2g} in the first epoch to {spread:.2g}"
+        advice = "look whether the loss has a term against collapse, and a teacher if it needs one"
+        return {"std": f"{fell}: {advice}"} if spread < NARROW * self.spread else {}
 
     def _warn_of_notices(self, notices: dict[str, str]) -> None:
         """Warns once of each thing that an objective's numbers show to go wrong for some epochs in a row."""

@@ -16,6 +16,7 @@ from vergence.utils.terminal import Tabular
 __all__ = ["Accuracy", "Anomaly", "Collapse", "Detection", "Evaluation", "EvaluationProtocol", "Kind", "Posterior", "Probe"]
 __all__ += ["Representation", "RunMetadata", "Uncertainty", "Weights"]
 
+OBJECTIVE = "random, with those of the objective that was given"
 MAX_ITEM = 1 << 28  # numbers of one item: a larger shape is a damaged one
 
 R = TypeVar("R", bound="Record")
@@ -48,8 +49,8 @@ class Weights(Checked):
     """The weights that a run starts from."""
 
     # random; timm, timm's of a name; file; run, another run's; factory, those that a function outside the library set; none for
-    # an encoder without weights
-    source: Literal["random", "timm", "file", "run", "factory", "none"]
+    # an encoder without weights; objective, random ones but for the objective's, which was given with weights of its own
+    source: Literal["random", "timm", "file", "run", "factory", "objective", "none"]
     name: str = ""  # timm's name, the path of the file or of the run, or the factory's name
     file: str = ""  # name of the file that was read; empty for none
     sha256: str = ""  # SHA-256 of that file, in hexadecimal; empty for none
@@ -65,7 +66,7 @@ class Weights(Checked):
             'a/b.pth (SHA-256 000000000000), without fc.weight'
         """
         given = "those of the network that was given" if "#" in str(self.name) else f"those that {self.name} sets"
-        fixed = {"random": "random", "none": "none: the encoder has none", "factory": given}
+        fixed = {"random": "random", "none": "none: the encoder has none", "factory": given, "objective": OBJECTIVE}
         if self.source in fixed:
             return fixed[self.source]
         of = {"timm": f"timm's of {self.name}, {self.file}", "run": f"{'all' if self.whole else 'the encoder'} of {self.name}"}
