@@ -12,9 +12,12 @@ from vergence.learn.training import recipes, staged, start
 from vergence.learn.training.config import ModelConfig, RunConfig
 from vergence.learn.training.folder import RunFolder, require_known_code
 from vergence.learn.training.recipes import Facts
+from vergence.utils.checks import expect
 from vergence.utils.files import as_path
 
 __all__ = ["completed", "resumed"]
+
+VIEWS = "views=, a function (batch, generator) -> batch, or views='series' for (N, C, T)"
 
 
 def describe(
@@ -105,7 +108,8 @@ def for_data(config: RunConfig, settings: dict[str, Any], facts: Facts, any_reci
     A closed form has all its settings; vectors have an MLP where no encoder is named and no image statistics; where no recipe is
     named either (``any_recipe``), a batch has at most the n items.
     """
-    model, fit, notes, mirrored = config.model, config.fit, list[str](), config.views.flip > 0
+    model, fit, notes, mirrored = config.model, config.fit, _cut(facts), config.views.flip > 0
+    _require_parts(config, settings, facts)
     if len(facts.shape) == 1:
         model = dataclasses.replace(model, input_mean=None, input_std=None)
         if any_recipe and model.encoder == Small() and settings.get("encoder") is None:
@@ -125,6 +129,35 @@ def for_data(config: RunConfig, settings: dict[str, Any], facts: Facts, any_reci
         model, notes = dataclasses.replace(model, encoder=encoder), [*notes, *reduced]
     config = dataclasses.replace(config, model=model, fit=fit)
     return config, [*notes, *_without_effect(settings, facts.kind), *(_starts(model, settings, facts) if any_recipe else ())]
+
+
+def _cut(facts: Facts) -> list[str]:
+    """Returns what an encoder does not see of images that are read larger, in words."""
+    if facts.kind != "image" or facts.read in (None, facts.shape):
+        return []
+    height, width = facts.read[1:]
+    share = facts.shape[1] * facts.shape[2] / (height * width)
+    return [
+        f"images are seen at {facts.shape[1]} x {facts.shape[2]} pixels: the middle square, {share:.0%} of {height} x {width}"
+    ]
+
+
+def _require_parts(config: RunConfig, settings: dict[str, Any], facts: Facts) -> None:
+    """Raises a ValueError where arrays or ids of tokens lack a network or views that suit them."""
+    if facts.kind not in ("array", "tokens"):
+        return
+    series = facts.kind == "array" and len(facts.shape) <= 2
+    own = any(kind is not None and kind.outside for kind in (config.model.encoder, config.model.target_encoder))
+    views = config.views.function is not None or (series and config.views.kind == "series") or config.model.freeze
+    lacks = [*([] if own or series else ["encoder=, a network of your own"]), *([] if views else [VIEWS])]
+    what = f"ids of tokens {facts.shape}" if facts.kind == "tokens" else f"an array of items {facts.shape}, which are no images"
+    images = "" if facts.kind == "tokens" or len(facts.shape) not in (2, 3) else ", or kind='image'"
+    expect(
+        not lacks,
+        f"what trains on {what}",
+        "neither network nor views" if len(lacks) > 1 else "only a part",
+        f"give {' and '.join(lacks)}{images}",
+    )
 
 
 def completed(encoder: Encoder, facts: Facts, mirrored: bool) -> tuple[Encoder, list[str]]:
@@ -155,11 +188,14 @@ def _starts(model: ModelConfig, settings: dict[str, Any], facts: Facts) -> list[
 def _without_effect(settings: dict[str, Any], kind: str) -> list[str]:
     """Returns which strengths of views that were given have no effect on data of this kind."""
     given = [f.name for f in dataclasses.fields(ViewConfig) if f.name in settings and settings[f.name] != f.default]
-    vectors = [name for name in given if name in ViewConfig.of_vectors]
-    images = [name for name in given if name not in vectors]
+    own = [name for name in given if name != "function"]  # which makes the views of any kind
+    vectors = [name for name in own if name in ViewConfig.of_vectors]
+    images = [name for name in own if name not in vectors]
     data, unused, why = {
         "image": ("images", vectors, "of vectors' views"),
         "vector": ("vectors", images, "of images' views"),
+        "array": ("arrays", images, "of images' views"),
+        "tokens": ("tokens", own, "a function makes their views"),
         "pairs": ("pairs", given, "pairs are their own views"),
     }[kind]
     return [f"without effect on {data}: {', '.join(unused)} ({why})"] if unused else []

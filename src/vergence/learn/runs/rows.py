@@ -230,11 +230,18 @@ def items_of(folder: RunFolder, images: Images, root: str | None = None, side: S
         holdout=config.holdout,
         columns=folder.metadata.columns if side == "context" else (),
         trained_on=config.source,
+        kind=form_of(folder),
         gaps=gaps and not pairs,
     )
     if not (pairs and isinstance(items, PairItems)):
         return items
     return sources.with_shape(items.target, shape, "the targets" if in_memory else source)
+
+
+def form_of(folder: RunFolder) -> Any:
+    """Returns what arrays for a run hold; None for what their shape says."""
+    kind = folder.metadata.kind
+    return folder.config.data.form or (kind if kind in ("array", "tokens") else None)
 
 
 def views_of(folder: RunFolder, method: Method) -> Views:
@@ -244,7 +251,7 @@ def views_of(folder: RunFolder, method: Method) -> Views:
     config = folder.config.views
 
     def marginals() -> Marginals:
-        if config.kind == "table":  # whose columns are in the data alone
+        if config.kind == "table" or metadata.kind == "array":  # of which the data alone know
             return build.marginals_of(whole(folder).train, config)
         return Marginals(standardize.mean.flatten(), standardize.std.flatten())
 

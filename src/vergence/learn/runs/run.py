@@ -17,6 +17,7 @@ from torch.distributions import Distribution
 from vergence.data.items import Items
 from vergence.decide.matching import Matches, likelihood_ratio, matched, of_pairs
 from vergence.densities import retrieval
+from vergence.learn.encoders.networks import channels_last
 from vergence.learn.evaluation import features
 from vergence.learn.methods.core import Method, Side
 from vergence.learn.objectives.core import ConditionalObjective, DensityObjective, Objective, PredictiveObjective
@@ -83,8 +84,8 @@ def load(
         folder.given = {"source": data, "column": column, "labels": labels}
     on = as_device(device)
     state, shape, target = folder.load_model(), folder.metadata.shape, folder.metadata.target_shape
-    channels = shape[0] + (target or (0,))[0]
-    method = build.build_method(model, shape, target, torch.zeros(channels), torch.ones(channels))  # statistics: in the state
+    statistics = torch.ones(shape[0] + (target or (0,))[0], dtype=torch.int64 if folder.metadata.kind == "tokens" else None)
+    method = build.build_method(model, shape, target, statistics, statistics)  # their values are in the state
     try:
         method.load_state_dict(state)
     except RuntimeError as error:
@@ -128,7 +129,7 @@ class Run:
         self._detector: RunDetector | None = None
         for encoder in (self.method.encoder, self.method.target_encoder):
             if encoder is not None:
-                encoder.to(memory_format=torch.channels_last)
+                channels_last(encoder)
 
     def __repr__(self) -> str:
         model, about = self.folder.config.model, self.folder.metadata

@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
+import typing
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import Unpack
 
 from vergence.data import sources
-from vergence.data.config import ViewConfig, usual
+from vergence.data.config import Form, ViewConfig, usual
 from vergence.data.sources import Data, in_words
 from vergence.learn.encoders.config import Encoder, Factory
 from vergence.learn.evaluation.judgment import collapse_warning
@@ -276,7 +277,8 @@ class _Job:
         with cpu_threads(config.fit.threads), enough:
             fabric = loop.launch(config.fit)  # before the work
             opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers, **self.given), config)
-            config, notes = self._for_facts(config, Facts(opened.kind, build.input_shapes(opened)[0], len(opened.train)))
+            facts = Facts(opened.kind, build.input_shapes(opened)[0], len(opened.train), tuple(opened.train.shape))
+            config, notes = self._for_facts(config, facts)
             method, weights = self._method(config, opened)
             for note in notes:
                 terminal.note(note)
@@ -356,6 +358,8 @@ def _named(
         if callable(value := plain.get(name)) and not isinstance(value, Encoder):
             plain[name] = Factory(register_outside(value))
     plain |= _objective(plain) | _processes(plain)
+    if plain.get("kind") in typing.get_args(Form):  # of the data; other kinds are those of views
+        plain["form"] = plain.pop("kind")
     if isinstance(views, str):
         plain = usual(views) | plain
     elif isinstance(views, ViewConfig):
