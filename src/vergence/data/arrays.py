@@ -38,6 +38,12 @@ SAMPLE = 10_000  # rows at most, by which it is judged whether float32 tells the
 COARSE = 0.01  # largest rounding error of a column, in units of its standard deviation
 BLOCK = 1 << 16  # rows that are checked at a time
 ON_DISK = 64 << 20  # bytes of a .npy file above which it is memory-mapped
+TYPES = {  # of the numbers of each kind: numpy's letters, words, and what to do about others
+    "tokens": ("iu", "whole numbers, the ids of tokens,", "convert them"),
+    "array": ("biuf", "numbers", "convert them"),
+    "vector": ("iuf", "numbers", "convert them"),
+    "image": ("bf", "images as uint8, uint16 or floats in [0, 1]", "divide them by the end of their range, or say kind='array'"),
+}
 LONGEST = 4  # ratio of the sides of images, at most, in an array of which nothing else is known
 
 
@@ -61,58 +67,38 @@ def from_array(
     """
     array = as_array(array) if isinstance(array, Tensor) else array
     kind = kind or kind_of(array)
-    if kind in ("array", "tokens"):
-        return _as_given(array, kind, name, least=1 - gaps)
+    types, form, hint = TYPES[kind]
+    usable = array.dtype.kind in types or (kind == "image" and array.dtype in (np.uint8, np.uint16))
+    expect(usable, f"{form} in {name}", f"type {array.dtype}", hint)
+    expect(kind != "image" or array.ndim != 2, f"images in {name}", f"shape {array.shape}", "leave kind out, or reshape them")
     array = array.reshape(len(array), -1) if kind == "vector" and array.ndim > 2 and array.size else array
-    expect(kind != "image" or array.ndim > 2, f"images in {name}", f"shape {array.shape}", "leave kind out, or reshape them")
-    usable = array.dtype.kind in "iuf" if array.ndim <= 2 else array.dtype.kind in "bf" or array.dtype in (np.uint8, np.uint16)
-    form = f"images in {name} as uint8, uint16 or floats in [0, 1]" if array.ndim > 2 else f"numbers in {name}"
-    hint = "divide images by the end of their range; other numbers are kind='array'" if array.ndim > 2 else "convert them"
-    expect(usable, form, f"type {array.dtype}", hint)
-    items = ArrayItems(channels_first(array, name, least=1 - gaps), double=double)
+    given = kind if kind in ("array", "tokens") else ""
+    items = ArrayItems(channels_first(array, name, 1 - gaps, bool(given)), double=double, form=given)
     if items.dtype != torch.uint8 and not (gaps and array.ndim == 2):
         _require_values(items, name)
-    if items.dtype == torch.float32 and array.ndim == 2 and array.dtype.itemsize > 4 and not gaps:
+    if items.dtype == torch.float32 and array.ndim == 2 and array.dtype.itemsize > 4 and len(array) > 1 and not gaps:
         _require_resolution(array, name, min(SAMPLE, items.chunk))
     return items
 
 
 def kind_of(array: Array) -> Form:
-    """Returns what an array is taken for where nobody says it: ``vector``, ``image`` or ``array``.
-
-    Example:
-        >>> kind_of(np.zeros((9, 12, 250))), kind_of(np.zeros((9, 28, 28))), kind_of(np.zeros((9, 5)))
-        ('array', 'image', 'vector')
-    """
+    """Returns what an array holds where nobody says it: vectors, images, or an ``array`` that cannot be images."""
     sides = array.shape[1:]
     strip = array.ndim == 3 and array.dtype != np.uint8 and max(sides) > LONGEST * min(sides) and sides[1] not in (1, 3)
     return "vector" if array.ndim == 2 else "array" if strip or array.ndim > 4 else "image"
 
 
-def _as_given(array: Array, kind: Form, name: str, least: int) -> ArrayItems:
-    """Returns numbers of any shape, or ids of tokens, as they are."""
-    types = "iu" if kind == "tokens" else "biuf"
-    form = f"whole numbers, the ids of tokens, in {name}" if kind == "tokens" else f"numbers in {name}"
-    expect(array.dtype.kind in types, form, f"type {array.dtype}", "convert them")
-    whole = array.ndim >= 2 and min(array.shape[1:]) >= 1 and len(array) >= least
-    expect(whole, f"{name} as (N, ...) with at least 1 row", f"shape {array.shape}", "reshape it")
-    items = ArrayItems(array, form=kind)
-    _require_values(items, name)
-    return items
-
-
-def channels_first(array: Array, name: str, least: int = 1) -> Array:
-    """Returns a view of vectors as they are, or of images as (N, C, H, W)."""
+def channels_first(array: Array, name: str, least: int = 1, given: bool = False) -> Array:
+    """Returns vectors, and what is ``given`` in any shape, as they are; of images a view (N, C, H, W)."""
     shape = array.shape
     forms = f"{name} as (N, D), (N, H, W), (N, H, W, C) or (N, C, H, W)"
-    expect(array.ndim in (2, 3, 4) and min(shape[1:]) >= 1, forms, shape, "reshape it")
+    expect((array.ndim in (2, 3, 4) or (given and array.ndim)) and min(shape[1:], default=0) >= 1, forms, shape, "reshape it")
     expect(shape[0] >= least, f"at least 1 row in {name}", f"shape {shape}", "give some data")
-    if array.ndim == 3:
-        one, advice = f"{shape}, which looks like one", "give (N, H, W, C), or say kind='array'"
-        expect(shape[2] not in (1, 3), f"several images in {name}", one, advice)
-        return array[:, None]
-    if array.ndim == 2:
+    if array.ndim == 2 or given:
         return array
+    if array.ndim == 3:
+        expect(shape[2] not in (1, 3), f"several images in {name}", f"{shape}, which looks like one", "give (N, H, W, C)")
+        return array[:, None]
     color = shape[3] in (1, 3) or shape[1] in (1, 3)
     expect(color, f"1 or 3 channels, second or last, in {name}", f"shape {shape}", "drop the others, or say kind='array'")
     return np.moveaxis(array, 3, 1) if shape[3] in (1, 3) else array
@@ -124,8 +110,7 @@ def _require_values(items: ArrayItems, name: str) -> None:
         if bad.any():
             refuse(f"finite numbers in {name}", f"NaN or infinity in row {index[bad][0]}", "repair or drop such rows")
         if items.kind == "image" and (x.min() < 0 or x.max() > 1):
-            advice = "rescale them, give uint8, or say kind='array' of what is no image"
-            refuse(f"float images in [0, 1] in {name}", f"{x.min():.4g} to {x.max():.4g}", advice)
+            refuse(f"float images in [0, 1] in {name}", f"{x.min():.4g} to {x.max():.4g}", "rescale them, or say kind='array'")
 
 
 def _require_resolution(array: Array, name: str, most: int) -> None:

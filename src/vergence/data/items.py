@@ -12,7 +12,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from vergence.data.numbers import Numbers
 from vergence.data.pixels import fit_shape
 from vergence.utils.checks import expect, require_count
 from vergence.utils.terminal import bar
@@ -57,8 +56,7 @@ class Items(abc.ABC):
     """Items of one part of a data set, read by their index 0 .. N-1."""
 
     shape: tuple[int, ...]  # of one item as it is read: (C, H, W) for images, (D,) for vectors; the context's for pairs
-    # of the items as they are read: uint8 (0 to 255) or float32 (images: 0 to 1); float64 on request, int64 of tokens
-    dtype: torch.dtype
+    dtype: torch.dtype  # as they are read: uint8 (0 to 255), float32 (images: 0 to 1), int64 of tokens, or float64 on request
     labels: Tensor | None  # (N,) int64, -1 where unknown; None without labels. Only evaluation uses them
     names: Sequence[str]  # path of each file relative to the folder, see `vergence.data.images`, or the number of each row
     skipped: list[Skipped]  # items that were left out, each once: files that `stream` could not read, and repeated links
@@ -102,9 +100,7 @@ class Items(abc.ABC):
 
 
 class ArrayItems(Items):
-    """Rows of an array: images (N, C, H, W) in uint8 or float, vectors (N, D), or an array (N, ...) that is neither.
-
-    Images of 16 bits are read by their upper 8, booleans as 0 and 255.
+    """Rows of an array: images (N, C, H, W) in uint8 or float, vectors (N, D), or what ``form`` says.
 
     A ``np.memmap`` stays on disk, and only the rows of a batch are read; any other array becomes one tensor.
 
@@ -291,7 +287,9 @@ def _dtype(array: Array | Tensor, double: bool, form: str) -> torch.dtype:
 
 
 def _tensor(array: Array, dtype: torch.dtype) -> Tensor:
-    if dtype == torch.uint8 and array.dtype != np.uint8 and len(array):
+    if dtype == torch.uint8 and array.dtype != np.uint8:
+        from vergence.data.numbers import Numbers
+
         array = np.concatenate([Numbers().shown(part)[0] for part in np.array_split(array, 1 + array.nbytes // CHUNK_BYTES)])
     with np.errstate(over="ignore"):
         kind = {torch.uint8: np.uint8, torch.int64: np.int64, torch.float64: np.float64}.get(dtype, np.float32)

@@ -96,12 +96,10 @@ def open_data(
     if source is None:
         opened = _open(config, memory, workers, double)
     else:
-        how: dict[str, Any] = {"size": config.size, "kind": config.form, "memory": memory, "double": double}
-        given = from_object(source, column=column, labels=labels, **how)
-        opened = _readable(given, config, memory, workers)
+        own = from_object(source, column=column, labels=labels, size=config.size, kind=config.form, memory=memory, double=double)
+        opened = _readable(own, config, memory, workers)
     items = opened.items
-    advice = "leave kind out, or give an array"
-    expect(config.form in (None, items.kind), f"data of kind {config.form}", f"{items.kind} in {config.source}", advice)
+    expect(config.form in (None, items.kind), f"items of kind {config.form}", f"{items.kind} in {config.source}", "leave it out")
     expect(len(items) >= 4, f"at least 4 items in {config.source}", len(items), "give more data")
     test, note = _holdout(items, config.holdout) if opened.test is None else (opened.test, opened.note)
     train = _of_classes(_masked(items, ~test), opened.classes, config.keep_classes)
@@ -263,12 +261,10 @@ def _is_array(path: Path) -> bool:
     return array
 
 
-def _open_rows(
-    path: Path, memory: int, columns: Sequence[str] = (), kind: Form | None = None, *, double: bool = False, gaps: bool = False
-) -> Source:
+def _open_rows(path: Path, memory: int, columns: Sequence[str] = (), kind: Form | None = None, **how: bool) -> Source:
     if is_table_file(path):
-        return of_table(read_table(path, empty=gaps), path.name, columns, double=double, gaps=gaps)
-    return open_arrays(path, memory, kind=kind, double=double, gaps=gaps)
+        return of_table(read_table(path, empty=how.get("gaps", False)), path.name, columns, **how)
+    return open_arrays(path, memory, kind=kind, **how)
 
 
 def _readable(source: Source, config: DataConfig, memory: int, workers: int) -> Source:
@@ -598,12 +594,12 @@ def _item(value: Any, key: str | None, form: str) -> Array:
     if isinstance(value, Image.Image):
         return image_pixels(value, (channels([value.mode]), value.height, value.width))
     x = as_array(value) if isinstance(value, Tensor) else np.asarray(value)
-    if form in ("array", "tokens"):
+    if form:
         return x.astype(np.int64 if form == "tokens" and x.dtype.kind in "iu" else np.float32)
     usable = x.dtype.kind in "iuf" and x.ndim in (1, 2, 3) and x.size
     expect(usable, "images or vectors in the data set", _in_short(value), "return one of them, or a tuple")
-    if x.ndim == 1 or form == "vector":
-        return x.astype(np.float32).ravel()
+    if x.ndim == 1:
+        return x.astype(np.float32)
     x = x[None] if x.ndim == 2 else np.moveaxis(x, 2, 0) if x.shape[2] in (1, 3) and x.shape[0] not in (1, 3) else x
     return np.ascontiguousarray(x if x.dtype == np.uint8 else x.astype(np.float32))
 
@@ -611,7 +607,7 @@ def _item(value: Any, key: str | None, form: str) -> Array:
 def _of_dataset(dataset: Any, key: str | None, memory: int, kind: Form | None) -> Source:
     """Opens a data set; one that fits into memory is read once, with what stands second in its items where they are tuples."""
     expect(len(dataset), "at least 1 item in the data set", _in_short(dataset))
-    items = DatasetItems(dataset, key, form="" if kind in (None, "image") else kind)
+    items = DatasetItems(dataset, key, form=kind if kind in ("array", "tokens") else "")
     held: ArrayItems | DatasetItems = items
     values = getattr(dataset, "targets", getattr(dataset, "labels", None))
     if len(items) * int(np.prod(items.shape)) * items.dtype.itemsize <= memory:

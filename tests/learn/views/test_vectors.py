@@ -93,7 +93,7 @@ def test_thinned_counts_are_multiples_and_never_more_than_there_were():
 
 def test_a_masked_span_is_the_mean_and_a_window_keeps_the_ends_in_order():
     x = torch.arange(100.0).repeat(4, 1) + torch.arange(4.0)[:, None]
-    only = {"noise": 0.0, "warp": 0.0}
+    only = {"noise": 0.0, "warp": 0.0, "scale": 0.0}
     masked = OF_VECTORS["series"](ViewConfig(kind="series", window=(1.0, 1.0), mask=0.2, **only), Marginals.of(x))
     y = masked(x, torch.Generator().manual_seed(0))
     assert ((y == x.mean(0)).sum(1) - 20).abs().max() <= 1

@@ -89,8 +89,7 @@ def small_convnet(channels: int, deep: bool = False, *, series: bool = False) ->
     net: list[nn.Module] = []
     for features, kernel, stride in DEEP if deep else SHALLOW:
         kernel += 4 * series
-        settings: dict[str, Any] = {"stride": stride, "padding": (kernel - 1) // 2, "bias": False}
-        conv = (nn.Conv1d if series else _Convolution)(channels, features, kernel, **settings)
+        conv = (nn.Conv1d if series else _Convolution)(channels, features, kernel, stride, (kernel - 1) // 2, bias=False)
         net += [conv, (nn.BatchNorm1d if series else nn.BatchNorm2d)(features), nn.ReLU(inplace=True)]
         channels = features
     return nn.Sequential(*net, nn.AdaptiveAvgPool1d(1) if series else nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -182,12 +181,11 @@ def reset(net: nn.Module) -> None:
             initialize()
 
 
-def channels_last(net: nn.Module) -> nn.Module:
-    """Returns a network whose kernels of images (O, C, H, W) lie in memory with their channels last; others stay."""
+def channels_last(net: nn.Module) -> None:
+    """Lays the kernels of images (O, C, H, W) of a network into memory with their channels last; others stay."""
     for tensor in itertools.chain(net.parameters(), net.buffers()):
         if tensor.ndim == 4:
             tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
-    return net
 
 
 def width(net: nn.Module, shape: Sequence[int]) -> int:

@@ -24,7 +24,6 @@ from vergence.data.pixels import center_crop, resize
 from vergence.data.sources import with_shape
 from vergence.data.tables import as_table, read_features
 from vergence.images.frozen import FrozenNetwork, named_network
-from vergence.learn.runs.rows import form_of
 from vergence.learn.runs.run import Run, load
 from vergence.learn.runs.score import columns_of
 from vergence.learn.training.folder import RunFolder
@@ -73,9 +72,9 @@ class _OfBatches(abc.ABC):
         """Returns the columns of all n rows, of which the good ones are given."""
         function, size = self._function(), self.batch_size
         parts = [(good[i : i + size], _halved(function, rows[i : i + size])) for i in range(0, len(good), size)]
-        shape = self.model.shape()
-        kinds = {"tokens": torch.int64, "array": torch.float32, None: torch.uint8 if len(shape) == 3 else torch.float32}
-        blank = torch.zeros(1, *shape, dtype=kinds.get(self.model.form, kinds[None]))
+        shape, form = self.model.shape(), str(self.model.form)
+        read_as = {"tokens": torch.int64, "array": torch.float32}.get(form, torch.uint8 if len(shape) == 3 else torch.float32)
+        blank = torch.zeros(1, *shape, dtype=read_as)
         first = parts[0][1] if parts else function(blank)
         whole: Arrays = {}  # what cannot be read has empty texts, or NaN in the type and width of other rows
         for name, like in ((name, np.asarray(first[name])) for name in self.names):
@@ -117,7 +116,7 @@ class _Run:
     @property
     def form(self) -> Any:
         """What arrays of items hold; None for what their shape says."""
-        return form_of(self.opened().folder)
+        return self.opened().folder.config.data.form
 
     @property
     def features(self) -> tuple[str, ...]:

@@ -12,12 +12,9 @@ from vergence.learn.training import recipes, staged, start
 from vergence.learn.training.config import ModelConfig, RunConfig
 from vergence.learn.training.folder import RunFolder, require_known_code
 from vergence.learn.training.recipes import Facts
-from vergence.utils.checks import expect
 from vergence.utils.files import as_path
 
 __all__ = ["completed", "resumed"]
-
-VIEWS = "views=, a function (batch, generator) -> batch, or views='series' for (N, C, T)"
 
 
 def describe(
@@ -108,9 +105,11 @@ def for_data(config: RunConfig, settings: dict[str, Any], facts: Facts, any_reci
     A closed form has all its settings; vectors have an MLP where no encoder is named and no image statistics; where no recipe is
     named either (``any_recipe``), a batch has at most the n items.
     """
-    model, fit, notes, mirrored = config.model, config.fit, _cut(facts), config.views.flip > 0
-    _require_parts(config, settings, facts)
-    if len(facts.shape) == 1:
+    model, fit, mirrored = config.model, config.fit, config.views.flip > 0
+    notes = _cut(facts) if facts.kind == "image" else []
+    if facts.kind in ("array", "tokens"):  # which the shape of later items need not say
+        config = recipes.override(config, form=facts.kind)
+    if len(facts.shape) == 1 and facts.kind != "tokens":
         model = dataclasses.replace(model, input_mean=None, input_std=None)
         if any_recipe and model.encoder == Small() and settings.get("encoder") is None:
             model = dataclasses.replace(model, encoder=MLP())
@@ -133,31 +132,9 @@ def for_data(config: RunConfig, settings: dict[str, Any], facts: Facts, any_reci
 
 def _cut(facts: Facts) -> list[str]:
     """Returns what an encoder does not see of images that are read larger, in words."""
-    if facts.kind != "image" or facts.read in (None, facts.shape):
-        return []
-    height, width = facts.read[1:]
-    share = facts.shape[1] * facts.shape[2] / (height * width)
-    return [
-        f"images are seen at {facts.shape[1]} x {facts.shape[2]} pixels: the middle square, {share:.0%} of {height} x {width}"
-    ]
-
-
-def _require_parts(config: RunConfig, settings: dict[str, Any], facts: Facts) -> None:
-    """Raises a ValueError where arrays or ids of tokens lack a network or views that suit them."""
-    if facts.kind not in ("array", "tokens"):
-        return
-    series = facts.kind == "array" and len(facts.shape) <= 2
-    own = any(kind is not None and kind.outside for kind in (config.model.encoder, config.model.target_encoder))
-    views = config.views.function is not None or (series and config.views.kind == "series") or config.model.freeze
-    lacks = [*([] if own or series else ["encoder=, a network of your own"]), *([] if views else [VIEWS])]
-    what = f"ids of tokens {facts.shape}" if facts.kind == "tokens" else f"an array of items {facts.shape}, which are no images"
-    images = "" if facts.kind == "tokens" or len(facts.shape) not in (2, 3) else ", or kind='image'"
-    expect(
-        not lacks,
-        f"what trains on {what}",
-        "neither network nor views" if len(lacks) > 1 else "only a part",
-        f"give {' and '.join(lacks)}{images}",
-    )
+    (_, height, width), seen = facts.read or facts.shape, facts.shape[1:]
+    share = f"{seen[0] * seen[1] / (height * width):.0%} of {height} x {width}"
+    return [f"images are seen at {seen[0]} x {seen[1]} pixels: the middle square, {share}"] if seen != (height, width) else []
 
 
 def completed(encoder: Encoder, facts: Facts, mirrored: bool) -> tuple[Encoder, list[str]]:

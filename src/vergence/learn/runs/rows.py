@@ -230,18 +230,12 @@ def items_of(folder: RunFolder, images: Images, root: str | None = None, side: S
         holdout=config.holdout,
         columns=folder.metadata.columns if side == "context" else (),
         trained_on=config.source,
-        kind=form_of(folder),
+        kind=config.form,
         gaps=gaps and not pairs,
     )
     if not (pairs and isinstance(items, PairItems)):
         return items
     return sources.with_shape(items.target, shape, "the targets" if in_memory else source)
-
-
-def form_of(folder: RunFolder) -> Any:
-    """Returns what arrays for a run hold; None for what their shape says."""
-    kind = folder.metadata.kind
-    return folder.config.data.form or (kind if kind in ("array", "tokens") else None)
 
 
 def views_of(folder: RunFolder, method: Method) -> Views:

@@ -208,13 +208,11 @@ def statistics(items: Items) -> tuple[Tensor, Tensor]:
 
     They are float64 where the items are, and float32 otherwise. Arrays and tokens stay as they are: 0 and 1, of tokens whole.
     """
-    if items.form == "tokens":
-        return torch.zeros(items.shape[0], dtype=torch.int64), torch.ones(items.shape[0], dtype=torch.int64)
     parts = (items.context, items.target) if isinstance(items, PairItems) else (items,)
-    sides = [
-        (side.mean.to(side.dtype) * (not part.form), side.std() * (not part.form), side.dtype)
-        for part, side in zip(parts, _sides(items), strict=True)
+    seen = [
+        (side, not part.form, part.dtype if part.form else side.dtype) for part, side in zip(parts, _sides(items), strict=True)
     ]
+    sides = [(side.mean.to(dtype) * own, side.std() * own, dtype) for side, own, dtype in seen]
     means, deviations = zip(*((mean, torch.where(std == 0, 1.0, std).to(dtype)) for mean, std, dtype in sides), strict=True)
     return torch.cat(means), torch.cat(deviations)
 
@@ -283,8 +281,8 @@ def views_for(kind: str, config: ViewConfig, shape: Sequence[int], marginals: Ca
     if kind == "image":
         return ImageViews(config, shape[1])
     own = kind == "vector" or (kind == "array" and config.kind == "series" and len(shape) <= 2)
-    advice = "give views=, a function (batch, generator) -> batch, or views='series' for (N, C, T)"
-    expect(own, f"views of {'ids of tokens' if kind == 'tokens' else 'arrays'} of shape {tuple(shape)}", "none", advice)
+    advice = "give views=, a function (batch, generator) -> batch, or 'series' for (N, C, T); or say kind='image' of images"
+    expect(own, f"views of items of shape {tuple(shape)}, an array or tokens", "none", advice)
     return OF_VECTORS[config.kind](config, marginals())
 
 

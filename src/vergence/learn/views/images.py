@@ -93,8 +93,7 @@ class GivenViews(Views):
         if not self.checked:
             wanted = (len(x), *self.shape)
             numbers = "floats" if x.is_floating_point() else "whole numbers"
-            fits = isinstance(y, Tensor) and y.is_floating_point() == x.is_floating_point()
-            if not fits or tuple(y.shape) != wanted:
+            if not isinstance(y, Tensor) or tuple(y.shape) != wanted or y.is_floating_point() != x.is_floating_point():
                 what = f"{tuple(y.shape)} of {y.dtype}" if isinstance(y, Tensor) else f"{type(y).__name__}"
                 raise ValueError(f"expected views of shape {wanted}, of {numbers}, found {what}; change the function of views")
             if not bool(y.isfinite().all()):

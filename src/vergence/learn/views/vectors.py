@@ -196,7 +196,8 @@ class SeriesViews(KindViews):
     """
 
     operations: ClassVar[dict[str, Any]] = {
-        **{"window": (1.0, 1.0), "warp": 0.0, "phases": 0.0, "scale": 0.0, "noise": 0.0, "mask": 0.0}
+        "window": (1.0, 1.0),
+        **dict.fromkeys(("warp", "phases", "scale", "noise", "mask"), 0.0),
     }
 
     def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -226,6 +227,7 @@ class SeriesViews(KindViews):
         }
         if c.phases:
             draws["turn"] = 2 * torch.pi * uniform(D // 2 + 1) * (uniform(D // 2 + 1) < c.phases)
+            draws["turn"][:, [0, -1]] = 0  # the mean has no phase
         return draws
 
     def seen(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
