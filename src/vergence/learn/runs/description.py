@@ -133,7 +133,7 @@ def for_data(config: RunConfig, settings: dict[str, Any], facts: Facts, any_reci
 def _cut(facts: Facts) -> list[str]:
     """Returns what an encoder does not see of images that are read larger, in words."""
     (_, height, width), seen = facts.read or facts.shape, facts.shape[1:]
-    share = f"{seen[0] * seen[1] / (height * width):.0%} of {height} x {width}"
+    share = f"{min(*seen, height, width) ** 2 / (height * width):.0%} of {height} x {width}"
     return [f"images are seen at {seen[0]} x {seen[1]} pixels: the middle square, {share}"] if seen != (height, width) else []
 
 
