@@ -54,7 +54,8 @@ def test_what_else_an_array_could_be_is_named(array, kind, word):
 
 def test_a_data_set_of_arrays_and_files_of_arrays(tmp_path):
     for memory in (1 << 20, 10):
-        items = from_object(TensorDataset(torch.from_numpy(LEADS), torch.arange(6)), kind="array", memory=memory).items
+        rows = TensorDataset(torch.from_numpy(LEADS), torch.arange(6))
+        items = from_object(rows, kind="array", memory=memory).items
         assert items.kind == "array" and items.shape == (12, 60)
     np.save(tmp_path / "x.npy", LEADS)
     data = open_data(DataConfig(source=str(tmp_path / "x.npy"), form="array"))
