@@ -484,11 +484,13 @@ def test_memmap_equals_the_array(tmp_path):
     "arrays, match",
     [
         ({"x": np.zeros(9)}, r"expected a.npz as .*found \(9,\)"),
-        ({"x": np.zeros((9, 2, 3, 4, 5))}, "expected a.npz as"),
         ({"x": np.zeros((9, 0))}, "expected a.npz as"),
         ({"x": np.zeros((9, 5, 8, 8))}, "1 or 3 channels"),
         ({"x": np.zeros((64, 64, 3), dtype=np.uint8)}, "looks like one"),
-        ({"x": np.zeros((9, 8, 8), dtype=np.int64)}, r"uint8, or as floats in \[0, 1\], found type int64; .*astype"),
+        (
+            {"x": np.zeros((9, 8, 8), dtype=np.int64)},
+            r"uint8, uint16 or floats in \[0, 1\] .* found type int64; divide them by the end of their range",
+        ),
         ({"x": np.zeros((9, 8, 8)) + 7}, r"float images in \[0, 1\] .* found 7 to 7"),
         ({"x": np.zeros((9, 8, 8)) - 1}, r"float images in \[0, 1\]"),
         ({"x": np.zeros((9, 8), dtype=complex)}, "expected numbers .* complex128"),

@@ -31,7 +31,7 @@ OWN = "(default: OMP_NUM_THREADS, or one for each core)"
 # Fields of the configuration that have an option of their own in `vergence train`; --set reaches every field.
 SETTINGS = (
     "objective", "method", "encoder", "distill", "pretrained", "weights", "init", "freeze", "epochs", "distill_epochs",
-    "batch_size", "optimizer", "lr", "size", "limit", "keep_classes", "calibration_share", "seed", "precision", "device",
+    "batch_size", "optimizer", "lr", "form", "size", "limit", "keep_classes", "calibration_share", "seed", "precision", "device",
     "devices", "threads", "root", "download", "strict",
 )  # fmt: skip
 METAVARS = {  # of the help, where it is neither N nor NAME
@@ -39,9 +39,9 @@ METAVARS = {  # of the help, where it is neither N nor NAME
     "weights": "FILE", "init": "RUN",
 }  # fmt: skip
 DEFAULTS = dict.fromkeys(("distill", "keep_classes", "weights", "init"), "")  # of the help, where it is not the recipe's
-DEFAULTS |= {"root": "(default: data)", "threads": OWN}
+DEFAULTS |= {"form": "(default: by its shape)", "root": "(default: data)", "threads": OWN}
 ENCODERS = ("encoder", "distill")  # given as text
-ALIASES = {"root": "data_root"}  # name of an option where it is not the field's
+ALIASES = {"root": "data_root", "form": "kind"}  # name of an option where it is not the field's
 WORDS = {  # of a name that two classes have, of which one option sets both
     "strict": "Stop at unreadable images instead of skipping them, and stop when the embedding collapses.",
 }

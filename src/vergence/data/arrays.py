@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vergence.data.config import Form
 from vergence.data.images import written_name
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, spaced
 from vergence.data.table_files import TABLES, as_written, is_table_file, lines_of, notes_of, read_table
@@ -37,15 +38,26 @@ SAMPLE = 10_000  # rows at most, by which it is judged whether float32 tells the
 COARSE = 0.01  # largest rounding error of a column, in units of its standard deviation
 BLOCK = 1 << 16  # rows that are checked at a time
 ON_DISK = 64 << 20  # bytes of a .npy file above which it is memory-mapped
+TYPES = {  # of the numbers of each kind: numpy's letters, words, and what to do about others
+    "tokens": ("iu", "whole numbers, the ids of tokens,", "convert them"),
+    "array": ("biuf", "numbers", "convert them"),
+    "vector": ("iuf", "numbers", "convert them"),
+    "image": ("bf", "images as uint8, uint16 or floats in [0, 1]", "divide them by the end of their range, or say kind='array'"),
+}
+LONGEST = 4  # ratio of the sides of images, at most, in an array of which nothing else is known
 
 
-def from_array(array: Array | Tensor, name: str = "the array", *, double: bool = False, gaps: bool = False) -> ArrayItems:
+def from_array(
+    array: Array | Tensor, name: str = "the array", *, kind: Form | None = None, double: bool = False, gaps: bool = False
+) -> ArrayItems:
     """Checks an array and returns its rows as items.
 
     Args:
         array: Vectors (N, D) of numbers; or images (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 or 3 (channels last
-            if both are possible), in uint8 or as floats in [0, 1].
+            if both are possible), in uint8, uint16 or as floats in [0, 1]; or any other numbers (N, ...).
         name: Name of the array in error messages.
+        kind: What it holds; by default vectors or images, and an ``array`` where it cannot be images: of more than four
+            dimensions, or (N, C, T) with one side more than four times the other, in another type than bytes.
         double: Whether vectors that float32 may round are read as float64.
         gaps: Whether there may be no rows, and vectors that are not finite.
 
@@ -54,31 +66,41 @@ def from_array(array: Array | Tensor, name: str = "the array", *, double: bool =
         (1, 28, 28)
     """
     array = as_array(array) if isinstance(array, Tensor) else array
-    images, kind = array.ndim > 2, array.dtype.kind
-    form = f"images in {name} as uint8, or as floats in [0, 1]" if images else f"numbers in {name}"
-    hint = f"convert them with .astype('{'uint8' if images else 'float32'}')"
-    expect(array.dtype == np.uint8 or kind in ("f" if images else "iuf"), form, f"type {array.dtype}", hint)
-    items = ArrayItems(channels_first(array, name, least=1 - gaps), double=double)
+    kind = kind or kind_of(array)
+    types, form, hint = TYPES[kind]
+    usable = array.dtype.kind in types or (kind == "image" and array.dtype in (np.uint8, np.uint16))
+    expect(usable, f"{form} in {name}", f"type {array.dtype}", hint)
+    expect(kind != "image" or array.ndim != 2, f"images in {name}", f"shape {array.shape}", "leave kind out, or reshape them")
+    array = array.reshape(len(array), -1) if kind == "vector" and array.ndim > 2 and array.size else array
+    given = kind if kind in ("array", "tokens") else ""
+    items = ArrayItems(channels_first(array, name, 1 - gaps, bool(given)), double=double, form=given)
     if items.dtype != torch.uint8 and not (gaps and array.ndim == 2):
         _require_values(items, name)
-    if items.dtype == torch.float32 and array.ndim == 2 and array.dtype.itemsize > 4 and not gaps:
+    if items.dtype == torch.float32 and array.ndim == 2 and array.dtype.itemsize > 4 and len(array) > 1 and not gaps:
         _require_resolution(array, name, min(SAMPLE, items.chunk))
     return items
 
 
-def channels_first(array: Array, name: str, least: int = 1) -> Array:
-    """Returns a view of vectors as they are, or of images as (N, C, H, W)."""
+def kind_of(array: Array) -> Form:
+    """Returns what an array holds where nobody says it: vectors, images, or an ``array`` that cannot be images."""
+    sides = array.shape[1:]
+    strip = array.ndim == 3 and array.dtype != np.uint8 and max(sides) > LONGEST * min(sides) and sides[1] not in (1, 3)
+    return "vector" if array.ndim == 2 else "array" if strip or array.ndim > 4 else "image"
+
+
+def channels_first(array: Array, name: str, least: int = 1, given: bool = False) -> Array:
+    """Returns vectors, and what is ``given`` in any shape, as they are; of images a view (N, C, H, W)."""
     shape = array.shape
     forms = f"{name} as (N, D), (N, H, W), (N, H, W, C) or (N, C, H, W)"
-    expect(array.ndim in (2, 3, 4) and min(shape[1:]) >= 1, forms, shape, "reshape it")
+    expect((array.ndim in (2, 3, 4) or (given and array.ndim)) and min(shape[1:], default=0) >= 1, forms, shape, "reshape it")
     expect(shape[0] >= least, f"at least 1 row in {name}", f"shape {shape}", "give some data")
+    if array.ndim == 2 or given:
+        return array
     if array.ndim == 3:
         expect(shape[2] not in (1, 3), f"several images in {name}", f"{shape}, which looks like one", "give (N, H, W, C)")
         return array[:, None]
-    if array.ndim == 2:
-        return array
     color = shape[3] in (1, 3) or shape[1] in (1, 3)
-    expect(color, f"1 or 3 channels, second or last, in {name}", f"shape {shape}", "drop the others")
+    expect(color, f"1 or 3 channels, second or last, in {name}", f"shape {shape}", "drop the others, or say kind='array'")
     return np.moveaxis(array, 3, 1) if shape[3] in (1, 3) else array
 
 
@@ -87,8 +109,8 @@ def _require_values(items: ArrayItems, name: str) -> None:
         bad = ~x.flatten(1).isfinite().all(1)
         if bad.any():
             refuse(f"finite numbers in {name}", f"NaN or infinity in row {index[bad][0]}", "repair or drop such rows")
-        if x.ndim == 4 and (x.min() < 0 or x.max() > 1):
-            refuse(f"float images in [0, 1] in {name}", f"{x.min():.4g} to {x.max():.4g}", "rescale them, or give uint8")
+        if items.kind == "image" and (x.min() < 0 or x.max() > 1):
+            refuse(f"float images in [0, 1] in {name}", f"{x.min():.4g} to {x.max():.4g}", "rescale them, or say kind='array'")
 
 
 def _require_resolution(array: Array, name: str, most: int) -> None:
@@ -129,7 +151,7 @@ def _texts(values: Array) -> Array:
 # NumPy files
 
 
-def open_arrays(path: Path, memory: int, *, double: bool = False, gaps: bool = False) -> Source:
+def open_arrays(path: Path, memory: int, *, kind: Form | None = None, double: bool = False, gaps: bool = False) -> Source:
     """Opens a ``.npy`` file, on disk if it has more bytes than ``memory``, or a ``.npz`` file of arrays with known keys.
 
     Keys: ``images`` (or x, data, X, features, z, embeddings, arr_0), ``labels`` (y, label) and ``names`` (name) of the items, as
@@ -140,13 +162,13 @@ def open_arrays(path: Path, memory: int, *, double: bool = False, gaps: bool = F
     keys = (*ARRAY_KEYS, *LABEL_KEYS, *NAME_KEYS, *PART_KEYS[0], *PART_KEYS[1], *PAIR_KEYS, *TEST_KEYS)
     arrays, names = read_arrays(path, keys, memory)
     if all(key in arrays for key in PAIR_KEYS):
-        return _pairs(arrays, path.name)
+        return _pairs(arrays, path.name, kind)
     if all(key in arrays for key in PART_KEYS[0]):
-        return _two_parts(arrays, path.name, double)
+        return _two_parts(arrays, path.name, double, kind)
     key = next((key for key in ARRAY_KEYS if key in arrays), "")
     expected = f"images (or x, features, embeddings), x_train and x_test, or context and target in {path.name}"
     expect(key, expected, ", ".join(names) or "nothing", "rename its arrays")
-    items = from_array(arrays[key], path.name, double=double, gaps=gaps)
+    items = from_array(arrays[key], path.name, kind=kind, double=double, gaps=gaps)
     classes = _label(items, arrays, LABEL_KEYS, path.name)
     if (named := next((key for key in NAME_KEYS if key in arrays), None)) is not None:
         items.names = checked_names(arrays[named], len(items), f"{named} of {path.name}")
@@ -193,22 +215,19 @@ def holds_pairs(path: Path) -> bool:
         return False
 
 
-def _pairs(arrays: dict[str, Array], name: str) -> Source:
-    for key in PAIR_KEYS:
-        channels_first(arrays[key], f"{key} of {name}")
+def _pairs(arrays: dict[str, Array], name: str, kind: Form | None) -> Source:
     keys = (*PAIR_KEYS, *[key for key in LABEL_KEYS if key in arrays][:1])
     test = None
     if any(f"{key}_test" in arrays for key in keys):
         arrays, test = _joined(arrays, [(key, f"{key}_test") for key in keys], name)
-    context, target = (from_array(arrays[key], f"{key} of {name}") for key in PAIR_KEYS)
+    context, target = (from_array(arrays[key], f"{key} of {name}", kind=kind) for key in PAIR_KEYS)
     classes = _label(context, arrays, LABEL_KEYS, name)
     return Source(PairItems(context, target), classes, test, "" if test is None else "context_test of the file")
 
 
-def _two_parts(arrays: dict[str, Array], name: str, double: bool) -> Source:
-    channels_first(arrays["x_train"], f"x_train of {name}")
+def _two_parts(arrays: dict[str, Array], name: str, double: bool, kind: Form | None) -> Source:
     arrays, test = _joined(arrays, PART_KEYS, name)
-    items = from_array(arrays["x_train"], name, double=double)
+    items = from_array(arrays["x_train"], name, kind=kind, double=double)
     n = int((~test).sum())
     items.names = RowNames(torch.cat([torch.arange(n), torch.arange(len(items) - n)]))
     return Source(items, _label(items, arrays, ("y_train",), name), test, "x_test of the file")

@@ -15,6 +15,7 @@ USUAL: dict[str, dict[str, float]] = {
     "series": {"noise": 0.1, "mask": 0.1},
     "table": {},
 }
+Form = Literal["image", "vector", "array", "tokens"]
 UNMIRRORED = ("digits", "mnist", "fashion_mnist")  # sets without mirror images: all shoes point to the left
 
 
@@ -36,6 +37,8 @@ class DataConfig(Checked):
             are the anomalies of the evaluation. All by default.
         limit: Largest number of training items, sampled with a fixed seed; no limit by default.
         strict: Whether to refuse unreadable images instead of skipping and listing them.
+        form: What an array holds where its shape leaves that open (``kind=`` in Python): ``image``; ``vector``, flattened;
+            ``array``, numbers of any shape and range, never cropped or standardized; ``tokens``, ids that stay whole numbers.
     """
 
     least: typing.ClassVar[dict[str, float]] = {"size": 1, "limit": 2}
@@ -50,6 +53,7 @@ class DataConfig(Checked):
     keep_classes: tuple[int, ...] | None = None
     limit: int | None = None
     strict: bool = False
+    form: Form | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +81,14 @@ class ViewConfig(Checked):
         baseline: Spectra: standard deviation of a quadratic baseline's coefficients, in units of the data's.
         window: Series: range of the share of the series that a view shows, in (0, 1].
         warp: Series: standard deviation of the bends of time, as a share of the length.
+        phases: Series: share of the frequencies that are moved by a random phase, in [0, 1].
         swap: Table: probability that a value is replaced by another one of its column.
         function: Name of a function of one's own that makes the views instead; `vergence.train` sets it.
     """
 
     finite = True
     # the others are strengths of images' views
-    of_vectors = ("kind", "noise", "mask", "scale", "thin", "shift", "baseline", "window", "warp", "swap")
+    of_vectors = ("kind", "noise", "mask", "scale", "thin", "shift", "baseline", "window", "warp", "phases", "swap")
 
     crop: tuple[float, float] = (0.2, 1.0)
     flip: float = 0.5
@@ -103,6 +108,7 @@ class ViewConfig(Checked):
     baseline: float = 0.5
     window: tuple[float, float] = (0.7, 1.0)
     warp: float = 0.05
+    phases: float = 0.0
     swap: float = 0.4
     function: str | None = None
 

@@ -56,11 +56,17 @@ class Items(abc.ABC):
     """Items of one part of a data set, read by their index 0 .. N-1."""
 
     shape: tuple[int, ...]  # of one item as it is read: (C, H, W) for images, (D,) for vectors; the context's for pairs
-    dtype: torch.dtype  # of the items as they are read: uint8 (0 to 255) or float32 (images: 0 to 1); float64 on request
+    dtype: torch.dtype  # as they are read: uint8 (0 to 255), float32 (images: 0 to 1), int64 of tokens, or float64 on request
     labels: Tensor | None  # (N,) int64, -1 where unknown; None without labels. Only evaluation uses them
     names: Sequence[str]  # path of each file relative to the folder, see `vergence.data.images`, or the number of each row
     skipped: list[Skipped]  # items that were left out, each once: files that `stream` could not read, and repeated links
+    form: str = ""  # ``array`` or ``tokens`` of items that are neither images nor vectors, which nothing changes
     in_memory: bool = False  # whether all items are one tensor, which `ArrayItems.to` can move to a device
+
+    @property
+    def kind(self) -> Any:
+        """What one item is: ``image``, ``vector``, ``array`` or ``tokens``; of pairs the context."""
+        return self.form or ("image" if len(self.shape) == 3 else "vector")
 
     @property
     def chunk(self) -> int:
@@ -94,7 +100,7 @@ class Items(abc.ABC):
 
 
 class ArrayItems(Items):
-    """Rows of an array: images (N, C, H, W) in uint8 or float, or vectors (N, D).
+    """Rows of an array: images (N, C, H, W) in uint8 or float, vectors (N, D), or what ``form`` says.
 
     A ``np.memmap`` stays on disk, and only the rows of a batch are read; any other array becomes one tensor.
 
@@ -106,6 +112,7 @@ class ArrayItems(Items):
         names: Names of the items; the rows' numbers by default.
         rows: int64 (M,), the rows of ``array`` that are the items; all by default.
         double: Whether vectors that float32 may round (float64 and integers) are read as float64.
+        form: ``array`` for numbers of any shape, which are read as float32; ``tokens`` for ids, read as int64.
 
     Example:
         >>> items = ArrayItems(np.arange(12.0).reshape(6, 2)).subset(torch.tensor([5, 1]))
@@ -123,8 +130,9 @@ class ArrayItems(Items):
         names: Sequence[str] | None = None,
         rows: Tensor | None = None,
         double: bool = False,
+        form: str = "",
     ) -> None:
-        self.dtype = _dtype(array, double)
+        self.form, self.dtype = form, _dtype(array, double, form)
         if isinstance(array, Tensor):
             array = array.to(self.dtype)
         self.array = array if isinstance(array, Tensor | np.memmap) else _tensor(array, self.dtype)
@@ -160,7 +168,8 @@ class ArrayItems(Items):
     def subset(self, index: Tensor) -> "ArrayItems":
         rows = index if self.rows is None else self.rows[index]
         named, double = pick(self.names, index), self.dtype == torch.float64
-        return ArrayItems(self.array, at(self.labels, index), shape=self.shape, names=named, rows=rows, double=double)
+        how: dict[str, Any] = {"shape": self.shape, "names": named, "double": double, "form": self.form}
+        return ArrayItems(self.array, at(self.labels, index), rows=rows, **how)
 
     def shaped(self, shape: tuple[int, ...]) -> "ArrayItems":
         """Returns the same images, resized to ``shape`` (C, H, W) when they are read."""
@@ -172,7 +181,8 @@ class ArrayItems(Items):
             return self
         array = self.array if self.rows is None else self.array[self.rows]
         double = self.dtype == torch.float64
-        return ArrayItems(array.to(device), self.labels, shape=self.shape, names=self.names, double=double)
+        how: dict[str, Any] = {"shape": self.shape, "names": self.names, "double": double, "form": self.form}
+        return ArrayItems(array.to(device), self.labels, **how)
 
 
 class PairItems(Items):
@@ -191,7 +201,7 @@ class PairItems(Items):
         self.context, self.target = context, target
         self.shape, self.target_shape = context.shape, target.shape
         self.dtype, self.labels, self.names = context.dtype, context.labels, context.names
-        self.in_memory = context.in_memory and target.in_memory
+        self.form, self.in_memory = context.form, context.in_memory and target.in_memory
         self.skipped = []
 
     def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
@@ -266,17 +276,23 @@ def _size(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))
 
 
-def _dtype(array: Array | Tensor, double: bool) -> torch.dtype:
+def _dtype(array: Array | Tensor, double: bool, form: str) -> torch.dtype:
     """Returns the type in which the rows of an array are read."""
     kind = str(array.dtype).removeprefix("torch.")
-    if array.ndim == 4 and kind == "uint8":
+    if form:
+        return torch.int64 if form == "tokens" else torch.float32
+    if array.ndim == 4 and kind in ("uint8", "uint16", "bool"):
         return torch.uint8
     return torch.float64 if double and array.ndim == 2 and kind not in ("float16", "bfloat16", "float32") else torch.float32
 
 
 def _tensor(array: Array, dtype: torch.dtype) -> Tensor:
+    if dtype == torch.uint8 and array.dtype != np.uint8:
+        from vergence.data.numbers import Numbers
+
+        array = np.concatenate([Numbers().shown(part)[0] for part in np.array_split(array, 1 + array.nbytes // CHUNK_BYTES)])
     with np.errstate(over="ignore"):
-        kind = {torch.uint8: np.uint8, torch.float32: np.float32, torch.float64: np.float64}[dtype]
+        kind = {torch.uint8: np.uint8, torch.int64: np.int64, torch.float64: np.float64}.get(dtype, np.float32)
         return torch.from_numpy(np.require(np.asarray(array), dtype=kind, requirements=["C", "W"]))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from vergence.data.arrays import channels_first, checked_names, from_array, labels_of, of_table, open_arrays
-from vergence.data.config import DataConfig
+from vergence.data.config import DataConfig, Form
 from vergence.data.images import (
     DECODE_BATCH,
     ENDINGS,
@@ -51,7 +51,7 @@ BUILT_IN = ("digits", *TORCHVISION)
 Part = Literal["train", "test"]
 PARTS: tuple[Part, ...] = get_args(Part)
 ARRAYS = (".npy", ".npz", *TABLES)
-Kind = Literal["image", "vector", "pairs"]
+Kind = Literal["image", "vector", "pairs", "array", "tokens"]
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,10 @@ def open_data(
     if source is None:
         opened = _open(config, memory, workers, double)
     else:
-        given = from_object(source, column=column, labels=labels, size=config.size, memory=memory, double=double)
-        opened = _readable(given, config, memory, workers)
+        own = from_object(source, column=column, labels=labels, size=config.size, kind=config.form, memory=memory, double=double)
+        opened = _readable(own, config, memory, workers)
     items = opened.items
+    expect(config.form in (None, items.kind), f"items of kind {config.form}", f"{items.kind} in {config.source}", "leave it out")
     expect(len(items) >= 4, f"at least 4 items in {config.source}", len(items), "give more data")
     test, note = _holdout(items, config.holdout) if opened.test is None else (opened.test, opened.note)
     train = _of_classes(_masked(items, ~test), opened.classes, config.keep_classes)
@@ -113,9 +114,9 @@ def open_data(
     size = opened.size
     if size is None:  # a folder's images are read in their size
         train, held_out = (_sized(part, config.size, memory // 2) for part in (train, held_out))
-        size = train.shape[1] if len(train.shape) == 3 and train.shape[1] == train.shape[2] else None
+        size = train.shape[1] if train.kind == "image" and train.shape[1] == train.shape[2] else None
     name = config.source if config.source in BUILT_IN else written_name(Path(config.source).resolve().name)
-    kind: Kind = "pairs" if isinstance(items, PairItems) else "image" if len(items.shape) == 3 else "vector"
+    kind: Kind = "pairs" if isinstance(items, PairItems) else items.kind
     about = (opened.classes, tuple(items.skipped), note, size, opened.columns)
     return Data(name, kind, train, held_out, *about, share=config.holdout if opened.test is None else 0.0)
 
@@ -130,6 +131,7 @@ def open_items(
     holdout: float = 0.2,
     columns: Sequence[str] = (),
     trained_on: str | None = None,
+    kind: Form | None = None,
     gaps: bool = False,
 ) -> Items:
     """Opens every item of a source, in order, for a model that was trained on items of ``shape``, or for none.
@@ -149,6 +151,7 @@ def open_items(
         holdout: Share of ``digits`` that is its test part, in (0, 1).
         columns: Names of the features that the model was trained on, which are read of a ``.parquet`` file in this order.
         trained_on: Source of the model's training; where it was an array, `Items.conversion` of images in files has their size.
+        kind: What an array holds, as of `vergence.data.arrays.from_array`.
         gaps: Whether a file of vectors may have no rows, and rows that are not finite.
 
     Example:
@@ -157,7 +160,7 @@ def open_items(
     """
     require_within("(0, 1)", holdout=holdout)
     if is_object(source):
-        items = from_object(source, column=columns, size=size, memory=ON_DISK).items
+        items = from_object(source, column=columns, size=size, kind=kind, memory=ON_DISK).items
         return _shaped(items, shape, "the data")
     source = str(source)
     if (part := _part_of_built_in(source, root, download, holdout)) is not None:
@@ -168,7 +171,7 @@ def open_items(
         return open_shards(source, size=size, shape=shape).items
     path = _existing(source)
     if _is_array(path):
-        return _shaped(_open_rows(path, ON_DISK, columns, gaps=gaps).items, shape, source)
+        return _shaped(_open_rows(path, ON_DISK, columns, kind=kind, gaps=gaps).items, shape, source)
     if shape is not None:
         expect(len(shape) == 3, f"vectors of shape {shape}, as the model was trained on", f"images in {path}")
     files = listing(path, shape=shape, whole=True).items
@@ -200,7 +203,7 @@ def _open(config: DataConfig, memory: int, workers: int, double: bool) -> Source
         return _readable(open_shards(config.source, size=config.size), config, memory, workers)
     path = _existing(config.source)
     if _is_array(path):
-        return _open_rows(path, memory, double=double)
+        return _open_rows(path, memory, kind=config.form, double=double)
     return _readable(listing(path, size=config.size), config, memory, workers)
 
 
@@ -260,10 +263,10 @@ def _is_array(path: Path) -> bool:
     return array
 
 
-def _open_rows(path: Path, memory: int, columns: Sequence[str] = (), *, double: bool = False, gaps: bool = False) -> Source:
+def _open_rows(path: Path, memory: int, columns: Sequence[str] = (), kind: Form | None = None, **how: bool) -> Source:
     if is_table_file(path):
-        return of_table(read_table(path, empty=gaps), path.name, columns, double=double, gaps=gaps)
-    return open_arrays(path, memory, double=double, gaps=gaps)
+        return of_table(read_table(path, empty=how.get("gaps", False)), path.name, columns, **how)
+    return open_arrays(path, memory, kind=kind, **how)
 
 
 def _readable(source: Source, config: DataConfig, memory: int, workers: int) -> Source:
@@ -281,7 +284,7 @@ def _sized(items: Items, size: int | None, memory: int) -> Items:
         context, target = (_sized(side, size, memory // 2) for side in (items.context, items.target))
         assert isinstance(context, ArrayItems) and isinstance(target, ArrayItems)
         return PairItems(context, target)
-    if size is None or not isinstance(items, ArrayItems) or len(items.shape) != 3 or items.shape[1:] == (size, size):
+    if size is None or not isinstance(items, ArrayItems) or items.kind != "image" or items.shape[1:] == (size, size):
         return items
     resized = items.shaped((items.shape[0], size, size))
     fits = len(items) * math.prod(resized.shape) * resized.dtype.itemsize <= memory
@@ -303,8 +306,8 @@ def _shaped(items: Items, shape: tuple[int, ...] | None, name: str) -> Items:
 
 def with_shape(items: ArrayItems, shape: tuple[int, ...], name: str) -> ArrayItems:
     """Returns images resized to a shape on read, or vectors of that shape as they are; items of another kind are an error."""
-    fits = len(items.shape) == len(shape) and (len(shape) != 1 or items.shape == shape)
-    form = "images" if len(shape) == 3 else f"items of shape {shape}"  # images are read in any size
+    fits = items.shape == shape or (len(shape) == 3 and items.kind == "image")  # images are read in any size
+    form = "images" if len(shape) == 3 and not items.form else f"items of shape {shape}"
     expect(fits, f"{form}, as the model was trained on", f"{items.shape} in {name}")
     return items if items.shape == shape else items.shaped(shape)
 
@@ -428,13 +431,14 @@ def from_object(
     column: str | Sequence[str] = (),
     labels: Any = None,
     size: int | None = None,
+    kind: Form | None = None,
     memory: int = 2 << 30,
     double: bool = False,
 ) -> Source:
     """Opens data that a program holds.
 
     ======================================== ==========================================================================
-    array or tensor                          images (N, H, W[, C]) or (N, C, H, W), or vectors (N, D): see `from_array`
+    array or tensor                          images, vectors or other numbers (N, ...): see `from_array`
     list of paths                            image files
     list of PIL images                       images; of several sizes they become squares, as those of a folder
     list of tensors, or of rows              one array
@@ -451,6 +455,7 @@ def from_object(
             whose items are dictionaries, the key of the image or vector.
         labels: Labels (N,): whole numbers >= -1 (-1: unknown), or texts.
         size: Side of the squares that images of several sizes become, in pixels, 8/7 of it to be cropped; 64 by default.
+        kind: What arrays hold, as of `from_array`.
         memory: Bytes up to which the items of a data set are read once and held; more are read anew for each batch.
         double: Whether vectors that float32 may round are read as float64.
 
@@ -461,7 +466,8 @@ def from_object(
         >>> pairs.shape, pairs.target_shape
         ((2,), (3,))
     """
-    opened = _from(source, (column,) if isinstance(column, str) else tuple(column), size, memory, double)
+    how: dict[str, Any] = {"kind": kind, "double": double}
+    opened = _from(source, (column,) if isinstance(column, str) else tuple(column), size, memory, how)
     if labels is None:
         return opened
     given = as_array(labels) if isinstance(labels, Tensor) else np.asarray(labels)
@@ -470,28 +476,29 @@ def from_object(
     return Source(opened.items, classes, opened.test, opened.note, opened.size, opened.columns)
 
 
-def _from(source: Any, columns: tuple[str, ...], size: int | None, memory: int, double: bool) -> Source:
+def _from(source: Any, columns: tuple[str, ...], size: int | None, memory: int, how: Mapping[str, Any]) -> Source:
     if isinstance(source, Source):
         return source
     if isinstance(source, Items):
         return Source(source)
     if isinstance(source, tuple) and len(source) == 2:
-        context, target = (_from(part, (), size, memory, double).items for part in source)
+        expect(how["kind"] != "tokens", "single items of kind tokens", "pairs", "give each side as an array")
+        context, target = (_from(part, (), size, memory, how).items for part in source)
         if not isinstance(context, ArrayItems) or not isinstance(target, ArrayItems):
             refuse("arrays or tables as context and target", " and ".join(map(_in_short, source)))
         return Source(PairItems(context, target))
     if (table := as_table(source)) is not None:
-        return _of_table(table, columns, size, double)
+        return _of_table(table, columns, size, how["double"])
     if isinstance(source, Tensor | np.ndarray):
-        return Source(from_array(source, double=double))
+        return Source(from_array(source, **how))
     if isinstance(source, list | tuple):
-        return _of_list(source, size, double)
+        return _of_list(source, size, how)
     if hasattr(source, "__array__"):
-        return Source(from_array(np.asarray(source), double=double))
+        return Source(from_array(np.asarray(source), **how))
     if _is_stream(source):
-        return _of_stream(source, columns[0] if columns else None)
+        return _of_stream(source, columns[0] if columns else None, form=how["kind"])
     if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Mapping):
-        return _of_dataset(source, columns[0] if columns else None, memory)
+        return _of_dataset(source, columns[0] if columns else None, memory, how["kind"])
     refuse("data that have a length and rows", _in_short(source), "give a path, a built-in name or an array")
 
 
@@ -509,7 +516,7 @@ def _of_table(table: Any, columns: tuple[str, ...], size: int | None, double: bo
     return of_table(table, "the table", columns, double=double)
 
 
-def _of_list(values: Sequence[Any], size: int | None, double: bool) -> Source:
+def _of_list(values: Sequence[Any], size: int | None, how: Mapping[str, Any]) -> Source:
     from PIL import Image
 
     expect(values, MIXED, "an empty list")
@@ -522,7 +529,7 @@ def _of_list(values: Sequence[Any], size: int | None, double: bool) -> Source:
     except (ValueError, RuntimeError, TypeError) as error:
         raise ValueError(f"expected {MIXED} of one shape, found other ones: {error}") from None
     expect(isinstance(rows, Tensor) or rows.dtype.kind in "iufb", MIXED, _in_short(values[0]))
-    return Source(from_array(rows, "the list", double=double))
+    return Source(from_array(rows, "the list", **how))
 
 
 def _of_files(paths: Sequence[Any], size: int | None) -> Source:
@@ -545,23 +552,25 @@ class DatasetItems(Items):
     """Items of a data set that is read by index, such as a `torch.utils.data.Dataset`.
 
     An item is a tensor, an array or a PIL image: an image (C, H, W) or (H, W), (H, W, C) of arrays and PIL images, in uint8 or
-    as floats in [0, 1]; or a vector (D,). Of a tuple the first is the item; of a dictionary the one under ``key``. ``rows`` (M,)
-    are the items to read, all by default.
+    as floats in [0, 1]; a vector (D,); or what ``form`` says, as it is. Of a tuple the first is the item; of a dictionary the one
+    under ``key``. ``rows`` (M,) are the items to read, all by default.
     """
 
     chunk = DECODE_BATCH
 
-    def __init__(self, dataset: Any, key: str | None = None, rows: Tensor | None = None, labels: Tensor | None = None) -> None:
-        self.dataset, self.key = dataset, key
+    def __init__(
+        self, dataset: Any, key: str | None = None, rows: Tensor | None = None, labels: Tensor | None = None, form: str = ""
+    ) -> None:
+        self.dataset, self.key, self.form = dataset, key, form
         self.rows = torch.arange(len(dataset)) if rows is None else rows
         self.labels, self.names, self.skipped = labels, RowNames(self.rows), []
-        first = _item(dataset[int(self.rows[0])], key)
+        first = _item(dataset[int(self.rows[0])], key, form)
         self.shape = first.shape
-        self.dtype = torch.uint8 if first.dtype == np.uint8 else torch.float32
+        self.dtype = {"u": torch.uint8, "i": torch.int64}.get(first.dtype.kind, torch.float32)
 
     def checked(self, row: int) -> Array:
         """Returns an item, of the first item's shape."""
-        item = _item(self.dataset[row], self.key)
+        item = _item(self.dataset[row], self.key, self.form)
         expect(item.shape == self.shape, f"items of shape {self.shape}", f"{item.shape} at {row}", "resize the data set's items")
         return item
 
@@ -575,11 +584,11 @@ class DatasetItems(Items):
             yield torch.from_numpy(index), torch.from_numpy(items).to(self.dtype)
 
     def subset(self, index: Tensor) -> "DatasetItems":
-        return DatasetItems(self.dataset, self.key, self.rows[index], at(self.labels, index))
+        return DatasetItems(self.dataset, self.key, self.rows[index], at(self.labels, index), self.form)
 
 
-def _item(value: Any, key: str | None) -> Array:
-    """Returns what a data set gives (of a tuple the first, of a dictionary the key's) as uint8 or float32 (C, H, W) or (D,)."""
+def _item(value: Any, key: str | None, form: str) -> Array:
+    """Returns what a data set gives (of a tuple the first, of a dictionary the key's): uint8 or float32 (C, H, W) or (D,)."""
     from PIL import Image
 
     if isinstance(value, Mapping):
@@ -590,6 +599,8 @@ def _item(value: Any, key: str | None) -> Array:
     if isinstance(value, Image.Image):
         return image_pixels(value, (channels([value.mode]), value.height, value.width))
     x = as_array(value) if isinstance(value, Tensor) else np.asarray(value)
+    if form:
+        return x.astype(np.int64 if form == "tokens" and x.dtype.kind in "iu" else np.float32)
     usable = x.dtype.kind in "iuf" and x.ndim in (1, 2, 3) and x.size
     expect(usable, "images or vectors in the data set", _in_short(value), "return one of them, or a tuple")
     if x.ndim == 1:
@@ -598,13 +609,13 @@ def _item(value: Any, key: str | None) -> Array:
     return np.ascontiguousarray(x if x.dtype == np.uint8 else x.astype(np.float32))
 
 
-def _of_dataset(dataset: Any, key: str | None, memory: int) -> Source:
+def _of_dataset(dataset: Any, key: str | None, memory: int, kind: Form | None) -> Source:
     """Opens a data set; one that fits into memory is read once, with what stands second in its items where they are tuples."""
     expect(len(dataset), "at least 1 item in the data set", _in_short(dataset))
-    items = DatasetItems(dataset, key)
+    items = DatasetItems(dataset, key, form=kind if kind in ("array", "tokens") else "")
     found = Source(items)
     if len(items) * int(np.prod(items.shape)) * items.dtype.itemsize <= memory:
-        found = _of_stream((dataset[i] for i in range(len(items))), key, len(items))
+        found = _of_stream((dataset[i] for i in range(len(items))), key, len(items), kind)
     values = getattr(dataset, "targets", getattr(dataset, "labels", None))
     if values is None or len(values) != len(items) or np.ndim(values[0]) or np.asarray(values[0]).dtype.kind not in "biu":
         return found
@@ -616,7 +627,7 @@ def _of_dataset(dataset: Any, key: str | None, memory: int) -> Source:
 # Loaders and other streams
 
 
-def held(source: Any, column: str | Sequence[str] = (), limit: Any = None, holdout: Any = 0.0) -> Any:
+def held(source: Any, column: str | Sequence[str] = (), limit: Any = None, holdout: Any = 0.0, kind: Form | None = None) -> Any:
     """Returns what a loader or another stream gives, read once in its order and with its transforms; other data as they are.
 
     Of a stream without an end, a ``limit`` of training items reads as many as leave it beside the held-out share.
@@ -628,7 +639,7 @@ def held(source: Any, column: str | Sequence[str] = (), limit: Any = None, holdo
     if not _is_stream(source):
         return source
     most = math.ceil(limit / (1 - holdout)) if isinstance(limit, int) and limit > 0 and 0 <= holdout < 1 else None
-    return _of_stream(source, column if isinstance(column, str) else next(iter(column), ""), most)
+    return _of_stream(source, column if isinstance(column, str) else next(iter(column), ""), most, kind)
 
 
 def _is_stream(source: Any) -> bool:
@@ -636,13 +647,13 @@ def _is_stream(source: Any) -> bool:
     return isinstance(source, DataLoader | IterableDataset) or (isinstance(source, Iterable) and not whole)
 
 
-def _of_stream(source: Iterable[Any], key: str | None, most: int | None = None) -> Source:
+def _of_stream(source: Iterable[Any], key: str | None, most: int | None = None, form: Form | None = None) -> Source:
     """Returns the items of a stream, at most so many, with their labels and names where each has one."""
     x: list[Array] = []
     along: dict[type, list[Any]] = {int: [], str: []}
     fits = f"at most {STREAM_BYTES >> 20:,} MiB and {STREAM_ITEMS:,} items in a stream, which is held"
     for n, (value, others) in enumerate(itertools.islice(_each(source, key), most)):
-        x.append(_item(value, key))
+        x.append(_item(value, key, form if form in ("array", "tokens") else ""))
         first, last = (f"{one.shape} in {one.dtype}" for one in (x[0], x[-1]))
         expect(first == last, f"items of shape {first}", f"{last} at {n}", "resize or convert the items")
         within = most is not None or n < min(STREAM_ITEMS, STREAM_BYTES // x[0].nbytes)
@@ -650,7 +661,7 @@ def _of_stream(source: Iterable[Any], key: str | None, most: int | None = None) 
         for kind in along:  # the first of each
             along[kind] += [kind(one) for one in others if isinstance(one, str) == (kind is str)][:1]
     expect(x, "at least 1 item in the stream", f"a {type(source).__name__} without any", "make it anew if it was read before")
-    found = Source(from_array(np.stack(x), "the stream"))
+    found = Source(from_array(np.stack(x), "the stream", kind=form))
     if len(set(along[str])) == len(x):
         found.items.names = checked_names(np.asarray(along[str]), len(x), "the stream")
     if len(along[int]) < len(x):

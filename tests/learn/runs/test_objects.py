@@ -309,7 +309,7 @@ def test_objects_are_refused_where_processes_cannot_have_them(vectors):
 def test_every_setting_is_a_typed_keyword():
     typed = typing.get_type_hints(Settings, {**vars(settings), "nn": nn, "Objective": Objective})
     fields = {f.name: f.type for part in (DataConfig, ViewConfig, ModelConfig, FitConfig) for f in dataclasses.fields(part)}
-    wider = {"encoder", "target_encoder", "objective", "distill", "options", "root", "weights", "init"}
+    wider = {"encoder", "target_encoder", "objective", "distill", "options", "root", "weights", "init", "kind"}
     assert set(typed) == set(fields) - {"source", "function"}
     assert {name: typed[name] for name in typed if name not in wider} == {
         name: fields[name] for name in typed if name not in wider

@@ -93,13 +93,41 @@ def test_thinned_counts_are_multiples_and_never_more_than_there_were():
 
 def test_a_masked_span_is_the_mean_and_a_window_keeps_the_ends_in_order():
     x = torch.arange(100.0).repeat(4, 1) + torch.arange(4.0)[:, None]
-    only = {"noise": 0.0, "warp": 0.0}
+    only = {"noise": 0.0, "warp": 0.0, "scale": 0.0}
     masked = OF_VECTORS["series"](ViewConfig(kind="series", window=(1.0, 1.0), mask=0.2, **only), Marginals.of(x))
     y = masked(x, torch.Generator().manual_seed(0))
     assert ((y == x.mean(0)).sum(1) - 20).abs().max() <= 1
     window = OF_VECTORS["series"](ViewConfig(kind="series", window=(0.5, 0.5), mask=0.0, **only), Marginals.of(x))
     y = window(x, torch.Generator().manual_seed(0))
     assert torch.allclose(y.diff(dim=1), torch.full_like(y[:, 1:], 0.5), atol=1e-4)
+
+
+def test_channels_of_a_series_keep_their_order_in_time():
+    x = (
+        torch.randn(5, 1, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        * torch.tensor([1.0, 3.0, -2.0])[:, None]
+    )
+    channels = Marginals(torch.zeros(3, 40, dtype=x.dtype), torch.tensor([1.0, 3.0, 2.0]).double()[:, None].expand(3, 40))
+    views = OF_VECTORS["series"](ViewConfig(kind="series", noise=0.0, scale=0.0, phases=0.5), channels)
+    draws = views.draw(5, torch.Generator().manual_seed(1))
+    y = views.apply(x, draws)
+    assert y.shape == x.shape and torch.allclose(y[:, 1], 3 * y[:, 0]) and torch.allclose(y[:, 2], -2 * y[:, 0])
+    assert torch.equal(views.apply(x[2:], {name: draw[2:] for name, draw in draws.items()}), y[2:])
+    noisy = views.changed(**{**views.operations, "noise": 0.1})
+    spread = (noisy(x.expand(5, 3, 40), torch.Generator().manual_seed(2)) - x).std((0, 2))
+    assert torch.allclose(spread, 0.1 * channels.std[:, 0], rtol=0.15)
+    gains = views.changed(**{**views.operations, "scale": 0.5})(x, torch.Generator().manual_seed(3)) / x
+    assert torch.allclose(gains, gains[..., :1].expand_as(gains)) and gains[:, :, 0].std() > 0.1
+
+
+def test_random_phases_keep_mean_and_spectrum():
+    x = items("series", 50)
+    views = views_of("series", x)
+    y = views.changed(**{**views.operations, "phases": 1.0})(x, torch.Generator().manual_seed(0))
+    assert torch.allclose(torch.fft.rfft(y).abs(), torch.fft.rfft(x).abs()) and torch.allclose(y.mean(1), x.mean(1))
+    assert (y - x).abs().mean() > 0.5
+    with pytest.raises(ValueError, match="phases to be a share"):
+        views.changed(phases=2.0)
 
 
 @pytest.mark.float32

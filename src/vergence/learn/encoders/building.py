@@ -37,8 +37,9 @@ def build(kind: Encoder, shape: Sequence[int]) -> nn.Module:
 
 @build.register
 def _(kind: Small, shape: Sequence[int]) -> nn.Module:
-    require_image_shape(kind, shape)
-    return networks.small_convnet(shape[0], kind.deep)
+    if len(shape) != 2:  # of series (C, T)
+        require_image_shape(kind, shape)
+    return networks.small_convnet(shape[0], kind.deep, series=len(shape) == 2)
 
 
 @build.register
@@ -111,6 +112,6 @@ def encoder(kind: Encoder | str, shape: Sequence[int], mean: Tensor, std: Tensor
     if not kind.standardized:
         mean, std = torch.zeros_like(mean), torch.ones_like(std)
     seen = (len(mean), *shape[1:]) if len(shape) == 3 else tuple(shape)  # by the network, behind `Standardize`
-    net = nn.Sequential(networks.Standardize(mean, std), build(kind, seen).to(mean.dtype))
+    net = nn.Sequential(networks.Standardize(mean, std), build(kind, seen).to(mean.dtype if mean.is_floating_point() else None))
     networks.require_embeddings(str(kind), net, tuple(shape))
     return net

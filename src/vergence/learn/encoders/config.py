@@ -74,8 +74,8 @@ class Encoder(Checked, abc.ABC):
 
 def require_image_shape(kind: Encoder, shape: Sequence[int]) -> None:
     """Raises a ValueError unless a shape is that of images, (C, H, W)."""
-    found = f"vectors of {shape[0]} features"
-    expect(len(shape) == 3, f"images for encoder '{kind}'", found, "use --encoder mlp, or identity with --freeze")
+    advice = "use --encoder mlp, or identity with --freeze, or give a network of your own"
+    expect(len(shape) == 3, f"images for encoder '{kind}'", f"items of shape {tuple(shape)}", advice)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,8 @@ class Standardize(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns a tensor of x's shape, but for gray images of several means, and of the statistics' type."""
+        if not self.mean.is_floating_point():  # of ids, which stay whole numbers
+            return x
         shape = (1, -1) + (1,) * (x.ndim - 2)
         return (to_unit(x, self.mean.dtype) - self.mean.view(shape)) / self.std.view(shape)
 
@@ -72,12 +74,13 @@ class _Convolution(nn.Conv2d):
             return super().forward(x.to(self.weight.dtype))
 
 
-def small_convnet(channels: int, deep: bool = False) -> nn.Module:
+def small_convnet(channels: int, deep: bool = False, *, series: bool = False) -> nn.Module:
     """Returns four or five convolutions, each with BatchNorm and ReLU, and average pooling: D = 256.
 
     Args:
         channels: Number of input channels.
         deep: Whether there are five, the first of stride 2, in place of four 3x3 convolutions of strides 1, 2, 2, 2.
+        series: Whether the items are series (C, T), whose kernels are four steps longer.
 
     Example:
         >>> small_convnet(3)(torch.rand(2, 3, 32, 32, dtype=torch.get_default_dtype())).shape
@@ -85,10 +88,11 @@ def small_convnet(channels: int, deep: bool = False) -> nn.Module:
     """
     net: list[nn.Module] = []
     for features, kernel, stride in DEEP if deep else SHALLOW:
-        conv = _Convolution(channels, features, kernel, stride=stride, padding=(kernel - 1) // 2, bias=False)
-        net += [conv, nn.BatchNorm2d(features), nn.ReLU(inplace=True)]
+        kernel += 4 * series
+        conv = (nn.Conv1d if series else _Convolution)(channels, features, kernel, stride, (kernel - 1) // 2, bias=False)
+        net += [conv, (nn.BatchNorm1d if series else nn.BatchNorm2d)(features), nn.ReLU(inplace=True)]
         channels = features
-    return nn.Sequential(*net, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return nn.Sequential(*net, nn.AdaptiveAvgPool1d(1) if series else nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
 def resnet(name: str, channels: int, stem: str) -> nn.Module:
@@ -177,6 +181,13 @@ def reset(net: nn.Module) -> None:
             initialize()
 
 
+def channels_last(net: nn.Module) -> None:
+    """Lays the kernels of images (O, C, H, W) of a network into memory with their channels last; others stay."""
+    for tensor in itertools.chain(net.parameters(), net.buffers()):
+        if tensor.ndim == 4:
+            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+
+
 def width(net: nn.Module, shape: Sequence[int]) -> int:
     """Returns the number D of features that ``net`` computes for items of ``shape``."""
     return int(_embedded_zeros(net, tuple(shape)).shape[-1])
@@ -184,10 +195,16 @@ def width(net: nn.Module, shape: Sequence[int]) -> int:
 
 @torch.no_grad()
 def _embedded_zeros(net: nn.Module, shape: tuple[int, ...]) -> Tensor:
-    first = next(itertools.chain(net.parameters(), net.buffers()))
     with in_evaluation(net):
-        z: Tensor = net(torch.zeros(2, *shape, device=first.device, dtype=first.dtype))
+        z: Tensor = net(blank(net, shape, 2))
     return z
+
+
+def blank(net: nn.Module, shape: Sequence[int], n: int = 1) -> Tensor:
+    """Returns n items of zeros (n, *shape) as a network takes them: ids as int64, others in the type of its weights."""
+    first = next(itertools.chain(net.parameters(), net.buffers()))
+    ids = any(isinstance(layer, Standardize) and not layer.mean.is_floating_point() for layer in net.modules())
+    return torch.zeros(n, *shape, device=first.device, dtype=torch.int64 if ids else first.dtype)
 
 
 def require_embeddings(name: str, net: nn.Module, shape: tuple[int, ...]) -> None:

@@ -72,8 +72,9 @@ class _OfBatches(abc.ABC):
         """Returns the columns of all n rows, of which the good ones are given."""
         function, size = self._function(), self.batch_size
         parts = [(good[i : i + size], _halved(function, rows[i : i + size])) for i in range(0, len(good), size)]
-        shape = self.model.shape()
-        blank = torch.zeros(1, *shape, dtype=torch.uint8 if len(shape) == 3 else torch.float32)
+        shape, form = self.model.shape(), str(self.model.form)
+        read_as = {"tokens": torch.int64, "array": torch.float32}.get(form, torch.uint8 if len(shape) == 3 else torch.float32)
+        blank = torch.zeros(1, *shape, dtype=read_as)
         first = parts[0][1] if parts else function(blank)
         whole: Arrays = {}  # what cannot be read has empty texts, or NaN in the type and width of other rows
         for name, like in ((name, np.asarray(first[name])) for name in self.names):
@@ -113,6 +114,11 @@ class _Run:
         return self.opened().folder.metadata.item_shape()
 
     @property
+    def form(self) -> Any:
+        """What arrays of items hold; None for what their shape says."""
+        return self.opened().folder.config.data.form
+
+    @property
     def features(self) -> tuple[str, ...]:
         """The names of the columns of features, where each has its own."""
         return self.opened().folder.metadata.columns
@@ -126,7 +132,7 @@ class _Run:
 class _Network:
     """An encoder of whole pictures: its name, or the network itself."""
 
-    features = ()  # pictures have no names of features
+    features, form = (), None  # pictures have no names of features
 
     def __init__(self, encoder: nn.Module | str, device: str) -> None:
         self.device = device
@@ -344,25 +350,25 @@ def _read(values: Any, model: _Run | _Network) -> tuple[Tensor, list[str]]:
     shape = model.shape()
     if isinstance(values, Tensor | np.ndarray) and values.dtype != object and values.ndim >= 2:
         try:
-            return _of_arrays(values, shape), [""] * len(values)
+            return _of_arrays(values, shape, model.form), [""] * len(values)
         except ValueError:
             pass  # row by row, which says which one
     rows, errors = [], []
     for value in _listed(values):
         try:
-            rows.append(_row(value, shape, model.fit))
+            rows.append(_row(value, shape, model))
             errors.append("")
         except (OSError, SyntaxError, ValueError, TypeError, EOFError) as error:
             errors.append(reason(error))
     return torch.stack(rows) if rows else torch.zeros(0, *shape), errors
 
 
-def _of_arrays(values: Any, shape: tuple[int, ...]) -> Tensor:
-    items = with_shape(from_array(values, "the column"), shape, "the column")
+def _of_arrays(values: Any, shape: tuple[int, ...], form: Any) -> Tensor:
+    items = with_shape(from_array(values, "the column", kind=form), shape, "the column")
     return items.read(torch.arange(len(items)))
 
 
-def _row(value: Any, shape: tuple[int, ...], fit: Callable[[Any, tuple[int, ...]], np.ndarray]) -> Tensor:
+def _row(value: Any, shape: tuple[int, ...], model: _Run | _Network) -> Tensor:
     """Returns one item; a ValueError says why it cannot be read."""
     from PIL import Image
 
@@ -374,13 +380,13 @@ def _row(value: Any, shape: tuple[int, ...], fit: Callable[[Any, tuple[int, ...]
         if len(shape) != 3:
             raise ValueError(f"a picture, where a vector of {shape[0]} numbers is expected")
         if isinstance(value, Image.Image):
-            return torch.from_numpy(np.array(fit(value, shape)))
+            return torch.from_numpy(np.array(model.fit(value, shape)))
         try:
-            pixels = decode(io.BytesIO(value) if isinstance(value, bytes) else Path(value), shape, fit)
+            pixels = decode(io.BytesIO(value) if isinstance(value, bytes) else Path(value), shape, model.fit)
         except Image.DecompressionBombError as error:
             raise ValueError(reason(error)) from None
         return torch.from_numpy(np.array(pixels))
     array = as_array(value) if isinstance(value, Tensor) else np.asarray(value)
     if array.dtype == object or not array.ndim:
         raise ValueError(f"a {type(value).__name__}, which is neither a picture nor a vector")
-    return _of_arrays(array[None], shape)[0]
+    return _of_arrays(array[None], shape, model.form)[0]

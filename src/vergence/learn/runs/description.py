@@ -105,8 +105,11 @@ def for_data(config: RunConfig, settings: dict[str, Any], facts: Facts, any_reci
     A closed form has all its settings; vectors have an MLP where no encoder is named and no image statistics; where no recipe is
     named either (``any_recipe``), a batch has at most the n items.
     """
-    model, fit, notes, mirrored = config.model, config.fit, list[str](), config.views.flip > 0
-    if len(facts.shape) == 1:
+    model, fit, mirrored = config.model, config.fit, config.views.flip > 0
+    notes = _cut(facts) if facts.kind == "image" else []
+    if facts.kind in ("array", "tokens"):  # which the shape of later items need not say
+        config = recipes.override(config, form=facts.kind)
+    if len(facts.shape) == 1 and facts.kind != "tokens":
         model = dataclasses.replace(model, input_mean=None, input_std=None)
         if any_recipe and model.encoder == Small() and settings.get("encoder") is None:
             model = dataclasses.replace(model, encoder=MLP())
@@ -125,6 +128,13 @@ def for_data(config: RunConfig, settings: dict[str, Any], facts: Facts, any_reci
         model, notes = dataclasses.replace(model, encoder=encoder), [*notes, *reduced]
     config = dataclasses.replace(config, model=model, fit=fit)
     return config, [*notes, *_without_effect(settings, facts.kind), *(_starts(model, settings, facts) if any_recipe else ())]
+
+
+def _cut(facts: Facts) -> list[str]:
+    """Returns what an encoder does not see of images that are read larger, in words."""
+    (_, height, width), seen = facts.read or facts.shape, facts.shape[1:]
+    share = f"{min(*seen, height, width) ** 2 / (height * width):.0%} of {height} x {width}"
+    return [f"images are seen at {seen[0]} x {seen[1]} pixels: the middle square, {share}"] if seen != (height, width) else []
 
 
 def completed(encoder: Encoder, facts: Facts, mirrored: bool) -> tuple[Encoder, list[str]]:
@@ -155,11 +165,14 @@ def _starts(model: ModelConfig, settings: dict[str, Any], facts: Facts) -> list[
 def _without_effect(settings: dict[str, Any], kind: str) -> list[str]:
     """Returns which strengths of views that were given have no effect on data of this kind."""
     given = [f.name for f in dataclasses.fields(ViewConfig) if f.name in settings and settings[f.name] != f.default]
-    vectors = [name for name in given if name in ViewConfig.of_vectors]
-    images = [name for name in given if name not in vectors]
+    own = [name for name in given if name != "function"]  # which makes the views of any kind
+    vectors = [name for name in own if name in ViewConfig.of_vectors]
+    images = [name for name in own if name not in vectors]
     data, unused, why = {
         "image": ("images", vectors, "of vectors' views"),
         "vector": ("vectors", images, "of images' views"),
+        "array": ("arrays", images, "of images' views"),
+        "tokens": ("tokens", own, "a function makes their views"),
         "pairs": ("pairs", given, "pairs are their own views"),
     }[kind]
     return [f"without effect on {data}: {', '.join(unused)} ({why})"] if unused else []

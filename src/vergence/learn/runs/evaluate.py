@@ -360,7 +360,7 @@ class _Evaluator:
         keep = self.config.data.keep_classes
         if keep is not None:
             columns["anomalous"] = ((labels >= 0) & ~torch.isin(labels, torch.tensor(keep))).numpy()
-        if len(self.run.folder.metadata.item_shape()) == 3:
+        if self.run.folder.metadata.kind != "array" and len(self.run.folder.metadata.item_shape()) == 3:
             small = features.stream_batches(_thumbnail, items.subset(chosen), size=self.run.folder.metadata.crop_size())
             columns["thumbnail"] = torch.cat([x for _, x in small]).numpy()
         with explained(path, SAFE), replacing(path) as part, part.open("wb") as file:

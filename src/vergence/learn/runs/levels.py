@@ -4,7 +4,6 @@ What is unusual in a picture may show at one level alone: an unknown kind of pic
 embedding. Each level is a matrix (B, D) of a batch, for a detector of its own.
 """
 
-import itertools
 from collections.abc import Sequence
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from vergence.data.pixels import to_unit
 from vergence.images.statistics import pixel_statistics
+from vergence.learn.encoders.networks import blank
 from vergence.learn.encoders.patch_maps import PatchEncoder, PatchMaps, RefinedEncoder
 from vergence.learn.methods.core import Method
 from vergence.learn.methods.parts import split
@@ -52,7 +52,8 @@ class Levels(nn.Module):
         """Returns the levels of a batch of items on the method's device."""
         if not x.shape[0]:  # files of which none could be read
             return {name: f[:0] for name, f in self(x.new_zeros(1, *x.shape[1:])).items()}
-        levels = {"pixels": pixel_statistics(x)} if self.pixels else {"inputs": x.flatten(1)}
+        inputs = {} if x.dtype == torch.int64 else {"inputs": x.flatten(1)}  # ids of tokens are no numbers
+        levels = {"pixels": pixel_statistics(x)} if self.pixels else inputs
         if self.patches is not None:
             standardize, net = split(self.method.encoder)
             responses = net.maps(standardize(x))
@@ -66,6 +67,4 @@ class Levels(nn.Module):
     @torch.no_grad()
     def widths(self) -> dict[str, int]:
         """Returns the number of features of each level."""
-        first = next(itertools.chain(self.method.encoder.parameters(), self.method.encoder.buffers()))
-        x = torch.zeros(1, *self.shape, dtype=first.dtype, device=first.device)
-        return {name: f.shape[1] for name, f in self(x).items()}
+        return {name: f.shape[1] for name, f in self(blank(self.method.encoder, self.shape)).items()}

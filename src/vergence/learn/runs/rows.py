@@ -230,6 +230,7 @@ def items_of(folder: RunFolder, images: Images, root: str | None = None, side: S
         holdout=config.holdout,
         columns=folder.metadata.columns if side == "context" else (),
         trained_on=config.source,
+        kind=config.form,
         gaps=gaps and not pairs,
     )
     if not (pairs and isinstance(items, PairItems)):
@@ -244,7 +245,7 @@ def views_of(folder: RunFolder, method: Method) -> Views:
     config = folder.config.views
 
     def marginals() -> Marginals:
-        if config.kind == "table":  # whose columns are in the data alone
+        if config.kind == "table" or metadata.kind == "array":  # of which the data alone know
             return build.marginals_of(whole(folder).train, config)
         return Marginals(standardize.mean.flatten(), standardize.std.flatten())
 

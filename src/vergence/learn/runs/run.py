@@ -18,6 +18,7 @@ from vergence.data.items import Items
 from vergence.data.sources import held
 from vergence.decide.matching import Matches, likelihood_ratio, matched, of_pairs
 from vergence.densities import retrieval
+from vergence.learn.encoders.networks import channels_last
 from vergence.learn.evaluation import features
 from vergence.learn.evaluation.jepa_score import jacobian_score
 from vergence.learn.methods.core import Method, Side
@@ -83,11 +84,11 @@ def load(
         require_known_code(folder.path, model)
     if data is not None:
         about = folder.config.data
-        folder.given = {"source": held(data, column, about.limit, about.holdout), "column": column, "labels": labels}
+        folder.given = {"source": held(data, column, about.limit, about.holdout, about.form), "column": column, "labels": labels}
     on = as_device(device)
     state, shape, target = folder.load_model(), folder.metadata.shape, folder.metadata.target_shape
-    channels = shape[0] + (target or (0,))[0]
-    method = build.build_method(model, shape, target, torch.zeros(channels), torch.ones(channels))  # statistics: in the state
+    statistics = torch.ones(shape[0] + (target or (0,))[0], dtype=torch.int64 if folder.metadata.kind == "tokens" else None)
+    method = build.build_method(model, shape, target, statistics, statistics)  # their values are in the state
     try:
         method.load_state_dict(state)
     except RuntimeError as error:
@@ -131,7 +132,7 @@ class Run:
         self._detector: RunDetector | None = None
         for encoder in (self.method.encoder, self.method.target_encoder):
             if encoder is not None:
-                encoder.to(memory_format=torch.channels_last)
+                channels_last(encoder)
 
     def __repr__(self) -> str:
         model, about = self.folder.config.model, self.folder.metadata

@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
+import typing
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -23,7 +24,7 @@ from torch import nn
 from typing_extensions import Unpack
 
 from vergence.data import sources
-from vergence.data.config import DataConfig, ViewConfig, usual
+from vergence.data.config import DataConfig, Form, ViewConfig, usual
 from vergence.data.sources import Data, held, in_words
 from vergence.learn.encoders import networks
 from vergence.learn.encoders.config import Encoder, Factory
@@ -291,7 +292,8 @@ class _Job:
         with cpu_threads(config.fit.threads), enough:
             fabric = loop.launch(config.fit)  # before the work
             opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers, **self.given), config)
-            config, notes = self._for_facts(config, Facts(opened.kind, build.input_shapes(opened)[0], len(opened.train)))
+            facts = Facts(opened.kind, build.input_shapes(opened)[0], len(opened.train), tuple(opened.train.shape))
+            config, notes = self._for_facts(config, facts)
             method, weights = self._method(config, opened)
             for note in [*notes, *([] if weights is None else self._notes(config, opened, weights))]:
                 terminal.note(note)
@@ -411,6 +413,8 @@ def _named(
         if callable(value := plain.get(name)) and not isinstance(value, Encoder):
             plain[name] = Factory(_renewed(value) if new and isinstance(value, nn.Module) else register_outside(value))
     plain |= _objective(plain) | _processes(plain)
+    if plain.get("kind") in typing.get_args(Form):  # of the data; other kinds are those of views
+        plain["form"] = plain.pop("kind")
     if isinstance(views, str):
         plain = usual(views) | plain
     elif isinstance(views, ViewConfig):
@@ -418,7 +422,7 @@ def _named(
     elif views is not None:
         plain["function"] = register_outside(views)
     if data is not None and not isinstance(data, str | os.PathLike | RunConfig):
-        kept = held(data, column, plain.get("limit"), plain.get("holdout", DataConfig.holdout))
+        kept = held(data, column, plain.get("limit"), plain.get("holdout", DataConfig.holdout), plain.get("form"))
         return in_words(data), plain, {"source": kept, "column": column, "labels": labels}
     if column or labels is not None:
         raise ValueError("expected column and labels with data that the program holds, found a path or a name; leave them out")

@@ -172,7 +172,7 @@ def input_shapes(opened: Data) -> tuple[tuple[int, ...], tuple[int, ...] | None]
     if isinstance(opened.train, PairItems):
         target = opened.train.target_shape
         return shape, None if target == shape else target
-    return (shape if len(shape) == 1 else (shape[0], *2 * (opened.size or shape[1],))), None
+    return ((shape[0], *2 * (opened.size or shape[1],)) if opened.kind == "image" else shape), None
 
 
 def initial_method(
@@ -182,7 +182,8 @@ def initial_method(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(loop.seed_of(config.fit.seed, "initialise", 0))
         method = build_method(config.model, shape, target_shape, mean, std)
-    return method.to(memory_format=torch.channels_last)
+    networks.channels_last(method)
+    return method
 
 
 def require_whole_images(method: Method, shape: Sequence[int], target_shape: Sequence[int] | None) -> None:
@@ -205,9 +206,13 @@ def initial_encoder(config: RunConfig, shape: Sequence[int], mean: Tensor, std: 
 def statistics(items: Items) -> tuple[Tensor, Tensor]:
     """Returns mean and standard deviation per channel (images, in [0, 1]) or feature; constant ones get deviation 1.
 
-    They are float64 where the items are, and float32 otherwise.
+    They are float64 where the items are, and float32 otherwise. Arrays and tokens stay as they are: 0 and 1, of tokens whole.
     """
-    sides = [(side.mean.to(side.dtype), side.std(), side.dtype) for side in _sides(items)]
+    parts = (items.context, items.target) if isinstance(items, PairItems) else (items,)
+    seen = [
+        (side, not part.form, part.dtype if part.form else side.dtype) for part, side in zip(parts, _sides(items), strict=True)
+    ]
+    sides = [(side.mean.to(dtype) * own, side.std() * own, dtype) for side, own, dtype in seen]
     means, deviations = zip(*((mean, torch.where(std == 0, 1.0, std).to(dtype)) for mean, std, dtype in sides), strict=True)
     return torch.cat(means), torch.cat(deviations)
 
@@ -261,7 +266,7 @@ def views_for(kind: str, config: ViewConfig, shape: Sequence[int], marginals: Ca
     """Returns the random views of single items: those of a function of the program's, of images, or of vectors.
 
     Args:
-        kind: ``image`` or ``vector``.
+        kind: ``image``, ``vector``, ``array`` or ``tokens``.
         config: Strengths of the views.
         shape: Shape of one item as the encoder sees it, (C, H, W) or (D,).
         marginals: Returns what is known of the features; called for vectors alone.
@@ -275,6 +280,9 @@ def views_for(kind: str, config: ViewConfig, shape: Sequence[int], marginals: Ca
         return GivenViews(load_outside("views", name, ""), shape)
     if kind == "image":
         return ImageViews(config, shape[1])
+    own = kind == "vector" or (kind == "array" and config.kind == "series" and len(shape) <= 2)
+    advice = "give views=, a function (batch, generator) -> batch, or 'series' for (N, C, T); or say kind='image' of images"
+    expect(own, f"views of items of shape {tuple(shape)}, an array or tokens", "none", advice)
     return OF_VECTORS[config.kind](config, marginals())
 
 
@@ -289,9 +297,10 @@ def make_views(opened: Data, config: ViewConfig, shape: Sequence[int]) -> Views 
 
 
 def marginals_of(items: Items, config: ViewConfig) -> Marginals:
-    """Returns means and deviations of vectors, and of tables the quantiles of at most 10,000 rows."""
+    """Returns means and deviations of vectors or of channels of series, and of tables the quantiles of at most 10,000 rows."""
     side = _sides(items)[0]
-    found = Marginals(side.mean.to(side.dtype), side.std().to(side.dtype))
+    mean, std = (x.to(side.dtype).view(-1, *[1] * (len(items.shape) - 1)).expand(items.shape) for x in (side.mean, side.std()))
+    found = Marginals(mean, std)
     if config.kind != "table":
         return found
     rows = torch.cat([x for _, x in items.stream(iter(spaced(len(items), STATISTICS_FROM).split(STATISTICS_BATCH)))])

@@ -84,7 +84,7 @@ def content_groups(items: Items, workers: int = 0) -> list[Any]:
         edges = np.stack([context, len(items) + target], 1)
         return list(components(edges, 2 * len(items))[context])
     equal = content_digests(items)
-    if len(items.shape) != 3 or items.shape[0] not in (1, 3):
+    if items.kind != "image" or items.shape[0] not in (1, 3):
         return list(equal)
     if len(items) > MOST_COMPARED:
         terminal.note(f"near-duplicates are not looked for among more than {MOST_COMPARED:,} images, equal ones are")

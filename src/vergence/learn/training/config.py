@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
 
-from vergence.data.config import DataConfig, ViewConfig
+from vergence.data.config import DataConfig, Form, ViewConfig
 from vergence.learn.encoders.config import Encoder, Patches, Small, as_encoder
 from vergence.utils.checks import Checked, expect, shown
 
@@ -291,6 +291,7 @@ class Settings(TypedDict, total=False):
     keep_classes: tuple[int, ...] | None
     limit: int | None
     strict: bool
+    form: Form | None
 
     crop: tuple[float, float]
     flip: float
@@ -301,7 +302,7 @@ class Settings(TypedDict, total=False):
     blur_sigma: tuple[float, float]
     solarize: float
     cover: tuple[int, ...]
-    kind: Literal["features", "counts", "spectra", "series", "table"]
+    kind: Literal["features", "counts", "spectra", "series", "table", "image", "vector", "array", "tokens"]
     noise: float
     mask: float
     scale: float
@@ -310,6 +311,7 @@ class Settings(TypedDict, total=False):
     baseline: float
     window: tuple[float, float]
     warp: float
+    phases: float
     swap: float
 
     encoder: Network | tuple[Network, Network]

@@ -228,6 +228,7 @@ class Facts:
     kind: str
     shape: tuple[int, ...]
     n: int
+    read: tuple[int, ...] | None = None  # shape of an item as it is read, where it is known
 
     @property
     def roomy(self) -> bool:

@@ -83,7 +83,7 @@ class RunMetadata(Record):
         "processes": 1,
     }
 
-    kind: Literal["image", "vector", "pairs"]
+    kind: Literal["image", "vector", "pairs", "array", "tokens"]
     n_train: int  # number of items that the encoder was trained on
     n_test: int  # number of test items
     read_shape: tuple[int, ...]  # shape of one item as it is read, (C, H, W) or (D,); of the context for pairs
@@ -109,7 +109,8 @@ class RunMetadata(Record):
         super().__post_init__()
         for name in ("read_shape", "shape", "target_shape"):
             shape = getattr(self, name)
-            if shape is not None and not (len(shape) in (1, 3) and min(shape) >= 1 and math.prod(shape) <= MAX_ITEM):
+            usual = len(shape or (1,)) in ((1, 3) if self.kind in ("image", "vector") else range(1, 9))
+            if shape is not None and not (usual and min(shape) >= 1 and math.prod(shape) <= MAX_ITEM):
                 raise ValueError(f"expected {name} to be (C, H, W) or (D,) of at most {MAX_ITEM:,} numbers, found {shape}")
 
     def item_shape(self, side: Side = "context") -> tuple[int, ...]:
@@ -127,7 +128,7 @@ class RunMetadata(Record):
             32
         """
         shape = self.target_shape if side == "target" and self.target_shape is not None else self.shape
-        square = len(shape) == 3 and (shape[1] == shape[2] or self.kind != "pairs")
+        square = len(shape) == 3 and self.kind != "array" and (shape[1] == shape[2] or self.kind != "pairs")
         return shape[1] if square else None
 
 

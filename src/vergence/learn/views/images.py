@@ -55,11 +55,12 @@ class GivenViews(Views):
     """Views by a function of one's own.
 
     A function ``(batch, generator) -> batch`` gets a batch at a time; a function of one argument, such as a transform of
-    torchvision v2, gets one item at a time, under a seed of torch. Images are floats in [0, 1]. The first batch is checked.
+    torchvision v2, gets one item at a time, under a seed of torch. Images are floats in [0, 1], other items are as they are read.
+    The first batch is checked.
 
     Args:
         function: The function.
-        shape: Shape of one item as the encoder sees it, (C, H, W) or (D,), which each view must have.
+        shape: Shape of one item as the encoder sees it, which each view must have.
 
     Example:
         >>> views = GivenViews(lambda x, generator: x + 0.1 * torch.randn(x.shape, generator=generator), (6,))
@@ -86,16 +87,17 @@ class GivenViews(Views):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 y = [self.function(item) for item in x]
-        return self._checked(y, len(x)).to(x)
+        return self._checked(y, x).to(x)
 
-    def _checked(self, y: Any, n: int) -> Tensor:
+    def _checked(self, y: Any, x: Tensor) -> Tensor:
         if isinstance(y, list) and all(isinstance(item, Tensor) and item.shape == y[0].shape for item in y):
             y = torch.stack(y) if y else torch.zeros(0, *self.shape)
         if not self.checked:
-            wanted = (n, *self.shape)
-            if not isinstance(y, Tensor) or tuple(y.shape) != wanted or not y.is_floating_point():
+            wanted = (len(x), *self.shape)
+            numbers = "floats" if x.is_floating_point() else "whole numbers"
+            if not isinstance(y, Tensor) or tuple(y.shape) != wanted or y.is_floating_point() != x.is_floating_point():
                 what = f"{tuple(y.shape)} of {y.dtype}" if isinstance(y, Tensor) else f"{type(y).__name__}"
-                raise ValueError(f"expected views of shape {wanted}, of floats, found {what}; change the function of views")
+                raise ValueError(f"expected views of shape {wanted}, of {numbers}, found {what}; change the function of views")
             if not bool(y.isfinite().all()):
                 raise ValueError("expected finite views, found nan or infinity; change the function of views")
             self.checked = True
@@ -387,6 +389,7 @@ def check_strengths(c: ViewConfig) -> None:
         "baseline": (c.baseline >= 0, "a number >= 0"),
         "window": (0 < c.window[0] <= c.window[1] <= 1, "0 < smallest <= largest <= 1"),
         "warp": (c.warp >= 0, "a number >= 0"),
+        "phases": (0 <= c.phases <= 1, "a share in [0, 1]"),
         "swap": (0 <= c.swap <= 1, "a probability in [0, 1]"),
         "noise": (c.noise >= 0, "a number >= 0"),
         "scale": (c.scale >= 0, "a number >= 0"),

@@ -1,8 +1,8 @@
 """Views of vectors: features without an order, counts, spectra, series and tables, by the name in ``ViewConfig.kind``.
 
-Each takes vectors (B, D) and returns views (B, D).
+Each takes vectors (B, D) and returns views (B, D); series may have channels, (B, C, D).
 
-Shapes: B samples, D features.
+Shapes: B samples, C channels, D features or points in time.
 """
 
 import abc
@@ -26,15 +26,15 @@ QUANTILES = 101  # that a table's columns are drawn from
 class Marginals:
     """What is known of the columns of the items."""
 
-    mean: Tensor  # (D,), in the unit of each feature
-    std: Tensor  # standard deviations >= 0, (D,)
+    mean: Tensor  # (D,) in the unit of each feature, or (C, D) of series
+    std: Tensor  # standard deviations >= 0, as ``mean``
     # (Q, D), evenly spaced from the smallest to the largest value; None where no views draw from them
     quantiles: Tensor | None = None
 
     def __post_init__(self) -> None:
-        fits = self.mean.ndim == 1 and self.mean.shape == self.std.shape and bool((self.std >= 0).all())
+        fits = self.mean.ndim in (1, 2) and self.mean.shape == self.std.shape and bool((self.std >= 0).all())
         found = f"{tuple(self.mean.shape)} and {tuple(self.std.shape)}"
-        expect(fits, "mean and std of shape (D,) with std >= 0", found, "compute them over the training items")
+        expect(fits, "mean and std of one shape (D,) or (C, D) with std >= 0", found, "compute them over the training items")
 
     @classmethod
     def of(cls, x: Tensor) -> "Marginals":
@@ -55,15 +55,15 @@ class KindViews(Views):
 
     def __init__(self, config: ViewConfig, marginals: Marginals) -> None:
         check_strengths(config)
-        self.config, self.marginals, self.D = config, marginals, len(marginals.mean)
+        self.config, self.marginals, self.D = config, marginals, marginals.mean.shape[-1]
 
     def changed(self, **strengths: Any) -> "KindViews":
         """Returns the same views with other strengths, by the names of `ViewConfig`."""
         return type(self)(dataclasses.replace(self.config, **strengths), self.marginals)
 
     def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        """Returns the views (B, D), of x's type and device, of vectors x (B, D) that sampled parameters describe."""
-        shape = (len(next(iter(draws.values()))), self.D)
+        """Returns the views, of x's shape, type and device, of vectors x (B, D) that sampled parameters describe."""
+        shape = (len(next(iter(draws.values()))), *self.marginals.mean.shape)
         expect(x.shape == shape and x.is_floating_point(), f"floats of shape {shape}", f"{x.dtype} {tuple(x.shape)}")
         kinds = {name: x.dtype if value.is_floating_point() else value.dtype for name, value in draws.items()}
         return self.seen(x, {name: value.to(x.device, kinds[name], non_blocking=True) for name, value in draws.items()})
@@ -181,45 +181,66 @@ class SpectrumViews(KindViews):
 
 
 class SeriesViews(KindViews):
-    """Crop, warp, jitter and masking of series (B, D) of D regular points in time.
+    """Crop, warp, phases, scaling, jitter and masking of series (B, D) or (B, C, D) of D regular points in time.
 
     A window of a share of the series in ``window`` is stretched to its whole length; time is warped smoothly, by up to about
-    ``warp`` of the length; each point gets noise of ``noise`` standard deviations; one span of a share ``mask`` becomes the mean.
+    ``warp`` of the length; a share ``phases`` of the frequencies is moved by random phases; the deviation of a channel from its
+    mean is multiplied by a, log a ~ N(0, ``scale``^2); each point gets noise of ``noise`` standard deviations; a span of a share
+    ``mask`` becomes the mean. Channels share window, warp, phases and span.
 
     Example:
         >>> marginals = Marginals.of(torch.randn(20, 8, generator=torch.Generator().manual_seed(0)))
-        >>> still = ViewConfig(kind="series", window=(1.0, 1.0), warp=0.0, noise=0.0, mask=0.0)
+        >>> still = ViewConfig(kind="series", window=(1.0, 1.0), warp=0.0, scale=0.0, noise=0.0, mask=0.0)
         >>> SeriesViews(still, marginals)(torch.arange(8.0)[None], torch.Generator())[0, :3].round()
         tensor([0., 1., 2.])
     """
 
-    operations: ClassVar[dict[str, Any]] = {"window": (1.0, 1.0), "warp": 0.0, "noise": 0.0, "mask": 0.0}
+    operations: ClassVar[dict[str, Any]] = {
+        "window": (1.0, 1.0),
+        **dict.fromkeys(("warp", "phases", "scale", "noise", "mask"), 0.0),
+    }
 
     def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Returns ``at`` (n, D), the time of each point in [0, D - 1]; ``noise`` (n, D); ``keep`` (n, D), 0 or 1."""
-        c, D = self.config, self.D
+        """Returns the parameters of n series.
+
+        ``at`` (n, D) is the time of each point in [0, D - 1]; ``noise`` (n, [C,] D); ``keep`` (n, D), 0 or 1; ``gain``
+        (n, [C,] 1); and where there are ``phases`` the ``turn`` (n, D // 2 + 1) of each frequency, in radians.
+        """
+        c, D, shape = self.config, self.D, self.marginals.mean.shape
 
         def uniform(*shape: int) -> Tensor:
             return torch.rand(n, *shape, generator=generator, dtype=torch.float64)
 
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(n, *shape, generator=generator, dtype=torch.float64)
+
         length = c.window[0] + (c.window[1] - c.window[0]) * uniform(1)
         start, t = (1 - length) * uniform(1), torch.linspace(0, 1, D, dtype=torch.float64)
-        bends = c.warp * torch.randn(n, KNOTS, generator=generator, dtype=torch.float64)
+        bends = c.warp * normal(KNOTS)
         waves = torch.stack([torch.sin((k + 1) * torch.pi * t) / (k + 1) for k in range(KNOTS)])  # no bend at the ends
         first = (1 - c.mask) * uniform(1)
-        return {
+        draws = {
             "at": (D - 1) * (start + length * (t + bends @ waves).clamp(0, 1)),
-            "noise": c.noise * self.marginals.std.cpu() * torch.randn(n, D, generator=generator, dtype=torch.float64),
+            "noise": c.noise * self.marginals.std.cpu() * normal(*shape),
             "keep": ((t < first) | (t >= first + c.mask)).double(),
+            "gain": (c.scale * normal(*shape[:-1], 1)).exp(),
         }
+        if c.phases:
+            draws["turn"] = 2 * torch.pi * uniform(D // 2 + 1) * (uniform(D // 2 + 1) < c.phases)
+            draws["turn"][:, [0, -1]] = 0  # the mean has no phase
+        return draws
 
     def seen(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
         """Returns the views."""
-        low = draws["at"].floor().long().clamp(0, self.D - 1)
-        share = draws["at"] - low
-        y = (1 - share) * x.gather(1, low) + share * x.gather(1, (low + 1).clamp(max=self.D - 1))
+        at, keep = (draws[name].unsqueeze(1) if x.ndim == 3 else draws[name] for name in ("at", "keep"))
+        low = at.floor().long().clamp(0, self.D - 1)
+        share, low = at - low, low.expand(x.shape)
+        y = (1 - share) * x.gather(-1, low) + share * x.gather(-1, (low + 1).clamp(max=self.D - 1))
+        if (turn := draws.get("turn")) is not None:
+            turn = turn.unsqueeze(1) if x.ndim == 3 else turn
+            y = torch.fft.irfft(torch.fft.rfft(y) * torch.polar(torch.ones_like(turn), turn), n=self.D)
         mean = self.marginals.mean.to(x)
-        return mean + draws["keep"] * (y - mean) + draws["noise"]
+        return mean + keep * draws["gain"] * (y - mean) + draws["noise"]
 
 
 class TableViews(KindViews):
