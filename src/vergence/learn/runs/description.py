@@ -156,7 +156,7 @@ def _without_effect(settings: dict[str, Any], kind: str) -> list[str]:
     """Returns which strengths of views that were given have no effect on data of this kind."""
     given = [f.name for f in dataclasses.fields(ViewConfig) if f.name in settings and settings[f.name] != f.default]
     vectors = [name for name in given if name in ViewConfig.of_vectors]
-    images = [name for name in given if name not in vectors]
+    images = [name for name in given if name not in (*vectors, *ViewConfig.of_any)]
     data, unused, why = {
         "image": ("images", vectors, "of vectors' views"),
         "vector": ("vectors", images, "of images' views"),
