@@ -164,21 +164,21 @@ def distilled(**options):
     return moved(method, method.student, method.head)
 
 
-def crops(n=4):
-    return torch.rand(n, 1, 8, 8), torch.rand(n, 1, 8, 8), torch.rand(n, 1, 4, 4), torch.rand(n, 1, 4, 4)
+def crops(n=4, large=2):
+    return *torch.rand(large, n, 1, 8, 8), torch.rand(n, 1, 4, 4), torch.rand(n, 1, 4, 4)
 
 
-def check_dino(plant=lambda method: None):
+def check_dino(plant=lambda method: None, large_crops=2):
     method, center = distilled(), torch.zeros(6)
     plant(method)
     network, head = method.teachers
     for step in range(2):
         method.before_step(step / 2)
-        views = crops()
-        large, small = torch.cat(views[:2]), torch.cat(views[2:])
+        views = crops(large=large_crops)
+        large, small = torch.cat(views[:-2]), torch.cat(views[-2:])
         with torch.no_grad():
-            teacher = head(network(large)).view(2, 4, -1)
-        student = torch.cat([method.head(method.student(group)).view(2, 4, -1) for group in (large, small)])
+            teacher = head(network(large)).view(large_crops, 4, -1)
+        student = torch.cat([method.head(method.student(group)).view(-1, 4, 6) for group in (large, small)])
         parameters = [*method.student.parameters(), *method.head.parameters()]
         expected = reference.cross_entropy(teacher, student, center, 0.1, 0.04)
         same(method(views, lambda z: z), {"cross_entropy": expected}, parameters)
@@ -197,6 +197,7 @@ def check_dino(plant=lambda method: None):
         (check_the_mask, ()),
         (check_jepa, ()),
         (check_dino, ()),
+        (lambda: check_dino(large_crops=3), ()),
     ],
 )
 def test_terms_gradients_and_teachers_are_those_of_loops(check, arguments):

@@ -142,8 +142,7 @@ class Dino(ImageMethod):
         "crop": (0.4, 1.0),
         "lr": 5e-4,
         "options": {
-            **{"outputs": 1024, "hidden": 512, "bottleneck": 128, "batch_norm": True},
-            **{"asymmetric": False, "momentum": 0.99},
+            **{"outputs": 1024, "hidden": 512, "bottleneck": 128, "batch_norm": True, "asymmetric": False, "momentum": 0.99}
         },
         "local_views": 2,
     }

@@ -98,12 +98,7 @@ class Objective(nn.Module, abc.ABC):
         Covariances are of second powers, and their shrinkage of fourth ones: in float32 the loss of embeddings above 1e9 is not
         finite. On an accelerator only the shape is checked, because comparing would wait for the device at every step. In a
         loop of one's own, warns once where `update` or the teacher has been forgotten.
-
-        Args:
-            za: Embeddings of the first view, (B, D).
-            zb: Embeddings of the second view.
-            *others: Embeddings of further views.
-            n_local: Number of the last ones that are views of a part of the item, such as small crops.
+        The last ``n_local`` of more than two views are of a part of the item, such as small crops.
 
         Raises:
             ValueError: The embeddings are not (B, dim) each, a number is above 1e9, or one pair is too few.

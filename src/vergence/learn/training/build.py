@@ -274,6 +274,7 @@ def views_for(kind: str, config: ViewConfig, shape: Sequence[int], marginals: Ca
     if (name := config.function) is not None:
         hint = "pass it with vergence.load(path, views=...)"
         expect(is_registered(name), f"the function {shown(name)} of this run's views", advice=hint)
+        expect(not config.local_views, "no local_views with views of one's own", config.local_views, "let the functions crop")
         return GivenViews(load_outside("views", name, ""), shape, config.n_views)
     if kind == "image":
         return ImageViews(config, shape[1])

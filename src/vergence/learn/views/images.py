@@ -30,14 +30,9 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 
 
 class Views(abc.ABC):
-    """Random views of the samples of a batch.
+    """Random views of the samples of a batch."""
 
-    Attributes:
-        n_views: Number of views of a whole sample, >= 2.
-        local_views: Number of small crops that follow them.
-    """
-
-    n_views, local_views = 2, 0
+    n_views, local_views = 2, 0  # of a whole sample, and small crops that follow them
 
     def kinds(self) -> tuple["Views", ...]:
         """Returns the views of a sample, one after the other: those of the whole, then small crops."""
