@@ -80,7 +80,7 @@ class ViewConfig(Checked):
         swap: Table: probability that a value is replaced by another one of its column.
         function: Name of a function of one's own that makes the views instead; `vergence.train` sets it.
         n_views: Views of the whole item, of which a loss is the mean over pairs (docs/how-to/more_views.md).
-        local_views: Images: small crops beside them, which are paired with views of the whole image alone.
+        local_views: Images: small crops next to them, which are paired with views of the whole image alone.
         local_size: Their side in pixels; by default 3/7 of the images' (96 of 224), rounded to a multiple of 4.
         local_crop: Range of their area, as shares of the image in (0, 1].
     """

@@ -114,8 +114,7 @@ class PairedMethod(Method):
 
     def _terms(self, *zs: Tensor) -> dict[str, Tensor]:
         assert self.objective is not None, "a method without objective is not trained"
-        more = {"n_local": self.n_local} if len(zs) > 2 else {}
-        terms: dict[str, Tensor] = self.objective(*zs, **more)
+        terms: dict[str, Tensor] = self.objective(*zs, n_local=self.n_local)
         if not self._terms_checked:
             _require_terms(type(self.objective).__name__, terms, trained=any(z.requires_grad for z in zs))
             self._terms_checked = True
