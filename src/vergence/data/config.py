@@ -84,9 +84,16 @@ class ViewConfig(Checked):
         phases: Series: share of the frequencies that are moved by a random phase, in [0, 1].
         swap: Table: probability that a value is replaced by another one of its column.
         function: Name of a function of one's own that makes the views instead; `vergence.train` sets it.
+        n_views: Views of the whole item, of which a loss is the mean over pairs (docs/how-to/more_views.md).
+        local_views: Images: small crops next to them, which are paired with views of the whole image alone.
+        local_size: Their side in pixels; by default 3/7 of the images' (96 of 224), rounded to a multiple of 4.
+        local_crop: Range of their area, as shares of the image in (0, 1].
     """
 
     finite = True
+    least: typing.ClassVar[dict[str, float]] = {"n_views": 2, "local_views": 0, "local_size": 2}
+    most: typing.ClassVar[dict[str, float]] = {"n_views": 256, "local_views": 256, "local_size": 8192}
+    of_any = ("n_views", "function")
     # the others are strengths of images' views
     of_vectors = ("kind", "noise", "mask", "scale", "thin", "shift", "baseline", "window", "warp", "phases", "swap")
 
@@ -111,6 +118,10 @@ class ViewConfig(Checked):
     phases: float = 0.0
     swap: float = 0.4
     function: str | None = None
+    n_views: int = 2
+    local_views: int = 0
+    local_size: int | None = None
+    local_crop: tuple[float, float] = (0.05, 0.4)
 
 
 def usual(kind: str) -> dict[str, Any]:

@@ -237,13 +237,16 @@ _given: dict[str, Any] = {}  # code that the program itself gave, by the name th
 def register_outside(value: Any, name: str | None = None) -> str:
     """Keeps code that the program gives, so that `load_outside` finds it and imports nothing; returns its name.
 
-    A class or a function is named ``module:Name``; the name of an object ends with a digest of its text.
+    A class or a function is named ``module:Name``; the name of an object ends with a digest of its text. Several have theirs,
+    joined by ``+``.
 
     Example:
         >>> register_outside(dict), is_registered("builtins:dict"), load_outside("objective", "builtins:dict", "")
         ('builtins:dict', True, <class 'dict'>)
     """
-    if name is None:
+    if name is None and isinstance(value, tuple | list):
+        name = "+".join(map(register_outside, value))
+    elif name is None:
         kind = value if hasattr(value, "__qualname__") else type(value)
         name = f"{kind.__module__}:{kind.__qualname__}"
         name += "" if kind is value else f"#{hashlib.blake2b(repr(value).encode(), digest_size=4).hexdigest()}"

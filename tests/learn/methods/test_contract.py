@@ -22,13 +22,13 @@ SHAPE = (3, 16, 16)
 SMALL = {
     "masked_autoencoder": {"decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2},
     "i_jepa": {"predictor_width": 8, "predictor_depth": 1, "predictor_heads": 2, "min_context": 2},
-    "dino": {"outputs": 8, "hidden": 8, "bottleneck": 4, "local_crops": 1, "fixed_prototypes": 0.0},
+    "dino": {"outputs": 8, "hidden": 8, "bottleneck": 4, "fixed_prototypes": 0.0},
 }
 OTHER = {  # another value than that of the small settings
     "denoising_autoencoder": {"noise": 0.5, "mask": 0.5},
     "dino": {
-        **{"outputs": 6, "hidden": 6, "bottleneck": 3, "batch_norm": True, "local_crops": 2, "local_size": 12},
-        **{"local_crop": (0.3, 0.9), "asymmetric": False, "temperature": 0.2, "teacher_temperature": 0.08},
+        **{"outputs": 6, "hidden": 6, "bottleneck": 3, "batch_norm": True, "asymmetric": False},
+        **{"temperature": 0.2, "teacher_temperature": 0.08},
         **{"center_momentum": 0.5, "momentum": 0.5, "fixed_prototypes": 1.0},
     },
     "i_jepa": {
@@ -53,7 +53,7 @@ def built(name, net=None, shape=SHAPE, **options):
 def step(method, seed=0, progress=0.5):
     """Returns the views and the terms of a step on 4 images."""
     x = torch.randint(256, (4, *SHAPE), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    inputs = method.inputs(ImageViews(ViewConfig(), SHAPE[1]))
+    inputs = method.inputs(ImageViews(ViewConfig(local_views=int(method.multi_crop)), SHAPE[1]))
     views = inputs.apply(x, inputs.draw(4, torch.Generator().manual_seed(seed)))
     method.before_step(progress)
     views = tuple(v.double() if v.is_floating_point() else v for v in views)
@@ -126,7 +126,7 @@ def test_no_option_is_ignored(name, option):
 
 BAD = {
     "denoising_autoencoder": [{"noise": -1}, {"mask": 1.0}],
-    "dino": [{"teacher_temperature": 0.0}, {"local_crops": -1}, {"local_crop": 0.3}, {"momentum": 2.0}, {"local_size": 99}],
+    "dino": [{"teacher_temperature": 0.0}, {"momentum": 2.0}],
     "i_jepa": [{"target_scale": (0.5, 0.2)}, {"targets": 0}, {"context_scale": (0.9,)}, {"target_aspect": 1}, {"momentum": -1.0}],
     "masked_autoencoder": [{"mask_ratio": 0.99}, {"mask_ratio": 1.5}, {"decoder_width": 6}],
     "variational_autoencoder": [{"beta": -1}, {"deviation": 0.0}],
@@ -146,8 +146,18 @@ REFUSED = {
     "no images": (lambda: built("dino").inputs(nn.Identity()), "views of images"),
     "no transformer": (lambda: built("i_jepa", "small"), "vision transformer"),
     "patches that do not divide": (lambda: built("masked_autoencoder", shape=(3, 18, 18)), "18 x 18"),
-    "crops of a fixed size": (lambda: built("dino", VIT), "dynamic_img_size"),
+    "crops of a fixed size": (lambda: small_crops(VIT), "dynamic_img_size"),
+    "crops larger than the image": (lambda: small_crops("small", local_size=99), "local_size from 2 to the images' 16 pixels"),
+    **{
+        f"three views of {name}": (lambda n=name: built(n).require_views(ViewConfig(n_views=3), SHAPE), "one view of each image")
+        for name in methods.names()
+        if name != "dino"
+    },
 }
+
+
+def small_crops(net, **settings):
+    built("dino", net).require_views(ViewConfig(local_views=1, **settings), SHAPE)
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -158,5 +168,5 @@ def test_what_cannot_be_trained_is_refused(case):
 
 
 def test_a_transformer_takes_small_crops_of_dynamic_size():
-    terms = step(built("dino", DYNAMIC, local_size=8))[1]
-    assert terms["cross_entropy"].isfinite()
+    small_crops(DYNAMIC, local_size=8)
+    assert step(built("dino", DYNAMIC))[1]["cross_entropy"].isfinite()

@@ -158,26 +158,27 @@ def check_jepa(plant=lambda method: None):
 
 
 def distilled(**options):
-    sizes = {"outputs": 6, "hidden": 8, "bottleneck": 5, "local_crops": 2, "fixed_prototypes": 0.0}
+    sizes = {"outputs": 6, "hidden": 8, "bottleneck": 5, "fixed_prototypes": 0.0}
     method = dino.Dino(network(), (1, 8, 8), **{**sizes, **options}).double()
+    method.n_local = 2
     return moved(method, method.student, method.head)
 
 
-def crops(n=4):
-    return torch.rand(n, 1, 8, 8), torch.rand(n, 1, 8, 8), torch.rand(n, 1, 4, 4), torch.rand(n, 1, 4, 4)
+def crops(n=4, large=2):
+    return *torch.rand(large, n, 1, 8, 8), torch.rand(n, 1, 4, 4), torch.rand(n, 1, 4, 4)
 
 
-def check_dino(plant=lambda method: None):
+def check_dino(plant=lambda method: None, large_crops=2):
     method, center = distilled(), torch.zeros(6)
     plant(method)
     network, head = method.teachers
     for step in range(2):
         method.before_step(step / 2)
-        views = crops()
-        large, small = torch.cat(views[:2]), torch.cat(views[2:])
+        views = crops(large=large_crops)
+        large, small = torch.cat(views[:-2]), torch.cat(views[-2:])
         with torch.no_grad():
-            teacher = head(network(large)).view(2, 4, -1)
-        student = torch.cat([method.head(method.student(group)).view(2, 4, -1) for group in (large, small)])
+            teacher = head(network(large)).view(large_crops, 4, -1)
+        student = torch.cat([method.head(method.student(group)).view(-1, 4, 6) for group in (large, small)])
         parameters = [*method.student.parameters(), *method.head.parameters()]
         expected = reference.cross_entropy(teacher, student, center, 0.1, 0.04)
         same(method(views, lambda z: z), {"cross_entropy": expected}, parameters)
@@ -196,6 +197,7 @@ def check_dino(plant=lambda method: None):
         (check_the_mask, ()),
         (check_jepa, ()),
         (check_dino, ()),
+        (lambda: check_dino(large_crops=3), ()),
     ],
 )
 def test_terms_gradients_and_teachers_are_those_of_loops(check, arguments):
@@ -344,7 +346,7 @@ def test_prototypes_stay_where_they_are_in_the_first_steps():
 
 
 def test_crops_of_dino_have_the_papers_sizes_and_strengths():
-    sampler = distilled(local_crops=3).inputs(ImageViews(ViewConfig(crop=(0.4, 1.0)), 8))
+    sampler = distilled().inputs(ImageViews(ViewConfig(crop=(0.4, 1.0), local_views=3), 8))
     draws = sampler.draw(2000, torch.Generator().manual_seed(0))
     views = sampler.apply(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), tuple({k: v[:4] for k, v in d.items()} for d in draws))
     assert [view.shape[2] for view in views] == [8, 8, 4, 4, 4]
@@ -354,7 +356,7 @@ def test_crops_of_dino_have_the_papers_sizes_and_strengths():
     blurred = [draw["blur"].double().mean().item() for draw in draws[:-1]]
     assert blurred == pytest.approx([1.0, 0.1, 0.5, 0.5, 0.5], abs=0.05) and blurred[0] == 1
     assert [draw["solarize"].double().mean().item() for draw in draws[:-1]] == pytest.approx([0, 0.2, 0, 0, 0], abs=0.04)
-    plain = distilled(asymmetric=False, local_crops=0).inputs(ImageViews(ViewConfig(blur=0.0), 8))
+    plain = distilled(asymmetric=False).inputs(ImageViews(ViewConfig(blur=0.0), 8))
     assert len(plain.kinds) == 2 and all(kind.config.blur == 0 for kind in plain.kinds)
 
 

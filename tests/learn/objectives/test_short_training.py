@@ -79,7 +79,7 @@ def test_training_dino_beats_the_untrained_encoder(digits):
     torch.manual_seed(0)
     encoder = nn.Sequential(nn.Flatten(), mlp((64, 128, 64)))
     sizes = {"outputs": 64, "hidden": 64, "bottleneck": 32, "batch_norm": True}
-    method = Dino(encoder, (1, 8, 8), **sizes, local_crops=0, momentum=0.9, fixed_prototypes=0.0)
+    method = Dino(encoder, (1, 8, 8), **sizes, momentum=0.9, fixed_prototypes=0.0)
     assert gain(method, images) > 0.05
 
 

@@ -76,7 +76,7 @@ def test_the_default_precision_keeps_the_loss_finite_on_small_images(tmp_path, n
 def test_images_that_are_no_squares(tmp_path, name):
     x = np.random.default_rng(0).integers(0, 256, (80, 12, 20, 3), dtype=np.uint8)
     np.save(tmp_path / "x.npy", x)
-    settings = {**QUICK, "epochs": 1, "batch_size": 16, "options": {"local_crops": 2} if name == "dino" else {}}
+    settings = {**QUICK, "epochs": 1, "batch_size": 16, **({"local_views": 2} if name == "dino" else {})}
     run = vergence.train(str(tmp_path / "x.npy"), method=name, out=tmp_path / "run", **settings)
     assert run.embed(x).isfinite().all()
 
@@ -95,7 +95,7 @@ def test_a_density_is_trained_on_the_encoder_of_a_method(tmp_path):
 @pytest.mark.parametrize(("arguments", "words"), [
     (["--method", "masked_autoencoder", "--set", "mask_ratio=0.99"], "that leaves some of the 16 patches visible"),
     (["--method", "masked_autoencoder", "--encoder", "timm:vit_tiny_patch16_224,patch_size=3"], "patch of 3 pixels divides"),
-    (["--method", "dino", "--set", "local_size=9"], "expected local_size from 1 to the images' 8 pixels, found 9"),
+    (["--method", "dino", "--set", "local_size=9"], "expected local_size from 2 to the images' 8 pixels, found 9"),
     (["--objective", "vssl", "--set", "predictor=no"], "expected predictor of objective 'vssl' to be true or false, found 'no'"),
     (["--method", "dino", "--set", "crops=2"], "expected an option of method 'dino'"),
     (["--method", "dino", "--objective", "vje"], "expected no objective with method 'dino'"),

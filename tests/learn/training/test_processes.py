@@ -36,6 +36,8 @@ CASES = {
     "byol teacher": {"hidden": 8},
     "moco teacher": {"hidden": 8},
     "vssl teacher": {"loss": "analytic"},
+    **{name: {} for name in ("contrastive crops", "lejepa crops", "gmje_smc teacher crops")},  # three views and a small crop
+    "swav crops": {"prototypes": 8, "frozen_steps": 1},
 }
 NORMS = {"simsiam": "batch_last", "vicreg": "batch", "moco teacher": "batch_last"}  # of projectors; layer in the other cases
 PATCHES = "patches:atoms=16,patch=3,directions=20,dim=8"
@@ -67,6 +69,7 @@ def trained(name, out, devices, seed=0):
             "teacher": 0.9 if "teacher" in name else False,
         }
         settings |= {"projector": projector, "projector_norm": NORMS.get(name, "layer")}
+    settings |= {"n_views": 3, "local_views": 1} if "crops" in name else {}
     vergence.train("digits", out=out, **settings)
 
 

@@ -86,7 +86,8 @@ def test_a_method_takes_its_small_recipe():
     assert config == recipes.override(recipes.get("dino_small", "digits"), epochs=3)
     other = describe("digits", "dino_small", {"objective": "vje"}).model
     assert (other.method, other.objective, other.options) == (None, "vje", {})
-    assert describe("digits", "dino", {"options": {"local_crops": 2}}).model.options == {"local_crops": 2}
+    assert describe("digits", "dino", {"options": {"outputs": 2}}).model.options == {"outputs": 2}
+    assert describe("digits", "dino", {"local_views": 2}).views.local_views == 2
     assert describe("digits", "vje_small", {"method": "dino"}).model.objective == "none"
     with pytest.raises(ValueError, match="method 'dino'"):
         describe("digits", None, {"method": "dino", "objective": "vje"})

@@ -114,7 +114,7 @@ VIT = "timm:vit_tiny_patch16_224,patch_size=2,embed_dim=12,depth=1,num_heads=3,c
 SMALL = {
     "masked_autoencoder": ({"decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2}, VIT),
     "i_jepa": ({"predictor_width": 8, "predictor_depth": 1, "predictor_heads": 2, "momentum": 0.5}, VIT),
-    "dino": ({"outputs": 8, "hidden": 8, "bottleneck": 4, "local_crops": 1, "momentum": 0.5}, "small"),
+    "dino": ({"outputs": 8, "hidden": 8, "bottleneck": 4, "momentum": 0.5}, "small"),
 }
 
 

@@ -7,8 +7,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from vergence.data.config import ViewConfig
+from vergence.learn.encoders.networks import width
 from vergence.learn.objectives.core import Objective
-from vergence.learn.views.images import Views
+from vergence.learn.views.images import Views, local_side
+from vergence.utils.checks import expect
 
 __all__ = ["Gather", "ImageMethod", "Method", "MultiView", "Side"]
 
@@ -39,8 +42,11 @@ class MultiView:
 
     def apply(self, x: Any, draws: Draws) -> tuple[Tensor, ...]:
         """Returns the tensors, each (B, ...), of items (B, ...) that B sampled parameters (any part of a `draw`) describe."""
-        views = [kind.apply(x, drawn) for kind, drawn in zip(self.kinds, draws[:-1], strict=True)]
-        return *views, *(number.to(x.device, non_blocking=True) for number in draws[-1].values())
+        several = self.kinds[0].several(x, draws[0])
+        if len(several) == 1 or len(self.kinds) == 1:
+            others = zip(self.kinds[1:], draws[1:-1], strict=True)
+            several = several[0], *(kind.apply(x, drawn) for kind, drawn in others)
+        return *several, *(number.to(x.device, non_blocking=True) for number in draws[-1].values())
 
 
 class Method(nn.Module, abc.ABC):
@@ -52,11 +58,12 @@ class Method(nn.Module, abc.ABC):
         projector: Head between the encoder and the objective.
         target_encoder: Encoder of the second view; None where both views have one.
         progress: Share of the steps that are done, in [0, 1), which schedules follow.
+        n_local: Number of the last views that are small crops, as `inputs` makes them.
     """
 
     def __init__(self, encoder: nn.Module, objective: Objective | None = None, projector: nn.Module | None = None) -> None:
         super().__init__()
-        self.encoder, self.objective, self.progress = encoder, objective, 0.0
+        self.encoder, self.objective, self.progress, self.n_local = encoder, objective, 0.0, 0
         self.projector = nn.Identity() if projector is None else projector
         self.target_encoder: nn.Module | None = None
         self._last: Tensor | None = None
@@ -66,7 +73,7 @@ class Method(nn.Module, abc.ABC):
         """Returns named scalar terms; the loss is their sum.
 
         Args:
-            views: What `inputs` makes of this process's items, each (B, ...); by default two views.
+            views: What `inputs` makes of this process's items, each (B, ...); by default all views.
             gather: Function from a tensor (B, ...) of this process's items to that of all processes' (N B, ...), with gradient,
                 so that N processes compute the loss of one process with the whole batch.
         """
@@ -83,8 +90,17 @@ class Method(nn.Module, abc.ABC):
         """Makes teachers and students equal, after weights were loaded into `encoder`; by default there is no teacher."""
 
     def inputs(self, views: Views) -> MultiView:
-        """Returns the tensors of each item that a step uses, from views of the run's strengths; by default two views."""
-        return MultiView(views, views)
+        """Returns the tensors of each item that a step uses, from views of the run's strengths; by default all views."""
+        self.n_local = views.local_views
+        return MultiView(*views.kinds())
+
+    def require_views(self, config: ViewConfig, shape: Sequence[int]) -> None:
+        """Raises a ValueError where the encoder does not take the small crops of items of a shape."""
+        if config.local_views:
+            expect(len(shape) == 3, "images for local_views", f"items of shape {tuple(shape)}", "leave local_views out")
+            side, most = local_side(config, shape[1]), min(shape[1:])
+            expect(2 <= side <= most, f"local_size from 2 to the images' {most} pixels", side)
+            require_crops(self.encoder, (shape[0], side, side), (shape[0], shape[1], shape[1]))
 
     def before_step(self, progress: float) -> None:
         """Sets the share of the steps that are done; called before each step."""
@@ -130,6 +146,7 @@ class ImageMethod(Method):
         shape: Shape (C, H, W) of the images as the encoder sees them.
     """
 
+    multi_crop: ClassVar[bool] = False  # whether it sees more than one view
     vectors: ClassVar[bool] = False  # whether it trains on vectors, too
     small: ClassVar[Mapping[str, Any]] = {}  # settings of the recipe NAME_small; ``{patch}`` is the side of a patch
 
@@ -137,7 +154,25 @@ class ImageMethod(Method):
         super().__init__(encoder)
         self.shape = tuple(shape)
 
+    def require_views(self, config: ViewConfig, shape: Sequence[int]) -> None:
+        """Raises a ValueError where more views are asked for than the method sees, too."""
+        one = self.multi_crop or (config.n_views == 2 and not config.local_views)
+        found = f"n_views={config.n_views} and local_views={config.local_views}"
+        expect(one, f"one view of each image for {type(self).__name__}", found, "leave them out, or choose an objective or dino")
+        super().require_views(config, shape)
+
     @property
     def view_shape(self) -> tuple[int, ...]:
         """Shape of a view of an image, a square with its height; for vectors that of the vectors."""
         return self.shape if len(self.shape) == 1 else (self.shape[0], self.shape[1], self.shape[1])
+
+
+def require_crops(encoder: nn.Module, crop: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    """Raises a ValueError unless an encoder maps small crops to as many features as images; both have shapes (C, H, W)."""
+    try:
+        found = width(encoder, crop)
+        reason = "" if found == width(encoder, shape) else f"{found} features instead of {width(encoder, shape)}"
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+    advice = f"set local_size={shape[1]}, local_views=0, or of a transformer --encoder timm:NAME,dynamic_img_size=True"
+    expect(not reason, f"an encoder that takes crops of {crop[1]} pixels", f"one that does not ({reason})", advice)

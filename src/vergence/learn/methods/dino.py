@@ -25,7 +25,7 @@ from vergence.learn.encoders.networks import width
 from vergence.learn.methods.core import Gather, ImageMethod, MultiView
 from vergence.learn.objectives.parts.teachers import cosine, follow, frozen_copy
 from vergence.learn.views.images import ImageViews, Views
-from vergence.utils.checks import as_range, expect, require_count, require_within
+from vergence.utils.checks import require_count, require_within
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["Dino"]
@@ -113,7 +113,10 @@ class CenteredCrossEntropy(nn.Module):
 
 
 class Dino(ImageMethod):
-    """DINO: a student predicts a teacher's outputs for two large crops from these and from several small crops.
+    """DINO: a student predicts a teacher's outputs for large crops from these and from several small crops.
+
+    A run's views say how many: ``n_views`` and ``local_views``, 2 and 8 in the paper, where the area of large crops, ``crop``, is
+    in (0.4, 1).
 
     Args:
         encoder: See `vergence.learn.methods.core.ImageMethod`; a transformer takes small crops with ``dynamic_img_size=True``. It
@@ -125,10 +128,7 @@ class Dino(ImageMethod):
         batch_norm: Whether the heads' hidden layers are batch-normalized. Embeddings that are pooled after a ReLU, as those of
             convolutional networks, are nearly alike before training; then heads without it can end at equal outputs for all.
             Crops of each size have their own statistics; the released code passes all crops through the head at once.
-        local_crops: Number of small crops.
-        local_size: Their side in pixels; by default `local_side`.
-        local_crop: Range of their area, as shares of the image; that of large crops is the run's ``crop``, (0.4, 1) in the paper.
-        asymmetric: Whether the first large crop is always blurred, the second with probability 0.1 and solarized with 0.2, and
+        asymmetric: Whether the first large crop is always blurred, the others with probability 0.1 and solarized with 0.2, and
             small crops blurred with 0.5, as in the paper; otherwise all crops have the run's strengths.
         temperature: Of the student, s.
         teacher_temperature: Of the teacher, t.
@@ -137,13 +137,14 @@ class Dino(ImageMethod):
         fixed_prototypes: Share of the steps, at the start, in which the output layer does not move, in [0, 1].
     """
 
+    multi_crop: ClassVar[bool] = True
     small: ClassVar[Mapping[str, Any]] = {
         "crop": (0.4, 1.0),
         "lr": 5e-4,
         "options": {
-            **{"outputs": 1024, "hidden": 512, "bottleneck": 128, "batch_norm": True},
-            **{"local_crops": 2, "asymmetric": False, "momentum": 0.99},
+            **{"outputs": 1024, "hidden": 512, "bottleneck": 128, "batch_norm": True, "asymmetric": False, "momentum": 0.99}
         },
+        "local_views": 2,
     }
 
     def __init__(
@@ -155,9 +156,6 @@ class Dino(ImageMethod):
         hidden: int = 2048,
         bottleneck: int = 256,
         batch_norm: bool = False,
-        local_crops: int = 8,
-        local_size: int | None = None,
-        local_crop: tuple[float, float] = (0.05, 0.4),
         asymmetric: bool = True,
         temperature: float = 0.1,
         teacher_temperature: float = 0.04,
@@ -167,17 +165,10 @@ class Dino(ImageMethod):
     ) -> None:
         super().__init__(encoder, shape)
         require_count(1, outputs=outputs, hidden=hidden, bottleneck=bottleneck)
-        require_count(0, local_crops=local_crops)
         require_within("(0, inf)", temperature=temperature, teacher_temperature=teacher_temperature)
         require_within("[0, 1)", center_momentum=center_momentum)
         require_within("[0, 1]", momentum=momentum, fixed_prototypes=fixed_prototypes)
-        self.local_crops, self.local_crop, self.asymmetric = local_crops, as_range("local_crop", local_crop, 1), asymmetric
-        self.local_size = local_side(self.shape[1]) if local_size is None else local_size
-        self.momentum, self.fixed_prototypes = momentum, fixed_prototypes
-        if local_crops:
-            most = min(self.shape[1:])
-            expect(1 <= self.local_size <= most, f"local_size from 1 to the images' {most} pixels", self.local_size)
-            require_crops(encoder, (self.shape[0], self.local_size, self.local_size))
+        self.asymmetric, self.momentum, self.fixed_prototypes = asymmetric, momentum, fixed_prototypes
         self.student = frozen_copy(encoder).requires_grad_()
         dim = width(encoder, self.shape)
         self.head = PrototypeHead(dim, outputs, hidden=hidden, bottleneck=bottleneck, batch_norm=batch_norm)
@@ -194,16 +185,19 @@ class Dino(ImageMethod):
         self.student.load_state_dict(self.encoder.state_dict())
 
     def inputs(self, views: Views) -> MultiView:
-        """Returns two large crops and the small ones."""
+        """Returns the large crops and the small ones."""
         if not isinstance(views, ImageViews):
             raise ValueError(f"expected views of images for method 'dino', found {type(views).__name__}: choose another method")
-        first, second, small = (FIRST, SECOND, SMALL) if self.asymmetric else ({}, {}, {})
-        local = [views.changed(self.local_size, crop=self.local_crop, **small)] * self.local_crops
-        return MultiView(views.changed(**first), views.changed(**second), *local)
+        self.n_local, kinds = views.local_views, views.kinds()
+        if self.asymmetric:
+            strengths = [FIRST, *[SECOND] * (views.n_views - 1), *[SMALL] * views.local_views]
+            kinds = tuple(kind.changed(**own) for kind, own in zip(kinds, strengths, strict=True))
+        return MultiView(*kinds)
 
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
-        """Returns the mean cross-entropy, for two large crops and any number of small ones."""
-        groups = [torch.cat(views[:2]), *([torch.cat(views[2:])] if views[2:] else [])]  # one pass for each size
+        """Returns the mean cross-entropy, for large crops and any number of small ones."""
+        n = len(views) - self.n_local
+        groups = [torch.cat(part) for part in (views[:n], views[n:]) if part]  # one pass for each size
         outputs = [crop for group in groups for crop in self.head(self.student(group)).split(len(views[0]))]
         with torch.no_grad():
             z = self.encoder(groups[0])
@@ -225,24 +219,3 @@ class Dino(ImageMethod):
         momentum = cosine(self.momentum, 1.0, self.progress)
         follow(self.encoder, self.student, momentum)
         follow(self.teacher_head, self.head, momentum)
-
-
-def local_side(size: int) -> int:
-    """Returns the side of small crops: 3/7 of the images' (the paper's 96 of 224 pixels), rounded to a multiple of 4.
-
-    Example:
-        >>> local_side(224), local_side(32), local_side(8)
-        (96, 12, 4)
-    """
-    return max(4, 4 * round(size * 3 / 28))
-
-
-def require_crops(encoder: nn.Module, shape: tuple[int, ...]) -> None:
-    """Raises a ValueError unless an encoder takes crops of ``shape`` (C, H, W)."""
-    try:
-        width(encoder, shape)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(
-            f"expected an encoder that takes crops of {shape[1]} pixels, found one that does not ({str(error).splitlines()[0]}); "
-            "set local_size, local_crops=0, or of a transformer --encoder timm:NAME,dynamic_img_size=True"
-        ) from None

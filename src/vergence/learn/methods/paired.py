@@ -1,13 +1,14 @@
 """Training on pairs: two views are encoded and passed to an objective; all objectives of the library use this method."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from vergence.data.config import ViewConfig
 from vergence.learn.methods.core import Gather, Method, Side
-from vergence.learn.objectives.core import Objective
+from vergence.learn.objectives.core import Objective, mean_terms
 from vergence.learn.objectives.parts.diagnostics import notices
 from vergence.learn.objectives.parts.teachers import cosine, follow, frozen_copy
 from vergence.utils.checks import expect, require_choice, require_within
@@ -17,7 +18,9 @@ __all__ = ["PairedMethod"]
 
 
 class PairedMethod(Method):
-    """Trains encoders with an objective on the embeddings of two views.
+    """Trains encoders with an objective on the embeddings of two views or more.
+
+    The objective is updated with the first two views, which its diagnostics describe, too.
 
     Args:
         encoder: Items (B, ...) -> embeddings (B, D).
@@ -28,8 +31,9 @@ class PairedMethod(Method):
         target_projector: Head behind ``target_encoder``, of the same output width; ``projector`` by default.
         teacher: Momentum m in [0, 1) of a teacher, w <- m w + (1 - m) student, whose embeddings are the targets; None for no
             teacher. Each term is the mean over the pairs (student a, teacher b) and (student b, teacher a), and the
-            objective is updated with the first pair. With a second encoder the teacher has copies of both, the second pair
-            is (teacher a, student b), so that contexts stay contexts, and the update uses (teacher a, teacher b).
+            objective is updated with the first pair; of more views, a teacher sees those of whole items. With a second
+            encoder the teacher has copies of both, the second pair is (teacher a, student b), so that contexts stay contexts,
+            and the update uses (teacher a, teacher b).
         schedule: ``constant``, or ``cosine``: the momentum rises from m to 1 as in BYOL.
 
     Example:
@@ -82,25 +86,37 @@ class PairedMethod(Method):
             teacher.load_state_dict(student.state_dict())
 
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
-        """Returns the objective's terms for two views; the first call checks that they are scalar."""
-        a, b = views
-        za, zb = gather(upcast_half(self.branch("context")(a))), gather(upcast_half(self.branch("target")(b)))
-        with torch.autocast(za.device.type, enabled=False):  # the sums and factorizations of objectives need float32
+        """Returns the objective's terms for V views; the first call checks that they are scalar."""
+        self._require_roles(len(views))
+        branches = [self.branch("context"), *[self.branch("target")] * (len(views) - 1)]
+        zs = [gather(upcast_half(branch(x))) for branch, x in zip(branches, views, strict=True)]
+        with torch.autocast(zs[0].device.type, enabled=False):  # the sums and factorizations of objectives need float32
             if self.teacher is None:
-                self._pair = za.detach(), zb.detach()
-                return self._terms(za, zb)
+                self._pair = zs[0].detach(), zs[1].detach()
+                return self._terms(*zs)
+            teachers = [self.teacher, *[self.target_network()] * (len(views) - self.n_local - 1)]
             with torch.no_grad():
-                ta, tb = gather(upcast_half(self.teacher(a))), gather(upcast_half(self.target_network()(b)))
-            two_encoders = self.target_teacher is not None
-            self._pair = ta if two_encoders else za.detach(), tb  # a bank of two encoders holds embeddings of the teachers
-            ab, ba = self._terms(za, tb), self._terms(*((ta, zb) if two_encoders else (zb, ta)))
-        return {term: 0.5 * (ab[term] + ba[term]) for term in ab}
+                ts = [gather(upcast_half(teacher(x))) for teacher, x in zip(teachers, views, strict=False)]
+            pairs, first = [(z, t) for i, z in enumerate(zs) for j, t in enumerate(ts) if i != j], zs[0].detach()
+            if self.target_teacher is not None:
+                pairs, first = [(zs[0], ts[1]), (ts[0], zs[1])], ts[0]  # a bank of two encoders holds embeddings of the teachers
+            self._pair = first, ts[1]
+            return mean_terms([self._terms(*pair) for pair in pairs])
 
-    def _terms(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
+    def require_views(self, config: ViewConfig, shape: Sequence[int]) -> None:
+        """Raises a ValueError where two encoders are to see more than two views, too."""
+        self._require_roles(config.n_views + config.local_views)
+        super().require_views(config, shape)
+
+    def _require_roles(self, n: int) -> None:
+        fits = n == 2 or (n > 2 and self.target_encoder is None)
+        expect(fits, "two views for two encoders, or several for one encoder", n, "leave n_views or target_encoder out")
+
+    def _terms(self, *zs: Tensor) -> dict[str, Tensor]:
         assert self.objective is not None, "a method without objective is not trained"
-        terms: dict[str, Tensor] = self.objective(za, zb)
+        terms: dict[str, Tensor] = self.objective(*zs, n_local=self.n_local)
         if not self._terms_checked:
-            _require_terms(type(self.objective).__name__, terms, trained=za.requires_grad or zb.requires_grad)
+            _require_terms(type(self.objective).__name__, terms, trained=any(z.requires_grad for z in zs))
             self._terms_checked = True
         return terms
 

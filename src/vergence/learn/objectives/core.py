@@ -2,8 +2,9 @@
 
 import abc
 import functools
+import itertools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol, final, runtime_checkable
 
@@ -30,6 +31,11 @@ def require_several(za: Tensor) -> None:
     """Raises a ValueError where a view (B, D) has one embedding: variances have no value."""
     if len(za) < 2:
         raise ValueError(f"expected a batch of at least 2 embeddings that differ, found {len(za)}: raise the batch size")
+
+
+def mean_terms(terms: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the mean of terms of the same names; what is no dictionary is left to the check of what a loss returns."""
+    return {name: sum(each[name] for each in terms) / len(terms) for name in terms[0]} if isinstance(terms[0], dict) else terms[0]
 
 
 def settings(**values: Any) -> Mapping[str, Any]:
@@ -95,19 +101,21 @@ class Objective(nn.Module, abc.ABC):
         if "update" in vars(cls):
             cls.update = _noticed(cls.update)  # type: ignore[method-assign]
 
-    def __call__(self, za: Tensor, zb: Tensor) -> Any:
-        """Returns `forward` of embeddings that are checked, at least in float32.
+    def __call__(self, za: Tensor, zb: Tensor, *others: Tensor, n_local: int = 0) -> Any:
+        """Returns `forward` of two views, `of_views` of more, on embeddings that are checked, at least in float32.
 
         Covariances are of second powers, and their shrinkage of fourth ones: in float32 the loss of embeddings above 1e9 is not
         finite. On an accelerator only the shape is checked, because comparing would wait for the device at every step. In a
         loop of one's own, warns once where `update` or the teacher has been forgotten.
+        The last ``n_local`` of more than two views are of a part of the item, such as small crops.
 
         Raises:
-            ValueError: The embeddings are not two (B, dim), a number is above 1e9, or one pair is too few.
+            ValueError: The embeddings are not (B, dim) each, a number is above 1e9, or one pair is too few.
         """
-        if self.dim:
-            require_pairs(za, zb, self.dim)
-        if za.device.type == "cpu" and len(za) and (most := max(float(z.detach().abs().max()) for z in (za, zb))) > LARGEST:
+        for z in (zb, *others) if self.dim else ():
+            require_pairs(za, z, self.dim)
+        views = za, zb, *others
+        if za.device.type == "cpu" and len(za) and (most := max(float(z.detach().abs().max()) for z in views)) > LARGEST:
             raise ValueError(
                 f"expected embeddings of at most {LARGEST:.0e}, found {most:.3g}: lower the learning rate, or check the data"
             )
@@ -115,6 +123,8 @@ class Objective(nn.Module, abc.ABC):
             require_several(za)
         if self.training and torch.is_grad_enabled() and za.requires_grad and not self.managed:
             self._watch(zb)
+        if others:
+            return self.of_views([upcast_half(z) for z in views], len(views) - n_local)
         return super().__call__(upcast_half(za), upcast_half(zb))
 
     def _watch(self, zb: Tensor) -> None:
@@ -135,6 +145,14 @@ class Objective(nn.Module, abc.ABC):
         Raises:
             ValueError: The embeddings of a view are all equal where the loss has the determinant of their covariance.
         """
+
+    def of_views(self, zs: Sequence[Tensor], n_global: int) -> dict[str, Tensor]:
+        """Returns the terms of V views (B, D), the first ``n_global`` >= 2 of whole items: those of `forward` for two views.
+
+        By default their mean over pairs of views of which at least one is of the whole item.
+        """
+        pairs = itertools.combinations(range(len(zs)), 2)
+        return mean_terms([self.forward(zs[i], zs[j]) for i, j in pairs if i < n_global])
 
     def frozen(self) -> tuple[Tensor, ...]:
         """Returns the parameters that the optimizer leaves out in this step; none by default."""

@@ -7,10 +7,13 @@ Epps-Pulley     B int |phi(t) - exp(-t^2 / 2)|^2 exp(-t^2 / 2) dt,   phi(t) = 1/
 The integral over the line is twice that over t in [0, 3], by the trapezoidal rule with 17 knots. 1,024 unit directions u are new
 in every step, from the global generator, and common to both views. No stopped gradient, teacher or predictor. SIGReg and the
 invariance are those of the authors' minimal example (rbalestr-lab/lejepa), as in lightly; that has lambda 0.02 and 256
-directions, the released package 0.05 and 1,024. Both views are global ones here; the paper adds small crops.
+directions, the released package 0.05 and 1,024. Of V views, T and the squared distances are means over all of them, and m is the
+mean of the views of whole images, without small crops.
 
 Shapes: B pairs, D features. Terms: means over pairs **and features**, as published; no units. The loss defines no density.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -38,13 +41,13 @@ def epps_pulley(x: Tensor, knots: int, t_max: float) -> Tensor:
 
 
 def sigreg(z: Tensor, u: Tensor, knots: int, t_max: float) -> Tensor:
-    """Returns 1/2 [T(Z_a) + T(Z_b)], a scalar: the mean `epps_pulley` of both views (2, B, D) over unit directions u (D, S)."""
+    """Returns 1/V sum_v T(Z_v), a scalar: the mean `epps_pulley` of the views (V, B, D) over unit directions u (D, S)."""
     return epps_pulley(z @ u, knots, t_max).mean()
 
 
-def invariance(z: Tensor) -> Tensor:
-    """Returns 1/2 mean_nd [(z_a - m)_nd^2 + (z_b - m)_nd^2], m = (z_a + z_b) / 2, a scalar, for both views (2, B, D)."""
-    return (z.mean(0) - z).square().mean()
+def invariance(z: Tensor, n_global: int = 2) -> Tensor:
+    """Returns mean_vnd (z_v - m)_nd^2, a scalar, for views (V, B, D), with m the mean of the first ``n_global``."""
+    return (z[:n_global].mean(0) - z).square().mean()
 
 
 class LeJEPA(Objective):
@@ -75,9 +78,13 @@ class LeJEPA(Objective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the weighted terms ``sigreg`` and ``invariance``, both >= 0; samples directions from the global generator."""
-        z = torch.stack([za, zb])
+        return self.of_views((za, zb), 2)
+
+    def of_views(self, zs: Sequence[Tensor], n_global: int) -> dict[str, Tensor]:
+        """Returns the terms for V views, with common directions."""
+        z = torch.stack(list(zs))
         u = torch.randn(self.dim, self.slices, dtype=z.dtype, device=z.device)
         return {
             "sigreg": self.weight * sigreg(z, u / u.norm(dim=0), self.knots, self.t_max),
-            "invariance": (1 - self.weight) * invariance(z),
+            "invariance": (1 - self.weight) * invariance(z, n_global),
         }

@@ -4,13 +4,17 @@ Loss            1/2 [l(z_a, q_b) + l(z_b, q_a)],   l(z, q) = -mean_n sum_k q_nk 
 Prediction      p_nk = exp(z_n . c_k / tau) / sum_l exp(z_n . c_l / tau),   |z_n| = |c_k| = 1
 Codes           Q = Sinkhorn(exp(Z C^T / eps)): rows and columns are scaled in turn to sums of 1/K and 1/B       (eq. 3 to 5)
 
+Of V views, the loss is the mean of l(z, q) over the codes q of views of whole images, and over all other views (algorithm 1).
+
 Codes get no gradient. As in the released code (facebookresearch/swav) and in lightly, the
 prototypes c are parameters, normalized after every step and kept as they are in the first 313 steps, and the loss is the mean of
-the two directions, where eq. 1 adds them. Two views, without small crops; no queue: codes are balanced over the batch of all
+the two directions, where eq. 1 adds them. No queue: codes are balanced over the batch of all
 processes, so a small batch needs fewer prototypes.
 
 Shapes: B pairs, D features, K prototypes. Terms: means over pairs, in nats. The loss defines no density.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -92,9 +96,14 @@ class SwAV(Objective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the only term, ``swapped``, >= 0: at most about log K if the embeddings carry no information."""
-        sa, sb = self.similarities(za), self.similarities(zb)
-        qa, qb = (sinkhorn(s, self.epsilon, self.iterations) for s in (sa, sb))
-        return {"swapped": 0.5 * (cross_entropy(sb, qa, self.temperature) + cross_entropy(sa, qb, self.temperature))}
+        return self.of_views((za, zb), 2)
+
+    def of_views(self, zs: Sequence[Tensor], n_global: int) -> dict[str, Tensor]:
+        """Returns ``swapped``, the mean over the views with codes, the first ``n_global``, and over the other views."""
+        scores = [self.similarities(z) for z in zs]
+        codes = [sinkhorn(s, self.epsilon, self.iterations) for s in scores[:n_global]]
+        pairs = [(s, q) for i, q in enumerate(codes) for j, s in enumerate(scores) if i != j]
+        return {"swapped": torch.stack([cross_entropy(s, q, self.temperature) for s, q in pairs]).mean()}
 
     def similarities(self, z: Tensor) -> Tensor:
         """Returns z_n . c_k with z on the unit sphere, (B, K), for embeddings (B, D)."""

@@ -8,9 +8,13 @@ Covariance      c(Z) = 1/D sum_{d != e} Cov(z_d, z_e)^2                         
 Var and Cov divide by B - 1. The terms are those of the released code (facebookresearch/vicreg), as in lightly. That differs from
 the paper in two points: the variance terms of the two views are averaged, where eq. 6 adds them (solo-learn follows the
 paper), and s is a mean over features, where eq. 5 sums them. With the same weights 25, 25, 1 these are different functions.
+Of V views, s is the mean over pairs, v the mean over views, and c twice the mean over views.
 
 Shapes: B pairs, D features. Terms: means over pairs **and features**, as published; no units. The loss defines no density.
 """
+
+import itertools
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -65,8 +69,13 @@ class VICReg(Objective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the weighted terms ``invariance``, ``hinge`` (of the variances) and ``covariance``."""
+        return self.of_views((za, zb), 2)
+
+    def of_views(self, zs: Sequence[Tensor], n_global: int) -> dict[str, Tensor]:
+        """Returns the terms for V views, of which two small crops are no pair."""
+        pairs = [(zs[i], zs[j]) for i, j in itertools.combinations(range(len(zs)), 2) if i < n_global]
         return {
-            "invariance": self.invariance * invariance(za, zb),
-            "hinge": self.variance * 0.5 * (hinge(za) + hinge(zb)),
-            "covariance": self.decorrelation * (covariance(za) + covariance(zb)),
+            "invariance": self.invariance * torch.stack([invariance(a, b) for a, b in pairs]).mean(),
+            "hinge": self.variance * torch.stack([hinge(z) for z in zs]).mean(),
+            "covariance": self.decorrelation * 2 * torch.stack([covariance(z) for z in zs]).mean(),
         }

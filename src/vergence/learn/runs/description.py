@@ -165,7 +165,7 @@ def _starts(model: ModelConfig, settings: dict[str, Any], facts: Facts) -> list[
 def _without_effect(settings: dict[str, Any], kind: str) -> list[str]:
     """Returns which strengths of views that were given have no effect on data of this kind."""
     given = [f.name for f in dataclasses.fields(ViewConfig) if f.name in settings and settings[f.name] != f.default]
-    own = [name for name in given if name != "function"]  # which makes the views of any kind
+    own = [name for name in given if name not in ViewConfig.of_any]
     vectors = [name for name in own if name in ViewConfig.of_vectors]
     images = [name for name in own if name not in vectors]
     data, unused, why = {

@@ -68,7 +68,7 @@ def train(
     recipe: str | None = None,
     resume: bool = False,
     trust_code: bool = False,
-    views: str | ViewConfig | Callable[..., Any] | None = None,
+    views: str | ViewConfig | Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
     column: str | Sequence[str] = (),
     labels: Any = None,
     logger: str | Logger | None = None,
@@ -92,7 +92,7 @@ def train(
             encoder ``package.module:factory`` outside the library, which is imported. Not needed where the settings name it.
         views: Strengths of the random views; of vectors the name of their kind, ``counts``, ``spectra``, ``series`` or ``table``;
             or what makes them: a function ``(batch, generator) -> batch``, or a transform of torchvision v2 (see
-            `vergence.learn.views.images.GivenViews`).
+            `vergence.learn.views.images.GivenViews`); or several, one for each view.
         column: Column or columns of a table; key of a data set's items.
         labels: Labels (N,) of data that the program holds, for the evaluation; training does not read them.
         logger: ``tensorboard`` or ``csv``, in the folder ``logs`` of the run, or an object with ``log_metrics(metrics, step)``,
@@ -421,6 +421,7 @@ def _named(
         plain |= {field.name: getattr(views, field.name) for field in dataclasses.fields(views)}
     elif views is not None:
         plain["function"] = register_outside(views)
+        plain |= {"n_views": len(views)} if isinstance(views, tuple | list) else {}
     if data is not None and not isinstance(data, str | os.PathLike | RunConfig):
         kept = held(data, column, plain.get("limit"), plain.get("holdout", DataConfig.holdout), plain.get("form"))
         return in_words(data), plain, {"source": kept, "column": column, "labels": labels}

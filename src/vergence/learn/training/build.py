@@ -182,6 +182,8 @@ def initial_method(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(loop.seed_of(config.fit.seed, "initialise", 0))
         method = build_method(config.model, shape, target_shape, mean, std)
+        if config.model.takes_steps:
+            method.require_views(config.views, shape)
     networks.channels_last(method)
     return method
 
@@ -277,7 +279,8 @@ def views_for(kind: str, config: ViewConfig, shape: Sequence[int], marginals: Ca
     if (name := config.function) is not None:
         hint = "pass it with vergence.load(path, views=...)"
         expect(is_registered(name), f"the function {shown(name)} of this run's views", advice=hint)
-        return GivenViews(load_outside("views", name, ""), shape)
+        expect(not config.local_views, "no local_views with views of one's own", config.local_views, "let the functions crop")
+        return GivenViews(load_outside("views", name, ""), shape, config.n_views)
     if kind == "image":
         return ImageViews(config, shape[1])
     own = kind == "vector" or (kind == "array" and config.kind == "series" and len(shape) <= 2)

@@ -29,7 +29,7 @@ MOST_CHANNELS = 4  # of an image
 MOST_OPTIONS = {  # sizes among the options of the library's objectives and methods
     **{"bank": 2**20, "hidden": 65_536, "steps": 10_000},
     **dict.fromkeys(("components", "max_nodes", "rank"), 4096),
-    **{"latent": 65_536, "outputs": 2**20, "bottleneck": 65_536, "local_crops": 256, "local_size": 8192, "targets": 256},
+    **{"latent": 65_536, "outputs": 2**20, "bottleneck": 65_536, "targets": 256},
     **dict.fromkeys(("decoder_width", "predictor_width"), 8192),
     **dict.fromkeys(("decoder_depth", "decoder_heads", "predictor_depth", "predictor_heads"), 256),
     **{"prototypes": 65_536, "slices": 65_536, "knots": 4096},
@@ -263,11 +263,22 @@ class RunConfig:
         """Builds a run description from what `to_dict` returned; JSON's lists become tuples."""
         parts = {"data": DataConfig, "views": ViewConfig, "model": ModelConfig, "fit": FitConfig}
         try:
+            raw = _moved(raw)
             config = cls(**{name: part(**_tuples(raw[name])) for name, part in parts.items()})
             options = {k: math.inf if v == "inf" else v for k, v in _tuples(config.model.options).items()}
             return dataclasses.replace(config, model=dataclasses.replace(config.model, options=options))
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a run description: {error}") from None
+
+
+def _moved(raw: dict[str, Any]) -> dict[str, Any]:
+    """Returns a description in which small crops are settings of the views, where they were options of method dino."""
+    if raw["model"].get("method") != "dino" or "local_views" in raw["views"]:
+        return raw
+    options = {"local_crops": 8, **raw["model"]["options"]}
+    new = {"local_crops": "local_views", "local_size": "local_size", "local_crop": "local_crop"}
+    views = {**raw["views"], **{new[name]: options.pop(name) for name in new if name in options}}
+    return {**raw, "views": views, "model": {**raw["model"], "options": options}}
 
 
 def _tuples(raw: dict[str, Any]) -> dict[str, Any]:
@@ -313,6 +324,10 @@ class Settings(TypedDict, total=False):
     warp: float
     phases: float
     swap: float
+    n_views: int
+    local_views: int
+    local_size: int | None
+    local_crop: tuple[float, float]
 
     encoder: Network | tuple[Network, Network]
     objective: Union[str, "Objective", "type[Objective]"]

@@ -148,7 +148,7 @@ PUBLISHED: dict[str, Row] = {
     "masked_autoencoder": Row("imagenet", "arXiv:2505.12477, appendix D",
         {**VIT, **CROPS, "method": "masked_autoencoder", "encoder": VIT_B, "betas": (0.9, 0.95), "warmup_epochs": 40}),
     "dino": Row("imagenet", "arXiv:2505.12477, appendix D; lightly's and DINO's defaults where it names none",
-        {**VIT, "method": "dino", "encoder": f"{VIT_B},dynamic_img_size=True", "crop": (0.4, 1.0),
+        {**VIT, "method": "dino", "encoder": f"{VIT_B},dynamic_img_size=True", "crop": (0.4, 1.0), "local_views": 8,
          "jitter": (0.4, 0.4, 0.2, 0.1), "warmup_epochs": 10, "clip": 3.0}),
     "i_jepa": Row("imagenet", "arXiv:2301.08243, table 1",
         {**VIT, **CROPS, "method": "i_jepa", "encoder": f"{VIT_B},class_token=False,global_pool=avg", "crop": (0.3, 1.0),

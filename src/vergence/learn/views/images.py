@@ -34,6 +34,12 @@ BLURRED = 1 << 20  # numbers that are blurred at a time, which a CPU's cache hol
 class Views(abc.ABC):
     """Random views of the samples of a batch."""
 
+    n_views, local_views = 2, 0  # of a whole sample, and small crops that follow them
+
+    def kinds(self) -> tuple["Views", ...]:
+        """Returns the views of a sample, one after the other: those of the whole, then small crops."""
+        return (self,) * self.n_views
+
     @abc.abstractmethod
     def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Returns the parameters of n samples, on the CPU, each of shape (n, ...); ``generator`` is a CPU generator."""
@@ -41,6 +47,10 @@ class Views(abc.ABC):
     @abc.abstractmethod
     def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
         """Returns the views (B, ...) of samples (B, ...) that B sampled parameters (any part of a `draw`) describe."""
+
+    def several(self, x: Tensor, draws: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        """Returns all views of samples where they are made at once, else those of `apply` alone."""
+        return (self.apply(x, draws),)
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Returns a new view of each sample of ``x``, shape (B, ...)."""
@@ -56,11 +66,13 @@ class GivenViews(Views):
 
     A function ``(batch, generator) -> batch`` gets a batch at a time; a function of one argument, such as a transform of
     torchvision v2, gets one item at a time, under a seed of torch. Images are floats in [0, 1], other items are as they are read.
-    The first batch is checked.
+    The first batch is checked. A function is called once for each view; one that returns a tuple or a list of all views is
+    called once.
 
     Args:
-        function: The function.
+        function: The function, or several, one for each view.
         shape: Shape of one item as the encoder sees it, which each view must have.
+        n_views: Number of views by one function.
 
     Example:
         >>> views = GivenViews(lambda x, generator: x + 0.1 * torch.randn(x.shape, generator=generator), (6,))
@@ -68,9 +80,14 @@ class GivenViews(Views):
         torch.Size([4, 6])
     """
 
-    def __init__(self, function: Callable[..., Any], shape: Sequence[int]) -> None:
-        self.function, self.shape, self.checked = function, tuple(shape), False
-        parameters = inspect.signature(function).parameters.values()
+    def __init__(self, function: Any, shape: Sequence[int], n_views: int = 2) -> None:
+        functions = tuple(function) if isinstance(function, tuple | list) else (function,)
+        fits = all(map(callable, functions)) and len(functions) > 0
+        expect(fits, "views to be a function, or a tuple of functions, one for each view", type(function).__name__)
+        others = tuple(GivenViews(other, shape) for other in functions[1:])
+        self.function, self.shape, self.checked, self.n_views = functions[0], tuple(shape), False, n_views
+        self.each = (self, *others) if others else (self,) * n_views
+        parameters = inspect.signature(self.function).parameters.values()
         named = [p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self.of_batches = len(named) > 1
 
@@ -79,7 +96,15 @@ class GivenViews(Views):
         return {"seed": torch.randint(2**62, (n,), generator=generator)}
 
     def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        """Returns the function's views; see `Views.apply`."""
+        """Returns the function's views, or the first one of each item; see `Views.apply`."""
+        return self.several(x, draws)[0]
+
+    def kinds(self) -> tuple[Views, ...]:
+        """Returns the views of an item, by one function each."""
+        return self.each
+
+    def several(self, x: Tensor, draws: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        """Returns all views that the function makes at once, each (B, ...)."""
         x, seed = to_unit(x) if x.ndim == 4 else x, int(draws["seed"][0]) if len(x) else 0
         if self.of_batches:
             y = self.function(x, torch.Generator().manual_seed(seed))
@@ -87,7 +112,12 @@ class GivenViews(Views):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 y = [self.function(item) for item in x]
-        return self._checked(y, x).to(x)
+            at_once = len(y) > 0 and isinstance(y[0], tuple | list)
+            y = tuple(map(list, zip(*y, strict=True))) if at_once else y
+        at_once = isinstance(y, tuple | list) and any(isinstance(v, list) or getattr(v, "ndim", 0) == x.ndim for v in y)
+        views = tuple(self._checked(view, x).to(x) for view in (y if at_once else (y,)))
+        self.checked = True
+        return views
 
     def _checked(self, y: Any, x: Tensor) -> Tensor:
         if isinstance(y, list) and all(isinstance(item, Tensor) and item.shape == y[0].shape for item in y):
@@ -100,7 +130,6 @@ class GivenViews(Views):
                 raise ValueError(f"expected views of shape {wanted}, of {numbers}, found {what}; change the function of views")
             if not bool(y.isfinite().all()):
                 raise ValueError("expected finite views, found nan or infinity; change the function of views")
-            self.checked = True
         views: Tensor = y
         return views
 
@@ -140,7 +169,7 @@ class ImageViews(Views):
         """Sets the strengths of ``config`` for views of ``size`` x ``size`` pixels, at least 2."""
         check_strengths(config)
         expect(size >= 2, "views of at least 2 pixels a side", f"size = {size}", "choose a larger size")
-        self.config, self.size = config, size
+        self.config, self.size, self.n_views, self.local_views = config, size, config.n_views, config.local_views
         self.kernel = max(3, size // 10 | 1)
 
     def changed(self, size: int | None = None, **strengths: Any) -> "ImageViews":
@@ -153,6 +182,11 @@ class ImageViews(Views):
         new = copy.copy(self)
         ImageViews.__init__(new, dataclasses.replace(self.config, **strengths), self.size if size is None else size)
         return new
+
+    def kinds(self) -> tuple["ImageViews", ...]:
+        """Returns the views of whole images, then the small crops."""
+        small = [self.changed(local_side(self.config, self.size), crop=self.config.local_crop)] if self.local_views else []
+        return (*[self] * self.n_views, *small * self.local_views)
 
     def unchanged(self, x: Tensor) -> Tensor:
         """Returns the middle squares of images, floats in [0, 1]."""
@@ -237,6 +271,16 @@ class ImageViews(Views):
             y = F.conv2d(y, k[..., None], groups=len(k))
             parts.append(F.conv2d(y, k[..., None, :], groups=len(k))[0, : len(part) * c].view_as(part))
         return torch.cat(parts).clamp_(0, 1)
+
+
+def local_side(config: ViewConfig, size: int) -> int:
+    """Returns the side of small crops of images of ``size`` pixels; by default 3/7 of it, rounded to a multiple of 4.
+
+    Example:
+        >>> [local_side(ViewConfig(), size) for size in (224, 32, 8)]
+        [96, 12, 4]
+    """
+    return max(4, 4 * round(size * 3 / 28)) if config.local_size is None else config.local_size
 
 
 def aside(generator: torch.Generator) -> torch.Generator:
@@ -381,6 +425,7 @@ def check_strengths(c: ViewConfig) -> None:
     """Raises a ValueError that names a strength out of its range."""
     rules = {
         "crop": (0 < c.crop[0] <= c.crop[1] <= 1, "0 < smallest <= largest <= 1"),
+        "local_crop": (0 < c.local_crop[0] <= c.local_crop[1] <= 1, "0 < smallest <= largest <= 1"),
         "jitter": (min(c.jitter) >= 0 and c.jitter[HUE] <= 0.5, "four strengths >= 0, the hue's at most 0.5"),
         "blur_sigma": (0 < c.blur_sigma[0] <= c.blur_sigma[1], "0 < smallest <= largest"),
         "cover": (len(c.cover) % 4 == 0 and min(c.cover, default=0) >= 0, "top, left, height and width in pixels, >= 0"),

@@ -55,7 +55,7 @@ class KindViews(Views):
 
     def __init__(self, config: ViewConfig, marginals: Marginals) -> None:
         check_strengths(config)
-        self.config, self.marginals, self.D = config, marginals, marginals.mean.shape[-1]
+        self.config, self.marginals, self.D, self.n_views = config, marginals, marginals.mean.shape[-1], config.n_views
 
     def changed(self, **strengths: Any) -> "KindViews":
         """Returns the same views with other strengths, by the names of `ViewConfig`."""
