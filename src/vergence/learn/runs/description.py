@@ -160,7 +160,7 @@ def _without_effect(settings: dict[str, Any], kind: str) -> list[str]:
     data, unused, why = {
         "image": ("images", vectors, "of vectors' views"),
         "vector": ("vectors", images, "of images' views"),
-        "pairs": ("pairs", given, "pairs are their own views"),
+        **{name: (name, given, f"{name} are their own views") for name in ("pairs", "modalities")},
     }[kind]
     return [f"without effect on {data}: {', '.join(unused)} ({why})"] if unused else []
 

@@ -82,8 +82,9 @@ def load(
     if data is not None:
         folder.given = {"source": data, "column": column, "labels": labels}
     on = as_device(device)
-    state, shape, target = folder.load_model(), folder.metadata.shape, folder.metadata.target_shape
-    channels = shape[0] + (target or (0,))[0]
+    state, about = folder.load_model(), folder.metadata
+    shape, target = about.shape, about.modalities or about.target_shape
+    channels = sum(one[0] for one in about.modalities.values()) or shape[0] + (about.target_shape or (0,))[0]
     method = build.build_method(model, shape, target, torch.zeros(channels), torch.ones(channels))  # statistics: in the state
     try:
         method.load_state_dict(state)
@@ -142,8 +143,8 @@ class Run:
         """Returns the embeddings of N items, (N, D) float32.
 
         Args:
-            images: Items.
-            side: Of the encoder where there are two, and of pairs the part that is embedded.
+            images: Items; of modalities a dictionary of them, or those of the ``side``. Missing ones, NaN, have NaN.
+            side: Of the encoder where there are two, and of pairs the part that is embedded; of modalities the name.
             projected: Whether embeddings are those of the objective's space, behind the projector. With a teacher, targets are
                 then embedded by the teacher, whose embeddings the density describes.
             batch_size: Items at a time.
@@ -232,6 +233,7 @@ class Run:
         Raises:
             ValueError: The objective has no such density, ``n`` or ``modes`` is out of range, or there is not exactly one bank.
         """
+        expect(not self.folder.metadata.modalities, "a run on pairs", "one on modalities", "ask conditional({...}, of=...)")
         objective: ConditionalObjective = objective_of(self, ConditionalObjective)
         z, index = self._bank(bank, bank_embeddings, batch_size)
         za = self.embed(context, projected=True, batch_size=batch_size)
@@ -272,15 +274,21 @@ class Run:
         return matched(scores, contexts, bank, true, za, coverage=coverage, no_match=no_match)
 
     @torch.inference_mode()
-    def conditional(self, context: Images, *, batch_size: int = 256) -> Distribution:
+    def conditional(self, context: Images, *, of: str | Sequence[str] = (), batch_size: int = 256) -> Distribution:
         """Returns p(z_b | z_a), the density of the target's embedding given each of N contexts, over (D,), on the run's device.
 
         It lives in the objective's space, where `embed` with ``side="target"`` and ``projected`` embeds targets; it is a density
-        of these embeddings' directions for an objective that is ``on_sphere``.
+        of these embeddings' directions for an objective that is ``on_sphere``. Given a dictionary of modalities it is the density
+        of those that are named by ``of``, or of all others, given these; missing items, NaN, are integrated over.
 
         Raises:
             ValueError: The objective has no such density.
         """
+        if isinstance(context, Mapping):
+            density: ConditionalObjective = objective_of(self, ConditionalObjective)
+            z = {side: self.embed(context, side=side, projected=True, batch_size=batch_size) for side in context}
+            given: Distribution = density.given({name: self.to_device(part) for name, part in z.items()}, of)
+            return given
         objective: PredictiveObjective = objective_of(self, PredictiveObjective)
         return objective.conditional(self.to_device(self.embed(context, projected=True, batch_size=batch_size)))
 
