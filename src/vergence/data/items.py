@@ -200,10 +200,17 @@ class PairItems(Items):
 
     def mapped(self, change: Callable[[ArrayItems], Any]) -> "PairItems":
         """Returns the items with every side changed by a function."""
-        return PairItems(*(change(side) for side in self.sides.values()))
+        part = self._of({name: change(side) for name, side in self.sides.items()})
+        part.labels = self.labels
+        return part
+
+    def _of(self, sides: dict[str, ArrayItems]) -> "PairItems":
+        return PairItems(*sides.values())
 
     def subset(self, index: Tensor) -> "PairItems":
-        return self.mapped(lambda side: side.subset(index))
+        part = self.mapped(lambda side: side.subset(index))
+        part.labels = at(self.labels, index)
+        return part
 
     def to(self, device: str | torch.device) -> "PairItems":
         return self.mapped(lambda side: side.to(device))

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data.items import ArrayItems, Items, PairItems
+from vergence.data.items import ArrayItems, Items, PairItems, batches
 from vergence.data.pixels import to_unit
 from vergence.utils.checks import expect, refuse
 from vergence.utils.linalg import as_array
@@ -33,14 +33,21 @@ class ModalityItems(PairItems):
         expect(len({len(side) for side in sides.values()}) == 1, "as many rows of each modality", found)
         self.sides, self.in_memory = dict(sides), all(side.in_memory for side in sides.values())
 
-    def mapped(self, change: Callable[[ArrayItems], Any]) -> "ModalityItems":
-        """Returns the items with every modality changed by a function."""
-        return ModalityItems({name: change(side) for name, side in self.sides.items()})
+    def _of(self, sides: dict[str, ArrayItems]) -> "ModalityItems":
+        return ModalityItems(sides)
 
 
 def missing(x: Tensor) -> Tensor:
     """Returns which items of a modality (B, ...) are missing, (B,) bool."""
     return x.flatten(1).isnan().any(1)
+
+
+def with_context(items: Items) -> Items:
+    """Returns the items that have their first modality; other data as they are."""
+    if not isinstance(items, ModalityItems):
+        return items
+    gaps = [missing(x) for _, x in items.context.stream(batches(len(items), items.chunk))]
+    return items.subset((~torch.cat(gaps)).nonzero()[:, 0])
 
 
 def modality_items(data: Mapping[Any, Any], read: Callable[[Any], Items]) -> ModalityItems:

@@ -113,6 +113,7 @@ def open_data(
         train, held_out = (_sized(part, config.size, memory // 2) for part in (train, held_out))
         size = train.shape[1] if len(train.shape) == 3 and train.shape[1] == train.shape[2] else None
     name = config.source if config.source in BUILT_IN else written_name(Path(config.source).resolve().name)
+    expect(len(getattr(items, "sides", "ab")) > 1, "at least 2 modalities", "1", "give others, or the array itself")
     several: Kind = "modalities" if isinstance(items, ModalityItems) else "pairs"
     kind: Kind = several if isinstance(items, PairItems) else "image" if len(items.shape) == 3 else "vector"
     about = (opened.classes, tuple(items.skipped), note, size, opened.columns)

@@ -217,13 +217,12 @@ def whole(folder: RunFolder) -> Data:
 def items_of(folder: RunFolder, images: Images, root: str | None = None, side: Side = "context", gaps: bool = False) -> Items:
     """Returns items of a run's shape; see `vergence.learn.runs.run.Run.items`."""
     config, shape, in_memory = folder.config.data, folder.metadata.item_shape(side), is_object(images)
-    if (names := tuple(folder.metadata.modalities)) and in_memory:
+    if (names := tuple(folder.metadata.modalities)) and in_memory and not isinstance(images, Items):
         name = names[0] if side == "context" else side
-        given = images if isinstance(images, Mapping | Items) else {name: images}
-        sides = given if isinstance(given, Items) else sources.open_items(given)
-        if isinstance(sides, PairItems):
-            require_choice("a modality", name, sides.sides)
-            return sources.with_shape(sides.sides[name], shape, name)
+        opened = sources.open_items(images if isinstance(images, Mapping) else {name: images})
+        assert isinstance(opened, PairItems), "of a dictionary"
+        require_choice("a modality", name, opened.sides)
+        return sources.with_shape(opened.sides[name], shape, name)
     if isinstance(images, Items):
         return images.target if side == "target" and isinstance(images, PairItems) else images
     source = images if in_memory else sources.as_source(images)
@@ -247,7 +246,8 @@ def items_of(folder: RunFolder, images: Images, root: str | None = None, side: S
 def views_of(folder: RunFolder, method: Method) -> Views:
     """Returns the random views that a run was trained with."""
     metadata, standardize = folder.metadata, networks.standardization(method.encoder)
-    expect(metadata.kind != "pairs", "a run on single items for random views", "one on pairs", "leave crops out")
+    single = metadata.kind in ("image", "vector")
+    expect(single, "a run on single items for random views", f"one on {metadata.kind}", "leave crops out")
     config = folder.config.views
 
     def marginals() -> Marginals:

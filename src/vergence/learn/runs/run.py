@@ -127,9 +127,7 @@ class Run:
     def __init__(self, folder: RunFolder, method: Method, device: torch.device) -> None:
         self.folder, self.method, self.device = folder, method.eval(), device
         self._detector: RunDetector | None = None
-        for encoder in (self.method.encoder, self.method.target_encoder):
-            if encoder is not None:
-                encoder.to(memory_format=torch.channels_last)
+        self.method.to(memory_format=torch.channels_last)
 
     def __repr__(self) -> str:
         model, about = self.folder.config.model, self.folder.metadata
@@ -233,7 +231,7 @@ class Run:
         Raises:
             ValueError: The objective has no such density, ``n`` or ``modes`` is out of range, or there is not exactly one bank.
         """
-        expect(not self.folder.metadata.modalities, "a run on pairs", "one on modalities", "ask conditional({...}, of=...)")
+        self._require_pairs()
         objective: ConditionalObjective = objective_of(self, ConditionalObjective)
         z, index = self._bank(bank, bank_embeddings, batch_size)
         za = self.embed(context, projected=True, batch_size=batch_size)
@@ -299,6 +297,7 @@ class Run:
         Raises:
             ValueError: The objective has no such densities, or ``n`` is below 1.
         """
+        self._require_pairs()
         objective: ConditionalObjective = objective_of(self, ConditionalObjective)
         require_count(n=n)
         with fixed_noise(seed):
@@ -397,6 +396,10 @@ class Run:
             gaps: Whether files may have no rows, and rows of vectors that are not finite.
         """
         return items_of(self.folder, images, root, side, gaps)
+
+    def _require_pairs(self) -> None:
+        found = self.folder.metadata.modalities
+        expect(not found, "a run on pairs or on single items", "one on modalities", "ask conditional({...}, of=...)")
 
     def _bank(self, bank: Images | None, embeddings: Tensor | None, batch_size: int) -> tuple[Tensor, Tensor]:
         """Returns the embeddings of a bank's targets (M, D) and their index among the bank's items (M,)."""

@@ -92,7 +92,7 @@ def _modalities(
     require_choice("anchor", config.anchor, (None, *shapes))
     sizes = [shape[0] for shape in shapes.values()]
     statistics = list(zip(shapes.values(), mean.split(sizes), std.split(sizes), strict=True))[1:]
-    encoders = [encoder, *(_target_encoder(config, tuple(shape), *part) for shape, *part in statistics)]
+    encoders = [encoder, *(_target_encoder(config, tuple(shape), *part, named=False) for shape, *part in statistics)]
     widths = [networks.width(net, shape) for net, shape in zip(encoders, shapes.values(), strict=True)]
     objective = _objective(config, (widths[0], *config.projector)[-1], True, tuple(shapes))
     heads = [networks.projector(widths[0], config.projector, config.projector_norm)]
@@ -132,12 +132,15 @@ def input_statistics(config: ModelConfig, shape: Sequence[int], mean: Tensor, st
     return mean.new_tensor(config.input_mean), std.new_tensor(config.input_std)
 
 
-def _target_encoder(config: ModelConfig, shape: tuple[int, ...], mean: Tensor, std: Tensor) -> nn.Module:
-    """Returns the second encoder that is named; else one of the first one's name, or an MLP where that cannot take the shape."""
+def _target_encoder(config: ModelConfig, shape: tuple[int, ...], mean: Tensor, std: Tensor, *, named: bool = True) -> nn.Module:
+    """Returns the second encoder that is named; else one of the first one's name, or an MLP where that cannot take the shape.
+
+    Without ``named``, for several modalities, it is an MLP too where the one that is named cannot take the shape.
+    """
     try:
         return building.encoder(config.target_encoder or config.encoder, shape, mean, std)
     except ValueError:
-        if config.target_encoder is not None:
+        if named and config.target_encoder is not None:
             raise
         return building.encoder(MLP(), shape, mean, std)
 
