@@ -48,7 +48,8 @@ class ModalityMethod(PairedMethod):
         names, kind = tuple(branches), type(objective).__name__
         expect(objective.teacher is None, "an objective without a teacher for modalities", kind, "gje and vicreg have none")
         self.names, self.anchor = names, anchor
-        self.others = nn.ModuleDict({name: nn.Sequential(*pair) for name, pair in zip(names[1:], others, strict=True)})
+        self.target_encoder = nn.ModuleDict({name: net for name, (net, _) in zip(names[1:], others, strict=True)})
+        self.target_projector = nn.ModuleDict({name: head for name, (_, head) in zip(names[1:], others, strict=True)})
         self.pairs = tuple(pair for pair in itertools.combinations(names, 2) if anchor in (None, *pair))
         self.joint = getattr(objective, "blocks", ()) == names
         copies = () if self.joint else self.pairs[1:]
@@ -58,8 +59,10 @@ class ModalityMethod(PairedMethod):
 
     def branch(self, side: Side) -> nn.Sequential:
         """Returns encoder and head of a modality, the first by default."""
-        found: nn.Sequential = self.others[side] if side in self.others else nn.Sequential(self.encoder, self.projector)  # type: ignore[assignment]
-        return found
+        encoders: Any = self.target_encoder
+        heads: Any = self.target_projector
+        first = side not in encoders
+        return nn.Sequential(*(self.encoder, self.projector) if first else (encoders[side], heads[side]))
 
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
         """Returns the objective's terms for the modalities of a batch, of which items may be missing (NaN)."""
