@@ -99,7 +99,7 @@ def test_a_run_on_modalities_comes_back_and_answers_in_any_direction(tmp_path):
         (lambda: vergence.train(data, anchor="c", **QUICK), "anchor among"),
         (lambda: vergence.train({"a": data["b"]}, **QUICK), "at least 2 modalities"),
         (lambda: vergence.train(data, **{**QUICK, "objective": "byol"}), "without a teacher"),
-        (lambda: vergence.train({"a": data["b"], "b": data["b"][:9]}), "as many rows"),
+        (lambda: vergence.train({"a": data["b"], "b": data["b"][:9]}), "as many of both"),
         (lambda: vergence.train({"a": data["b"], "b": data["b"] * np.nan}), "rows of modality b"),
     ):
         with pytest.raises(ValueError, match=words):
