@@ -12,8 +12,6 @@ from vergence.data.pixels import to_unit
 from vergence.utils.checks import expect, refuse
 from vergence.utils.linalg import as_array
 
-__all__ = ["ModalityItems"]
-
 
 class ModalityItems(PairItems):
     """Arrays by name whose rows are items; the first is the context. A missing row is NaN.

@@ -199,7 +199,7 @@ class ConditionalObjective(Objective):
     several_blocks: ClassVar[bool] = False
 
     def terms(self, z: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the loss's terms for the embeddings (B, D) of two or more blocks by name, each with every other."""
+        """Returns the loss's terms for the embeddings (B, D) of two or more blocks by name."""
         raise NotImplementedError(f"{type(self).__name__} is over two views")
 
     def joint(self) -> JointGaussian | MixtureOfGaussians:

@@ -10,7 +10,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from vergence.utils.checks import Checked, from_json, require_choice
+from vergence.utils.checks import Checked, expect, from_json, require_choice
 from vergence.utils.terminal import Tabular
 
 __all__ = ["Accuracy", "Anomaly", "Collapse", "Detection", "Evaluation", "EvaluationProtocol", "Kind", "Posterior", "Probe"]
@@ -105,8 +105,9 @@ class RunMetadata(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("read_shape", "shape", "target_shape"):
-            shape = getattr(self, name)
+        shapes = {name: getattr(self, name) for name in ("read_shape", "shape", "target_shape")}
+        for name, shape in {**shapes, **{f"modalities.{key}": one for key, one in self.modalities.items()}}.items():
+            expect(shape is None or isinstance(shape, tuple), f"{name} to be a shape", shape)
             if shape is not None and not (len(shape) in (1, 3) and min(shape) >= 1 and math.prod(shape) <= MAX_ITEM):
                 raise ValueError(f"expected {name} to be (C, H, W) or (D,) of at most {MAX_ITEM:,} numbers, found {shape}")
 
