@@ -190,13 +190,12 @@ class ConditionalObjective(Objective):
     A subclass defines `joint`, or `conditional` and `marginal` where its density of pairs has no closed form.
 
     Attributes:
-        blocks: Names of the V parts of D features that the joint density is over: the two views, or modalities.
-        several_blocks: Whether the constructor takes these names as its second argument, and ``terms`` more than two.
+        blocks: Names of the V parts of D features that the joint density is over: the two views; or modalities, where they are
+            the constructor's second argument.
     """
 
     dim: int
     blocks: tuple[str, ...] = ("context", "target")
-    several_blocks: ClassVar[bool] = False
 
     def terms(self, z: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the loss's terms for the embeddings (B, D) of two or more blocks by name."""

@@ -65,7 +65,6 @@ class GJE(ConditionalObjective):
         (['kl', 'mi'], torch.Size([4]))
     """
 
-    several_blocks = True
     small = settings(projector=(256, 32))
     behind = settings(projector=(64,))
 

@@ -68,7 +68,6 @@ class GMJE(ConditionalObjective):
         torch.Size([5, 4])
     """
 
-    several_blocks = True
     small = settings(projector=(256, 32))
     behind = settings(projector=(32,))
 

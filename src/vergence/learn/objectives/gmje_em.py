@@ -56,7 +56,6 @@ class GMJEEM(ConditionalObjective):
         torch.Size([64, 2])
     """
 
-    several_blocks = True
     small = settings(projector=(256, 32))
     behind = settings(projector=(16,))
 

@@ -154,8 +154,8 @@ def _target_projector(config: ModelConfig, width: int, dim: int) -> nn.Module | 
 
 def _objective(config: ModelConfig, dim: int, dual: bool, blocks: tuple[str, ...] = ()) -> Objective:
     kind = objectives.get(config.objective)
-    own: dict[str, Any] = {"tied": False} if dual and "tied" in inspect.signature(kind).parameters else {}
-    own |= {"blocks": blocks} if blocks and getattr(kind, "several_blocks", False) else {}
+    own = {"tied": False, **({"blocks": blocks} if blocks else {})} if dual else {}
+    own = {name: value for name, value in own.items() if name in inspect.signature(kind).parameters}
     return _with_options(f"objective '{config.objective}'", kind, (dim,), ("dim",), config.options, own)
 
 
