@@ -3,7 +3,7 @@
 import abc
 import math
 import mmap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -202,17 +202,28 @@ class PairItems(Items):
         self.shape, self.target_shape = context.shape, target.shape
         self.dtype, self.labels, self.names = context.dtype, context.labels, context.names
         self.form, self.in_memory = context.form, context.in_memory and target.in_memory
-        self.skipped = []
+        self.sides, self.skipped = {"context": context, "target": target}, []
 
-    def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
+    def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
         for index in batches:
-            yield index, (self.context.read(index), self.target.read(index))
+            yield index, tuple(side.read(index) for side in self.sides.values())
+
+    def mapped(self, change: Callable[[ArrayItems], Any]) -> "PairItems":
+        """Returns the items with every side changed by a function."""
+        part = self._of({name: change(side) for name, side in self.sides.items()})
+        part.labels = self.labels
+        return part
+
+    def _of(self, sides: dict[str, ArrayItems]) -> "PairItems":
+        return PairItems(*sides.values())
 
     def subset(self, index: Tensor) -> "PairItems":
-        return PairItems(self.context.subset(index), self.target.subset(index))
+        part = self.mapped(lambda side: side.subset(index))
+        part.labels = at(self.labels, index)
+        return part
 
     def to(self, device: str | torch.device) -> "PairItems":
-        return PairItems(self.context.to(device), self.target.to(device))
+        return self.mapped(lambda side: side.to(device))
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from vergence.data.images import (
     written_name,
 )
 from vergence.data.items import Array, ArrayItems, Items, PairItems, RowNames, Skipped, Source, at, load
+from vergence.data.modalities import ModalityItems, modality_items
 from vergence.data.shards import is_sharded, open_shards
 from vergence.data.table_files import TABLES, is_table_file, read_table
 from vergence.data.tables import as_table
@@ -51,7 +52,7 @@ BUILT_IN = ("digits", *TORCHVISION)
 Part = Literal["train", "test"]
 PARTS: tuple[Part, ...] = get_args(Part)
 ARRAYS = (".npy", ".npz", *TABLES)
-Kind = Literal["image", "vector", "pairs", "array", "tokens"]
+Kind = Literal["image", "vector", "pairs", "array", "tokens", "modalities"]
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,9 @@ def open_data(
         train, held_out = (_sized(part, config.size, memory // 2) for part in (train, held_out))
         size = train.shape[1] if train.kind == "image" and train.shape[1] == train.shape[2] else None
     name = config.source if config.source in BUILT_IN else written_name(Path(config.source).resolve().name)
-    kind: Kind = "pairs" if isinstance(items, PairItems) else items.kind
+    expect(len(getattr(items, "sides", "ab")) > 1, "at least 2 modalities", "1", "give others, or the array itself")
+    several: Kind = "modalities" if isinstance(items, ModalityItems) else "pairs"
+    kind: Kind = several if isinstance(items, PairItems) else items.kind
     about = (opened.classes, tuple(items.skipped), note, size, opened.columns)
     return Data(name, kind, train, held_out, *about, share=config.holdout if opened.test is None else 0.0)
 
@@ -281,9 +284,7 @@ def _readable(source: Source, config: DataConfig, memory: int, workers: int) -> 
 def _sized(items: Items, size: int | None, memory: int) -> Items:
     """Resizes images to ``size``: at once if the result fits into ``memory``, otherwise when they are read."""
     if isinstance(items, PairItems):
-        context, target = (_sized(side, size, memory // 2) for side in (items.context, items.target))
-        assert isinstance(context, ArrayItems) and isinstance(target, ArrayItems)
-        return PairItems(context, target)
+        return items.mapped(lambda side: _sized(side, size, memory // len(items.sides)))
     if size is None or not isinstance(items, ArrayItems) or items.kind != "image" or items.shape[1:] == (size, size):
         return items
     resized = items.shaped((items.shape[0], size, size))
@@ -443,6 +444,7 @@ def from_object(
     list of PIL images                       images; of several sizes they become squares, as those of a folder
     list of tensors, or of rows              one array
     tuple (context, target)                  pairs; each of them any of the above that is an array, or a table
+    dictionary of arrays or tables           modalities by name; rows that are wholly NaN, or wholly masked, are missing
     pandas, polars or Arrow table            features: see `vergence.data.arrays.of_table`; or paths in a column
     `torch.utils.data.Dataset`               what it holds, or the first of each tuple; whole numbers that follow are labels
     `DataLoader`, `IterableDataset`, stream  the same, read once and held (see `held`); texts that follow are names
@@ -481,6 +483,8 @@ def _from(source: Any, columns: tuple[str, ...], size: int | None, memory: int, 
         return source
     if isinstance(source, Items):
         return Source(source)
+    if isinstance(source, Mapping):
+        return Source(modality_items(source, lambda part: _from(part, (), size, memory, how).items))
     if isinstance(source, tuple) and len(source) == 2:
         expect(how["kind"] != "tokens", "single items of kind tokens", "pairs", "give each side as an array")
         context, target = (_from(part, (), size, memory, how).items for part in source)

@@ -355,6 +355,21 @@ def kl_standard_normal(mean: Tensor, covariance: Tensor) -> Tensor:
     return 0.5 * (S.trace() + mean.square().sum() - len(mean) - log_det(S))
 
 
+def ordered(p: "JointGaussian | MixtureOfGaussians", order: Tensor, context: int = 0) -> "JointGaussian | MixtureOfGaussians":
+    """Returns the density of the features of an index (M,), in its order, of which the first ``context`` are the context.
+
+    Example:
+        >>> p = JointGaussian(torch.zeros(3), torch.tensor([[1.0, 0.6, 0.0], [0.6, 1.0, 0.0], [0.0, 0.0, 2.0]]))
+        >>> round(ordered(p, torch.tensor([1, 0]), context=1).conditional(torch.tensor([2.0])).mean.item(), 3)
+        1.2
+    """
+    parts = p.component_distribution if isinstance(p, MixtureOfGaussians) else p
+    mean, S = parts.loc[..., order], parts.S.dense()[..., order[:, None], order]
+    if isinstance(p, MixtureOfGaussians):
+        return MixtureOfGaussians(p.mixture_distribution.logits, mean, S, context)
+    return JointGaussian(mean, S, context)
+
+
 def given_observed(joint: "JointGaussian | MixtureOfGaussians", c: Tensor) -> "JointGaussian | MixtureOfGaussians":
     """Returns p(target | the contexts that are known) for contexts (B, C) with NaN in gaps, over which is integrated.
 

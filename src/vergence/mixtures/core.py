@@ -26,7 +26,7 @@ from torch import Tensor
 
 from vergence.data.tables import as_table, column_kinds, column_of, read_features
 from vergence.densities.em.gaps import fit_with_gaps
-from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians, given_observed, log_prob_observed, without
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians, given_observed, log_prob_observed, ordered, without
 from vergence.densities.storage import Stored
 from vergence.utils.checks import expect, require_array, require_choice, require_count, require_numbers, require_within
 from vergence.utils.devices import as_device, fixed_noise, several
@@ -229,15 +229,9 @@ class Conditional(Stored, abc.ABC):
         names = [*self._names()[0], *self._names()[1]]
         asked, known, rows = question(values, names)
         joint, order = self.joint(), torch.tensor([names.index(name) for name in (*known, *asked)])
-        parts = getattr(joint, "component_distribution", joint)
-        S, mean = parts.S.dense()[..., order[:, None], order], parts.loc[..., order]
-        if not known:
-            S, mean = S.expand(1, *S.shape), mean.expand(1, *mean.shape)
-        density: JointGaussian | MixtureOfGaussians = JointGaussian(mean, S, len(known))
-        if isinstance(joint, MixtureOfGaussians):
-            density = MixtureOfGaussians(joint.mixture_distribution.logits, mean, S, len(known))
+        density = ordered(joint, order, len(known))
         c = _tensor(rows).to(as_device(self.device))
-        return given_observed(density, c) if known else density
+        return given_observed(density, c) if known else density.expand(torch.Size((1, *density.batch_shape)))
 
     def predict(self, context: Any, return_std: bool = False, level: float | None = None) -> Any:
         """Returns the mean of p(target | context), (B, T) or (B,); with ``return_std`` also its standard deviations.

@@ -48,15 +48,22 @@ STAGES = {  # closed forms of five blocks of images, a network behind one, and o
     "distilled": {"recipe": "distilled_contrastive", "distill": PATCHES, "epochs": 1, "batch_size": 64, "distill_epochs": 2},
 }
 PROCESSES = int(os.environ.get("VERGENCE_PROCESSES", "2"))
-NAMES = [*CASES, *methods.names(), *STAGES]
+MODALITIES = {"modalities gje": "gje", "modalities vicreg": "vicreg"}  # three, of which rows are missing
+NAMES = [*CASES, *methods.names(), *STAGES, *MODALITIES]
 
 
 def trained(name, out, devices, seed=0):
     """Trains some steps on digits."""
     settings = {"precision": "fp64", "device": "cpu", "devices": devices, "seed": seed, "limit": 192, "threads": 1}
     steps = {"epochs": 1, "batch_size": 64, "optimizer": "sgd", "lr": 0.01, "knn_every": 0}
+    data = "digits"
     if name in STAGES:
         settings |= STAGES[name]
+    elif name in MODALITIES:
+        x = torch.randn(240, 6, generator=torch.Generator().manual_seed(0))
+        table = torch.where(torch.arange(240)[:, None] % 5 > 0, x[:, :2], torch.nan)
+        data = {"a": x, "b": x[:, :4] + 0.1 * x.roll(1, 1)[:, :4], "c": table}
+        settings |= {**steps, "objective": MODALITIES[name], "projector": (8, 4), "projector_norm": "batch"}
     elif name in methods.names():
         options, encoder = SMALL.get(name, ({}, "small"))
         settings |= {**steps, "method": name, "options": options, "encoder": encoder, "lr": 1e-3}
@@ -70,7 +77,7 @@ def trained(name, out, devices, seed=0):
         }
         settings |= {"projector": projector, "projector_norm": NORMS.get(name, "layer")}
     settings |= {"n_views": 3, "local_views": 1} if "crops" in name else {}
-    vergence.train("digits", out=out, **settings)
+    vergence.train(data, out=out, **settings)
 
 
 def work(rank, port, folder):

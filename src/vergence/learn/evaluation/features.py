@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vergence.data.items import Items, batches, contexts
+from vergence.data.modalities import ModalityItems, missing
 from vergence.data.pixels import center_crop, to_unit
 from vergence.utils.checks import expect, require_count
 from vergence.utils.devices import in_evaluation
@@ -45,7 +46,10 @@ def stream_batches(
 
     with torch.inference_mode():
         for index, x in items.stream(batches(len(items), batch_size), workers=workers):
-            yield index, outcome(contexts(x))
+            context = contexts(x)
+            if isinstance(items, ModalityItems):  # an item without the first modality is one that cannot be read
+                index, context = index[~missing(context)], context[~missing(context)]
+            yield index, outcome(context)
 
 
 def collect_features(encoder: nn.Module, items: Items, **reading: Any) -> tuple[Tensor, Tensor]:

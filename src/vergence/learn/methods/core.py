@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ __all__ = ["Gather", "ImageMethod", "Method", "MultiView", "Side"]
 Gather = Callable[[Tensor], Tensor]
 Numbers = Callable[[int, torch.Generator], dict[str, Tensor]]
 Draws = tuple[dict[str, Tensor], ...]
-Side = Literal["context", "target"]  # the first view or the second
+Side = str  # ``context``, the first view, ``target``, the second, or the name of a modality
 
 
 class MultiView:

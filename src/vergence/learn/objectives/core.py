@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians, given_observed, ordered
+from vergence.utils.checks import expect, require_choice
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["ConditionalObjective", "DensityObjective", "Objective", "PredictiveObjective"]
@@ -214,9 +215,18 @@ class ConditionalObjective(Objective):
     """A density objective that has p(z_b | z_a) and p(z_a) in closed form, from which everything else follows.
 
     A subclass defines `joint`, or `conditional` and `marginal` where its density of pairs has no closed form.
+
+    Attributes:
+        blocks: Names of the V parts of D features that the joint density is over: the two views; or modalities, where they are
+            the constructor's second argument.
     """
 
     dim: int
+    blocks: tuple[str, ...] = ("context", "target")
+
+    def terms(self, z: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the loss's terms for the embeddings (B, D) of two or more blocks by name."""
+        raise NotImplementedError(f"{type(self).__name__} is over two views")
 
     def joint(self) -> JointGaussian | MixtureOfGaussians:
         """Returns the density over [z_a; z_b], (2 D,), with z_a as the context."""
@@ -225,6 +235,31 @@ class ConditionalObjective(Objective):
     def conditional(self, z: Tensor) -> JointGaussian | MixtureOfGaussians:
         """Returns p(z_b | z_a) for embeddings z_a (B, D): a distribution of batch (B,) over (D,)."""
         return self.joint().conditional(z)
+
+    @final
+    def density(self, names: Sequence[str], context: int = 1) -> Any:
+        """Returns the joint density of some blocks, in this order, the first ``context`` of them as the context."""
+        if (*names, context) == (*self.blocks, 1):
+            return self.joint()
+        for name in names:
+            require_choice("a block", name, self.blocks)
+        order = torch.cat([torch.arange(self.dim) + self.dim * self.blocks.index(name) for name in names])
+        return ordered(self.joint(), order, self.dim * context if context < len(names) else 0)
+
+    @final
+    def given(self, z: Mapping[str, Tensor], of: str | Sequence[str] = ()) -> Any:
+        """Returns the density of blocks given any others: a block of the one joint density.
+
+        Args:
+            z: Embeddings (B, D) of one or more blocks by name; rows of NaN, which are missing, are integrated over.
+            of: Name or names of the blocks that are asked for; all others by default, in the order of ``blocks``.
+        """
+        asked = (of,) if isinstance(of, str) else tuple(of) or tuple(name for name in self.blocks if name not in z)
+        apart = z and asked and len({*z, *asked}) == len(z) + len(asked)
+        expect(apart, "embeddings of some blocks, and other ones asked for", f"{', '.join(z)} and {', '.join(asked)}")
+        known = torch.cat(list(z.values()), 1)
+        p = self.density((*z, *asked), len(z))
+        return given_observed(p, known) if bool(known.isnan().any()) else p.conditional(known)
 
     def marginal(self) -> JointGaussian | MixtureOfGaussians:
         """Returns p(z_a), a distribution over (D,)."""

@@ -23,6 +23,7 @@ under their standard deviations prevents embeddings from shrinking onto them.
 Shapes: B pairs, D features, K prototypes. Terms: means over pairs, sums over features, in nats.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -33,7 +34,7 @@ from vergence.learn.objectives.core import ConditionalObjective, settings
 from vergence.learn.objectives.parts import diagnostics
 from vergence.learn.objectives.parts.information import MixtureLoss, PairLoss
 from vergence.learn.objectives.parts.prototypes import CovarianceForm, OnlineMixture, Prototypes, rank_of
-from vergence.utils.checks import require_choice
+from vergence.utils.checks import expect, require_choice
 
 __all__ = ["GMJE"]
 
@@ -45,6 +46,7 @@ class GMJE(ConditionalObjective):
 
     Args:
         dim: Features D of the embeddings.
+        blocks: Names of the V >= 2 parts of D features that the mixture is over, with full covariances of more than two.
         components: Number of prototypes K.
         loss: ``mi_kl``, see above; or ``entropy_kl``, ``joint_kl``, ``naive``: `parts.information.PairLoss`, also for eta, beta,
             and shrinkage.
@@ -72,6 +74,7 @@ class GMJE(ConditionalObjective):
     def __init__(
         self,
         dim: int,
+        blocks: Sequence[str] = ("context", "target"),
         *,
         components: int = 10,
         loss: MixtureLoss = "mi_kl",
@@ -89,32 +92,43 @@ class GMJE(ConditionalObjective):
         if fit == "em" and covariance == "low_rank":
             raise ValueError("expected full covariances with fit='em', found low_rank; set fit='gradient', or use gmje_em")
         self.dim, self.loss = dim, PairLoss(loss, eta, beta, shrinkage)
-        by_em = fit == "em" or (fit == "auto" and covariance != "low_rank" and 2 * dim <= EM_UP_TO)
-        r = rank_of(covariance, rank, 2 * dim)
+        self.blocks, features = tuple(blocks), len(blocks) * dim
+        by_em = fit == "em" or (fit == "auto" and covariance != "low_rank" and features <= EM_UP_TO)
+        r = rank_of(covariance, rank, features)
+        expect(
+            len(blocks) == 2 or by_em or r is None,
+            "full covariances of several blocks",
+            "low rank",
+            "set covariance='full'",
+        )
         self.prototypes: Prototypes | OnlineMixture = (
-            OnlineMixture(2 * dim, components, floor=floor, momentum=momentum)
+            OnlineMixture(features, components, floor=floor, momentum=momentum)
             if by_em
-            else Prototypes(2 * dim, components, rank=r, floor=floor)
+            else Prototypes(features, components, rank=r, floor=floor)
         )
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the loss's terms: ``mi``, ``kl`` and ``fit``, or those of another `PairLoss`."""
-        p = self.joint()
+        return self.terms(dict(zip(self.blocks, (za, zb), strict=False)))
+
+    def terms(self, z: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the loss's terms for two or more blocks; see `ConditionalObjective.terms`."""
+        p, views = self.density(tuple(z)), tuple(z.values())
         if self.loss.kind != "mi_kl" or isinstance(self.prototypes, OnlineMixture):  # whose density has no gradient
-            return self.loss(p, za, zb)
+            return self.loss(p, *views)
         with torch.no_grad():
-            constant = self.joint()
-        return {**self.loss(constant, za, zb), "fit": -p.log_prob(torch.cat([za, zb], 1).detach()).mean()}
+            constant = self.density(tuple(z))
+        return {**self.loss(constant, *views), "fit": -p.log_prob(torch.cat(views, 1).detach()).mean()}
 
     @property
     def needs_update(self) -> bool:
         """Whether the prototypes are fitted by online EM."""
         return isinstance(self.prototypes, OnlineMixture)
 
-    def update(self, za: Tensor, zb: Tensor) -> None:
+    def update(self, za: Tensor, zb: Tensor, *others: Tensor) -> None:
         """Runs a step of online EM on the pairs where the prototypes are fitted by it."""
         if isinstance(self.prototypes, OnlineMixture):
-            self.prototypes.update(torch.cat([za, zb], 1))
+            self.prototypes.update(torch.cat([za, zb, *others], 1))
 
     def joint(self) -> MixtureOfGaussians:
         """Returns the density over [z_a; z_b] that the prototypes define."""
@@ -122,4 +136,4 @@ class GMJE(ConditionalObjective):
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns the fit of the mixture, the use of its components, and the spread of the embeddings."""
-        return diagnostics.mixture(self.joint(), za, zb)
+        return diagnostics.mixture(self.density(self.blocks[:2]), za, zb)

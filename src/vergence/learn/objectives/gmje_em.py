@@ -12,6 +12,7 @@ Shapes: B pairs, D features, K components. Terms: means over pairs, sums over fe
 """
 
 import warnings
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from vergence.learn.objectives.core import ConditionalObjective, settings
 from vergence.learn.objectives.parts import diagnostics
 from vergence.learn.objectives.parts.information import MixtureLoss, PairLoss
 from vergence.learn.objectives.parts.prototypes import CovarianceForm, MixtureBank, rank_of
-from vergence.utils.checks import require_count
+from vergence.utils.checks import expect, require_count
 
 __all__ = ["GMJEEM"]
 
@@ -32,6 +33,7 @@ class GMJEEM(ConditionalObjective):
 
     Args:
         dim: Features D of the embeddings.
+        blocks: Names of the V >= 2 parts of D features that the mixture is over, with full covariances of more than two.
         components: Number of components K.
         loss: ``mi_kl``, see above; or ``entropy_kl``, ``joint_kl``, ``naive``: `parts.information.PairLoss`, also for eta, beta,
             and shrinkage.
@@ -60,6 +62,7 @@ class GMJEEM(ConditionalObjective):
     def __init__(
         self,
         dim: int,
+        blocks: Sequence[str] = ("context", "target"),
         *,
         components: int = 10,
         loss: MixtureLoss = "mi_kl",
@@ -75,16 +78,23 @@ class GMJEEM(ConditionalObjective):
         super().__init__()
         require_count(1, steps=steps)
         self.dim, self.loss, self.steps = dim, PairLoss(loss, eta, beta, shrinkage), steps
-        self.bank = MixtureBank(2 * dim, bank, components, rank=rank_of(covariance, rank, 2 * dim), floor=floor)
+        self.blocks, features = tuple(blocks), len(blocks) * dim
+        r = rank_of("full" if covariance == "auto" and len(blocks) > 2 else covariance, rank, features)
+        expect(len(blocks) == 2 or r is None, "full covariances of several blocks", "low rank", "set covariance='full'")
+        self.bank = MixtureBank(features, bank, components, rank=r, floor=floor)
         self.components = components
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the loss's terms: ``mi`` and ``kl``, or those of another `PairLoss`."""
-        return self.loss(self.joint(), za, zb)
+        return self.terms(dict(zip(self.blocks, (za, zb), strict=False)))
 
-    def update(self, za: Tensor, zb: Tensor) -> None:
+    def terms(self, z: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the loss's terms for two or more blocks; see `ConditionalObjective.terms`."""
+        return self.loss(self.density(tuple(z)), *z.values())
+
+    def update(self, za: Tensor, zb: Tensor, *others: Tensor) -> None:
         """Stores the pairs in the bank, and fits the mixture to it when a fit is due."""
-        if self.bank.push(torch.cat([za, zb], 1)):
+        if self.bank.push(torch.cat([za, zb, *others], 1)):
             fitted = self.bank.seen > len(za)
             self.bank.fit(*([self.bank.mixture()] if fitted else []), self._partition(), steps=self.steps)
 
@@ -107,4 +117,4 @@ class GMJEEM(ConditionalObjective):
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns the fit of the mixture, the use of its components, and the spread of the embeddings."""
-        return diagnostics.mixture(self.joint(), za, zb)
+        return diagnostics.mixture(self.density(self.blocks[:2]), za, zb)

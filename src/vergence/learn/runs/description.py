@@ -173,7 +173,7 @@ def _without_effect(settings: dict[str, Any], kind: str) -> list[str]:
         "vector": ("vectors", images, "of images' views"),
         "array": ("arrays", images, "of images' views"),
         "tokens": ("tokens", own, "a function makes their views"),
-        "pairs": ("pairs", given, "pairs are their own views"),
+        **{name: (name, given, f"{name} are their own views") for name in ("pairs", "modalities")},
     }[kind]
     return [f"without effect on {data}: {', '.join(unused)} ({why})"] if unused else []
 

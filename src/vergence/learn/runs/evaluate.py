@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vergence.data.items import Items, spaced
+from vergence.data.modalities import with_context
 from vergence.data.pixels import resize, to_bytes, to_unit
 from vergence.data.sources import Data
 from vergence.learn.encoders.networks import standardization
@@ -99,7 +100,8 @@ class _Evaluator:
 
     def __init__(self, run: Run) -> None:
         self.run, self.config = run, run.folder.config
-        self.opened = self._without_seen(whole(run.folder))
+        opened = self._without_seen(whole(run.folder))
+        self.opened = replace(opened, train=with_context(opened.train), test=with_context(opened.test))
         self.labeled = _labeled(self.opened, self.config.data.keep_classes)
         self.train: Features = {}
         self.test: Features = {}

@@ -34,7 +34,7 @@ from vergence.learn.training.calibration import digests
 from vergence.learn.training.folder import RunFolder, write_skipped
 from vergence.learn.views.images import Views
 from vergence.learn.views.vectors import Marginals
-from vergence.utils.checks import expect, refuse, require_count
+from vergence.utils.checks import expect, refuse, require_choice, require_count
 from vergence.utils.devices import fixed_noise
 from vergence.utils.digests import digest_of, of_array, stamp
 from vergence.utils.parts import Derived, open_parts, require_table
@@ -193,7 +193,7 @@ def of_items(items: Items) -> str:
     Of items of one's own, whose values are not known before they are read, it is a random number.
     """
     if isinstance(items, PairItems):
-        return digest_of([of_items(items.context), of_items(items.target)])
+        return digest_of([of_items(side) for side in items.sides.values()])
     if isinstance(items, ArrayItems):
         rows = "" if items.rows is None else of_array(items.rows)
         return digest_of([of_array(items.array), rows, str(items.shape), str(items.dtype)])
@@ -216,9 +216,15 @@ def whole(folder: RunFolder) -> Data:
 
 def items_of(folder: RunFolder, images: Images, root: str | None = None, side: Side = "context", gaps: bool = False) -> Items:
     """Returns items of a run's shape; see `vergence.learn.runs.run.Run.items`."""
+    config, shape, in_memory = folder.config.data, folder.metadata.item_shape(side), is_object(images)
+    if (names := tuple(folder.metadata.modalities)) and in_memory and not isinstance(images, Items):
+        name = names[0] if side == "context" else side
+        opened = sources.open_items(images if isinstance(images, Mapping) else {name: images})
+        assert isinstance(opened, PairItems), "of a dictionary"
+        require_choice("a modality", name, opened.sides)
+        return sources.with_shape(opened.sides[name], shape, name)
     if isinstance(images, Items):
         return images.target if side == "target" and isinstance(images, PairItems) else images
-    config, shape, in_memory = folder.config.data, folder.metadata.item_shape(side), is_object(images)
     source = images if in_memory else sources.as_source(images)
     both = isinstance(images, tuple) and len(images) == 2 if in_memory else holds_pairs(Path(source))
     pairs = side == "target" and both
@@ -241,7 +247,8 @@ def items_of(folder: RunFolder, images: Images, root: str | None = None, side: S
 def views_of(folder: RunFolder, method: Method) -> Views:
     """Returns the random views that a run was trained with."""
     metadata, standardize = folder.metadata, networks.standardization(method.encoder)
-    expect(metadata.kind != "pairs", "a run on single items for random views", "one on pairs", "leave crops out")
+    single = metadata.kind in ("image", "vector")
+    expect(single, "a run on single items for random views", f"one on {metadata.kind}", "leave crops out")
     config = folder.config.views
 
     def marginals() -> Marginals:

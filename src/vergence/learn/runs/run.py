@@ -83,11 +83,13 @@ def load(
     if not trust_code:
         require_known_code(folder.path, model)
     if data is not None:
-        about = folder.config.data
-        folder.given = {"source": held(data, column, about.limit, about.holdout, about.form), "column": column, "labels": labels}
+        part = folder.config.data
+        folder.given = {"source": held(data, column, part.limit, part.holdout, part.form), "column": column, "labels": labels}
     on = as_device(device)
-    state, shape, target = folder.load_model(), folder.metadata.shape, folder.metadata.target_shape
-    statistics = torch.ones(shape[0] + (target or (0,))[0], dtype=torch.int64 if folder.metadata.kind == "tokens" else None)
+    state, about = folder.load_model(), folder.metadata
+    shape, target = about.shape, about.modalities or about.target_shape
+    channels = sum(one[0] for one in about.modalities.values()) or shape[0] + (about.target_shape or (0,))[0]
+    statistics = torch.ones(channels, dtype=torch.int64 if about.kind == "tokens" else None)
     method = build.build_method(model, shape, target, statistics, statistics)  # their values are in the state
     try:
         method.load_state_dict(state)
@@ -130,9 +132,7 @@ class Run:
     def __init__(self, folder: RunFolder, method: Method, device: torch.device) -> None:
         self.folder, self.method, self.device = folder, method.eval(), device
         self._detector: RunDetector | None = None
-        for encoder in (self.method.encoder, self.method.target_encoder):
-            if encoder is not None:
-                channels_last(encoder)
+        channels_last(self.method)
 
     def __repr__(self) -> str:
         model, about = self.folder.config.model, self.folder.metadata
@@ -146,8 +146,8 @@ class Run:
         """Returns the embeddings of N items, (N, D) float32.
 
         Args:
-            images: Items.
-            side: Of the encoder where there are two, and of pairs the part that is embedded.
+            images: Items; of modalities a dictionary of them, or those of the ``side``. Missing ones, NaN, have NaN.
+            side: Of the encoder where there are two, and of pairs the part that is embedded; of modalities the name.
             projected: Whether embeddings are those of the objective's space, behind the projector. With a teacher, targets are
                 then embedded by the teacher, whose embeddings the density describes.
             batch_size: Items at a time.
@@ -238,6 +238,7 @@ class Run:
         Raises:
             ValueError: The objective has no such density, ``n`` or ``modes`` is out of range, or there is not exactly one bank.
         """
+        self._require_pairs()
         objective: ConditionalObjective = objective_of(self, ConditionalObjective)
         z, index = self._bank(bank, bank_embeddings, batch_size)
         za = self.embed(context, projected=True, batch_size=batch_size)
@@ -278,15 +279,21 @@ class Run:
         return matched(scores, contexts, bank, true, za, coverage=coverage, no_match=no_match)
 
     @torch.inference_mode()
-    def conditional(self, context: Images, *, batch_size: int = 256) -> Distribution:
+    def conditional(self, context: Images, *, of: str | Sequence[str] = (), batch_size: int = 256) -> Distribution:
         """Returns p(z_b | z_a), the density of the target's embedding given each of N contexts, over (D,), on the run's device.
 
         It lives in the objective's space, where `embed` with ``side="target"`` and ``projected`` embeds targets; it is a density
-        of these embeddings' directions for an objective that is ``on_sphere``.
+        of these embeddings' directions for an objective that is ``on_sphere``. Given a dictionary of modalities it is the density
+        of those that are named by ``of``, or of all others, given these; missing items, NaN, are integrated over.
 
         Raises:
             ValueError: The objective has no such density.
         """
+        if isinstance(context, Mapping):
+            density: ConditionalObjective = objective_of(self, ConditionalObjective)
+            z = {side: self.embed(context, side=side, projected=True, batch_size=batch_size) for side in context}
+            given: Distribution = density.given({name: self.to_device(part) for name, part in z.items()}, of)
+            return given
         objective: PredictiveObjective = objective_of(self, PredictiveObjective)
         return objective.conditional(self.to_device(self.embed(context, projected=True, batch_size=batch_size)))
 
@@ -297,6 +304,7 @@ class Run:
         Raises:
             ValueError: The objective has no such densities, or ``n`` is below 1.
         """
+        self._require_pairs()
         objective: ConditionalObjective = objective_of(self, ConditionalObjective)
         require_count(n=n)
         with fixed_noise(seed):
@@ -395,6 +403,10 @@ class Run:
             gaps: Whether files may have no rows, and rows of vectors that are not finite.
         """
         return items_of(self.folder, images, root, side, gaps)
+
+    def _require_pairs(self) -> None:
+        found = self.folder.metadata.modalities
+        expect(not found, "a run on pairs or on single items", "one on modalities", "ask conditional({...}, of=...)")
 
     def _bank(self, bank: Images | None, embeddings: Tensor | None, batch_size: int) -> tuple[Tensor, Tensor]:
         """Returns the embeddings of a bank's targets (M, D) and their index among the bank's items (M,)."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.items import Items, PairItems, spaced
+from vergence.data.modalities import ModalityItems, missing
 from vergence.data.pixels import to_unit
 from vergence.data.sources import Data
 from vergence.densities.moments import Deviations
@@ -19,6 +20,7 @@ from vergence.learn import methods, objectives
 from vergence.learn.encoders import building, networks
 from vergence.learn.encoders.config import MLP, PatchSettings
 from vergence.learn.methods.core import ImageMethod, Method
+from vergence.learn.methods.modalities import ModalityMethod
 from vergence.learn.methods.paired import PairedMethod
 from vergence.learn.objectives.core import Objective
 from vergence.learn.training import loop
@@ -36,6 +38,7 @@ __all__ = ["build_method", "initial_encoder", "initial_method", "input_shapes", 
 __all__ += ["require_images", "require_method", "require_whole_images", "statistics", "views_for"]
 
 T = TypeVar("T")
+OtherShapes = Sequence[int] | Mapping[str, Sequence[int]] | None  # a target's where it is another; all modalities' by name
 WORDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}  # checked types of options
 ATOMS = [field.name for field in fields(PatchSettings)]
 SETTINGS = [field.name for part in (DataConfig, ViewConfig, ModelConfig, FitConfig) for field in fields(part)]
@@ -44,20 +47,22 @@ STATISTICS_FROM = 10_000  # items that give the input's mean and standard deviat
 STATISTICS_BATCH = 32  # of them at a time, in float64: 50 MB for color images of 256 pixels
 
 
-def build_method(
-    config: ModelConfig, shape: Sequence[int], target_shape: Sequence[int] | None, mean: Tensor, std: Tensor
-) -> Method:
+def build_method(config: ModelConfig, shape: Sequence[int], target_shape: OtherShapes, mean: Tensor, std: Tensor) -> Method:
     """Builds the method of a description.
 
     Args:
         config: Description of the model.
         shape: Shape of one item as the encoder sees it, (C, H, W) or (D,).
-        target_shape: Shape of one item of the second view where it differs; None where both views have one shape.
+        target_shape: Shape of one item of the second view where it differs; None where both views have one shape; of modalities
+            the shapes of all by name, the first one's too.
         mean: Mean of the input per channel or feature; for pairs of unlike shapes followed by the targets'.
         std: Standard deviation, as ``mean``.
     """
     n = shape[0]
     encoder = building.encoder(config.encoder, shape, *input_statistics(config, shape, mean[:n], std[:n]))
+    if isinstance(target_shape, Mapping):
+        return _modalities(config, encoder, target_shape, mean, std)
+    expect(config.anchor is None, "modalities for an anchor", "other data", "leave it out")
     if config.freeze:
         return PairedMethod(encoder, None)
     if config.method is not None:
@@ -77,6 +82,23 @@ def build_method(
         teacher=None if teacher is False else teacher,
         schedule=config.teacher_schedule or type(objective).teacher_schedule,
     )
+
+
+def _modalities(
+    config: ModelConfig, encoder: nn.Module, shapes: Mapping[str, Sequence[int]], mean: Tensor, std: Tensor
+) -> ModalityMethod:
+    """Returns the method of several modalities, whose first encoder is given; the others and their heads are as of targets."""
+    expect(not config.freeze and not config.teacher, "modalities without freeze and teacher", "one", "leave it out")
+    require_choice("anchor", config.anchor, (None, *shapes))
+    sizes = [shape[0] for shape in shapes.values()]
+    statistics = list(zip(shapes.values(), mean.split(sizes), std.split(sizes), strict=True))[1:]
+    encoders = [encoder, *(_target_encoder(config, tuple(shape), *part, named=False) for shape, *part in statistics)]
+    widths = [networks.width(net, shape) for net, shape in zip(encoders, shapes.values(), strict=True)]
+    objective = _objective(config, (widths[0], *config.projector)[-1], True, tuple(shapes))
+    heads = [networks.projector(widths[0], config.projector, config.projector_norm)]
+    heads += [_target_projector(config, width, widths[0]) or nn.Identity() for width in widths[1:]]
+    branches = {name: (net, head) for name, net, head in zip(shapes, encoders, heads, strict=True)}
+    return ModalityMethod(branches, objective, anchor=config.anchor)
 
 
 def require_method(config: ModelConfig) -> None:
@@ -110,12 +132,15 @@ def input_statistics(config: ModelConfig, shape: Sequence[int], mean: Tensor, st
     return mean.new_tensor(config.input_mean), std.new_tensor(config.input_std)
 
 
-def _target_encoder(config: ModelConfig, shape: tuple[int, ...], mean: Tensor, std: Tensor) -> nn.Module:
-    """Returns the second encoder that is named; else one of the first one's name, or an MLP where that cannot take the shape."""
+def _target_encoder(config: ModelConfig, shape: tuple[int, ...], mean: Tensor, std: Tensor, *, named: bool = True) -> nn.Module:
+    """Returns the second encoder that is named; else one of the first one's name, or an MLP where that cannot take the shape.
+
+    Without ``named``, for several modalities, it is an MLP too where the one that is named cannot take the shape.
+    """
     try:
         return building.encoder(config.target_encoder or config.encoder, shape, mean, std)
     except ValueError:
-        if config.target_encoder is not None:
+        if named and config.target_encoder is not None:
             raise
         return building.encoder(MLP(), shape, mean, std)
 
@@ -127,9 +152,10 @@ def _target_projector(config: ModelConfig, width: int, dim: int) -> nn.Module | 
     return None if width == dim else nn.Linear(width, dim)
 
 
-def _objective(config: ModelConfig, dim: int, dual: bool) -> Objective:
+def _objective(config: ModelConfig, dim: int, dual: bool, blocks: tuple[str, ...] = ()) -> Objective:
     kind = objectives.get(config.objective)
-    own = {"tied": False} if dual and "tied" in inspect.signature(kind).parameters else {}
+    own = {"tied": False, **({"blocks": blocks} if blocks else {})} if dual else {}
+    own = {name: value for name, value in own.items() if name in inspect.signature(kind).parameters}
     return _with_options(f"objective '{config.objective}'", kind, (dim,), ("dim",), config.options, own)
 
 
@@ -166,18 +192,18 @@ def _hints(kind: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def input_shapes(opened: Data) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """Returns the shape of one item as the encoder sees it, after the crop, and a target's where it is another."""
+def input_shapes(opened: Data) -> tuple[tuple[int, ...], OtherShapes]:
+    """Returns the shape of one item as the encoder sees it, after the crop, and those of others (`OtherShapes`)."""
     shape = opened.train.shape
+    if isinstance(opened.train, ModalityItems):
+        return shape, {name: side.shape for name, side in opened.train.sides.items()}
     if isinstance(opened.train, PairItems):
         target = opened.train.target_shape
         return shape, None if target == shape else target
     return ((shape[0], *2 * (opened.size or shape[1],)) if opened.kind == "image" else shape), None
 
 
-def initial_method(
-    config: RunConfig, shape: Sequence[int], target_shape: Sequence[int] | None, mean: Tensor, std: Tensor
-) -> Method:
+def initial_method(config: RunConfig, shape: Sequence[int], target_shape: OtherShapes, mean: Tensor, std: Tensor) -> Method:
     """Returns the method before its first step: weights are a function of the seed alone. See `build_method`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(loop.seed_of(config.fit.seed, "initialise", 0))
@@ -188,9 +214,14 @@ def initial_method(
     return method
 
 
-def require_whole_images(method: Method, shape: Sequence[int], target_shape: Sequence[int] | None) -> None:
+def require_whole_images(method: Method, shape: Sequence[int], target_shape: OtherShapes) -> None:
     """Raises a ValueError where an encoder of a method would cut off the edge of images of its shape."""
-    for net, side in ((method.encoder, shape), (method.target_encoder, target_shape or shape)):
+    sides = [(method.encoder, shape)]
+    if isinstance(target_shape, Mapping):
+        sides = [(method.branch(name)[0], side) for name, side in target_shape.items()]
+    elif method.target_encoder is not None:
+        sides.append((method.target_encoder, target_shape or shape))
+    for net, side in sides:
         if isinstance(net, nn.Sequential) and len(side) == 3:  # statistics of the input, then the network
             networks.require_whole_patches(net[-1], side[1:])
 
@@ -227,6 +258,7 @@ def _sides(items: Items) -> list[Deviations]:
         parts = x if isinstance(x, (tuple, list)) else (x,)
         sides = sides or [Deviations(x.shape[1], torch.float64 if x.dtype == torch.float64 else torch.float32) for x in parts]
         for side, part in zip(sides, parts, strict=True):
+            part = part[~missing(part)]
             side.add(to_unit(part, torch.float64).transpose(0, 1).flatten(1).T)
     return sides
 
@@ -235,7 +267,7 @@ def metadata_of(
     config: RunConfig,
     opened: Data,
     shape: Sequence[int],
-    target_shape: Sequence[int] | None,
+    target_shape: OtherShapes,
     method: nn.Module,
     weights: Weights | None,
     fabric: Any,
@@ -251,7 +283,8 @@ def metadata_of(
         skipped=len(opened.skipped),
         read_shape=tuple(opened.train.shape),
         shape=tuple(shape),
-        target_shape=None if target_shape is None else tuple(target_shape),
+        target_shape=None if target_shape is None or isinstance(target_shape, Mapping) else tuple(target_shape),
+        modalities={name: tuple(one) for name, one in target_shape.items()} if isinstance(target_shape, Mapping) else {},
         parameters=sum(p.numel() for p in method.parameters()),
         weights=weights,
         columns=opened.columns,
@@ -290,11 +323,11 @@ def views_for(kind: str, config: ViewConfig, shape: Sequence[int], marginals: Ca
 
 
 def make_views(opened: Data, config: ViewConfig, shape: Sequence[int]) -> Views | None:
-    """Returns what makes two views of a batch (`views_for`); None for data that comes as pairs.
+    """Returns what makes two views of a batch (`views_for`); None for data that comes as pairs or as modalities.
 
     Constant features of vectors get no noise.
     """
-    if opened.kind == "pairs":
+    if opened.kind in ("pairs", "modalities"):
         return None
     return views_for(opened.kind, config, shape, lambda: marginals_of(opened.train, config))
 

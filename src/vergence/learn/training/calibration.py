@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from vergence.data.images import ImageFiles, file_name
 from vergence.data.items import Items, PairItems, batches, spaced
+from vergence.data.modalities import missing
 from vergence.data.pixels import to_bytes, to_unit
 from vergence.data.shards import EncodedImages
 from vergence.data.sources import Data
@@ -80,9 +81,9 @@ def content_groups(items: Items, workers: int = 0) -> list[Any]:
         workers: Processes that decode images.
     """
     if isinstance(items, PairItems):
-        context, target = (np.unique(content_digests(side), return_inverse=True)[1] for side in (items.context, items.target))
-        edges = np.stack([context, len(items) + target], 1)
-        return list(components(edges, 2 * len(items))[context])
+        first, *others = (_contents(side) + 2 * len(items) * k for k, side in enumerate(items.sides.values()))
+        edges = np.concatenate([np.stack([first, other], 1) for other in others])
+        return list(components(edges, 2 * len(items) * len(items.sides))[first])
     equal = content_digests(items)
     if items.kind != "image" or items.shape[0] not in (1, 3):
         return list(equal)
@@ -102,6 +103,13 @@ def content_groups(items: Items, workers: int = 0) -> list[Any]:
         for i, label in zip(kept.tolist(), near.tolist(), strict=True):
             labels[i] = label
     return labels
+
+
+def _contents(side: Items) -> Ints:
+    """Returns a number of the content of each row (N,), below N; from N on where it is missing."""
+    found: Ints = np.unique(content_digests(side), return_inverse=True)[1]
+    gaps = torch.cat([missing(x) for _, x in side.stream(batches(len(side), BLOCK))]).cpu().numpy()
+    return np.where(gaps, len(found) + np.arange(len(found)), found)
 
 
 def near_groups(x: Tensor, equal: Sequence[Any]) -> Ints:

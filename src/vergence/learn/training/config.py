@@ -61,6 +61,7 @@ class ModelConfig(Checked):
             the first where both views are of one shape; where they are not, a second one of the same name is built, or
             ``mlp`` where that name cannot take the shape. Without a projector, a second encoder of another width is followed
             by a linear map to the first one's.
+        anchor: Of modalities the one that is in every pair that the objective is trained on; ``None`` for all pairs.
         distill: Closed form, ``patches`` or with settings as in ``patches:atoms=256``, whose embedding the encoder learns to
             predict before the objective's epochs (`vergence.learn.training.staged`); none by default.
         pretrained: Whether the first encoder, ``timm:NAME``, starts from timm's weights of that name.
@@ -83,6 +84,7 @@ class ModelConfig(Checked):
     teacher: float | bool | None = None
     teacher_schedule: Literal["constant", "cosine"] | None = None
     target_encoder: Encoder | None = None
+    anchor: str | None = None
     distill: Patches | None = None
     pretrained: bool = False
     weights: str | None = None
@@ -338,6 +340,7 @@ class Settings(TypedDict, total=False):
     teacher: float | bool | None
     teacher_schedule: Literal["constant", "cosine"] | None
     target_encoder: Network | None
+    anchor: str | None
     distill: str | Encoder | None
     pretrained: bool
     weights: str | Path | None

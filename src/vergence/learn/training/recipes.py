@@ -25,7 +25,7 @@ from vergence.utils.checks import require_choice
 __all__ = ["DISTILLED", "PUBLISHED", "Facts", "get", "names", "of_method", "override", "plain", "require_no_steps", "suggested"]
 
 NEUTRAL = "jepa_small"  # it has no head and no rates of its own
-PAIRED = "gmje_small"  # for pairs: it has p(target | context), with several answers
+PAIRED = {"pairs": "gmje_small", "modalities": "gje_small"}  # they have p(target | context), the first with several answers
 CLOSED_FORM = {"seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads", "strict"}  # of its settings
 ALL = "vergence list recipes lists all"
 NAMES_MODEL = ("encoder", "objective", "method", "distill", "freeze", "init", "weights", "pretrained")  # settings that do
@@ -242,7 +242,8 @@ def suggested(settings: Mapping[str, Any], facts: Facts | None = None) -> str:
     It is ``NAME_small`` for ``method="NAME"`` and for an objective of that name, ``patches`` for an encoder ``patches``,
     ``patches_OBJECTIVE`` for ``patches-mlp`` (VJE by default), and ``jepa_small`` for other objectives, whose settings are not
     special to one. Where the settings name no model, it is ``patches`` for images, ``gmje_small`` for pairs (people ask for
-    p(target | context)), and ``vje_small`` for other data, for images that are too small, and before the data is known.
+    p(target | context)), ``gje_small`` for modalities, and ``vje_small`` for other data, for images that are too small, and
+    before the data is known.
 
     Example:
         >>> suggested({"encoder": "patches:atoms=64"}), suggested({"encoder": "patches-mlp", "objective": "gje"})
@@ -265,8 +266,8 @@ def suggested(settings: Mapping[str, Any], facts: Facts | None = None) -> str:
         behind = f"patches_{objective}"
         return "patches" if not encoder.takes_steps else behind if behind in names() else "patches_contrastive"
     named = {name for name in NAMES_MODEL if settings.get(name)}
-    if facts is not None and facts.kind == "pairs" and not named & {"objective", "freeze", "init", "distill"}:
-        return PAIRED
+    if facts is not None and facts.kind in PAIRED and not named & {"objective", "freeze", "init", "distill"}:
+        return PAIRED[facts.kind]
     if facts is None or named or not facts.roomy:
         return f"{objective}_small" if f"{objective}_small" in names() else NEUTRAL
     require_no_steps(settings, "the default for images is a closed form", ["precision"])

@@ -10,7 +10,7 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from vergence.utils.checks import Checked, from_json
+from vergence.utils.checks import Checked, expect, from_json, require_choice
 from vergence.utils.terminal import Tabular
 
 __all__ = ["Accuracy", "Anomaly", "Collapse", "Detection", "Evaluation", "EvaluationProtocol", "Kind", "Posterior", "Probe"]
@@ -20,7 +20,6 @@ OBJECTIVE = "random, with those of the objective that was given"
 MAX_ITEM = 1 << 28  # numbers of one item: a larger shape is a damaged one
 
 R = TypeVar("R", bound="Record")
-Side = Literal["context", "target"]
 Kind = Literal["model", "baseline"]
 
 
@@ -83,12 +82,13 @@ class RunMetadata(Record):
         "processes": 1,
     }
 
-    kind: Literal["image", "vector", "pairs", "array", "tokens"]
+    kind: Literal["image", "vector", "pairs", "array", "tokens", "modalities"]
     n_train: int  # number of items that the encoder was trained on
     n_test: int  # number of test items
     read_shape: tuple[int, ...]  # shape of one item as it is read, (C, H, W) or (D,); of the context for pairs
     shape: tuple[int, ...]  # shape of one item as the encoder sees it, after the crop
     target_shape: tuple[int, ...] | None = None  # shape of one target where it differs from the context's; None otherwise
+    modalities: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # shapes by name; empty for other data
     classes: tuple[str, ...] = ()  # name of each label 0, 1, ...; empty where there are no labels
     note: str = ""  # how the test part was made
     n_calibration: int = 0  # number of training items that were kept for calibration; 0 for none
@@ -107,17 +107,21 @@ class RunMetadata(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("read_shape", "shape", "target_shape"):
-            shape = getattr(self, name)
+        shapes = {name: getattr(self, name) for name in ("read_shape", "shape", "target_shape")}
+        for name, shape in {**shapes, **{f"modalities.{key}": one for key, one in self.modalities.items()}}.items():
+            expect(shape is None or isinstance(shape, tuple), f"{name} to be a shape", shape)
             usual = len(shape or (1,)) in ((1, 3) if self.kind in ("image", "vector") else range(1, 9))
             if shape is not None and not (usual and min(shape) >= 1 and math.prod(shape) <= MAX_ITEM):
                 raise ValueError(f"expected {name} to be (C, H, W) or (D,) of at most {MAX_ITEM:,} numbers, found {shape}")
 
-    def item_shape(self, side: Side = "context") -> tuple[int, ...]:
-        """Returns the shape of one item of a side as it is read, (C, H, W) or (D,)."""
+    def item_shape(self, side: str = "context") -> tuple[int, ...]:
+        """Returns the shape of one item of a side or a modality as it is read, (C, H, W) or (D,)."""
+        if self.modalities and side != "context":
+            require_choice("a modality", side, self.modalities)
+            return self.modalities[side]
         return self.read_shape if side == "context" else self.target_shape or self.read_shape
 
-    def crop_size(self, side: Side = "context") -> int | None:
+    def crop_size(self, side: str = "context") -> int | None:
         """Returns the side of the central crop that a side's encoder sees, in pixels; None for vectors.
 
         Pairs of images that are not square are not cropped either.
@@ -127,6 +131,8 @@ class RunMetadata(Record):
             >>> RunMetadata(kind="image", shape=(3, 32, 32), **sizes).crop_size()
             32
         """
+        if self.modalities:
+            return None  # they are read as the encoder sees them
         shape = self.target_shape if side == "target" and self.target_shape is not None else self.shape
         square = len(shape) == 3 and self.kind != "array" and (shape[1] == shape[2] or self.kind != "pairs")
         return shape[1] if square else None

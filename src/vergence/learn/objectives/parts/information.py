@@ -24,7 +24,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from vergence.densities.gaussian import MixtureOfGaussians, kl_standard_normal, log_det
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians, kl_standard_normal, log_det
 from vergence.densities.moments import BatchMoments, batch_moments
 from vergence.learn.objectives.core import require_several
 from vergence.utils.checks import require_choice, require_within
@@ -33,9 +33,9 @@ MixtureLoss = Literal["mi_kl", "entropy_kl", "joint_kl", "naive"]
 SMALLEST = (1e-15, 1e-140)  # difference of embeddings: in float32 and half precision, in float64
 
 
-def kl_views(a: BatchMoments, b: BatchMoments) -> Tensor:
-    """Returns KL_a + KL_b: the divergences of two views from the standard normal, in nats."""
-    return kl_standard_normal(a.mean, a.S) + kl_standard_normal(b.mean, b.S)
+def kl_views(*views: BatchMoments) -> Tensor:
+    """Returns KL_a + KL_b: the divergences of two views, or more, from the standard normal, in nats."""
+    return torch.stack([kl_standard_normal(m.mean, m.S) for m in views]).sum()
 
 
 def mutual_information(m: BatchMoments, split: int) -> Tensor:
@@ -60,6 +60,13 @@ def entropy(m: BatchMoments) -> Tensor:
     return 0.5 * (log_det(m.S) + len(m.mean) * (1 + math.log(2 * math.pi)))
 
 
+def less_entropies(nll: Tensor, views: Iterable[BatchMoments]) -> Tensor:
+    """Returns nll - H(a) - H(b) of two views, or more."""
+    for m in views:
+        nll = nll - entropy(m)
+    return nll
+
+
 def off_diagonal(S: Tensor) -> Tensor:
     """Returns the D (D - 1) entries of a square matrix (D, D) off its diagonal, row by row.
 
@@ -71,7 +78,7 @@ def off_diagonal(S: Tensor) -> Tensor:
     return S.flatten()[:-1].view(D - 1, D + 1)[:, 1:].flatten()
 
 
-def require_spread(za: Tensor, zb: Tensor) -> None:
+def require_spread(*views: Tensor) -> None:
     """Raises a ValueError where a view (B, D) has one embedding or equal ones: its covariance has no determinant.
 
     Embeddings are equal where they differ by less than 1e-15, or by less than 1e-140 in float64: the inverse of their
@@ -83,16 +90,22 @@ def require_spread(za: Tensor, zb: Tensor) -> None:
         Traceback (most recent call last):
         ValueError: expected a batch of at least 2 embeddings that differ, found 4 equal ones: lower the learning rate, or ...
     """
-    require_several(za)
-    if za.device.type == "cpu" and any(bool(((z - z[:1]).abs() < SMALLEST[z.dtype == torch.float64]).all()) for z in (za, zb)):
+    require_several(views[0])
+    on_cpu = [z for z in views if z.device.type == "cpu"]
+    if any(bool(((z - z[:1]).abs() < SMALLEST[z.dtype == torch.float64]).all()) for z in on_cpu):
         hint = "lower the learning rate, or check the data"
-        raise ValueError(f"expected a batch of at least 2 embeddings that differ, found {len(za)} equal ones: {hint}")
+        raise ValueError(f"expected a batch of at least 2 embeddings that differ, found {len(views[0])} equal ones: {hint}")
 
 
-def pointwise_information(p: MixtureOfGaussians, za: Tensor, zb: Tensor) -> Tensor:
-    """Returns the mean pointwise mutual information log p(z_a, z_b) / (p(z_a) p(z_b)) in nats; z_a is p's context."""
-    pa, pb = p.marginal("context"), p.marginal("target")
-    return -(pa.log_prob(za) + pb.log_prob(zb) - p.log_prob(torch.cat([za, zb], 1))).mean()
+def alone(p: JointGaussian | MixtureOfGaussians, *views: Tensor) -> Tensor:
+    """Returns log p(z_a) + log p(z_b) of two views, or more, (B, D) each, under a joint density p, (B,)."""
+    D = views[0].shape[1]
+    return torch.stack([p.marginal(slice(D * i, D * (i + 1))).log_prob(z) for i, z in enumerate(views)]).sum(0)
+
+
+def pointwise_information(p: MixtureOfGaussians, *views: Tensor) -> Tensor:
+    """Returns the mean pointwise mutual information log p(z_a, z_b) / (p(z_a) p(z_b)) in nats, of all where there are more."""
+    return -(alone(p, *views) - p.log_prob(torch.cat(views, 1))).mean()
 
 
 @dataclass(frozen=True)
@@ -127,18 +140,18 @@ class PairLoss:
     def __post_init__(self) -> None:
         require_settings(self.kind, get_args(MixtureLoss), eta=self.eta, beta=self.beta, shrinkage=self.shrinkage)
 
-    def __call__(self, p: MixtureOfGaussians, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the terms for two views (B, D); of ``mi_kl`` p is meant without a gradient of its own."""
+    def __call__(self, p: MixtureOfGaussians, *views: Tensor) -> dict[str, Tensor]:
+        """Returns the terms for two views (B, D), or more; of ``mi_kl`` p is meant without a gradient of its own."""
         if self.kind == "naive":
-            return {"nll": -p.log_prob(torch.cat([za, zb], 1)).mean()}
-        require_spread(za, zb)
-        a, b = batch_moments(za, self.shrinkage), batch_moments(zb, self.shrinkage)
+            return {"nll": -p.log_prob(torch.cat(views, 1)).mean()}
+        require_spread(*views)
+        kl = kl_views(*(moments := [batch_moments(z, self.shrinkage) for z in views]))
         if self.kind == "mi_kl":
-            return {"mi": -pointwise_information(p, za, zb), "kl": self.eta * kl_views(a, b)}
-        nll = -p.log_prob(torch.cat([za, zb], 1)).mean()
+            return {"mi": -pointwise_information(p, *views), "kl": self.eta * kl}
+        nll = -p.log_prob(torch.cat(views, 1)).mean()
         if self.kind == "joint_kl":
-            return {"nll": nll, "kl": self.beta * kl_views(a, b)}
-        return {"mi": nll - entropy(a) - entropy(b), "kl": self.eta * kl_views(a, b)}
+            return {"nll": nll, "kl": self.beta * kl}
+        return {"mi": less_entropies(nll, moments), "kl": self.eta * kl}
 
 
 def require_settings(loss: str, losses: Iterable[str], *, eta: float, beta: float, shrinkage: float | None) -> None:
