@@ -434,8 +434,12 @@ def _objective(settings: dict[str, Any]) -> dict[str, Any]:
     """Returns the name of an objective that is given as a class or an instance, and the options of an instance."""
     value = settings.get("objective")
     if isinstance(value, Objective):
-        _require_as_built(value)
         values, named = value.built_with
+        before, now = _described(value.as_built()), _described(value)
+        names = sorted(dict(before.items() ^ now.items()))
+        changed = [f"{name} {now.get(name)} instead of {before.get(name)}" for name in names]
+        advice = "give it to the constructor, or write a class"
+        expect(not changed, f"an objective as {type(value).__name__}(...) builds it", ", ".join(changed), advice)
         options = {**dict(zip(inspect.signature(type(value)).parameters, values, strict=False)), **named}
         options.pop("dim", None)
         for name, option in options.items():
@@ -447,15 +451,6 @@ def _objective(settings: dict[str, Any]) -> dict[str, Any]:
     if value is not None and not isinstance(value, str):
         refuse("objective to be a name, a class or an instance of Objective", shown(value), f"write one:\n{OWN}")
     return {}
-
-
-def _require_as_built(objective: Objective) -> None:
-    """Raises a ValueError where an objective was changed after it was built, but for its weights: a run keeps its arguments."""
-    before, now = _described(objective.as_built()), _described(objective)
-    for name in sorted(before.keys() | now.keys()):
-        words = f"{name} {now.get(name)} instead of {before.get(name)}"
-        kind = f"an objective as {type(objective).__name__}(...) builds it"
-        expect(before.get(name) == now.get(name), kind, words, "give it to the constructor, or write a class")
 
 
 def _described(objective: Objective) -> dict[str, str]:
@@ -470,18 +465,16 @@ def _described(objective: Objective) -> dict[str, str]:
 def _filled(objective: Objective) -> dict[str, torch.Tensor]:
     """Returns the state of an objective whose weights were set after it was built; empty for any other."""
     before, now = objective.as_built().state_dict(), objective.state_dict()
-    for name, value in before.items():
-        if not (torch.equal(value, now[name].to(value)) if isinstance(value, torch.Tensor) else value == now[name]):
-            return now
-    return {}
+    tensors = {name: value for name, value in before.items() if isinstance(value, torch.Tensor)}
+    return {} if all(torch.equal(value, now[name].to(value)) for name, value in tensors.items()) else now
 
 
 def _renewed(net: nn.Module) -> str:
     """Returns the registered name of a function that copies a network and gives it new weights."""
-    for layer in net.modules():
-        able = callable(getattr(layer, "reset_parameters", None)) or not list(layer.parameters(recurse=False))
-        advice = "give the network's class or a function, encoder=Network"
-        expect(able, "layers with reset_parameters for weights='new'", f"{type(layer).__name__} without", advice)
+    layers = [layer for layer in net.modules() if not hasattr(layer, "reset_parameters")]
+    fixed = ", ".join(type(layer).__name__ for layer in layers if list(layer.parameters(recurse=False)))
+    advice = "give the network's class or a function, encoder=Network"
+    expect(not fixed, "layers with reset_parameters for weights='new'", f"{fixed} without", advice)
 
     def renew() -> nn.Module:
         networks.reset(copied := copy.deepcopy(net))
