@@ -138,12 +138,8 @@ def _next(run: "Run") -> str:
 
 
 def _data(run: "Run") -> str:
-    """Returns how the data was split and read, in words."""
+    """Returns how the data was split, in words."""
     about = run.folder.metadata
     calibrate = f"{about.n_calibration:,} to calibrate, " if about.n_calibration else ""
     found = f"{about.n_train:,} items to train, {calibrate}{about.n_test:,} to test"
-    if len(about.shape) == 3 and about.read_shape != about.shape:
-        share = about.shape[1] / about.read_shape[1]
-        middle = f" (the middle square, {share:.0%} of the shorter side)" if share < 1 else ""
-        found += f", images seen at {about.shape[1]} x {about.shape[2]} pixels{middle}"
     return found + (f"; {run.folder.path / 'skipped.csv'} lists {about.skipped:,} that cannot be read" if about.skipped else "")
