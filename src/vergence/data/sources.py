@@ -642,7 +642,7 @@ def _of_stream(source: Iterable[Any], key: str | None, most: int | None = None) 
     along: dict[type, list[Any]] = {int: [], str: []}
     fits = f"at most {STREAM_BYTES >> 20:,} MiB and {STREAM_ITEMS:,} items in a stream, which is held"
     for n, (value, others) in enumerate(itertools.islice(_each(source, key), most)):
-        x.append(_item(value, key))
+        x.append(_item(np.asarray(value) if isinstance(value, list) else value, key))
         first, last = (f"{one.shape} in {one.dtype}" for one in (x[0], x[-1]))
         expect(first == last, f"items of shape {first}", f"{last} at {n}", "resize or convert the items")
         within = most is not None or n < min(STREAM_ITEMS, STREAM_BYTES // x[0].nbytes)
