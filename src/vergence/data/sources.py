@@ -619,7 +619,7 @@ def _of_dataset(dataset: Any, key: str | None, memory: int) -> Source:
 def held(source: Any, column: str | Sequence[str] = (), limit: Any = None, holdout: Any = 0.0) -> Any:
     """Returns what a loader or another stream gives, read once in its order and with its transforms; other data as they are.
 
-    Of a stream without an end, a ``limit`` of training items reads as many as leave it beside the held-out share.
+    Of a stream without an end, a ``limit`` of training items reads as many as leave it next to the held-out share.
 
     Example:
         >>> held(torch.ones(3) for _ in range(4)).items.shape, held("digits")
