@@ -57,6 +57,7 @@ def test_vectors_dictionaries_and_what_has_no_labels():
     rows = DataLoader([{"x": x, "label": i % 2, "__key__": f"k{i}", "boxes": [i]} for i, x in enumerate(VECTORS)], batch_size=5)
     opened = from_object(rows, column="x")
     assert opened.items.labels.tolist() == [0, 1] * 6 and opened.items.names[7] == "k7" and opened.items.shape == (4,)
+    assert from_object(iter([{"x": x.tolist()} for x in VECTORS]), column="x").items.shape == (4,)
     assert from_object(Stream(lambda: ((x, [{}, [1, 2]], None, 0.5) for x in VECTORS))).items.labels is None
     assert in_words(DataLoader(Stream(lambda: VECTORS))) == "memory: DataLoader" and held("digits") == "digits"
     assert len(open_pictures(STREAMS["batches"])) == len(open_pictures(Pictures())) == 12

@@ -634,7 +634,7 @@ def _of_dataset(dataset: Any, key: str | None, memory: int, kind: Form | None) -
 def held(source: Any, column: str | Sequence[str] = (), limit: Any = None, holdout: Any = 0.0, kind: Form | None = None) -> Any:
     """Returns what a loader or another stream gives, read once in its order and with its transforms; other data as they are.
 
-    Of a stream without an end, a ``limit`` of training items reads as many as leave it beside the held-out share.
+    Of a stream without an end, a ``limit`` of training items reads as many as leave it next to the held-out share.
 
     Example:
         >>> held(torch.ones(3) for _ in range(4)).items.shape, held("digits")
@@ -657,7 +657,8 @@ def _of_stream(source: Iterable[Any], key: str | None, most: int | None = None, 
     along: dict[type, list[Any]] = {int: [], str: []}
     fits = f"at most {STREAM_BYTES >> 20:,} MiB and {STREAM_ITEMS:,} items in a stream, which is held"
     for n, (value, others) in enumerate(itertools.islice(_each(source, key), most)):
-        x.append(_item(value, key, form if form in ("array", "tokens") else ""))
+        item = np.asarray(value) if isinstance(value, list) else value
+        x.append(_item(item, key, form if form in ("array", "tokens") else ""))
         first, last = (f"{one.shape} in {one.dtype}" for one in (x[0], x[-1]))
         expect(first == last, f"items of shape {first}", f"{last} at {n}", "resize or convert the items")
         within = most is not None or n < min(STREAM_ITEMS, STREAM_BYTES // x[0].nbytes)
