@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from experiments.advice.directions import GROUPS, Groups, Solution, collect
 from scipy import stats
 from torch import Tensor
 
-from vergence.advice.directions import GROUPS, Groups, Solution, collect
 from vergence.data.items import ArrayItems, batches, spaced
 from vergence.data.pixels import center_crop, to_unit
 from vergence.learn.encoders.config import Patches
