@@ -105,6 +105,9 @@ def test_few_values_are_found_in_any_rotation_and_continuous_ones_are_not():
     assert few_values(z) == []
     z[:, 0] = torch.randint(3, (800,), generator=generator) - 1.0
     found = few_values(z @ torch.linalg.qr(torch.randn(5, 5, generator=generator))[0])
+    z[:, 0] = torch.randn(800, generator=generator)
+    z[7] = 300.0  # one outlier, which has the variance
+    assert few_values(z) == []
     assert [len(counts) for counts in found] == [3] and sum(found[0]) == 800
 
 

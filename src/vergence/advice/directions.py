@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from vergence.data.items import Items, spaced
+from vergence.densities.moments import Moments
 from vergence.linear.base import covariance_of
 from vergence.linear.estimators import JointEmbedding
 from vergence.linear.reading import Augmentation, blocks, draw, flat
 from vergence.utils.checks import expect
 
-__all__ = ["Reading", "read"]
+__all__ = ["Reading", "Solved", "read"]
 
 ITEMS, NUMBERS = 10_000, 1 << 27  # items, and numbers in them (0.5 GiB), that the directions are computed from
 NULL = 1e-9  # a direction of less variance than this share of what uncorrelated features would give it is a linear dependence
@@ -90,6 +91,14 @@ class Projected:
         return self.basis(next(draw(x, self.augmentation, 1, seed, 0)))
 
 
+class Solved(JointEmbedding):
+    """Joint embedding that keeps the augmentation's share of a view's variance, ``strength_``."""
+
+    def _solve(self, moments: Moments) -> None:
+        self.strength_ = 1 - float(moments.G.trace() / moments.S.trace())
+        super()._solve(moments)
+
+
 @dataclass(frozen=True)
 class Reading:
     """Items in principal directions, and what solving joint embedding there takes."""
@@ -102,13 +111,13 @@ class Reading:
     augmentation: Any  # a function, or a covariance (r, r) in the directions
     settings: dict[str, Any]  # n_draws, random_state and device
 
-    def solved(self, augmentation: Any = None, part: Tensor | None = None) -> JointEmbedding | None:
+    def solved(self, augmentation: Any = None, part: Tensor | None = None) -> Solved | None:
         """Returns joint embedding of all items, or of those of these numbers among them; None where it is a tie.
 
         Another augmentation, which is a function, may take the place of the items' own.
         """
         augmentation = self.augmentation if augmentation is None else augmentation
-        model: Any = JointEmbedding(augmentation=augmentation, **self.settings)
+        model = Solved(augmentation=augmentation, **self.settings)
         items: Any = self.x if part is None else self.x[part]
         if callable(augmentation):
             model.augmentation = Projected(augmentation, self.basis)
@@ -123,11 +132,11 @@ class Reading:
                 raise
         return None if model.spectrum_.mean() > 1 - TIE else model
 
-    def codes(self, model: JointEmbedding, k: int) -> Tensor:
+    def codes(self, model: Solved, k: int) -> Tensor:
         """Returns the first k components of all items, (N, k), centered."""
         return self.x @ torch.as_tensor(model.components_[:k].T)
 
-    def overlap(self, a: JointEmbedding, b: JointEmbedding, k: int) -> float:
+    def overlap(self, a: Solved, b: Solved, k: int) -> float:
         """Returns the mean squared canonical correlation of k components, in [0, 1]: 1 where each code determines the other."""
         first, second = (torch.linalg.qr(self.codes(model, k))[0] for model in (a, b))
         return min(1.0, float((first.T @ second).square().sum() / k))

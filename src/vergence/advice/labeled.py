@@ -1,4 +1,4 @@
-"""Items as they are beside joint embedding in closed form, by a linear probe of held-out items with labels."""
+"""Items as they are next to joint embedding in closed form, by a linear probe of held-out items with labels."""
 
 import math
 from dataclasses import dataclass
@@ -32,12 +32,12 @@ class Probed:
         """Returns what follows, in sentences."""
         a, b, low, high = (100 * x for x in (self.as_they_are, self.joint_embedding, *self.interval))
         numbers = f"as they are {a:.1f}%, joint embedding in closed form {b:.1f}%, PCA {self.pca:.1%}"
-        reach = f"95% interval {low:.1f} to {high:.1f} points"
         said = f"A linear probe of {self.items:,} held-out items with labels is right in: {numbers}."
         if low <= 0 <= high:
-            return f"{said} Cannot tell the first two apart (difference: {reach}); as they are costs nothing."
-        first, better = ("As they are", a - b) if a > b else ("Joint embedding in closed form", b - a)
-        return f"{said} {first} is better by {better:.1f} points (difference: {reach})."
+            return f"{said} Cannot tell the first two apart (95% interval {low:.1f} to {high:.1f} points); as they are costs nothing."
+        if high < 0:
+            return f"{said} Joint embedding is better than as they are (95% interval {-high:.1f} to {-low:.1f} points)."
+        return f"{said} As they are is better than joint embedding (95% interval {low:.1f} to {high:.1f} points)."
 
 
 def probed(reading: Reading, labels: Tensor | None, k: int) -> Probed | None:

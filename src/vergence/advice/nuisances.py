@@ -38,7 +38,7 @@ VALUES, RESIDUE, SOURCES, ROWS = 4, 0.02, 32, 4_000  # few values; share of the 
 FOLLOWED = 0.5  # explained share of a property of the file
 RIDGE = 1e-3
 FLAT = 1e-10  # variance of a feature that is the same in all items, up to rounding, as a share of the largest
-BY_CLASSES = 0.8  # of the errors of guessing a value that classes take away: then it is no nuisance
+BY_CLASSES, RARE = 0.8, 0.01  # of the errors of guessing a value that classes take away; share of the items with a value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,10 +176,9 @@ def _valued(source: np.ndarray, labels: np.ndarray) -> tuple[int, ...] | None:
     for k in range(2, VALUES + 1):
         model = KMeans(k, n_init=4, random_state=0).fit(source[:, None])
         if model.inertia_ <= RESIDUE * len(source) * source.var():
-            if class_share(model.labels_, labels) >= BY_CLASSES:
-                return None
             counts = np.bincount(model.labels_, minlength=k)[np.argsort(model.cluster_centers_[:, 0])]
-            return tuple(counts.tolist())
+            few = counts.min() < RARE * len(source)  # outliers, which have the variance
+            return None if few or class_share(model.labels_, labels) >= BY_CLASSES else tuple(counts.tolist())
     return None
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.advice.directions import Reading, read
+from vergence.advice.directions import Reading, Solved, read
 from vergence.advice.labeled import Probed, probed
 from vergence.advice.lighting import Lit, lit
 from vergence.advice.nuisances import FixedRegion, Shared, constants, few_values, followed, places
@@ -27,7 +27,6 @@ from vergence.data.pixels import to_unit
 from vergence.learn.views.images import ImageViews
 from vergence.learn.views.vectors import KindViews
 from vergence.linear.base import MOST_DRAWS, Affine
-from vergence.linear.estimators import JointEmbedding
 from vergence.linear.reading import Augmentation, Composed, as_items
 from vergence.utils.checks import counted, expect, refuse, require_count, shown
 from vergence.utils.devices import as_device
@@ -84,7 +83,7 @@ class Advice:
     facts: AboutData
     augmentations: tuple[OperationRow, ...]  # the whole augmentation, then without each operation, on a part of the items
     shared: Shared  # what the views share that they perhaps should not, such as a mark in a fixed place
-    accuracy: Probed | None = None  # items as they are beside the closed form, by labels; None where they are too few
+    accuracy: Probed | None = None  # items as they are next to the closed form, by labels; None where they are too few
 
     def to_dict(self) -> dict[str, Any]:
         """Returns everything as plain dictionaries and lists, ready for JSON; a measurement that was not made has no key."""
@@ -229,11 +228,7 @@ def left_out(augmentation: Any) -> Iterator[tuple[str, Augmentation]]:
 
 
 def operation_rows(
-    reading: Reading,
-    whole: JointEmbedding,
-    operations: Iterable[tuple[str, Augmentation]],
-    k: int,
-    advance: Callable[[int], None],
+    reading: Reading, whole: Solved, operations: Iterable[tuple[str, Augmentation]], k: int, advance: Callable[[int], None]
 ) -> Iterator[OperationRow]:
     """Yields the row of the whole augmentation and of the augmentation without each operation that does something."""
     for name, augmentation in operations:
@@ -242,13 +237,11 @@ def operation_rows(
         # None: a tie without the operation; the same: it does nothing, as grayscale on gray images
         if model is None or (name != "all" and np.array_equal(model.components_, whole.components_)):
             continue
-        total = float(np.square(np.linalg.pinv(model.components_)).sum())  # the trace of S, from W S W^T = I
-        strength = float(np.trace(model.augmentation_covariance_)) / total
-        yield OperationRow(operation=name, strength=strength, unchanged=reading.overlap(model, whole, k))
+        yield OperationRow(operation=name, strength=model.strength_, unchanged=reading.overlap(model, whole, k))
 
 
 def _shared(
-    reading: Reading, whole: JointEmbedding, augmentation: Any, properties: Mapping[str, Sequence[Any]], y: Tensor | None
+    reading: Reading, whole: Solved, augmentation: Any, properties: Mapping[str, Sequence[Any]], y: Tensor | None
 ) -> Shared:
     """Returns what the first directions of joint embedding share that is not the things themselves."""
     items, r, ties = reading.items, reading.x.shape[1], int((whole.spectrum_ > 1 - UNCHANGED).sum())
