@@ -34,7 +34,8 @@ class Probed:
         numbers = f"as they are {a:.1f}%, joint embedding in closed form {b:.1f}%, PCA {self.pca:.1%}"
         said = f"A linear probe of {self.items:,} held-out items with labels is right in: {numbers}."
         if low <= 0 <= high:
-            return f"{said} Cannot tell the first two apart (95% interval {low:.1f} to {high:.1f} points); as they are costs nothing."
+            reach = f"95% interval {low:.1f} to {high:.1f} points"
+            return f"{said} Cannot tell the first two apart ({reach}); as they are costs nothing."
         if high < 0:
             return f"{said} Joint embedding is better than as they are (95% interval {-high:.1f} to {-low:.1f} points)."
         return f"{said} As they are is better than joint embedding (95% interval {low:.1f} to {high:.1f} points)."
