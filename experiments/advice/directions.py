@@ -83,6 +83,16 @@ def _spanning(c: Tensor, count: int, table: bool) -> Tensor:
     return few
 
 
+def weighted(parts: Sequence[Sums], weights: Sequence[float]) -> Sums:
+    """Returns the weighted total of sums that share their origin and their draws."""
+    whole = Sums(len(parts[0].x), parts[0].draws, parts[0].x.device, parts[0].origin)
+    whole.eps = max(part.eps for part in parts)
+    whole.n = round(sum(w * part.n for w, part in zip(weights, parts, strict=True)))
+    for name in Sums.FIELDS:
+        setattr(whole, name, sum(w * getattr(part, name) for w, part in zip(weights, parts, strict=True) if w))
+    return whole
+
+
 @dataclass(frozen=True)
 class Solution:
     """Joint embedding solved from one set of moments."""
@@ -125,7 +135,7 @@ class Groups:
 
     def moments(self, weights: Sequence[float] = EVERY) -> Moments:
         """Returns the moments of a weighted sum of the groups; S includes a covariance that is given."""
-        moments = Sums.weighted(self.sums, weights).moments(centered=True)
+        moments = weighted(self.sums, weights).moments(centered=True)
         return moments if self.covariance is None else dataclasses.replace(moments, S=moments.G + self.covariance)
 
     def solution(self, weights: Sequence[float] = EVERY) -> Solution:

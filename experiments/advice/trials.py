@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from experiments.advice.criteria import lidar, rank_error
 from torch import Tensor
 
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.items import Items, spaced
 from vergence.data.sources import Data
 from vergence.learn.evaluation import features
-from vergence.learn.evaluation.accuracy import knn_accuracy, rank_error, ridge_probe
-from vergence.learn.evaluation.collapse import effective_rank, lidar
+from vergence.learn.evaluation.accuracy import knn_accuracy, ridge_probe
+from vergence.learn.evaluation.collapse import effective_rank
 from vergence.learn.runs.evaluate import Pixels
 from vergence.learn.runs.train import estimate, train
 from vergence.learn.training import build
@@ -52,10 +53,10 @@ class Trial:
     items: int  # training items that it was fitted to
     epochs: int  # epochs that it was trained for; 0 without a network that is trained
     dim: int  # features D
-    # see `vergence.learn.evaluation.accuracy.rank_error`, of two views of test items, in [0, 1]; smaller is better
+    # see `rank_error`, of two views of test items, in [0, 1]; smaller is better
     rank_error: float
     effective_rank: float  # see `vergence.learn.evaluation.collapse.effective_rank`
-    lidar: float  # see `vergence.learn.evaluation.collapse.lidar`
+    lidar: float  # see `lidar`
     knn: float | None = None  # accuracy by 20 neighbors on the test items, in [0, 1]
     probe: float | None = None  # accuracy of a ridge classifier on the test items, in [0, 1]
     interval: float | None = None  # half the width of the 95 % interval of both accuracies
