@@ -19,7 +19,7 @@ from vergence.linear.estimators import JointEmbedding
 from vergence.linear.reading import Augmentation, blocks, draw, flat
 from vergence.utils.checks import expect
 
-__all__ = ["Reading", "Solved", "read"]
+__all__ = ["Projected", "Reduced", "Solved", "read"]
 
 ITEMS, NUMBERS = 10_000, 1 << 27  # items, and numbers in them (0.5 GiB), that the directions are computed from
 NULL = 1e-9  # a direction of less variance than this share of what uncorrelated features would give it is a linear dependence
@@ -100,12 +100,13 @@ class Solved(JointEmbedding):
 
 
 @dataclass(frozen=True)
-class Reading:
+class Reduced:
     """Items in principal directions, and what solving joint embedding there takes."""
 
     items: Items
     basis: Basis
     x: Tensor  # coordinates (N, r), centered
+    mean: Tensor  # of the coordinates before that, (r,)
     index: Tensor  # numbers of the items that could be read, (N,)
     kept: float  # share of the variance in the directions, in (0, 1]
     augmentation: Any  # a function, or a covariance (r, r) in the directions
@@ -142,7 +143,7 @@ class Reading:
         return min(1.0, float((first.T @ second).square().sum() / k))
 
 
-def read(items: Items, augmentation: Any, directions: int, m: int, seed: int, device: str) -> Reading:
+def read(items: Items, augmentation: Any, directions: int, m: int, seed: int, device: str) -> Reduced:
     """Returns items in at most so many directions of most variance."""
     least = min(directions, math.prod(items.shape))
     expect(least >= 2, "at least 2 directions", least)
@@ -159,7 +160,7 @@ def read(items: Items, augmentation: Any, directions: int, m: int, seed: int, de
     if sampler is None:
         augmentation = _covariance(augmentation, basis.directions.double().cpu(), float(x.var(0).sum()) / kept)
     settings = {"n_draws": m, "random_state": seed, "device": device} if sampler else {}
-    return Reading(items, basis, x - x.mean(0), torch.cat([at for _, at in parts]), kept, augmentation, settings)
+    return Reduced(items, basis, x - x.mean(0), x.mean(0), torch.cat([at for _, at in parts]), kept, augmentation, settings)
 
 
 def _covariance(augmentation: Any, P: Tensor, total: float) -> np.ndarray:

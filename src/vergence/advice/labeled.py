@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.advice.directions import Reading
+from vergence.advice.directions import Reduced
 from vergence.data.items import spaced
 from vergence.data.pixels import to_unit
 
@@ -41,7 +41,7 @@ class Probed:
         return f"{said} As they are is better than joint embedding (95% interval {low:.1f} to {high:.1f} points)."
 
 
-def probed(reading: Reading, labels: Tensor | None, k: int) -> Probed | None:
+def probed(reading: Reduced, labels: Tensor | None, k: int) -> Probed | None:
     """Returns the accuracies; None where labels are too few.
 
     The closed form of a fold is solved without its items. The principal directions in which it is solved are those of all.

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -33,7 +34,7 @@ def lit(x: Tensor, labels: Tensor | None = None) -> list[Lit]:
 
     Example:
         >>> waves = 0.1 * torch.rand(400, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-        >>> x = 0.4 + waves + 0.004 * torch.arange(16) * (torch.arange(400) % 2)[:, None, None, None]
+        >>> x = 0.4 + waves + 0.02 * torch.arange(16) * (torch.arange(400) % 2)[:, None, None, None]
         >>> [(found.axis, found.share) for found in lit(x)]
         [('columns', 0.5)]
     """
@@ -57,7 +58,7 @@ def _gradients(x: Tensor, axis: int) -> tuple[np.ndarray, np.ndarray]:
     y = F.adaptive_avg_pool2d(x, (min(SIDE, x.shape[2]), min(SIDE, x.shape[3]))).mean(1)
     logs = y.masked_fill((y < BRIGHT[0]) | (y > BRIGHT[1]), math.nan).log()
     steps = logs.diff(dim=axis).flatten(1) * (y.shape[axis] - 1)
-    return steps.nanmedian(1).values.double().numpy(), (steps.isfinite().float().mean(1) >= VALID).numpy()
+    return torch.nanmedian(steps, 1).values.double().numpy(), (steps.isfinite().float().mean(1) >= VALID).numpy()
 
 
 def _mixture(x: np.ndarray, k: int, nu: float) -> tuple[float, np.ndarray, np.ndarray]:

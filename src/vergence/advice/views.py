@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.advice.directions import Reading, Solved, read
+from vergence.advice.directions import Reduced, Solved, read
 from vergence.advice.labeled import Probed, probed
 from vergence.advice.lighting import Lit, lit
 from vergence.advice.nuisances import FixedRegion, Shared, constants, few_values, followed, places
@@ -228,7 +228,7 @@ def left_out(augmentation: Any) -> Iterator[tuple[str, Augmentation]]:
 
 
 def operation_rows(
-    reading: Reading, whole: Solved, operations: Iterable[tuple[str, Augmentation]], k: int, advance: Callable[[int], None]
+    reading: Reduced, whole: Solved, operations: Iterable[tuple[str, Augmentation]], k: int, advance: Callable[[int], None]
 ) -> Iterator[OperationRow]:
     """Yields the row of the whole augmentation and of the augmentation without each operation that does something."""
     for name, augmentation in operations:
@@ -241,7 +241,7 @@ def operation_rows(
 
 
 def _shared(
-    reading: Reading, whole: Solved, augmentation: Any, properties: Mapping[str, Sequence[Any]], y: Tensor | None
+    reading: Reduced, whole: Solved, augmentation: Any, properties: Mapping[str, Sequence[Any]], y: Tensor | None
 ) -> Shared:
     """Returns what the first directions of joint embedding share that is not the things themselves."""
     items, r, ties = reading.items, reading.x.shape[1], int((whole.spectrum_ > 1 - UNCHANGED).sum())
@@ -272,7 +272,7 @@ def _places(patterns: Tensor, shape: Sequence[int], crop: int | None) -> Iterato
         yield dataclasses.replace(place, box=(place.box[0] + top, place.box[1] + left, *place.box[2:]))
 
 
-def _lights(reading: Reading, y: Tensor | None) -> list[Lit]:
+def _lights(reading: Reduced, y: Tensor | None) -> list[Lit]:
     """Returns the gradients of light that only a group of the images has."""
     part = spaced(len(reading.index), LIT)
     read = [F.adaptive_avg_pool2d(to_unit(x), 16) for _, x in reading.items.stream(iter(reading.index[part].split(64)))]
