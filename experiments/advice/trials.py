@@ -18,14 +18,15 @@ from typing import Any, Literal
 import torch
 from experiments.advice.criteria import lidar, rank_error
 from torch import Tensor
+from torch.nn import functional as F
 
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.items import Items, spaced
+from vergence.data.pixels import to_unit
 from vergence.data.sources import Data
 from vergence.learn.evaluation import features
 from vergence.learn.evaluation.accuracy import knn_accuracy, ridge_probe
 from vergence.learn.evaluation.collapse import effective_rank
-from vergence.learn.runs.evaluate import Pixels
 from vergence.learn.runs.train import estimate, train
 from vergence.learn.training import build
 from vergence.learn.training.folder import holds_run
@@ -169,6 +170,11 @@ def _trained(source: str, out: Path, seconds: float, settings: dict[str, Any], m
     )
 
 
+def _pixels(x: Tensor) -> Tensor:
+    """Returns images (B, C, H, W), averaged down to 32 pixels a side where they are larger, as vectors."""
+    return features.pixels(F.adaptive_avg_pool2d(to_unit(x), 32) if x.shape[-1] > 32 else x)
+
+
 class _Judge:
     """Some training items as a bank, some test items, and views of fewer of these: the same for every candidate."""
 
@@ -182,7 +188,7 @@ class _Judge:
     def plain(self) -> _Fitted:
         """Returns the items as they are: images of at most 32 pixels a side, or vectors with columns of unit variance."""
         if self.opened.kind == "image":
-            return _Fitted(Pixels(), self.size)
+            return _Fitted(_pixels, self.size)
         mean, std = build.statistics(self.opened.train)
         return _Fitted(lambda x: (x - mean) / std, None)
 
