@@ -1,4 +1,4 @@
-"""Every candidate of ``vergence advise --minutes`` on data sets with labels, which only the accuracies use.
+"""Every candidate of `trials` on data sets with labels, which only the accuracies use.
 
 README.md says how.
 """
@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from experiments.accuracy.pretrained import FACTORY, PEERS
+from experiments.advice.trials import tried
 from experiments.photographs import ordinary_tiles
 from experiments.runner import DATA, hidden, main, some
 from experiments.shared import Timer, images, seeded
 from torch.nn import functional as F
 
-from vergence.advice.trials import tried
 from vergence.data.config import DataConfig, ViewConfig, usual, usual_flip
 from vergence.data.sources import open_data
 

@@ -1,4 +1,4 @@
-"""Marks in a fixed place of real pictures: does the advice name them, and what do they do to networks?
+"""Marks and lights that are planted in real pictures: does the advice name them, and what do marks do to networks?
 
 README.md says how.
 """
@@ -18,6 +18,7 @@ from experiments.shared import Timer, knn, seeded
 from torch import Tensor
 
 import vergence
+from vergence.advice.lighting import lit
 from vergence.advice.views import advise
 from vergence.data.config import ViewConfig
 from vergence.data.pixels import to_unit
@@ -33,7 +34,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "denoising_autoencoder": {"method": "denoising_autoencoder"},
     "masked_autoencoder": {"recipe": "masked_autoencoder_small"},
 }
-FIRST, CASES, EPOCHS, ITEMS = 20, 20, 20, 2_000  # limits were chosen after the cases 0 to 19
+FIRST, CASES, EPOCHS, ITEMS, GRADIENT = 20, 20, 20, 2_000, 0.3  # limits were chosen after the cases 0 to 19
 Box = tuple[int, int, int, int]
 Put = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -142,8 +143,20 @@ def named(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     advice = advise(x, views, n_draws=8)
     found = [place.box for place in advice.shared.places]
     right = box is not None and any(overlap(box, one) >= 0.5 for one in found)
-    values = {"valued": len(advice.shared.valued), "places": found, "changes": [p.change for p in advice.shared.places]}
+    values = {"valued": len(advice.shared.valued), "places": found, "lights": len(advice.shared.lights)}
     return {"box": box, "named": right, "others": len(found) - right, **values, "seconds": timer.seconds()}
+
+
+def lighted(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
+    """Returns the gradients of light that the advice finds where half of the pictures have one; along no axis: clean pictures."""
+    x = pictures(cell["data"], a.data_root, a.items)[0]
+    second = torch.rand(len(x), 1, 1, 1, generator=seeded(cell["seed"])) < 0.5
+    if cell["axis"] != "none":
+        n = x.shape[2 if cell["axis"] == "rows" else 3]
+        ramp = torch.linspace(1 - GRADIENT, 1 + GRADIENT, n).view((-1, 1) if cell["axis"] == "rows" else (1, -1))
+        x = torch.where(second, (x * ramp).clamp(0, 255).to(x.dtype), x)
+    found = lit(to_unit(x))
+    return {"named": any(one.axis == cell["axis"] for one in found), "others": sum(one.axis != cell["axis"] for one in found)}
 
 
 def harmed(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
@@ -181,19 +194,22 @@ def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
             yield {"what": "named", "data": name, "kind": kind, "case": case, "half": 0, "seed": 0}
         for name, half in itertools.product(CLEAN, range(4)):
             yield {"what": "named", "data": name, "kind": "none", "case": None, "half": half, "seed": 0}
+    if "lit" in a.parts:
+        for name, axis in itertools.product(CLEAN, ("none", "rows", "columns")):
+            yield {"what": "lit", "data": name, "axis": axis, "seed": 0}
     if "harmed" in a.parts:
         for name, method in itertools.product(a.sets, a.methods):
             yield {"what": "harmed", "data": name, "method": method, "epochs": a.epochs, "seed": 0}
 
 
 def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
-    return {"named": named, "harmed": harmed}[cell["what"]](a, cell)
+    return {"named": named, "lit": lighted, "harmed": harmed}[cell["what"]](a, cell)
 
 
 if __name__ == "__main__":
     options = {
         "data_root": DATA,
-        "parts": some(("named", "harmed")),
+        "parts": some(("named", "lit", "harmed")),
         "sets": some(SETS),
         "methods": some(("closed_form", *METHODS)),
         "cases": CASES,

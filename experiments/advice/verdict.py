@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from experiments.advice.directions import GROUPS, Groups, Solution, collect
 from scipy import stats
 from torch import Tensor
 
-from vergence.advice.directions import GROUPS, Groups, Solution, collect
 from vergence.data.items import ArrayItems, batches, spaced
 from vergence.data.pixels import center_crop, to_unit
 from vergence.learn.encoders.config import Patches
@@ -79,27 +79,6 @@ class Mapped:
         return self.features(self.augmentation(to_unit(x), generator))
 
 
-class Later:
-    """Views without the first ones of each generator: the second half of the draws."""
-
-    def __init__(self, augmentation: Augmentation, skipped: int) -> None:
-        self.augmentation, self.skipped, self.last = augmentation, skipped, None
-
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        if generator is not self.last:
-            self.last = generator
-            for _ in range(self.skipped):
-                self.augmentation(x.clone(), generator)
-        return self.augmentation(x, generator)
-
-
-class LaterMapped(Later):
-    """The same of `Mapped`."""
-
-    def unchanged(self, x: Tensor) -> Tensor:
-        return self.augmentation.unchanged(x)
-
-
 @dataclass(frozen=True)
 class Work:
     """What all measurements share: items, labels (-1 unknown; None: not used), k, and the items with half of the draws."""
@@ -131,9 +110,8 @@ def judged(
         augmentation = Mapped(augmentation, features)
     groups = collect(items, augmentation, DIRECTIONS, n_draws if callable(augmentation) else 0, seed, device)
     if callable(augmentation):
-        later, m = (Later if features is None else LaterMapped)(augmentation, n_draws // 2), n_draws // 2
-        parts = (augmentation, m), (later, n_draws - m)
-        halves = tuple(collect(items, one, DIRECTIONS, draws, seed, device) for one, draws in parts)
+        parts = (n_draws // 2, 0), (n_draws - n_draws // 2, n_draws // 2)  # the first and the second half of the draws
+        halves = tuple(collect(items, augmentation, DIRECTIONS, m, seed, device, skipped) for m, skipped in parts)
     known = None if labels is None else labels[labels >= 0]
     enough = known is not None and len(known) >= FEWEST and len(known.unique()) >= 2
     work = Work(groups, labels if enough else None, k, halves)

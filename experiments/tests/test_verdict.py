@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from experiments.advice import verdict
+from experiments.advice.directions import GROUPS, collect
 from experiments.advice.verdict import EVERY, ClassSums, half_samples, judged, probed, student
 from sklearn.linear_model import LinearRegression
 
-from vergence.advice.directions import GROUPS, collect
 from vergence.linear.reading import as_items
 
 

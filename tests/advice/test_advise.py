@@ -1,14 +1,14 @@
 """Advice on files: what is read of them, exactly."""
 
-import base64
+import json
 
 import numpy as np
 import pytest
 import torch
 
-from vergence.advice.advise import advise_on, marked
+from vergence.advice.advise import advise_on
+from vergence.cli.commands import main
 from vergence.data.config import DataConfig, ViewConfig
-from vergence.data.items import ArrayItems
 from vergence.data.sources import open_data
 
 OFFSET = 1.7e9  # seconds since 1970, which float32 rounds to minutes
@@ -81,16 +81,22 @@ def test_a_date_that_the_pictures_follow_is_named_and_the_page_says_it(tmp_path)
         os.utime(folder / "a" / f"{i}.png", (10_000 + 60 * i, 10_000 + 60 * i))
     data = DataConfig(source=str(folder), size=16)
     advice = advise_on(data, ViewConfig(jitter_p=0.0), out=tmp_path / "out", n_draws=4, device="cpu")
-    assert "date" in [one.name for one in advice.shared.followed]
+    assert "date" in advice.shared.followed
     assert "The embedding follows the date of the files" in (tmp_path / "out" / "report.html").read_text()
 
 
-@pytest.mark.parametrize("channels", [1, 2, 3, 4])
-def test_a_place_is_framed_on_images_of_any_number_of_channels(channels):
-    from io import BytesIO
+def augment(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return x + 0.5 * torch.randn(x.shape, generator=generator, dtype=x.dtype)
 
-    from PIL import Image
 
-    address = marked(ArrayItems(np.full((5, channels, 24, 24), 90, np.uint8)), (4, 6, 8, 8), n=2)
-    row = np.asarray(Image.open(BytesIO(base64.b64decode(address.partition(",")[2]))).convert("RGB")).astype(int)
-    assert (row[..., 0] - row[..., 1]).max() > 100  # the red frame
+@pytest.mark.float32
+def test_views_of_ones_own_at_the_command_line(tmp_path, capsys):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(300, 6)).astype(np.float32))
+    own = ["--views", "tests.advice.test_advise:augment"]
+    main(["advise", str(tmp_path / "x.npy"), *own, "--out", str(tmp_path / "a"), "--draws", "8"])
+    assert "of the variance of a view" in capsys.readouterr().out
+    main(["train", str(tmp_path / "x.npy"), *own, "--epochs", "1", "--out", str(tmp_path / "r"), "--device", "cpu"])
+    assert json.loads((tmp_path / "r" / "config.json").read_text())["views"]["function"] == "tests.advice.test_advise:augment"
+    with pytest.raises(SystemExit):
+        main(["advise", str(tmp_path / "x.npy"), "--views", "tests.learn.runs.nothing:augment"])
+    assert "package.module:function" in capsys.readouterr().err

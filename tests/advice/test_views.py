@@ -8,9 +8,9 @@ import pytest
 import torch
 from sklearn.cross_decomposition import CCA
 
-from vergence.advice.candidates import simple_rule
-from vergence.advice.directions import collect
-from vergence.advice.views import advise, left_out
+from vergence.advice.directions import read
+from vergence.advice.labeled import Probed, paired_interval
+from vergence.advice.views import advise, left_out, simple_rule
 from vergence.data.config import ViewConfig
 from vergence.data.items import ArrayItems, PairItems
 from vergence.learn.views.images import ImageViews
@@ -35,7 +35,7 @@ def variances(theta, aligned):
 
 
 def collected(x, augmentation=None, *, directions=64, n_draws=4, seed=0):
-    return collect(as_items(x), augmentation, directions, n_draws if callable(augmentation) else 0, seed, "cpu")
+    return read(as_items(x), augmentation, directions, n_draws, seed, "cpu")
 
 
 def on(part, deviation):
@@ -55,7 +55,7 @@ def test_neither_units_nor_an_offset_change_what_is_found(unit, offset):
     one = collected(x, variances(0.2, 36.0))
     other = collected(x * units + offset, variances(0.2, 36.0) * units**2)
     assert one.x.shape[1] == other.x.shape[1] == SIGNAL + NOISE
-    assert np.allclose(other.solution().omega, one.solution().omega, atol=1e-4)
+    assert np.allclose(other.solved().spectrum_, one.solved().spectrum_, atol=1e-4)
 
 
 def test_repeated_and_constant_features_add_no_direction():
@@ -69,25 +69,25 @@ def test_solutions_are_the_estimator():
     x = problem(noise=3.0, n=4000).astype(np.float32)
     for augmentation in (None, 0.5, variances(0.3, 4.0), np.diag(variances(0.3, 4.0))):
         expected = JointEmbedding(augmentation=augmentation).fit(x).spectrum_
-        assert np.allclose(collected(x, augmentation).solution().omega, expected, rtol=2e-4, atol=2e-5)
+        assert np.allclose(collected(x, augmentation).solved().spectrum_, expected, rtol=2e-4, atol=2e-5)
     scale = torch.as_tensor(variances(0.3, 4.0)).sqrt()
 
     def tau(X, generator):
         return 0.9 * X + torch.randn(X.shape, generator=generator, dtype=X.dtype) * scale.to(X.dtype)
 
-    omega = collected(x, tau, n_draws=8).solution().omega.numpy()
+    omega = collected(x, tau, n_draws=8).solved().spectrum_
     assert np.allclose(omega, JointEmbedding(augmentation=tau, n_draws=8).fit(x).spectrum_, atol=0.02)
 
 
 def test_overlap_is_the_mean_squared_canonical_correlation():
     x = problem(noise=2.0)
     grouped = collected(x, variances(0.5, 3.0))
-    one, z = grouped.solution(), grouped.x.double()
-    other = collected(x, variances(3.0, 0.5)).solution()
-    codes = [(z @ rows[:4].T).numpy() for rows in (one.W, other.W)]
+    one = grouped.solved()
+    other = collected(x, variances(3.0, 0.5)).solved()
+    codes = [grouped.codes(model, 4).numpy() for model in (one, other)]
     a, b = CCA(4, max_iter=5000, tol=1e-12).fit_transform(*codes)
     expected = np.mean([np.corrcoef(a[:, i], b[:, i])[0, 1] ** 2 for i in range(4)])
-    assert math.isclose(one.overlap(one.W, other.W, 4), expected, rel_tol=1e-4)
+    assert math.isclose(grouped.overlap(one, other, 4), expected, rel_tol=1e-4)
 
 
 def test_the_simple_rule_comes_first_and_each_operation_is_left_out_in_turn():
@@ -95,7 +95,7 @@ def test_the_simple_rule_comes_first_and_each_operation_is_left_out_in_turn():
     rows = {row.operation: row for row in found.augmentations}
     assert set(rows) == {"all", "noise", "signal"}  # without what does nothing, nothing changes
     assert rows["noise"].unchanged < 0.3 and rows["all"].unchanged == pytest.approx(1)
-    assert rows["noise"].strength < 0.1 < rows["all"].strength
+    assert rows["noise"].strength < 0.1 < rows["all"].strength < 1
     assert found.words[0] == simple_rule(pictures=False) and "'noise' matters most" in found.words[1]
 
 
@@ -109,6 +109,7 @@ def test_views_have_their_operations_left_out():
     images = np.random.default_rng(0).integers(0, 256, (200, 1, 8, 8)).astype(np.uint8)
     found = advise(images, views, n_draws=4)
     assert [row.operation for row in found.augmentations] == ["all", "crop", "flip", "jitter"]  # gray images stay gray
+    assert all(0 < row.strength < 1 for row in found.augmentations)
     assert found.words[0] == simple_rule(pictures=True)
 
 
@@ -121,7 +122,7 @@ def test_many_features_are_reduced_and_it_is_said():
     basis = collected(x, directions=20).basis
     assert np.allclose(basis.directions.T @ basis.directions, np.eye(20), atol=1e-5)
     top = np.linalg.svd(x - x.mean(0), full_matrices=False)
-    assert basis.kept == pytest.approx((top[1][:20] ** 2).sum() / (top[1] ** 2).sum(), rel=1e-3)
+    assert collected(x, directions=20).kept == pytest.approx((top[1][:20] ** 2).sum() / (top[1] ** 2).sum(), rel=1e-3)
 
 
 def test_the_same_seed_says_the_same():
@@ -141,6 +142,8 @@ def test_the_same_seed_says_the_same():
         (lambda x: advise(x, 0.0), "tie"),
         (lambda x: advise(x, lambda X, g: X[:, :3]), "features"),
         (lambda x: advise(x, np.ones(5)), "covariance"),
+        (lambda x: advise(x, labels=np.zeros(3, int)), "labels as an integer"),
+        (lambda x: advise(x, labels=np.zeros(N)), "labels as an integer"),
         (lambda x: advise(x, n_components=12), "n_components"),
         (lambda x: advise(x, n_components=0), "n_components"),
         (lambda x: advise(x, n_draws=3), "n_draws"),
@@ -157,3 +160,37 @@ def test_the_same_seed_says_the_same():
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call(problem(noise=2.0))
+
+
+def test_labels_say_whether_the_vectors_as_they_are_suffice():
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=600)
+    x = np.c_[rng.normal(size=(600, 6)) + 3 * np.eye(6)[y], 5 * rng.normal(size=(600, 6))]
+    shift = on(range(SIGNAL), 4.0)  # views that hide the classes
+    hidden = advise(x, shift, labels=y, n_components=2, n_draws=8)
+    found = hidden.accuracy
+    assert found.as_they_are > 0.9 > 0.7 > found.joint_embedding and 0 < found.interval[0] < found.interval[1]
+    assert hidden.words[0].startswith("To start with, by labels:") and "As they are is better than" in hidden.words[0]
+    alike = advise(x, 0.1, labels=y, n_components=11)
+    assert alike.accuracy.interval[0] <= 0 <= alike.accuracy.interval[1] and "Cannot tell the first two apart" in alike.words[0]
+    partly = advise(x, 0.1, labels=np.where(np.arange(600) < 500, y, -1))
+    assert partly.accuracy.items == 500
+    for few in (np.where(np.arange(600) < 40, y, -1), np.zeros(600, int)):
+        assert advise(x, 0.1, labels=few).accuracy is None
+
+
+def test_joint_embedding_is_named_where_it_is_better():
+    said = str(Probed(items=100, as_they_are=0.5, joint_embedding=0.7, pca=0.6, interval=(-0.3, -0.1)))
+    assert "Joint embedding is better than as they are (95% interval 10.0 to 30.0 points)" in said
+
+
+def test_the_interval_is_honest_about_few_items():
+    wrong = np.zeros(100, bool)
+    five, six = (paired_interval(np.arange(100) < n, wrong) for n in (4, 7))
+    assert five[0] < 0 < six[0]
+    rng, covered = np.random.default_rng(0), 0
+    for _ in range(200):
+        a, b = rng.random(150) < 0.8, rng.random(150) < 0.7
+        low, high = paired_interval(a, b)
+        covered += low <= 0.1 <= high
+    assert covered >= 180

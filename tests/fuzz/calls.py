@@ -171,7 +171,7 @@ def _advise_cases(place):
         "noise": st.sampled_from(["function", "function", 0.1]),
         "settings": st.just({}),
     }
-    names = st.sampled_from(["n_components", "n_draws", "directions", "max_items", "random_state", "device"])
+    names = st.sampled_from(["n_components", "n_draws", "directions", "labels", "random_state", "device"])
     odd = {
         "x": mutations.arrays([(130, 6), (130, 2), (130, 3, 4, 4), (130, 6)]),
         "noise": st.sampled_from([None, [0.1] * 6, -1.0, "x", math.nan]),

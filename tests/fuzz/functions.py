@@ -134,7 +134,6 @@ FUNCTIONS = {
     "NeuralGas.grow": of(grow, x=Z),
     "knn_accuracy": of(functools.partial(accuracy.knn_accuracy, ks=(1, 5)), **LABELED, temperature=0.1),
     "linear_probe": of(accuracy.linear_probe, **LABELED, l2=1.0),
-    "rank_error": of(accuracy.rank_error, first=Z, second=Z),
     "detection": of(anomaly.detection, scores=Z[:, 0], anomalous=Y.bool()),
     "knn_distance": of(anomaly.knn_distance, train=Z, test=Z),
     "mahalanobis": of(anomaly.mahalanobis, train=Z, test=Z),

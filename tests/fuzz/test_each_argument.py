@@ -99,7 +99,7 @@ def test_linear_estimators(place, kind):
 @pytest.mark.float32
 def test_advice(place):
     valid = {"tensor": False, "x": array(130, 6), "noise": "function"}
-    names = [name for name in inspect.signature(vergence.advise).parameters if name not in ("X", "augmentation")]
+    names = [name for name in inspect.signature(vergence.advise).parameters if name not in ("data", "augmentation")]
     check("call-advise", place, of_settings(valid, names))
 
 

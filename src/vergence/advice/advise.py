@@ -3,32 +3,22 @@
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from vergence.advice.candidates import say_trials
 from vergence.advice.page import write_advice
-from vergence.advice.trials import tried
 from vergence.advice.views import FEWEST_ITEMS, Advice, advise
 from vergence.data.config import DataConfig, ViewConfig
-from vergence.data.items import Items, spaced
-from vergence.data.pixels import to_bytes, to_unit
 from vergence.data.sources import Data, open_data
 from vergence.learn.training import build
 from vergence.learn.training.folder import require_writable, write_skipped
-from vergence.report.tiles import image_of, webp
-from vergence.utils.checks import expect, refuse, require_within
+from vergence.utils.checks import expect, refuse
 from vergence.utils.devices import as_device
 from vergence.utils.files import explained, replacing
 from vergence.utils.terminal import bar
 from vergence.utils.version import commit
 
 __all__ = ["advise_on"]
-
-MEAN_OF, MARKED = 500, 128  # pictures of a mean; side of each picture next to it, in pixels, at least
 
 
 def advise_on(
@@ -41,9 +31,6 @@ def advise_on(
     n_draws: int | None = None,
     seed: int = 0,
     device: str = "auto",
-    minutes: float | None = None,
-    frozen: str | None = None,
-    weights: str | Path | None = None,
     command: str = "",
 ) -> Advice:
     """Advises on the training part of a source and writes ``advice.json`` and ``report.html``.
@@ -52,14 +39,11 @@ def advise_on(
         data: The source and how it is read.
         views: The augmentation, of images or vectors.
         out: Folder to write.
-        labels: Whether the source's labels judge what is tried.
+        labels: Whether the source's labels are used.
         n_components: See `vergence.advice.views.advise`.
         n_draws: See `vergence.advice.views.advise`.
         seed: Seed of everything that is random.
         device: ``auto``, ``cpu`` or ``cuda``.
-        minutes: Time to try candidates in (`vergence.advice.trials.tried`), > 0; None tries none.
-        frozen: A pretrained network that is at hand, as ``encoder`` of `vergence.train` names it, to try it, too.
-        weights: Its file of weights.
         command: Command line that reproduces the advice, for the page.
 
     Returns:
@@ -76,14 +60,12 @@ def advise_on(
     holds_run = (out / "config.json").exists()
     expect(not holds_run, "a folder for the advice", f"that {out} holds a trained run", "choose another --out")
     on = str(as_device(device))
-    if minutes is not None:
-        require_within("(0, inf)", minutes=minutes)
-    expect(minutes is not None or frozen is None, "minutes, to try the frozen network", "none", "give --minutes, such as 5")
     require_writable(out)  # reported before the work
     opened = _opened(data, views)
     advice = advise(
         opened.train,
         build.make_views(opened, views, build.input_shapes(opened)[0]),
+        labels=opened.train.labels if labels else None,
         n_components=n_components,
         n_draws=n_draws,
         properties=of_files(data.source, opened),
@@ -92,19 +74,12 @@ def advise_on(
     )
     facts = dataclasses.replace(advice.facts, part=opened.note, skipped=len(opened.skipped))
     advice = dataclasses.replace(advice, facts=facts)
-    if minutes is not None:
-        found = tried(
-            data, views, opened, out=out, minutes=minutes, frozen=frozen, weights=weights, labels=labels, seed=seed, device=device
-        )
-        words = (say_trials(found), *advice.words[1:]) if found else advice.words
-        advice = dataclasses.replace(advice, words=words, trials=tuple(found))
     write_skipped(out / "skipped.csv", opened.skipped)
     settings = {"data": dataclasses.asdict(data), "views": dataclasses.asdict(views), "seed": seed, "commit": commit()}
     path = out / "advice.json"
     with explained(path, "free space, or choose another --out, and repeat the command"), replacing(path) as part:
         part.write_text(json.dumps(advice.to_dict() | settings, indent=1) + "\n", encoding="utf-8")
-    marks = [marked(opened.train, place.box) for place in advice.shared.places]
-    write_advice(advice, out / "report.html", name=opened.name, command=command, marks=marks)
+    write_advice(advice, out / "report.html", name=opened.name, command=command)
     return advice
 
 
@@ -154,21 +129,3 @@ def camera(file: Path) -> str:
     except (OSError, UnidentifiedImageError, ValueError, SyntaxError):
         return ""
     return " ".join(str(header.get(tag, "")).strip("\0 ") for tag in (0x010F, 0x0110)).strip()
-
-
-def marked(items: Items, box: Sequence[int], n: int = 6) -> str:
-    """Returns the mean picture and some pictures with a rectangle around a place, in a row, as a WebP in a data address."""
-    from PIL import Image, ImageDraw
-
-    x = torch.cat([to_unit(batch) for _, batch in items.stream(iter([spaced(len(items), MEAN_OF)]))])
-    shown = torch.cat([x.mean(0, keepdim=True), x[spaced(len(x), n)]])
-    side, (top, left, height, width) = max(MARKED, max(shown.shape[2:])), box
-    row = Image.new("RGB", (side * len(shown), side), (128, 128, 128))
-    for i, pixels in enumerate(to_bytes(shown).numpy()):
-        picture = image_of(pixels).convert("RGB")
-        times = side / max(picture.size)
-        picture = picture.resize((round(picture.width * times), round(picture.height * times)), Image.Resampling.NEAREST)
-        edges = [left * times - 1, top * times - 1, (left + width) * times, (top + height) * times]
-        ImageDraw.Draw(picture).rectangle(edges, outline=(230, 30, 30), width=2)
-        row.paste(picture, (i * side, 0))
-    return f"data:image/webp;base64,{webp(row, 80)}"

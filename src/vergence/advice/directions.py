@@ -1,13 +1,10 @@
-r"""Items in principal directions, dealt into groups whose sums are kept apart; joint embedding solved on any of the groups.
+r"""Items in principal directions, and joint embedding solved there.
 
-Sums of some of the groups give cross-validation without another pass over the items, as experiments/advice does.
-
-Shapes: N items, D features, r directions, m draws of the augmentation, k components, G groups.
+Shapes: N items, D features, r directions, m draws of the augmentation, k components.
 """
 
-import dataclasses
 import math
-from collections.abc import Callable, Sequence
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,21 +13,17 @@ import torch
 from torch import Tensor
 
 from vergence.data.items import Items, spaced
-from vergence.densities.moments import Moments, Sums, principal
+from vergence.densities.moments import Moments
 from vergence.linear.base import covariance_of
+from vergence.linear.estimators import JointEmbedding
 from vergence.linear.reading import Augmentation, blocks, draw, flat
-from vergence.linear.solutions import joint_embedding
 from vergence.utils.checks import expect
 
-__all__ = ["GROUPS", "Groups", "Solution", "collect"]
+__all__ = ["Projected", "Reduced", "Solved", "read"]
 
-GROUPS = 20
-EVERY = (1.0,) * GROUPS  # weights of all groups
-TIE = 1e-9  # joint embedding is a tie where the augmentation takes a smaller share of the second moments
 ITEMS, NUMBERS = 10_000, 1 << 27  # items, and numbers in them (0.5 GiB), that the directions are computed from
 NULL = 1e-9  # a direction of less variance than this share of what uncorrelated features would give it is a linear dependence
-
-Advance = Callable[[int], None]
+TIE = 1e-9  # joint embedding is a tie where the augmentation takes a smaller share of the second moments
 
 
 @dataclass(frozen=True)
@@ -39,7 +32,6 @@ class Basis:
 
     mean: Tensor  # (D,); float64 of tables, so that neither units nor an offset cost digits, float32 of images
     directions: Tensor  # (D, r)
-    kept: float = 1.0  # share of the items' variance that lies in them, in (0, 1]; 1 until it is measured
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns coordinates (B, r) of items (B, D), in the precision of the basis."""
@@ -83,107 +75,100 @@ def _spanning(c: Tensor, count: int, table: bool) -> Tensor:
     return few
 
 
-@dataclass(frozen=True)
-class Solution:
-    """Joint embedding solved from one set of moments."""
+class Projected:
+    """An augmentation's views in principal directions, (B, r)."""
 
-    W: Tensor  # joint embedding's rows (r, r), the most invariant first
-    omega: Tensor  # (r,)
-    U: Tensor  # principal directions as rows (r, r), the one of most variance first
-    variance: Tensor  # variances in these directions, (r,)
-    moments: Moments
+    def __init__(self, augmentation: Augmentation, basis: Basis) -> None:
+        self.augmentation, self.basis = augmentation, basis
 
-    @classmethod
-    def of(cls, moments: Moments) -> "Solution":
-        """Returns the solution for given moments."""
-        W, omega, _ = joint_embedding(moments.G, moments.S)
-        variance, U = principal(moments.clean)
-        return cls(W, omega, U.T, variance, moments)
+    def unchanged(self, x: Tensor) -> Tensor:
+        """Returns the items themselves."""
+        return self.basis(flat(x, self.augmentation))
 
-    def overlap(self, a: Tensor, b: Tensor, k: int) -> float:
-        """Returns the mean squared canonical correlation of the codes of k rows, in [0, 1]: 1 where each determines the other."""
-        # In whitened principal coordinates all directions of the items have variance 1.
-        codes = [torch.linalg.qr(self.variance.sqrt()[:, None] * (self.U @ rows[:k].T))[0] for rows in (a, b)]
-        return min(1.0, float((codes[0].T @ codes[1]).square().sum() / k))
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Returns a view of each item."""
+        seed = int(torch.randint(2**62, (), generator=generator))
+        return self.basis(next(draw(x, self.augmentation, 1, seed, 0)))
 
-    @property
-    def tied(self) -> bool:
-        """Whether the augmentation changes so little that joint embedding is a tie."""
-        return float(self.omega.mean()) > 1 - TIE
+
+class Solved(JointEmbedding):
+    """Joint embedding that keeps the augmentation's share of a view's variance, ``strength_``."""
+
+    def _solve(self, moments: Moments) -> None:
+        self.strength_ = 1 - float(moments.G.trace() / moments.S.trace())
+        super()._solve(moments)
 
 
 @dataclass(frozen=True)
-class Groups:
-    """Items in principal directions and the sums over each group of them."""
+class Reduced:
+    """Items in principal directions, and what solving joint embedding there takes."""
 
+    items: Items
     basis: Basis
-    x: Tensor  # coordinates (N, r)
-    group: Tensor  # (N,) int64, each item's group
-    dealt: Tensor  # the same for all items of the source, those included that could not be read
-    sums: Sequence[Sums]  # one for each group
-    covariance: Tensor | None = None  # of the augmentation, (r, r), where it is given by numbers; None where it was sampled
+    x: Tensor  # coordinates (N, r), centered
+    mean: Tensor  # of the coordinates before that, (r,)
+    index: Tensor  # numbers of the items that could be read, (N,)
+    kept: float  # share of the variance in the directions, in (0, 1]
+    augmentation: Any  # a function, or a covariance (r, r) in the directions
+    settings: dict[str, Any]  # n_draws, random_state and device
 
-    def moments(self, weights: Sequence[float] = EVERY) -> Moments:
-        """Returns the moments of a weighted sum of the groups; S includes a covariance that is given."""
-        moments = Sums.weighted(self.sums, weights).moments(centered=True)
-        return moments if self.covariance is None else dataclasses.replace(moments, S=moments.G + self.covariance)
+    def solved(self, augmentation: Any = None, part: Tensor | None = None) -> Solved | None:
+        """Returns joint embedding of all items, or of those of these numbers among them; None where it is a tie.
 
-    def solution(self, weights: Sequence[float] = EVERY) -> Solution:
-        """Returns the solution on a weighted sum of the groups."""
-        return Solution.of(self.moments(weights))
+        Another augmentation, which is a function, may take the place of the items' own.
+        """
+        augmentation = self.augmentation if augmentation is None else augmentation
+        model = Solved(augmentation=augmentation, **self.settings)
+        items: Any = self.x if part is None else self.x[part]
+        if callable(augmentation):
+            model.augmentation = Projected(augmentation, self.basis)
+            items = self.items if part is None else self.items.subset(self.index[part])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of few draws and ties, which the advice says itself
+            try:
+                model.fit(items)
+            except ValueError as reason:
+                if "S = G" in str(reason):
+                    return None
+                raise
+        return None if model.spectrum_.mean() > 1 - TIE else model
 
-    def under(self, items: Items, augmentation: Augmentation, part: Tensor, m: int, seed: int, advance: Advance) -> "Groups":
-        """Returns the same items with the sums of some of them, ``part``, under another augmentation, in the same groups."""
-        *_, sums = _summed(items.subset(part), augmentation, self.basis, self.dealt[part], m, seed, lambda n: None)
-        advance(len(part))
-        return dataclasses.replace(self, sums=sums, covariance=None)
+    def codes(self, model: Solved, k: int) -> Tensor:
+        """Returns the first k components of all items, (N, k), centered."""
+        return self.x @ torch.as_tensor(model.components_[:k].T)
+
+    def overlap(self, a: Solved, b: Solved, k: int) -> float:
+        """Returns the mean squared canonical correlation of k components, in [0, 1]: 1 where each code determines the other."""
+        first, second = (torch.linalg.qr(self.codes(model, k))[0] for model in (a, b))
+        return min(1.0, float((first.T @ second).square().sum() / k))
 
 
-def collect(
-    items: Items, augmentation: Any, directions: int, m: int, seed: int, device: str, advance: Advance = lambda n: None
-) -> Groups:
-    """Reads items once for the directions (a part of them) and once for the sums."""
+def read(items: Items, augmentation: Any, directions: int, m: int, seed: int, device: str) -> Reduced:
+    """Returns items in at most so many directions of most variance."""
     least = min(directions, math.prod(items.shape))
     expect(least >= 2, "at least 2 directions", least)
     sampler = augmentation if callable(augmentation) else None
     basis = Basis.of(items, sampler, directions, device)
-    dealt = torch.empty(len(items), dtype=torch.long)
-    dealt[torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))] = torch.arange(len(items)) % GROUPS
-    x, at, total, sums = _summed(items, sampler, basis, dealt, m, seed, advance)
-    kept = float(x.double().square().sum()) / total
-    expect(kept > 0, "items that vary in their principal directions", "numbers too large or small", "rescale them")
-    basis = dataclasses.replace(basis, kept=min(1.0, kept))
-    groups = Groups(basis, x, dealt[at], dealt, sums)
-    return groups if sampler else dataclasses.replace(groups, covariance=_projected(augmentation, groups))
-
-
-def _summed(
-    items: Items, sampler: Augmentation | None, basis: Basis, dealt: Tensor, m: int, seed: int, advance: Advance
-) -> tuple[Tensor, Tensor, float, list[Sums]]:
-    """Returns coordinates (N, r), their numbers (N,), the sum of squares of all features, and the sums of each group."""
-    r, device, groups = basis.directions.shape[1], basis.mean.device, dealt.to(basis.mean.device)
-    origin = torch.zeros(r, dtype=torch.float64, device=device)
-    sums = [Sums(r, m, device, origin) for _ in range(GROUPS)]
-    xs, index, total = [], [], 0.0
-    for b, raw, at in blocks(items):
-        raw = raw.to(device)
-        full = flat(raw, sampler).to(basis.mean.dtype)
-        x = basis(full)
-        views = [basis(view) for view in (draw(raw, sampler, m, seed, b) if sampler else ())]
-        for g in dealt[at].unique().tolist():
-            mine = (groups[at.to(device)] == g).nonzero().flatten()
-            sums[g].add(x[mine], iter([view[mine] for view in views]))
-        xs.append(x)
-        index.append(at)
+    parts, total = [], 0.0
+    for _, raw, at in blocks(items):
+        full = flat(raw.to(device), sampler).to(basis.mean.dtype)
+        parts.append((basis(full).double().cpu(), at))
         total += float((full - basis.mean).double().square().sum())
-        advance(len(x))
-    return torch.cat(xs), torch.cat(index), total, sums
+    x = torch.cat([part for part, _ in parts])
+    kept = min(1.0, float(x.square().sum()) / total)
+    expect(kept > 0, "items that vary in their principal directions", "numbers too large or small", "rescale them")
+    if sampler is None:
+        augmentation = _covariance(augmentation, basis.directions.double().cpu(), float(x.var(0).sum()) / kept)
+    settings = {"n_draws": m, "random_state": seed, "device": device} if sampler else {}
+    return Reduced(items, basis, x - x.mean(0), x.mean(0), torch.cat([at for _, at in parts]), kept, augmentation, settings)
 
 
-def _projected(augmentation: Any, groups: Groups) -> Tensor:
-    """Returns a covariance that is given by numbers, in the basis."""
-    P = groups.basis.directions.double()
-    variance = float(groups.moments().variance.sum()) / groups.basis.kept / len(P)
+def _covariance(augmentation: Any, P: Tensor, total: float) -> np.ndarray:
+    """Returns a covariance that is given by numbers, in directions P (D, r) of items of a total variance."""
+    D, variance = len(P), total / len(P)
     if augmentation is None or np.ndim(augmentation) == 0:  # equal in all directions
-        return covariance_of(augmentation, P.T @ P, variance)
-    return P.T @ covariance_of(augmentation, P.new_zeros(len(P), len(P)), variance) @ P
+        found = covariance_of(augmentation, P.T @ P, variance)
+    else:
+        found = P.T @ covariance_of(augmentation, P.new_zeros(D, D), variance) @ P
+    symmetric: np.ndarray = ((found + found.T) / 2).numpy()
+    return symmetric

@@ -9,8 +9,8 @@ Shapes: N items, D features, m directions, C x H x W an image.
 import dataclasses
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vergence.advice.lighting import Lit, class_share
 from vergence.data.items import spaced
-from vergence.learn.views.images import ImageViews, aside, cover
-from vergence.utils.checks import expect
 
 __all__ = ["Shared"]
 
@@ -30,18 +29,16 @@ FEW = 0.05  # share of the picture that a window takes, at most
 LARGEST, ASPECT = 32, 12  # side of the patterns that are searched; longest window in units of its shorter side
 LEAST = 0.5  # share of a direction in a place
 EXCESS = 1.8  # its logit above that of a usual place
-GAP, LOOSE = 2, 3.0  # pixels between parts of one mark; area of their common rectangle, in units of their own
+GAP = 2  # pixels between parts of one mark, at most
 USUAL = 0.9  # quantile of the places of one shape that is the usual one
-FEWEST_PLACES, MANY, MOST = 8, 12, 5  # places of one shape that are compared; parts of marks; marks that are named
+FEWEST_PLACES, MOST = 8, 5  # places of one shape that are compared; marks that are named
 COMPARED = 100  # places of one shape whose shares are computed: the clearest ones, and as many evenly spaced ones
 STEPS = 20  # of the power iteration
 VALUES, RESIDUE, SOURCES, ROWS = 4, 0.02, 32, 4_000  # few values; share of the variance apart from them; directions; items
 FOLLOWED = 0.5  # explained share of a property of the file
 RIDGE = 1e-3
 FLAT = 1e-10  # variance of a feature that is the same in all items, up to rounding, as a share of the largest
-ALONE = 0.9  # share of the energy of a mark that one channel holds
-
-Augmentation = Callable[[Tensor, torch.Generator], Tensor]
+BY_CLASSES, RARE = 0.8, 0.01  # of the errors of guessing a value that classes take away; share of the items with a value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,26 +48,6 @@ class FixedRegion:
     box: tuple[int, int, int, int]  # top, left, height and width in pixels of the item
     share: float  # share of the direction's energy in the rectangle, in [0, 1]
     usual: float  # the same of a usual rectangle of this shape: its 90 % quantile over the picture
-    channel: int | None = None  # the channel that holds nearly all of that energy, from 0; None where several do, or there is one
-    # share of the embedding that differs where the rectangle is covered with random colors in every view; None where this was not
-    # computed
-    change: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Valued:
-    """A direction that takes a few values."""
-
-    values: int  # their number, 2 to 4
-    counts: tuple[int, ...]  # items with each, in ascending order of the values
-
-
-@dataclass(frozen=True, kw_only=True)
-class Followed:
-    """A property of the file that the embedding follows."""
-
-    name: str  # the property, such as folder or date
-    explained: float  # share of its variance that the directions explain linearly, corrected for their number, in [0, 1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,35 +58,10 @@ class Shared:
     unchanged: int = 0  # directions that the views leave exactly as they are
     constant: int = 0  # features that are the same in all items
     places: tuple[FixedRegion, ...] = ()  # marks in fixed places, of images
-    valued: tuple[Valued, ...] = ()  # directions that take a few values
-    followed: tuple[Followed, ...] = ()  # properties of the files that the directions follow
-
-
-class Covered:
-    """An augmentation of images in which a rectangle gets a random color first, another one in each view.
-
-    The box is top, left, height and width in pixels of the item.
-
-    Example:
-        >>> views = Covered(lambda x, generator: x, (0, 0, 1, 2))
-        >>> views(torch.zeros(1, 1, 2, 2), torch.Generator().manual_seed(0))[0, 0, 1].tolist()
-        [0.0, 0.0]
-    """
-
-    def __init__(self, augmentation: Augmentation, box: Sequence[int]) -> None:
-        self.augmentation, self.box = augmentation, tuple(box)
-
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns the views (B, ...)."""
-        color = torch.rand(len(x), x.shape[1], generator=aside(generator))  # the other operations draw what they drew before
-        return self.augmentation(cover(x, color, self.box), generator)
-
-
-def without(augmentation: Augmentation, box: Sequence[int]) -> Augmentation:
-    """Returns the augmentation with a rectangle covered."""
-    if isinstance(augmentation, ImageViews):
-        return augmentation.changed(cover=(*augmentation.config.cover, *box))
-    return Covered(augmentation, box)
+    lights: tuple[Lit, ...] = ()  # gradients of light that a group of the images has
+    valued: tuple[tuple[int, ...], ...] = ()  # items with each value, of directions of few values that are not classes
+    # properties of the files that the directions follow: by name the share of the variance that they explain linearly
+    followed: Mapping[str, float] = field(default_factory=dict)
 
 
 # Places
@@ -124,16 +76,7 @@ def places(patterns: Tensor, shape: Sequence[int]) -> list[FixedRegion]:
     Args:
         patterns: (D, m), m < D: how the items change along each direction.
         shape: (C, H, W), with C H W = D.
-
-    Example:
-        >>> rows, columns = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
-        >>> waves = [torch.cos(0.2 * (u * rows + v * columns)) for u in range(3) for v in range(3)]
-        >>> mark = torch.zeros(16, 16)
-        >>> mark[3:5, 9:12] = 1
-        >>> places(torch.stack([*waves, mark]).flatten(1).T, (1, 16, 16))[0].box
-        (3, 9, 2, 3)
     """
-    expect(patterns.shape[0] == np.prod(shape), f"patterns of {np.prod(shape)} features", len(patterns))
     C, H, W = shape
     h, w = min(H, LARGEST), min(W, LARGEST)
     small = F.adaptive_avg_pool2d(patterns.T.reshape(-1, C, H, W).double(), (h, w)).permute(1, 2, 3, 0)
@@ -143,19 +86,19 @@ def places(patterns: Tensor, shape: Sequence[int]) -> list[FixedRegion]:
     found = [place for size in _sizes(h, w) for place in _outliers(integral, size)]
     kept: list[FixedRegion] = []
     for _, place in sorted(found, key=lambda pair: -pair[0]):
-        if all(_distance(place.box, other.box) > 0 for other in kept) and len(kept) < MANY:
+        if len(kept) < MOST and not any(_near(place.box, other.box) for other in kept):
             kept.append(place)
-    clear = [dataclasses.replace(place, channel=_channel(Q, place.box)) for place in _merged(kept)[:MOST]]
-    return [dataclasses.replace(place, box=_scaled(place.box, (H / h, W / w))) for place in clear]
+    return [dataclasses.replace(place, box=_scaled(place.box, H / h, W / w)) for place in kept]
 
 
-def _channel(Q: Tensor, box: Sequence[int]) -> int | None:
-    """Returns the channel that has nearly all of what a direction of Q (C, H, W, m) has in a rectangle; None for several."""
-    top, left, h, w = box
-    inside = Q[:, top : top + h, left : left + w].flatten(1, 2)
-    v = torch.linalg.eigh(torch.einsum("cpi,cpj->ij", inside, inside))[1][:, -1]
-    energy = (inside @ v).square().sum(1)
-    return int(energy.argmax()) if len(Q) > 1 and energy.max() > ALONE * energy.sum() else None
+def _scaled(box: Sequence[int], rows: float, columns: float) -> tuple[int, int, int, int]:
+    top, left, height, width = box
+    return round(top * rows), round(left * columns), max(1, round(height * rows)), max(1, round(width * columns))
+
+
+def _near(a: Sequence[int], b: Sequence[int]) -> bool:
+    """Returns whether two rectangles are at most two pixels apart: parts of one mark."""
+    return max(max(b[i] - a[i] - a[i + 2], a[i] - b[i] - b[i + 2]) for i in range(2)) <= GAP
 
 
 def _sizes(H: int, W: int) -> Iterator[tuple[int, int]]:
@@ -198,96 +141,54 @@ def _largest(matrices: Tensor) -> Tensor:
     return (v * (matrices @ v)).sum((1, 2))
 
 
-def _distance(a: Sequence[int], b: Sequence[int]) -> int:
-    """Returns the pixels between two rectangles, plus 1; at most 0 where they share some."""
-    return 1 + max(max(b[i] - a[i] - a[i + 2], a[i] - b[i] - b[i + 2]) for i in range(2))
-
-
-def _merged(places: list[FixedRegion]) -> list[FixedRegion]:
-    """Returns places of which near ones have become one: parts of one mark."""
-    for i, j in itertools.combinations(range(len(places)), 2):
-        a, b = places[i].box, places[j].box
-        low = [min(a[k], b[k]) for k in range(2)]
-        size = [max(a[k] + a[k + 2], b[k] + b[k + 2]) - low[k] for k in range(2)]
-        if _distance(a, b) <= 1 + GAP and size[0] * size[1] <= LOOSE * (a[2] * a[3] + b[2] * b[3]):
-            one = dataclasses.replace(places[i], box=(low[0], low[1], size[0], size[1]))
-            return _merged([one, *(place for k, place in enumerate(places) if k not in (i, j))])
-    return places
-
-
-def _scaled(box: Sequence[int], factor: tuple[float, float]) -> tuple[int, int, int, int]:
-    top, left, height, width = (round(n * factor[i % 2]) for i, n in enumerate(box))
-    return top, left, max(1, height), max(1, width)
-
-
 # Values and files
 
 
 def constants(directions: Tensor, covariance: Tensor) -> int:
-    """Returns the number of features that are the same in all items.
-
-    Args:
-        directions: (D, m), orthonormal columns in which the items are described.
-        covariance: (m, m) of the items in these directions.
-
-    Example:
-        >>> constants(torch.tensor([[0.6], [0.0], [0.8]]), torch.tensor([[2.0]]))
-        1
-    """
+    """Returns the number of features that are the same in all items, from directions (D, m) and a covariance in them."""
     variances = ((directions @ covariance) * directions).sum(1)
     return int((variances <= FLAT * variances.max()).sum())
 
 
-def few_values(codes: Tensor) -> list[Valued]:
-    """Returns the independent components of codes that take two to four values, up to a fiftieth of their variance.
+def few_values(codes: Tensor, labels: Tensor | None = None) -> list[tuple[int, ...]]:
+    """Returns how many items have each value, of the independent components of codes that take two to four values.
+
+    Components whose values follow from the classes, ``labels`` (N,), -1 where unknown, are left out.
 
     Components come from scikit-learn's FastICA; their values from k-means. The codes (N, m) are a whitened embedding; its
     first 32 columns and 4,000 evenly spaced rows are looked at.
-
-    Example:
-        >>> rng = torch.Generator().manual_seed(0)
-        >>> z = torch.randn(500, 3, generator=rng)
-        >>> z[:, 1] = (z[:, 1] > 0.5) * 2.0 - 1
-        >>> few_values(z @ torch.linalg.qr(torch.randn(3, 3, generator=rng))[0])
-        [Valued(values=2, counts=(341, 159))]
     """
     from sklearn.decomposition import FastICA
     from sklearn.exceptions import ConvergenceWarning
 
-    z = codes[spaced(len(codes), ROWS), :SOURCES].double().cpu().numpy()
+    rows = spaced(len(codes), ROWS)
+    z, y = codes[rows, :SOURCES].double().cpu().numpy(), np.full(len(rows), -1) if labels is None else labels[rows].numpy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # what has not converged is searched all the same
         sources = FastICA(whiten="unit-variance", max_iter=100, tol=1e-3, random_state=0).fit_transform(z)
-    return [found for source in sources.T if (found := _valued(source)) is not None]
+    return [found for source in sources.T if (found := _valued(source, y)) is not None]
 
 
-def _valued(source: np.ndarray) -> Valued | None:
-    """Returns the few values of numbers (N,); None where there are more."""
+def _valued(source: np.ndarray, labels: np.ndarray) -> tuple[int, ...] | None:
+    """Returns how many of numbers (N,) have each value; None where the values are many, or classes (N,) tell them."""
     from sklearn.cluster import KMeans
 
     for k in range(2, VALUES + 1):
         model = KMeans(k, n_init=4, random_state=0).fit(source[:, None])
         if model.inertia_ <= RESIDUE * len(source) * source.var():
             counts = np.bincount(model.labels_, minlength=k)[np.argsort(model.cluster_centers_[:, 0])]
-            return Valued(values=k, counts=tuple(counts.tolist()))
+            few = counts.min() < RARE * len(source)  # outliers, which have the variance
+            return None if few or class_share(model.labels_, labels) >= BY_CLASSES else tuple(counts.tolist())
     return None
 
 
-def followed(codes: Tensor, properties: Mapping[str, Sequence[Any]]) -> list[Followed]:
-    """Returns the properties of the files of which codes explain at least half, the most explained first.
+def followed(codes: Tensor, properties: Mapping[str, Sequence[Any]]) -> dict[str, float]:
+    """Returns the properties of the files of which codes (N, m) explain at least half, and the share that they explain.
 
-    Args:
-        codes: (N, m).
-        properties: By name N numbers, or N words such as the names of folders. One that is the same for all is left out.
-
-    Example:
-        >>> z = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
-        >>> followed(z, {"date": (z[:, 0] + 0.1 * z[:, 1]).tolist(), "folder": ["a", "b", "c"] * 100})
-        [Followed(name='date', explained=0.92)]
+    A property is N numbers, or N words such as the names of folders. One that is the same for all is left out.
     """
     shares = {name: _explained(codes, values) for name, values in properties.items() if len(set(values)) > 1}
-    found = [Followed(name=name, explained=share) for name, share in shares.items() if share >= FOLLOWED]
-    return sorted(found, key=lambda one: -one.explained)
+    return {name: share for name, share in shares.items() if share >= FOLLOWED}
 
 
 def _explained(codes: Tensor, values: Sequence[Any]) -> float:
@@ -301,7 +202,7 @@ def _explained(codes: Tensor, values: Sequence[Any]) -> float:
         y = F.one_hot(y).double()
     else:
         y = torch.as_tensor(np.argsort(np.argsort(np.asarray(values, dtype=float))), dtype=torch.float64)[:, None]  # ranks
-    y, z = y - y.mean(0), codes.double().cpu() - codes.double().cpu().mean(0)
+    y, z = y - y.mean(0), codes - codes.mean(0)
     scale = z.square().mean(0).mean()
     V = torch.linalg.solve(z.T @ z / N + RIDGE * scale * torch.eye(m, dtype=z.dtype), z.T @ y / N)
     R2 = 1 - float((y - z @ V).square().sum() / y.square().sum())

@@ -8,31 +8,34 @@ Shapes: N items, D features, r directions, m draws of the augmentation, k compon
 """
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
-from vergence.advice.candidates import Trial, simple_rule
-from vergence.advice.directions import Groups, Solution, collect
+from vergence.advice.directions import Reduced, Solved, read
+from vergence.advice.labeled import Probed, probed
+from vergence.advice.lighting import Lit, lit
 from vergence.advice.nuisances import FixedRegion, Shared, constants, few_values, followed, places
-from vergence.advice.nuisances import without as covering
 from vergence.data.items import Items, PairItems, spaced
+from vergence.data.pixels import to_unit
 from vergence.learn.views.images import ImageViews
 from vergence.learn.views.vectors import KindViews
 from vergence.linear.base import MOST_DRAWS, Affine
 from vergence.linear.reading import Augmentation, Composed, as_items
-from vergence.utils.checks import counted, expect, require_count
+from vergence.utils.checks import counted, expect, refuse, require_count, shown
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
 
 __all__ = ["AboutData", "Advice", "advise"]
 
-FEWEST_ITEMS, MOST_ITEMS, VIEWS = 100, 50_000, 200_000  # items; views of all of them
-PART_ITEMS, PART_VIEWS = 10_000, 40_000  # items and views, to leave an operation out
+FEWEST_ITEMS, MOST_ITEMS, VIEWS, NUMBERS = 100, 5_000, 40_000, 3_072  # items; views of items of so many features
+LIT = 2_000  # images whose light is looked at
 UNCHANGED = 1e-6  # a direction is unchanged where the augmentation takes a smaller share of its second moment
 SEARCHED = 64  # first directions of joint embedding that are searched, and at most a quarter of all and a 16th of the pixels
 
@@ -80,7 +83,7 @@ class Advice:
     facts: AboutData
     augmentations: tuple[OperationRow, ...]  # the whole augmentation, then without each operation, on a part of the items
     shared: Shared  # what the views share that they perhaps should not, such as a mark in a fixed place
-    trials: tuple[Trial, ...] = ()  # what was tried; empty outside of vergence advise
+    accuracy: Probed | None = None  # items as they are next to the closed form, by labels; None where they are too few
 
     def to_dict(self) -> dict[str, Any]:
         """Returns everything as plain dictionaries and lists, ready for JSON; a measurement that was not made has no key."""
@@ -102,10 +105,10 @@ def advise(
     data: Any,
     augmentation: Any = None,
     *,
+    labels: Any = None,
     n_components: int | None = None,
     n_draws: int | None = None,
     directions: int = 256,
-    max_items: int = MOST_ITEMS,
     properties: Mapping[str, Sequence[Any]] | None = None,
     random_state: int = 0,
     device: str = "cpu",
@@ -113,17 +116,18 @@ def advise(
     """Says what an augmentation changes in given data, what it leaves that it perhaps should not, and what to start with.
 
     Joint embedding is estimated and solved in the principal directions of most variance; it does not depend on the units of the
-    features.
+    features. Of more than 5,000 items, so many are sampled.
 
     Args:
         data: Items (N, D), images (N, C, H, W), or Vergence's items.
         augmentation: As in `JointEmbedding`; or a dictionary of named functions, applied one after the other, each of which is
             left out in turn, as each operation of Vergence's views is.
+        labels: Class of each item (N,), any integers, -1 where unknown. With them a probe compares the items as they are with
+            joint embedding, and what classes explain is no nuisance.
         n_components: k; by default 32, and at most half of the directions.
-        n_draws: Draws of the augmentation for each item, 4 to 1,000,000; by default 200,000 in all (of items with over 3,072
+        n_draws: Draws of the augmentation for each item, 4 to 1,000,000; by default 40,000 in all (of items with over 3,072
             features fewer), from 4 to 1,000 per item.
         directions: Largest number of directions, >= 2.
-        max_items: Of more items, so many are sampled.
         properties: By name N numbers or words that say where an item is from, such as its folder or its date. The advice says
             which of them the embedding follows.
         random_state: Seed of everything that is random.
@@ -142,69 +146,66 @@ def advise(
     require_count(0, random_state=random_state)
     if n_draws is not None:
         require_count(4, MOST_DRAWS, n_draws=n_draws)
-    require_count(1, directions=directions, max_items=max_items)
-    items, chosen = _opened(data, max_items, random_state)
-    where = _properties(properties, chosen)
+    require_count(1, directions=directions)
+    items, chosen = _opened(data, random_state)
+    where, y = _properties(properties, chosen), _labels(labels, chosen)
     device = str(as_device(device))
     if isinstance(augmentation, Mapping):
         augmentation = Composed(augmentation)
     augmentation = augmentation.sample if isinstance(augmentation, Affine) else augmentation
     m = _draws(items, n_draws) if callable(augmentation) else 0
+    reading = read(items, augmentation, directions, m, random_state, device)
+    y, r = None if y is None else y[reading.index], reading.x.shape[1]
+    if n_components is not None:
+        require_count(1, r - 1, n_components=n_components)
+    k = int(n_components or max(1, min(32, r // 2)))
     operations = [("all", augmentation), *left_out(augmentation)]
-    part = spaced(len(items), PART_ITEMS)
-    part_draws = max(4, math.ceil(PART_VIEWS / len(part)))
-    with bar("reading and augmenting", len(items) + len(part) * len(operations) * (len(operations) > 1)) as advance:
-        groups = collect(items, augmentation, directions, m, random_state, device, advance)
-        solved = _solved(groups, n_components)
-
-        def measured(other: Augmentation) -> Groups:
-            return groups.under(items, other, part, part_draws, random_state, advance)
-
-        whole = functools.cache(lambda: measured(augmentation))  # of operations and of marks
-
-        def under(other: Augmentation) -> Groups:
-            return whole() if other is augmentation else measured(other)
-
-        rows = operation_rows(solved, operations, under)
-        shared = _shared(solved, items, augmentation, where, under)
+    with bar("augmenting", len(operations)) as advance:
+        whole = reading.solved()
+        if whole is None:
+            refuse("an augmentation that changes the items", "S = G: joint embedding is a tie")
+        rows = tuple(operation_rows(reading, whole, operations, k, advance))
+    shared, accuracy = _shared(reading, whole, augmentation, where, y), probed(reading, y, k)
     facts = AboutData(
-        items=len(groups.x),
-        features=len(groups.basis.mean),
-        directions=groups.x.shape[1],
-        variance_kept=groups.basis.kept,
-        k=solved.k,
-        draws=m,
+        items=len(reading.x), features=len(reading.basis.mean), directions=r, variance_kept=reading.kept, k=k, draws=m
     )
-    said = (_say_augmentation(rows), *map(_say_place, shared.places), *say_directions(shared, solved.k), _say_scope(facts))
-    return Advice(words=(simple_rule(len(items.shape) == 3), *said), facts=facts, augmentations=rows, shared=shared)
+    words = (*_say_start(accuracy, len(items.shape) == 3), _say_augmentation(rows), *say_shared(shared, k), _say_scope(facts))
+    return Advice(words=words, facts=facts, augmentations=rows, shared=shared, accuracy=accuracy)
 
 
-def _opened(data: Any, most: int, seed: int) -> tuple[Items, list[int]]:
-    """Returns at most so many items, and their numbers."""
+def _opened(data: Any, seed: int) -> tuple[Items, Tensor]:
+    """Returns at most so many items as are read, and their numbers; raises a ValueError for pairs and for few items."""
     items = as_items(data)
     expect(not isinstance(items, PairItems), "single items and an augmentation", "pairs", "they are two views: train on them")
     expect(len(items) >= FEWEST_ITEMS, f"at least {FEWEST_ITEMS} items to advise on", len(items), "give more")
-    chosen = torch.arange(len(items))
-    if len(items) > most:
-        chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))[:most].sort().values
-        items = items.subset(chosen)
-    return items, chosen.tolist()
+    chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))[:MOST_ITEMS].sort().values
+    return items if len(chosen) == len(items) else items.subset(chosen), chosen
 
 
-def _properties(properties: Any, chosen: list[int]) -> dict[str, list[Any]]:
+def _properties(properties: Any, chosen: Tensor) -> dict[str, list[Any]]:
     """Returns the properties of the chosen items."""
     given = {} if properties is None else properties
     lists = isinstance(given, Mapping) and all(hasattr(values, "__len__") for values in given.values())
     fits = lists and all(len(values) > chosen[-1] for values in given.values())
     expect(fits, "properties to be a dictionary of lists with a value for each item", properties)
-    return {name: [values[i] for i in chosen] for name, values in given.items()}
+    return {name: [values[i] for i in chosen.tolist()] for name, values in given.items()}
+
+
+def _labels(labels: Any, chosen: Tensor) -> Tensor | None:
+    """Returns the labels of the chosen items, int64."""
+    if labels is None:
+        return None
+    y = np.asarray(labels)
+    fits = y.ndim == 1 and len(y) > chosen[-1] and y.dtype.kind in "iu"
+    expect(fits, "labels as an integer for each item, -1 where unknown", shown(labels), "number the classes")
+    return torch.as_tensor(y.astype(np.int64))[chosen]
 
 
 def _draws(items: Items, n_draws: int | None) -> int:
     """Returns how many draws to take of each item."""
     if n_draws is not None:
         return n_draws
-    views = VIEWS * min(1.0, 3072 / math.prod(items.shape))
+    views = VIEWS * min(1.0, NUMBERS / math.prod(items.shape))
     return int(min(1000, max(4, math.ceil(views / len(items)))))
 
 
@@ -226,105 +227,79 @@ def left_out(augmentation: Any) -> Iterator[tuple[str, Augmentation]]:
 # Measurements
 
 
-@dataclass(frozen=True)
-class Solved:
-    """What all measurements share."""
-
-    groups: Groups
-    solution: Solution
-    k: int
-
-    @property
-    def ties(self) -> int:
-        """Directions that the augmentation leaves unchanged; among more than k of them joint embedding's choice is arbitrary."""
-        return int((self.solution.omega > 1 - UNCHANGED).sum())
-
-
-def _solved(groups: Groups, n_components: int | None) -> Solved:
-    r = groups.x.shape[1]
-    if n_components is not None:
-        require_count(1, r - 1, n_components=n_components)
-    solution = groups.solution()
-    tied = solution.tied or (groups.covariance is None and solution.moments.unchanged())
-    expect(not tied, "an augmentation that changes the items", "S = G: joint embedding is a tie")
-    return Solved(groups, solution, int(n_components or max(1, min(32, r // 2))))
-
-
 def operation_rows(
-    solved: Solved, operations: Sequence[tuple[str, Any]], under: Callable[[Augmentation], Groups]
-) -> tuple[OperationRow, ...]:
-    """Returns the row of the whole augmentation and of the augmentation without each operation."""
-    if len(operations) == 1:
-        return (_operation("all", solved, solved.solution, solved.solution),)
-    rows: list[OperationRow] = []
-    whole = None
+    reading: Reduced, whole: Solved, operations: Iterable[tuple[str, Augmentation]], k: int, advance: Callable[[int], None]
+) -> Iterator[OperationRow]:
+    """Yields the row of the whole augmentation and of the augmentation without each operation that does something."""
     for name, augmentation in operations:
-        solution = under(augmentation).solution()
-        if solution.moments.unchanged() or solution.tied:  # joint embedding is a tie without the operation
+        model = whole if name == "all" else reading.solved(augmentation)
+        advance(1)
+        # None: a tie without the operation; the same: it does nothing, as grayscale on gray images
+        if model is None or (name != "all" and np.array_equal(model.components_, whole.components_)):
             continue
-        whole = whole or solution
-        if rows and torch.equal(whole.moments.S, solution.moments.S):  # the operation does nothing, as grayscale on gray images
-            continue
-        rows.append(_operation(name, solved, solution, whole))
-    return tuple(rows)
-
-
-def _operation(name: str, solved: Solved, solution: Solution, whole: Solution) -> OperationRow:
-    """Returns an augmentation's row."""
-    strength = 1 - float(solution.moments.G.trace() / solution.moments.S.trace())
-    return OperationRow(operation=name, strength=strength, unchanged=whole.overlap(solution.W, whole.W, solved.k))
+        yield OperationRow(operation=name, strength=model.strength_, unchanged=reading.overlap(model, whole, k))
 
 
 def _shared(
-    solved: Solved,
-    items: Items,
-    augmentation: Any,
-    properties: Mapping[str, Sequence[Any]],
-    under: Callable[[Augmentation], Groups],
+    reading: Reduced, whole: Solved, augmentation: Any, properties: Mapping[str, Sequence[Any]], y: Tensor | None
 ) -> Shared:
     """Returns what the first directions of joint embedding share that is not the things themselves."""
-    groups, solution = solved.groups, solved.solution
+    items, r, ties = reading.items, reading.x.shape[1], int((whole.spectrum_ > 1 - UNCHANGED).sum())
     pictures = len(items.shape) == 3
-    m = min(SEARCHED, groups.x.shape[1] // 4, *((math.prod(items.shape) // 16,) if pictures else ()))
+    m = min(SEARCHED, r // 4, *((math.prod(items.shape) // 16,) if pictures else ()))
+    lights = tuple(_lights(reading, y)) if pictures else ()
     if m < 2:
-        return Shared(directions=m, unchanged=solved.ties)
-    W = solution.W[:m]
-    codes = groups.x.double() @ W.T
+        return Shared(directions=m, unchanged=ties, lights=lights)
+    codes, directions = reading.codes(whole, m), reading.basis.directions.double().cpu()
     crop = augmentation.size if isinstance(augmentation, ImageViews) else None
-    shape = items.shape if crop is None else (items.shape[0], crop, crop)
-    directions, covariance = groups.basis.directions.double(), groups.moments().clean
-    found: list[FixedRegion] = []
-    if pictures and callable(augmentation):
-        patterns = directions @ (covariance @ W.T)
-        offset = (0, 0) if crop is None else tuple(max(0, round((side - crop) / 2)) for side in items.shape[1:])
-        boxes = [
-            dataclasses.replace(place, box=(place.box[0] + offset[0], place.box[1] + offset[1], *place.box[2:]))
-            for place in places(patterns.cpu(), shape)
-        ]
-        found = _covered(solved, boxes, augmentation, under) if boxes else []
+    patterns = directions @ (reading.x.T @ codes)
     return Shared(
         directions=m,
-        unchanged=solved.ties,
-        constant=constants(directions, covariance),
-        places=tuple(found),
-        valued=tuple(few_values(codes)),
-        followed=tuple(followed(codes, {name: values for name, values in properties.items() if len(values) == len(codes)})),
+        unchanged=ties,
+        constant=constants(directions, reading.x.T @ reading.x),
+        places=tuple(_places(patterns, items.shape, crop) if pictures and callable(augmentation) else ()),
+        lights=lights,
+        valued=tuple(few_values(codes, y)),
+        followed=followed(codes, {name: values for name, values in properties.items() if len(values) == len(codes)}),
     )
 
 
-def _covered(
-    solved: Solved, found: list[FixedRegion], augmentation: Any, under: Callable[[Augmentation], Groups]
-) -> list[FixedRegion]:
-    """Returns places with what covering each changes: the same closed form with one more operation, on a part of the items."""
-    before = under(augmentation).solution()
-    after = [under(covering(augmentation, place.box)).solution() for place in found]
-    return [
-        dataclasses.replace(place, change=1 - before.overlap(one.W, before.W, solved.k))
-        for place, one in zip(found, after, strict=True)
-    ]
+def _places(patterns: Tensor, shape: Sequence[int], crop: int | None) -> Iterator[FixedRegion]:
+    """Yields marks in places of the item, whose views are center crops of this side."""
+    side = shape[1:] if crop is None else (crop, crop)
+    top, left = (max(0, round((whole - part) / 2)) for whole, part in zip(shape[1:], side, strict=True))
+    for place in places(patterns, (shape[0], *side)):
+        yield dataclasses.replace(place, box=(place.box[0] + top, place.box[1] + left, *place.box[2:]))
+
+
+def _lights(reading: Reduced, y: Tensor | None) -> list[Lit]:
+    """Returns the gradients of light that only a group of the images has."""
+    part = spaced(len(reading.index), LIT)
+    read = [F.adaptive_avg_pool2d(to_unit(x), 16) for _, x in reading.items.stream(iter(reading.index[part].split(64)))]
+    return lit(torch.cat(read), None if y is None else y[part])
 
 
 # Words
+
+
+def simple_rule(pictures: bool) -> str:
+    """Returns what to start with where no labels decide: no criterion without labels chose better in docs/guides/advice.md."""
+    if pictures:
+        return (
+            "To start with: a pretrained network, if one is at hand and the images are photographs; otherwise the closed form, "
+            "the default of vergence train. Networks that were trained for minutes on a CPU were worse on most data."
+        )
+    return (
+        "To start with: the vectors as they are, in columns of unit variance. Closed form and networks were "
+        "better on some data and worse on other; labels of some items show which."
+    )
+
+
+def _say_start(accuracy: Probed | None, pictures: bool) -> tuple[str, ...]:
+    """Says what to start with: of vectors by their labels, if there are any; of images by the rule, since probes are linear."""
+    if pictures or accuracy is None:
+        return (simple_rule(pictures), *(() if accuracy is None else (f"Of linear maps of pixels: {accuracy}",)))
+    return (f"To start with, by labels: {accuracy}",)
 
 
 def _say_augmentation(rows: Sequence[OperationRow]) -> str:
@@ -341,17 +316,22 @@ def _say_place(place: FixedRegion) -> str:
     """Says where a mark is, and what to do."""
     top, left, height, width = place.box
     where = f"rows {top} to {top + height - 1}, columns {left} to {left + width - 1}"
-    where += "" if place.channel is None else f", in channel {place.channel}"
     text = f"The embedding sees a mark in a fixed place, {where}: {place.share:.0%} of one direction lies there, "
     text += f"{place.usual:.0%} in a usual place of this shape."
-    if place.change is not None:
-        text += f" Covered in every view, {place.change:.0%} of the embedding changes."
     return f"{text} If it is a stamp, a border or a bar, cover it: --set 'cover={place.box}'."
 
 
-def say_directions(shared: Shared, k: int) -> list[str]:
-    """Names ties, constant features, directions of few values and properties of files that are followed, and what to do."""
-    said = []
+def _say_light(light: Lit) -> str:
+    """Says how the light of two groups of images differs, and what to do."""
+    way = "from top to bottom" if light.axis == "rows" else "from left to right"
+    low, high = (f"{math.exp(gradient) - 1:+.0%}" for gradient in light.gradients)
+    text = f"Two groups differ in their light {way}: it changes by {high} in about {light.share:.0%} of the images, by {low} in "
+    return f"{text}the others. If they are two cameras or lamps, divide each image by the mean image of its own before you train."
+
+
+def say_shared(shared: Shared, k: int) -> list[str]:
+    """Names marks, lights, ties, constants, directions of few values and properties that are followed, and what to do."""
+    said = [*map(_say_place, shared.places), *map(_say_light, shared.lights)]
     if shared.unchanged > k:
         said.append(
             f"The views leave {shared.unchanged} directions unchanged: which {k} joint embedding keeps is arbitrary. "
@@ -362,15 +342,15 @@ def say_directions(shared: Shared, k: int) -> list[str]:
             f"Constant in all items: {counted(shared.constant, 'feature')}, such as a border, a dead pixel or an empty column. "
             "Nothing can be learned from that. If it should vary, look at how the data were made."
         )
-    for one in shared.valued:
-        counts = ", ".join(f"{n:,}" for n in one.counts)
+    for each in shared.valued:
+        counts = ", ".join(f"{n:,}" for n in each)
         said.append(
-            f"One direction takes only {one.values} values ({counts} of the items looked at). If they are batches, cameras or "
+            f"One direction takes only {len(each)} values ({counts} of the items looked at). If they are batches, cameras or "
             "formats rather than things, join or separate them before you train."
         )
-    for follow in shared.followed:
+    for name, share in shared.followed.items():
         said.append(
-            f"The embedding follows the {follow.name} of the files: it explains {follow.explained:.0%} of it. If that is no "
+            f"The embedding follows the {name} of the files: it explains {share:.0%} of it. If that is no "
             "property of the things, mix it in the data or remove what gives it away."
         )
     return said

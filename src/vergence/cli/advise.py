@@ -19,15 +19,10 @@ class Advise:
 
     data: Annotated[Positional[str], arg(metavar="DATA", help=options.SOURCES)]
     out: Annotated[Path, arg(help="Folder for advice.json and report.html.")] = Path("runs/advice")
-    labels: Annotated[bool, arg(help="With --minutes: judge by the data's labels; without them the simple rule stands.")] = True
+    labels: Annotated[bool, arg(help="Use the labels of the data, if it has any.")] = True
     components: Annotated[int | None, arg(metavar="K", help_behavior_hint="(default: 32, or half of the directions)")] = None
     """Directions that a representation keeps."""
-    draws: Annotated[int | None, arg(metavar="M", help="Views an item.", help_behavior_hint="(default: 200,000 in all)")] = None
-    minutes: Annotated[float | None, arg(metavar="M", help_behavior_hint="")] = None
-    """Also try the closed form and two networks for so many minutes in all, and rank them."""
-    frozen: Annotated[str | None, arg(metavar="ENCODER", help_behavior_hint="")] = None
-    """With --minutes: a pretrained network that is at hand, timm:NAME or package.module:factory, to try it, too."""
-    weights: Annotated[Path | None, arg(metavar="FILE", help="Weights of --frozen.", help_behavior_hint="")] = None
+    draws: Annotated[int | None, arg(metavar="M", help="Views an item.", help_behavior_hint="(default: 40,000 in all)")] = None
     views: options.ViewsOption = None
     size: Annotated[int | None, arg(metavar="PIXELS", help="Side of images, in pixels.", help_behavior_hint="")] = None
     limit: Annotated[int | None, arg(metavar="N", help="Use at most so many items.", help_behavior_hint="")] = None
@@ -43,7 +38,6 @@ class Advise:
 def advise(command: Advise) -> None:
     """Runs ``vergence advise``."""
     from vergence.advice.advise import advise_on
-    from vergence.advice.candidates import best_first
     from vergence.advice.page import show_advice
 
     data, views = _configs(command)
@@ -56,21 +50,14 @@ def advise(command: Advise) -> None:
         n_draws=command.draws,
         seed=command.seed,
         device=command.device,
-        minutes=command.minutes,
-        frozen=command.frozen,
-        weights=command.weights,
         command=shlex.join(["vergence", *sys.argv[1:]]),
     )
     show_advice(advice)
-    measured = bool(advice.trials) and advice.trials[0].knn is not None  # without labels the simple rule stands
-    if advice.trials and not measured and command.labels:
-        print("labels make the answer surer: a sub-folder for each class, or an array labels next to images in a .npz file")
     listed = (
         f"; {command.out / 'skipped.csv'} lists {advice.facts.skipped:,} that could not be read" if advice.facts.skipped else ""
     )
     print(f"wrote {command.out / 'report.html'}{listed}")
-    best = best_first(advice.trials)[0].command if measured else ""
-    print(f"next: {best or f'vergence train {shlex.quote(command.data)}'}")
+    print(f"next: vergence train {shlex.quote(command.data)}")
 
 
 def _configs(command: Advise) -> tuple[DataConfig, ViewConfig]:

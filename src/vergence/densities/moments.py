@@ -292,16 +292,6 @@ class Sums(ViewSums):
         if self.draws:
             self.xv += x.T @ self._add_views(view - c for view in views)
 
-    @classmethod
-    def weighted(cls, parts: Sequence["Sums"], weights: Sequence[float]) -> "Sums":
-        """Returns the weighted total of sums that share their origin and their draws."""
-        whole = cls(len(parts[0].x), parts[0].draws, parts[0].x.device, parts[0].origin)
-        whole.eps = max(part.eps for part in parts)
-        whole.n = round(sum(w * part.n for w, part in zip(weights, parts, strict=True)))
-        for name in cls.FIELDS:
-            setattr(whole, name, sum(w * getattr(part, name) for w, part in zip(weights, parts, strict=True) if w))
-        return whole
-
     def moments(self, *, centered: bool) -> Moments:
         """Returns the moments, around the means or around zero; raises a ValueError if an item holds NaN or infinity."""
         assert self.origin is not None, "no items were added"

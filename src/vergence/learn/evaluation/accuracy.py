@@ -15,7 +15,7 @@ from vergence.utils.checks import expect, require_within
 from vergence.utils.linalg import as_float, require_features
 from vergence.utils.neighbors import nearest
 
-__all__ = ["knn_accuracy", "linear_probe", "rank_error", "ridge_probe"]
+__all__ = ["knn_accuracy", "linear_probe", "ridge_probe"]
 
 BLOCK = 4096  # rows at a time of the ridge probe
 GRADIENT = 1e-3  # of the probe: it stops at this largest entry of the mean gradient
@@ -221,30 +221,3 @@ def _fit(model: Any, x: Any, y: Any) -> bool:
     for w in others:
         warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
     return len(others) == len(caught)
-
-
-def rank_error(first: Any, second: Any) -> float:
-    """Returns the mean share of the other items whose second view is closer to an item's first view than its own, by cosine.
-
-    It is in [0, 1]: 0 where every item recognizes its other view, 0.5 for features that know nothing. A tie counts half. It
-    hardly depends on the number of items, unlike the accuracy of the nearest one. Features that are not finite recognize nothing.
-
-    Args:
-        first: Features of one view of each item, (N, D), N >= 2, an array or a tensor.
-        second: Features of another view of the same items, (N, D).
-
-    Example:
-        >>> a = torch.tensor([[1.0, 0.1], [0.1, 1.0], [-1.0, 0.1]])
-        >>> rank_error(a, 2 * a), rank_error(a, torch.ones(3, 2))
-        (0.0, 0.5)
-    """
-    first, second = torch.as_tensor(first), torch.as_tensor(second)
-    fit, shapes = first.shape == second.shape and first.ndim == 2, f"{tuple(first.shape)} and {tuple(second.shape)}"
-    expect(fit and len(first) >= 2, "two views (N, D) of at least 2 items", shapes, "pass as many of both")
-    a, b = (F.normalize(x.double(), dim=1) for x in (first, second))
-    similar = a @ b.T
-    own = similar.diagonal()[:, None]
-    n, tied = len(own), (similar == own).fill_diagonal_(False)
-    lost = similar.isnan() & ~own.isnan()  # a similarity that is not finite does not count as closer
-    further = ((similar < own) | lost).sum() + tied.sum() / 2
-    return float(1 - further / (n * (n - 1)))

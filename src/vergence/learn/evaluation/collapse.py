@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.utils.checks import expect, require_within
 from vergence.utils.linalg import as_float, require_features
 
-__all__ = ["collapse", "effective_rank", "lidar", "normalized_std"]
+__all__ = ["collapse", "effective_rank", "normalized_std"]
 
 ROWS = 4096  # rows that the spectrum is computed from, so that its cost does not grow with N
 
@@ -75,39 +74,6 @@ def effective_rank(z: Tensor) -> Tensor:
     p = lam / total.clamp(min=torch.finfo(c.dtype).tiny)
     rank: Tensor = torch.special.entr(p).sum().exp() * (total > 0)
     return rank.to(as_float(z).dtype)
-
-
-def lidar(views: Tensor, delta: float = 1e-4) -> float:
-    r"""Returns LiDAR, the effective rank of what tells items from their views (arXiv:2312.04000, equations 1 to 4).
-
-        exp(- sum_k p_k ln p_k),   p_k = lambda_k / sum_l lambda_l,   lambda = eigenvalues of W^{-1/2} B W^{-1/2}
-
-    B is the covariance of the items' mean embeddings, W the mean covariance of an item's views plus ``delta`` on the diagonal.
-    Features are divided by their root mean variance first, so that ``delta`` has no unit.
-
-    Args:
-        views: Embeddings (N, q, D) of q >= 2 views of N >= 2 items.
-        delta: Regularization, > 0.
-
-    Returns:
-        A number in [1, min(N - 1, D)]; 0.0 where all items have the same mean.
-
-    Example:
-        >>> items = torch.tensor([[2.0, 0.0], [0.0, 2.0], [-2.0, 0.0], [0.0, -2.0]])
-        >>> noise = 0.1 * torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
-        >>> round(lidar(items[:, None] + noise), 3)
-        2.0
-    """
-    expect(views.ndim == 3 and min(views.shape[:2]) >= 2, "views (N, q, D) of 2 items in 2 views", tuple(views.shape))
-    require_within("(0, inf)", delta=delta)
-    z = views.double()
-    scale = z.flatten(0, 1).var(0).mean().sqrt().clamp(min=torch.finfo(z.dtype).tiny)
-    z = (z - z.flatten(0, 1).mean(0)) / scale
-    mean = z.mean(1)
-    within = (z - mean[:, None]).flatten(0, 1)
-    W = within.T @ within / (len(z) * (z.shape[1] - 1)) + delta * torch.eye(z.shape[2], dtype=z.dtype)
-    L = torch.linalg.cholesky(W)
-    return float(effective_rank(torch.linalg.solve_triangular(L, mean.T, upper=False).T))
 
 
 def normalized_std(z: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Tries on a part of the data what could be trained: ``vergence advise --minutes``.
+"""Tries on a part of the data what could be trained, as `choices` does for many sets.
 
 Each candidate gets the same time on the training part, in a run folder of its own, and is judged on the test part: without labels
 by how well it recognizes another view of an item, by its effective rank and by LiDAR; with labels by classification, too.
@@ -10,22 +10,23 @@ import math
 import shlex
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from experiments.advice.criteria import lidar, rank_error
 from torch import Tensor
+from torch.nn import functional as F
 
-from vergence.advice.candidates import CANDIDATES, Candidate, Trial
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.items import Items, spaced
+from vergence.data.pixels import to_unit
 from vergence.data.sources import Data
 from vergence.learn.evaluation import features
-from vergence.learn.evaluation.accuracy import knn_accuracy, rank_error, ridge_probe
-from vergence.learn.evaluation.collapse import effective_rank, lidar
-from vergence.learn.runs.evaluate import Pixels
+from vergence.learn.evaluation.accuracy import knn_accuracy, ridge_probe
+from vergence.learn.evaluation.collapse import effective_rank
 from vergence.learn.runs.train import estimate, train
 from vergence.learn.training import build
 from vergence.learn.training.folder import holds_run
@@ -33,7 +34,44 @@ from vergence.learn.views.images import Views
 from vergence.linear.estimators import JointEmbedding
 from vergence.utils.terminal import note
 
-__all__ = ["tried"]
+Candidate = Literal["as_they_are", "frozen", "closed_form", "joint_embedding", "reconstruction"]
+CANDIDATES: dict[Candidate, str] = {
+    "as_they_are": "the items as they are",
+    "frozen": "the frozen network",
+    "closed_form": "the closed form",
+    "joint_embedding": "a network, joint embedding",
+    "reconstruction": "a network, reconstruction",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What one candidate reached; None is what was not measured."""
+
+    kind: Candidate
+    command: str  # the command that trains it on all of the data; empty where there is none
+    seconds: float  # of fitting it here
+    items: int  # training items that it was fitted to
+    epochs: int  # epochs that it was trained for; 0 without a network that is trained
+    dim: int  # features D
+    # see `rank_error`, of two views of test items, in [0, 1]; smaller is better
+    rank_error: float
+    effective_rank: float  # see `vergence.learn.evaluation.collapse.effective_rank`
+    lidar: float  # see `lidar`
+    knn: float | None = None  # accuracy by 20 neighbors on the test items, in [0, 1]
+    probe: float | None = None  # accuracy of a ridge classifier on the test items, in [0, 1]
+    interval: float | None = None  # half the width of the 95 % interval of both accuracies
+
+    @property
+    def accuracy(self) -> float:
+        """Mean of both accuracies; 0 without labels."""
+        return ((self.knn or 0.0) + (self.probe or 0.0)) / 2
+
+
+def best_first(trials: Sequence[Trial]) -> list[Trial]:
+    """Returns trials, the best first: by accuracy, and without labels by how well they recognize views."""
+    return sorted(trials, key=lambda trial: (-trial.accuracy, trial.rank_error))
+
 
 MODELS: dict[Candidate, dict[str, Any]] = {
     "closed_form": {"encoder": "patches"},
@@ -62,8 +100,8 @@ def tried(
     """Tries every candidate for a share of the time and returns what each reached, in the order of `CANDIDATES`.
 
     A candidate that fails, for instance since the images are too small for it, is left out, and a line says why.
-    The settings are those of `vergence.advice.advise.advise_on`; ``opened`` is the same data, open. In the folder ``out`` the
-    runs of an earlier advice are replaced. Judging adds to the ``minutes``, and an epoch is not cut off.
+    ``opened`` is the same data, open. In the folder ``out`` the runs of an earlier call are replaced. Judging adds to the
+    ``minutes``, and an epoch is not cut off.
     """
     source = {f.name: getattr(data, f.name) for f in dataclasses.fields(data) if f.name != "source"}
     settings = {**source, "views": views, "seed": seed, "device": device, "calibration_share": 0.0}
@@ -132,6 +170,11 @@ def _trained(source: str, out: Path, seconds: float, settings: dict[str, Any], m
     )
 
 
+def _pixels(x: Tensor) -> Tensor:
+    """Returns images (B, C, H, W), averaged down to 32 pixels a side where they are larger, as vectors."""
+    return features.pixels(F.adaptive_avg_pool2d(to_unit(x), 32) if x.shape[-1] > 32 else x)
+
+
 class _Judge:
     """Some training items as a bank, some test items, and views of fewer of these: the same for every candidate."""
 
@@ -145,7 +188,7 @@ class _Judge:
     def plain(self) -> _Fitted:
         """Returns the items as they are: images of at most 32 pixels a side, or vectors with columns of unit variance."""
         if self.opened.kind == "image":
-            return _Fitted(Pixels(), self.size)
+            return _Fitted(_pixels, self.size)
         mean, std = build.statistics(self.opened.train)
         return _Fitted(lambda x: (x - mean) / std, None)
 
