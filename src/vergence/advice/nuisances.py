@@ -29,9 +29,9 @@ FEW = 0.05  # share of the picture that a window takes, at most
 LARGEST, ASPECT = 32, 12  # side of the patterns that are searched; longest window in units of its shorter side
 LEAST = 0.5  # share of a direction in a place
 EXCESS = 1.8  # its logit above that of a usual place
-GAP = 2  # pixels between parts of one mark, at most
+GAP, LOOSE = 2, 3.0  # pixels between parts of one mark; area of their common rectangle, in units of their own
 USUAL = 0.9  # quantile of the places of one shape that is the usual one
-FEWEST_PLACES, MOST = 8, 5  # places of one shape that are compared; marks that are named
+FEWEST_PLACES, MANY, MOST = 8, 12, 5  # places of one shape that are compared; parts of marks; marks that are named
 COMPARED = 100  # places of one shape whose shares are computed: the clearest ones, and as many evenly spaced ones
 STEPS = 20  # of the power iteration
 VALUES, RESIDUE, SOURCES, ROWS = 4, 0.02, 32, 4_000  # few values; share of the variance apart from them; directions; items
@@ -86,19 +86,14 @@ def places(patterns: Tensor, shape: Sequence[int]) -> list[FixedRegion]:
     found = [place for size in _sizes(h, w) for place in _outliers(integral, size)]
     kept: list[FixedRegion] = []
     for _, place in sorted(found, key=lambda pair: -pair[0]):
-        if len(kept) < MOST and not any(_near(place.box, other.box) for other in kept):
+        if all(_distance(place.box, other.box) > 0 for other in kept) and len(kept) < MANY:
             kept.append(place)
-    return [dataclasses.replace(place, box=_scaled(place.box, H / h, W / w)) for place in kept]
+    return [dataclasses.replace(place, box=_scaled(place.box, H / h, W / w)) for place in _merged(kept)[:MOST]]
 
 
 def _scaled(box: Sequence[int], rows: float, columns: float) -> tuple[int, int, int, int]:
     top, left, height, width = box
     return round(top * rows), round(left * columns), max(1, round(height * rows)), max(1, round(width * columns))
-
-
-def _near(a: Sequence[int], b: Sequence[int]) -> bool:
-    """Returns whether two rectangles are at most two pixels apart: parts of one mark."""
-    return max(max(b[i] - a[i] - a[i + 2], a[i] - b[i] - b[i + 2]) for i in range(2)) <= GAP
 
 
 def _sizes(H: int, W: int) -> Iterator[tuple[int, int]]:
@@ -139,6 +134,23 @@ def _largest(matrices: Tensor) -> Tensor:
     for _ in range(STEPS):
         v = F.normalize(matrices @ v, dim=1)
     return (v * (matrices @ v)).sum((1, 2))
+
+
+def _distance(a: Sequence[int], b: Sequence[int]) -> int:
+    """Returns the pixels between two rectangles, plus 1; at most 0 where they share some."""
+    return 1 + max(max(b[i] - a[i] - a[i + 2], a[i] - b[i] - b[i + 2]) for i in range(2))
+
+
+def _merged(places: list[FixedRegion]) -> list[FixedRegion]:
+    """Returns places of which near ones have become one: parts of one mark."""
+    for i, j in itertools.combinations(range(len(places)), 2):
+        a, b = places[i].box, places[j].box
+        low = [min(a[k], b[k]) for k in range(2)]
+        size = [max(a[k] + a[k + 2], b[k] + b[k + 2]) - low[k] for k in range(2)]
+        if _distance(a, b) <= 1 + GAP and size[0] * size[1] <= LOOSE * (a[2] * a[3] + b[2] * b[3]):
+            one = dataclasses.replace(places[i], box=(low[0], low[1], size[0], size[1]))
+            return _merged([one, *(place for k, place in enumerate(places) if k not in (i, j))])
+    return places
 
 
 # Values and files
