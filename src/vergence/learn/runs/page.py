@@ -24,7 +24,7 @@ from vergence.report.tiles import image_of, sheets, side_of, tile, unit
 from vergence.utils.checks import expect, is_count
 from vergence.utils.files import DAMAGE, as_path, read_object
 
-__all__ = ["headlines", "write_report"]
+__all__ = ["write_report"]
 
 LARGEST = 2**28  # bytes of a file, and of the arrays that an archive unpacks to
 CLASS_LIMIT = 2**31  # of a label
