@@ -41,7 +41,7 @@ def test_notes_name_rows_that_exist():
 
 def test_the_ledger_stays_small():
     files = [*FILES, *(ROOT / "experiments").glob("*.jsonl")]
-    assert sum(file.stat().st_size for file in files) <= 1_660_000
+    assert sum(file.stat().st_size for file in files) <= 1_690_000
 
 
 def exported(module):
