@@ -11,7 +11,7 @@ from vergence.cli import options
 from vergence.utils.checks import refuse
 
 GROUPS = {  # of the help of train
-    "Data": ("data", "size", "limit", "keep_classes", "calibration_share", "data_root", "download", "strict"),
+    "Data": ("data", "kind", "size", "limit", "keep_classes", "calibration_share", "data_root", "download", "strict"),
     "What to train": ("recipe", "objective", "method", "encoder", "views", "distill", "pretrained", "weights", "init", "freeze"),
     "Optimization": ("epochs", "distill_epochs", "batch_size", "optimizer", "lr", "seed"),
     "Hardware": ("device", "devices", "precision", "threads"),
