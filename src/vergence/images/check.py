@@ -210,12 +210,7 @@ class _Work:
 
 
 def _of_pictures(
-    source: str,
-    pictures: Pictures,
-    known: Pictures | None,
-    settings: CheckSettings,
-    vectors: tuple[Any, Any],
-    out: Path | None,
+    source: str, pictures: Pictures, known: Pictures | None, settings: CheckSettings, vectors: tuple[Any, Any], out: Path | None
 ) -> CheckResult:
     with ExitStack() as stack:
         if out is not None:

@@ -36,18 +36,8 @@ from vergence.utils.files import (
 )
 from vergence.utils.version import __version__
 
-__all__ = [
-    "Derived",
-    "Parts",
-    "Shard",
-    "named_path",
-    "open_parts",
-    "original",
-    "read_names",
-    "require_table",
-    "write_blocks",
-    "write_table",
-]
+__all__ = ["Derived", "Parts", "Shard", "named_path", "open_parts", "original", "read_names", "require_table", "write_blocks"]
+__all__ += ["write_table"]
 
 MANIFEST = "manifest.json"
 FORMAT = 1
