@@ -114,9 +114,8 @@ def region_rows(
     assert features.images is not None
     known: dict[int, dict[str, Any]] = {}
     if sample is not None:
-        for row, vector, cells in zip(
-            sample.rows.tolist(), sample.vectors, sample.cells(range(len(sample.look.names))), strict=True
-        ):
+        every = sample.cells(range(len(sample.look.names)))
+        for row, vector, cells in zip(sample.rows.tolist(), sample.vectors, every, strict=True):
             known[row] = {"vector": vector, **region_pass.judged(cells, int(features.digest[row]))}
         of_digest = {int(features.digest[row]): one for row, one in known.items()}
         known = {row: of_digest[digest] for row, digest in enumerate(features.digest.tolist()) if digest in of_digest}

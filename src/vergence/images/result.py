@@ -360,7 +360,8 @@ def result_of(
     leaked = leaked and leaked.where(leaked.agreement >= least)
     named = {} if settings.only == ("duplicates",) else _properties(features, reference_features)
     leak = [""] * n if leaked is None or reference_features is None else _leaks(leaked, reference_features.names, n)
-    z = _embedding(features, anomalies)
+    z: Array = features.vectors if features.vectors is not None and not features.whole.shape[1] else features.whole
+    z = anomalies.embedding if anomalies is not None and anomalies.embedding.shape[1] else z  # by which neighbors are found
     x, y = plane(z, settings.map).T
     groups = [] if anomalies is None else anomalies.groups
     heads = {i: names[int(members[0])] for members in groups for i in members.tolist()}
@@ -387,12 +388,16 @@ def result_of(
     members_of = [[names[i] for i in members.tolist()] for members in groups]
     counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
     kinds = [*_typical(reference_features or features), *_kinds(features)] if named else []
-    ordered = reference is None and anomalies is not None
-    notes = [*kinds, *notes, *_said_of(remove), *(_can_be_reference(pictures, settings) if ordered else ())]
+    notes = [*kinds, *notes]
+    if remove is not None:
+        notes.append(f"remove.csv lists {counted(len(remove), 'image')} whose better duplicate stays; nothing was deleted.")
+    said = settings.review.said()
+    if reference is None and anomalies is not None and (many := len(normal_files(pictures, said))):
+        notes.append(f"{many:,} images marked normal can be a reference: --against normal.csv.")
     summary = _summary(source, pictures, features, settings, duplicates, anomalies, reference, leak, counts, members_of, notes)
     summary["sentences"] = sentences_of(summary, pairs, skipped)
     tables = Table(columns), Table(pairs), Table(skipped)
-    said, z, workers = settings.review.said(), z.astype(np.float32), settings.workers
+    z, workers = z.astype(np.float32), settings.workers
     return CheckResult(*tables, members_of, z, summary, pictures, features, anomalies, reference, workers, remove, said)
 
 
@@ -400,11 +405,6 @@ def normal_files(pictures: Pictures, said: Mapping[str, str]) -> list[Path]:
     """Returns the files that were marked normal, if they are enough for a reference."""
     paths = [path for name, path in zip(pictures.names, pictures.paths, strict=True) if path and said.get(name) == MARKS[1]]
     return paths if len(paths) >= REFERENCE else []
-
-
-def _can_be_reference(pictures: Pictures, settings: CheckSettings) -> list[str]:
-    n = len(normal_files(pictures, settings.review.said()))
-    return [f"{n:,} images marked normal can be a reference: --against normal.csv."] if n else []
 
 
 def _judgment(anomalies: Anomalies | None, n: int) -> dict[str, Any]:
@@ -443,13 +443,6 @@ def _kinds(features: ImageFeatures) -> list[str]:
     return [*filter(None, [split_in_two(features.measurements, MEASUREMENTS), two and f"Two sizes: {two} pixels."])]
 
 
-def _embedding(features: ImageFeatures, anomalies: Anomalies | None) -> Array:
-    """Returns the features by which neighbors are found."""
-    if anomalies is not None and anomalies.embedding.shape[1]:
-        return anomalies.embedding
-    return features.vectors if features.vectors is not None and not features.whole.shape[1] else features.whole
-
-
 def _first_of(duplicates: Duplicates, names: Sequence[str], index: Ints) -> list[str]:
     """Returns for each image the first one in the source that it is a duplicate of; empty for none."""
     first = np.arange(len(names))
@@ -467,8 +460,7 @@ def _leaks(leaked: Duplicates, names: Sequence[str], n: int) -> list[str]:
 
 
 def _pairs(duplicates: Duplicates, names: Sequence[str], others: Sequence[str], source: str) -> dict[str, list[Any]]:
-    i, j = duplicates.pairs[:, 0].tolist(), duplicates.pairs[:, 1].tolist()
-    first, second = (j, i) if source == "same" else (i, j)
+    first, second = (duplicates.pairs.T[::-1] if source == "same" else duplicates.pairs.T).tolist()
     return {
         "path": [names[k] for k in first],
         "duplicate_of": [others[k] for k in second],
@@ -494,11 +486,6 @@ def _removed(duplicates: Duplicates, pictures: Pictures, features: ImageFeatures
     same = zip(pairs["path"], pairs["kind"], pairs["source"], strict=True)
     pairs["keep"] = [kept[path] if kind in SAME and source == "same" else "" for path, kind, source in same]
     return Table({name: [row[k] for row in rows] for k, name in enumerate(("path", "keep", "kind"))})
-
-
-def _said_of(remove: Table | None) -> list[str]:
-    many = "" if remove is None else counted(len(remove), "image")
-    return [f"remove.csv lists {many} whose better duplicate stays; nothing was deleted."] if many else []
 
 
 def _boxes(anomalies: Anomalies | None, features: ImageFeatures) -> list[str]:
