@@ -360,8 +360,7 @@ def result_of(
     leaked = leaked and leaked.where(leaked.agreement >= least)
     named = {} if settings.only == ("duplicates",) else _properties(features, reference_features)
     leak = [""] * n if leaked is None or reference_features is None else _leaks(leaked, reference_features.names, n)
-    z: Array = features.vectors if features.vectors is not None and not features.whole.shape[1] else features.whole
-    z = anomalies.embedding if anomalies is not None and anomalies.embedding.shape[1] else z  # by which neighbors are found
+    z = _embedding(features, anomalies)
     x, y = plane(z, settings.map).T
     groups = [] if anomalies is None else anomalies.groups
     heads = {i: names[int(members[0])] for members in groups for i in members.tolist()}
@@ -388,16 +387,12 @@ def result_of(
     members_of = [[names[i] for i in members.tolist()] for members in groups]
     counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
     kinds = [*_typical(reference_features or features), *_kinds(features)] if named else []
-    notes = [*kinds, *notes]
-    if remove is not None:
-        notes.append(f"remove.csv lists {counted(len(remove), 'image')} whose better duplicate stays; nothing was deleted.")
     said = settings.review.said()
-    if reference is None and anomalies is not None and (many := len(normal_files(pictures, said))):
-        notes.append(f"{many:,} images marked normal can be a reference: --against normal.csv.")
+    normal = len(normal_files(pictures, said)) if reference is None and anomalies is not None else 0
+    notes = [*kinds, *notes, *_of_files(remove, normal)]
     summary = _summary(source, pictures, features, settings, duplicates, anomalies, reference, leak, counts, members_of, notes)
     summary["sentences"] = sentences_of(summary, pairs, skipped)
-    tables = Table(columns), Table(pairs), Table(skipped)
-    z, workers = z.astype(np.float32), settings.workers
+    tables, z, workers = (Table(columns), Table(pairs), Table(skipped)), z.astype(np.float32), settings.workers
     return CheckResult(*tables, members_of, z, summary, pictures, features, anomalies, reference, workers, remove, said)
 
 
@@ -405,6 +400,13 @@ def normal_files(pictures: Pictures, said: Mapping[str, str]) -> list[Path]:
     """Returns the files that were marked normal, if they are enough for a reference."""
     paths = [path for name, path in zip(pictures.names, pictures.paths, strict=True) if path and said.get(name) == MARKS[1]]
     return paths if len(paths) >= REFERENCE else []
+
+
+def _of_files(remove: Table | None, normal: int) -> list[str]:
+    """Returns what is said of the files remove.csv and normal.csv."""
+    said = [f"{normal:,} images marked normal can be a reference: --against normal.csv."] if normal else []
+    many = "" if remove is None else counted(len(remove), "image")
+    return [f"remove.csv lists {many} whose better duplicate stays; nothing was deleted."] * bool(many) + said
 
 
 def _judgment(anomalies: Anomalies | None, n: int) -> dict[str, Any]:
@@ -441,6 +443,13 @@ def _kinds(features: ImageFeatures) -> list[str]:
     count = Counter(zip(*features.measurements[:, [1, 0]].astype(int).T.tolist(), strict=True)).most_common()
     two = " and ".join(f"{n:,} of {w:,} x {h:,}" for (w, h), n in count) if len(count) == 2 and count[1][1] >= SIZE else ""
     return [*filter(None, [split_in_two(features.measurements, MEASUREMENTS), two and f"Two sizes: {two} pixels."])]
+
+
+def _embedding(features: ImageFeatures, anomalies: Anomalies | None) -> Array:
+    """Returns the features by which neighbors are found."""
+    if anomalies is not None and anomalies.embedding.shape[1]:
+        return anomalies.embedding
+    return features.vectors if features.vectors is not None and not features.whole.shape[1] else features.whole
 
 
 def _first_of(duplicates: Duplicates, names: Sequence[str], index: Ints) -> list[str]:
