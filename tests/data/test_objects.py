@@ -134,7 +134,7 @@ def test_dictionaries_of_a_data_set():
 @pytest.mark.parametrize(
     ("source", "word"),
     [([], "empty list"), ([1, "a"], "list"), ([[1.0], [1.0, 2.0]], "one shape"), ([{}], "list"), ((VECTORS, [object()]), "list"),
-     ({"x": VECTORS}, "length and rows"), (3, "length and rows"), (Pictures(0), "1 item"),
+     ({"an x": VECTORS}, "modalities"), (3, "length and rows"), (Pictures(0), "1 item"),
      (pa.table({"a": ["x", "y"]}), "numbers"), (np.zeros(2), "reshape"), ([VECTORS[0], None], "list")],
 )  # fmt: skip
 def test_other_objects_are_refused_in_one_line(source, word):

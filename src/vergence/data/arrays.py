@@ -37,7 +37,7 @@ MAGIC = b"\x93NUMPY"
 SAMPLE = 10_000  # rows at most, by which it is judged whether float32 tells them apart
 COARSE = 0.01  # largest rounding error of a column, in units of its standard deviation
 BLOCK = 1 << 16  # rows that are checked at a time
-ON_DISK = 64 << 20  # bytes of a .npy file above which it is memory-mapped
+ON_DISK = 64 << 20  # bytes of a .npy file above which it is memory-mapped, where its items are only scored
 TYPES = {  # of the numbers of each kind: numpy's letters, words, and what to do about others
     "tokens": ("iu", "whole numbers, the ids of tokens,", "convert them"),
     "array": ("biuf", "numbers", "convert them"),
@@ -533,12 +533,8 @@ def _numbers(path: Path, keys: Sequence[str], *, empty: bool = False) -> dict[st
         expect(x.dtype.kind in "fiub", f"numbers in {where}", str(x.dtype), "convert them")
         short = x.shape[:1] == (0,)
         expect(x.size or (empty and short), f"at least 1 {'row' if short else 'column'} in {where}", f"shape {x.shape}")
-        _require_values_or_gaps(x, where)
+        rows = np.atleast_1d(x)
+        for start in range(0, len(rows), BLOCK):  # a file may be on the disk
+            bad = np.isinf(rows[start : start + BLOCK]).reshape(len(rows[start : start + BLOCK]), -1).any(1)
+            expect(not bad.any(), f"finite numbers, or NaN for gaps, in {where}", f"infinity in row {start + int(bad.argmax())}")
     return {key: arrays[key] for key in keys}
-
-
-def _require_values_or_gaps(values: Array, name: str) -> None:
-    rows = np.atleast_1d(values)
-    for start in range(0, len(rows), BLOCK):  # a file may be on the disk
-        bad = np.isinf(rows[start : start + BLOCK]).reshape(len(rows[start : start + BLOCK]), -1).any(1)
-        expect(not bad.any(), f"finite numbers, or NaN for gaps, in {name}", f"infinity in row {start + int(bad.argmax())}")

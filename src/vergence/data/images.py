@@ -134,13 +134,7 @@ class ImageFiles(DecodedImages):
     """
 
     def __init__(
-        self,
-        folder: Path,
-        names: Sequence[str],
-        shape: tuple[int, ...],
-        labels: Tensor | None = None,
-        *,
-        sized: bool = False,
+        self, folder: Path, names: Sequence[str], shape: tuple[int, ...], labels: Tensor | None = None, *, sized: bool = False
     ) -> None:
         self.folder, self.names, self.shape, self.dtype = folder, names, shape, torch.uint8
         self.labels, self.skipped, self.sized = labels, [], sized

@@ -8,18 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from vergence.data.pixels import fit_shape
 from vergence.utils.checks import expect, require_count
+from vergence.utils.linalg import Array
 from vergence.utils.terminal import bar
 
 __all__ = ["Array", "ArrayItems", "Items", "PairItems", "RowNames", "Skipped", "Source", "batches", "contexts", "release_pages"]
 __all__ += ["spaced"]
-
-Array = npt.NDArray[Any]
 
 CHUNK_BYTES = 4 << 20
 HELD = 16 << 20  # bytes read from a memory map before its pages are released

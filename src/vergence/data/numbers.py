@@ -6,17 +6,14 @@ Shapes: images (C, H, W) of any size; C channels.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from vergence.utils.checks import expect
+from vergence.utils.linalg import Array, Bytes
 
 __all__ = ["Numbers", "planes", "viewed"]
 
-Array = npt.NDArray[Any]
-Bytes = npt.NDArray[np.uint8]
 Range = tuple[float, float]
 
 CONTAINER = 16  # bits of whole numbers of which nothing is known

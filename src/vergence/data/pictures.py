@@ -19,24 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vergence.data import images as decoding
 from vergence.data.arrays import ARRAY_KEYS, NAME_KEYS, ON_DISK, channels_first, checked_names, read_arrays
-from vergence.data.images import (
-    DECODE_SECONDS,
-    ENDINGS,
-    FIRST_FRAME,
-    UNREADABLE,
-    UPPER_BITS,
-    ImageFiles,
-    as_stored,
-    file_name,
-    images_below,
-    is_animated,
-    opened_image,
-    parallel,
-    reason,
-    time_limit,
-    written_name,
-)
+from vergence.data.images import written_name
 from vergence.data.items import Array, Items, Skipped
 from vergence.data.numbers import Numbers, stated_range
 from vergence.data.shards import EncodedImages, holds_bytes, is_sharded, open_shards
@@ -132,8 +117,8 @@ class Pictures:
                 raise ValueError(f"{len(values)} channels, where others have {_in_words(channels)}")
             pixels, said = numbers.shown(values)
             return Picture(np.ascontiguousarray(pixels), samples.size, samples.digest, (*samples.changes, *said))
-        except UNREADABLE as error:
-            raise ValueError(reason(error)) from None
+        except decoding.UNREADABLE as error:
+            raise ValueError(decoding.reason(error)) from None
 
     def _chosen(self, x: Array) -> Array:
         """Returns the channel that is judged of samples (C, H, W), or all of them."""
@@ -154,13 +139,11 @@ class Pictures:
                 x = _glance(self.contents[likely[i]], self.names[likely[i]])
                 names.setdefault(_stacked(x), self.names[likely[i]])
                 values.append(self._chosen(x))
-            except UNREADABLE:
+            except decoding.UNREADABLE:
                 continue
         found = " and ".join(f"{_in_words(n)} in {name}" for n, name in list(names.items())[:2])
-        expect(
-            len(names) < 2 or self.channel is not None, "one number of channels", found, "give them apart, or name a --channel"
-        )
-        numbers = Numbers.of(values)
+        one, numbers = len(names) < 2 or self.channel is not None, Numbers.of(values)
+        expect(one, "one number of channels", found, "give them apart, or name a --channel")
         numbers = replace(numbers if self.like is None else self.like.meaning[0].filled(numbers), stated=self.stated)
         return numbers, next(iter(names), 0)
 
@@ -174,7 +157,7 @@ class Pictures:
         work = functools.partial(self._some, function)
         known = set(self.skipped)
         few = workers == 0 or len(index) <= TOGETHER
-        for done, skipped in map(work, (part.numpy() for part in parts)) if few else parallel(work, parts, workers):
+        for done, skipped in map(work, (part.numpy() for part in parts)) if few else decoding.parallel(work, parts, workers):
             self.skipped += [one for one in skipped if one not in known]
             known.update(skipped)
             yield from done
@@ -227,7 +210,7 @@ def _glance(content: Any, name: str) -> Array:
 def _opened(content: bytes | Path, name: str) -> Iterator[Any]:
     ending = os.path.splitext(name)[1]  # noqa: PTH122
     file = io.BytesIO(content) if isinstance(content, bytes) else content
-    with time_limit(DECODE_SECONDS), opened_image(file, ending) as image:
+    with decoding.time_limit(decoding.DECODE_SECONDS), decoding.opened_image(file, ending) as image:
         yield image
 
 
@@ -254,20 +237,20 @@ def _of_image(image: Any, content: bytes | Path | None) -> _Samples:
         image.draft(None, (width // scale, height // scale))
     factor = max(image.size) // LONG_SIDE if large else 1
     n = _frames(image)
-    changes = [FIRST_FRAME] if n == 1 and is_animated(image) else []
+    changes = [decoding.FIRST_FRAME] if n == 1 and decoding.is_animated(image) else []
     changes += [f"first {MOST_CHANNELS} of {n} frames"] if n > MOST_CHANNELS else []
     planes, stored = [], []
     for k in range(min(n, MOST_CHANNELS)):
         if k:
             image.seek(k)
-        plain, raw, done = as_stored(image)
+        plain, raw, done = decoding.as_stored(image)
         if plain.size != image.size and k == 0:  # turned upright by a quarter
             width, height = height, width
         changes += done if k == 0 else []
         planes.append(_channels((plain.convert("I") if ";" in plain.mode else plain).reduce(factor) if factor > 1 else plain))
         stored.append(planes[-1] if raw is plain else _channels(raw))
     x = np.concatenate(planes)
-    if content is None or (x.shape[1:] == (height, width) and UPPER_BITS not in changes and n <= MOST_CHANNELS):
+    if content is None or (x.shape[1:] == (height, width) and decoding.UPPER_BITS not in changes and n <= MOST_CHANNELS):
         return _Samples(x, (height, width), _digest(np.concatenate(stored)), changes)
     digest = content_digest(content if isinstance(content, bytes) else content.read_bytes())
     return _Samples(x, (height, width), int.from_bytes(digest, "big", signed=True), changes)
@@ -275,7 +258,7 @@ def _of_image(image: Any, content: bytes | Path | None) -> _Samples:
 
 def _frames(image: Any) -> int:
     """Returns the number of frames of a TIFF that are channels: in gray, of one size and type; 1 for other images."""
-    if image.format != "TIFF" or not is_animated(image) or not (image.mode in ("L", "F") or image.mode.startswith("I")):
+    if image.format != "TIFF" or not decoding.is_animated(image) or not (image.mode in ("L", "F") or image.mode.startswith("I")):
         return 1
     first, n, alike = (image.mode, image.size), image.n_frames, True
     for k in range(1, min(n, MOST_CHANNELS)):
@@ -345,7 +328,7 @@ def _of_source(source: Any, root: str | None, column: str | None) -> Pictures:
     if is_sharded(str(source)) and not path.is_file():
         return _of_items(open_shards(str(source), shape=(3, 1, 1)).items, str(source))
     if path.is_dir():
-        names, skipped, ignored = images_below(path)
+        names, skipped, ignored = decoding.images_below(path)
         others = f"none, and {sum(ignored.values()):,} other files" if ignored else "none"
         expect(names, f"pictures in {path}", others, "name a folder that holds some")
         return Pictures([written_name(name) for name in names], [path / name for name in names], skipped, ignored, path)
@@ -410,8 +393,8 @@ def _different(names: list[str]) -> list[str]:
 
 
 def _of_items(items: Items, name: str) -> Pictures:
-    if isinstance(items, ImageFiles):
-        paths = [items.folder / file_name(written) for written in items.names]
+    if isinstance(items, decoding.ImageFiles):
+        paths = [items.folder / decoding.file_name(written) for written in items.names]
         return Pictures(list(items.names), paths, list(items.skipped), folder=items.folder)
     expect(len(items.shape) == 3, f"pictures in {name}", f"items of shape {items.shape}", "name a source of pictures")
     read = items.content if isinstance(items, EncodedImages) else functools.partial(_item, items)
@@ -507,27 +490,22 @@ def _of_tar(path: Path) -> Pictures:
     try:
         with tarfile.open(path) as tar:
             everything = list(tar)
-            files = [member for member in everything if member.isfile()]
-            links = [
-                member for member in everything if (member.issym() or member.islnk()) and member.name.lower().endswith(ENDINGS)
-            ]
-            members = [member for member in files if member.name.lower().endswith(ENDINGS)]
+            files = sum(member.isfile() for member in everything)
+            named = [member for member in everything if member.name.lower().endswith(decoding.ENDINGS)]
+            links = [member for member in named if member.issym() or member.islnk()]
+            members = [member for member in named if member.isfile()]
             packed = path.suffix.lower() != ".tar"
             total = sum(member.size for member in members)
             expect(not packed or total <= MOST_UNPACKED, "a compressed tar of at most 1 GiB", f"{total:,} bytes", "unpack it")
-            contents: list[Any] = [
-                (tar.extractfile(member) or io.BytesIO()).read()
-                if packed
-                else functools.partial(_part, path, member.offset_data, member.size)
-                for member in members
-            ]
+            contents: list[Any] = [functools.partial(_part, path, member.offset_data, member.size) for member in members]
+            if packed:
+                contents = [(tar.extractfile(member) or io.BytesIO()).read() for member in members]
     except (tarfile.TarError, OSError, EOFError) as error:
         raise ValueError(f"expected a tar of pictures, cannot read {path}: {error}") from None
     expect(members, f"pictures in {path}", "none", "name another file")
-    others = {"": len(files) - len(members)} if len(files) > len(members) else {}
-    skipped = [
-        Skipped(written_name(m.name), f"a link to {written_name(m.linkname)}; links in a tar are not followed") for m in links
-    ]
+    others = {"": files - len(members)} if files > len(members) else {}
+    why = "links in a tar are not followed"
+    skipped = [Skipped(written_name(one.name), f"a link to {written_name(one.linkname)}; {why}") for one in links]
     return Pictures(_different([written_name(member.name) for member in members]), contents, skipped, others)
 
 

@@ -150,18 +150,14 @@ def _index(source: str | Sequence[str], several: bool) -> Index:
                 stamps.append(_stamp(address))
                 parts.append(_of_tar(address) if address.lower().endswith(TAR) else _of_parquet(address))
             except (OSError, tarfile.TarError, EOFError) as error:
-                raise ValueError(
-                    f"expected a tar or Parquet file of pictures, cannot read {address}: {shortened(error)}"
-                ) from None
+                why = f"cannot read {address}: {shortened(error)}"
+                raise ValueError(f"expected a tar or Parquet file of pictures, {why}") from None
             advance(1)
     numbers = [len(names) for _, _, names, _ in parts]
     expect(sum(numbers), f"pictures in {source}", f"none in {len(files)} files", "name another source")
     several |= len(files) > 1
-    names = [
-        f"{Path(file).stem}/{name}" if several else name
-        for file, (_, _, own, _) in zip(files, parts, strict=True)
-        for name in own
-    ]
+    before = [f"{Path(file).stem}/" if several else "" for file in files]
+    names = [f"{stem}{name}" for stem, (_, _, own, _) in zip(before, parts, strict=True) for name in own]
     labels = [own for *_, own in parts]
     start, length = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
     label = None if any(own is None for own in labels) else np.concatenate([own for own in labels if own is not None])

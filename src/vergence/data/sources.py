@@ -14,23 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from vergence.data.arrays import channels_first, checked_names, from_array, labels_of, of_table, open_arrays
+from vergence.data import images as decoding
+from vergence.data.arrays import ON_DISK, channels_first, checked_names, from_array, labels_of, of_table, open_arrays
 from vergence.data.config import DataConfig, Form
-from vergence.data.images import (
-    DECODE_BATCH,
-    ENDINGS,
-    FOLDER_SIZE,
-    DecodedImages,
-    ImageFiles,
-    canvas,
-    channels,
-    image_files,
-    image_pixels,
-    listing,
-    parallel,
-    readable,
-    written_name,
-)
 from vergence.data.items import Array, ArrayItems, Items, PairItems, RowNames, Skipped, Source, at, load
 from vergence.data.modalities import ModalityItems, modality_items
 from vergence.data.shards import is_sharded, open_shards
@@ -43,7 +29,6 @@ __all__ = ["BUILT_IN", "IN_MEMORY", "Data", "absolute", "as_source", "held", "in
 __all__ += ["open_items", "part_named", "with_shape"]
 
 IN_MEMORY = "memory: "  # starts the name of data that a program holds
-ON_DISK = 64 << 20  # bytes of an array above which it stays on disk, where its items are only scored
 STREAM_BYTES, STREAM_ITEMS = 2 << 30, 1 << 22  # of a loader that is read once, at most
 
 MIXED = "a list of paths, of PIL images, of tensors or of rows of numbers"
@@ -116,7 +101,7 @@ def open_data(
     if size is None:  # a folder's images are read in their size
         train, held_out = (_sized(part, config.size, memory // 2) for part in (train, held_out))
         size = train.shape[1] if train.kind == "image" and train.shape[1] == train.shape[2] else None
-    name = config.source if config.source in BUILT_IN else written_name(Path(config.source).resolve().name)
+    name = config.source if config.source in BUILT_IN else decoding.written_name(Path(config.source).resolve().name)
     expect(len(getattr(items, "sides", "ab")) > 1, "at least 2 modalities", "1", "give others, or the array itself")
     several: Kind = "modalities" if isinstance(items, ModalityItems) else "pairs"
     kind: Kind = several if isinstance(items, PairItems) else items.kind
@@ -128,7 +113,7 @@ def open_items(
     source: Any,
     *,
     shape: tuple[int, ...] | None = None,
-    size: int = FOLDER_SIZE,
+    size: int = decoding.FOLDER_SIZE,
     root: str | None = None,
     download: bool = False,
     holdout: float = 0.2,
@@ -177,8 +162,8 @@ def open_items(
         return _shaped(_open_rows(path, ON_DISK, columns, kind=kind, gaps=gaps).items, shape, source)
     if shape is not None:
         expect(len(shape) == 3, f"vectors of shape {shape}, as the model was trained on", f"images in {path}")
-    files = listing(path, shape=shape, whole=True).items
-    assert isinstance(files, ImageFiles)
+    files = decoding.listing(path, shape=shape, whole=True).items
+    assert isinstance(files, decoding.ImageFiles)
     if shape is None:
         files.shape = (files.shape[0], size, size)
     if trained_on is not None:  # images of files are resized in a training, too
@@ -207,7 +192,7 @@ def _open(config: DataConfig, memory: int, workers: int, double: bool) -> Source
     path = _existing(config.source)
     if _is_array(path):
         return _open_rows(path, memory, kind=config.form, double=double)
-    return _readable(listing(path, size=config.size), config, memory, workers)
+    return _readable(decoding.listing(path, size=config.size), config, memory, workers)
 
 
 def _existing(source: str) -> Path:
@@ -261,8 +246,8 @@ def _path_of(source: str) -> Path | None:
 
 def _is_array(path: Path) -> bool:
     array = path.is_file() and (path.suffix.lower() in ARRAYS or is_table_file(path))
-    usable = path.is_dir() or array or (path.is_file() and path.suffix.lower() in ENDINGS)
-    expect(usable, f"a folder, or a file ending in {' '.join(ARRAYS + ENDINGS)}", str(path))
+    usable = path.is_dir() or array or (path.is_file() and path.suffix.lower() in decoding.ENDINGS)
+    expect(usable, f"a folder, or a file ending in {' '.join(ARRAYS + decoding.ENDINGS)}", str(path))
     return array
 
 
@@ -274,10 +259,10 @@ def _open_rows(path: Path, memory: int, columns: Sequence[str] = (), kind: Form 
 
 def _readable(source: Source, config: DataConfig, memory: int, workers: int) -> Source:
     """Returns the image files that can be read, in memory if they fit; other items as they are."""
-    if not isinstance(source.items, DecodedImages):
+    if not isinstance(source.items, decoding.DecodedImages):
         return source
     fits = len(source.items) * math.prod(source.items.shape) <= memory
-    items, index = readable(source.items, keep_pixels=fits, strict=config.strict, workers=workers)
+    items, index = decoding.readable(source.items, keep_pixels=fits, strict=config.strict, workers=workers)
     return dataclasses.replace(source, items=items, test=None if source.test is None else source.test[index])
 
 
@@ -297,7 +282,7 @@ def _shaped(items: Items, shape: tuple[int, ...] | None, name: str) -> Items:
         return items
     if isinstance(items, PairItems):
         return PairItems(with_shape(items.context, shape, name), items.target)
-    if isinstance(items, DecodedImages) and len(shape) == 3:
+    if isinstance(items, decoding.DecodedImages) and len(shape) == 3:
         return items.shaped(shape)
     if isinstance(items, ArrayItems):
         return with_shape(items, shape, name)
@@ -340,9 +325,8 @@ def _holdout(items: Items, share: float) -> tuple[Tensor, str]:
 def _of_classes(train: Items, classes: tuple[str, ...], keep: tuple[int, ...] | None) -> Items:
     if keep is None:
         return train
-    labels, hint = train.labels, "leave out keep-classes, or give labels"
-    expect(labels is not None, "labels to keep some classes of", "none", hint)
-    assert labels is not None
+    if (labels := train.labels) is None:
+        refuse("labels to keep some classes of", "none", "leave out keep-classes, or give labels")
     numbers = [i for i in np.unique(labels.numpy()).tolist() if i >= 0]
     there = ", ".join(str(i) if classes[i] == str(i) else f"{i} ({classes[i]})" for i in numbers)
     expect(keep and set(keep) <= set(numbers), f"classes to keep among {there}", ", ".join(map(str, keep)) or "none")
@@ -540,15 +524,15 @@ def _of_files(paths: Sequence[Any], size: int | None) -> Source:
     """Opens image files anywhere; their names are relative to the folder that all of them have in common."""
     absolute = [str(Path(path).expanduser().absolute()) for path in paths]
     folder = Path(os.path.commonpath([str(Path(path).parent) for path in absolute]))
-    return image_files(folder, [written_name(str(Path(path).relative_to(folder))) for path in absolute], size)
+    return decoding.image_files(folder, [decoding.written_name(str(Path(path).relative_to(folder))) for path in absolute], size)
 
 
 def _of_pictures(images: Sequence[Any], size: int | None) -> Source:
     """Opens PIL images: in their size if all have one, else as squares."""
     sizes = {(image.height, image.width) for image in images}
-    side, shape = canvas(size, channels(image.mode for image in images))
+    side, shape = decoding.canvas(size, decoding.channels(image.mode for image in images))
     shape = (shape[0], *sizes.pop()) if len(sizes) == 1 else shape
-    items = ArrayItems(np.stack([image_pixels(image, shape) for image in images]))
+    items = ArrayItems(np.stack([decoding.image_pixels(image, shape) for image in images]))
     return Source(items, size=side if sizes else None)
 
 
@@ -560,7 +544,7 @@ class DatasetItems(Items):
     under ``key``. ``rows`` (M,) are the items to read, all by default.
     """
 
-    chunk = DECODE_BATCH
+    chunk = decoding.DECODE_BATCH
 
     def __init__(
         self, dataset: Any, key: str | None = None, rows: Tensor | None = None, labels: Tensor | None = None, form: str = ""
@@ -584,7 +568,7 @@ class DatasetItems(Items):
         return np.asarray(index), np.stack(items) if items else np.empty((0, *self.shape), np.float32), []
 
     def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        for index, items, _ in map(self.read, batches) if workers == 0 else parallel(self.read, batches, workers):
+        for index, items, _ in map(self.read, batches) if workers == 0 else decoding.parallel(self.read, batches, workers):
             yield torch.from_numpy(index), torch.from_numpy(items).to(self.dtype)
 
     def subset(self, index: Tensor) -> "DatasetItems":
@@ -601,7 +585,7 @@ def _item(value: Any, key: str | None, form: str) -> Array:
     elif isinstance(value, tuple | list):
         value = value[0]
     if isinstance(value, Image.Image):
-        return image_pixels(value, (channels([value.mode]), value.height, value.width))
+        return decoding.image_pixels(value, (decoding.channels([value.mode]), value.height, value.width))
     x = as_array(value) if isinstance(value, Tensor) else np.asarray(value)
     if form:
         return x.astype(np.int64 if form == "tokens" and x.dtype.kind in "iu" else np.float32)

@@ -180,10 +180,8 @@ class _Layout:
                 convert_options=arrow.ConvertOptions(**how),
             )
         except pa.ArrowException as error:
-            expected, advice = (
-                f"{counted(self.width, 'field')} in each line of {self.file}",
-                "leave out what stands below the table",
-            )
+            expected = f"{counted(self.width, 'field')} in each line of {self.file}"
+            advice = "leave out what stands below the table"
             for line, cells in _records(self.rows, self.mark):
                 found = f"{len(cells)} in line {line + self.first - 1}"
                 expect(len(cells) == self.width, expected, found, f"mend the line, or {advice}")

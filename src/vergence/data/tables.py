@@ -294,9 +294,8 @@ def _as_feature(column: Column, values: Any) -> Column:
     if column.kind in ("text", "identifier") and column.found:
         return _as_category(column.name, values)
     column = Column(column.name, "number") if column.kind == "identifier" else column
-    expect(
-        column.features, f"numbers, dates or categories in the context {column.name}", f"the kind {column.kind}", "leave it out"
-    )
+    usual = f"numbers, dates or categories in the context {column.name}"
+    expect(column.features, usual, f"the kind {column.kind}", "leave it out")
     return column
 
 

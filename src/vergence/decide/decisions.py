@@ -24,20 +24,8 @@ from scipy.special import erfc
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from vergence.decide.conformal import (
-    CHANGES,
-    Certificate,
-    at_most,
-    certain_levels,
-    counts_of,
-    drift_of_counts,
-    fpr_threshold,
-    q_values,
-    ranked,
-    ranks_of,
-    reportable,
-    weighted,
-)
+from vergence.decide import conformal
+from vergence.decide.conformal import CHANGES, Certificate
 from vergence.decide.inputs import Values, as_values, labels_of
 from vergence.decide.splits import apart, grouped
 from vergence.densities.storage import Stored
@@ -162,12 +150,10 @@ class Decisions(Tabular):
     def _changed(self) -> str:
         """Returns how the new items differ as a whole, and what that means."""
         least = f", {self.excess:.0%} of them at least" if self.changed and self.change in CHANGES[:2] else ""
-        causes = {
-            "stranger": "they come from elsewhere, or many are anomalous; in the first case no rate holds",
-            "more spread": "they come from elsewhere, so no rate holds",
-        }
-        why = causes.get(self.change, "they come from elsewhere, so no rate holds and anomalies may be missed")
-        return f"as a whole the new items are {self.change} than the calibration items (p-value {self.shift:.2g}){least}: {why}"
+        causes = {"stranger": ", or many are anomalous; in the first case no rate holds", "more spread": ", so no rate holds"}
+        why = causes.get(self.change, ", so no rate holds and anomalies may be missed")
+        than = f"{self.change} than the calibration items (p-value {self.shift:.2g}){least}"
+        return f"as a whole the new items are {than}: they come from elsewhere{why}"
 
     def _flagged(self) -> str:
         """Returns what was flagged and what that means; no rate where the items as a whole have changed."""
@@ -222,19 +208,20 @@ class Counts:
 
     def see(self, columns: Mapping[str, np.ndarray]) -> None:
         """Counts the p-values of some rows."""
-        self.counts += counts_of(columns["p_value"], self.n)
+        self.counts += conformal.counts_of(columns["p_value"], self.n)
         if self.certificate is not None:
             self.above += int((columns["score"] > self.certificate.threshold).sum())
 
     @property
     def flagged(self) -> int:
         """Items that are flagged among those that were seen."""
-        return self.above if self.certificate is not None else int(self.counts[at_most(self._q_values(), self.fdr)].sum())
+        flagged = conformal.at_most(self._q_values(), self.fdr)
+        return int(self.counts[flagged].sum()) if self.certificate is None else self.above
 
     def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the q-value and the flag of some rows, when all have been seen."""
-        q = self._q_values()[ranks_of(columns["p_value"], self.n)]
-        flag = at_most(q, self.fdr) if self.certificate is None else columns["score"] > self.certificate.threshold
+        q = self._q_values()[conformal.ranks_of(columns["p_value"], self.n)]
+        flag = conformal.at_most(q, self.fdr) if self.certificate is None else columns["score"] > self.certificate.threshold
         return {"q_value": q, "flag": np.asarray(flag).astype(np.int64)}
 
     def decisions(self, columns: Mapping[str, Any], **more: Any) -> Decisions:
@@ -242,17 +229,15 @@ class Counts:
         total, flagged = int(self.counts.sum()), self.flagged
         fdr = self.fdr if self.certificate is None else None
         why = self._why_none(total) if total and not flagged else ""
-        excess, shift, change = drift_of_counts(self.counts, CHANGES, self.own) if total else (0.0, None, CHANGES[0])
+        excess, shift, change = conformal.drift_of_counts(self.counts, CHANGES, self.own) if total else (0.0, None, CHANGES[0])
         given = columns, total, flagged, self.n, fdr, self.certificate, shift, excess, why
         return Decisions(*given, change=change, confidence=self.confidence, **more)
 
     def _why_none(self, total: int) -> str:
         """Returns why no item is flagged: what the numbers allow, or the least q-value that an item has."""
         plain = not self.adaptive and self.confidence is None
-        if (
-            plain and self.counts[:2].any()
-        ):  # items stranger than all calibration items: with more of these they might be reported
-            return str(reportable(self.n, total, self.fdr))
+        if plain and self.counts[:2].any():  # stranger than all calibration items: with more of these they might be reported
+            return str(conformal.reportable(self.n, total, self.fdr))
         q = self._q_values()
         least = float(q[self.counts > 0].min())
         many = int(self.counts[q <= least].sum())
@@ -260,7 +245,7 @@ class Counts:
 
     def _q_values(self) -> np.ndarray:
         """Returns the q-value of each p-value k / (n + 1), k = 0..n + 1, as `q_values` does."""
-        p = np.arange(self.n + 2) / (self.n + 1) if self.confidence is None else certain_levels(self.n, self.confidence)
+        p = np.arange(self.n + 2) / (self.n + 1) if self.confidence is None else conformal.certain_levels(self.n, self.confidence)
         half = (self.n + 1) // 2
         normal = (1 + self.counts[half:].sum()) / (1 - p[half]) if self.adaptive else self.counts.sum()
         q = p * (normal / np.maximum(np.cumsum(self.counts), 1))
@@ -330,10 +315,10 @@ def decided(p: np.ndarray, fdr: float, n: int, *, left_out: Any = False, fine: A
     judged = np.broadcast_to(~np.asarray(left_out), p.shape)
     q, m = np.ones(len(p)), int(judged.sum())
     if m:
-        q[judged] = q_values(p[judged])
-    flag = at_most(q, fdr) & judged & ~np.asarray(fine)
+        q[judged] = conformal.q_values(p[judged])
+    flag = conformal.at_most(q, fdr) & judged & ~np.asarray(fine)
     columns = {"p_value": p, "q_value": q, "flag": flag.astype(np.uint8), **columns}
-    why = str(reportable(n, m, fdr)) if n and m else ""
+    why = str(conformal.reportable(n, m, fdr)) if n and m else ""
     return Decisions(columns, m, int(flag.sum()), n, fdr, why_none=why, unjudged=len(p) - m)
 
 
@@ -381,15 +366,15 @@ def calibrate(
     _expect_apart(cal, new)
     if confidence is not None:
         require_within("(0, 0.9999]", confidence=confidence)
-    certificate = None if fpr is None else fpr_threshold(cal, fpr, confidence or CONFIDENCE)
+    certificate = None if fpr is None else conformal.fpr_threshold(cal, fpr, confidence or CONFIDENCE)
     expect(fpr is None or not adaptive, "adaptive with fdr", "fpr", "leave one out")
     if groups is not None:
         expect(fpr is None and confidence is None and not adaptive, "groups with fdr alone", "another option", "leave one out")
         return _within(cal, new, groups, fdr)
-    own = counts_of(ranked(cal, cal), len(cal))
+    own = conformal.counts_of(conformal.ranked(cal, cal), len(cal))
     sure = confidence if fpr is None else None
     counts = Counts(len(cal), fdr, certificate, own=own, confidence=sure, adaptive=adaptive)
-    columns = {"p_value": ranked(cal, new), "score": new}
+    columns = {"p_value": conformal.ranked(cal, new), "score": new}
     counts.see(columns)
     return counts.decisions({"p_value": columns["p_value"], **counts.columns(columns)})
 
@@ -415,10 +400,10 @@ def _within(cal: np.ndarray, new: np.ndarray, groups: tuple[Any, Any], fdr: floa
     for group in np.unique(asked):
         own, of = cal[known == group], asked == group
         expect(len(own) >= LEAST, f"at least {LEAST} calibration items of group {group}", len(own), "give more, or merge groups")
-        p[of] = ranked(own, new[of])
-        drift += (len(own) + 1) / 2 * float((ranked(-own, -new[of]) - p[of]).sum())
+        p[of] = conformal.ranked(own, new[of])
+        drift += (len(own) + 1) / 2 * float((conformal.ranked(-own, -new[of]) - p[of]).sum())
         variance += len(own) * of.sum() * (len(own) + of.sum() + 1) / 12
-        needs.append((reportable(len(own), len(new), fdr, f"calibration items of group {group}"), int(of.sum())))
+        needs.append((conformal.reportable(len(own), len(new), fdr, f"calibration items of group {group}"), int(of.sum())))
     found = decided(p, fdr, len(cal))
     if not needs:
         return found
@@ -538,11 +523,11 @@ class Calibrated(Stored):
         expect(not options, "fdr alone with folds or weights", ", ".join(options), "leave it out, or fit without these")
         if self.weights_ is not None:
             scores = self.scores(X)
-            p = weighted(self.calibration_, scores, self.weights_, self._weights(X))
+            p = conformal.weighted(self.calibration_, scores, self.weights_, self._weights(X))
             found = decided(p, fdr, len(self.calibration_), score=scores)
             return replace(found, why_none="no p-value is small enough; the order is still the one to look in")
         n, new = len(self.calibration_), [self._scores(one, X) for one in self.detectors_]
-        reach = sum(ranked(cal, s) * (len(cal) + 1) - 1 for cal, s in zip(self.parts_, new, strict=True))
+        reach = sum(conformal.ranked(cal, s) * (len(cal) + 1) - 1 for cal, s in zip(self.parts_, new, strict=True))
         counts, columns = Counts(n, fdr), {"p_value": (1 + np.rint(reach)) / (n + 1), "score": np.mean(new, axis=0)}
         counts.see(columns)
         return replace(counts.decisions({**columns, **counts.columns(columns)}), shift=None)

@@ -104,9 +104,8 @@ def combined(
     The weights add up to 1; ``tail`` is the share of the reference that lies far out.
     """
     z, weights = [one.standardized(tail) for one in sets.values()], [w[name] for name in sets]
-    reference, new = (
-        soft_mean(np.stack(parts, -1), weights, sharpness) for parts in ([o.reference for o in z], [o.new for o in z])
-    )
+    both = [one.reference for one in z], [one.new for one in z]
+    reference, new = (soft_mean(np.stack(parts, -1), weights, sharpness) for parts in both)
     added = {name: w[name] * one.new.mean(1) for name, one in zip(sets, z, strict=True)}
     return reference, new, added
 
@@ -219,9 +218,8 @@ class FeatureSets(Stored):
     def _read(self, X: Mapping[str, Any]) -> list[Any]:
         """Returns the features of each set."""
         missing = isinstance(X, Mapping) and [name for name in self.detectors if name not in X]
-        expect(
-            missing == [], f"features by name: {', '.join(self.detectors)}", missing or f"a {type(X).__name__}", "compute them"
-        )
+        names = f"features by name: {', '.join(self.detectors)}"
+        expect(missing == [], names, missing or f"a {type(X).__name__}", "compute them")
         items = [to_numpy(X[name]) for name in self.detectors]
         expect(len({len(x) for x in items}) == 1, "the same items in every feature set", [len(x) for x in items])
         return items
@@ -244,9 +242,8 @@ class FeatureSets(Stored):
         """Returns the log-distances (N, L) of items by fits that have not seen their fold (N,)."""
         items, t = self._read(X), np.empty((len(fold), len(self.detectors)))
         for k in np.unique(fold):
-            own, others = (
-                {name: x[rows] for name, x in zip(self.detectors, items, strict=True)} for rows in (fold == k, fold != k)
-            )
+            parts = ([x[rows] for x in items] for rows in (fold == k, fold != k))
+            own, others = (dict(zip(self.detectors, part, strict=True)) for part in parts)
             t[fold == k] = clone(self).fit(others).log_distances(own)
         return t
 

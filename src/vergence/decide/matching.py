@@ -316,14 +316,7 @@ class Matcher(Stored):
 
 
 def match(
-    context: Any,
-    target: Any,
-    contexts: Any,
-    gallery: Any,
-    *,
-    groups: Any = None,
-    coverage: float = 0.9,
-    no_match: float = 0.05,
+    context: Any, target: Any, contexts: Any, gallery: Any, *, groups: Any = None, coverage: float = 0.9, no_match: float = 0.05
 ) -> Matches:
     """Returns which target of a gallery belongs to each context, or none of them, as learned from known pairs.
 

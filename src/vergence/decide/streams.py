@@ -166,8 +166,6 @@ def _unspent(t: int) -> float:
 def _like(array: np.ndarray, given: Any, name: str) -> np.ndarray:
     """Returns numbers of a file that are of the shape and kind of an array."""
     found = np.asarray(given)
-    fits = (
-        found.shape == array.shape and found.dtype.kind in ("i" if array.dtype.kind == "i" else "if") and np.isfinite(found).all()
-    )
-    expect(fits, f"{name} of shape {array.shape}", found.shape)
+    alike = found.shape == array.shape and found.dtype.kind in ("i" if array.dtype.kind == "i" else "if")
+    expect(alike and np.isfinite(found).all(), f"{name} of shape {array.shape}", found.shape)
     return found.astype(array.dtype)

@@ -422,7 +422,5 @@ def without(p: Any, seen: Tensor) -> Any:
     wide = seen if parts is p or seen.ndim == 1 else seen[..., None, :]
     S = parts.S.dense() * (wide[..., None] & wide[..., None, :])
     S = S + torch.diag_embed((~wide).to(S) / (2 * math.pi))
-    mean = torch.where(wide, parts.loc, 0.0)
-    return (
-        JointGaussian(mean, S, p.context) if parts is p else MixtureOfGaussians(p.mixture_distribution.logits, mean, S, p.context)
-    )
+    mean, logits = torch.where(wide, parts.loc, 0.0), None if parts is p else p.mixture_distribution.logits
+    return JointGaussian(mean, S, p.context) if logits is None else MixtureOfGaussians(logits, mean, S, p.context)

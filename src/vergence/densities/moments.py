@@ -308,20 +308,10 @@ class Sums(ViewSums):
         def shifted(second: Tensor, p: Tensor, q: Tensor, left: Tensor, right: Tensor) -> Tensor:
             return second + torch.outer(left, q) + torch.outer(p, right) + torch.outer(left, right)
 
-        clean = shifted(xx, mx, mx, a, a)
-        moments = Moments(
-            n=n,
-            mean=c + mx,
-            mean_seen=c + mv,
-            G=shifted(G, mv, mv, b, b),
-            S=shifted(S, mv, mv, b, b),
-            M=shifted(xv, mx, mv, a, b),
-            clean=clean,
-            power=float(clean.trace()),
-            variance=xx.diagonal() - mx.square(),
-            eps=self.eps,
-            constant=xx.diagonal() - mx.square() <= (8 * self.eps * c).square(),
-        )
+        G, S, M = shifted(G, mv, mv, b, b), shifted(S, mv, mv, b, b), shifted(xv, mx, mv, a, b)
+        clean, variance = shifted(xx, mx, mx, a, a), xx.diagonal() - mx.square()
+        constant = variance <= (8 * self.eps * c).square()
+        moments = Moments(n, c + mx, c + mv, G, S, M, clean, float(clean.trace()), variance, self.eps, constant)
         _require_finite(moments)
         return moments
 

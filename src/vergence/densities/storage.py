@@ -67,11 +67,8 @@ class Stored(BaseEstimator):  # type: ignore[misc]
 def find(name: str) -> Any:
     """Returns the class of a model or detector by its name; raises a ValueError that suggests the nearest name."""
     public = {key: getattr(room, key) for room in map(importlib.import_module, ROOMS) for key in room.__all__}
-    kinds = {
-        key: kind
-        for key, kind in public.items()
-        if isinstance(kind, type) and issubclass(kind, Stored) and not inspect.isabstract(kind)
-    }
+    classes = {key: kind for key, kind in public.items() if isinstance(kind, type) and issubclass(kind, Stored)}
+    kinds = {key: kind for key, kind in classes.items() if not inspect.isabstract(kind)}
     require_choice("an estimator", name, kinds)
     return kinds[name]
 

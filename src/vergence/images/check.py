@@ -8,11 +8,12 @@ With a reference all of it calibrates (`vergence.images.reference`). Without one
 Shapes: N images, n of them different from each other; L levels; D features of the embedding.
 """
 
+import functools
 import itertools
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,39 +194,26 @@ class _RunEmbedding:
 # Pictures
 
 
-@dataclass(frozen=True)
-class _Work:
-    """Where finished parts of the work are kept, so that the same call after a kill goes on behind them."""
-
-    stack: ExitStack
-    out: Path | None
-    job: Mapping[str, Any]
-
-    def parts(self, name: str, pictures: Pictures) -> Parts | None:
-        """Returns the parts of a step on files; None for other pictures, or without a folder."""
-        if self.out is None or pictures.folder is None:
-            return None
-        job = {**self.job, "step": name, "pictures": stamp(pictures)}
-        return self.stack.enter_context(open_parts(self.out / name, job, every=PART, joined=False))
+def _parts(stack: ExitStack, out: Path | None, job: Mapping[str, Any], step: str, pictures: Pictures) -> Parts | None:
+    """Returns the finished parts of a step on files, behind which the same call goes on; None for others, or without a folder."""
+    if out is None or pictures.folder is None:
+        return None
+    job = {**job, "step": step, "pictures": stamp(pictures)}
+    return stack.enter_context(open_parts(out / step, job, every=PART, joined=False))
 
 
 def _of_pictures(
-    source: str,
-    pictures: Pictures,
-    known: Pictures | None,
-    settings: CheckSettings,
-    vectors: tuple[Any, Any],
-    out: Path | None,
+    source: str, pictures: Pictures, known: Pictures | None, settings: CheckSettings, vectors: tuple[Any, Any], out: Path | None
 ) -> CheckResult:
     with ExitStack() as stack:
         if out is not None:
             with explained(out, "choose another --out"):
                 out.mkdir(parents=True, exist_ok=True)
         job = {"job": "check", "size": settings.size, "encoder": settings.encoder, "marks": str(settings.review)}
-        work = _Work(stack, out, {**job, "groups": str(settings.groups)})
+        kept = functools.partial(_parts, stack, out, {**job, "groups": str(settings.groups)})
         paired, (one, other) = "duplicates" in (settings.only or ONLY), settings.sides(known is not None)
-        features = _image_features(pictures, one, vectors[0], work.parts("looks", pictures))
-        reference = None if known is None else _image_features(known, other, vectors[1], work.parts("known", known))
+        features = _image_features(pictures, one, vectors[0], kept("looks", pictures))
+        reference = None if known is None else _image_features(known, other, vectors[1], kept("known", known))
         copies = find_duplicates(features.small, features.digest, features.read) if paired else Duplicates.none()
         leaked, known_names, told = None, list[str](), list[str]()
         if reference is not None and known is not None:
@@ -240,7 +228,7 @@ def _of_pictures(
         if reference is not None and not settings.only:
             anomalies = with_reference(features, reference, settings)
         elif not settings.only:
-            anomalies, told = ordered_images(features, copies, settings, work.parts("maps", pictures))
+            anomalies, told = ordered_images(features, copies, settings, kept("maps", pictures))
         here = [*features.names, *(s.name for s in pictures.skipped), *known_names]
         notes = [*told, *settings.review.notes(here)]
         result = result_of(source, pictures, features, settings, copies, anomalies, notes, known, reference, leaked)

@@ -92,13 +92,8 @@ class FirstPass:
             whole = np.broadcast_to(resized(pixels, WHOLE, WHOLE), (3, WHOLE, WHOLE))
             row["whole"] = pixel_statistics(torch.from_numpy(whole.copy())[None])[0].numpy()
             row["thumbnail"] = resized(whole, SIDE, SIDE).mean(0).ravel().astype(np.uint8)
-        return row | {
-            "digest": np.int64(picture.digest),
-            "changes": "; ".join(picture.changes),
-            "measurements": table,
-            "small": small_image(pixels),
-            "pixels": shrunk(picture.pixels, self.size),
-        }
+        row |= {"digest": np.int64(picture.digest), "changes": "; ".join(picture.changes), "measurements": table}
+        return row | {"small": small_image(pixels), "pixels": shrunk(picture.pixels, self.size)}
 
 
 class ArrayFile:
@@ -206,9 +201,8 @@ Look = PatchLook | NetworkLook
 def features_of(look: Look, pixels: Bytes) -> tuple[Tensor, list[Tensor]]:
     """Returns features of an image (C, H, W) of bytes; those of each channel of a stack side by side."""
     each = [look.features(as_tensor(plane)) for plane in planes(pixels)]
-    return torch.cat([whole for whole, _ in each]), [
-        torch.cat(parts) for parts in zip(*(cells for _, cells in each), strict=True)
-    ]
+    cells = zip(*(cells for _, cells in each), strict=True)
+    return torch.cat([whole for whole, _ in each]), list(map(torch.cat, cells))
 
 
 @dataclass(frozen=True)

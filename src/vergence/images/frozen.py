@@ -85,10 +85,8 @@ class FrozenNetwork:
         flat = [m[0].flatten(1).float() for m in maps]
         whole = torch.cat([part for f in flat for part in (f.mean(1), (f.std(1, correction=0) + SMALL).log())])
         shape = local[-1].shape[2:] if self.any_size else local[0].shape[2:]
-        aligned = [
-            F.adaptive_avg_pool2d(m, (shape[0], shape[1])) if m.shape[2] > shape[0] else _enlarged(m, shape) for m in local
-        ]
-        return whole.clone(), around(torch.cat(aligned, 1).float())[0].clone()
+        aligned = torch.cat([_of_shape(m, shape) for m in local], 1)
+        return whole.clone(), around(aligned.float())[0].clone()
 
     @torch.inference_mode()
     def embed(self, x: Tensor) -> Tensor:
@@ -140,16 +138,14 @@ class FrozenNetwork:
         try:
             z = self.network(torch.zeros(1, 3, self.side, self.side, dtype=self.dtype))
         except (RuntimeError, ValueError) as error:
-            raise ValueError(
-                f"'{self.name}' does not take pictures of {self.side} pixels: {str(error).splitlines()[0]}"
-            ) from None
+            why = str(error).splitlines()[0]
+            raise ValueError(f"'{self.name}' does not take pictures of {self.side} pixels: {why}") from None
         finally:
             for hook in hooks:
                 hook.remove()
         expect(isinstance(z, Tensor) and z.ndim >= 2, f"embeddings (B, D) of '{self.name}'", type(z).__name__)
-        expect(
-            {*found} & {*STRIDES}, f"a stage of '{self.name}' with cells", "none of a stride of 8 or 16", "choose another network"
-        )
+        cells = f"a stage of '{self.name}' with cells"
+        expect({*found} & {*STRIDES}, cells, "none of a stride of 8 or 16", "choose another network")
         return [found[stride][1] for stride in sorted(found)]
 
 
@@ -159,7 +155,9 @@ def _keep(stage: nn.Module, _: Any, out: Tensor) -> None:
         kept[stage] = out
 
 
-def _enlarged(x: Tensor, shape: Sequence[int]) -> Tensor:
+def _of_shape(x: Tensor, shape: Sequence[int]) -> Tensor:
+    if x.shape[2] > shape[0]:
+        return F.adaptive_avg_pool2d(x, (shape[0], shape[1]))
     return x if x.shape[2:] == shape else F.interpolate(x, size=tuple(shape), mode="bilinear", align_corners=False)
 
 
@@ -254,13 +252,8 @@ def fetch(name: str, to: str | Path | None = None) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / file.name) as part:
             part.write_bytes(file.read_bytes())
-        record = {
-            "name": tag,
-            "file": file.name,
-            "bytes": file.stat().st_size,
-            "sha256": sha256(file),
-            "license": license_of(tag),
-        }
+        record = {"name": tag, "file": file.name, "bytes": file.stat().st_size, "sha256": sha256(file)}
+        record["license"] = license_of(tag)
         with replacing(folder / RECORD) as part:
             part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return folder

@@ -109,10 +109,8 @@ def _top(anomaly: Bools) -> str:
 def _rest(anomaly: Bools, total: int) -> str:
     found, most = int(anomaly.sum()), most_left(anomaly, total)
     are = "none is" if not found else "1 is" if found == 1 else f"{found:,} are"
-    return (
-        f"Of {len(anomaly):,} others at random {are} anomalous: "
-        f"with 95 % confidence at most {most:,} of all {total:,} others are."
-    )
+    of_all = f"with 95 % confidence at most {most:,} of all {total:,} others are."
+    return f"Of {len(anomaly):,} others at random {are} anomalous: {of_all}"
 
 
 def _further(found: int, ahead: Ints, each: float) -> str:

@@ -175,11 +175,8 @@ def _properties(table: Floats, usual: Floats) -> dict[str, Bools]:
     size, usual_size = (np.log(part["height"] * part["width"]) / 2 for part in (m, u))
     aspect = np.log(m["width"] / m["height"]) - np.median(np.log(u["width"] / u["height"]))
     sharp = m["local_sharpness"]
-    blurred = (
-        (sharp > 0)
-        & (m["light_99"] >= DARK)
-        & (sharp < SHARPNESS_SHARE * _usual_sharpness(size, usual_size, u["local_sharpness"]))
-    )
+    unsharp = sharp < SHARPNESS_SHARE * _usual_sharpness(size, usual_size, u["local_sharpness"])
+    blurred = unsharp & (sharp > 0) & (m["light_99"] >= DARK)
     values = (
         m["light_99"] < DARK,
         m["light_05"] > LIGHT,

@@ -117,15 +117,10 @@ def _order(t: Mapping[str, Floats], fitted: Ints, weights: Mapping[str, float], 
     _, scores, added = combined(sets, weights, SHARPNESS, QUARTER)
     n, first = len(scores), np.stack(list(added.values())).argmax(0)
     unknown = np.full(n, np.nan)
-    columns = {
-        "score": scores[:, 0],
-        "level": [list(added)[i] for i in first.tolist()],
-        "p_value": unknown,
-        "q_value": unknown,
-        "flag": np.zeros(n, dtype=np.uint8),
-        **{LEVEL + name: -np.log(_share(one)) for name, one in t.items()},
-    }
-    return Decisions(columns, n, 0, 0, settings.fdr)
+    level, flag = [list(added)[i] for i in first.tolist()], np.zeros(n, dtype=np.uint8)
+    columns = {"score": scores[:, 0], "level": level, "p_value": unknown, "q_value": unknown, "flag": flag}
+    each = {LEVEL + name: -np.log(_share(one)) for name, one in t.items()}
+    return Decisions({**columns, **each}, n, 0, 0, settings.fdr)
 
 
 def _after_marks(found: Decisions, z: Array, features: ImageFeatures, settings: CheckSettings) -> tuple[Decisions, list[str]]:

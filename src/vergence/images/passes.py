@@ -9,17 +9,7 @@ import torch
 from torch import Tensor
 
 from vergence.data.numbers import planes
-from vergence.images.features import (
-    ArrayFile,
-    ImageFeatures,
-    Look,
-    NetworkLook,
-    PatchLook,
-    RegionPass,
-    SamplePass,
-    as_tensor,
-    rows_of,
-)
+from vergence.images import features as looks
 from vergence.images.regions import some_cells
 from vergence.images.result import CheckSettings
 from vergence.utils import terminal
@@ -34,7 +24,7 @@ GONE = "images that can still be read"
 class _Tensors(Sequence[Tensor]):
     """Images as tensors in the order of their content, each read when it is asked for."""
 
-    def __init__(self, sources: Sequence[ImageFeatures], most: int) -> None:
+    def __init__(self, sources: Sequence[looks.ImageFeatures], most: int) -> None:
         rows = sorted(((one, row) for one in sources for row in range(len(one))), key=lambda at: int(at[0].digest[at[1]]))
         self.rows = [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, min(len(rows), most)).round().astype(np.int64))]
 
@@ -44,7 +34,7 @@ class _Tensors(Sequence[Tensor]):
     def __getitem__(self, i: Any) -> Any:
         source, row = self.rows[i]
         each = planes(source.pixels(row))
-        return as_tensor(each[i % len(each)])
+        return looks.as_tensor(each[i % len(each)])
 
 
 @dataclass(frozen=True)
@@ -52,9 +42,9 @@ class Sample:
     """Features of a sample of S images."""
 
     rows: Ints  # their rows among all images, (S,)
-    look: Look  # what gives features
+    look: looks.Look  # what gives features
     vectors: Singles  # features of the wholes, (S, D), float32
-    _cells: ArrayFile
+    _cells: looks.ArrayFile
 
     def cells(self, sets: Sequence[int]) -> Iterator[list[Tensor]]:
         """Yields the cells (D', r, c) of some sets of each image."""
@@ -66,22 +56,22 @@ class Sample:
         return [some_cells(cells, len(self.rows), k) for k, (cells,) in enumerate(self.cells([j]))]
 
 
-def look_at(sources: Sequence[ImageFeatures], settings: CheckSettings) -> Look:
+def look_at(sources: Sequence[looks.ImageFeatures], settings: CheckSettings) -> looks.Look:
     """Returns what gives features: dictionaries are learned from all sources alike, so that no image is nearer to them."""
     images = _Tensors(sources, LEARNED)
     if settings.network is None:
-        return PatchLook(images, settings.embed)
-    return NetworkLook(images, settings.network, settings.size)
+        return looks.PatchLook(images, settings.embed)
+    return looks.NetworkLook(images, settings.network, settings.size)
 
 
-def sampled(features: ImageFeatures, rows: Ints, settings: CheckSettings, look: Look) -> Sample:
+def sampled(features: looks.ImageFeatures, rows: Ints, settings: CheckSettings, look: looks.Look) -> Sample:
     """Returns the features of the first images of some rows."""
     assert features.images is not None
     rows, pictures = rows[:SAMPLED], features.images.pictures()
     with terminal.bar("sample", len(rows), late=True) as advance:
-        cells, vectors, kept = ArrayFile(), [], list[int]()
+        cells, vectors, kept = looks.ArrayFile(), [], list[int]()
         place = dict(zip(features.index[rows].tolist(), rows.tolist(), strict=True))
-        for i, (whole, part) in pictures.map(SamplePass(look), list(place), settings.workers):
+        for i, (whole, part) in pictures.map(looks.SamplePass(look), list(place), settings.workers):
             for one in part:
                 cells.keep(len(cells), one)
             vectors.append(whole)
@@ -101,8 +91,8 @@ class Judged:
 
 
 def region_rows(
-    features: ImageFeatures,
-    region_pass: RegionPass,
+    features: looks.ImageFeatures,
+    region_pass: looks.RegionPass,
     settings: CheckSettings,
     sample: Sample | None = None,
     kept: Parts | None = None,
@@ -114,14 +104,13 @@ def region_rows(
     assert features.images is not None
     known: dict[int, dict[str, Any]] = {}
     if sample is not None:
-        for row, vector, cells in zip(
-            sample.rows.tolist(), sample.vectors, sample.cells(range(len(sample.look.names))), strict=True
-        ):
+        every = sample.cells(range(len(sample.look.names)))
+        for row, vector, cells in zip(sample.rows.tolist(), sample.vectors, every, strict=True):
             known[row] = {"vector": vector, **region_pass.judged(cells, int(features.digest[row]))}
         of_digest = {int(features.digest[row]): one for row, one in known.items()}
         known = {row: of_digest[digest] for row, digest in enumerate(features.digest.tolist()) if digest in of_digest}
     rest = [i for row, i in enumerate(features.index.tolist()) if row not in known]
-    columns = rows_of(region_pass, features.images.pictures(), rest, settings.workers, "regions", kept) if rest else {}
+    columns = looks.rows_of(region_pass, features.images.pictures(), rest, settings.workers, "regions", kept) if rest else {}
     expect(columns or known, GONE, "none", "repeat the command")
     rows = np.concatenate([np.array(list(known), dtype=np.int64), np.searchsorted(features.index, columns.get("index", []))])
 

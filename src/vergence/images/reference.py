@@ -158,10 +158,8 @@ class Compared:
         some = [
             rows[np.linspace(0, len(rows) - 1, min(PILOT, len(rows))).astype(np.int64)] for rows in (places, np.arange(len(new)))
         ]
-        old, judged = (
-            float(np.quantile(passed.rows(f, np.unique(r))["correlation"], MOST))
-            for f, r in zip((reference, new), some, strict=True)
-        )
+        each = (passed.rows(f, np.unique(r))["correlation"] for f, r in zip((reference, new), some, strict=True))
+        old, judged = (float(np.quantile(one, MOST)) for one in each)
         twins = judged >= ALIKE > old and 1 - judged <= TWIN * (1 - old)
         return cls(passed.passed, settings.workers, old >= ALIKE, twins)
 

@@ -387,12 +387,12 @@ def result_of(
     members_of = [[names[i] for i in members.tolist()] for members in groups]
     counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
     kinds = [*_typical(reference_features or features), *_kinds(features)] if named else []
-    ordered = reference is None and anomalies is not None
-    notes = [*kinds, *notes, *_said_of(remove), *(_can_be_reference(pictures, settings) if ordered else ())]
+    said = settings.review.said()
+    normal = len(normal_files(pictures, said)) if reference is None and anomalies is not None else 0
+    notes = [*kinds, *notes, *_of_files(remove, normal)]
     summary = _summary(source, pictures, features, settings, duplicates, anomalies, reference, leak, counts, members_of, notes)
     summary["sentences"] = sentences_of(summary, pairs, skipped)
-    tables = Table(columns), Table(pairs), Table(skipped)
-    said, z, workers = settings.review.said(), z.astype(np.float32), settings.workers
+    tables, z, workers = (Table(columns), Table(pairs), Table(skipped)), z.astype(np.float32), settings.workers
     return CheckResult(*tables, members_of, z, summary, pictures, features, anomalies, reference, workers, remove, said)
 
 
@@ -402,9 +402,11 @@ def normal_files(pictures: Pictures, said: Mapping[str, str]) -> list[Path]:
     return paths if len(paths) >= REFERENCE else []
 
 
-def _can_be_reference(pictures: Pictures, settings: CheckSettings) -> list[str]:
-    n = len(normal_files(pictures, settings.review.said()))
-    return [f"{n:,} images marked normal can be a reference: --against normal.csv."] if n else []
+def _of_files(remove: Table | None, normal: int) -> list[str]:
+    """Returns what is said of the files remove.csv and normal.csv."""
+    said = [f"{normal:,} images marked normal can be a reference: --against normal.csv."] if normal else []
+    many = "" if remove is None else counted(len(remove), "image")
+    return [f"remove.csv lists {many} whose better duplicate stays; nothing was deleted."] * bool(many) + said
 
 
 def _judgment(anomalies: Anomalies | None, n: int) -> dict[str, Any]:
@@ -467,8 +469,7 @@ def _leaks(leaked: Duplicates, names: Sequence[str], n: int) -> list[str]:
 
 
 def _pairs(duplicates: Duplicates, names: Sequence[str], others: Sequence[str], source: str) -> dict[str, list[Any]]:
-    i, j = duplicates.pairs[:, 0].tolist(), duplicates.pairs[:, 1].tolist()
-    first, second = (j, i) if source == "same" else (i, j)
+    first, second = (duplicates.pairs.T[::-1] if source == "same" else duplicates.pairs.T).tolist()
     return {
         "path": [names[k] for k in first],
         "duplicate_of": [others[k] for k in second],
@@ -494,11 +495,6 @@ def _removed(duplicates: Duplicates, pictures: Pictures, features: ImageFeatures
     same = zip(pairs["path"], pairs["kind"], pairs["source"], strict=True)
     pairs["keep"] = [kept[path] if kind in SAME and source == "same" else "" for path, kind, source in same]
     return Table({name: [row[k] for row in rows] for k, name in enumerate(("path", "keep", "kind"))})
-
-
-def _said_of(remove: Table | None) -> list[str]:
-    many = "" if remove is None else counted(len(remove), "image")
-    return [f"remove.csv lists {many} whose better duplicate stays; nothing was deleted."] if many else []
 
 
 def _boxes(anomalies: Anomalies | None, features: ImageFeatures) -> list[str]:

@@ -75,10 +75,8 @@ def _beyond(s: Mapping[str, Any]) -> str:
     if not beyond:
         return f"No {noun} is less like the reference than {all_of}."
     verb = "is" if beyond == 1 else "are"
-    said = (
-        f"{counted(beyond, noun)} {verb} less like the reference than {all_of} are; "
-        f"of {m:,} normal {noun}s about {s['expected']:.2g} would be."
-    )
+    usual = f"of {m:,} normal {noun}s about {s['expected']:.2g} would be."
+    said = f"{counted(beyond, noun)} {verb} less like the reference than {all_of} are; {usual}"
     if SMALL * reportable(examples, m, s["fdr"]).fewest <= m:
         return said
     needed = needed_calibration(m, math.ceil(m / SOME), s["fdr"])
@@ -131,10 +129,9 @@ def _groups(s: Mapping[str, Any]) -> str:
 
 
 def _pairs(pairs: Mapping[str, Sequence[Any]], source: str) -> list[str]:
-    rows = zip(pairs["path"], pairs["duplicate_of"], pairs["kind"], pairs["source"], strict=True)
-    return [
-        f"{path} = {of}" if kind == "exact" else f"{path} ~ {of} ({kind})" for path, of, kind, where in rows if where == source
-    ]
+    every = zip(pairs["path"], pairs["duplicate_of"], pairs["kind"], pairs["source"], strict=True)
+    rows = (row[:3] for row in every if row[3] == source)
+    return [f"{path} = {of}" if kind == "exact" else f"{path} ~ {of} ({kind})" for path, of, kind in rows]
 
 
 def _leaked(s: Mapping[str, Any], pairs: Mapping[str, Sequence[Any]]) -> str:

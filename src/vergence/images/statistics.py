@@ -63,11 +63,8 @@ def _cells(x: Tensor, light: Tensor, grid: int) -> list[Tensor]:
     variance = F.adaptive_avg_pool2d(light.square(), grid) - mean.square()
     right = F.pad((light[..., 1:] - light[..., :-1]).abs(), (0, 1, 0, 0), mode="replicate")
     down = F.pad((light[..., 1:, :] - light[..., :-1, :]).abs(), (0, 0, 0, 1), mode="replicate")
-    return [
-        F.adaptive_avg_pool2d(x, grid),
-        _log(variance.clamp(min=0).sqrt()),
-        *(_log(F.adaptive_avg_pool2d(d, grid)) for d in (right, down)),
-    ]
+    differences = (F.adaptive_avg_pool2d(d, grid) for d in (right, down))
+    return [F.adaptive_avg_pool2d(x, grid), _log(variance.clamp(min=0).sqrt()), *map(_log, differences)]
 
 
 def _moments(x: Tensor) -> list[Tensor]:

@@ -58,12 +58,8 @@ class Affine:
         A, b = self.parts(moments.G)
         seen, b = A @ moments.mean + b, (torch.zeros_like(moments.mean) if centered else b)
         cross = torch.outer(A @ moments.mean, b)
-        return replace(
-            moments,
-            mean_seen=seen,
-            G=A @ moments.G @ A.T + cross + cross.T + torch.outer(b, b),
-            M=moments.M @ A.T + torch.outer(moments.mean, b),
-        )
+        G = A @ moments.G @ A.T + cross + cross.T + torch.outer(b, b)
+        return replace(moments, mean_seen=seen, G=G, M=moments.M @ A.T + torch.outer(moments.mean, b))
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
         """Returns one sample of the augmentation for each item (B, D)."""
@@ -183,10 +179,8 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
             S = moments.G + covariance_of(numbers, moments.G, float(moments.variance.mean()))
             moments = replace(moments, S=S, eps=torch.finfo(S.dtype).eps)  # S - G is exact
         elif moments.n * (self.n_draws - 1) < len(moments.G):
-            few = f"{moments.n} items with n_draws = {self.n_draws} for {len(moments.G)} features"
-            warnings.warn(
-                f"few draws of the augmentation: {few}; directions can look invariant by chance; raise n_draws", stacklevel=4
-            )
+            few = f"few draws of the augmentation: {moments.n} items with n_draws = {self.n_draws} for {len(moments.G)} features"
+            warnings.warn(f"{few}; directions can look invariant by chance; raise n_draws", stacklevel=4)
         constant = moments.constant.nonzero().flatten().tolist()
         expect(len(constant) < len(moments.constant), "features that vary", "all constant: every item is the same")
         if constant:
@@ -200,10 +194,8 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         if self.n_components is None:
             return rank
         require_count(1, n_components=self.n_components)
-        what = f"the rank of {self.n_samples_seen_} items of {self.n_features_in_} features"
-        expect(
-            self.n_components <= rank, f"n_components of at most {rank}, {what}", self.n_components, "lower it or give more items"
-        )
+        most = f"n_components of at most {rank}, the rank of {self.n_samples_seen_} items of {self.n_features_in_} features"
+        expect(self.n_components <= rank, most, self.n_components, "lower it or give more items")
         return int(self.n_components)
 
 

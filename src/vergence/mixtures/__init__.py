@@ -4,6 +4,7 @@ Names are loaded when they are asked for, so that who needs a Gaussian does not 
 """
 
 import importlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,23 +26,9 @@ if TYPE_CHECKING:
     from vergence.mixtures.random_intercepts import RandomIntercepts
     from vergence.mixtures.selection import Importance, Selection, choose, folds, importance
 
-_HOMES = {
-    "bayesian_line": ("BayesianLine",),
-    "boosted_trees": ("BoostedTrees",),
-    "conditional_mixture": ("ConditionalGaussian", "ConditionalMixture"),
-    "gaussian_mixture": ("GaussianMixture",),
-    "growing_neural_gas": ("GrowingNeuralGas",),
-    "kernel_conditional": ("KernelConditional",),
-    "log_scale": ("LogScale",),
-    "mixture_density_network": ("MixtureDensityNetwork",),
-    "models": ("MODELS", "get"),
-    "others": ("FromQuantiles", "NormalRegressor"),
-    "particle_mixture": ("ParticleMixture",),
-    "plots": ("plot",),
-    "random_intercepts": ("RandomIntercepts",),
-    "selection": ("Importance", "Selection", "choose", "folds", "importance"),
-}
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_HOME = dict.fromkeys(("Importance", "Selection", "choose", "folds", "importance"), "selection")  # where it is not the name's
+_HOME |= {"MODELS": "models", "get": "models", "plot": "plots", "ConditionalGaussian": "conditional_mixture"}
+_HOME |= dict.fromkeys(("FromQuantiles", "NormalRegressor"), "others")
 
 __all__ = ["MODELS", "BayesianLine", "BoostedTrees", "ConditionalGaussian", "ConditionalMixture", "FromQuantiles"]
 __all__ += ["GaussianMixture", "GrowingNeuralGas", "Importance", "KernelConditional", "LogScale", "MixtureDensityNetwork"]
@@ -50,9 +37,10 @@ __all__ += ["load", "plot"]
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the file of a name."""
-    if name in _HOME:
-        return getattr(importlib.import_module(f"vergence.mixtures.{_HOME[name]}"), name)
+    """Loads the file of a name, which a class is named after."""
+    if name in __all__:
+        home = _HOME.get(name) or re.sub("(?<=.)(?=[A-Z])", "_", name).lower()
+        return getattr(importlib.import_module(f"vergence.mixtures.{home}"), name)
     raise AttributeError(f"module 'vergence.mixtures' has no attribute '{name}'")
 
 

@@ -288,12 +288,10 @@ class ConditionalMixture(Conditional):
         r = torch.nn.functional.one_hot(torch.from_numpy(labels).long(), K).movedim(-1, 1).double()
         partitioned = em.initialize(data, structure, r, self.reg_covar)
         first = torch.from_numpy(seeds[:half]).to(whole.means)
+        weights = torch.full((half, K), 1 / K).to(first)
         covariances = whole.covariances.expand(half, K, *whole.covariances.shape[2:])
-        return Mixture(
-            torch.cat([torch.full((half, K), 1 / K).to(first), partitioned.weights]),
-            torch.cat([first, partitioned.means]),
-            torch.cat([covariances, partitioned.covariances]),
-        )
+        parts = zip((weights, first, covariances), (partitioned.weights, partitioned.means, partitioned.covariances), strict=True)
+        return Mixture(*map(torch.cat, parts))
 
     def _keep(self, mixture: Mixture, scale: Scale) -> None:
         """Sets the fitted attributes, in the units of the data."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy import optimize
 from sklearn.base import BaseEstimator, RegressorMixin, clone
@@ -30,7 +29,7 @@ from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians, given
 from vergence.densities.storage import Stored
 from vergence.utils.checks import expect, require_array, require_choice, require_count, require_numbers, require_within
 from vergence.utils.devices import as_device, fixed_noise, several
-from vergence.utils.linalg import as_array
+from vergence.utils.linalg import Bools, Floats, Ints, as_array
 from vergence.utils.parts import apart
 
 if TYPE_CHECKING:
@@ -45,8 +44,6 @@ FAR = 100.0  # typical distances from the median of a far value
 PARTS = 5  # rows that stand for those that are equal by chance, at most
 BY_CHANCE, CONTINUOUS = 5.0, 20  # equal rows that are chance, to those expected; values of a continuous column, at least
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Density: TypeAlias = "JointGaussian | MixtureOfGaussians | LogTransformed"
 Predictive: TypeAlias = "Callable[[Tensor], Density]"  # contexts (B, C) -> p(target | context), batch (B,) over (T,)
 Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]  # value and gradient
@@ -429,11 +426,8 @@ class Conditional(Stored, abc.ABC):
     def _over(self, context: Any, f: Callable[..., Tensor], *target: Any, times: int = 1) -> np.ndarray:
         """Returns f(p(. | context)), or f(p(. | context), target), of all rows, in blocks; f takes ``times`` the usual memory."""
         check_is_fitted(self)
-        given: tuple[Tensor, ...]
-        if target:
-            given = self._read(context, *target, reset=False)
-        else:
-            given = (self._contexts(context).to(as_device(self.device)),)
+        c = None if target else self._contexts(context).to(as_device(self.device))
+        given: tuple[Tensor, ...] = self._read(context, *target, reset=False) if c is None else (c,)
         self._warn_far(given[0])
         predictive, rows = self._predictive(), max(1, BLOCK // (self._width() * times))
         some = given if len(given[0]) else tuple(part.new_zeros(1, part.shape[1]) for part in given)  # of no rows: the shape
@@ -447,10 +441,8 @@ class Conditional(Stored, abc.ABC):
         (low, high), x = self.context_range_, c.cpu().numpy()
         margin = np.where(high > low, high - low, 1e-6 * np.abs(low))
         for i in np.flatnonzero(((x < low - margin) | (x > high + margin)).any(0)):
-            fit = f"the fit, which are from {low[i]:.3g} to {high[i]:.3g}"
-            warnings.warn(
-                f"{self._names()[0][i]} is far from the values of {fit}: nothing is known there", FarValue, stacklevel=4
-            )
+            far = f"{self._names()[0][i]} is far from the values of the fit, which are from {low[i]:.3g} to {high[i]:.3g}"
+            warnings.warn(f"{far}: nothing is known there", FarValue, stacklevel=4)
 
     def _standardized(self, c: Tensor, t: Tensor, w: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Sets the units of contexts and targets, and returns both in them."""
@@ -577,7 +569,7 @@ def _parts(c: Tensor, t: Tensor, count: Tensor) -> tuple[Tensor, Tensor | None, 
     return part.to(c.device), None if same else w.to(c), label
 
 
-def by_chance(c: Any, t: Any, w: Floats | None = None) -> tuple[Ints, npt.NDArray[np.bool_]]:
+def by_chance(c: Any, t: Any, w: Floats | None = None) -> tuple[Ints, Bools]:
     """Returns a number of each row, the same for equal rows, and whether a row has equal ones that chance explains, (N,) each.
 
     Rows are equal that are so to three digits of the columns' deviations. Of N rows with weights w, n equal to a row, n_c with
@@ -591,8 +583,10 @@ def by_chance(c: Any, t: Any, w: Floats | None = None) -> tuple[Ints, npt.NDArra
     """
     sides = [np.asarray(side, dtype=np.float64).reshape(len(c), -1) for side in (c, t)]
     weight = np.ones(len(c)) if w is None else w
-    x = np.nan_to_num(np.column_stack(sides), nan=np.inf)
-    digits = _to_three_digits(np.column_stack(sides), weight)
+    both = np.column_stack(sides)
+    x = np.nan_to_num(both, nan=np.inf)
+    told = _tensor(np.where(np.isnan(both).all(0), 0.0, both))  # a column of gaps alone tells no rows apart
+    digits = np.nan_to_num(Scale.of(told, _tensor(weight)).to(told).numpy().round(3), nan=np.inf)
     row, of_c, of_t = (_numbered(part) for part in (digits, digits[:, : sides[0].shape[1]], digits[:, sides[0].shape[1] :]))
     n, n_c, n_t = (np.bincount(code, weight)[code] for code in (row, of_c, of_t))
     total, different = weight.sum(), row.max() + 1
@@ -606,12 +600,6 @@ def by_chance(c: Any, t: Any, w: Floats | None = None) -> tuple[Ints, npt.NDArra
             copied |= np.bincount(code, weight)[code] <= n * (1 + 1e-9)
     explained = np.maximum(explained, (n_c - n) * n_t / np.maximum(total - n_t, 1e-9))
     return row, (n > 1) & ~copied & (n - 1 <= BY_CHANCE * explained)
-
-
-def _to_three_digits(x: Floats, w: Floats) -> Floats:
-    """Returns values in units of the columns' deviations to three digits; gaps as infinity."""
-    both = _tensor(np.where(np.isnan(x).all(0), 0.0, x)), _tensor(w)  # a column of gaps alone tells no rows apart
-    return np.asarray(np.nan_to_num(Scale.of(*both).to(both[0]).numpy().round(3), nan=np.inf))
 
 
 def _numbered(x: Floats) -> Ints:
@@ -670,9 +658,7 @@ def _columns_of(x: Any, target: bool) -> list[str]:
 def _numbers(x: Any, names: Sequence[str]) -> Any:
     """Returns the features of a table by their names; other data as an array."""
     table = as_table(x)
-    if table is None:
-        return to_numpy(x)
-    return read_features(table, names or table.column_names)
+    return to_numpy(x) if table is None else read_features(table, names or table.column_names)
 
 
 def question(values: Any, names: Sequence[str]) -> tuple[list[str], list[str], np.ndarray]:

@@ -111,13 +111,8 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         """
         kind = self._require_settings()
         data = self._data(X, sample_weight)
-        outcome = em.run(
-            *(data, kind, self._initial(data, kind)),
-            tol=self.tol,
-            max_iter=self.max_iter,
-            reg=self.reg_covar,
-            precision=self.precision,
-        )
+        start = self._initial(data, kind)
+        outcome = em.run(data, kind, start, tol=self.tol, max_iter=self.max_iter, reg=self.reg_covar, precision=self.precision)
         best = outcome.order()[0]
         self._keep(outcome.mixture.select([best]), data.origin)
         self._warn_of_units(data)
@@ -242,11 +237,8 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         means = starts.initial_parameter("means_init", self.means_init, (K, D))
         normalized = weights is None or ((weights >= 0).all() and abs(float(weights.sum()) - 1) < 1e-6)
         expect(normalized, "weights_init of at least 0 with the sum 1", self.weights_init, "normalize them")
-        fixed = (
-            weights,
-            None if means is None else means - data.origin,
-            starts.initial_covariances(self.precisions_init, self.covariance_type, K, D),
-        )
+        S = starts.initial_covariances(self.precisions_init, self.covariance_type, K, D)
+        fixed = (weights, None if means is None else means - data.origin, S)
         if not any(g is None for g in fixed):
             return Mixture(*(g.to(data.device)[None] for g in fixed))  # type: ignore[union-attr]
         r = starts.initial_responsibilities(data, K, self.n_init, self.init_params, self.random_state)
@@ -264,18 +256,14 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         elif self.covariance_type in ("diag", "spherical"):
             self.precisions_cholesky_, self.precisions_ = 1 / np.sqrt(self.covariances_), 1 / self.covariances_
 
-    def _mixture(self, origin: Tensor) -> Mixture:
-        """Returns the fitted mixture around an origin, as a batch of one."""
-        weights, means, S = self._tensors(self.weights_, self.means_, self.covariances_)
-        return Mixture(weights[None], (means - origin.to(means))[None], S[None])
-
     @torch.no_grad()
     def _over(self, X: Any, f: Any) -> np.ndarray:
         """Returns f of the log-joint densities (K, B), block by block over all items."""
         check_is_fitted(self)
         items = validate_data(self, to_numpy(X), reset=False, dtype=[np.float64, np.float32])
         kind, origin = em.structure(self.covariance_type, self.rank), torch.from_numpy(self.means_.mean(0))
-        mixture, x = self._mixture(origin), _readable(items)
+        weights, means, S = self._tensors(self.weights_, self.means_, self.covariances_)
+        mixture, x = Mixture(weights[None], (means - origin.to(means))[None], S[None]), _readable(items)
         prepared = kind.prepare(mixture, torch.float64)
         values = []
         K, D = self.means_.shape

@@ -119,11 +119,8 @@ class GrowingNeuralGas(Conditional):
         gas = NeuralGas(max_nodes=max(2, min(self.max_nodes, limit)), **{name: getattr(self, name) for name in names})
         left = total = self.signals or 2 * gas.insert_every * gas.max_nodes
         order = np.lexsort(X.T[::-1])
-        X, w, generator = (
-            X[order],
-            None if w is None else w[order],
-            torch.Generator().manual_seed(shared_seed(self.random_state, self.device)),
-        )
+        X, w = X[order], None if w is None else w[order]
+        generator = torch.Generator().manual_seed(shared_seed(self.random_state, self.device))
         with bar("growing", total, "signals", late=True) as advance:
             while left:
                 left -= (n := min(CHUNK, left))

@@ -52,9 +52,8 @@ class NormalRegressor(Conditional):
 
     def _predictive(self) -> Predictive:
         def predictive(c: Tensor) -> JointGaussian:
-            mean, std = (
-                np.stack(parts, 1) for parts in zip(*(_normal(one, c.cpu().numpy()) for one in self.fitted_), strict=True)
-            )
+            each = zip(*(_normal(one, c.cpu().numpy()) for one in self.fitted_), strict=True)
+            mean, std = (np.stack(parts, 1) for parts in each)
             variance = torch.from_numpy(np.square(std)).to(c).clamp(min=torch.finfo(torch.float64).tiny)
             return JointGaussian(torch.from_numpy(mean).to(c), Diagonal(variance))
 

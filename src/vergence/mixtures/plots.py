@@ -71,9 +71,8 @@ def _ridges(model: Conditional, context: Any, points: np.ndarray | None, feature
     low, high = (np.asarray(p.marginal_quantile(q))[:, 0] for q in (0.001, 0.999))
     grid = np.linspace(low.min(), high.max(), POINTS)
     with torch.no_grad():
-        height = (
-            torch.stack([p.log_prob(torch.full((len(low), 1), float(y), dtype=torch.float64)) for y in grid], 1).exp().numpy()
-        )
+        at = (torch.full((len(low), 1), float(y), dtype=torch.float64) for y in grid)
+        height = torch.stack([p.log_prob(one) for one in at], 1).exp().numpy()
     height = 0.9 * height / height.max(1, keepdims=True)
     for i, ridge in enumerate(height):
         ax.fill_between(grid, i, i + ridge, color="C0", alpha=0.5, lw=0)

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy.special import ndtri
 from scipy.stats import cauchy, kstest, skew
@@ -36,12 +35,10 @@ from vergence.mixtures.models import get
 from vergence.mixtures.random_intercepts import RandomIntercepts
 from vergence.utils.checks import counted, expect, require_count
 from vergence.utils.limits import OutOfTime, time_limit
+from vergence.utils.linalg import Floats, Ints
 from vergence.utils.terminal import Table, bar
 
 __all__ = ["Importance", "Selection", "choose", "folds", "importance"]
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 FOLDS = 3
 LEAST_ROWS = 10
@@ -174,9 +171,7 @@ def choose(
     """
     began = time.perf_counter()
     expect(len(context) >= LEAST_ROWS, f"at least {LEAST_ROWS} rows to compare models on", len(context), "name a model")
-    reader = _build("gaussian", random_state)
-    c, t = (part.numpy() for part in reader._read(context, target, reset=True))
-    t = t[:, 0] if reader.target_ndim_ == 1 else t
+    reader, c, t = _read(context, target, random_state)
     some = ~np.isnan(t.reshape(len(t), -1)).all(1)
     named: Any = np.arange(1, len(t) + 1) if rows is None else np.asarray(rows)
     for text in far_values(t.reshape(len(t), -1), reader._names()[1], named):
@@ -213,15 +208,10 @@ def remarks(context: Floats, target: Floats, names: tuple[Sequence[str], Sequenc
     for name, y in zip(names[1], t.T, strict=True):
         values, counts = np.unique(y[~np.isnan(y)], return_counts=True)
         if len(values) > MANY and counts.max() > SPIKE * len(y):
-            share = counts.max() / len(y)
-            found.append(
-                f"{name} is {values[counts.argmax()]:.3g} in {share:.0%} of the rows: a density has a spike there of any height"
-            )
-        for other, x in zip(names[0], context.T, strict=True):
-            if _same(x, y):
-                found.append(
-                    f"the context {other} is the target {name} in other units: leave it out unless it is known beforehand"
-                )
+            spike = f"{name} is {values[counts.argmax()]:.3g} in {counts.max() / len(y):.0%} of the rows"
+            found.append(f"{spike}: a density has a spike there of any height")
+        same = [f"the context {other} is the target {name}" for other, x in zip(names[0], context.T, strict=True) if _same(x, y)]
+        found += [f"{text} in other units: leave it out unless it is known beforehand" for text in same]
     return found
 
 
@@ -276,6 +266,13 @@ def _sampled(c: Floats, t: Floats, w: Any, groups: Any, order: Any, seed: int) -
 
 def _build(model: str, seed: int, **settings: Any) -> Conditional:
     return get(model)(random_state=seed, **settings)
+
+
+def _read(context: Any, target: Any, seed: int) -> tuple[Conditional, Floats, Floats]:
+    """Returns checked contexts (N, C) and targets (N,) or (N, T), and a model that has their names."""
+    reader = _build("gaussian", seed)
+    c, t = (part.numpy() for part in reader._read(context, target, reset=True))
+    return reader, c, t[:, 0] if reader.target_ndim_ == 1 else t
 
 
 def _candidates(c: Floats, t: Floats, seed: int, grouped: bool) -> dict[str, Conditional]:
@@ -405,7 +402,7 @@ def _winner(tried: Mapping[str, _Trial], data: _Data, until: float) -> str:
 
 
 def _race(tried: Mapping[str, _Trial], data: _Data, until: float, *, drop: bool = True) -> None:
-    """Tries all models on all folds; those that are clearly behind after a fold have no further ones."""
+    """Tries all models on all folds; those that are clearly behind after one have no further ones, except `ALWAYS`."""
     racing = dict(tried)
     with bar("models", len(racing) * len(data.parts), late=True) as advance:
         for k in range(len(data.parts)):
@@ -413,7 +410,7 @@ def _race(tried: Mapping[str, _Trial], data: _Data, until: float, *, drop: bool 
                 if name in racing and trial.folds <= k and not trial.add(data, until):
                     racing.pop(name)
                 advance(1)
-            ahead = _ahead(racing) if drop else racing
+            ahead = [name for name, lag in _lags(racing).items() if name in ALWAYS or lag <= BEHIND] if drop else list(racing)
             for trial in tried.values():
                 trial.left = trial.left or ("" if trial.name in ahead else "behind")
                 trial.left = "" if trial.folds == len(data.parts) else trial.left
@@ -423,11 +420,6 @@ def _race(tried: Mapping[str, _Trial], data: _Data, until: float, *, drop: bool 
 def took_all_steps(model: Any) -> bool:
     """Returns whether a fitted model is a network that took nearly all of its steps."""
     return hasattr(model, "steps") and getattr(model, "steps_", 0) >= 0.9 * model.steps
-
-
-def _ahead(tried: Mapping[str, _Trial]) -> list[str]:
-    """Returns the models that are not clearly behind the best; those that ignore the context, and a line, always stay."""
-    return [name for name, lag in _lags(tried).items() if name in ALWAYS or lag <= BEHIND]
 
 
 def _lags(tried: Mapping[str, _Trial]) -> dict[str, float]:
@@ -562,9 +554,7 @@ def importance(
         >>> found.columns["column"]
         ['b', 'a']
     """
-    reader = _build("gaussian", 0)
-    c, t = (part.numpy() for part in reader._read(context, target, reset=True))
-    t = t[:, 0] if reader.target_ndim_ == 1 else t
+    reader, c, t = _read(context, target, 0)
     named = list(names) or reader._names()[0]
     expect(c.shape[1] > 1, "at least 2 context columns", c.shape[1], "there is nothing to compare")
     whole = list(map(column_of, named))

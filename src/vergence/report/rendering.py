@@ -67,13 +67,8 @@ def _render(path: Path, name: str, /, **values: Any) -> Path:
 def _environment() -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    files = FileSystemLoader(HERE / "templates")
+    environment = Environment(loader=files, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
     environment.filters |= {"number": number, "count": count, "percent": percent}
     return environment

@@ -5,14 +5,12 @@ import io
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from vergence.data.numbers import viewed
+from vergence.utils.linalg import Bytes, Floats
 
 __all__ = ["LARGEST", "image_of", "rounded", "sheets", "side_of", "tile", "unit", "webp", "within"]
 
-Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float64]
 
 LARGEST, SHEET = 160, 2048  # pixels of a tile's and of a sheet's side, at most
 BYTES, RATE, MOST = 5e6, 0.25, 6e6  # of all tiles, and of one pixel, roughly; of all sheets as text

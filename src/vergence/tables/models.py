@@ -154,11 +154,9 @@ def _split(pairs: Pairs, order: np.ndarray, share: float) -> tuple[np.ndarray, n
 def _few_values(pairs: Pairs) -> list[str]:
     """Returns the target columns of so few different values that they are classes or counts rather than measurements."""
     columns = np.asarray(pairs.target).reshape(len(pairs.target), -1).T
-    return [
-        name
-        for name, values in zip(pairs.columns[1], columns, strict=True)
-        if 1 < len(np.unique(values[~np.isnan(values)])) <= min(DISCRETE, len(values) // 4)
-    ]
+    most = min(DISCRETE, len(pairs.context) // 4)
+    few = (1 < len(np.unique(values[~np.isnan(values)])) <= most for values in columns)
+    return [name for name, is_discrete in zip(pairs.columns[1], few, strict=True) if is_discrete]
 
 
 def _compared(
@@ -169,11 +167,8 @@ def _compared(
     w = np.ones(len(zeros)) if sample_weight is None else sample_weight
     linear = mixtures.get("gaussian")().fit(pairs.context[train], pairs.target[train], w[train])
     alone = mixtures.get("gaussian")().fit(zeros[train], pairs.target[train], w[train])
-    judged = {
-        "model": (model, c),
-        "one Gaussian, linear (baseline)": (linear, c),
-        "targets alone, Gaussian (baseline)": (alone, zeros[test]),
-    }
+    judged = {"model": (model, c), "one Gaussian, linear (baseline)": (linear, c)}
+    judged["targets alone, Gaussian (baseline)"] = (alone, zeros[test])
     log_p = {name: density.score_samples(contexts, t) for name, (density, contexts) in judged.items()}
     scores = {name: _scores(log_p[name], density.cdf(contexts, t), w[test]) for name, (density, contexts) in judged.items()}
     return scores, {name: mean_and_error(log_p["model"] - log_p[name], w[test]) for name in judged if name != "model"}
@@ -208,11 +203,8 @@ def answers(model: Any, c: np.ndarray, level: float = 0.9) -> dict[str, np.ndarr
 
 def _by_target(model: Any, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns values (B,) or (B, T) as columns TARGET_NAME."""
-    return {
-        f"{target}_{name}": value.reshape(len(value), -1)[:, k]
-        for k, target in enumerate(model._names()[1])
-        for name, value in values.items()
-    }
+    each = {name: value.reshape(len(value), -1).T for name, value in values.items()}
+    return {f"{target}_{name}": value[k] for k, target in enumerate(model._names()[1]) for name, value in each.items()}
 
 
 def scenario(model: Any, given: Mapping[str, str], level: float = 0.9) -> dict[str, float]:
@@ -269,12 +261,8 @@ def score_pairs(model: Any, pairs: Pairs, out: Path, *, fdr: float = 0.1) -> Dec
         found = {"log_density": model.score_samples(c, t), **pit, "surprise": surprise}
         return {**found, "p_value": ranked(held_out, surprise)} if len(held_out) else found
 
-    job = {
-        "job": "score",
-        "model": of_estimator(model),
-        "source": f"{of_array(pairs.context)} {of_array(pairs.target)}",
-        "fdr": fdr,
-    }
+    source = f"{of_array(pairs.context)} {of_array(pairs.target)}"
+    job = {"job": "score", "model": of_estimator(model), "source": source, "fdr": fdr}
     counts = Counts(len(held_out), fdr) if len(held_out) else None
     n = _write(out, job, pairs, rows, derived=counts)
     return Decisions({}, n, 0, 0, fdr, noun="row") if counts is None else counts.decisions({}, noun="row")

@@ -45,11 +45,8 @@ def write_fit(path: Path, model: Any, pairs: Pairs, held_out: np.ndarray, *, mod
     answers = _answers(model, pairs.context[rows])
     observed = np.asarray(pairs.target, dtype=np.float64).reshape(len(pairs.target), -1)[rows]
     pit = np.asarray(getattr(model, "held_out_pit_", np.empty((0, len(pairs.columns[1])))))
-    cells = (
-        []
-        if models is None
-        else [[c if isinstance(c, str) else number(c) for c in r] for r in zip(*models.values(), strict=True)]
-    )
+    each = zip(*({} if models is None else models).values(), strict=True)
+    cells = [[c if isinstance(c, str) else number(c) for c in row] for row in each]
     return write(
         path,
         "density",

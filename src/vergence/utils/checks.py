@@ -194,9 +194,8 @@ def require_array(name: str, x: Any, *shape: str | int, finite: bool = True) -> 
     """
     sizes = tuple(x.shape)
     axes, last = (shape[1:], sizes[max(0, len(sizes) - len(shape) + 1) :]) if shape[0] == "..." else (shape, sizes)
-    fits = len(axes) == len(last) and all(
-        n >= 1 if isinstance(axis, str) else n == axis for axis, n in zip(axes, last, strict=True)
-    )
+    pairs = zip(axes, last, strict=False)
+    fits = len(axes) == len(last) and all(n >= 1 if isinstance(axis, str) else n == axis for axis, n in pairs)
     form = f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
     expect(fits, f"{name} of shape {form}", f"shape {sizes}")
     if finite and (bad := int(((x != x) | (x == math.inf) | (x == -math.inf)).sum())):

@@ -21,33 +21,12 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from vergence.utils import terminal
+from vergence.utils import files, terminal
 from vergence.utils.checks import expect, require_choice
-from vergence.utils.files import (
-    DAMAGE,
-    exit_on_sigterm,
-    explained,
-    locked,
-    read_object,
-    remove_leftovers,
-    replacing,
-    require_apart,
-    require_parent,
-)
 from vergence.utils.version import __version__
 
-__all__ = [
-    "Derived",
-    "Parts",
-    "Shard",
-    "named_path",
-    "open_parts",
-    "original",
-    "read_names",
-    "require_table",
-    "write_blocks",
-    "write_table",
-]
+__all__ = ["Derived", "Parts", "Shard", "named_path", "open_parts", "original", "read_names", "require_table", "write_blocks"]
+__all__ += ["write_table"]
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -73,9 +52,9 @@ def require_table(path: Path, read: Iterable[Any] = (), holds: str = "") -> None
     That is none of the files that are ``read``, and nothing or a table with a column whose name has ``holds`` in it.
     """
     require_choice(f"the file's ending of {path.name}", path.suffix, WRITERS)
-    require_parent(path)
+    files.require_parent(path)
     expect(not path.is_dir(), f"a file to write to at {path}", "a folder")
-    require_apart(path, read)
+    files.require_apart(path, read)
     if holds and path.is_file() and path.stat().st_size:
         names = _names_in(path)
         found = f"a file with {', '.join(names[:8])}" if names else "another file"
@@ -95,7 +74,7 @@ def _names_in(path: Path) -> list[str]:
         with path.open(encoding="utf-8", newline="") as file:
             first = file.readline(1 << 20)
         return list(json.loads(first)) if path.suffix == ".jsonl" else next(csv.reader([first]), [])
-    except (*DAMAGE, csv.Error, pa.ArrowException):
+    except (*files.DAMAGE, csv.Error, pa.ArrowException):
         return []
 
 
@@ -139,7 +118,7 @@ def write_blocks(path: Path, names: Sequence[str], blocks: Blocks, advice: str, 
     file is on disk when this returns.
     """
     require_table(path)
-    with explained(path, advice), replacing(path, durable=durable) as temporary:
+    with files.explained(path, advice), files.replacing(path, durable=durable) as temporary:
         WRITERS[path.suffix](temporary, names, blocks)
 
 
@@ -262,12 +241,7 @@ def _write_parquet(path: Path, names: Sequence[str], blocks: Blocks) -> None:
             writer.write_table(table)
 
 
-WRITERS: dict[str, Callable[[Path, Sequence[str], Blocks], None]] = {
-    ".csv": _write_csv,
-    ".jsonl": _write_jsonl,
-    ".npz": _write_npz,
-    ".parquet": _write_parquet,
-}
+WRITERS = {".csv": _write_csv, ".jsonl": _write_jsonl, ".npz": _write_npz, ".parquet": _write_parquet}
 
 
 def _as_array(values: Column) -> np.ndarray:
@@ -311,11 +285,11 @@ def open_parts(
     if joined:
         require_table(out)
     folder = out.with_name(f".{out.name}.parts")
-    with explained(out, "choose another --out"):
+    with files.explained(out, "choose another --out"):
         folder.mkdir(exist_ok=True)
-    with exit_on_sigterm():
+    with files.exit_on_sigterm():
         try:
-            with locked(folder / "lock", str(out)):
+            with files.locked(folder / "lock", str(out)):
                 parts = Parts(out, folder, {**job, "format": FORMAT, **VERSIONS}, every)
                 try:
                     yield parts
@@ -354,7 +328,7 @@ class Parts:
         self._items, self._bytes = 0, 0
         self._skipped: list[tuple[str, str]] = []
         self._parts: list[_Part] = []
-        remove_leftovers(folder)
+        files.remove_leftovers(folder)
         self._resume(job)
 
     @property
@@ -423,7 +397,7 @@ class Parts:
         """Goes on behind the finished parts of the same job, up to one that is missing or damaged; removes those of another."""
         manifest, before = self.folder / MANIFEST, {}
         with contextlib.suppress(OSError, ValueError):
-            before = read_object(manifest)
+            before = files.read_object(manifest)
         if before == job:
             while (part := _read_part(self.file(len(self._parts)))) is not None:
                 self._parts.append(part)
@@ -434,9 +408,9 @@ class Parts:
             other = [name for name in job if before.get(name) != job[name]]
             named = ", ".join(other[:3]) + (f" and {len(other) - 3} more" if len(other) > 3 else "")
             terminal.note(f"{self.out}: discarding the kept parts of another job ({named} changed)")
-        with explained(self.out, self._advice()):
+        with files.explained(self.out, self._advice()):
             self.clear()
-            with replacing(manifest) as temporary:
+            with files.replacing(manifest) as temporary:
                 temporary.write_text(json.dumps(job, indent=1) + "\n", encoding="utf-8")
 
     def _write_part(self) -> None:
@@ -444,7 +418,7 @@ class Parts:
         arrays = {COLUMN + name: values for name, values in columns.items()}
         arrays |= {"items": np.asarray(self._items), "skipped": np.asarray(self._skipped, dtype=np.str_).reshape(-1, 2)}
         file, rows = self.file(len(self._parts)), len(next(iter(columns.values())))
-        with explained(self.out, self._advice()), replacing(file) as temporary, temporary.open("wb") as opened:
+        with files.explained(self.out, self._advice()), files.replacing(file) as temporary, temporary.open("wb") as opened:
             np.savez(opened, **arrays)  # type: ignore[arg-type]
         self._parts.append(_Part(file, list(columns), self._items, rows, self._skipped))
         self._waiting, self._items, self._bytes, self._skipped = [], 0, 0, []
@@ -461,7 +435,7 @@ def _read_part(file: Path) -> _Part | None:
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         items, skipped = int(arrays.pop("items")), [(str(name), str(reason)) for name, reason in arrays.pop("skipped")]
-    except DAMAGE:
+    except files.DAMAGE:
         return None
     columns = [name.removeprefix(COLUMN) for name in arrays]
     return _Part(file, columns, items, len(next(iter(arrays.values()))), skipped)

@@ -20,19 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vergence.densities.em.structures import (
-    CELLS,
-    ROUNDING,
-    Diagonal,
-    Full,
-    LowRank,
-    Mixture,
-    Spherical,
-    Structure,
-    Sums,
-    Tied,
-    variance_floor,
-)
+from vergence.densities.em import structures
+from vergence.densities.em.structures import Mixture, Structure, Sums
 from vergence.densities.gaussian import LOG_2PI
 from vergence.utils.checks import require_choice, require_count, require_within
 from vergence.utils.devices import rank_and_size
@@ -67,7 +56,7 @@ class Data:
     def suits_float32(self) -> bool:
         """Returns whether float32 resolves the items: variances well inside its range, and not dominated by outliers."""
         variance, robust = self._variances
-        unit = self.variance_floor / ROUNDING
+        unit = self.variance_floor / structures.ROUNDING
         return bool((unit > 1e-24).all() and (unit < 1e24).all() and torch.equal(variance, robust))
 
     def total(self) -> float:
@@ -78,13 +67,13 @@ class Data:
     def variance_floor(self) -> Tensor:
         """The lowest variance of a component in each feature, (D,): 1e-13 of the items' variance, apart from outliers."""
         variance, robust = self._variances
-        return variance_floor(robust, variance + self.origin.to(variance).square())
+        return structures.variance_floor(robust, variance + self.origin.to(variance).square())
 
     @functools.cached_property
     def _variances(self) -> tuple[Tensor, Tensor]:
         """The items' variances (D,) from one pass, and the same with those that outliers dominate replaced."""
         squares = torch.zeros(self.X.shape[1], dtype=torch.float64, device=self.device)
-        for _, x, w in self.blocks(max(64, CELLS // self.X.shape[1]), torch.float64):
+        for _, x, w in self.blocks(max(64, structures.CELLS // self.X.shape[1]), torch.float64):
             squares += x.square().sum(0) if w is None else w @ x.square()
         if rank_and_size()[1] > 1:
             torch.distributed.all_reduce(squares)
@@ -100,8 +89,9 @@ def structure(covariance_type: str, rank: int = 8, prior: Tensor | None = None) 
 
     ``prior`` (D, D) is the sum of squares of one item that each ``full`` component has seen before the data.
     """
-    kinds: dict[str, Callable[[], Structure]] = {"full": functools.partial(Full, prior), "tied": Tied, "diag": Diagonal}
-    kinds |= {"spherical": Spherical, "low_rank": functools.partial(LowRank, rank)}
+    kinds: dict[str, Callable[[], Structure]] = {"full": functools.partial(structures.Full, prior), "tied": structures.Tied}
+    kinds |= {"diag": structures.Diagonal, "spherical": structures.Spherical}
+    kinds["low_rank"] = functools.partial(structures.LowRank, rank)
     require_choice("covariance_type", covariance_type, kinds)
     require_count(rank=rank)
     return kinds[covariance_type]()
@@ -319,5 +309,5 @@ def refine(
     """
     data = Data(X, w, X.mean(0), X.device)
     initial = Mixture(weights[None], (means - data.origin)[None], covariances[None])
-    fit = run(data, Full(), initial, tol=0.0, max_iter=steps, reg=reg_covar, reseed=False).mixture
+    fit = run(data, structures.Full(), initial, tol=0.0, max_iter=steps, reg=reg_covar, reseed=False).mixture
     return fit.weights[0], fit.means[0] + data.origin, fit.covariances[0]
