@@ -109,9 +109,6 @@ class Objective(nn.Module, abc.ABC):
         finite. On an accelerator only the shape is checked, because comparing would wait for the device at every step. In a
         loop of one's own, warns once where `update` or the teacher has been forgotten.
         The last ``n_local`` of more than two views are of a part of the item, such as small crops.
-
-        Raises:
-            ValueError: The embeddings are not (B, dim) each, a number is above 1e9, or one pair is too few.
         """
         for z in (zb, *others) if self.dim else ():
             require_pairs(za, z, self.dim)

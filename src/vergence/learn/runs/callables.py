@@ -54,9 +54,6 @@ class _OfBatches(abc.ABC):
         """Returns the columns of a batch without the items, and those of the outcome; of an iterator, an iterator.
 
         Rows that are null or cannot be read have NaN, or an empty text, and the reason in ``error``.
-
-        Raises:
-            ValueError: The batch has no column of items.
         """
         if isinstance(batch, Iterator):
             return map(self, batch)
@@ -175,9 +172,6 @@ class Scorer(_OfBatches):
         device: ``auto``, ``cpu`` or ``cuda``.
         batch_size: Items at a time.
 
-    Raises:
-        ValueError: There is no such run.
-
     Example:
         >>> import tempfile, vergence
         >>> x = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
@@ -212,9 +206,6 @@ class Embedder(_OfBatches):
         column: As of `Scorer`.
         device: As there.
         batch_size: As there.
-
-    Raises:
-        ValueError: There is no such run or network.
     """
 
     names = ("z",)

@@ -123,9 +123,6 @@ def compare(runs: Sequence[Run | str | Path], *, probes: bool = True, baseline: 
         runs: Runs, or their folders.
         probes: Whether runs that are evaluated now get linear probes.
         baseline: Name of the row that others are compared with; by default the first one of each set of test items.
-
-    Raises:
-        ValueError: There is no run, one of them cannot be evaluated, or no row has the baseline's name.
     """
     opened = [run if isinstance(run, Run) else load(run, device="cpu") for run in runs]
     expect(opened, "at least 1 run", "none")

@@ -69,9 +69,6 @@ def score(
         out: ``.npz``, ``.csv`` or ``.parquet`` file to write; a page with pictures, ``OUT.html``, is written next to it.
         fdr: Share of false alarms among the flags, at most, on average over tables, in (0, 1).
         name: Name of the items, for the page; that of ``out`` by default.
-
-    Raises:
-        ValueError: A setting is out of its range, there are too few items, nothing could be read, or the file cannot be written.
     """
     require_within("(0, 1)", fdr=fdr)
     reference = Calibration(reference) if isinstance(reference, Run) else reference
@@ -374,11 +371,7 @@ def _digests_of_pairs(pairs: Items) -> np.ndarray:
 
 @torch.inference_mode()
 def pair_scores(run: Run, pairs: PairItems, batch_size: int = 256) -> np.ndarray:
-    """Returns how unusual the target of each pair is, given its context, (N,); larger is more unusual.
-
-    Raises:
-        ValueError: The objective has no conditional density.
-    """
+    """Returns how unusual the target of each pair is, given its context, (N,); larger is more unusual."""
     objective: ConditionalObjective = objective_of(run, ConditionalObjective)
     networks = run.method.branch("context").eval(), run.method.target_network().eval()
     sizes = run.where("context")["size"], run.where("target")["size"]

@@ -66,9 +66,6 @@ def shard_written(
         batch_size: Items at a time.
         tally: Counts of scores, which `write` fills.
         files: Number of large files of the source, where the items are those of this shard's files; see `part_of`.
-
-    Raises:
-        ValueError: The folder holds parts of another job, or cannot be written.
     """
     with explained(folder, "choose another --out"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -132,9 +129,6 @@ def merge(
         folder: Folder of the parts.
         out: ``.parquet``, ``.csv`` or ``.npz`` file to write.
         open_items: Returns items of a record with some names, for their pictures; None where they cannot be read here.
-
-    Raises:
-        ValueError: A part is missing, damaged, there twice or of another job, or the file cannot be written.
     """
     require_table(out, folder.glob("part-*"))
     records = _whole(folder)
