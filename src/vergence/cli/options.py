@@ -43,7 +43,7 @@ DEFAULTS |= {"form": "(default: by its shape)", "root": "(default: data)", "thre
 ENCODERS = ("encoder", "distill")  # given as text
 ALIASES = {"root": "data_root", "form": "kind"}  # name of an option where it is not the field's
 WORDS = {  # of a name that two classes have, of which one option sets both
-    "strict": "Stop at unreadable images instead of skipping them, and stop when the embedding collapses.",
+    "strict": "Stop at unreadable images instead of skipping them, and stop when the embedding collapses."
 }
 
 
