@@ -30,8 +30,7 @@ def require_pairs(za: Tensor, zb: Tensor, dim: int) -> None:
 
 def require_several(za: Tensor) -> None:
     """Raises a ValueError where a view (B, D) has one embedding: variances have no value."""
-    if len(za) < 2:
-        raise ValueError(f"expected a batch of at least 2 embeddings that differ, found {len(za)}: raise the batch size")
+    expect(len(za) >= 2, "a batch of at least 2 embeddings that differ", f"{len(za)}: raise the batch size")
 
 
 def mean_terms(terms: Sequence[dict[str, Any]]) -> dict[str, Any]:

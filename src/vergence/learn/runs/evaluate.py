@@ -86,8 +86,7 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False, wide: 
         ValueError: ``run`` is not a run; its encoder has no wide features; or the labels have one class only, so that there is
             nothing to classify (all else has been written by then).
     """
-    if not isinstance(run, Run):
-        raise ValueError(f"expected a run, found {shown(run)}; open its folder with vergence.load")
+    expect(isinstance(run, Run), "a run", shown(run), "open its folder with vergence.load")
     return _Evaluator(run).evaluate(probes, uncertainty, wide)
 
 

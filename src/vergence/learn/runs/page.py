@@ -87,8 +87,7 @@ def write_report(run: str | Path) -> Path:
         >>> write_report(run).name
         'report.html'
     """
-    if hasattr(run, "folder"):
-        raise ValueError(f"expected the path of a run folder, found a {type(run).__name__}; give run.folder.path")
+    expect(not hasattr(run, "folder"), "the path of a run folder", f"a {type(run).__name__}", "give run.folder.path")
     run = as_path(run, "the run folder")
     files = _read(run)
     examples, name, record = _Examples(files), run.resolve().name, files.evaluation

@@ -122,8 +122,7 @@ def train(
         >>> run.anomaly_score(torch.zeros(2, 6)).shape
         torch.Size([2])
     """
-    if resume and out is None:
-        raise ValueError("expected out, the folder of the run to resume, found none; name it")
+    expect(not resume or out is not None, "out, the folder of the run to resume", "none", "name it")
     source, plain, given = _named(data, {**settings}, views, column, labels)
     folder = Path(tempfile.mkdtemp(prefix="vergence-")) if out is None else Path(out)
     listeners, objective = listeners_of(logger, on_epoch, folder), settings.get("objective")

@@ -259,8 +259,7 @@ class _Fit:
 
         s = self.settings
         center, S, G = sums.view_moments()
-        if not S.diagonal().max() > 0:
-            raise ValueError("expected images that differ, found features without variation: all images are alike; give others")
+        expect(S.diagonal().max() > 0, "images that differ", "features without variation: all images are alike", "give others")
         ridge = s.ridge * S.diagonal().mean() * torch.eye(len(S), dtype=S.dtype, device=S.device)
         W, omega, _ = joint_embedding(G, S + ridge)
         omega = omega[: s.dim]

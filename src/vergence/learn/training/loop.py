@@ -23,6 +23,7 @@ from vergence.learn.training.metrics import Metrics, Monitor, Progress, Recorder
 from vergence.learn.training.optimizers import build_optimizer, learning_rate, load_optimizer, set_learning_rate
 from vergence.learn.training.processes import NotStarted, with_global_batch_norm
 from vergence.learn.views.images import Views
+from vergence.utils.checks import expect
 from vergence.utils.devices import cpu_threads, fast_bfloat16
 
 if TYPE_CHECKING:
@@ -53,8 +54,7 @@ def launch(config: FitConfig) -> "Fabric":
     from lightning_fabric import Fabric  # slow to import where torchmetrics is installed, and not needed to use a run
 
     cuda = torch.cuda.is_available()
-    if config.device == "cuda" and not cuda:
-        raise ValueError("expected a CUDA device for device 'cuda', but torch finds none; use --device cpu")
+    expect(config.device != "cuda" or cuda, "a CUDA device for device 'cuda', but torch finds none", advice="use --device cpu")
     accelerator = "cuda" if cuda and config.device != "cpu" else "cpu"
     if accelerator == "cuda" and config.devices > torch.cuda.device_count():
         raise ValueError(f"expected at most {torch.cuda.device_count()} devices, found {config.devices}; lower --devices")
@@ -213,8 +213,7 @@ def require_shareable(config: FitConfig) -> None:
 def require_batches(n: int, config: FitConfig) -> int:
     """Returns the steps of an epoch of n items; an incomplete last batch is left out, of other items in each epoch."""
     require_shareable(config)
-    if config.batch_size > n:
-        raise ValueError(f"expected a batch of at most the {n} training items, found {config.batch_size}; lower --batch-size")
+    expect(config.batch_size <= n, f"a batch of at most the {n} training items", config.batch_size, "lower --batch-size")
     return n // config.batch_size
 
 

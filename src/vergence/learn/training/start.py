@@ -23,7 +23,7 @@ from vergence.learn.methods.core import Method
 from vergence.learn.training.config import ModelConfig, RunConfig
 from vergence.learn.training.folder import RunFolder, write_skipped
 from vergence.learn.training.records import RunMetadata, Weights
-from vergence.utils.checks import shown
+from vergence.utils.checks import expect, shown
 from vergence.utils.digests import of_array
 from vergence.utils.files import as_path, is_registered, load_outside, sha256
 
@@ -60,11 +60,8 @@ def configured(config: RunConfig) -> RunConfig:
 
 def _require_sources(model: ModelConfig) -> None:
     """Raises a ValueError unless the sources of weights fit the encoder's name."""
-    if model.pretrained and not isinstance(model.encoder, Timm):
-        raise ValueError(
-            f"expected --encoder timm:NAME with --pretrained, found {shown(str(model.encoder))}; name one of timm, or use "
-            "--weights FILE"
-        )
+    what, found = "--encoder timm:NAME with --pretrained", shown(str(model.encoder))
+    expect(not model.pretrained or isinstance(model.encoder, Timm), what, found, "name one of timm, or use --weights FILE")
     if model.pretrained and isinstance(model.encoder, Timm) and model.encoder.settings:
         raise ValueError(f"expected a name of timm without settings with --pretrained, found '{model.encoder}'; leave them out")
     behind = model.encoder.takes_steps or model.freeze

@@ -128,8 +128,7 @@ class GivenViews(Views):
             if not isinstance(y, Tensor) or tuple(y.shape) != wanted or y.is_floating_point() != x.is_floating_point():
                 what = f"{tuple(y.shape)} of {y.dtype}" if isinstance(y, Tensor) else f"{type(y).__name__}"
                 raise ValueError(f"expected views of shape {wanted}, of {numbers}, found {what}; change the function of views")
-            if not bool(y.isfinite().all()):
-                raise ValueError("expected finite views, found nan or infinity; change the function of views")
+            expect(bool(y.isfinite().all()), "finite views", "nan or infinity", "change the function of views")
         views: Tensor = y
         return views
 

@@ -23,7 +23,7 @@ from vergence.densities.covariance import Covariance, Dense, LowRank, rotated
 from vergence.densities.em import fit as em
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.utils import linalg
-from vergence.utils.checks import require_choice, require_count, require_within
+from vergence.utils.checks import expect, require_choice, require_count, require_within
 
 CovarianceForm = Literal["auto", "full", "low_rank"]
 # In units of the mean variance; added to covariances computed as sums of products.
@@ -194,8 +194,7 @@ class MixtureBank(nn.Module):
     def __init__(self, dim: int, size: int, components: int, *, rank: int | None, floor: float) -> None:
         super().__init__()
         _check(components, floor)
-        if size < 2 * components:
-            raise ValueError(f"expected a bank of at least {2 * components} items, two per component, found {size}")
+        expect(size >= 2 * components, f"a bank of at least {2 * components} items, two per component", size)
         self.rank, self.floor = rank, floor
         self.seen = self.fitted = 0  # items seen so far, and at the last fit
         self.register_buffer("stored", torch.zeros(size, dim))
@@ -238,11 +237,8 @@ class MixtureBank(nn.Module):
     def fit(self, *starts: em.Mixture, steps: int) -> None:
         """Runs some EM steps on the items from each initialization and keeps the mixture of the highest likelihood."""
         data = self.data()
-        if not bool(data.X.isfinite().all()):
-            raise ValueError(
-                "expected finite embeddings, found NaN or infinity: lower --lr, add --set warmup_epochs=5 or --set clip=1, or "
-                "check the data"
-            )
+        found = "NaN or infinity: lower --lr, add --set warmup_epochs=5 or --set clip=1, or check the data"
+        expect(bool(data.X.isfinite().all()), "finite embeddings", found)
         ends = [self._improved(data, _moved(start, -data.origin), steps) for start in starts]
         best = max(ends, key=lambda end: self._likelihood(data, end)) if len(ends) > 1 else ends[0]
         self.keep(_moved(best, data.origin))
