@@ -308,10 +308,6 @@ def patch_dictionary(images: Iterable[Tensor], shape: Sequence[int], settings: P
 class PatchEncoder(nn.Module):
     """Features of one or two layers, and an affine map to the embedding; random until its tensors are set.
 
-    Args:
-        channels: Number of channels C.
-        settings: Settings; see `vergence.learn.encoders.config.Patches`.
-
     Example:
         >>> encoder = PatchEncoder(1, PatchSettings(atoms=4, patch=3, dim=5))
         >>> encoder(torch.rand(2, 1, 8, 8, dtype=encoder.weight.dtype)).shape
@@ -342,9 +338,6 @@ def wide_features(encoder: nn.Module) -> nn.Module:
 
     They hold more than the embedding does, and suit a linear classifier with labels (`vergence.learn.evaluation.ridge_probe`).
 
-    Args:
-        encoder: One with a `PatchMaps` and a layer that standardizes its input, as `vergence.Run` has it.
-
     Example:
         >>> from vergence.learn.encoders.networks import Standardize
         >>> net = nn.Sequential(Standardize(torch.zeros(1), torch.ones(1)), PatchEncoder(1, PatchSettings(atoms=4, patch=3)))
@@ -362,10 +355,6 @@ class RefinedEncoder(nn.Module):
 
     With c, the closed form's embedding, whose components have eigenvalues omega and are multiplied by omega^power,
     z = c + U relu(norm(V c / omega^power + v)). U starts at zero, so that before the first step z = c.
-
-    Args:
-        channels: Number of channels C.
-        settings: Settings of the closed form, whose ``dim`` is the width of the embedding.
 
     Example:
         >>> encoder = RefinedEncoder(1, PatchSettings(atoms=4, patch=3, dim=5)).eval()

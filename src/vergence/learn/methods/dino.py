@@ -139,12 +139,10 @@ class Dino(ImageMethod):
 
     multi_crop: ClassVar[bool] = True
     small: ClassVar[Mapping[str, Any]] = {
-        "crop": (0.4, 1.0),
-        "lr": 5e-4,
+        **{"crop": (0.4, 1.0), "lr": 5e-4, "local_views": 2},
         "options": {
             **{"outputs": 1024, "hidden": 512, "bottleneck": 128, "batch_norm": True, "asymmetric": False, "momentum": 0.99}
         },
-        "local_views": 2,
     }
 
     def __init__(
@@ -175,10 +173,7 @@ class Dino(ImageMethod):
         self.encoder.requires_grad_(False)
         self.teacher_head = frozen_copy(self.head)
         self.loss = CenteredCrossEntropy(outputs, temperature, teacher_temperature, center_momentum)
-        self.head.prototypes.weight.register_hook(self._fix)
-
-    def _fix(self, gradient: Tensor) -> Tensor:
-        return gradient * (not self.frozen())
+        self.head.prototypes.weight.register_hook(lambda gradient: gradient * (not self.frozen()))
 
     def reset_teacher(self) -> None:
         """Gives the student the encoder's weights."""

@@ -161,13 +161,7 @@ def gathered(x: Tensor, index: Tensor) -> Tensor:
 
 
 def seen(vit: Any, x: Tensor, keep: Tensor | None = None) -> Tensor:
-    """Returns the tokens (B, P + K, D) that a transformer computes from part of the patches, prefix tokens first.
-
-    Args:
-        vit: timm's ``VisionTransformer``.
-        x: Images (B, C, H, W), standardized.
-        keep: Positions (B, K) of the patches; all by default.
-    """
+    """Returns a transformer's tokens (B, P + K, D), prefix tokens first, of K patches at ``keep`` (B, K), by default of all."""
     tokens = vit._pos_embed(vit.patch_embed(x))
     if keep is not None:
         prefix = vit.num_prefix_tokens

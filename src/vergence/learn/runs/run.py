@@ -353,13 +353,10 @@ class Run:
         return self._detector
 
     def items(self, images: Images, *, root: str | None = None, side: Side = "context", gaps: bool = False) -> Items:
-        """Returns items of the run's shape.
+        """Returns items of the run's shape, by default with its ``root`` of torchvision's data sets.
 
-        Args:
-            images: Items, as the class says.
-            root: Folder of torchvision's data sets; the run's by default.
-            side: ``target`` for items as the second encoder takes them; of pairs, the targets.
-            gaps: Whether files may have no rows, and rows of vectors that are not finite.
+        On the ``side`` ``target`` they are as the second encoder takes them; of pairs, the targets. With ``gaps`` files may
+        have no rows, and rows of vectors that are not finite.
         """
         return items_of(self.folder, images, root, side, gaps)
 

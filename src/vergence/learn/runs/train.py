@@ -143,15 +143,7 @@ def train_shard(
 ) -> Path:
     """Computes a closed form's sums over one part of the items; `merge_shards` makes a run of all parts. Returns its folder.
 
-    A part that was stopped goes on from its last checkpoint.
-
-    Args:
-        data: As of `train`.
-        shard: The part.
-        out: Folder of all parts.
-        recipe: As of `train`.
-        trust_code: As there.
-        **settings: As there, of an encoder that is fitted in closed form.
+    A part that was stopped goes on from its last checkpoint. ``out`` is the folder of all parts; the others are as of `train`.
     """
     source, plain, given = _named(data, {**settings}, None, (), None)
     part = out / shard.name

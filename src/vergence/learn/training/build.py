@@ -300,14 +300,8 @@ def metadata_of(
 def views_for(kind: str, config: ViewConfig, shape: Sequence[int], marginals: Callable[[], Marginals]) -> Views:
     """Returns the random views of single items: those of a function of the program's, of images, or of vectors.
 
-    Args:
-        kind: ``image``, ``vector``, ``array`` or ``tokens``.
-        config: Strengths of the views.
-        shape: Shape of one item as the encoder sees it, (C, H, W) or (D,).
-        marginals: Returns what is known of the features; called for vectors alone.
-
-    Raises:
-        ValueError: The program gave no function under the name of the description; nothing is imported for it.
+    ``kind`` is ``image``, ``vector``, ``array`` or ``tokens``; ``marginals`` is called for vectors alone. A function that the
+    program did not give is not imported.
     """
     if (name := config.function) is not None:
         hint = "pass it with vergence.load(path, views=...)"

@@ -270,13 +270,7 @@ class Logger(Protocol):
 
 
 def listeners_of(logger: "str | Logger | None", on_epoch: "OnEpoch | None", out: Path) -> list[Listener]:
-    """Returns what is called with each row of metrics.
-
-    Args:
-        logger: ``tensorboard`` or ``csv``, which write to the folder ``logs`` of ``out``; an object; or None.
-        on_epoch: Called with the number of epochs that are done, and the row at their end.
-        out: The run folder.
-    """
+    """Returns what is called with each row of metrics; loggers by name write to the folder ``logs`` of the run folder."""
     listeners: list[Listener] = []
     if logger is not None:
         listeners.append(functools.partial(_log, _logger(logger, out)))

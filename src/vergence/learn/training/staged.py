@@ -203,19 +203,9 @@ def distill(
 ) -> None:
     """Trains a method's encoder to predict targets, and saves the checkpoint that the objective's stage starts from.
 
-    The encoder has the full learning rate here, whatever ``config.encoder_lr`` says.
-
-    Args:
-        fabric: As the others, of `vergence.learn.training.loop.fit`.
-        method: Method of the objective, whose encoder is trained in place.
-        items: Training images.
-        targets: (N, D) float32, the embedding of each.
-        views: As there.
-        config: Settings of the steps, but for ``epochs``.
-        recorder: As there.
-        epochs: Passes over the items; see `epochs_for`.
-        shape: Shape (C, H, W) of the images as the encoder sees them.
-        progress: As there.
+    The encoder has the full learning rate here, whatever ``config.encoder_lr`` says. Arguments are those of
+    `vergence.learn.training.loop.fit`, and ``targets`` (N, D) float32, the embedding of each item, ``epochs`` in place of
+    those of ``config``, and the ``shape`` (C, H, W) of the images as the encoder sees them.
 
     Raises:
         vergence.learn.training.loop.Interrupted: SIGINT or SIGTERM came; a checkpoint was saved.

@@ -95,13 +95,7 @@ def from_run(run: Path, config: RunConfig, *, source: str | None, root: str | No
 
 
 def load_start(method: Method, config: RunConfig, *, trust_code: bool = False) -> Weights:
-    """Puts the weights that a description names into a method with random ones; returns where they come from.
-
-    Args:
-        method: The method, as `vergence.learn.training.build.initial_method` returns it; changed in place.
-        config: Description, as `configured` returns it.
-        trust_code: Whether a run to start from may name code outside the library.
-    """
+    """Puts the weights that a description names into a method with random ones, in place; returns where they come from."""
     found = _load(method, config, trust_code)
     if not found.whole:  # a teacher's own weights are among all of a run
         method.reset_teacher()
