@@ -22,6 +22,7 @@ from vergence.utils.version import __version__
 
 __all__ = ["main"]
 
+ABOUT = "Probabilistic joint-embedding learning. --version prints the version."
 LONGEST = 200  # characters of a word in a message
 PLAIN = {"•": "*", "─": "-", "│": "|", "×": "x", "–": "-", "’": "'"}  # in ASCII
 
@@ -137,12 +138,7 @@ def _parsed(arguments: list[str]) -> Any:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.extras.subcommand_cli_from_dict(
-                COMMANDS,
-                prog="vergence",
-                description="Probabilistic joint-embedding learning. --version prints the version.",
-                args=arguments,
-            )
+            return tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="vergence", description=ABOUT, args=arguments)
     except SystemExit as stop:
         if stop.code == 2 and said.getvalue():
             raise ValueError(in_one_line(said.getvalue(), arguments)) from None

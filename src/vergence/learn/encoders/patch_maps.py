@@ -21,18 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vergence.data.pixels import resize, to_unit
+from vergence.learn.encoders import dictionary
 from vergence.learn.encoders.config import GRID, POOL, Patches, PatchSettings
 from vergence.learn.encoders.config import SIZE_ABOVE as SIZE
-from vergence.learn.encoders.dictionary import (
-    N_PATCHES,
-    PART,
-    PatchSample,
-    distinct,
-    learn_dictionary,
-    mark,
-    normalized_patches,
-    spherical_k_means,
-)
 from vergence.learn.encoders.networks import standardization
 from vergence.utils.checks import refuse
 from vergence.utils.devices import exporting, fast_bfloat16
@@ -149,8 +140,8 @@ class SecondLayer(nn.Module):
         Z = U * (w + REGULARIZATION * w.mean() + torch.finfo(own.dtype).eps).rsqrt()
         order = torch.randperm(n, generator=generator)
         q = torch.cat([(p.to(own) - m) @ Z for p in parts])[order]
-        first = distinct(torch.cat([mark(p) for p in parts])[order])[: len(self.atoms)]
-        D = spherical_k_means(q, F.normalize(q[first], dim=1))
+        first = dictionary.distinct(torch.cat([dictionary.mark(p) for p in parts])[order])[: len(self.atoms)]
+        D = dictionary.spherical_k_means(q, F.normalize(q[first], dim=1))
         self.basis.copy_(Z)
         self.center.copy_(m @ Z)
         self.atoms.zero_()
@@ -172,7 +163,7 @@ class SecondLayer(nn.Module):
 def _deviation(q: Tensor, D: Tensor) -> Tensor:
     """Returns the standard deviation of all responses D q of vectors q (n, d), or 1 where there is none."""
     total, square = (torch.zeros((), dtype=torch.float64) for _ in range(2))
-    for part in q.split(PART):
+    for part in q.split(dictionary.PART):
         r = part @ D.T
         total += r.sum(dtype=torch.float64)
         square += r.square().sum(dtype=torch.float64)
@@ -257,7 +248,7 @@ class PatchMaps(nn.Module):
         windows = x.new_empty(x.shape[0], 2, s.below, GRID**2)
         together = max(1, RESPONSES // (rows * columns * min(BLOCK, s.atoms)))
         for f, below, images in zip(*(_some(part, together) for part in (out, windows, x)), strict=True):
-            p = normalized_patches(images, s.patch, s.stride).to(dtype).flatten(0, 1)
+            p = dictionary.normalized_patches(images, s.patch, s.stride).to(dtype).flatten(0, 1)
             for i, (v, minus) in enumerate(blocks):
                 a = F.softshrink(torch.addmm(minus, p, v), s.threshold).unflatten(0, (-1, rows * columns))
                 both = pooled(a, torch.cat(A) if i == 0 else A[0], x.dtype)
@@ -280,7 +271,7 @@ def sampled_patches(images: Iterable[Tensor], maps: PatchMaps, *, seed: int = 0)
         >>> sampled_patches([torch.rand(5, 1, 8, 8), torch.rand(2, 1, 8, 8)], maps).shape
         torch.Size([252, 9])
     """
-    sample = PatchSample(N_PATCHES, maps.settings.patch, maps.settings.stride, seed)
+    sample = dictionary.PatchSample(dictionary.N_PATCHES, maps.settings.patch, maps.settings.stride, seed)
     for x in images:
         if len(x):
             sample.add(maps.shrunk(to_unit(x, maps.filters.dtype)).cpu())
@@ -301,7 +292,7 @@ def patch_dictionary(images: Iterable[Tensor], shape: Sequence[int], settings: P
     patches = sampled_patches(images, PatchMaps(shape[0], full), seed=seed)  # whose dictionary is not used
     full = dataclasses.replace(full, atoms=min(full.atoms, max(2, len(patches) // 10)))
     maps = PatchMaps(shape[0], full)
-    maps.set(*learn_dictionary(patches, full.atoms))
+    maps.set(*dictionary.learn_dictionary(patches, full.atoms))
     return maps
 
 

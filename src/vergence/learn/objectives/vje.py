@@ -166,13 +166,7 @@ class VJE(Objective):
         ``joint`` is the expected l_dir + l_rad of z given s ~ q(s | z) without constants; ``directional`` and ``radial``
         are its parts, which the plain likelihood lacks; ``variance`` is sum_d var_d; ``entropy`` is 1/2 sum_d
         log(2 pi e var_d), in nats. The paper does not state how s is chosen: here by default the mean over M samples
-        common to all rows, and s = mu with ``samples=0``.
-
-        Args:
-            z: Embeddings, (B, D).
-            how: Name of the score.
-            samples: Number of samples M, >= 1, or 0 for s = mu.
-            generator: Source of the noise; the global generator by default.
+        common to all rows, and s = mu with ``samples=0``. Arguments are those of `log_prob`.
         """
         scores = self.scores(z, samples=samples, generator=generator)
         require_choice("how", how, scores)

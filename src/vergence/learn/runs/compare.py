@@ -51,9 +51,8 @@ class Comparison(Tabular):
         columns: dict[str, list[Any]] = {"name": self.name, "test": self.test, "train": self.train, "runs": self.runs}
         for key in (key for key in MEASURES if any(key in row for row in self.values)):
             columns[key] = [statistics.fmean(row[key]) if key in row else None for row in self.values]
-            columns[f"{key}_deviation"] = [
-                statistics.stdev(row[key]) if len(row.get(key, ())) > 1 else None for row in self.values
-            ]
+            deviations = [statistics.stdev(row[key]) if len(row.get(key, ())) > 1 else None for row in self.values]
+            columns[f"{key}_deviation"] = deviations
             if any(key in row for row in self.difference):
                 for i, end in enumerate(("difference", "low", "high")):
                     columns[f"{key}_{end}"] = [row[key][i] if key in row else None for row in self.difference]

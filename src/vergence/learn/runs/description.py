@@ -41,9 +41,8 @@ def describe(
         base = recipes.get(recipe or recipes.suggested(settings, facts), as_source(source))
     config = recipes.override(base, **settings)
     other = base.model.encoder.closed_form and not config.model.encoder.closed_form
-    if recipe is not None and other and not config.model.freeze:
-        found = f"found '{config.model.encoder}'; leave --recipe or --encoder out"
-        raise ValueError(f"expected an encoder 'patches' with recipe '{recipe}', {found}")
+    fits, what = recipe is None or not other or config.model.freeze, f"an encoder 'patches' with recipe '{recipe}'"
+    expect(fits, what, f"'{config.model.encoder}'", "leave --recipe or --encoder out")
     if config.model.distill is None and "distill_epochs" in settings:
         raise ValueError("expected --distill with --distill-epochs; add --distill patches, or leave both out")
     return _located(config)

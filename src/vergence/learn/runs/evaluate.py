@@ -109,11 +109,10 @@ class _Evaluator:
         )
         folder.write_json("evaluation.json", record.to_dict())
         self._write_examples(None if detected is None else detected.masked_fill(seen, torch.nan))
-        if self.labeled is None and self.opened.train.labels is not None and self.config.data.keep_classes is None:
-            raise ValueError(
-                f"expected at least 2 labeled classes for a probe, found {len(self.opened.classes)}: put each class into a "
-                f"folder of its own; what needs no labels is in {folder.path / 'evaluation.json'}"
-            )
+        few = self.labeled is None and self.opened.train.labels is not None and self.config.data.keep_classes is None
+        found = f"{len(self.opened.classes)}: put each class into a folder of its own"
+        written = f"what needs no labels is in {folder.path / 'evaluation.json'}"
+        expect(not few, "at least 2 labeled classes for a probe", found, written)
         return record
 
     def _without_seen(self, opened: Data) -> Data:

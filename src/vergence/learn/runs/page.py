@@ -404,9 +404,8 @@ def _examples(file: Path) -> dict[str, Any]:
         if name in arrays:
             kind, axes = arrays[name].dtype.kind, arrays[name].ndim
             expect(kind in kinds and axes == ndim, f"{ndim} axes of kind {kinds} in {name}", f"{axes} of {arrays[name].dtype}")
-    lengths = {
-        name: len(arrays[name]) for name in ("xy", "label", "score", "name", *({"anomalous", "thumbnail"} & arrays.keys()))
-    }
+    columns = ("xy", "label", "score", "name", *({"anomalous", "thumbnail"} & arrays.keys()))
+    lengths = {name: len(arrays[name]) for name in columns}
     n = lengths["xy"]
     expect(len(set(lengths.values())) == 1, "arrays of one length", str(lengths))
     expect(arrays["xy"].shape[1] == 2 and np.isfinite(arrays["xy"]).all(), "two finite coordinates per item in xy")

@@ -313,9 +313,8 @@ def _about_run(run: Run, detector: RunDetector, items: Items) -> list[str]:
     about = run.folder.metadata
     if len(about.shape) == 3 and about.read_shape[1] > about.shape[1]:
         share = about.shape[1] / about.read_shape[1]
-        notes.append(
-            f"note: the run sees the middle square of each image, {share:.0%} of the shorter side: the rest is not judged"
-        )
+        seen = f"the middle square of each image, {share:.0%} of the shorter side"
+        notes.append(f"note: the run sees {seen}: the rest is not judged")
     if isinstance(items, PairItems) and about.kind == "pairs":
         notes.append("note: of these pairs the contexts alone are judged; --pairs judges each target given its context")
     if not detector.held_out:
@@ -340,18 +339,14 @@ def _odd_ones(scores: np.ndarray, names: Sequence[str]) -> list[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of p-values of a selection: these are all there are
-            p = np.maximum(
-                tail_p_values(scores), np.minimum(1.0, TAIL * np.exp((np.quantile(scores, 1 - TAIL) - scores) / EXCESS))
-            )
-            n = int(select(p, fdr=0.1).sum())
+            gaussian = np.minimum(1.0, TAIL * np.exp((np.quantile(scores, 1 - TAIL) - scores) / EXCESS))
+            n = int(select(np.maximum(tail_p_values(scores), gaussian), fdr=0.1).sum())
     except ValueError:  # too few, or without a tail
         return []
     order = np.argsort(-scores, kind="stable")
     first = ", ".join(names[i] for i in order[: min(n, SHOWN)])
-    some = (
-        "1 of the calibration items looks unusual itself" if n == 1 else f"{n:,} of the calibration items look unusual themselves"
-    )
-    hides = f"note: {some}, which hides others like {'it' if n == 1 else 'them'}; look at"
+    look, like = ("looks unusual itself", "it") if n == 1 else ("look unusual themselves", "them")
+    hides = f"note: {n:,} of the calibration items {look}, which hides others like {like}; look at"
     return [f"{hides} {first}: a file that names those that are unusual, one a line, goes to --confirm"] if n else []
 
 

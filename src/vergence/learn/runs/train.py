@@ -244,10 +244,8 @@ def _duration(seconds: float) -> str:
         >>> _duration(42.0), _duration(7000.0)
         ('42 seconds', '1.9 hours')
     """
-    for unit, size in (("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size or (unit == "hours" and seconds >= 5400):
-            return f"{seconds / size:.1f} {unit}"
-    return f"{max(1, round(seconds))} seconds"
+    long = f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.1f} minutes"
+    return long if seconds >= 120 else f"{max(1, round(seconds))} seconds"
 
 
 @dataclass(frozen=True)

@@ -238,13 +238,11 @@ def require_known_code(path: Path, model: ModelConfig, trusted: Sequence[str | N
     if unknown:
         kind = "objective" if unknown[0] == model.objective else "encoder"
         if "#" in unknown[0]:  # a module of a program
-            refuse(
-                f"the {kind} of this run, which was an object of a program", advice=f"vergence.load({str(path)!r}, {kind}=...)"
-            )
-        raise ValueError(
-            f"expected {kind}s of the library in {path}, found {shown(unknown[0])}, whose code would run: if you trust it, use "
-            f"--trust-code; in Python pass it with vergence.load(path, {kind}=...), or trust_code=True"
-        )
+            own = f"the {kind} of this run, which was an object of a program"
+            refuse(own, advice=f"vergence.load({str(path)!r}, {kind}=...)")
+        found = f"{shown(unknown[0])}, whose code would run: if you trust it, use --trust-code"
+        advice = f"in Python pass it with vergence.load(path, {kind}=...), or trust_code=True"
+        refuse(f"{kind}s of the library in {path}", found, advice)
 
 
 @contextlib.contextmanager

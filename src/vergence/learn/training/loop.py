@@ -203,11 +203,9 @@ def _load(load: Callable[..., Any], *arguments: Any) -> None:
 def require_shareable(config: FitConfig) -> None:
     """Raises a ValueError unless the processes can share a batch evenly, each at least two items."""
     processes = config.devices * config.nodes
-    if config.batch_size < 2 * processes or config.batch_size % processes:
-        shared = f" that {processes} processes can share evenly" if processes > 1 else ""
-        raise ValueError(
-            f"expected a batch of at least {2 * processes} items{shared}, found {config.batch_size}; change --batch-size"
-        )
+    shared = f" that {processes} processes can share evenly" if processes > 1 else ""
+    even = config.batch_size >= 2 * processes and config.batch_size % processes == 0
+    expect(even, f"a batch of at least {2 * processes} items{shared}", config.batch_size, "change --batch-size")
 
 
 def require_batches(n: int, config: FitConfig) -> int:

@@ -236,9 +236,8 @@ def online_knn(opened: Data, size: int | None, device: torch.device) -> Monitor 
     queries, bank = (items.subset(index.sort().values) for index in order.split([count, len(items) - count]))
 
     def check(encoder: nn.Module) -> dict[str, float]:
-        (z, index), (q, index_q) = (
-            features.collect_features(encoder, part, size=size, device=device) for part in (bank, queries)
-        )
+        parts = bank, queries
+        (z, index), (q, index_q) = (features.collect_features(encoder, part, size=size, device=device) for part in parts)
         assert bank.labels is not None and queries.labels is not None
         k = min(NEIGHBORS, len(z))
         accuracy = knn_accuracy(z, bank.labels[index], q, queries.labels[index_q], ks=(k,))

@@ -292,12 +292,7 @@ def of_networks(settings: Collection[str]) -> list[str]:
 
 
 def of_method(name: str) -> str:
-    """Returns the name of the recipe for a method on images where none is named: one for two CPU cores.
-
-    Example:
-        >>> of_method("dino")
-        'dino_small'
-    """
+    """Returns the name of the recipe for a method on images where none is named: one for two CPU cores."""
     from vergence.learn import methods
 
     require_choice("a method", name, methods.names(), methods.HINT)

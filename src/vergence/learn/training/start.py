@@ -65,18 +65,14 @@ def _require_sources(model: ModelConfig) -> None:
     if model.pretrained and isinstance(model.encoder, Timm) and model.encoder.settings:
         raise ValueError(f"expected a name of timm without settings with --pretrained, found '{model.encoder}'; leave them out")
     behind = model.encoder.takes_steps or model.freeze
-    if model.encoder.closed_form and model.starts_from_weights and not (behind and model.init):
-        raise ValueError(
-            "expected no weights for encoder 'patches', which is fitted in closed form; leave them out, or train a network "
-            "behind a fitted one with --init RUN --objective vje"
-        )
+    fits = not (model.encoder.closed_form and model.starts_from_weights) or (behind and model.init)
+    advice = "leave them out, or train a network behind a fitted one with --init RUN --objective vje"
+    expect(fits, "no weights for encoder 'patches', which is fitted in closed form", advice=advice)
     if model.weights is not None and isinstance(model.encoder, Identity):
         raise ValueError("expected no weights for encoder 'identity', which has none; leave --weights out")
-    if model.freeze and not model.encoder.ready and not model.starts_from_weights:
-        raise ValueError(
-            f"expected weights with --freeze, found encoder '{model.encoder}' with random ones; add --pretrained, --weights FILE "
-            "or --init RUN, or train it without --freeze"
-        )
+    fits = not model.freeze or model.encoder.ready or model.starts_from_weights
+    advice = "add --pretrained, --weights FILE or --init RUN, or train it without --freeze"
+    expect(fits, "weights with --freeze", f"encoder '{model.encoder}' with random ones", advice)
 
 
 def from_run(run: Path, config: RunConfig, *, source: str | None, root: str | None) -> RunConfig:
