@@ -43,10 +43,7 @@ LEAST = 1e-2  # eigenvalue that a refined encoder's component is divided by
 def pooled(s: Tensor, A: Tensor, dtype: torch.dtype) -> Tensor:
     """Returns f (B, 2, K, cells) in ``dtype``: the pooled positive parts, and the negative ones, of thresholded responses.
 
-    Args:
-        s: softshrink(r), (B, L, K); changed in place.
-        A: Weights (cells, L) of the positions, in the type of ``s``.
-        dtype: Type of the sums and of the root.
+    They are softshrink(r), s (B, L, K), changed in place; A (cells, L) are weights of the positions, in the type of s.
 
     Example:
         >>> pooled(torch.tensor([[[8.0], [-1.0]]]), torch.eye(2), torch.float32).squeeze().tolist()
@@ -97,10 +94,7 @@ class SecondLayer(nn.Module):
 
     A patch of neighboring windows holds which edges lie next to each other, as in corners and outlines.
 
-    Args:
-        below: Atoms K' of the first layer.
-        atoms: Atoms K.
-        threshold: Soft threshold, in deviations of the responses.
+    ``below`` is K', ``atoms`` K, ``threshold`` in deviations of the responses.
 
     Example:
         >>> SecondLayer(3, 5, 0.25)(torch.rand(4, 2, 3, 36)).shape
@@ -261,10 +255,7 @@ class PatchMaps(nn.Module):
 def sampled_patches(images: Iterable[Tensor], maps: PatchMaps, *, seed: int = 0) -> Tensor:
     """Returns a uniform sample of at most 100,000 normalized patches (n, F) of images that are resized as ``maps`` resizes them.
 
-    Args:
-        images: Batches (B, C, H, W), uint8 or floats in [0, 1]; empty ones are skipped.
-        maps: Reads the images; its dictionary is not used.
-        seed: Seed of the sample.
+    Images are batches (B, C, H, W), uint8 or floats in [0, 1]; empty ones are skipped.
 
     Example:
         >>> maps = PatchMaps(1, PatchSettings(atoms=4, patch=3))

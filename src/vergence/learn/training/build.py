@@ -50,13 +50,9 @@ STATISTICS_BATCH = 32  # of them at a time, in float64: 50 MB for color images o
 def build_method(config: ModelConfig, shape: Sequence[int], target_shape: OtherShapes, mean: Tensor, std: Tensor) -> Method:
     """Builds the method of a description.
 
-    Args:
-        config: Description of the model.
-        shape: Shape of one item as the encoder sees it, (C, H, W) or (D,).
-        target_shape: Shape of one item of the second view where it differs; None where both views have one shape; of modalities
-            the shapes of all by name, the first one's too.
-        mean: Mean of the input per channel or feature; for pairs of unlike shapes followed by the targets'.
-        std: Standard deviation, as ``mean``.
+    ``shape`` is that of one item as the encoder sees it, ``target_shape`` that of the second view where it differs; of modalities
+    the shapes of all by name. ``mean`` and ``std`` are those of the input per channel or feature; for pairs of unlike shapes
+    followed by the targets'.
     """
     n = shape[0]
     encoder = building.encoder(config.encoder, shape, *input_statistics(config, shape, mean[:n], std[:n]))

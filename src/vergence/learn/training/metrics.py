@@ -223,10 +223,8 @@ def online_knn(opened: Data, size: int | None, device: torch.device) -> Monitor 
     A fifth of at most 10,000 labeled training items are queries, the others their neighbors. The test part is never read, so that
     settings may be chosen by this number and the test part stays blind to the choice. The encoder has been trained on the
     queries' inputs, without their labels: the number is for comparisons between runs, not for reports. The encoder, on
-    ``device``, sees a central crop of ``size`` pixels a side, None for vectors.
-
-    Returns:
-        The function; None for fewer than five labeled items or fewer than two classes.
+    ``device``, sees a central crop of ``size`` pixels a side, None for vectors. For fewer than five labeled items or fewer than
+    two classes there is no function.
     """
     items = labeled(opened.train, ITEMS)
     count = 0 if items is None else min(QUERIES, len(items) // SHARE)

@@ -212,17 +212,12 @@ def distill(
         ValueError: The loss is not finite, or the embedding collapsed under ``strict``.
     """
     steps = dataclasses.replace(config, epochs=epochs, encoder_lr=1.0, knn_every=0)
-    student = _student(method, shape, targets.shape[1], config.seed)
+    encoder = copy.deepcopy(method.encoder)  # several processes wrap and change what they train
+    with torch.random.fork_rng(devices=[]):  # the head's first weights are a function of the seed alone
+        torch.manual_seed(loop.seed_of(config.seed, "initialise", 1))
+        student = Distillation(encoder, shape, targets.shape[1]).to(memory_format=torch.channels_last)
     on_device = items.to(fabric.device) if isinstance(items, ArrayItems) else items
     both = ItemsWithTargets(on_device, targets)
     loop.fit(fabric, student, both, views, steps, _OwnCheckpoints(recorder), progress=progress)
     method.encoder.load_state_dict(student.encoder.state_dict())
     finish_first(fabric, method, config, recorder)
-
-
-def _student(method: Method, shape: tuple[int, ...], dim: int, seed: int) -> Distillation:
-    """Returns a copy of the encoder with a head, whose first weights are a function of the seed alone."""
-    encoder = copy.deepcopy(method.encoder)  # several processes wrap and change what they train
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(loop.seed_of(seed, "initialise", 1))
-        return Distillation(encoder, shape, dim).to(memory_format=torch.channels_last)

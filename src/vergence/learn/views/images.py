@@ -221,15 +221,10 @@ class ImageViews(Views):
 
     @torch.no_grad()
     def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        """Returns the views of images that sampled parameters describe.
+        """Returns the views of images that parameters on the CPU describe: float32 (B, C, size, size) in [0, 1], laid out as x.
 
-        Args:
-            x: Images (B, C, H, W), C = 1 or 3: uint8, or floats in [0, 1] (the range is checked on the CPU only:
-                on another device the training loop would have to wait for it).
-            draws: Parameters of these B images, on the CPU.
-
-        Returns:
-            float32 (B, C, size, size) in [0, 1] on x's device, channels_last if ``x`` is.
+        Images are (B, C, H, W), C = 1 or 3: uint8, or floats in [0, 1] (the range is checked on the CPU only: on another device
+        the training loop would have to wait for it).
         """
         _check_images(x, len(draws["flip"]))
         if self.config.cover:

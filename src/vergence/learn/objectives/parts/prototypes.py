@@ -51,11 +51,7 @@ def _check(components: int, floor: float) -> None:
 class Prototypes(nn.Module):
     """A mixture of K learnable Gaussians, initialized with S = I and standard normal means (global seed).
 
-    Args:
-        dim: Features D.
-        components: K >= 1.
-        rank: Rank r of low-rank covariances; None for full ones.
-        floor: Least standard deviation s, in (0, 1).
+    ``rank`` is that of low-rank covariances, None for full ones; ``floor`` the least standard deviation s, in (0, 1).
 
     Example:
         >>> prototypes = Prototypes(4, components=3, rank=None, floor=0.3)
@@ -113,11 +109,7 @@ class OnlineMixture(nn.Module):
 
     O. Cappe, E. Moulines, "On-line expectation-maximization algorithm for latent data models", JRSS B, 2009.
 
-    Args:
-        dim: Features D.
-        components: Number of components K, >= 1.
-        floor: Standard deviation s that is added in every direction, > 0.
-        momentum: Weight m of the past, in [0, 1).
+    There are K ``components``; ``floor`` is s > 0, and ``momentum`` m in [0, 1).
 
     Example:
         >>> moving = OnlineMixture(2, components=3, floor=0.1, momentum=0.9)
@@ -172,13 +164,8 @@ class MixtureBank(nn.Module):
     A fit is due after the first batch, then whenever the number of items seen has doubled, and, once the bank is full, after
     every M items.
 
-    Args:
-        dim: Features D.
-        size: Number of items M.
-        components: Largest number of components K.
-        rank: Rank r of low-rank covariances; None for full ones.
-        floor: Standard deviation s > 0: an M step adds s^2 to the variances of full covariances; no d of low-rank ones falls
-            below s^2.
+    ``rank`` is that of low-rank covariances, None for full ones. ``floor`` is s > 0: an M step adds s^2 to the variances of full
+    covariances; no d of low-rank ones falls below s^2.
 
     Example:
         >>> bank = MixtureBank(2, size=100, components=2, rank=None, floor=0.1)
