@@ -59,15 +59,11 @@ def launch(config: FitConfig) -> "Fabric":
     if accelerator == "cuda" and config.devices > torch.cuda.device_count():
         raise ValueError(f"expected at most {torch.cuda.device_count()} devices, found {config.devices}; lower --devices")
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # the precision is in the run's metadata
-    fabric = Fabric(
-        accelerator=accelerator,
-        devices=config.devices,
-        num_nodes=config.nodes,
-        strategy="ddp" if config.devices * config.nodes > 1 else "auto",
-        precision=precision(config, accelerator),
-    )
+    several, arithmetic = config.devices * config.nodes > 1, precision(config, accelerator)
+    how: dict[str, Any] = {"strategy": "ddp" if several else "auto", "precision": arithmetic, "num_nodes": config.nodes}
+    fabric = Fabric(accelerator=accelerator, devices=config.devices, **how)
     environment = getattr(fabric.strategy, "cluster_environment", None)
-    if environment is not None and config.devices * config.nodes > 1 and not environment.creates_processes_externally:
+    if environment is not None and several and not environment.creates_processes_externally:
         raise NotStarted(config.devices, config.nodes)
     fabric.launch()
     return fabric
