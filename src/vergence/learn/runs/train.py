@@ -34,7 +34,7 @@ from vergence.learn.objectives.core import Objective
 from vergence.learn.runs.description import describe, for_data, resumed
 from vergence.learn.runs.run import Run
 from vergence.learn.runs.stages import OnStep, State, solve, stages_of
-from vergence.learn.training import build, calibration, closed_form, loop, optimizers, recipes, staged, start
+from vergence.learn.training import build, calibration, closed_form, loop, optimizers, recipes, start
 from vergence.learn.training.config import FitConfig, RunConfig, Settings
 from vergence.learn.training.folder import RunFolder, holds_run, require_new, run_lock
 from vergence.learn.training.metrics import Listener, Logger, listeners_of
@@ -500,6 +500,7 @@ def _require_usable(config: RunConfig, settings: dict[str, Any]) -> None:
     else:
         if config.model.objective == "none" and config.model.method is None:
             raise ValueError("expected --freeze or --method with --objective none, found neither; add one, or name an objective")
-        staged.require_one_encoder(config.model)
+        dual = config.model.encoder.closed_form and config.model.target_encoder is not None
+        expect(not dual, "no target_encoder with 'patches-mlp', whose closed form is of one kind of view", advice="leave it out")
         optimizers.require_optimizer(config.fit)
         loop.require_shareable(config.fit)

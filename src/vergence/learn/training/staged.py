@@ -29,17 +29,16 @@ from vergence.learn.methods.core import Draws, Gather, ImageMethod, Method, Mult
 from vergence.learn.methods.paired import PairedMethod
 from vergence.learn.objectives.gje import GJE
 from vergence.learn.training import loop
-from vergence.learn.training.config import FitConfig, ModelConfig
+from vergence.learn.training.config import FitConfig
 from vergence.learn.training.metrics import Progress, Recorder, State
 from vergence.learn.training.optimizers import build_optimizer
 from vergence.learn.views.images import Views
-from vergence.utils.checks import expect
 from vergence.utils.linalg import upcast_half
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["FirstStage", "distill", "epochs_for", "finish_first", "is_fitted", "require_one_encoder"]
+__all__ = ["FirstStage", "distill", "epochs_for", "finish_first", "is_fitted"]
 
 EPOCHS, STEPS = 15, 2_340  # at least: few images need many passes (docs/guides/trained.md)
 
@@ -61,12 +60,6 @@ class FirstStage(Recorder):
     def load_checkpoint(self) -> State | None:
         """Returns the last checkpoint; None where there is none."""
         return self.recorder.load_checkpoint()
-
-
-def require_one_encoder(config: ModelConfig) -> None:
-    """Raises a ValueError where an encoder with a closed form is one of two."""
-    dual = config.encoder.closed_form and config.target_encoder is not None
-    expect(not dual, "no target_encoder with 'patches-mlp', whose closed form is of one kind of view", advice="leave it out")
 
 
 def is_fitted(fabric: "Fabric", recorder: Recorder) -> bool:

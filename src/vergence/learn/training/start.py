@@ -21,15 +21,13 @@ from vergence.learn.encoders.patch_maps import RefinedEncoder
 from vergence.learn.encoders.pretrained import load_weights, read_weights
 from vergence.learn.methods.core import Method
 from vergence.learn.training.config import ModelConfig, RunConfig
-from vergence.learn.training.folder import RunFolder, write_skipped
+from vergence.learn.training.folder import MODEL, RunFolder, write_skipped
 from vergence.learn.training.records import RunMetadata, Weights
 from vergence.utils.checks import expect, shown
 from vergence.utils.digests import of_array
 from vergence.utils.files import as_path, is_registered, load_outside, sha256
 
 __all__ = ["configured", "continued", "created", "from_run", "load_start"]
-
-MODEL = "model.safetensors"
 
 
 def configured(config: RunConfig) -> RunConfig:
