@@ -3,12 +3,14 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
 from vergence.utils.checks import counted
+
+PASSED = ("column", "groups", "fdr", "fpr", "confidence", "adaptive", "append", "lower_is_stranger")  # as they are given
 
 
 @dataclass(kw_only=True)
@@ -51,19 +53,8 @@ def calibrate(command: Calibrate) -> None:
     failing = options.failing(command.fail_on, options.OF_DECISIONS)
     out = command.out or (STREAM if command.new == STREAM else Path(f"decisions-{options.stem(command.new)}.csv"))
     to = sys.stderr if out == STREAM else sys.stdout  # where standard output has the decisions
-    found = calibrate_files(
-        command.calibration,
-        command.new,
-        out,
-        column=command.column,
-        groups=command.groups,
-        fdr=command.fdr,
-        fpr=command.fpr,
-        confidence=command.confidence,
-        adaptive=command.adaptive,
-        append=command.append,
-        lower_is_stranger=command.lower_is_stranger,
-    )
+    how: dict[str, Any] = {name: getattr(command, name) for name in PASSED}
+    found = calibrate_files(command.calibration, command.new, out, **how)
     for sentence in found.sentences:
         print(sentence, file=to)
     if out != STREAM:

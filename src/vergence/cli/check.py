@@ -144,12 +144,8 @@ def check(command: Check) -> None:
     from vergence.images.check import check as run
     from vergence.images.review import Review
 
-    expect(
-        not command.leaks or command.against is not None,
-        "--leaks with --against REFERENCE",
-        "--leaks alone",
-        "name the reference",
-    )
+    paired = not command.leaks or command.against is not None
+    expect(paired, "--leaks with --against REFERENCE", "--leaks alone", "name the reference")
     failing = _failing(command)
     out = command.out or Path(f"check-{Path(command.source.rstrip('/')).name.removeprefix('-') or 'images'}")
     found = run(

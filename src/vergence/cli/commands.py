@@ -16,12 +16,13 @@ from typing import Any
 import tyro
 
 from vergence.cli import advise, calibrate, check, compare, density, listing, match, monitor, options, score, serve, train, use
-from vergence.utils.checks import did_you_mean, is_out_of_memory, shown
+from vergence.utils.checks import did_you_mean, expect, is_out_of_memory, shown
 from vergence.utils.terminal import is_first_process, wait_for_launcher
 from vergence.utils.version import __version__
 
 __all__ = ["main"]
 
+ABOUT = "Probabilistic joint-embedding learning. --version prints the version."
 LONGEST = 200  # characters of a word in a message
 PLAIN = {"•": "*", "─": "-", "│": "|", "×": "x", "–": "-", "’": "'"}  # in ASCII
 
@@ -137,12 +138,7 @@ def _parsed(arguments: list[str]) -> Any:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.extras.subcommand_cli_from_dict(
-                COMMANDS,
-                prog="vergence",
-                description="Probabilistic joint-embedding learning. --version prints the version.",
-                args=arguments,
-            )
+            return tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="vergence", description=ABOUT, args=arguments)
     except SystemExit as stop:
         if stop.code == 2 and said.getvalue():
             raise ValueError(in_one_line(said.getvalue(), arguments)) from None
@@ -153,8 +149,7 @@ def _parsed(arguments: list[str]) -> Any:
 def _require_command(before: str, arguments: Sequence[str], names: Iterable[str]) -> None:
     """Raises a ValueError unless the name of a command comes first, or an option such as --help."""
     known = ", ".join(names)
-    if not arguments:
-        raise ValueError(f"expected a command after {before}, found none: there are {known}")
+    expect(arguments, f"a command after {before}", f"none: there are {known}")
     if arguments[0] not in names and not arguments[0].startswith("-"):
         near = did_you_mean(arguments[0], names)
         raise ValueError(f"expected a command, found {shown(arguments[0])}: there are {known}" + (f"; {near}" if near else ""))

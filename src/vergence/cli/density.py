@@ -210,10 +210,8 @@ def _fit(command: DensityFit) -> None:
     settings = {"device": command.device, **dict(map(options.parse, command.set))}
     pairs, also = _pairs(command)
     verb = "replaced" if command.out.exists() else "wrote"
-    also |= {"seconds": command.seconds, "report": command.report}
-    result = density.fit_density(
-        pairs, command.model, command.out, settings=settings, holdout=command.holdout, seed=command.seed, **also
-    )
+    also |= {name: getattr(command, name) for name in ("seconds", "report", "holdout", "seed")}
+    result = density.fit_density(pairs, command.model, command.out, settings=settings, **also)
     print(f"{result.model}: {result.train} pairs in {result.seconds:.1f} s")
     if (found := result.selection) is not None:
         names = {"log_density": "nats", "coverage": "in 90%", "error": "+-", "seconds": "s", "left": "left out"}
@@ -235,10 +233,8 @@ def _fit(command: DensityFit) -> None:
         _warn(note)
     if columns := result.few_values:
         where = f"{', '.join(columns)} {'takes' if len(columns) == 1 else 'take'} few different values"
-        _warn(
-            f"{where}: a density of classes or counts has no upper limit, and such log-densities mean little; "
-            "a classifier suits them"
-        )
+        little = "a density of classes or counts has no upper limit, and such log-densities mean little"
+        _warn(f"{where}: {little}; a classifier suits them")
     if command.report is not None:
         print(f"page: {command.report}")
     print(f"{verb} {command.out}; next: vergence density predict {shlex.quote(str(command.out))} CONTEXTS")

@@ -69,14 +69,9 @@ def pairs(command: Pairs) -> None:
     from vergence.mixtures import get
 
     read = read_pairs(command.pairs)
-    matcher = Matcher(
-        None if command.model == "gaussian" else get(command.model)(random_state=command.seed),
-        by=command.by,
-        n_components=command.components,
-        share=command.share,
-        random_state=command.seed,
-        device=command.device,
-    )
+    model = None if command.model == "gaussian" else get(command.model)(random_state=command.seed)
+    how: dict[str, Any] = {"by": command.by, "share": command.share, "device": command.device}
+    matcher = Matcher(model, n_components=command.components, random_state=command.seed, **how)
     groups = None if command.groups is None else _groups(command.pairs, command.groups)
     matcher.fit(read.context, np.asarray(read.target).reshape(len(read.target), -1), groups)
     matcher.save(command.out)

@@ -51,10 +51,8 @@ def monitor(command: Monitor) -> None:
             alarms += 1
             if state.drift != kind or seen - said >= KEPT:
                 said, kind = seen, state.drift
-                print(
-                    f"alarm after item {seen:,} of this stream, {counted(state.items, 'item')} after the start: {kind}",
-                    flush=True,
-                )
+                after = f"alarm after item {seen:,} of this stream, {counted(state.items, 'item')} after the start"
+                print(f"{after}: {kind}", flush=True)
             state.reset()
         if command.state is not None and str(command.stream) == "-" and seen % KEPT == 0:
             state.save(command.state)

@@ -43,7 +43,7 @@ DEFAULTS |= {"form": "(default: by its shape)", "root": "(default: data)", "thre
 ENCODERS = ("encoder", "distill")  # given as text
 ALIASES = {"root": "data_root", "form": "kind"}  # name of an option where it is not the field's
 WORDS = {  # of a name that two classes have, of which one option sets both
-    "strict": "Stop at unreadable images instead of skipping them, and stop when the embedding collapses.",
+    "strict": "Stop at unreadable images instead of skipping them, and stop when the embedding collapses."
 }
 
 
@@ -105,14 +105,10 @@ TrustCode = Annotated[bool, arg(help="Import the objective or encoder that the r
 Download = Annotated[bool, arg(help=described("download"))]
 Settings = UseAppendAction[list[str]]
 RunFolder = Annotated[Positional[Path], arg(metavar="RUN", help="Run folder.")]
-TableOut = Annotated[
-    Path | None,
-    arg(metavar="FILE", help="File to write: .npz, .csv or .parquet.", help_behavior_hint="(default: named after the input)"),
-]
-ShardOf = Annotated[
-    str | None,
-    arg(metavar="I/N", help="Write part I of N of the items to the folder --out, for vergence merge.", help_behavior_hint=""),
-]
+TABLE = {"help": "File to write: .npz, .csv or .parquet.", "help_behavior_hint": "(default: named after the input)"}
+TableOut = Annotated[Path | None, arg(metavar="FILE", **TABLE)]
+PART = "Write part I of N of the items to the folder --out, for vergence merge."
+ShardOf = Annotated[str | None, arg(metavar="I/N", help=PART, help_behavior_hint="")]
 FailOn = Annotated[str | None, arg(metavar="WHAT", help_behavior_hint="(default: nothing)")]
 OF_DECISIONS: dict[str, Callable[[Any], int]] = {  # numbers of decisions that --fail-on may name
     "flagged": lambda found: found.flagged,

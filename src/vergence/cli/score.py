@@ -112,15 +112,9 @@ def _require_apart(reference: str, scored: str) -> None:
 def _reference(command: Score, run: "Run", confirmed: Sequence[str]) -> "Calibration":
     from vergence.learn.runs.score import Calibration
 
-    return Calibration(
-        run,
-        fpr=command.fpr,
-        confidence=CONFIDENCE if command.confidence is None else command.confidence,
-        calibration=None if command.calibration is None else run.items(command.calibration, root=command.data_root),
-        confirmed=confirmed,
-        all_scores=command.all_scores,
-        batch_size=command.batch_size,
-    )
+    confidence = CONFIDENCE if command.confidence is None else command.confidence
+    own = None if command.calibration is None else run.items(command.calibration, root=command.data_root)
+    return Calibration(run, command.fpr, confidence, own, confirmed, command.all_scores, command.batch_size)
 
 
 def _show(found: "Decisions") -> None:

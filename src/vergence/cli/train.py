@@ -93,8 +93,7 @@ def _plan(source: str | None, out: Path, command: Any, settings: dict[str, Any])
     from vergence.learn.runs.train import plan
 
     expect(not command.resume, "--dry-run of a new run", "--resume", "leave one out")
-    for line in plan(source, out=out, recipe=command.recipe, trust_code=command.trust_code, **settings):
-        print(line)
+    print("\n".join(plan(source, out=out, recipe=command.recipe, trust_code=command.trust_code, **settings)))
     print("nothing was trained or written; next: the same command without --dry-run")
 
 

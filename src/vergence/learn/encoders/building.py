@@ -9,20 +9,7 @@ from torch import Tensor, nn
 
 from vergence.images import timm_models
 from vergence.images.timm_models import Input
-from vergence.learn.encoders import networks
-from vergence.learn.encoders.config import (
-    MLP,
-    Encoder,
-    Factory,
-    Identity,
-    Patches,
-    PatchesMLP,
-    ResNet,
-    Small,
-    Timm,
-    as_encoder,
-    require_image_shape,
-)
+from vergence.learn.encoders import config, networks
 from vergence.learn.encoders.patch_maps import PatchEncoder, RefinedEncoder
 from vergence.utils.checks import expect
 
@@ -30,75 +17,74 @@ __all__ = ["build", "encoder", "expected_input"]
 
 
 @functools.singledispatch
-def build(kind: Encoder, shape: Sequence[int]) -> nn.Module:
+def build(kind: config.Encoder, shape: Sequence[int]) -> nn.Module:
     """Returns the network of a kind, with random weights: items (B, ...) of ``shape`` -> embeddings (B, D)."""
     raise NotImplementedError(f"build is not registered for {type(kind).__name__}")
 
 
 @build.register
-def _(kind: Small, shape: Sequence[int]) -> nn.Module:
+def _(kind: config.Small, shape: Sequence[int]) -> nn.Module:
     if len(shape) != 2:  # of series (C, T)
-        require_image_shape(kind, shape)
+        config.require_image_shape(kind, shape)
     return networks.small_convnet(shape[0], kind.deep, series=len(shape) == 2)
 
 
 @build.register
-def _(kind: MLP, shape: Sequence[int]) -> nn.Module:
+def _(kind: config.MLP, shape: Sequence[int]) -> nn.Module:
     return nn.Sequential(nn.Flatten(), networks.mlp((math.prod(shape), 512, 512, 256)))
 
 
 @build.register
-def _(kind: Identity, shape: Sequence[int]) -> nn.Module:
-    found = f"images of shape {tuple(shape)}"
-    expect(len(shape) == 1, "vectors for encoder 'identity'", found, "choose another --encoder")
+def _(kind: config.Identity, shape: Sequence[int]) -> nn.Module:
+    expect(len(shape) == 1, "vectors for encoder 'identity'", f"images of shape {tuple(shape)}", "choose another --encoder")
     return nn.Identity()
 
 
 @build.register
-def _(kind: ResNet, shape: Sequence[int]) -> nn.Module:
-    require_image_shape(kind, shape)
+def _(kind: config.ResNet, shape: Sequence[int]) -> nn.Module:
+    config.require_image_shape(kind, shape)
     return networks.resnet(kind.name, shape[0], kind.stem or ("cifar" if shape[1] <= 64 else "imagenet"))
 
 
 @build.register
-def _(kind: Timm, shape: Sequence[int]) -> nn.Module:
-    require_image_shape(kind, shape)
+def _(kind: config.Timm, shape: Sequence[int]) -> nn.Module:
+    config.require_image_shape(kind, shape)
     return timm_models.timm_model(kind.name, shape[0], shape[1], settings=kind.settings)
 
 
 @build.register
-def _(kind: Factory, shape: Sequence[int]) -> nn.Module:
+def _(kind: config.Factory, shape: Sequence[int]) -> nn.Module:
     return networks.factory_model(kind.name)
 
 
 @build.register
-def _(kind: Patches, shape: Sequence[int]) -> nn.Module:
+def _(kind: config.Patches, shape: Sequence[int]) -> nn.Module:
     return PatchEncoder(shape[0], kind.complete(shape))
 
 
 @build.register
-def _(kind: PatchesMLP, shape: Sequence[int]) -> nn.Module:
+def _(kind: config.PatchesMLP, shape: Sequence[int]) -> nn.Module:
     return RefinedEncoder(shape[0], kind.complete(shape))
 
 
-def expected_input(kind: Encoder) -> Input | None:
+def expected_input(kind: config.Encoder) -> Input | None:
     """Returns the input that the network's own configuration names; None for networks without one."""
-    if isinstance(kind, ResNet):
+    if isinstance(kind, config.ResNet):
         return Input()
-    if isinstance(kind, Timm):
+    if isinstance(kind, config.Timm):
         return timm_models.read_input(str(kind), timm_models.require_timm(kind.name).get_pretrained_cfg(kind.name) or {})
-    if isinstance(kind, Factory):
+    if isinstance(kind, config.Factory):
         net = networks.factory_model(kind.name)
         configuration = getattr(net, "pretrained_cfg", None) or getattr(net, "default_cfg", None)
         return None if configuration is None else timm_models.read_input(kind.name, configuration)
     return None
 
 
-def encoder(kind: Encoder | str, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Module:
+def encoder(kind: config.Encoder | str, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Module:
     """Builds an encoder of items of ``shape`` that standardizes its input and returns (B, D) embeddings.
 
     Args:
-        kind: Encoder, or its text (`vergence.learn.encoders.config`).
+        kind: config.Encoder, or its text (`vergence.learn.encoders.config`).
         shape: (C, H, W) of images or (D,) of vectors, as the encoder sees them.
         mean: Mean per channel (of images in [0, 1]) or per feature. A network of three channels takes gray images, too.
         std: Standard deviation per channel or per feature.
@@ -108,7 +94,7 @@ def encoder(kind: Encoder | str, shape: Sequence[int], mean: Tensor, std: Tensor
         >>> net(torch.zeros(4, 1, 8, 8, dtype=torch.uint8)).shape
         torch.Size([4, 256])
     """
-    kind = as_encoder(kind)
+    kind = config.as_encoder(kind)
     if not kind.standardized:
         mean, std = torch.zeros_like(mean), torch.ones_like(std)
     seen = (len(mean), *shape[1:]) if len(shape) == 3 else tuple(shape)  # by the network, behind `Standardize`

@@ -75,12 +75,9 @@ class _Convolution(nn.Conv2d):
 
 
 def small_convnet(channels: int, deep: bool = False, *, series: bool = False) -> nn.Module:
-    """Returns four or five convolutions, each with BatchNorm and ReLU, and average pooling: D = 256.
+    """Returns four or, where it is ``deep``, five convolutions, each with BatchNorm and ReLU, and average pooling: D = 256.
 
-    Args:
-        channels: Number of input channels.
-        deep: Whether there are five, the first of stride 2, in place of four 3x3 convolutions of strides 1, 2, 2, 2.
-        series: Whether the items are series (C, T), whose kernels are four steps longer.
+    Of ``series`` (C, T) the kernels are four steps longer.
 
     Example:
         >>> small_convnet(3)(torch.rand(2, 3, 32, 32, dtype=torch.get_default_dtype())).shape
@@ -96,13 +93,7 @@ def small_convnet(channels: int, deep: bool = False, *, series: bool = False) ->
 
 
 def resnet(name: str, channels: int, stem: str) -> nn.Module:
-    """Returns torchvision's ResNet without its classifier.
-
-    Args:
-        name: ``resnet18``, ``resnet34`` or ``resnet50``: D = 512, 512 or 2048.
-        channels: Number of input channels.
-        stem: ``cifar`` for a 3x3 convolution of stride 1 without max pooling, ``imagenet`` for torchvision's own.
-    """
+    """Returns torchvision's ResNet (`vergence.learn.encoders.config.ResNet`) without its classifier."""
     import torchvision
 
     net: nn.Module = getattr(torchvision.models, name)(weights=None)

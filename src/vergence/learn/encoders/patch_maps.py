@@ -21,18 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vergence.data.pixels import resize, to_unit
+from vergence.learn.encoders import dictionary
 from vergence.learn.encoders.config import GRID, POOL, Patches, PatchSettings
 from vergence.learn.encoders.config import SIZE_ABOVE as SIZE
-from vergence.learn.encoders.dictionary import (
-    N_PATCHES,
-    PART,
-    PatchSample,
-    distinct,
-    learn_dictionary,
-    mark,
-    normalized_patches,
-    spherical_k_means,
-)
 from vergence.learn.encoders.networks import standardization
 from vergence.utils.checks import refuse
 from vergence.utils.devices import exporting, fast_bfloat16
@@ -52,10 +43,7 @@ LEAST = 1e-2  # eigenvalue that a refined encoder's component is divided by
 def pooled(s: Tensor, A: Tensor, dtype: torch.dtype) -> Tensor:
     """Returns f (B, 2, K, cells) in ``dtype``: the pooled positive parts, and the negative ones, of thresholded responses.
 
-    Args:
-        s: softshrink(r), (B, L, K); changed in place.
-        A: Weights (cells, L) of the positions, in the type of ``s``.
-        dtype: Type of the sums and of the root.
+    They are softshrink(r), s (B, L, K), changed in place; A (cells, L) are weights of the positions, in the type of s.
 
     Example:
         >>> pooled(torch.tensor([[[8.0], [-1.0]]]), torch.eye(2), torch.float32).squeeze().tolist()
@@ -106,10 +94,7 @@ class SecondLayer(nn.Module):
 
     A patch of neighboring windows holds which edges lie next to each other, as in corners and outlines.
 
-    Args:
-        below: Atoms K' of the first layer.
-        atoms: Atoms K.
-        threshold: Soft threshold, in deviations of the responses.
+    ``below`` is K', ``atoms`` K, ``threshold`` in deviations of the responses.
 
     Example:
         >>> SecondLayer(3, 5, 0.25)(torch.rand(4, 2, 3, 36)).shape
@@ -149,8 +134,8 @@ class SecondLayer(nn.Module):
         Z = U * (w + REGULARIZATION * w.mean() + torch.finfo(own.dtype).eps).rsqrt()
         order = torch.randperm(n, generator=generator)
         q = torch.cat([(p.to(own) - m) @ Z for p in parts])[order]
-        first = distinct(torch.cat([mark(p) for p in parts])[order])[: len(self.atoms)]
-        D = spherical_k_means(q, F.normalize(q[first], dim=1))
+        first = dictionary.distinct(torch.cat([dictionary.mark(p) for p in parts])[order])[: len(self.atoms)]
+        D = dictionary.spherical_k_means(q, F.normalize(q[first], dim=1))
         self.basis.copy_(Z)
         self.center.copy_(m @ Z)
         self.atoms.zero_()
@@ -172,7 +157,7 @@ class SecondLayer(nn.Module):
 def _deviation(q: Tensor, D: Tensor) -> Tensor:
     """Returns the standard deviation of all responses D q of vectors q (n, d), or 1 where there is none."""
     total, square = (torch.zeros((), dtype=torch.float64) for _ in range(2))
-    for part in q.split(PART):
+    for part in q.split(dictionary.PART):
         r = part @ D.T
         total += r.sum(dtype=torch.float64)
         square += r.square().sum(dtype=torch.float64)
@@ -257,7 +242,7 @@ class PatchMaps(nn.Module):
         windows = x.new_empty(x.shape[0], 2, s.below, GRID**2)
         together = max(1, RESPONSES // (rows * columns * min(BLOCK, s.atoms)))
         for f, below, images in zip(*(_some(part, together) for part in (out, windows, x)), strict=True):
-            p = normalized_patches(images, s.patch, s.stride).to(dtype).flatten(0, 1)
+            p = dictionary.normalized_patches(images, s.patch, s.stride).to(dtype).flatten(0, 1)
             for i, (v, minus) in enumerate(blocks):
                 a = F.softshrink(torch.addmm(minus, p, v), s.threshold).unflatten(0, (-1, rows * columns))
                 both = pooled(a, torch.cat(A) if i == 0 else A[0], x.dtype)
@@ -270,17 +255,14 @@ class PatchMaps(nn.Module):
 def sampled_patches(images: Iterable[Tensor], maps: PatchMaps, *, seed: int = 0) -> Tensor:
     """Returns a uniform sample of at most 100,000 normalized patches (n, F) of images that are resized as ``maps`` resizes them.
 
-    Args:
-        images: Batches (B, C, H, W), uint8 or floats in [0, 1]; empty ones are skipped.
-        maps: Reads the images; its dictionary is not used.
-        seed: Seed of the sample.
+    Images are batches (B, C, H, W), uint8 or floats in [0, 1]; empty ones are skipped.
 
     Example:
         >>> maps = PatchMaps(1, PatchSettings(atoms=4, patch=3))
         >>> sampled_patches([torch.rand(5, 1, 8, 8), torch.rand(2, 1, 8, 8)], maps).shape
         torch.Size([252, 9])
     """
-    sample = PatchSample(N_PATCHES, maps.settings.patch, maps.settings.stride, seed)
+    sample = dictionary.PatchSample(dictionary.N_PATCHES, maps.settings.patch, maps.settings.stride, seed)
     for x in images:
         if len(x):
             sample.add(maps.shrunk(to_unit(x, maps.filters.dtype)).cpu())
@@ -301,16 +283,12 @@ def patch_dictionary(images: Iterable[Tensor], shape: Sequence[int], settings: P
     patches = sampled_patches(images, PatchMaps(shape[0], full), seed=seed)  # whose dictionary is not used
     full = dataclasses.replace(full, atoms=min(full.atoms, max(2, len(patches) // 10)))
     maps = PatchMaps(shape[0], full)
-    maps.set(*learn_dictionary(patches, full.atoms))
+    maps.set(*dictionary.learn_dictionary(patches, full.atoms))
     return maps
 
 
 class PatchEncoder(nn.Module):
     """Features of one or two layers, and an affine map to the embedding; random until its tensors are set.
-
-    Args:
-        channels: Number of channels C.
-        settings: Settings; see `vergence.learn.encoders.config.Patches`.
 
     Example:
         >>> encoder = PatchEncoder(1, PatchSettings(atoms=4, patch=3, dim=5))
@@ -342,9 +320,6 @@ def wide_features(encoder: nn.Module) -> nn.Module:
 
     They hold more than the embedding does, and suit a linear classifier with labels (`vergence.learn.evaluation.ridge_probe`).
 
-    Args:
-        encoder: One with a `PatchMaps` and a layer that standardizes its input, as `vergence.Run` has it.
-
     Example:
         >>> from vergence.learn.encoders.networks import Standardize
         >>> net = nn.Sequential(Standardize(torch.zeros(1), torch.ones(1)), PatchEncoder(1, PatchSettings(atoms=4, patch=3)))
@@ -362,10 +337,6 @@ class RefinedEncoder(nn.Module):
 
     With c, the closed form's embedding, whose components have eigenvalues omega and are multiplied by omega^power,
     z = c + U relu(norm(V c / omega^power + v)). U starts at zero, so that before the first step z = c.
-
-    Args:
-        channels: Number of channels C.
-        settings: Settings of the closed form, whose ``dim`` is the width of the embedding.
 
     Example:
         >>> encoder = RefinedEncoder(1, PatchSettings(atoms=4, patch=3, dim=5)).eval()

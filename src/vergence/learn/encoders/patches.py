@@ -78,12 +78,7 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         self.dtype, self.batch_size, self.random_state = dtype, batch_size, random_state
 
     def fit(self, X: Any, y: Any = None) -> "PatchFeatures":
-        """Learns the dictionary from a random sample of the patches of all images; ``y`` is ignored.
-
-        Raises:
-            ValueError: A setting or an image is out of its range, the images are smaller than a patch, or they have fewer
-                distinct patches than the dictionary has atoms.
-        """
+        """Learns the dictionary from a random sample of the patches of all images; ``y`` is ignored."""
         self.__dict__.pop("_sample", None)
         return self.partial_fit(X)
 

@@ -133,13 +133,8 @@ def linear_probe(
     model = LogisticRegression(C=1 / l2, tol=GRADIENT, max_iter=max_iter)
     converged = _fit(model, x, y)
     right = model.predict(x_test) == y_test
-    return {
-        "accuracy": float(right.mean()),
-        "train_accuracy": float((model.predict(x) == y).mean()),
-        "iterations": int(model.n_iter_.max()),
-        "converged": converged,
-        "right": right.tolist(),
-    }
+    accuracies = {"accuracy": float(right.mean()), "train_accuracy": float((model.predict(x) == y).mean())}
+    return accuracies | {"iterations": int(model.n_iter_.max()), "converged": converged, "right": right.tolist()}
 
 
 def ridge_probe(

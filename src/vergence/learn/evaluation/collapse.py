@@ -17,9 +17,6 @@ ROWS = 4096  # rows that the spectrum is computed from, so that its cost does no
 def collapse(z: Tensor) -> dict[str, float]:
     """Returns how much of the space an embedding uses.
 
-    The mean squared Mahalanobis distance under the features' own covariance is not included: it is D (N - 1) / N for all
-    features (with an invertible covariance of divisor N - 1).
-
     Args:
         z: Features (N, D).
 

@@ -41,13 +41,6 @@ class PrototypeHead(nn.Module):
     Three linear layers with GELU between them, normalization to length 1, and the product with K vectors of length 1, which is
     the released code's weight-normalized layer of fixed gain. Weights of the first three are truncated normal (0.02).
 
-    Args:
-        dim: Width D of the embeddings.
-        outputs: Number K of outputs.
-        hidden: Width of the hidden layers.
-        bottleneck: Width of the normalized vector.
-        batch_norm: Whether the hidden layers are batch-normalized, without bias.
-
     Example:
         >>> PrototypeHead(8, 16, hidden=12, bottleneck=4)(torch.randn(2, 8)).shape
         torch.Size([2, 16])
@@ -73,12 +66,6 @@ class PrototypeHead(nn.Module):
 
 class CenteredCrossEntropy(nn.Module):
     """The loss of outputs (B, K) of several crops, eq. 3, with the center c that keeps the teacher from one output for all.
-
-    Args:
-        outputs: Number K of prototypes.
-        temperature: Of the student, s.
-        teacher_temperature: Of the teacher, t.
-        momentum: Momentum m of the center.
 
     Example:
         >>> loss = CenteredCrossEntropy(4, 0.1, 0.04, 0.9)
@@ -139,12 +126,10 @@ class Dino(ImageMethod):
 
     multi_crop: ClassVar[bool] = True
     small: ClassVar[Mapping[str, Any]] = {
-        "crop": (0.4, 1.0),
-        "lr": 5e-4,
+        **{"crop": (0.4, 1.0), "lr": 5e-4, "local_views": 2},
         "options": {
             **{"outputs": 1024, "hidden": 512, "bottleneck": 128, "batch_norm": True, "asymmetric": False, "momentum": 0.99}
         },
-        "local_views": 2,
     }
 
     def __init__(
@@ -175,10 +160,7 @@ class Dino(ImageMethod):
         self.encoder.requires_grad_(False)
         self.teacher_head = frozen_copy(self.head)
         self.loss = CenteredCrossEntropy(outputs, temperature, teacher_temperature, center_momentum)
-        self.head.prototypes.weight.register_hook(self._fix)
-
-    def _fix(self, gradient: Tensor) -> Tensor:
-        return gradient * (not self.frozen())
+        self.head.prototypes.weight.register_hook(lambda gradient: gradient * (not self.frozen()))
 
     def reset_teacher(self) -> None:
         """Gives the student the encoder's weights."""

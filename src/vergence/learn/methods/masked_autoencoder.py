@@ -32,13 +32,7 @@ def normalized(x: Tensor) -> Tensor:
 
 
 def masked_error(target: Tensor, predicted: Tensor, masked: Tensor) -> Tensor:
-    """Returns the mean squared error over the masked patches of each image, (B,).
-
-    Args:
-        target: All patches (B, L, P).
-        predicted: Predictions of the masked ones (B, M, P).
-        masked: Positions (B, M) of the masked ones.
-    """
+    """Returns the mean squared error (B,) of predictions (B, M, P) of the ``masked`` ones (B, M) of all patches (B, L, P)."""
     return (gathered(target, masked) - predicted).square().mean((1, 2))
 
 

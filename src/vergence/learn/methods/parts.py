@@ -91,15 +91,7 @@ def block_masks(
     a block never reaches the last row and column, one number decides its share and its aspect, and a context that stays too
     small overlaps with targets, where here the image gets new blocks, and after 100 of them the batch blocks of another size.
 
-    Args:
-        n: Number of images.
-        grid: Height and width of an image, in patches.
-        generator: A CPU generator.
-        targets: Number M of target blocks.
-        scale: Range of the share of the patches in a target block.
-        aspect: Range of height / width of a target block.
-        context: Range of the share of the patches in a context block, of aspect 1.
-        least: Least number of patches of a context.
+    Of n images of a ``grid`` of patches, height and width; the others are arguments of `vergence.learn.methods.i_jepa.IJepa`.
     """
     require_count(1, targets=targets)
     as_range("target_aspect", aspect)
@@ -161,13 +153,7 @@ def gathered(x: Tensor, index: Tensor) -> Tensor:
 
 
 def seen(vit: Any, x: Tensor, keep: Tensor | None = None) -> Tensor:
-    """Returns the tokens (B, P + K, D) that a transformer computes from part of the patches, prefix tokens first.
-
-    Args:
-        vit: timm's ``VisionTransformer``.
-        x: Images (B, C, H, W), standardized.
-        keep: Positions (B, K) of the patches; all by default.
-    """
+    """Returns a transformer's tokens (B, P + K, D), prefix tokens first, of K patches at ``keep`` (B, K), by default of all."""
     tokens = vit._pos_embed(vit.patch_embed(x))
     if keep is not None:
         prefix = vit.num_prefix_tokens
@@ -200,15 +186,8 @@ class TokenDecoder(nn.Module):
     Each token is mapped to ``width`` features and its position added; at every position to predict stands one learned token with
     its position. Linear layers have Xavier's uniform weights.
 
-    Args:
-        dim: Width of the tokens that are seen.
-        out: Width of the tokens that are predicted.
-        grid: Height and width of an image, in patches.
-        width: Width of the transformer, a multiple of ``heads`` and of 4.
-        depth: Number of blocks.
-        heads: Number of attention heads.
-        prefix: Number of prefix tokens, which have no position.
-        names: Names of width and heads in messages.
+    ``dim`` and ``out`` are the widths of the tokens that are seen and predicted, ``width`` is a multiple of ``heads`` and of 4;
+    ``prefix`` tokens have no position; ``names`` is what names of width and heads begin with in messages.
     """
 
     positions: Tensor

@@ -59,9 +59,6 @@ def get(name: str) -> type[Objective]:
 
     A class outside is imported, which runs its module: the name has to come from somebody who is trusted.
 
-    Raises:
-        ValueError: There is no such objective; the error suggests the nearest name.
-
     Example:
         >>> from vergence.learn import objectives
         >>> objectives.get("vje")(8).dim

@@ -30,8 +30,7 @@ def require_pairs(za: Tensor, zb: Tensor, dim: int) -> None:
 
 def require_several(za: Tensor) -> None:
     """Raises a ValueError where a view (B, D) has one embedding: variances have no value."""
-    if len(za) < 2:
-        raise ValueError(f"expected a batch of at least 2 embeddings that differ, found {len(za)}: raise the batch size")
+    expect(len(za) >= 2, "a batch of at least 2 embeddings that differ", f"{len(za)}: raise the batch size")
 
 
 def mean_terms(terms: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -109,9 +108,6 @@ class Objective(nn.Module, abc.ABC):
         finite. On an accelerator only the shape is checked, because comparing would wait for the device at every step. In a
         loop of one's own, warns once where `update` or the teacher has been forgotten.
         The last ``n_local`` of more than two views are of a part of the item, such as small crops.
-
-        Raises:
-            ValueError: The embeddings are not (B, dim) each, a number is above 1e9, or one pair is too few.
         """
         for z in (zb, *others) if self.dim else ():
             require_pairs(za, z, self.dim)

@@ -27,10 +27,7 @@ __all__ = ["LeJEPA"]
 def epps_pulley(x: Tensor, knots: int, t_max: float) -> Tensor:
     """Returns B int |phi(t) - exp(-t^2 / 2)|^2 exp(-t^2 / 2) dt, (..., S), for S samples of B numbers each (..., B, S).
 
-    Args:
-        x: Projections z_n . u on S directions.
-        knots: Knots of the trapezoidal rule in [0, t_max]; the integral over the line is twice that.
-        t_max: Upper bound, > 0.
+    They are z_n . u on S directions; the trapezoidal rule has ``knots`` in [0, t_max], half of the line.
     """
     t = torch.linspace(0, t_max, knots, dtype=x.dtype, device=x.device)
     step, gauss, xt = t_max / (knots - 1), (-t.square() / 2).exp(), x[..., None] * t

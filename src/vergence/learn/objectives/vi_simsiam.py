@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from vergence.densities.power_spherical import PowerSpherical, direction
 from vergence.learn.encoders.networks import projector
 from vergence.learn.objectives.core import Objective, require_pairs
-from vergence.utils.checks import require_choice, require_count
+from vergence.utils.checks import expect, require_choice, require_count
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["VISimSiam"]
@@ -59,8 +59,7 @@ class VISimSiam(Objective):
         super().__init__()
         hidden = max(dim // 4, 16) if hidden is None else hidden
         require_count(2, dim=dim, hidden=hidden)
-        if not 0 <= beta < math.inf:
-            raise ValueError(f"expected beta >= 0, found {beta}: 1 is the evidence lower bound, 0 the likelihood alone")
+        expect(0 <= beta < math.inf, "beta >= 0", f"{beta}: 1 is the evidence lower bound, 0 the likelihood alone")
         self.dim, self.beta = dim, float(beta)
         self.predictor = projector(dim, (hidden, dim + 1))
 

@@ -140,19 +140,12 @@ class VJE(Objective):
             za: Context embeddings, (B, D).
             samples: Number of samples M, >= 1.
             generator: Source of the noise; the global generator by default.
-
-        Raises:
-            ValueError: ``samples`` is below 1, or the embeddings are not two (B, dim).
         """
         log_w = self.log_weights(zb, za, samples=samples, generator=generator)
         return torch.logsumexp(log_w, 0) - math.log(samples)
 
     def log_weights(self, zb: Tensor, za: Tensor, *, samples: int, generator: torch.Generator | None = None) -> Tensor:
-        """Returns log p(y_b | s) p(s) / q(s | z_a) of samples s ~ q(s | z_a), common to all rows, (samples, B).
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim), or ``samples`` is below 1.
-        """
+        """Returns log p(y_b | s) p(s) / q(s | z_a) of samples s ~ q(s | z_a), common to all rows, (samples, B)."""
         require_pairs(za, zb, self.dim)
         require_count(1, samples=samples)
         mu, var = self.infer(za)
@@ -173,16 +166,7 @@ class VJE(Objective):
         ``joint`` is the expected l_dir + l_rad of z given s ~ q(s | z) without constants; ``directional`` and ``radial``
         are its parts, which the plain likelihood lacks; ``variance`` is sum_d var_d; ``entropy`` is 1/2 sum_d
         log(2 pi e var_d), in nats. The paper does not state how s is chosen: here by default the mean over M samples
-        common to all rows, and s = mu with ``samples=0``.
-
-        Args:
-            z: Embeddings, (B, D).
-            how: Name of the score.
-            samples: Number of samples M, >= 1, or 0 for s = mu.
-            generator: Source of the noise; the global generator by default.
-
-        Raises:
-            ValueError: ``how`` is none of the five, or ``samples`` is negative.
+        common to all rows, and s = mu with ``samples=0``. Arguments are those of `log_prob`.
         """
         scores = self.scores(z, samples=samples, generator=generator)
         require_choice("how", how, scores)

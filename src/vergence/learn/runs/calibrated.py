@@ -236,11 +236,8 @@ def run_sets(levels: Collection[str]) -> FeatureSets:
 def fit_detector(training: Collected, held_out: Collected | None, maps: PatchMaps | None = None) -> RunDetector:
     """Returns a detector that is fitted to training items and calibrated on others.
 
-    Args:
-        training: Levels of at least 10 training items, with ``z`` among them.
-        held_out: Calibration items; None to calibrate on the training items, each scored by a detector that was fitted
-            without it.
-        maps: Dictionary that the level ``patches`` was computed with; it is stored for the items to come.
+    At least 10 training items have the level ``z``. Without ``held_out`` they calibrate, too, each scored by a detector that was
+    fitted without it. ``maps`` is the dictionary that the level ``patches`` was computed with, stored for the items to come.
     """
     n = len(training.index)
     expect(n >= 2 * FOLDS, f"at least {2 * FOLDS} items to fit a detector to", n, "give more")

@@ -54,9 +54,6 @@ class _OfBatches(abc.ABC):
         """Returns the columns of a batch without the items, and those of the outcome; of an iterator, an iterator.
 
         Rows that are null or cannot be read have NaN, or an empty text, and the reason in ``error``.
-
-        Raises:
-            ValueError: The batch has no column of items.
         """
         if isinstance(batch, Iterator):
             return map(self, batch)
@@ -105,12 +102,10 @@ class _Run:
         return self.path, self.device, file.stat().st_mtime_ns if file.exists() else 0
 
     def opened(self) -> Run:
-        """Returns the run."""
         with OPENING:
             return _opened(*self.key())
 
     def shape(self) -> tuple[int, ...]:
-        """Returns the shape of an item as it is read."""
         return self.opened().folder.metadata.item_shape()
 
     @property
@@ -124,7 +119,6 @@ class _Run:
         return self.opened().folder.metadata.columns
 
     def embedding(self) -> Function:
-        """Returns the function of items to their embeddings."""
         run = self.opened()
         return _of_run(run, lambda x: {"z": run.method.encoder(x)})
 
@@ -139,19 +133,16 @@ class _Network:
         self.encoder = FrozenNetwork(encoder, type(encoder).__name__) if isinstance(encoder, nn.Module) else encoder
 
     def opened(self) -> FrozenNetwork:
-        """Returns the network on its device."""
         with OPENING:
             network = _named(self.encoder) if isinstance(self.encoder, str) else self.encoder
             network.network.to(as_device(self.device))
         return network
 
     def shape(self) -> tuple[int, ...]:
-        """Returns the shape of an item as it is read."""
         side = self.opened().side
         return 3, side, side
 
     def embedding(self) -> Function:
-        """Returns the function of items to their embeddings."""
         network = self.opened()
         return lambda x: {"z": network.embed(x.float() / 255).float().cpu().numpy()}
 
@@ -174,9 +165,6 @@ class Scorer(_OfBatches):
         column: Column of the items; by default a usual name, or the only column. Of a run on a table, its features are read.
         device: ``auto``, ``cpu`` or ``cuda``.
         batch_size: Items at a time.
-
-    Raises:
-        ValueError: There is no such run.
 
     Example:
         >>> import tempfile, vergence
@@ -212,9 +200,6 @@ class Embedder(_OfBatches):
         column: As of `Scorer`.
         device: As there.
         batch_size: As there.
-
-    Raises:
-        ValueError: There is no such run or network.
     """
 
     names = ("z",)

@@ -51,9 +51,8 @@ class Comparison(Tabular):
         columns: dict[str, list[Any]] = {"name": self.name, "test": self.test, "train": self.train, "runs": self.runs}
         for key in (key for key in MEASURES if any(key in row for row in self.values)):
             columns[key] = [statistics.fmean(row[key]) if key in row else None for row in self.values]
-            columns[f"{key}_deviation"] = [
-                statistics.stdev(row[key]) if len(row.get(key, ())) > 1 else None for row in self.values
-            ]
+            deviations = [statistics.stdev(row[key]) if len(row.get(key, ())) > 1 else None for row in self.values]
+            columns[f"{key}_deviation"] = deviations
             if any(key in row for row in self.difference):
                 for i, end in enumerate(("difference", "low", "high")):
                     columns[f"{key}_{end}"] = [row[key][i] if key in row else None for row in self.difference]
@@ -123,9 +122,6 @@ def compare(runs: Sequence[Run | str | Path], *, probes: bool = True, baseline: 
         runs: Runs, or their folders.
         probes: Whether runs that are evaluated now get linear probes.
         baseline: Name of the row that others are compared with; by default the first one of each set of test items.
-
-    Raises:
-        ValueError: There is no run, one of them cannot be evaluated, or no row has the baseline's name.
     """
     opened = [run if isinstance(run, Run) else load(run, device="cpu") for run in runs]
     expect(opened, "at least 1 run", "none")

@@ -12,6 +12,7 @@ from vergence.learn.training import recipes, staged, start
 from vergence.learn.training.config import ModelConfig, RunConfig
 from vergence.learn.training.folder import RunFolder, require_known_code
 from vergence.learn.training.recipes import Facts
+from vergence.utils.checks import expect
 from vergence.utils.files import as_path
 
 __all__ = ["completed", "resumed"]
@@ -40,9 +41,8 @@ def describe(
         base = recipes.get(recipe or recipes.suggested(settings, facts), as_source(source))
     config = recipes.override(base, **settings)
     other = base.model.encoder.closed_form and not config.model.encoder.closed_form
-    if recipe is not None and other and not config.model.freeze:
-        found = f"found '{config.model.encoder}'; leave --recipe or --encoder out"
-        raise ValueError(f"expected an encoder 'patches' with recipe '{recipe}', {found}")
+    fits, what = recipe is None or not other or config.model.freeze, f"an encoder 'patches' with recipe '{recipe}'"
+    expect(fits, what, f"'{config.model.encoder}'", "leave --recipe or --encoder out")
     if config.model.distill is None and "distill_epochs" in settings:
         raise ValueError("expected --distill with --distill-epochs; add --distill patches, or leave both out")
     return _located(config)
@@ -67,8 +67,7 @@ def _completed(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _from_run(source: str | None, recipe: str | None, settings: dict[str, Any], trust_code: bool) -> RunConfig:
     """Returns the description of a run that starts from another one's weights: that one's, with the settings that are given."""
-    if recipe is not None:
-        raise ValueError(f"expected either a recipe or --init, found recipe '{recipe}' and --init; leave one out")
+    expect(recipe is None, "either a recipe or --init", f"recipe '{recipe}' and --init", "leave one out")
     path = as_path(settings["init"], "init")
     other = RunFolder.open(path, trust_code=True).config  # opening imports nothing
     if not trust_code:
@@ -122,8 +121,7 @@ def for_data(config: RunConfig, settings: dict[str, Any], facts: Facts, any_reci
         completed(model.distill, facts, mirrored)
         fit = dataclasses.replace(fit, distill_epochs=fit.distill_epochs or staged.epochs_for(facts.n, fit.batch_size))
     elif model.encoder.closed_form and not model.freeze and model.init is None:
-        if facts.kind != "image":
-            raise ValueError(f"expected images for encoder 'patches', found {facts.kind} data; choose another --encoder")
+        expect(facts.kind == "image", "images for encoder 'patches'", f"{facts.kind} data", "choose another --encoder")
         encoder, reduced = completed(model.encoder, facts, mirrored)
         model, notes = dataclasses.replace(model, encoder=encoder), [*notes, *reduced]
     config = dataclasses.replace(config, model=model, fit=fit)

@@ -38,9 +38,8 @@ def fit(folder: RunFolder, method: Method, data: Data, device: torch.device) -> 
     The mode of the method, on the device, is restored. Data without a calibration part are calibrated by training items.
     """
     reading = Reading(folder.metadata.crop_size(), device, workers=folder.config.fit.workers)
-    held_out, unseen = data.calibration, None
-    if held_out is None:
-        unseen = _ordinary(data.test, folder.config.data.keep_classes)
+    held_out = data.calibration
+    unseen = _ordinary(data.test, folder.config.data.keep_classes) if held_out is None else None
     total = sum(min(MOST_ITEMS, len(part)) for part in (data.train, held_out, unseen) if part is not None)
     with in_evaluation(method), terminal.bar("detector", total, late=True) as advance:
         levels = Levels(method, folder.metadata.shape)

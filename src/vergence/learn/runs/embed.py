@@ -59,12 +59,8 @@ def write_embeddings(
     if crops:
         require_count(2, crops=crops)
     views = views_of(run.folder, run.method) if crops else None
-    job = {
-        "job": "embed",
-        **({"crops": crops} if crops else {}),
-        **({"wide": True} if wide else {}),
-        **of_model(run.folder, run.method),
-    }
+    more = {name: value for name, value in {"crops": crops, "wide": wide}.items() if value}
+    job = {"job": "embed", **more, **of_model(run.folder, run.method)}
     reading = Reading(**run.where(), batch_size=batch_size, workers=workers)
     items = run.items(images)
     labeled = not (items.labels is None or bool((items.labels < 0).all()))
@@ -92,11 +88,8 @@ def embedded(method: Method, views: Views | None = None, crops: int = 0, wide: b
 
     def columns(x: Tensor) -> Columns:
         z = method.encoder(x)
-        written = {
-            "z": z,
-            **{name: net(x) for name, net in more.items()},
-            **({} if views is None else of_crops(method.encoder, views, x, crops)),
-        }
+        written = {"z": z, **{name: net(x) for name, net in more.items()}}
+        written |= {} if views is None else of_crops(method.encoder, views, x, crops)
         return written | by_parts(belief, objective, method.projector(z)) if isinstance(objective, DensityObjective) else written
 
     return columns

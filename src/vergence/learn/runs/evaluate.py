@@ -25,22 +25,9 @@ from vergence.learn.evaluation.uncertainty import equalizer, neighbor_is_right, 
 from vergence.learn.objectives.core import DensityObjective
 from vergence.learn.runs.rows import MOST_ITEMS, parts, whole
 from vergence.learn.runs.run import Run, load
-from vergence.learn.training import build
+from vergence.learn.training import build, records
 from vergence.learn.training.calibration import content_of, digests
 from vergence.learn.training.folder import CLOSED_FORM
-from vergence.learn.training.records import (
-    Accuracy,
-    Anomaly,
-    Collapse,
-    Detection,
-    Evaluation,
-    EvaluationProtocol,
-    Kind,
-    Posterior,
-    Probe,
-    Representation,
-    Uncertainty,
-)
 from vergence.utils import terminal
 from vergence.utils.checks import expect, shown
 from vergence.utils.digests import digest_of, of_array
@@ -61,7 +48,7 @@ PIXELS = 32  # larger images are averaged down to this side for the pixel baseli
 Features = dict[str, Tensor]  # name of a representation -> (N, D)
 
 
-def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False, wide: bool = False) -> Evaluation:
+def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False, wide: bool = False) -> records.Evaluation:
     """Evaluates a run and writes ``evaluation.json`` and ``examples.npz``.
 
     kNN: full clean training bank, cosine, k in {1, 5, 20, 30, 200}, majority and weighted (T = 0.07). Linear probe: logistic
@@ -86,8 +73,7 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False, wide: 
         ValueError: ``run`` is not a run; its encoder has no wide features; or the labels have one class only, so that there is
             nothing to classify (all else has been written by then).
     """
-    if not isinstance(run, Run):
-        raise ValueError(f"expected a run, found {shown(run)}; open its folder with vergence.load")
+    expect(isinstance(run, Run), "a run", shown(run), "open its folder with vergence.load")
     return _Evaluator(run).evaluate(probes, uncertainty, wide)
 
 
@@ -106,7 +92,7 @@ class _Evaluator:
         self.train: Features = {}
         self.test: Features = {}
 
-    def evaluate(self, probes: bool, uncertainty: bool, wide: bool) -> Evaluation:
+    def evaluate(self, probes: bool, uncertainty: bool, wide: bool) -> records.Evaluation:
         """Returns the record, which it writes together with the examples."""
         started, folder = time.monotonic(), self.run.folder
         net = wide_features(self.run.method.encoder) if wide else None
@@ -114,7 +100,7 @@ class _Evaluator:
         if net is not None:
             representations["wide"] = self._wide(net)
         detected, seen = self._detected()
-        record = Evaluation(
+        record = records.Evaluation(
             protocol=self._protocol(time.monotonic() - started),
             representations=representations,
             posterior=self._posterior() if isinstance(self.run.method.objective, DensityObjective) else None,
@@ -123,11 +109,10 @@ class _Evaluator:
         )
         folder.write_json("evaluation.json", record.to_dict())
         self._write_examples(None if detected is None else detected.masked_fill(seen, torch.nan))
-        if self.labeled is None and self.opened.train.labels is not None and self.config.data.keep_classes is None:
-            raise ValueError(
-                f"expected at least 2 labeled classes for a probe, found {len(self.opened.classes)}: put each class into a "
-                f"folder of its own; what needs no labels is in {folder.path / 'evaluation.json'}"
-            )
+        few = self.labeled is None and self.opened.train.labels is not None and self.config.data.keep_classes is None
+        found = f"{len(self.opened.classes)}: put each class into a folder of its own"
+        written = f"what needs no labels is in {folder.path / 'evaluation.json'}"
+        expect(not few, "at least 2 labeled classes for a probe", found, written)
         return record
 
     def _without_seen(self, opened: Data) -> Data:
@@ -171,7 +156,7 @@ class _Evaluator:
         marks = np.concatenate([marks for _, marks in features.stream_batches(digests, items, size=size)])
         return torch.from_numpy(np.isin(marks, self.run.detector().seen))
 
-    def _representations(self, probes: bool) -> dict[str, Representation]:
+    def _representations(self, probes: bool) -> dict[str, records.Representation]:
         """Computes the features of every representation, and returns their numbers."""
         networks = _networks(self.run)
         with terminal.bar("evaluate", 3 * len(networks) + 2, "steps") as advance:
@@ -183,46 +168,46 @@ class _Evaluator:
                         posteriors = (self.run.objective.posterior(z) for z in self._projected(part["z"]))
                         with torch.inference_mode():
                             part["mu"] = torch.cat([one.mean.cpu() for one in posteriors])
-            self.train["pca"], self.test["pca"] = features.pca(
-                self.train["pixels"], self.test["pixels"], self.train["z"].shape[1]
-            )
+            train, test = self.train, self.test
+            train["pca"], test["pca"] = features.pca(train["pixels"], test["pixels"], train["z"].shape[1])
             representations = {}
             for name in self.train:
                 advance(1, label=f"evaluate {name}")
                 representations[name] = self._representation(name, probes)
         return representations
 
-    def _representation(self, name: str, probes: bool) -> Representation:
+    def _representation(self, name: str, probes: bool) -> records.Representation:
         """Returns spread and, with labels of two classes, accuracies of a representation."""
         train, test = self.train[name], self.test[name]
         neighbors = accuracy = ridge = None
         right: dict[str, Any] = {}
         if (labeled := self._of_classes(train, test)) is not None:
             votes = knn_accuracy(*labeled, each=True)
-            neighbors = {k: Accuracy(**{how: int(x.sum()) / len(x) for how, x in two.items()}) for k, two in votes.items()}
+            neighbors = {
+                k: records.Accuracy(**{how: int(x.sum()) / len(x) for how, x in two.items()}) for k, two in votes.items()
+            }
             right["knn"] = votes[next(k for k in VOTERS if k in votes)]["majority"]
             if probes:
                 numbers = linear_probe(*labeled)
                 right["probe"] = numbers.pop("right")
-                accuracy, ridge = Probe(**numbers), ridge_probe(*labeled)["accuracy"]
-        return Representation(
+                accuracy, ridge = records.Probe(**numbers), ridge_probe(*labeled)["accuracy"]
+        return records.Representation(
             kind="model" if name in ("z", "mu") else "baseline",
             dim=train.shape[1],
-            collapse=Collapse(**collapse(test)),
+            collapse=records.Collapse(**collapse(test)),
             knn=neighbors,
             probe=accuracy,
             right={how: np.packbits(one).tobytes().hex() for how, one in right.items()} if name == "z" else {},
             ridge=ridge,
         )
 
-    def _wide(self, net: nn.Module) -> Representation:
+    def _wide(self, net: nn.Module) -> records.Representation:
         """Returns the accuracy of the ridge probe on the wide features, which are not kept."""
-        train, test = (
-            features.collect_features(net, some, **self.run.where())[0] for some in (self.opened.train, self.opened.test)
-        )
+        both = self.opened.train, self.opened.test
+        train, test = (features.collect_features(net, some, **self.run.where())[0] for some in both)
         labeled = self._of_classes(train, test)
         ridge = None if labeled is None else ridge_probe(*labeled)["accuracy"]
-        return Representation(kind="model", dim=train.shape[1], ridge=ridge)
+        return records.Representation(kind="model", dim=train.shape[1], ridge=ridge)
 
     def _of_classes(self, train: Tensor, test: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
         """Returns features and labels of the labeled training items, and of the test items; None for fewer than two classes."""
@@ -249,13 +234,13 @@ class _Evaluator:
             terminal.note(f"{n:,} of {len(seen):,} test items equal items {SEEN}{high}; the page shows no scores of these")
         return detected, seen
 
-    def _protocol(self, seconds: float) -> EvaluationProtocol:
+    def _protocol(self, seconds: float) -> records.EvaluationProtocol:
         model, fit = self.config.model, self.config.fit
         used = "encoder as it came" if model.freeze else "last epoch" if model.takes_steps else "fitted in closed form"
         calibrate = f"; {n:,} training items calibrate" if (n := self.run.folder.metadata.n_calibration) else ""
         end = "no accuracies: fewer than two labeled classes" if self.labeled is None else used
         done = (row["epoch"] for row in reversed(self.run.folder.metrics()) if "loss" in row)  # fewer where on_step ended them
-        return EvaluationProtocol(
+        return records.EvaluationProtocol(
             bank=len(self.opened.train),
             test=len(self.opened.test),
             epoch=0 if model.freeze else int(next(done, fit.epochs)),
@@ -279,13 +264,13 @@ class _Evaluator:
             yield from parts(self.run.objective, self.run.method.projector(self.run.to_device(part)), BATCH)
 
     @torch.inference_mode()
-    def _posterior(self) -> Posterior:
+    def _posterior(self) -> records.Posterior:
         z, columns = self.test["z"], []
         for part in self._projected(z):
             posterior = self.run.objective.posterior(part)
             columns.append([x.cpu() for x in (posterior.variance, posterior.mean, posterior.entropy())])
         variance, mean, entropy = (torch.cat(column) for column in zip(*columns, strict=True))
-        return Posterior(
+        return records.Posterior(
             variance_mean=variance.mean().item(),
             variance_cv=(variance.std() / variance.mean()).item(),
             norm_z=z.norm(dim=1).mean().item(),
@@ -293,14 +278,14 @@ class _Evaluator:
             entropy=entropy.mean().item(),
         )
 
-    def _anomalies(self, detected: Tensor | None) -> Anomaly | None:
+    def _anomalies(self, detected: Tensor | None) -> records.Anomaly | None:
         """Returns how well every score separates the classes that training left out; None where it kept all."""
         keep, labels, classes = self.config.data.keep_classes, self.opened.test.labels, self.opened.classes
         if keep is None or labels is None:
             return None
         train, test = self.train, {name: z[labels >= 0] for name, z in self.test.items()}
         anomalous = ~torch.isin(labels[labels >= 0], torch.tensor(keep))
-        scores: dict[str, tuple[Kind, Tensor]] = {}
+        scores: dict[str, tuple[records.Kind, Tensor]] = {}
         if detected is not None:
             scores["detector"] = "model", detected[labels >= 0]
         if isinstance(self.run.method.objective, DensityObjective):
@@ -309,15 +294,15 @@ class _Evaluator:
         scores |= {f"kNN, {name}": ("baseline", anomaly.knn_distance(train[name], test[name])) for name in names}
         names = [name for name in names if name != "pixels"]
         scores |= {f"Mahalanobis, {name}": ("baseline", anomaly.mahalanobis(train[name], test[name])) for name in names}
-        return Anomaly(
+        return records.Anomaly(
             inliers=tuple(classes[c] for c in keep),
             anomalies=tuple(name for c, name in enumerate(classes) if c not in keep),
             n_inliers=int((~anomalous).sum()),
             n_anomalies=int(anomalous.sum()),
-            scores={name: Detection(kind=kind, **anomaly.detection(score, anomalous)) for name, (kind, score) in scores.items()},
+            scores={name: records.Detection(kind=k, **anomaly.detection(s, anomalous)) for name, (k, s) in scores.items()},
         )
 
-    def _uncertainty(self) -> Uncertainty | None:
+    def _uncertainty(self) -> records.Uncertainty | None:
         """Returns how well distances to training items rank errors; None, with a note, where the labels define no errors."""
         y = self.opened.test.labels
         if y is None or bool((y < 0).any()) or len(y.unique()) < 2:
@@ -326,13 +311,13 @@ class _Evaluator:
         pick = spaced(len(y), RANKED)
         z, bank = self.test["z"][pick], self.train["z"][spaced(len(self.train["z"]), BANK)]
         wrong, equal = ~neighbor_is_right(z, y[pick]), equalizer(bank)
-        scores: dict[str, tuple[Kind, Tensor]] = {
+        scores: dict[str, tuple[records.Kind, Tensor]] = {
             "neighbor spread": ("model", neighbor_spread(equal(bank), equal(z))),
             "kNN distance": ("baseline", anomaly.knn_distance(bank, z)),
         }
         some = scores.items() if 0 < int(wrong.sum()) < len(wrong) else ()
-        found = {name: Detection(kind=kind, **anomaly.detection(u, wrong)) for name, (kind, u) in some}
-        return Uncertainty(items=len(z), recall_at_1=float((~wrong).double().mean()), scores=found)
+        found = {name: records.Detection(kind=kind, **anomaly.detection(u, wrong)) for name, (kind, u) in some}
+        return records.Uncertainty(items=len(z), recall_at_1=float((~wrong).double().mean()), scores=found)
 
     @torch.inference_mode()
     def _scores(self, z: Tensor) -> Features:

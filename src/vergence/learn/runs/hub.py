@@ -57,9 +57,6 @@ def save_pretrained(run: "Run", folder: str | Path, *, name: str = "") -> Path:
 
     Checkpoints are not among it. The detector has embeddings and names of 5,000 typical training items at most, and the
     description has the name of the data: look at them before others may see them.
-
-    Raises:
-        ValueError: The folder is not empty or cannot be written.
     """
     folder = Path(folder)
     expect(not folder.exists() or not any(folder.iterdir()), f"a new folder at {folder}", "one with files", "name another")
@@ -74,11 +71,7 @@ def save_pretrained(run: "Run", folder: str | Path, *, name: str = "") -> Path:
 
 
 def push_to_hub(run: "Run", repository: str, *, private: bool = True, token: str | None = None) -> str:
-    """Uploads what `save_pretrained` writes to a repository ``USER/NAME``, which is made if needed; returns its address.
-
-    Raises:
-        ValueError: huggingface_hub is not installed, or the repository cannot be written.
-    """
+    """Uploads what `save_pretrained` writes to a repository ``USER/NAME``, which is made if needed; returns its address."""
     hub = _hub()
     with tempfile.TemporaryDirectory() as folder:
         save_pretrained(run, folder, name=repository)
@@ -98,9 +91,6 @@ def from_pretrained(source: str | Path, *, revision: str | None = None, token: s
         revision: Of the repository.
         token: Of the Hub, for a private one.
         **settings: Of `vergence.load`.
-
-    Raises:
-        ValueError: There is no such run, or huggingface_hub is not installed.
     """
     from vergence.learn.runs.run import load
 

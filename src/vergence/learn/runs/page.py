@@ -87,8 +87,7 @@ def write_report(run: str | Path) -> Path:
         >>> write_report(run).name
         'report.html'
     """
-    if hasattr(run, "folder"):
-        raise ValueError(f"expected the path of a run folder, found a {type(run).__name__}; give run.folder.path")
+    expect(not hasattr(run, "folder"), "the path of a run folder", f"a {type(run).__name__}", "give run.folder.path")
     run = as_path(run, "the run folder")
     files = _read(run)
     examples, name, record = _Examples(files), run.resolve().name, files.evaluation
@@ -405,9 +404,8 @@ def _examples(file: Path) -> dict[str, Any]:
         if name in arrays:
             kind, axes = arrays[name].dtype.kind, arrays[name].ndim
             expect(kind in kinds and axes == ndim, f"{ndim} axes of kind {kinds} in {name}", f"{axes} of {arrays[name].dtype}")
-    lengths = {
-        name: len(arrays[name]) for name in ("xy", "label", "score", "name", *({"anomalous", "thumbnail"} & arrays.keys()))
-    }
+    columns = ("xy", "label", "score", "name", *({"anomalous", "thumbnail"} & arrays.keys()))
+    lengths = {name: len(arrays[name]) for name in columns}
     n = lengths["xy"]
     expect(len(set(lengths.values())) == 1, "arrays of one length", str(lengths))
     expect(arrays["xy"].shape[1] == 2 and np.isfinite(arrays["xy"]).all(), "two finite coordinates per item in xy")

@@ -228,17 +228,10 @@ def items_of(folder: RunFolder, images: Images, root: str | None = None, side: S
     source = images if in_memory else sources.as_source(images)
     both = isinstance(images, tuple) and len(images) == 2 if in_memory else holds_pairs(Path(source))
     pairs = side == "target" and both
-    items = sources.open_items(
-        source,
-        shape=folder.metadata.item_shape() if pairs else shape,
-        root=root or config.root,
-        download=config.download,
-        holdout=config.holdout,
-        columns=folder.metadata.columns if side == "context" else (),
-        trained_on=config.source,
-        kind=config.form,
-        gaps=gaps and not pairs,
-    )
+    how: dict[str, Any] = {"root": root or config.root, "download": config.download, "holdout": config.holdout}
+    how |= {"trained_on": config.source, "kind": config.form, "gaps": gaps and not pairs}
+    columns = folder.metadata.columns if side == "context" else ()
+    items = sources.open_items(source, shape=folder.metadata.item_shape() if pairs else shape, columns=columns, **how)
     if not (pairs and isinstance(items, PairItems)):
         return items
     return sources.with_shape(items.target, shape, "the targets" if in_memory else source)

@@ -159,11 +159,7 @@ class Run:
 
     @torch.inference_mode()
     def posterior(self, images: Images, *, batch_size: int = 256) -> Distribution:
-        """Returns the posterior of each item's latent: a distribution over (N, D) with ``mean``, ``variance``, ``sample()``, ...
-
-        Raises:
-            ValueError: The objective defines no density.
-        """
+        """Returns the posterior of each item's latent: a distribution over (N, D) with ``mean``, ``sample()``, ..."""
         objective = self.objective
         return objective.posterior(self.method.projector(self.to_device(self.embed(images, batch_size=batch_size))))
 
@@ -177,9 +173,6 @@ class Run:
             how: Name of one of the objective's own scores (`DensityObjective.scores`), whose noise is fixed, or ``jacobian`` of
                 any encoder (`vergence.learn.evaluation.jepa_score`). By default the score is that of the run's detector.
             batch_size: Items at a time.
-
-        Raises:
-            ValueError: The objective has no score of that name, or the run has no detector and none can be fitted.
         """
         reading, method = Reading(**self.where(), batch_size=batch_size), self.method
         if how in (None, DETECTOR):
@@ -202,9 +195,6 @@ class Run:
             bank: M items; the run's training items by default.
             n: Number of neighbors, 1 to M.
             batch_size: Items at a time.
-
-        Raises:
-            ValueError: ``n`` is out of range, or the run's data cannot be opened.
         """
         items = self.items(images)
         others = detector.opened(self.folder).train if bank is None else self.items(bank)
@@ -234,9 +224,6 @@ class Run:
             bank_embeddings: Embeddings (M, D) of the targets from `embed` with ``side="target"`` and ``projected``, instead of
                 ``bank``, so that a large bank is embedded once.
             batch_size: Items at a time.
-
-        Raises:
-            ValueError: The objective has no such density, ``n`` or ``modes`` is out of range, or there is not exactly one bank.
         """
         self._require_pairs()
         objective: ConditionalObjective = objective_of(self, ConditionalObjective)
@@ -261,9 +248,6 @@ class Run:
             coverage: Probability that the candidates of a context hold its match, in (0, 1).
             no_match: Share of wrong answers, at most, of contexts with and of those without a match, in (0, 1).
             batch_size: Items at a time.
-
-        Raises:
-            ValueError: The run is none on pairs, its objective has no joint density, or it kept too few pairs apart.
         """
         objective: ConditionalObjective = objective_of(self, ConditionalObjective)
         expect(self.folder.metadata.kind == "pairs", "a run that was trained on pairs", self.folder.metadata.kind, "train one")
@@ -285,9 +269,6 @@ class Run:
         It lives in the objective's space, where `embed` with ``side="target"`` and ``projected`` embeds targets; it is a density
         of these embeddings' directions for an objective that is ``on_sphere``. Given a dictionary of modalities it is the density
         of those that are named by ``of``, or of all others, given these; missing items, NaN, are integrated over.
-
-        Raises:
-            ValueError: The objective has no such density.
         """
         if isinstance(context, Mapping):
             density: ConditionalObjective = objective_of(self, ConditionalObjective)
@@ -299,11 +280,7 @@ class Run:
 
     @torch.inference_mode()
     def sample(self, n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-        """Returns n pairs of embeddings (z_a, z_b) in the objective's space, each (n, D): z_a ~ p(z_a), z_b ~ p(z_b | z_a).
-
-        Raises:
-            ValueError: The objective has no such densities, or ``n`` is below 1.
-        """
+        """Returns n pairs of embeddings (z_a, z_b) in the objective's space, each (n, D): z_a ~ p(z_a), z_b ~ p(z_b | z_a)."""
         self._require_pairs()
         objective: ConditionalObjective = objective_of(self, ConditionalObjective)
         require_count(n=n)
@@ -324,9 +301,6 @@ class Run:
 
         Returns:
             The fitted mixture: ``score_samples(run.embed(x))`` are log-densities in nats.
-
-        Raises:
-            ValueError: The run's data cannot be opened, or a setting is out of its range.
         """
         from vergence.decide import MixtureDetector
 
@@ -340,9 +314,6 @@ class Run:
         The views are those of training; an item's follow from its place in the batch. The spread lies in [0, 1], see
         `vergence.learn.evaluation.uncertainty.crop_spread`; `docs/guides/uncertainty.md` says what it ranks, and what it does
         not.
-
-        Raises:
-            ValueError: There are fewer than 2 crops, or the run was trained on pairs.
         """
         views, encoder, where = views_of(self.folder, self.method), self.method.encoder, self.where()
         function = functools.partial(of_crops, encoder, views, crops=crops, seed=seed)
@@ -357,11 +328,7 @@ class Run:
         return write_report(self.folder.path)
 
     def save(self, path: str | Path) -> Path:
-        """Copies the run folder to a new one, which the run has from then on, and returns its path.
-
-        Raises:
-            ValueError: The folder is not new or cannot be written.
-        """
+        """Copies the run folder to a new one, which the run has from then on, and returns its path."""
         path = as_path(path, "the run folder")
         require_new(path)
         require_writable(path)
@@ -375,32 +342,21 @@ class Run:
 
     @property
     def objective(self) -> DensityObjective:
-        """The density over embeddings.
-
-        Raises:
-            ValueError: The run's objective defines no density.
-        """
+        """The density over embeddings."""
         objective: DensityObjective = objective_of(self, DensityObjective)
         return objective
 
     def detector(self) -> RunDetector:
-        """Returns the run's detector; fits and stores one where there is none.
-
-        Raises:
-            ValueError: The file is damaged, or there is none and the run's data cannot be opened to fit one.
-        """
+        """Returns the run's detector; fits and stores one where there is none."""
         if self._detector is None:
             self._detector = detector.loaded_or_fitted(self.folder, self.method, self.device)
         return self._detector
 
     def items(self, images: Images, *, root: str | None = None, side: Side = "context", gaps: bool = False) -> Items:
-        """Returns items of the run's shape.
+        """Returns items of the run's shape, by default with its ``root`` of torchvision's data sets.
 
-        Args:
-            images: Items, as the class says.
-            root: Folder of torchvision's data sets; the run's by default.
-            side: ``target`` for items as the second encoder takes them; of pairs, the targets.
-            gaps: Whether files may have no rows, and rows of vectors that are not finite.
+        On the ``side`` ``target`` they are as the second encoder takes them; of pairs, the targets. With ``gaps`` files may
+        have no rows, and rows of vectors that are not finite.
         """
         return items_of(self.folder, images, root, side, gaps)
 

@@ -69,9 +69,6 @@ def score(
         out: ``.npz``, ``.csv`` or ``.parquet`` file to write; a page with pictures, ``OUT.html``, is written next to it.
         fdr: Share of false alarms among the flags, at most, on average over tables, in (0, 1).
         name: Name of the items, for the page; that of ``out`` by default.
-
-    Raises:
-        ValueError: A setting is out of its range, there are too few items, nothing could be read, or the file cannot be written.
     """
     require_within("(0, 1)", fdr=fdr)
     reference = Calibration(reference) if isinstance(reference, Run) else reference
@@ -316,9 +313,8 @@ def _about_run(run: Run, detector: RunDetector, items: Items) -> list[str]:
     about = run.folder.metadata
     if len(about.shape) == 3 and about.read_shape[1] > about.shape[1]:
         share = about.shape[1] / about.read_shape[1]
-        notes.append(
-            f"note: the run sees the middle square of each image, {share:.0%} of the shorter side: the rest is not judged"
-        )
+        seen = f"the middle square of each image, {share:.0%} of the shorter side"
+        notes.append(f"note: the run sees {seen}: the rest is not judged")
     if isinstance(items, PairItems) and about.kind == "pairs":
         notes.append("note: of these pairs the contexts alone are judged; --pairs judges each target given its context")
     if not detector.held_out:
@@ -343,18 +339,14 @@ def _odd_ones(scores: np.ndarray, names: Sequence[str]) -> list[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of p-values of a selection: these are all there are
-            p = np.maximum(
-                tail_p_values(scores), np.minimum(1.0, TAIL * np.exp((np.quantile(scores, 1 - TAIL) - scores) / EXCESS))
-            )
-            n = int(select(p, fdr=0.1).sum())
+            gaussian = np.minimum(1.0, TAIL * np.exp((np.quantile(scores, 1 - TAIL) - scores) / EXCESS))
+            n = int(select(np.maximum(tail_p_values(scores), gaussian), fdr=0.1).sum())
     except ValueError:  # too few, or without a tail
         return []
     order = np.argsort(-scores, kind="stable")
     first = ", ".join(names[i] for i in order[: min(n, SHOWN)])
-    some = (
-        "1 of the calibration items looks unusual itself" if n == 1 else f"{n:,} of the calibration items look unusual themselves"
-    )
-    hides = f"note: {some}, which hides others like {'it' if n == 1 else 'them'}; look at"
+    look, like = ("looks unusual itself", "it") if n == 1 else ("look unusual themselves", "them")
+    hides = f"note: {n:,} of the calibration items {look}, which hides others like {like}; look at"
     return [f"{hides} {first}: a file that names those that are unusual, one a line, goes to --confirm"] if n else []
 
 
@@ -374,11 +366,7 @@ def _digests_of_pairs(pairs: Items) -> np.ndarray:
 
 @torch.inference_mode()
 def pair_scores(run: Run, pairs: PairItems, batch_size: int = 256) -> np.ndarray:
-    """Returns how unusual the target of each pair is, given its context, (N,); larger is more unusual.
-
-    Raises:
-        ValueError: The objective has no conditional density.
-    """
+    """Returns how unusual the target of each pair is, given its context, (N,); larger is more unusual."""
     objective: ConditionalObjective = objective_of(run, ConditionalObjective)
     networks = run.method.branch("context").eval(), run.method.target_network().eval()
     sizes = run.where("context")["size"], run.where("target")["size"]

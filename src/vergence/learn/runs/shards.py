@@ -57,18 +57,9 @@ def shard_written(
 ) -> int | None:
     """Writes the rows of a shard of the items, and its record; returns the number of rows, None where it was there.
 
-    Args:
-        shard: The shard.
-        folder: Folder of all parts, which is made.
-        items: All items.
-        write: Writes the rows of some of them to a file.
-        about: What determines the rows: ``verb``, ``job`` (a digest), ``run``, ``source``, ``name`` of the items.
-        batch_size: Items at a time.
-        tally: Counts of scores, which `write` fills.
-        files: Number of large files of the source, where the items are those of this shard's files; see `part_of`.
-
-    Raises:
-        ValueError: The folder holds parts of another job, or cannot be written.
+    ``write`` writes the rows of some items to a file, and fills the counts of ``tally``. ``about`` is what determines the rows:
+    ``verb``, ``job`` (a digest), ``run``, ``source``, ``name`` of the items. ``files`` is the number of large files of a source,
+    where the items are those of this shard's files; see `part_of`.
     """
     with explained(folder, "choose another --out"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -128,13 +119,7 @@ def merge(
 ) -> Merged:
     """Writes one table of all parts of a folder, in the items' order, and of scores the page, as one process would have.
 
-    Args:
-        folder: Folder of the parts.
-        out: ``.parquet``, ``.csv`` or ``.npz`` file to write.
-        open_items: Returns items of a record with some names, for their pictures; None where they cannot be read here.
-
-    Raises:
-        ValueError: A part is missing, damaged, there twice or of another job, or the file cannot be written.
+    ``open_items`` returns items of a record with some names, for their pictures; None where they cannot be read here.
     """
     require_table(out, folder.glob("part-*"))
     records = _whole(folder)

@@ -89,8 +89,7 @@ def take_steps(state: State) -> None:
     config, fabric, opened = state.folder.config.fit, state.fabric, state.opened
     with _steps("epoch", config.epochs, state) as progress:
         monitor = online_knn(opened, state.folder.metadata.crop_size(), fabric.device)
-        fit = functools.partial(loop.fit, monitor=monitor, progress=progress)
-        done = fit(fabric, state.method, opened.train, state.views, config, state.folder)
+        done = loop.fit(fabric, state.method, opened.train, state.views, config, state.folder, monitor=monitor, progress=progress)
     if state.first and done < (total := config.epochs * loop.require_batches(len(opened.train), config)):
         words = f"stopped after step {done:,} of {total:,}, as on_step returned False; resume=True goes on"
         terminal.note(words)

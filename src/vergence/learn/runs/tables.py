@@ -1,6 +1,7 @@
 """The tables of an evaluation, for the terminal and for the page: every number with its baselines, and what they say."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -92,9 +93,7 @@ def _accuracies(evaluation: Evaluation) -> ResultTable:
     One neighbor has one vote, so k = 1 is one column.
     """
     parts, protocol = evaluation.representations, evaluation.protocol
-
-    def error(accuracy: float) -> float:
-        return accuracy_error(accuracy, protocol.test)
+    error = functools.partial(accuracy_error, n=protocol.test)
 
     def column(title: str, values: dict[str, float], brief: bool) -> Measure:
         return Measure(title, values, 1, error if protocol.test else None, share=True, brief=brief)
@@ -133,9 +132,7 @@ def _anomalies(anomaly: Anomaly) -> ResultTable:
 
 def _detections(scores: Mapping[str, Detection], n: int, m: int, auroc: str = "AUROC") -> list[Measure]:
     """Returns the columns of scores that tell n items from m others."""
-
-    def error(value: float) -> float:
-        return auroc_error(value, n, m)
+    error = functools.partial(auroc_error, n_anomalies=n, n_others=m)
 
     def values(key: str) -> dict[str, float]:
         return {name: getattr(score, key) for name, score in scores.items()}

@@ -34,7 +34,7 @@ from vergence.learn.objectives.core import Objective
 from vergence.learn.runs.description import describe, for_data, resumed
 from vergence.learn.runs.run import Run
 from vergence.learn.runs.stages import OnStep, State, solve, stages_of
-from vergence.learn.training import build, calibration, closed_form, loop, optimizers, recipes, staged, start
+from vergence.learn.training import build, calibration, closed_form, loop, optimizers, recipes, start
 from vergence.learn.training.config import FitConfig, RunConfig, Settings
 from vergence.learn.training.folder import RunFolder, holds_run, require_new, run_lock
 from vergence.learn.training.metrics import Listener, Logger, listeners_of
@@ -122,8 +122,7 @@ def train(
         >>> run.anomaly_score(torch.zeros(2, 6)).shape
         torch.Size([2])
     """
-    if resume and out is None:
-        raise ValueError("expected out, the folder of the run to resume, found none; name it")
+    expect(not resume or out is not None, "out, the folder of the run to resume", "none", "name it")
     source, plain, given = _named(data, {**settings}, views, column, labels)
     folder = Path(tempfile.mkdtemp(prefix="vergence-")) if out is None else Path(out)
     listeners, objective = listeners_of(logger, on_epoch, folder), settings.get("objective")
@@ -144,15 +143,7 @@ def train_shard(
 ) -> Path:
     """Computes a closed form's sums over one part of the items; `merge_shards` makes a run of all parts. Returns its folder.
 
-    A part that was stopped goes on from its last checkpoint.
-
-    Args:
-        data: As of `train`.
-        shard: The part.
-        out: Folder of all parts.
-        recipe: As of `train`.
-        trust_code: As there.
-        **settings: As there, of an encoder that is fitted in closed form.
+    A part that was stopped goes on from its last checkpoint. ``out`` is the folder of all parts; the others are as of `train`.
     """
     source, plain, given = _named(data, {**settings}, None, (), None)
     part = out / shard.name
@@ -253,10 +244,8 @@ def _duration(seconds: float) -> str:
         >>> _duration(42.0), _duration(7000.0)
         ('42 seconds', '1.9 hours')
     """
-    for unit, size in (("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size or (unit == "hours" and seconds >= 5400):
-            return f"{seconds / size:.1f} {unit}"
-    return f"{max(1, round(seconds))} seconds"
+    long = f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.1f} minutes"
+    return long if seconds >= 120 else f"{max(1, round(seconds))} seconds"
 
 
 @dataclass(frozen=True)
@@ -511,6 +500,7 @@ def _require_usable(config: RunConfig, settings: dict[str, Any]) -> None:
     else:
         if config.model.objective == "none" and config.model.method is None:
             raise ValueError("expected --freeze or --method with --objective none, found neither; add one, or name an objective")
-        staged.require_one_encoder(config.model)
+        dual = config.model.encoder.closed_form and config.model.target_encoder is not None
+        expect(not dual, "no target_encoder with 'patches-mlp', whose closed form is of one kind of view", advice="leave it out")
         optimizers.require_optimizer(config.fit)
         loop.require_shareable(config.fit)

@@ -50,13 +50,9 @@ STATISTICS_BATCH = 32  # of them at a time, in float64: 50 MB for color images o
 def build_method(config: ModelConfig, shape: Sequence[int], target_shape: OtherShapes, mean: Tensor, std: Tensor) -> Method:
     """Builds the method of a description.
 
-    Args:
-        config: Description of the model.
-        shape: Shape of one item as the encoder sees it, (C, H, W) or (D,).
-        target_shape: Shape of one item of the second view where it differs; None where both views have one shape; of modalities
-            the shapes of all by name, the first one's too.
-        mean: Mean of the input per channel or feature; for pairs of unlike shapes followed by the targets'.
-        std: Standard deviation, as ``mean``.
+    ``shape`` is that of one item as the encoder sees it, ``target_shape`` that of the second view where it differs; of modalities
+    the shapes of all by name. ``mean`` and ``std`` are those of the input per channel or feature; for pairs of unlike shapes
+    followed by the targets'.
     """
     n = shape[0]
     encoder = building.encoder(config.encoder, shape, *input_statistics(config, shape, mean[:n], std[:n]))
@@ -242,9 +238,8 @@ def statistics(items: Items) -> tuple[Tensor, Tensor]:
     They are float64 where the items are, and float32 otherwise. Arrays and tokens stay as they are: 0 and 1, of tokens whole.
     """
     parts = (items.context, items.target) if isinstance(items, PairItems) else (items,)
-    seen = [
-        (side, not part.form, part.dtype if part.form else side.dtype) for part, side in zip(parts, _sides(items), strict=True)
-    ]
+    both = zip(parts, _sides(items), strict=True)
+    seen = [(side, not part.form, part.dtype if part.form else side.dtype) for part, side in both]
     sides = [(side.mean.to(dtype) * own, side.std() * own, dtype) for side, own, dtype in seen]
     means, deviations = zip(*((mean, torch.where(std == 0, 1.0, std).to(dtype)) for mean, std, dtype in sides), strict=True)
     return torch.cat(means), torch.cat(deviations)
@@ -300,14 +295,8 @@ def metadata_of(
 def views_for(kind: str, config: ViewConfig, shape: Sequence[int], marginals: Callable[[], Marginals]) -> Views:
     """Returns the random views of single items: those of a function of the program's, of images, or of vectors.
 
-    Args:
-        kind: ``image``, ``vector``, ``array`` or ``tokens``.
-        config: Strengths of the views.
-        shape: Shape of one item as the encoder sees it, (C, H, W) or (D,).
-        marginals: Returns what is known of the features; called for vectors alone.
-
-    Raises:
-        ValueError: The program gave no function under the name of the description; nothing is imported for it.
+    ``kind`` is ``image``, ``vector``, ``array`` or ``tokens``; ``marginals`` is called for vectors alone. A function that the
+    program did not give is not imported.
     """
     if (name := config.function) is not None:
         hint = "pass it with vergence.load(path, views=...)"

@@ -45,10 +45,6 @@ def split(opened: Data, config: RunConfig) -> Data:
     The part depends on the items' contents, the share and the seed alone, so every process and every resumed run has the same.
     Items of equal content are all on one side, and so are near-duplicates of images and pairs that share a context or a target
     (see `content_groups`).
-
-    Args:
-        opened: The data.
-        config: Description of the run: ``data.calibration_share``, ``fit.seed``, and the least number of items to train on.
     """
     share, n = config.data.calibration_share, len(opened.train)
     require_within("[0, 1)", calibration_share=share)
@@ -74,11 +70,7 @@ def content_groups(items: Items, workers: int = 0) -> list[Any]:
 
     Near-duplicates are found on thumbnails (`near_groups`), which takes one pass over the images and some seconds for 50,000; of
     more than 100,000 images equal ones alone share labels, and a note says so. Pairs that share a context or a target, and chains
-    of these, share labels.
-
-    Args:
-        items: The items.
-        workers: Processes that decode images.
+    of these, share labels. So many ``workers`` decode images.
     """
     if isinstance(items, PairItems):
         first, *others = (_contents(side) + 2 * len(items) * k for k, side in enumerate(items.sides.values()))

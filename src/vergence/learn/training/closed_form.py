@@ -54,11 +54,9 @@ Progress = Callable[[int, str], None]  # images, name of the pass
 def require_gje(config: RunConfig) -> None:
     """Raises a ValueError unless a description with a closed-form encoder has the objective that can be filled in closed form."""
     model = config.model
-    if model.objective != "gje" or model.options.get("likelihood", "batch") == "learned":
-        raise ValueError(
-            f"expected --objective gje with the encoder 'patches', which no optimizer trains, found {shown(model.objective)} "
-            f"with options {model.options}; leave the objective out"
-        )
+    filled = model.objective == "gje" and model.options.get("likelihood", "batch") != "learned"
+    what, found = "--objective gje with the encoder 'patches', which no optimizer trains", shown(model.objective)
+    expect(filled, what, f"{found} with options {model.options}", "leave the objective out")
     if model.projector or model.target_encoder is not None or model.teacher:
         raise ValueError("expected neither projector, teacher nor target_encoder with the encoder 'patches'; leave them out")
 
@@ -259,8 +257,7 @@ class _Fit:
 
         s = self.settings
         center, S, G = sums.view_moments()
-        if not S.diagonal().max() > 0:
-            raise ValueError("expected images that differ, found features without variation: all images are alike; give others")
+        expect(S.diagonal().max() > 0, "images that differ", "features without variation: all images are alike", "give others")
         ridge = s.ridge * S.diagonal().mean() * torch.eye(len(S), dtype=S.dtype, device=S.device)
         W, omega, _ = joint_embedding(G, S + ridge)
         omega = omega[: s.dim]

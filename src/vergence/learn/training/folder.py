@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from vergence.learn.training.config import ModelConfig, RunConfig
 from vergence.learn.training.records import Evaluation, RunMetadata
-from vergence.utils.checks import is_count, refuse, shortened, shown
+from vergence.utils.checks import expect, is_count, refuse, shortened, shown
 from vergence.utils.files import is_registered, locked, read_object, read_pytorch, remove_leftovers, replacing, sha256
 from vergence.utils.parts import original, write_table
 from vergence.utils.version import __version__
@@ -77,8 +77,7 @@ class RunFolder:
         With ``trust_code`` the run may name code outside the library, which building its method imports.
         """
         file = path / "config.json"
-        if not file.is_file():
-            raise ValueError(f"expected a run folder, which 'vergence train' writes; {path} has no config.json")
+        expect(file.is_file(), "a run folder, which 'vergence train' writes", advice=f"{path} has no config.json")
         raw = _read(file, read_object)
         version, number = raw.get("vergence"), raw.get("format")
         if isinstance(number, int) and number > FORMAT:
@@ -239,13 +238,11 @@ def require_known_code(path: Path, model: ModelConfig, trusted: Sequence[str | N
     if unknown:
         kind = "objective" if unknown[0] == model.objective else "encoder"
         if "#" in unknown[0]:  # a module of a program
-            refuse(
-                f"the {kind} of this run, which was an object of a program", advice=f"vergence.load({str(path)!r}, {kind}=...)"
-            )
-        raise ValueError(
-            f"expected {kind}s of the library in {path}, found {shown(unknown[0])}, whose code would run: if you trust it, use "
-            f"--trust-code; in Python pass it with vergence.load(path, {kind}=...), or trust_code=True"
-        )
+            own = f"the {kind} of this run, which was an object of a program"
+            refuse(own, advice=f"vergence.load({str(path)!r}, {kind}=...)")
+        found = f"{shown(unknown[0])}, whose code would run: if you trust it, use --trust-code"
+        advice = f"in Python pass it with vergence.load(path, {kind}=...), or trust_code=True"
+        refuse(f"{kind}s of the library in {path}", found, advice)
 
 
 @contextlib.contextmanager
@@ -262,8 +259,7 @@ def require_new(path: Path) -> None:
     """Raises a ValueError if a folder holds a run with a checkpoint or a model, the closed form of one, or files of others."""
     if holds_run(path) or holds_run(path / CLOSED_FORM):
         raise ValueError(f"{path} already holds a run: continue it with --resume, or choose another --out")
-    if _holds_others(path):
-        raise ValueError(f"expected {path} to be new, empty or a run, found other files in it; choose another --out")
+    expect(not _holds_others(path), f"{path} to be new, empty or a run", "other files in it", "choose another --out")
 
 
 def _holds_others(path: Path) -> bool:

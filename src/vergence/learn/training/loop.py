@@ -23,6 +23,7 @@ from vergence.learn.training.metrics import Metrics, Monitor, Progress, Recorder
 from vergence.learn.training.optimizers import build_optimizer, learning_rate, load_optimizer, set_learning_rate
 from vergence.learn.training.processes import NotStarted, with_global_batch_norm
 from vergence.learn.views.images import Views
+from vergence.utils.checks import expect
 from vergence.utils.devices import cpu_threads, fast_bfloat16
 
 if TYPE_CHECKING:
@@ -53,21 +54,16 @@ def launch(config: FitConfig) -> "Fabric":
     from lightning_fabric import Fabric  # slow to import where torchmetrics is installed, and not needed to use a run
 
     cuda = torch.cuda.is_available()
-    if config.device == "cuda" and not cuda:
-        raise ValueError("expected a CUDA device for device 'cuda', but torch finds none; use --device cpu")
+    expect(config.device != "cuda" or cuda, "a CUDA device for device 'cuda', but torch finds none", advice="use --device cpu")
     accelerator = "cuda" if cuda and config.device != "cpu" else "cpu"
     if accelerator == "cuda" and config.devices > torch.cuda.device_count():
         raise ValueError(f"expected at most {torch.cuda.device_count()} devices, found {config.devices}; lower --devices")
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # the precision is in the run's metadata
-    fabric = Fabric(
-        accelerator=accelerator,
-        devices=config.devices,
-        num_nodes=config.nodes,
-        strategy="ddp" if config.devices * config.nodes > 1 else "auto",
-        precision=precision(config, accelerator),
-    )
+    several, arithmetic = config.devices * config.nodes > 1, precision(config, accelerator)
+    how: dict[str, Any] = {"strategy": "ddp" if several else "auto", "precision": arithmetic, "num_nodes": config.nodes}
+    fabric = Fabric(accelerator=accelerator, devices=config.devices, **how)
     environment = getattr(fabric.strategy, "cluster_environment", None)
-    if environment is not None and config.devices * config.nodes > 1 and not environment.creates_processes_externally:
+    if environment is not None and several and not environment.creates_processes_externally:
         raise NotStarted(config.devices, config.nodes)
     fabric.launch()
     return fabric
@@ -203,18 +199,15 @@ def _load(load: Callable[..., Any], *arguments: Any) -> None:
 def require_shareable(config: FitConfig) -> None:
     """Raises a ValueError unless the processes can share a batch evenly, each at least two items."""
     processes = config.devices * config.nodes
-    if config.batch_size < 2 * processes or config.batch_size % processes:
-        shared = f" that {processes} processes can share evenly" if processes > 1 else ""
-        raise ValueError(
-            f"expected a batch of at least {2 * processes} items{shared}, found {config.batch_size}; change --batch-size"
-        )
+    shared = f" that {processes} processes can share evenly" if processes > 1 else ""
+    even = config.batch_size >= 2 * processes and config.batch_size % processes == 0
+    expect(even, f"a batch of at least {2 * processes} items{shared}", config.batch_size, "change --batch-size")
 
 
 def require_batches(n: int, config: FitConfig) -> int:
     """Returns the steps of an epoch of n items; an incomplete last batch is left out, of other items in each epoch."""
     require_shareable(config)
-    if config.batch_size > n:
-        raise ValueError(f"expected a batch of at most the {n} training items, found {config.batch_size}; lower --batch-size")
+    expect(config.batch_size <= n, f"a batch of at most the {n} training items", config.batch_size, "lower --batch-size")
     return n // config.batch_size
 
 

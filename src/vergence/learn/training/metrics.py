@@ -223,10 +223,8 @@ def online_knn(opened: Data, size: int | None, device: torch.device) -> Monitor 
     A fifth of at most 10,000 labeled training items are queries, the others their neighbors. The test part is never read, so that
     settings may be chosen by this number and the test part stays blind to the choice. The encoder has been trained on the
     queries' inputs, without their labels: the number is for comparisons between runs, not for reports. The encoder, on
-    ``device``, sees a central crop of ``size`` pixels a side, None for vectors.
-
-    Returns:
-        The function; None for fewer than five labeled items or fewer than two classes.
+    ``device``, sees a central crop of ``size`` pixels a side, None for vectors. For fewer than five labeled items or fewer than
+    two classes there is no function.
     """
     items = labeled(opened.train, ITEMS)
     count = 0 if items is None else min(QUERIES, len(items) // SHARE)
@@ -236,9 +234,8 @@ def online_knn(opened: Data, size: int | None, device: torch.device) -> Monitor 
     queries, bank = (items.subset(index.sort().values) for index in order.split([count, len(items) - count]))
 
     def check(encoder: nn.Module) -> dict[str, float]:
-        (z, index), (q, index_q) = (
-            features.collect_features(encoder, part, size=size, device=device) for part in (bank, queries)
-        )
+        parts = bank, queries
+        (z, index), (q, index_q) = (features.collect_features(encoder, part, size=size, device=device) for part in parts)
         assert bank.labels is not None and queries.labels is not None
         k = min(NEIGHBORS, len(z))
         accuracy = knn_accuracy(z, bank.labels[index], q, queries.labels[index_q], ks=(k,))
@@ -270,13 +267,7 @@ class Logger(Protocol):
 
 
 def listeners_of(logger: "str | Logger | None", on_epoch: "OnEpoch | None", out: Path) -> list[Listener]:
-    """Returns what is called with each row of metrics.
-
-    Args:
-        logger: ``tensorboard`` or ``csv``, which write to the folder ``logs`` of ``out``; an object; or None.
-        on_epoch: Called with the number of epochs that are done, and the row at their end.
-        out: The run folder.
-    """
+    """Returns what is called with each row of metrics; loggers by name write to the folder ``logs`` of the run folder."""
     listeners: list[Listener] = []
     if logger is not None:
         listeners.append(functools.partial(_log, _logger(logger, out)))

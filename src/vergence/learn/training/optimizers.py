@@ -59,12 +59,9 @@ def load_optimizer(optimizer: Any, state: dict[str, Any], config: FitConfig) -> 
         for name, value in kept.items():
             shape = torch.Size() if name == "step" else parameters[i].shape
             if not isinstance(value, Tensor) or value.shape != shape or not value.is_floating_point():
-                raise ValueError(f"expected the optimizer's {name} of shape {tuple(shape)}, found {_shape(value)}")
+                found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+                raise ValueError(f"expected the optimizer's {name} of shape {tuple(shape)}, found {found}")
     optimizer.load_state_dict({"state": state["state"], "param_groups": settings})
-
-
-def _shape(value: object) -> str:
-    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def build_optimizer(config: FitConfig, method: Method) -> torch.optim.Optimizer:

@@ -59,25 +59,16 @@ def in_processes(arguments: Sequence[str], processes: int, out: Path) -> None:
         sys.exit(128 + stop.sigval)
     except ChildFailedError as error:
         rank, failure = next(iter(error.failures.items()))  # the others were ended for it
-        if failure.exitcode in SAID or (rank == 0 and failure.exitcode == 2):
-            sys.exit(failure.exitcode)
+        if (code := failure.exitcode) in SAID or (rank == 0 and code == 2):
+            sys.exit(code)
+        how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
         again = f"vergence train --resume {shlex.quote(str(out))}"
         raise ValueError(
-            f"process {rank + 1} of {processes}{_how(failure.exitcode)} ended early, and the training with it; go on from the "
+            f"process {rank + 1} of {processes} ({how}) ended early, and the training with it; go on from the "
             f"last checkpoint with: {again}"
         ) from None
     finally:
         logging.disable(logging.NOTSET)
-
-
-def _how(code: int) -> str:
-    """Returns how a process ended.
-
-    Example:
-        >>> _how(-9), _how(1)
-        (' (SIGKILL)', ' (exit code 1)')
-    """
-    return f" (exit code {code})" if code > 0 else f" ({signal.Signals(-code).name})"
 
 
 # Batch normalization over all processes, so that N processes normalize as one with the whole batch

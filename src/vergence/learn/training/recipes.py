@@ -275,23 +275,14 @@ def suggested(settings: Mapping[str, Any], facts: Facts | None = None) -> str:
 
 
 def require_no_steps(settings: Mapping[str, Any], why: str, also: Collection[str] = ("precision", "batch_size")) -> None:
-    """Raises a ValueError where settings of networks and optimizers are given, and there is none.
-
-    Args:
-        settings: Settings that are given.
-        why: Why there is none, for the message.
-        also: Such settings that closed forms have, too.
-    """
+    """Raises a ValueError where settings of networks and optimizers are given, but for ``also``, and there is none: ``why``."""
     asked = [name for name in of_networks(settings) if name not in also]
     if not asked:
         return
     options = settings.get("options") or {}
     words = [f"--{name.replace('_', '-')}" for name in asked if name != "options"] + sorted(options if "options" in asked else ())
-    one = len(words) == 1
-    given = ", ".join(words)
-    raise ValueError(
-        f"{given} {'applies' if one else 'apply'} to networks, and {why}; add --recipe vje_small, or leave {given} out"
-    )
+    given, verb = ", ".join(words), "applies" if len(words) == 1 else "apply"
+    raise ValueError(f"{given} {verb} to networks, and {why}; add --recipe vje_small, or leave {given} out")
 
 
 def of_networks(settings: Collection[str]) -> list[str]:
@@ -301,12 +292,7 @@ def of_networks(settings: Collection[str]) -> list[str]:
 
 
 def of_method(name: str) -> str:
-    """Returns the name of the recipe for a method on images where none is named: one for two CPU cores.
-
-    Example:
-        >>> of_method("dino")
-        'dino_small'
-    """
+    """Returns the name of the recipe for a method on images where none is named: one for two CPU cores."""
     from vergence.learn import methods
 
     require_choice("a method", name, methods.names(), methods.HINT)

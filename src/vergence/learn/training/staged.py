@@ -29,17 +29,16 @@ from vergence.learn.methods.core import Draws, Gather, ImageMethod, Method, Mult
 from vergence.learn.methods.paired import PairedMethod
 from vergence.learn.objectives.gje import GJE
 from vergence.learn.training import loop
-from vergence.learn.training.config import FitConfig, ModelConfig
+from vergence.learn.training.config import FitConfig
 from vergence.learn.training.metrics import Progress, Recorder, State
 from vergence.learn.training.optimizers import build_optimizer
 from vergence.learn.views.images import Views
-from vergence.utils.checks import expect
 from vergence.utils.linalg import upcast_half
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["FirstStage", "distill", "epochs_for", "finish_first", "is_fitted", "require_one_encoder"]
+__all__ = ["FirstStage", "distill", "epochs_for", "finish_first", "is_fitted"]
 
 EPOCHS, STEPS = 15, 2_340  # at least: few images need many passes (docs/guides/trained.md)
 
@@ -61,12 +60,6 @@ class FirstStage(Recorder):
     def load_checkpoint(self) -> State | None:
         """Returns the last checkpoint; None where there is none."""
         return self.recorder.load_checkpoint()
-
-
-def require_one_encoder(config: ModelConfig) -> None:
-    """Raises a ValueError where an encoder with a closed form is one of two."""
-    dual = config.encoder.closed_form and config.target_encoder is not None
-    expect(not dual, "no target_encoder with 'patches-mlp', whose closed form is of one kind of view", advice="leave it out")
 
 
 def is_fitted(fabric: "Fabric", recorder: Recorder) -> bool:
@@ -203,36 +196,21 @@ def distill(
 ) -> None:
     """Trains a method's encoder to predict targets, and saves the checkpoint that the objective's stage starts from.
 
-    The encoder has the full learning rate here, whatever ``config.encoder_lr`` says.
-
-    Args:
-        fabric: As the others, of `vergence.learn.training.loop.fit`.
-        method: Method of the objective, whose encoder is trained in place.
-        items: Training images.
-        targets: (N, D) float32, the embedding of each.
-        views: As there.
-        config: Settings of the steps, but for ``epochs``.
-        recorder: As there.
-        epochs: Passes over the items; see `epochs_for`.
-        shape: Shape (C, H, W) of the images as the encoder sees them.
-        progress: As there.
+    The encoder has the full learning rate here, whatever ``config.encoder_lr`` says. Arguments are those of
+    `vergence.learn.training.loop.fit`, and ``targets`` (N, D) float32, the embedding of each item, ``epochs`` in place of
+    those of ``config``, and the ``shape`` (C, H, W) of the images as the encoder sees them.
 
     Raises:
         vergence.learn.training.loop.Interrupted: SIGINT or SIGTERM came; a checkpoint was saved.
         ValueError: The loss is not finite, or the embedding collapsed under ``strict``.
     """
     steps = dataclasses.replace(config, epochs=epochs, encoder_lr=1.0, knn_every=0)
-    student = _student(method, shape, targets.shape[1], config.seed)
+    encoder = copy.deepcopy(method.encoder)  # several processes wrap and change what they train
+    with torch.random.fork_rng(devices=[]):  # the head's first weights are a function of the seed alone
+        torch.manual_seed(loop.seed_of(config.seed, "initialise", 1))
+        student = Distillation(encoder, shape, targets.shape[1]).to(memory_format=torch.channels_last)
     on_device = items.to(fabric.device) if isinstance(items, ArrayItems) else items
     both = ItemsWithTargets(on_device, targets)
     loop.fit(fabric, student, both, views, steps, _OwnCheckpoints(recorder), progress=progress)
     method.encoder.load_state_dict(student.encoder.state_dict())
     finish_first(fabric, method, config, recorder)
-
-
-def _student(method: Method, shape: tuple[int, ...], dim: int, seed: int) -> Distillation:
-    """Returns a copy of the encoder with a head, whose first weights are a function of the seed alone."""
-    encoder = copy.deepcopy(method.encoder)  # several processes wrap and change what they train
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(loop.seed_of(seed, "initialise", 1))
-        return Distillation(encoder, shape, dim).to(memory_format=torch.channels_last)

@@ -21,15 +21,13 @@ from vergence.learn.encoders.patch_maps import RefinedEncoder
 from vergence.learn.encoders.pretrained import load_weights, read_weights
 from vergence.learn.methods.core import Method
 from vergence.learn.training.config import ModelConfig, RunConfig
-from vergence.learn.training.folder import RunFolder, write_skipped
+from vergence.learn.training.folder import MODEL, RunFolder, write_skipped
 from vergence.learn.training.records import RunMetadata, Weights
-from vergence.utils.checks import shown
+from vergence.utils.checks import expect, shown
 from vergence.utils.digests import of_array
 from vergence.utils.files import as_path, is_registered, load_outside, sha256
 
 __all__ = ["configured", "continued", "created", "from_run", "load_start"]
-
-MODEL = "model.safetensors"
 
 
 def configured(config: RunConfig) -> RunConfig:
@@ -60,26 +58,19 @@ def configured(config: RunConfig) -> RunConfig:
 
 def _require_sources(model: ModelConfig) -> None:
     """Raises a ValueError unless the sources of weights fit the encoder's name."""
-    if model.pretrained and not isinstance(model.encoder, Timm):
-        raise ValueError(
-            f"expected --encoder timm:NAME with --pretrained, found {shown(str(model.encoder))}; name one of timm, or use "
-            "--weights FILE"
-        )
+    what, found = "--encoder timm:NAME with --pretrained", shown(str(model.encoder))
+    expect(not model.pretrained or isinstance(model.encoder, Timm), what, found, "name one of timm, or use --weights FILE")
     if model.pretrained and isinstance(model.encoder, Timm) and model.encoder.settings:
         raise ValueError(f"expected a name of timm without settings with --pretrained, found '{model.encoder}'; leave them out")
     behind = model.encoder.takes_steps or model.freeze
-    if model.encoder.closed_form and model.starts_from_weights and not (behind and model.init):
-        raise ValueError(
-            "expected no weights for encoder 'patches', which is fitted in closed form; leave them out, or train a network "
-            "behind a fitted one with --init RUN --objective vje"
-        )
+    fits = not (model.encoder.closed_form and model.starts_from_weights) or (behind and model.init)
+    advice = "leave them out, or train a network behind a fitted one with --init RUN --objective vje"
+    expect(fits, "no weights for encoder 'patches', which is fitted in closed form", advice=advice)
     if model.weights is not None and isinstance(model.encoder, Identity):
         raise ValueError("expected no weights for encoder 'identity', which has none; leave --weights out")
-    if model.freeze and not model.encoder.ready and not model.starts_from_weights:
-        raise ValueError(
-            f"expected weights with --freeze, found encoder '{model.encoder}' with random ones; add --pretrained, --weights FILE "
-            "or --init RUN, or train it without --freeze"
-        )
+    fits = not model.freeze or model.encoder.ready or model.starts_from_weights
+    advice = "add --pretrained, --weights FILE or --init RUN, or train it without --freeze"
+    expect(fits, "weights with --freeze", f"encoder '{model.encoder}' with random ones", advice)
 
 
 def from_run(run: Path, config: RunConfig, *, source: str | None, root: str | None) -> RunConfig:
@@ -98,13 +89,7 @@ def from_run(run: Path, config: RunConfig, *, source: str | None, root: str | No
 
 
 def load_start(method: Method, config: RunConfig, *, trust_code: bool = False) -> Weights:
-    """Puts the weights that a description names into a method with random ones; returns where they come from.
-
-    Args:
-        method: The method, as `vergence.learn.training.build.initial_method` returns it; changed in place.
-        config: Description, as `configured` returns it.
-        trust_code: Whether a run to start from may name code outside the library.
-    """
+    """Puts the weights that a description names into a method with random ones, in place; returns where they come from."""
     found = _load(method, config, trust_code)
     if not found.whole:  # a teacher's own weights are among all of a run
         method.reset_teacher()

@@ -7,6 +7,7 @@ Shapes: B samples, C channels, D features or points in time.
 
 import abc
 import dataclasses
+import functools
 from typing import Any, ClassVar
 
 import torch
@@ -163,10 +164,7 @@ class SpectrumViews(KindViews):
     def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Returns ``shift`` (n, 1) in features, ``gain`` (n, 1), ``baseline`` (n, 3) and ``noise`` (n, D)."""
         c, sd = self.config, self.marginals.std.square().mean().sqrt().cpu()
-
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(n, *shape, generator=generator, dtype=torch.float64)
-
+        normal = functools.partial(torch.randn, n, generator=generator, dtype=torch.float64)
         return {
             "shift": torch.randint(-self.most, self.most + 1, (n, 1), generator=generator),
             "gain": (c.scale * normal(1)).exp(),
@@ -207,13 +205,9 @@ class SeriesViews(KindViews):
         (n, [C,] 1); and where there are ``phases`` the ``turn`` (n, D // 2 + 1) of each frequency, in radians.
         """
         c, D, shape = self.config, self.D, self.marginals.mean.shape
-
-        def uniform(*shape: int) -> Tensor:
-            return torch.rand(n, *shape, generator=generator, dtype=torch.float64)
-
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(n, *shape, generator=generator, dtype=torch.float64)
-
+        uniform, normal = (
+            functools.partial(draw, n, generator=generator, dtype=torch.float64) for draw in (torch.rand, torch.randn)
+        )
         length = c.window[0] + (c.window[1] - c.window[0]) * uniform(1)
         start, t = (1 - length) * uniform(1), torch.linspace(0, 1, D, dtype=torch.float64)
         bends = c.warp * normal(KNOTS)

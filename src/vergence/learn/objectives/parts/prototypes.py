@@ -23,7 +23,7 @@ from vergence.densities.covariance import Covariance, Dense, LowRank, rotated
 from vergence.densities.em import fit as em
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.utils import linalg
-from vergence.utils.checks import require_choice, require_count, require_within
+from vergence.utils.checks import expect, require_choice, require_count, require_within
 
 CovarianceForm = Literal["auto", "full", "low_rank"]
 # In units of the mean variance; added to covariances computed as sums of products.
@@ -51,11 +51,7 @@ def _check(components: int, floor: float) -> None:
 class Prototypes(nn.Module):
     """A mixture of K learnable Gaussians, initialized with S = I and standard normal means (global seed).
 
-    Args:
-        dim: Features D.
-        components: K >= 1.
-        rank: Rank r of low-rank covariances; None for full ones.
-        floor: Least standard deviation s, in (0, 1).
+    ``rank`` is that of low-rank covariances, None for full ones; ``floor`` the least standard deviation s, in (0, 1).
 
     Example:
         >>> prototypes = Prototypes(4, components=3, rank=None, floor=0.3)
@@ -113,11 +109,7 @@ class OnlineMixture(nn.Module):
 
     O. Cappe, E. Moulines, "On-line expectation-maximization algorithm for latent data models", JRSS B, 2009.
 
-    Args:
-        dim: Features D.
-        components: Number of components K, >= 1.
-        floor: Standard deviation s that is added in every direction, > 0.
-        momentum: Weight m of the past, in [0, 1).
+    There are K ``components``; ``floor`` is s > 0, and ``momentum`` m in [0, 1).
 
     Example:
         >>> moving = OnlineMixture(2, components=3, floor=0.1, momentum=0.9)
@@ -172,13 +164,8 @@ class MixtureBank(nn.Module):
     A fit is due after the first batch, then whenever the number of items seen has doubled, and, once the bank is full, after
     every M items.
 
-    Args:
-        dim: Features D.
-        size: Number of items M.
-        components: Largest number of components K.
-        rank: Rank r of low-rank covariances; None for full ones.
-        floor: Standard deviation s > 0: an M step adds s^2 to the variances of full covariances; no d of low-rank ones falls
-            below s^2.
+    ``rank`` is that of low-rank covariances, None for full ones. ``floor`` is s > 0: an M step adds s^2 to the variances of full
+    covariances; no d of low-rank ones falls below s^2.
 
     Example:
         >>> bank = MixtureBank(2, size=100, components=2, rank=None, floor=0.1)
@@ -194,8 +181,7 @@ class MixtureBank(nn.Module):
     def __init__(self, dim: int, size: int, components: int, *, rank: int | None, floor: float) -> None:
         super().__init__()
         _check(components, floor)
-        if size < 2 * components:
-            raise ValueError(f"expected a bank of at least {2 * components} items, two per component, found {size}")
+        expect(size >= 2 * components, f"a bank of at least {2 * components} items, two per component", size)
         self.rank, self.floor = rank, floor
         self.seen = self.fitted = 0  # items seen so far, and at the last fit
         self.register_buffer("stored", torch.zeros(size, dim))
@@ -238,11 +224,8 @@ class MixtureBank(nn.Module):
     def fit(self, *starts: em.Mixture, steps: int) -> None:
         """Runs some EM steps on the items from each initialization and keeps the mixture of the highest likelihood."""
         data = self.data()
-        if not bool(data.X.isfinite().all()):
-            raise ValueError(
-                "expected finite embeddings, found NaN or infinity: lower --lr, add --set warmup_epochs=5 or --set clip=1, or "
-                "check the data"
-            )
+        found = "NaN or infinity: lower --lr, add --set warmup_epochs=5 or --set clip=1, or check the data"
+        expect(bool(data.X.isfinite().all()), "finite embeddings", found)
         ends = [self._improved(data, _moved(start, -data.origin), steps) for start in starts]
         best = max(ends, key=lambda end: self._likelihood(data, end)) if len(ends) > 1 else ends[0]
         self.keep(_moved(best, data.origin))

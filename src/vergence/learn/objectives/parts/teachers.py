@@ -22,11 +22,7 @@ def frozen_copy(module: M) -> M:
 def follow(teacher: nn.Module, student: nn.Module, momentum: float, *, buffers: bool = False) -> None:
     """Moves the teacher's parameters, w <- m w + (1 - m) student.
 
-    Args:
-        teacher: Network that follows, changed in place.
-        student: Network of the same parameters.
-        momentum: Weight m of the past, in [0, 1].
-        buffers: Whether the student's buffers, such as running means, are copied; by default the teacher keeps its own.
+    With ``buffers`` those of the student, such as running means, are copied; by default the teacher keeps its own.
 
     Example:
         >>> teacher, student = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
