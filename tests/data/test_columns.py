@@ -220,9 +220,6 @@ def test_lists_of_one_length_are_features(tmp_path):
     assert column_kinds(pa.table({"e": [[1.0], [1.0, 2.0]], "f": [["a"], ["b"]]}))["e"].kind == "other"
 
 
-# Columns of pairs, and refusals in one line
-
-
 def saved(path, text):
     path.write_text(text)
     return path

@@ -58,9 +58,6 @@ def refused(source, match, **settings):
     assert "\n" not in str(caught.value)
 
 
-# Arrays and the contract
-
-
 def test_subset_of_subset_keeps_rows_labels_and_names():
     x = rng().normal(size=(30, 2))
     items = ArrayItems(x, torch.arange(30) % 3)
@@ -110,9 +107,6 @@ def test_fit_agrees_with_pillow():
     assert torch.equal(fit_shape(gray, (3, 50, 70)), gray.expand(-1, 3, -1, -1))
     assert fit_shape(x / 255, (1, 8, 8)).dtype == torch.get_default_dtype()
     assert fit_shape(torch.zeros(1, 1, 1000, 1), (1, 8, 64)).shape == (1, 1, 8, 64)
-
-
-# Built-in sets
 
 
 def test_digits_equal_sklearns():
@@ -207,9 +201,6 @@ def test_unknown_names_and_settings_out_of_range(tmp_path, monkeypatch):
     refused("somewhere/photos", "no such file")
     with pytest.raises(ValueError, match="digits:val"):
         open_items("digits:val", shape=(1, 8, 8))
-
-
-# Folders
 
 
 def write_folder(root, layout, n=6):
@@ -401,9 +392,6 @@ def test_workers_give_the_same_bytes_in_the_same_order(tmp_path):
             assert torch.equal(index, row) and torch.equal(wanted, row) and torch.equal(x, y)
 
 
-# NumPy files
-
-
 @pytest.mark.parametrize("key", ["images", "x", "data", "X", "arr_0"])
 @pytest.mark.parametrize("label", ["labels", "y", "label"])
 def test_npz_keys(tmp_path, key, label):
@@ -566,9 +554,6 @@ def test_files_that_are_no_arrays(tmp_path):
     refused(tmp_path / "x.csv", "lines of values in x.csv, found the names alone")
     (tmp_path / "x.doc").write_text("1,2")
     refused(tmp_path / "x.doc", r"ending in .npy .npz .csv .*.parquet .xlsx .jpg .* found .*x.doc")
-
-
-# Splits
 
 
 def test_the_split_is_always_the_same_and_complete(tmp_path):

@@ -39,9 +39,6 @@ def refused(call, *args, match, **settings):
     assert "\n" not in str(caught.value)
 
 
-# Links
-
-
 @linux
 def test_a_link_to_its_own_folder_adds_nothing(tmp_path):
     for i in range(8):
@@ -76,9 +73,6 @@ def test_links_never_put_one_file_on_both_sides_of_the_split(tmp_path):
     (tmp_path / "set" / "test").rmdir()
     (tmp_path / "set" / "test").symlink_to("train")
     assert [one.name for one in listing(tmp_path / "set").items.skipped] == ["test"]
-
-
-# Files that are no pictures
 
 
 @linux
@@ -146,9 +140,6 @@ def test_a_huge_picture_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
     assert decode(tmp_path / "a.png", (3, 8, 8)).shape == (3, 8, 8)
 
 
-# Names
-
-
 @pytest.mark.parametrize("name", ["a.png", "ä/100%.png", "a%FF.png", "bytes:a.png", "caf\udce9.png", "\udcff%41 +=@/x\udc80.png"])
 def test_written_names_are_text_and_lossless(name):
     written = written_name(name)
@@ -180,9 +171,6 @@ def test_names_that_are_not_unicode_do_not_stop_the_job(tmp_path, ending):
     assert sorted(found) == wanted and all((folder / file_name(name)).is_file() for name in found)
 
 
-# NumPy files
-
-
 def npy_header(shape, kind="<f4"):
     text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape!r}, }}".encode()
     text += b" " * (63 - (len(text) + 10) % 64) + b"\n"
@@ -209,9 +197,6 @@ def test_a_damaged_archive_is_no_pairs(tmp_path):
     assert holds_pairs(tmp_path / "x.npz")
     (tmp_path / "x.npz").write_bytes(b"PK\5\6" + struct.pack("<4H2LH", 0, 0, 5, 5, 1000, 0, 0))  # an index that is not there
     assert not holds_pairs(tmp_path / "x.npz") and not holds_pairs(tmp_path / "none.npz")
-
-
-# Memory
 
 
 @pytest.mark.slow

@@ -105,9 +105,6 @@ def test_equal_is_equal_as_stored(tmp_path):
     assert np.array_equal(*(p.pixels for p in shown)) and shown[0].digest != shown[1].digest
 
 
-# Channels
-
-
 def test_all_channels_of_a_stack_are_read(tmp_path):
     frames = [SMOOTH // (k + 1) for k in range(5)]
     found = pixels(save(tmp_path / "a.tif", *frames))[0]
@@ -169,9 +166,6 @@ def test_channels_are_seen_together_and_apart():
         alone = np.zeros((c, 2, 2), np.uint8)
         alone[-1] = 200
         assert viewed(alone).max() > 10  # none is lost
-
-
-# Colors
 
 
 def profile(power):

@@ -57,9 +57,6 @@ def _all(*calls):
         raise refusals[0]
 
 
-# Run folders
-
-
 def _run_file(name, share, strategy, *calls):
     """A target of a file of the run folder; calls take the run folder's path."""
 
@@ -156,9 +153,6 @@ def _before_training(path):
         _with_state(run, initial)(torch.zeros(2, 6))
 
 
-# Checkpoints
-
-
 @st.composite
 def _checkpoints(draw, place):
     """The last checkpoint: damaged bytes, or a part left out, renamed or of another type."""
@@ -188,9 +182,6 @@ def _resume(case, place):
         (run / "checkpoints" / "last.pt").write_bytes(unpack(case))
         RunFolder.open(run).load_checkpoint()
         vergence.train(out=run, resume=True)
-
-
-# Data
 
 
 def _file(name, share, strategy, run):
@@ -270,9 +261,6 @@ def _density(file, place):
         lambda: model.score_samples(contexts, np.zeros((2, 2))),
         lambda: model.intervals(contexts),
     )
-
-
-# Weights of an encoder
 
 
 def _weights(file, place):

@@ -30,9 +30,6 @@ def noisy(x, generator):
     return scale * x + torch.randn(x.shape, generator=generator, dtype=x.dtype)
 
 
-# --- shapes and identities
-
-
 @pytest.mark.parametrize("center", [True, False])
 def test_solutions_are_the_theorems(center):
     """``center=False`` is the paper to the letter; otherwise the same of what is left without the means."""
@@ -86,9 +83,6 @@ def test_transform_and_its_inverse():
     close(model.fit_transform(x), z)
 
 
-# --- the augmentation
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("one", "other"),
@@ -114,9 +108,6 @@ def test_random_state_is_the_seed(kind):
     one, again, other = (kind(2, augmentation=noisy, random_state=s).fit(x) for s in (3, 3, 4))
     assert np.array_equal(one.components_, again.components_) and one.objective_ == again.objective_
     assert one.objective_ != other.objective_
-
-
-# --- the estimator's manners
 
 
 @pytest.mark.parametrize("kind", KINDS)

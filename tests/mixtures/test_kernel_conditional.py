@@ -35,9 +35,6 @@ def on_a():
         return KernelConditional(random_state=0).fit(*separated(400, 2)[:2])
 
 
-# --- the equations
-
-
 def test_it_is_the_reference():
     (x, y), (new, _) = curve(40), curve(7, seed=1)
     model = KernelConditional(**H).fit(x, y)
@@ -121,9 +118,6 @@ def test_a_long_length_scale_is_linear_regression():
     close(model.predict(new), y.mean(0) + y.std(0) * ((new - x.mean(0)) / x.std(0) @ ridge), 1e-4)
 
 
-# --- hyper-parameters
-
-
 def test_the_search_finds_the_most_likely():
     x, y = curve(80)
     model = KernelConditional(random_state=0, tol=1e-7).fit(x, y)
@@ -170,9 +164,6 @@ def test_hyper_parameters_of_a_sampled_process_are_recovered():
     model = KernelConditional(random_state=0).fit(x, y)
     assert abs(model.length_scale_ / 0.06 - 1) < 0.06
     assert abs(model.signal_ - 1) < 0.06 and abs(model.noise_ / 0.2 - 1) < 0.2
-
-
-# --- many items
 
 
 def test_the_sparse_form_is_the_reference():
@@ -238,9 +229,6 @@ def test_the_sparse_form_searches_on_a_subset_and_omits_redundant_points():
     close(model.predict(x[:50]), again.predict(x[:50]), 1e-12)
 
 
-# --- properties
-
-
 def test_far_from_the_items_it_is_the_prior():
     x, y = curve(50)
     model = KernelConditional(**H).fit(x, y)
@@ -280,9 +268,6 @@ def test_data_without_noise_are_interpolated():
     model = KernelConditional(random_state=0).fit(x, y)
     assert np.abs(model.predict(x + 0.003) - np.sin(3 * (x[:, 0] + 0.003)))[:-1].max() < 1e-3
     assert np.isfinite(model.score(x, y))
-
-
-# --- dataset A
 
 
 def test_noise_absorbs_the_branches(on_a):

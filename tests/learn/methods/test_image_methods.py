@@ -57,9 +57,6 @@ def inputs(method, views=WHOLE, n=200, size=8, channels=1):
     return x.double() / 255, *sampler.apply(x, sampler.draw(n, torch.Generator().manual_seed(0)))
 
 
-# --- the checks
-
-
 def denoising(**options):
     return denoising_autoencoder.DenoisingAutoencoder(network(), (1, 8, 8), **options).double()
 
@@ -204,9 +201,6 @@ def test_terms_gradients_and_teachers_are_those_of_loops(check, arguments):
     check(*arguments)
 
 
-# --- planted errors
-
-
 nll, tokens = variational_autoencoder.negative_log_likelihood, i_jepa.seen
 FUNCTIONS = {  # functions of a module that are wrong
     "mean for sum": (check_denoising, "reconstruction", lambda x, y: (x - y).square().flatten(1).mean(1)),
@@ -255,9 +249,6 @@ def test_planted_changes_are_caught(error):
     check, plant, part = SETTINGS[error]
     with pytest.raises(AssertionError, match=part):
         check(plant)
-
-
-# --- what each is
 
 
 def test_the_linear_denoising_autoencoder_is_the_linear_theorys_reconstruction():

@@ -87,9 +87,6 @@ def equal(single, another):
     return all(torch.equal(a, b) for a, b in zip(single, another, strict=True))
 
 
-# --- the register ---------------------------------------------------------------------------------------------------------
-
-
 def test_the_folder_is_the_register():
     folder = importlib.resources.files("vergence.learn.objectives")
     files = {entry.name.removesuffix(".py") for entry in folder.iterdir() if entry.name.endswith(".py")}
@@ -109,9 +106,6 @@ def test_names_from_outside_and_unknown_ones():
     for wrong, hint in (("vjee", "'vje'"), ("masked_autoencoder", "--method"), ("SimCLR", "'contrastive'")):
         with pytest.raises(ValueError, match=hint):
             objectives.get(wrong)
-
-
-# --- the loss -------------------------------------------------------------------------------------------------------------
 
 
 @every
@@ -205,9 +199,6 @@ def test_a_batch_without_spread_has_a_finite_loss_or_is_refused(name, views):
     assert ({} in refused) == (name in (REFUSE_ONE if len(za) == 1 else REFUSE_EQUAL))
 
 
-# --- a loop of one's own --------------------------------------------------------------------------------------------------
-
-
 def own_loop(objective, *, update=True, teacher=True, steps=6):
     """Returns the warnings of a loop of one's own."""
     with warnings.catch_warnings(record=True) as caught:
@@ -237,9 +228,6 @@ def test_a_method_is_not_watched_for_what_is_forgotten():
         warnings.simplefilter("error")
         for _ in range(60):
             method((torch.randn(8, 3), torch.randn(8, 3)), gather=lambda z: z)
-
-
-# --- one function decides -------------------------------------------------------------------------------------------------
 
 
 class LaplaceVJE(objectives.get("vje")):
@@ -278,9 +266,6 @@ def test_another_density_of_an_objective_is_one_override(name):
     assert abs(objective.sample(4000)[0].mean().item() - 1) < 0.1
 
 
-# --- the state ------------------------------------------------------------------------------------------------------------
-
-
 @every
 def test_state_dict_is_the_whole_state(name):
     """After loading it, another objective computes the same bits, also after more updates, in which banks are refitted."""
@@ -310,9 +295,6 @@ def stray_tensors(module):
             if not key.startswith(("_parameters", "_buffers", "_modules")):
                 stray += [f"{path}.{key}" for item in items if isinstance(item, torch.Tensor)]
     return stray
-
-
-# --- the density ----------------------------------------------------------------------------------------------------------
 
 
 def line_mass(log_prob, context, n=2000):

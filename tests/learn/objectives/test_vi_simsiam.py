@@ -46,9 +46,6 @@ def listed(m, *views):
     return tuple(q.mu.tolist() for q in beliefs), tuple(q.kappa.tolist() for q in beliefs)
 
 
-# --- the checks: each holds for the module and fails for a planted error (the table at the end) ---------------------------
-
-
 def check_loss():
     for beta in (0.0, 0.7, 1.0):
         m, (za, zb) = model(beta=beta), pair()
@@ -106,9 +103,6 @@ def test_holds(check):
     check()
 
 
-# --- what the objective does ----------------------------------------------------------------------------------------------
-
-
 def test_at_constant_kappa_the_gradient_is_simsiam_s_weighted_by_pair(kappa=3.0):
     """The weight of a pair is kappa / (1 + cos): half of kappa where they agree."""
     prediction, target = torch.randn(B, D, requires_grad=True), torch.randn(B, D)
@@ -153,9 +147,6 @@ def test_confidence_follows_agreement():
     assert all(scores[name][1] > scores[name][0] for name in ("concentration", "entropy"))
 
 
-# --- the class ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.float32
 def test_a_target_at_the_antipode_has_a_finite_loss_and_gradient():
     objective = vi_simsiam.VISimSiam(2)
@@ -171,9 +162,6 @@ def test_the_length_of_the_mean_is_that_of_the_raw_output():
     m, (z, _) = model(), pair()
     s = F.softplus(m.predictor(z)[:, -1])
     close(m.posterior(z).mean.norm(dim=1), s / (1 + s))
-
-
-# --- planted errors -------------------------------------------------------------------------------------------------------
 
 
 def variant(first=torch.Tensor.detach, second=torch.Tensor.detach, kl=0.5, both=True):

@@ -264,9 +264,6 @@ def test_trained_encoders_find_the_other_half_of_what_is_held_out(tmp_path):
     assert right[:, 0].float().mean() > 0.5 and right.any(1).float().mean() > 0.9
 
 
-# Retrieval by itself
-
-
 def mixture(B=7, K=5, D=3):
     """A conditional of K components, whose weights, means and variances depend on the context."""
     torch.manual_seed(2)

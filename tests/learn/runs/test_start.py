@@ -51,9 +51,6 @@ def trained(tmp_path_factory):
     return out
 
 
-# Frozen
-
-
 def test_a_frozen_encoder_is_the_file_behind_its_own_statistics(file, tmp_path, capsys):
     run = train("digits", out=tmp_path / "run", encoder=TINY, weights=str(file), **FROZEN)
     assert "weights: " in capsys.readouterr().err
@@ -129,9 +126,6 @@ def test_a_tag_without_pretrained_is_said_to_choose_nothing(tmp_path, capsys):
     assert "Weights at the start: random" in write_report(tmp_path / "run").read_text()
 
 
-# As a start
-
-
 def test_training_starts_from_the_file_and_is_compared_with_it(file, tmp_path):
     run = train("digits", out=tmp_path / "run", encoder=TINY, weights=str(file), objective="gje", teacher=0.9, **QUICK)
     initial = run.folder.load_initial()
@@ -177,9 +171,6 @@ def test_a_run_that_was_stopped_before_it_kept_its_weights_starts_again(file, tm
     with pytest.raises(ValueError, match="start it again without --resume"):
         train(out=tmp_path / "run", resume=True, trust_code=True)
     assert train("digits", out=tmp_path / "run", **settings).folder.load_initial() is not None
-
-
-# Other runs
 
 
 def test_a_new_run_starts_from_all_weights_of_a_run_with_the_same_model(trained, tmp_path):
@@ -284,9 +275,6 @@ def test_a_strangers_run_with_an_encoder_of_its_own_is_imported_only_when_truste
     del sys.modules["stranger"]
 
 
-# What is refused
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -303,9 +291,6 @@ def test_settings_that_do_not_fit(tmp_path, monkeypatch, settings, words):
     with pytest.raises(ValueError, match=words):
         train("digits", out=tmp_path / "run", device="cpu", **settings)
     assert not (tmp_path / "run").exists()
-
-
-# Features
 
 
 def blobs(n=120, width=6):
@@ -400,9 +385,6 @@ def test_a_file_that_is_no_table_and_names_that_do_not_match(tmp_path):
         ValueError, match=r"expected 120 texts in names of f.npz, the name of each item, found .* of shape \(2,\)"
     ):
         train(str(tmp_path / "f.npz"), out=tmp_path / "run", encoder="identity", freeze=True)
-
-
-# Older runs
 
 
 def test_images_are_resized_after_the_items_were_chosen(tmp_path):
