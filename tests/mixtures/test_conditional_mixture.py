@@ -179,13 +179,6 @@ def models():
     return {"full": fit(), "low_rank": fit(covariance_type="low_rank", rank=2, tol=1e-4)}
 
 
-def test_the_joint_of_low_rank_is_marginal_times_conditional(models):
-    model = models["low_rank"]
-    z = torch.from_numpy(np.c_[XX, YY])
-    marginal = model.joint().marginal("context").log_prob(z[:, :2])
-    close(marginal + torch.from_numpy(model.score_samples(XX, YY)), model.joint().log_prob(z))
-
-
 def test_the_conditional_is_bayes_rule_component_by_component(models):
     """gamma_k, m_k and C_k as in the specification (2.4), in loops."""
     model = models["full"]

@@ -92,14 +92,6 @@ def check_kl():
     close(vje.kl_standard_normal(mu, var), closed.sum(-1))
 
 
-def check_kl_is_averaged_over_views():
-    za, zb = pair()
-    for beta in (0.5, 1.0, 2.0):
-        m = model(beta=beta)
-        views = [torch.distributions.kl_divergence(m.posterior(z), standard()).mean() for z in (za, zb)]
-        close(m(za, zb)["kl"], beta * (views[0] + views[1]) / 2)
-
-
 def check_loss():
     m, (za, zb) = model(beta=0.7), pair()
     posteriors = [[x.tolist() for x in m.infer(z)] for z in (za, zb)]
@@ -165,10 +157,6 @@ def check_rows_are_independent():
         whole = call(za, zb)
         close(torch.cat([call(za[i : i + 1], zb[i : i + 1]) for i in range(B)]), whole)
         close(call(za[order], zb[order]), whole[order])
-
-
-def standard():
-    return torch.distributions.Independent(torch.distributions.Normal(torch.zeros(D), torch.ones(D)), 1)
 
 
 def one_way(m, zi, target):
