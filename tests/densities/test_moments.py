@@ -86,13 +86,10 @@ def memory_mapped(x, folder):
 
 
 SOURCES = {
-    "array": lambda x, folder: x,
-    "fortran order": lambda x, folder: np.asfortranarray(x),
-    "list": lambda x, folder: x.tolist(),
-    "tensor": lambda x, folder: torch.as_tensor(x),
-    "memory-mapped items": lambda x, folder: ArrayItems(memory_mapped(x, folder)),
+    "array": lambda x, folder: x, "fortran order": lambda x, folder: np.asfortranarray(x), "list": lambda x, folder: x.tolist(),
+    "tensor": lambda x, folder: torch.as_tensor(x), "memory-mapped items": lambda x, folder: ArrayItems(memory_mapped(x, folder)),
     "memory map": memory_mapped,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -87,14 +87,10 @@ def test_transform_and_its_inverse():
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (None, 0.1 * items().var(0).mean()),
-        (0.3, np.full(D, 0.3)),
-        (0.3, 0.3 * np.eye(D)),
-        ([0.1, 0.2, 0.3, 0.4], np.diag([0.1, 0.2, 0.3, 0.4])),
-        (torch.tensor(SIGMA), SIGMA),
-        (1, 1.0),
+        (None, 0.1 * items().var(0).mean()), (0.3, np.full(D, 0.3)), (0.3, 0.3 * np.eye(D)),
+        ([0.1, 0.2, 0.3, 0.4], np.diag([0.1, 0.2, 0.3, 0.4])), (torch.tensor(SIGMA), SIGMA), (1, 1.0),
     ],
-)
+)  # fmt: skip
 def test_ways_to_say_one_covariance(kind, one, other):
     x = items()
     found, expected = (kind(2, augmentation=a).fit(x) for a in (one, other))

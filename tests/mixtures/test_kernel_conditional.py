@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.optimize import approx_fprime
 from scipy.stats import norm
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from tests.mixtures.common import EPS, branches, close, separated
@@ -288,7 +289,5 @@ def test_the_mean_is_the_average_branch(on_a):
 
 
 def test_an_unfinished_search_warns():
-    from sklearn.exceptions import ConvergenceWarning
-
     with pytest.warns(ConvergenceWarning, match="did not converge"):
         KernelConditional(max_iter=1, n_init=1, random_state=0).fit(*curve(50))
