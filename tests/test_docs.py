@@ -13,23 +13,12 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize(
     "name",
     [
-        "README.md",
-        "AGENTS.md",
-        "CONTRIBUTING.md",
-        "CHANGELOG.md",
-        "VISION.md",
-        "LICENSE",
-        "CITATION.cff",
-        "docs/decisions/index.md",
-        "docs/guides/advice.md",
-        "docs/guides/branches.md",
-        "docs/guides/check.md",
-        "docs/guides/tables.md",
-        "docs/guides/joint_embeddings.md",
-        "docs/reference/methods.md",
+        "README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "VISION.md", "LICENSE", "CITATION.cff",
+        "docs/decisions/index.md", "docs/guides/advice.md", "docs/guides/branches.md", "docs/guides/check.md",
+        "docs/guides/tables.md", "docs/guides/joint_embeddings.md", "docs/reference/methods.md",
         "experiments/advice/alignment.md",
     ],
-)
+)  # fmt: skip
 def test_the_repository_has_its_documents(name):
     assert (ROOT / name).stat().st_size > 100
 

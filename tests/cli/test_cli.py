@@ -19,6 +19,7 @@ import pytest
 from PIL import Image
 from tests import forked
 
+from vergence import __version__
 from vergence.cli import commands
 from vergence.cli.commands import RUN
 from vergence.cli.train import Train
@@ -77,8 +78,6 @@ def test_help_answers_at_once():
 
 
 def test_version():
-    from vergence import __version__
-
     assert apart("--version").stdout.split() == ["vergence", __version__]
     found = subprocess.run([sys.executable, "-m", "vergence", "--version"], capture_output=True, text=True, env=ENV, check=True)
     assert found.stdout.split() == ["vergence", __version__]
@@ -147,22 +146,14 @@ def test_missing_data(tmp_path, source, words):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--objective", "vjee"], "did you mean 'vje'"),
-        (["--set", "nuu=3"], "did you mean 'nu'"),
-        (["--set", "blurr=0.5"], "did you mean 'blur'"),
-        (["--set", "nu=-1"], "nu > 0"),
-        (["--set", "nu"], "NAME=VALUE"),
+        (["--objective", "vjee"], "did you mean 'vje'"), (["--set", "nuu=3"], "did you mean 'nu'"),
+        (["--set", "blurr=0.5"], "did you mean 'blur'"), (["--set", "nu=-1"], "nu > 0"), (["--set", "nu"], "NAME=VALUE"),
         (["--set", "crop=5"], "crop to be 2 numbers"),
         (["--set", "projector=16"], "expected projector to be numbers (a, b, ...), found 16; write projector=(16,)"),
-        (["--set", "warmup_epochs=abc"], "warmup_epochs to be a number, found 'abc'"),
-        (["--set", "epochs=5"], "given twice"),
-        (["--set", "options=5"], "NAME=VALUE"),
-        (["--set", "nu={[]:1}"], "nu"),
-        (["--set", "no_such=1"], "found 'no_such'"),
-        (["--lr", "-1"], "lr of at least 0"),
-        (["--size", "0"], "size of at least 1"),
-        (["--devices", "3"], "3 processes can share evenly"),
-        (["--keep-classes", "77"], "77"),
+        (["--set", "warmup_epochs=abc"], "warmup_epochs to be a number, found 'abc'"), (["--set", "epochs=5"], "given twice"),
+        (["--set", "options=5"], "NAME=VALUE"), (["--set", "nu={[]:1}"], "nu"), (["--set", "no_such=1"], "found 'no_such'"),
+        (["--lr", "-1"], "lr of at least 0"), (["--size", "0"], "size of at least 1"),
+        (["--devices", "3"], "3 processes can share evenly"), (["--keep-classes", "77"], "77"),
         (["--keep-classes", "cat", "dog"], "expected whole numbers for --keep-classes, found 'cat, dog'"),
         (["--encoder", "timm:vit_tiny_patch16_224", "--size", "8"], "--size"),
         (["--freeze"], "expected weights with --freeze, found encoder 'small' with random ones"),
@@ -173,7 +164,7 @@ def test_missing_data(tmp_path, source, words):
         (["--init", "none"], "expected a run folder"),
         (["--init", "none", "--recipe", "patches"], "expected either a recipe or --init"),
     ],
-)
+)  # fmt: skip
 def test_unusable_settings(tmp_path, arguments, words):
     network = [] if {"--recipe", "--init", "--objective"} & {*arguments} else ["--recipe", "vje_small"]
     refused("train", "digits", "--out", tmp_path / "run", "--epochs", "1", "--device", "cpu", *network, *arguments, words=words)

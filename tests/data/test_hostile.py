@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 from tests.data.test_data import printed
+from tests.refusals import refuses
 
 from vergence.data import images
 from vergence.data.arrays import holds_pairs, open_arrays
@@ -22,6 +23,7 @@ from vergence.data.images import ImageFiles, decode, file_name, header, listing,
 from vergence.data.items import Skipped, batches
 from vergence.data.sources import open_data, open_items
 from vergence.data.table_files import read_table
+from vergence.utils.parts import write_table
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs pipes, symbolic links and names of any bytes")
 
@@ -31,15 +33,6 @@ def write(path, seed=0, size=(20, 24), **options):
     pixels = np.random.default_rng(seed).integers(0, 255, (*size, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path, **options)
     return path
-
-
-def refused(call, *args, match, **settings):
-    with pytest.raises(ValueError, match=match) as caught:
-        call(*args, **settings)
-    assert "\n" not in str(caught.value)
-
-
-# Links
 
 
 @linux
@@ -78,9 +71,6 @@ def test_links_never_put_one_file_on_both_sides_of_the_split(tmp_path):
     assert [one.name for one in listing(tmp_path / "set").items.skipped] == ["test"]
 
 
-# Files that are no pictures
-
-
 @linux
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("workers", [0, 1])
@@ -95,7 +85,7 @@ def test_a_pipe_or_a_device_is_skipped(tmp_path, workers):
     items = open_items(str(tmp_path), shape=(3, 8, 8))
     assert sum(len(index) for index, _ in items.stream(batches(7, 3), workers)) == 5 and set(items.skipped) == wanted
     assert header(tmp_path / "pipe.png") is None
-    refused(open_items, str(tmp_path / "pipe.png"), shape=(3, 8, 8), match="expected a folder, or a file ending in")
+    refuses("expected a folder, or a file ending in", open_items, str(tmp_path / "pipe.png"), shape=(3, 8, 8))
 
 
 @pytest.mark.timeout(60)
@@ -141,12 +131,9 @@ def test_a_huge_picture_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
     assert skipped == [Skipped("bomb.png", "more than 178,956,970 pixels; scale it down")]
     monkeypatch.setattr(images, "MAX_PIXELS", 20 * 24 - 1)
     write(tmp_path / "a.png")
-    refused(decode, tmp_path / "a.png", (3, 8, 8), match="more than 479 pixels; scale it down")
+    refuses("more than 479 pixels; scale it down", decode, tmp_path / "a.png", (3, 8, 8))
     monkeypatch.setattr(images, "MAX_PIXELS", 20 * 24)
     assert decode(tmp_path / "a.png", (3, 8, 8)).shape == (3, 8, 8)
-
-
-# Names
 
 
 @pytest.mark.parametrize("name", ["a.png", "ä/100%.png", "a%FF.png", "bytes:a.png", "caf\udce9.png", "\udcff%41 +=@/x\udc80.png"])
@@ -160,8 +147,6 @@ def test_written_names_are_text_and_lossless(name):
 @linux
 @pytest.mark.parametrize("ending", ["csv", "npz", "parquet"])
 def test_names_that_are_not_unicode_do_not_stop_the_job(tmp_path, ending):
-    from vergence.utils.parts import write_table
-
     folder = tmp_path / "photos"
     for i, name in enumerate([b"caf\xe9.png", b"\xff/1.png", b"plain/1.png", b"plain/2.png", b"\xff/2.png"]):
         write(folder / os.fsdecode(name), i)
@@ -180,9 +165,6 @@ def test_names_that_are_not_unicode_do_not_stop_the_job(tmp_path, ending):
     assert sorted(found) == wanted and all((folder / file_name(name)).is_file() for name in found)
 
 
-# NumPy files
-
-
 def npy_header(shape, kind="<f4"):
     text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape!r}, }}".encode()
     text += b" " * (63 - (len(text) + 10) % 64) + b"\n"
@@ -192,16 +174,16 @@ def npy_header(shape, kind="<f4"):
 @pytest.mark.parametrize("shape", [(10**12, 3), (2**62, 4), (10**30,), (2**32, 2**32), (10**6, 10**6)])
 def test_headers_that_claim_terabytes(tmp_path, shape):
     (tmp_path / "a.npy").write_bytes(npy_header(shape) + bytes(100))
-    refused(open_arrays, tmp_path / "a.npy", 1 << 20, match="expected a NumPy file .* cannot be read")
+    refuses("expected a NumPy file .* cannot be read", open_arrays, tmp_path / "a.npy", 1 << 20)
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("x.npy", npy_header(shape) + bytes(100))
-    refused(open_arrays, tmp_path / "a.npz", 1 << 20, match="expected a NumPy file .* cannot be read")
+    refuses("expected a NumPy file .* cannot be read", open_arrays, tmp_path / "a.npz", 1 << 20)
 
 
 def test_an_archive_larger_than_the_memory_says_so(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros((1000, 100)))
     monkeypatch.setattr("vergence.data.arrays.total_memory", lambda device: 10_000)
-    refused(open_arrays, tmp_path / "a.npz", 1 << 20, match="x to fit into memory")
+    refuses("x to fit into memory", open_arrays, tmp_path / "a.npz", 1 << 20)
 
 
 def test_a_damaged_archive_is_no_pairs(tmp_path):
@@ -209,9 +191,6 @@ def test_a_damaged_archive_is_no_pairs(tmp_path):
     assert holds_pairs(tmp_path / "x.npz")
     (tmp_path / "x.npz").write_bytes(b"PK\5\6" + struct.pack("<4H2LH", 0, 0, 5, 5, 1000, 0, 0))  # an index that is not there
     assert not holds_pairs(tmp_path / "x.npz") and not holds_pairs(tmp_path / "none.npz")
-
-
-# Memory
 
 
 @pytest.mark.slow

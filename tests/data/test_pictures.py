@@ -5,9 +5,12 @@ import os
 import tarfile
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
+from pyarrow import csv, parquet
+from tests.refusals import refuses
 
 from vergence.data.items import ArrayItems
 from vergence.data.pictures import Picture, open_pictures
@@ -181,9 +184,6 @@ def encoded(image):
 
 
 def sources(folder):
-    import pyarrow as pa
-    from pyarrow import csv, parquet
-
     paths = [save(folder / "pictures" / f"{i}.png", COLOR ^ i) for i in range(3)]
     arrays = np.stack([COLOR ^ i for i in range(3)])
     data = [encoded(x) for x in arrays]
@@ -225,8 +225,6 @@ def test_pictures_of_differing_sizes_and_repeated_paths(tmp_path):
 
 
 def test_what_is_no_source_is_refused(tmp_path):
-    import pyarrow as pa
-
     two = pa.table({"a": pa.array([b"x"], pa.binary()), "b": pa.array([b"x"], pa.binary())})
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("x")
@@ -246,14 +244,11 @@ def test_what_is_no_source_is_refused(tmp_path):
     for source, words in cases:
         with pytest.raises(ValueError, match=words):
             open_pictures(source)
-    with pytest.raises(ValueError, match="a column of"):
-        open_pictures(two, column="c")
+    refuses("a column of", open_pictures, two, column="c")
     assert len(open_pictures(two, column="a")) == 1
 
 
 def test_what_is_read_wrongly_is_a_reason(tmp_path):
     os.mkfifo(tmp_path / "fifo.png")
-    with pytest.raises(ValueError, match="not a regular file"):
-        only([tmp_path / "fifo.png"])
-    with pytest.raises(ValueError, match="finite"):
-        open_pictures(np.full((1, 3, 4, 4), np.nan)).read(0)
+    refuses("not a regular file", only, [tmp_path / "fifo.png"])
+    refuses("finite", open_pictures(np.full((1, 3, 4, 4), np.nan)).read, 0)

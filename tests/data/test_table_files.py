@@ -3,6 +3,7 @@
 import gzip
 
 import pytest
+from tests.refusals import refuses
 
 from vergence.data.table_files import as_written, lines_of, notes_of, read_table
 
@@ -92,14 +93,12 @@ def test_what_is_read(tmp_path, case):
 
 
 SPACES = {
-    "x z\n1.5 2\n3 4\n": {"x": [1.5, 3], "z": [2, 4]},
-    "  x     z\n  1.5   2\n 13     4  \n": {"x": [1.5, 13], "z": [2, 4]},
+    "x z\n1.5 2\n3 4\n": {"x": [1.5, 3], "z": [2, 4]}, "  x     z\n  1.5   2\n 13     4  \n": {"x": [1.5, 13], "z": [2, 4]},
     '"x" "z"\n"a b" 1 2\n"c" 3 4\n': {"": ["a b", "c"], "x": [1, 3], "z": [2, 4]},
-    "# a comment\nx z\n1.5 2\n3 4\n": {"x": [1.5, 3], "z": [2, 4]},
-    "x\tz\n1.5\t2\n3\t4\n": {"x": [1.5, 3], "z": [2, 4]},
+    "# a comment\nx z\n1.5 2\n3 4\n": {"x": [1.5, 3], "z": [2, 4]}, "x\tz\n1.5\t2\n3\t4\n": {"x": [1.5, 3], "z": [2, 4]},
     "my amount\n12 345\n1 234\n": {"my amount": [12345, 1234]},
     "name\nJohn Smith\nMary Jones\n": {"name": ["John Smith", "Mary Jones"]},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("text", SPACES)
@@ -115,24 +114,18 @@ MANY = "x,z\n" + "".join(f"{i}.5,{i}\n" for i in range(10, 30))
     ("text", "match"),
     [
         ("x,z\n1,2\n3\n4,5\n", r"expected 2 fields in each line of t.csv, found 1 in line 3; mend the line"),
-        ("x,z\n1,2\n3,4,5\n4,5\n", "found 3 in line 3"),
-        ("x,z,y\n1,2,3,4\n4,5,6\n7,8,9\n", "found 4 in line 2"),
-        (MANY + "\n4,5,6\n", "found 3 in line 23"),
-        ('x,z\n1,"a\nb"\n\n4,5,6\n1,c\n', "found 3 in line 5"),
+        ("x,z\n1,2\n3,4,5\n4,5\n", "found 3 in line 3"), ("x,z,y\n1,2,3,4\n4,5,6\n7,8,9\n", "found 4 in line 2"),
+        (MANY + "\n4,5,6\n", "found 3 in line 23"), ('x,z\n1,"a\nb"\n\n4,5,6\n1,c\n', "found 3 in line 5"),
         (MANY + "Source: an office\n", "found 1 in line 22; mend the line, or leave out what stands below the table"),
         ("x,z\n21,5,3\n21,7,4\n", "as many column names as fields in t.csv, found 2 above the 3 fields of line 2; .* semicolons"),
         ("x,z,y,w\n21,5\n21,7\n", "found 4 above the 2 fields of line 2"),
         ("x;z;y\n1,5;2;3;4\n2,5;2;3;4\n", "found 3 above the 4 fields of line 2"),
-        ("Results\n1,2\n3,4\n", "found 1 above the 2 fields|as many column names"),
-        ("# alone\n", "found the names alone"),
-        ("a,b\n", "found the names alone"),
-        ("", "found 0 lines"),
-        ("a,a\n1,2\n", "different column names"),
-        ("a,b\n1," + "x" * 200_000 + "\n", "not CSV: field larger"),
-        ("a,b\n1,\0\n", "found bytes that are none"),
+        ("Results\n1,2\n3,4\n", "found 1 above the 2 fields|as many column names"), ("# alone\n", "found the names alone"),
+        ("a,b\n", "found the names alone"), ("", "found 0 lines"), ("a,a\n1,2\n", "different column names"),
+        ("a,b\n1," + "x" * 200_000 + "\n", "not CSV: field larger"), ("a,b\n1,\0\n", "found bytes that are none"),
         ("a;b\n1,012;2,70\n1.013;2,5\n", "one decimal mark in the column a, found '1,012' in line 2 and '1.013' in line 3"),
     ],
-)
+)  # fmt: skip
 def test_what_is_refused(tmp_path, text, match):
     with pytest.raises(ValueError, match=match) as caught:
         table(tmp_path, text)
@@ -157,14 +150,10 @@ NOTED = {
     "a;b\n1.012;u\n1.125;v\n": ("a: '.' " + TOLD.format("the decimal mark", "1.012", 2), [1.012, 1.125]),
     "a,b\n1.012,u\n1.125,v\n": ("", [1.012, 1.125]),
     "a,b\nNA,1\nDE,2\nFR,3\nNA,4\nDE,5\nFR,6\n": ("taken for gaps: NA in 2 rows of a", [G, "DE", "FR", G, "DE", "FR"]),
-    "a,b\n,1\nDE,2\nDE,3\n": ("", [G, "DE", "DE"]),
-    "a,b\nNA,1\n2,2\n3,3\n": ("", [G, 2, 3]),
+    "a,b\n,1\nDE,2\nDE,3\n": ("", [G, "DE", "DE"]), "a,b\nNA,1\n2,2\n3,3\n": ("", [G, 2, 3]),
     "Title\na,b\n1,2\n3,4\n": ("left out above the names in line 2: 'Title'", [1, 3]),
-    "a\nu\n" + TENS + "v\n": (
-        "a: 'u' in line 2 is no number and is taken for a gap, as is 1 other cell",
-        [G, *range(10, 20), G],
-    ),
-}
+    "a\nu\n" + TENS + "v\n": ("a: 'u' in line 2 is no number and is taken for a gap, as is 1 other cell", [G, *range(10, 20), G]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("text", NOTED)
@@ -196,12 +185,9 @@ def test_sheets_of_a_workbook(tmp_path):
     assert as_written(path, found)["z"].to_pylist()[:1] == ["$1.50"] and as_written(path, found)["kind"].to_pylist()[-1] == "NA"
     other = read_table(path, "Other")
     assert other.to_pydict() == {"y": [1, 2]} == as_written(path, other).to_pydict() and notes_of(other) == []
-    with pytest.raises(ValueError, match=r"the sheet of t.xlsx among First, Other, found 'Othr'; did you mean 'Other'"):
-        read_table(path, "Othr")
-    with pytest.raises(ValueError, match=r"a workbook with the sheet Other, found t.csv"):
-        table(tmp_path, "a\n1\n", sheet="Other")
-    with pytest.raises(ValueError, match="expected a workbook"):
-        table(tmp_path, "no workbook", "b.xlsx")
+    refuses(r"the sheet of t.xlsx among First, Other, found 'Othr'; did you mean 'Other'", read_table, path, "Othr")
+    refuses(r"a workbook with the sheet Other, found t.csv", table, tmp_path, "a\n1\n", sheet="Other")
+    refuses("expected a workbook", table, tmp_path, "no workbook", "b.xlsx")
     assert lines_of(found).tolist() == [*range(4, 12)]
 
 
@@ -217,12 +203,9 @@ def test_encodings_and_packed_files(tmp_path, coding):
 @pytest.mark.parametrize(
     ("name", "text", "lines"),
     [
-        ("t.csv", "x,z\n1,2\n3,4\n", [2, 3]),
-        ("t.csv", "Title\n\nx,z\n\n1,2\n\n   \n3,4\n\n", [5, 8]),
-        ("t.csv", 'x,z\n1,"a\nb"\n3,c\n', [2, 4]),
-        ("t.csv", "x,z\n", []),
-        ("t.jsonl", '{"x": 1}\n\n{"x": 2}\n', [1, 3]),
+        ("t.csv", "x,z\n1,2\n3,4\n", [2, 3]), ("t.csv", "Title\n\nx,z\n\n1,2\n\n   \n3,4\n\n", [5, 8]),
+        ("t.csv", 'x,z\n1,"a\nb"\n3,c\n', [2, 4]), ("t.csv", "x,z\n", []), ("t.jsonl", '{"x": 1}\n\n{"x": 2}\n', [1, 3]),
     ],
-)
+)  # fmt: skip
 def test_lines_of_the_file_in_which_rows_begin(tmp_path, name, text, lines):
     assert lines_of(table(tmp_path, text, name, empty=True)).tolist() == lines

@@ -131,9 +131,6 @@ def test_the_numbers_in_a_sentence():
     assert str(reportable(9999, 1000)).startswith("9,999 calibration items are enough to flag even one of 1,000 items at a false")
 
 
-# Traps: what happens without care, and the message where the function can notice.
-
-
 def test_trap_training_items_as_calibration():
     """A flexible fit scores its own items as more typical than new ones, so new typical items look strange."""
     r = rng()

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from sklearn.cluster import KMeans
 from sklearn.ensemble import IsolationForest
 from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
 from sklearn.svm import OneClassSVM
+from tests.refusals import refuses
 
 from vergence.decide import Calibrated, GaussianDetector, calibrate
 from vergence.decide.conformal import certain_levels, weighted
@@ -124,8 +126,7 @@ def test_the_certain_levels_hold_together_in_the_share_of_calibration_sets_that_
 
 def test_a_tie_leaves_the_guard_against_judged_calibration_items_on_and_rounded_scores_pass():
     tied = np.r_[CALIBRATION, CALIBRATION[:1]]
-    with pytest.raises(ValueError, match="499 of 501 among the new ones"):
-        calibrate(tied, np.r_[CALIBRATION, 9.0])
+    refuses("499 of 501 among the new ones", calibrate, tied, np.r_[CALIBRATION, 9.0])
     rng = np.random.default_rng(12)
     for n, m in ((10, 100), (20, 2000), (300, 300)):
         for _ in range(50):
@@ -178,12 +179,10 @@ def test_a_shift_within_groups_is_told_and_none_is_where_nothing_has_changed():
 
 
 CHANGES = {
-    "stranger": lambda rng, size: rng.normal(0.7, 1, size),
-    "less strange": lambda rng, size: rng.normal(-0.7, 1, size),
-    "more spread": lambda rng, size: rng.normal(0, 1.5, size),
-    "less spread": lambda rng, size: rng.normal(0, 0.6, size),
+    "stranger": lambda rng, size: rng.normal(0.7, 1, size), "less strange": lambda rng, size: rng.normal(-0.7, 1, size),
+    "more spread": lambda rng, size: rng.normal(0, 1.5, size), "less spread": lambda rng, size: rng.normal(0, 0.6, size),
     "less strange than any": lambda rng, size: np.full(size, -9.0),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -208,34 +207,27 @@ def test_no_change_is_told_where_there_is_none_and_anomalies_alone_are_no_spread
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([1.0, np.nan], [1.0]), "calibration scores"),
-        ((CALIBRATION, [np.nan]), "scores"),
-        (([1.0], [1.0]), "at least 10 calibration scores, found 1"),
-        ((np.ones(50), [1.0]), "the score tells nothing"),
+        (([1.0, np.nan], [1.0]), "calibration scores"), ((CALIBRATION, [np.nan]), "scores"),
+        (([1.0], [1.0]), "at least 10 calibration scores, found 1"), ((np.ones(50), [1.0]), "the score tells nothing"),
         ((CALIBRATION, np.r_[CALIBRATION, 9.0]), "500 of 500 among the new ones"),
     ],
-)
+)  # fmt: skip
 def test_wrong_scores_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        calibrate(*arguments)
+    refuses(message, calibrate, *arguments)
 
 
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"fdr": 0.0}, "fdr"),
-        ({"fpr": 1e-5}, "calibration items"),
-        ({"groups": (["a"] * 499 + ["b"], ["b", "a"])}, "of group b, found 1"),
-        ({"groups": (["a"] * 400, ["a", "a"])}, "500"),
+        ({"fdr": 0.0}, "fdr"), ({"fpr": 1e-5}, "calibration items"),
+        ({"groups": (["a"] * 499 + ["b"], ["b", "a"])}, "of group b, found 1"), ({"groups": (["a"] * 400, ["a", "a"])}, "500"),
         ({"groups": (["a"] * 500, ["a", "a"]), "fpr": 0.1}, "groups with fdr"),
         ({"groups": (["a"] * 500, ["a", "a"]), "adaptive": True}, "groups with fdr"),
-        ({"fpr": 0.1, "adaptive": True}, "adaptive with fdr"),
-        ({"confidence": 1.0}, "confidence"),
+        ({"fpr": 0.1, "adaptive": True}, "adaptive with fdr"), ({"confidence": 1.0}, "confidence"),
     ],
-)
+)  # fmt: skip
 def test_wrong_options_are_refused(keywords, message):
-    with pytest.raises(ValueError, match=message):
-        calibrate(CALIBRATION, [0.0, 1.0], **keywords)
+    refuses(message, calibrate, CALIBRATION, [0.0, 1.0], **keywords)
 
 
 class WithDecisions:
@@ -276,13 +268,10 @@ def test_a_detector_of_pytorch_ood_is_calibrated():
 
 
 def test_a_function_of_ones_own_scores_and_a_detector_without_scores_is_refused():
-    from sklearn.cluster import KMeans
-
     x = RNG.normal(size=(200, 2))
     far = Calibrated(KMeans(2, random_state=0), score=lambda model, x: model.transform(x).min(1)).fit(x)
     assert far.decide([[50.0, 50.0]]).flag.all()
-    with pytest.raises(ValueError, match="pass score="):
-        Calibrated(KMeans(2, random_state=0)).fit(x)
+    refuses("pass score=", Calibrated(KMeans(2, random_state=0)).fit, x)
 
 
 def test_copies_are_on_one_side_so_that_they_do_not_calibrate_what_was_fitted_to_them():
@@ -290,8 +279,7 @@ def test_copies_are_on_one_side_so_that_they_do_not_calibrate_what_was_fitted_to
     x = np.repeat(rng.normal(size=(300, 2)), 4, axis=0) * (1 + 1e-9)
     model = Calibrated(NearestNeighbors(), score=nearest).fit(x[rng.permutation(len(x))])
     assert model.calibration_.min() > 0  # no calibration item has a copy that was fitted
-    with pytest.raises(ValueError, match="larger share"):
-        Calibrated(IsolationForest()).fit(x[:40:4])
+    refuses("larger share", Calibrated(IsolationForest()).fit, x[:40:4])
 
 
 @pytest.mark.parametrize("folds", [0, 5])
@@ -308,8 +296,7 @@ def test_items_of_a_group_are_on_one_side(folds):
     model = Calibrated(Seen(), folds=folds).fit(x, groups=[f"patient {k}" for k in group])
     assert len(seen) == max(folds, 1) and all(len(x) - 5 * len(one) in range(50, 100) for one in seen)
     assert len(model.calibration_) == (300 if folds else 300 - 5 * len(seen[0]))
-    with pytest.raises(ValueError, match="groups of shape"):
-        Calibrated(Seen()).fit(x, groups=group[:5])
+    refuses("groups of shape", Calibrated(Seen()).fit, x, groups=group[:5])
 
 
 def test_with_folds_each_part_is_compared_by_a_detector_that_has_not_seen_it():
@@ -355,9 +342,6 @@ def test_weighted_p_values_hold_under_a_known_shift_and_others_do_not():
         slow = [(1 + sum(w[i] for i in range(101) if cal[i] >= s)) / (1 + sum(w)) for s in [*cal, -9.0]]
         np.testing.assert_allclose(p, slow, rtol=1e-12)
         assert p.max() <= 1
-    with pytest.raises(ValueError, match="weights or folds"):
-        Calibrated(IsolationForest(), weights=weight, folds=3).fit(x)
-    with pytest.raises(ValueError, match="fdr alone"):
-        Calibrated(IsolationForest(n_estimators=5), weights=weight).fit(x).decide(new, fpr=0.1)
-    with pytest.raises(ValueError, match="weights above 0"):
-        Calibrated(IsolationForest(n_estimators=5), weights=lambda x: -weight(x)).fit(x)
+    refuses("weights or folds", Calibrated(IsolationForest(), weights=weight, folds=3).fit, x)
+    refuses("fdr alone", Calibrated(IsolationForest(n_estimators=5), weights=weight).fit(x).decide, new, fpr=0.1)
+    refuses("weights above 0", Calibrated(IsolationForest(n_estimators=5), weights=lambda x: -weight(x)).fit, x)

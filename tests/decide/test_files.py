@@ -6,6 +6,8 @@ import json
 import types
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.cli.test_cli import call
 
@@ -30,9 +32,6 @@ def run(*words):
 
 @pytest.mark.parametrize("kind", ["csv", "npy", "npz", "parquet"])
 def test_every_kind_of_file_gives_the_same_decisions(kind, tmp_path):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     for name, scores in (("good", GOOD), ("new", NEW)):
         path = tmp_path / f"{name}.{kind}"
         match kind:
@@ -80,15 +79,12 @@ def test_columns_stay_names_are_shown_and_groups_are_kept_apart(tmp_path):
         (None, None, ["--fail-on", "odd"], "--fail-on of flagged, shift, errors or any"),
         (None, None, ["--append", "good.csv"], "apart from what is read"),
         *((None, None, ["--out", file], "apart from what is read") for file in ("good.csv", "new.csv")),
-        (None, "other,more\n1,2\n3,4\n", [], "a column score"),
-        (None, "score\na\nb\n", [], "numbers in the column score"),
-        (None, None, ["--column", "scroe"], "did you mean 'score'"),
-        (None, None, ["--groups", "place"], "place"),
-        (None, None, ["--fdr", "2"], "fdr"),
-        (None, None, ["--fpr", "1e-6"], "calibration items"),
+        (None, "other,more\n1,2\n3,4\n", [], "a column score"), (None, "score\na\nb\n", [], "numbers in the column score"),
+        (None, None, ["--column", "scroe"], "did you mean 'score'"), (None, None, ["--groups", "place"], "place"),
+        (None, None, ["--fdr", "2"], "fdr"), (None, None, ["--fpr", "1e-6"], "calibration items"),
         (None, None, ["--out", "out.txt"], "out.txt"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_decided_is_one_line(good, new, options, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     a, b = csv(tmp_path / "good.csv", GOOD.tolist()), csv(tmp_path / "new.csv", NEW.tolist())

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from vergence.decide import Matcher
+from vergence.decide import Matcher, select
 from vergence.decide.matching import cosine, likelihood_ratio, matched
 from vergence.densities.gaussian import JointGaussian
 from vergence.mixtures import ConditionalMixture
@@ -77,8 +77,6 @@ def test_claiming_a_match_where_there_is_none_is_wrong_for_at_most_the_rate(size
 
 
 def test_benjamini_hochberg_over_many_queries_keeps_its_rate_in_simulation():
-    from vergence.decide import select
-
     rng, rates = np.random.default_rng(3), []
     scores = likelihood_ratio(joint(0.95).conditional, joint(0.95).marginal("target"))
     for _ in range(300):

@@ -12,7 +12,10 @@ from vergence.decide import Calibrated, GaussianDetector, calibrate
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
+import pyarrow as pa
+from sklearn.ensemble import IsolationForest
 from starlette.testclient import TestClient
+from tests.refusals import refuses
 
 from vergence.decide.service import Service, by_columns, by_detector
 
@@ -43,10 +46,8 @@ def test_alarms_of_single_items_have_their_level_or_certificate():
     with_fpr = client(fpr=0.01)
     assert "flag at most" in with_fpr.get("/health").json()["alarm"]
     assert [x["alarm"] for x in with_fpr.post("/scores", json={"scores": [0.0, 9.0]}).json()["items"]] == [False, True]
-    with pytest.raises(ValueError, match="at least 99 calibration scores"):
-        Service(GOOD[:50], {})
-    with pytest.raises(ValueError, match="differ"):
-        Service(np.zeros(200), {})
+    refuses("at least 99 calibration scores", Service, GOOD[:50], {})
+    refuses("differ", Service, np.zeros(200), {})
 
 
 def test_rows_that_are_no_numbers_have_an_error_and_stop_nothing():
@@ -112,11 +113,8 @@ def test_a_saved_detector_judges_vectors(tmp_path):
 
 
 def test_what_cannot_be_saved_says_what_can(tmp_path):
-    from sklearn.ensemble import IsolationForest
-
     model = Calibrated(IsolationForest(n_estimators=10)).fit(RNG.normal(size=(100, 2)))
-    with pytest.raises(ValueError, match=r"of this library.*IsolationForest.*calibration_"):
-        model.save(tmp_path / "x.safetensors")
+    refuses(r"of this library.*IsolationForest.*calibration_", model.save, tmp_path / "x.safetensors")
 
 
 @pytest.mark.float32
@@ -138,8 +136,6 @@ def test_a_run_judges_images_and_nothing_is_opened(images, tmp_path):
 
 @pytest.mark.float32
 def test_a_run_on_vectors_and_one_on_named_features(table, tmp_path):
-    import pyarrow as pa
-
     shape = table.folder.metadata.item_shape()
     of = client(table.detector().calibration, {"vectors": by_columns(vergence.Scorer(table), (), shape)}, alarm=0.1)
     items = of.post("/vectors", json={"vectors": [[0] * 5, [0] * 4, "/etc", {"path": "x"}]}).json()["items"]

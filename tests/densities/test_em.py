@@ -102,9 +102,6 @@ def check_reference(kind, data, steps, reg=0.0, tol=1e-10):
         close([b[r] for b in bounds], bound, tol)
 
 
-# --- one step, many steps
-
-
 @pytest.fixture(scope="module")
 def weighted():
     g = np.random.default_rng(3)
@@ -139,9 +136,6 @@ def test_the_start_is_the_m_step_of_its_responsibilities(kind, weighted):
         close(found.weights[i], pi)
         close(found.means[i] + weighted.origin, mu)
         close(S[i], np.stack(expected))
-
-
-# --- theorems
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -197,9 +191,6 @@ def test_affine_maps_of_the_items_are_maps_of_the_solution(kind):
         close(other.mixture.means / torch.from_numpy(a), one.mixture.means, tol)
 
 
-# --- several starts
-
-
 @pytest.mark.parametrize(("kind", "precision"), [*((kind, "double") for kind in ALL), ("full", "mixed")])
 def test_starts_side_by_side_are_the_starts_one_by_one(kind, precision):
     data, made = items(clusters(4)), em.structure(kind, RANK)
@@ -216,9 +207,6 @@ def test_starts_side_by_side_are_the_starts_one_by_one(kind, precision):
     last = [b[-1] for b in together.bounds]
     assert [last[r] for r in together.order()] == sorted(last, reverse=True)
     assert len({len(b) for b in together.bounds}) > 1  # some rested before others
-
-
-# --- low rank
 
 
 def test_one_component_is_factor_analysis():
@@ -254,9 +242,6 @@ def test_low_rank_never_makes_a_square_of_the_features():
     found = em.run(data, made, em.initialize(data, made, torch.ones(1, 1, 20), 1e-6), max_iter=2, tol=0.0)
     assert found.mixture.covariances.shape == (1, 1, wide, 3) and np.isfinite(found.bounds[0]).all()
     assert found.bounds[0][1] > found.bounds[0][0]
-
-
-# --- precision
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -307,9 +292,6 @@ def test_narrow_clusters_far_apart_end_right_in_mixed_precision(kind):
         close(found.mixture.means[0, k] + data.origin, X[labels == k].mean(0), 1e-9)
         expected = np.cov(X[labels == k].T, ddof=0)
         close(1e8 * S[k].diagonal(), 1e8 * np.diag(expected), 1e-8 if kind == "full" else 1e-4)
-
-
-# --- repairs
 
 
 def test_a_dead_component_is_set_on_the_item_explained_worst(small_blocks):

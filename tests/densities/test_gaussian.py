@@ -42,9 +42,6 @@ def close(a, b, tol=1e-10):
     torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=tol, atol=tol)
 
 
-# --- what every density has
-
-
 DENSITIES = {
     **{f"{kind} Gaussian": lambda kind=kind: joint(kind, d=2) for kind in KINDS},
     **{f"{kind} mixture": lambda kind=kind: mixture(kind, d=2) for kind in KINDS},
@@ -78,9 +75,6 @@ def test_mass_mean_covariance_entropy_and_samples_agree(name):
     values = -p.log_prob(x)
     assert abs(values.mean() - entropy) < 4.5 * values.std() / len(x) ** 0.5
     assert p.log_prob(p.mode) > entropy.neg() - 1  # the mode is no improbable value
-
-
-# --- covariances
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -131,9 +125,6 @@ def test_pairs_are_sums_and_differences():
     close(T @ T, torch.eye(6))
 
 
-# --- Gaussians
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batch", [(), (3,)])
 def test_gaussians_are_torchs(kind, batch):
@@ -174,9 +165,6 @@ def test_distribution_functions_of_features(kind):
         close(p.marginal_cdf(p.marginal_quantile(level)), torch.full((2, D), level), 1e-9)
         close(one.marginal_quantile(level), stats.norm.ppf(level, one.mean, one.variance.sqrt()), 1e-9)
         close(one.marginal_cdf(one.marginal_quantile(level)), torch.full((D,), level), 1e-9)
-
-
-# --- mixtures
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -243,9 +231,6 @@ def test_gradients(kind):
         return p.conditional(z[:, :C]).log_prob(z[:, C:])
 
     assert torch.autograd.gradcheck(conditional, (logits, mean, z, *leaves), fast_mode=True)
-
-
-# --- precision
 
 
 @pytest.mark.float32
@@ -318,9 +303,6 @@ def test_quantiles_far_in_the_tails_are_finite_in_float32(p):
         for t in (torch.float32, torch.float64)
     )
     close(single.marginal_quantile(p).double(), double.marginal_quantile(p), 1e-5)
-
-
-# Gaps
 
 
 @pytest.mark.parametrize("K", [0, 3])

@@ -42,9 +42,6 @@ def same(found, expected, **tolerance):
         close(getattr(found, name), getattr(expected, name), **({"rtol": 1e-10, "atol": 1e-10} | tolerance))
 
 
-# --- the sums
-
-
 def test_moments_are_the_loops():
     check_moments_are_the_loops(Sums)
 
@@ -83,22 +80,16 @@ def test_float32_far_from_zero_keeps_its_digits():
     same(found, exact, rtol=2e-5, atol=2e-6)
 
 
-# --- sources
-
-
 def memory_mapped(x, folder):
     np.save(folder / "x.npy", x)
     return np.load(folder / "x.npy", mmap_mode="r")
 
 
 SOURCES = {
-    "array": lambda x, folder: x,
-    "fortran order": lambda x, folder: np.asfortranarray(x),
-    "list": lambda x, folder: x.tolist(),
-    "tensor": lambda x, folder: torch.as_tensor(x),
-    "memory-mapped items": lambda x, folder: ArrayItems(memory_mapped(x, folder)),
+    "array": lambda x, folder: x, "fortran order": lambda x, folder: np.asfortranarray(x), "list": lambda x, folder: x.tolist(),
+    "tensor": lambda x, folder: torch.as_tensor(x), "memory-mapped items": lambda x, folder: ArrayItems(memory_mapped(x, folder)),
     "memory map": memory_mapped,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -117,9 +108,6 @@ def test_vectors_of_bytes_are_no_images(source, tmp_path):
     same(fitted(SOURCES[source](x, tmp_path), augmentation=1.0), exact, rtol=1e-3, atol=1e-5)
 
 
-# --- draws
-
-
 def in_place(x, generator):
     """`noisy`, written over its argument."""
     e = torch.randn(x.shape, generator=generator, dtype=x.dtype) * (0.5 + x[:, :1].abs())
@@ -132,9 +120,6 @@ def test_callables_may_write_over_what_they_get(source, tmp_path, small_blocks):
     before = x.copy()
     same(fitted(SOURCES[source](x, tmp_path), augmentation=in_place), fitted(before))
     assert np.array_equal(x, before)
-
-
-# --- images and vectors
 
 
 def mirrored(x):

@@ -28,9 +28,6 @@ def log_area(D):
     return math.log(2) + 0.5 * D * math.log(math.pi) - math.lgamma(D / 2)
 
 
-# --- formulas, quadrature and samples
-
-
 def integrals(p):
     """Returns mass, entropy and KL to the uniform distribution on the unit sphere of R^2 or R^3, by quadrature around mu."""
     D, mu = len(p.mu), p.mu
@@ -92,9 +89,6 @@ def standard_scores(found, expected):
     return (found.mean(0) - expected) / (found.std(0) / math.sqrt(len(found)))
 
 
-# --- limits
-
-
 @pytest.mark.parametrize("D", [2, 3, 64, 512])
 def test_no_concentration_is_the_uniform_distribution(D):
     p, x = PowerSpherical(torch.eye(D)[0], 0.0), normalize(torch.randn(5, D), dim=1)
@@ -140,9 +134,6 @@ def test_samples_of_large_concentrations_keep_their_distance(D, kappa, n=20_000)
     assert (p.log_prob(x).mean() + p.entropy()).abs() < 5 * (p.b / n) ** 0.5
     found = torch.autograd.grad(square.mean(), p.kappa)[0].item()
     assert found == pytest.approx(-4 * p.b / (kappa + 2 * p.b) ** 2, rel=8 * (1 / p.b / n) ** 0.5)
-
-
-# --- precision and gradients
 
 
 @pytest.mark.float32

@@ -85,13 +85,9 @@ FIRST = {  # usual positional arguments, so that most cases reach the work
 HEAVY = {"epochs", "draws"}  # options whose large valid values only take time
 OPTIONAL = ("DensityFit", "Pairs")  # whose model is an option
 POSITIONAL = {
-    "Pairs": {"verb"},
-    "Calibrate": {"calibration", "new"},
-    "Monitor": {"calibration", "stream"},
-    "Merge": {"folder"},
-    "Compare": {"runs"},
-    "Match": {"contexts", "gallery"},
-}
+    "Pairs": {"verb"}, "Calibrate": {"calibration", "new"}, "Monitor": {"calibration", "stream"}, "Merge": {"folder"},
+    "Compare": {"runs"}, "Match": {"contexts", "gallery"},
+}  # fmt: skip
 KINDS = {kind.__name__: (kind.__name__.lower(),) for kind in commands.RUN if kind.__name__ != "Density"}
 KINDS |= {kind.__name__: ("density", name) for name, kind in density.VERBS.items()}
 TYPES = {kind.__name__: kind for kind in (*commands.RUN, *density.VERBS.values())}

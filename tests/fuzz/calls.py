@@ -36,9 +36,6 @@ def _array(description, tensor):
     return torch.from_numpy(np.array(x)) if tensor and x.dtype.kind in "fiub" and x.dtype.isnative and x.dtype != np.uint64 else x
 
 
-# Runs
-
-
 def _embed(case, place):
     run = place.loaded_pictures if case["pictures"] else place.loaded
     x = _array(case["x"], case["tensor"])
@@ -92,9 +89,6 @@ def _train_cases(place):
     return _pick(source=st.sampled_from(["data.npz", "pairs.npz", "data.npy", "photos"]), settings=whole)
 
 
-# Conditional models
-
-
 def _fit(case, place):
     kind = mixtures.get(case["model"])
     known = kind._get_param_names()
@@ -127,9 +121,6 @@ def _fit_cases(place):
         return mutations.near(valid, odd)
 
     return st.sampled_from([40, 40, 40, 40, 2, 3, 1]).flatmap(pair)
-
-
-# Linear models and advice
 
 
 def _linear(case, place):

@@ -34,9 +34,6 @@ SPECIAL = {  # values other than arrays of numbers
 }
 
 
-# Arguments
-
-
 @st.composite
 def _given(draw, arrays):
     """A described array in some form."""

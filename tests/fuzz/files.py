@@ -57,9 +57,6 @@ def _all(*calls):
         raise refusals[0]
 
 
-# Run folders
-
-
 def _run_file(name, share, strategy, *calls):
     """A target of a file of the run folder; calls take the run folder's path."""
 
@@ -156,9 +153,6 @@ def _before_training(path):
         _with_state(run, initial)(torch.zeros(2, 6))
 
 
-# Checkpoints
-
-
 @st.composite
 def _checkpoints(draw, place):
     """The last checkpoint: damaged bytes, or a part left out, renamed or of another type."""
@@ -188,9 +182,6 @@ def _resume(case, place):
         (run / "checkpoints" / "last.pt").write_bytes(unpack(case))
         RunFolder.open(run).load_checkpoint()
         vergence.train(out=run, resume=True)
-
-
-# Data
 
 
 def _file(name, share, strategy, run):
@@ -272,9 +263,6 @@ def _density(file, place):
     )
 
 
-# Weights of an encoder
-
-
 def _weights(file, place):
     load_weights(place.network(), read_weights(file), file.name)
 
@@ -288,13 +276,10 @@ def _of_weights(place):
 TARGETS = [
     _run_file("config.json", 8, _of_json("config.json"), _load, write_report),
     _run_file("evaluation.json", 5, _of_json("evaluation.json"), lambda run: RunFolder.open(run).evaluation(), write_report),
-    _run_file("metrics.jsonl", 5, _of_rows, _metrics, write_report),
-    _run_file("examples.npz", 3, _of_examples, write_report),
+    _run_file("metrics.jsonl", 5, _of_rows, _metrics, write_report), _run_file("examples.npz", 3, _of_examples, write_report),
     _run_file("skipped.csv", 2, lambda place: mutations.csv_bytes(), lambda run: RunFolder.open(run).skipped(), write_report),
-    _run_file("checksums.json", 2, _of_json("checksums.json"), _load),
-    _run_file("model.safetensors", 6, _of_tensors, _load),
-    _run_file("initial.safetensors", 2, _of_tensors, _before_training),
-    _run_file(DETECTOR, 3, _of_detector, _score),
+    _run_file("checksums.json", 2, _of_json("checksums.json"), _load), _run_file("model.safetensors", 6, _of_tensors, _load),
+    _run_file("initial.safetensors", 2, _of_tensors, _before_training), _run_file(DETECTOR, 3, _of_detector, _score),
     Target("run-last.pt", 5, lambda place: _checkpoints(place).map(pack), _resume),
     _file("data.npz", 8, lambda place: mutations.npz_bytes(), _arrays),
     _file("data.npy", 8, lambda place: mutations.npy_bytes(), _arrays),
@@ -302,7 +287,6 @@ TARGETS = [
     _file("picture.png", 5, _pictures("b.png", "c.png", "photos/0.png"), _picture),
     _file("picture.jpg", 5, _pictures("a.jpg", "d.jpg"), _picture),
     _file("weights.pth", 4, lambda place: mutations.damaged((place.path / "weights.pth").read_bytes()), _weights),
-    _file("weights.safetensors", 4, _of_weights, _weights),
-    _file("density.safetensors", 8, _densities, _density),
+    _file("weights.safetensors", 4, _of_weights, _weights), _file("density.safetensors", 8, _densities, _density),
     _file("table.parquet", 4, lambda place: mutations.damaged((place.path / "table.parquet").read_bytes()), _table),
-]
+]  # fmt: skip

@@ -129,9 +129,6 @@ def damaged(draw, original):
     return bytes(data)
 
 
-# Arrays
-
-
 DTYPES = ["<f4", "<f8", "<f2", "|u1", "<i8", "<i4", "|i1", "<u2", "<u8", "|b1", "<c8", "<U3", "|S3", "<M8[s]", ">f4", "<f4,<i4"]
 FILLS = [
     "normal", "unit", "zero", "one", "huge", "tiny", "nan", "inf", "minus_inf", "one_nan", "small_ints", "limits",
@@ -253,9 +250,6 @@ def npy_bytes(draw):
         )
         return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header) + 1) + header + b"\n" + data[128:]
     return data
-
-
-# CSV
 
 
 @st.composite

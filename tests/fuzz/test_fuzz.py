@@ -22,11 +22,8 @@ LONG = "VERGENCE_FUZZ" in os.environ
 CASES = int(os.environ.get("VERGENCE_FUZZ", 2000))
 PART = 500  # cases of one test of a long run
 COMMON = {
-    "deadline": None,
-    "database": None,
-    "phases": [Phase.explicit, Phase.generate],
-    "suppress_health_check": list(HealthCheck),
-}
+    "deadline": None, "database": None, "phases": [Phase.explicit, Phase.generate], "suppress_health_check": list(HealthCheck),
+}  # fmt: skip
 PROFILES = {"ci": settings(derandomize=True, **COMMON), "long": settings(**COMMON)}
 
 

@@ -48,13 +48,10 @@ def moved(image):
 
 
 CHANGES = {
-    "resized": lambda i: i.resize((i.width // 2, i.height // 2)),
-    "saved again": again,
+    "resized": lambda i: i.resize((i.width // 2, i.height // 2)), "saved again": again,
     "cropped on all sides": lambda i: i.crop((i.width // 20, i.height // 20, i.width * 19 // 20, i.height * 19 // 20)),
     "cropped on one side": lambda i: i.crop((i.width // 10, 0, i.width, i.height)),
-    "brightened": lambda i: ImageEnhance.Brightness(i).enhance(1.35),
-    "gray": lambda i: i.convert("L"),
-    "marked": marked,
+    "brightened": lambda i: ImageEnhance.Brightness(i).enhance(1.35), "gray": lambda i: i.convert("L"), "marked": marked,
     "moved": moved,
     "cropped by three tenths": lambda i: i.crop((i.width * 3 // 20, i.height * 3 // 20, i.width * 17 // 20, i.height * 17 // 20)),
     "tinted": lambda i: Image.fromarray((np.asarray(i) * [1.0, 0.9, 0.65]).astype(np.uint8)),
@@ -63,7 +60,7 @@ CHANGES = {
     "mirrored": lambda i: i.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
     "rotated": lambda i: i.transpose(Image.Transpose.ROTATE_90),
     "half rotated": lambda i: i.transpose(Image.Transpose.ROTATE_180),
-}
+}  # fmt: skip
 KIND = {"mirrored": "mirrored", "rotated": "rotated", "half rotated": "rotated"}
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from scipy.ndimage import gaussian_filter1d
+from tests.refusals import refuses
 
 import vergence
 from vergence.data.pictures import Pictures
@@ -24,10 +25,8 @@ def test_groups_are_parts_of_names_columns_or_given():
         ValueError, match=r"expected \\d in each name, for --groups, found 1 name without it \(first: b/plain.png\)"
     ):
         names_by(pictures, range(3), r"\d", "--groups")
-    with pytest.raises(ValueError, match="a regular expression, found \\(: "):
-        names_by(pictures, range(3), "(", "--groups")
-    with pytest.raises(ValueError, match="one of --labels for each of 3 images, found 2"):
-        names_by(pictures, range(3), ["u", "v"], "--labels")
+    refuses("a regular expression, found \\(: ", names_by, pictures, range(3), "(", "--groups")
+    refuses("one of --labels for each of 3 images, found 2", names_by, pictures, range(3), ["u", "v"], "--labels")
 
 
 def slow_p_value(score, reference, group):
@@ -150,8 +149,7 @@ def test_groups_calibrate_between_or_within(folders):
         )
         assert found.summary["grouped"] == within and found.summary["examples"] == (20 if within == "within" else 2)
         assert np.min(found.items["p_value"]) >= 1 / (found.summary["examples"] + 1) - 1e-9
-    with pytest.raises(ValueError, match="expected two groups at least, found one"):
-        vergence.check(pixels, groups=["a"] * 50, encoder="patches", workers=0)
+    refuses("expected two groups at least, found one", vergence.check, pixels, groups=["a"] * 50, encoder="patches", workers=0)
     with pytest.raises(ValueError, match="groups or labels of the images, and of the reference, found 10 of them; give a pair"):
         vergence.check(pixels[:10], against=pixels[10:], groups=new, encoder="patches", workers=0)
 

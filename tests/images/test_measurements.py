@@ -5,6 +5,8 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageFilter
+from sklearn.datasets import load_sample_images
 from tests.conftest import DATA_ROOT
 from torch.nn import functional as F
 
@@ -147,8 +149,6 @@ def test_real_photographs_have_few_flags():
 
 def real_crops(n=60):
     """Crops of two photographs; some hold little but sky, or a soft ground."""
-    from sklearn.datasets import load_sample_images
-
     r, images = np.random.default_rng(0), load_sample_images().images
     for k in range(n):
         h = int(r.integers(120, 400))
@@ -158,8 +158,6 @@ def real_crops(n=60):
 
 
 def test_dark_and_plain_photographs_are_not_blurry():
-    from PIL import Image, ImageFilter
-
     crops = [Image.fromarray(x) for x in real_crops()]
     usual = np.stack([measure(np.asarray(x).transpose(2, 0, 1)) for x in crops])
     assert properties(usual)["blurry"].sum() <= 2

@@ -13,6 +13,7 @@ from PIL import Image, ImageFilter, ImageOps
 from pyarrow import csv as arrow
 from pyarrow import parquet
 from tests.images.test_duplicates import saved, textured
+from tests.refusals import refuses
 
 import vergence
 from vergence.cli.commands import main
@@ -99,10 +100,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("words", REFUSED)
 def test_what_does_not_fit_is_refused(words):
-    with pytest.raises(ValueError, match=re.escape(words)):
-        vergence.check([np.zeros((8, 8))], **REFUSED[words])
-    with pytest.raises(ValueError, match="images with these options"):
-        vergence.check(np.eye(4), keep="best")
+    refuses(re.escape(words), vergence.check, [np.zeros((8, 8))], **REFUSED[words])
+    refuses("images with these options", vergence.check, np.eye(4), keep="best")
 
 
 @pytest.mark.parametrize("end", ["\n", "\0"])
@@ -140,8 +139,7 @@ def test_names_in_all_tables_are_paths_and_tables_without_rows_have_columns(tmp_
 
 
 def test_an_image_that_is_named_twice_is_read_once_and_a_folder_of_none_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"pictures in .*found none"):
-        vergence.check(tmp_path)
+    refuses(r"pictures in .*found none", vergence.check, tmp_path)
     textured(0).save(tmp_path / "a.png")
     (tmp_path / "link.png").symlink_to("a.png")
     (tmp_path / "t.csv").write_text("file\na.png\n./a.png\na.png\nlink.png\n")

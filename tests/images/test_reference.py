@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from scipy import ndimage
+from tests.refusals import refuses
 
 import vergence
 from vergence.decide.feature_sets import FeatureSet, ReferenceScores, combined
@@ -42,8 +44,7 @@ def test_duplicates_share_a_fold_and_equal_ones_stand_once():
     assert np.bincount(fold + 1).tolist() == [750, 750]
     places, fold = folds_of(np.arange(40), np.zeros(40, dtype=np.int64))  # all are duplicates of each other
     assert len(set(fold.tolist())) == 10
-    with pytest.raises(ValueError, match="at least 20 different reference images, found 10"):
-        folds_of(np.arange(10), np.arange(10))
+    refuses("at least 20 different reference images, found 10", folds_of, np.arange(10), np.arange(10))
 
 
 def board(seed, size=96):
@@ -117,8 +118,6 @@ def test_pooled_codes_do_not_depend_on_position_and_see_texture():
 
 def texture(r, size=64):
     """A smooth random image with details, (3, size, size)."""
-    from scipy import ndimage
-
     x = sum(ndimage.zoom(r.normal(size=(3, size // s, size // s)), (1, s, s), order=1) * s**0.5 for s in (4, 8, 16, 32))
     return np.clip(128 + 40 * x / x.std(), 0, 255).astype(np.uint8)
 
@@ -141,10 +140,8 @@ def test_vectors_of_images_count_next_to_a_reference():
     given = {"encoder": "patches", "workers": 0, "vectors": z[:12], "against_vectors": z[12:]}
     found = vergence.check(new, against=known, **given)
     assert int(np.argmax(found.items["score"])) == 3 and found.items["level"][3] == "vectors"
-    with pytest.raises(ValueError, match="vectors of the images and of the reference"):
-        vergence.check(new, against=known, vectors=z[:12], workers=0)
-    with pytest.raises(ValueError, match="a reference for against_vectors"):
-        vergence.check(new, against_vectors=z[:12], workers=0)
+    refuses("vectors of the images and of the reference", vergence.check, new, against=known, vectors=z[:12], workers=0)
+    refuses("a reference for against_vectors", vergence.check, new, against_vectors=z[:12], workers=0)
 
 
 def test_a_reference_that_holds_the_new_ones_or_is_plain():

@@ -32,12 +32,9 @@ from tests.forked import execute
 TRAIN = ["--limit", "256", "--epochs", "3", "--batch-size", "64", "--device", "cpu", "--precision", "fp32"]
 TRAIN += ["--set", "checkpoint_seconds=0", "--set", "knn_every=3"]
 OBJECTIVES = {
-    "vje": [],
-    "gje": [],
-    "gmje_em": ["--set", "components=3"],
-    "gmje_smc": ["--set", "bank=96"],
+    "vje": [], "gje": [], "gmje_em": ["--set", "components=3"], "gmje_smc": ["--set", "bank=96"],
     "jepa": ["--set", "teacher=0.9"],
-}
+}  # fmt: skip
 FORMATS = ("npz", "csv", "parquet")
 COUNTS = {"train": 50, "embed": 20, "score": 20, "density": 20, "advise": 20}
 SHORT = (0, 3, 50, 70, 90, 110)

@@ -50,9 +50,6 @@ def up_to_sign(found, expected, **tolerance):
     close(found * signs, expected, **tolerance)
 
 
-# --- solvers
-
-
 def check_joint_embedding_is_the_reference(solve=solutions.joint_embedding):
     for seed in range(5):
         G, S, _, _ = moments(seed)
@@ -137,9 +134,6 @@ def check_generalized_eigenproblems(je=solutions.joint_embedding, rc=solutions.r
     close(E @ G @ G, phi.square()[:, None] * (E @ S), atol=1e-12)
 
 
-# --- thresholds
-
-
 def random_levels(g):
     """Signal, noise and Theta of a random problem of section 4.1."""
     k, r = int(g.integers(1, 4)), int(g.integers(1, 5))
@@ -172,9 +166,6 @@ def check_flips(thresholds):
                 if np.min(theta[k:] + (1 + alpha2) * noise) > 0:  # S is a second moment
                     G, S = reference.population(signal, noise, theta, alpha2)
                     assert reference.finds_signal(rows(G, S), k) == expected, (name, alpha2, at)
-
-
-# --- moments
 
 
 def noisy(x, generator):

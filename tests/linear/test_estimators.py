@@ -30,9 +30,6 @@ def noisy(x, generator):
     return scale * x + torch.randn(x.shape, generator=generator, dtype=x.dtype)
 
 
-# --- shapes and identities
-
-
 @pytest.mark.parametrize("center", [True, False])
 def test_solutions_are_the_theorems(center):
     """``center=False`` is the paper to the letter; otherwise the same of what is left without the means."""
@@ -86,21 +83,14 @@ def test_transform_and_its_inverse():
     close(model.fit_transform(x), z)
 
 
-# --- the augmentation
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (None, 0.1 * items().var(0).mean()),
-        (0.3, np.full(D, 0.3)),
-        (0.3, 0.3 * np.eye(D)),
-        ([0.1, 0.2, 0.3, 0.4], np.diag([0.1, 0.2, 0.3, 0.4])),
-        (torch.tensor(SIGMA), SIGMA),
-        (1, 1.0),
+        (None, 0.1 * items().var(0).mean()), (0.3, np.full(D, 0.3)), (0.3, 0.3 * np.eye(D)),
+        ([0.1, 0.2, 0.3, 0.4], np.diag([0.1, 0.2, 0.3, 0.4])), (torch.tensor(SIGMA), SIGMA), (1, 1.0),
     ],
-)
+)  # fmt: skip
 def test_ways_to_say_one_covariance(kind, one, other):
     x = items()
     found, expected = (kind(2, augmentation=a).fit(x) for a in (one, other))
@@ -114,9 +104,6 @@ def test_random_state_is_the_seed(kind):
     one, again, other = (kind(2, augmentation=noisy, random_state=s).fit(x) for s in (3, 3, 4))
     assert np.array_equal(one.components_, again.components_) and one.objective_ == again.objective_
     assert one.objective_ != other.objective_
-
-
-# --- the estimator's manners
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -113,9 +113,6 @@ def test_joint_embedding_does_not_mind_strong_noise():
     assert reference.sine(ROWS["reconstruction"](big, S)[:K], Q1) > 0.999
 
 
-# --- remark 4.1: the covariance alone matters
-
-
 ROOT = np.linalg.cholesky(covariance(rng(20), 5) + 0.1 * np.eye(5))
 
 
@@ -137,9 +134,6 @@ def test_any_noise_of_one_covariance_gives_one_solution(kind, augmentation):
     angles = [reference.sine(exact.components_, model.components_) for model in (few, many)]
     assert 1e-5 < angles[1] < 0.02 and angles[1] < angles[0] < 0.1, "off by the sampling alone"
     close(many.augmentation_covariance_, ROOT @ ROOT.T, atol=0.05, rtol=0)
-
-
-# --- lemma B.1 and the two objectives, by Monte Carlo
 
 
 def scaled_and_noisy(x, g):

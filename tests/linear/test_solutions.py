@@ -65,9 +65,6 @@ def test_objectives_at_any_point_are_the_loops():
     close(found, reference.supervised_value(V.numpy(), y, outcomes))
 
 
-# --- optimality
-
-
 def minimum(value, size, restarts):
     """The least value that L-BFGS finds from random starts."""
 
@@ -130,9 +127,6 @@ def test_joint_embedding_is_stationary():
     close(grad, 4 * (1 - omega[:2])[:, None] * (W[:2] @ S), atol=1e-11)
 
 
-# --- symmetries
-
-
 def test_reconstruction_has_any_invertible_map_within():
     x, _, _ = problem()
     _, S, M, _ = moments()
@@ -190,9 +184,6 @@ def test_joint_embedding_knows_no_units_and_reconstruction_does(scales):
     E = solutions.reconstruction(M, S)[0]
     other = solutions.reconstruction(T @ M @ T, T @ S @ T)[0] @ T
     assert reference.sine(E[:2], other[:2]) > 0.1
-
-
-# --- S that is singular, or none at all
 
 
 def test_repeated_features_need_jitter():

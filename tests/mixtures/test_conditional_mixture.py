@@ -29,9 +29,6 @@ PP, QQ = line(1, 30)
 MODEL = ConditionalGaussian().fit(P, Q)
 
 
-# --- the closed form
-
-
 def check_regression(model, x=P, y=Q):
     """T6: the mean is least squares with an intercept, the covariance is that of its residuals, divided by N."""
     fitted = LinearRegression().fit(x, y)
@@ -86,9 +83,6 @@ def test_a_ridge_is_added_in_standardized_units():
     close(model.predict(PP), Q.mean(0) + Q.std(0) * ridge.predict((PP - P.mean(0)) / P.std(0)))
 
 
-# --- symmetries
-
-
 def test_context_and_target_of_one_gaussian_have_the_same_role():
     """T22."""
     other = ConditionalGaussian().fit(Q, P)
@@ -109,17 +103,11 @@ def test_affine_maps_shift_the_density_by_their_determinant(scale):
     close(moved.predict(PP @ Bc.T + 1e3 * scale) / scale, (MODEL.predict(PP) @ Bt.T / scale - 7), 1e-7)
 
 
-# --- predictions
-
-
 def test_intervals_and_ranks_are_the_normals():
     given = MODEL.conditional(PP)
     half = stats.norm.ppf(0.9) * given.variance.sqrt()
     close(MODEL.intervals(PP, level=0.8), torch.stack([given.mean - half, given.mean + half], -1))
     close(MODEL.cdf(PP, QQ), stats.norm.cdf((QQ - given.mean.numpy()) / given.variance.sqrt().numpy()))
-
-
-# --- degenerate contexts
 
 
 DEGENERATE = {
@@ -170,9 +158,6 @@ def test_a_target_that_the_context_determines_is_sharp_not_an_error():
     assert model.score(x, 2 * x[:, 0] + 1) > 5
 
 
-# --- the mixture
-
-
 def pairs(n=240, seed=0, c=2, t=2):
     """Three linear branches, one chosen at random."""
     g, w = np.random.default_rng(seed), np.random.default_rng(99)
@@ -192,16 +177,6 @@ def fit(x=X, y=Y, **options):
 @pytest.fixture(scope="module")
 def models():
     return {"full": fit(), "low_rank": fit(covariance_type="low_rank", rank=2, tol=1e-4)}
-
-
-# --- the density
-
-
-def test_the_joint_of_low_rank_is_marginal_times_conditional(models):
-    model = models["low_rank"]
-    z = torch.from_numpy(np.c_[XX, YY])
-    marginal = model.joint().marginal("context").log_prob(z[:, :2])
-    close(marginal + torch.from_numpy(model.score_samples(XX, YY)), model.joint().log_prob(z))
 
 
 def test_the_conditional_is_bayes_rule_component_by_component(models):
@@ -234,9 +209,6 @@ def test_the_bound_is_the_joint_log_likelihood_in_the_units_of_the_data(models):
         found = model.joint().log_prob(torch.from_numpy(np.c_[X, Y])).mean()
         assert float(found) == pytest.approx(model.lower_bound_, abs=2e-3)  # the bound is of before the last step
         assert float(found) >= model.lower_bound_ - 1e-6
-
-
-# --- known mixtures are recovered
 
 
 def test_components_are_those_that_made_the_data(models):
@@ -279,9 +251,6 @@ def test_more_initializations_are_never_worse_and_the_best_is_kept(dataset):
     (x, y), _ = dataset
     few, more = (ConditionalMixture(3, n_init=n, random_state=0, tol=1e-4).fit(x[:600], y[:600]) for n in (1, 5))
     assert more.lower_bound_ >= few.lower_bound_ - 1e-3
-
-
-# --- degenerate data
 
 
 @pytest.mark.parametrize("covariance_type", ["full", "low_rank"])

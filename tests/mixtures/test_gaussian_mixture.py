@@ -69,9 +69,6 @@ def models():
     return {kind: fitted(kind) for kind in ALL}
 
 
-# --- scikit-learn is the special case
-
-
 def check_same(ours, theirs, items, tol=1e-8):
     for name in ("weights_", "means_", "covariances_", "precisions_", "precisions_cholesky_", "lower_bound_"):
         if hasattr(theirs, name):
@@ -182,9 +179,6 @@ def test_estimators_ways(models):
     assert model.score(X, None) == pytest.approx(model.score_samples(X).mean())
 
 
-# --- low rank, restarts, precision
-
-
 def test_low_rank_is_its_dense_self(models):
     model = models["low_rank"]
     d, U = model.covariances_[..., 0], model.covariances_[..., 1:]
@@ -208,9 +202,6 @@ def test_draws_have_their_moments(models):
         assert (np.abs(np.cov(x.T, ddof=0) - S) / fourth).max() < 4.5
         share = np.bincount(k, minlength=K) / len(k) - model.weights_
         assert (np.abs(share) < 4.5 * (model.weights_ / len(k)) ** 0.5).all()
-
-
-# --- weights of items
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -249,9 +240,6 @@ def test_starts_follow_the_weights():
     assert not np.allclose(seeds, kmeans_plusplus(X, K, random_state=np.random.RandomState(0))[0])
 
 
-# --- conditions
-
-
 def subsets(d):
     return [order for c in range(1, d) for order in itertools.permutations(range(d), c)]
 
@@ -278,9 +266,6 @@ def test_conditions_keep_the_gradient_and_take_lists(models):
     close(models["full"].condition(Y[:3, :2].tolist()).mean, models["full"].condition(Y[:3, :2]).mean, 1e-14)
 
 
-# --- repairs
-
-
 def test_any_array_is_read():
     plain = GaussianMixture(K, random_state=0).fit(X)
     for other in (np.asfortranarray(X), X.astype(">f8"), X.tolist(), X[::-1][::-1], torch.from_numpy(X).requires_grad_()):
@@ -300,9 +285,6 @@ def test_read_only_memory_maps_are_read_in_place(tmp_path):
     close(model.score_samples(mapped), GaussianMixture(K, random_state=0).fit(X.astype(np.float32)).score_samples(X), 1e-5)
 
 
-# --- files
-
-
 @pytest.mark.parametrize("kind", ALL)
 def test_files_hold_the_model(kind, models, tmp_path):
     path = tmp_path / "model.safetensors"
@@ -317,15 +299,9 @@ def test_files_hold_the_model(kind, models, tmp_path):
         assert vars(again).keys() == vars(model).keys()
 
 
-# --- messages
-
-
 def test_an_unfinished_fit_warns_once():
     with pytest.warns(ConvergenceWarning, match="did not converge"):
         GaussianMixture(K, max_iter=1, n_init=2, random_state=0).fit(X)
-
-
-# --- scales of weights, outliers
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -359,9 +335,6 @@ def test_a_far_outlier_leaves_the_other_components_alone(kind, deviation):
     if kind == "full":
         alone = quietly(oracle.GaussianMixture(2, means_init=start["means_init"][:2], weights_init=[0.5, 0.5]), near)
         np.testing.assert_allclose(ours.covariances_[:2], alone.covariances_, rtol=0.05, atol=0.05 * deviation**2)
-
-
-# --- several processes: VERGENCE_PROCESSES, 2 by default
 
 
 PROCESSES = int(os.environ.get("VERGENCE_PROCESSES", "2"))

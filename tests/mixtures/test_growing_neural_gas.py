@@ -38,9 +38,6 @@ def polished(train):
     return model(max_nodes=30).fit(*train[:2])
 
 
-# --- from nodes to a mixture
-
-
 def in_loops(X, nodes, covariance_type, reg):
     D = X.shape[1]
     near = [min(range(len(nodes)), key=lambda k: sum((x - nodes[k]) ** 2)) for x in X]
@@ -101,9 +98,6 @@ def test_covariances_and_their_factors_agree(polished):
     assert polished.weights_.sum() == pytest.approx(1) and (polished.weights_ >= 0).all()
 
 
-# --- the graph
-
-
 @pytest.mark.parametrize("name", ["raw", "polished"])
 def test_the_graph_is_one(name, request):
     m = request.getfixturevalue(name)
@@ -127,9 +121,6 @@ def test_components_are_the_branches(train, raw):
         assert together.max(1).sum() > 0.999 * len(train[2]) and set(together.argmax(1)) == {0, 1, 2}
 
 
-# --- the density
-
-
 def test_likelihoods_on_the_branches(raw, polished, train, test):
     """NLL on the branches: -0.48 nats for the true density, +1.21 for the best single Gaussian at each context."""
     nll = {"full": -raw.score(*test[:2]), "polished, 30 nodes": -polished.score(*test[:2])}
@@ -147,9 +138,6 @@ def test_likelihoods_on_the_branches(raw, polished, train, test):
     assert nll["polished, 30 nodes"] < nll["spherical"] < UNIMODAL < -ConditionalGaussian().fit(*train[:2]).score(*test[:2])
 
 
-# --- seeds, order, units, files
-
-
 def test_the_order_of_the_items_does_not_matter(train):
     c, t = train[0][:600], train[1][:600]
     order = np.random.default_rng(0).permutation(600)
@@ -157,9 +145,6 @@ def test_the_order_of_the_items_does_not_matter(train):
     assert (one.edges_ == other.edges_).all() and (one.labels_[order] == other.labels_).all()
     np.testing.assert_allclose(one.nodes_, other.nodes_, 1e-9, 1e-9)
     np.testing.assert_allclose(one.score_samples(c, t), other.score_samples(c, t), 1e-6, 1e-6)
-
-
-# --- sizes and edges
 
 
 def test_few_items_make_few_nodes(train):

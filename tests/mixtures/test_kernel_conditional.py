@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.optimize import approx_fprime
 from scipy.stats import norm
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from tests.mixtures.common import EPS, branches, close, separated
@@ -33,9 +34,6 @@ def standardized(x):
 def on_a():
     with torch.random.fork_rng(devices=[]):
         return KernelConditional(random_state=0).fit(*separated(400, 2)[:2])
-
-
-# --- the equations
 
 
 def test_it_is_the_reference():
@@ -121,9 +119,6 @@ def test_a_long_length_scale_is_linear_regression():
     close(model.predict(new), y.mean(0) + y.std(0) * ((new - x.mean(0)) / x.std(0) @ ridge), 1e-4)
 
 
-# --- hyper-parameters
-
-
 def test_the_search_finds_the_most_likely():
     x, y = curve(80)
     model = KernelConditional(random_state=0, tol=1e-7).fit(x, y)
@@ -170,9 +165,6 @@ def test_hyper_parameters_of_a_sampled_process_are_recovered():
     model = KernelConditional(random_state=0).fit(x, y)
     assert abs(model.length_scale_ / 0.06 - 1) < 0.06
     assert abs(model.signal_ - 1) < 0.06 and abs(model.noise_ / 0.2 - 1) < 0.2
-
-
-# --- many items
 
 
 def test_the_sparse_form_is_the_reference():
@@ -238,9 +230,6 @@ def test_the_sparse_form_searches_on_a_subset_and_omits_redundant_points():
     close(model.predict(x[:50]), again.predict(x[:50]), 1e-12)
 
 
-# --- properties
-
-
 def test_far_from_the_items_it_is_the_prior():
     x, y = curve(50)
     model = KernelConditional(**H).fit(x, y)
@@ -282,9 +271,6 @@ def test_data_without_noise_are_interpolated():
     assert np.isfinite(model.score(x, y))
 
 
-# --- dataset A
-
-
 def test_noise_absorbs_the_branches(on_a):
     """T18: one broad band, as wide as all branches together, with the NLL of one mode."""
     x, y, _ = separated(5000, 1)
@@ -303,7 +289,5 @@ def test_the_mean_is_the_average_branch(on_a):
 
 
 def test_an_unfinished_search_warns():
-    from sklearn.exceptions import ConvergenceWarning
-
     with pytest.warns(ConvergenceWarning, match="did not converge"):
         KernelConditional(max_iter=1, n_init=1, random_state=0).fit(*curve(50))

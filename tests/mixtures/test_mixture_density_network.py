@@ -50,9 +50,6 @@ def on_branches():
     return fitted
 
 
-# --- equations
-
-
 def test_the_likelihood_is_the_loops():
     a, m, s, t = outputs(B)
     expected = [reference.negative_log_likelihood(*(v[b].tolist() for v in (a, m, s, t))) for b in range(B)]
@@ -84,9 +81,6 @@ def test_annealing_keeps_the_sum_of_rates():
     for k in (100, 700, 1500):
         n = mdn.annealed(k, 2000)
         assert total(n, n) == pytest.approx(total(k, 2000), rel=0.01)
-
-
-# --- one batch of networks
 
 
 def test_restarts_in_a_batch_are_restarts_alone():
@@ -147,9 +141,6 @@ def test_the_kept_restart_has_the_least_training_loss():
     assert model.best_ == model.train_nll_.argmin() and model.train_nll_.shape == (4,)
     assert -model.score(c, t) == pytest.approx(model.train_nll_[model.best_], abs=1e-5)
     assert model.loss_curve_.shape == (4, 4) and model.validation_curve_.shape == (0,)  # evaluated at steps 0, 20, 40, 60
-
-
-# --- the conditional density
 
 
 def test_parameters_do_not_depend_on_the_target():
@@ -258,9 +249,6 @@ def test_several_targets():
     np.testing.assert_allclose(means[0, first], [[-1.75, -5], [1.75, 5]], rtol=0.1, atol=0.1)
     np.testing.assert_allclose(stds[0], [[0.1, 1.0]] * 2, rtol=0.3)
     np.testing.assert_allclose(weights, 0.5, atol=0.1)
-
-
-# --- the estimator
 
 
 @pytest.mark.filterwarnings("ignore::vergence.mixtures.core.FarValue")

@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import BayesianRidge, Ridge
+from tests.refusals import refuses
 
 from vergence import mixtures
 from vergence.mixtures import FromQuantiles, NormalRegressor
@@ -40,12 +41,9 @@ def test_choose_compares_it():
 
 def test_what_has_no_deviation_is_refused(tmp_path):
     x, t = line()
-    with pytest.raises(ValueError, match=r"predict\(X, return_std=True\), found Ridge"):
-        NormalRegressor(Ridge()).fit(x, t).predict(x)
-    with pytest.raises(ValueError, match="expected a regressor with"):
-        NormalRegressor(object()).fit(x, t)
-    with pytest.raises(ValueError, match="a BayesianRidge in"):
-        NormalRegressor(BayesianRidge()).fit(x, t).save(tmp_path / "m.safetensors")
+    refuses(r"predict\(X, return_std=True\), found Ridge", NormalRegressor(Ridge()).fit(x, t).predict, x)
+    refuses("expected a regressor with", NormalRegressor(object()).fit, x, t)
+    refuses("a BayesianRidge in", NormalRegressor(BayesianRidge()).fit(x, t).save, tmp_path / "m.safetensors")
 
 
 def of_normal(regressor, x, levels):
@@ -68,5 +66,4 @@ def test_quantiles_that_do_not_fit_are_refused():
     x, t = line()
     with pytest.raises(ValueError, match=r"finite quantiles \(120, 40\), found shape \(120, 1\)"):
         FromQuantiles(BayesianRidge(), lambda regressor, x, q: regressor.predict(x)[:, None]).fit(x, t[:, 0]).predict(x)
-    with pytest.raises(ValueError, match="one target feature for a regressor of quantiles, found 2"):
-        FromQuantiles(BayesianRidge(), of_normal).fit(x, t)
+    refuses("one target feature for a regressor of quantiles, found 2", FromQuantiles(BayesianRidge(), of_normal).fit, x, t)

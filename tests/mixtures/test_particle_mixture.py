@@ -45,9 +45,6 @@ def weighted():
     return model
 
 
-# --- the density
-
-
 def test_it_is_the_reference(weighted):
     x, y = pairs(12, seed=1)
     c, t = inside(weighted, x, y)
@@ -90,9 +87,6 @@ def test_far_queries_stay_finite(weighted):
     assert np.isfinite(weighted.score_samples(x, np.full((3, 3), 1e3))).all()
 
 
-# --- bandwidths
-
-
 def test_the_leave_one_out_likelihood_is_the_reference_and_has_its_gradient():
     c, t = (torch.from_numpy((v - v.mean(0)) / v.std(0)) for v in pairs(25))
     d2 = torch.cdist(c, c).square(), torch.cdist(t, t).square()
@@ -123,9 +117,6 @@ def test_a_given_bandwidth_stays():
     assert model.bandwidths_[1] == free.bandwidths_[1]
     close(model.bandwidths_, free.bandwidths_, 1e-2)
     assert ParticleMixture(n_particles=1, random_state=0).fit(x, y).bandwidths_.tolist() == [1.0, 1.0]
-
-
-# --- a step of the bank (T11)
 
 
 @pytest.mark.parametrize(("rho", "u"), [(0.05, 0.05), (1.0, 0.0), (0.0, 0.0), (0.3, 1.0)])
@@ -191,9 +182,6 @@ def test_resampling_takes_particles_of_the_pool_with_equal_weights():
     assert model.n_resampled_ == 3
 
 
-# --- the queue
-
-
 def test_a_queue_keeps_the_last_items_in_order():
     x, y = pairs(100)
     model = ParticleMixture(n_particles=30, batch_size=7, update="fifo", **H).fit(x, y)
@@ -212,9 +200,6 @@ def test_constant_weights_make_the_bank_a_queue():
     queue = ParticleMixture(update="fifo", **settings).fit(*pairs(30)).partial_fit(*pairs(100, seed=1))
     assert (bank.context_particles_ == queue.context_particles_).all() and (bank.ages_ == queue.ages_).all()
     close(bank.weights_, queue.weights_)
-
-
-# --- streams
 
 
 def test_a_resumed_stream_equals_an_uninterrupted_one():
@@ -268,9 +253,6 @@ def test_em_steps_raise_the_likelihood_of_the_items():
         found = np.mean([reference.log_joint(a, b, contexts.tolist(), targets.tolist(), w.tolist(), 0.1, 0.06) for a, b in mix])
         assert found > last
         last = found
-
-
-# --- dataset A
 
 
 def test_branches_have_their_mass(on_a):

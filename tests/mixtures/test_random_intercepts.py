@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from tests.refusals import refuses
 
 from vergence.mixtures import RandomIntercepts, choose
 from vergence.mixtures.bayesian_line import student
@@ -85,16 +86,13 @@ def test_a_subject_without_weight_is_unknown():
     x, y, group = panel(4)
     model = RandomIntercepts().fit(x, y + 100.0 * group, np.where(group == 0, 0.0, 1.0), groups=[f"s{g}" for g in group])
     assert model.groups_ == ["s1", "s2", "s3"] and abs(model.of("s2").predict(np.zeros((1, 3))) - 200) < 20
-    with pytest.raises(ValueError, match="a group of the fit, found s0"):
-        model.of("s0")
+    refuses("a group of the fit, found s0", model.of, "s0")
 
 
 def test_groups_are_needed_and_known():
     x, y, group = panel()
-    with pytest.raises(ValueError, match=r"groups \(N,\), found none"):
-        RandomIntercepts().fit(x, y)
-    with pytest.raises(ValueError, match="a group of the fit, found 99"):
-        RandomIntercepts().fit(x, y, groups=group).of(99)
+    refuses(r"groups \(N,\), found none", RandomIntercepts().fit, x, y)
+    refuses("a group of the fit, found 99", RandomIntercepts().fit(x, y, groups=group).of, 99)
 
 
 def test_choose_takes_them_for_groups_and_keeps_the_names():

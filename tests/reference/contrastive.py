@@ -7,13 +7,9 @@ import math
 
 import numpy as np
 from tests.reference import em
+from tests.reference.paired import dot
 from tests.reference.particles import log_sum_exp
 from tests.reference.vje import unit
-
-
-def dot(x, y):
-    """Returns x . y."""
-    return sum(float(a) * float(b) for a, b in zip(x, y, strict=True))
 
 
 def log_normal(x, mean, covariance):

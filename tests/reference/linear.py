@@ -22,9 +22,6 @@ def square(v):
     return float(np.square(np.asarray(v, dtype=np.float64)).sum())
 
 
-# Outcomes
-
-
 def affine(x, A, b, C):
     """Returns 2 D outcomes for each item, of mean A x + b and covariance C: the mean +- sqrt(D) times a column of C's root."""
     values, vectors = np.linalg.eigh(C)
@@ -41,9 +38,6 @@ def centered(x, outcomes):
     """Returns items and outcomes, each less its own mean over all items."""
     middle, seen = mean(list(x)), mean([mean(o) for o in outcomes])
     return [row - middle for row in x], [[v - seen for v in o] for o in outcomes]
-
-
-# Moments
 
 
 def moments(x, outcomes, y=None):
@@ -66,9 +60,6 @@ def sampled(x, draws, y=None):
 def unbiased_around_means(G, S, n, m):
     """Returns G and S that were taken around the mean of n m views, less what that mean's own variance took away."""
     return G + (S - G) / (n * m), S + (S - G) / (n * m)
-
-
-# Solutions, as the theorems state them
 
 
 def inverse_root(S):
@@ -97,9 +88,6 @@ def supervised(N, S):
     return N @ np.linalg.inv(S)
 
 
-# Objectives, over samples
-
-
 def joint_embedding_value(W, outcomes):
     """Returns 1/n sum_i E|W tau_1(x_i) - W tau_2(x_i)|^2, over all pairs of outcomes."""
     return float(mean([mean([square(W @ (a - b)) for a in o for b in o]) for o in outcomes]))
@@ -113,9 +101,6 @@ def reconstruction_value(E, D, x, outcomes):
 def supervised_value(V, y, outcomes):
     """Returns 1/n sum_i E|y_i - V tau(x_i)|^2."""
     return float(mean([mean([square(t - V @ v) for v in o]) for t, o in zip(y, outcomes, strict=True)]))
-
-
-# Thresholds, by bisection
 
 
 def population(signal, noise, theta, alpha2, Q=None):
@@ -146,9 +131,6 @@ def threshold(rows, signal, noise, theta, Q=None, halvings=40):
         middle = (low + above) / 2
         low, above = (low, middle) if good(middle) else (middle, above)
     return (low + above) / 2
-
-
-# Distances
 
 
 def sine(a, b):

@@ -6,15 +6,10 @@ Vectors are sequences of floats of length D.
 import math
 from collections.abc import Sequence
 
-from tests.reference import paired
+from tests.reference.paired import cosine
 from tests.reference.vje import log_normal
 
 Vector = Sequence[float]
-
-
-def cosine(x: Vector, y: Vector) -> float:
-    """Returns the cosine of the angle between x and y."""
-    return float(paired.cosine(x, y))
 
 
 def cross_entropy(mu: Vector, v: Vector, m: Vector, w: Vector) -> float:

@@ -134,22 +134,16 @@ def test_the_sentence_names_the_wrong_value(tmp_path):
 
 
 WRONG_ARRAYS = {
-    "labels are text": {"label": np.array(["a"] * 30)},
-    "labels are huge": {"label": np.full(30, 2**62)},
-    "scores are text": {"score": np.array(["a"] * 30)},
-    "scores have an axis too many": {"score": np.zeros((30, 2), np.float32)},
-    "names are numbers": {"name": np.arange(30)},
-    "coordinates are three": {"xy": np.zeros((30, 3))},
-    "coordinates are flat": {"xy": np.zeros(30)},
-    "neighbors are not there": {"neighbors": np.full((2, 3), 30)},
-    "neighbors are negative": {"neighbors": np.full((2, 3), -1)},
-    "neighbors are fractions": {"neighbors": np.zeros((2, 3))},
+    "labels are text": {"label": np.array(["a"] * 30)}, "labels are huge": {"label": np.full(30, 2**62)},
+    "scores are text": {"score": np.array(["a"] * 30)}, "scores have an axis too many": {"score": np.zeros((30, 2), np.float32)},
+    "names are numbers": {"name": np.arange(30)}, "coordinates are three": {"xy": np.zeros((30, 3))},
+    "coordinates are flat": {"xy": np.zeros(30)}, "neighbors are not there": {"neighbors": np.full((2, 3), 30)},
+    "neighbors are negative": {"neighbors": np.full((2, 3), -1)}, "neighbors are fractions": {"neighbors": np.zeros((2, 3))},
     "pictures are floats": {"thumbnail": np.zeros((30, 1, 4, 4), np.float32)},
     "pictures are empty": {"thumbnail": np.zeros((30, 1, 0, 4), np.uint8)},
     "pictures are too few": {"thumbnail": np.zeros((3, 1, 4, 4), np.uint8)},
-    "anomalous is a scalar": {"anomalous": np.array(True)},
-    "coordinates are a scalar": {"xy": np.array(1.0)},
-}
+    "anomalous is a scalar": {"anomalous": np.array(True)}, "coordinates are a scalar": {"xy": np.array(1.0)},
+}  # fmt: skip
 
 
 @pytest.mark.slow

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import torchvision
 from safetensors.torch import save_file
 from tests import factories
+from tests.refusals import refuses
 from torch import nn
 
 from vergence.images import timm_models
@@ -30,8 +32,7 @@ def test_the_expected_input_is_the_configurations():
 
 
 def test_a_configuration_that_cannot_be_read_is_named():
-    with pytest.raises(ValueError, match=r"tests.factories:odd.*correct its default_cfg"):
-        building.expected_input(as_encoder("tests.factories:odd"))
+    refuses(r"tests.factories:odd.*correct its default_cfg", building.expected_input, as_encoder("tests.factories:odd"))
 
 
 def test_the_expected_input_of_timm_is_that_of_the_tag():
@@ -74,8 +75,7 @@ def test_identity_returns_vectors_as_they_are_and_has_no_weights():
     ],
 )
 def test_encoders_that_cannot_be_built(name, shape, words):
-    with pytest.raises(ValueError, match=words):
-        building.encoder(name, shape, torch.zeros(shape[0]), torch.ones(shape[0]))
+    refuses(words, building.encoder, name, shape, torch.zeros(shape[0]), torch.ones(shape[0]))
 
 
 def wrapped(how):
@@ -152,8 +152,7 @@ def test_files_that_hold_no_weights_are_refused_in_one_line(tmp_path, what):
         pretrained.read_weights(file)
     assert "\n" not in str(error.value) and len(str(error.value)) < 500
     for path in (tmp_path, tmp_path / "none.pth"):
-        with pytest.raises(ValueError, match="no such file"):
-            pretrained.read_weights(path)
+        refuses("no such file", pretrained.read_weights, path)
 
 
 def test_weights_that_do_not_fit_are_named_and_leave_the_network_alone():
@@ -182,8 +181,6 @@ def test_a_runs_model_in_the_place_of_weights_leads_to_init():
 
 
 def test_weights_of_torchvision_fit_the_resnet(tmp_path):
-    import torchvision
-
     whole = torchvision.models.resnet18(weights=None)
     torch.save(whole.state_dict(), tmp_path / "resnet18.pth")
     net = networks.resnet("resnet18", 3, "imagenet").eval()
@@ -233,6 +230,5 @@ def test_weights_in_timms_cache_are_used_without_network(cache):
 
 def test_a_pretrained_name_without_network_is_refused_at_once(cache):
     started = time.monotonic()
-    with pytest.raises(ValueError, match="not in its cache"):
-        timm_models.timm_file("resnet10t")
+    refuses("not in its cache", timm_models.timm_file, "resnet10t")
     assert time.monotonic() - started < 15

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from lightly.loss import DINOLoss
 from tests.reference import image_methods as reference
 from torch import nn
 from torch.distributions import Independent, MultivariateNormal, Normal, kl_divergence
@@ -55,9 +56,6 @@ def inputs(method, views=WHOLE, n=200, size=8, channels=1):
     x = torch.randint(256, (n, channels, size, size), dtype=torch.uint8)
     sampler = method.inputs(ImageViews(views, size))
     return x.double() / 255, *sampler.apply(x, sampler.draw(n, torch.Generator().manual_seed(0)))
-
-
-# --- the checks
 
 
 def denoising(**options):
@@ -190,21 +188,13 @@ def check_dino(plant=lambda method: None, large_crops=2):
 @pytest.mark.parametrize(
     ("check", "arguments"),
     [
-        (check_denoising, ()),
-        (check_variational, (1.0,)),
-        (check_variational, (4.0,)),
-        *((check_masked, (name, normalize)) for name in (TRANSFORMER, FREE) for normalize in (False, True)),
-        (check_the_mask, ()),
-        (check_jepa, ()),
-        (check_dino, ()),
-        (lambda: check_dino(large_crops=3), ()),
+        (check_denoising, ()), (check_variational, (1.0,)), (check_variational, (4.0,)),
+        *((check_masked, (name, normalize)) for name in (TRANSFORMER, FREE) for normalize in (False, True)), (check_the_mask, ()),
+        (check_jepa, ()), (check_dino, ()), (lambda: check_dino(large_crops=3), ()),
     ],
-)
+)  # fmt: skip
 def test_terms_gradients_and_teachers_are_those_of_loops(check, arguments):
     check(*arguments)
-
-
-# --- planted errors
 
 
 nll, tokens = variational_autoencoder.negative_log_likelihood, i_jepa.seen
@@ -219,13 +209,9 @@ FUNCTIONS = {  # functions of a module that are wrong
     "a teacher that stays": (check_dino, "follow", lambda *a: None),
 }
 MODULES = {
-    check_denoising: denoising_autoencoder,
-    check_variational: variational_autoencoder,
-    check_masked: masked_autoencoder,
-    check_the_mask: masked_autoencoder,
-    check_jepa: i_jepa,
-    check_dino: dino,
-}
+    check_denoising: denoising_autoencoder, check_variational: variational_autoencoder, check_masked: masked_autoencoder,
+    check_the_mask: masked_autoencoder, check_jepa: i_jepa, check_dino: dino,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("error", FUNCTIONS)
@@ -255,9 +241,6 @@ def test_planted_changes_are_caught(error):
     check, plant, part = SETTINGS[error]
     with pytest.raises(AssertionError, match=part):
         check(plant)
-
-
-# --- what each is
 
 
 def test_the_linear_denoising_autoencoder_is_the_linear_theorys_reconstruction():
@@ -361,8 +344,6 @@ def test_crops_of_dino_have_the_papers_sizes_and_strengths():
 
 
 def test_the_loss_of_dino_and_its_center_are_lightlys():
-    from lightly.loss import DINOLoss
-
     ours, theirs = dino.CenteredCrossEntropy(6, 0.1, 0.04, 0.9), DINOLoss(6)
     for _ in range(3):
         targets, outputs = torch.randn(2, 5, 6), torch.randn(4, 5, 6, requires_grad=True)

@@ -146,14 +146,11 @@ class Given(Objective):
 @pytest.mark.parametrize(
     ("result", "words"),
     [
-        (lambda z: z.mean(), r"a tensor of shape \(\)"),
-        ({}, "an empty dictionary"),
-        (lambda z: {"d": z.mean(1)}, r"'d', a tensor of shape \(6,\)"),
-        (lambda z: {"d": (z > 0).sum()}, "int64"),
-        (lambda z: {3: z.mean()}, "3, a tensor"),
-        (lambda z: {"d": z.detach().mean()}, "without gradient"),
+        (lambda z: z.mean(), r"a tensor of shape \(\)"), ({}, "an empty dictionary"),
+        (lambda z: {"d": z.mean(1)}, r"'d', a tensor of shape \(6,\)"), (lambda z: {"d": (z > 0).sum()}, "int64"),
+        (lambda z: {3: z.mean()}, "3, a tensor"), (lambda z: {"d": z.detach().mean()}, "without gradient"),
     ],
-)
+)  # fmt: skip
 def test_what_an_objective_returns_is_checked(result, words):
     for teacher in (None, 0.9):
         with pytest.raises(ValueError, match=f"Given.forward to return .*{words}"):

@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from lightly.models.modules import DINOProjectionHead, MaskedVisionTransformerTIMM
+from lightly.models.utils import get_2d_sine_cosine_positional_embedding
 from tests.reference import image_methods as reference
 from torch import nn
 
@@ -121,8 +123,6 @@ def test_a_teacher_follows_step_by_step_and_keeps_its_buffers():
 
 @pytest.mark.parametrize("name", [VIT, f"{VIT},class_token=False,global_pool=avg,dynamic_img_size=True"])
 def test_tokens_of_part_of_the_patches_are_those_of_loops_and_of_lightly(name):
-    from lightly.models.modules import MaskedVisionTransformerTIMM
-
     vit = encoder(name, (3, 16, 16), torch.zeros(3), torch.ones(3))[1].double()
     x, keep = torch.randn(2, 3, 16, 16), torch.tensor([[3, 0, 9], [15, 8, 1]])
     tokens = parts.seen(vit, x, keep)
@@ -136,8 +136,6 @@ def test_tokens_of_part_of_the_patches_are_those_of_loops_and_of_lightly(name):
 
 
 def test_positions_are_lightlys():
-    from lightly.models.utils import get_2d_sine_cosine_positional_embedding
-
     theirs = torch.as_tensor(get_2d_sine_cosine_positional_embedding(embed_dim=16, grid_size=5, cls_token=False))
     assert torch.allclose(parts.sincos(16, (5, 5)), theirs.double(), atol=1e-6)
 
@@ -153,8 +151,6 @@ def test_a_decoder_depends_on_what_it_sees_and_not_on_the_order():
 
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_the_head_is_lightlys(recwarn, batch_norm):
-    from lightly.models.modules import DINOProjectionHead
-
     mine = PrototypeHead(6, 9, hidden=7, bottleneck=5, batch_norm=batch_norm)
     theirs = DINOProjectionHead(6, 7, 5, 9, batch_norm).double()
     recwarn.clear()  # torch deprecates the weight normalization that lightly uses

@@ -33,9 +33,6 @@ def loss(objective, za, zb):
     return objective(za, zb)["infonce"]
 
 
-# --- responsibilities -----------------------------------------------------------------------------------------------------
-
-
 def by_responsibilities(objective, za, zb, log_responsibilities):
     """Returns the loss with one full covariance a component, whatever the objective's options."""
     a, b = (F.normalize(z, dim=1) if objective.normalize else z for z in (za, zb))
@@ -75,9 +72,6 @@ def test_the_loss_is_a_log_responsibility(settings):
     close(value, by_responsibilities(objective, za.detach(), zb.detach(), in_loops))
     for a, b in zip(torch.autograd.grad(value, (za, zb)), torch.autograd.grad(general, (za, zb)), strict=True):
         close(a, b, 1e-11)
-
-
-# --- InfoNCE --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tau", [0.07, 0.5])
@@ -130,9 +124,6 @@ def test_loss_is_the_limit_of_a_conditional_density():
     assert errors[0] > errors[1] > errors[2] and errors[0] > 1e-2 and errors[2] < 1e-6
 
 
-# --- gradients ------------------------------------------------------------------------------------------------------------
-
-
 def test_both_views_learn_and_a_teacher_may_be_the_target():
     za, zb = (z.requires_grad_() for z in pair())
     for components in ("views", "pairs"):
@@ -141,9 +132,6 @@ def test_both_views_learn_and_a_teacher_may_be_the_target():
         assert all(g.norm(dim=1).min() > 1e-6 for g in both)
         close(torch.autograd.grad(loss(objective, za, zb.detach()), za)[0], both[0])
         close(loss(objective, za, zb), loss(objective, zb, za))
-
-
-# --- training and density -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -14,17 +14,14 @@ LOG_DET = {"gje", "gmje", "gmje_em", "gmje_gng", "gmje_mdn"}  # objectives with 
 TOO_LARGE = "expected embeddings of at most"
 EQUAL = "expected a batch of at least 2 embeddings that differ"
 SHAPES = {
-    "ordinary": lambda za, zb: (za, zb),
-    "duplicates": lambda za, zb: (za[:2].repeat(B // 2, 1), zb[:2].repeat(B // 2, 1)),
-    "constant": lambda za, zb: (torch.ones_like(za), torch.ones_like(zb)),
-    "equal views": lambda za, zb: (za, za.clone()),
+    "ordinary": lambda za, zb: (za, zb), "duplicates": lambda za, zb: (za[:2].repeat(B // 2, 1), zb[:2].repeat(B // 2, 1)),
+    "constant": lambda za, zb: (torch.ones_like(za), torch.ones_like(zb)), "equal views": lambda za, zb: (za, za.clone()),
     "one feature": lambda za, zb: (za * (torch.arange(D) == 0), zb * (torch.arange(D) == 0)),
-    "unlike features": lambda za, zb: (za * UNLIKE, zb * UNLIKE),
-    "far from zero": lambda za, zb: (za + 1000, zb + 1000),
+    "unlike features": lambda za, zb: (za * UNLIKE, zb * UNLIKE), "far from zero": lambda za, zb: (za + 1000, zb + 1000),
     "few": lambda za, zb: (za[:4], zb[:4]),
     "a zero": lambda za, zb: (za * (torch.arange(B) > 0)[:, None], zb * (torch.arange(B) != 1)[:, None]),
     "an outlier": lambda za, zb: (torch.cat([za[1:], 1e6 * za[:1]]), zb),
-}
+}  # fmt: skip
 UNLIKE = 10 ** torch.linspace(-8, 8, D, dtype=torch.float64)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 VARIANTS = {

@@ -102,9 +102,6 @@ def test_diagnostics_show_the_trap():
     assert numbers["condition"] >= 1 and numbers["eigenvalue_min"] > 0 and numbers["information"] > 0
 
 
-# --- the density
-
-
 @pytest.mark.slow
 def test_the_density_is_that_of_the_embeddings():
     objective = exact()

@@ -64,9 +64,6 @@ def joint_log_prob(objective, za, zb):
     return objective.joint().log_prob(torch.cat([za, zb], 1))
 
 
-# --- the losses
-
-
 @every_kind
 @every_loss
 def test_the_losses_are_their_definitions(kind, loss):
@@ -115,9 +112,6 @@ def test_gradients_by_differences(kind, loss):
         assert torch.autograd.gradcheck(lambda *values: total(za, zb, *values, fit=loss == "mi_kl"), parameters)
 
 
-# --- prototypes: who gets which gradient
-
-
 @pytest.mark.parametrize("kind", ["gradient", "low rank"])
 def test_embeddings_and_prototypes_learn_from_terms_of_their_own(kind):
     """The information has no gradient in the prototypes, and their fit none in the embeddings."""
@@ -136,9 +130,6 @@ def test_other_losses_train_both_at_once(loss):
     objective, (za, zb) = built(loss=loss), batch()
     for g in torch.autograd.grad(sum(objective(za, zb).values()), [*objective.parameters(), za, zb]):
         assert g.abs().max() > 1e-4
-
-
-# --- prototypes: gradients in closed form (T7)
 
 
 def closed(objective, Z):
@@ -180,9 +171,6 @@ def test_the_informations_gradient_in_closed_form():
         close(g, joint[:, where] - alone / B, 1e-10)
 
 
-# --- identities
-
-
 @every_kind
 def test_joint_is_marginal_and_conditional(kind):
     """T4, for the objective, and item by item for the conditional mixture."""
@@ -208,9 +196,6 @@ def test_views_may_be_swapped_and_components_reordered(kind):
     close(total, sum(built(kind, mixture=plain[::-1])(za, zb).values()), 1e-12)
 
 
-# --- state
-
-
 def test_only_em_is_fitted_by_updates():
     za, zb = slow.pair(B, D)
     for kind in KINDS:
@@ -219,9 +204,6 @@ def test_only_em_is_fitted_by_updates():
         objective.update(za, zb)
         same = all(torch.equal(a, b) for a, b in zip(before, objective.state_dict().values(), strict=True))
         assert same == bool(list(objective.parameters())), kind
-
-
-# --- collapse (T20), diagnostics
 
 
 @pytest.mark.parametrize("kind", PLACEABLE)

@@ -30,9 +30,6 @@ def likelihood(objective):
     return objective.joint().log_prob(objective.bank.items()).mean().item()
 
 
-# The fit
-
-
 def test_one_component_is_mean_and_covariance_of_the_bank():
     """T6, with the floor under the variances; the conditional is then the ridge regression of the pairs."""
     objective, (za, zb) = GMJEEM(D, components=1, bank=B, floor=0.2), slow.pair(B, D)

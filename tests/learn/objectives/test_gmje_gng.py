@@ -19,9 +19,6 @@ def components(objective):
     return int((objective.joint().weights > 0).sum())
 
 
-# Growth
-
-
 @pytest.mark.parametrize("centers", [2, 3, 4])
 def test_islands_are_the_planted_clusters(centers):
     za, zb, label = slow.clusters(600, 4, centers)

@@ -36,9 +36,6 @@ def outputs(*batch):
     return torch.randn(*batch, K), torch.randn(*batch, K, D), 0.5 * torch.randn(*batch, K, D), torch.randn(*batch, D)
 
 
-# --- equations
-
-
 def slow_nll(objective, direction, z_c, z_t):
     """Returns L_cond of one direction, item by item."""
     layers = [(part.weight.tolist(), part.bias.tolist()) for part in objective.networks[direction] if isinstance(part, nn.Linear)]
@@ -101,9 +98,6 @@ def test_entropy_is_the_kl_without_a_pull_on_the_mean():
     assert 0 <= gmje_mdn.anchored_entropy(moments.batch_moments(white).S) < 1e-9
 
 
-# --- what learns from what
-
-
 def test_the_network_sees_the_context_alone():
     """T16: d(parameters) / d(z_t) = 0, exactly, in the loss as it is computed."""
     objective, (za, zb) = small(tied=False, target="through"), (z.requires_grad_() for z in pair())
@@ -136,9 +130,6 @@ def test_the_target_is_a_constant_or_learns():
     (context,) = torch.autograd.grad(-0.5 * stop.log_prob(za, y).mean(), y)
     close(gradients_of(stop, za, zb, "nll")[1], context)
     assert torch.equal(stop(za, zb)["nll"], through(za, zb)["nll"]) and target.abs().max() > 1e-3
-
-
-# --- fixed embeddings
 
 
 def branches(n, seed, eps=0.05):
@@ -180,9 +171,6 @@ def test_three_branches(steps=500):
         assert (mass - 1 / 3).abs().max() < 0.06
         assert objective.diagnostics(x, y)["component_std"] < 0.12
         assert p.variance.mean().sqrt() > 0.7  # the mixture's own: one Gaussian could do no better
-
-
-# --- density, diagnostics, state
 
 
 def test_the_kept_density():

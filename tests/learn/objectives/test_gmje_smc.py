@@ -46,9 +46,6 @@ def ess(w):
     return float(particles.effective_sample_size(w))
 
 
-# --- the loss (T10, T8)
-
-
 @pytest.mark.parametrize("normalize", [True, False])
 def test_the_loss_is_the_reference(normalize):
     smc, (za, zb) = filled(spread=1.0, normalize=normalize), pair(seed=20)
@@ -100,9 +97,6 @@ def test_gradient_reaches_the_queries_alone():
     (only,) = torch.autograd.grad(smc(za, zb.detach())["nce"], (za,))
     close(only, result[0], 0)
     assert list(smc.parameters()) == [] and not any(v.requires_grad for v in smc.buffers())
-
-
-# --- a step of the bank (T11)
 
 
 @pytest.mark.parametrize(("rho", "u"), [(0.05, 0.05), (1.0, 0.0), (0.0, 0.0), (0.3, 1.0)])
@@ -173,9 +167,6 @@ def test_an_age_may_be_bounded():
     assert drawn.ages.max() <= 2
 
 
-# --- the queue
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_weights_that_stay_make_the_bank_a_queue(dtype):
     """T10: with momentum 1, u = 0 and no resampling; loss and bank, also while the first vectors leave."""
@@ -204,9 +195,6 @@ def test_the_first_vectors_leave_before_any_pair(mode):
     assert (smc.bank_a[:, None] == pairs).all(-1).any(1).all() and int(smc.resamplings) == 0
     smc.update(*pair(7, seed=5))
     assert int(smc.resamplings) == (mode == "smc")
-
-
-# --- the density
 
 
 def as_wide_as_the_loss(smc):
@@ -247,9 +235,6 @@ def test_the_density_is_the_reference():
     close(smc.log_prob(zb, za) - smc.score(za), torchs.log_prob(torch.cat([za, zb], 1)), 1e-11)
 
 
-# --- precision, extremes, bad input
-
-
 def test_weights_of_zero():
     smc, (za, zb) = filled(momentum=0.0, u=0.0), (z.requires_grad_() for z in pair(seed=20))
     smc.weights[: M // 2] = 0
@@ -269,9 +254,6 @@ def test_diagnostics():
     smc = filled(ess_threshold=2.0)
     numbers = smc.diagnostics(za, zb)
     assert numbers["age"] == pytest.approx(smc.ages.double().mean()) and numbers["resampled"] == int(smc.resamplings) / 6 > 0
-
-
-# --- it does not collapse (T20)
 
 
 class Alignment(GMJESMC):

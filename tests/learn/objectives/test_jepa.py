@@ -41,9 +41,6 @@ def network(f, z):
     return h.clamp(min=0) @ V.T + c
 
 
-# --- the loss -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_loss_is_that_of_the_loops(tied):
     objective, (za, zb) = JEPA(D, tied=tied), pair()
@@ -89,9 +86,6 @@ def test_targets_get_no_gradient(tied):
     assert leaked[1] is None and leaked[0].norm() > 0
 
 
-# --- the conditional average ----------------------------------------------------------------------------------------------
-
-
 def branches(x):
     """Returns the three branches of the specification's set A, (3, N)."""
     pi = math.pi
@@ -125,9 +119,6 @@ def test_it_converges_to_the_conditional_average():
         assert -objective.log_prob(ys, xs).mean().item() == pytest.approx(unimodal, abs=0.05)  # -0.48 knows the branches
 
 
-# --- collapse -------------------------------------------------------------------------------------------------------------
-
-
 def test_constant_embeddings_have_no_loss():
     """A collapsed encoder is a global minimum: no loss and no gradient."""
     objective, c = JEPA(D), torch.randn(D)
@@ -149,9 +140,6 @@ def test_a_teacher_only_slows_collapse():
     assert JEPA.teacher == 0.99
     assert before["condition"] < 20 < 200 < after["condition"]
     assert after["eigenvalue_min"] < before["eigenvalue_min"] / 2
-
-
-# --- the density ----------------------------------------------------------------------------------------------------------
 
 
 def test_residuals_are_averaged_as_the_loops_do():

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from lightly.loss import SwaVLoss
+from lightly.loss.lejepa_loss import lejepa_invariance_loss
 from tests.learn.objectives.test_contract import B, D, built, every
 from torch import nn
 
@@ -60,9 +62,6 @@ def test_a_loss_of_several_views_is_that_of_a_slow_loop(name, n_global, n_local)
 
 
 def test_swav_and_lejepa_of_several_views_are_lightlys():
-    from lightly.loss import SwaVLoss
-    from lightly.loss.lejepa_loss import lejepa_invariance_loss
-
     objective, zs = built("swav"), views(5)
     scores, z = [objective.similarities(z) for z in zs], torch.stack(zs)
     theirs = SwaVLoss(temperature=0.1, sinkhorn_iterations=3, sinkhorn_epsilon=0.05)(scores[:2], scores[2:])

@@ -79,9 +79,6 @@ def cos(x, y):
     return F.cosine_similarity(x, y)
 
 
-# --- each case: the objective, its reference in loops, and its loss with an error planted ("right": without one) -----------
-
-
 def barlow_twins():
     def correlation(a, b):
         x, y = (F.batch_norm(z, None, None, training=True) for z in (a, b))
@@ -307,9 +304,6 @@ def test_moco_is_lightlys_loss_with_a_memory_bank_of_the_other_keys():
     close(MoCo(D, hidden=4).contrast(q, k), 0.4 * torch.stack(losses).mean(), 1e-6)
 
 
-# --- teachers -------------------------------------------------------------------------------------------------------------
-
-
 def whole(z):
     return z
 
@@ -339,9 +333,6 @@ def test_with_a_teacher_students_predict_and_teachers_are_targets(kind):
     for a, b in zip(*(torch.autograd.grad(x, parameters) for x in (value, expected)), strict=True):
         close(a, b, 1e-9)
     assert (loss(q(za), zb) + loss(q(zb), za) - expected).abs() > 1e-3, "the student's own targets would show"
-
-
-# --- limits and parts -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [BYOL, SimSiam])

@@ -15,15 +15,9 @@ from vergence.learn.methods.paired import PairedMethod
 
 STEPS, BATCH, NOISE = 80, 128, 1.5
 SETTINGS = {
-    "barlow_twins": {},
-    "byol": {"hidden": 64},
-    "contrastive": {"temperature": 0.2},
-    "lejepa": {"slices": 64},
-    "moco": {"hidden": 64},
-    "simsiam": {"hidden": 16},
-    "swav": {"prototypes": 64, "frozen_steps": 0},
-    "vicreg": {},
-}
+    "barlow_twins": {}, "byol": {"hidden": 64}, "contrastive": {"temperature": 0.2}, "lejepa": {"slices": 64},
+    "moco": {"hidden": 64}, "simsiam": {"hidden": 16}, "swav": {"prototypes": 64, "frozen_steps": 0}, "vicreg": {},
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

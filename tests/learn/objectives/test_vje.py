@@ -50,9 +50,6 @@ def grad(value, *inputs):
     return torch.autograd.grad(value, inputs, allow_unused=True)
 
 
-# --- the checks: each holds for the module; those in the table at the end fail for an error planted there -----------------
-
-
 def check_directional():
     for nu in NUS:
         for normalized in (False, True):
@@ -93,14 +90,6 @@ def check_kl():
     close(vje.kl_standard_normal(mu, var), rows(reference.kl, mu, var))
     closed = torch.distributions.kl_divergence(torch.distributions.Normal(mu, var.sqrt()), torch.distributions.Normal(0.0, 1.0))
     close(vje.kl_standard_normal(mu, var), closed.sum(-1))
-
-
-def check_kl_is_averaged_over_views():
-    za, zb = pair()
-    for beta in (0.5, 1.0, 2.0):
-        m = model(beta=beta)
-        views = [torch.distributions.kl_divergence(m.posterior(z), standard()).mean() for z in (za, zb)]
-        close(m(za, zb)["kl"], beta * (views[0] + views[1]) / 2)
 
 
 def check_loss():
@@ -170,10 +159,6 @@ def check_rows_are_independent():
         close(call(za[order], zb[order]), whole[order])
 
 
-def standard():
-    return torch.distributions.Independent(torch.distributions.Normal(torch.zeros(D), torch.ones(D)), 1)
-
-
 def one_way(m, zi, target):
     mu, var = m.infer(zi)
     s = mu + var.sqrt() * torch.randn(mu.shape)
@@ -187,9 +172,6 @@ CHECKS = [value for name, value in sorted(globals().items()) if name.startswith(
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_holds(check):
     check()
-
-
-# --- forms, gradients, symmetries (properties 1-10) -----------------------------------------------------------------------
 
 
 def test_unit_gaussian_is_one_minus_cosine():
@@ -293,9 +275,6 @@ def test_degenerate_inputs_stay_finite(nu):
             assert all(torch.isfinite(x).all() for x in (total, *grad(total, z, s, var)))
 
 
-# --- constants and masses (sections 1 and 5, property 11) -----------------------------------------------------------------
-
-
 def test_constants():
     printed = {(0.5, 1): -1.311, (1, 1): -1.145, (3, 1): -1.001}
     assert {key: round(vje.log_constant(*key), 3) for key in printed} == printed
@@ -344,9 +323,6 @@ def test_isotropic_mass_on_the_sphere(dim, nu):
         result = torch.logsumexp(logs, 0).item() + math.log(t[1] - t[0])
         digits = len(str(printed).split(".")[1]) if abs(printed) > 9 else 2
         assert abs(result - printed) < 0.6 * 10**-digits
-
-
-# --- what the loss does (sections 3 and 4, properties 12 and 13) ----------------------------------------------------------
 
 
 def isotropic(mu2, var, angle, dim=512):
@@ -432,9 +408,6 @@ def z_score(x):
     return x.mean(0) / (x.std(0) / math.sqrt(len(x)))
 
 
-# --- the class ------------------------------------------------------------------------------------------------------------
-
-
 def test_posterior_and_floor():
     m, z = model(), torch.randn(B, D)
     mu, var = m.infer(z)
@@ -445,9 +418,6 @@ def test_posterior_and_floor():
         m.inference.variance.bias.fill_(-1e4)
         close(m.infer(z)[1], torch.full((B, D), vje.EPS))
     assert [p.shape[0] for p in vje.VJE(512).inference.body.parameters()] == [128] * 12
-
-
-# --- planted errors -------------------------------------------------------------------------------------------------------
 
 
 def variant(target=torch.Tensor.detach, scale=torch.sqrt):

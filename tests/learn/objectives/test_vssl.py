@@ -40,9 +40,6 @@ def network(f, weights, z):
     return h.clamp(min=0) @ V.T + c
 
 
-# --- the checks: each holds for the module and fails for a planted error (the table at the end) ---------------------------
-
-
 def check_loss():
     for loss in LOSSES:
         for beta in (0.0, 0.7):
@@ -141,9 +138,6 @@ def test_holds(check):
     check()
 
 
-# --- the equations --------------------------------------------------------------------------------------------------------
-
-
 def test_closed_forms_are_torch_s_and_the_samples_mean(n=20_000):
     mu, m, v, w = torch.randn(B, D), torch.randn(B, D), torch.rand(B, D) + 0.1, torch.rand(B, D) + 0.1
     q, p = Independent(Normal(mu, v.sqrt()), 1), Independent(Normal(m, w.sqrt()), 1)
@@ -196,9 +190,6 @@ def test_the_analytic_form_rewards_a_smaller_scale(a=0.1):
     close(vssl.cross_entropy(*small) - vssl.cross_entropy(*large), torch.full((B,), D * math.log(a)))
 
 
-# --- the class ------------------------------------------------------------------------------------------------------------
-
-
 def test_scores():
     m, (za, zb) = model(), pair()
     m.update(za, zb)
@@ -209,9 +200,6 @@ def test_scores():
     close(result["variance"], belief.variance.sum(1))
     rows = zip(*listed(m.student(za)), *listed(m.prior(za)), strict=True)
     close(result["cross_entropy"], [reference.cross_entropy(*row) for row in rows])
-
-
-# --- planted errors -------------------------------------------------------------------------------------------------------
 
 
 def override(**methods):

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 from tests.factories import png
+from tests.refusals import refuses
 
 import vergence
 from vergence.learn.runs import callables
@@ -102,10 +103,8 @@ def test_vectors_of_another_width_or_with_nan_are_told(table):
     assert "5" in out["error"][1]
     assert scorer({"z": x})["error"] == [""] * 4
     assert scorer(pa.table({"z": list(x), "name": list("abcd")}))["name"].to_pylist() == list("abcd")
-    with pytest.raises(ValueError, match="column="):
-        scorer({"a": x, "b": x})
-    with pytest.raises(ValueError, match="a column among a, b"):
-        vergence.Scorer(table, column="c")({"a": x, "b": x})
+    refuses("column=", scorer, {"a": x, "b": x})
+    refuses("a column among a, b", vergence.Scorer(table, column="c"), {"a": x, "b": x})
 
 
 def test_a_run_on_a_table_reads_its_features(tmp_path):
@@ -136,8 +135,7 @@ def test_a_network_of_ones_own_embeds_whole_pictures():
     out = vergence.Embedder(net)({"image": [png(wide), png(wide[:, ::-1])]})
     assert out["z"].shape == (2, 4)
     assert not np.allclose(out["z"][0] - out["z"][1], np.nan)
-    with pytest.raises(ValueError, match="timm:NAME"):
-        vergence.Embedder("nothing")({"image": [png(wide)]})
+    refuses("timm:NAME", vergence.Embedder("nothing"), {"image": [png(wide)]})
 
 
 def test_a_network_computes_each_batch_once_and_nothing_else():
@@ -163,10 +161,8 @@ def test_it_travels_to_another_process_as_a_path(images, tmp_path):
 
 
 def test_a_path_that_is_no_run_is_refused_at_once(tmp_path):
-    with pytest.raises(ValueError, match="run"):
-        vergence.Scorer(tmp_path)
-    with pytest.raises(ValueError, match="batch_size"):
-        vergence.Scorer(tmp_path, batch_size=0)
+    refuses("run", vergence.Scorer, tmp_path)
+    refuses("batch_size", vergence.Scorer, tmp_path, batch_size=0)
 
 
 def test_a_batch_that_does_not_fit_is_halved_until_it_does():

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
 from tests.factories import png
 from tests.learn.runs.test_callables import DIGITS
 
@@ -148,8 +149,6 @@ def test_scores_of_a_language_model_are_decided():
 
 @pytest.mark.slow
 def test_samples_of_a_run_are_shown_as_real_pictures(tmp_path):
-    from PIL import Image
-
     quick = {"projector": (8,), "epochs": 1, "batch_size": 64, "device": "cpu", "knn_every": 0}
     vergence.train("digits", out=tmp_path / "run", objective="gje", **quick)
     for name, more, size in (("s.png", (), (3, 3)), ("c.png", ("--context", "digits"), (4, 8))):

@@ -5,10 +5,12 @@ import json
 import numpy as np
 import pytest
 import torch
+from tests.refusals import refuses
 
 import vergence
 from vergence.cli.commands import main
 from vergence.decide.conformal import ranked
+from vergence.learn.runs import export as module
 from vergence.learn.runs.export import export
 from vergence.learn.runs.hub import from_pretrained, save_pretrained
 
@@ -70,23 +72,17 @@ def test_an_item_with_nan_or_infinity_is_not_judged(ending, table, tmp_path):
 def test_floats_are_an_input_too_and_what_does_not_fit_is_refused(images, table, tmp_path):
     found = export(images, tmp_path / "f.pt2", dtype="float32")
     assert found.dtype == "float32"
-    with pytest.raises(ValueError, match=r"the ending of x\.pkl"):
-        export(images, tmp_path / "x.pkl")
-    with pytest.raises(ValueError, match="dtype uint8 of a run on images"):
-        export(table, tmp_path / "x.pt2", dtype="uint8")
-    with pytest.raises(ValueError, match="cannot write"):
-        export(images, tmp_path / "no" / "x.pt2")
+    refuses(r"the ending of x\.pkl", export, images, tmp_path / "x.pkl")
+    refuses("dtype uint8 of a run on images", export, table, tmp_path / "x.pt2", dtype="uint8")
+    refuses("cannot write", export, images, tmp_path / "no" / "x.pt2")
     assert not list(tmp_path.glob("x*"))
 
 
 @pytest.mark.slow
 def test_a_graph_that_differs_is_not_kept(images, tmp_path, monkeypatch):
-    from vergence.learn.runs import export as module
-
     whole = module._Sets.forward
     monkeypatch.setattr(module._Sets, "forward", lambda self, s: 1.2 * whole(self, s))  # a planted error
-    with pytest.raises(ValueError, match="agrees with the library"):
-        export(images, tmp_path / "x.pt2")
+    refuses("agrees with the library", export, images, tmp_path / "x.pt2")
     assert not (tmp_path / "x.pt2").exists()
 
 
@@ -101,10 +97,8 @@ def test_the_folder_for_others_loads_and_has_a_card(images, tmp_path):
     torch.testing.assert_close(again.anomaly_score(x), images.anomaly_score(x))
     hub = pytest.importorskip("huggingface_hub")
     assert hub.ModelCard.load(folder / "README.md").data.library_name == "vergence"
-    with pytest.raises(ValueError, match="a new folder"):
-        save_pretrained(images, folder)
-    with pytest.raises(ValueError, match="a folder, or a repository on the Hub"):
-        from_pretrained(tmp_path / "nothing here")
+    refuses("a new folder", save_pretrained, images, folder)
+    refuses("a folder, or a repository on the Hub", from_pretrained, tmp_path / "nothing here")
 
 
 def test_neighbors_and_export_as_commands(images, tmp_path, capsys):

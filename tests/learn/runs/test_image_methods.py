@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tests.cli.test_cli import refused
+from tests.refusals import refuses
 
 import vergence
 from vergence.learn import methods
@@ -57,10 +58,8 @@ def test_what_needs_no_density_works_and_the_rest_is_one_line(name, tmp_path):
     with np.load(tmp_path / "z.npz") as written:
         assert np.allclose(written["z"], run.embed(x).numpy(), atol=1e-5) and "mean" not in written
     assert vergence.score(x, run, tmp_path / "scores.csv").rows == 5
-    with pytest.raises(ValueError, match=rf"'{name}', which has none; .*--objective vje"):
-        run.posterior(x)
-    with pytest.raises(ValueError, match=rf"'{name}', which has none"):
-        run.sample(3)
+    refuses(rf"'{name}', which has none; .*--objective vje", run.posterior, x)
+    refuses(rf"'{name}', which has none", run.sample, 3)
 
 
 @pytest.mark.slow
@@ -111,8 +110,7 @@ def test_a_missing_extra_is_one_line(settings, tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "timm"]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(ValueError, match=r"timm.*pip install 'vergence\[pretrained\]'"):
-        vergence.train("digits", out=tmp_path / "run", **QUICK, **settings)
+    refuses(r"timm.*pip install 'vergence\[pretrained\]'", vergence.train, "digits", out=tmp_path / "run", **QUICK, **settings)
     assert not (tmp_path / "run").exists()
 
 

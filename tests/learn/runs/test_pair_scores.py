@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests.cli.test_cli import call
 from tests.conftest import angle_pairs
+from tests.refusals import refuses
 
 import vergence
 from vergence.cli.score import Score, score
@@ -99,8 +100,7 @@ def test_pairs_have_a_conditional_density_by_default(tmp_path):
         == 40
     )
     other = vergence.train(source, out=tmp_path / "other", epochs=1, device="cpu", objective="vje", knn_every=0)
-    with pytest.raises(ValueError, match="train again with --objective gje"):
-        scoring.score(source, PairReference(other), tmp_path / "s.csv")
+    refuses("train again with --objective gje", scoring.score, source, PairReference(other), tmp_path / "s.csv")
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +129,7 @@ def test_of_the_contexts_of_a_target_one_calibrates(captioned, tmp_path):
 def test_pairs_other_than_those_of_the_training_do_not_calibrate(captioned, monkeypatch):
     run, data = captioned
     monkeypatch.setattr(detector, "opened", lambda folder: replace(data, train=data.train.subset(torch.arange(500))))
-    with pytest.raises(ValueError, match="was trained on, found others, or another split of them; train again"):
-        run.match(*angle_pairs(40, 1))
+    refuses("was trained on, found others, or another split of them; train again", run.match, *angle_pairs(40, 1))
 
 
 def test_a_run_says_which_target_belongs_to_a_context_or_that_none_does(run, tmp_path):
@@ -146,11 +145,9 @@ def test_a_run_says_which_target_belongs_to_a_context_or_that_none_does(run, tmp
     assert lines[0] == "context,best,score,p_value,claim,answer,candidates" and len(lines) == 61
     context, target = angle_pairs(300, 0)
     quick = {"objective": "gje", "encoder": "mlp", "epochs": 1, "device": "cpu"}
-    with pytest.raises(ValueError, match="trained on pairs"):
-        vergence.train(context, out=tmp_path / "single", **quick).match(new, others)
+    refuses("trained on pairs", vergence.train(context, out=tmp_path / "single", **quick).match, new, others)
     alone = vergence.train((context, target), out=tmp_path / "alone", calibration_share=0.0, **quick)
-    with pytest.raises(ValueError, match="--calibration-share"):
-        alone.match(new, others)
+    refuses("--calibration-share", alone.match, new, others)
 
 
 def test_errors(run, tmp_path):

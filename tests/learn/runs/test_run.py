@@ -6,11 +6,15 @@ import sys
 import numpy as np
 import pytest
 import torch
+from tests.refusals import refuses
 from torch.distributions import Distribution
 
 import vergence
+from vergence.learn.evaluation.anomaly import detection
 from vergence.learn.runs.embed import write_embeddings
+from vergence.learn.runs.evaluate import evaluate
 from vergence.learn.runs.page import write_report
+from vergence.learn.runs.tables import show_evaluation
 
 pytestmark = pytest.mark.float32
 
@@ -44,8 +48,7 @@ def test_scores_are_repeatable_and_leave_the_global_seed_alone(run):
     assert torch.equal(torch.rand(3), expected)
     assert torch.equal(first, run.anomaly_score(images(), "joint"))
     assert torch.allclose(first, run.anomaly_score(images(), "directional") + run.anomaly_score(images(), "radial"), rtol=1e-4)
-    with pytest.raises(ValueError, match="jacobian, joint, directional"):
-        run.anomaly_score(images(), "jiont")
+    refuses("jacobian, joint, directional", run.anomaly_score, images(), "jiont")
 
 
 def test_the_score_of_the_jacobian_does_not_depend_on_the_batches(run):
@@ -58,14 +61,10 @@ def test_paths_are_text_or_paths_and_a_run_is_no_path(run, tmp_path):
     for name in ("x.npz", "s.csv"):
         write = write_embeddings if name == "x.npz" else lambda run, x, out: vergence.score(x, run, out).rows
         assert write(run, images(), str(tmp_path / name)) == write(run, images(), tmp_path / name) == 5
-    with pytest.raises(ValueError, match="expected a path for out, found None"):
-        write_embeddings(run, images(), None)
-    with pytest.raises(ValueError, match="found None"):
-        vergence.load(None)
-    with pytest.raises(ValueError, match=r"expected a run, found 'runs/f'; open its folder with vergence\.load"):
-        vergence.evaluate("runs/f")
-    with pytest.raises(ValueError, match=r"expected the path of a run folder, found a Run; give run\.folder\.path"):
-        write_report(run)
+    refuses("expected a path for out, found None", write_embeddings, run, images(), None)
+    refuses("found None", vergence.load, None)
+    refuses(r"expected a run, found 'runs/f'; open its folder with vergence\.load", vergence.evaluate, "runs/f")
+    refuses(r"expected the path of a run folder, found a Run; give run\.folder\.path", write_report, run)
 
 
 def test_images_in_bfloat16_are_scored(run):
@@ -105,19 +104,12 @@ def plain(tmp_path_factory):
 
 
 def test_an_objective_from_outside_has_no_density_to_embed_with_but_a_detector_to_score_with(plain, tmp_path):
-    with pytest.raises(ValueError, match="Constant', which has none"):
-        plain.posterior(images())
-    with pytest.raises(ValueError, match="found 'joint'"):
-        plain.anomaly_score(images(), "joint")
+    refuses("Constant', which has none", plain.posterior, images())
+    refuses("found 'joint'", plain.anomaly_score, images(), "joint")
     assert plain.anomaly_score(images()).shape == (5,) and vergence.score(images(), plain, tmp_path / "s.csv").rows == 5
 
 
 def test_an_objective_that_is_no_density_is_embedded_evaluated_and_reported(plain, tmp_path, capsys):
-    from vergence.learn.evaluation.anomaly import detection
-    from vergence.learn.runs.evaluate import evaluate
-    from vergence.learn.runs.page import write_report
-    from vergence.learn.runs.tables import show_evaluation
-
     write_embeddings(plain, images(), tmp_path / "e.npz")
     with np.load(tmp_path / "e.npz") as e:
         assert set(e.files) == {"name", "z"} and np.allclose(e["z"], plain.embed(images()))
@@ -179,8 +171,7 @@ def test_a_run_says_what_it_is_and_is_saved_elsewhere(run, tmp_path):
     assert path == copy.folder.path == tmp_path / "kept" and not (path / "lock").exists()
     assert torch.equal(vergence.load(path, device="cpu").anomaly_score(images()), run.anomaly_score(images()))
     assert copy.report() == path / "report.html"
-    with pytest.raises(ValueError, match="already holds a run"):
-        run.save(path)
+    refuses("already holds a run", run.save, path)
 
 
 def test_neighbors_are_the_most_similar_items_by_name(run):

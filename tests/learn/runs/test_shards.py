@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.cli.test_cli import call
+from tests.data.test_shards import write_tar
 
 from vergence.learn.runs import shards
 from vergence.utils.parts import Shard
@@ -234,8 +235,6 @@ def test_the_ranges_of_parts_are_all_items_in_order():
 
 @pytest.mark.slow
 def test_parts_of_large_files_read_their_own_files_alone(images, tmp_path):
-    from tests.data.test_shards import write_tar
-
     (tmp_path / "tars").mkdir()
     for k in range(3):
         write_tar(tmp_path / "tars" / f"{k}.tar", range(20 * k, 20 * k + 20))

@@ -4,14 +4,19 @@ import shutil
 import sys
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from tests import factories
 from tests.dying import dies_at
 from tests.learn.encoders.test_pretrained import cache, fill
+from tests.refusals import refuses
 
 import vergence
+from vergence.data.config import DataConfig
 from vergence.data.items import ArrayItems
+from vergence.data.sources import open_data
 from vergence.learn.objectives.core import DensityObjective
 from vergence.learn.runs.embed import write_embeddings
 from vergence.learn.runs.evaluate import evaluate
@@ -51,9 +56,6 @@ def trained(tmp_path_factory):
     return out
 
 
-# Frozen
-
-
 def test_a_frozen_encoder_is_the_file_behind_its_own_statistics(file, tmp_path, capsys):
     run = train("digits", out=tmp_path / "run", encoder=TINY, weights=str(file), **FROZEN)
     assert "weights: " in capsys.readouterr().err
@@ -81,8 +83,7 @@ def test_everything_after_the_encoder_works_frozen(file, tmp_path):
     with np.load(tmp_path / "e.npz") as e:
         assert sorted(e.files) == ["label", "name", "z"] and e["z"].shape == (359, 8)
     assert run.anomaly_score("digits").shape == (359,)  # the detector's
-    with pytest.raises(ValueError, match="found 'joint'"):
-        run.anomaly_score("digits", how="joint")
+    refuses("found 'joint'", run.anomaly_score, "digits", how="joint")
     page = write_report(tmp_path / "run").read_text()
     assert "nothing was trained" in page and sha256(file)[:12] in page
     assert not (tmp_path / "run" / "initial.safetensors").exists()
@@ -129,9 +130,6 @@ def test_a_tag_without_pretrained_is_said_to_choose_nothing(tmp_path, capsys):
     assert "Weights at the start: random" in write_report(tmp_path / "run").read_text()
 
 
-# As a start
-
-
 def test_training_starts_from_the_file_and_is_compared_with_it(file, tmp_path):
     run = train("digits", out=tmp_path / "run", encoder=TINY, weights=str(file), objective="gje", teacher=0.9, **QUICK)
     initial = run.folder.load_initial()
@@ -145,8 +143,7 @@ def test_training_starts_from_the_file_and_is_compared_with_it(file, tmp_path):
     frozen = train("digits", out=tmp_path / "frozen", encoder=TINY, weights=str(file), **FROZEN)
     assert evaluate(frozen, probes=False).representations["z"].knn == record.representations["initial"].knn
     (tmp_path / "run" / "initial.safetensors").write_bytes(b"x" * 100)
-    with pytest.raises(ValueError, match=r"initial.safetensors is damaged"):
-        evaluate(run)
+    refuses(r"initial.safetensors is damaged", evaluate, run)
 
 
 def test_a_run_from_weights_resumes_without_them_with_the_same_result(file, tmp_path, monkeypatch):
@@ -165,8 +162,7 @@ def test_resume_refuses_other_weights_and_lists_them(file, tmp_path):
     train("digits", out=tmp_path / "run", encoder=TINY, weights=str(file), objective="gje", **QUICK)
     with pytest.raises(ValueError, match=r"weights was '.*w.pth', now 'other.pth'; lr was 0.002, now 0.5"):
         train(out=tmp_path / "run", resume=True, trust_code=True, weights="other.pth", lr=0.5)
-    with pytest.raises(ValueError, match="one source of weights"):
-        train(out=tmp_path / "run", resume=True, trust_code=True, init="other", freeze=True)
+    refuses("one source of weights", train, out=tmp_path / "run", resume=True, trust_code=True, init="other", freeze=True)
 
 
 def test_a_run_that_was_stopped_before_it_kept_its_weights_starts_again(file, tmp_path):
@@ -174,12 +170,8 @@ def test_a_run_that_was_stopped_before_it_kept_its_weights_starts_again(file, tm
     train("digits", out=tmp_path / "run", **settings)
     for name in ("model.safetensors", "initial.safetensors", "checkpoints/last.pt"):
         (tmp_path / "run" / name).unlink()
-    with pytest.raises(ValueError, match="start it again without --resume"):
-        train(out=tmp_path / "run", resume=True, trust_code=True)
+    refuses("start it again without --resume", train, out=tmp_path / "run", resume=True, trust_code=True)
     assert train("digits", out=tmp_path / "run", **settings).folder.load_initial() is not None
-
-
-# Other runs
 
 
 def test_a_new_run_starts_from_all_weights_of_a_run_with_the_same_model(trained, tmp_path):
@@ -247,8 +239,7 @@ def test_a_closed_form_encoder_is_frozen_on_few_other_images(tmp_path):
     ],
 )
 def test_settings_that_do_not_go_with_another_run(trained, tmp_path, settings, words):
-    with pytest.raises(ValueError, match=words):
-        train("digits", out=tmp_path / "run", **{"init": str(trained), **settings})
+    refuses(words, train, "digits", out=tmp_path / "run", **{"init": str(trained), **settings})
     assert not (tmp_path / "run").exists()
 
 
@@ -275,16 +266,12 @@ def test_a_strangers_run_with_an_encoder_of_its_own_is_imported_only_when_truste
         lambda: train("digits", out=tmp_path / "new", init=str(tmp_path / "run")),
         lambda: train("digits", out=tmp_path / "new", init=str(tmp_path / "run"), freeze=True, encoder="small"),
     ):
-        with pytest.raises(ValueError, match=r"expected encoders of the library in .*, found 'stranger:encoder'"):
-            call()
+        refuses(r"expected encoders of the library in .*, found 'stranger:encoder'", call)
     assert not marker.exists() and "stranger" not in sys.modules
     assert train("digits", out=tmp_path / "new", init=str(tmp_path / "run"), trust_code=True, epochs=1).objective is not None
     del sys.modules["stranger"]
     assert train(out=tmp_path / "run", resume=True, encoder="stranger:encoder").objective is not None
     del sys.modules["stranger"]
-
-
-# What is refused
 
 
 @pytest.mark.parametrize(
@@ -300,12 +287,8 @@ def test_a_strangers_run_with_an_encoder_of_its_own_is_imported_only_when_truste
 )
 def test_settings_that_do_not_fit(tmp_path, monkeypatch, settings, words):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=words):
-        train("digits", out=tmp_path / "run", device="cpu", **settings)
+    refuses(words, train, "digits", out=tmp_path / "run", device="cpu", **settings)
     assert not (tmp_path / "run").exists()
-
-
-# Features
 
 
 def blobs(n=120, width=6):
@@ -340,9 +323,6 @@ def test_a_network_is_trained_on_features(tmp_path):
 
 
 def write_table(path, columns):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     pq.write_table(pa.table(columns), path)
     return str(path)
 
@@ -360,8 +340,7 @@ def test_tables_of_features(tmp_path):
     assert np.array_equal(run.embed(other).numpy(), x)
     del columns["f3"]
     fewer = write_table(tmp_path / "fewer.parquet", {**columns, "f3x": x[:, 3]})
-    with pytest.raises(ValueError, match=r"expected the column f3 in fewer.parquet, found none; did you mean"):
-        run.embed(fewer)
+    refuses(r"expected the column f3 in fewer.parquet, found none; did you mean", run.embed, fewer)
 
 
 def test_embeddings_in_a_table_are_features(tmp_path, trained):
@@ -386,8 +365,7 @@ def test_embeddings_in_a_table_are_features(tmp_path, trained):
 )
 def test_tables_that_cannot_be_used(tmp_path, columns, words):
     table = write_table(tmp_path / "t.parquet", columns)
-    with pytest.raises(ValueError, match=words):
-        train(table, out=tmp_path / "run", encoder="identity", freeze=True)
+    refuses(words, train, table, out=tmp_path / "run", encoder="identity", freeze=True)
 
 
 def test_a_file_that_is_no_table_and_names_that_do_not_match(tmp_path):
@@ -402,13 +380,7 @@ def test_a_file_that_is_no_table_and_names_that_do_not_match(tmp_path):
         train(str(tmp_path / "f.npz"), out=tmp_path / "run", encoder="identity", freeze=True)
 
 
-# Older runs
-
-
 def test_images_are_resized_after_the_items_were_chosen(tmp_path):
     """A limit makes a large size cheap: only the chosen items are resized."""
-    from vergence.data.config import DataConfig
-    from vergence.data.sources import open_data
-
     data = open_data(DataConfig(source="digits", size=16, limit=50))
     assert isinstance(data.train, ArrayItems) and data.train.array.shape == (50, 1, 16, 16) and data.size == 16

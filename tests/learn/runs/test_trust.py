@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 from tests.cli.test_cli import refused
+from tests.refusals import refuses
 
 import vergence
 from vergence.cli import commands
 from vergence.learn.runs.evaluate import evaluate
+from vergence.learn.runs.page import write_report
 from vergence.learn.training.folder import RunFolder
 
 pytestmark = pytest.mark.float32
@@ -86,8 +88,7 @@ def test_the_python_calls_refuse_it_too(folder):
         lambda: vergence.train(out=folder / "run", resume=True, objective="vje", trust_code=False),
         lambda: RunFolder.open(folder / "run"),
     ):
-        with pytest.raises(ValueError, match=r"trust_code|was 'payload:O', now 'vje'"):
-            call()
+        refuses(r"trust_code|was 'payload:O', now 'vje'", call)
     assert not marker.exists() and "payload" not in sys.modules
     run = vergence.load(folder / "run", device="cpu", trust_code=True)
     assert marker.exists() and evaluate(run, probes=False).representations.keys() >= {"z", "mu"}
@@ -99,8 +100,6 @@ def test_whoever_names_the_class_trusts_it(folder):
 
 
 def test_a_report_imports_nothing_and_its_command_refuses_foreign_code(folder):
-    from vergence.learn.runs.page import write_report
-
     page = write_report(folder / "run").read_text(encoding="utf-8")
     assert "RunFolder.open(pathlib.Path(sys.argv[1])).config" in page
     assert not (folder.parent / "imported").exists() and "payload" not in sys.modules
@@ -116,16 +115,14 @@ def renamed(folder, **model):
 @pytest.mark.parametrize("name", ["idlelib.idle:x", "os:system", ":", "payload:", ":O", "vergence.learn.objectives.gje:GJE"])
 def test_whatever_has_a_colon_is_code(folder, name):
     renamed(folder, objective=name)
-    with pytest.raises(ValueError, match="trust_code"):
-        vergence.load(folder / "run")
+    refuses("trust_code", vergence.load, folder / "run")
     assert "idlelib.idle" not in sys.modules and not (folder.parent / "imported").exists()
 
 
 @pytest.mark.parametrize("name", ["payload", "core", "parts", "__init__", "../payload", "payload.O"])
 def test_other_names_are_looked_up_and_never_imported(folder, name):
     renamed(folder, objective=name)
-    with pytest.raises(ValueError, match="objective"):
-        vergence.load(folder / "run", device="cpu")
+    refuses("objective", vergence.load, folder / "run", device="cpu")
     assert not (folder.parent / "imported").exists() and "payload" not in sys.modules
 
 
@@ -134,8 +131,7 @@ def test_other_names_are_looked_up_and_never_imported(folder, name):
 def test_encoders_are_names_of_the_library_or_of_timms_registry(folder, name, field):
     pytest.importorskip("timm")
     renamed(folder, objective="gje", **{field: name})
-    with pytest.raises(ValueError, match=r"encoder|timm"):
-        vergence.load(folder / "run", device="cpu")
+    refuses(r"encoder|timm", vergence.load, folder / "run", device="cpu")
     assert not (folder.parent / "imported").exists() and "payload" not in sys.modules
 
 

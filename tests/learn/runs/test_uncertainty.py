@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from tests.refusals import refuses
 
 import vergence
 from vergence.data.items import spaced
@@ -94,13 +95,10 @@ def test_spread_is_that_of_the_views_of_training(run):
 
 def test_bad_input_is_reported(run, tmp_path):
     items = run.items("digits").subset(torch.arange(5))
-    with pytest.raises(ValueError, match="crops"):
-        run.spread(items, crops=1)
-    with pytest.raises(ValueError, match="crops"):
-        write_embeddings(run, items, tmp_path / "a.npz", crops=1)
+    refuses("crops", run.spread, items, crops=1)
+    refuses("crops", write_embeddings, run, items, tmp_path / "a.npz", crops=1)
     assert not (tmp_path / "a.npz").exists()
     np.savez(tmp_path / "pairs.npz", context=np.random.rand(100, 4), target=np.random.rand(100, 4))
     paired = {"encoder": "mlp", "objective": "gje", "projector": (4,), **QUICK | {"limit": None}}
     pairs = vergence.train(str(tmp_path / "pairs.npz"), out=tmp_path / "run", **paired)
-    with pytest.raises(ValueError, match="pairs"):
-        pairs.spread(pairs.items(str(tmp_path / "pairs.npz")))
+    refuses("pairs", pairs.spread, pairs.items(str(tmp_path / "pairs.npz")))

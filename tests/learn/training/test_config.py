@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+from tests.refusals import refuses
 
 from vergence.data.config import DataConfig
 from vergence.learn.training.config import FitConfig, ModelConfig, RunConfig
@@ -25,8 +26,7 @@ def test_numbers_have_upper_bounds(kind, name, most):
     source = {"source": "digits"} if kind is DataConfig else {}
     assert getattr(kind(**source, **{name: most}), name) == most
     for value in (most * 2, 10**30, *((float("inf"),) if name in ("lr", "weight_decay", "warmup_epochs") else ())):
-        with pytest.raises(ValueError, match=f"expected {name} of at most {most:,}, found"):
-            kind(**source, **{name: value})
+        refuses(f"expected {name} of at most {most:,}, found", kind, **source, **{name: value})
 
 
 def test_every_count_has_an_upper_bound():
@@ -38,28 +38,21 @@ def test_every_count_has_an_upper_bound():
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ({"projector": (10**12,)}, "widths of at most 65,536"),
-        ({"projector": (8,) * 17}, "at most 16 projector widths"),
-        ({"projector": (65_536, 65_536)}, "at most 1,073,741,824 weights"),
-        ({"projector": (0,)}, "widths of at least 1"),
+        ({"projector": (10**12,)}, "widths of at most 65,536"), ({"projector": (8,) * 17}, "at most 16 projector widths"),
+        ({"projector": (65_536, 65_536)}, "at most 1,073,741,824 weights"), ({"projector": (0,)}, "widths of at least 1"),
         *(({"options": {name: value}}, f"option {name} of at most") for name in ("bank", "components") for value in HUGE),
-        ({"options": {"hidden": 10**6}}, "option hidden of at most"),
-        ({"options": {"steps": 10**6}}, "option steps of at most"),
+        ({"options": {"hidden": 10**6}}, "option hidden of at most"), ({"options": {"steps": 10**6}}, "option steps of at most"),
     ],
-)
+)  # fmt: skip
 def test_sizes_of_the_model_are_refused_before_anything_is_allocated(tmp_path, model, words):
-    with pytest.raises(ValueError, match=words):
-        ModelConfig(**model)
-    with pytest.raises(ValueError, match=words):
-        override(CONFIG, **model)
+    refuses(words, ModelConfig, **model)
+    refuses(words, override, CONFIG, **model)
     run = RunFolder.create(tmp_path / "run", CONFIG, METADATA)
     record = json.loads((run.path / "config.json").read_text())
     record["model"] |= {k: list(v) if isinstance(v, tuple) else v for k, v in model.items()}
     text = json.dumps(record).replace("Infinity", '"inf"')
     (run.path / "config.json").write_text(text)
-    with pytest.raises(ValueError, match=rf"config\.json is damaged: .*{words}") as caught:
-        RunFolder.open(run.path)
-    assert "\n" not in str(caught.value)
+    refuses(rf"config\.json is damaged: .*{words}", RunFolder.open, run.path)
 
 
 def test_options_of_ones_own_objective_have_no_bounds():

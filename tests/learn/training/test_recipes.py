@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from tests.refusals import refuses
 
 import vergence
 from vergence.data.config import DataConfig
@@ -34,12 +35,9 @@ def test_the_papers_baselines_have_its_schedule_and_views():
 
 
 def test_an_unknown_recipe_is_answered_with_the_nearest_name_or_the_command_that_lists_all():
-    with pytest.raises(ValueError, match=r"'vje_smal'; did you mean 'vje_small'\?"):
-        recipes.get("vje_smal")
-    with pytest.raises(ValueError, match="rotation"):
-        recipes.of_method("rotation")
-    with pytest.raises(ValueError, match=r"found 'foo'; vergence list recipes lists all$"):
-        recipes.get("foo")
+    refuses(r"'vje_smal'; did you mean 'vje_small'\?", recipes.get, "vje_smal")
+    refuses("rotation", recipes.of_method, "rotation")
+    refuses(r"found 'foo'; vergence list recipes lists all$", recipes.get, "foo")
     command = [sys.executable, "-m", "vergence", "list", "recipes"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert [line.split()[0] for line in said[:-1]] == recipes.names() and said[-1].startswith("next: ")
@@ -89,8 +87,7 @@ def test_a_method_takes_its_small_recipe():
     assert describe("digits", "dino", {"options": {"outputs": 2}}).model.options == {"outputs": 2}
     assert describe("digits", "dino", {"local_views": 2}).views.local_views == 2
     assert describe("digits", "vje_small", {"method": "dino"}).model.objective == "none"
-    with pytest.raises(ValueError, match="method 'dino'"):
-        describe("digits", None, {"method": "dino", "objective": "vje"})
+    refuses("method 'dino'", describe, "digits", None, {"method": "dino", "objective": "vje"})
 
 
 @pytest.mark.parametrize("name", [name for name in objectives.names() if name != "none"])
@@ -146,12 +143,9 @@ def test_the_default_recipe_follows_the_data_and_the_settings(tmp_path, capsys):
     assert encoder("small", epochs=1, batch_size=8, precision="fp32") == "small"
     assert encoder("vectors", epochs=1, batch_size=8) == "mlp"
     assert "random weights" not in capsys.readouterr().err
-    with pytest.raises(ValueError, match="found 'small'"):
-        encoder("images", recipe="patches", encoder="small")
-    with pytest.raises(ValueError, match="found neither"):
-        encoder("images", objective="none", seed=1, limit=30, epochs=1)
-    with pytest.raises(ValueError, match="use --encoder mlp"):
-        encoder("vectors", encoder="small")
+    refuses("found 'small'", encoder, "images", recipe="patches", encoder="small")
+    refuses("found neither", encoder, "images", objective="none", seed=1, limit=30, epochs=1)
+    refuses("use --encoder mlp", encoder, "vectors", encoder="small")
 
 
 def test_settings_of_networks_alone_do_not_choose_the_model_for_images():
@@ -165,5 +159,4 @@ def test_settings_of_networks_alone_do_not_choose_the_model_for_images():
         if name in used:
             assert recipes.suggested({name: 1}, images) == "patches"
         else:
-            with pytest.raises(ValueError, match="to networks"):
-                recipes.suggested({name: 1}, images)
+            refuses("to networks", recipes.suggested, {name: 1}, images)

@@ -162,9 +162,6 @@ def test_all_operations_together_are_torchvisions():
     assert all(0 < draws[name].sum() < 60 for name in ("flip", "jitter", "grayscale", "blur", "solarize"))
 
 
-# How the parameters are distributed, next to torchvision's own draws
-
-
 def alike(ours, theirs):
     return stats.ks_2samp(ours.numpy(), theirs.numpy(), method="asymp").pvalue > TOO_RARE
 
@@ -257,9 +254,6 @@ def test_operations_are_as_frequent_as_torchvisions(name, field, transform):
 def test_the_strengths_do_not_move_the_random_stream():
     weak, strong = (ImageViews(config, 32).draw(50, seeded()) for config in (replace(EVERYTHING, blur=0.0), EVERYTHING))
     assert all(torch.equal(weak[name], strong[name]) for name in weak if name != "blur")
-
-
-# What holds for a batch
 
 
 def test_each_image_has_parameters_of_its_own():
@@ -360,9 +354,6 @@ def test_a_gpu_makes_the_same_views_without_synchronizing():
     assert close(y.cpu(), views(x, seeded())) and close(w.cpu(), vectors(z, seeded()))
 
 
-# Vectors
-
-
 def test_vector_views_are_their_formula():
     n, d = 6, 4
     x, mean, std = torch.randn(n, d), torch.randn(d), torch.rand(d) + 0.5
@@ -414,9 +405,6 @@ def test_vectors_keep_their_type_and_constant_features_stay():
         assert y.dtype == dtype and y[0, 1] == 4
     x = torch.randn(5, 2)
     assert close(vector_views(NOTHING, mean, std)(x, seeded()), x, 1e-12)
-
-
-# The central part
 
 
 @pytest.mark.parametrize(("height", "width"), [(9, 12), (8, 8), (15, 8), (31, 20)])

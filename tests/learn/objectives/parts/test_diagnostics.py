@@ -53,9 +53,6 @@ def test_mahalanobis_is_one_formula_for_gaussians_mixtures_and_kernels():
     assert diagnostics.mahalanobis(kernels, z) == pytest.approx(expected)
 
 
-# Notices
-
-
 @pytest.mark.parametrize(
     ("stats", "name", "words"),
     [

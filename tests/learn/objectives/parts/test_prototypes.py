@@ -34,9 +34,6 @@ def covariances(density):
     return density.component_distribution.covariance.detach()
 
 
-# Prototypes
-
-
 @pytest.mark.parametrize("floor", [0.01, 0.3, 0.99])
 def test_prototypes_begin_with_unit_covariances_and_equal_weights(floor):
     full = Prototypes(D, K, rank=None, floor=floor).density()
@@ -72,9 +69,6 @@ def test_covariances_of_low_rank_are_the_dense_ones():
     close(low.conditional(z[:, :2]).log_prob(z[:, 2:]), dense.conditional(z[:, :2]).log_prob(z[:, 2:]))
     for block in ("context", "target"):
         close(low.marginal(block).log_prob(z[:, :2]), dense.marginal(block).log_prob(z[:, :2]))
-
-
-# Stepwise EM
 
 
 def moving(momentum=0.0, floor=0.1, mixture=None, components=K):
@@ -117,9 +111,6 @@ def test_a_component_that_nothing_chooses_keeps_its_place_and_a_least_weight():
     close(density.component_distribution.mean[1], mixture[1][1], 1e-8)
     close(covariances(density)[1], mixture[1][2], 1e-6)
     assert torch.isfinite(density.log_prob(items())).all()
-
-
-# The bank
 
 
 def bank(size=20, rank=None, **settings):
