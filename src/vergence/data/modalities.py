@@ -58,7 +58,10 @@ def _with_gaps(part: Any, read: Callable[[Any], Items], name: str) -> ArrayItems
     x = as_array(part) if isinstance(part, Tensor) else part
     array = isinstance(x, np.ndarray) and x.ndim > 1
     data = np.ma.getdata(x) if array else np.zeros((1, 1))
-    gaps = (np.ma.getmaskarray(x if array else data) | (data != data)).reshape(len(data), -1).all(1)
+    hidden = np.ma.getmaskarray(x if array else data) | (data != data)
+    gaps = hidden.reshape(len(data), -1).all(1)
+    parts = hidden[~gaps].any() and np.ma.isMaskedArray(x)
+    expect(not parts, f"rows of modality {name} that are masked as a whole", "parts of rows", "fill them")
     expect(not gaps.all(), f"rows of modality {name}", "none")
     where = gaps.reshape(-1, *[1] * (data.ndim - 1))
     items = read(np.where(where, data[~gaps][:1], data) if gaps.any() else part)

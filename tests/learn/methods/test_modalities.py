@@ -98,9 +98,17 @@ def test_a_run_on_modalities_comes_back_and_answers_in_any_direction(tmp_path):
         (lambda: run.embed(data, side="c"), "a modality among a, image, b"),
         (lambda: vergence.train(data, anchor="c", **QUICK), "anchor among"),
         (lambda: vergence.train({"a": data["b"]}, **QUICK), "at least 2 modalities"),
+        (lambda: vergence.train({"a": data["b"], "b": np.ma.masked_greater(data["b"], 1)}, **QUICK), "masked as a whole"),
         (lambda: vergence.train(data, **{**QUICK, "objective": "byol"}), "without a teacher"),
         (lambda: vergence.train({"a": data["b"], "b": data["b"][:9]}), "as many of both"),
         (lambda: vergence.train({"a": data["b"], "b": data["b"] * np.nan}), "rows of modality b"),
     ):
         with pytest.raises(ValueError, match=words):
             call()
+
+
+@pytest.mark.float32
+def test_images_that_some_items_lack_may_be_the_first_modality():
+    data = {name: samples()[name] for name in ("image", "b", "a")}
+    run = vergence.train(data, **{**QUICK, "encoder": "small"})
+    assert run.detector().typical.shape[0] and run.anomaly_score(data["image"].data[1:4]).isfinite().all()

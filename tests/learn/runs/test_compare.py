@@ -16,6 +16,7 @@ from torch import nn
 import vergence
 from vergence.cli.commands import main
 from vergence.learn.runs import compare as comparing
+from vergence.learn.runs.evaluate import untrained_encoder
 from vergence.learn.training import start
 from vergence.utils.files import register_outside
 
@@ -158,3 +159,31 @@ def test_code_is_told_apart_by_what_it_does_and_reads_and_not_by_its_weights(mon
     assert code(reads_a_constant) != before
     lock = threading.Lock()
     assert code(lambda x: lock)[0].startswith("unread ")
+
+
+class Shifts:
+    def __init__(self, by):
+        self.by = by
+
+    def __call__(self, batch, generator):
+        return batch + TABLE["strength"] * self.by * torch.randn(batch.shape, generator=generator)
+
+
+TABLE = {"strength": 0.1}
+
+
+def test_objects_that_make_views_are_compared_by_what_they_hold_and_read(monkeypatch):
+    def row(by):
+        made = [train(None, X[:200], labels=DIGITS.target[:200], views=Shifts(by), seed=seed) for seed in (0, 1)]
+        return made, vergence.compare(made, probes=False)
+
+    (first, one), (second, _) = row(1), row(2)
+    assert one.runs == [2] and vergence.compare([*first, *second], probes=False).runs == [2, 2]
+    monkeypatch.setitem(TABLE, "strength", 0.2)
+    assert vergence.compare([*first, *row(1)[0]], probes=False).runs == [2, 2]
+
+
+def test_code_of_one_name_stays_with_its_run():
+    few = {"x": X[:200], "labels": DIGITS.target[:200], "objective": "vicreg"}
+    made = [train(None, encoder=lambda width=width: nn.Linear(64, width), **few) for width in (16, 2)]
+    assert untrained_encoder(made[0])(torch.zeros(1, 64)).shape == (1, 16)

@@ -24,7 +24,7 @@ __all__ = ["Comparison", "compare"]
 APART = ("seed", "device", "threads", "workers", "checkpoint_seconds", "knn_every", "strict", "root", "download")
 DIGESTS = ("code", "training_items", "test_items")  # settings that names have only where others do not tell rows apart
 MEASURES = ("knn", "probe", "effective_rank", "auroc", "seconds")
-OUTSIDE = re.compile(r"^[\w.]+:(?=[\w.<>]+(#\w+)?$)|#\w+$")  # what surrounds the name of code outside the library
+OUTSIDE = re.compile(r"^[\w.]+:(?=[\w.<>]+([#~]\w+)?$)|#\w+$|(?<=~)\w+$")  # what surrounds the name of code outside the library
 DRAWS, ENDS = 10_000, (0.025, 0.975)  # of the bootstrap
 
 
@@ -161,6 +161,7 @@ def _one(run: Run, probes: bool) -> _One:
     encoders = {key: getattr(model, key) for key in ("encoder", "target_encoder", "distill")}
     unknown = f"not recorded, {run.folder.path}" if model.outside or config.views.function else ""
     about = {"source": Path(config.data.source).name, "code": "-".join(run.folder.metadata.code) or unknown}
+    about["function"] = re.sub(r"#\w+", "", config.views.function or "")  # an object's name has its address; its code is compared
     digests = {"training_items": record.protocol.content, "test_items": record.protocol.test_content}
     test = f"{about['source']}, {record.protocol.test:,} test items ({record.protocol.test_content})"
     return _One(run, record, flat | options | encoders | about | digests, test, config.fit.seed)

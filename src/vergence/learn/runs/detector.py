@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from vergence.data.items import Items, PairItems, batches
+from vergence.data.modalities import with_context
 from vergence.data.pixels import center_crop
 from vergence.data.sources import Data
 from vergence.decide.conformal import ranked
@@ -63,6 +64,7 @@ def fit(folder: RunFolder, method: Method, data: Data, device: torch.device) -> 
 
 def dictionary(items: Items, size: int | None, workers: int) -> PatchMaps | None:
     """Returns a dictionary of patches of some images, cropped to ``size``; None where they are too small, or too much alike."""
+    items = with_context(items)
     part = (items.context if isinstance(items, PairItems) else items).subset(sample(len(items), DICTIONARY_FROM).sort().values)
     stream = part.stream(batches(len(part), closed_form.block_size(part.shape)), workers=workers)
     images = (x if size is None else center_crop(x, size) for _, x in stream if len(x))

@@ -401,6 +401,7 @@ def untrained_encoder(run: Run) -> nn.Module:
     """Returns the run's encoder as it was before its first step."""
     standardize, folder = standardization(run.method.encoder), run.folder
     mean, std = standardize.mean.cpu(), standardize.std.cpu()
+    folder.register_code()
     return build.initial_encoder(folder.config, folder.metadata.shape, mean, std).to(run.device)
 
 

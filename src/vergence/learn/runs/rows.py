@@ -239,6 +239,7 @@ def items_of(folder: RunFolder, images: Images, root: str | None = None, side: S
 
 def views_of(folder: RunFolder, method: Method) -> Views:
     """Returns the random views that a run was trained with."""
+    folder.register_code()
     metadata, standardize = folder.metadata, networks.standardization(method.encoder)
     single = metadata.kind in ("image", "vector")
     expect(single, "a run on single items for random views", f"one on {metadata.kind}", "leave crops out")

@@ -30,7 +30,7 @@ from vergence.learn.training import build
 from vergence.learn.training.folder import RunFolder, require_known_code, require_new, require_writable
 from vergence.utils.checks import expect, require_choice, require_count
 from vergence.utils.devices import as_device, fixed_noise
-from vergence.utils.files import as_path, explained, register_outside
+from vergence.utils.files import as_path, explained, is_registered, load_outside, register_outside
 from vergence.utils.neighbors import nearest
 from vergence.utils.terminal import Tabular
 
@@ -132,6 +132,8 @@ class Run:
     def __init__(self, folder: RunFolder, method: Method, device: torch.device) -> None:
         self.folder, self.method, self.device = folder, method.eval(), device
         self._detector: RunDetector | None = None
+        names = (*folder.config.model.outside, *filter(None, [folder.config.views.function]))
+        folder.code = {name: load_outside("code", name, "") for name in names if is_registered(name)}
         channels_last(self.method)
 
     def __repr__(self) -> str:

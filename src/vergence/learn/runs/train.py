@@ -356,7 +356,8 @@ class _Job:
         """Returns the description without a recipe's head between network and objective of one width; else a note tells of it."""
         if config.model.encoder.outside is None:
             return config
-        first = build.initial_encoder(config, facts.shape, torch.zeros(facts.shape[0]), torch.ones(facts.shape[0]))
+        zeros = torch.zeros(facts.shape[0], dtype=torch.int64 if facts.kind == "tokens" else torch.float32)
+        first = build.initial_encoder(config, facts.shape, zeros, torch.ones_like(zeros))
         if isinstance(self.objective, Objective) and self.objective.dim == networks.width(first, facts.shape):
             return dataclasses.replace(config, model=dataclasses.replace(config.model, projector=()))
         head = ", ".join(map(str, config.model.projector))

@@ -237,7 +237,7 @@ def statistics(items: Items) -> tuple[Tensor, Tensor]:
 
     They are float64 where the items are, and float32 otherwise. Arrays and tokens stay as they are: 0 and 1, of tokens whole.
     """
-    parts = (items.context, items.target) if isinstance(items, PairItems) else (items,)
+    parts = items.sides.values() if isinstance(items, PairItems) else (items,)
     both = zip(parts, _sides(items), strict=True)
     seen = [(side, not part.form, part.dtype if part.form else side.dtype) for part, side in both]
     sides = [(side.mean.to(dtype) * own, side.std() * own, dtype) for side, own, dtype in seen]

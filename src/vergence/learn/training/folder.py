@@ -23,7 +23,16 @@ from typing import TYPE_CHECKING, Any
 from vergence.learn.training.config import ModelConfig, RunConfig
 from vergence.learn.training.records import Evaluation, RunMetadata
 from vergence.utils.checks import expect, is_count, refuse, shortened, shown
-from vergence.utils.files import is_registered, locked, read_object, read_pytorch, remove_leftovers, replacing, sha256
+from vergence.utils.files import (
+    is_registered,
+    locked,
+    read_object,
+    read_pytorch,
+    register_outside,
+    remove_leftovers,
+    replacing,
+    sha256,
+)
 from vergence.utils.parts import original, write_table
 from vergence.utils.version import __version__
 
@@ -54,8 +63,14 @@ class RunFolder:
     def __init__(self, path: Path, config: RunConfig, metadata: RunMetadata, version: str = __version__) -> None:
         self.path, self.config, self.metadata, self.version = path, config, metadata, version
         self.given: dict[str, Any] = {}  # data that the program holds: arguments of `open_data`
+        self.code: dict[str, Any] = {}  # of the program, by the names of the description
         self.listeners: list[Callable[[dict[str, Any]], None]] = []  # called with each row of metrics
         self.digests: dict[str, list[str]] = {}  # SHA-256 of the files that this object has written to the end
+
+    def register_code(self) -> None:
+        """Registers the code of the program again, since another run may have given code of the same name."""
+        for name, value in self.code.items():
+            register_outside(value, name)
 
     @classmethod
     def create(cls, path: Path, config: RunConfig, metadata: RunMetadata) -> "RunFolder":

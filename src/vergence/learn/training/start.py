@@ -226,6 +226,6 @@ class _Code(pickle.Pickler):
             return len, (value.__bases__, [getattr(part, "fget", getattr(part, "__func__", part)) for part in own])
         code, known, cells = value.__code__, value.__globals__, [cell.cell_contents for cell in value.__closure__ or ()]
         names = {name for part in (code, *code.co_consts) if isinstance(part, CodeType) for name in part.co_names}
-        fixed = (bool, int, float, str, tuple, np.ndarray, Tensor, FunctionType, type)  # others may grow as a program runs
+        fixed = (bool, int, float, str, tuple, list, dict, np.ndarray, Tensor, FunctionType, type)
         read = {name: known[name] for name in sorted(names) if isinstance(known.get(name), fixed)}
         return len, (code, value.__defaults__, value.__kwdefaults__, cells, read)
