@@ -28,14 +28,12 @@ def test_a_tutorial_is_short_has_two_pictures_and_starts_with_data(name):
 @pytest.mark.parametrize(
     ("a", "b", "same"),
     [
-        ("wrote 3 rows in 8.8 s", "wrote 3 rows in 12 s", True),
-        ("wrote 3 rows", "wrote 4 rows", False),
-        ("loss 1.30 to 0.912", "loss 1.31 to 0.915", True),
-        ("003.png dark", "004.png dark", False),
+        ("wrote 3 rows in 8.8 s", "wrote 3 rows in 12 s", True), ("wrote 3 rows", "wrote 4 rows", False),
+        ("loss 1.30 to 0.912", "loss 1.31 to 0.915", True), ("003.png dark", "004.png dark", False),
         ("┃ nats ┃ s ┃\n│ 1.00 │ 0.5 │\n", "┃  nats ┃  s ┃\n│  1.01 │ 11.0 │\n", True),
         ("┃ nats ┃ s ┃\n│ 1.00 │ 0.5 │\n", "┃  nats ┃  s ┃\n│  1.10 │ 11.0 │\n", False),
     ],
-)
+)  # fmt: skip
 def test_outputs_are_alike_in_words_and_nearly_so_in_numbers(a, b, same):
     assert alike(a, b) == same
 

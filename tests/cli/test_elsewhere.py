@@ -61,11 +61,9 @@ def test_windows_has_no_modules_of_unix_and_trains_all_the_same(tmp_path):
         "import torch, vergence",
     ]
     lines += [
-        "from pathlib import Path",
-        "from vergence.advice import advise",
-        "from vergence.learn.runs import train",
+        "from pathlib import Path", "from vergence.advice import advise", "from vergence.learn.runs import train",
         "x = torch.randn(80, 5)",
-    ]
+    ]  # fmt: skip
     lines += ["run = vergence.train(x, epochs=1, device='cpu', precision='fp32', out='run')"]
     lines += ["print(run.embed(x).shape, train.plan(x, out=Path('plan'), epochs=1, device='cpu', precision='fp32')[-1])"]
     done = run([], tmp_path, "\n".join(lines))

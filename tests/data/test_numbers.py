@@ -59,13 +59,8 @@ def test_an_array_has_one_meaning(tmp_path, of_array):
     over[:6, 0, 0, 0], frames[:6] = 1.003, frames[:6] / 256
     standard = R.normal(size=(9, 8, 8))
     sources = [
-        over,
-        frames,
-        UNIT[..., 0] > 0.5,
-        standard,
-        R.integers(-1000, 3000, (9, 8, 8)),
-        30_000 + R.integers(0, 99, (9, 8, 8)),
-    ]
+        over, frames, UNIT[..., 0] > 0.5, standard, R.integers(-1000, 3000, (9, 8, 8)), 30_000 + R.integers(0, 99, (9, 8, 8)),
+    ]  # fmt: skip
     if not of_array:
         for i, x in enumerate(sources):
             np.save(tmp_path / f"{i}.npy", x)

@@ -231,16 +231,11 @@ def test_what_is_no_source_is_refused(tmp_path):
     (tmp_path / "bad.tar").write_text("no tar")
     (tmp_path / "bad.parquet").write_text("no table")
     cases = [
-        (tmp_path / "text", "pictures in .*found none, and 1 other files"),
-        (tmp_path / "missing", "no such file or folder"),
-        (tmp_path / "bad.tar", "expected a tar of pictures"),
-        (tmp_path / "bad.parquet", "expected a table"),
-        ([], "an empty list"),
-        ([3.5], "item 0"),
-        (two, "one column of pictures in the table, found 2"),
-        (np.zeros((4, 3)), r"\(N, H, W"),
-        (7, "a int"),
-    ]
+        (tmp_path / "text", "pictures in .*found none, and 1 other files"), (tmp_path / "missing", "no such file or folder"),
+        (tmp_path / "bad.tar", "expected a tar of pictures"), (tmp_path / "bad.parquet", "expected a table"),
+        ([], "an empty list"), ([3.5], "item 0"), (two, "one column of pictures in the table, found 2"),
+        (np.zeros((4, 3)), r"\(N, H, W"), (7, "a int"),
+    ]  # fmt: skip
     for source, words in cases:
         with pytest.raises(ValueError, match=words):
             open_pictures(source)

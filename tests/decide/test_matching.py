@@ -146,16 +146,14 @@ def test_the_cosine_needs_one_space_and_no_fit():
     [
         (lambda m, a, b: Matcher().fit(a[:20], b[:20]), "19 pairs that calibrate"),
         (lambda m, a, b: Matcher().fit(a, b[:-1]), "as many contexts as targets"),
-        (lambda m, a, b: Matcher().fit(a * np.nan, b), "contexts"),
-        (lambda m, a, b: Matcher(share=1.5).fit(a, b), "share"),
+        (lambda m, a, b: Matcher().fit(a * np.nan, b), "contexts"), (lambda m, a, b: Matcher(share=1.5).fit(a, b), "share"),
         (lambda m, a, b: Matcher(by="dot").fit(a, b), "'density' or 'cosine'"),
         (lambda m, a, b: m.match(a[:, :3], b), "contexts of 12 numbers"),
         (lambda m, a, b: m.match(a, a), "items of the gallery of 9 numbers"),
-        (lambda m, a, b: m.match(a, b, no_match=0.0001), "9999 pairs"),
-        (lambda m, a, b: m.match(a, b, coverage=1.0), "coverage"),
+        (lambda m, a, b: m.match(a, b, no_match=0.0001), "9999 pairs"), (lambda m, a, b: m.match(a, b, coverage=1.0), "coverage"),
         (lambda m, a, b: m.match(a, b[:0]), "gallery"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_matched_is_refused(call, message):
     a, b = data()
     matcher = Matcher().fit(a[:300], b[:300])

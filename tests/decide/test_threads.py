@@ -61,14 +61,12 @@ WAYS = {
     "mixture": lambda: of_rows(MixtureDetector(2).fit(X).anomaly_score, X),
     "neighbors": lambda: of_rows(NeighborDetector(5).fit(X).anomaly_score, X),
     "calibrated": lambda: of_rows(Calibrated(NeighborDetector(5)).fit(X).scores, X),
-    "feature sets": lambda: of_rows(sets(), X, Y),
-    "network": network,
-    "matches": matches,
+    "feature sets": lambda: of_rows(sets(), X, Y), "network": network, "matches": matches,
     "surprise of a Gaussian": lambda: of_rows(ConditionalGaussian().fit(X, Y).surprise, X, Y),
     "surprise of a mixture": lambda: of_rows(mixture().surprise, X, Y),
     "surprise of a density": lambda: of_rows(own(mixture()), X, Y),
     "samples": lambda: of_rows(functools.partial(mixture().sample, n=3, random_state=0), X),
-}
+}  # fmt: skip
 
 
 def require_same(way, batches):

@@ -50,12 +50,10 @@ def dense(kind, mixture):
     """Returns covariances as (R, K, D, D)."""
     S, means = mixture.covariances, mixture.means
     return {
-        "full": lambda: S,
-        "tied": lambda: S[:, None].expand(-1, means.shape[1], -1, -1),
-        "diag": lambda: torch.diag_embed(S),
+        "full": lambda: S, "tied": lambda: S[:, None].expand(-1, means.shape[1], -1, -1), "diag": lambda: torch.diag_embed(S),
         "spherical": lambda: torch.diag_embed(S[..., None].expand_as(means)),
         "low_rank": lambda: torch.diag_embed(S[..., 0]) + S[..., 1:] @ S[..., 1:].mT,
-    }[kind]()
+    }[kind]()  # fmt: skip
 
 
 def _spread(g, d):
@@ -333,12 +331,10 @@ def test_singular_items_end_finite(kind, scale, precision):
     wide = g.normal(size=(6, 9))
     summed = clusters(14)
     cases = {
-        "places": np.repeat(10 * clusters(12, n=4, k=1), 10, axis=0),
-        "wide": wide,
-        "columns": np.c_[summed, summed[:, 0], summed.sum(1), np.full(N, 0.1)],
-        "same": np.full((20, 3), 0.1),
+        "places": np.repeat(10 * clusters(12, n=4, k=1), 10, axis=0), "wide": wide,
+        "columns": np.c_[summed, summed[:, 0], summed.sum(1), np.full(N, 0.1)], "same": np.full((20, 3), 0.1),
         "two": np.array([[1.0, 2.0], [1.0, 2.5]]),
-    }
+    }  # fmt: skip
     for name, X in cases.items():
         data = items(scale * X)
         for k in (1, 5):

@@ -55,12 +55,8 @@ def _embed_cases(place):
 
     def of(pictures):
         valid = {
-            "pictures": st.just(pictures),
-            "tensor": st.booleans(),
-            "call": calls,
-            "x": kinds[pictures],
-            "settings": st.just({}),
-        }
+            "pictures": st.just(pictures), "tensor": st.booleans(), "call": calls, "x": kinds[pictures], "settings": st.just({}),
+        }  # fmt: skip
         return mutations.near(valid, odd)
 
     return st.booleans().flatmap(of)
@@ -102,14 +98,12 @@ def _fit(case, place):
 def _fit_cases(place):
     def pair(n):
         valid = {
-            "model": st.sampled_from(sorted(MODELS)),
-            "tensor": st.booleans(),
-            "context": mutations.usual([(n, 2)], fills=["normal", "unit"]),
-            "target": mutations.usual([(n, 2), (n,), (n, 1)]),
+            "model": st.sampled_from(sorted(MODELS)), "tensor": st.booleans(),
+            "context": mutations.usual([(n, 2)], fills=["normal", "unit"]), "target": mutations.usual([(n, 2), (n,), (n, 1)]),
             "query": mutations.usual([(n, 2)]),
             "call": st.sampled_from(["predict", "mode", "sample", "intervals", "cdf", "score", "score_samples"]),
             "settings": st.just({}),
-        }
+        }  # fmt: skip
         odd = {
             "context": mutations.arrays([(n, 2), (n, 1), (n, 6)]),
             "target": mutations.arrays([(n, 2), (n,), (n, 1)]),
@@ -131,12 +125,9 @@ def _linear(case, place):
 
 def _linear_cases(place):
     valid = {
-        "kind": st.sampled_from(["JointEmbedding", "Reconstruction"]),
-        "tensor": st.booleans(),
-        "x": mutations.usual([(40, 6)]),
-        "query": mutations.usual([(3, 6)]),
-        "settings": st.just({}),
-    }
+        "kind": st.sampled_from(["JointEmbedding", "Reconstruction"]), "tensor": st.booleans(), "x": mutations.usual([(40, 6)]),
+        "query": mutations.usual([(3, 6)]), "settings": st.just({}),
+    }  # fmt: skip
     settings = st.dictionaries(
         st.sampled_from(["n_components", "augmentation", "n_draws", "center", "device", "random_state"]), SCALARS, max_size=2
     )
@@ -157,11 +148,9 @@ def _advise(case, place):
 
 def _advise_cases(place):
     valid = {
-        "tensor": st.booleans(),
-        "x": mutations.usual([(130, 6), (130, 2), (130, 3, 4, 4)]),
-        "noise": st.sampled_from(["function", "function", 0.1]),
-        "settings": st.just({}),
-    }
+        "tensor": st.booleans(), "x": mutations.usual([(130, 6), (130, 2), (130, 3, 4, 4)]),
+        "noise": st.sampled_from(["function", "function", 0.1]), "settings": st.just({}),
+    }  # fmt: skip
     names = st.sampled_from(["n_components", "n_draws", "directions", "labels", "random_state", "device"])
     odd = {
         "x": mutations.arrays([(130, 6), (130, 2), (130, 3, 4, 4), (130, 6)]),

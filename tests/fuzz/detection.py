@@ -116,11 +116,9 @@ def _detectors(draw, place):
     }
     every = [name for name in inspect.signature(getattr(decide, kind)).parameters if name != "self"]
     odd = {
-        "settings": st.dictionaries(st.sampled_from(every), ODD_SETTING, min_size=1, max_size=2),
-        "x": _odd(shapes, ARRAYS),
-        "weights": _odd([(N,), (12,)], ARRAYS),
-        "query": _odd(shapes, ARRAYS),
-    }
+        "settings": st.dictionaries(st.sampled_from(every), ODD_SETTING, min_size=1, max_size=2), "x": _odd(shapes, ARRAYS),
+        "weights": _odd([(N,), (12,)], ARRAYS), "query": _odd(shapes, ARRAYS),
+    }  # fmt: skip
     return draw(_near(valid, odd))
 
 

@@ -64,11 +64,8 @@ def test_the_best_of_each_set_is_kept_and_nothing_is_deleted(folder, tmp_path):
     files = sorted(folder.iterdir())
     found = vergence.check(folder, only=BOTH, keep="best", out=tmp_path / "out", workers=0)
     kept = {
-        "a_small.png": "image00.png",
-        "a_blurred.png": "image01.png",
-        "a_saved.jpg": "image02.png",
-        "image04.png": "z_equal.png",
-    }
+        "a_small.png": "image00.png", "a_blurred.png": "image01.png", "a_saved.jpg": "image02.png", "image04.png": "z_equal.png",
+    }  # fmt: skip
     assert dict(zip(found.remove["path"], found.remove["keep"], strict=True)) == kept and sorted(folder.iterdir()) == files
     assert found.remove["kind"] == [["near", "exact"][path == "image04.png"] for path in found.remove["path"]]
     assert "remove.csv lists 4 images whose better duplicate stays; nothing was deleted." in found.summary["sentences"]

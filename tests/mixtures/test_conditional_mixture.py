@@ -111,11 +111,9 @@ def test_intervals_and_ranks_are_the_normals():
 
 
 DEGENERATE = {
-    "doubled": np.c_[P, P[:, 0]],
-    "summed": np.c_[P, P.sum(1)],
-    "constant": np.c_[P, np.full(N, 0.1)],
+    "doubled": np.c_[P, P[:, 0]], "summed": np.c_[P, P.sum(1)], "constant": np.c_[P, np.full(N, 0.1)],
     "all three": np.c_[P, P[:, 1], P.sum(1), np.full(N, 7.0)],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DEGENERATE)

@@ -232,11 +232,9 @@ def test_awkward_data(name):
     c, t = arcs(60)
     cases = {
         "constant column": (np.column_stack([c, np.full(60, 3.0)]), t),
-        "repeated": (np.repeat(c[:6], 10, 0), np.repeat(t[:6], 10)),
-        "N < D": (rng.normal(size=(8, 20)), rng.normal(size=(8, 3))),
-        "integers": (rng.integers(0, 5, (60, 2)), rng.integers(0, 9, 60)),
-        "far": (1e6 + c, -1e6 + t),
-    }
+        "repeated": (np.repeat(c[:6], 10, 0), np.repeat(t[:6], 10)), "N < D": (rng.normal(size=(8, 20)), rng.normal(size=(8, 3))),
+        "integers": (rng.integers(0, 5, (60, 2)), rng.integers(0, 9, 60)), "far": (1e6 + c, -1e6 + t),
+    }  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for what, (context, target) in cases.items():

@@ -102,11 +102,9 @@ def test_any_direction_by_category_by_date_and_of_several_rows():
     named = [model.given({"drag": None, "color=red": r, "color=blue": 1 - r, "size": 0.0}).mean.item() for r in (1, 0)]
     assert both.tolist() == pytest.approx(named) and both[0] - both[1] == pytest.approx(1, abs=0.1)
     days = (
-        "2024-02-01",
-        pd.Timestamp("2024-02-01"),
-        np.datetime64("2024-02-01"),
+        "2024-02-01", pd.Timestamp("2024-02-01"), np.datetime64("2024-02-01"),
         (pd.Timestamp("2024-02-01") - pd.Timestamp(0)).days,
-    )
+    )  # fmt: skip
     assert len({round(model.given({"drag": None, "when": day}).mean.item(), 9) for day in days}) == 1
     rows = data[["size", "color", "when"]].assign(drag=None)
     np.testing.assert_allclose(model.given(rows).mean[:, 0], model.predict(data), rtol=1e-9)

@@ -66,15 +66,13 @@ def evaluation(**changes):
         "protocol": {"bank": 1293, "test": 324, "epoch": 30, "seed": 0, "seconds": 12.5, "objective": "vje"}
         | {"note": "anomalous classes left out"},
         "representations": {
-            "z": representation("model", 256, 0.952, 0.961),
-            "mu": representation("model", 256, 0.944, 0.955),
-            "untrained": representation("baseline", 256, 0.801, 0.874),
-            "pixels": representation("baseline", 256, 0.915, 0.972),
+            "z": representation("model", 256, 0.952, 0.961), "mu": representation("model", 256, 0.944, 0.955),
+            "untrained": representation("baseline", 256, 0.801, 0.874), "pixels": representation("baseline", 256, 0.915, 0.972),
             "pca": representation("baseline", 64, 0.921, 0.969),
         },
         "posterior": {"variance_mean": 0.3125, "variance_cv": 0.7725, "norm_z": 16.125, "norm_mu": 12.25, "entropy": 250.5},
         "anomaly": {"inliers": CLASSES[:9], "anomalies": ["9"], "n_inliers": 324, "n_anomalies": 36, "scores": scores},
-    } | changes
+    } | changes  # fmt: skip
 
 
 def examples(n=240, queries=4):
@@ -85,14 +83,11 @@ def examples(n=240, queries=4):
     score = np.linalg.norm(x - x[~anomalous].mean(0), axis=1).astype(np.float32) + 8 * anomalous
     distance = np.linalg.norm(x[:queries, None] - x[None], axis=2)
     return {
-        "xy": centered @ np.linalg.svd(centered, full_matrices=False)[2][:2].T,
-        "label": label,
-        "score": score.astype(np.float32),
-        "anomalous": anomalous,
-        "thumbnail": thumbnail,
+        "xy": centered @ np.linalg.svd(centered, full_matrices=False)[2][:2].T, "label": label, "score": score.astype(np.float32),
+        "anomalous": anomalous, "thumbnail": thumbnail,
         "name": np.array([f"test/{digit}/{i:04}.png" for i, digit in enumerate(label)]),
         "neighbors": np.argsort(distance, axis=1)[:, :9],
-    }
+    }  # fmt: skip
 
 
 def write_run(run, *, config=None, rows=None, evaluation=None, examples=None, skipped=()):

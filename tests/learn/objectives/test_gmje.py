@@ -15,11 +15,9 @@ B, D, K = 30, 2, 3
 BANK = {"bank": 60, "floor": 0.1}
 KINDS = {
     "gradient": (GMJE, {"fit": "gradient", "covariance": "full"}),
-    "low rank": (GMJE, {"fit": "gradient", "covariance": "low_rank", "rank": 2}),
-    "online em": (GMJE, {"fit": "em"}),
-    "em": (GMJEEM, BANK),
-    "gng": (GMJEGNG, {**BANK, "items_per_node": 10}),
-}
+    "low rank": (GMJE, {"fit": "gradient", "covariance": "low_rank", "rank": 2}), "online em": (GMJE, {"fit": "em"}),
+    "em": (GMJEEM, BANK), "gng": (GMJEGNG, {**BANK, "items_per_node": 10}),
+}  # fmt: skip
 LOSSES = ("mi_kl", "entropy_kl", "joint_kl", "naive")
 PLACEABLE = ("online em", "em")  # kinds whose mixture can be set
 

@@ -269,13 +269,11 @@ def of_lightly(name, objective):
         return 0.05 * SIGReg(num_vectors=S)(views) + 0.95 * lejepa_invariance_loss(all_proj=views, global_proj=views)
 
     return {
-        "barlow_twins": lightly.BarlowTwinsLoss(0.3),
-        "byol": lambda a, b: 4 + 2 * both(a, b),
-        "lejepa": lejepa,
+        "barlow_twins": lightly.BarlowTwinsLoss(0.3), "byol": lambda a, b: 4 + 2 * both(a, b), "lejepa": lejepa,
         "simsiam": lambda a, b: 0.5 * both(a, b),
         "swav": lambda a, b: lightly.SwaVLoss()([objective.similarities(a), objective.similarities(b)], []).squeeze(),
         "vicreg": lightly.VICRegLoss(),
-    }[name]
+    }[name]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case is not moco], ids=lambda case: case.__name__)

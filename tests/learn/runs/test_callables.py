@@ -40,14 +40,12 @@ def equal(out, scores):
 
 
 KINDS = {
-    "arrays": lambda folder: DIGITS,
-    "bytes": lambda folder: [png(x) for x in DIGITS],
+    "arrays": lambda folder: DIGITS, "bytes": lambda folder: [png(x) for x in DIGITS],
     "structs": lambda folder: [{"bytes": png(x), "path": None} for x in DIGITS],
     "pictures": lambda folder: [Image.fromarray(x) for x in DIGITS],
-    "objects": lambda folder: np.array([png(x) for x in DIGITS], dtype=object),
-    "tensor": lambda folder: torch.from_numpy(DIGITS),
+    "objects": lambda folder: np.array([png(x) for x in DIGITS], dtype=object), "tensor": lambda folder: torch.from_numpy(DIGITS),
     "paths": lambda folder: [str(_file(folder, i)) for i in range(len(DIGITS))],
-}
+}  # fmt: skip
 
 
 def _file(folder, i):

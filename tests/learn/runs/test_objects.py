@@ -210,11 +210,8 @@ def test_a_network_keeps_its_weights_over_seeds_or_gets_new_ones(vectors, capsys
 def test_the_head_of_a_recipe_does_not_appear_in_silence(vectors, capsys):
     wide = (512, 512, 512)
     cases = [
-        (VICReg(8), {}, (), 0),
-        (VICReg(512), {}, wide, 1),
-        ("vicreg", {}, wide, 1),
-        ("vicreg", {"projector": (8,)}, (8,), 0),
-    ]
+        (VICReg(8), {}, (), 0), (VICReg(512), {}, wide, 1), ("vicreg", {}, wide, 1), ("vicreg", {"projector": (8,)}, (8,), 0),
+    ]  # fmt: skip
     for objective, given, projector, told in cases:
         run = vergence.train(vectors, encoder=network, objective=objective, **given, **QUICK)
         assert run.folder.config.model.projector == projector

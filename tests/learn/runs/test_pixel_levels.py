@@ -46,12 +46,10 @@ def test_sizes_and_channels():
     "change",
     [
         lambda x: x + 0.1 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32),
-        lambda x: x * 0.1 + 0.45,
-        lambda x: (x + 0.5).clamp(0, 1),
-        lambda x: x.mean(1, keepdim=True).expand_as(x),
+        lambda x: x * 0.1 + 0.45, lambda x: (x + 0.5).clamp(0, 1), lambda x: x.mean(1, keepdim=True).expand_as(x),
     ],
     ids=["noise", "contrast", "brightness", "gray"],
-)
+)  # fmt: skip
 def test_a_gaussian_on_statistics_notices_changes_of_an_image(change):
     typical, new = pixel_statistics(photo(2000)), photo(200, seed=1)
     detector = GaussianDetector().fit(typical)

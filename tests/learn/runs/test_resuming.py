@@ -121,12 +121,10 @@ def full_disk(limit):
 @pytest.mark.parametrize(
     ("verb", "limit", "name"),
     [
-        ("embed", 1_000, "o.npz"),
-        ("evaluate", 1_000, "evaluation.json"),
-        ("examples", 12_000, "examples.npz"),
+        ("embed", 1_000, "o.npz"), ("evaluate", 1_000, "evaluation.json"), ("examples", 12_000, "examples.npz"),
         ("report", 10_000, "report.html"),
     ],
-)
+)  # fmt: skip
 def test_a_full_disk_is_one_line_and_leaves_no_half_file(folder, tmp_path, verb, limit, name):
     shutil.copytree(folder / "run", tmp_path / "run")
     run = vergence.load(tmp_path / "run", device="cpu")

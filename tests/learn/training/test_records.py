@@ -48,12 +48,10 @@ def test_an_enormous_file_is_not_read(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "size"),
     [
-        ({"kind": "image", "shape": (3, 32, 32)}, 32),
-        ({"kind": "vector", "shape": (5,)}, None),
-        ({"kind": "pairs", "shape": (1, 8, 4)}, None),
-        ({"kind": "pairs", "shape": (1, 8, 8)}, 8),
+        ({"kind": "image", "shape": (3, 32, 32)}, 32), ({"kind": "vector", "shape": (5,)}, None),
+        ({"kind": "pairs", "shape": (1, 8, 4)}, None), ({"kind": "pairs", "shape": (1, 8, 8)}, 8),
     ],
-)
+)  # fmt: skip
 def test_the_crop_follows_from_kind_and_shape(settings, size):
     metadata = RunMetadata(n_train=1, n_test=1, read_shape=settings["shape"], **settings)
     assert metadata.crop_size() == size and metadata.crop_size("target") == size

@@ -41,14 +41,10 @@ def neutral(n, **forced):
     """Drawn parameters of n images that change nothing, but for the forced ones."""
     still = {name: torch.zeros(n, dtype=torch.bool) for name in ("flip", "jitter", "grayscale", "blur", "solarize")}
     return still | {
-        "area": torch.ones(n, 10),
-        "aspect": torch.ones(n, 10),
-        "place": torch.zeros(n, 2),
-        "factors": torch.tensor([1.0, 1.0, 1.0, 0.0]).repeat(n, 1),
-        "order": torch.arange(4).repeat(n, 1),
-        "sigma": torch.ones(n),
+        "area": torch.ones(n, 10), "aspect": torch.ones(n, 10), "place": torch.zeros(n, 2),
+        "factors": torch.tensor([1.0, 1.0, 1.0, 0.0]).repeat(n, 1), "order": torch.arange(4).repeat(n, 1), "sigma": torch.ones(n),
         **forced,
-    }
+    }  # fmt: skip
 
 
 def part_of(draws, part):
@@ -234,13 +230,11 @@ def rates_z(ours, theirs):
 @pytest.mark.parametrize(
     ("name", "field", "transform"),
     [
-        ("flip", "flip", v2.RandomHorizontalFlip(0.3)),
-        ("jitter", "jitter_p", v2.RandomApply([v2.ColorJitter((0.5, 0.5))], 0.3)),
-        ("grayscale", "grayscale", v2.RandomGrayscale(0.3)),
-        ("blur", "blur", v2.RandomApply([v2.GaussianBlur(3, 1.0)], 0.3)),
+        ("flip", "flip", v2.RandomHorizontalFlip(0.3)), ("jitter", "jitter_p", v2.RandomApply([v2.ColorJitter((0.5, 0.5))], 0.3)),
+        ("grayscale", "grayscale", v2.RandomGrayscale(0.3)), ("blur", "blur", v2.RandomApply([v2.GaussianBlur(3, 1.0)], 0.3)),
         ("solarize", "solarize", v2.RandomSolarize(0.5, 0.3)),
     ],
-)
+)  # fmt: skip
 def test_operations_are_as_frequent_as_torchvisions(name, field, transform):
     image = images(1, height=4, width=4)[0]
     theirs = torch.tensor([not torch.equal(transform(image), image) for _ in range(DRAWS)]).double()

@@ -20,11 +20,9 @@ def test_diagnostics_are_their_definitions():
     S = torch.cov(torch.cat([za, zb], 1).T, correction=0)
     values = torch.linalg.eigvalsh(S[:D, :D])
     expected = {
-        "variance": S[:D, :D].trace() / D,
-        "eigenvalue_min": values[0],
-        "condition": values[-1] / values[0],
+        "variance": S[:D, :D].trace() / D, "eigenvalue_min": values[0], "condition": values[-1] / values[0],
         "information": 0.5 * (torch.logdet(S[:D, :D]) + torch.logdet(S[D:, D:]) - torch.logdet(S)),
-    }
+    }  # fmt: skip
     assert result.keys() == expected.keys() and all(type(value) is float for value in result.values())
     for name, value in expected.items():
         assert result[name] == pytest.approx(value.item(), rel=1e-6), name
