@@ -19,18 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vergence.densities import particles as smc
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import MixtureOfGaussians
-from vergence.densities.particles import (
-    RESAMPLING,
-    Bank,
-    Rule,
-    effective_sample_size,
-    log_kernel,
-    responsibilities,
-    step,
-    systematic,
-)
 from vergence.mixtures.core import Conditional, Predictive, alike, log_bounds, lowest, seed_of
 from vergence.utils.checks import require_choice, require_count, require_within
 from vergence.utils.terminal import bar
@@ -167,7 +158,7 @@ class ParticleMixture(Conditional):
         w, M = c.new_ones(len(c)) if w is None else w, min(self.n_particles, len(c))
         order = self._order(w)
         c, t, w, label = c[order], t[order], w[order] / w.mean(), label.to(c.device)[order]
-        bank = Bank(c[:M], t[:M], w[:M] / w[:M].sum(), torch.zeros(M, dtype=torch.int64, device=c.device))
+        bank = smc.Bank(c[:M], t[:M], w[:M] / w[:M].sum(), torch.zeros(M, dtype=torch.int64, device=c.device))
         self._keep(bank)
         self._select_bandwidths(label[:M])
         if len(c) > M:
@@ -179,7 +170,7 @@ class ParticleMixture(Conditional):
         N, g = len(w), self._generator()
         if self.update == "fifo" or self.n_particles >= N:
             return torch.arange(N, device=w.device)  # a queue takes the items in their own order
-        first = systematic(torch.ones(N), self.n_particles, g)
+        first = smc.systematic(torch.ones(N), self.n_particles, g)
         others = torch.ones(N).index_fill(0, first, 0).nonzero()[:, 0]
         return torch.cat([first, others[torch.randperm(len(others), generator=g)]]).to(w.device)
 
@@ -192,29 +183,29 @@ class ParticleMixture(Conditional):
         require_within("[0, 1]", rho=self.rho, u=self.u)
         require_within("[0, inf)", ess_threshold=self.ess_threshold)
         require_choice("update", self.update, ("smc", "fifo"))
-        require_choice("resampling", self.resampling, RESAMPLING)
+        require_choice("resampling", self.resampling, smc.RESAMPLING)
 
-    def _update(self, bank: Bank, c: Tensor, t: Tensor, w: Tensor) -> Bank:
+    def _update(self, bank: smc.Bank, c: Tensor, t: Tensor, w: Tensor) -> smc.Bank:
         """Returns the bank after updates with all pairs of weights w (N,), of mean about 1, in batches."""
         rows = min(self.batch_size, self.n_particles)
-        rule = Rule(self.n_particles, self.update, self.rho, self.u, self.ess_threshold, self.resampling)
+        rule = smc.Rule(self.n_particles, self.update, self.rho, self.u, self.ess_threshold, self.resampling)
         with bar("particles", len(c), "items") as advance:
             for s in range(0, len(c), rows):
                 self.n_batches_ += 1
                 pair = c[s : s + rows], t[s : s + rows]
                 gamma = partial(self._responsibilities, bank, *pair, w[s : s + rows])
-                bank, resampled = step(bank, *pair, gamma, rule, self._generator())
+                bank, resampled = smc.step(bank, *pair, gamma, rule, self._generator())
                 self.n_resampled_ += resampled
                 advance(len(pair[0]))
         return bank
 
-    def _responsibilities(self, bank: Bank, c: Tensor, t: Tensor, w: Tensor) -> Tensor:
+    def _responsibilities(self, bank: smc.Bank, c: Tensor, t: Tensor, w: Tensor) -> Tensor:
         """Returns the responsibilities of the particles for pairs, times the pairs' weights, (B, M)."""
         (of_c, of_t), (h_c, h_t) = self._scales(), self.bandwidths_
-        log_k = log_kernel(of_c.to(c), of_c.to(bank.c), h_c) + log_kernel(of_t.to(t), of_t.to(bank.t), h_t)
-        return w[:, None] * responsibilities(bank.w, log_k)
+        log_k = smc.log_kernel(of_c.to(c), of_c.to(bank.c), h_c) + smc.log_kernel(of_t.to(t), of_t.to(bank.t), h_t)
+        return w[:, None] * smc.responsibilities(bank.w, log_k)
 
-    def _polished(self, bank: Bank, c: Tensor, t: Tensor, w: Tensor) -> Tensor:
+    def _polished(self, bank: smc.Bank, c: Tensor, t: Tensor, w: Tensor) -> Tensor:
         """Returns the weights after EM steps on pairs of weights w (N,), computed in blocks."""
         rows = max(1, PAIRS // len(bank.w))
         for _ in range(self.em_steps if self.update == "smc" else 0):
@@ -232,17 +223,17 @@ class ParticleMixture(Conditional):
         given = (self.context_bandwidth, self.target_bandwidth)
         self.bandwidths_ = bandwidths(of_c.to(bank.c), of_t.to(bank.t), bank.w, label, given, self._generator())
 
-    def _bank(self) -> Bank:
-        return Bank(*self._tensors(self.context_particles_, self.target_particles_, self.weights_, self.ages_))
+    def _bank(self) -> smc.Bank:
+        return smc.Bank(*self._tensors(self.context_particles_, self.target_particles_, self.weights_, self.ages_))
 
-    def _keep(self, bank: Bank) -> None:
+    def _keep(self, bank: smc.Bank) -> None:
         self.context_particles_, self.target_particles_, self.weights_, self.ages_ = (v.cpu().numpy() for v in bank)
-        self.ess_ = float(effective_sample_size(bank.w))
+        self.ess_ = float(smc.effective_sample_size(bank.w))
 
     def _predictive(self) -> Predictive:
         (of_c, of_t), bank, (h_c, h_t) = self._scales(), self._bank(), self.bandwidths_
         log_w, particles, S = bank.w.log(), of_c.to(bank.c), Diagonal((h_t * of_t.std).square().to(bank.t))
-        return lambda c: MixtureOfGaussians(log_w + log_kernel(of_c.to(c), particles, h_c), bank.t, S)
+        return lambda c: MixtureOfGaussians(log_w + smc.log_kernel(of_c.to(c), particles, h_c), bank.t, S)
 
     def _width(self) -> int:
         return len(self.weights_) * self.n_targets_

@@ -300,10 +300,8 @@ def _write(
 
     if not total:  # a row of zeros has the columns of a table without rows
         zeros = named(np.zeros((1, *pairs.context.shape[1:])), np.zeros((1, *pairs.target.shape[1:])), 0)
-    with (
-        open_parts(out, job, every=PART, derived=derived) as parts,
-        terminal.bar(job["job"], total=total, unit="rows") as advance,
-    ):
+    bar = terminal.bar(job["job"], total=total, unit="rows")
+    with open_parts(out, job, every=PART, derived=derived) as parts, bar as advance:
         advance(parts.done)
         if not total:
             parts.append({**pairs.ids, **{name: values[:0] for name, values in zeros.items()}}, 0)
