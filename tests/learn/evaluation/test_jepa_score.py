@@ -64,3 +64,8 @@ def test_what_has_no_jacobian_is_refused():
     ):
         with pytest.raises(ValueError, match=message):
             jacobian_score(net, x)
+
+
+def test_items_that_lack_values_are_refused():
+    with pytest.raises(ValueError, match="finite items"):
+        jacobian_score(linear(torch.eye(2)), torch.tensor([[0.0, math.nan]]))

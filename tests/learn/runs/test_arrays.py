@@ -79,3 +79,16 @@ def test_what_is_cut_off_is_said_and_a_function_of_views_has_an_effect(capsys):
     assert "images are seen at 20 x 20 pixels: the middle square, 60% of 20 x 12" in capsys.readouterr().err
     vergence.train(R.random((60, 6)), views=noisy, **QUICK)
     assert "without effect" not in capsys.readouterr().err
+
+
+def test_views_of_series_make_series_of_arrays_that_could_be_images():
+    x = R.random((60, 12, 30), dtype=np.float32)
+    run = vergence.train(x, views="series", objective="vicreg", **QUICK)
+    assert run.folder.metadata.kind == "array" and run.folder.metadata.shape == (12, 30)
+    with pytest.raises(ValueError, match="say kind='array'"):
+        vergence.train(x, kind="image", views="series", **QUICK)
+
+
+def test_ids_of_tokens_reach_a_network_before_a_head_of_a_recipe():
+    x, settings = CASES["tokens"]
+    assert vergence.train(x, objective="vicreg", **settings, **QUICK).embed(x[:2]).shape == (2, 12)

@@ -35,9 +35,11 @@ def jacobian_score(encoder: nn.Module, x: Tensor) -> Tensor:
         >>> [round(score, 4) for score in jacobian_score(double, torch.randn(2, 2)).tolist()]
         [-1.3863, -1.3863]
     """
-    expect(x.dtype == torch.uint8 or x.is_floating_point(), "floats or bytes to differentiate by", x.dtype, "pass x.float()")
+    fits = x.dtype == torch.uint8 or x.is_floating_point()
+    expect(fits, "floats or bytes to differentiate by", x.dtype, "ids have no derivative; pass other numbers as floats")
     with torch.inference_mode(False), torch.enable_grad(), in_evaluation(encoder):
         x = to_unit(x.clone())
+        expect(bool(x.isfinite().all()), "finite items", "NaN or infinity", "drop such rows")
         if not len(x):
             return x.new_zeros(0)
         z = encoder(x[:1])
@@ -52,7 +54,7 @@ def _jacobians(encoder: nn.Module, x: Tensor) -> Tensor:
     z = encoder(x)
     totals = z.sum(0) if z.requires_grad else ()
     rows = [torch.autograd.grad(total, x, retain_graph=True, allow_unused=True)[0] for total in totals]
-    used, advice = rows and not any(row is None for row in rows), "remove no_grad and detach from its forward pass"
+    used, advice = rows and not any(row is None for row in rows), "a closed form has none; of your network remove no_grad"
     expect(used, "an encoder whose output is differentiable by its input", "none", advice)
     return torch.stack(rows, 1).flatten(2)
 

@@ -406,7 +406,7 @@ def _named(
     if plain.get("kind") in typing.get_args(Form):  # of the data; other kinds are those of views
         plain["form"] = plain.pop("kind")
     if isinstance(views, str):
-        plain = usual(views) | plain
+        plain = ({"form": "array"} if views == "series" and getattr(data, "ndim", 0) == 3 else {}) | usual(views) | plain
     elif isinstance(views, ViewConfig):
         plain |= {field.name: getattr(views, field.name) for field in dataclasses.fields(views)}
     elif views is not None:

@@ -304,6 +304,7 @@ def views_for(kind: str, config: ViewConfig, shape: Sequence[int], marginals: Ca
         expect(not config.local_views, "no local_views with views of one's own", config.local_views, "let the functions crop")
         return GivenViews(load_outside("views", name, ""), shape, config.n_views)
     if kind == "image":
+        expect(config.kind != "series", "series (N, C, T) for views of series", "images", "say kind='array'")
         return ImageViews(config, shape[1])
     own = kind == "vector" or (kind == "array" and config.kind == "series" and len(shape) <= 2)
     advice = "give views=, a function (batch, generator) -> batch, or 'series' for (N, C, T); or say kind='image' of images"
