@@ -78,7 +78,7 @@ class Objective(nn.Module, abc.ABC):
 
     dim = 0  # features D of the embeddings; 0 for any
     built_with: tuple[tuple[Any, ...], dict[str, Any]]  # arguments of the constructor
-    built_from: Tensor  # state of torch's random numbers before it ran
+    built_from: bytes  # state of torch's random numbers before it ran
     managed = False  # whether a method calls `update` and has the teacher; a loop of one's own is watched for both
     _without_update = _without_teacher = 0  # calls in a row
 
@@ -86,14 +86,14 @@ class Objective(nn.Module, abc.ABC):
         """Returns an instance that knows how it was built, so that a run can build it again."""
         self = super().__new__(cls)
         object.__setattr__(self, "built_with", (values, named))
-        object.__setattr__(self, "built_from", torch.get_rng_state())
+        object.__setattr__(self, "built_from", torch.get_rng_state().numpy().tobytes())
         return self
 
     def as_built(self) -> "Objective":
         """Returns an objective as this one was when it was built, with the same first weights."""
         values, named = self.built_with
         with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(self.built_from)
+            torch.set_rng_state(torch.frombuffer(bytearray(self.built_from), dtype=torch.uint8))
             return type(self)(*values, **named)
 
     def __init_subclass__(cls, **arguments: Any) -> None:
