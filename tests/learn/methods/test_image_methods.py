@@ -209,9 +209,13 @@ FUNCTIONS = {  # functions of a module that are wrong
     "a teacher that stays": (check_dino, "follow", lambda *a: None),
 }
 MODULES = {
-    check_denoising: denoising_autoencoder, check_variational: variational_autoencoder, check_masked: masked_autoencoder,
-    check_the_mask: masked_autoencoder, check_jepa: i_jepa, check_dino: dino,
-}  # fmt: skip
+    check_denoising: denoising_autoencoder,
+    check_variational: variational_autoencoder,
+    check_masked: masked_autoencoder,
+    check_the_mask: masked_autoencoder,
+    check_jepa: i_jepa,
+    check_dino: dino,
+}
 
 
 @pytest.mark.parametrize("error", FUNCTIONS)
