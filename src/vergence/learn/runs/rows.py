@@ -248,7 +248,7 @@ def views_of(folder: RunFolder, method: Method) -> Views:
     """Returns the random views that a run was trained with."""
     folder.register_code()
     metadata, standardize = folder.metadata, networks.standardization(method.encoder)
-    single = metadata.kind in ("image", "vector")
+    single = metadata.kind not in ("pairs", "modalities")
     expect(single, "a run on single items for random views", f"one on {metadata.kind}", "leave crops out")
     config = folder.config.views
 
