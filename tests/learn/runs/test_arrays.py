@@ -86,7 +86,7 @@ def test_views_of_series_make_series_of_arrays_that_could_be_images():
     run = vergence.train(x, views="series", objective="vicreg", **QUICK)
     assert run.folder.metadata.kind == "array" and run.folder.metadata.shape == (12, 30)
     with pytest.raises(ValueError, match="say kind='array'"):
-        vergence.train(x, kind="image", views="series", **QUICK)
+        vergence.train(x, kind="image", views="series", objective="vicreg", **QUICK)
 
 
 def test_ids_of_tokens_reach_a_network_before_a_head_of_a_recipe():

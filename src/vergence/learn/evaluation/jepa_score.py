@@ -35,8 +35,7 @@ def jacobian_score(encoder: nn.Module, x: Tensor) -> Tensor:
         >>> [round(score, 4) for score in jacobian_score(double, torch.randn(2, 2)).tolist()]
         [-1.3863, -1.3863]
     """
-    fits = x.dtype == torch.uint8 or x.is_floating_point()
-    expect(fits, "floats or bytes to differentiate by", x.dtype, "ids have no derivative; pass other numbers as floats")
+    expect(x.dtype == torch.uint8 or x.is_floating_point(), "floats or bytes to differentiate by", x.dtype, "ids have none")
     with torch.inference_mode(False), torch.enable_grad(), in_evaluation(encoder):
         x = to_unit(x.clone())
         expect(bool(x.isfinite().all()), "finite items", "NaN or infinity", "drop such rows")

@@ -22,17 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from vergence.learn.training.config import ModelConfig, RunConfig
 from vergence.learn.training.records import Evaluation, RunMetadata
+from vergence.utils import files
 from vergence.utils.checks import expect, is_count, refuse, shortened, shown
-from vergence.utils.files import (
-    is_registered,
-    locked,
-    read_object,
-    read_pytorch,
-    register_outside,
-    remove_leftovers,
-    replacing,
-    sha256,
-)
+from vergence.utils.files import is_registered, locked, read_object, read_pytorch, remove_leftovers, replacing, sha256
 from vergence.utils.parts import original, write_table
 from vergence.utils.version import __version__
 
@@ -70,7 +62,7 @@ class RunFolder:
     def register_code(self) -> None:
         """Registers the code of the program again, since another run may have given code of the same name."""
         for name, value in self.code.items():
-            register_outside(value, name)
+            files.register_outside(value, name)
 
     @classmethod
     def create(cls, path: Path, config: RunConfig, metadata: RunMetadata) -> "RunFolder":
