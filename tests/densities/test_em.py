@@ -109,7 +109,6 @@ def weighted():
 @pytest.fixture
 def small_blocks(monkeypatch):
     monkeypatch.setattr(structures, "CELLS", 1)
-    monkeypatch.setattr("vergence.densities.em.fit.CELLS", 1)
 
 
 @pytest.mark.parametrize("kind", ALL)

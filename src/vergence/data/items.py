@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vergence.data.pixels import fit_shape
 from vergence.utils.checks import expect, require_count
-from vergence.utils.linalg import Array
+from vergence.utils.dtypes import Array
 from vergence.utils.terminal import bar
 
 __all__ = ["Array", "ArrayItems", "Items", "PairItems", "RowNames", "Skipped", "Source", "batches", "contexts", "release_pages"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vergence.utils.checks import expect
-from vergence.utils.linalg import Array, Bytes
+from vergence.utils.dtypes import Array, Bytes
 
 __all__ = ["Numbers", "planes", "viewed"]
 

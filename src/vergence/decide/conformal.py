@@ -28,7 +28,7 @@ from torch import Tensor
 
 from vergence.decide.inputs import Values, as_values, labels_of, like, numeric, p_values_of
 from vergence.utils.checks import EXACT, LARGEST, expect, require_count, require_within
-from vergence.utils.linalg import Floats, Ints
+from vergence.utils.dtypes import Floats, Ints
 
 __all__ = ["certain_levels", "certify", "counts_of", "drift_of_counts", "fpr_threshold", "label_trim", "needed_calibration"]
 __all__ += ["needed_for_fpr", "p_values", "q_values", "ranked", "reportable", "select", "simultaneous_bounds", "tail_p_values"]

@@ -37,7 +37,7 @@ from vergence.decide.ridge import out_of_fold
 from vergence.densities.storage import Stored
 from vergence.mixtures.core import to_numpy
 from vergence.utils.checks import expect, require_within
-from vergence.utils.linalg import Bools, Floats, Ints
+from vergence.utils.dtypes import Bools, Floats, Ints
 
 __all__ = ["FeatureSets"]
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from vergence.utils.checks import expect, is_count
-from vergence.utils.linalg import Array, as_array, require_features
+from vergence.utils.dtypes import Array
+from vergence.utils.linalg import as_array, require_features
 
 Values = Any  # an array, a tensor, or a sequence of numbers
 Seed = int | np.random.Generator | None

@@ -10,7 +10,7 @@ import numpy as np
 
 from vergence.decide.inputs import numeric
 from vergence.utils.checks import expect, require_count
-from vergence.utils.linalg import Floats
+from vergence.utils.dtypes import Floats
 
 __all__ = ["explain"]
 

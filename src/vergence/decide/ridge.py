@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from vergence.utils.linalg import Floats, Ints
+from vergence.utils.dtypes import Floats, Ints
 
 __all__ = ["RidgeGaussian"]
 

@@ -34,8 +34,8 @@ from vergence.images.reference import vectors_with_reference, with_reference
 from vergence.images.result import ENCODER, ONLY, PATCHES, Anomalies, CheckResult, CheckSettings, result_of
 from vergence.images.review import Review
 from vergence.utils.checks import counted, expect, refuse
+from vergence.utils.dtypes import Bools, Floats, Ints
 from vergence.utils.files import explained, require_apart
-from vergence.utils.linalg import Bools, Floats, Ints
 from vergence.utils.parts import Parts, open_parts
 
 __all__ = ["check"]

@@ -14,7 +14,7 @@ from torch import Tensor
 from vergence.decide.inputs import features_of
 from vergence.densities.moments import leading
 from vergence.utils.checks import expect, require_count
-from vergence.utils.linalg import Floats, Ints
+from vergence.utils.dtypes import Floats, Ints
 from vergence.utils.neighbors import components, nearest_others
 
 __all__ = ["anomalous_clusters"]

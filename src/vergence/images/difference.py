@@ -20,7 +20,7 @@ from sklearn.preprocessing import normalize
 
 from vergence.data.pictures import Picture
 from vergence.images.features import Row, SmallImages, on_grid
-from vergence.utils.linalg import Bytes, Floats, Ints
+from vergence.utils.dtypes import Bytes, Floats, Ints
 
 SIDE = 256  # pixels of both sides, at most
 NEAREST, BLUR, LARGEST = 3, 5, 20  # candidates; pixels of the mean; values of a score

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from vergence.images.registration import Agreement, compared, registered, warped
 from vergence.report.tiles import image_of
-from vergence.utils.linalg import Bools, Bytes, Floats, Ints
+from vergence.utils.dtypes import Bools, Bytes, Floats, Ints
 from vergence.utils.neighbors import components
 
 __all__ = ["Duplicates", "find_duplicates"]

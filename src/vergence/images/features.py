@@ -33,7 +33,7 @@ from vergence.images.statistics import pixel_statistics
 from vergence.report.tiles import image_of
 from vergence.utils import terminal
 from vergence.utils.digests import content_digest
-from vergence.utils.linalg import Array, Bytes, Floats, Ints, Singles
+from vergence.utils.dtypes import Array, Bytes, Floats, Ints, Singles
 from vergence.utils.parts import Parts
 
 __all__ = ["as_tensor", "shrunk"]

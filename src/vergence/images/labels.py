@@ -20,7 +20,7 @@ from vergence.decide.conformal import reportable
 from vergence.decide.decisions import decided
 from vergence.decide.feature_sets import ReferenceScores, group_weights
 from vergence.utils.checks import counted, expect
-from vergence.utils.linalg import Array, Bools, Floats, Ints
+from vergence.utils.dtypes import Array, Bools, Floats, Ints
 from vergence.utils.neighbors import components
 
 Names = str | Sequence[Any] | None

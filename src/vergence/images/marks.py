@@ -21,7 +21,7 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp
 
 from vergence.images.review import Review
-from vergence.utils.linalg import Bools, Floats, Ints
+from vergence.utils.dtypes import Bools, Floats, Ints
 
 LAMBDA = np.geomspace(0.25, 8.0, 6)
 ERROR, FOUND = 0.05, 0.9  # probability that a bound is wrong; share of the anomalies that one looks for

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vergence.data.numbers import viewed
-from vergence.utils.linalg import Bools, Bytes, Floats, Singles
+from vergence.utils.dtypes import Bools, Bytes, Floats, Singles
 
 __all__ = ["WORDS", "measure", "properties", "typical_properties"]
 

@@ -32,7 +32,7 @@ from vergence.images.regions import OwnCells
 from vergence.images.result import LEVEL, Anomalies, CheckSettings
 from vergence.images.scores import TRIM, CrossFitted
 from vergence.utils.checks import counted, expect
-from vergence.utils.linalg import Array, Bools, Floats, Ints
+from vergence.utils.dtypes import Array, Bools, Floats, Ints
 from vergence.utils.parts import Parts
 
 FOLDS, FEWEST = 5, 20  # folds of the items; different ones, at least

@@ -25,8 +25,8 @@ from vergence.images.review import MARKS
 from vergence.report.rendering import workbench
 from vergence.report.tiles import LARGEST, image_of, rounded, sheets, side_of, tile, unit, webp, within
 from vergence.utils import terminal
+from vergence.utils.dtypes import Bytes, Floats, Ints, Singles
 from vergence.utils.files import explained
-from vergence.utils.linalg import Bytes, Floats, Ints, Singles
 from vergence.utils.neighbors import nearest_rows
 
 MOST = 20_000  # images on the page

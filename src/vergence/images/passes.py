@@ -14,7 +14,7 @@ from vergence.images.regions import some_cells
 from vergence.images.result import CheckSettings
 from vergence.utils import terminal
 from vergence.utils.checks import expect
-from vergence.utils.linalg import Array, Floats, Ints, Singles
+from vergence.utils.dtypes import Array, Floats, Ints, Singles
 from vergence.utils.parts import Parts
 
 SAMPLED, LEARNED = 1_000, 300  # images whose cells are compared with, and that dictionaries are learned from, at most

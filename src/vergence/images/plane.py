@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from vergence.utils.checks import expect, refuse
-from vergence.utils.linalg import Array, Floats, Singles
+from vergence.utils.dtypes import Array, Floats, Singles
 
 __all__ = ["plane", "standardized"]
 

@@ -27,7 +27,7 @@ from vergence.images.result import LEVEL, Anomalies, CheckSettings, Heatmaps
 from vergence.images.review import after_review
 from vergence.images.scores import CrossFitted
 from vergence.utils.checks import expect
-from vergence.utils.linalg import Array, Bools, Floats, Ints
+from vergence.utils.dtypes import Array, Bools, Floats, Ints
 
 FOLDS, SPLIT = 10, 1_000  # folds of a reference; images above which half of it calibrates
 FEWEST = 20  # different reference images

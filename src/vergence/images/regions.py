@@ -24,7 +24,7 @@ from torch import Tensor
 
 from vergence.decide.density import GaussianDetector
 from vergence.utils.checks import require_within
-from vergence.utils.linalg import Floats, Ints
+from vergence.utils.dtypes import Floats, Ints
 
 PER_PICTURE, MOST = 64, 64_000  # cells that a fit reads of one picture, and of all
 SHARE, LEAST = 0.01, 4  # of a picture's cells that its score reads

@@ -36,8 +36,8 @@ from vergence.images.review import MARKS, REFERENCE, Review
 from vergence.images.sentences import sentences_of
 from vergence.utils.checks import counted, expect, refuse, require_count, require_within
 from vergence.utils.digests import content_digest
+from vergence.utils.dtypes import Array, Bools, Bytes, Floats, Ints, Singles
 from vergence.utils.files import explained, replacing
-from vergence.utils.linalg import Array, Bools, Bytes, Floats, Ints, Singles
 from vergence.utils.neighbors import nearest_others
 from vergence.utils.parts import named_path, write_table
 from vergence.utils.terminal import Table

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from vergence.utils.checks import counted, expect, refuse
-from vergence.utils.linalg import Bools, Floats
+from vergence.utils.dtypes import Bools, Floats
 from vergence.utils.parts import original, read_names
 
 __all__ = ["Review"]

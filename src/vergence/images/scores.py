@@ -8,7 +8,7 @@ import numpy as np
 from vergence.decide.density import GaussianDetector
 from vergence.decide.moments import robust_scale
 from vergence.decide.ridge import RidgeGaussian
-from vergence.utils.linalg import Floats, Ints
+from vergence.utils.dtypes import Floats, Ints
 
 TRIM = 0.25  # share of the items that no fit sees
 FLOOR = 0.05  # of a feature's deviation, relative to the median one

@@ -29,7 +29,8 @@ from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians, given
 from vergence.densities.storage import Stored
 from vergence.utils.checks import expect, require_array, require_choice, require_count, require_numbers, require_within
 from vergence.utils.devices import as_device, fixed_noise, several
-from vergence.utils.linalg import Bools, Floats, Ints, as_array
+from vergence.utils.dtypes import Bools, Floats, Ints
+from vergence.utils.linalg import as_array
 from vergence.utils.parts import apart
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ from vergence.mixtures.log_scale import LogScale
 from vergence.mixtures.models import get
 from vergence.mixtures.random_intercepts import RandomIntercepts
 from vergence.utils.checks import counted, expect, require_count
+from vergence.utils.dtypes import Floats, Ints
 from vergence.utils.limits import OutOfTime, time_limit
-from vergence.utils.linalg import Floats, Ints
 from vergence.utils.terminal import Table, bar
 
 __all__ = ["Importance", "Selection", "choose", "folds", "importance"]

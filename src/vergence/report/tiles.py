@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from vergence.data.numbers import viewed
-from vergence.utils.linalg import Bytes, Floats
+from vergence.utils.dtypes import Bytes, Floats
 
 __all__ = ["LARGEST", "image_of", "rounded", "sheets", "side_of", "tile", "unit", "webp", "within"]
 

@@ -1,4 +1,4 @@
-"""Linear algebra that several packages share: types of arrays, checks of feature matrices, float32 for half, Cholesky factors.
+"""Linear algebra that several packages share: checks of feature matrices, float32 for half, Cholesky factors.
 
 Shapes: N items, D features.
 """
@@ -6,7 +6,6 @@ Shapes: N items, D features.
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -14,13 +13,6 @@ from vergence.utils.checks import expect, refuse, require_array
 
 __all__ = ["as_array", "as_float", "cholesky", "covariance_cholesky", "require_features", "require_symmetric"]
 __all__ += ["upcast_half", "weighted_mean"]
-
-Array = npt.NDArray[Any]
-Bools = npt.NDArray[np.bool_]
-Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Singles = npt.NDArray[np.float32]
 
 ROWS = 65_536  # of a file at a time
 JITTER = (0.0, *(10.0**k for k in range(-13, -3)))  # the ladder, in units of the mean of the diagonal

@@ -24,7 +24,7 @@ from vergence.learn.training.config import RunConfig
 from vergence.utils import terminal
 from vergence.utils.checks import require_within
 from vergence.utils.digests import content_digest
-from vergence.utils.linalg import Ints
+from vergence.utils.dtypes import Ints
 from vergence.utils.neighbors import components, nearest_others, similar_pairs
 
 __all__ = ["FEWEST", "content_digests", "content_groups", "content_of", "digests", "split"]
