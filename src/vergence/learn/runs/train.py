@@ -190,8 +190,7 @@ def estimate(
     config = job._described()
     _require_usable(config, plain)
     opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers, **given), config)
-    shape = build.input_shapes(opened)[0]
-    config, notes = job._for_facts(config, facts := Facts(opened.kind, shape, len(opened.train)))
+    config, notes = job._for_facts(config, facts := _facts(opened))
     n, fit, model = len(opened.train), config.fit, config.model
     few = min(n, TRIAL_STEPS * fit.batch_size if model.takes_steps else TRIAL_ITEMS)
     trial = {**plain, "limit": few + len(opened.train) // few, "calibration_share": 0.0, "device": fit.device}
@@ -207,8 +206,7 @@ def estimate(
     steps = fit.epochs * (n // fit.batch_size) if model.takes_steps else 0
     gaps = sorted(b - a for a, b in itertools.pairwise(times[1:]))
     seconds = gaps[len(gaps) // 2] * steps if gaps else total * n / few
-    name = recipe or recipes.suggested(plain, facts)
-    return Estimate(name, config, tuple(shape), n, steps, seconds, few, tuple(notes))
+    return Estimate(recipe or recipes.suggested(plain, facts), config, tuple(facts.shape), n, steps, seconds, few, tuple(notes))
 
 
 def plan(data: Any, *, out: Path, recipe: str | None = None, trust_code: bool = False, **settings: Unpack[Settings]) -> list[str]:
@@ -281,8 +279,7 @@ class _Job:
         with cpu_threads(config.fit.threads), enough:
             fabric = loop.launch(config.fit)  # before the work
             opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers, **self.given), config)
-            facts = Facts(opened.kind, build.input_shapes(opened)[0], len(opened.train), tuple(opened.train.shape))
-            config, notes = self._for_facts(config, facts)
+            config, notes = self._for_facts(config, _facts(opened))
             method, weights = self._method(config, opened)
             for note in [*notes, *([] if weights is None else self._notes(config, opened, weights))]:
                 terminal.note(note)
@@ -363,6 +360,10 @@ class _Job:
         head = ", ".join(map(str, config.model.projector))
         notes.append(f"a head of widths ({head}) follows the network, as in the objective's recipe; projector=() leaves it out")
         return config
+
+
+def _facts(opened: Data) -> Facts:
+    return Facts(opened.kind, build.input_shapes(opened)[0], len(opened.train), tuple(opened.train.shape))
 
 
 def collapse_of(run: Run) -> str | None:
