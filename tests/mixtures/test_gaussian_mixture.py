@@ -384,7 +384,6 @@ def several(tmp_path_factory):
 @pytest.mark.parametrize("name", CASES)
 def test_several_processes_are_one(name, several, monkeypatch):
     monkeypatch.setattr(structures, "CELLS", 1)
-    monkeypatch.setattr("vergence.densities.em.fit.CELLS", 1)
     one = facts(CASES[name])
     for rank in range(PROCESSES):
         for found, expected in zip(several[rank][name], one, strict=True):
