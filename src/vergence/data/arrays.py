@@ -97,12 +97,8 @@ def channels_first(array: Array, name: str, least: int = 1, given: bool = False)
     if array.ndim == 2 or given:
         return array
     if array.ndim == 3:
-        expect(
-            shape[2] not in (1, 3),
-            f"several images in {name}",
-            f"{shape}, which looks like one",
-            "give (N, H, W, C), or kind='array'",
-        )
+        advice = "give (N, H, W, C), or kind='array'"
+        expect(shape[2] not in (1, 3), f"several images in {name}", f"{shape}, which looks like one", advice)
         return array[:, None]
     color = shape[3] in (1, 3) or shape[1] in (1, 3)
     expect(color, f"1 or 3 channels, second or last, in {name}", f"shape {shape}", "drop the others, or say kind='array'")

@@ -575,7 +575,7 @@ class DatasetItems(Items):
         return DatasetItems(self.dataset, self.key, self.rows[index], at(self.labels, index), self.form)
 
 
-def _item(value: Any, key: str | None, form: str) -> Array:
+def _item(value: Any, key: str | None, form: str | None) -> Array:
     """Returns what a data set gives (of a tuple the first, of a dictionary the key's): uint8 or float32 (C, H, W) or (D,)."""
     from PIL import Image
 
@@ -587,7 +587,7 @@ def _item(value: Any, key: str | None, form: str) -> Array:
     if isinstance(value, Image.Image):
         return decoding.image_pixels(value, (decoding.channels([value.mode]), value.height, value.width))
     x = as_array(value) if isinstance(value, Tensor) else np.asarray(value)
-    if form:
+    if form in ("array", "tokens"):
         return x.astype(np.int64 if form == "tokens" and x.dtype.kind in "iu" else np.float32)
     usable = x.dtype.kind in "iuf" and x.ndim in (1, 2, 3) and x.size
     expect(usable, "images or vectors in the data set", _in_short(value), "return one of them, or a tuple")
@@ -642,7 +642,7 @@ def _of_stream(source: Iterable[Any], key: str | None, most: int | None = None, 
     fits = f"at most {STREAM_BYTES >> 20:,} MiB and {STREAM_ITEMS:,} items in a stream, which is held"
     for n, (value, others) in enumerate(itertools.islice(_each(source, key), most)):
         item = np.asarray(value) if isinstance(value, list) else value
-        x.append(_item(item, key, form if form in ("array", "tokens") else ""))
+        x.append(_item(item, key, form))
         first, last = (f"{one.shape} in {one.dtype}" for one in (x[0], x[-1]))
         expect(first == last, f"items of shape {first}", f"{last} at {n}", "resize or convert the items")
         within = most is not None or n < min(STREAM_ITEMS, STREAM_BYTES // x[0].nbytes)

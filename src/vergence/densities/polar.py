@@ -40,6 +40,7 @@ def student_nll(z: Tensor, s: Tensor, var: Tensor, nu: float, *, normalized: boo
         >>> student_nll(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2), torch.ones(1, 2), nu=math.inf)
         tensor([12.5000])
     """
+    assert nu > 0, "degrees of freedom are positive"
     z, s, var, dim = upcast_half(z), upcast_half(s), upcast_half(var), z.shape[-1]
     Q = ((s - z).square() / var).sum(-1)
     kernel = 0.5 * Q if math.isinf(nu) else 0.5 * (nu + dim) * torch.log1p(Q / nu)

@@ -170,8 +170,8 @@ class ImageMethod(Method):
 def require_crops(encoder: nn.Module, crop: tuple[int, ...], shape: tuple[int, ...]) -> None:
     """Raises a ValueError unless an encoder maps small crops to as many features as images; both have shapes (C, H, W)."""
     try:
-        found = width(encoder, crop)
-        reason = "" if found == width(encoder, shape) else f"{found} features instead of {width(encoder, shape)}"
+        found, whole = width(encoder, crop), width(encoder, shape)
+        reason = "" if found == whole else f"{found} features instead of {whole}"
     except (RuntimeError, AssertionError, ValueError) as error:
         reason = str(error).splitlines()[0]
     advice = f"set local_size={shape[1]}, local_views=0, or of a transformer --encoder timm:NAME,dynamic_img_size=True"

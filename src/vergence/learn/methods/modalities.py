@@ -59,10 +59,8 @@ class ModalityMethod(PairedMethod):
 
     def branch(self, side: Side) -> nn.Sequential:
         """Returns encoder and head of a modality, the first by default."""
-        encoders: Any = self.target_encoder
-        heads: Any = self.target_projector
-        first = side not in encoders
-        return nn.Sequential(*(self.encoder, self.projector) if first else (encoders[side], heads[side]))
+        others: Any = self.target_encoder, self.target_projector
+        return nn.Sequential(*(part[side] for part in others) if side in others[0] else (self.encoder, self.projector))
 
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
         """Returns the objective's terms for the modalities of a batch, of which items may be missing (NaN)."""

@@ -33,6 +33,11 @@ def require_several(za: Tensor) -> None:
     expect(len(za) >= 2, "a batch of at least 2 embeddings that differ", f"{len(za)}: raise the batch size")
 
 
+def view_pairs(zs: Sequence[Tensor], n_global: int) -> list[tuple[Tensor, Tensor]]:
+    """Returns the pairs of views of which at least one is of the whole item, as the first ``n_global`` are."""
+    return [(zs[i], zs[j]) for i, j in itertools.combinations(range(len(zs)), 2) if i < n_global]
+
+
 def mean_terms(terms: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Returns the mean of terms of the same names; what is no dictionary is left to the check of what a loss returns."""
     return {name: sum(each[name] for each in terms) / len(terms) for name in terms[0]} if isinstance(terms[0], dict) else terms[0]
@@ -148,8 +153,7 @@ class Objective(nn.Module, abc.ABC):
 
         By default their mean over pairs of views of which at least one is of the whole item.
         """
-        pairs = itertools.combinations(range(len(zs)), 2)
-        return mean_terms([self.forward(zs[i], zs[j]) for i, j in pairs if i < n_global])
+        return mean_terms([self.forward(*pair) for pair in view_pairs(zs, n_global)])
 
     def frozen(self) -> tuple[Tensor, ...]:
         """Returns the parameters that the optimizer leaves out in this step; none by default."""

@@ -13,14 +13,13 @@ Of V views, s is the mean over pairs, v the mean over views, and c twice the mea
 Shapes: B pairs, D features. Terms: means over pairs **and features**, as published; no units. The loss defines no density.
 """
 
-import itertools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.learn.objectives.core import Objective, settings
+from vergence.learn.objectives.core import Objective, settings, view_pairs
 from vergence.learn.objectives.parts.information import off_diagonal
 from vergence.utils.checks import require_within
 
@@ -73,9 +72,8 @@ class VICReg(Objective):
 
     def of_views(self, zs: Sequence[Tensor], n_global: int) -> dict[str, Tensor]:
         """Returns the terms for V views, of which two small crops are no pair."""
-        pairs = [(zs[i], zs[j]) for i, j in itertools.combinations(range(len(zs)), 2) if i < n_global]
         return {
-            "invariance": self.invariance * torch.stack([invariance(a, b) for a, b in pairs]).mean(),
+            "invariance": self.invariance * torch.stack([invariance(*pair) for pair in view_pairs(zs, n_global)]).mean(),
             "hinge": self.variance * torch.stack([hinge(z) for z in zs]).mean(),
             "covariance": self.decorrelation * 2 * torch.stack([covariance(z) for z in zs]).mean(),
         }

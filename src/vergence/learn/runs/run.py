@@ -182,9 +182,9 @@ class Run:
             levels = fitted.of_batches(method, self.folder.metadata.shape)
             rows = stream(lambda x: {"score": fitted.anomaly_score(levels(x))}, self.items(images), reading)
             return torch.from_numpy(np.concatenate([batch["score"] for _, batch in rows]))
-        net, own = method.encoder, how != JACOBIAN
-        function = lambda x: objective_scores(method, net(x)) if own else {JACOBIAN: jacobian_score(net, x)}  # noqa: E731
-        parts = [batch for _, batch in stream(function, self.items(images), reading)]
+        net, items, own = method.encoder, self.items(images), how != JACOBIAN
+        rows = stream(lambda x: objective_scores(method, net(x)) if own else {JACOBIAN: jacobian_score(net, x)}, items, reading)
+        parts = [batch for _, batch in rows]
         if how not in parts[0]:
             require_choice("a score", how, [DETECTOR, JACOBIAN, *parts[0]])
         return torch.cat([part[how] for part in parts]).cpu()
