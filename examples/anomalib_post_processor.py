@@ -1,13 +1,13 @@
-"""A post-processor for anomalib whose rate of false alarms is stated; it needs normal pictures alone. Copy this file.
+"""A post-processor for anomalib whose rate of false alarms is stated; it needs normal images alone. Copy this file.
 
     from anomalib_post_processor import CalibratedPostProcessor
 
     model = Padim(post_processor=CalibratedPostProcessor(fpr=0.01))
 
-anomalib's own threshold maximizes F1 on validation pictures; without anomalous ones there, no rate follows from it. Here the
-threshold is that of `vergence.decide.fpr_threshold`: at most a share ``fpr`` of normal pictures lies above it, with
-``confidence`` over sets of validation pictures. These must be normal, like those in use, and unseen by the fit: split them from
-the training pictures (``val_split_mode="from_train"``), not from the test ones.
+anomalib's own threshold maximizes F1 on validation images; without anomalous ones there, no rate follows from it. Here the
+threshold is that of `vergence.decide.fpr_threshold`: at most a share ``fpr`` of normal images lies above it, with
+``confidence`` over sets of validation images. These must be normal, like those in use, and unseen by the fit: split them from
+the training images (``val_split_mode="from_train"``), not from the test ones.
 """
 
 from typing import Any
@@ -24,19 +24,19 @@ __all__ = ["CalibratedPostProcessor"]
 
 
 class CalibratedPostProcessor(PostProcessor):
-    """Labels, masks and scores by calibration on normal validation pictures.
+    """Labels, masks and scores by calibration on normal validation images.
 
-    ``pred_label`` is whether the score is above the threshold; ``pred_score`` becomes 1 - p, the share of normal pictures that
-    are less strange, in [0, 1); ``pred_mask`` marks places above a threshold that a share ``mark`` of normal pictures exceeds
+    ``pred_label`` is whether the score is above the threshold; ``pred_score`` becomes 1 - p, the share of normal images that
+    are less strange, in [0, 1); ``pred_mask`` marks places above a threshold that a share ``mark`` of normal images exceeds
     anywhere. ``anomaly_map`` stays as the model gives it.
 
     Args:
-        fpr: Share of normal pictures that are called anomalous, at most, in (0, 1).
-        confidence: Probability of that, over sets of validation pictures, in (0, 1).
-        mark: Share of normal pictures in which any place is marked, on average at most, in (0, 1).
+        fpr: Share of normal images that are called anomalous, at most, in (0, 1).
+        confidence: Probability of that, over sets of validation images, in (0, 1).
+        mark: Share of normal images in which any place is marked, on average at most, in (0, 1).
 
     Raises:
-        ValueError: When validation ends with fewer normal pictures than the rate needs.
+        ValueError: When validation ends with fewer normal images than the rate needs.
     """
 
     calibration: Tensor
@@ -61,7 +61,7 @@ class CalibratedPostProcessor(PostProcessor):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def on_validation_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *args: Any, **kwargs: Any) -> None:
-        """Keeps the scores of normal pictures."""
+        """Keeps the scores of normal images."""
         del trainer, pl_module, args, kwargs
         scores = _scores(outputs).detach().flatten().cpu()
         normal = torch.ones(len(scores), dtype=torch.bool)
@@ -77,15 +77,15 @@ class CalibratedPostProcessor(PostProcessor):
         maxima = [maximum for _, maximum in self._seen if maximum is not None]
         self._seen = []
         needed = max(LEAST, needed_for_fpr(self.fpr, self.confidence))
-        advice = "validate on more normal pictures, or allow a larger fpr"
-        expect(len(scores) >= needed, f"at least {needed} normal validation pictures for fpr {self.fpr:g}", len(scores), advice)
+        advice = "validate on more normal images, or allow a larger fpr"
+        expect(len(scores) >= needed, f"at least {needed} normal validation images for fpr {self.fpr:g}", len(scores), advice)
         certificate = fpr_threshold(scores, self.fpr, self.confidence)
         device = self._image_threshold.device
         self.calibration = scores.sort().values.to(device)
         self._image_threshold.copy_(torch.tensor(certificate.threshold))
         if maxima:
             self.maxima = torch.cat(maxima).sort(descending=True).values.to(device)
-            rank = int(self.mark * (len(self.maxima) + 1))  # at most so many of n + 1 exchangeable pictures are above it
+            rank = int(self.mark * (len(self.maxima) + 1))  # at most so many of n + 1 exchangeable images are above it
             self._pixel_threshold.copy_(self.maxima[max(0, rank - 1)])
 
     def post_process_batch(self, batch: Any) -> None:
@@ -116,7 +116,7 @@ class CalibratedPostProcessor(PostProcessor):
 
 
 def _scores(batch: Any) -> Tensor:
-    """Returns the scores of pictures: given, or the largest of each map."""
+    """Returns the scores of images: given, or the largest of each map."""
     given = batch.pred_score
     scores: Tensor = batch.anomaly_map.flatten(1).amax(1) if given is None else given
     return scores

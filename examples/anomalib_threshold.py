@@ -1,6 +1,6 @@
-"""anomalib's adaptive threshold beside a calibrated one, where only normal pictures are at hand: rates of false alarms.
+"""anomalib's adaptive threshold beside a calibrated one, where only normal images are at hand: rates of false alarms.
 
-Pictures of the digits 0 to 4 are normal; some train, some validate, and the others show the rate that a threshold has in use.
+Images of the digits 0 to 4 are normal; some train, some validate, and the others show the rate that a threshold has in use.
 Needs anomalib: pip install anomalib; python examples/anomalib_threshold.py
 """
 
@@ -12,14 +12,14 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 
-def write(folder, pictures):
+def write(folder, images):
     folder.mkdir(parents=True)
-    for i, x in enumerate(pictures):
+    for i, x in enumerate(images):
         Image.fromarray(np.kron(x, np.ones((8, 8))).astype(np.uint8)).convert("RGB").save(folder / f"{i:04d}.png")
 
 
 def rates(post_processor, root):
-    """Trains, validates on normal pictures, and returns the share of normal and of odd test pictures that are flagged."""
+    """Trains, validates on normal images, and returns the share of normal and of odd test images that are flagged."""
     from anomalib.data import Folder
     from anomalib.engine import Engine
     from anomalib.models import Padim
@@ -43,12 +43,12 @@ if __name__ == "__main__":
     from anomalib_post_processor import CalibratedPostProcessor
 
     digits = load_digits()
-    pictures = digits.images * (255 / 16)
-    normal, odd = pictures[digits.target < 5], pictures[digits.target >= 5][:100]
+    images = digits.images * (255 / 16)
+    normal, odd = images[digits.target < 5], images[digits.target >= 5][:100]
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         for name, part in (("train", normal[:600]), ("normal", normal[600:900]), ("odd", odd)):
             write(root / name, part)
         for name, processor in (("adaptive", PostProcessor()), ("calibrated, fpr 0.05", CalibratedPostProcessor(fpr=0.05))):
             alarms, found = rates(processor, root)
-            print(f"{name}: {alarms:.1%} of normal pictures flagged, {found:.1%} of odd ones")
+            print(f"{name}: {alarms:.1%} of normal images flagged, {found:.1%} of odd ones")

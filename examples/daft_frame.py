@@ -1,4 +1,4 @@
-"""Score encoded pictures with Daft, and decide on all of them.
+"""Score encoded images with Daft, and decide on all of them.
 
 python examples/daft_frame.py RUN PICTURES.parquet OUT
 """

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from vergence.utils.parts import original
 
-PROPERTIES = ("dark", "light", "odd_aspect_ratio", "low_information", "blurry", "grayscale", "odd_size")
+PROPERTIES = ("dark", "light", "extreme_aspect_ratio", "low_information", "blurry", "grayscale", "extreme_size")
 
 
 def outliers(items):

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vergence.data.pictures import open_pictures
+from vergence.data.image_list import open_images
 from vergence.images.plane import standardized
 from vergence.report.tiles import image_of, within
 
@@ -32,20 +32,20 @@ def neighbors_of(names, neighbors, z):
         yield {"ids": ids, "distances": np.linalg.norm(z[ids] - z[i], axis=1).tolist()}
 
 
-def thumbnail(pictures, i):
+def thumbnail(images, i):
     """Returns image i as Hugging Face and Embedding Atlas read it from a table."""
     file = io.BytesIO()
-    within(image_of(pictures.read(i).pixels), SIDE).save(file, "PNG")
-    return {"bytes": file.getvalue(), "path": pictures.names[i]}
+    within(image_of(images.read(i).pixels), SIDE).save(file, "PNG")
+    return {"bytes": file.getvalue(), "path": images.names[i]}
 
 
 def main(out, folder):
-    items, pictures = pq.read_table(Path(out) / "items.parquet"), open_pictures(folder)
-    names, at = items["path"].to_pylist(), {name: i for i, name in enumerate(pictures.names)}
+    items, images = pq.read_table(Path(out) / "items.parquet"), open_images(folder)
+    names, at = items["path"].to_pylist(), {name: i for i, name in enumerate(images.names)}
     near = neighbors_of(names, items["neighbors"].to_pylist(), standardized(np.load(Path(out) / "embeddings.npy")))
     columns = {name: items[name] for name in items.column_names} | {
         "neighbors": pa.array(near, NEIGHBORS),
-        "image": pa.array([thumbnail(pictures, at[name]) for name in names], IMAGE),
+        "image": pa.array([thumbnail(images, at[name]) for name in names], IMAGE),
     }
     pq.write_table(pa.table(columns), Path(out) / "atlas.parquet")
 

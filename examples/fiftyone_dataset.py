@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from vergence.data.pictures import open_pictures
+from vergence.data.image_list import open_images
 
 FIELDS = ("score", "flag", "reason", "group", "duplicate_of", "leak_of", "measurements")
 
@@ -26,12 +26,12 @@ def frames(boxes, size):
 
 def rows(out, folder):
     """Yields the fields of each image, and its detections."""
-    pictures = open_pictures(folder)
-    at = {name: i for i, name in enumerate(pictures.names)}
+    images = open_images(folder)
+    at = {name: i for i, name in enumerate(images.names)}
     for item in pq.read_table(Path(out) / "items.parquet").to_pylist():
         i = at[item["path"]]
-        boxes = frames(item["boxes"], pictures.read(i).size) if item["boxes"] else []
-        fields = {"filepath": str(pictures.path(i).resolve())} | {name: item[name] for name in FIELDS}
+        boxes = frames(item["boxes"], images.read(i).size) if item["boxes"] else []
+        fields = {"filepath": str(images.path(i).resolve())} | {name: item[name] for name in FIELDS}
         yield fields, [{"label": "anomaly", "bounding_box": box} for box in boxes]
 
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import pyarrow.parquet as pq
 
-from vergence.data.pictures import open_pictures
+from vergence.data.image_list import open_images
 from vergence.utils.parts import write_table
 
 CONFIG = """<View>
@@ -45,13 +45,13 @@ def rectangle(box, size):
 
 
 def tasks(out, folder, address):
-    pictures, out, found = open_pictures(folder), Path(out), []
-    at = {name: i for i, name in enumerate(pictures.names)}
+    images, out, found = open_images(folder), Path(out), []
+    at = {name: i for i, name in enumerate(images.names)}
     flags = json.loads((out / "summary.json").read_text(encoding="utf-8"))["rate"] != "none"
     for item in sorted(pq.read_table(out / "items.parquet").to_pylist(), key=lambda item: -item["score"]):
         result = [mark(item["flag"])] if flags else []
         if item["boxes"]:
-            result += [rectangle(box, pictures.read(at[item["path"]]).size) for box in item["boxes"].split("; ")]
+            result += [rectangle(box, images.read(at[item["path"]]).size) for box in item["boxes"].split("; ")]
         data = {name: item[name] for name in ("path", "score", "reason")} | {"image": address + quote(item["path"])}
         found.append({"data": data, "predictions": [{"model_version": "vergence", "result": result}] if result else []})
     (out / "tasks.json").write_text(json.dumps(found, indent=1), encoding="utf-8")

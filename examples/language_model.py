@@ -35,6 +35,6 @@ rng = random.Random(0)
 log_likelihood = model([text(rng) for _ in range(2000)])
 calibration = [log_likelihood(text(rng)) for _ in range(1000)]  # texts that the model was not fitted to
 new = [text(rng) for _ in range(195)] + ["".join(rng.sample(text(rng), 80)) for _ in range(5)]  # five are shuffled
-found = calibrate(calibration, [log_likelihood(t) for t in new], larger_is_stranger=False)
+found = calibrate(calibration, [log_likelihood(t) for t in new], larger_is_anomalous=False)
 print(found.sentences[0])
 print("flagged:", found.flag.nonzero()[0].tolist())

@@ -1,4 +1,4 @@
-"""Score encoded pictures with Ray Data, and decide on all of them.
+"""Score encoded images with Ray Data, and decide on all of them.
 
 python examples/ray_data.py RUN PICTURES.parquet OUT
 

@@ -1,4 +1,4 @@
-"""Score encoded pictures with Spark.
+"""Score encoded images with Spark.
 
 python examples/spark.py RUN PICTURES.parquet OUT
 

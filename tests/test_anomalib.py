@@ -26,7 +26,7 @@ def validated(kind, scores, maps=None, labels=None, **settings):
     return processor
 
 
-def test_the_rate_of_false_alarms_holds_and_masks_mark_few_normal_pictures(kind):
+def test_the_rate_of_false_alarms_holds_and_masks_mark_few_normal_images(kind):
     from anomalib.data import ImageBatch, InferenceBatch
 
     generator = torch.Generator().manual_seed(0)
@@ -46,13 +46,13 @@ def test_the_rate_of_false_alarms_holds_and_masks_mark_few_normal_pictures(kind)
     assert out.pred_score.tolist() == pytest.approx([1 - 1 / 401, 0.0])
 
 
-def test_odd_validation_pictures_do_not_calibrate_and_too_few_are_refused(kind):
+def test_odd_validation_images_do_not_calibrate_and_too_few_are_refused(kind):
     scores = torch.cat([torch.randn(100), torch.full((50,), 99.0)])
     labels = torch.cat([torch.zeros(100), torch.ones(50)]).bool()
     processor = validated(kind, scores, labels=labels, fpr=0.1)
     assert len(processor.calibration) == 100
     assert float(processor.image_threshold) < 99
-    with pytest.raises(ValueError, match="299 normal validation pictures"):
+    with pytest.raises(ValueError, match="299 normal validation images"):
         validated(kind, scores, fpr=0.01)
 
 

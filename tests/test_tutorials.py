@@ -15,11 +15,11 @@ def prose(text):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_tutorial_is_short_has_two_pictures_and_starts_with_data(name):
+def test_a_tutorial_is_short_has_two_images_and_starts_with_data(name):
     text = (PAGES / f"{name}.md").read_text()
-    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
+    images = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
     assert 600 <= len(prose(text).split()) <= 900
-    assert len(pictures) == 2 and all((PAGES / picture).stat().st_size < 60_000 for picture in pictures)
+    assert len(images) == 2 and all((PAGES / image).stat().st_size < 60_000 for image in images)
     first = re.split(r"(?m)^## ", text)[1]
     assert first.startswith("1. ") and "```python" in first and "sklearn" in first
     assert "\n## Where to go next\n" in text and "```" not in prose(text)

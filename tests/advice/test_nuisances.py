@@ -13,8 +13,8 @@ from vergence.learn.views.images import ImageViews, cover
 N, SIDE = 300, 32
 
 
-def pictures(n: int = N, seed: int = 0) -> torch.Tensor:
-    """Smooth random pictures of bytes."""
+def images(n: int = N, seed: int = 0) -> torch.Tensor:
+    """Smooth random images of bytes."""
     generator = torch.Generator().manual_seed(seed)
     small = torch.randn(n, 1, 6, 6, generator=generator, dtype=torch.float32)
     x = torch.nn.functional.interpolate(small, (SIDE, SIDE), mode="bicubic")
@@ -34,7 +34,7 @@ def views() -> ImageViews:
     "box", [(20, 6, 3, 3), *(pytest.param(box, marks=pytest.mark.slow) for box in ((0, 0, 1, SIDE), (10, 8, 10, 1)))]
 )
 def test_a_mark_is_named_with_its_place_and_covering_it_changes_the_embedding(box):
-    advice = advise(stamped(pictures(), box), views().__call__, n_draws=6)
+    advice = advise(stamped(images(), box), views().__call__, n_draws=6)
     first = advice.shared.places[0]
     top, left, height, width = first.box
     assert box[0] <= top + height - 1 and top <= box[0] + box[2] - 1, first
@@ -44,15 +44,15 @@ def test_a_mark_is_named_with_its_place_and_covering_it_changes_the_embedding(bo
 
 
 @pytest.mark.slow
-def test_clean_pictures_have_no_marks():
+def test_clean_images_have_no_marks():
     for seed in range(2):
-        shared = advise(pictures(seed=seed), views().__call__, n_draws=6).shared
+        shared = advise(images(seed=seed), views().__call__, n_draws=6).shared
         assert shared.places == shared.valued == shared.lights == () and not shared.followed and shared.unchanged == 0
 
 
 @pytest.mark.parametrize("n", [200, pytest.param(1_200, marks=pytest.mark.slow)])
 def test_pixels_that_never_change_are_counted(n):
-    x = pictures(n)
+    x = images(n)
     x[:, :, :2] = 7
     said = advise(x, views().__call__, n_draws=4)
     assert said.shared.constant == 2 * SIDE and f"Constant in all items: {2 * SIDE} features" in str(said)
@@ -63,7 +63,7 @@ def test_columns_that_never_change_are_counted():
     columns[:, 4] = 3.0
     said = advise(columns, lambda v, g: v + 0.2 * torch.randn(v.shape, generator=g, dtype=v.dtype), n_draws=4)
     assert said.shared.constant == 1 and "Constant in all items: 1 feature," in str(said)
-    assert advise(pictures(), views().__call__, n_draws=4).shared.constant == 0
+    assert advise(images(), views().__call__, n_draws=4).shared.constant == 0
 
 
 @pytest.mark.slow
@@ -71,12 +71,12 @@ def test_a_mark_of_a_plain_function_is_found_too():
     def noisy(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         return x + 0.3 * torch.randn(x.shape, generator=generator, dtype=x.dtype)
 
-    x = stamped(pictures(), (20, 6, 4, 4))
+    x = stamped(images(), (20, 6, 4, 4))
     boxes = [place.box for place in advise(x, noisy, n_draws=6).shared.places]
     assert any(abs(top - 20) <= 3 and abs(left - 6) <= 3 for top, left, _, _ in boxes), boxes
 
 
-def test_large_pictures_are_searched_at_a_smaller_size():
+def test_large_images_are_searched_at_a_smaller_size():
     rows, columns = torch.meshgrid(torch.linspace(0, 3, 96), torch.linspace(0, 3, 96), indexing="ij")
     waves = [torch.cos(u * rows + v * columns) for u in range(3) for v in range(3)]
     mark = torch.zeros(96, 96)
@@ -86,7 +86,7 @@ def test_large_pictures_are_searched_at_a_smaller_size():
 
 
 def test_covering_paints_rectangles_and_leaves_other_operations_as_they_are():
-    x = pictures(8)
+    x = images(8)
     plain, covered = views(), views().changed(cover=(2, 3, 4, 5))
     a, b = (kind.draw(8, torch.Generator().manual_seed(0)) for kind in (plain, covered))
     assert all(torch.equal(a[name], b[name]) for name in a) and b.keys() - a.keys() == {"cover"}
@@ -159,7 +159,7 @@ def test_classes_are_no_nuisance_where_labels_are_given():
 
 
 def photographs(n: int = 600, seed: int = 0) -> torch.Tensor:
-    """Smooth pictures with few edges whose brightness rises as often as it falls."""
+    """Smooth images with few edges whose brightness rises as often as it falls."""
     generator = torch.Generator().manual_seed(seed)
     small = torch.rand(n, 3, 3, 3, generator=generator, dtype=torch.float32)
     blobs = torch.nn.functional.interpolate(small, (16, 16), mode="nearest")

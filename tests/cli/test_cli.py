@@ -122,7 +122,7 @@ def photographs(folder, n=40, size=(40, 30)):
 def test_corrupt_images_are_skipped_listed_and_refused_under_strict(tmp_path):
     folder = photographs(tmp_path / "photos")
     (folder / "cats" / "broken.png").write_bytes((folder / "cats" / "001.png").read_bytes()[:400])
-    (folder / "dogs" / "words.jpg").write_text("not a picture")
+    (folder / "dogs" / "words.jpg").write_text("not a image")
     settings = ["--objective", "vje", "--size", "16", "--batch-size", "8", "--epochs", "1", "--device", "cpu"]
     refused("train", folder, "--out", tmp_path / "strict", *settings, "--strict", words="words.jpg")
     assert not (tmp_path / "strict").exists()

@@ -112,7 +112,7 @@ def test_nights_go_on_and_an_alarm_is_one_line(good, tmp_path):
     assert second.returncode == 1
     assert re.match(r"alarm after item \d+ of this stream, 3\d\d items .*: smaller scores\n", second.stdout)
     assert call("monitor", good, cold).returncode == 0
-    low = call("monitor", good, jsonl(cold, [4.0] * 90), "--lower-is-stranger").stdout
+    low = call("monitor", good, jsonl(cold, [4.0] * 90), "--lower-is-anomalous").stdout
     assert low.startswith("alarm after item 3 of this stream, 3 items after the start: smaller scores\n") and low.count("\n") == 2
     np.save(tmp_path / "other.npy", GOOD[::-1])
     refused("monitor", tmp_path / "other.npy", quiet, "--state", state, words="the calibration scores")

@@ -482,7 +482,7 @@ def test_memmap_equals_the_array(tmp_path):
         ({"x": np.zeros((9, 2)), "y": np.zeros(9)}, "labels as whole numbers or strings"),
         ({"x": np.zeros((9, 2)), "y": np.full(9, -3)}, "number the classes 0, 1"),
         ({"x": np.zeros((9, 2)), "y": np.full(9, 10**9)}, "number the classes 0, 1"),
-        ({"pictures": np.zeros((9, 2))}, "expected images .* found pictures"),
+        ({"pixels": np.zeros((9, 2))}, "expected images .* found pixels"),
         ({}, "found nothing"),
         ({"x_train": np.zeros((9, 2)), "x_test": np.zeros((9, 3))}, r"of one shape, found \(9, 2\) and \(9, 3\)"),
         ({"x_train": np.zeros((9, 2)), "x_test": np.zeros((9, 2)), "y_test": np.zeros(9, int)}, "found y_test alone"),

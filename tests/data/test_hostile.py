@@ -89,7 +89,7 @@ def test_a_pipe_or_a_device_is_skipped(tmp_path, workers):
 
 
 @pytest.mark.timeout(60)
-def test_a_picture_that_takes_too_long_is_skipped(tmp_path, monkeypatch):
+def test_a_image_that_takes_too_long_is_skipped(tmp_path, monkeypatch):
     names = [write(tmp_path / f"{i}.png", i).name for i in range(3)]
     load = images._loaded
 
@@ -121,7 +121,7 @@ def test_the_time_limit_leaves_another_timer_alone(tmp_path):
         signal.setitimer(signal.ITIMER_REAL, *pending)
 
 
-def test_a_huge_picture_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
+def test_a_huge_image_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
     header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
     png = bytearray(write(tmp_path / "bomb.png").read_bytes())
     png[16:29] = header

@@ -6,11 +6,11 @@ import pytest
 import torch
 from PIL import Image
 from tests.data.test_data import read_all
-from tests.data.test_objects import IMAGES, VECTORS, Pictures, Rows
+from tests.data.test_objects import IMAGES, VECTORS, ImageList, Rows
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from vergence.data import sources
-from vergence.data.pictures import open_pictures
+from vergence.data.image_list import open_images
 from vergence.data.sources import from_object, held, in_words
 
 X = torch.from_numpy(IMAGES).permute(0, 3, 1, 2).contiguous()
@@ -32,7 +32,7 @@ LISTED = [((x, -x), int(y), name) for x, y, name in zip(X, LABELS, NAMES, strict
 STREAMS = {
     "batches": DataLoader(TensorDataset(X, LABELS), batch_size=5),
     "views with names, as lightly has them": DataLoader(LISTED, batch_size=5),
-    "lists of PIL images": DataLoader(Pictures(), batch_size=5, collate_fn=list),
+    "lists of PIL images": DataLoader(ImageList(), batch_size=5, collate_fn=list),
     "single items": DataLoader(TensorDataset(X, LABELS), batch_size=None),
     "an iterable": Stream(lambda: zip(X, LABELS, strict=True)),
     "a loader of an iterable with names": DataLoader(Stream(lambda: LISTED), batch_size=4),
@@ -60,7 +60,7 @@ def test_vectors_dictionaries_and_what_has_no_labels():
     assert from_object(iter([{"x": x.tolist()} for x in VECTORS]), column="x").items.shape == (4,)
     assert from_object(Stream(lambda: ((x, [{}, [1, 2]], None, 0.5) for x in VECTORS))).items.labels is None
     assert in_words(DataLoader(Stream(lambda: VECTORS))) == "memory: DataLoader" and held("digits") == "digits"
-    assert len(open_pictures(STREAMS["batches"])) == len(open_pictures(Pictures())) == 12
+    assert len(open_images(STREAMS["batches"])) == len(open_images(ImageList())) == 12
 
 
 def test_a_stream_is_read_once_and_ends(monkeypatch):

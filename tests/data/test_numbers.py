@@ -11,8 +11,8 @@ import torch
 from PIL import Image, ImageCms, ImageDraw
 from tests.refusals import refuses
 
+from vergence.data.image_list import open_images
 from vergence.data.numbers import Numbers, planes, viewed
-from vergence.data.pictures import open_pictures
 
 R = np.random.default_rng(0)
 SMOOTH = np.asarray(Image.fromarray(R.integers(0, 256, (6, 6), dtype=np.uint8)).resize((64, 48), Image.Resampling.BICUBIC))
@@ -25,12 +25,12 @@ def save(path, *frames):
 
 
 def pixels(source, **options):
-    pictures = open_pictures(source, **options)
-    return [pictures.read(i).pixels for i in range(len(pictures))]
+    images = open_images(source, **options)
+    return [images.read(i).pixels for i in range(len(images))]
 
 
 def changes(source, **options):
-    return " ".join(open_pictures(source, **options).read(0).changes)
+    return " ".join(open_images(source, **options).read(0).changes)
 
 
 def test_an_underexposed_file_is_dark_next_to_others(tmp_path):
@@ -43,11 +43,11 @@ def test_an_underexposed_file_is_dark_next_to_others(tmp_path):
 
 
 def test_the_other_source_decides(tmp_path):
-    known = open_pictures([SMOOTH.astype(np.uint16) * 16])
-    new = open_pictures([SMOOTH.astype(np.uint16), np.full((8, 8), 60_000, np.uint16)], like=known)
+    known = open_images([SMOOTH.astype(np.uint16) * 16])
+    new = open_images([SMOOTH.astype(np.uint16), np.full((8, 8), 60_000, np.uint16)], like=known)
     assert new.read(0).pixels.max() < 32 and new.read(1).pixels.min() == 255
     assert new.read(1).changes[1] == "numbers beyond the range clipped"
-    assert open_pictures([SMOOTH / 255], like=known).meaning[0] == Numbers(whole=(0, 4095), floats=(0, 1))
+    assert open_images([SMOOTH / 255], like=known).meaning[0] == Numbers(whole=(0, 4095), floats=(0, 1))
 
 
 UNIT, BYTES = R.uniform(size=(18, 8, 8, 3)).astype(np.float32), 255 * R.uniform(size=(18, 8, 8, 3))
@@ -80,7 +80,7 @@ def test_a_range_can_be_stated():
     assert pixels(x / 400, range=(0, 0.5))[0].ravel().tolist() == [0, 128, 255, 255]
     assert changes(x, range="100,299").startswith("whole numbers 100 to 299 shown as 8 bits, as stated")
     for wrong in ("5", "5,5", "9,1", "a,b", "nan,3", "1,2,3", (1, "x"), 7):
-        refuses("two numbers as the range, the smaller first", open_pictures, x, range=wrong)
+        refuses("two numbers as the range, the smaller first", open_images, x, range=wrong)
 
 
 def test_equal_is_equal_as_stored(tmp_path):
@@ -90,14 +90,14 @@ def test_equal_is_equal_as_stored(tmp_path):
     save(tmp_path / "a.tif", heights), save(tmp_path / "b.tif", 3 * heights + 77)
     files = [save(tmp_path / f"{i}.{'tif' if i == 3 else 'png'}", x) for i, x in enumerate(others)]
     sources = [*files, tmp_path / "a.tif", tmp_path / "b.tif", save(tmp_path / "s.tif", high, high)]
-    digests = [open_pictures(path).read(0).digest for path in sources]
+    digests = [open_images(path).read(0).digest for path in sources]
     assert len(set(digests)) == len(digests)
-    assert open_pictures([high.astype(np.int64)]).read(0).digest == open_pictures(save(tmp_path / "c.tif", high)).read(0).digest
-    assert digests[0] == open_pictures([high]).read(0).digest == open_pictures(files[0]).read(0).digest
+    assert open_images([high.astype(np.int64)]).read(0).digest == open_images(save(tmp_path / "c.tif", high)).read(0).digest
+    assert digests[0] == open_images([high]).read(0).digest == open_images(files[0]).read(0).digest
     clear = np.dstack([np.stack([SMOOTH] * 3, 2), np.where(SMOOTH > 99, 255, 0).astype(np.uint8)])
     hidden = clear.copy()
     hidden[clear[..., 3] == 0] = 9, 9, 9, 0
-    shown = [open_pictures([Image.fromarray(x)]).read(0) for x in (clear, hidden)]
+    shown = [open_images([Image.fromarray(x)]).read(0) for x in (clear, hidden)]
     assert np.array_equal(*(p.pixels for p in shown)) and shown[0].digest != shown[1].digest
 
 
@@ -121,7 +121,7 @@ def test_a_color_is_a_channel():
         np.testing.assert_array_equal(pixels([color], channel=name)[0][0], color[..., k])
     refuses("no channel red among 1", pixels, [SMOOTH], channel="red")
     for wrong in ("purple", -1, 1.5, ""):
-        refuses("a channel: a number from 0", open_pictures, [color], channel=wrong)
+        refuses("a channel: a number from 0", open_images, [color], channel=wrong)
 
 
 def test_pages_and_animations_are_no_channels(tmp_path):
@@ -135,9 +135,9 @@ def test_pages_and_animations_are_no_channels(tmp_path):
 def test_other_numbers_of_channels_are_refused(tmp_path):
     for i in range(3):
         save(tmp_path / f"{i}.tif", *[SMOOTH] * (5 if i else 2))
-    refuses(r"one number of channels, found 2 in 0.tif and 5 in 1.tif; .*--channel", open_pictures(tmp_path).read, 0)
+    refuses(r"one number of channels, found 2 in 0.tif and 5 in 1.tif; .*--channel", open_images(tmp_path).read, 0)
     assert len(pixels(tmp_path, channel=1)) == 3
-    refuses("1 or 3 in the reference and 2 in 0", open_pictures([np.stack([SMOOTH] * 2)], like=open_pictures([SMOOTH])).read, 0)
+    refuses("1 or 3 in the reference and 2 in 0", open_images([np.stack([SMOOTH] * 2)], like=open_images([SMOOTH])).read, 0)
     assert [len(x) for x in pixels([SMOOTH, np.stack([SMOOTH] * 3, 2)])] == [1, 3]
 
 
@@ -176,8 +176,8 @@ def test_color_profiles_are_converted(tmp_path):
     linear = np.rint(255 * (x / 255.0) ** 2.2).astype(np.uint8)
     for name, image, icc in (("a", x, profile(None)), ("b", linear, profile(1.0)), ("c", x, b"broken")):
         Image.fromarray(image).save(tmp_path / f"{name}.png", icc_profile=icc)
-    a, b, c = (open_pictures(tmp_path).read(i) for i in range(3))
-    plain = open_pictures([x]).read(0)
+    a, b, c = (open_images(tmp_path).read(i) for i in range(3))
+    plain = open_images([x]).read(0)
     assert (a.changes, b.changes, c.changes) == ((), ("color profile converted",), ("color profile that cannot be used",))
     assert a.digest == c.digest == plain.digest != b.digest and np.array_equal(a.pixels, plain.pixels)
     assert np.abs(b.pixels.astype(int) - plain.pixels)[plain.pixels > 60].mean() < 4
@@ -192,9 +192,9 @@ def test_white_ink_is_seen(mode):
     color = 255 if mode == "LA" else (255, 255, 255)
     image = Image.new(mode, (64, 48), (*np.atleast_1d(color), 0))
     ImageDraw.Draw(image).line((3, 3, 50, 40), fill=(*np.atleast_1d(color), 255), width=5)
-    picture = open_pictures([image]).read(0)
-    assert picture.pixels.max() == 255 and picture.pixels.min() == 0 and 0.01 < (picture.pixels > 128).mean() < 0.2
-    assert picture.changes == ("transparency shown on black, as all is white on white",)
+    image = open_images([image]).read(0)
+    assert image.pixels.max() == 255 and image.pixels.min() == 0 and 0.01 < (image.pixels > 128).mean() < 0.2
+    assert image.changes == ("transparency shown on black, as all is white on white",)
     assert changes([Image.new(mode, (64, 48), (*np.atleast_1d(color), 0))]) == "transparency shown on white"
 
 
@@ -207,7 +207,7 @@ def test_the_lower_bits_of_color_are_said_and_tell_files_apart(tmp_path):
         packed = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
         header = chunk(b"IHDR", struct.pack(">IIBBBBB", 5, 4, 16, 2, 0, 0, 0))
         (tmp_path / f"{name}.png").write_bytes(b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", packed) + chunk(b"IEND", b""))
-    a, b = (open_pictures(tmp_path).read(i) for i in range(2))
+    a, b = (open_images(tmp_path).read(i) for i in range(2))
     assert a.changes == ("upper 8 of 16 bits of color",) and np.array_equal(a.pixels, b.pixels) and a.digest != b.digest
 
 

@@ -17,7 +17,7 @@ IMAGES = RNG.integers(0, 256, (12, 9, 8, 3), dtype=np.uint8)
 VECTORS = RNG.normal(size=(12, 4)).astype(np.float32)
 
 
-class Pictures(torch.utils.data.Dataset):
+class ImageList(torch.utils.data.Dataset):
     """PIL images with labels, as torchvision's sets give them."""
 
     def __init__(self, n=12):
@@ -30,7 +30,7 @@ class Pictures(torch.utils.data.Dataset):
         return Image.fromarray(IMAGES[i]), i % 3
 
 
-class Rows(Pictures):
+class Rows(ImageList):
     """Dictionaries, as Hugging Face's sets give them."""
 
     def __getitem__(self, i):
@@ -44,7 +44,7 @@ def pixels(source, **settings):
 @pytest.mark.parametrize(
     "source",
     [IMAGES, torch.from_numpy(IMAGES), torch.from_numpy(IMAGES).permute(0, 3, 1, 2), [Image.fromarray(x) for x in IMAGES],
-     list(torch.from_numpy(IMAGES)), Pictures()],
+     list(torch.from_numpy(IMAGES)), ImageList()],
 )  # fmt: skip
 def test_images_in_every_form_are_the_same_items(source):
     opened = from_object(source)
@@ -92,7 +92,7 @@ def test_paths_in_lists_and_columns(tmp_path):
     assert open_items(files, shape=(1, 8, 8)).shape == (1, 8, 8) and open_items(files, size=7).shape == (3, 8, 8)
 
 
-def test_pictures_of_several_sizes_become_squares():
+def test_images_of_several_sizes_become_squares():
     opened = from_object([smooth(30, 40), smooth(50, 20).convert("L")], size=14)
     assert opened.items.shape == (3, 16, 16) and opened.size == 14
     assert from_object([smooth(30, 40).convert("L")] * 2).items.shape == (1, 30, 40)
@@ -114,13 +114,13 @@ def test_labels_and_parts():
 
 
 def test_a_large_data_set_is_read_when_it_is_used():
-    opened = from_object(Pictures(), memory=10)
+    opened = from_object(ImageList(), memory=10)
     assert isinstance(opened.items, DatasetItems) and opened.items.labels is None
     part = opened.items.subset(torch.tensor([5, 0]))
     for workers in (0, 2):
         assert torch.equal(read_all(part, 1, workers)[1], torch.from_numpy(IMAGES[[5, 0]]).permute(0, 3, 1, 2))
-    assert list(part.names) == ["5", "0"] and isinstance(from_object(Pictures()).items, ArrayItems)
-    assert from_object(Pictures()).items.labels.tolist() == [0, 1, 2] * 4
+    assert list(part.names) == ["5", "0"] and isinstance(from_object(ImageList()).items, ArrayItems)
+    assert from_object(ImageList()).items.labels.tolist() == [0, 1, 2] * 4
 
 
 def test_dictionaries_of_a_data_set():
@@ -132,7 +132,7 @@ def test_dictionaries_of_a_data_set():
 @pytest.mark.parametrize(
     ("source", "word"),
     [([], "empty list"), ([1, "a"], "list"), ([[1.0], [1.0, 2.0]], "one shape"), ([{}], "list"), ((VECTORS, [object()]), "list"),
-     ({"an x": VECTORS}, "modalities"), (3, "length and rows"), (Pictures(0), "1 item"),
+     ({"an x": VECTORS}, "modalities"), (3, "length and rows"), (ImageList(0), "1 item"),
      (pa.table({"a": ["x", "y"]}), "numbers"), (np.zeros(2), "reshape"), ([VECTORS[0], None], "list")],
 )  # fmt: skip
 def test_other_objects_are_refused_in_one_line(source, word):

@@ -1,4 +1,4 @@
-"""Encoded pictures in tars and Parquet: read, split, scored and trained as the same pictures in a folder."""
+"""Encoded images in tars and Parquet: read, split, scored and trained as the same images in a folder."""
 
 import io
 import tarfile
@@ -15,8 +15,8 @@ from tests.refusals import refuses
 import vergence
 from vergence.data import sources
 from vergence.data.config import DataConfig
+from vergence.data.image_list import open_images
 from vergence.data.items import batches
-from vergence.data.pictures import open_pictures
 from vergence.data.shards import EncodedImages, is_sharded, open_shards
 
 DIGITS = load_digits()
@@ -70,7 +70,7 @@ def parquet(tmp_path):
     return tmp_path / "pics.parquet"
 
 
-def test_every_way_to_name_the_files_gives_the_same_pictures(tars, parquet, tmp_path):
+def test_every_way_to_name_the_files_gives_the_same_images(tars, parquet, tmp_path):
     listing = tmp_path / "all.list"
     listing.write_text(f"{tars}/000.tar\n{tars}/{{001..002}}.tar\n")
     ways = [str(tars), f"{tars}/{{000..002}}.tar", f"{tars}/*.tar", f"file://{tars}/{{000..002}}.tar", str(listing), str(parquet)]
@@ -106,8 +106,8 @@ def test_items_are_chosen_and_read_in_any_order_and_by_workers(tars):
     np.testing.assert_array_equal(torch.cat(parts).numpy()[:, 0], PIXELS)
 
 
-def test_broken_pictures_are_listed_and_files_that_are_none_are_refused(tmp_path):
-    rows = [png(PIXELS[0]), b"", b"no picture", None, png(PIXELS[1])[:50], png(PIXELS[2])]
+def test_broken_images_are_listed_and_files_that_are_none_are_refused(tmp_path):
+    rows = [png(PIXELS[0]), b"", b"no image", None, png(PIXELS[1])[:50], png(PIXELS[2])]
     pq.write_table(pa.table({"image": pa.array(rows, pa.binary())}), tmp_path / "p.parquet")
     items = open_shards(str(tmp_path / "p.parquet"), shape=(1, 8, 8)).items
     assert len(read(items)) == 2
@@ -116,7 +116,7 @@ def test_broken_pictures_are_listed_and_files_that_are_none_are_refused(tmp_path
     refuses(r"cannot read .*x\.tar", open_shards, str(tmp_path / "x.tar"))
     with tarfile.open(tmp_path / "empty.tar", "w"):
         pass
-    refuses("pictures in", open_shards, str(tmp_path / "empty.tar"))
+    refuses("images in", open_shards, str(tmp_path / "empty.tar"))
     refuses("found none", open_shards, str(tmp_path / "{00..03}.tar"))
 
 
@@ -148,9 +148,9 @@ def test_training_and_scores_are_those_of_a_folder(tars, parquet, tmp_path):
 
 
 def test_check_takes_them(tars):
-    pictures = open_pictures(str(tars))
-    assert len(pictures) == 60
-    np.testing.assert_array_equal(pictures.read(7).pixels[0], PIXELS[7])
+    images = open_images(str(tars))
+    assert len(images) == 60
+    np.testing.assert_array_equal(images.read(7).pixels[0], PIXELS[7])
     assert isinstance(open_shards(str(tars)).items, EncodedImages)
 
 

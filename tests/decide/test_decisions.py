@@ -47,7 +47,7 @@ def test_any_kind_of_array_serves_and_lower_scores_are_turned(kind):
     scores = [0.0, 5.0, -5.0]
     above, below = (
         calibrate(kind(CALIBRATION), kind(scores)),
-        calibrate(kind(-CALIBRATION), kind(scores), larger_is_stranger=False),
+        calibrate(kind(-CALIBRATION), kind(scores), larger_is_anomalous=False),
     )
     assert above.flag.tolist() == [False, True, False]
     assert below.flag.tolist() == [False, False, True]

@@ -61,7 +61,7 @@ def test_columns_stay_names_are_shown_and_groups_are_kept_apart(tmp_path):
     new = csv(tmp_path / "new.csv", (-NEW).tolist(), "likelihood", name=ids, site=["a", "b"] * 26, q_value=[0.5] * 52)
     good = csv(tmp_path / "good.csv", (-GOOD).tolist(), "likelihood", name=[f"g{i}" for i in range(300)], site=["a", "b"] * 150)
     out = tmp_path / "out.parquet"
-    words = (good, new, "--column", "likelihood", "--groups", "site", "--lower-is-stranger", "--out", out)
+    words = (good, new, "--column", "likelihood", "--groups", "site", "--lower-is-anomalous", "--out", out)
     assert run(*words)[0] == 0
     table = read_table(out)
     own = ["likelihood", "name", "site", "q_value"]
@@ -117,7 +117,7 @@ def test_names_and_own_columns_stay_as_they_are(ending, tmp_path):
     good = csv(tmp_path / "good.csv", GOOD.tolist())
     new = csv(tmp_path / "new.csv", (-NEW).tolist(), **own)
     out = tmp_path / f"out.{ending}"
-    code, _, error = run(good, new, "--lower-is-stranger", "--out", out)
+    code, _, error = run(good, new, "--lower-is-anomalous", "--out", out)
     assert code == 0 and "columns of its own named flag: ours are vergence_flag" in error
     if ending == "npz":
         table = {name: values.tolist() for name, values in np.load(out).items()}

@@ -8,7 +8,7 @@ from vergence.cli.commands import main
 from vergence.decide import Calibrated, Matcher
 from vergence.decide.matching import match
 from vergence.decide.splits import apart, grouped, one_of_each
-from vergence.utils.neighbors import near_copies
+from vergence.utils.neighbors import near_duplicates
 
 
 def bursts(n, d, size, jitter, seed=0):
@@ -25,20 +25,20 @@ def bursts(n, d, size, jitter, seed=0):
 )
 def test_near_copies_are_on_one_side_in_any_order_and_units(n, d, size, jitter):
     x = bursts(n, d, size, jitter)
-    label = near_copies(x)
+    label = near_duplicates(x)
     assert (label.reshape(n, size) == label[::size, None]).all()
     assert label.max() + 1 > 0.9 * n and np.bincount(label).max() <= 3 * size
     order = np.random.default_rng(1).permutation(len(x))
-    again = near_copies(x[order] * np.logspace(-3, 3, d) + 7)
+    again = near_duplicates(x[order] * np.logspace(-3, 3, d) + 7)
     assert len({*zip(label[order], again, strict=True)}) == again.max() + 1 == label.max() + 1
 
 
 def test_items_without_copies_are_alone_and_equal_ones_are_not():
     x = np.random.default_rng(0).normal(size=(2000, 6))
-    assert near_copies(x).max() == 1999
-    assert near_copies(np.zeros((50, 3))).max() == 0
-    assert sorted(near_copies(x[:3])) == [0, 1, 2]
-    assert near_copies(np.repeat(x[:50], 40, 0)).max() == 49  # more than are looked for among near ones
+    assert near_duplicates(x).max() == 1999
+    assert near_duplicates(np.zeros((50, 3))).max() == 0
+    assert sorted(near_duplicates(x[:3])) == [0, 1, 2]
+    assert near_duplicates(np.repeat(x[:50], 40, 0)).max() == 49  # more than are looked for among near ones
 
 
 def test_an_item_is_not_judged_by_its_near_copy():
@@ -116,7 +116,7 @@ def test_pairs_fit_takes_groups(tmp_path, monkeypatch, capsys):
 def test_wild_values_and_gaps_do_not_make_other_items_equal(wild):
     x = np.random.default_rng(4).normal(size=(300, 3))
     x[:3][np.eye(3, dtype=bool)] = wild
-    assert len(set(near_copies(x).tolist())) >= 285  # a few are near by chance
+    assert len(set(near_duplicates(x).tolist())) >= 285  # a few are near by chance
     refuses("give groups", grouped, None, np.array([["a"], ["b"]]))
 
 

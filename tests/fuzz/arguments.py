@@ -21,7 +21,7 @@ HOSTILE = [
     "\udce9", "1.5", "-" * 300, "x" * 5000, "../x", "/dev/null", "/", "~", ".", "*", "{out}", "true", "a\nb", "'", "%s",
     "0x10", "1_0",
 ]  # fmt: skip
-PATHS = ["{place}/run", "{place}/pictures", "{place}/data.npz", "{place}/data.npy", "{place}/pairs.npz", "{place}/pairs.csv"]
+PATHS = ["{place}/run", "{place}/images", "{place}/data.npz", "{place}/data.npy", "{place}/pairs.npz", "{place}/pairs.csv"]
 PATHS += ["{place}/photos", "{place}/contexts.npz", "{place}/empty", "{place}/none", "{place}/text.npz", "{place}/a.jpg"]
 PATHS += [f"{{place}}/{name}.safetensors" for name in MODELS]
 OUTS = [
@@ -32,7 +32,7 @@ USUAL = {
     "objective": ["vje", "gje", "jepa", "gmje", "contrastive", "gmje_em", "gmje_gng", "gmje_mdn", "gmje_smc", "nothing"],
     "encoder": ["mlp", "small", "resnet18", "none", "timm:", "identity", "tests.factories:plain", "tests.factories:number"],
     "weights": ["{place}/weights.pth", "{place}/weights.safetensors", "{place}/run/model.safetensors", "{place}/text.npz"],
-    "init": ["{place}/run", "{place}/pictures", "{place}/empty"], "optimizer": ["sgd", "adamw", "lars"],
+    "init": ["{place}/run", "{place}/images", "{place}/empty"], "optimizer": ["sgd", "adamw", "lars"],
     "precision": ["auto", "fp32", "bf16", "fp64"], "device": ["cpu", "auto", "cuda"], "model": [*MODELS, "nothing"],
     "recipe": ["vje_small", "vje_cifar10", "override", "_x"], "target": ["y", "a", "z"], "level": ["0.5", "0.9", "1"],
     "holdout": ["0", "0.2", "0.99"], "keep_classes": ["0", "1", "5"], "epochs": ["1", "2"], "batch_size": ["4", "16", "7"],
@@ -62,20 +62,20 @@ QUICK = {
 FIRST = {  # usual positional arguments, so that most cases reach the work
     "Train": [f"{{place}}/{name} --encoder=mlp" for name in ("data.npz", "data.npy", "pairs.npz", "photos")],
     "Evaluate": ["{place}/run"],
-    "Embed": ["{place}/run {place}/data.npy", "{place}/pictures {place}/photos"],
+    "Embed": ["{place}/run {place}/data.npy", "{place}/images {place}/photos"],
     "Check": ["{place}/photos", "{place}/images.npy", "{place}/many.npz", "{place}/photos --against {place}/photos --leaks"],
     "Fetch": ["timm:nothing"],
-    "Score": ["{place}/run {place}/data.npz", "{place}/pictures {place}/photos"],
+    "Score": ["{place}/run {place}/data.npz", "{place}/images {place}/photos"],
     "Calibrate": ["{place}/pairs.csv {place}/pairs.csv --column y", "{place}/data.npy {place}/data.npy"],
     "Monitor": ["{place}/pairs.csv {place}/pairs.csv --column y", "{place}/data.npy {place}/data.npy"],
-    "Compare": ["{place}/run --no-probes", "{place}/run {place}/pictures --no-probes"],
+    "Compare": ["{place}/run --no-probes", "{place}/run {place}/images --no-probes"],
     "Merge": ["{place}/run", "{place}/empty", "{out}"],
     "Pairs": ["fit {place}/pairs.npz"],
     "Match": ["{place}/pairs {place}/contexts.npz {place}/pairs.npz", "{place}/run {place}/data.npz {place}/data.npz"],
-    "Neighbors": ["{place}/run {place}/data.npz", "{place}/pictures {place}/photos"],
+    "Neighbors": ["{place}/run {place}/data.npz", "{place}/images {place}/photos"],
     "Export": ["{place}/run --format torch"],
     "Advise": ["{place}/many.npz", "{place}/many.npy", "{place}/images.npy", "{place}/photos"],
-    "Report": ["{place}/run", "{place}/pictures"],
+    "Report": ["{place}/run", "{place}/images"],
     "DensityFit": ["{place}/pairs.npz", "{place}/pairs.csv --target y"],
     "DensityPredict": [f"{{place}}/{m}.safetensors {{place}}/contexts.npz" for m in MODELS],
     "DensitySample": [f"{{place}}/{m}.safetensors {{place}}/contexts.npz" for m in MODELS],

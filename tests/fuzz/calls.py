@@ -37,7 +37,7 @@ def _array(description, tensor):
 
 
 def _embed(case, place):
-    run = place.loaded_pictures if case["pictures"] else place.loaded
+    run = place.loaded_images if case["images"] else place.loaded
     x = _array(case["x"], case["tensor"])
     result = getattr(run, case["call"])(x, **case["settings"])
     values = result.mean if case["call"] == "posterior" else result
@@ -53,9 +53,9 @@ def _embed_cases(place):
         "settings": st.sampled_from([{"batch_size": 1}, {"batch_size": 0}, {"batch_size": -1}, {"batch_size": 2.5}]),
     }
 
-    def of(pictures):
+    def of(images):
         valid = {
-            "pictures": st.just(pictures), "tensor": st.booleans(), "call": calls, "x": kinds[pictures], "settings": st.just({}),
+            "images": st.just(images), "tensor": st.booleans(), "call": calls, "x": kinds[images], "settings": st.just({}),
         }  # fmt: skip
         return mutations.near(valid, odd)
 

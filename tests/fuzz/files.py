@@ -218,15 +218,15 @@ def _csv(file, place):
     _all(lambda: read_pairs(file, ["y"]), lambda: read_for_model(file, (["a", "b"], ["y"]), paired=False))
 
 
-def _picture(file, place):
+def _image(file, place):
     header(file)
     _all(
         lambda: open_items(str(file.parent), shape=(1, 8, 8)).read(torch.tensor([0])),
-        lambda: place.loaded_pictures.anomaly_score(str(file.parent)),
+        lambda: place.loaded_images.anomaly_score(str(file.parent)),
     )
 
 
-def _pictures(*names):
+def _images(*names):
     return lambda place: st.sampled_from(names).flatmap(lambda name: mutations.damaged((place.path / name).read_bytes()))
 
 
@@ -284,8 +284,8 @@ TARGETS = [
     _file("data.npz", 8, lambda place: mutations.npz_bytes(), _arrays),
     _file("data.npy", 8, lambda place: mutations.npy_bytes(), _arrays),
     _file("table.csv", 8, lambda place: mutations.csv_bytes(), _csv),
-    _file("picture.png", 5, _pictures("b.png", "c.png", "photos/0.png"), _picture),
-    _file("picture.jpg", 5, _pictures("a.jpg", "d.jpg"), _picture),
+    _file("picture.png", 5, _images("b.png", "c.png", "photos/0.png"), _image),
+    _file("picture.jpg", 5, _images("a.jpg", "d.jpg"), _image),
     _file("weights.pth", 4, lambda place: mutations.damaged((place.path / "weights.pth").read_bytes()), _weights),
     _file("weights.safetensors", 4, _of_weights, _weights), _file("density.safetensors", 8, _densities, _density),
     _file("table.parquet", 4, lambda place: mutations.damaged((place.path / "table.parquet").read_bytes()), _table),

@@ -93,7 +93,7 @@ FUNCTIONS = {
     "simultaneous_bounds": of(decide.simultaneous_bounds, p_values=P, n_calibration=120, confidence=0.9),
     "label_trim": of(decide.label_trim, calibration=SCORES, confirmed=[int(SCORES.argmax())], budget=2),
     "tail_p_values": of(decide.tail_p_values, scores=SCORES), "to_label": of(decide.to_label, calibration=SCORES, budget=3),
-    "needed_calibration": of(decide.needed_calibration, n_items=100, n_odd=5, fdr=0.1),
+    "needed_calibration": of(decide.needed_calibration, n_items=100, n_anomalies=5, fdr=0.1),
     "needed_for_fpr": of(decide.needed_for_fpr, fpr=0.01, confidence=0.9),
     "reportable": of(decide.reportable, n_calibration=100, n_items=50, fdr=0.1),
     "surprise": of(functools.partial(decide.surprise, NORMAL), n_samples=8, target=np.zeros((3, 2)), random_state=0),

@@ -1,4 +1,4 @@
-"""Valid files that the cases start from: a small run with all its files, density files, tables, pictures."""
+"""Valid files that the cases start from: a small run with all its files, density files, tables, images."""
 
 import contextlib
 import io
@@ -28,16 +28,16 @@ class Place:
     Attributes:
         path: The folder.
         run: A run on vectors with a density, evaluated, with a report.
-        pictures: A run on small pictures.
+        images: A run on small images.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.run, self.pictures = path, path / "run", path / "pictures"
+        self.path, self.run, self.images = path, path / "run", path / "pictures"
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             self._make()
         self.loaded = vergence.load(self.run, device="cpu")
-        self.loaded_pictures = vergence.load(self.pictures, device="cpu")
+        self.loaded_images = vergence.load(self.images, device="cpu")
 
     def _make(self):
         rng = np.random.default_rng(0)
@@ -54,14 +54,14 @@ class Place:
         (self.path / "pairs.csv").write_text(f"a,b,y\n{rows}\n")
         (self.path / "empty").mkdir()
         (self.path / "text.npz").write_text("no archive")
-        self._make_pictures(rng)
+        self._make_images(rng)
         self._make_weights(x)
         vectors = {"objective": "gje", "encoder": "mlp", **QUICK}
         run = vergence.train(str(self.path / "data.npz"), out=self.run, projector=(4,), **vectors)
         vergence.evaluate(run)
         write_report(self.run)
         self._coarsen(run.folder)
-        vergence.train(str(self.path / "photos"), out=self.pictures, objective="gje", size=8, projector=(4,), **QUICK)
+        vergence.train(str(self.path / "photos"), out=self.images, objective="gje", size=8, projector=(4,), **QUICK)
         for name, settings in MODELS.items():
             kind = mixtures.get(name)
             known = {k: v for k, v in settings.items() if k in kind._get_param_names()}
@@ -89,7 +89,7 @@ class Place:
         """Returns the network that the files of weights are made for."""
         return torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4))
 
-    def _make_pictures(self, rng):
+    def _make_images(self, rng):
         (self.path / "photos").mkdir()
         for i in range(24):
             pixels = rng.integers(0, 255, (12, 10, 3), dtype=np.uint8)

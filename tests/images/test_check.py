@@ -1,4 +1,4 @@
-"""`check` finds what is planted, in files and in memory, alone and next to known pictures, and writes all of it."""
+"""`check` finds what is planted, in files and in memory, alone and next to known images, and writes all of it."""
 
 import csv
 import json
@@ -16,7 +16,7 @@ from tests.refusals import refuses
 from torch import nn
 
 import vergence
-from vergence.data.pictures import open_pictures
+from vergence.data.image_list import open_images
 from vergence.decide.decisions import Decisions, decided
 from vergence.decide.feature_sets import ReferenceScores
 from vergence.images.features import FILE, stamp
@@ -35,7 +35,7 @@ BLACK = [np.random.default_rng(i).integers(0, 3, (48, 48, 3), dtype=np.uint8) fo
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """150 ordinary pictures, six odd ones, three copies, and what is no picture."""
+    """150 ordinary images, six odd ones, three copies, and what is no image."""
     root = tmp_path_factory.mktemp("check") / "photos"
     (root / "inner").mkdir(parents=True)
     for i, x in enumerate(ORDINARY):
@@ -46,7 +46,7 @@ def folder(tmp_path_factory):
     Image.fromarray(ORDINARY[1][:, ::-1]).save(root / "mirrored.png")
     Image.fromarray(ORDINARY[2]).resize((96, 96)).save(root / "larger.png")
     (root / "notes.txt").write_text("notes")
-    (root / "broken.jpg").write_text("no picture")
+    (root / "broken.jpg").write_text("no image")
     return root
 
 
@@ -60,7 +60,7 @@ def flagged(found):
 
 
 def test_a_folder_by_itself(folder, found):
-    assert {found.items["path"][i] for i in found.strangest(6)} == {f"odd{i}.png" for i in range(6)} and not flagged(found)
+    assert {found.items["path"][i] for i in found.most_anomalous(6)} == {f"odd{i}.png" for i in range(6)} and not flagged(found)
     rows = {path: i for i, path in enumerate(found.items["path"])}
     assert found.items["duplicate_of"][rows["inner/p000.png"]] == "equal.bmp"
     assert sorted(found.duplicates["kind"]) == ["exact", "mirrored", "near"]
@@ -72,7 +72,7 @@ def test_a_folder_by_itself(folder, found):
     assert s["sentences"][0] == "The most anomalous images come first. Without a reference none is flagged."
     assert np.isnan(found.items["p_value"]).all() and not any("%" in sentence for sentence in s["sentences"])
     assert found.skipped["path"] == ["broken.jpg"] and all(sentence[-1] == "." for sentence in s["sentences"])
-    assert found.map(0).shape == (32, 32) and found.strangest(3)[0] in {rows[f"odd{i}.png"] for i in range(6)}
+    assert found.map(0).shape == (32, 32) and found.most_anomalous(3)[0] in {rows[f"odd{i}.png"] for i in range(6)}
     assert "<p>" in found._repr_html_() and "data:image/webp" in found.show(2)._repr_html_()
 
 
@@ -111,7 +111,7 @@ def test_results_are_written_once(source, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("n", [1, 2, 12])
-def test_few_pictures_have_copies_and_properties(n):
+def test_few_images_have_copies_and_properties(n):
     files = [*ORDINARY[: n - 1], BLACK[0]]
     found = vergence.check([*files, files[0]], encoder="patches", workers=0)
     assert found.duplicates["kind"] == ["exact"] and not any(found.items["flag"]) and not found.summary["judged"]
@@ -119,10 +119,10 @@ def test_few_pictures_have_copies_and_properties(n):
     refuses("images that were judged", found.map, 0)
 
 
-def test_confirmed_pictures_are_set_apart(folder, found, tmp_path):
+def test_confirmed_images_are_set_apart(folder, found, tmp_path):
     (tmp_path / "confirmed.csv").write_text("path,mark\nodd3.png,normal\nodd0.png,anomaly\n")
     again = vergence.check(folder, confirmed=Review.read(tmp_path / "confirmed.csv"), encoder="patches", workers=0)
-    assert not {"odd0.png", "odd3.png"} & {again.items["path"][i] for i in again.strangest(6)}
+    assert not {"odd0.png", "odd3.png"} & {again.items["path"][i] for i in again.most_anomalous(6)}
     moved = vergence.check(folder, confirmed=["odd0.png", "nobody"], encoder="patches", workers=0).summary["sentences"]
     assert "Marked before and not listed again: 2 as anomaly." in moved
     assert any("name 1 image that is not here (first: nobody)" in sentence for sentence in moved)
@@ -247,14 +247,14 @@ def small_network():
 def test_a_network_gives_places_and_an_embedding(folder):
     found = vergence.check(folder, encoder=small_network(), workers=0)
     assert found.map(0).shape == (32, 32) and found.summary["encoder"] == "Sequential"
-    assert len({f"odd{i}.png" for i in range(6)} & {found.items["path"][i] for i in found.strangest(7)}) >= 5
+    assert len({f"odd{i}.png" for i in range(6)} & {found.items["path"][i] for i in found.most_anomalous(7)}) >= 5
 
 
 def test_a_transformer_of_timm_gives_places():
     timm = pytest.importorskip("timm")
     net = timm.create_model("vit_tiny_patch16_224", pretrained=False, num_classes=0, img_size=64)
     found = vergence.check([*ORDINARY[:25], NOISE[0]], encoder=net, workers=0)
-    assert "regions" in found.summary["feature_sets"] and found.strangest(1) == [25]
+    assert "regions" in found.summary["feature_sets"] and found.most_anomalous(1) == [25]
 
 
 def test_auto_without_a_network_falls_back_to_patches(monkeypatch):
@@ -265,7 +265,7 @@ def test_auto_without_a_network_falls_back_to_patches(monkeypatch):
 
 
 @pytest.mark.slow
-def test_vectors_beside_pictures_by_their_names(tmp_path):
+def test_vectors_beside_images_by_their_names(tmp_path):
     z = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float32)
     order = np.random.default_rng(1).permutation(30)
     np.savez(tmp_path / "z.npz", x=z[order], names=np.array([str(i) for i in order]))
@@ -273,9 +273,9 @@ def test_vectors_beside_pictures_by_their_names(tmp_path):
     second = vergence.check(ORDINARY[:30], vectors=tmp_path / "z.npz", encoder="patches", workers=0)
     np.testing.assert_allclose(first.items["score"], second.items["score"])
     np.savez(tmp_path / "few.npz", x=z[:5], names=np.array([str(i) for i in range(5)]))
-    with pytest.raises(ValueError, match=r"a vector for each picture, by its name.*none for 25"):
+    with pytest.raises(ValueError, match=r"a vector for each image, by its name.*none for 25"):
         vergence.check(ORDINARY[:30], vectors=tmp_path / "few.npz", encoder="patches", workers=0)
-    refuses("one vector for each of 30 pictures", vergence.check, ORDINARY[:30], vectors=z[:7], encoder="patches", workers=0)
+    refuses("one vector for each of 30 images", vergence.check, ORDINARY[:30], vectors=z[:7], encoder="patches", workers=0)
 
 
 def sparse(n=1000, odd=10):
@@ -299,7 +299,7 @@ def test_what_breaks_a_rule_of_vectors_without_exception_is_first():
     r = np.random.default_rng(0)
     x = np.c_[r.normal(size=(500, 6)), np.full(500, 3.0)]
     x[7, 6] = 4
-    assert vergence.check(x).strangest(1) == [7]
+    assert vergence.check(x).most_anomalous(1) == [7]
 
 
 @pytest.mark.parametrize("channels", [2, 5])
@@ -308,9 +308,11 @@ def test_all_channels_are_judged_or_one(channels, tmp_path):
     x[3, 1] = 0
     np.save(tmp_path / "x.npy", x)
     found = vergence.check(tmp_path / "x.npy", out=tmp_path / "all", encoder="patches", workers=0)
-    assert found.pixels(0).shape == (channels, 48, 48) and found.strangest(1) == [3] and (tmp_path / "all/report.html").exists()
+    assert (
+        found.pixels(0).shape == (channels, 48, 48) and found.most_anomalous(1) == [3] and (tmp_path / "all/report.html").exists()
+    )
     one = vergence.check(x, channel=0, range="0,8191", encoder="patches", workers=0)
-    assert one.pixels(0).shape == (1, 48, 48) and one.strangest(1) != [3] and one.pixels(0).max() < 128
+    assert one.pixels(0).shape == (1, 48, 48) and one.most_anomalous(1) != [3] and one.pixels(0).max() < 128
     assert "Read as a viewer shows them: whole numbers 0 to 8,191 shown as 8 bits, as stated (24)." in one.summary["sentences"]
     assert not any("gray" in sentence for sentence in one.summary["sentences"])
 
@@ -331,7 +333,7 @@ def test_gray_images_give_no_warning_and_sizes_are_those_of_images(tmp_path):
 
 
 def test_parts_of_another_range_are_others(folder):
-    stamps = {stamp(open_pictures(folder, range=r, channel=c)) for r, c in ((None, None), ((0, 99), None), (None, 0))}
+    stamps = {stamp(open_images(folder, range=r, channel=c)) for r, c in ((None, None), ((0, 99), None), (None, 0))}
     assert len(stamps) == 3
 
 

@@ -16,7 +16,7 @@ from vergence.images.registration import _blurred, registered, warped
 
 
 def textured(seed, size=(96, 128)):
-    """A picture with shapes of all sizes, unlike any other seed's."""
+    """A image with shapes of all sizes, unlike any other seed's."""
     r = np.random.default_rng(seed)
     image = Image.fromarray(r.integers(40, 215, (5, 7, 3), dtype=np.uint8)).resize(size[::-1], Image.Resampling.BICUBIC)
     draw = ImageDraw.Draw(image)

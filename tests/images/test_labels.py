@@ -7,26 +7,26 @@ from scipy.ndimage import gaussian_filter1d
 from tests.refusals import refuses
 
 import vergence
-from vergence.data.pictures import Pictures
+from vergence.data.image_list import ImageList
 from vergence.decide.feature_sets import ReferenceScores
 from vergence.images.labels import labels_alone, labels_with_reference, names_by
 from vergence.images.reference import folds_of
 
 
 def test_groups_are_parts_of_names_columns_or_given():
-    pictures = Pictures(["a/x_1.png", "a/y-2.png", "b/plain.png"], [None] * 3)
-    pictures.columns = {"camera": [1, 2, 1]}
-    assert names_by(pictures, [0, 2], "folder", "--groups") == ["a", "b"]
-    assert names_by(pictures, [0, 1, 2], "prefix", "--groups") == ["a/x", "a/y", "b/plain"]
-    assert names_by(pictures, [0, 1], "camera", "--groups") == ["1", "2"]
-    assert names_by(pictures, [2, 0], ["u", "v", "w"], "--groups") == ["w", "u"]
-    assert names_by(pictures, [0, 1], r"^(\w)/", "--groups") == ["a", "a"]
+    images = ImageList(["a/x_1.png", "a/y-2.png", "b/plain.png"], [None] * 3)
+    images.columns = {"camera": [1, 2, 1]}
+    assert names_by(images, [0, 2], "folder", "--groups") == ["a", "b"]
+    assert names_by(images, [0, 1, 2], "prefix", "--groups") == ["a/x", "a/y", "b/plain"]
+    assert names_by(images, [0, 1], "camera", "--groups") == ["1", "2"]
+    assert names_by(images, [2, 0], ["u", "v", "w"], "--groups") == ["w", "u"]
+    assert names_by(images, [0, 1], r"^(\w)/", "--groups") == ["a", "a"]
     with pytest.raises(
         ValueError, match=r"expected \\d in each name, for --groups, found 1 name without it \(first: b/plain.png\)"
     ):
-        names_by(pictures, range(3), r"\d", "--groups")
-    refuses("a regular expression, found \\(: ", names_by, pictures, range(3), "(", "--groups")
-    refuses("one of --labels for each of 3 images, found 2", names_by, pictures, range(3), ["u", "v"], "--labels")
+        names_by(images, range(3), r"\d", "--groups")
+    refuses("a regular expression, found \\(: ", names_by, images, range(3), "(", "--groups")
+    refuses("one of --labels for each of 3 images, found 2", names_by, images, range(3), ["u", "v"], "--labels")
 
 
 def slow_p_value(score, reference, group):

@@ -78,7 +78,7 @@ def test_sizes_are_those_of_the_files():
     values[:, :2] = 480.0, 640.0
     values[0, :2], values[1, :2] = (120, 160), (300, 1500)
     found = properties(values)
-    assert found["odd_size"].nonzero()[0].tolist() == [0] and found["odd_aspect_ratio"].nonzero()[0].tolist() == [1]
+    assert found["extreme_size"].nonzero()[0].tolist() == [0] and found["extreme_aspect_ratio"].nonzero()[0].tolist() == [1]
 
 
 def test_a_property_of_the_whole_folder_is_not_an_error():
@@ -89,8 +89,8 @@ def test_a_property_of_the_whole_folder_is_not_an_error():
     assert properties(table(blurred(photographs(5, seed=1), 2.0)), color)["blurry"].all()
 
 
-def test_sharpness_is_compared_with_pictures_of_a_similar_size():
-    """Enlarged pictures are less sharp pixel by pixel, as large photographs are, and are not blurry next to each other."""
+def test_sharpness_is_compared_with_images_of_a_similar_size():
+    """Enlarged images are less sharp pixel by pixel, as large photographs are, and are not blurry next to each other."""
     small, large = photographs(40), photographs(40, seed=1).repeat_interleave(8, 2).repeat_interleave(8, 3)
     large = blurred(large, 2.5)
     values = np.concatenate([table(small), table(large)])

@@ -136,7 +136,7 @@ def test_names_in_all_tables_are_paths_and_tables_without_rows_have_columns(tmp_
 
 
 def test_an_image_that_is_named_twice_is_read_once_and_a_folder_of_none_is_refused(tmp_path):
-    refuses(r"pictures in .*found none", vergence.check, tmp_path)
+    refuses(r"images in .*found none", vergence.check, tmp_path)
     textured(0).save(tmp_path / "a.png")
     (tmp_path / "link.png").symlink_to("a.png")
     (tmp_path / "t.csv").write_text("file\na.png\n./a.png\na.png\nlink.png\n")

@@ -23,7 +23,7 @@ def test_anomalies_come_first_and_do_not_set_the_scale(share):
     n = int(share * 400)
     x[:n] += 8 * r.normal(size=(n, 6))
     found = vergence.check(x)
-    assert set(found.strangest(n)) >= set(range(n)) - {int(np.abs(x[:n]).max(1).argmin())}
+    assert set(found.most_anomalous(n)) >= set(range(n)) - {int(np.abs(x[:n]).max(1).argmin())}
     assert not any(found.items["flag"]) and np.isnan(found.items["q_value"]).all() and found.summary["rate"] == "none"
 
 

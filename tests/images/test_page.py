@@ -14,7 +14,7 @@ from PIL import Image
 from tests.factories import drawn
 
 import vergence
-from vergence.data.pictures import Pictures
+from vergence.data.image_list import ImageList
 from vergence.decide import q_values
 from vergence.images.page import write_check
 from vergence.images.review import Review
@@ -29,26 +29,26 @@ pytestmark = [pytest.mark.float32, pytest.mark.skipif(CHROMIUM is None, reason="
 HOSTILE = ["=1+1.png", "a b 'c' \"d\".png", "<img src=x onerror=alert(1)>.png", "\u202eright.png", "n" * 180 + ".png"]
 
 
-def picture(seed):
+def image(seed):
     return Image.fromarray(drawn(seed, 40, 12))
 
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory):
-    """A folder of 130 pictures, five of them noise, two copies, hostile names and a broken file; and what was found."""
+    """A folder of 130 images, five of them noise, two copies, hostile names and a broken file; and what was found."""
     root = tmp_path_factory.mktemp("workbench")
     photos = root / "photos"
     (photos / "inner").mkdir(parents=True)
     for i in range(118):
-        picture(i).save(photos / "inner" / f"p{i:03d}.png")
+        image(i).save(photos / "inner" / f"p{i:03d}.png")
     for i, name in enumerate(HOSTILE):
-        picture(500 + i).save(photos / name.replace("/", "_"))
+        image(500 + i).save(photos / name.replace("/", "_"))
     for i in range(5):
         noise = np.random.default_rng(i).integers(0, 256, (40, 40, 3), dtype=np.uint8)
         Image.fromarray(noise).save(photos / f"noise{i}.png")
-    picture(0).save(photos / "copy.bmp")
-    picture(1).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(photos / "mirrored.png")
-    (photos / "broken.jpg").write_text("no picture")
+    image(0).save(photos / "copy.bmp")
+    image(1).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(photos / "mirrored.png")
+    (photos / "broken.jpg").write_text("no image")
     found = vergence.check(photos, out=root / "out", encoder="patches", workers=0)
     return photos, found, root / "out" / "report.html"
 
@@ -118,7 +118,7 @@ def test_how_many_to_look_at(page):
     assert page.locator("#expected").inner_text() == "25"  # without a reference there is an order, and no number
 
 
-def test_a_picture_opens_large_with_its_reasons_copies_and_neighbors(page):
+def test_a_image_opens_large_with_its_reasons_copies_and_neighbors(page):
     page.get_by_role("button", name="Pairs of duplicates (2)").click()
     tile = page.locator("#grid .tile", has_text="copy.bmp")
     tile.focus()
@@ -159,7 +159,7 @@ def test_marks_are_saved_and_read_again(page, checked, tmp_path):
     assert "1 anomaly, 1 normal" in page.locator("#reviewed").inner_text()  # the browser keeps them
     again = vergence.check(photos, confirmed=review, encoder="patches", workers=0)
     assert again.said == {"noise0.png": "anomaly", "=1+1.png": "normal"}
-    assert not {"noise0.png", "=1+1.png"} & {again.items["path"][i] for i in again.strangest(20)}
+    assert not {"noise0.png", "=1+1.png"} & {again.items["path"][i] for i in again.most_anomalous(20)}
 
 
 def test_lists_are_saved(page, tmp_path, checked):
@@ -173,7 +173,7 @@ def test_lists_are_saved(page, tmp_path, checked):
         assert sorted(original(row["path"]) for row in csv.DictReader(file)) == sorted(lines)
 
 
-def test_the_map_shows_pictures_and_selects_what_a_line_encloses(page):
+def test_the_map_shows_images_and_selects_what_a_line_encloses(page):
     box = page.locator("#map").bounding_box()
     corners = [(2, 2), (box["width"] - 2, 2), (box["width"] - 2, box["height"] / 2), (2, box["height"] / 2), (2, 2)]
     page.mouse.move(box["x"] + 2, box["y"] + 2)
@@ -214,15 +214,15 @@ def test_on_a_phone_nothing_is_wider_than_the_screen_or_too_small_to_touch(page)
     assert page.evaluate("document.querySelector('#large').scrollWidth") <= 390 and page.evaluate(small) == 0
 
 
-def test_print_shows_the_pictures(page):
+def test_print_shows_the_images(page):
     page.get_by_role("button", name="All (130)").click()
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.locator("#grid .tile").count() == 120
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_hardly_any_pictures(browser, tmp_path, n):
-    found = vergence.check([np.asarray(picture(i)) for i in range(n)], out=tmp_path / "out", workers=0)
+def test_hardly_any_images(browser, tmp_path, n):
+    found = vergence.check([np.asarray(image(i)) for i in range(n)], out=tmp_path / "out", workers=0)
     with opened_page(browser, tmp_path / "out" / "report.html") as opened:
         assert opened.locator("#grid .tile").count() == n == len(found.items) and not opened.locator("#budget").is_visible()
 
@@ -236,9 +236,9 @@ def test_a_page_that_was_moved_says_so(checked, browser, tmp_path):
 
 
 def test_next_to_a_reference_its_anomalies_are_taken_out_and_regions_are_shown(browser, tmp_path):
-    reference = [np.asarray(picture(1000 + i)) for i in range(60)]
+    reference = [np.asarray(image(1000 + i)) for i in range(60)]
     reference[7] = np.random.default_rng(7).integers(0, 256, (40, 40, 3), dtype=np.uint8)
-    new = [*(np.array(picture(i)) for i in range(10)), np.random.default_rng(1).integers(0, 256, (40, 40, 3), dtype=np.uint8)]
+    new = [*(np.array(image(i)) for i in range(10)), np.random.default_rng(1).integers(0, 256, (40, 40, 3), dtype=np.uint8)]
     new[0][10:18, 20:28] = np.random.default_rng(0).integers(0, 256, (8, 8, 3))
     found = vergence.check(new, against=reference, encoder="patches", mark=0.2, out=tmp_path / "out", workers=0)
     with opened_page(browser, tmp_path / "out" / "report.html") as opened:
@@ -274,29 +274,29 @@ def test_next_to_a_reference_its_anomalies_are_taken_out_and_regions_are_shown(b
     assert drawn[1] == [int(one <= 0.1) for one in q]
 
 
-def test_a_page_of_many_pictures_shows_what_stands_out_and_a_sample(checked, browser, tmp_path, monkeypatch):
+def test_a_page_of_many_images_shows_what_stands_out_and_a_sample(checked, browser, tmp_path, monkeypatch):
     _, found, _ = checked
     monkeypatch.setattr("vergence.images.page.MOST", 60)
     page = found.report(tmp_path / "many.html")
     with opened_page(browser, page) as opened:
         n, names = opened.evaluate("[N, D.name]")
         assert n == 60 and "60 of 130 are on this page" in opened.locator("header").inner_text()
-    first = {found.items["path"][i] for i in found.strangest(5)}
+    first = {found.items["path"][i] for i in found.most_anomalous(5)}
     assert first <= {*names} and {"copy.bmp", "mirrored.png"} <= {*names}
 
 
-def test_pictures_that_were_deleted_are_empty_tiles_and_no_error(tmp_path, browser):
+def test_images_that_were_deleted_are_empty_tiles_and_no_error(tmp_path, browser):
     folder = tmp_path / "photos"
     folder.mkdir()
     for i in range(30):
-        picture(i).save(folder / f"{i}.png")
+        image(i).save(folder / f"{i}.png")
     found = vergence.check(folder, encoder="patches", workers=0)
     shutil.rmtree(folder)
     with opened_page(browser, found.report(tmp_path / "gone.html")) as opened:
         assert opened.evaluate("N") == 30 and opened.locator("#grid .tile").count() > 0
 
 
-def test_vectors_alone_have_a_page_without_pictures(browser, tmp_path):
+def test_vectors_alone_have_a_page_without_images(browser, tmp_path):
     x = np.random.default_rng(0).normal(size=(80, 6))
     x[3] += 30
     vergence.check(x, out=tmp_path / "out")
@@ -348,7 +348,7 @@ def test_what_was_said_before_is_on_the_page_and_can_be_taken_back(checked, brow
 
 
 def test_no_hue_is_named_of_gray_images(tmp_path):
-    images = [picture(i) if i < 40 else picture(i).convert("L").convert("RGB").point(lambda v: v // 3) for i in range(44)]
+    images = [image(i) if i < 40 else image(i).convert("L").convert("RGB").point(lambda v: v // 3) for i in range(44)]
     found = vergence.check([np.asarray(image) for image in images], out=tmp_path / "out", encoder="patches", workers=0)
     text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     page = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
@@ -373,7 +373,7 @@ def many(found, n=20_000):
         duplicates=Table({**pairs, "agreement": [0.98] * 2000}),
         summary=found.summary | {"rate": "twins: an assumption"},
         embeddings=r.normal(size=(n, 32)).astype(np.float32),
-        pictures=Pictures(names, [found.pixels(i) for i in range(len(found.items))] * (n // len(found.items) + 1)),
+        images=ImageList(names, [found.pixels(i) for i in range(len(found.items))] * (n // len(found.items) + 1)),
         features=SimpleNamespace(**features),
         levels=lambda: {level: values[at] for level, values in found.levels().items()},
         marked=lambda i: found.marked(at[i]),

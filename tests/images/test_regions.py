@@ -1,17 +1,17 @@
-"""Maps show where a picture is odd, and mark a place in at most the stated share of ordinary pictures."""
+"""Maps show where a image is odd, and mark a place in at most the stated share of ordinary images."""
 
 import numpy as np
 import pytest
 import torch
 from tests.factories import efficientnet_lite0
 
-from vergence.images.features import PatchLook
+from vergence.images.features import PatchExtractor
 from vergence.images.frozen import EfficientNetLite
 from vergence.images.patches import FLOOR, PATCH, TOGETHER, PatchCells, grid_of
 from vergence.images.regions import NEW, OwnCells, ReferenceCells, region_score, region_threshold, region_words, some_cells
 
 
-def picture(seed, height=64, width=80):
+def image(seed, height=64, width=80):
     r = torch.Generator().manual_seed(seed)
     coarse = torch.rand(1, 3, height // 8, width // 8, generator=r)
     smooth = torch.nn.functional.interpolate(coarse, (height, width), mode="bilinear")[0]
@@ -20,11 +20,11 @@ def picture(seed, height=64, width=80):
 
 @pytest.fixture(scope="module", params=[False, True], ids=["itself", "reference"])
 def judged(request):
-    """Features, a model, and the fold of new pictures."""
-    pictures = [picture(i) for i in range(60)]
-    features = PatchCells(pictures)
+    """Features, a model, and the fold of new images."""
+    images = [image(i) for i in range(60)]
+    features = PatchCells(images)
     fold = np.arange(60) % 5
-    cells = [some_cells(features(x), 60, i) for i, x in enumerate(pictures)]
+    cells = [some_cells(features(x), 60, i) for i, x in enumerate(images)]
     model = ReferenceCells(cells, fold, 5) if request.param else OwnCells(cells, fold)
     return features, model, NEW if request.param else 0
 
@@ -39,30 +39,30 @@ def test_the_map_is_largest_where_the_defect_lies_and_moves_with_it(judged):
     features, model, fold = judged
     places = []
     for column in (8, 40, 60):
-        m = model.scores(features(planted(picture(100), 30, column)), fold)[1]
+        m = model.scores(features(planted(image(100), 30, column)), fold)[1]
         r, c = np.unravel_index(m.argmax(), m.shape)
         places.append(((r + 0.5) / m.shape[0] * 64, (c + 0.5) / m.shape[1] * 80))
     for (row, column), left in zip(places, (8, 40, 60), strict=True):
         assert abs(row - 36) < 9 and abs(column - left - 6) < 9
 
 
-def test_a_picture_with_a_defect_is_odder_than_ordinary_ones(judged):
+def test_a_image_with_a_defect_is_odder_than_ordinary_ones(judged):
     features, model, fold = judged
-    ordinary = [model.scores(features(picture(100 + i)), fold)[0][0] for i in range(20)]
-    odd = [model.scores(features(planted(picture(200 + i), 20, 20)), fold)[0][0] for i in range(10)]
+    ordinary = [model.scores(features(image(100 + i)), fold)[0][0] for i in range(20)]
+    odd = [model.scores(features(planted(image(200 + i), 20, 20)), fold)[0][0] for i in range(10)]
     assert min(odd) > max(ordinary)
 
 
-def test_a_turned_picture_has_its_map_turned(judged):
+def test_a_turned_image_has_its_map_turned(judged):
     features, model, fold = judged
-    x = planted(picture(100, 64, 64), 8, 30)
+    x = planted(image(100, 64, 64), 8, 30)
     first, second = (model.scores(features(y), fold)[1] for y in (x, x.flip(2)))
     assert np.corrcoef(second.ravel(), first[:, ::-1].ravel())[0, 1] > 0.85
 
 
-def test_borders_are_not_odder_on_ordinary_pictures(judged):
+def test_borders_are_not_odder_on_ordinary_images(judged):
     features, model, fold = judged
-    maps = np.stack([model.scores(features(picture(100 + i)), fold)[1] for i in range(20)])
+    maps = np.stack([model.scores(features(image(100 + i)), fold)[1] for i in range(20)])
     inner = maps[:, 1:-1, 1:-1].mean()
     border = np.concatenate([maps[:, [0, -1]].ravel(), maps[:, :, [0, -1]].ravel()]).mean()
     assert abs(border - inner) < 0.4
@@ -85,7 +85,7 @@ def test_banks_leave_folds_out_as_a_loop_does():
     assert own.scores(x, NEW)[1].mean() < own.scores(x, 3)[1].mean() - 5
 
 
-def test_in_at_most_the_stated_share_of_ordinary_pictures_a_place_is_marked():
+def test_in_at_most_the_stated_share_of_ordinary_images_a_place_is_marked():
     r = np.random.default_rng(0)
     marked = 0
     for _ in range(1000):
@@ -105,8 +105,8 @@ def test_cells_of_any_size(shape):
 
 
 def test_codes_in_parts_are_those_of_the_formula():
-    x = picture(0, 100, 120).float()
-    cells = PatchCells([picture(i).float() for i in range(20)])
+    x = image(0, 100, 120).float()
+    cells = PatchCells([image(i).float() for i in range(20)])
     q = torch.nn.functional.unfold(x[None], PATCH)[0].T @ cells.filters.flatten(1).T + cells.bias
     assert len(q) > TOGETHER
     d = torch.stack([(q - atom).norm(dim=1) for atom in cells.atoms])
@@ -116,9 +116,9 @@ def test_codes_in_parts_are_those_of_the_formula():
 
 
 def test_one_channel_stands_for_three_equal_ones():
-    look = PatchLook([picture(i).float() for i in range(20)])
-    gray = picture(20).float()[:1].expand(3, -1, -1)
-    assert look.features(gray)[0].shape == look.features(picture(21).float())[0].shape
+    look = PatchExtractor([image(i).float() for i in range(20)])
+    gray = image(20).float()[:1].expand(3, -1, -1)
+    assert look.features(gray)[0].shape == look.features(image(21).float())[0].shape
     torch.testing.assert_close(look.features(gray)[0], look.codes(gray), atol=1e-4, rtol=0)
     torch.testing.assert_close(look.features(gray)[1][0], look.cells(gray), atol=2e-3, rtol=0)
 
@@ -133,7 +133,7 @@ def test_norms_that_are_folded_into_convolutions_change_nothing():
         torch.testing.assert_close(EfficientNetLite()(x), whole.extract_features(x).mean((2, 3)), atol=1e-3, rtol=1e-3)
 
 
-def test_constant_pictures_are_no_error():
+def test_constant_images_are_no_error():
     features = PatchCells([torch.full((3, 32, 32), 0.5)] * 3)
     assert features(torch.full((3, 32, 32), 0.5)).isfinite().all()
 

@@ -1,4 +1,4 @@
-"""Pictures of conditional densities: what is drawn is what the model says."""
+"""Images of conditional densities: what is drawn is what the model says."""
 
 import pytest
 from tests.mixtures.test_frames import frame
@@ -7,7 +7,7 @@ from vergence import mixtures
 from vergence.mixtures import ConditionalGaussian, ConditionalMixture
 
 
-def test_pictures(tmp_path):
+def test_images(tmp_path):
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt

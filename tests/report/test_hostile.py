@@ -29,7 +29,7 @@ class Tags(html.parser.HTMLParser):
 
 
 def require_clean(text):
-    """The page has its own scripts, no handlers, no pictures but its own, and no tag within the JSON."""
+    """The page has its own scripts, no handlers, no images but its own, and no tag within the JSON."""
     tags = Tags()
     tags.feed(text)
     assert [attributes.get("id") for tag, attributes in tags.found if tag == "script"] in (["items", None], [None])

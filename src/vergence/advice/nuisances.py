@@ -25,7 +25,7 @@ __all__ = ["Shared"]
 
 SIDES = (1, 2, 3, 4, 6, 8, 12)  # of windows, in pixels
 THIN = (1, 2)  # of strips along a whole side; crops alone make wider ones unusual
-FEW = 0.05  # share of the picture that a window takes, at most
+FEW = 0.05  # share of the image that a window takes, at most
 LARGEST, ASPECT = 32, 12  # side of the patterns that are searched; longest window in units of its shorter side
 LEAST = 0.5  # share of a direction in a place
 EXCESS = 1.8  # its logit above that of a usual place
@@ -47,7 +47,7 @@ class FixedRegion:
 
     box: tuple[int, int, int, int]  # top, left, height and width in pixels of the item
     share: float  # share of the direction's energy in the rectangle, in [0, 1]
-    usual: float  # the same of a usual rectangle of this shape: its 90 % quantile over the picture
+    usual: float  # the same of a usual rectangle of this shape: its 90 % quantile over the image
 
 
 @dataclass(frozen=True, kw_only=True)

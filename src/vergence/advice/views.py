@@ -245,9 +245,9 @@ def _shared(
 ) -> Shared:
     """Returns what the first directions of joint embedding share that is not the things themselves."""
     items, r, ties = reading.items, reading.x.shape[1], int((whole.spectrum_ > 1 - UNCHANGED).sum())
-    pictures = len(items.shape) == 3
-    m = min(SEARCHED, r // 4, *((math.prod(items.shape) // 16,) if pictures else ()))
-    lights = tuple(_lights(reading, y)) if pictures else ()
+    images = len(items.shape) == 3
+    m = min(SEARCHED, r // 4, *((math.prod(items.shape) // 16,) if images else ()))
+    lights = tuple(_lights(reading, y)) if images else ()
     if m < 2:
         return Shared(directions=m, unchanged=ties, lights=lights)
     codes, directions = reading.codes(whole, m), reading.basis.directions.double().cpu()
@@ -257,7 +257,7 @@ def _shared(
         directions=m,
         unchanged=ties,
         constant=constants(directions, reading.x.T @ reading.x),
-        places=tuple(_places(patterns, items.shape, crop) if pictures and callable(augmentation) else ()),
+        places=tuple(_places(patterns, items.shape, crop) if images and callable(augmentation) else ()),
         lights=lights,
         valued=tuple(few_values(codes, y)),
         followed=followed(codes, {name: values for name, values in properties.items() if len(values) == len(codes)}),
@@ -282,9 +282,9 @@ def _lights(reading: Reduced, y: Tensor | None) -> list[Lit]:
 # Words
 
 
-def simple_rule(pictures: bool) -> str:
+def simple_rule(images: bool) -> str:
     """Returns what to start with where no labels decide: no criterion without labels chose better in docs/guides/advice.md."""
-    if pictures:
+    if images:
         return (
             "To start with: a pretrained network, if one is at hand and the images are photographs; otherwise the closed form, "
             "the default of vergence train. Networks that were trained for minutes on a CPU were worse on most data."
@@ -295,10 +295,10 @@ def simple_rule(pictures: bool) -> str:
     )
 
 
-def _say_start(accuracy: Probed | None, pictures: bool) -> tuple[str, ...]:
+def _say_start(accuracy: Probed | None, images: bool) -> tuple[str, ...]:
     """Says what to start with: of vectors by their labels, if there are any; of images by the rule, since probes are linear."""
-    if pictures or accuracy is None:
-        return (simple_rule(pictures), *(() if accuracy is None else (f"Of linear maps of pixels: {accuracy}",)))
+    if images or accuracy is None:
+        return (simple_rule(images), *(() if accuracy is None else (f"Of linear maps of pixels: {accuracy}",)))
     return (f"To start with, by labels: {accuracy}",)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
-from vergence.data.config import DataConfig, ViewConfig, usual, usual_flip
+from vergence.data.config import DataConfig, ViewConfig, default_flip, default_views
 from vergence.utils.checks import did_you_mean
 
 
@@ -63,7 +63,7 @@ def advise(command: Advise) -> None:
 def _configs(command: Advise) -> tuple[DataConfig, ViewConfig]:
     given = {"root": command.data_root, "download": command.download, "size": command.size, "limit": command.limit}
     data: dict[str, Any] = {"source": command.data, **given}
-    views: dict[str, Any] = {"flip": usual_flip(command.data), **usual(command.views or "features")}
+    views: dict[str, Any] = {"flip": default_flip(command.data), **default_views(command.views or "features")}
     strengths = [f.name for f in fields(ViewConfig)]
     for name, value in map(options.parse, command.set):
         if name in strengths:

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 from vergence.cli import options
 from vergence.utils.checks import counted
 
-PASSED = ("column", "groups", "fdr", "fpr", "confidence", "adaptive", "append", "lower_is_stranger")  # as they are given
+PASSED = ("column", "groups", "fdr", "fpr", "confidence", "adaptive", "append", "lower_is_anomalous")  # as they are given
 
 
 @dataclass(kw_only=True)
@@ -41,7 +41,7 @@ class Calibrate:
     """Probability that --fpr, or --fdr for tables judged by these calibration items, holds."""
     adaptive: bool = False
     """Use what many anomalies leave of --fdr, by an estimate of their share."""
-    lower_is_stranger: bool = False
+    lower_is_anomalous: bool = False
     """Lower scores are stranger, as of log-likelihoods."""
 
 

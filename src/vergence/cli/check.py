@@ -194,7 +194,7 @@ def lines(found: "CheckResult") -> list[str]:
     head, rest = found.summary["looked"] + ".", list(found.summary["sentences"])
     if not found.summary["judged"]:
         return [head, *rest]
-    named = [(shortened_name(found.items["path"][i]), found.items["reason"][i]) for i in found.strangest(SHOWN)]
+    named = [(shortened_name(found.items["path"][i]), found.items["reason"][i]) for i in found.most_anomalous(SHOWN)]
     first = [f"  {name}: {reason}" if reason else f"  {name}" for name, reason in named]
     return [head, rest[0], *first, *rest[1:]]
 

@@ -36,13 +36,13 @@ class Monitor:
     alarm: Annotated[float, arg(help="Probability, over all time, of an alarm though nothing changes.")] = 0.01
     seed: Annotated[int, arg(help="Seed of the random numbers that break ties.")] = 0
     fail_on: Annotated[Literal["nothing", "alarm"], arg(help="What makes the exit code 1.")] = "nothing"
-    lower_is_stranger: bool = False
+    lower_is_anomalous: bool = False
     """Lower scores are more anomalous, as of log-likelihoods."""
 
 
 def monitor(command: Monitor) -> None:
     """Runs ``vergence monitor``."""
-    state, sign = _state(command), -1.0 if command.lower_is_stranger else 1.0
+    state, sign = _state(command), -1.0 if command.lower_is_anomalous else 1.0
     said, kind, skipped, alarms, seen = 0, "", 0, 0, 0
     for seen, score in enumerate(_scores(command), 1):
         if score != score:
@@ -72,7 +72,7 @@ def _state(command: Monitor) -> "State":
     from vergence.decide import Monitor as State
     from vergence.decide.files import read_scores
 
-    sign = -1.0 if command.lower_is_stranger else 1.0
+    sign = -1.0 if command.lower_is_anomalous else 1.0
     new = State(sign * read_scores(command.calibration, command.column), command.alarm, command.seed)
     if command.state is None or not command.state.exists():
         return new

@@ -26,13 +26,13 @@ SHOWN = 10  # items that are printed
 class Score:
     """Write how anomalous each item is by a run, with a p-value and a flag; larger is more anomalous.
 
-    Pictures or vectors that no run knows, and a run's own data, are judged by ``vergence check``.
+    Images or vectors that no run knows, and a run's own data, are judged by ``vergence check``.
     """
 
     run: options.RunFolder
     images: Annotated[Positional[str], arg(metavar="IMAGES", help=options.ANY_SOURCE)]
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: scores-IMAGES.csv)")] = None
-    """File to write: .npz, .csv or .parquet. A page with pictures is written next to it, OUT.html."""
+    """File to write: .npz, .csv or .parquet. A page with images is written next to it, OUT.html."""
     fdr: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: 0.1)")] = None
     """Share of false alarms among the flags, at most, on average over tables."""
     fpr: Annotated[float | None, arg(metavar="RATE", help_behavior_hint="(default: flag by --fdr)")] = None
@@ -119,7 +119,7 @@ def _reference(command: Score, run: "Run", confirmed: Sequence[str]) -> "Calibra
 
 def _show(found: "Decisions") -> None:
     """Prints the strangest items and what to do with them; without a column that is empty."""
-    rows = found.strangest(SHOWN)
+    rows = found.most_anomalous(SHOWN)
     columns = {"name": "name", "score": "score", "p": "p_value", "level": "level", "nearest training item": "nearest"}
     shown: dict[str, Callable[[Any], str]] = {"score": "{:.1f}".format, "p_value": "{:.2g}".format}
     shown["nearest"] = lambda names: str(names).partition("; ")[0]

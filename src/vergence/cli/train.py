@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
-from vergence.data.config import usual
+from vergence.data.config import default_views
 from vergence.utils.checks import expect
 from vergence.utils.terminal import is_first_process
 
@@ -63,7 +63,7 @@ def train(command: Any) -> None:
         out = Path("runs") / options.stem(source or command.init)
     settings, also = options.chosen(command), options.parse_settings(command.set)
     if command.views is not None:
-        settings = usual(command.views) | settings
+        settings = default_views(command.views) | settings
     if twice := sorted(settings.keys() & also.keys()):
         raise ValueError(f"{twice[0]} is given twice, by --set and by its own option; leave one out")
     if command.dry_run:

@@ -168,7 +168,7 @@ def merge(command: Merge) -> None:
 
 
 def _reopened(record: "Mapping[str, Any]", names: "Sequence[str]", root: str | None) -> "Items | None":
-    """Returns items of a part's record, for the pictures of some; None, with a note, where they cannot be read here."""
+    """Returns items of a part's record, for the images of some; None, with a note, where they cannot be read here."""
     from vergence.data.shards import files_of, is_sharded, open_shards
     from vergence.learn.runs.run import load
 
@@ -180,7 +180,7 @@ def _reopened(record: "Mapping[str, Any]", names: "Sequence[str]", root: str | N
             return open_shards([f for f in files if Path(f).stem in stems], shape=shape, several=True).items
         return run.items(source, root=root)
     except (ValueError, KeyError) as error:
-        terminal.note(f"the page has no pictures: {error}")
+        terminal.note(f"the page has no images: {error}")
         return None
 
 

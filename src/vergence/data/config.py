@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from vergence.utils.checks import Checked, require_choice
 
-__all__ = ["DataConfig", "ViewConfig", "usual", "usual_flip"]
+__all__ = ["DataConfig", "ViewConfig", "default_flip", "default_views"]
 
 USUAL: dict[str, dict[str, float]] = {
     "features": {},
@@ -72,7 +72,7 @@ class ViewConfig(Checked):
         cover: Rectangles of the image that get a random color in each view, before the crop: top, left, height and width of each
             in pixels, one after the other. For marks that no view changes otherwise, such as a stamp (docs/guides/advice.md).
         kind: Vectors: ``features``, of the three strengths that follow; ``counts``, ``spectra``, ``series`` or ``table``, with
-            operations of their own (`vergence.learn.views.vectors`) and usual strengths (`usual`).
+            operations of their own (`vergence.learn.views.vectors`) and usual strengths (`default_views`).
         noise: Vectors: standard deviation of additive Gaussian noise, in units of the data's standard deviation.
         mask: Vectors: probability that a feature is replaced by its mean.
         scale: Vectors: standard deviation of the logarithm of a factor per sample.
@@ -124,13 +124,13 @@ class ViewConfig(Checked):
     local_crop: tuple[float, float] = (0.05, 0.4)
 
 
-def usual(kind: str) -> dict[str, Any]:
+def default_views(kind: str) -> dict[str, Any]:
     """Returns the settings of ``--views NAME``: the kind of views, and strengths that differ from the defaults.
 
     A name ``package.module:function`` is imported, and makes the views (`vergence.learn.views.images.GivenViews`).
 
     Example:
-        >>> usual("series")
+        >>> default_views("series")
         {'kind': 'series', 'noise': 0.1, 'mask': 0.1}
     """
     if ":" in kind:
@@ -141,11 +141,11 @@ def usual(kind: str) -> dict[str, Any]:
     return {"kind": kind, **USUAL[kind]}
 
 
-def usual_flip(source: str) -> float:
+def default_flip(source: str) -> float:
     """Returns the probability of a horizontal flip that suits a source: 0 for built-in sets without mirror images, else 0.5.
 
     Example:
-        >>> usual_flip("digits"), usual_flip("photographs/")
+        >>> default_flip("digits"), default_flip("photographs/")
         (0.0, 0.5)
     """
     return 0.0 if source.partition(":")[0] in UNMIRRORED else 0.5

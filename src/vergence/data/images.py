@@ -46,8 +46,8 @@ FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "PPM", "AVIF", "J
 BY_ENDING = {".tga": "TGA"}  # formats without a mark of their own at the start, which other files could be taken for
 ORIENTATION = 0x0112  # EXIF's tag
 UNREADABLE = (OSError, SyntaxError, ValueError, EOFError)  # what Pillow and files raise
-MAX_PIXELS = 178_956_970  # of a picture that is decoded, Pillow's own limit: 0.7 GB while it is converted
-DECODE_SECONDS = 30.0  # for one picture; see `time_limit`
+MAX_PIXELS = 178_956_970  # of a image that is decoded, Pillow's own limit: 0.7 GB while it is converted
+DECODE_SECONDS = 30.0  # for one image; see `time_limit`
 BYTES = "bytes:"
 ENDINGS: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 ENDINGS += (".jpe", ".jfif", ".mpo", ".pnm", ".pbm", ".dib", ".avif", ".heic", ".heif", ".jp2", ".j2k", ".jpx", ".tga", ".ico")
@@ -587,7 +587,7 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def readable(files: DecodedImages, *, keep_pixels: bool, strict: bool, workers: int) -> tuple[Items, Tensor]:
-    """Decodes every file or encoded picture once; returns the readable ones, in memory or as they are, and their int64 index."""
+    """Decodes every file or encoded image once; returns the readable ones, in memory or as they are, and their int64 index."""
     repeated = len(files.skipped)
     items: Items
     if keep_pixels:

@@ -1,8 +1,8 @@
-"""Encoded pictures in large files: tars (WebDataset's layout) and Parquet with a column of bytes, here or on object storage.
+"""Encoded images in large files: tars (WebDataset's layout) and Parquet with a column of bytes, here or on object storage.
 
 Sources are a file, a folder of such files, a pattern (``data/{000..127}.tar``, ``data/*.parquet``), or a text file with one of
 them a line (``.list``); also with an address that fsspec opens: ``s3://``, ``gs://``, ``file://``. An index (file, place,
-length) is read once, without a picture; pictures are read when they are asked for.
+length) is read once, without a image; images are read when they are asked for.
 """
 
 import contextlib
@@ -30,15 +30,15 @@ from vergence.utils.terminal import bar
 __all__ = ["EncodedImages", "files_of", "is_sharded", "open_shards"]
 
 TAR, PARQUET, LIST = ".tar", ".parquet", ".list"
-PICTURES = ("image", "picture", "bytes", "img", "jpg", "png")  # names of a column of pictures, the first that is there
+IMAGE_COLUMNS = ("image", "picture", "bytes", "img", "jpg", "png")  # names of a column of pictures, the first that is there
 LABELS = ("label", "labels")
 HELD = 4  # row groups of a Parquet file
-HEADERS = 256  # pictures whose headers say whether there is color
+HEADERS = 256  # images whose headers say whether there is color
 RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
 def is_sharded(source: str) -> bool:
-    """Returns whether a source is one of encoded pictures in large files.
+    """Returns whether a source is one of encoded images in large files.
 
     Example:
         >>> is_sharded("s3://bucket/{000..127}.tar"), is_sharded("photos"), is_sharded("x.npy")
@@ -51,19 +51,19 @@ def is_sharded(source: str) -> bool:
         if any(mark in source for mark in "*?[") and not path.exists():
             return path.suffix.lower() == PARQUET
         if path.suffix.lower() == PARQUET and path.is_file():
-            return _picture_column(source) is not None
+            return _image_column(source) is not None
         names = [entry.name for entry in itertools.islice(path.iterdir(), HEADERS)]
         others = any(name.lower().endswith(ENDINGS) or (path / name).is_dir() for name in names)
     except (OSError, ValueError):  # no folder, or what cannot be a path
         return False
     large = [name for name in sorted(names) if name.lower().endswith((TAR, PARQUET))]
-    return bool(large) and not others and (large[0].lower().endswith(TAR) or _picture_column(str(path / large[0])) is not None)
+    return bool(large) and not others and (large[0].lower().endswith(TAR) or _image_column(str(path / large[0])) is not None)
 
 
 def open_shards(
     source: str | Sequence[str], *, size: int | None = None, shape: tuple[int, ...] | None = None, several: bool = False
 ) -> Source:
-    """Returns the pictures of a source, or of addresses of `files_of` it, as items; reads the index and some headers.
+    """Returns the images of a source, or of addresses of `files_of` it, as items; reads the index and some headers.
 
     Size and shape are as of `vergence.data.images.image_files`. With ``several`` names begin with that of the file though there
     is one alone, as part of several.
@@ -80,28 +80,28 @@ def open_shards(
 
 @dataclass(frozen=True)
 class Index:
-    """Where N pictures are."""
+    """Where N images are."""
 
     files: list[str]  # addresses of the large files
     stamps: list[str]  # what tells another version of a file apart
-    file: Array  # number of each picture's file (N,)
+    file: Array  # number of each image's file (N,)
     start: Array  # its first byte in a tar, or its row in a Parquet file (N,)
     length: Array  # its bytes; -1 in a Parquet file (N,)
     names: list[str]
     labels: Array | None = None  # (N,)
 
     def content(self, i: int) -> bytes:
-        """Returns the bytes of a picture."""
+        """Returns the bytes of a image."""
         address, start = self.files[self.file[i]], int(self.start[i])
         if self.length[i] < 0:
-            return _parquet(address, self.stamps[self.file[i]], os.getpid()).picture(start)
+            return _parquet(address, self.stamps[self.file[i]], os.getpid()).image(start)
         filesystem, path = _filesystem(address)
         data: bytes = filesystem.cat_file(path, start=start, end=start + int(self.length[i]))
         return data
 
 
 class EncodedImages(DecodedImages):
-    """Pictures of an `Index`, those of its ``rows`` (M,), decoded when they are read; as `vergence.data.images.ImageFiles`."""
+    """Images of an `Index`, those of its ``rows`` (M,), decoded when they are read; as `vergence.data.images.ImageFiles`."""
 
     def __init__(
         self, index: Index, names: Sequence[str], shape: tuple[int, ...], rows: Tensor, labels: Tensor | None = None
@@ -111,7 +111,7 @@ class EncodedImages(DecodedImages):
 
     @property
     def stamps(self) -> list[str]:
-        """What tells these items from others: the versions of the files, the pictures and the shape."""
+        """What tells these items from others: the versions of the files, the images and the shape."""
         return [*self.index.files, *self.index.stamps, str(self.shape), str(self.rows.tolist())]
 
     def content(self, i: int) -> bytes:
@@ -130,7 +130,7 @@ class EncodedImages(DecodedImages):
 
 
 def _modes(index: Index) -> Iterator[str]:
-    """Yields the pixel formats of some pictures."""
+    """Yields the pixel formats of some images."""
     for i in range(0, len(index.names), max(1, -(-len(index.names) // HEADERS))):
         with contextlib.suppress(OSError, ValueError):  # of one that cannot be read
             about = header(io.BytesIO(index.content(i)))
@@ -151,10 +151,10 @@ def _index(source: str | Sequence[str], several: bool) -> Index:
                 parts.append(_of_tar(address) if address.lower().endswith(TAR) else _of_parquet(address))
             except (OSError, tarfile.TarError, EOFError) as error:
                 why = f"cannot read {address}: {shortened(error)}"
-                raise ValueError(f"expected a tar or Parquet file of pictures, {why}") from None
+                raise ValueError(f"expected a tar or Parquet file of images, {why}") from None
             advance(1)
     numbers = [len(names) for _, _, names, _ in parts]
-    expect(sum(numbers), f"pictures in {source}", f"none in {len(files)} files", "name another source")
+    expect(sum(numbers), f"images in {source}", f"none in {len(files)} files", "name another source")
     several |= len(files) > 1
     before = [f"{Path(file).stem}/" if several else "" for file in files]
     names = [f"{stem}{name}" for stem, (_, _, own, _) in zip(before, parts, strict=True) for name in own]
@@ -205,7 +205,7 @@ Part = tuple[Array, Array, list[str], Array | None]  # start, length, names, lab
 
 
 def _of_tar(address: str) -> Part:
-    """Returns the pictures of a tar, and their labels where each has a ``.cls``, as WebDataset writes it."""
+    """Returns the images of a tar, and their labels where each has a ``.cls``, as WebDataset writes it."""
     filesystem, path = _filesystem(address)
     start, length, names, keys = [], [], [], []
     numbers: dict[str, int] = {}
@@ -228,21 +228,21 @@ def _of_tar(address: str) -> Part:
 
 
 def _of_parquet(address: str) -> Part:
-    """Returns the rows of a Parquet file that hold pictures, with their labels."""
-    pictures = _parquet(address, _stamp(address), os.getpid())
-    expect(pictures.column is not None, f"a column of pictures, {', '.join(PICTURES)}, in {address}", "none")
-    n, there = pictures.file.metadata.num_rows, pictures.file.schema_arrow.names
+    """Returns the rows of a Parquet file that hold images, with their labels."""
+    images = _parquet(address, _stamp(address), os.getpid())
+    expect(images.column is not None, f"a column of images, {', '.join(IMAGE_COLUMNS)}, in {address}", "none")
+    n, there = images.file.metadata.num_rows, images.file.schema_arrow.names
     key = next((name for name in LABELS if name in there), None)
-    named = next((name for name in ("name", "names", "path", "file") if name in there and name != pictures.column), None)
-    table = pictures.file.read(columns=[name for name in (key, named) if name])
+    named = next((name for name in ("name", "names", "path", "file") if name in there and name != images.column), None)
+    table = images.file.read(columns=[name for name in (key, named) if name])
     names = [str(name) for name in table[named].to_pylist()] if named else [f"row {i}" for i in range(n)]
     labels = None if key is None else np.asarray(table[key].to_numpy())
     whole = labels is not None and labels.dtype.kind in "iu"
     return np.arange(n), np.full(n, -1), names, labels.astype(np.int64) if labels is not None and whole else None
 
 
-def _picture_column(address: str) -> str | None:
-    """Returns the column of a Parquet file that holds encoded pictures; None for none."""
+def _image_column(address: str) -> str | None:
+    """Returns the column of a Parquet file that holds encoded images; None for none."""
     import pyarrow as pa
 
     try:
@@ -265,7 +265,7 @@ def _parquet(address: str, stamp: str, process: int) -> "_Parquet":
 
 
 class _Parquet:
-    """A Parquet file: its column of pictures, if there is one, and single pictures; a few row groups are held."""
+    """A Parquet file: its column of images, if there is one, and single images; a few row groups are held."""
 
     def __init__(self, address: str) -> None:
         import pyarrow.parquet as pq
@@ -273,13 +273,13 @@ class _Parquet:
         filesystem, path = _filesystem(address)
         self.file = pq.ParquetFile(filesystem.open(path, "rb"))
         usable = [field.name for field in self.file.schema_arrow if holds_bytes(field.type)]
-        self.column = next((name for name in PICTURES if name in usable), usable[0] if len(usable) == 1 else None)
+        self.column = next((name for name in IMAGE_COLUMNS if name in usable), usable[0] if len(usable) == 1 else None)
         about = self.file.metadata
         self.bounds = np.cumsum([0, *(about.row_group(i).num_rows for i in range(about.num_row_groups))])
         columns = [self.column]
         self.group = functools.lru_cache(HELD)(lambda i: self.file.read_row_group(i, columns=columns)[columns[0]])
 
-    def picture(self, row: int) -> bytes:
+    def image(self, row: int) -> bytes:
         """Returns the bytes of a row of the column; none where it holds none."""
         group = int(np.searchsorted(self.bounds, row, side="right")) - 1
         content = self.group(group)[row - int(self.bounds[group])].as_py()
@@ -288,7 +288,7 @@ class _Parquet:
 
 
 def holds_bytes(kind: Any) -> bool:
-    """Returns whether an Arrow type is one of encoded pictures: bytes, or a struct with ``bytes``."""
+    """Returns whether an Arrow type is one of encoded images: bytes, or a struct with ``bytes``."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):

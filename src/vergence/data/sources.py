@@ -129,7 +129,7 @@ def open_items(
 
     Args:
         source: A built-in name, or the path of a folder of images, of one image, of a ``.npy``, ``.npz`` or ``.parquet`` file;
-            tars and Parquet of encoded pictures (`vergence.data.shards`); or data that a program holds, see
+            tars and Parquet of encoded images (`vergence.data.shards`); or data that a program holds, see
             `vergence.data.sources.from_object`.
         shape: Shape of one item as it is read: ``data.train.shape``. For pairs it is the context's. None for no model: arrays
             are read as they are, and images of a folder as squares.
@@ -155,7 +155,7 @@ def open_items(
         return _shaped(part, shape, source)
     if is_sharded(source):
         if shape is not None:
-            expect(len(shape) == 3, f"vectors of shape {shape}, as the model was trained on", f"pictures in {source}")
+            expect(len(shape) == 3, f"vectors of shape {shape}, as the model was trained on", f"images in {source}")
         return open_shards(source, size=size, shape=shape).items
     path = _existing(source)
     if _is_array(path):
@@ -511,7 +511,7 @@ def _of_list(values: Sequence[Any], size: int | None, how: Mapping[str, Any]) ->
     if all(isinstance(value, str | os.PathLike) for value in values):
         return _of_files(values, size)
     if all(isinstance(value, Image.Image) for value in values):
-        return _of_pictures(values, size)
+        return _of_images(values, size)
     try:
         rows = torch.stack(list(values)) if all(isinstance(v, Tensor) for v in values) else np.asarray(values)
     except (ValueError, RuntimeError, TypeError) as error:
@@ -527,7 +527,7 @@ def _of_files(paths: Sequence[Any], size: int | None) -> Source:
     return decoding.image_files(folder, [decoding.written_name(str(Path(path).relative_to(folder))) for path in absolute], size)
 
 
-def _of_pictures(images: Sequence[Any], size: int | None) -> Source:
+def _of_images(images: Sequence[Any], size: int | None) -> Source:
     """Opens PIL images: in their size if all have one, else as squares."""
     sizes = {(image.height, image.width) for image in images}
     side, shape = decoding.canvas(size, decoding.channels(image.mode for image in images))

@@ -152,8 +152,8 @@ def at_most(q: Any, level: float) -> Any:
     return q <= level * (1 + ROUNDING)
 
 
-def needed_calibration(n_items: int, n_odd: int, fdr: float = 0.1) -> int:
-    """Returns how many calibration items are needed to report R = ``n_odd`` of m = ``n_items`` at a false-discovery rate a.
+def needed_calibration(n_items: int, n_anomalies: int, fdr: float = 0.1) -> int:
+    """Returns how many calibration items are needed to report R = ``n_anomalies`` of m = ``n_items`` at a false-discovery rate a.
 
     The least p-value is 1 / (n + 1), and Benjamini-Hochberg reports R of m items only if their p <= a R / m: n >= m / (a R) - 1.
 
@@ -161,10 +161,10 @@ def needed_calibration(n_items: int, n_odd: int, fdr: float = 0.1) -> int:
         >>> needed_calibration(10_000, 10, fdr=0.1)
         9999
     """
-    require_count(1, n_items=n_items, n_odd=n_odd)
+    require_count(1, n_items=n_items, n_anomalies=n_anomalies)
     require_within("(0, 1)", fdr=fdr)
-    expect(n_odd <= n_items, "n_odd of at most n_items", f"{n_odd} of {n_items}")
-    return max(1, math.ceil(n_items / (fdr * n_odd) * (1 - ROUNDING)) - 1)
+    expect(n_anomalies <= n_items, "n_anomalies of at most n_items", f"{n_anomalies} of {n_items}")
+    return max(1, math.ceil(n_items / (fdr * n_anomalies) * (1 - ROUNDING)) - 1)
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def reportable(n_calibration: int, n_items: int, fdr: float = 0.1, of: str = "ca
 def to_label(calibration: Values, budget: int) -> Any:
     """Returns the indices of the ``budget`` calibration items that a person should look at, by their scores (n,).
 
-    They are the strangest, the strangest first.
+    They are the most_anomalous, the most_anomalous first.
 
     Example:
         >>> to_label([0.1, 0.9, 0.5], 2)
@@ -217,7 +217,7 @@ def to_label(calibration: Values, budget: int) -> Any:
 
 
 def label_trim(calibration: Values, confirmed: Any, budget: int) -> Any:
-    """Returns the calibration scores without the confirmed outliers among the ``budget`` strangest: Label-Trim.
+    """Returns the calibration scores without the confirmed outliers among the ``budget`` most_anomalous: Label-Trim.
 
     A person looks at the ``budget`` strangest calibration items (`to_label`) and confirms the unusual ones, of indices (R,);
     typical ones stay, which keeps the p-values valid (Bashari, Sesia, Romano, Robust conformal outlier detection under

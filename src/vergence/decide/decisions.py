@@ -49,7 +49,7 @@ class Decisions(Tabular):
     """What is unusual among new items.
 
     Attributes:
-        columns: What is known of each of R items, (R,) each: of all m, or of those of a long table the 48 strangest, these first;
+        columns: What is known of each of R items, (R,) each: of all m, or the 48 most anomalous of a long table, these first;
             of `vergence density score` of none.
 
             - ``p_value``; ``q_value``, the least false-discovery rate at which an item is flagged; ``flag``, 1 if it is.
@@ -117,7 +117,7 @@ class Decisions(Tabular):
         """Items in all, judged or not."""
         return self.total + self.unjudged + self.missing
 
-    def strangest(self, n: int) -> list[dict[str, Any]]:
+    def most_anomalous(self, n: int) -> list[dict[str, Any]]:
         """Returns what is known of at most n items of ``columns``, the strangest first."""
         order = np.lexsort((-np.asarray(self.columns["score"]), self.p_value))[:n]
         return [{"row": int(i) + 1, **{name: values[i] for name, values in self.columns.items()}} for i in order]
@@ -265,7 +265,7 @@ class Tally(Counts):
     def __init__(self, n: int, fdr: float = 0.1, certificate: Certificate | None = None, **more: Any) -> None:
         super().__init__(n, fdr, certificate, **more)
         self.unjudged, self.missing = 0, 0
-        self.strangest: dict[str, np.ndarray] = {name: np.array([], dtype=float) for name in COLUMNS}
+        self.most_anomalous: dict[str, np.ndarray] = {name: np.array([], dtype=float) for name in COLUMNS}
 
     def see(self, columns: Mapping[str, np.ndarray]) -> None:
         """Counts the p-values of some rows, and holds the strangest items."""
@@ -276,21 +276,23 @@ class Tally(Counts):
         super().see(columns)
         self._hold(columns)
 
-    def add(self, counts: Sequence[tuple[int, int]], unjudged: int, flagged: int, strangest: Mapping[str, Sequence[Any]]) -> None:
+    def add(
+        self, counts: Sequence[tuple[int, int]], unjudged: int, flagged: int, most_anomalous: Mapping[str, Sequence[Any]]
+    ) -> None:
         """Adds what another tally saw: how many items have each k, and its `unjudged`, `flagged` and `strangest`."""
         for k, n in counts:
             self.counts[k] += n
         self.unjudged += unjudged
         self.above += flagged
-        self._hold({name: np.asarray(strangest[name]) for name in COLUMNS})
+        self._hold({name: np.asarray(most_anomalous[name]) for name in COLUMNS})
 
     def _hold(self, columns: Mapping[str, np.ndarray]) -> None:
         if not len(columns["score"]):
             return
-        if len(self.strangest["score"]):
-            columns = {name: np.concatenate([self.strangest[name], columns[name]]) for name in COLUMNS}
+        if len(self.most_anomalous["score"]):
+            columns = {name: np.concatenate([self.most_anomalous[name], columns[name]]) for name in COLUMNS}
         order = np.argsort(-columns["score"], kind="stable")[:HELD]
-        self.strangest = {name: columns[name][order] for name in COLUMNS}
+        self.most_anomalous = {name: columns[name][order] for name in COLUMNS}
 
     def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the q-value and the flag of some rows, when all have been seen."""
@@ -301,7 +303,7 @@ class Tally(Counts):
 
     def found(self, advice: str = "") -> Decisions:
         """Returns the decisions with the strangest items, when all rows have been seen."""
-        rows = self.strangest | self.columns(self.strangest)
+        rows = self.most_anomalous | self.columns(self.most_anomalous)
         columns = {name: rows[name].tolist() for name in self.order if name != "seen"}
         return self.decisions(columns, unjudged=self.unjudged, missing=self.missing, advice=advice)
 
@@ -331,7 +333,7 @@ def calibrate(
     confidence: float | None = None,
     adaptive: bool = False,
     groups: tuple[Any, Any] | None = None,
-    larger_is_stranger: bool = True,
+    larger_is_anomalous: bool = True,
 ) -> Decisions:
     """Returns which new items are unusual, from the scores of any model.
 
@@ -345,7 +347,7 @@ def calibrate(
         adaptive: Use what anomalies leave of ``fdr``, by an estimate of their share: more power where they are many.
         groups: Labels of the calibration items (n,) and of the new ones (m,): the p-values hold within each group. With ``fdr``
             alone.
-        larger_is_stranger: False for scores that are larger for normal items.
+        larger_is_anomalous: False for scores that are larger for normal items.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -357,7 +359,7 @@ def calibrate(
         false alarms (those without a flag count as 0)
     """
     require_within("(0, 1)", fdr=fdr)
-    sign = 1.0 if larger_is_stranger else -1.0
+    sign = 1.0 if larger_is_anomalous else -1.0
     given = (("calibration scores", calibration, 1), ("scores", scores, 0))
     cal, new = (sign * as_values(name, x, least=least).cpu().numpy() for name, x, least in given)
     expect(len(cal) >= LEAST, f"at least {LEAST} calibration scores", len(cal), "give more normal items")

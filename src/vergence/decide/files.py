@@ -49,7 +49,7 @@ def calibrate_files(
     column: str | None = None,
     groups: str | None = None,
     append: Path | None = None,
-    lower_is_stranger: bool = False,
+    lower_is_anomalous: bool = False,
     **rates: Any,
 ) -> Decisions:
     """Writes the new rows with p-values, q-values, flags and errors, and a page, ``OUT.html``; returns the decisions.
@@ -71,20 +71,20 @@ def calibrate_files(
     plain = groups is None and not any(rates.get(name) for name in ("fpr", "confidence", "adaptive"))
     if plain and 0 < fdr < 1 and len(gap) and there.any():
         terminal.note(str(reportable(len(gap), int(there.sum()), fdr)))
-    found = calibrate(a.values, b.values[there], groups=sides, larger_is_stranger=not lower_is_stranger, **rates)
+    found = calibrate(a.values, b.values[there], groups=sides, larger_is_anomalous=not lower_is_anomalous, **rates)
     found = replace(found, missing=int((~there).sum()))
     written = {**_kept(new, b.table, out.suffix), **_named_apart(_of_all_rows(found, there), b.table.column_names)}
     if out == STREAM:
         print(*json_lines(written), sep="", end="")
     else:
         write_table(out, written)
-        sign, names = -1.0 if lower_is_stranger else 1.0, b.names or [f"row {i + 1}" for i in range(len(there))]
+        sign, names = -1.0 if lower_is_anomalous else 1.0, b.names or [f"row {i + 1}" for i in range(len(there))]
         shown = {"name": np.asarray(names, dtype=np.str_)[there], "score": sign * b.values[there]}
         whole = replace(found, columns={**found.columns, **shown})
         write_decisions(Path(f"{out}.html"), whole, name=new.stem, calibration=sign * a.values)
     if append is not None:
         how = {"confidence": found.confidence, "adaptive": rates.get("adaptive", False), "groups": groups}
-        append_lines(append, _log(found, calibration, new, written, {**how, "lower_is_stranger": lower_is_stranger}))
+        append_lines(append, _log(found, calibration, new, written, {**how, "lower_is_anomalous": lower_is_anomalous}))
     return found
 
 

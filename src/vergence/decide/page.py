@@ -53,7 +53,7 @@ def write_decisions(
     """
     if items is not None and len(items.shape) == 3:
         found = replace(found, noun="image")
-    rows = found.strangest(MOST)
+    rows = found.most_anomalous(MOST)
     rate = "" if found.fdr is None else f", false-discovery rate {found.fdr:g}"
     return workbench(
         path,

@@ -11,7 +11,7 @@ import numpy as np
 
 from vergence.decide.inputs import labels_of
 from vergence.utils.checks import expect
-from vergence.utils.neighbors import components, near_copies
+from vergence.utils.neighbors import components, near_duplicates
 
 __all__ = ["apart", "grouped", "one_of_each"]
 
@@ -37,7 +37,7 @@ def _joined(sides: Sequence[np.ndarray]) -> np.ndarray:
     for side in sides:
         numbers = side.dtype.kind in "biuf"
         expect(numbers, "items of numbers, to keep near copies on one side", f"items of type {side.dtype}", "give groups")
-        edges = np.stack([label, label.max() + 1 + near_copies(side)], 1)
+        edges = np.stack([label, label.max() + 1 + near_duplicates(side)], 1)
         label = components(edges, edges.max() + 1)[label]
     return label
 

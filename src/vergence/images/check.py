@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vergence.data.image_list import ImageList, of_numpy, open_images
 from vergence.data.items import RowNames
-from vergence.data.pictures import Pictures, of_numpy, open_pictures
 from vergence.data.pixels import luma, resize
 from vergence.data.sources import open_items
 from vergence.images.duplicates import Duplicates, find_duplicates
@@ -144,10 +144,10 @@ def check(
         expect(against is not None or against_vectors is None, "a reference for against_vectors", "none", "name it with against")
         settings = replace(settings, encoder="none") if parts else _with_encoder(settings, encoder)
         read: dict[str, Any] = {"root": root, "column": column, "range": range, "channel": channel}
-        known = None if against is None else open_pictures(against, **read)
-        pictures = open_pictures(source, **read, like=known)
+        known = None if against is None else open_images(against, **read)
+        images = open_images(source, **read, like=known)
         given, folder = (vectors, against_vectors), None if out is None else Path(out)
-        result = _of_pictures(_called(source), pictures, known, settings, given, folder)
+        result = _of_images(_called(source), images, known, settings, given, folder)
     if heatmaps is not None:
         result.write_heatmaps(heatmaps)
     return result
@@ -177,10 +177,10 @@ def _with_encoder(settings: CheckSettings, encoder: str | nn.Module) -> CheckSet
 
 
 class _RunEmbedding:
-    """The encoder of a run on whole pictures, stretched to its size."""
+    """The encoder of a run on whole images, stretched to its size."""
 
     def __init__(self, encoder: nn.Module, shape: Sequence[int]) -> None:
-        expect(len(shape) == 3, "a run of pictures as encoder", f"one of items of shape {tuple(shape)}", "name another")
+        expect(len(shape) == 3, "a run of images as encoder", f"one of items of shape {tuple(shape)}", "name another")
         self.encoder, self.shape = encoder.eval(), tuple(shape)
 
     @torch.inference_mode()
@@ -191,19 +191,19 @@ class _RunEmbedding:
         return z.flatten(1)[0]
 
 
-# Pictures
+# Images
 
 
-def _parts(stack: ExitStack, out: Path | None, job: Mapping[str, Any], step: str, pictures: Pictures) -> Parts | None:
+def _parts(stack: ExitStack, out: Path | None, job: Mapping[str, Any], step: str, images: ImageList) -> Parts | None:
     """Returns the finished parts of a step on files, behind which the same call goes on; None for others, or without a folder."""
-    if out is None or pictures.folder is None:
+    if out is None or images.folder is None:
         return None
-    job = {**job, "step": step, "pictures": stamp(pictures)}
+    job = {**job, "step": step, "images": stamp(images)}
     return stack.enter_context(open_parts(out / step, job, every=PART, joined=False))
 
 
-def _of_pictures(
-    source: str, pictures: Pictures, known: Pictures | None, settings: CheckSettings, vectors: tuple[Any, Any], out: Path | None
+def _of_images(
+    source: str, images: ImageList, known: ImageList | None, settings: CheckSettings, vectors: tuple[Any, Any], out: Path | None
 ) -> CheckResult:
     with ExitStack() as stack:
         if out is not None:
@@ -212,7 +212,7 @@ def _of_pictures(
         job = {"job": "check", "size": settings.size, "encoder": settings.encoder, "marks": str(settings.review)}
         kept = functools.partial(_parts, stack, out, {**job, "groups": str(settings.groups)})
         paired, (one, other) = "duplicates" in (settings.only or ONLY), settings.sides(known is not None)
-        features = _image_features(pictures, one, vectors[0], kept("looks", pictures))
+        features = _image_features(images, one, vectors[0], kept("looks", images))
         reference = None if known is None else _image_features(known, other, vectors[1], kept("known", known))
         copies = find_duplicates(features.small, features.digest, features.read) if paired else Duplicates.none()
         leaked, known_names, told = None, list[str](), list[str]()
@@ -221,64 +221,64 @@ def _of_pictures(
             others = reference.small, reference.digest, reference.read
             leaked = find_duplicates(features.small, features.digest, features.read, *others)
             part = not settings.only and np.isin(reference.digest, features.digest).all()
-            if part and (own := _of_reference(features, pictures, known, reference.index)).any():
+            if part and (own := _of_reference(features, images, known, reference.index)).any():
                 leaked = leaked.where(~own[leaked.pairs[:, 0]])
                 told = [f"{counted(int(own.sum()), 'image')} of the reference itself: not judged."]
         anomalies = None
         if reference is not None and not settings.only:
             anomalies = with_reference(features, reference, settings)
         elif not settings.only:
-            anomalies, told = ordered_images(features, copies, settings, kept("maps", pictures))
-        here = [*features.names, *(s.name for s in pictures.skipped), *known_names]
+            anomalies, told = ordered_images(features, copies, settings, kept("maps", images))
+        here = [*features.names, *(s.name for s in images.skipped), *known_names]
         notes = [*told, *settings.review.notes(here)]
-        result = result_of(source, pictures, features, settings, copies, anomalies, notes, known, reference, leaked)
+        result = result_of(source, images, features, settings, copies, anomalies, notes, known, reference, leaked)
         if out is not None:
             result.write(out)
     return result
 
 
-def _of_reference(features: ImageFeatures, pictures: Pictures, known: Pictures, index: Ints) -> Bools:
+def _of_reference(features: ImageFeatures, images: ImageList, known: ImageList, index: Ints) -> Bools:
     """Returns which images are files of the reference, (N,), if it is a part of the images, as those marked normal are."""
     theirs = {path and path.resolve() for path in (known.path(i) for i in index.tolist())}
-    paths = [path and path.resolve() for path in (pictures.path(i) for i in features.index.tolist())]
+    paths = [path and path.resolve() for path in (images.path(i) for i in features.index.tolist())]
     part = None not in theirs and theirs <= set(paths)
     return np.array([part and path in theirs for path in paths], dtype=bool)
 
 
-def _image_features(pictures: Pictures, settings: CheckSettings, vectors: Any, kept: Parts | None) -> ImageFeatures:
+def _image_features(images: ImageList, settings: CheckSettings, vectors: Any, kept: Parts | None) -> ImageFeatures:
     """Returns what the first look at each image gives, and the images at the size that later steps look at."""
-    images = SmallImages(pictures, settings.kept)
+    small = SmallImages(images, settings.kept)
 
     def keep(i: int, row: dict[str, Any]) -> None:
-        images.keep(i, row.pop("pixels"), int(row["digest"]))
+        small.keep(i, row.pop("pixels"), int(row["digest"]))
 
     first = FirstPass(settings.kept, not settings.only)
-    columns: dict[str, Any] = rows_of(first, pictures, range(len(pictures)), settings.workers, "images", kept, keep)
+    columns: dict[str, Any] = rows_of(first, images, range(len(images)), settings.workers, "images", kept, keep)
     if not columns:
-        one = pictures.skipped[0] if pictures.skipped else None
-        refuse("pictures that can be read", "none" if one is None else f"none: {one.name} ({one.reason})", "give others")
+        one = images.skipped[0] if images.skipped else None
+        refuse("images that can be read", "none" if one is None else f"none: {one.name} ({one.reason})", "give others")
     index = columns.pop("index")
     some = index.tolist()
-    given = None if vectors is None else _vectors_of(vectors, pictures, some)
-    groups, labels = (names_by(pictures, some, getattr(settings, of), f"--{of}") for of in ("groups", "labels"))
-    names = [pictures.names[i] for i in some]
-    return ImageFeatures(index, names, given, **columns, images=images, groups=groups, labels=labels)
+    given = None if vectors is None else _vectors_of(vectors, images, some)
+    groups, labels = (names_by(images, some, getattr(settings, of), f"--{of}") for of in ("groups", "labels"))
+    names = [images.names[i] for i in some]
+    return ImageFeatures(index, names, given, **columns, images=small, groups=groups, labels=labels)
 
 
-def _vectors_of(vectors: Any, pictures: Pictures, index: Sequence[int]) -> Floats:
-    """Returns the vectors of the pictures that could be read, by their names where the vectors have names."""
+def _vectors_of(vectors: Any, images: ImageList, index: Sequence[int]) -> Floats:
+    """Returns the vectors of the images that could be read, by their names where the vectors have names."""
     given = _vectors(vectors)
     if given is None:
         refuse("vectors: an array (N, D), or a .npy, .npz or .parquet file of them", vectors, "give others")
     names, x = given
     if names is None:
-        expect(len(x) == len(pictures), f"one vector for each of {len(pictures)} pictures", len(x), "give them with names")
+        expect(len(x) == len(images), f"one vector for each of {len(images)} images", len(x), "give them with names")
         return np.asarray(x[np.array(index)])
     place = {name: i for i, name in enumerate(names)}
-    missing = [pictures.names[i] for i in index if pictures.names[i] not in place]
+    missing = [images.names[i] for i in index if images.names[i] not in place]
     named = f"none for {len(missing)} (first: {missing[0]})" if missing else ""
-    expect(not missing, "a vector for each picture, by its name", named, "write names as in items.csv")
-    return np.asarray(x[[place[pictures.names[i]] for i in index]])
+    expect(not missing, "a vector for each image, by its name", named, "write names as in items.csv")
+    return np.asarray(x[[place[images.names[i]] for i in index]])
 
 
 # Vectors alone
@@ -311,7 +311,7 @@ def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name
     """Returns what is unusual among vectors; crowds that lie apart are groups."""
     names, x = given[0] or [str(i) for i in range(len(given[1]))], given[1]
     features = ImageFeatures.of_vectors(names, x)
-    pictures = Pictures(names, [None] * len(names))
+    images = ImageList(names, [None] * len(names))
     known_names = [] if known is None else known[0] or [str(i) for i in range(len(known[1]))]
     notes = settings.review.notes([*names, *known_names])
     if known is not None:
@@ -319,4 +319,4 @@ def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name
     else:
         anomalies, told = ordered_vectors(features, settings)
         notes = [*told, *notes]
-    return result_of(name, pictures, features, settings, Duplicates.none(), anomalies, notes)
+    return result_of(name, images, features, settings, Duplicates.none(), anomalies, notes)

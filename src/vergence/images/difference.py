@@ -18,7 +18,7 @@ import numpy as np
 from scipy import ndimage, stats
 from sklearn.preprocessing import normalize
 
-from vergence.data.pictures import Picture
+from vergence.data.image_list import LoadedImage
 from vergence.images.features import Row, SmallImages, on_grid
 from vergence.utils.dtypes import Bytes, Floats, Ints
 
@@ -57,10 +57,10 @@ class DifferencePass:
     fold: Mapping[int, int]  # fold of each reference image by its number
     folds: int  # K
 
-    def __call__(self, picture: Picture) -> Row:
+    def __call__(self, image: LoadedImage) -> Row:
         """Returns the row of an image."""
-        a = _gray(picture.pixels)
-        each = [(j, *difference(a, _gray(self.reference.read(j).pixels))) for j in self.compared[picture.digest]]
+        a = _gray(image.pixels)
+        each = [(j, *difference(a, _gray(self.reference.read(j).pixels))) for j in self.compared[image.digest]]
         best = max(each, key=lambda one: one[1])
         scores = []
         for k in range(self.folds):

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vergence.data.image_list import ImageList, LoadedImage
 from vergence.data.items import Skipped
 from vergence.data.numbers import planes, viewed
-from vergence.data.pictures import Picture, Pictures
 from vergence.data.pixels import resize
 from vergence.images.codes import PooledCodes
 from vergence.images.duplicates import small_image
@@ -82,18 +82,18 @@ class FirstPass:
     size: int  # pixels of the shorter side of the image, at most
     judged: bool = True  # whether the image as a whole is described, too, for its score and its place on the map
 
-    def __call__(self, picture: Picture) -> Row:
+    def __call__(self, image: LoadedImage) -> Row:
         """Returns what is known of an image by column."""
-        pixels = viewed(picture.pixels)
+        pixels = viewed(image.pixels)
         table = measure(pixels)
-        table[:2] = picture.size
+        table[:2] = image.size
         row: Row = {"whole": np.zeros(0, dtype=np.float32), "thumbnail": np.zeros(0, dtype=np.uint8)}
         if self.judged:
             whole = np.broadcast_to(resized(pixels, WHOLE, WHOLE), (3, WHOLE, WHOLE))
             row["whole"] = pixel_statistics(torch.from_numpy(whole.copy())[None])[0].numpy()
             row["thumbnail"] = resized(whole, SIDE, SIDE).mean(0).ravel().astype(np.uint8)
-        row |= {"digest": np.int64(picture.digest), "changes": "; ".join(picture.changes), "measurements": table}
-        return row | {"small": small_image(pixels), "pixels": shrunk(picture.pixels, self.size)}
+        row |= {"digest": np.int64(image.digest), "changes": "; ".join(image.changes), "measurements": table}
+        return row | {"small": small_image(pixels), "pixels": shrunk(image.pixels, self.size)}
 
 
 class ArrayFile:
@@ -136,30 +136,30 @@ def _removed(folder: Path, process: int) -> None:
 class SmallImages:
     """Images of a source with at most ``size`` pixels a shorter side, in a temporary file; those that it lacks are read again."""
 
-    def __init__(self, pictures: Pictures, size: int) -> None:
-        self.source, self.size, self._kept, self._digest = pictures, size, ArrayFile(), dict[int, int]()
+    def __init__(self, images: ImageList, size: int) -> None:
+        self.source, self.size, self._kept, self._digest = images, size, ArrayFile(), dict[int, int]()
 
     def keep(self, i: int, pixels: Bytes, digest: int) -> None:
         """Writes image i, while there is room."""
         self._kept.keep(i, pixels)
         self._digest[i] = digest
 
-    def read(self, i: int) -> Picture:
+    def read(self, i: int) -> LoadedImage:
         """Returns image i."""
         if i in self._kept:
             pixels = self._kept.read(i)
-            return Picture(pixels, pixels.shape[1:], self._digest[i])
+            return LoadedImage(pixels, pixels.shape[1:], self._digest[i])
         whole = self.source.read(i)
-        return Picture(shrunk(whole.pixels, self.size), whole.size, whole.digest, whole.changes)
+        return LoadedImage(shrunk(whole.pixels, self.size), whole.size, whole.digest, whole.changes)
 
-    def pictures(self) -> Pictures:
-        """Returns the same as `Pictures`, whose ``map`` reads them in worker processes."""
-        small = Pictures(self.source.names, self.source.contents, folder=self.source.folder)
+    def image_list(self) -> ImageList:
+        """Returns the same as `ImageList`, whose ``map`` reads them in worker processes."""
+        small = ImageList(self.source.names, self.source.contents, folder=self.source.folder)
         small.reader = self.read
         return small
 
 
-class PatchLook:
+class PatchExtractor:
     """Features of the whole and of cells by dictionaries of patches of images, and perhaps an embedding (D,) of the whole."""
 
     names: tuple[str, ...] = ("details",)  # of the sets of cells
@@ -176,7 +176,7 @@ class PatchLook:
         return whole if self.embed is None else torch.cat([self.embed(x).float(), whole]), [self.cells(one)]
 
 
-class NetworkLook:
+class NetworkExtractor:
     """Features of the whole and of cells by a frozen network, and those by patches."""
 
     names: tuple[str, ...] = ("regions", "details")
@@ -184,7 +184,7 @@ class NetworkLook:
     banks: tuple[int, ...] = (10_000, 3_000)
 
     def __init__(self, images: Sequence[Tensor], network: FrozenNetwork, size: int) -> None:
-        self.patches, self.network, self.side = PatchLook(images), network, round(NETWORK * size)
+        self.patches, self.network, self.side = PatchExtractor(images), network, round(NETWORK * size)
         self.size = size
 
     def features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -195,7 +195,7 @@ class NetworkLook:
         return torch.cat([whole, codes]), [cells, *details]
 
 
-Look = PatchLook | NetworkLook
+Look = PatchExtractor | NetworkExtractor
 
 
 def features_of(look: Look, pixels: Bytes) -> tuple[Tensor, list[Tensor]]:
@@ -211,9 +211,9 @@ class SamplePass:
 
     look: Look
 
-    def __call__(self, picture: Picture) -> tuple[Singles, list[npt.NDArray[np.float16]]]:
+    def __call__(self, image: LoadedImage) -> tuple[Singles, list[npt.NDArray[np.float16]]]:
         """Returns the features of an image."""
-        whole, cells = features_of(self.look, picture.pixels)
+        whole, cells = features_of(self.look, image.pixels)
         return whole.numpy(), [part.half().numpy() for part in cells]
 
 
@@ -225,10 +225,10 @@ class RegionPass:
     regions: Sequence[OwnCells | ReferenceCells]  # what judges each set of cells
     fold: Mapping[int, int]  # fold of an image by its digest; all others are new
 
-    def __call__(self, picture: Picture) -> Row:
+    def __call__(self, image: LoadedImage) -> Row:
         """Returns the row of an image."""
-        whole, cells = features_of(self.look, picture.pixels)
-        return {"vector": whole.numpy(), **self.judged(cells, picture.digest)}
+        whole, cells = features_of(self.look, image.pixels)
+        return {"vector": whole.numpy(), **self.judged(cells, image.digest)}
 
     def judged(self, cells: Sequence[Tensor], digest: int) -> Row:
         """Returns what the cells of an image say."""
@@ -246,8 +246,8 @@ def on_grid(m: Floats) -> Singles:
 
 
 def rows_of(
-    function: Callable[[Picture], Row],
-    pictures: Pictures,
+    function: Callable[[LoadedImage], Row],
+    images: ImageList,
     index: Sequence[int],
     workers: int,
     label: str,
@@ -261,31 +261,31 @@ def rows_of(
     np.empty(31 << 20, dtype=np.uint8)  # a large block that is freed raises glibc's thresholds: memory of images is used again
     done = 0 if kept is None else kept.done
     before = [] if kept is None else kept.skipped
-    pictures.skipped += [Skipped(*pair) for pair in before if Skipped(*pair) not in pictures.skipped]
+    images.skipped += [Skipped(*pair) for pair in before if Skipped(*pair) not in images.skipped]
     columns: list[dict[str, Array]] = []
     with terminal.bar(label, len(index), late=True) as advance:
         advance(done)
         for start in range(done, len(index), PART):
-            part, seen, rows = index[start : start + PART], len(pictures.skipped), []
-            for i, row in pictures.map(function, part, workers):
+            part, seen, rows = index[start : start + PART], len(images.skipped), []
+            for i, row in images.map(function, part, workers):
                 each(i, row)
                 rows.append({"index": np.int64(i), **row})
                 advance()
             if rows:
                 columns.append({name: np.array([row[name] for row in rows]) for name in rows[0]})
             if kept is not None and rows:
-                new = [(one.name, one.reason) for one in pictures.skipped[seen:]]
+                new = [(one.name, one.reason) for one in images.skipped[seen:]]
                 kept.append(columns.pop(), len(part), new)
     if kept is not None:
         return kept.columns()
     return {name: np.concatenate([part[name] for part in columns]) for name in columns[0]} if columns else {}
 
 
-def stamp(pictures: Pictures) -> str:
+def stamp(images: ImageList) -> str:
     """Returns a text that changes with the names, sizes and times of the files of images, and with what their numbers mean."""
-    state = hashlib.blake2b(f"{pictures.meaning} {pictures.channel}\0".encode(), digest_size=16)
-    for i, name in enumerate(pictures.names):
-        path = pictures.path(i)
+    state = hashlib.blake2b(f"{images.meaning} {images.channel}\0".encode(), digest_size=16)
+    for i, name in enumerate(images.names):
+        path = images.path(i)
         try:
             about = path.stat() if path is not None else None
         except OSError:

@@ -90,7 +90,7 @@ class FrozenNetwork:
 
     @torch.inference_mode()
     def embed(self, x: Tensor) -> Tensor:
-        """Returns the embeddings (B, D) of whole pictures (B, 3, side, side) in [0, 1]."""
+        """Returns the embeddings (B, D) of whole images (B, 3, side, side) in [0, 1]."""
         net: Any = self.network
         first = next(net.parameters(), x)
         x = ((x.to(first.device) - self.mean.to(first.device)) / self.std.to(first.device)).to(self.dtype)
@@ -139,7 +139,7 @@ class FrozenNetwork:
             z = self.network(torch.zeros(1, 3, self.side, self.side, dtype=self.dtype))
         except (RuntimeError, ValueError) as error:
             why = str(error).splitlines()[0]
-            raise ValueError(f"'{self.name}' does not take pictures of {self.side} pixels: {why}") from None
+            raise ValueError(f"'{self.name}' does not take images of {self.side} pixels: {why}") from None
         finally:
             for hook in hooks:
                 hook.remove()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from vergence.data.pictures import Pictures
+from vergence.data.image_list import ImageList
 from vergence.decide.conformal import reportable
 from vergence.decide.decisions import decided
 from vergence.decide.feature_sets import ReferenceScores, group_weights
@@ -29,12 +29,12 @@ FEWEST, MOST = 5, 1_000  # images of each label, at least; labels, at most
 ENOUGH = 0.02  # of the images: as few wrong labels can be flagged where the images of one label calibrate alone
 
 
-def names_by(pictures: Pictures, index: Sequence[int], by: Names, option: str) -> list[str] | None:
-    r"""Returns what each of some pictures belongs to: its folder, a column's text, or a part of its name; None for nothing.
+def names_by(images: ImageList, index: Sequence[int], by: Names, option: str) -> list[str] | None:
+    r"""Returns what each of some images belongs to: its folder, a column's text, or a part of its name; None for nothing.
 
     Args:
-        pictures: The source.
-        index: Numbers of the pictures.
+        images: The source.
+        index: Numbers of the images.
         by: ``folder``, a column of the source's table, ``prefix`` (the name before its last ``_``, ``-``, ``.`` or space), a
             regular expression whose first group, or else whole match, it is, or a sequence of all of them.
         option: The option, for messages.
@@ -42,13 +42,13 @@ def names_by(pictures: Pictures, index: Sequence[int], by: Names, option: str) -
     if by is None:
         return None
     if not isinstance(by, str):
-        expect(len(by) == len(pictures), f"one of {option} for each of {len(pictures):,} images", len(by), "give as many")
+        expect(len(by) == len(images), f"one of {option} for each of {len(images):,} images", len(by), "give as many")
         return [str(by[i]) for i in index]
-    if by in pictures.columns:
-        values = [pictures.columns[by][i] for i in index]
-        alone = pictures.names if option == "--groups" else [""] * len(pictures)  # of what has no value
+    if by in images.columns:
+        values = [images.columns[by][i] for i in index]
+        alone = images.names if option == "--groups" else [""] * len(images)  # of what has no value
         return [alone[i] if value is None else str(value) for i, value in zip(index, values, strict=True)]
-    paths = [PurePosixPath(pictures.names[i]) for i in index]
+    paths = [PurePosixPath(images.names[i]) for i in index]
     if by == "folder":
         return [path.parent.name for path in paths]
     if by == "prefix":

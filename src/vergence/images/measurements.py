@@ -1,6 +1,6 @@
-"""Plain measurements of one whole picture at its full size, and the properties that they tell: dark, blurry, and so on.
+"""Plain measurements of one whole image at its full size, and the properties that they tell: dark, blurry, and so on.
 
-Shapes: a picture (C, H, W) uint8; N pictures, M measurements.
+Shapes: a image (C, H, W) uint8; N images, M measurements.
 """
 
 from collections.abc import Sequence
@@ -26,21 +26,21 @@ MEASUREMENTS = (
 )  # fmt: skip
 PROPERTIES = {  # and the word for what has it
     "dark": "dark", "light": "light", "blurry": "blurry", "low_information": "nearly empty", "grayscale": "gray",
-    "odd_size": "of an unusual size", "odd_aspect_ratio": "of an unusual shape",
+    "extreme_size": "of an unusual size", "extreme_aspect_ratio": "of an unusual shape",
 }  # fmt: skip
 DARK, LIGHT = 0.32, 0.95  # CleanVision's thresholds
 SHARPNESS_SHARE, INFORMATION_SHARE, INFORMATION = 0.3, 0.4, 3.0
 TILE, MOST_CONTRAST = 16, 0.75  # pixels a side; quantile of the contrast from which on tiles tell sharpness
 ROUNDING = 20 / 12 / 255**2  # variance of the Laplacian that rounding to bytes gives
-TYPICAL, SEVERAL = 0.05, 20  # share and number of the usual pictures above which a property is how the source looks
+TYPICAL, SEVERAL = 0.05, 20  # share and number of the usual images above which a property is how the source looks
 FLAT = 0.02  # of the luminance, between the 5th and the 99th percentile
 GRAY = 2.0  # of 255
 SIZE, ASPECT = 3.0, 0.35
-ALIKE, ENOUGH = 2.0, 20  # ratio of sizes, and number, of the pictures that a sharpness is compared with
+ALIKE, ENOUGH = 2.0, 20  # ratio of sizes, and number, of the images that a sharpness is compared with
 
 
 def measure(pixels: Bytes) -> Floats:
-    """Returns the measurements (M,) of a picture, in the order of ``MEASUREMENTS``.
+    """Returns the measurements (M,) of a image, in the order of ``MEASUREMENTS``.
 
     - ``height``, ``width`` in pixels; ``information``: entropy of the luminance's histogram of 256 levels, in bits;
       ``colorfulness``: largest difference of a channel from the channels' mean, of 255; ``local_sharpness``: deviation of the
@@ -113,7 +113,7 @@ def _logs(*values: float) -> Floats:
 
 
 def _laplacian(light: Singles) -> Singles:
-    """Returns the Laplacian at all inner pixels; a picture without any is continued by its borders."""
+    """Returns the Laplacian at all inner pixels; a image without any is continued by its borders."""
     light = _inner(light)
     edges: Singles = 4 * light[1:-1, 1:-1]
     for part in (light[2:, 1:-1], light[:-2, 1:-1], light[1:-1, 2:], light[1:-1, :-2]):
@@ -143,18 +143,18 @@ def _inner(light: Singles) -> Singles:
 
 
 def properties(table: Floats, usual: Floats | None = None) -> dict[str, Bools]:
-    """Returns which pictures have an unusual plain property, by its usual name, (N,) bool each.
+    """Returns which images have an unusual plain property, by its usual name, (N,) bool each.
 
     - ``dark``: the 99th percentile of the luminance is below 0.32; ``light``: the 5th is above 0.95 (CleanVision's thresholds).
-    - ``blurry``: local sharpness below 0.3 of the median of the usual pictures of a similar size; what is dark or has no
+    - ``blurry``: local sharpness below 0.3 of the median of the usual images of a similar size; what is dark or has no
       contrast is not blurry.
     - ``low_information``: less than 3 bits, and less than 0.4 of the usual median.
     - ``grayscale``: no channel differs by more than 2 of 255 from the mean.
-    - ``odd_size``: the square root of the area is over 3 times, or under a third of, the usual median.
-    - ``odd_aspect_ratio``: width / height is below 0.35 of the usual median, or above its inverse.
+    - ``extreme_size``: the square root of the area is over 3 times, or under a third of, the usual median.
+    - ``extreme_aspect_ratio``: width / height is below 0.35 of the usual median, or above its inverse.
 
     A property of `typical_properties` is not told: a folder of drawings is not full of errors. Tables (N, M) are of `measure`;
-    the usual pictures are the pictures themselves by default.
+    the usual images are the images themselves by default.
     """
     usual = table if usual is None else usual
     typical = typical_properties(usual)
@@ -162,9 +162,9 @@ def properties(table: Floats, usual: Floats | None = None) -> dict[str, Bools]:
 
 
 def typical_properties(usual: Floats) -> dict[str, int]:
-    """Returns how many of the usual pictures have each property that is how they look: more than half, or many of them.
+    """Returns how many of the usual images have each property that is how they look: more than half, or many of them.
 
-    Many are above 5 % and 20 pictures. ``usual`` (N, M) is of `measure`.
+    Many are above 5 % and 20 images. ``usual`` (N, M) is of `measure`.
     """
     found = {name: int(value.sum()) for name, value in _properties(usual, usual).items()}
     return {name: n for name, n in found.items() if n > len(usual) / 2 or n > max(SEVERAL, TYPICAL * len(usual))}
@@ -196,7 +196,7 @@ def is_gray(table: Floats) -> Bools:
 
 
 def _usual_sharpness(size: Floats, usual_size: Floats, sharpness: Floats) -> Floats:
-    """Returns the median sharpness of the usual pictures of each one's size, or of all where those are few."""
+    """Returns the median sharpness of the usual images of each one's size, or of all where those are few."""
     found, place = np.unique(size, return_inverse=True)
     alike = (np.abs(usual_size - one) <= np.log(ALIKE) for one in found)
     medians = [np.median(sharpness[near] if near.sum() >= ENOUGH else sharpness) for near in alike]

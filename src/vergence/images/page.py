@@ -16,7 +16,7 @@ from urllib.parse import quote
 import numpy as np
 import torch
 
-from vergence.data.pictures import Picture
+from vergence.data.image_list import LoadedImage
 from vergence.decide.conformal import to_label
 from vergence.images.marks import at_random
 from vergence.images.measurements import HUES, MEASUREMENTS, PROPERTIES, WORDS, is_gray
@@ -242,7 +242,7 @@ def _folders(names: Sequence[str]) -> dict[str, Any]:
 
 def _folder(found: Checked, path: Path) -> str | None:
     """Returns the relative address of the folder of the images, where they are files in one."""
-    if (folder := found.pictures.folder) is None:
+    if (folder := found.images.folder) is None:
         return None
     try:
         relative = os.path.relpath(folder.resolve(), path.resolve().parent)
@@ -312,9 +312,9 @@ class _PagePass:
     side: int
     large: frozenset[int]
 
-    def __call__(self, picture: Picture) -> tuple[Bytes, str, tuple[int, int]]:
-        image = image_of(picture.pixels)
-        return tile(image, self.side), webp(within(image, SIDE), 80) if picture.digest in self.large else "", picture.size
+    def __call__(self, image: LoadedImage) -> tuple[Bytes, str, tuple[int, int]]:
+        shown = image_of(image.pixels)
+        return tile(shown, self.side), webp(within(shown, SIDE), 80) if image.digest in self.large else "", image.size
 
 
 def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: Sequence[int]) -> dict[str, Any]:
@@ -326,9 +326,9 @@ def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: Sequence[in
     tiles = np.zeros((n, side, side, 3), dtype=np.uint8)
     big: dict[int, str] = {}
     seen = False
-    own = found.pictures if found.summary["noun"] == "image" else None
+    own = found.images if found.summary["noun"] == "image" else None
     if own is not None and not found.summary["judged"] and found.features.images is not None:
-        own = found.features.images.pictures()  # small ones are at hand
+        own = found.features.images.image_list()  # small ones are at hand
     place = {name: i for i, name in enumerate(found.reference.names)} if found.reference is not None else {}
     of_both = (own, found.features.index[rows].tolist(), 0), (found.reference, [place[name] for name in others], len(rows))
     for source, index, first in of_both:
@@ -336,11 +336,11 @@ def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: Sequence[in
         digests = frozenset(found.features.digest[rows[large]].tolist() if first == 0 and large else ())
         look = _PagePass(side, digests)
         with terminal.bar("page", len(index), late=True) as advance:
-            for i, (tile, picture, size) in source.map(look, index, found.workers) if source is not None else ():
+            for i, (tile, image, size) in source.map(look, index, found.workers) if source is not None else ():
                 tiles[at[i]], sizes[at[i]] = tile, sizes[at[i]] if sizes[at[i]].any() else size
                 seen = True
-                if picture:
-                    big[at[i]] = picture
+                if image:
+                    big[at[i]] = image
                 advance()
     frames = {k: [[round(v, 4) for v in box] for box in found.marked(int(i))] for k, i in enumerate(rows)}
     spent = np.cumsum([len(big.get(k, "")) for k in large])
@@ -382,7 +382,7 @@ def write_heatmaps(folder: Path, found: Checked) -> Path:
             continue
         alpha = Image.fromarray(opacity(found.map(k))).resize(image.size, Image.Resampling.BILINEAR)
         image.paste(COLOR, mask=alpha)
-        parts = [part for part in Path(found.pictures.names[i]).parts if part not in ("..", os.sep)]
+        parts = [part for part in Path(found.images.names[i]).parts if part not in ("..", os.sep)]
         file = folder.joinpath(*parts)
         file = file if file.suffix.lower() == ".png" else file.with_name(f"{file.name}.png")
         with explained(folder, "choose another --heatmaps"):
@@ -402,7 +402,7 @@ def card_of(found: Checked, i: int) -> dict[str, Any]:
         lines.append(f"score {item['score']:.1f}, q = {item['q_value']:.2g}")
     lines += [item["measurements"].replace("_", " ")] if item["measurements"] else []
     try:
-        picture = f"data:image/webp;base64,{webp(within(image_of(found.pixels(i)), LARGEST), 80)}"
+        image = f"data:image/webp;base64,{webp(within(image_of(found.pixels(i)), LARGEST), 80)}"
     except (ValueError, AttributeError):  # it has gone meanwhile, or is a vector
-        picture = ""
-    return {"name": item["path"], "picture": picture, "lines": lines}
+        image = ""
+    return {"name": item["path"], "image": image, "lines": lines}

@@ -60,18 +60,18 @@ def look_at(sources: Sequence[looks.ImageFeatures], settings: CheckSettings) -> 
     """Returns what gives features: dictionaries are learned from all sources alike, so that no image is nearer to them."""
     images = _Tensors(sources, LEARNED)
     if settings.network is None:
-        return looks.PatchLook(images, settings.embed)
-    return looks.NetworkLook(images, settings.network, settings.size)
+        return looks.PatchExtractor(images, settings.embed)
+    return looks.NetworkExtractor(images, settings.network, settings.size)
 
 
 def sampled(features: looks.ImageFeatures, rows: Ints, settings: CheckSettings, look: looks.Look) -> Sample:
     """Returns the features of the first images of some rows."""
     assert features.images is not None
-    rows, pictures = rows[:SAMPLED], features.images.pictures()
+    rows, images = rows[:SAMPLED], features.images.image_list()
     with terminal.bar("sample", len(rows), late=True) as advance:
         cells, vectors, kept = looks.ArrayFile(), [], list[int]()
         place = dict(zip(features.index[rows].tolist(), rows.tolist(), strict=True))
-        for i, (whole, part) in pictures.map(looks.SamplePass(look), list(place), settings.workers):
+        for i, (whole, part) in images.map(looks.SamplePass(look), list(place), settings.workers):
             for one in part:
                 cells.keep(len(cells), one)
             vectors.append(whole)
@@ -110,7 +110,7 @@ def region_rows(
         of_digest = {int(features.digest[row]): one for row, one in known.items()}
         known = {row: of_digest[digest] for row, digest in enumerate(features.digest.tolist()) if digest in of_digest}
     rest = [i for row, i in enumerate(features.index.tolist()) if row not in known]
-    columns = looks.rows_of(region_pass, features.images.pictures(), rest, settings.workers, "regions", kept) if rest else {}
+    columns = looks.rows_of(region_pass, features.images.image_list(), rest, settings.workers, "regions", kept) if rest else {}
     expect(columns or known, GONE, "none", "repeat the command")
     rows = np.concatenate([np.array(list(known), dtype=np.int64), np.searchsorted(features.index, columns.get("index", []))])
 

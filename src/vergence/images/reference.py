@@ -167,7 +167,7 @@ class Compared:
         """Returns columns of some images; those of one that has gone meanwhile are those of the most normal one."""
         assert features.images is not None
         index = features.index[rows].tolist()
-        columns = rows_of(self.passed, features.images.pictures(), index, self.workers, "differences")
+        columns = rows_of(self.passed, features.images.image_list(), index, self.workers, "differences")
         expect(columns, "images that can still be read", "none", "repeat the command")
         at, least = {i: k for k, i in enumerate(columns["index"].tolist())}, int(columns["difference"].sum(1).argmin())
         place = np.array([at.get(i, least) for i in index])

@@ -26,11 +26,11 @@ from vergence.decide.density import GaussianDetector
 from vergence.utils.checks import require_within
 from vergence.utils.dtypes import Floats, Ints
 
-PER_PICTURE, MOST = 64, 64_000  # cells that a fit reads of one picture, and of all
-SHARE, LEAST = 0.01, 4  # of a picture's cells that its score reads
+PER_PICTURE, MOST = 64, 64_000  # cells that a fit reads of one image, and of all
+SHARE, LEAST = 0.01, 4  # of a image's cells that its score reads
 SHRINKAGE = 1e-4
-NEW = -1  # fold of pictures that no fit has seen
-STRANGEST = 0.1  # share of the pictures whose cells no fit sees where outliers may be among them
+NEW = -1  # fold of images that no fit has seen
+STRANGEST = 0.1  # share of the images whose cells no fit sees where outliers may be among them
 TINY = 1e-300
 
 
@@ -127,9 +127,9 @@ def region_score(m: Floats) -> float:
 
 
 def region_threshold(maxima: Floats, mark: float) -> float:
-    """Returns t: in at most a share ``mark`` of ordinary pictures any cell lies above it; infinity where n < 1 / mark - 1.
+    """Returns t: in at most a share ``mark`` of ordinary images any cell lies above it; infinity where n < 1 / mark - 1.
 
-    ``maxima`` (n,) are M of ordinary pictures that no fit has seen; ``mark`` is in (0, 1).
+    ``maxima`` (n,) are M of ordinary images that no fit has seen; ``mark`` is in (0, 1).
     """
     require_within("(0, 1)", mark=mark)
     k = math.floor(mark * (len(maxima) + 1) * (1 + 1e-12))

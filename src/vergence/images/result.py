@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data.pictures import AGAIN, Pictures
+from vergence.data.image_list import AGAIN, ImageList
 from vergence.decide.decisions import Decisions, decided
 from vergence.decide.feature_sets import ReferenceScores
 from vergence.images.duplicates import SAME, Duplicates, best_of_sets
@@ -208,7 +208,7 @@ class CheckResult:
         groups: Anomalous groups: the members' paths, the most central first.
         embeddings: Features (N, D) by which neighbors were found, float32.
         summary: What was done and found, as numbers and sentences, as in ``summary.json``.
-        pictures, reference: The source, and the reference where there is one.
+        images, reference: The source, and the reference where there is one.
         features: What the first pass over the items gave.
         said: The mark of each image before, by name: ``anomaly``, ``normal`` or ``reference anomaly``.
     """
@@ -219,10 +219,10 @@ class CheckResult:
     groups: list[list[str]]
     embeddings: Singles
     summary: dict[str, Any]
-    pictures: Pictures = field(repr=False)
+    images: ImageList = field(repr=False)
     features: ImageFeatures = field(repr=False)
     _anomalies: Anomalies | None = field(repr=False)
-    reference: Pictures | None = field(repr=False, default=None)
+    reference: ImageList | None = field(repr=False, default=None)
     workers: int = field(repr=False, default=0)
     remove: Table | None = None  # ``path``, ``keep`` and ``kind`` of images whose duplicate is kept; None where not asked
     said: Mapping[str, str] = field(repr=False, default_factory=dict)
@@ -243,7 +243,7 @@ class CheckResult:
         """Returns frames (top, left, bottom, right) in [0, 1] around the anomalous regions of image i, at most a few."""
         return [] if self._anomalies is None or self._anomalies.heatmaps is None else self._anomalies.heatmaps.frames(i)
 
-    def strangest(self, n: int = 12) -> list[int]:
+    def most_anomalous(self, n: int = 12) -> list[int]:
         """Returns at most n rows of ``items``, the most anomalous first, without those that a person has looked at before.
 
         Of an anomalous group there is the most central image alone.
@@ -272,7 +272,7 @@ class CheckResult:
 
     def pixels(self, i: int) -> Bytes:
         """Returns image i of ``items``, uint8 (C, H, W); a ValueError says why it cannot be read."""
-        return self.pictures.read(int(self.features.index[i])).pixels
+        return self.images.read(int(self.features.index[i])).pixels
 
     def report(self, path: str | Path) -> Path:
         """Writes the page, one HTML file that loads nothing from elsewhere, and returns its path."""
@@ -290,7 +290,7 @@ class CheckResult:
         """Returns the most anomalous images, for a notebook."""
         from vergence.images.page import card_of
 
-        return Shown([card_of(self, i) for i in self.strangest(n)])
+        return Shown([card_of(self, i) for i in self.most_anomalous(n)])
 
     def write(self, out: str | Path) -> Path:
         """Writes everything to a folder, and returns it; docs/guides/check.md lists the files."""
@@ -299,7 +299,7 @@ class CheckResult:
             folder.mkdir(parents=True, exist_ok=True)
         write_table(folder / "items.parquet", self.items.columns)
         tables = {"items": self.items, "duplicates": self.duplicates, "skipped": self.skipped, "remove": self.remove}
-        normal = [os.path.relpath(path, folder) for path in normal_files(self.pictures, self.said)]
+        normal = [os.path.relpath(path, folder) for path in normal_files(self.images, self.said)]
         if self.reference is None:
             tables["normal"] = Table({"path": normal}) if normal else None
         for name, table in tables.items():
@@ -334,7 +334,7 @@ class Shown:
         import html
 
         return "".join(
-            f'<figure style="display:inline-block;margin:4px;width:140px;vertical-align:top"><img src="{card["picture"]}" '
+            f'<figure style="display:inline-block;margin:4px;width:140px;vertical-align:top"><img src="{card["image"]}" '
             f'style="max-width:128px"><figcaption>{html.escape(str(card["name"]))}<br>'
             f"{html.escape('; '.join(card['lines']))}</figcaption></figure>"
             for card in self.cards
@@ -343,13 +343,13 @@ class Shown:
 
 def result_of(
     source: str,
-    pictures: Pictures,
+    images: ImageList,
     features: ImageFeatures,
     settings: CheckSettings,
     duplicates: Duplicates,
     anomalies: Anomalies | None,
     notes: Sequence[str],
-    reference: Pictures | None = None,
+    reference: ImageList | None = None,
     reference_features: ImageFeatures | None = None,
     leaked: Duplicates | None = None,
 ) -> CheckResult:
@@ -382,23 +382,23 @@ def result_of(
     if leaked is not None and reference_features is not None:
         other = _pairs(leaked, names, reference_features.names, "reference")
         pairs = {name: [*pairs[name], *other[name]] for name in pairs}
-    remove = None if settings.keep is None else _removed(duplicates, pictures, features, pairs)
-    skipped = {"path": [s.name for s in pictures.skipped], "reason": [s.reason for s in pictures.skipped]}
+    remove = None if settings.keep is None else _removed(duplicates, images, features, pairs)
+    skipped = {"path": [s.name for s in images.skipped], "reason": [s.reason for s in images.skipped]}
     members_of = [[names[i] for i in members.tolist()] for members in groups]
     counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
     kinds = [*_typical(reference_features or features), *_kinds(features)] if named else []
     said = settings.review.said()
-    normal = len(normal_files(pictures, said)) if reference is None and anomalies is not None else 0
+    normal = len(normal_files(images, said)) if reference is None and anomalies is not None else 0
     notes = [*kinds, *notes, *_of_files(remove, normal)]
-    summary = _summary(source, pictures, features, settings, duplicates, anomalies, reference, leak, counts, members_of, notes)
+    summary = _summary(source, images, features, settings, duplicates, anomalies, reference, leak, counts, members_of, notes)
     summary["sentences"] = sentences_of(summary, pairs, skipped)
     tables, z, workers = (Table(columns), Table(pairs), Table(skipped)), z.astype(np.float32), settings.workers
-    return CheckResult(*tables, members_of, z, summary, pictures, features, anomalies, reference, workers, remove, said)
+    return CheckResult(*tables, members_of, z, summary, images, features, anomalies, reference, workers, remove, said)
 
 
-def normal_files(pictures: Pictures, said: Mapping[str, str]) -> list[Path]:
+def normal_files(images: ImageList, said: Mapping[str, str]) -> list[Path]:
     """Returns the files that were marked normal, if they are enough for a reference."""
-    paths = [path for name, path in zip(pictures.names, pictures.paths, strict=True) if path and said.get(name) == MARKS[1]]
+    paths = [path for name, path in zip(images.names, images.paths, strict=True) if path and said.get(name) == MARKS[1]]
     return paths if len(paths) >= REFERENCE else []
 
 
@@ -479,14 +479,14 @@ def _pairs(duplicates: Duplicates, names: Sequence[str], others: Sequence[str], 
     }
 
 
-def _removed(duplicates: Duplicates, pictures: Pictures, features: ImageFeatures, pairs: dict[str, list[Any]]) -> Table:
+def _removed(duplicates: Duplicates, images: ImageList, features: ImageFeatures, pairs: dict[str, list[Any]]) -> Table:
     """Returns the images to remove; adds to the columns of all pairs which image to keep.
 
     Of each set the largest image is kept, then the sharpest, then that of the largest file, then the first by name.
     """
     table, names = dict(zip(MEASUREMENTS, features.measurements.T, strict=True)), features.names
     paired = set(duplicates.pairs.ravel().tolist())
-    size = np.array([pictures.bytes_of(i) if k in paired else 0 for k, i in enumerate(features.index.tolist())])
+    size = np.array([images.bytes_of(i) if k in paired else 0 for k, i in enumerate(features.index.tolist())])
     first = -np.argsort(np.argsort(names))
     best = best_of_sets(duplicates, table["height"] * table["width"], table["local_sharpness"], size, first)
     equal = features.digest == features.digest[best]
@@ -544,12 +544,12 @@ def _neighbors(z: Array, names: Sequence[str]) -> list[str]:
 
 def _summary(
     source: str,
-    pictures: Pictures,
+    images: ImageList,
     features: ImageFeatures,
     settings: CheckSettings,
     duplicates: Duplicates,
     anomalies: Anomalies | None,
-    reference: Pictures | None,
+    reference: ImageList | None,
     leak: Sequence[str],
     counts: Mapping[str, int],
     groups: Sequence[Sequence[str]],
@@ -563,8 +563,8 @@ def _summary(
         "source": source,
         "noun": "image" if features.measurements.shape[1] else "vector",
         "images": len(features),
-        "unreadable": sum(one.reason != AGAIN for one in pictures.skipped),
-        "ignored": dict(pictures.ignored),
+        "unreadable": sum(one.reason != AGAIN for one in images.skipped),
+        "ignored": dict(images.ignored),
         "reference": None if reference is None else len(reference),
         "encoder": settings.encoder,
         "feature_sets": {} if anomalies is None else {name: round(w, 4) for name, w in anomalies.weights.items()},

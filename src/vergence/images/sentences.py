@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vergence.data.pictures import AGAIN
+from vergence.data.image_list import AGAIN
 from vergence.decide.conformal import needed_calibration, reportable
 from vergence.images.measurements import PROPERTIES
 from vergence.utils.checks import counted

@@ -1,4 +1,4 @@
-"""Pictures of conditional densities with matplotlib: a fan over one context column, ridges for several contexts."""
+"""Images of conditional densities with matplotlib: a fan over one context column, ridges for several contexts."""
 
 from typing import Any
 

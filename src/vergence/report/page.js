@@ -5,8 +5,8 @@ if (map) {
   const marks = new Map([...map.querySelectorAll("[data-item]")].map(mark => [Number(mark.dataset.item), mark]));
   const ring = map.querySelector(".ring");
   const show = i => {
-    const [picture, caption] = items[i], seen = document.getElementById("seen");
-    if (picture) { seen.src = picture; seen.alt = caption; seen.hidden = false; }
+    const [image, caption] = items[i], seen = document.getElementById("seen");
+    if (image) { seen.src = image; seen.alt = caption; seen.hidden = false; }
     document.getElementById("said").textContent = caption;
   };
   const step = () => {

@@ -28,8 +28,8 @@ const sheets = D.sheets.map(text => {
   const bytes = Uint8Array.from(atob(text), c => c.charCodeAt(0));
   return URL.createObjectURL(new Blob([bytes], { type: "image/webp" }));
 });
-const picture = (i, size) => {
-  const made = element("span", { className: "picture" }), place = i % perSheet, scale = size / side;
+const image = (i, size) => {
+  const made = element("span", { className: "image" }), place = i % perSheet, scale = size / side;
   made.style.cssText = `width:${size}px;height:${size}px`;
   if (!sheets.length) return made;
   made.style.backgroundImage = `url(${sheets[Math.floor(i / perSheet)]})`;
@@ -176,7 +176,7 @@ const tile = (k, i, move) => {
   const label = i < N && [state.filter, state.sort].includes("label") && D.label[i]?.[0];
   const why = inPairs() ? pairWords(k, i) : i >= N ? "reference" : label ? `${D.label[i][3]}, ${D.label[i][1] > 0 ? "more" : "less"} like ${label}` : D.reason[i];
   const score = i < N && D.ranked ? `score ${+D.score[i].toPrecision(3)}` : " ";
-  made.append(...(bare ? [] : [picture(i, size)]), element("span", { className: "name", textContent: D.name[i] }));
+  made.append(...(bare ? [] : [image(i, size)]), element("span", { className: "name", textContent: D.name[i] }));
   made.append(element("span", { className: "why", textContent: why || score }));
   made.setAttribute("aria-label", `${D.name[i]}${why ? `, ${why}` : ""}${verdict.has(i) ? `, you said ${verdict.get(i)}` : ""}`);
   made.title = why ? `${D.name[i]}: ${why}` : D.name[i];
@@ -258,7 +258,7 @@ const large = $("large");
 let current = 0, at = 0, marked = true, original = 0;
 const small = list => element("div", { className: "small" }, ...list.map(([i, what]) => {
   const words = what || (bare ? D.name[i] : "");
-  const made = element("button", { type: "button", title: D.name[i] }, ...(bare ? [] : [picture(i, 84)]));
+  const made = element("button", { type: "button", title: D.name[i] }, ...(bare ? [] : [image(i, 84)]));
   if (words) made.append(element("span", { className: "why", textContent: words }));
   made.setAttribute("aria-label", `${D.name[i]}${what ? `, ${what}` : ""}`);
   made.addEventListener("click", () => open(i));
@@ -325,7 +325,7 @@ const heatmap = text => {  // how opaque each cell is, row by row
 const cut = i => {  // a tile without its gray border
   const scale = side / Math.max(D.width[i], D.height[i]);
   const [w, h] = [D.width[i], D.height[i]].map(n => n ? Math.max(1, Math.round(scale * n)) : side), zoom = 256 / Math.max(w, h);
-  const made = picture(i, side * zoom), place = i % perSheet;
+  const made = image(i, side * zoom), place = i % perSheet;
   const x = (place % across) * side + Math.floor((side - w) / 2), y = Math.floor(place / across) * side + Math.floor((side - h) / 2);
   Object.assign(made.style, { width: `${w * zoom}px`, height: `${h * zoom}px`, backgroundPosition: `${-x * zoom}px ${-y * zoom}px` });
   return made;
@@ -478,7 +478,7 @@ map.addEventListener("pointermove", event => {
   const i = nearest(where(event)), hover = $("hover");
   hover.hidden = i < 0;
   if (i < 0) return;
-  hover.replaceChildren(picture(i, Math.min(side, 128)), element("div", { textContent: D.name[i] }));
+  hover.replaceChildren(image(i, Math.min(side, 128)), element("div", { textContent: D.name[i] }));
   hover.style.left = `${Math.min(event.clientX + 14, innerWidth - 190)}px`;
   hover.style.top = `${Math.min(event.clientY + 14, innerHeight - 170)}px`;
 });
@@ -497,7 +497,7 @@ map.addEventListener("pointerup", event => {
 });
 $("color").addEventListener("change", points);
 for (const i of D.regions) {
-  const made = element("button", { type: "button", title: D.name[i] }, picture(i, Math.min(side, 72)));
+  const made = element("button", { type: "button", title: D.name[i] }, image(i, Math.min(side, 72)));
   made.setAttribute("aria-label", `in the middle: ${D.name[i]}`);
   made.addEventListener("click", () => open(i));
   $("regions").append(made);

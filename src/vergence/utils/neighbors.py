@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from vergence.utils.checks import expect
 from vergence.utils.linalg import as_float, require_features
 
-__all__ = ["components", "cosine_distances", "near_copies", "nearest", "nearest_others", "nearest_rows", "similar_pairs"]
+__all__ = ["components", "cosine_distances", "near_duplicates", "nearest", "nearest_others", "nearest_rows", "similar_pairs"]
 
 ROUNDING = 8  # epsilons of the type by which the similarities of consecutive neighbors must differ on average
 LEADING = 5  # neighbors after the first whose similarities are judged
@@ -172,7 +172,7 @@ def components(edges: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
     return label
 
 
-def near_copies(x: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
+def near_duplicates(x: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
     """Returns a label (N,) of each of N items (N, D), which equal items and near copies share, in any order of the items.
 
     Columns are in units of their usual distance from the median, far ones on a logarithmic scale, and NaN is a value of its own;
@@ -182,7 +182,7 @@ def near_copies(x: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
 
     Example:
         >>> x = np.random.default_rng(0).normal(size=(100, 8))
-        >>> label = near_copies(np.concatenate([x, x[:50] + 0.001]))
+        >>> label = near_duplicates(np.concatenate([x, x[:50] + 0.001]))
         >>> bool((label[:50] == label[100:]).all()), len(set(label.tolist()))
         (True, 100)
     """

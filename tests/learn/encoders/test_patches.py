@@ -24,7 +24,7 @@ from vergence.learn.evaluation.accuracy import knn_accuracy
 
 def images(n=12, c=3, h=11, w=13, seed=0):
     x = torch.rand(n, c, h, w, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return F.avg_pool2d(x, 3, stride=1, padding=1)  # neighboring pixels are correlated, as in pictures
+    return F.avg_pool2d(x, 3, stride=1, padding=1)  # neighboring pixels are correlated, as in images
 
 
 def small(**settings):
@@ -200,7 +200,7 @@ def test_bad_input_is_one_clear_line(x, settings, match):
 
 
 @pytest.mark.float32
-def test_patches_beat_the_pixels_pca_on_real_pictures():
+def test_patches_beat_the_pixels_pca_on_real_images():
     """2,000 images of CIFAR-10's training part, of which 500 are classified by the others."""
     if not (DATA_ROOT / "cifar-10-batches-py").is_dir():
         pytest.skip("no cifar-10-batches-py: set VERGENCE_DATA to a folder laid out for torchvision")

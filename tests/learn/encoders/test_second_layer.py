@@ -15,7 +15,7 @@ from vergence.learn.encoders.patch_maps import PatchMaps, SecondLayer, cells, po
 
 def images(n=12, c=3, h=12, w=14, seed=0):
     x = torch.rand(n, c, h, w, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return F.avg_pool2d(x, 3, stride=1, padding=1)  # neighboring pixels are correlated, as in pictures
+    return F.avg_pool2d(x, 3, stride=1, padding=1)  # neighboring pixels are correlated, as in images
 
 
 def learned(x, **settings):

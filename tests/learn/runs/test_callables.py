@@ -42,7 +42,7 @@ def equal(out, scores):
 KINDS = {
     "arrays": lambda folder: DIGITS, "bytes": lambda folder: [png(x) for x in DIGITS],
     "structs": lambda folder: [{"bytes": png(x), "path": None} for x in DIGITS],
-    "pictures": lambda folder: [Image.fromarray(x) for x in DIGITS],
+    "images": lambda folder: [Image.fromarray(x) for x in DIGITS],
     "objects": lambda folder: np.array([png(x) for x in DIGITS], dtype=object), "tensor": lambda folder: torch.from_numpy(DIGITS),
     "paths": lambda folder: [str(_file(folder, i)) for i in range(len(DIGITS))],
 }  # fmt: skip
@@ -126,7 +126,7 @@ def test_embeddings_equal_those_of_the_run(given, images):
     assert pa.types.is_fixed_size_list(arrow.schema.field("z").type)
 
 
-def test_a_network_of_ones_own_embeds_whole_pictures():
+def test_a_network_of_ones_own_embeds_whole_images():
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 8, 8), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
     wide = np.zeros((50, 90, 3), np.uint8)
     wide[:, 60:] = 255

@@ -305,7 +305,7 @@ def test_memory_stays_bounded(monkeypatch):
 def test_unreadable_items_of_a_bank_keep_their_numbers(run, tmp_path):
     for i, x in enumerate(images(4)):
         Image.fromarray(x[0].numpy()).save(tmp_path / f"{i}.png")
-    (tmp_path / "0.png").write_text("no picture")
+    (tmp_path / "0.png").write_text("no image")
     found = run.retrieve(images(4), tmp_path, 3)
     assert set(found.ranked.flatten().tolist()) == {1, 2, 3}
 

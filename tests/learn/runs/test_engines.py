@@ -108,12 +108,12 @@ def test_many_batches_in_daft_are_those_of_one_process(many, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory, images):
-    """A file of encoded pictures, and what `score` writes of it."""
+def encoded(tmp_path_factory, images):
+    """A file of encoded images, and what `score` writes of it."""
     folder = tmp_path_factory.mktemp("engines")
     table = pa.table({"name": [f"{i}.png" for i in range(len(DIGITS))], "image": [png(x) for x in DIGITS]})
-    pq.write_table(table, folder / "pictures.parquet")
-    vergence.score(str(folder / "pictures.parquet"), images, folder / "whole.npz")
+    pq.write_table(table, folder / "images.parquet")
+    vergence.score(str(folder / "images.parquet"), images, folder / "whole.npz")
     return folder
 
 
@@ -126,13 +126,13 @@ def example(name, *words):
 
 
 @pytest.mark.parametrize("engine", [pytest.param("ray", marks=pytest.mark.slow), "daft"])
-def test_an_engine_gives_the_scores_of_the_command(engine, pictures, images, tmp_path):
+def test_an_engine_gives_the_scores_of_the_command(engine, encoded, images, tmp_path):
     pytest.importorskip(engine)
     name = {"ray": "ray_data.py", "daft": "daft_frame.py"}[engine]
     out = tmp_path / "out"
-    assert "of 40 flagged" in example(name, images.folder.path, pictures / "pictures.parquet", out)
+    assert "of 40 flagged" in example(name, images.folder.path, encoded / "images.parquet", out)
     table = pa.concat_tables([pq.read_table(file) for file in sorted(out.rglob("*.parquet"))]).to_pydict()
-    with np.load(pictures / "whole.npz") as whole:
+    with np.load(encoded / "whole.npz") as whole:
         at = {name: i for i, name in enumerate(whole["name"].tolist())}
         rows = [at[name] for name in table["name"]]
         assert sorted(rows) == list(range(40))
@@ -148,11 +148,11 @@ def test_scores_of_a_language_model_are_decided():
 
 
 @pytest.mark.slow
-def test_samples_of_a_run_are_shown_as_real_pictures(tmp_path):
+def test_samples_of_a_run_are_shown_as_real_images(tmp_path):
     quick = {"projector": (8,), "epochs": 1, "batch_size": 64, "device": "cpu", "knn_every": 0}
     vergence.train("digits", out=tmp_path / "run", objective="gje", **quick)
     for name, more, size in (("s.png", (), (3, 3)), ("c.png", ("--context", "digits"), (4, 8))):
-        example("sample_pictures.py", tmp_path / "run", tmp_path / name, "--n", 3, *more)
+        example("sample_images.py", tmp_path / "run", tmp_path / name, "--n", 3, *more)
         with Image.open(tmp_path / name) as image:
             assert image.size == tuple(10 * n + 2 for n in size)  # 8 pixels, 2 between
 

@@ -41,7 +41,7 @@ def vectors():
 
 
 @pytest.fixture(scope="module")
-def pictures():
+def images():
     return np.random.default_rng(1).integers(0, 256, (60, 12, 12, 3)).astype(np.uint8)
 
 
@@ -82,14 +82,14 @@ def test_an_array_a_tensor_and_a_file_give_one_run(vectors, tmp_path):
         assert all(torch.equal(state[name], states[0][name]) for name in states[0])
 
 
-@pytest.mark.parametrize("form", ["pictures", "paths", "pairs", "dataset", "table"])
-def test_data_of_every_form_train(form, vectors, pictures, tmp_path):
+@pytest.mark.parametrize("form", ["images", "paths", "pairs", "dataset", "table"])
+def test_data_of_every_form_train(form, vectors, images, tmp_path):
     column = ()
-    if form == "pictures":
-        data = [Image.fromarray(x) for x in pictures]
+    if form == "images":
+        data = [Image.fromarray(x) for x in images]
     elif form == "paths":
         data = [tmp_path / f"{i}.png" for i in range(60)]
-        for path, x in zip(data, pictures, strict=True):
+        for path, x in zip(data, images, strict=True):
             Image.fromarray(x).save(path)
     elif form == "pairs":
         data = (vectors, vectors[:, :3])
@@ -97,9 +97,9 @@ def test_data_of_every_form_train(form, vectors, pictures, tmp_path):
         data = torch.utils.data.TensorDataset(torch.from_numpy(vectors), torch.arange(200) % 2)
     else:
         data, column = pa.table(dict(zip("abcdef", vectors.T, strict=True))), ("a", "c", "f")
-    images = form in ("pictures", "paths")
+    images = form in ("images", "paths")
     run = vergence.train(data, column=column, **(QUICK | {"recipe": "vje_small", "encoder": MLP()} if images else QUICK))
-    shapes = {"pictures": (3, 12, 12), "paths": (3, 64, 64), "table": (3,)}
+    shapes = {"images": (3, 12, 12), "paths": (3, 64, 64), "table": (3,)}
     assert run.folder.metadata.shape == shapes.get(form, (6,))
     assert run.folder.config.data.source.startswith("memory: ")
 
@@ -252,7 +252,7 @@ def test_items_that_are_kept_apart_are_told(vectors, capsys):
     assert "not trained on" not in capsys.readouterr().err
 
 
-def test_views_are_strengths_a_transform_or_a_function(vectors, pictures):
+def test_views_are_strengths_a_transform_or_a_function(vectors, images):
     strengths = ViewConfig(noise=0.0, mask=0.5)
     assert vergence.train(vectors, views=strengths, **QUICK).folder.config.views == strengths
 
@@ -262,7 +262,7 @@ def test_views_are_strengths_a_transform_or_a_function(vectors, pictures):
     first, second = (vergence.train(vectors, views=views, **QUICK).embed(vectors[:4]) for _ in range(2))
     assert torch.equal(first, second)
     transform = v2.Compose([v2.RandomHorizontalFlip(), v2.RandomResizedCrop(12, antialias=True)])
-    run = vergence.train(pictures, views=transform, objective="vje", encoder="small", **QUICK)
+    run = vergence.train(images, views=transform, objective="vje", encoder="small", **QUICK)
     assert run.folder.config.views.function is not None
 
 

@@ -153,7 +153,7 @@ def test_nothing_is_loaded_from_elsewhere(full):
     assert "default-src 'none'" in full
 
 
-def test_pictures_have_words(full):
+def test_images_have_words(full):
     assert len(re.findall(r"<img ", full)) > 40
     assert re.findall(r'<img (?![^>]*alt="[^"]+")(?!id="seen")', full) == []
     assert re.findall(r'role="img" aria-label=""', full) == []

@@ -123,7 +123,7 @@ def test_near_duplicates_of_an_array_are_on_one_side_where_digests_would_tear_th
 
 
 def saved_again(x):
-    """The same pictures: brighter, smaller and back, noisy."""
+    """The same images: brighter, smaller and back, noisy."""
     r = torch.Generator().manual_seed(5)
     smaller = torch.nn.functional.interpolate(x.float(), 28, mode="bilinear", antialias=True)
     back = torch.nn.functional.interpolate(smaller, x.shape[-1], mode="bilinear", antialias=True)
@@ -170,10 +170,10 @@ def test_a_kind_of_image_is_not_a_group_of_copies():
 
 def test_near_duplicates_in_a_folder_are_on_one_side(tmp_path):
     for i, image in enumerate(photographs(200)):
-        picture = Image.fromarray(image.permute(1, 2, 0).numpy())
-        picture.save(tmp_path / f"{i}_a.png")
+        image = Image.fromarray(image.permute(1, 2, 0).numpy())
+        image.save(tmp_path / f"{i}_a.png")
         if i < 60:
-            picture.save(tmp_path / f"{i}_b.jpg", quality=80, subsampling=0)
+            image.save(tmp_path / f"{i}_b.jpg", quality=80, subsampling=0)
     (tmp_path / "broken_a.png").write_bytes(b"no image")
     config = described(tmp_path, size=24, batch_size=16)
     found = calibration.split(open_data(config.data, memory=1, workers=0), config)

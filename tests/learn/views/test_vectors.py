@@ -9,7 +9,7 @@ from tests.refusals import refuses
 
 import vergence
 from vergence.advice.views import advise
-from vergence.data.config import ViewConfig, usual
+from vergence.data.config import ViewConfig, default_views
 from vergence.learn.views.vectors import OF_VECTORS, KindViews, Marginals
 
 D, DRAWS = 7, 40_000
@@ -22,7 +22,7 @@ def items(kind: str, n: int = 6) -> torch.Tensor:
 
 
 def views_of(kind: str, x: torch.Tensor, **strengths: object) -> KindViews:
-    return OF_VECTORS[kind](ViewConfig(**{**usual(kind), **strengths}), Marginals.of(x))
+    return OF_VECTORS[kind](ViewConfig(**{**default_views(kind), **strengths}), Marginals.of(x))
 
 
 def of_counts(views, M):

@@ -1,7 +1,7 @@
 """A run, or an encoder, as a function of batches of columns: for Ray Data, Daft, Spark, ``datasets.map`` and data loaders.
 
 A batch is a dictionary of columns, an Arrow or pandas table, an iterator of such (Spark), a list of rows (a data loader's
-``collate_fn``), or one column by itself. A column holds pictures (encoded bytes, ``{bytes, path}``, paths, PIL images, arrays)
+``collate_fn``), or one column by itself. A column holds images (encoded bytes, ``{bytes, path}``, paths, PIL images, arrays)
 or vectors. B rows.
 """
 
@@ -34,7 +34,7 @@ from vergence.utils.linalg import as_array
 __all__ = ["Embedder", "Scorer"]
 
 # Names of a column of items, the first that is there.
-USUAL = tuple("image picture bytes path file jpg jpeg png webp features z embedding embeddings vector x data".split())
+USUAL = tuple("image image bytes path file jpg jpeg png webp features z embedding embeddings vector x data".split())
 OPENING = threading.RLock()  # threads open a run once, and its detector is kept once
 Arrays = dict[str, Any]
 Function = Callable[[Tensor], Arrays]
@@ -124,9 +124,9 @@ class _Run:
 
 
 class _Network:
-    """An encoder of whole pictures: its name, or the network itself."""
+    """An encoder of whole images: its name, or the network itself."""
 
-    features, form = (), None  # pictures have no names of features
+    features, form = (), None  # images have no names of features
 
     def __init__(self, encoder: nn.Module | str, device: str) -> None:
         self.device = device
@@ -148,7 +148,7 @@ class _Network:
 
     @staticmethod
     def fit(image: Any, shape: tuple[int, ...]) -> np.ndarray:
-        """Returns a whole picture, stretched."""
+        """Returns a whole image, stretched."""
         x = torch.from_numpy(np.array(as_shown(image)[0].convert("RGB"))).permute(2, 0, 1).float()
         return resize(x[None], *shape[1:])[0].round().byte().numpy()
 
@@ -192,10 +192,10 @@ class Scorer(_OfBatches):
 class Embedder(_OfBatches):
     """Embeddings of items: columns of items in; ``z`` (B, D) float32 and ``error`` out.
 
-    As `Scorer`, for a run, as ``vergence embed`` gives them; or for an encoder of whole pictures, as ``vergence check`` uses it.
+    As `Scorer`, for a run, as ``vergence embed`` gives them; or for an encoder of whole images, as ``vergence check`` uses it.
 
     Args:
-        encoder: Run, or its folder; ``timm:NAME`` or a folder that ``vergence fetch`` wrote; or a network that maps pictures
+        encoder: Run, or its folder; ``timm:NAME`` or a folder that ``vergence fetch`` wrote; or a network that maps images
             (B, 3, H, W) to embeddings.
         column: As of `Scorer`.
         device: As there.
@@ -363,7 +363,7 @@ def _row(value: Any, shape: tuple[int, ...], model: _Run | _Network) -> Tensor:
         raise ValueError("no value")
     if isinstance(value, bytes | str | Path | Image.Image):
         if len(shape) != 3:
-            raise ValueError(f"a picture, where a vector of {shape[0]} numbers is expected")
+            raise ValueError(f"a image, where a vector of {shape[0]} numbers is expected")
         if isinstance(value, Image.Image):
             return torch.from_numpy(np.array(model.fit(value, shape)))
         try:
@@ -373,5 +373,5 @@ def _row(value: Any, shape: tuple[int, ...], model: _Run | _Network) -> Tensor:
         return torch.from_numpy(np.array(pixels))
     array = as_array(value) if isinstance(value, Tensor) else np.asarray(value)
     if array.dtype == object or not array.ndim:
-        raise ValueError(f"a {type(value).__name__}, which is neither a picture nor a vector")
+        raise ValueError(f"a {type(value).__name__}, which is neither a image nor a vector")
     return _of_arrays(array[None], shape, model.form)[0]

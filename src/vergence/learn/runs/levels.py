@@ -1,6 +1,6 @@
 """Levels of features of one batch of images: pixel statistics, patches, and the embedding.
 
-What is unusual in a picture may show at one level alone: an unknown kind of picture in its pixels, an unknown object only in the
+What is unusual in a image may show at one level alone: an unknown kind of image in its pixels, an unknown object only in the
 embedding. Each level is a matrix (B, D) of a batch, for a detector of its own.
 """
 

@@ -252,7 +252,7 @@ class _Examples:
         return {"words": words, "figure": figure} if self.scores else None
 
     def steps(self) -> dict[str, Any] | None:
-        """Returns picture and caption of each item of the map, and the slider's order; None without items."""
+        """Returns image and caption of each item of the map, and the slider's order; None without items."""
         items = [[thumbnail(self.arrays.get("thumbnail"), i), caption] for i, caption in enumerate(self.captions)]
         order = [*self.scores, *(i for i in range(len(items)) if i not in self.scores)]
         return {"items": items, "order": order} if items else None
@@ -283,7 +283,7 @@ class _Examples:
         }
 
     def write_items(self, path: Path, title: str) -> str:
-        """Writes the page on which the test items are looked at one by one; returns its name, empty without pictures."""
+        """Writes the page on which the test items are looked at one by one; returns its name, empty without images."""
         import numpy as np
 
         images = self.arrays.get("thumbnail")
@@ -322,7 +322,7 @@ class _Examples:
         label = self.arrays["label"]
         return [
             {
-                "picture": thumbnail(self.arrays.get("thumbnail"), i),
+                "image": thumbnail(self.arrays.get("thumbnail"), i),
                 "caption": self.captions[i],
                 "label": self._label(i) if label[i] >= 0 else str(self.arrays["name"][i]),
                 "score": self._score(i),

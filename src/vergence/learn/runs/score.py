@@ -66,7 +66,7 @@ def score(
         images: Items to score, as `Run` takes them.
         reference: What they are compared with: a run, by its calibration part; `Calibration`, for a run's other settings;
             or `PairReference`.
-        out: ``.npz``, ``.csv`` or ``.parquet`` file to write; a page with pictures, ``OUT.html``, is written next to it.
+        out: ``.npz``, ``.csv`` or ``.parquet`` file to write; a page with images, ``OUT.html``, is written next to it.
         fdr: Share of false alarms among the flags, at most, on average over tables, in (0, 1).
         name: Name of the items, for the page; that of ``out`` by default.
     """

@@ -85,14 +85,14 @@ def shard_written(
     if tally is not None:
         seen = np.flatnonzero(tally.counts)
         record |= {"counts": [[int(k), int(tally.counts[k])] for k in seen], "unjudged": tally.unjudged, "flagged": tally.flagged}
-        record["strangest"] = {name: values.tolist() for name, values in tally.strangest.items()}
+        record["most_anomalous"] = {name: values.tolist() for name, values in tally.most_anomalous.items()}
     with explained(of_record, "free space and repeat the command"), replacing(of_record) as temporary:
         temporary.write_text(json.dumps({**record, "digest": _digest(record)}) + "\n", encoding="utf-8")
     return rows
 
 
 def part_of(source: str, shard: Shard, shape: tuple[int, ...]) -> tuple[Items, int] | None:
-    """Returns the pictures of a shard's own files, whose index alone is read, and the number of all files of the source.
+    """Returns the images of a shard's own files, whose index alone is read, and the number of all files of the source.
 
     None where the source is none of large files, or has fewer of them than shards.
     """
@@ -119,7 +119,7 @@ def merge(
 ) -> Merged:
     """Writes one table of all parts of a folder, in the items' order, and of scores the page, as one process would have.
 
-    ``open_items`` returns items of a record with some names, for their pictures; None where they cannot be read here.
+    ``open_items`` returns items of a record with some names, for their images; None where they cannot be read here.
     """
     require_table(out, folder.glob("part-*"))
     records = _whole(folder)
@@ -216,7 +216,7 @@ def _added(records: Sequence[Mapping[str, Any]]) -> Tally:
         own[first["ties"]] = 0
     tally = Tally(first["calibration"], first["fdr"], certificate, own=own)
     for record in records:
-        tally.add(record["counts"], record["unjudged"], record["flagged"], record["strangest"])
+        tally.add(record["counts"], record["unjudged"], record["flagged"], record["most_anomalous"])
     return tally
 
 

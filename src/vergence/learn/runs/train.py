@@ -24,7 +24,7 @@ from torch import nn
 from typing_extensions import Unpack
 
 from vergence.data import sources
-from vergence.data.config import DataConfig, Form, ViewConfig, usual
+from vergence.data.config import DataConfig, Form, ViewConfig, default_views
 from vergence.data.sources import Data, held, in_words
 from vergence.learn.encoders import networks
 from vergence.learn.encoders.config import Encoder, Factory
@@ -407,7 +407,7 @@ def _named(
     if plain.get("kind") in typing.get_args(Form):  # of the data; other kinds are those of views
         plain["form"] = plain.pop("kind")
     if isinstance(views, str):
-        plain = ({"form": "array"} if views == "series" and getattr(data, "ndim", 0) == 3 else {}) | usual(views) | plain
+        plain = ({"form": "array"} if views == "series" and getattr(data, "ndim", 0) == 3 else {}) | default_views(views) | plain
     elif isinstance(views, ViewConfig):
         plain |= {field.name: getattr(views, field.name) for field in dataclasses.fields(views)}
     elif views is not None:

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from vergence.data.config import DataConfig, usual_flip
+from vergence.data.config import DataConfig, default_flip
 from vergence.learn.encoders.config import as_encoder
 from vergence.learn.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.utils.checks import require_choice
@@ -185,7 +185,7 @@ def get(name: str, source: str | None = None) -> RunConfig:
     if name.endswith("_small"):
         return _small(source, name.removesuffix("_small"))
     base, _, objective = name.partition("_")
-    closed = _config(source, **PATCHES, flip=usual_flip(source))
+    closed = _config(source, **PATCHES, flip=default_flip(source))
     if objective in ("", "large"):
         return override(closed, **LARGE) if objective else closed
     behind = override(closed, **BEHIND, **_behind(objective))
@@ -208,7 +208,7 @@ def _small(source: str, name: str) -> RunConfig:
     if name in objectives.names():
         return _config(source, **{**SMALL, "objective": name, **objectives.get(name).small})
     encoder = str(methods.get(name).small.get("encoder", "small")).format(patch=2 if source.partition(":")[0] == "digits" else 4)
-    common = {**SMALL, "method": name, "objective": "none", "flip": usual_flip(source)}
+    common = {**SMALL, "method": name, "objective": "none", "flip": default_flip(source)}
     return _config(source, **{**common, **methods.get(name).small, "encoder": encoder})
 
 

@@ -1,4 +1,4 @@
-"""Pictures are read whole, as a viewer shows them, from any source; what cannot be read is listed with its reason."""
+"""Images are read whole, as a viewer shows them, from any source; what cannot be read is listed with its reason."""
 
 import io
 import os
@@ -12,8 +12,8 @@ from PIL import Image
 from pyarrow import csv, parquet
 from tests.refusals import refuses
 
+from vergence.data.image_list import LoadedImage, open_images
 from vergence.data.items import ArrayItems
-from vergence.data.pictures import Picture, open_pictures
 
 R = np.random.default_rng(0)
 COLOR = R.integers(0, 256, (40, 60, 3), dtype=np.uint8)
@@ -30,25 +30,25 @@ def save(path, image, **options):
 
 
 def only(path):
-    return open_pictures(path).read(0)
+    return open_images(path).read(0)
 
 
-def described(picture: Picture):
-    return picture.pixels.shape, picture.size, picture.digest, picture.changes, int(picture.pixels.sum())
+def described(image: LoadedImage):
+    return image.pixels.shape, image.size, image.digest, image.changes, int(image.pixels.sum())
 
 
 @pytest.mark.parametrize("ending", ["png", "bmp", "tiff", "ppm", "tga", "jp2", "webp", "avif", "jfif", "jpe", "gif"])
 def test_formats_are_read_by_their_content(tmp_path, ending):
     options = {"jfif": {"format": "JPEG"}, "jpe": {"format": "JPEG"}, "jp2": {"format": "JPEG2000"}}
     path = save(tmp_path / f"a.{ending}", COLOR, **{**options.get(ending, {}), "lossless": True, "quality": 95})
-    picture = only(path)
-    assert picture.pixels.shape == (3, 40, 60) and picture.size == (40, 60) and picture.pixels.dtype == np.uint8
+    image = only(path)
+    assert image.pixels.shape == (3, 40, 60) and image.size == (40, 60) and image.pixels.dtype == np.uint8
     if ending in ("png", "bmp", "tiff", "ppm", "tga", "jp2", "webp"):
-        np.testing.assert_array_equal(picture.pixels, COLOR.transpose(2, 0, 1))
-        assert picture.digest == only(save(tmp_path / "b.png", COLOR)).digest
+        np.testing.assert_array_equal(image.pixels, COLOR.transpose(2, 0, 1))
+        assert image.digest == only(save(tmp_path / "b.png", COLOR)).digest
     if ending != "tga":
         path.rename(tmp_path / "wrong.jpg")
-        assert described(only(tmp_path / "wrong.jpg")) == described(picture)
+        assert described(only(tmp_path / "wrong.jpg")) == described(image)
 
 
 def ink():
@@ -84,23 +84,23 @@ def ink():
 )
 def test_pixels_are_those_that_a_viewer_shows(tmp_path, make, right, said):
     path = make(tmp_path / "a.png") or tmp_path / "a.png"
-    picture = only(path)
-    assert picture.size == (40, 60) and "; ".join(picture.changes) == said
+    image = only(path)
+    assert image.size == (40, 60) and "; ".join(image.changes) == said
     if right is not None:
-        np.testing.assert_array_equal(picture.pixels[0], right)
+        np.testing.assert_array_equal(image.pixels[0], right)
     else:
-        assert picture.pixels.min() < 40 and picture.pixels.max() > 200
+        assert image.pixels.min() < 40 and image.pixels.max() > 200
 
 
-def test_a_picture_is_upright(tmp_path):
+def test_a_image_is_upright(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
-    picture = only(save(tmp_path / "a.png", COLOR, exif=exif))
-    assert picture.size == (60, 40) and picture.changes == ("turned by its EXIF orientation",)
-    np.testing.assert_array_equal(picture.pixels, np.rot90(COLOR, -1).transpose(2, 0, 1))
+    image = only(save(tmp_path / "a.png", COLOR, exif=exif))
+    assert image.size == (60, 40) and image.changes == ("turned by its EXIF orientation",)
+    np.testing.assert_array_equal(image.pixels, np.rot90(COLOR, -1).transpose(2, 0, 1))
 
 
-def test_equal_pictures_share_a_digest_and_others_do_not(tmp_path):
+def test_equal_images_share_a_digest_and_others_do_not(tmp_path):
     gray3 = np.repeat(GRAY[..., None], 3, 2)
     same = [save(tmp_path / "a.png", GRAY), save(tmp_path / "b.bmp", GRAY), save(tmp_path / "c.png", gray3)]
     other = [save(tmp_path / "d.png", GRAY ^ 1), save(tmp_path / "e.png", GRAY.reshape(60, 40))]
@@ -112,9 +112,9 @@ def test_large_files_are_read_reduced_and_keep_their_size(tmp_path):
     big = np.zeros((3000, 3600, 3), np.uint8)
     big[:1500] = 200
     for name in ("a.jpg", "a.png"):
-        picture = only(save(tmp_path / name, big))
-        assert picture.size == (3000, 3600) and 1600 <= max(picture.pixels.shape) < 3000
-        assert abs(int(picture.pixels[:, :10].mean()) - 200) <= 2
+        image = only(save(tmp_path / name, big))
+        assert image.size == (3000, 3600) and 1600 <= max(image.pixels.shape) < 3000
+        assert abs(int(image.pixels[:, :10].mean()) - 200) <= 2
     exif = Image.Exif()
     exif[0x0112] = 8
     turned = only(save(tmp_path / "t.jpg", big, exif=exif))
@@ -131,7 +131,7 @@ def test_a_folder_of_any_depth_lists_everything(tmp_path, capfd):
     save(tmp_path / "x" / "y" / "z.JPG", COLOR)
     (tmp_path / "x" / "phone").write_bytes((tmp_path / "x" / "y" / "z.JPG").read_bytes())
     (tmp_path / "notes.txt").write_text("notes")
-    (tmp_path / "README").write_text("no picture")
+    (tmp_path / "README").write_text("no image")
     (tmp_path / ".hidden.png").write_text("")
     (tmp_path / "page.jpg").write_text("<html>")
     (tmp_path / "empty.png").write_bytes(b"")
@@ -141,29 +141,29 @@ def test_a_folder_of_any_depth_lists_everything(tmp_path, capfd):
     (tmp_path / "again.png").symlink_to(tmp_path / "a.png")
     with open(os.fsencode(tmp_path) + b"/caf\xe9.png", "wb") as file:  # noqa: PTH123
         file.write((tmp_path / "a.png").read_bytes())
-    pictures = open_pictures(tmp_path)
-    read = dict(pictures.map(lambda p: p.size, range(len(pictures))))
-    names = [pictures.names[i] for i in read]
+    images = open_images(tmp_path)
+    read = dict(images.map(lambda p: p.size, range(len(images))))
+    names = [images.names[i] for i in read]
     assert sorted(names) == ["a.png", "bytes:caf%E9.png", "x/phone", "x/y/z.JPG"]
-    reasons = {s.name: s.reason for s in pictures.skipped}
+    reasons = {s.name: s.reason for s in images.skipped}
     assert set(reasons) == {"again.png", "cut.png", "empty.png", "i.heic", "page.jpg", "x/circle"}
     assert "pillow-heif" in reasons["i.heic"] and "link" in reasons["again.png"]
-    assert pictures.ignored == {".txt": 1, "": 1} and capfd.readouterr().err == ""
+    assert images.ignored == {".txt": 1, "": 1} and capfd.readouterr().err == ""
 
 
 def test_a_folder_that_changes_loses_nothing(tmp_path):
     for i in range(4):
         save(tmp_path / f"{i}.png", COLOR)
-    pictures = open_pictures(tmp_path)
+    images = open_images(tmp_path)
     (tmp_path / "2.png").unlink()
-    assert [i for i, _ in pictures.map(lambda p: p.size, range(4))] == [0, 1, 3]
-    assert [s.name for s in pictures.skipped] == ["2.png"]
-    list(pictures.map(lambda p: p.size, range(4)))
-    assert len(pictures.skipped) == 1  # each once
+    assert [i for i, _ in images.map(lambda p: p.size, range(4))] == [0, 1, 3]
+    assert [s.name for s in images.skipped] == ["2.png"]
+    list(images.map(lambda p: p.size, range(4)))
+    assert len(images.skipped) == 1  # each once
 
 
-def mean(picture):
-    return picture.pixels.mean()
+def mean(image):
+    return image.pixels.mean()
 
 
 def test_workers_give_the_same_in_the_same_order(tmp_path):
@@ -172,8 +172,8 @@ def test_workers_give_the_same_in_the_same_order(tmp_path):
     (tmp_path / "07.png").write_text("broken")
     found = []
     for workers in (0, 2):
-        pictures = open_pictures(tmp_path)
-        found.append((list(pictures.map(mean, range(40), workers)), pictures.skipped))
+        images = open_images(tmp_path)
+        found.append((list(images.map(mean, range(40), workers)), images.skipped))
     assert found[0] == found[1] and len(found[0][0]) == 39
 
 
@@ -208,20 +208,20 @@ def sources(folder):
     yield pa.table({"image": [{"bytes": d, "path": None} for d in data]})
 
 
-def test_every_source_gives_the_same_pictures(tmp_path):
+def test_every_source_gives_the_same_images(tmp_path):
     digests = [only([COLOR ^ i]).digest for i in range(3)]
     for source in sources(tmp_path):
-        pictures = open_pictures(source)
-        assert [pictures.read(i).digest for i in range(len(pictures))] == digests, type(source)
-        assert len(set(pictures.names)) == 3
+        images = open_images(source)
+        assert [images.read(i).digest for i in range(len(images))] == digests, type(source)
+        assert len(set(images.names)) == 3
 
 
-def test_pictures_of_differing_sizes_and_repeated_paths(tmp_path):
+def test_images_of_differing_sizes_and_repeated_paths(tmp_path):
     path = save(tmp_path / "a.png", COLOR)
-    pictures = open_pictures([path, path])
-    assert len(pictures) == 1 and pictures.path(0) == path and pictures.skipped[0].reason == "named before, and read once"
-    assert [open_pictures([GRAY, COLOR]).read(i).pixels.shape[0] for i in (0, 1)] == [1, 3]
-    assert len(open_pictures("digits")) > 100
+    images = open_images([path, path])
+    assert len(images) == 1 and images.path(0) == path and images.skipped[0].reason == "named before, and read once"
+    assert [open_images([GRAY, COLOR]).read(i).pixels.shape[0] for i in (0, 1)] == [1, 3]
+    assert len(open_images("digits")) > 100
 
 
 def test_what_is_no_source_is_refused(tmp_path):
@@ -231,19 +231,19 @@ def test_what_is_no_source_is_refused(tmp_path):
     (tmp_path / "bad.tar").write_text("no tar")
     (tmp_path / "bad.parquet").write_text("no table")
     cases = [
-        (tmp_path / "text", "pictures in .*found none, and 1 other files"), (tmp_path / "missing", "no such file or folder"),
-        (tmp_path / "bad.tar", "expected a tar of pictures"), (tmp_path / "bad.parquet", "expected a table"),
-        ([], "an empty list"), ([3.5], "item 0"), (two, "one column of pictures in the table, found 2"),
+        (tmp_path / "text", "images in .*found none, and 1 other files"), (tmp_path / "missing", "no such file or folder"),
+        (tmp_path / "bad.tar", "expected a tar of images"), (tmp_path / "bad.parquet", "expected a table"),
+        ([], "an empty list"), ([3.5], "item 0"), (two, "one column of images in the table, found 2"),
         (np.zeros((4, 3)), r"\(N, H, W"), (7, "a int"),
     ]  # fmt: skip
     for source, words in cases:
         with pytest.raises(ValueError, match=words):
-            open_pictures(source)
-    refuses("a column of", open_pictures, two, column="c")
-    assert len(open_pictures(two, column="a")) == 1
+            open_images(source)
+    refuses("a column of", open_images, two, column="c")
+    assert len(open_images(two, column="a")) == 1
 
 
 def test_what_is_read_wrongly_is_a_reason(tmp_path):
     os.mkfifo(tmp_path / "fifo.png")
     refuses("not a regular file", only, [tmp_path / "fifo.png"])
-    refuses("finite", open_pictures(np.full((1, 3, 4, 4), np.nan)).read, 0)
+    refuses("finite", open_images(np.full((1, 3, 4, 4), np.nan)).read, 0)

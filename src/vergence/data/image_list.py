@@ -1,8 +1,8 @@
-"""Pictures of any size and source, read one by one as a viewer shows them; what cannot be read is listed, never lost.
+"""Images of any size and source, read one by one as a viewer shows them; what cannot be read is listed, never lost.
 
 Numbers mean the same in all images of a source: a first look at some of them decides what is shown as 0 to 255.
 
-Shapes: a picture (C, H, W) uint8, C = 1 (gray by its format), 3 (color), or the channels of a stack.
+Shapes: a image (C, H, W) uint8, C = 1 (gray by its format), 3 (color), or the channels of a stack.
 """
 
 import contextlib
@@ -31,82 +31,82 @@ from vergence.data.tables import as_table
 from vergence.utils.checks import expect, shown
 from vergence.utils.digests import content_digest
 
-__all__ = ["Picture", "Pictures", "open_pictures"]
+__all__ = ["ImageList", "LoadedImage", "open_images"]
 
 T = TypeVar("T")
 
 LARGE = 4 << 20  # pixels, above which a file is read reduced
 LONG_SIDE = 1600  # pixels of the longer side that are kept at least
-TOGETHER = 16  # pictures that a worker reads at a time
+TOGETHER = 16  # images that a worker reads at a time
 LOOKED = 64  # images that decide what the numbers of a source mean, at most
 MOST_CHANNELS = 16  # of an image that are read
 EIGHT_BIT = (".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".bmp", ".webp")  # files that cannot hold other numbers than bytes
 COLORS = {"r": 0, "red": 0, "g": 1, "green": 1, "b": 2, "blue": 2}
 ARRAYS, TARS = (".npy", ".npz"), (".tar", ".tgz", ".gz")
 MOST_UNPACKED = 1 << 30  # bytes of a compressed tar that are held
-PICTURES = "a folder, a file, a list of paths, PIL images or arrays, a table with a column of pictures, or a tar"
+PICTURES = "a folder, a file, a list of paths, PIL images or arrays, a table with a column of images, or a tar"
 AGAIN = "named before, and read once"  # reason of a file that is named several times
 
 
 @dataclass(frozen=True)
-class Picture:
-    """One picture.
+class LoadedImage:
+    """One image.
 
     The digest is of all samples as they are stored and of the size, so that equal samples in several encodings have one; of a
     reduced file it is that of its bytes.
     """
 
-    pixels: Array  # uint8 (C, H, W), the whole picture; of a file of more than four million pixels a reduced one
+    pixels: Array  # uint8 (C, H, W), the whole image; of a file of more than four million pixels a reduced one
     size: tuple[int, int]  # height and width in full
     digest: int  # 64 bits
     changes: tuple[str, ...] = ()  # what was done so that it looks as in a viewer
 
 
 @dataclass(eq=False)
-class Pictures:
-    """Pictures by number, read when they are asked for, by this process or by workers.
+class ImageList:
+    """Images by number, read when they are asked for, by this process or by workers.
 
     The content of each is a path, bytes, an array (C, H, W), a PIL image, or a function that returns one of these.
 
     Example:
-        >>> pictures = Pictures(["a"], [np.zeros((1, 4, 6), dtype=np.uint8)])
-        >>> pictures.read(0).size
+        >>> images = ImageList(["a"], [np.zeros((1, 4, 6), dtype=np.uint8)])
+        >>> images.read(0).size
         (4, 6)
     """
 
     names: Sequence[str]
     contents: Sequence[Any]
     skipped: list[Skipped] = field(default_factory=list)  # files that were left out
-    ignored: dict[str, int] = field(default_factory=dict)  # number of files that are not pictures, by ending
+    ignored: dict[str, int] = field(default_factory=dict)  # number of files that are not images, by ending
     folder: Path | None = None  # where the files are
     stated: tuple[float, float] | None = None  # range that is shown as 0 to 255; None for what a first look says
     channel: int | str | None = None  # the one that is judged, from 0 or by a color's name; None for all
-    like: "Pictures | None" = None  # pictures whose numbers mean the same, and decide
-    reader: Callable[[int], Picture] | None = None  # of picture i instead of its content, from a cache for instance
+    like: "ImageList | None" = None  # images whose numbers mean the same, and decide
+    reader: Callable[[int], LoadedImage] | None = None  # of image i instead of its content, from a cache for instance
     columns: dict[str, list[Any]] = field(default_factory=dict)  # other columns of the table that they come from
 
     def __len__(self) -> int:
         return len(self.names)
 
     def path(self, i: int) -> Path | None:
-        """Returns the path of a picture that is a file."""
+        """Returns the path of a image that is a file."""
         content = self.contents[i]
         return content if isinstance(content, Path) else None
 
     @property
     def paths(self) -> list[Path | None]:
-        """The paths of all pictures."""
+        """The paths of all images."""
         return [self.path(i) for i in range(len(self))]
 
     def bytes_of(self, i: int) -> int:
-        """Returns the bytes of the file of a picture; 0 where there is none."""
+        """Returns the bytes of the file of a image; 0 where there is none."""
         content = self.contents[i]() if callable(self.contents[i]) else self.contents[i]
         if isinstance(content, Path):
             return content.stat().st_size if content.is_file() else 0
         return len(content) if isinstance(content, bytes) else 0
 
-    def read(self, i: int) -> Picture:
-        """Returns a picture; a ValueError says in one line why it cannot be read."""
+    def read(self, i: int) -> LoadedImage:
+        """Returns a image; a ValueError says in one line why it cannot be read."""
         if self.reader is not None:
             return self.reader(i)
         numbers, channels = self.meaning
@@ -116,7 +116,7 @@ class Pictures:
             if self.channel is None and _stacked(values) != channels:
                 raise ValueError(f"{len(values)} channels, where others have {_in_words(channels)}")
             pixels, said = numbers.shown(values)
-            return Picture(np.ascontiguousarray(pixels), samples.size, samples.digest, (*samples.changes, *said))
+            return LoadedImage(np.ascontiguousarray(pixels), samples.size, samples.digest, (*samples.changes, *said))
         except decoding.UNREADABLE as error:
             raise ValueError(decoding.reason(error)) from None
 
@@ -147,10 +147,10 @@ class Pictures:
         numbers = replace(numbers if self.like is None else self.like.meaning[0].filled(numbers), stated=self.stated)
         return numbers, next(iter(names), 0)
 
-    def map(self, function: Callable[[Picture], T], index: Sequence[int], workers: int = 0) -> Iterator[tuple[int, T]]:
-        """Yields i and what a function gives of picture i, in order of an index; worker processes compute it, or this one for 0.
+    def map(self, function: Callable[[LoadedImage], T], index: Sequence[int], workers: int = 0) -> Iterator[tuple[int, T]]:
+        """Yields i and what a function gives of image i, in order of an index; worker processes compute it, or this one for 0.
 
-        Pictures that cannot be read are added to ``skipped``.
+        Images that cannot be read are added to ``skipped``.
         """
         _ = self.reader or self.meaning  # once, before processes begin
         parts = torch.tensor(list(index), dtype=torch.int64).split(TOGETHER) if len(index) else ()
@@ -162,24 +162,24 @@ class Pictures:
             known.update(skipped)
             yield from done
 
-    def _some(self, function: Callable[[Picture], T], index: Array) -> tuple[list[tuple[int, T]], list[Skipped]]:
+    def _some(self, function: Callable[[LoadedImage], T], index: Array) -> tuple[list[tuple[int, T]], list[Skipped]]:
         done, skipped = [], []
         for i in index.tolist():
             try:
-                picture = self.read(i)
+                image = self.read(i)
             except ValueError as error:
                 skipped.append(Skipped(self.names[i], str(error)))
             else:
-                done.append((i, function(picture)))
+                done.append((i, function(image)))
         return done, skipped
 
 
-# Samples of one picture
+# Samples of one image
 
 
 @dataclass(frozen=True)
 class _Samples:
-    """A picture before its numbers are shown: (C, H, W) of any type, its size in full, its digest and what was done."""
+    """A image before its numbers are shown: (C, H, W) of any type, its size in full, its digest and what was done."""
 
     values: Array
     size: tuple[int, int]
@@ -197,7 +197,7 @@ def _in_words(channels: int) -> str:
 
 
 def _glance(content: Any, name: str) -> Array:
-    """Returns the samples of a picture; of a file that holds bytes alone, which need no range, one that stands for them."""
+    """Returns the samples of a image; of a file that holds bytes alone, which need no range, one that stands for them."""
     content = content() if callable(content) else content
     if isinstance(content, bytes | Path):
         with _opened(content, name) as image:
@@ -215,7 +215,7 @@ def _opened(content: bytes | Path, name: str) -> Iterator[Any]:
 
 
 def _samples(content: Any, name: str) -> _Samples:
-    """Returns the samples of the picture that a content is."""
+    """Returns the samples of the image that a content is."""
     from PIL import Image
 
     content = content() if callable(content) else content
@@ -288,40 +288,40 @@ def _digest(x: Array) -> int:
 # Sources
 
 
-def open_pictures(
+def open_images(
     source: Any,
     *,
     root: str | None = None,
     column: str | None = None,
     range: str | Sequence[float] | None = None,
     channel: str | int | None = None,
-    like: Pictures | None = None,
-) -> Pictures:
-    """Returns the pictures of a source; nothing is decoded yet.
+    like: ImageList | None = None,
+) -> ImageList:
+    """Returns the images of a source; nothing is decoded yet.
 
     Args:
         source: A folder of any depth, a file, a list of paths, of PIL images or of arrays, an array (N, H, W[, C]) or
             (N, C, H, W) of any number type, a ``.npy`` or ``.npz`` of one, a ``.parquet`` or ``.csv`` with a column of paths or
             of encoded bytes, a tar, the name of a built-in set, or items of this library.
         root: Folder of torchvision's data sets.
-        column: Column of a table that holds the pictures; needed where several could.
+        column: Column of a table that holds the images; needed where several could.
         range: Numbers that are shown as 0 and 255, such as ``(0, 4095)``; by default a first look at some images decides.
         channel: Number of the one channel that is read, from 0, or ``red``, ``green`` or ``blue``; all by default.
-        like: Pictures whose numbers decide: those that these are compared with.
+        like: ImageList whose numbers decide: those that these are compared with.
 
     Example:
-        >>> len(open_pictures(np.zeros((5, 8, 8, 3), dtype=np.uint8)))
+        >>> len(open_images(np.zeros((5, 8, 8, 3), dtype=np.uint8)))
         5
     """
     number = int(channel) if isinstance(channel, str) and channel.isdecimal() else channel
     usual = number is None or number in COLORS or (isinstance(number, int) and number >= 0)
     expect(usual, "a channel: a number from 0, or red, green or blue", channel, "name another --channel")
-    pictures = _of_source(source, root, column)
-    pictures.stated, pictures.channel, pictures.like = stated_range(range), number, like
-    return pictures
+    images = _of_source(source, root, column)
+    images.stated, images.channel, images.like = stated_range(range), number, like
+    return images
 
 
-def _of_source(source: Any, root: str | None, column: str | None) -> Pictures:
+def _of_source(source: Any, root: str | None, column: str | None) -> ImageList:
     if is_object(source):
         return _of_object(source, column)
     path = Path(source).expanduser()
@@ -330,8 +330,8 @@ def _of_source(source: Any, root: str | None, column: str | None) -> Pictures:
     if path.is_dir():
         names, skipped, ignored = decoding.images_below(path)
         others = f"none, and {sum(ignored.values()):,} other files" if ignored else "none"
-        expect(names, f"pictures in {path}", others, "name a folder that holds some")
-        return Pictures([written_name(name) for name in names], [path / name for name in names], skipped, ignored, path)
+        expect(names, f"images in {path}", others, "name a folder that holds some")
+        return ImageList([written_name(name) for name in names], [path / name for name in names], skipped, ignored, path)
     if path.is_file():
         ending = path.suffix.lower()
         if is_table_file(path):
@@ -339,13 +339,13 @@ def _of_source(source: Any, root: str | None, column: str | None) -> Pictures:
         if ending in TARS:
             return _of_tar(path)
         if ending not in ARRAYS:
-            return Pictures([written_name(path.name)], [path], folder=path.parent)
+            return ImageList([written_name(path.name)], [path], folder=path.parent)
         if (found := of_numpy(path)) is not None:
             return found
     return _of_items(open_items(as_source(source), root=root), str(source))
 
 
-def _of_object(source: Any, column: str | None) -> Pictures:
+def _of_object(source: Any, column: str | None) -> ImageList:
     from PIL import Image
 
     if isinstance(source, Items):
@@ -364,22 +364,22 @@ def _of_object(source: Any, column: str | None) -> Pictures:
         paths = [Path(v if os.path.lexists(v) else os.path.expanduser(v)) for v in values]  # noqa: PTH111
         return _once([written_name(os.fspath(v)) for v in values], paths)
     if all(isinstance(value, Image.Image) for value in values):
-        return Pictures([str(i) for i in range(len(values))], values)
-    return Pictures([str(i) for i in range(len(values))], [_one_array(value, i) for i, value in enumerate(values)])
+        return ImageList([str(i) for i in range(len(values))], values)
+    return ImageList([str(i) for i in range(len(values))], [_one_array(value, i) for i, value in enumerate(values)])
 
 
 def _once(
     names: list[str], contents: Sequence[Any], folder: Path | None = None, columns: Mapping[str, list[Any]] | None = None
-) -> Pictures:
-    """Returns pictures, of which each real file is read once, by the first of its names."""
+) -> ImageList:
+    """Returns images, of which each real file is read once, by the first of its names."""
     first: dict[Any, int] = {}
     for i, content in enumerate(contents):
         first.setdefault(os.path.realpath(content) if isinstance(content, Path) else i, i)
     kept = list(first.values())
     again = [Skipped(names[i], AGAIN) for i in sorted(set(range(len(names))) - set(kept))]
-    pictures = Pictures(_different([names[i] for i in kept]), [contents[i] for i in kept], again, folder=folder)
-    pictures.columns = {key: [values[i] for i in kept] for key, values in (columns or {}).items()}
-    return pictures
+    images = ImageList(_different([names[i] for i in kept]), [contents[i] for i in kept], again, folder=folder)
+    images.columns = {key: [values[i] for i in kept] for key, values in (columns or {}).items()}
+    return images
 
 
 def _different(names: list[str]) -> list[str]:
@@ -392,13 +392,13 @@ def _different(names: list[str]) -> list[str]:
     return out
 
 
-def _of_items(items: Items, name: str) -> Pictures:
+def _of_items(items: Items, name: str) -> ImageList:
     if isinstance(items, decoding.ImageFiles):
         paths = [items.folder / decoding.file_name(written) for written in items.names]
-        return Pictures(list(items.names), paths, list(items.skipped), folder=items.folder)
-    expect(len(items.shape) == 3, f"pictures in {name}", f"items of shape {items.shape}", "name a source of pictures")
+        return ImageList(list(items.names), paths, list(items.skipped), folder=items.folder)
+    expect(len(items.shape) == 3, f"images in {name}", f"items of shape {items.shape}", "name a source of images")
     read = items.content if isinstance(items, EncodedImages) else functools.partial(_item, items)
-    return Pictures(list(items.names), [functools.partial(read, i) for i in range(len(items))], list(items.skipped))
+    return ImageList(list(items.names), [functools.partial(read, i) for i in range(len(items))], list(items.skipped))
 
 
 def _item(items: Items, i: int) -> Array:
@@ -408,24 +408,24 @@ def _item(items: Items, i: int) -> Array:
     raise ValueError(items.skipped[-1].reason if items.skipped else "it cannot be read")
 
 
-def of_numpy(path: Path) -> Pictures | None:
-    """Returns the pictures of an array of any number type in a NumPy file; None where it holds other arrays."""
+def of_numpy(path: Path) -> ImageList | None:
+    """Returns the images of an array of any number type in a NumPy file; None where it holds other arrays."""
     arrays, _ = read_arrays(path, (*ARRAY_KEYS, *NAME_KEYS), ON_DISK)
     x = next((arrays[key] for key in ARRAY_KEYS if key in arrays), None)
     if x is None or x.ndim not in (3, 4):
         return None
-    pictures = _of_array(x, path.name)
+    images = _of_array(x, path.name)
     for key in [key for key in NAME_KEYS if key in arrays][:1]:
-        pictures.names = checked_names(arrays[key], len(x), f"{key} of {path.name}")
-    return pictures
+        images.names = checked_names(arrays[key], len(x), f"{key} of {path.name}")
+    return images
 
 
-def _of_array(array: Array | Tensor, name: str) -> Pictures:
+def _of_array(array: Array | Tensor, name: str) -> ImageList:
     x = array.detach().cpu().numpy() if isinstance(array, Tensor) else array
-    expect(x.ndim in (3, 4) and len(x), f"pictures (N, H, W[, C]) or (N, C, H, W) as {name}", f"shape {x.shape}", "reshape it")
+    expect(x.ndim in (3, 4) and len(x), f"images (N, H, W[, C]) or (N, C, H, W) as {name}", f"shape {x.shape}", "reshape it")
     expect(x.dtype.kind in "biuf", f"numbers in {name}", f"type {x.dtype}", "convert them")
     x = _channels_second(x, name)
-    return Pictures([str(i) for i in range(len(x))], [functools.partial(_row, x, i) for i in range(len(x))])
+    return ImageList([str(i) for i in range(len(x))], [functools.partial(_row, x, i) for i in range(len(x))])
 
 
 def _row(x: Array, i: int) -> Any:
@@ -440,7 +440,7 @@ def _with_alpha(x: Array) -> bool:
 
 
 def _channels_second(x: Array, name: str) -> Array:
-    """Returns pictures (N, C, H, W) with any number of channels; those with an alpha channel as they are."""
+    """Returns images (N, C, H, W) with any number of channels; those with an alpha channel as they are."""
     sides = sorted(x.shape[1:])
     if _with_alpha(x):
         return x
@@ -456,18 +456,18 @@ def _one_array(value: Any, i: int) -> Any:
     return _row(_channels_second(x[None], f"item {i}"), 0)
 
 
-def _of_table(table: Any, folder: Path, column: str | None, name: str) -> Pictures:
-    names = [key for key in table.column_names if _holds_pictures(table[key], folder)] if column is None else [column]
+def _of_table(table: Any, folder: Path, column: str | None, name: str) -> ImageList:
+    names = [key for key in table.column_names if _holds_images(table[key], folder)] if column is None else [column]
     columns = ", ".join(table.column_names)
     expect(column is None or column in table.column_names, f"a column of {name}", f"'{column}' next to {columns}", "correct it")
-    expect(len(names) == 1, f"one column of pictures in {name}", f"{len(names)} among {columns}", "name it with --column")
+    expect(len(names) == 1, f"one column of images in {name}", f"{len(names)} among {columns}", "name it with --column")
     values = table[names[0]].to_pylist()
     found = [_in_table(value, i, folder) for i, value in enumerate(values)]
     others = {key: table[key].to_pylist() for key in table.column_names if not holds_bytes(table[key].type)}
     return _once([name for name, _ in found], [content for _, content in found], folder, others)
 
 
-def _holds_pictures(column: Any, folder: Path) -> bool:
+def _holds_images(column: Any, folder: Path) -> bool:
     import pyarrow as pa
 
     kind = column.type
@@ -480,13 +480,13 @@ def _holds_pictures(column: Any, folder: Path) -> bool:
 
 
 def _in_table(value: Any, i: int, folder: Path) -> tuple[str, Any]:
-    """Returns name and content of a picture in row i."""
+    """Returns name and content of a image in row i."""
     path, value = (value.get("path"), value.get("bytes") or value.get("path")) if isinstance(value, dict) else (value, value)
     name = written_name(path) if isinstance(path, str) and path else f"row {i}"
     return name, folder / value if isinstance(value, str) else value if isinstance(value, bytes) else b""
 
 
-def _of_tar(path: Path) -> Pictures:
+def _of_tar(path: Path) -> ImageList:
     try:
         with tarfile.open(path) as tar:
             everything = list(tar)
@@ -501,12 +501,12 @@ def _of_tar(path: Path) -> Pictures:
             if packed:
                 contents = [(tar.extractfile(member) or io.BytesIO()).read() for member in members]
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise ValueError(f"expected a tar of pictures, cannot read {path}: {error}") from None
-    expect(members, f"pictures in {path}", "none", "name another file")
+        raise ValueError(f"expected a tar of images, cannot read {path}: {error}") from None
+    expect(members, f"images in {path}", "none", "name another file")
     others = {"": files - len(members)} if files > len(members) else {}
     why = "links in a tar are not followed"
     skipped = [Skipped(written_name(one.name), f"a link to {written_name(one.linkname)}; {why}") for one in links]
-    return Pictures(_different([written_name(member.name) for member in members]), contents, skipped, others)
+    return ImageList(_different([written_name(member.name) for member in members]), contents, skipped, others)
 
 
 def _part(path: Path, start: int, size: int) -> bytes:
