@@ -122,9 +122,21 @@ def of_copies(folder: Path, root: str, others: int) -> dict[str, Any]:
     found = vergence.check(images, against=reference, leaks=True).duplicates
     names = zip(found["path"], found["duplicate_of"], found["source"], strict=True)
     pairs = {(new[int(i)], known[int(j)]) for i, j, source in names if source == "reference"}
+    hashed = {(new[i], known[j]) for i, j in hash_pairs(images, reference)}
     same = {pair for pair, judgment in judged.items() if judgment == "1"}
-    wrong = {i for i, _ in pairs} - {i for i, _ in judged}
-    return {"judged": len(same), "found": len(pairs & same), "wrong": len(wrong), "others": others}
+    free = set(new) - {i for i, _ in judged}
+    row = {"judged": len(same), "others": others}
+    for prefix, named in (("", pairs), ("phash_", hashed)):
+        row |= {f"{prefix}found": len(named & same), f"{prefix}wrong": len({i for i, _ in named} & free)}
+    return row
+
+
+def hash_pairs(images: list[Image.Image], reference: list[Image.Image]) -> list[tuple[int, int]]:
+    """Returns the pairs whose perceptual hashes differ in at most 8 of 64 bits, as `run.py` has it."""
+    import imagehash
+
+    a, b = (np.array([imagehash.phash(image).hash.ravel() for image in part]) for part in (images, reference))
+    return [tuple(pair) for pair in np.argwhere((a[:, None] != b[None]).sum(axis=2) <= 8).tolist()]
 
 
 def placed(path: Path, heatmap: np.ndarray) -> bool | None:

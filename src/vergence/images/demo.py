@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vergence.decide import GaussianDetector, cross_fit
 from vergence.images.check import check
+from vergence.images.measurements import MEASUREMENTS, measure
 from vergence.images.result import ENCODER
 from vergence.utils.checks import expect
 from vergence.utils.parts import write_table
@@ -37,6 +39,9 @@ REAL = {"white cell": 6, "platelet": 3}  # images of anomalies that nobody plant
 PAIRS = 2  # duplicates of each kind; leaks are half as many
 NORMAL, DUPLICATE, LEAK = "normal", "duplicate", "leak"
 PARTS = ("reference", "new", "check")
+TABLES = ("truth.csv", "cells.csv", "reference_scores.csv", "new_scores.csv")
+COLORS = ("red", "green", "blue", "saturation", "contrast", "edges")  # columns of cells.csv, from which the scores are made
+FOLDS = 10  # parts of the reference; each is scored by a Gaussian of the others, as new images are
 Change = Callable[["Image"], "Image"]
 
 
@@ -53,15 +58,16 @@ def demo(out: Path, *, encoder: str = ENCODER, seed: int = 0) -> "CheckResult":
     """Writes a reference and new images, checks the new ones, and returns what was found.
 
     Args:
-        out: Folder for images (``reference``, ``new``), ``truth.csv`` (path, kind, of) and results (``check``); an earlier demo
-            is replaced.
+        out: Folder for images (``reference``, ``new``), ``truth.csv`` (path, kind, of), results (``check``), colors of the cells
+            (``cells.csv``) and scores of a Gaussian over them (``reference_scores.csv``, ``new_scores.csv``) to try other
+            commands on; an earlier demo is replaced.
         encoder: As of `check`.
         seed: Seed of the choice of photographs, and of what is planted.
 
     Raises:
         ValueError: ``out`` holds something that is no demo.
     """
-    ours = {*PARTS, "truth.csv"}
+    ours = {*PARTS, *TABLES}
     others = sorted(path.name for path in out.iterdir() if path.name not in ours) if out.is_dir() else []
     expect(not others, f"{out} to be empty or an earlier demo", others[0] if others else "", "choose another --out")
     reference, new = _images(np.random.default_rng(seed))
@@ -73,7 +79,20 @@ def demo(out: Path, *, encoder: str = ENCODER, seed: int = 0) -> "CheckResult":
             image.save(out / part / name)
     of = ["" if one.of < 0 else names["reference" if one.kind.startswith(LEAK) else "new"][one.of] for one in new]
     write_table(out / "truth.csv", {"path": names["new"], "kind": [one.kind for one in new], "of": of})
+    _write_tables(out, names, {"reference": reference, "new": [one.image for one in new]})
     return check(out / "new", against=out / "reference", out=out / "check", encoder=encoder)
+
+
+def _write_tables(out: Path, names: dict[str, list[str]], images: dict[str, list["Image"]]) -> None:
+    """Writes the colors of all images, and the scores of both parts by a Gaussian that is fitted to the reference."""
+    columns = [MEASUREMENTS.index(name) for name in COLORS]
+    x = {part: np.array([measure(np.array(one).transpose(2, 0, 1))[columns] for one in some]) for part, some in images.items()}
+    colors = np.concatenate([x["reference"], x["new"]]).round(4)
+    write_table(out / "cells.csv", {"path": sum(names.values(), []), **dict(zip(COLORS, colors.T, strict=True))})
+    scores, _, detectors = cross_fit(GaussianDetector(), x["reference"], FOLDS)
+    new = np.mean([-one.score_samples(x["new"]) for one in detectors], axis=0)
+    for part, values in (("reference", scores), ("new", new)):
+        write_table(out / f"{part}_scores.csv", {"path": names[part], "score": values.round(4)})
 
 
 def planted(found: "CheckResult", out: Path) -> list[str]:
