@@ -63,6 +63,16 @@ def test_the_demo_prints_what_is_true(tmp_path):
     lines = found.stdout.splitlines()
     assert found.returncode == 0 and len(lines) <= 14 and len(read(tmp_path / "demo" / "truth.csv")) == 92
     verified(lines[next(i for i, line in enumerate(lines) if line.startswith("Anomalies: ")) : -2], tmp_path / "demo")
+    assert (
+        call(
+            "calibrate", *(tmp_path / "demo" / f"{part}_scores.csv" for part in ("reference", "new")), "--out", tmp_path / "f.csv"
+        ).returncode
+        == 0
+    )
+    flagged = [row["path"] for row in read(tmp_path / "f.csv") if row["flag"] == "1"]
+    kinds = {row["path"]: row["kind"] for row in read(tmp_path / "demo" / "truth.csv")}
+    true = f"{sum(kinds[path] in ANOMALIES for path in flagged)} of {len(flagged)} are anomalies"
+    assert true in (Path(__file__).parents[2] / "README.md").read_text()
     files = {path.name: np.asarray(Image.open(path)).tobytes() for path in (tmp_path / "demo").glob("[rn]e*/*.png")}
     same = {(row["path"], row["of"]) for row in read(tmp_path / "demo" / "truth.csv") if row["kind"].endswith(", exact")}
     assert len({*files.values()}) == len(files) - len(same) and all(files[a] == files[b] for a, b in same)

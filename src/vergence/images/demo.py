@@ -40,7 +40,15 @@ PAIRS = 2  # duplicates of each kind; leaks are half as many
 NORMAL, DUPLICATE, LEAK = "normal", "duplicate", "leak"
 PARTS = ("reference", "new", "check")
 TABLES = ("truth.csv", "cells.csv", "reference_scores.csv", "new_scores.csv")
-COLORS = ("red", "green", "blue", "saturation", "contrast", "edges")  # columns of cells.csv, from which the scores are made
+COLORS = (
+    "red",
+    "green",
+    "blue",
+    "saturation",
+    "contrast",
+    "light_01",
+    "light_99",
+)  # columns of cells.csv, from which the scores are made
 FOLDS = 10  # parts of the reference; each is scored by a Gaussian of the others, as new images are
 Change = Callable[["Image"], "Image"]
 
@@ -88,7 +96,7 @@ def _write_tables(out: Path, names: dict[str, list[str]], images: dict[str, list
     columns = [MEASUREMENTS.index(name) for name in COLORS]
     x = {part: np.array([measure(np.array(one).transpose(2, 0, 1))[columns] for one in some]) for part, some in images.items()}
     colors = np.concatenate([x["reference"], x["new"]]).round(4)
-    write_table(out / "cells.csv", {"path": sum(names.values(), []), **dict(zip(COLORS, colors.T, strict=True))})
+    write_table(out / "cells.csv", {"path": [*names["reference"], *names["new"]], **dict(zip(COLORS, colors.T, strict=True))})
     scores, _, detectors = cross_fit(GaussianDetector(), x["reference"], FOLDS)
     new = np.mean([-one.score_samples(x["new"]) for one in detectors], axis=0)
     for part, values in (("reference", scores), ("new", new)):
