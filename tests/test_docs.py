@@ -44,11 +44,11 @@ def test_the_readme_is_one_screen_and_has_no_table_of_measurements():
 
 
 def test_every_page_is_named_by_the_index():
-    """Records of decisions are named by an index of their own."""
+    """Records of decisions and the rooms of the Python reference are named by an index of their own."""
     docs = ROOT / "docs"
     named = {(docs / target).resolve() for target in re.findall(r"\]\(([^)#]+)\)", (docs / "index.md").read_text())}
     pages = {page.resolve() for page in docs.rglob("*.md")} - {(docs / "index.md").resolve()}
-    pages -= {page for page in pages if page.parent.name == "decisions" and page.name != "index.md"}
+    pages -= {page for page in pages if page.parent.name in ("decisions", "python") and page.name != "index.md"}
     assert pages - named == set()
     records = (docs / "decisions" / "index.md").read_text()
     assert [page.name for page in (docs / "decisions").glob("*-*.md") if f"({page.name}#" not in records] == []
