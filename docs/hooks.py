@@ -11,6 +11,7 @@ from typing import Any
 
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import ConfigurationError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -19,6 +20,8 @@ LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s]+)\)")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
+PICTURE = re.compile(r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*<img src="([^"]+)"([^>]*)>\s*</picture>')
+DRAWING = re.compile(r'<img alt="[^"]*" src="[^"]*/(figures/architecture\.svg)" */?>')
 OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md")  # pages of the repository that the site has
 VERSION = importlib.metadata.version("vergence")
 URLS = dict(entry.split(", ") for entry in importlib.metadata.metadata("vergence").get_all("Project-URL", []))
@@ -43,6 +46,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     places = {match[3].partition("#")[0]: match.start() for match in reversed(list(LINK.finditer(index)))}
     pages = sorted((file.src_uri for file in files.documentation_pages()), key=lambda uri: (places.get(uri, len(index)), uri))
+    if missing := [uri for uri in config.extra["search"]["words"] if uri not in pages]:
+        raise ConfigurationError(f"search words of pages that are not there: {', '.join(missing)}; change mkdocs.yml")
     config.nav = _written_out(config.nav, pages, _named(config.nav))
     return files
 
@@ -92,11 +97,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         relative = posixpath.relpath(name, posixpath.dirname(uri) or ".")
         return f"{mark}[{words}]({relative}{'#' + anchor if anchor and found != 'README.md' else ''})"
 
+    markdown = PICTURE.sub(r'<img src="\2#only-light"\3><img src="\1#only-dark"\3>', markdown)  # follows the site's switch
     return LINK.sub(link, markdown)
 
 
 def on_page_content(output: str, **_: Any) -> str:
-    """Turns formulas into MathML, which browsers show by themselves."""
+    """Turns formulas into MathML, which browsers show by themselves, and puts drawings into the page, whose colors they take."""
+    output = DRAWING.sub(lambda m: (ROOT / "docs" / m[1]).read_text(encoding="utf-8"), output)
     return FORMULA.sub(lambda m: convert(html.unescape(m[2].strip()), display="inline" if m[1] == "span" else "block"), output)
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import tyro
 from experiments.ledger import ROOT, grid
 
-import vergence
 from vergence.cli import commands, density, listing
 
 ROOMS = {  # of the public names; those of a room that exports none are named here, with the modules that hold them
@@ -24,11 +23,12 @@ ROOMS = {  # of the public names; those of a room that exports none are named he
     "decide": "",
     "images": "check.check result.CheckResult review.Review demo.demo",
     "tables": "models.fit_density models.predict models.sample models.score_pairs",
-    "learn": "runs.run.Run runs.run.Neighbors runs.run.load runs.train.train runs.evaluate.evaluate runs.score.score runs.compare.compare "
-    "runs.compare.Comparison runs.callables.Embedder runs.callables.Scorer runs.export.export runs.shards.merge runs.hub.save_pretrained "
-    "runs.hub.push_to_hub runs.hub.from_pretrained training.recipes.get training.records.Evaluation training.config.ModelConfig "
-    "training.config.FitConfig encoders.patches.PatchFeatures evaluation.accuracy.knn_accuracy evaluation.accuracy.linear_probe "
-    "evaluation.collapse.collapse evaluation.collapse.effective_rank",
+    "learn": "runs.run.Run runs.run.Neighbors runs.run.load runs.train.train runs.evaluate.evaluate runs.score.score "
+    "runs.compare.compare runs.compare.Comparison runs.callables.Embedder runs.callables.Scorer runs.export.export "
+    "runs.shards.merge runs.hub.save_pretrained runs.hub.push_to_hub runs.hub.from_pretrained training.recipes.get "
+    "training.records.Evaluation training.config.ModelConfig training.config.FitConfig encoders.patches.PatchFeatures "
+    "evaluation.accuracy.knn_accuracy evaluation.accuracy.linear_probe evaluation.collapse.collapse "
+    "evaluation.collapse.effective_rank",
     "learn.objectives": "",
     "learn.methods": "",
     "advice": "views.advise views.Advice views.AboutData",
@@ -155,7 +155,7 @@ def python() -> str:
     parts = [
         "# Python reference",
         MADE,
-        "A page per room shows signature, arguments, shapes and an example of each public name. `help(vergence.train)` shows the same. "
+        "A page per room shows signature, arguments, shapes and an example of each public name, as does `help(vergence.train)`. "
         "A wrong argument is a `ValueError` of one line: what was expected, what was found, what to do. Rooms that are not here "
         "(`report`, `utils`) have no names for programs.",
     ]

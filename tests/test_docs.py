@@ -10,23 +10,9 @@ from vergence.learn.training import recipes
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "VISION.md", "LICENSE", "CITATION.cff",
-        "docs/decisions/index.md", "docs/guides/advice.md", "docs/guides/branches.md", "docs/guides/check.md",
-        "docs/guides/tables.md", "docs/guides/joint_embeddings.md", "docs/reference/methods.md",
-        "experiments/advice/alignment.md",
-    ],
-)  # fmt: skip
-def test_the_repository_has_its_documents(name):
-    assert (ROOT / name).stat().st_size > 100
-
-
-def test_contributing_and_vision_stay_short():
-    assert (ROOT / "CONTRIBUTING.md").read_text().count("\n") <= 60
-    assert (ROOT / "VISION.md").read_text().count("\n") <= 3
-    assert (ROOT / "AGENTS.md").read_text().count("\n") <= 50
+def test_the_repository_has_its_documents_and_some_stay_short():
+    most = {"CONTRIBUTING.md": 60, "VISION.md": 3, "AGENTS.md": 50, "README.md": 200, "LICENSE": 250, "CITATION.cff": 100}
+    assert [name for name, n in most.items() if not 1 <= (ROOT / name).read_text().count("\n") <= n] == []
 
 
 def test_the_page_of_the_architecture_has_every_room():
@@ -70,9 +56,8 @@ def test_the_lowest_versions_are_those_that_the_project_states():
     assert [name for name, version in stated.items() if not f"{lowest[name]}.".startswith(f"{version}.")] == []
 
 
-PAGES = ["README.md", "AGENTS.md", "CONTRIBUTING.md", "experiments/README.md"]
-PAGES += sorted(str(file.relative_to(ROOT)) for folder in ("docs", "experiments") for file in (ROOT / folder).rglob("*.md"))
-PAGES = sorted(set(PAGES))
+PAGES = sorted(str(file.relative_to(ROOT)) for folder in ("docs", "experiments") for file in (ROOT / folder).rglob("*.md"))
+PAGES += ["README.md", "AGENTS.md", "CONTRIBUTING.md"]
 
 
 def links(page):
