@@ -89,6 +89,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         found = posixpath.normpath(posixpath.join(posixpath.dirname(here), path))
         name = "index.md" if found == "README.md" and uri != "index.md" else found.removeprefix("docs/")
         if files.get_file_from_path(name) is None:
+            if not (ROOT / found).exists():
+                return match[0]  # which is a warning
             kind = "tree" if (ROOT / found).is_dir() else "blob"
             return f"{mark}[{words}]({config.repo_url}/{kind}/main/{found}{'#' + anchor if anchor else ''})"
         if not anchor and name.startswith("reference/python/"):  # the name's place on the page of its room

@@ -35,7 +35,7 @@ ROOMS = {  # of the public names; those of a room that exports none are named he
     "linear": "",
     "mixtures": "",
     "densities": "",
-    "data": "pictures.open_pictures pictures.Pictures config.DataConfig config.ViewConfig",
+    "data": "image_list.open_images image_list.ImageList config.DataConfig config.ViewConfig",
 }
 MADE = "<!-- made by python -m experiments.reference -->"
 
