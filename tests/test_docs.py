@@ -18,9 +18,8 @@ def test_the_repository_has_its_documents_and_some_stay_short():
 def test_the_page_of_the_architecture_has_every_room():
     from tests.test_layers import ROOMS
 
-    page = ROOT / "docs" / "background" / "architecture.md"
-    named = re.findall(r"^\| \w+ \| `(\w+)[/\w]*` \|", page.read_text(), re.MULTILINE)
-    assert tuple(dict.fromkeys(named)) == ROOMS
+    page = (ROOT / "docs" / "background" / "architecture.md").read_text()
+    assert tuple(dict.fromkeys(re.findall(r"^\| \w+ \| `(\w+)[/\w]*` \|", page, re.MULTILINE))) == ROOMS
 
 
 def test_the_readme_is_one_screen_and_has_no_table_of_measurements():
@@ -37,7 +36,7 @@ def test_every_page_is_named_by_the_index():
     pages -= {page for page in pages if page.parent.name in ("decisions", "python") and page.name != "index.md"}
     assert pages - named == set()
     records = (docs / "decisions" / "index.md").read_text()
-    assert [page.name for page in (docs / "decisions").glob("*-*.md") if f"({page.name}#" not in records] == []
+    assert all(f"({page.name}#" in records for page in (docs / "decisions").glob("*-*.md"))
 
 
 def test_continuous_integration_runs_the_readmes_commands():
@@ -96,8 +95,8 @@ def test_the_messages_of_troubleshooting_are_those_of_the_code():
 
 
 def test_the_page_of_views_has_the_strengths_of_the_recipes():
-    lines = (ROOT / "docs" / "how-to" / "views.md").read_text().split("\n")
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
+    lines = re.findall(r"^\| `.*", (ROOT / "docs" / "how-to" / "views.md").read_text(), re.MULTILINE)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert len(rows) == 6
     for name, *values in rows:
         for value, recipe in zip(values, ("patches", "distilled_vje", "contrastive_small"), strict=True):

@@ -11,8 +11,8 @@ from vergence.cli import commands
 
 @pytest.mark.parametrize("name", reference.PAGES)
 def test_a_generated_page_agrees_with_the_code(name):
-    page = reference.ROOT / "docs" / "reference" / f"{name}.md"
-    assert page.read_text() == reference.PAGES[name](), "run python -m experiments.reference"
+    page = (reference.ROOT / "docs" / "reference" / f"{name}.md").read_text()
+    assert page == reference.PAGES[name](), "run python -m experiments.reference"
 
 
 def test_the_pages_have_every_command_its_options_and_defaults():
@@ -22,17 +22,15 @@ def test_the_pages_have_every_command_its_options_and_defaults():
     assert "| `blur` |" in reference.settings() and "| `patches_large` |" in reference.recipes()
 
 
-SITE = reference.ROOT / "site"
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not SITE.exists(), reason="make site builds it")
 def test_the_search_finds_the_page_of_each_word_and_nothing_is_loaded_from_elsewhere():
+    if not (site := reference.ROOT / "site").exists():
+        pytest.skip("make site builds it")
     sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     words = re.findall(r"^ {6}([\w/-]+)\.md: \[(.*)\]$", (reference.ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     with sync.sync_playwright() as play:
         page = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"]).new_page()
-        page.context.route("**/*", lambda route: route.fulfill(path=SITE / re.sub(r"^http://site/|\?.*", "", route.request.url)))
+        page.context.route("**/*", lambda route: route.fulfill(path=site / re.sub(r"^http://site/|\?.*", "", route.request.url)))
         page.goto("http://site/index.html")
         for answer, query in [(answer, query) for answer, queries in words for query in queries.split(", ")]:
             page.fill("[data-md-component=search-query]", f"{query}-")  # as if one went on: a hyphen was an error once
