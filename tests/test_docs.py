@@ -59,13 +59,6 @@ PAGES = sorted(str(file.relative_to(ROOT)) for folder in ("docs", "experiments")
 PAGES += ["README.md", "AGENTS.md", "CONTRIBUTING.md"]
 
 
-def links(page):
-    """Returns (file, anchor) of the links of a page to files of the repository."""
-    targets = [target for target in re.findall(r"\]\(([^)]+)\)", (ROOT / page).read_text()) if "://" not in target]
-    files = [(target.partition("#")[0], target.partition("#")[2]) for target in targets]
-    return [((ROOT / page).parent / file if file else ROOT / page, anchor) for file, anchor in files]
-
-
 def anchors(file):
     """Returns the anchors of a page's headings, as GitHub names them."""
     headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
@@ -74,7 +67,9 @@ def anchors(file):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
-    found = links(page)
+    targets = [target for target in re.findall(r"\]\(([^)]+)\)", (ROOT / page).read_text()) if "://" not in target]
+    parts = [target.partition("#") for target in targets]
+    found = [((ROOT / page).parent / file if file else ROOT / page, anchor) for file, _, anchor in parts]
     assert [str(file) for file, _ in found if not file.exists()] == []
     assert [f"{file.name}#{anchor}" for file, anchor in found if anchor and anchor not in anchors(file)] == []
 
