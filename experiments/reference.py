@@ -1,4 +1,4 @@
-"""Generated pages of docs/reference: the command line, settings, options, encoders, recipes, and Python.
+"""Generated pages of docs/reference: the command line, settings, options, encoders, recipes, and Python, a page per room.
 
 python -m experiments.reference            # writes them
 python -m experiments.reference --check    # exits with 1 if one disagrees with the code
@@ -10,15 +10,33 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import tyro
 from experiments.ledger import ROOT, grid
 
-import vergence
 from vergence.cli import commands, density, listing
 
-PACKAGES = ("decide", "mixtures", "densities", "linear", "learn.objectives", "learn.methods")
+ROOMS = {  # of the public names; those of a room that exports none are named here, with the modules that hold them
+    "vergence": "",
+    "decide": "",
+    "images": "check.check result.CheckResult review.Review demo.demo",
+    "tables": "models.fit_density models.predict models.sample models.score_pairs",
+    "learn": "runs.run.Run runs.run.Neighbors runs.run.load runs.train.train runs.evaluate.evaluate runs.score.score "
+    "runs.compare.compare runs.compare.Comparison runs.callables.Embedder runs.callables.Scorer runs.export.export "
+    "runs.shards.merge runs.hub.save_pretrained runs.hub.push_to_hub runs.hub.from_pretrained training.recipes.get "
+    "training.records.Evaluation training.config.ModelConfig training.config.FitConfig encoders.patches.PatchFeatures "
+    "evaluation.accuracy.knn_accuracy evaluation.accuracy.linear_probe evaluation.collapse.collapse "
+    "evaluation.collapse.effective_rank",
+    "learn.objectives": "",
+    "learn.methods": "",
+    "advice": "views.advise views.Advice views.AboutData",
+    "linear": "",
+    "mixtures": "",
+    "densities": "",
+    "data": "image_list.open_images image_list.ImageList config.DataConfig config.ViewConfig",
+}
 MADE = "<!-- made by python -m experiments.reference -->"
 
 
@@ -105,21 +123,57 @@ def recipes() -> str:
     return page("Recipes", about, ["recipe", "what"], rows)
 
 
+def _name(address: str) -> str:
+    return address.rpartition(".")[2]
+
+
+def _thing(address: str) -> Any:
+    module, _, name = address.rpartition(".")
+    return getattr(importlib.import_module(module), name) if module else None
+
+
+def _names(room: str) -> dict[str, str]:
+    """Returns the address of each public class and function of a room, by its name, and what it does in one sentence."""
+    package = "vergence" if room == "vergence" else f"vergence.{room}"
+    paths = ROOMS[room].split() or sorted(importlib.import_module(package).__all__)
+    found = {}
+    for path in paths:
+        thing = _thing(address := f"{package}.{path}")
+        if inspect.isclass(thing) or inspect.isfunction(thing):
+            first = inspect.cleandoc(thing.__doc__ or "").split("\n\n")[0]
+            found[address] = re.sub(r"(?<=\w[.]) .*", "", cell(first))
+    return found
+
+
+def _about(room: str) -> str:
+    package = importlib.import_module("vergence" if room == "vergence" else f"vergence.{room}")
+    return inspect.cleandoc(package.__doc__ or "").split("\n")[0].replace("``", "`")
+
+
 def python() -> str:
-    """Every public name, whose docstring the site shows."""
+    """The rooms with their public names, and links to the page of each."""
     parts = [
         "# Python reference",
         MADE,
-        "The site, which `make site` builds, shows signature and docstring of each name; on GitHub this page has the names. "
-        "In Python, `help(vergence.train)` shows the same. A wrong argument is a `ValueError` of one line: what was expected, "
-        "what was found, what to do.",
+        "A page per room shows signature, arguments, shapes and an example of each public name, as does `help(vergence.train)`. "
+        "A wrong argument is a `ValueError` of one line: what was expected, what was found, what to do. Rooms that are not here "
+        "(`report`, `utils`) have no names for programs.",
     ]
-    for package in (vergence, *(importlib.import_module(f"vergence.{room}") for room in PACKAGES)):
-        parts.append(f"## {package.__name__}")
-        every = [getattr(package, name) for name in sorted(package.__all__)]
-        documented = [thing for thing in every if inspect.isclass(thing) or inspect.isfunction(thing)]
-        parts += [f"::: {thing.__module__}.{thing.__qualname__}" for thing in documented]
+    for room in ROOMS:
+        links = [f"[`{_name(address)}`](python/{room}.md)" for address in _names(room)]
+        title = "vergence" if room == "vergence" else f"vergence.{room}"
+        parts += [f"## {title}", _about(room), ",\n".join(links)]
     return "\n\n".join(parts) + "\n"
+
+
+def room_page(room: str) -> str:
+    """Returns the page of a room: a table of its names, and each of them, whose docstring the site shows once."""
+    names, top = _names(room), {} if room == "vergence" else {_name(address): address for address in _names("vergence")}
+    pages = {address: "vergence" if _thing(address) is _thing(top.get(_name(address), "vergence")) else room for address in names}
+    rows = [[f"[`{_name(address)}`]({pages[address]}.md)", first] for address, first in names.items()]
+    title = "vergence" if room == "vergence" else f"vergence.{room}"
+    shown = [f"::: {address}" for address in names if pages[address] == room]
+    return "\n\n".join([f"# {title}", MADE, _about(room), grid(["name", "what"], rows), *shown]) + "\n"
 
 
 PAGES = {
@@ -129,6 +183,7 @@ PAGES = {
     "options": option_values,
     "encoders": encoders,
     "recipes": recipes,
+    **{f"python/{room}": partial(room_page, room) for room in ROOMS},
 }
 
 
@@ -136,6 +191,7 @@ def main() -> None:
     for name, make in PAGES.items():
         file = ROOT / "docs" / "reference" / f"{name}.md"
         if "--check" not in sys.argv:
+            file.parent.mkdir(exist_ok=True)
             file.write_text(make())
         elif file.read_text() != make():
             sys.exit(f"docs/reference/{name}.md disagrees with the code: run python -m experiments.reference")

@@ -2,8 +2,7 @@
 
 Scores are larger for stranger items. The guarantees hold if the calibration items are exchangeable with the typical items
 among those that are judged: of the same source, seen by no fit that made the scores, without near-duplicates among the
-training items, in no order of time. `Calibrated` has
-weighted and cross-conformal p-values; more strategies are in the package nonconform.
+training items, in no order of time. `Calibrated` has weighted and cross-conformal p-values; more are in nonconform.
 
 The bounds rest on the joint law of the p-values of typical items, which depends on nothing but the numbers of items. Without
 ties N_k, the number of p-values at most k / (n + 1), is a Polya urn's count: given the n + 1 spacings of n uniform numbers, the m
@@ -55,11 +54,11 @@ def p_values(calibration: Values, scores: Values) -> Any:
 
     which satisfies P(p <= a) <= a for a typical item, whatever the score (Vovk, Gammerman, Shafer, Algorithmic learning in a
     random world, 2005). The p-values of one batch depend on each other positively, so that `select` keeps its rate (Bates et al.,
-    Testing for outliers with conformal p-values, 2023). It warns if many items share the largest calibration score, or if scores
-    repeat calibration scores exactly.
+    Testing for outliers with conformal p-values, 2023). It warns if many scores are equal.
 
-    The calibration scores (n,) are those of typical items that no fit has seen. For scores (m,) of the items to judge, p-values
-    are (m,) of float64, a tensor if these are one, else an array.
+    Args:
+        calibration: Scores (n,) of normal items that no fit has seen.
+        scores: Scores (m,) of the items to judge; the p-values are a tensor if these are one, else an array of float64.
 
     Example:
         >>> p_values([0.1, 0.2, 0.3, 0.4], [0.25, 9.0])
@@ -114,7 +113,8 @@ def _check(calibration: Tensor, s: Tensor) -> None:
 def q_values(p_values: Values) -> Any:
     """Returns the q-value (m,) of each item: the least false-discovery rate at which Benjamini-Hochberg reports it.
 
-    The p-values (m,) are those of all items that were judged.
+    Args:
+        p_values: Those (m,) of all items that were judged.
 
     Example:
         >>> q_values([0.01, 0.02, 0.9])
@@ -204,7 +204,7 @@ def reportable(n_calibration: int, n_items: int, fdr: float = 0.1, of: str = "ca
 def to_label(calibration: Values, budget: int) -> Any:
     """Returns the indices of the ``budget`` calibration items that a person should look at, by their scores (n,).
 
-    They are the most_anomalous, the most_anomalous first.
+    The most anomalous item comes first.
 
     Example:
         >>> to_label([0.1, 0.9, 0.5], 2)
@@ -217,7 +217,7 @@ def to_label(calibration: Values, budget: int) -> Any:
 
 
 def label_trim(calibration: Values, confirmed: Any, budget: int) -> Any:
-    """Returns the calibration scores without the confirmed outliers among the ``budget`` most_anomalous: Label-Trim.
+    """Returns the calibration scores without the confirmed outliers among the ``budget`` most anomalous: Label-Trim.
 
     A person looks at the ``budget`` strangest calibration items (`to_label`) and confirms the unusual ones, of indices (R,);
     typical ones stay, which keeps the p-values valid (Bashari, Sesia, Romano, Robust conformal outlier detection under
