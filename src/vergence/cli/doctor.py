@@ -18,16 +18,11 @@ from vergence.utils.version import __version__
 
 NAMED = ("torch", "torchvision", "numpy", "scikit-learn")  # packages whose versions are printed
 USES = {  # of the extras in pyproject.toml
-    "pretrained": "networks of timm, masked_autoencoder, i_jepa, LARS",
-    "eyes": "a small network for check that works offline",
-    "figures": "figures, --figure",
-    "excel": "tables in .xlsx files",
-    "cloud": "data on s3:// and gs://",
-    "cluster": "Scorer and Embedder in Ray",
-    "export": "vergence export to ONNX",
-    "share": "push_to_hub, and from_pretrained from the Hub",
-    "serve": "vergence serve",
-}
+    "cloud": "data on s3:// and gs://", "cluster": "Scorer and Embedder in Ray", "excel": "tables in .xlsx files",
+    "export": "vergence export to ONNX", "eyes": "a small network for check that works offline",
+    "figures": "compare --figure, plots of densities", "pretrained": "networks of timm, masked_autoencoder, i_jepa, LARS",
+    "serve": "vergence serve", "share": "push_to_hub, and from_pretrained from the Hub",
+}  # fmt: skip
 LABEL = 14  # characters of a name and the space after it
 
 
@@ -42,27 +37,28 @@ def doctor(command: Doctor) -> None:
     """Runs ``vergence doctor``."""
     needed = [Requirement(text) for text in metadata.requires("vergence") or ()]
     names = metadata.metadata("vergence").get_all("Provides-Extra") or ()
-    found = {"missing": _missing(needed), **_found(), "extras": {name: _missing(needed, name) for name in names}}
+    found = {"missing": missing(needed), **_found(), "extras": {name: missing(needed, name) for name in names}}
     if command.json:
         print(json.dumps(found, indent=2))
         return
-    missing, extras = ", ".join(found.pop("missing")), found.pop("extras")
-    print(f"Missing or too old: {missing}." if missing else "All required packages are installed.")
+    lacking, extras = ", ".join(found.pop("missing")), found.pop("extras")
+    print(f"Missing or too old: {lacking}." if lacking else "All required packages are installed.")
     _print(found)
     print("\nOptional: pip install 'vergence[NAME]'")
     _print({name: f"{'needs ' + ', '.join(lack) if lack else 'installed'}: {USES[name]}" for name, lack in extras.items()})
 
 
-def _missing(needed: list[Requirement], extra: str = "") -> list[str]:
+def missing(needed: list[Requirement], extra: str = "") -> list[str]:
     """Returns which packages that every use requires, or an extra, are absent or too old."""
     found = []
     for one in needed:
-        always = one.marker is None or one.marker.evaluate({"extra": ""})
-        if always if not extra else not always and one.marker is not None and one.marker.evaluate({"extra": extra}):
-            with contextlib.suppress(metadata.PackageNotFoundError):
-                if one.specifier.contains(metadata.version(one.name), prereleases=True):
-                    continue
-            found.append(f"{one.name}{one.specifier}")
+        always, asked = (one.marker is None or one.marker.evaluate({"extra": name}) for name in ("", extra))
+        if not asked or always != (not extra):
+            continue
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            if one.specifier.contains(metadata.version(one.name), prereleases=True):
+                continue
+        found.append(f"{one.name}{one.specifier}")
     return found
 
 
