@@ -63,15 +63,10 @@ def advise_on(
     require_writable(out)  # reported before the work
     opened = _opened(data, views)
     advice = advise(
-        opened.train,
-        build.make_views(opened, views, build.input_shapes(opened)[0]),
-        labels=opened.train.labels if labels else None,
-        n_components=n_components,
-        n_draws=n_draws,
-        properties=of_files(data.source, opened),
-        random_state=seed,
-        device=on,
-    )
+        opened.train, build.make_views(opened, views, build.input_shapes(opened)[0]),
+        labels=opened.train.labels if labels else None, n_components=n_components, n_draws=n_draws,
+        properties=of_files(data.source, opened), random_state=seed, device=on,
+    )  # fmt: skip
     facts = dataclasses.replace(advice.facts, part=opened.note, skipped=len(opened.skipped))
     advice = dataclasses.replace(advice, facts=facts)
     write_skipped(out / "skipped.csv", opened.skipped)

@@ -38,30 +38,21 @@ def write_advice(advice: Advice, path: Path, *, name: str, command: str) -> Path
         ``path``. The page appears in one step.
     """
     return write(
-        path,
-        "advice",
-        SECTIONS,
-        title=f"Advice: {name}",
-        words=advice.words,
-        facts=_facts(advice, name),
+        path, "advice", SECTIONS, title=f"Advice: {name}", words=advice.words, facts=_facts(advice, name),
         shared=say_shared(advice.shared, advice.facts.k),
-        augmentations=_augmentations(advice) if len(advice.augmentations) > 1 else None,
-        command=command,
-    )
+        augmentations=_augmentations(advice) if len(advice.augmentations) > 1 else None, command=command,
+    )  # fmt: skip
 
 
 def _facts(advice: Advice, name: str) -> dict[str, str | None]:
     facts = advice.facts
     return {
-        "Data": name,
-        "Items": count(facts.items),
-        "Features": count(facts.features),
+        "Data": name, "Items": count(facts.items), "Features": count(facts.features),
         "Directions": f"{count(facts.directions)}, {percent(facts.variance_kept)}% of the variance",
         "Part of the data": f"the training part (test part: {facts.part})" if facts.part else None,
-        "Unreadable, left out": count(facts.skipped) if facts.skipped else None,
-        "Components": count(facts.k),
+        "Unreadable, left out": count(facts.skipped) if facts.skipped else None, "Components": count(facts.k),
         "Views of each item": count(facts.draws) if facts.draws else "covariance given",
-    }
+    }  # fmt: skip
 
 
 def _augmentations(advice: Advice) -> Table:

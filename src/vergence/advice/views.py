@@ -41,14 +41,9 @@ SEARCHED = 64  # first directions of joint embedding that are searched, and at m
 
 # An operation's name -> the field of its strength, and the strength that leaves an item as it is
 PICTURES: Mapping[str, tuple[str, Any]] = {
-    "crop": ("crop", (1.0, 1.0)),
-    "flip": ("flip", 0.0),
-    "jitter": ("jitter_p", 0.0),
-    "grayscale": ("grayscale", 0.0),
-    "blur": ("blur", 0.0),
-    "solarize": ("solarize", 0.0),
-    "cover": ("cover", ()),
-}
+    "crop": ("crop", (1.0, 1.0)), "flip": ("flip", 0.0), "jitter": ("jitter_p", 0.0), "grayscale": ("grayscale", 0.0),
+    "blur": ("blur", 0.0), "solarize": ("solarize", 0.0), "cover": ("cover", ()),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,7 @@ from typing import Annotated, Any
 from packaging.requirements import Requirement
 from tyro.conf import arg
 
-from vergence.utils.version import __version__
-
-NAMED = ("torch", "torchvision", "numpy", "scikit-learn")  # packages whose versions are printed
+NAMED = ("vergence", "torch", "torchvision", "numpy", "scikit-learn")  # packages whose versions are printed
 USES = {  # of the extras in pyproject.toml
     "cloud": "data on s3:// and gs://", "cluster": "Scorer and Embedder in Ray", "excel": "tables in .xlsx files",
     "export": "vergence export to ONNX", "eyes": "a small network for check that works offline",
@@ -37,7 +35,7 @@ def doctor(command: Doctor) -> None:
     """Runs ``vergence doctor``."""
     needed = [Requirement(text) for text in metadata.requires("vergence") or ()]
     names = metadata.metadata("vergence").get_all("Provides-Extra") or ()
-    found = {"missing": missing(needed), **_found(), "extras": {name: missing(needed, name) for name in names}}
+    found = {"missing": _missing(needed), **_found(), "extras": {name: _missing(needed, name) for name in names}}
     if command.json:
         print(json.dumps(found, indent=2))
         return
@@ -48,7 +46,7 @@ def doctor(command: Doctor) -> None:
     _print({name: f"{'needs ' + ', '.join(lack) if lack else 'installed'}: {USES[name]}" for name, lack in extras.items()})
 
 
-def missing(needed: list[Requirement], extra: str = "") -> list[str]:
+def _missing(needed: list[Requirement], extra: str = "") -> list[str]:
     """Returns which packages that every use requires, or an extra, are absent or too old."""
     found = []
     for one in needed:
@@ -71,18 +69,15 @@ def _found() -> dict[str, Any]:
 
     gpu, network = torch.cuda.is_available(), at_hand()
     return {
-        "vergence": __version__,
-        "Python": platform.python_version(),
-        **{name: metadata.version(name) for name in NAMED},
+        **{name: metadata.version(name) for name in NAMED}, "Python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "threads": f"{torch.get_num_threads()} (the machine has {os.cpu_count()} cores)",
         "memory": f"{total_memory(torch.device('cpu')) / 1e9:.0f} GB",
         "GPU": torch.cuda.get_device_name() if gpu else "none that CUDA finds",
-        "check uses": network.name if network else "patches (no network was found)",
-        "networks in": str(CACHE),
+        "check uses": network.name if network else "patches (no network was found)", "networks in": str(CACHE),
         "data in": f"{Path('data').absolute()} (change it with --data-root)",
         "free disk": f"{shutil.disk_usage('.').free / 1e9:.0f} GB in this folder",
-    }
+    }  # fmt: skip
 
 
 def _print(lines: dict[str, str]) -> None:

@@ -368,8 +368,7 @@ MIXTURE = {  # option: another value than the default, and the settings under wh
     **{"rank": (2, {"covariance": "low_rank"}), "shrinkage": 0.5},
 }
 OTHER = {
-    "barlow_twins": {"redundancy": 0.1, "scale": 0.1},
-    "byol": {"hidden": 16},
+    "barlow_twins": {"redundancy": 0.1, "scale": 0.1}, "byol": {"hidden": 16},
     "contrastive": {
         **{"temperature": 0.5, "covariance": "diagonal", "weights": ("norm", {"normalize": False}), "components": "pairs"},
         **{"normalize": False, "momentum": 0.5},
@@ -397,11 +396,9 @@ OTHER = {
     },
     "jepa": {"hidden": 16, "tied": False, "momentum": 0.5},
     "lejepa": {"weight": 0.2, "slices": 16, "knots": 9, "t_max": 5.0},
-    "moco": {"hidden": 16, "temperature": 0.5, "last_norm": False},
-    "simsiam": {"hidden": 16},
+    "moco": {"hidden": 16, "temperature": 0.5, "last_norm": False}, "simsiam": {"hidden": 16},
     "swav": {"prototypes": 16, "temperature": 0.2, "epsilon": 0.1, "iterations": 1, "frozen_steps": 2},
-    "vi_simsiam": {"beta": 2.0, "hidden": 20},
-    "vicreg": {"invariance": 2.0, "variance": 2.0, "decorrelation": 2.0},
+    "vi_simsiam": {"beta": 2.0, "hidden": 20}, "vicreg": {"invariance": 2.0, "variance": 2.0, "decorrelation": 2.0},
     "vje": {
         **{"nu": 5.0, "beta": 2.0, "hidden": 32, "likelihood": "plain", "scale": 2.0, "sampled": False},
         "terms": ("directional", "kl"),
@@ -410,7 +407,7 @@ OTHER = {
         **{"loss": "analytic", "likelihood": "sample", "beta": 2.0, "predictor": False, "hidden": 32, "floor": 0.1},
         "momentum": 0.5,
     },
-}
+}  # fmt: skip
 
 
 def trace(name, settings):
@@ -441,8 +438,7 @@ def test_no_option_is_ignored(name, option):
 PAIR_LOSS = [{"loss": "mi"}, {"eta": 0.0}, {"beta": -1.0}, {"shrinkage": 1.1}]
 BAD_MIXTURE = [*PAIR_LOSS, {"floor": 0.0}, {"floor": math.nan}, {"covariance": "diag"}, {"rank": 0}]
 BAD = {
-    "barlow_twins": [{"redundancy": -1.0}, {"scale": 0.0}],
-    "byol": [{"hidden": 0}],
+    "barlow_twins": [{"redundancy": -1.0}, {"scale": 0.0}], "byol": [{"hidden": 0}],
     "contrastive": [
         *({"temperature": value} for value in (0.0, math.inf)),
         *({"covariance": "full"}, {"weights": "learned"}, {"components": "bank"}, {"momentum": 1.0}),
@@ -459,16 +455,13 @@ BAD = {
         *({"mode": "lifo"}, {"resampling": "residual"}, {"bank": 0}, {"max_age": 0}, {"temperature": math.nan}),
         *({"ess_threshold": -0.1}, {"momentum": 1.5}, {"u": -0.1}),
     ],
-    "jepa": [{"hidden": 1}, {"momentum": 1.0}],
-    "lejepa": [{"weight": 2}, {"slices": 0}, {"t_max": 0}],
-    "moco": [{"temperature": 0}, {"hidden": 0.5}],
-    "simsiam": [{"hidden": 0}],
-    "swav": [{"temperature": 0.0}, {"prototypes": 0}],
-    "vi_simsiam": [{"beta": math.nan}, {"hidden": 1}],
+    "jepa": [{"hidden": 1}, {"momentum": 1.0}], "lejepa": [{"weight": 2}, {"slices": 0}, {"t_max": 0}],
+    "moco": [{"temperature": 0}, {"hidden": 0.5}], "simsiam": [{"hidden": 0}],
+    "swav": [{"temperature": 0.0}, {"prototypes": 0}], "vi_simsiam": [{"beta": math.nan}, {"hidden": 1}],
     "vicreg": [{"variance": -1.0}],
     "vje": [{"nu": 0.0}, {"beta": -1.0}, {"terms": ("angular",)}, {"terms": ()}, {"likelihood": "euclid"}, {"scale": 0.0}],
     "vssl": [{"loss": "cosin"}, {"likelihood": "mean"}, {"beta": -1.0}, {"floor": 0.0}, {"hidden": 1}, {"momentum": 1.0}],
-}
+}  # fmt: skip
 
 
 @every

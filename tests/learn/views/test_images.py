@@ -435,8 +435,7 @@ STILL, STANDARD = ImageViews(NOTHING, 32), vector_views(ViewConfig(), torch.zero
         (lambda: STANDARD.apply(torch.zeros(2, 3, dtype=torch.int64), STANDARD.draw(2, seeded())), "floats"),
         (lambda: vector_views(ViewConfig(), torch.zeros(3), torch.ones(4)), "mean"),
         (lambda: vector_views(ViewConfig(), torch.zeros(3), torch.tensor([1.0, math.nan, 1.0])), "std"),
-        (lambda: ImageViews(NOTHING, 1), "pixels"),
-        (lambda: center_crop(torch.zeros(3, 8, 8), 4), "images"),
+        (lambda: ImageViews(NOTHING, 1), "pixels"), (lambda: center_crop(torch.zeros(3, 8, 8), 4), "images"),
         (lambda: replace(NOTHING, mask=math.nan), "finite"),
         *(
             (lambda wrong=wrong: ImageViews(replace(NOTHING, **wrong), 32), next(iter(wrong)))

@@ -138,15 +138,13 @@ def compare(runs: Sequence[Run | str | Path], *, probes: bool = True, baseline: 
     based = [bases.get(row[0].test) for row in rows]
     measured = [[_measures(one.run, one.record) for one in row] for row in rows]
     return Comparison(
-        name=names,
-        runs=[len(row) for row in rows],
+        name=names, runs=[len(row) for row in rows],
         values=[{key: [one[key] for one in row if key in one] for key in MEASURES if key in row[0]} for row in measured],
-        test=[row[0].test for row in rows],
-        train=[row[0].record.protocol.bank for row in rows],
+        test=[row[0].test for row in rows], train=[row[0].record.protocol.bank for row in rows],
         curve=_names(rows, "limit", "training_items"),
         difference=[_differences(row, base) for row, base in zip(rows, based, strict=True)],
         notes=_notes(rows, names, based),
-    )
+    )  # fmt: skip
 
 
 def _one(run: Run, probes: bool) -> _One:

@@ -192,14 +192,11 @@ class _Evaluator:
                 right["probe"] = numbers.pop("right")
                 accuracy, ridge = records.Probe(**numbers), ridge_probe(*labeled)["accuracy"]
         return records.Representation(
-            kind="model" if name in ("z", "mu") else "baseline",
-            dim=train.shape[1],
-            collapse=records.Collapse(**collapse(test)),
-            knn=neighbors,
-            probe=accuracy,
+            kind="model" if name in ("z", "mu") else "baseline", dim=train.shape[1],
+            collapse=records.Collapse(**collapse(test)), knn=neighbors, probe=accuracy,
             right={how: np.packbits(one).tobytes().hex() for how, one in right.items()} if name == "z" else {},
             ridge=ridge,
-        )
+        )  # fmt: skip
 
     def _wide(self, net: nn.Module) -> records.Representation:
         """Returns the accuracy of the ridge probe on the wide features, which are not kept."""
@@ -241,17 +238,13 @@ class _Evaluator:
         end = "no accuracies: fewer than two labeled classes" if self.labeled is None else used
         done = (row["epoch"] for row in reversed(self.run.folder.metrics()) if "loss" in row)  # fewer where on_step ended them
         return records.EvaluationProtocol(
-            bank=len(self.opened.train),
-            test=len(self.opened.test),
-            epoch=0 if model.freeze else int(next(done, fit.epochs)),
-            seed=fit.seed,
-            objective=model.method or model.objective,
-            content=self._digest(self.opened.train),
+            bank=len(self.opened.train), test=len(self.opened.test),
+            epoch=0 if model.freeze else int(next(done, fit.epochs)), seed=fit.seed,
+            objective=model.method or model.objective, content=self._digest(self.opened.train),
             test_content=self._digest(self.opened.test),
-            labeled=0 if self.labeled is None else int(self.labeled[1].sum()),
-            seconds=round(seconds, 1),
+            labeled=0 if self.labeled is None else int(self.labeled[1].sum()), seconds=round(seconds, 1),
             note=f"{self.opened.note}{calibrate}; {end}",
-        )
+        )  # fmt: skip
 
     def _digest(self, items: Items) -> str:
         """Returns a digest of items, of their labels and of the classes that training kept."""
@@ -271,12 +264,9 @@ class _Evaluator:
             columns.append([x.cpu() for x in (posterior.variance, posterior.mean, posterior.entropy())])
         variance, mean, entropy = (torch.cat(column) for column in zip(*columns, strict=True))
         return records.Posterior(
-            variance_mean=variance.mean().item(),
-            variance_cv=(variance.std() / variance.mean()).item(),
-            norm_z=z.norm(dim=1).mean().item(),
-            norm_mu=mean.norm(dim=1).mean().item(),
-            entropy=entropy.mean().item(),
-        )
+            variance_mean=variance.mean().item(), variance_cv=(variance.std() / variance.mean()).item(),
+            norm_z=z.norm(dim=1).mean().item(), norm_mu=mean.norm(dim=1).mean().item(), entropy=entropy.mean().item(),
+        )  # fmt: skip
 
     def _anomalies(self, detected: Tensor | None) -> records.Anomaly | None:
         """Returns how well every score separates the classes that training left out; None where it kept all."""

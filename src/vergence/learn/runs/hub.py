@@ -128,10 +128,8 @@ def _card(run: "Run", repository: str) -> str:
         numbers = {key: value for key, value in read.items() if isinstance(value, int | float) and not isinstance(value, bool)}
         evaluation = "\n".join(f"- {key}: {value:.4g}" for key, value in numbers.items()) or "See `evaluation.json`."
     return CARD.format(
-        name=repository.rpartition("/")[2],
-        repository=repository,
-        version=run.folder.version,
+        name=repository.rpartition("/")[2], repository=repository, version=run.folder.version,
         facts="\n".join(f"- {key}: {value}" for key, value in rows.items()),
         meaning=RATE.format(n=len(found.calibration)) + "".join(f"\n- {note}" for note in found.notes),
         evaluation=evaluation,
-    )
+    )  # fmt: skip

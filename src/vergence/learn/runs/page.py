@@ -31,17 +31,12 @@ CLASS_LIMIT = 2**31  # of a label
 UNREADABLE: tuple[type[Exception], ...] = (*DAMAGE, csv.Error)
 LISTED, GALLERY, LEGEND = 100, 18, 30  # rows of skipped items; items a side; classes in a legend
 SECTIONS = {
-    "gallery": "The most unusual and the most typical",
-    "map": "A map of the test items",
-    "neighbors": "Nearest neighbors",
-    "anomalies": "Does it detect anomalies?",
-    "quality": "How good is the representation?",
-    "posterior": "How certain is the model?",
-    "uncertainty": "Does the uncertainty mean anything?",
-    "training": "Training",
-    "skipped": "What was skipped",
+    "gallery": "The most unusual and the most typical", "map": "A map of the test items",
+    "neighbors": "Nearest neighbors", "anomalies": "Does it detect anomalies?",
+    "quality": "How good is the representation?", "posterior": "How certain is the model?",
+    "uncertainty": "Does the uncertainty mean anything?", "training": "Training", "skipped": "What was skipped",
     "settings": "Settings, and how to reproduce this run",
-}
+}  # fmt: skip
 HIDDEN = ("lr", "images_per_second", "threads")  # of the rows of metrics: they say how, not how well
 CURVES = {  # title and hint by name; a quantity that is not listed is a term of the loss
     "loss": ("Loss", "the sum of its terms"),
@@ -96,33 +91,16 @@ def write_report(run: str | Path) -> Path:
     note = "the run was not evaluated" if record is None else record.protocol.note
     threads = next((row["threads"] for row in reversed(files.rows) if is_count(row.get("threads"), 1)), None)
     return write(
-        run / "report.html",
-        "run",
-        _sections(files),
-        steps=examples.steps(),
-        title=f"{name}: {files.folder.config.data.source}",
-        name=name,
-        config=files.folder.config,
-        metadata=files.folder.metadata,
-        facts=_facts(files),
-        notes=[*_collapsed(files.rows), *files.notes],
-        evaluation=record,
-        unmeasured=f": {note}" if note else "",
-        tables=shown,
-        verdicts={key: verdict(table) for key, table in shown.items()},
-        headlines=headlines(shown),
-        prior=prior,
-        gallery=examples.gallery(),
-        neighbors=examples.neighbors(),
-        histogram=examples.histogram(),
-        map=examples.map(),
-        items=examples.write_items(run / "items.html", f"Test items of {name}"),
-        curves=_curves(files.rows, prior),
-        skipped=files.skipped,
-        listed=LISTED,
-        settings=_settings(files),
+        run / "report.html", "run", _sections(files), steps=examples.steps(),
+        title=f"{name}: {files.folder.config.data.source}", name=name, config=files.folder.config,
+        metadata=files.folder.metadata, facts=_facts(files), notes=[*_collapsed(files.rows), *files.notes],
+        evaluation=record, unmeasured=f": {note}" if note else "", tables=shown,
+        verdicts={key: verdict(table) for key, table in shown.items()}, headlines=headlines(shown), prior=prior,
+        gallery=examples.gallery(), neighbors=examples.neighbors(), histogram=examples.histogram(), map=examples.map(),
+        items=examples.write_items(run / "items.html", f"Test items of {name}"), curves=_curves(files.rows, prior),
+        skipped=files.skipped, listed=LISTED, settings=_settings(files),
         again={"run": _argument(str(run)), "out": _argument(f"{run}-again"), "threads": threads},
-    )
+    )  # fmt: skip
 
 
 def _sections(files: RunFiles) -> dict[str, str]:
@@ -294,23 +272,16 @@ class _Examples:
         classes = {int(value): k for k, value in enumerate(np.unique(label))}
         near = {int(row[0]): [int(j) for j in row[1:]] for row in ([] if rows is None else rows)}  # of the queries
         data = {
-            "n": n,
-            "noun": "item",
-            "key": f"vergence items {path.resolve().parent.name}",
-            "ranked": bool(self.scores),
-            "name": [str(name) for name in self.arrays["name"]],
-            "score": [self.scores.get(i, 0.0) for i in range(n)],
-            "reason": [self._label(i) for i in range(n)],
-            "properties": [int(self._held_out(i)) for i in range(n)],
+            "n": n, "noun": "item", "key": f"vergence items {path.resolve().parent.name}", "ranked": bool(self.scores),
+            "name": [str(name) for name in self.arrays["name"]], "score": [self.scores.get(i, 0.0) for i in range(n)],
+            "reason": [self._label(i) for i in range(n)], "properties": [int(self._held_out(i)) for i in range(n)],
             "propertyNames": ["held out as an anomaly"] if "anomalous" in self.arrays else [],
-            "near": [near.get(i, []) for i in range(n)],
-            "folderWord": "label",
+            "near": [near.get(i, []) for i in range(n)], "folderWord": "label",
             "folders": [self._label(int(np.flatnonzero(label == value)[0])) for value in classes],
-            "inFolder": [classes[int(value)] for value in label],
-            "x": unit(self.arrays["xy"][:, 0]),
+            "inFolder": [classes[int(value)] for value in label], "x": unit(self.arrays["xy"][:, 0]),
             "y": unit(self.arrays["xy"][:, 1]),
             **sheets(np.stack([tile(image_of(image), side_of(n)) for image in images])),
-        }
+        }  # fmt: skip
         words = "The test items of the report, the most unusual first. Larger scores are more unusual."
         meaning = ["report.html next to this page says how the scores were measured."]
         looked = f"{n:,} items"
@@ -322,16 +293,13 @@ class _Examples:
         label = self.arrays["label"]
         return [
             {
-                "image": thumbnail(self.arrays.get("thumbnail"), i),
-                "caption": self.captions[i],
-                "label": self._label(i) if label[i] >= 0 else str(self.arrays["name"][i]),
-                "score": self._score(i),
-                "held_out": self._held_out(i),
-                "query": i == query,
+                "image": thumbnail(self.arrays.get("thumbnail"), i), "caption": self.captions[i],
+                "label": self._label(i) if label[i] >= 0 else str(self.arrays["name"][i]), "score": self._score(i),
+                "held_out": self._held_out(i), "query": i == query,
                 "other": query is not None and bool(label[i] != label[query]),
             }
             for i in index
-        ]
+        ]  # fmt: skip
 
     def _score(self, i: int) -> float:
         """Returns an item's score; of items that no level finds rare 0, since no more can be read from it."""

@@ -70,14 +70,12 @@ def build_method(config: ModelConfig, shape: Sequence[int], target_shape: OtherS
     objective = _objective(config, (dim, *config.projector)[-1], dual)
     teacher = type(objective).teacher if config.teacher is None else config.teacher
     return PairedMethod(
-        encoder,
-        objective,
-        projector=networks.projector(dim, config.projector, config.projector_norm),
+        encoder, objective, projector=networks.projector(dim, config.projector, config.projector_norm),
         target_encoder=second,
         target_projector=None if second is None else _target_projector(config, networks.width(second, second_shape), dim),
         teacher=None if teacher is False else teacher,
         schedule=config.teacher_schedule or type(objective).teacher_schedule,
-    )
+    )  # fmt: skip
 
 
 def _modalities(
@@ -269,27 +267,15 @@ def metadata_of(
 ) -> RunMetadata:
     """Returns the metadata of a training that starts: data, shapes, weights, machine and versions."""
     return RunMetadata(
-        kind=opened.kind,
-        classes=tuple(opened.classes),
-        n_train=len(opened.train),
-        n_test=len(opened.test),
-        n_calibration=0 if opened.calibration is None else len(opened.calibration),
-        note=opened.note,
-        skipped=len(opened.skipped),
-        read_shape=tuple(opened.train.shape),
-        shape=tuple(shape),
+        kind=opened.kind, classes=tuple(opened.classes), n_train=len(opened.train), n_test=len(opened.test),
+        n_calibration=0 if opened.calibration is None else len(opened.calibration), note=opened.note,
+        skipped=len(opened.skipped), read_shape=tuple(opened.train.shape), shape=tuple(shape),
         target_shape=None if target_shape is None or isinstance(target_shape, Mapping) else tuple(target_shape),
         modalities={name: tuple(one) for name, one in target_shape.items()} if isinstance(target_shape, Mapping) else {},
-        parameters=sum(p.numel() for p in method.parameters()),
-        weights=weights,
-        columns=opened.columns,
-        content=content_of(opened.train),
-        device=describe_device(fabric.device),
-        processes=fabric.world_size,
-        precision=loop.precision(config.fit, fabric.device.type),
-        torch=torch.__version__,
-        commit=commit(),
-    )
+        parameters=sum(p.numel() for p in method.parameters()), weights=weights, columns=opened.columns,
+        content=content_of(opened.train), device=describe_device(fabric.device), processes=fabric.world_size,
+        precision=loop.precision(config.fit, fabric.device.type), torch=torch.__version__, commit=commit(),
+    )  # fmt: skip
 
 
 def views_for(kind: str, config: ViewConfig, shape: Sequence[int], marginals: Callable[[], Marginals]) -> Views:

@@ -205,18 +205,13 @@ class ImageViews(Views):
 
         c = self.config
         drawn = {
-            "area": u(*c.crop, TRIES),
-            "aspect": u(math.log(ASPECT[0]), math.log(ASPECT[1]), TRIES).exp_(),
+            "area": u(*c.crop, TRIES), "aspect": u(math.log(ASPECT[0]), math.log(ASPECT[1]), TRIES).exp_(),
             "place": u(0, 1, 2),
             "factors": torch.stack([u(max(0, 1 - s), 1 + s) for s in c.jitter[:HUE]] + [u(-c.jitter[HUE], c.jitter[HUE])], 1),
-            "order": u(0, 1, 4).argsort(1),
-            "sigma": u(*c.blur_sigma),
-            "flip": u(0, 1) < c.flip,
-            "jitter": u(0, 1) < c.jitter_p,
-            "grayscale": u(0, 1) < c.grayscale,
-            "blur": u(0, 1) < c.blur,
+            "order": u(0, 1, 4).argsort(1), "sigma": u(*c.blur_sigma), "flip": u(0, 1) < c.flip,
+            "jitter": u(0, 1) < c.jitter_p, "grayscale": u(0, 1) < c.grayscale, "blur": u(0, 1) < c.blur,
             "solarize": u(0, 1) < c.solarize,
-        }
+        }  # fmt: skip
         return drawn | ({"cover": torch.rand(n, 4, generator=aside(generator))} if c.cover else {})
 
     @torch.no_grad()
@@ -413,16 +408,13 @@ def check_strengths(c: ViewConfig) -> None:
         "jitter": (min(c.jitter) >= 0 and c.jitter[HUE] <= 0.5, "four strengths >= 0, the hue's at most 0.5"),
         "blur_sigma": (0 < c.blur_sigma[0] <= c.blur_sigma[1], "0 < smallest <= largest"),
         "cover": (len(c.cover) % 4 == 0 and min(c.cover, default=0) >= 0, "top, left, height and width in pixels, >= 0"),
-        "thin": (0 <= c.thin < 1, "a share in [0, 1)"),
-        "shift": (0 <= c.shift < 1, "a share in [0, 1)"),
+        "thin": (0 <= c.thin < 1, "a share in [0, 1)"), "shift": (0 <= c.shift < 1, "a share in [0, 1)"),
         "baseline": (c.baseline >= 0, "a number >= 0"),
         "window": (0 < c.window[0] <= c.window[1] <= 1, "0 < smallest <= largest <= 1"),
-        "warp": (c.warp >= 0, "a number >= 0"),
-        "phases": (0 <= c.phases <= 1, "a share in [0, 1]"),
-        "swap": (0 <= c.swap <= 1, "a probability in [0, 1]"),
-        "noise": (c.noise >= 0, "a number >= 0"),
+        "warp": (c.warp >= 0, "a number >= 0"), "phases": (0 <= c.phases <= 1, "a share in [0, 1]"),
+        "swap": (0 <= c.swap <= 1, "a probability in [0, 1]"), "noise": (c.noise >= 0, "a number >= 0"),
         "scale": (c.scale >= 0, "a number >= 0"),
-    }
+    }  # fmt: skip
     shares = ("flip", "jitter_p", "grayscale", "blur", "solarize", "mask")
     rules |= {name: (0 <= getattr(c, name) <= 1, "a probability in [0, 1]") for name in shares}
     for name, (holds, expected) in rules.items():

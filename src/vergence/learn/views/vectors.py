@@ -267,9 +267,5 @@ class TableViews(KindViews):
 
 
 OF_VECTORS: dict[str, type[KindViews]] = {
-    "features": VectorViews,
-    "counts": CountViews,
-    "spectra": SpectrumViews,
-    "series": SeriesViews,
-    "table": TableViews,
-}
+    "features": VectorViews, "counts": CountViews, "spectra": SpectrumViews, "series": SeriesViews, "table": TableViews,
+}  # fmt: skip

@@ -61,11 +61,10 @@ def test_mahalanobis_is_one_formula_for_gaussians_mixtures_and_kernels():
         ),
         ({"variance": 1e-5, "mahalanobis": 1.01}, "variance", "the trace trap"),
         ({"variance": 1.0, "condition": 1e7}, "condition", "loses directions (condition 1e+07)"),
-        ({"variance": 1.0, "mahalanobis": 3.0}, "mahalanobis", "lags behind"),
-        ({"ess": 0.05}, "ess", "few particles"),
+        ({"variance": 1.0, "mahalanobis": 3.0}, "mahalanobis", "lags behind"), ({"ess": 0.05}, "ess", "few particles"),
         ({"component_share": 0.1}, "component_share", "few components"),
     ],
-)
+)  # fmt: skip
 def test_notices_name_the_cause_and_the_remedy(stats, name, words):
     notices = diagnostics.notices(stats)
     assert list(notices) == [name] and words in notices[name] and ": " in notices[name] and "\n" not in notices[name]

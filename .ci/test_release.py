@@ -1,4 +1,4 @@
-"""What a release says of itself, in each place the same: address, tagline, version, requirements, extras."""
+"""What a release says of itself, in each place the same, and what the checks run: part of `make test`."""
 
 import re
 import runpy
@@ -75,3 +75,23 @@ def test_every_extra_has_a_use_and_a_line_on_the_page():
 def test_each_python_is_a_classifier_and_is_tested(version):
     assert f"Programming Language :: Python :: {version}" in PROJECT["classifiers"]
     assert f'python: "{version}"' in text(".github/workflows/ci.yml")
+
+
+def test_continuous_integration_runs_the_readmes_commands():
+    run, readme, workflow = text(".ci/run"), text("README.md"), text(".github/workflows/ci.yml")
+    assert "make test" in run and "make test" in readme and "make wheel" in run
+    assert ".ci/run" in workflow and ".ci/lowest.txt" in workflow
+
+
+def test_the_readme_names_only_commands_that_exist():
+    named = set(re.findall(r"[`$] ?vergence (\w+)", text("README.md")))
+    assert named and named <= commands.COMMANDS.keys()
+
+
+def test_the_lowest_versions_are_those_that_the_project_states():
+    """Of the dependencies and extras; `.ci/lowest.txt` holds them for one run of the tests."""
+    required = [*PROJECT["dependencies"], *(one for extra in PROJECT["optional-dependencies"].values() for one in extra)]
+    stated = dict(re.match(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", one).groups() for one in required if not one.startswith("ray"))
+    lowest = dict(re.findall(r"^([\w-]+)==([\d.]+)$", text(".ci/lowest.txt"), re.MULTILINE))
+    assert lowest.keys() == stated.keys()
+    assert [name for name, version in stated.items() if not f"{lowest[name]}.".startswith(f"{version}.")] == []
