@@ -42,7 +42,7 @@ wheel: .venv/tested  ## builds sdist, wheel and bill of materials, checks them, 
 	tar -xzf dist/*.tar.gz -C dist/source --strip-components 1
 	cd dist/source && PYTHONPATH=src ../../$(BIN)/python -m pytest -qq --collect-only > ../collected.log || { tail ../collected.log; exit 1; }
 	$(call install,dist/venv/bin/python,dist/*.whl)
-	dist/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/vergence.cdx.json dist/venv/bin/python
+	dist/tools/bin/cyclonedx-py environment --output-reproducible -o dist/vergence.cdx.json dist/venv/bin/python
 	cd dist && venv/bin/vergence doctor && OMP_NUM_THREADS=1 timeout 400 venv/bin/vergence demo --out demo
 	rm -rf dist/venv dist/tools dist/source
 
