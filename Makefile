@@ -31,15 +31,20 @@ lint: .venv-lint/installed  ## ruff and mypy --strict
 
 check: lint test
 
-wheel: .venv/installed  ## builds sdist and wheel and checks them, installs the wheel into a new environment, and runs the demo from it
-	rm -rf dist && mkdir dist
-	$(PYTHON) -m venv dist/venv
-	$(call install,dist/venv/bin/python,build twine)
-	dist/venv/bin/python -m build --outdir dist . > dist/build.log
-	dist/venv/bin/twine check --strict dist/*.whl dist/*.tar.gz
+wheel: .venv/tested  ## builds sdist, wheel and bill of materials, checks them, and runs the demo from the wheel in a new environment
+	rm -rf dist && mkdir -p dist/source
+	$(PYTHON) -m venv dist/tools
+	$(PYTHON) -m venv --without-pip dist/venv
+	$(call install,dist/tools/bin/python,build twine cyclonedx-bom)
+	dist/tools/bin/python -m build --outdir dist . > dist/build.log
+	dist/tools/bin/twine check --strict dist/*.whl dist/*.tar.gz
+	$(PYTHON) .ci/distributions.py dist
+	tar -xzf dist/*.tar.gz -C dist/source --strip-components 1
+	cd dist/source && PYTHONPATH=src ../../$(BIN)/python -m pytest -qq --collect-only > ../collected.log || { tail ../collected.log; exit 1; }
 	$(call install,dist/venv/bin/python,dist/*.whl)
-	cd dist && OMP_NUM_THREADS=1 timeout 400 venv/bin/vergence demo --out demo
-	rm -rf dist/venv
+	dist/tools/bin/cyclonedx-py environment --output-reproducible -o dist/vergence.cdx.json dist/venv/bin/python
+	cd dist && venv/bin/vergence doctor && OMP_NUM_THREADS=1 timeout 400 venv/bin/vergence demo --out demo
+	rm -rf dist/venv dist/tools dist/source
 
 kill: .venv/tested  ## kills commands at 130 random moments, trains on four processes, and every objective for 100,000 steps
 	$(BIN)/python tests/kill/run.py
@@ -64,4 +69,4 @@ kill: .venv/tested  ## kills commands at 130 random moments, trains on four proc
 	touch $@
 
 clean:
-	rm -rf .venv .venv-* dist .pytest_cache .mypy_cache .ruff_cache site
+	rm -rf .venv .venv-* dist .pytest_cache .mypy_cache .ruff_cache site vergence-demo

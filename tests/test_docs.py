@@ -39,22 +39,6 @@ def test_every_page_is_named_by_the_index():
     assert all(f"({page.name}#" in records for page in (docs / "decisions").glob("*-*.md"))
 
 
-def test_continuous_integration_runs_the_readmes_commands():
-    run, readme = (ROOT / ".ci" / "run").read_text(), (ROOT / "README.md").read_text()
-    assert "make test" in run and "make test" in readme and "make wheel" in run
-    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
-    assert ".ci/run" in workflow and '"3.10"' in workflow and '"3.13"' in workflow and ".ci/lowest.txt" in workflow
-
-
-def test_the_lowest_versions_are_those_that_the_project_states():
-    """Of the dependencies and extras; `.ci/lowest.txt` holds them for one run of the tests."""
-    project = (ROOT / "pyproject.toml").read_text().split("[dependency-groups]")[0]
-    stated = dict(re.findall(r'"([\w-]+)>=([\d.]+)[^"]*"', project))
-    lowest = dict(re.findall(r"^([\w-]+)==([\d.]+)$", (ROOT / ".ci" / "lowest.txt").read_text(), re.MULTILINE))
-    assert lowest.keys() == stated.keys()
-    assert [name for name, version in stated.items() if not f"{lowest[name]}.".startswith(f"{version}.")] == []
-
-
 PAGES = sorted(str(file.relative_to(ROOT)) for folder in ("docs", "experiments") for file in (ROOT / folder).rglob("*.md"))
 PAGES += ["README.md", "AGENTS.md", "CONTRIBUTING.md"]
 

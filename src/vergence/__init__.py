@@ -1,4 +1,4 @@
-"""Find unusual images, duplicates and mismatched pairs, at an error rate that you choose; with any model or none.
+"""Find unusual images, duplicates and mismatched pairs, at an error rate you choose.
 
 ``check`` looks at a folder of images, ``calibrate`` turns any scores into flags, ``match`` finds pairs, ``tables`` fits p(y | x).
 ``train``, ``load``, ``evaluate``, ``score`` and ``compare`` make and use learned representations; ``advise`` helps before that.

@@ -12,7 +12,6 @@ import resource
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ from tests import forked
 
 from vergence import __version__
 from vergence.cli import commands
-from vergence.cli.commands import RUN
 from vergence.cli.train import Train
 
 pytestmark = pytest.mark.float32
@@ -211,12 +209,6 @@ def test_advise_refuses_what_it_cannot_use(run, tmp_path):
     np.save(tmp_path / "few.npy", np.random.default_rng(0).integers(0, 256, (120, 8, 8), dtype=np.uint8))
     words = "found 96: of 120 items, 20 % are held out as a test part; give at least 125"
     refused("advise", tmp_path / "few.npy", "--out", tmp_path, words=words)
-
-
-def test_readme_names_only_commands_that_exist():
-    text = (Path(__file__).parents[2] / "README.md").read_text()
-    commands = set(re.findall(r"[`$] ?vergence (\w+)", text))
-    assert commands and commands <= {k.__name__.lower() for k in RUN}
 
 
 def test_no_control_character_of_a_strangers_file_reaches_the_terminal(run, tmp_path):

@@ -16,13 +16,14 @@ from typing import Any
 import tyro
 
 from vergence.cli import advise, calibrate, check, compare, density, listing, match, monitor, options, score, serve, train, use
+from vergence.cli.doctor import Doctor, doctor
 from vergence.utils.checks import did_you_mean, expect, is_out_of_memory, shown
 from vergence.utils.terminal import is_first_process, wait_for_launcher
 from vergence.utils.version import __version__
 
 __all__ = ["main"]
 
-ABOUT = "Probabilistic joint-embedding learning. --version prints the version."
+ABOUT = "Find unusual images, duplicates and mismatched pairs, at an error rate you choose. --version prints the version."
 LONGEST = 200  # characters of a word in a message
 PLAIN = {"•": "*", "─": "-", "│": "|", "×": "x", "–": "-", "’": "'"}  # in ASCII
 
@@ -47,6 +48,7 @@ RUN: dict[type, Callable[[Any], None]] = {
     density.Density: density.run,
     use.Report: use.report,
     listing.List: listing.listed,
+    Doctor: doctor,
 }
 
 COMMANDS: dict[str, Callable[..., Any]] = {kind.__name__.lower(): kind for kind in RUN}
