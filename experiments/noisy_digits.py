@@ -3,7 +3,7 @@
     python -m experiments.noisy_digits pairs.npz
 
 Scikit-learn's digits are photographed twice each at 16 pixels, each time with another contrast and brightness and with strong
-noise. docs/tutorials/two_views.md trains on them.
+noise, as in docs/tutorials/two_views.md.
 """
 
 import sys

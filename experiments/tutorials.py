@@ -23,8 +23,9 @@ LONGEST = 24  # lines of an output
 PAGES, FIGURES = ROOT / "docs" / "tutorials", ROOT / "docs" / "figures" / "tutorials"
 NAMES = (
     "clean_up_a_folder",
+    "two_views",
     "embeddings_for_scikit_learn",
-    "watch_new_pictures",
+    "watch_new_images",
     "several_answers",
     "pairs_and_no_match",
     "your_own_loop",
