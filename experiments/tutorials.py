@@ -1,6 +1,6 @@
 """Runs the tutorials and rewrites their outputs, or compares them: ``python -m experiments.tutorials [NAME...] [--check]``.
 
-Any Python that has vergence with ``figures`` and the packages that a page names runs it, from this folder: ``.../python3.10 -m ...``.
+Any Python that has ``vergence[figures]`` and the packages that a page names does: ``PATH/python3.10 -m experiments.tutorials``.
 """
 
 import os
