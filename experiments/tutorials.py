@@ -1,4 +1,7 @@
-"""Runs the tutorials and rewrites their outputs, or compares them: ``python -m experiments.tutorials [NAME...] [--check]``."""
+"""Runs the tutorials and rewrites their outputs, or compares them: ``python -m experiments.tutorials [NAME...] [--check]``.
+
+Any Python that has ``vergence[figures]`` and the packages that a page names does: ``PATH/python3.10 -m experiments.tutorials``.
+"""
 
 import os
 
@@ -21,15 +24,7 @@ from experiments.readme import WIDTH
 
 LONGEST = 24  # lines of an output
 PAGES, FIGURES = ROOT / "docs" / "tutorials", ROOT / "docs" / "figures" / "tutorials"
-NAMES = (
-    "clean_up_a_folder",
-    "two_views",
-    "embeddings_for_scikit_learn",
-    "watch_new_images",
-    "several_answers",
-    "pairs_and_no_match",
-    "your_own_loop",
-)
+NAMES = tuple(sorted(page.stem for page in PAGES.glob("*.md")))
 PYTHON = r"```python\n(?P<code>.*?)```\n(?:\n```text\n(?P<printed>.*?)```\n)?"
 BLOCK = re.compile(rf"(?ms)^(?:{PYTHON}|```console\n(?P<commands>.*?)```\n|<!-- screenshot: (?P<shot>[^>]+) -->\n)")
 COMMAND = re.compile(r"(?m)^\$ (.+)\n((?:(?!\$ ).*\n)*)")
@@ -39,9 +34,13 @@ SECONDS = re.compile(r"[\d.]+ (?:s|seconds|min|minutes)\b")
 
 def steady(text: str) -> str:
     """Returns an output without what differs from run to run or with the widths of numbers: seconds, frames of tables."""
-    if re.search(r"(?m) s ┃$", text):  # a last column of seconds
-        text = re.sub(r"(?m)[\d.]+ │$", "", text)
-    return re.sub(r"[─-╿]+", " ", SECONDS.sub("SECONDS", text))
+    lines, column = [], 0
+    for line in text.splitlines():
+        cells = re.split("[┃│]", line)
+        if "┃" in line:  # the header of a table
+            column = next((i for i, cell in enumerate(cells) if cell.strip() in ("s", "seconds")), 0)
+        lines.append(" ".join(cell for i, cell in enumerate(cells) if not (column and i == column)))
+    return re.sub(r"[─-╿]+", " ", SECONDS.sub("SECONDS", "\n".join(lines)))
 
 
 def alike(a: str, b: str) -> bool:
@@ -110,6 +109,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="compare with the page instead of writing it")
     parser.add_argument("--pictures", action="store_true", help="also write the page's pictures")
     options = parser.parse_args()
+    wrong = []
     for name in options.names:
         page = PAGES / f"{name}.md"
         text = page.read_text()
@@ -120,7 +120,8 @@ def main() -> None:
         if not options.check:
             page.write_text(new)
         elif new != text:
-            sys.exit("".join(difflib.unified_diff(text.splitlines(True), new.splitlines(True), page.name, "now")))
+            wrong += difflib.unified_diff(text.splitlines(True), new.splitlines(True), page.name, "now")
+    sys.exit("".join(wrong) or None)
 
 
 if __name__ == "__main__":

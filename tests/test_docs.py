@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import vergence
 from vergence.learn import methods, objectives
 from vergence.learn.training import recipes
 
@@ -37,6 +38,12 @@ def test_every_page_is_named_by_the_index():
     assert pages - named == set()
     records = (docs / "decisions" / "index.md").read_text()
     assert all(f"({page.name}#" in records for page in (docs / "decisions").glob("*-*.md"))
+
+
+def test_the_cheat_sheet_has_every_command_and_function():
+    sheet, commands = ((ROOT / "docs" / "reference" / f"{name}.md").read_text() for name in ("cheat_sheet", "command_line"))
+    assert set(re.findall(r"(?m)^    vergence (\w+)", sheet)) == set(re.findall(r"(?m)^## vergence (\w+)", commands))
+    assert [name for name in dir(vergence) if name[0] != "_" and not re.search(rf"\b{name}\b", sheet)] == []
 
 
 PAGES = sorted(str(file.relative_to(ROOT)) for folder in ("docs", "experiments") for file in (ROOT / folder).rglob("*.md"))
