@@ -101,7 +101,7 @@ def test_evaluate_embed_score_and_report_follow_training(run, tmp_path):
     assert "the most unusual first" in scored.stdout and "nothing can be flagged unless" in scored.stderr
     with (tmp_path / "s.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0])[:9] == ["name", "score", "p_value", "q_value", "flag", "level", "nearest", "reason", "seen"]
+    assert list(rows[0])[:9] == ["name", "score", "p_value", "q_value", "flag", "feature_set", "nearest", "reason", "seen"]
     assert list(rows[0])[-5:] == ["joint", "directional", "radial", "variance", "entropy"] and len(rows) == 359
     assert all(float(r["joint"]) == pytest.approx(float(r["directional"]) + float(r["radial"]), rel=1e-4) for r in rows)
     assert call("report", run).returncode == 0

@@ -46,7 +46,7 @@ class Score:
     fail_on: options.FailOn = None
     """Exit with code 1, with all results written, if there are any: flagged, shift, errors, several with commas, or any."""
     all_scores: bool = False
-    """Also write the score of each level, and every score of the objective's own."""
+    """Also write the score of each feature set, and every score of the objective's own."""
     pairs: bool = False
     """Judge the target of each pair given its context, p(target | context), by a run that was trained on pairs."""
     data_root: options.DataRoot = None
@@ -120,7 +120,7 @@ def _reference(command: Score, run: "Run", confirmed: Sequence[str]) -> "Calibra
 def _show(found: "Decisions") -> None:
     """Prints the strangest items and what to do with them; without a column that is empty."""
     rows = found.most_anomalous(SHOWN)
-    columns = {"name": "name", "score": "score", "p": "p_value", "level": "level", "nearest training item": "nearest"}
+    columns = {"name": "name", "score": "score", "p": "p_value", "feature set": "feature_set", "nearest training item": "nearest"}
     shown: dict[str, Callable[[Any], str]] = {"score": "{:.1f}".format, "p_value": "{:.2g}".format}
     shown["nearest"] = lambda names: str(names).partition("; ")[0]
     filled = {title: name for title, name in columns.items() if any(str(row[name]) for row in rows)}

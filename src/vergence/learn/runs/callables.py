@@ -154,9 +154,9 @@ class _Network:
 
 
 class Scorer(_OfBatches):
-    """How anomalous items are, as of ``vergence score``: columns of items in; ``score``, ``p_value``, ``level``, ``error`` out.
+    """Columns of items in; ``score``, ``p_value``, ``feature_set`` and ``error`` as of ``vergence score`` out.
 
-    ``score`` and ``p_value`` are float64 and larger scores are more anomalous; ``level`` and ``error`` are texts. q-values and
+    ``score`` and ``p_value`` are float64 and larger scores are more anomalous; the others are texts. q-values and
     flags need all items: `vergence.decide.q_values`, or ``vergence merge``. It can be pickled, and holds no more than the path
     of the run until it is used. A batch that does not fit into memory is halved.
 
@@ -172,12 +172,12 @@ class Scorer(_OfBatches):
         >>> run = vergence.train(x, objective="gje", epochs=1, out=Path(tempfile.mkdtemp()) / "run", device="cpu")
         >>> out = Scorer(run)({"id": [1, 2, 3], "x": [x[0], x[0] + 99, None]})
         >>> sorted(out), out["error"]
-        (['error', 'id', 'level', 'p_value', 'score'], ['', '', 'no value'])
+        (['error', 'feature_set', 'id', 'p_value', 'score'], ['', '', 'no value'])
         >>> bool(out["score"][1] > out["score"][0])
         True
     """
 
-    names = ("score", "p_value", "level")
+    names = ("score", "p_value", "feature_set")
 
     def __init__(self, run: Run | str | Path, column: str | None = None, *, device: str = "auto", batch_size: int = 256) -> None:
         super().__init__(column, batch_size)
@@ -233,8 +233,8 @@ def _scoring(path: str, device: str, written: int) -> Function:
     """Returns the function of a batch of items to their scores."""
     run = _opened(path, device, written)
     detector = run.detector()
-    levels = detector.of_batches(run.method, run.folder.metadata.shape)
-    return _of_run(run, columns_of(run.method, levels, detector, 0.0, False, {}))
+    features_of = detector.of_batches(run.method, run.folder.metadata.shape)
+    return _of_run(run, columns_of(run.method, features_of, detector, 0.0, False, {}))
 
 
 _named = functools.lru_cache(maxsize=2)(named_network)
@@ -299,7 +299,7 @@ def _arrow(kept: dict[str, Any], new: Arrays) -> Any:
         if getattr(values, "ndim", 1) == 2:
             columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
         else:
-            columns[name] = pa.array(values, pa.string() if name in ("level", "error") else pa.float64())
+            columns[name] = pa.array(values, pa.string() if name in ("feature_set", "error") else pa.float64())
     return pa.table(columns)
 
 

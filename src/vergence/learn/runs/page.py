@@ -334,7 +334,7 @@ class _Examples:
         ]
 
     def _score(self, i: int) -> float:
-        """Returns an item's score; of items that no level finds rare 0, since no more can be read from it."""
+        """Returns an item's score; of items that no feature set finds rare 0, since no more can be read from it."""
         return round(float(self.arrays["score"][i]), 4) + 0.0
 
     def _held_out(self, i: int) -> bool:

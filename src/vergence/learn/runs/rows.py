@@ -28,7 +28,7 @@ from vergence.learn.evaluation.uncertainty import crop_spread
 from vergence.learn.methods.core import Method, Side
 from vergence.learn.objectives.core import ConditionalObjective, DensityObjective, Objective
 from vergence.learn.runs.calibrated import Collected, sample
-from vergence.learn.runs.levels import Levels
+from vergence.learn.runs.features import RunFeatures
 from vergence.learn.training import build
 from vergence.learn.training.calibration import digests
 from vergence.learn.training.folder import RunFolder, write_skipped
@@ -43,7 +43,7 @@ from vergence.utils.terminal import bar
 __all__ = ["Columns", "Reading", "collected", "objective_scores", "parts", "stream", "write_rows"]
 
 MAX_NUMBERS = 1 << 24  # numbers of a mixture's density, held at a time
-MOST_ITEMS, MOST_BYTES = 50_000, 256 << 20  # of the items whose levels are held, sampled at random
+MOST_ITEMS, MOST_BYTES = 50_000, 256 << 20  # of the items whose features are held, sampled at random
 Images = Any  # what `vergence.data.sources.from_object` opens, or a path or a built-in name
 Columns = dict[str, Any]  # name -> tensor (B,) or (B, D), written as float32; an array, or a list of texts, as it is
 
@@ -147,15 +147,17 @@ def names_of(items: Items, index: Tensor) -> list[str]:
     return [items.names[i] for i in index.tolist()]
 
 
-def collected(levels: Levels, items: Items, reading: Reading, advance: Callable[[int], None] = lambda n: None) -> Collected:
-    """Returns the levels of all items, or of a sample of at most 50,000, or of 256 MiB, where there are more.
+def collected(
+    features_of: RunFeatures, items: Items, reading: Reading, advance: Callable[[int], None] = lambda n: None
+) -> Collected:
+    """Returns the features of all items, or of a sample of at most 50,000, or of 256 MiB, where there are more.
 
     What cannot be read is listed in ``items.skipped``. ``advance`` is called with the number of items of each batch.
     """
-    chosen = sample(len(items), max(1, min(MOST_ITEMS, MOST_BYTES // (4 * sum(levels.widths().values())))))
+    chosen = sample(len(items), max(1, min(MOST_ITEMS, MOST_BYTES // (4 * sum(features_of.widths().values())))))
 
     def columns(x: Tensor) -> Columns:
-        return {"digest": digests(x), **{name: f.cpu().numpy() for name, f in levels(x).items()}}
+        return {"digest": digests(x), **{name: f.cpu().numpy() for name, f in features_of(x).items()}}
 
     places, rows, listed = [torch.zeros(0, dtype=torch.int64)], list[Columns](), list[Skipped]()
     for part, found, _, skipped in _batches(columns, items, chosen, reading):

@@ -28,7 +28,7 @@ from vergence.learn.methods.core import Method
 from vergence.learn.objectives.core import ConditionalObjective
 from vergence.learn.runs.calibrated import RunDetector
 from vergence.learn.runs.detector import calibrating_pairs, opened
-from vergence.learn.runs.levels import Levels
+from vergence.learn.runs.features import RunFeatures
 from vergence.learn.runs.rows import Columns, Images, Reading, collected, objective_scores, of_items, of_model, write_rows
 from vergence.learn.runs.run import Run, objective_of
 from vergence.learn.runs.shards import Counted, shard_written
@@ -47,7 +47,7 @@ SHOWN = 5  # calibration items that are named
 EXCESS = 0.5  # deviations beyond the quantile in which a Gaussian's tail falls to 1 / e
 SAMPLES = 64  # of each conditional density
 ADVICE = "; to judge a run's own data by itself: vergence check DATA --encoder RUN"
-CONDITIONAL = "target given context"  # the level of pairs
+CONDITIONAL = "target given context"  # the feature set of pairs
 
 
 def score(
@@ -106,7 +106,7 @@ class Calibration:
         confidence: Probability that the rate is at most ``fpr``, over calibration sets, in (0, 1).
         calibration: Ordinary items that calibrate instead of the run's own part.
         confirmed: Names of calibration items that a person looked at, the strangest first, and found unusual; they are left out.
-        all_scores: Whether the score of each level and every score of the objective's own are written, too.
+        all_scores: Whether the score of each feature set and every score of the objective's own are written, too.
         batch_size: Items at a time.
         workers: Processes that decode images.
     """
@@ -142,8 +142,8 @@ class Calibration:
     def work(self, items: Items, fdr: float) -> Work:
         """Returns what is computed of the items, and prints what is to be known before."""
         run, reading = self.run, Reading(**self.run.where(), batch_size=self.batch_size, workers=self.workers)
-        levels = run.detector().of_batches(run.method, run.folder.metadata.shape)
-        detector, refused = self._calibrated(levels, reading)
+        features_of = run.detector().of_batches(run.method, run.folder.metadata.shape)
+        detector, refused = self._calibrated(features_of, reading)
         certificate = None if self.fpr is None else fpr_threshold(detector.calibration, self.fpr, self.confidence)
         n = len(detector.calibration)
         notes = _about_run(run, detector, items)
@@ -155,21 +155,21 @@ class Calibration:
         job: dict[str, Any] = {"job": "score", "fdr": fdr, "fpr": self.fpr or 0.0}
         job |= {"confidence": self.confidence, "all": self.all_scores, **of_model(run.folder, run.method)}
         job["detector"] = of_array(np.frombuffer(detector.content(), np.uint8))
-        function = columns_of(run.method, levels, detector, 1.0 if certificate else fdr, self.all_scores, refused)
+        function = columns_of(run.method, features_of, detector, 1.0 if certificate else fdr, self.all_scores, refused)
         own = counts_of(ranked(detector.calibration, detector.calibration), n)
         return Work(function, job, reading, n, own, certificate, notes)
 
-    def _calibrated(self, levels: Levels, reading: Reading) -> tuple[RunDetector, dict[int, str]]:
+    def _calibrated(self, features_of: RunFeatures, reading: Reading) -> tuple[RunDetector, dict[int, str]]:
         """Returns the detector with the items that calibrate, and the names of given ones by digest: they cannot be scored."""
         detector, refused = self.run.detector(), {}
         if self.calibration is not None:
             items = self.run.items(self.calibration)
             require_calibration(len(items), None, self.fpr, self.confidence)
-            given = collected(levels, items, reading)
+            given = collected(features_of, items, reading)
             refused = dict(zip(given.digests.tolist(), given.names, strict=True))
             new = _unseen(given.digests, detector.seen)
             names = [given.names[i] for i in np.flatnonzero(new)]
-            detector = detector.with_calibration(detector.deviations_of(given.levels)[new], names)
+            detector = detector.with_calibration(detector.deviations_of(given.features)[new], names)
         if self.confirmed:
             detector = _without_confirmed(detector, self.confirmed)
         require_calibration(len(detector.calibration), detector.calibration)
@@ -215,7 +215,7 @@ class PairReference:
                 part = given.subset(torch.arange(start, min(start + size, len(given))))
                 total = pair_scores(run, part, size)
                 columns: Columns = {"name": list(part.names), "score": total, "p_value": ranked(calibration, total)}
-                columns |= {"level": [CONDITIONAL] * len(part), "nearest": [""] * len(part), "reason": [""] * len(part)}
+                columns |= {"feature_set": [CONDITIONAL] * len(part), "nearest": [""] * len(part), "reason": [""] * len(part)}
                 columns["seen"] = np.isin(_digests_of_pairs(part), fitted_to).astype(np.uint8)
                 kept.append(columns, len(part))
                 advance(len(part))
@@ -223,18 +223,18 @@ class PairReference:
 
 
 def columns_of(
-    method: Method, levels: Levels, detector: RunDetector, limit: float, all_scores: bool, refused: Mapping[int, str]
+    method: Method, features_of: RunFeatures, detector: RunDetector, limit: float, all_scores: bool, refused: Mapping[int, str]
 ) -> Callable[[Tensor], Columns]:
     """Returns the function of a batch of items that computes what is written of each.
 
     The method is in evaluation mode. ``limit`` is the p-value up to which nearest typical items and a reason are given;
-    ``all_scores`` adds each level's score and every score of the objective's own, whose ``score`` becomes ``own_score``;
+    ``all_scores`` adds each feature set's score and every score of the objective's own, whose ``score`` becomes ``own_score``;
     ``refused`` are names of items that must not be among those that are scored, by their digests.
     """
 
     def function(x: Tensor) -> Columns:
         lost = ~(x.isfinite().all(1).cpu().numpy() if x.ndim == 2 else np.ones(len(x), dtype=bool))
-        features = levels(torch.where(torch.from_numpy(lost).to(x.device)[:, None], 0, x) if lost.any() else x)
+        features = features_of(torch.where(torch.from_numpy(lost).to(x.device)[:, None], 0, x) if lost.any() else x)
         each = detector.deviations_of(features)
         total, marks = detector.sets.combined(each), digests(x)
         if equal := [refused[mark] for mark in marks.tolist() if mark in refused] if refused else []:
@@ -248,7 +248,7 @@ def columns_of(
         if x.ndim == 2:
             written["error"] = np.where(lost, NOT_FINITE, "").tolist()
         if all_scores:
-            written |= {f"level_{name}": each[:, i] for i, name in enumerate(detector.levels)}
+            written |= {f"feature_set_{name}": each[:, i] for i, name in enumerate(detector.feature_sets)}
             scores = objective_scores(method, features["z"])
             written |= {f"own_{name}" if name in written else name: value for name, value in scores.items()}
         return written
@@ -257,15 +257,15 @@ def columns_of(
 
 
 def _explained(detector: RunDetector, z: Tensor, each: np.ndarray, unusual: np.ndarray) -> dict[str, list[str]]:
-    """Returns the level that says so of each item and, of unusual items, the nearest typical items and a reason."""
-    names = np.asarray(detector.levels)
+    """Returns each item's feature set of largest deviation and, of anomalies, the nearest normal items and a reason."""
+    names = np.asarray(detector.feature_sets)
     nearest, reason = ([""] * len(each) for _ in range(2))
     rows = np.flatnonzero(unusual)
     similar = detector.nearest(z[torch.from_numpy(rows)].float().cpu().numpy())
-    why = explain(names.tolist(), detector.level_p_values(each[rows]), len(detector.calibration))
+    why = explain(names.tolist(), detector.p_values_by_set(each[rows]), len(detector.calibration))
     for i, near, text in zip(rows, similar, why, strict=True):
         nearest[i], reason[i] = near, text
-    return {"level": names[each.argmax(1)].tolist(), "nearest": nearest, "reason": reason}
+    return {"feature_set": names[each.argmax(1)].tolist(), "nearest": nearest, "reason": reason}
 
 
 def _unseen(given: np.ndarray, seen: np.ndarray) -> np.ndarray:
@@ -334,8 +334,8 @@ def _about_run(run: Run, detector: RunDetector, items: Items) -> list[str]:
 
 def _odd_ones(scores: np.ndarray, names: Sequence[str]) -> list[str]:
     """Returns a line where calibration items look odd themselves, by the tail of the others."""
-    # The tail is at most as light as a Gaussian's: where one level hardly varies, the bulk ends so early that a tail fitted to it
-    # would be too light.
+    # The tail is at most as light as a Gaussian's: where one feature set hardly varies, the bulk ends so early that a tail fitted
+    # to it would be too light.
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of p-values of a selection: these are all there are
