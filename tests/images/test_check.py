@@ -65,7 +65,7 @@ def test_a_folder_by_itself(folder, found):
     assert found.items["duplicate_of"][rows["inner/p000.png"]] == "equal.bmp"
     assert sorted(found.duplicates["kind"]) == ["exact", "mirrored", "near"]
     assert "dark" in found.items["measurements"][rows["odd3.png"]]
-    assert found.items["reason"][rows["odd0.png"]] and found.items["feature_set"][rows["odd0.png"]]
+    assert found.items["reason"][rows["odd0.png"]] and found.items["level"][rows["odd0.png"]]
     assert len(found.items["neighbors"][0].split("; ")) == 5
     s = found.summary
     assert (s["images"], s["unreadable"], s["ignored"], s["rate"]) == (159, 1, {".txt": 1}, "none")
@@ -197,7 +197,7 @@ def test_what_anomalies_of_the_reference_hide_is_told():
     random = np.random.default_rng(0)
     known, new = np.r_[random.normal(size=98), 30.0, 31.0], np.r_[random.normal(size=60), np.full(10, 20.0)]
     calibration = ReferenceScores(known, np.zeros(100, dtype=int), [f"r{i}" for i in range(100)], np.zeros(70, dtype=bool))
-    decisions = decided(calibration.p_values(new[:, None]), 0.1, 100, score=new, feature_set=["whole"] * 70)
+    decisions = decided(calibration.p_values(new[:, None]), 0.1, 100, score=new, level=["whole"] * 70)
     found = Anomalies(decisions, np.zeros((70, 1)), None, np.zeros((70, 0)), [], calibration, {"whole": 1.0})
     without = ReferenceScores(known[:98], np.zeros(98, dtype=int), (), np.zeros(70, dtype=bool)).p_values(new[:, None])
     assert found.decisions.flagged == 0 and found.in_reference == ["r99", "r98"]
@@ -217,16 +217,16 @@ REASONS = [
 ]
 
 
-@pytest.mark.parametrize(("feature_set", "share", "reason", "noise"), REASONS)
-def test_a_reason_is_what_the_score_came_from(feature_set, share, reason, noise):
+@pytest.mark.parametrize(("level", "share", "reason", "noise"), REASONS)
+def test_a_reason_is_what_the_score_came_from(level, share, reason, noise):
     names = MEASUREMENTS[FILE:]
     deviations = np.where(np.array(names) == "noise_median", noise, 0.0)[None]
     heat = np.zeros((1, 32, 32), dtype=np.float32)
     heat.reshape(1, -1)[:, : int(share * 1024)] = 2
     heat[0, 0, 0] = 3
-    columns = {"feature_set": [feature_set], "score": np.array([9.0]), "p_value": np.ones(1), "flag": np.ones(1, dtype=np.uint8)}
+    columns = {"level": [level], "score": np.array([9.0]), "p_value": np.ones(1), "flag": np.ones(1, dtype=np.uint8)}
     decisions = Decisions(columns, 1, 1, 0, 0.1)
-    found = Anomalies(decisions, deviations, Heatmaps(heat, 1.0), np.zeros((1, 0)), [], None, {feature_set: 1.0}, ["k012.png"])
+    found = Anomalies(decisions, deviations, Heatmaps(heat, 1.0), np.zeros((1, 0)), [], None, {level: 1.0}, ["k012.png"])
     assert _reasons(found, [False]) == [reason]
 
 
@@ -346,7 +346,7 @@ def test_vectors_beside_known_ones():
 def test_a_run_is_an_encoder(tmp_path):
     run = vergence.train("digits", out=tmp_path / "run", epochs=1, device="cpu", encoder="mlp", objective="vje")
     found = vergence.check("digits", encoder=str(run.folder.path), workers=0)
-    assert found.summary["encoder"].startswith("the run") and set(found.items["feature_set"]) <= {
+    assert found.summary["encoder"].startswith("the run") and set(found.items["level"]) <= {
         "measurements", "whole", "details",
     }  # fmt: skip
 

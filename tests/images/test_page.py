@@ -125,9 +125,9 @@ def test_a_image_opens_large_with_its_reasons_copies_and_neighbors(page):
     page.keyboard.press("Enter")
     dialog = page.locator("#large")
     assert dialog.locator("h2").first.inner_text() == "copy.bmp"
-    assert dialog.locator(".feature-set").count() == 3 and "images here that are less anomalous" in dialog.inner_text()
+    assert dialog.locator(".level").count() == 3 and "Share of the images here that are less anomalous" in dialog.inner_text()
     assert dialog.locator(".ends").inner_text().split("\n") == ["0 %", "50 %", "100 %"]
-    for one in dialog.locator(".feature-set").all():  # a full bar is 100 %
+    for one in dialog.locator(".level").all():  # a full bar is 100 %
         share = one.evaluate("e => e.querySelector('.bar div').clientWidth / e.querySelector('.bar').clientWidth")
         assert 100 * share == pytest.approx(float(one.locator("b").inner_text()[:-2]), abs=1)
     assert dialog.get_by_role("button", name="inner/p000.png, exact").inner_text() == "exact"
@@ -375,7 +375,7 @@ def many(found, n=20_000):
         embeddings=r.normal(size=(n, 32)).astype(np.float32),
         images=ImageList(names, [found.pixels(i) for i in range(len(found.items))] * (n // len(found.items) + 1)),
         features=SimpleNamespace(**features),
-        feature_sets=lambda: {name: values[at] for name, values in found.feature_sets().items()},
+        levels=lambda: {level: values[at] for level, values in found.levels().items()},
         marked=lambda i: found.marked(at[i]),
         map=lambda i: found.map(at[i]),
         **{"skipped": found.skipped, "reference": None, "workers": 0, "key": "many", "said": {}, "nearest": tuple},

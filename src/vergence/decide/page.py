@@ -86,7 +86,7 @@ KEYS = {"score": "score", "p": "p_value", "q": "q_value"}  # of the page, and co
 
 def _reason(row: Mapping[str, Any]) -> str:
     """Returns why an item is anomalous, and what it is most like."""
-    why = str(row.get("reason") or (f"feature set {row['feature_set']}" if row.get("feature_set") else ""))
+    why = str(row.get("reason") or (f"level {row['level']}" if row.get("level") else ""))
     return f"{why}; nearest training item: {str(row['nearest']).split('; ')[0]}" if row.get("nearest") else why
 
 

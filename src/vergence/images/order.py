@@ -29,7 +29,7 @@ from vergence.images.passes import look_at, region_rows, sampled
 from vergence.images.plane import standardized
 from vergence.images.reference import COMPONENTS, FITTED, heatmaps_of
 from vergence.images.regions import OwnCells
-from vergence.images.result import FEATURE_SET, Anomalies, CheckSettings
+from vergence.images.result import LEVEL, Anomalies, CheckSettings
 from vergence.images.scores import TRIM, CrossFitted
 from vergence.utils.checks import counted, expect
 from vergence.utils.dtypes import Array, Bools, Floats, Ints
@@ -117,9 +117,9 @@ def _order(t: Mapping[str, Floats], fitted: Ints, weights: Mapping[str, float], 
     _, scores, added = combined(sets, weights, SHARPNESS, QUARTER)
     n, first = len(scores), np.stack(list(added.values())).argmax(0)
     unknown = np.full(n, np.nan)
-    feature_set, flag = [list(added)[i] for i in first.tolist()], np.zeros(n, dtype=np.uint8)
-    columns = {"score": scores[:, 0], "feature_set": feature_set, "p_value": unknown, "q_value": unknown, "flag": flag}
-    each = {FEATURE_SET + name: -np.log(_share(one)) for name, one in t.items()}
+    level, flag = [list(added)[i] for i in first.tolist()], np.zeros(n, dtype=np.uint8)
+    columns = {"score": scores[:, 0], "level": level, "p_value": unknown, "q_value": unknown, "flag": flag}
+    each = {LEVEL + name: -np.log(_share(one)) for name, one in t.items()}
     return Decisions({**columns, **each}, n, 0, 0, settings.fdr)
 
 

@@ -173,7 +173,7 @@ def _scores(found: Checked, rows: Ints, others: "_Others") -> dict[str, Any]:
         "y": unit(columns["projection_y"]),
         "random": _at_random(found, rows),
         **_labels(found, rows),
-        "featureSets": [[k, NAMES.get(k, k.capitalize()), rounded(v[rows], 4)] for k, v in found.feature_sets().items()],
+        "levels": [[k, NAMES.get(k, k.capitalize()), rounded(v[rows], 4)] for k, v in found.levels().items()],
         "seen": [0] * len(rows) if reference is None else reference.seen[rows].astype(int).tolist(),
         "calibration": None if reference is None else len(reference),
         "reference": [others.number(reference.names[i]) for i in first],

@@ -23,7 +23,7 @@ from vergence.images.features import FILE, ImageFeatures, RegionPass, rows_of
 from vergence.images.labels import joined, labels_with_reference
 from vergence.images.passes import look_at, region_rows, sampled
 from vergence.images.regions import ReferenceCells, region_threshold
-from vergence.images.result import FEATURE_SET, Anomalies, CheckSettings, Heatmaps
+from vergence.images.result import LEVEL, Anomalies, CheckSettings, Heatmaps
 from vergence.images.review import after_review
 from vergence.images.scores import CrossFitted
 from vergence.utils.checks import expect
@@ -180,7 +180,7 @@ def _by_twins(new: ImageFeatures, reference: ImageFeatures, compared: Compared, 
     z, p = twin_p_values(np.exp(columns["difference"].min(1)))
     odd, fine = settings.review.places(new.names, "anomaly"), settings.review.places(new.names, "normal")
     out = odd | np.isin(new.digest, reference.digest)
-    given = {"score": z, "feature_set": ["difference"] * len(z), FEATURE_SET + "difference": -np.log(np.maximum(p, 1e-300))}
+    given = {"score": z, "level": ["difference"] * len(z), LEVEL + "difference": -np.log(np.maximum(p, 1e-300))}
     decisions = decided(after_review(p, odd, fine), settings.fdr, 0, left_out=out, fine=fine, **given)
     heatmap = np.exp(columns["heatmap"])
     low, middle = np.quantile(heatmap.max((1, 2)), [0.25, 0.5])
@@ -235,10 +235,10 @@ def _decisions(
     """Returns what is flagged, and what calibrates; items that are among the reference are not judged."""
     reference, scored, added = combined(sets, weights_of(sets))
     scores, *of_sets = (replace(calibrating, scores=s[~np.isnan(s)]) for s in (reference, *(o.reference for o in sets.values())))
-    each = {FEATURE_SET + name: -np.log(of.p_values(one.new)) for (name, one), of in zip(sets.items(), of_sets, strict=True)}
+    each = {LEVEL + name: -np.log(of.p_values(one.new)) for (name, one), of in zip(sets.items(), of_sets, strict=True)}
     table = np.stack(list(added.values()))
-    feature_set = [list(added)[i] for i in table.argmax(0)]
+    level = [list(added)[i] for i in table.argmax(0)]
     odd, fine = settings.review.places(new.names, "anomaly"), settings.review.places(new.names, "normal")
-    columns = {"score": scored.mean(1), "feature_set": feature_set, **each}
+    columns = {"score": scored.mean(1), "level": level, **each}
     out = scores.seen | odd
     return decided(scores.p_values(scored), settings.fdr, scores.examples, left_out=out, fine=fine, **columns), scores

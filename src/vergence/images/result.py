@@ -59,7 +59,7 @@ APART = 5.0  # robust deviations of the score from which on a reference image is
 ENCODER, PATCHES = "auto", "patches"
 ONLY, KEEP = ("duplicates", "properties"), "best"
 PATHS = ("path", "group", "duplicate_of", "leak_of", "keep")  # columns that name files
-FEATURE_SET = "feature_set "  # before the name of a feature set, among columns
+LEVEL = "level "  # before the name of a feature set, among columns
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Heatmaps:
 class Anomalies:
     """What is anomalous among N items."""
 
-    decisions: Decisions  # what is flagged, with the columns ``score``, ``feature_set``, and -log p of each feature set
+    decisions: Decisions  # what is flagged, with the columns ``score``, ``level``, and -log p of each feature set
     deviations: Floats  # robust deviations (N, M') of the measurements, or of the numbers of vectors
     heatmaps: Heatmaps | None  # where the images are anomalous; None for vectors
     embedding: Singles  # features (N, D) by which neighbors are found
@@ -194,7 +194,7 @@ class CheckResult:
         items: One row for each image that could be read:
 
             - ``path``; ``score``, larger is more anomalous; ``p_value``; ``q_value``, the least false-discovery rate at which
-              the image is flagged; ``flag``, 1 if it is; ``feature_set``, the one that says so, and ``reason`` in words.
+              the image is flagged; ``flag``, 1 if it is; ``level``, the feature set that says so, and ``reason`` in words.
             - ``group``, the most central image of its anomalous group; ``duplicate_of``, the first image that it is a
               duplicate of; ``leak_of``, the reference image that it is a duplicate of; empty for none.
             - ``measurements``: plain properties such as ``dark``; ``boxes`` around anomalous regions, "top left bottom right" in
@@ -257,10 +257,10 @@ class CheckResult:
         """Digest of the paths, by which a browser keeps what a person said."""
         return content_digest("\0".join(self.items["path"]).encode(errors="surrogateescape")).hex()
 
-    def feature_sets(self) -> Mapping[str, Floats]:
+    def levels(self) -> Mapping[str, Floats]:
         """Returns -log p (N,) of each feature set; none where nothing was judged."""
         columns = {} if self._anomalies is None else self._anomalies.decisions.columns
-        return {name.removeprefix(FEATURE_SET): values for name, values in columns.items() if name.startswith(FEATURE_SET)}
+        return {name.removeprefix(LEVEL): values for name, values in columns.items() if name.startswith(LEVEL)}
 
     def calibration(self) -> ReferenceScores | None:
         """Returns the reference items that calibrate; None where there are none."""
@@ -412,7 +412,7 @@ def _of_files(remove: Table | None, normal: int) -> list[str]:
 def _judgment(anomalies: Anomalies | None, n: int) -> dict[str, Any]:
     """Returns the columns of what is flagged."""
     zeros, ones = np.zeros(n), np.ones(n)
-    none = {"score": zeros, "p_value": ones, "q_value": ones, "flag": zeros.astype(np.uint8), "feature_set": [""] * n}
+    none = {"score": zeros, "p_value": ones, "q_value": ones, "flag": zeros.astype(np.uint8), "level": [""] * n}
     return none if anomalies is None else {name: anomalies.decisions.columns[name] for name in none}
 
 
@@ -515,18 +515,18 @@ def _reasons(anomalies: Anomalies, gray: Sequence[bool]) -> list[str]:
 
 
 def _reason(anomalies: Anomalies, i: int, *, gray: bool) -> str:
-    name, heat = anomalies.decisions.columns["feature_set"][i], anomalies.heatmaps
+    level, heat = anomalies.decisions.columns["level"][i], anomalies.heatmaps
     others = "the others" if anomalies.rate == "none" else "the reference"
-    if name == "vectors":
+    if level == "vectors":
         return f"its vector lies far from those of {others}"
     words = differences_in_words(anomalies.deviations[i], MEASUREMENTS[FILE:], gray=gray)
-    if name == "measurements":
+    if level == "measurements":
         return words or "its brightness, color, sharpness and noise together are unlike those of " + others
-    if name == "whole" or heat is None:
+    if level == "whole" or heat is None:
         return words or f"its texture or layout as a whole is unlike {others}"
     framed = heat.framed(i)
     where = "everywhere" if framed.mean() > EVERYWHERE else region_words(heat.values[i])
-    if name == "difference":
+    if level == "difference":
         return " ".join(["differs from its reference image", *anomalies.nearest[i : i + 1], where])
     if where == "everywhere":
         return f"everywhere: {words or 'an unfamiliar texture'}"

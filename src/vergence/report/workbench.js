@@ -2,7 +2,7 @@
 // D holds columns: index i is an image; reference images follow those that were checked.
 const given = JSON.parse(document.getElementById("data").textContent), N = given.n, $ = id => document.getElementById(id);
 const zeros = Array(N).fill(0), ones = Array(N).fill(1), none = Object.fromEntries(
-  "duplicates featureSets reference said random label x y width height light sharpness facts words regions folders near propertyNames".split(" ").map(key => [key, []]));
+  "duplicates levels reference said random label x y width height light sharpness facts words regions folders near propertyNames".split(" ").map(key => [key, []]));
 const D = {
   ...none, total: N, judged: false, fixed: false, trusted: false, grouped: "", rate: "none", fdr: 0.1, start: "all", p: ones, q: ones, score: zeros, flag: zeros, seen: zeros,
   leak: zeros, properties: zeros, group: Array(N).fill(-1), groups: 0, leaked: 0, unreadable: 0, most: 1, large: {}, marks: {}, heat: {}, nearest: {},
@@ -266,12 +266,12 @@ const small = list => element("div", { className: "small" }, ...list.map(([i, wh
 }));
 const ofWhat = D.calibration ? "of the reference that is less anomalous" : D.rate === "none" ? `of the ${D.noun}s here that are less anomalous`
   : `of normal ${D.noun}s that differ less, an assumption`;
-const featureSets = i => {  // bars from 0 to 100 %
-  const rows = D.featureSets.map(([, title, values]) => {
+const levels = i => {  // bars from 0 to 100 %
+  const rows = D.levels.map(([, title, values]) => {
     const share = Math.min(99.9, 100 * (1 - Math.exp(-values[i]))), much = `${(Math.floor(10 * share) / 10).toFixed(share > 90 ? 1 : 0)} %`;
     const inner = element("div"), bar = element("div", { className: "bar" }, inner);
     inner.style.width = `${share}%`;
-    return element("div", { className: "feature-set" }, element("span", { textContent: title }), element("b", { textContent: much }), bar);
+    return element("div", { className: "level" }, element("span", { textContent: title }), element("b", { textContent: much }), bar);
   });
   const ends = element("div", { className: "ends" }, ...["0 %", "50 %", "100 %"].map(textContent => element("span", { textContent })));
   return rows.length ? [element("h2", { textContent: `Share ${ofWhat}` }), ...rows, ends] : [];
@@ -304,7 +304,7 @@ const show = () => {
     if (D.ranked && !decides) line(`Score ${+D.score[i].toPrecision(4)}: larger is more anomalous.`);
     if (decides) line(`Score ${D.score[i].toFixed(2)}, p = ${+p[i].toPrecision(2)}, q = ${+q[i].toPrecision(2)}${flag[i] ? ": flagged" : ""}.`);
     if (D.label.length && D.label[i][0]) line(`Label: ${D.label[i][3]}. ${D.label[i][1] > 0 ? "It fits better" : "The next best is"}: ${D.label[i][0]}.`);
-    about.append(...featureSets(i));
+    about.append(...levels(i));
       facts(i).forEach(line);
     if (D.nearest[i]) about.append(element("h2", { textContent: "Its reference image" }), small([[D.nearest[i], ""]]));
     const near = D.near[i] || [];
