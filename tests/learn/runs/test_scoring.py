@@ -18,7 +18,7 @@ import vergence
 from vergence.decide import explain, fpr_threshold, q_values, select
 from vergence.decide.decisions import Tally
 from vergence.learn.runs.calibrated import RunDetector, usable_features
-from vergence.learn.runs.score import Calibration, _odd_ones, score
+from vergence.learn.runs.score import Calibration, _suspects, score
 from vergence.utils.parts import neutral, read_names
 
 pytestmark = pytest.mark.float32
@@ -67,7 +67,7 @@ def test_the_columns_agree_with_the_detector_and_the_procedures(run, tmp_path):
     assert set(found["feature_set"]) <= set(run.detector().feature_sets) and not found["seen"].any()
 
 
-def test_ordinary_items_that_no_fit_has_seen_have_uniform_p_values(run, tmp_path):
+def test_normal_items_that_no_fit_has_seen_have_uniform_p_values(run, tmp_path):
     """The test part of the digits against the calibration part: both are held out of the same source."""
     _, found = scored(run, "digits", tmp_path / "s.npz")
     n, m = len(run.detector().calibration), len(found["p_value"])
@@ -79,11 +79,11 @@ def test_ordinary_items_that_no_fit_has_seen_have_uniform_p_values(run, tmp_path
 def test_nearest_items_are_the_most_similar_training_items(run, tmp_path):
     found = run.detector()
     z = run.embed("digits")[:7]
-    similar = torch.nn.functional.normalize(z, dim=1) @ torch.from_numpy(found.typical).float().T
-    wanted = ["; ".join(found.typical_names[i] for i in row.topk(3).indices) for row in similar]
+    similar = torch.nn.functional.normalize(z, dim=1) @ torch.from_numpy(found.normal).float().T
+    wanted = ["; ".join(found.normal_names[i] for i in row.topk(3).indices) for row in similar]
     assert found.nearest(z.numpy()) == wanted
     names = run.items("digits").names
-    assert not set(found.typical_names) & {names[i] for i in range(300)}
+    assert not set(found.normal_names) & {names[i] for i in range(300)}
 
 
 def test_a_certificate_flags_by_its_threshold(run, tmp_path):
@@ -135,21 +135,21 @@ def test_odd_items_of_the_calibration_are_named_until_they_are_confirmed(run, tm
     digits = next(run.items("digits").stream([torch.arange(359)]))[1]
     good = run.items(torch.cat([digits[:220], noise(8)]))
     scored(run, digits[220:], tmp_path / "a.npz", calibration=good)
-    line = next(line for line in capsys.readouterr().err.splitlines() if "look unusual themselves" in line)
+    line = next(line for line in capsys.readouterr().err.splitlines() if "may be anomalies" in line)
     names = line.split("look at ")[1].split(":")[0].split(", ")
     assert len(names) == 5 and set(names) <= {str(i) for i in range(220, 228)}
     scored(run, digits[220:], tmp_path / "b.npz", calibration=good, confirmed=[str(i) for i in range(220, 228)])
-    assert "look unusual themselves" not in capsys.readouterr().err
+    assert "may be anomalies" not in capsys.readouterr().err
 
 
-def test_ordinary_calibration_items_are_not_called_odd_where_a_bulk_ends_early():
+def test_normal_calibration_items_are_not_called_anomalies_where_a_bulk_ends_early():
     """As scores do where one feature set hardly varies for most items."""
     named = {"clean": 0, "odd": 0}
     for seed in range(20):
         rng = np.random.default_rng(seed)
         s = np.where(rng.random(300) < 0.9, 0.5 + 0.1 * rng.random(300), 0.6 + rng.exponential(1, 300))
         for kind, scores in (("clean", s), ("odd", np.r_[12 + rng.random(10), s[10:]])):
-            lines = _odd_ones(scores / 2, [str(i) for i in range(300)])
+            lines = _suspects(scores / 2, [str(i) for i in range(300)])
             named[kind] += int(lines[0].split()[1]) if lines else 0
     assert named["clean"] <= 10 and 200 <= named["odd"] <= 230
 
@@ -206,7 +206,7 @@ def test_the_border_that_a_run_of_a_folder_does_not_see_is_named(tmp_path, capsy
     trained = vergence.train(str(place), out=tmp_path / "run", **settings)
     assert trained.folder.metadata.read_shape == (3, 24, 24)
     scored(trained, trained.items(str(place)), tmp_path / "s.npz")
-    assert "the run sees the middle square of each image, 88% of the shorter side" in capsys.readouterr().err
+    assert "the run sees the central square of each image, 88 % of the shorter side" in capsys.readouterr().err
 
 
 def test_images_that_the_run_reads_otherwise_are_named(run, tmp_path, capsys):
@@ -258,7 +258,7 @@ def parts_of(content):
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("notes", "text"), ("typical_names", [1] * 1035), ("gap", [1]), ("dictionary.copies", 10**12), ("dictionary.side", 2),
+        ("notes", "text"), ("normal_names", [1] * 1035), ("gap", [1]), ("dictionary.copies", 10**12), ("dictionary.side", 2),
         ("settings.state.detectors_.dict.z.settings.n_neighbors", {"array": "scale_"}),
     ],
 )  # fmt: skip
@@ -288,15 +288,15 @@ def test_a_detector_with_arrays_of_a_wrong_type_or_of_other_images_is_one_line(r
 
 
 @pytest.mark.slow
-def test_a_detector_whose_typical_items_have_other_embeddings_is_fitted_again(run):
+def test_a_detector_whose_normal_items_have_other_embeddings_is_fitted_again(run):
     file = run.folder.path / "detector.safetensors"
     content, sums = file.read_bytes(), (run.folder.path / "checksums.json").read_bytes()
     arrays, record = parts_of(content)
     try:
         run.folder.write_checked(
-            file.name, save({**arrays, "typical": arrays["typical"][:, :7].copy()}, metadata={"record": json.dumps(record)})
+            file.name, save({**arrays, "normal": arrays["normal"][:, :7].copy()}, metadata={"record": json.dumps(record)})
         )
-        assert vergence.load(run.folder.path, device="cpu").detector().typical.shape == arrays["typical"].shape
+        assert vergence.load(run.folder.path, device="cpu").detector().normal.shape == arrays["normal"].shape
     finally:
         file.write_bytes(content)
         (run.folder.path / "checksums.json").write_bytes(sums)

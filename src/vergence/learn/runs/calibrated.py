@@ -36,9 +36,9 @@ from vergence.utils.neighbors import nearest_rows
 __all__ = ["Collected", "RunDetector", "fit_detector", "run_sets", "usable_features"]
 
 Arrays = dict[str, np.ndarray]
-FORMAT = 1
-ARRAYS = ("deviations", "typical", "seen")
-TYPICAL, NEAREST = 5_000, 3  # items that are shown as nearest typical ones, of each item
+FORMAT = 2
+ARRAYS = ("deviations", "normal", "seen")
+SHOWN, NEAREST = 5_000, 3  # items that are shown as nearest normal ones, of each item
 FOLDS = 5
 WIDEST = 8_192  # features of a set, whose covariance takes half a gigabyte then
 STATISTICS = GaussianDetector(trim=0.05)
@@ -71,8 +71,8 @@ class RunDetector:
     # whether no fit has seen the calibration items; otherwise they were training items, each scored by a detector that did not
     # see it, behind an encoder that did
     held_out: bool
-    typical: np.ndarray  # normalized embeddings (R, D) of typical training items
-    typical_names: list[str]
+    normal: np.ndarray  # normalized embeddings (R, D) of normal training items
+    normal_names: list[str]
     seen: np.ndarray  # digests of the items of the fit and the calibration, sorted
     # share of other training items (of test items where calibration items were training items) with p <= 0.05, which is 0.05 for
     # items like those of the calibration; None where it was not measured
@@ -123,12 +123,12 @@ class RunDetector:
         return np.stack([ranked(own, new) for own, new in zip(self.deviations.T, deviations.T, strict=True)], 1)
 
     def nearest(self, z: np.ndarray) -> list[str]:
-        """Returns the names of the three most similar typical items of each embedding (B, D), separated by ``; ``."""
+        """Returns the names of the three most similar normal items of each embedding (B, D), separated by ``; ``."""
         if not len(z):
             return []
-        bank = torch.from_numpy(self.typical).float()
+        bank = torch.from_numpy(self.normal).float()
         best = nearest_rows(bank, torch.from_numpy(_normalized(z)), min(NEAREST, len(bank)), directions=True)
-        return ["; ".join(self.typical_names[i] for i in row) for row in best.tolist()]
+        return ["; ".join(self.normal_names[i] for i in row) for row in best.tolist()]
 
     def with_calibration(self, deviations: np.ndarray, names: list[str]) -> "RunDetector":
         """Returns the detector with other calibration items, which no fit has seen."""
@@ -168,13 +168,13 @@ class RunDetector:
 
     def _require_whole(self) -> None:
         """Raises a ValueError unless what was read has its types and fits together."""
-        texts = (self.names, self.typical_names, self.notes)
-        usual = all(isinstance(text, list) and all(isinstance(line, str) for line in text) for text in texts)
-        usual &= isinstance(self.held_out, bool) and isinstance(self.gap, float | None)
-        usual &= all(np.issubdtype(x.dtype, np.floating) for x in (self.deviations, self.typical))
-        expect(usual and self.seen.dtype == np.uint64, "a detector whose parts have their types", "others")
-        n, typical, L = len(self.names), len(self.typical_names), len(self.feature_sets)
-        whole = self.deviations.shape == (n, L) and self.typical.ndim == 2 and len(self.typical) == typical and n and typical
+        texts = (self.names, self.normal_names, self.notes)
+        right = all(isinstance(text, list) and all(isinstance(line, str) for line in text) for text in texts)
+        right &= isinstance(self.held_out, bool) and isinstance(self.gap, float | None)
+        right &= all(np.issubdtype(x.dtype, np.floating) for x in (self.deviations, self.normal))
+        expect(right and self.seen.dtype == np.uint64, "a detector whose parts have their types", "others")
+        n, normal, L = len(self.names), len(self.normal_names), len(self.feature_sets)
+        whole = self.deviations.shape == (n, L) and self.normal.ndim == 2 and len(self.normal) == normal and n and normal
         expect(whole, f"deviations of {n} calibration items in {L} feature sets", f"shape {self.deviations.shape}")
         expect(np.isfinite(self.deviations).all(), "calibration scores", "NaN or infinity")
 
@@ -249,15 +249,15 @@ def fit_detector(training: Collected, held_out: Collected | None, maps: PatchMap
         own = sets.log_distances(features)
         t = sets.out_of_fold(features, folds_of(n, FOLDS)) if held_out is None else sets.log_distances(held_out.features)
     deviations, fitted = sets.scaled(t).standardized(t), sets.combined(sets.standardized(own))
-    usual = np.argsort(fitted, kind="stable")[: max(1, n * 9 // 10)]
-    shown = np.sort(usual[sample(len(usual), TYPICAL).numpy()])
+    least = np.argsort(fitted, kind="stable")[: max(1, n * 9 // 10)]
+    shown = np.sort(least[sample(len(least), SHOWN).numpy()])
     return RunDetector(
         sets=sets,
         deviations=deviations,
         names=calibrating.names,
         held_out=held_out is not None,
-        typical=_normalized(training.features["z"][shown]).astype(np.float16),
-        typical_names=[training.names[i] for i in shown.tolist()],
+        normal=_normalized(training.features["z"][shown]).astype(np.float16),
+        normal_names=[training.names[i] for i in shown.tolist()],
         seen=np.unique(np.concatenate([training.digests, calibrating.digests])),
         gap=None if held_out is None else float((ranked(sets.combined(deviations), fitted) <= 0.05).mean()),
         notes=notes,

@@ -1,7 +1,7 @@
 """A run, or an encoder, as a function of batches of columns: for Ray Data, Daft, Spark, ``datasets.map`` and data loaders.
 
 A batch is a dictionary of columns, an Arrow or pandas table, an iterator of such (Spark), a list of rows (a data loader's
-``collate_fn``), or one column by itself. A column holds images (encoded bytes, ``{bytes, path}``, paths, PIL images, arrays)
+``collate_fn``), or a single column. A column holds images (encoded bytes, ``{bytes, path}``, paths, PIL images, arrays)
 or vectors. B rows.
 """
 
@@ -34,7 +34,7 @@ from vergence.utils.linalg import as_array
 __all__ = ["Embedder", "Scorer"]
 
 # Names of a column of items, the first that is there.
-USUAL = tuple("image image bytes path file jpg jpeg png webp features z embedding embeddings vector x data".split())
+COMMON = tuple("image image bytes path file jpg jpeg png webp features z embedding embeddings vector x data".split())
 OPENING = threading.RLock()  # threads open a run once, and its detector is kept once
 Arrays = dict[str, Any]
 Function = Callable[[Tensor], Arrays]
@@ -61,14 +61,14 @@ class _OfBatches(abc.ABC):
         features = self.model.features if self.column is None else ()
         used = None if features else _chosen(columns, self.column)  # features stay
         rows, errors = _of_features(columns, features) if used is None else _read(columns[used], self.model)
-        good = np.flatnonzero([not error for error in errors])
-        found = self._outcome(rows, good, len(errors))
+        readable = np.flatnonzero([not error for error in errors])
+        found = self._outcome(rows, readable, len(errors))
         return back({name: values for name, values in columns.items() if name != used}, {**found, "error": errors})
 
-    def _outcome(self, rows: Tensor, good: np.ndarray, n: int) -> Arrays:
-        """Returns the columns of all n rows, of which the good ones are given."""
+    def _outcome(self, rows: Tensor, readable: np.ndarray, n: int) -> Arrays:
+        """Returns the columns of all n rows, of which the readable ones are given."""
         function, size = self._function(), self.batch_size
-        parts = [(good[i : i + size], _halved(function, rows[i : i + size])) for i in range(0, len(good), size)]
+        parts = [(readable[i : i + size], _halved(function, rows[i : i + size])) for i in range(0, len(readable), size)]
         shape, form = self.model.shape(), str(self.model.form)
         read_as = {"tokens": torch.int64, "array": torch.float32}.get(form, torch.uint8 if len(shape) == 3 else torch.float32)
         blank = torch.zeros(1, *shape, dtype=read_as)
@@ -162,7 +162,7 @@ class Scorer(_OfBatches):
 
     Args:
         run: Run, or its folder, which every worker can read.
-        column: Column of the items; by default a usual name, or the only column. Of a run on a table, its features are read.
+        column: Column of the items; by default a common name, or the only column. Of a run on a table, its features are read.
         device: ``auto``, ``cpu`` or ``cuda``.
         batch_size: Items at a time.
 
@@ -308,7 +308,7 @@ def _chosen(columns: Mapping[str, Any], column: str | None) -> str:
     if column is not None:
         require_choice("a column", column, columns)
         return column
-    name = next((name for name in USUAL if name in columns), next(iter(columns)) if len(columns) == 1 else None)
+    name = next((name for name in COMMON if name in columns), next(iter(columns)) if len(columns) == 1 else None)
     expect(name is not None, "a column of items", ", ".join(columns) or "none", "name it with column=")
     return str(name)
 
@@ -363,7 +363,7 @@ def _row(value: Any, shape: tuple[int, ...], model: _Run | _Network) -> Tensor:
         raise ValueError("no value")
     if isinstance(value, bytes | str | Path | Image.Image):
         if len(shape) != 3:
-            raise ValueError(f"a image, where a vector of {shape[0]} numbers is expected")
+            raise ValueError(f"an image, where a vector of {shape[0]} numbers is expected")
         if isinstance(value, Image.Image):
             return torch.from_numpy(np.array(model.fit(value, shape)))
         try:
@@ -373,5 +373,5 @@ def _row(value: Any, shape: tuple[int, ...], model: _Run | _Network) -> Tensor:
         return torch.from_numpy(np.array(pixels))
     array = as_array(value) if isinstance(value, Tensor) else np.asarray(value)
     if array.dtype == object or not array.ndim:
-        raise ValueError(f"a {type(value).__name__}, which is neither a image nor a vector")
+        raise ValueError(f"a {type(value).__name__}, which is neither an image nor a vector")
     return _of_arrays(array[None], shape, model.form)[0]

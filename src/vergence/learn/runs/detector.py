@@ -40,7 +40,7 @@ def fit(folder: RunFolder, method: Method, data: Data, device: torch.device) -> 
     """
     reading = Reading(folder.metadata.crop_size(), device, workers=folder.config.fit.workers)
     held_out = data.calibration
-    unseen = _ordinary(data.test, folder.config.data.keep_classes) if held_out is None else None
+    unseen = _normal(data.test, folder.config.data.keep_classes) if held_out is None else None
     total = sum(min(MOST_ITEMS, len(part)) for part in (data.train, held_out, unseen) if part is not None)
     with in_evaluation(method), terminal.bar("detector", total, late=True) as advance:
         features = RunFeatures(method, folder.metadata.shape)
@@ -63,7 +63,7 @@ def fit(folder: RunFolder, method: Method, data: Data, device: torch.device) -> 
 
 
 def dictionary(items: Items, size: int | None, workers: int) -> PatchMaps | None:
-    """Returns a dictionary of patches of some images, cropped to ``size``; None where they are too small, or too much alike."""
+    """Returns a dictionary of patches of some images, cropped to ``size``; None where they are too small, or too similar."""
     items = with_context(items)
     part = (items.context if isinstance(items, PairItems) else items).subset(sample(len(items), DICTIONARY_FROM).sort().values)
     stream = part.stream(batches(len(part), closed_form.block_size(part.shape)), workers=workers)
@@ -76,7 +76,7 @@ def dictionary(items: Items, size: int | None, workers: int) -> PatchMaps | None
         return None
 
 
-def _ordinary(test: Items, classes: Sequence[int] | None) -> Items | None:
+def _normal(test: Items, classes: Sequence[int] | None) -> Items | None:
     """Returns some test items of the classes that training kept."""
     index = torch.arange(len(test))
     if classes is not None and test.labels is not None:
@@ -92,7 +92,7 @@ def loaded_or_fitted(folder: RunFolder, method: Method, device: torch.device) ->
     if (folder.path / FILE).exists():
         stored: RunDetector = folder.read_checked(FILE, RunDetector.read)
         widths = stored.of_batches(method, folder.metadata.shape).widths()
-        fits = stored.typical.shape[1] == widths["z"] and stored.widths().items() <= widths.items()
+        fits = stored.normal.shape[1] == widths["z"] and stored.widths().items() <= widths.items()
         if fits and stored.model == of_module(method):
             return stored
     try:

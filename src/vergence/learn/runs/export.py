@@ -139,8 +139,8 @@ def _agree(found: list[np.ndarray], expected: list[np.ndarray], n: int) -> float
     difference = float(np.abs(found[1] - expected[1]).max()) / scale
     far = float(np.abs(found[0] - expected[0]).max()) / max(float(np.abs(expected[0]).max()), 1e-12)
     moved = float(np.abs(found[2] - expected[2]).max()) * (n + 1)
-    usual = max(difference, far) <= CLOSE and moved <= max(2.0, CLOSE * n)
-    if not usual:
+    close = max(difference, far) <= CLOSE and moved <= max(2.0, CLOSE * n)
+    if not close:
         text = f"differences of {far:.2g} in z, {difference:.2g} in the score and {moved:.0f} ranks of {n}"
         refuse("a graph that agrees with the library", text, "report it, and use vergence.Scorer")
     return difference
@@ -172,7 +172,7 @@ class _Graph(nn.Module):
         features = self.features(x)
         score = self.sets({name: values.double() for name, values in features.items()})
         at_least = (self.calibration >= score[:, None]).sum(1)
-        score = torch.where(score.isfinite(), score, torch.nan)  # an item with NaN or infinity is not judged
+        score = torch.where(score.isfinite(), score, torch.nan)  # an item with NaN or infinity is not scored
         p = (1.0 + at_least.double()) / (len(self.calibration) + 1)
         return features["z"], score, torch.where(score.isnan(), score, p)
 

@@ -1,6 +1,6 @@
 """Items in, rows out, in bounded memory: what the verbs share that compute something of every item.
 
-A job that is stopped goes on behind its finished parts (`vergence.utils.parts`); digests of the model and of the
+A job that is stopped continues from its finished parts (`vergence.utils.parts`); digests of the model and of the
 items tell which parts are its own.
 """
 
@@ -114,7 +114,7 @@ def write_rows(
     """Writes name, label (where there are ``labels`` (N,)) and columns of every item to a file; returns the number of rows.
 
     The rows are kept in parts next to ``out`` until all are there (see `vergence.utils.parts`): the same call after a kill, a
-    signal or a full disk goes on behind the last part. What cannot be read is listed in ``OUT.skipped.csv``.
+    signal or a full disk continues from the last part. What cannot be read is listed in ``OUT.skipped.csv``.
 
     ``job`` is what determines the rows, apart from the items and how they are read: the verb and the model; ``derived`` columns
     are computed when all rows are there.
@@ -169,8 +169,8 @@ def collected(
     index = torch.cat(places)
     expect(len(index), "items that can be read", f"none of {len(items)}", "give others")
     whole = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-    marks = whole.pop("digest")
-    return Collected(whole, index, names_of(items, index), marks)
+    own = whole.pop("digest")
+    return Collected(whole, index, names_of(items, index), own)
 
 
 def of_module(module: nn.Module) -> str:

@@ -108,7 +108,7 @@ class Neighbors(Tabular):
     similarity: Tensor  # cosine similarities of the embeddings, (N, n)
 
     def table(self) -> Mapping[str, Sequence[Any]]:
-        """Returns a row for each pair of an item and a neighbor."""
+        """Returns one row per pair of an item and a neighbor."""
         n = self.index.shape[1]
         return {
             "name": [name for name in self.names for _ in range(n)],

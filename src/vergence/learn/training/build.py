@@ -164,12 +164,12 @@ def _with_options(
     own: Mapping[str, Any] | None = None,
 ) -> T:
     """Returns ``kind(*arguments, **options)``, whose arguments have ``names``; ``own`` are defaults of the options."""
-    known = [name for name in inspect.signature(kind).parameters if name not in names]
+    choices = [name for name in inspect.signature(kind).parameters if name not in names]
     hints = _hints(kind)
     for name in options:
-        if name not in known and name in ATOMS:
+        if name not in choices and name in ATOMS:
             refuse(f"an option of {what}", name, f"of the encoder patches it is --encoder patches:{name}={options[name]}")
-        require_choice(f"an option of {what}", name, known, also=SETTINGS)
+        require_choice(f"an option of {what}", name, choices, also=SETTINGS)
         hint, found = hints.get(name), options[name]
         if hint is not None and hint in WORDS:  # whole numbers are numbers, and true and false are neither
             fits = isinstance(found, (int, float) if hint is float else hint) and isinstance(found, bool) == (hint is bool)
