@@ -143,7 +143,7 @@ def test_neighbor_rows_say_what_differs(full):
     data = fixtures.examples()
     label = data["label"][data["neighbors"]]
     same = (label[:, 1:] == label[:, :1]).sum()
-    assert f"{same} of {label[:, 1:].size} neighbors have their query's label" in plain(full)
+    assert f"% have the label of their query ({same} of {label[:, 1:].size})" in plain(full)
     assert full.count("<figure class=other>") == label[:, 1:].size - same
 
 

@@ -108,9 +108,9 @@ def near_groups(x: Tensor, equal: Sequence[Any]) -> Ints:
     """Returns a label of each thumbnail (N, C, h, w) of bytes, (N,), which equal images and near-duplicates share.
 
     Thumbnails are compared by the cosine of 8 x 8 means, less each image's own mean; `_threshold` of 2,000 of them tells
-    duplicates from others. Chains join: where a is like b and b like c, all three have one label. A group of more than a hundredth of the
-    images, and more than 50, is taken for a kind of image: its members share labels with equal images alone, by ``equal`` (N,),
-    such as digests of their contents.
+    duplicates from others. Chains join: where a is like b and b like c, all three have one label. A group of more than a
+    hundredth of the images, and more than 50, is taken for a kind of image: its members share labels with equal images alone, by
+    ``equal`` (N,), such as digests of their contents.
 
     Example:
         >>> x = torch.randint(0, 256, (50, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
