@@ -65,7 +65,6 @@ def _facts(advice: Advice, name: str) -> dict[str, str | None]:
 
 
 def _augmentations(advice: Advice) -> Table:
-    """Returns the table of operations."""
     names = ["all", *(f"without {row.operation}" for row in advice.augmentations[1:])]
     rows = [[name, percent(row.strength), percent(row.unchanged)] for name, row in zip(names, advice.augmentations, strict=True)]
     return ["", "strength, %", "unchanged, %"], rows

@@ -169,7 +169,9 @@ def advise(
     facts = AboutData(
         items=len(reading.x), features=len(reading.basis.mean), directions=r, variance_kept=reading.kept, k=k, draws=m
     )
-    words = (*_say_start(accuracy, len(items.shape) == 3), _say_augmentation(rows), *say_shared(shared, k), _say_scope(facts))
+    kept = f"{facts.directions} of {facts.features:,} directions, {100 * facts.variance_kept:.1f} % of the variance"
+    scope = f"All this is about linear models ({kept}). How far networks follow them: docs/guides/advice.md."
+    words = (*_say_start(accuracy, len(items.shape) == 3), _say_augmentation(rows), *say_shared(shared, k), scope)
     return Advice(words=words, facts=facts, augmentations=rows, shared=shared, accuracy=accuracy)
 
 
@@ -183,7 +185,6 @@ def _opened(data: Any, seed: int) -> tuple[Items, Tensor]:
 
 
 def _properties(properties: Any, chosen: Tensor) -> dict[str, list[Any]]:
-    """Returns the properties of the chosen items."""
     given = {} if properties is None else properties
     lists = isinstance(given, Mapping) and all(hasattr(values, "__len__") for values in given.values())
     fits = lists and all(len(values) > chosen[-1] for values in given.values())
@@ -192,7 +193,6 @@ def _properties(properties: Any, chosen: Tensor) -> dict[str, list[Any]]:
 
 
 def _labels(labels: Any, chosen: Tensor) -> Tensor | None:
-    """Returns the labels of the chosen items, int64."""
     if labels is None:
         return None
     y = np.asarray(labels)
@@ -202,7 +202,6 @@ def _labels(labels: Any, chosen: Tensor) -> Tensor | None:
 
 
 def _draws(items: Items, n_draws: int | None) -> int:
-    """Returns how many draws to take of each item."""
     if n_draws is not None:
         return n_draws
     views = VIEWS * min(1.0, NUMBERS / math.prod(items.shape))
@@ -273,7 +272,6 @@ def _marks(patterns: Tensor, shape: Sequence[int], crop: int | None) -> Iterator
 
 
 def _lights(reading: Reduced, y: Tensor | None) -> list[Lit]:
-    """Returns the gradients of light that only a group of the images has."""
     part = spaced(len(reading.index), LIT)
     read = [F.adaptive_avg_pool2d(to_unit(x), 16) for _, x in reading.items.stream(iter(reading.index[part].split(64)))]
     return lit(torch.cat(read), None if y is None else y[part])
@@ -315,7 +313,6 @@ def _say_augmentation(rows: Sequence[OperationRow]) -> str:
 
 
 def _say_mark(mark: FixedMark) -> str:
-    """Says where a mark is, and what to do."""
     top, left, height, width = mark.box
     where = f"rows {top} to {top + height - 1}, columns {left} to {left + width - 1}"
     text = (
@@ -325,7 +322,6 @@ def _say_mark(mark: FixedMark) -> str:
 
 
 def _say_light(light: Lit) -> str:
-    """Says how the light of two groups of images differs, and what to do."""
     way = "from top to bottom" if light.axis == "rows" else "from left to right"
     low, high = (f"{100 * (math.exp(gradient) - 1):+.0f} %" for gradient in light.gradients)
     text = (
@@ -359,8 +355,3 @@ def say_shared(shared: Shared, k: int) -> list[str]:
             "matter, mix it in the data, or remove its traces."
         )
     return words
-
-
-def _say_scope(facts: AboutData) -> str:
-    kept = f"{facts.directions} of {facts.features:,} directions, {100 * facts.variance_kept:.1f} % of the variance"
-    return f"All this is about linear models ({kept}). How far networks follow them: docs/guides/advice.md."

@@ -88,7 +88,6 @@ def train(command: Any) -> None:
 
 
 def _plan(source: str | None, out: Path, command: Any, settings: dict[str, Any]) -> None:
-    """Prints what would run."""
     from vergence.learn.runs.train import plan
 
     expect(not command.resume, "--dry-run of a new run", "--resume", "leave one out")
@@ -134,7 +133,6 @@ def _next(run: "Run") -> str:
 
 
 def _data(run: "Run") -> str:
-    """Returns how the data were split."""
     about = run.folder.metadata
     calibrate = f"{about.n_calibration:,} to calibrate, " if about.n_calibration else ""
     skipped = f"\n{about.skipped:,} could not be read: {run.folder.path / 'skipped.csv'}" if about.skipped else ""

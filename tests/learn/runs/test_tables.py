@@ -56,9 +56,7 @@ def test_a_control_wins_by_more_than_two_standard_errors_or_not_at_all(items, er
 
 def test_the_best_of_the_models_rows_is_compared_unless_one_is_named():
     shown = evaluated(z=0.6, mu=0.7, pca=0.65)
-    assert rival(shown, "kNN 30").model == "mu" and rival(shown, "kNN 30", "z").words.startswith(
-        "The baseline is better, but within two"
-    )
+    assert rival(shown, "kNN 30").model == "mu" and "baseline is better, but within" in rival(shown, "kNN 30", "z").words
     assert rival(shown, "kNN 30").baseline == "pca" and rival(shown, "nothing") is None
 
 

@@ -194,7 +194,6 @@ def _dictionary(settings: dict[str, Any], arrays: Arrays) -> PatchMaps:
 
 
 def _finite(name: str, features: Tensor | np.ndarray) -> np.ndarray:
-    """Returns the features of a set; raises a ValueError where they hold NaN or infinity."""
     f = features.detach().cpu().numpy() if isinstance(features, Tensor) else features
     broken = int((~np.isfinite(f)).any(1).sum())
     expect(not broken, "finite features", f"NaN or infinity in feature set {name} of {broken} of {len(f)} items", "check them")

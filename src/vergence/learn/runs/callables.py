@@ -230,7 +230,6 @@ def _opened(path: str, device: str, written: int) -> Run:
 
 @functools.lru_cache(maxsize=4)
 def _scoring(path: str, device: str, written: int) -> Function:
-    """Returns the function of a batch of items to their scores."""
     run = _opened(path, device, written)
     detector = run.detector()
     features_of = detector.of_batches(run.method, run.folder.metadata.shape)
@@ -278,17 +277,14 @@ def _columns(batch: Any) -> tuple[dict[str, Any], Callable[[dict[str, Any], Arra
         names = list(dict.fromkeys(name for row in batch for name in row))
         return {name: [row.get(name) for row in batch] for name in names}, lambda kept, new: {**kept, **new}
     if hasattr(batch, "iloc") and hasattr(batch, "columns"):
-        return {str(name): batch[name] for name in batch.columns}, lambda kept, new: _pandas(batch, kept, new)
+        return {str(name): batch[name] for name in batch.columns}, lambda kept, new: batch[list(kept)].assign(
+            **{name: list(v) if getattr(v, "ndim", 1) == 2 else v for name, v in new.items()}
+        )
     if hasattr(batch, "schema") and hasattr(batch, "to_pydict"):  # an Arrow table or a batch of records
         return {name: batch.column(name) for name in batch.schema.names}, _arrow
     if (table := as_table(batch)) is not None:
         return {name: table[name] for name in table.column_names}, _arrow
     return {"": batch}, lambda kept, new: {**kept, **new}
-
-
-def _pandas(batch: Any, kept: dict[str, Any], new: Arrays) -> Any:
-    columns = {name: list(v) if getattr(v, "ndim", 1) == 2 else v for name, v in new.items()}
-    return batch[list(kept)].assign(**columns)
 
 
 def _arrow(kept: dict[str, Any], new: Arrays) -> Any:
@@ -304,7 +300,6 @@ def _arrow(kept: dict[str, Any], new: Arrays) -> Any:
 
 
 def _chosen(columns: Mapping[str, Any], column: str | None) -> str:
-    """Returns the column of items."""
     if column is not None:
         require_choice("a column", column, columns)
         return column

@@ -207,7 +207,6 @@ def resumed(
 
 
 def _values(config: RunConfig) -> dict[str, Any]:
-    """Returns all settings of a description by name."""
     parts = (config.data, config.views, config.model, config.fit)
     return {field.name: getattr(part, field.name) for part in parts for field in dataclasses.fields(part)}
 

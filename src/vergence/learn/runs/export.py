@@ -239,7 +239,6 @@ class _Sets(nn.Module):
 
 
 def _module(fitted: Detector) -> nn.Module:
-    """Returns what computes a detector's log-distances of a matrix."""
     if isinstance(fitted, GaussianDetector):
         return _Gaussian(fitted)
     if isinstance(fitted, NeighborDetector):

@@ -125,7 +125,6 @@ def write_report(run: str | Path) -> Path:
 
 
 def _sections(files: RunFiles) -> dict[str, str]:
-    """Returns the sections that have something to say."""
     measured = files.evaluation is not None and files.evaluation.uncertainty is not None
     absent = {"skipped": not files.skipped, "uncertainty": not measured}
     return {name: heading for name, heading in SECTIONS.items() if not absent.get(name, False)}

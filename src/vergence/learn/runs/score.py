@@ -352,7 +352,6 @@ def _as_pairs(run: Run, items: Items) -> PairItems:
 
 
 def _digests_of_pairs(pairs: Items) -> np.ndarray:
-    """Returns a digest of each pair, (N,) uint64."""
     sides_of = (sides for _, sides in pairs.stream(batches(len(pairs), 1024)))
     parts = [digests(torch.cat([side.flatten(1).float() for side in sides], 1)) for sides in sides_of]
     return np.concatenate([np.zeros(0, dtype=np.uint64), *parts])

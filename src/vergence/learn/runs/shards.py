@@ -147,7 +147,6 @@ def merge(
 
 
 def _file(record: Mapping[str, Any], folder: Path) -> Path:
-    """Returns the file of a part's rows."""
     return folder / f"{Shard(record['shard'], record['shards']).name}.parquet"
 
 
@@ -164,7 +163,6 @@ def _record(path: Path) -> dict[str, Any]:
 
 
 def _digest(record: Mapping[str, Any]) -> str:
-    """Returns a digest of what a record says."""
     return digest_of([json.dumps(record, sort_keys=True)])
 
 

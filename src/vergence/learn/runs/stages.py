@@ -231,7 +231,6 @@ def _targets(teacher: State) -> Array:
 
 
 def _holds(file: Any, shape: tuple[int, int]) -> bool:
-    """Returns whether a file is a whole array of float32 of a shape."""
     try:
         array = np.load(file, mmap_mode="r")
     except (OSError, ValueError, EOFError):

@@ -19,7 +19,7 @@ from vergence.densities.moments import Deviations
 from vergence.learn import methods, objectives
 from vergence.learn.encoders import building, networks
 from vergence.learn.encoders.config import MLP, PatchSettings
-from vergence.learn.methods.core import ImageMethod, Method
+from vergence.learn.methods.core import Method
 from vergence.learn.methods.modalities import ModalityMethod
 from vergence.learn.methods.paired import PairedMethod
 from vergence.learn.objectives.core import Objective
@@ -62,7 +62,10 @@ def build_method(config: ModelConfig, shape: Sequence[int], target_shape: OtherS
     if config.freeze:
         return PairedMethod(encoder, None)
     if config.method is not None:
-        return _image_method(config, encoder, shape)
+        require_method(config)
+        require_images(config, "image" if len(shape) == 3 else "vector")
+        kind, names = methods.get(config.method), ("encoder", "shape")
+        return _with_options(f"method '{config.method}'", kind, (encoder, shape), names, config.options)
     dim = networks.width(encoder, shape)
     dual = target_shape is not None or config.target_encoder is not None
     second_shape = tuple(shape if target_shape is None else target_shape)
@@ -111,14 +114,6 @@ def require_images(config: ModelConfig, kind: str) -> None:
         raise ValueError(f"expected images for --distill, found {kind} data; leave it out, or choose another recipe")
     if config.method is not None and kind != "image" and not (kind == "vector" and methods.get(config.method).vectors):
         raise ValueError(f"expected images for method '{config.method}', found {kind} data; choose an --objective")
-
-
-def _image_method(config: ModelConfig, encoder: nn.Module, shape: Sequence[int]) -> ImageMethod:
-    assert config.method is not None, "of a method"
-    require_method(config)
-    require_images(config, "image" if len(shape) == 3 else "vector")
-    kind = methods.get(config.method)
-    return _with_options(f"method '{config.method}'", kind, (encoder, shape), ("encoder", "shape"), config.options)
 
 
 def input_statistics(config: ModelConfig, shape: Sequence[int], mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:

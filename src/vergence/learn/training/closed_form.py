@@ -282,7 +282,6 @@ class _Fit:
         return torch.randperm(len(self.items), generator=generator)[:limit].sort().values
 
     def _images(self, index: Tensor, label: str) -> Iterator[Tensor]:
-        """Yields images as the encoder sees them, in [0, 1], on the device."""
         for _, x in self.items.stream(iter(index.split(self.block)), workers=self.config.fit.workers):
             x = x if self.size is None else center_crop(x, self.size)
             if len(x):

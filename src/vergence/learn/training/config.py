@@ -263,22 +263,11 @@ class RunConfig:
         """Builds a run description from what `to_dict` returned; JSON's lists become tuples."""
         parts = {"data": DataConfig, "views": ViewConfig, "model": ModelConfig, "fit": FitConfig}
         try:
-            raw = _moved(raw)
             config = cls(**{name: part(**_tuples(raw[name])) for name, part in parts.items()})
             options = {k: math.inf if v == "inf" else v for k, v in _tuples(config.model.options).items()}
             return dataclasses.replace(config, model=dataclasses.replace(config.model, options=options))
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a run description: {error}") from None
-
-
-def _moved(raw: dict[str, Any]) -> dict[str, Any]:
-    """Returns a description in which small crops are settings of the views, where they were options of method dino."""
-    if raw["model"].get("method") != "dino" or "local_views" in raw["views"]:
-        return raw
-    options = {"local_crops": 8, **raw["model"]["options"]}
-    new = {"local_crops": "local_views", "local_size": "local_size", "local_crop": "local_crop"}
-    views = {**raw["views"], **{new[name]: options.pop(name) for name in new if name in options}}
-    return {**raw, "views": views, "model": {**raw["model"], "options": options}}
 
 
 def _tuples(raw: dict[str, Any]) -> dict[str, Any]:
