@@ -12,7 +12,8 @@ from daft import DataType, col
 
 import vergence
 
-OUTCOME = {"score": DataType.float64(), "p_value": DataType.float64(), "level": DataType.string(), "error": DataType.string()}
+TEXT = DataType.string()
+OUTCOME = {"score": DataType.float64(), "p_value": DataType.float64(), "feature_set": TEXT, "error": TEXT}
 
 
 def main(run, source, out):

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import vergence
 
-OUTCOME = "score double, p_value double, level string, error string"
+OUTCOME = "score double, p_value double, feature_set string, error string"
 
 
 def main(run, source, out):

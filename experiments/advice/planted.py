@@ -141,7 +141,7 @@ def named(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     timer = Timer()
     views = ImageViews(ViewConfig(flip=flip), x.shape[-1]).__call__  # a plain function, of which no operation is left out in turn
     advice = advise(x, views, n_draws=8)
-    found = [place.box for place in advice.shared.places]
+    found = [mark.box for mark in advice.shared.fixed_marks]
     right = box is not None and any(overlap(box, one) >= 0.5 for one in found)
     values = {"valued": len(advice.shared.valued), "places": found, "lights": len(advice.shared.lights)}
     return {"box": box, "named": right, "others": len(found) - right, **values, "seconds": timer.seconds()}

@@ -27,7 +27,7 @@ from vergence.learn.methods.paired import PairedMethod
 from vergence.learn.runs.calibrated import fit_detector
 from vergence.learn.runs.detector import dictionary
 from vergence.learn.runs.embed import embedded
-from vergence.learn.runs.levels import Levels
+from vergence.learn.runs.features import RunFeatures
 from vergence.learn.runs.rows import Reading, collected, write_rows
 from vergence.learn.runs.score import columns_of
 from vergence.learn.training import build, closed_form, loop, recipes
@@ -146,21 +146,21 @@ def embed(bench: Bench) -> tuple[Once, int, Callable[[], float]]:
 
 
 def score(bench: Bench) -> tuple[Once, int, Callable[[], float]]:
-    """As `embed`, for writing scores, with a run's levels and a detector of 2,000 images."""
+    """As `embed`, for writing scores, with a run's features and a detector of 2,000 images."""
     size, parts, method = bench.a.size, [ArrayItems(bench.noise(n)) for n in (2000, 500)], bench.method().eval()
     if not bench.model.encoder.takes_steps:  # without weights it has constant embeddings, which a detector leaves out
         config, items = recipes.get("patches"), ArrayItems(bench.noise(FITTED))
         closed_form.fit_closed_form(bench.fabric, method, items, ImageViews(config.views, size), config, size, MemoryRecorder())
-    levels = Levels(method, (3, size, size))
-    if levels.patches is None:
-        levels.maps = dictionary(parts[0], size, bench.fit.workers)
-        levels.to(bench.device)
+    features_of = RunFeatures(method, (3, size, size))
+    if features_of.patches is None:
+        features_of.maps = dictionary(parts[0], size, bench.fit.workers)
+        features_of.to(bench.device)
     reading = Reading(size, bench.device, bench.fit.batch_size, workers=2)
-    training, held_out = (collected(levels, part, reading) for part in parts)
-    detector, once = fit_detector(training, held_out, levels.maps), bench.forward(method)
+    training, held_out = (collected(features_of, part, reading) for part in parts)
+    detector, once = fit_detector(training, held_out, features_of.maps), bench.forward(method)
     steps = bench.steps(once)
     items = ArrayItems(bench.noise(steps * bench.fit.batch_size))
-    columns = columns_of(method, levels, detector, 0.1, all_scores=False, refused={})
+    columns = columns_of(method, features_of, detector, 0.1, all_scores=False, refused={})
     return once, steps, lambda: bench.written(columns, items, derived=Tally(len(detector.calibration)))
 
 

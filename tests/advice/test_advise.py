@@ -94,7 +94,7 @@ def test_views_of_ones_own_at_the_command_line(tmp_path, capsys):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(300, 6)).astype(np.float32))
     own = ["--views", "tests.advice.test_advise:augment"]
     main(["advise", str(tmp_path / "x.npy"), *own, "--out", str(tmp_path / "a"), "--draws", "8"])
-    assert "of the variance of a view" in capsys.readouterr().out
+    assert "% of a view's variance comes from" in capsys.readouterr().out
     main(["train", str(tmp_path / "x.npy"), *own, "--epochs", "1", "--out", str(tmp_path / "r"), "--device", "cpu"])
     assert json.loads((tmp_path / "r" / "config.json").read_text())["views"]["function"] == "tests.advice.test_advise:augment"
     with pytest.raises(SystemExit):

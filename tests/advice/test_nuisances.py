@@ -1,11 +1,11 @@
-"""What views share that they should not: marks in fixed places, few values, properties of files; and ties of joint embedding."""
+"""What views share that they should not: fixed marks, few values, properties of files; and ties of joint embedding."""
 
 import numpy as np
 import pytest
 import torch
 
 from vergence.advice.lighting import lit
-from vergence.advice.nuisances import few_values, followed, places
+from vergence.advice.nuisances import few_values, fixed_marks, followed
 from vergence.advice.views import advise
 from vergence.data.config import ViewConfig
 from vergence.learn.views.images import ImageViews, cover
@@ -33,13 +33,13 @@ def views() -> ImageViews:
 @pytest.mark.parametrize(
     "box", [(20, 6, 3, 3), *(pytest.param(box, marks=pytest.mark.slow) for box in ((0, 0, 1, SIDE), (10, 8, 10, 1)))]
 )
-def test_a_mark_is_named_with_its_place_and_covering_it_changes_the_embedding(box):
+def test_a_mark_is_named_with_its_region_and_covering_it_changes_the_embedding(box):
     advice = advise(stamped(images(), box), views().__call__, n_draws=6)
-    first = advice.shared.places[0]
+    first = advice.shared.fixed_marks[0]
     top, left, height, width = first.box
     assert box[0] <= top + height - 1 and top <= box[0] + box[2] - 1, first
     assert box[1] <= left + width - 1 and left <= box[1] + box[3] - 1, first
-    assert first.share > 0.9 > first.usual
+    assert first.share > 0.9 > first.others
     assert "cover it: --set 'cover=" in str(advice)
 
 
@@ -47,7 +47,7 @@ def test_a_mark_is_named_with_its_place_and_covering_it_changes_the_embedding(bo
 def test_clean_images_have_no_marks():
     for seed in range(2):
         shared = advise(images(seed=seed), views().__call__, n_draws=6).shared
-        assert shared.places == shared.valued == shared.lights == () and not shared.followed and shared.unchanged == 0
+        assert shared.fixed_marks == shared.valued == shared.lights == () and not shared.followed and shared.unchanged == 0
 
 
 @pytest.mark.parametrize("n", [200, pytest.param(1_200, marks=pytest.mark.slow)])
@@ -55,14 +55,14 @@ def test_pixels_that_never_change_are_counted(n):
     x = images(n)
     x[:, :, :2] = 7
     said = advise(x, views().__call__, n_draws=4)
-    assert said.shared.constant == 2 * SIDE and f"Constant in all items: {2 * SIDE} features" in str(said)
+    assert said.shared.constant == 2 * SIDE and f"Constant: {2 * SIDE} features" in str(said)
 
 
 def test_columns_that_never_change_are_counted():
     columns = torch.randn(200, 9, generator=torch.Generator().manual_seed(0))
     columns[:, 4] = 3.0
     said = advise(columns, lambda v, g: v + 0.2 * torch.randn(v.shape, generator=g, dtype=v.dtype), n_draws=4)
-    assert said.shared.constant == 1 and "Constant in all items: 1 feature," in str(said)
+    assert said.shared.constant == 1 and "Constant: 1 feature," in str(said)
     assert advise(images(), views().__call__, n_draws=4).shared.constant == 0
 
 
@@ -72,7 +72,7 @@ def test_a_mark_of_a_plain_function_is_found_too():
         return x + 0.3 * torch.randn(x.shape, generator=generator, dtype=x.dtype)
 
     x = stamped(images(), (20, 6, 4, 4))
-    boxes = [place.box for place in advise(x, noisy, n_draws=6).shared.places]
+    boxes = [mark.box for mark in advise(x, noisy, n_draws=6).shared.fixed_marks]
     assert any(abs(top - 20) <= 3 and abs(left - 6) <= 3 for top, left, _, _ in boxes), boxes
 
 
@@ -81,7 +81,7 @@ def test_large_images_are_searched_at_a_smaller_size():
     waves = [torch.cos(u * rows + v * columns) for u in range(3) for v in range(3)]
     mark = torch.zeros(96, 96)
     mark[30:36, 60:72] = 1
-    top, left, height, width = places(torch.stack([*waves, mark]).flatten(1).T, (1, 96, 96))[0].box
+    top, left, height, width = fixed_marks(torch.stack([*waves, mark]).flatten(1).T, (1, 96, 96))[0].box
     assert (top, left, height, width) == (30, 60, 6, 12)
 
 

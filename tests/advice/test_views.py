@@ -118,7 +118,7 @@ def test_many_features_are_reduced_and_it_is_said():
     x = rng.normal(size=(800, 20)) * 5 @ rng.normal(size=(20, 300)) + rng.normal(size=(800, 300))
     found = advise(x, directions=20, n_components=4)
     assert found.facts.directions == 20 and 0.9 < found.facts.variance_kept < 1
-    assert "20 directions of most variance (of 300)" in found.words[-1]
+    assert "20 of 300 directions" in found.words[-1]
     basis = collected(x, directions=20).basis
     assert np.allclose(basis.directions.T @ basis.directions, np.eye(20), atol=1e-5)
     top = np.linalg.svd(x - x.mean(0), full_matrices=False)
@@ -152,7 +152,7 @@ def test_the_same_seed_says_the_same():
         (lambda x: advise(x, device="cuda:99" if torch.cuda.is_available() else "cuda"), "CUDA|device"),
         (lambda x: advise(x[:, :1]), "at least 2"),
         (lambda x: advise(x, directions=1), "directions"),
-        (lambda x: advise(np.ones((200, 3))), "alike"),
+        (lambda x: advise(np.ones((200, 3))), "equal ones"),
         (lambda x: advise(np.where(np.arange(N)[:, None] == 7, np.nan, x)), "NaN"),
         (lambda x: advise(PairItems(ArrayItems(x), ArrayItems(x))), "pairs"),
     ],
@@ -170,9 +170,9 @@ def test_labels_say_whether_the_vectors_as_they_are_suffice():
     hidden = advise(x, shift, labels=y, n_components=2, n_draws=8)
     found = hidden.accuracy
     assert found.as_they_are > 0.9 > 0.7 > found.joint_embedding and 0 < found.interval[0] < found.interval[1]
-    assert hidden.words[0].startswith("To start with, by labels:") and "As they are is better than" in hidden.words[0]
-    alike = advise(x, 0.1, labels=y, n_components=11)
-    assert alike.accuracy.interval[0] <= 0 <= alike.accuracy.interval[1] and "Cannot tell the first two apart" in alike.words[0]
+    assert hidden.words[0].startswith("Start with the vectors as they are.") and "As they are is better" in hidden.words[0]
+    equal = advise(x, 0.1, labels=y, n_components=11)
+    assert equal.accuracy.interval[0] <= 0 <= equal.accuracy.interval[1] and "no clear winner" in equal.words[0]
     partly = advise(x, 0.1, labels=np.where(np.arange(600) < 500, y, -1))
     assert partly.accuracy.items == 500
     for few in (np.where(np.arange(600) < 40, y, -1), np.zeros(600, int)):
@@ -181,7 +181,7 @@ def test_labels_say_whether_the_vectors_as_they_are_suffice():
 
 def test_joint_embedding_is_named_where_it_is_better():
     said = str(Probed(items=100, as_they_are=0.5, joint_embedding=0.7, pca=0.6, interval=(-0.3, -0.1)))
-    assert "Joint embedding is better than as they are (95% interval 10.0 to 30.0 points)" in said
+    assert "Joint embedding is better than as they are, by 10.0 to 30.0 points (95 % interval)" in said
 
 
 def test_the_interval_is_honest_about_few_items():

@@ -19,7 +19,8 @@ HOSTILE = '<img src=x onerror="document.title=1">'
 
 def found(n=4, name="{}.png", **changed):
     """Decisions on n images, of which two are flagged."""
-    texts = {"name": [name.format(i) for i in range(n)], "level": ["z"] * n, "reason": ["z 1 in 500"] * n, "nearest": [""] * n}
+    texts = {"name": [name.format(i) for i in range(n)], "feature_set": ["z"] * n, "nearest": [""] * n}
+    texts["reason"] = ["z 1 in 500"] * n
     p = np.full(n, 0.001)
     numbers = {"score": np.arange(n, 0.0, -1), "p_value": p, "q_value": p, "flag": np.arange(n) < 2}
     return dataclasses.replace(Decisions({**numbers, **texts}, n, 2, 99, 0.1), **changed)

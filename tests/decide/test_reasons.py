@@ -1,11 +1,11 @@
-"""A reason names the level at which an item is unusual, and nothing that cannot be known."""
+"""A reason names the feature set in which an item is anomalous, and nothing that cannot be known."""
 
 import numpy as np
 
 from vergence.decide import explain
 
 
-def test_levels_are_named_from_the_rarest_on_and_no_rarer_than_can_be_known():
+def test_feature_sets_are_named_from_the_rarest_on_and_no_rarer_than_can_be_known():
     p = [[0.5, 1e-9, 0.002], [0.5, 1e-9, 1e-7], [0.3, 0.2, 0.4], [0.0, 1.0, 1.0]]
     found = explain(["pixels", "patches", "z"], p, 1000)
     assert found[0] == "patches rarer than 1 in 1,000; z 1 in 500"
@@ -15,5 +15,5 @@ def test_levels_are_named_from_the_rarest_on_and_no_rarer_than_can_be_known():
     assert explain(["z"], np.zeros((0, 1)), 10) == []
 
 
-def test_words_follow_the_levels():
+def test_words_follow_the_feature_sets():
     assert explain(["z"], [[0.5], [0.001]], 2000, [["dark", "low sharpness"], []]) == ["dark; low sharpness", "z 1 in 1,000"]

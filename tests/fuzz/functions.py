@@ -98,7 +98,7 @@ FUNCTIONS = {
     "reportable": of(decide.reportable, n_calibration=100, n_items=50, fdr=0.1),
     "surprise": of(functools.partial(decide.surprise, NORMAL), n_samples=8, target=np.zeros((3, 2)), random_state=0),
     "cross_fit": of(decide.cross_fit, detector=decide.GaussianDetector(), X=X, n_folds=2, groups=FOLDS, random_state=0),
-    "explain": of(decide.explain, levels=["a"], p_values=[[0.1]], n=9, words=[[]]),
+    "explain": of(decide.explain, feature_sets=["a"], p_values=[[0.1]], n=9, words=[[]]),
     "Monitor": of(decide.Monitor, calibration=SCORES, alarm=0.1, seed=0),
     "Monitor.update": of(decide.Monitor(SCORES).update, scores=SCORES[:3]),
     **{f"{kind}.fit": of(detector(kind), X=X, sample_weight=np.ones(40)) for kind in DETECTORS},

@@ -101,9 +101,9 @@ def _opened(data: DataConfig, views: ViewConfig) -> Data:
 
 
 def of_files(source: str, opened: Data) -> dict[str, list[Any]]:
-    """Returns what the files of a folder say of themselves: ``folder``, ``size``, ``date`` and ``camera``; nothing of others.
+    """Returns properties of the files of a folder: ``folder``, ``size``, ``date`` and ``camera``; of other data none.
 
-    A folder that names the class says nothing. The date is that of the last change; the camera comes from the image's header.
+    Folders that name classes are left out. The date is that of the last change; the camera comes from the image's header.
     """
     folder, names = Path(source), opened.train.names
     if opened.kind != "image" or not folder.is_dir() or not all((folder / name).is_file() for name in names):
@@ -120,7 +120,7 @@ def of_files(source: str, opened: Data) -> dict[str, list[Any]]:
 
 
 def camera(file: Path) -> str:
-    """Returns make and model of the camera as the header of a image has them; empty where it has none or cannot be read."""
+    """Returns make and model of the camera as the header of an image has them; empty where it has none or cannot be read."""
     from PIL import Image, UnidentifiedImageError
 
     try:

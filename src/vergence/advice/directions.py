@@ -50,7 +50,7 @@ class Basis:
         mean = mean + (x - mean).mean(0)  # to the digits of the spread, where the mean is far from zero
         c = x - mean
         expect(c.isfinite().all(), "finite items", "NaN or infinity", "leave those items out, or fill them in")
-        expect(c.any(), "items that differ", "all alike: nothing can be compared")
+        expect(c.any(), "items that differ", "equal ones: nothing can be compared")
         table = len(items.shape) == 1
         V, c, mean = (a.to(torch.float64 if table else torch.float32) for a in (_spanning(c, count, table), c, mean))
         variance = (c @ V).square().sum(0)
@@ -115,7 +115,7 @@ class Reduced:
     def solved(self, augmentation: Any = None, part: Tensor | None = None) -> Solved | None:
         """Returns joint embedding of all items, or of those of these numbers among them; None where it is a tie.
 
-        Another augmentation, which is a function, may take the place of the items' own.
+        Another augmentation, which is a function, may replace the items' own.
         """
         augmentation = self.augmentation if augmentation is None else augmentation
         model = Solved(augmentation=augmentation, **self.settings)

@@ -23,22 +23,21 @@ class Probed:
     """Accuracies of a linear probe of held-out items, in [0, 1]."""
 
     items: int  # labeled items that it was tested on, in three folds
-    as_they_are: float  # vectors, or images of at most 32 pixels a side
+    as_they_are: float  # vectors, or images of at most 32 pixels per side
     joint_embedding: float  # k components in closed form
     pca: float  # as many principal components
     interval: tuple[float, float]  # 95 % interval of as_they_are - joint_embedding
 
     def __str__(self) -> str:
         """Returns what follows, in sentences."""
-        a, b, low, high = (100 * x for x in (self.as_they_are, self.joint_embedding, *self.interval))
-        numbers = f"as they are {a:.1f}%, joint embedding in closed form {b:.1f}%, PCA {self.pca:.1%}"
-        said = f"A linear probe of {self.items:,} held-out items with labels is right in: {numbers}."
+        a, b, c, low, high = (100 * x for x in (self.as_they_are, self.joint_embedding, self.pca, *self.interval))
+        numbers = f"As they are {a:.1f} %, joint embedding in closed form {b:.1f} %, PCA {c:.1f} %"
+        found = f"{numbers} (linear probe, {self.items:,} held-out items with labels)."
         if low <= 0 <= high:
-            reach = f"95% interval {low:.1f} to {high:.1f} points"
-            return f"{said} Cannot tell the first two apart ({reach}); as they are costs nothing."
+            return f"{found} The first two differ by {low:.1f} to {high:.1f} points (95 % interval): no clear winner."
         if high < 0:
-            return f"{said} Joint embedding is better than as they are (95% interval {-high:.1f} to {-low:.1f} points)."
-        return f"{said} As they are is better than joint embedding (95% interval {low:.1f} to {high:.1f} points)."
+            return f"{found} Joint embedding is better than as they are, by {-high:.1f} to {-low:.1f} points (95 % interval)."
+        return f"{found} As they are is better than joint embedding, by {low:.1f} to {high:.1f} points (95 % interval)."
 
 
 def probed(reading: Reduced, labels: Tensor | None, k: int) -> Probed | None:
@@ -51,24 +50,24 @@ def probed(reading: Reduced, labels: Tensor | None, k: int) -> Probed | None:
         labels: Classes of the items, -1 where unknown, (N,).
         k: Components of joint embedding and of PCA.
     """
-    known = torch.tensor([]) if labels is None else (labels >= 0).nonzero().flatten()
-    if labels is None or len(known) < FEWEST:
+    rows = torch.tensor([]) if labels is None else (labels >= 0).nonzero().flatten()
+    if labels is None or len(rows) < FEWEST:
         return None
-    known = known[spaced(len(known), MOST)]
-    counts = labels[known].unique(return_counts=True)[1].sort().values
+    rows = rows[spaced(len(rows), MOST)]
+    counts = labels[rows].unique(return_counts=True)[1].sort().values
     if len(counts) < 2 or counts[-2] < RARE:
         return None
-    index = reading.index[known].split(64)
+    index = reading.index[rows].split(64)
     raw = torch.cat([_plain(x) for _, x in reading.items.stream(iter(index))]).double().numpy()
-    y, fold = labels[known].numpy(), np.random.default_rng(0).permutation(len(known)) % FOLDS
+    y, fold = labels[rows].numpy(), np.random.default_rng(0).permutation(len(rows)) % FOLDS
     right = np.zeros((3, len(y)), dtype=bool)
     for f in range(FOLDS):
-        model = reading.solved(part=known[torch.from_numpy(fold != f)])
+        model = reading.solved(part=rows[torch.from_numpy(fold != f)])
         if model is None:
             return None
-        codes = raw, reading.codes(model, k)[known].numpy(), reading.x[known, :k].numpy()
-        for row, z in zip(right, codes, strict=True):
-            row[fold == f] = _predicted(z[fold != f], y[fold != f], z[fold == f]) == y[fold == f]
+        codes = raw, reading.codes(model, k)[rows].numpy(), reading.x[rows, :k].numpy()
+        for found, z in zip(right, codes, strict=True):
+            found[fold == f] = _predicted(z[fold != f], y[fold != f], z[fold == f]) == y[fold == f]
     a, b, pca = right.mean(1).tolist()
     return Probed(items=len(y), as_they_are=a, joint_embedding=b, pca=pca, interval=paired_interval(right[0], right[1]))
 
@@ -90,7 +89,7 @@ def paired_interval(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
 
 
 def _plain(x: Tensor) -> Tensor:
-    """Returns items (B, ...) as they are, (B, D): images in [0, 1] averaged to at most 32 pixels a side."""
+    """Returns items (B, ...) as they are, (B, D): images in [0, 1] averaged to at most 32 pixels per side."""
     if x.ndim == 4:
         x = to_unit(x)
         x = F.adaptive_avg_pool2d(x, PIXELS) if max(x.shape[2:]) > PIXELS else x

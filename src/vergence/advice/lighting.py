@@ -1,4 +1,4 @@
-"""Two groups of images whose light falls off differently, as of two cameras or lamps; nothing of objects on an empty ground."""
+"""Two groups of images whose light falls off differently, as of two cameras or lamps; not objects on an empty ground."""
 
 import math
 from dataclasses import dataclass

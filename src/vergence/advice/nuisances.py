@@ -1,4 +1,4 @@
-r"""What two views share that they should not: a mark in a fixed place, a few values, the name or date of the file.
+r"""What two views share that they should not: a fixed mark, a few values, the name or date of the file.
 
 Joint embedding keeps a direction if the views leave it alone, whatever it means (theorem 3.2 of arXiv:2505.12477): also the stamp
 of a camera. Here are the properties that give such directions away, for the directions that the closed form keeps first.
@@ -24,15 +24,15 @@ from vergence.data.items import spaced
 __all__ = ["Shared"]
 
 SIDES = (1, 2, 3, 4, 6, 8, 12)  # of windows, in pixels
-THIN = (1, 2)  # of strips along a whole side; crops alone make wider ones unusual
+THIN = (1, 2)  # of strips along a whole side; crops alone make wider ones stand out
 FEW = 0.05  # share of the image that a window takes, at most
 LARGEST, ASPECT = 32, 12  # side of the patterns that are searched; longest window in units of its shorter side
-LEAST = 0.5  # share of a direction in a place
-EXCESS = 1.8  # its logit above that of a usual place
+LEAST = 0.5  # share of a direction in a region
+EXCESS = 1.8  # its logit above that of other regions
 GAP, LOOSE = 2, 3.0  # pixels between parts of one mark; area of their common rectangle, in units of their own
-USUAL = 0.9  # quantile of the places of one shape that is the usual one
-FEWEST_PLACES, MANY, MOST = 8, 12, 5  # places of one shape that are compared; parts of marks; marks that are named
-COMPARED = 100  # places of one shape whose shares are computed: the clearest ones, and as many evenly spaced ones
+OTHERS = 0.9  # quantile of the regions of one shape that a mark is compared with
+FEWEST_REGIONS, MANY, MOST = 8, 12, 5  # regions of one shape that are compared; parts of marks; marks that are named
+COMPARED = 100  # regions of one shape whose shares are computed: the clearest ones, and as many evenly spaced ones
 STEPS = 20  # of the power iteration
 VALUES, RESIDUE, SOURCES, ROWS = 4, 0.02, 32, 4_000  # few values; share of the variance apart from them; directions; items
 FOLLOWED = 0.5  # explained share of a property of the file
@@ -42,36 +42,36 @@ BY_CLASSES, RARE = 0.8, 0.01  # of the errors of guessing a value that classes t
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedRegion:
+class FixedMark:
     """A rectangle that holds nearly all of some direction that joint embedding keeps."""
 
     box: tuple[int, int, int, int]  # top, left, height and width in pixels of the item
     share: float  # share of the direction's energy in the rectangle, in [0, 1]
-    usual: float  # the same of a usual rectangle of this shape: its 90 % quantile over the image
+    others: float  # the same of other rectangles of this shape: their 90 % quantile over the image
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
     """What the first directions of joint embedding have that a class of things would not have; empty where nothing was found."""
 
-    directions: int  # m, the directions that were looked at
+    directions: int  # m, the directions that were searched
     unchanged: int = 0  # directions that the views leave exactly as they are
     constant: int = 0  # features that are the same in all items
-    places: tuple[FixedRegion, ...] = ()  # marks in fixed places, of images
+    fixed_marks: tuple[FixedMark, ...] = ()  # of images
     lights: tuple[Lit, ...] = ()  # gradients of light that a group of the images has
     valued: tuple[tuple[int, ...], ...] = ()  # items with each value, of directions of few values that are not classes
     # properties of the files that the directions follow: by name the share of the variance that they explain linearly
     followed: Mapping[str, float] = field(default_factory=dict)
 
 
-# Places
+# Fixed marks
 
 
-def places(patterns: Tensor, shape: Sequence[int]) -> list[FixedRegion]:
+def fixed_marks(patterns: Tensor, shape: Sequence[int]) -> list[FixedMark]:
     """Returns the rectangles that hold a direction of a subspace nearly alone, the clearest first; none of small images.
 
     The share of a rectangle is the largest share of energy that any pattern in the subspace has in it. Of smooth patterns it is
-    small in small rectangles, and alike in rectangles of one shape; a mark in a fixed place is an outlier among them.
+    small in small rectangles, and about equal in rectangles of one shape; a fixed mark stands out among them.
 
     Args:
         patterns: (D, m), m < D: how the items change along each direction.
@@ -83,12 +83,12 @@ def places(patterns: Tensor, shape: Sequence[int]) -> list[FixedRegion]:
     Q = torch.linalg.qr(small.reshape(C * h * w, -1))[0].float().view(C, h, w, -1)
     products = torch.einsum("chwi,chwj->ijhw", Q, Q)
     integral = F.pad(products.cumsum(2).cumsum(3), (1, 0, 1, 0))
-    found = [place for size in _sizes(h, w) for place in _outliers(integral, size)]
-    kept: list[FixedRegion] = []
-    for _, place in sorted(found, key=lambda pair: -pair[0]):
-        if all(_distance(place.box, other.box) > 0 for other in kept) and len(kept) < MANY:
-            kept.append(place)
-    return [dataclasses.replace(place, box=_scaled(place.box, H / h, W / w)) for place in _merged(kept)[:MOST]]
+    found = [mark for size in _sizes(h, w) for mark in _clearest(integral, size)]
+    kept: list[FixedMark] = []
+    for _, mark in sorted(found, key=lambda pair: -pair[0]):
+        if all(_distance(mark.box, other.box) > 0 for other in kept) and len(kept) < MANY:
+            kept.append(mark)
+    return [dataclasses.replace(mark, box=_scaled(mark.box, H / h, W / w)) for mark in _merged(kept)[:MOST]]
 
 
 def _scaled(box: Sequence[int], rows: float, columns: float) -> tuple[int, int, int, int]:
@@ -105,25 +105,25 @@ def _sizes(H: int, W: int) -> Iterator[tuple[int, int]]:
         yield from ((thin, W), (H, thin))
 
 
-def _outliers(integral: Tensor, size: tuple[int, int]) -> list[tuple[float, FixedRegion]]:
-    """Returns the clearest rectangle of one shape with its excess; none where it is no outlier."""
+def _clearest(integral: Tensor, size: tuple[int, int]) -> list[tuple[float, FixedMark]]:
+    """Returns the clearest rectangle of one shape with its excess; none where it does not stand out."""
     (h, w), (H, W) = size, (n - 1 for n in integral.shape[2:])
     a, b = (torch.arange(0, n - k + 1, max(1, k // 3)) for n, k in ((H, h), (W, w)))
-    if len(a) * len(b) < FEWEST_PLACES:
+    if len(a) * len(b) < FEWEST_REGIONS:
         return []
     low, high = integral[:, :, a], integral[:, :, a + h]
     energies = high[..., b + w] - low[..., b + w] - high[..., b] + low[..., b]
-    energies = energies.permute(2, 3, 0, 1).flatten(0, 1)  # (places, m, m)
+    energies = energies.permute(2, 3, 0, 1).flatten(0, 1)  # (regions, m, m)
     clearest = energies.flatten(1).norm(dim=1).topk(min(COMPARED, len(energies))).indices  # the norm bounds the share
     share = _largest(energies[clearest]).clamp(1e-6, 1 - 1e-6)
     best = int(share.argmax())
     i = int(clearest[best])
-    usual = float(_largest(energies[spaced(len(energies), COMPARED)]).clamp(1e-6, 1 - 1e-6).quantile(USUAL))
-    excess = float(torch.logit(share[best])) - float(torch.logit(torch.tensor(usual)))
+    others = float(_largest(energies[spaced(len(energies), COMPARED)]).clamp(1e-6, 1 - 1e-6).quantile(OTHERS))
+    excess = float(torch.logit(share[best])) - float(torch.logit(torch.tensor(others)))
     if share[best] < LEAST or excess < EXCESS:
         return []
     box = int(a[i // len(b)]), int(b[i % len(b)]), h, w
-    return [(excess, FixedRegion(box=box, share=float(share[best]), usual=usual))]
+    return [(excess, FixedMark(box=box, share=float(share[best]), others=others))]
 
 
 def _largest(matrices: Tensor) -> Tensor:
@@ -141,16 +141,16 @@ def _distance(a: Sequence[int], b: Sequence[int]) -> int:
     return 1 + max(max(b[i] - a[i] - a[i + 2], a[i] - b[i] - b[i + 2]) for i in range(2))
 
 
-def _merged(places: list[FixedRegion]) -> list[FixedRegion]:
-    """Returns places of which near ones have become one: parts of one mark."""
-    for i, j in itertools.combinations(range(len(places)), 2):
-        a, b = places[i].box, places[j].box
+def _merged(marks: list[FixedMark]) -> list[FixedMark]:
+    """Returns marks of which near ones have become one."""
+    for i, j in itertools.combinations(range(len(marks)), 2):
+        a, b = marks[i].box, marks[j].box
         low = [min(a[k], b[k]) for k in range(2)]
         size = [max(a[k] + a[k + 2], b[k] + b[k + 2]) - low[k] for k in range(2)]
         if _distance(a, b) <= 1 + GAP and size[0] * size[1] <= LOOSE * (a[2] * a[3] + b[2] * b[3]):
-            one = dataclasses.replace(places[i], box=(low[0], low[1], size[0], size[1]))
-            return _merged([one, *(place for k, place in enumerate(places) if k not in (i, j))])
-    return places
+            one = dataclasses.replace(marks[i], box=(low[0], low[1], size[0], size[1]))
+            return _merged([one, *(mark for k, mark in enumerate(marks) if k not in (i, j))])
+    return marks
 
 
 # Values and files
@@ -168,7 +168,7 @@ def few_values(codes: Tensor, labels: Tensor | None = None) -> list[tuple[int, .
     Components whose values follow from the classes, ``labels`` (N,), -1 where unknown, are left out.
 
     Components come from scikit-learn's FastICA; their values from k-means. The codes (N, m) are a whitened embedding; its
-    first 32 columns and 4,000 evenly spaced rows are looked at.
+    first 32 columns and 4,000 evenly spaced rows are used.
     """
     from sklearn.decomposition import FastICA
     from sklearn.exceptions import ConvergenceWarning
@@ -189,7 +189,7 @@ def _valued(source: np.ndarray, labels: np.ndarray) -> tuple[int, ...] | None:
         model = KMeans(k, n_init=4, random_state=0).fit(source[:, None])
         if model.inertia_ <= RESIDUE * len(source) * source.var():
             counts = np.bincount(model.labels_, minlength=k)[np.argsort(model.cluster_centers_[:, 0])]
-            few = counts.min() < RARE * len(source)  # outliers, which have the variance
+            few = counts.min() < RARE * len(source)  # a few items have the variance
             return None if few or class_share(model.labels_, labels) >= BY_CLASSES else tuple(counts.tolist())
     return None
 

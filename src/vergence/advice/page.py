@@ -19,10 +19,10 @@ Table = tuple[list[str], list[list[str]]]  # head and rows
 def show_advice(advice: Advice) -> None:
     """Prints the words of an advice and the tables that they rest on."""
     facts = advice.facts
-    part = f" of the training part (test part: {facts.part})" if facts.part else ""
-    print("\n\n".join(advice.words) + f"\n\n{facts.items:,} items{part}, {facts.draws or 'no'} views of each\n")
-    print("strength: share of a view's variance; unchanged: share of directions that joint embedding keeps as before")
-    terminal.table("the augmentation", *_augmentations(advice))
+    part = f" (the training part; test part: {facts.part})" if facts.part else ""
+    first, *others = advice.words
+    print("\n\n".join([first, f"Based on {facts.items:,} items{part}, {facts.draws or 'no'} views of each.", *others]) + "\n")
+    terminal.table("Augmentation: share of a view's variance, and of the directions that stay", *_augmentations(advice))
 
 
 def write_advice(advice: Advice, path: Path, *, name: str, command: str) -> Path:
@@ -56,7 +56,7 @@ def _facts(advice: Advice, name: str) -> dict[str, str | None]:
         "Data": name,
         "Items": count(facts.items),
         "Features": count(facts.features),
-        "Directions": f"{count(facts.directions)}, {percent(facts.variance_kept)}% of the variance",
+        "Directions": f"{count(facts.directions)}, {percent(facts.variance_kept)} % of the variance",
         "Part of the data": f"the training part (test part: {facts.part})" if facts.part else None,
         "Unreadable, left out": count(facts.skipped) if facts.skipped else None,
         "Components": count(facts.k),
@@ -65,7 +65,6 @@ def _facts(advice: Advice, name: str) -> dict[str, str | None]:
 
 
 def _augmentations(advice: Advice) -> Table:
-    """Returns the table of operations."""
     names = ["all", *(f"without {row.operation}" for row in advice.augmentations[1:])]
     rows = [[name, percent(row.strength), percent(row.unchanged)] for name, row in zip(names, advice.augmentations, strict=True)]
     return ["", "strength, %", "unchanged, %"], rows

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from vergence.advice.directions import Reduced, Solved, read
 from vergence.advice.labeled import Probed, probed
 from vergence.advice.lighting import Lit, lit
-from vergence.advice.nuisances import FixedRegion, Shared, constants, few_values, followed, places
+from vergence.advice.nuisances import FixedMark, Shared, constants, few_values, fixed_marks, followed
 from vergence.data.items import Items, PairItems, spaced
 from vergence.data.pixels import to_unit
 from vergence.learn.views.images import ImageViews
@@ -35,12 +35,12 @@ from vergence.utils.terminal import bar
 __all__ = ["AboutData", "Advice", "advise"]
 
 FEWEST_ITEMS, MOST_ITEMS, VIEWS, NUMBERS = 100, 5_000, 40_000, 3_072  # items; views of items of so many features
-LIT = 2_000  # images whose light is looked at
+LIT = 2_000  # images whose light is compared
 UNCHANGED = 1e-6  # a direction is unchanged where the augmentation takes a smaller share of its second moment
 SEARCHED = 64  # first directions of joint embedding that are searched, and at most a quarter of all and a 16th of the pixels
 
 # An operation's name -> the field of its strength, and the strength that leaves an item as it is
-PICTURES: Mapping[str, tuple[str, Any]] = {
+OPERATIONS: Mapping[str, tuple[str, Any]] = {
     "crop": ("crop", (1.0, 1.0)),
     "flip": ("flip", 0.0),
     "jitter": ("jitter_p", 0.0),
@@ -82,7 +82,7 @@ class Advice:
     words: tuple[str, ...]
     facts: AboutData
     augmentations: tuple[OperationRow, ...]  # the whole augmentation, then without each operation, on a part of the items
-    shared: Shared  # what the views share that they perhaps should not, such as a mark in a fixed place
+    shared: Shared  # what the views share that they perhaps should not, such as a fixed mark
     accuracy: Probed | None = None  # items as they are next to the closed form, by labels; None where they are too few
 
     def to_dict(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def advise(
         device: Where the sums are computed, as torch names it.
 
     Raises:
-        ValueError: The items are fewer than 100, not finite, or all alike; they are pairs; the augmentation changes the items'
+        ValueError: The items are fewer than 100, not finite, or all equal; they are pairs; the augmentation changes the items'
             shape, or nothing.
 
     Example:
@@ -169,7 +169,9 @@ def advise(
     facts = AboutData(
         items=len(reading.x), features=len(reading.basis.mean), directions=r, variance_kept=reading.kept, k=k, draws=m
     )
-    words = (*_say_start(accuracy, len(items.shape) == 3), _say_augmentation(rows), *say_shared(shared, k), _say_scope(facts))
+    kept = f"{facts.directions} of {facts.features:,} directions, {100 * facts.variance_kept:.1f} % of the variance"
+    scope = f"All this is about linear models ({kept}). How far networks follow them: docs/guides/advice.md."
+    words = (*_say_start(accuracy, len(items.shape) == 3), _say_augmentation(rows), *say_shared(shared, k), scope)
     return Advice(words=words, facts=facts, augmentations=rows, shared=shared, accuracy=accuracy)
 
 
@@ -183,7 +185,6 @@ def _opened(data: Any, seed: int) -> tuple[Items, Tensor]:
 
 
 def _properties(properties: Any, chosen: Tensor) -> dict[str, list[Any]]:
-    """Returns the properties of the chosen items."""
     given = {} if properties is None else properties
     lists = isinstance(given, Mapping) and all(hasattr(values, "__len__") for values in given.values())
     fits = lists and all(len(values) > chosen[-1] for values in given.values())
@@ -192,7 +193,6 @@ def _properties(properties: Any, chosen: Tensor) -> dict[str, list[Any]]:
 
 
 def _labels(labels: Any, chosen: Tensor) -> Tensor | None:
-    """Returns the labels of the chosen items, int64."""
     if labels is None:
         return None
     y = np.asarray(labels)
@@ -202,7 +202,6 @@ def _labels(labels: Any, chosen: Tensor) -> Tensor | None:
 
 
 def _draws(items: Items, n_draws: int | None) -> int:
-    """Returns how many draws to take of each item."""
     if n_draws is not None:
         return n_draws
     views = VIEWS * min(1.0, NUMBERS / math.prod(items.shape))
@@ -219,7 +218,7 @@ def left_out(augmentation: Any) -> Iterator[tuple[str, Augmentation]]:
             if getattr(augmentation.config, name) != neutral:
                 yield name, augmentation.changed(**{name: neutral})
     elif isinstance(augmentation, ImageViews):
-        for name, (field, neutral) in PICTURES.items():
+        for name, (field, neutral) in OPERATIONS.items():
             if getattr(augmentation.config, field) != neutral:
                 yield name, augmentation.changed(**{field: neutral})
 
@@ -257,23 +256,22 @@ def _shared(
         directions=m,
         unchanged=ties,
         constant=constants(directions, reading.x.T @ reading.x),
-        places=tuple(_places(patterns, items.shape, crop) if images and callable(augmentation) else ()),
+        fixed_marks=tuple(_marks(patterns, items.shape, crop) if images and callable(augmentation) else ()),
         lights=lights,
         valued=tuple(few_values(codes, y)),
         followed=followed(codes, {name: values for name, values in properties.items() if len(values) == len(codes)}),
     )
 
 
-def _places(patterns: Tensor, shape: Sequence[int], crop: int | None) -> Iterator[FixedRegion]:
-    """Yields marks in places of the item, whose views are center crops of this side."""
+def _marks(patterns: Tensor, shape: Sequence[int], crop: int | None) -> Iterator[FixedMark]:
+    """Yields the fixed marks of items whose views are center crops of this side."""
     side = shape[1:] if crop is None else (crop, crop)
     top, left = (max(0, round((whole - part) / 2)) for whole, part in zip(shape[1:], side, strict=True))
-    for place in places(patterns, (shape[0], *side)):
-        yield dataclasses.replace(place, box=(place.box[0] + top, place.box[1] + left, *place.box[2:]))
+    for mark in fixed_marks(patterns, (shape[0], *side)):
+        yield dataclasses.replace(mark, box=(mark.box[0] + top, mark.box[1] + left, *mark.box[2:]))
 
 
 def _lights(reading: Reduced, y: Tensor | None) -> list[Lit]:
-    """Returns the gradients of light that only a group of the images has."""
     part = spaced(len(reading.index), LIT)
     read = [F.adaptive_avg_pool2d(to_unit(x), 16) for _, x in reading.items.stream(iter(reading.index[part].split(64)))]
     return lit(torch.cat(read), None if y is None else y[part])
@@ -286,77 +284,74 @@ def simple_rule(images: bool) -> str:
     """Returns what to start with where no labels decide: no criterion without labels chose better in docs/guides/advice.md."""
     if images:
         return (
-            "To start with: a pretrained network, if one is at hand and the images are photographs; otherwise the closed form, "
-            "the default of vergence train. Networks that were trained for minutes on a CPU were worse on most data."
+            "Start with a pretrained network if the images are photographs, otherwise with the closed form (vergence train). "
+            "Networks that were trained for minutes on a CPU were worse on most data."
         )
     return (
-        "To start with: the vectors as they are, in columns of unit variance. Closed form and networks were "
-        "better on some data and worse on other; labels of some items show which."
+        "Start with the vectors as they are, in columns of unit variance. On some data, closed form or networks were better: "
+        "labels of some items show it."
     )
 
 
 def _say_start(accuracy: Probed | None, images: bool) -> tuple[str, ...]:
     """Says what to start with: of vectors by their labels, if there are any; of images by the rule, since probes are linear."""
     if images or accuracy is None:
-        return (simple_rule(images), *(() if accuracy is None else (f"Of linear maps of pixels: {accuracy}",)))
-    return (f"To start with, by labels: {accuracy}",)
+        return (simple_rule(images), *(() if accuracy is None else (f"Linear maps of pixels: {accuracy}",)))
+    best = "the vectors as they are" if accuracy.interval[1] >= 0 else "joint embedding in closed form"
+    return (f"Start with {best}. {accuracy}",)
 
 
 def _say_augmentation(rows: Sequence[OperationRow]) -> str:
     """Says how strong the augmentation is, and which operation changes the representation most."""
     whole, parts = rows[0], rows[1:]
-    strength = f"{whole.strength:.0%} of the variance of a view, in these directions, comes from the augmentation"
+    strength = f"{100 * whole.strength:.0f} % of a view's variance comes from the augmentation."
     if not parts:
-        return f"{strength}."
+        return strength
     most = min(parts, key=lambda row: row.unchanged)
-    return f"{strength}. '{most.operation}' matters most: without it {1 - most.unchanged:.0%} of the representation would differ."
+    changed = f"without it {100 * (1 - most.unchanged):.0f} % of the representation would differ."
+    return f"{strength} '{most.operation}' matters most: {changed}"
 
 
-def _say_place(place: FixedRegion) -> str:
-    """Says where a mark is, and what to do."""
-    top, left, height, width = place.box
+def _say_mark(mark: FixedMark) -> str:
+    top, left, height, width = mark.box
     where = f"rows {top} to {top + height - 1}, columns {left} to {left + width - 1}"
-    text = f"The embedding sees a mark in a fixed place, {where}: {place.share:.0%} of one direction lies there, "
-    text += f"{place.usual:.0%} in a usual place of this shape."
-    return f"{text} If it is a stamp, a border or a bar, cover it: --set 'cover={place.box}'."
+    text = (
+        f"Fixed mark: {where}. {100 * mark.share:.0f} % of one direction lies there, {100 * mark.others:.0f} % in other regions "
+    )
+    return f"{text}of this shape. If it is a stamp, a border or a bar, cover it: --set 'cover={mark.box}'."
 
 
 def _say_light(light: Lit) -> str:
-    """Says how the light of two groups of images differs, and what to do."""
     way = "from top to bottom" if light.axis == "rows" else "from left to right"
-    low, high = (f"{math.exp(gradient) - 1:+.0%}" for gradient in light.gradients)
-    text = f"Two groups differ in their light {way}: it changes by {high} in about {light.share:.0%} of the images, by {low} in "
-    return f"{text}the others. If they are two cameras or lamps, divide each image by the mean image of its own before you train."
+    low, high = (f"{100 * (math.exp(gradient) - 1):+.0f} %" for gradient in light.gradients)
+    text = (
+        f"Two groups differ in their light {way}: {high} in about {100 * light.share:.0f} % of the images, {low} in the others."
+    )
+    return f"{text} If these are two cameras or lamps, divide each image by the mean image of its group."
 
 
 def say_shared(shared: Shared, k: int) -> list[str]:
     """Names marks, lights, ties, constants, directions of few values and properties that are followed, and what to do."""
-    said = [*map(_say_place, shared.places), *map(_say_light, shared.lights)]
+    words = [*map(_say_mark, shared.fixed_marks), *map(_say_light, shared.lights)]
     if shared.unchanged > k:
-        said.append(
+        words.append(
             f"The views leave {shared.unchanged} directions unchanged: which {k} joint embedding keeps is arbitrary. "
             "Some noise in the views breaks the tie."
         )
     if shared.constant:
-        said.append(
-            f"Constant in all items: {counted(shared.constant, 'feature')}, such as a border, a dead pixel or an empty column. "
-            "Nothing can be learned from that. If it should vary, look at how the data were made."
+        words.append(
+            f"Constant: {counted(shared.constant, 'feature')}, such as a border, a dead pixel or an empty column. "
+            "If these should vary, check how the data were made."
         )
     for each in shared.valued:
         counts = ", ".join(f"{n:,}" for n in each)
-        said.append(
-            f"One direction takes only {len(each)} values ({counts} of the items looked at). If they are batches, cameras or "
-            "formats rather than things, join or separate them before you train."
+        words.append(
+            f"One direction takes only {len(each)} values ({counts} items). If these are batches, cameras or formats, join or "
+            "separate them before the training."
         )
     for name, share in shared.followed.items():
-        said.append(
-            f"The embedding follows the {name} of the files: it explains {share:.0%} of it. If that is no "
-            "property of the things, mix it in the data or remove what gives it away."
+        words.append(
+            f"The embedding follows the {name} of the files: it explains {100 * share:.0f} % of it. If the {name} should not "
+            "matter, mix it in the data, or remove its traces."
         )
-    return said
-
-
-def _say_scope(facts: AboutData) -> str:
-    part = f"in the {facts.directions} directions of most variance (of {facts.features:,}), which hold"
-    where = "" if facts.directions == facts.features else f", {part} {facts.variance_kept:.1%} of it"
-    return f"This is about linear models of {facts.items:,} items{where}. How far networks follow them: docs/guides/advice.md."
+    return words

@@ -15,14 +15,14 @@ from vergence.utils.checks import did_you_mean
 
 @dataclass(kw_only=True)
 class Advise:
-    """Before training: what suits these data and views, and what do the views share that they should not?"""
+    """Advise before training: what to start with, what the views change, and what they share that they should not."""
 
     data: Annotated[Positional[str], arg(metavar="DATA", help=options.SOURCES)]
     out: Annotated[Path, arg(help="Folder for advice.json and report.html.")] = Path("runs/advice")
     labels: Annotated[bool, arg(help="Use the labels of the data, if it has any.")] = True
     components: Annotated[int | None, arg(metavar="K", help_behavior_hint="(default: 32, or half of the directions)")] = None
     """Directions that a representation keeps."""
-    draws: Annotated[int | None, arg(metavar="M", help="Views an item.", help_behavior_hint="(default: 40,000 in all)")] = None
+    draws: Annotated[int | None, arg(metavar="M", help="Views per item.", help_behavior_hint="(default: 40,000 in all)")] = None
     views: options.ViewsOption = None
     size: Annotated[int | None, arg(metavar="PIXELS", help="Side of images, in pixels.", help_behavior_hint="")] = None
     limit: Annotated[int | None, arg(metavar="N", help="Use at most so many items.", help_behavior_hint="")] = None
@@ -53,10 +53,9 @@ def advise(command: Advise) -> None:
         command=shlex.join(["vergence", *sys.argv[1:]]),
     )
     show_advice(advice)
-    listed = (
-        f"; {command.out / 'skipped.csv'} lists {advice.facts.skipped:,} that could not be read" if advice.facts.skipped else ""
-    )
-    print(f"wrote {command.out / 'report.html'}{listed}")
+    if advice.facts.skipped:
+        print(f"{advice.facts.skipped:,} could not be read: {command.out / 'skipped.csv'}")
+    print(f"wrote {command.out / 'report.html'}")
     print(f"next: vergence train {shlex.quote(command.data)}")
 
 
@@ -71,6 +70,6 @@ def _configs(command: Advise) -> tuple[DataConfig, ViewConfig]:
         elif name in {f.name for f in fields(DataConfig)} - data.keys():
             data[name] = value
         else:
-            hint = did_you_mean(name, strengths) or f"known: {', '.join(strengths)}"
+            hint = did_you_mean(name, strengths) or f"choose from {', '.join(strengths)}"
             raise ValueError(f"expected --set with the strength of an operation, found {name}={value}; {hint}")
     return DataConfig(**data), ViewConfig(**views)

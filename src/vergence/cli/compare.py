@@ -9,20 +9,24 @@ from tyro.conf import Positional, arg
 
 from vergence.utils import terminal
 
+SHARES = ("knn", "probe", "auroc")  # measures in [0, 1], printed in percent
+
 
 @dataclass(kw_only=True)
 class Compare:
-    """Print runs side by side: mean and deviation over those that differ in the seed alone, and differences with intervals."""
+    """Compare runs: mean and deviation over seeds, and differences with 95 % intervals."""
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]")]
     """Run folders; those without an evaluation are evaluated first."""
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Table to write, too: .csv, .parquet or .npz."""
     figure: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """Figure to write, too: a point for each run, and a learning curve where runs differ in --limit (.png, .svg or .pdf; needs
+    """Figure to write, too: a point per run, and a learning curve where runs differ in --limit (.png, .svg or .pdf; needs
     vergence[figures])."""
     measure: Annotated[str, arg(help="What the figure shows: knn, probe, effective_rank, auroc or seconds.")] = "knn"
-    baseline: Annotated[str | None, arg(metavar="NAME", help="Row that others are compared with; by default the first.")] = None
+    baseline: Annotated[str | None, arg(metavar="NAME", help="Setting that others are compared with; by default the first.")] = (
+        None
+    )
     probes: Annotated[bool, arg(help="Fit linear probes in runs that are evaluated now.")] = True
 
 
@@ -38,16 +42,17 @@ def compare(command: Compare) -> None:
         require_table(command.out)
     found = run(command.runs, probes=command.probes, baseline=command.baseline)
     table = found.table()
-    shown = [key for key in MEASURES if key in table]
-    more = [key for key in shown if f"{key}_low" in table]
-    header = ["", "runs", *(key.replace("_", " ") for key in shown), *(f"{key}: difference" for key in more)]
-    for test in dict.fromkeys(found.test):
-        own = [i for i, on in enumerate(found.test) if on == test]
-        texts = [[*(_text(table, key, i) for key in shown), *(_interval(table, key, i) for key in more)] for i in own]
-        rows = [[found.name[i], str(found.runs[i]), *row] for i, row in zip(own, texts, strict=True)]
-        terminal.table(f"{test}: mean and standard deviation over seeds", header, rows)
+    more = [key for key in MEASURES if f"{key}_low" in table]
+    for key, i in ((key, i) for i in range(len(found.name)) for key in more if table[f"{key}_low"][i] is not None):
+        print(f"{found.name[i]}: {key} differs by {_interval(table, key, i)} points from {found.baseline[i]} (95 % interval).")
     for note in found.notes:
         print(f"note: {note}")
+    for test in dict.fromkeys(found.test):
+        keys = [key for key in MEASURES if key in table]
+        header = ["", "runs", *(key.replace("_", " ") + ", %" * (key in SHARES) for key in keys)]
+        own = [i for i, on in enumerate(found.test) if on == test]
+        rows = [[found.name[i], str(found.runs[i]), *(_text(table, key, i) for key in keys)] for i in own]
+        terminal.table(f"{test}: mean ± standard deviation over seeds", header, rows)
     if command.out is not None:
         numbers = {key: np.array(values, dtype=np.float64) for key, values in table.items() if key not in ("name", "test")}
         write_table(command.out, {"name": found.name, "test": found.test, **numbers})
@@ -58,13 +63,10 @@ def compare(command: Compare) -> None:
 
 
 def _text(table: Mapping[str, Any], key: str, i: int) -> str:
-    mean, deviation = table[key][i], table[f"{key}_deviation"][i]
-    if mean is None:
-        return ""
-    digits = 3 if mean <= 1 else 1
-    return f"{mean:.{digits}f}" if deviation is None else f"{mean:.{digits}f} ± {deviation:.{digits}f}"
+    both = (table[key][i], table[f"{key}_deviation"][i])
+    return " ± ".join(f"{value * (100 if key in SHARES else 1):.1f}" for value in both if value is not None)
 
 
 def _interval(table: Mapping[str, Any], key: str, i: int) -> str:
-    difference, low, high = (table[f"{key}_{end}"][i] for end in ("difference", "low", "high"))
-    return "" if difference is None else f"{difference:+.3f} ({low:+.3f} to {high:+.3f})"
+    difference, low, high = (100 * table[f"{key}_{end}"][i] for end in ("difference", "low", "high"))
+    return f"{difference:+.1f} ({low:+.1f} to {high:+.1f})"

@@ -24,9 +24,9 @@ SHOWN = 10  # items that are printed
 
 @dataclass(kw_only=True)
 class Score:
-    """Write how anomalous each item is by a run, with a p-value and a flag; larger is more anomalous.
+    """Score items with a run: how anomalous is each one, with a p-value and a flag.
 
-    Images or vectors that no run knows, and a run's own data, are judged by ``vergence check``.
+    For images or vectors without a run, and for a run's own data, use ``vergence check``.
     """
 
     run: options.RunFolder
@@ -34,21 +34,21 @@ class Score:
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: scores-IMAGES.csv)")] = None
     """File to write: .npz, .csv or .parquet. A page with images is written next to it, OUT.html."""
     fdr: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: 0.1)")] = None
-    """Share of false alarms among the flags, at most, on average over tables."""
+    """Largest share of false alarms among the flags, on average over tables."""
     fpr: Annotated[float | None, arg(metavar="RATE", help_behavior_hint="(default: flag by --fdr)")] = None
-    """Flag at most this share of ordinary items, with --confidence, instead."""
+    """Instead, flag at most this share of normal items, with --confidence."""
     confidence: Annotated[float | None, arg(metavar="P", help_behavior_hint="(default: 0.95)")] = None
-    """Probability that --fpr holds, over calibration parts."""
+    """Probability that --fpr holds for the calibration items."""
     calibration: Annotated[str | None, arg(metavar="DATA", help_behavior_hint="(default: the run's own part)")] = None
-    """Ordinary items that calibrate, none of them among IMAGES; any source."""
+    """Normal items for the calibration; any source without items of IMAGES."""
     confirm: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """Text file with the names, one a line, of calibration items that you looked at and found unusual."""
+    """Text file with the names of calibration items that are anomalies, one per line; they are left out."""
     fail_on: options.FailOn = None
     """Exit with code 1, with all results written, if there are any: flagged, shift, errors, several with commas, or any."""
     all_scores: bool = False
-    """Also write the score of each level, and every score of the objective's own."""
+    """Also write the score of each feature set, and every score of the objective's own."""
     pairs: bool = False
-    """Judge the target of each pair given its context, p(target | context), by a run that was trained on pairs."""
+    """Score the target of each pair given its context, p(target | context), with a run that was trained on pairs."""
     data_root: options.DataRoot = None
     batch_size: options.BatchSize = 256
     device: options.Device = "auto"
@@ -76,13 +76,13 @@ def score(command: Score) -> None:
         _require_apart(command.calibration, command.images)
     run = load(command.run, device=command.device, trust_code=command.trust_code)
     if command.shard is not None:
-        known = _reference(command, run, confirmed)
-        return write_shard(command, run, "scores", lambda items, folder, of: known.shard(items, folder, fdr=fdr, **of))
+        by = _reference(command, run, confirmed)
+        return write_shard(command, run, "scores", lambda items, folder, of: by.shard(items, folder, fdr=fdr, **of))
     items = run.items(command.images, root=command.data_root, gaps=True)
     reference = PairReference(run, command.batch_size) if command.pairs else _reference(command, run, confirmed)
     found = score_items(items, reference, out, fdr=fdr)
-    print_written(out, found.rows, page=True)
     _show(found)
+    print_written(out, found.rows, page=True)
     print(f"next: open {out}.html")
     options.stop_on({name: options.OF_DECISIONS[name](found) for name in failing})
 
@@ -90,7 +90,7 @@ def score(command: Score) -> None:
 def _require_suitable(command: Score) -> None:
     """Raises a ValueError where options exclude each other."""
     rate, gate = command.fpr is not None, command.fail_on is None or command.shard is None
-    expect(gate, "--fail-on without --shard, of which no part is judged by itself", "both", "leave one out")
+    expect(gate, "--fail-on without --shard, since decisions need all parts", "both", "leave one out")
     expect(rate or command.confidence is None, "--fpr with --confidence", "none", "add --fpr RATE, or leave --confidence out")
     expect(not rate or command.fdr is None, "--fdr or --fpr", "both", "leave one out")
     for option in APART if command.pairs else ():
@@ -103,7 +103,7 @@ def _require_apart(reference: str, scored: str) -> None:
     from vergence.data.sources import part_named
 
     what = "calibration items that are not among the scored ones"
-    advice = "give ordinary items of another folder, or leave --calibration out"
+    advice = "give normal items of another folder, or leave --calibration out"
     same = reference == scored or (part_named(reference) or 0) == (part_named(scored) or 1)
     expect(not same, what, f"{reference} and {scored}", advice)
     require_apart(Path(reference), (scored,), inside=True, around=True, what=what, advice=advice)
@@ -118,14 +118,14 @@ def _reference(command: Score, run: "Run", confirmed: Sequence[str]) -> "Calibra
 
 
 def _show(found: "Decisions") -> None:
-    """Prints the strangest items and what to do with them; without a column that is empty."""
+    """Prints what was found, and the most anomalous items without columns that are empty."""
+    for line in found.sentences:
+        print(line)
     rows = found.most_anomalous(SHOWN)
-    columns = {"name": "name", "score": "score", "p": "p_value", "level": "level", "nearest training item": "nearest"}
+    columns = {"name": "name", "score": "score", "p": "p_value", "feature set": "feature_set", "nearest": "nearest"}
     shown: dict[str, Callable[[Any], str]] = {"score": "{:.1f}".format, "p_value": "{:.2g}".format}
     shown["nearest"] = lambda names: str(names).partition("; ")[0]
     filled = {title: name for title, name in columns.items() if any(str(row[name]) for row in rows)}
     table = [[shown.get(name, str)(row[name]) for name in filled.values()] for row in rows]
     if rows:
-        terminal.table("the most unusual first", list(filled), table)
-    for line in found.sentences:
-        print(line)
+        terminal.table("The most anomalous:", list(filled), table)

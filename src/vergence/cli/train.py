@@ -16,9 +16,9 @@ from vergence.utils.terminal import is_first_process
 if TYPE_CHECKING:
     from vergence.learn.runs.run import Run
 
-RECIPES = "Settings to start from; see vergence.learn.training.recipes."
-SHARD = "Sum over part I of N of the items, of a closed form such as patches, into the folder --out, for vergence merge."
-DRY_RUN = "Say what would run, with an estimate of time and memory; trains and writes nothing."
+RECIPES = "Settings to start from; vergence list recipes names them."
+SHARD = "Train part I of N of a closed form such as patches, in the folder --out; vergence merge joins the parts."
+DRY_RUN = "Print what would run, with an estimate of time and memory; trains and writes nothing."
 SET = "Any other setting, NAME=VALUE: an option of the objective (nu=1) or a field of the run (blur=0.5, clip=1)."
 RECIPE = "(default: patches for images, gmje_small for pairs, NAME_small with --objective NAME, else vje_small)"
 
@@ -27,7 +27,7 @@ RECIPE = "(default: patches for images, gmje_small for pairs, NAME_small with --
 class _Train:
     data: Annotated[Positional[str | None], arg(metavar="[DATA]", help=options.SOURCES, help_behavior_hint="")] = None
     out: Annotated[Path | None, arg(metavar="FOLDER", help="Run folder to write.", help_behavior_hint="")] = None
-    resume: Annotated[bool, arg(help="Go on with the run in --out (or in DATA's place) from its last checkpoint.")] = False
+    resume: Annotated[bool, arg(help="Resume the run in --out (or given instead of DATA) from its last checkpoint.")] = False
     trust_code: options.TrustCode = False
     recipe: Annotated[str | None, arg(metavar="NAME", help=RECIPES, help_behavior_hint=RECIPE)] = None
     views: options.ViewsOption = None
@@ -79,22 +79,20 @@ def train(command: Any) -> None:
         return in_processes(sys.argv[1:], found.devices, out)
     except Interrupted as stop:
         if is_first_process():
-            print(f"{stop}; go on with: vergence train --resume {shlex.quote(str(out))}", file=sys.stderr)
+            print(f"{stop}; to resume: vergence train --resume {shlex.quote(str(out))}", file=sys.stderr)
         sys.exit(128 + stop.signum)
     if is_first_process():
-        print(f"{_done(run, 'complete:' if command.resume else 'trained')}; {_data(run)}")
-        print(f"next: {_next(run)}")
+        print(f"{_done(run)}\n{_data(run)}\nnext: {_next(run)}")
         if (collapse := collapse_of(run)) is not None:
             print(f"warning: the training ended, but {collapse}", file=sys.stderr)
 
 
 def _plan(source: str | None, out: Path, command: Any, settings: dict[str, Any]) -> None:
-    """Prints what would run."""
     from vergence.learn.runs.train import plan
 
     expect(not command.resume, "--dry-run of a new run", "--resume", "leave one out")
     print("\n".join(plan(source, out=out, recipe=command.recipe, trust_code=command.trust_code, **settings)))
-    print("nothing was trained or written; next: the same command without --dry-run")
+    print("next: the same command without --dry-run trains")
 
 
 def _shard(source: str | None, out: Path, command: Any, settings: dict[str, Any]) -> None:
@@ -102,29 +100,28 @@ def _shard(source: str | None, out: Path, command: Any, settings: dict[str, Any]
     from vergence.learn.runs.train import train_shard
     from vergence.utils.parts import Shard
 
-    expect(not command.resume and source is not None, "--shard with DATA", "--resume", "the same command goes on by itself")
+    expect(not command.resume and source is not None, "--shard with DATA", "--resume", "give the same command again to resume")
     shard = Shard.parse(command.shard)
     part = train_shard(source, shard, out=out, recipe=command.recipe, trust_code=command.trust_code, **settings)
     print(f"wrote the sums of part {shard} to {part}")
-    print(f"next: when all {shard.of} parts are there, vergence merge {shlex.quote(str(out))} --out RUN")
+    print(f"next, with all {shard.of} parts: vergence merge {shlex.quote(str(out))} --out RUN")
 
 
-def _done(run: "Run", verb: str) -> str:
-    """Returns what was done or written and which weights it started from, in words."""
-    weights, model = run.folder.metadata.weights, run.folder.config.model
-    first = ", after learning to predict a closed form" if model.distill is not None else ""
+def _done(run: "Run") -> str:
+    """Returns what was trained and which weights it started from."""
+    weights, model, out = run.folder.metadata.weights, run.folder.config.model, run.folder.path
     if model.freeze:
-        return f"wrote {run.folder.path}, frozen"
-    if weights is None or weights.source == "random":
-        if model.encoder.closed_form:
-            behind = f", then with {model.objective} behind it" if model.encoder.takes_steps else ""
-            return f"{verb} {run.folder.path} in closed form{behind}"
-        return f"{verb} {run.folder.path}{' from random weights' if weights else ''}{first}"
-    return f"{verb} {run.folder.path} from {weights.in_words()}{first}"
+        what = f"Wrote {out} with a frozen encoder"
+    elif model.encoder.closed_form and (weights is None or weights.source == "random"):
+        what = f"Trained {out} in closed form{f', then with {model.objective}' if model.encoder.takes_steps else ''}"
+    else:
+        start = "" if weights is None else f" from {'random weights' if weights.source == 'random' else weights.in_words()}"
+        what = f"Trained {out}{start}{'' if model.distill is None else ', after distillation from a closed form'}"
+    return f"{what}: {run.folder.metadata.n_train:,} items."
 
 
 def _next(run: "Run") -> str:
-    """Returns the commands that use a run: of a run on pairs with p(target | context) the one that judges targets."""
+    """Returns the commands that use a run; of a run on pairs with p(target | context) the one that scores targets."""
     from vergence.learn.objectives.core import ConditionalObjective
     from vergence.learn.runs.detector import FILE
 
@@ -132,13 +129,11 @@ def _next(run: "Run") -> str:
     folder = shlex.quote(str(run.folder.path))
     judged = run.folder.metadata.kind == "pairs" and isinstance(run.method.objective, ConditionalObjective)
     score = f"vergence score {folder}{' NEW_PAIRS --pairs' if judged else ' NEW'}{trust} --out scores.csv"
-    unusual = f", or what is unusual: {score}" if (run.folder.path / FILE).exists() else ""
-    return f"vergence evaluate {folder}{trust}{unusual}"
+    return f"vergence evaluate {folder}{trust}" + (f"\n  or: {score}" if (run.folder.path / FILE).exists() else "")
 
 
 def _data(run: "Run") -> str:
-    """Returns how the data was split, in words."""
     about = run.folder.metadata
     calibrate = f"{about.n_calibration:,} to calibrate, " if about.n_calibration else ""
-    found = f"{about.n_train:,} items to train, {calibrate}{about.n_test:,} to test"
-    return found + (f"; {run.folder.path / 'skipped.csv'} lists {about.skipped:,} that cannot be read" if about.skipped else "")
+    skipped = f"\n{about.skipped:,} could not be read: {run.folder.path / 'skipped.csv'}" if about.skipped else ""
+    return f"Held out: {calibrate}{about.n_test:,} to test.{skipped}"

@@ -26,7 +26,7 @@ class Evaluate:
     run: options.RunFolder
     probes: Annotated[bool, arg(help="Fit linear probes.")] = True
     uncertainty: bool = False
-    """Measure which distances to training items rank errors: items whose nearest other item has another class."""
+    """Also measure which distances to training items rank errors: items whose nearest other item has another class."""
     wide: bool = False
     """Also fit the ridge probe to the wide features of an encoder patches, those before its affine map."""
     device: options.Device = "auto"
@@ -55,7 +55,7 @@ class Embed:
 
 @dataclass(kw_only=True)
 class Merge:
-    """Make one table, with q-values, flags and page, of the parts of score or embed with --shard, or a run of those of train."""
+    """Join the parts of score, embed or train with --shard: into one table with q-values, flags and page, or into a run."""
 
     folder: Annotated[Positional[Path], arg(metavar="FOLDER", help="Folder of the parts.")]
     out: Annotated[Path | None, arg(metavar="OUT", help_behavior_hint="(default: FOLDER.parquet, or FOLDER-run)")] = None
@@ -79,13 +79,13 @@ class Export:
 
 @dataclass(kw_only=True)
 class Neighbors:
-    """Write the items of a source that are most similar to each queried one."""
+    """Write the most similar items of a source, for each query."""
 
     run: options.RunFolder
     images: Annotated[Positional[str], arg(metavar="DATA", help=options.ANY_SOURCE)]
     query: Annotated[str | None, arg(metavar="IMAGES", help_behavior_hint="(default: DATA)")] = None
-    """Items whose neighbors are sought; any source."""
-    n: Annotated[int, arg(help="Neighbors of each.")] = 5
+    """Queries: items whose neighbors are searched; any source."""
+    n: Annotated[int, arg(help="Neighbors of each item.")] = 5
     out: options.TableOut = None
     data_root: options.DataRoot = None
     batch_size: options.BatchSize = 256
@@ -144,7 +144,7 @@ def write_shard(command: Any, run: "Run", name: str, write: "Callable[[Items, Pa
     rows = write(items, folder, {"shard": shard, "about": about, "files": files})
     if rows is not None:
         print(f"wrote {counted(rows, 'row')} to {folder / shard.name}.parquet")
-    print(f"next: when all {shard.of} parts are there, vergence merge {shlex.quote(str(folder))}")
+    print(f"next, with all {shard.of} parts: vergence merge {shlex.quote(str(folder))}")
 
 
 def merge(command: Merge) -> None:
@@ -155,16 +155,16 @@ def merge(command: Merge) -> None:
     if any(command.folder.glob("part-*-of-*/config.json")):
         out = command.out or command.folder.with_name(f"{command.folder.name}-run")
         trained = merge_shards(command.folder, out)
-        print(f"trained {out} in closed form from the sums of {command.folder}: {trained.folder.metadata.n_train:,} items")
+        print(f"Trained {out} in closed form: {trained.folder.metadata.n_train:,} items.")
         print(f"next: vergence evaluate {shlex.quote(str(out))}")
         return
     out = command.out or command.folder.with_name(f"{command.folder.name}.parquet")
     merged = run(command.folder, out, lambda record, names: _reopened(record, names, command.data_root))
-    print(f"merged {counted(merged.parts, 'part')}")
-    print_written(out, merged.rows, page=merged.decisions is not None)
-    for line in merged.decisions.sentences if merged.decisions is not None else ():
+    found = merged.decisions
+    for line in (f"Merged {counted(merged.parts, 'part')}.",) if found is None else found.sentences:
         print(line)
-    print(f"next: open {out}.html" if merged.decisions is not None else f"next: vergence check {shlex.quote(str(out))}")
+    print_written(out, merged.rows, page=found is not None)
+    print(f"next: vergence check {shlex.quote(str(out))}" if found is None else f"next: open {out}.html")
 
 
 def _reopened(record: "Mapping[str, Any]", names: "Sequence[str]", root: str | None) -> "Items | None":
@@ -194,8 +194,9 @@ def export(command: Export) -> None:
     out = command.out or Path(f"{options.stem(command.run)}{ending}")
     expect(out.suffix.lower() == ending, f"a file ending in {ending} for --format {command.format}", out.name)
     found = run(load(command.run, device="cpu", trust_code=command.trust_code), out, dtype=command.dtype)
-    print(f"wrote {out}: input x {found.dtype} (B, {', '.join(map(str, found.shape))}); outputs z, score, p_value")
-    print(f"on {found.items} test items its scores differ from the library's by {found.difference:.1g} of the largest at most")
+    print(f"Exported {command.run}: x {found.dtype} (B, {', '.join(map(str, found.shape))}) -> z, score, p_value.")
+    print(f"On {found.items} test items its scores differ from the library's by at most {100 * found.difference:.1g} %.")
+    print(f"wrote {out}")
 
 
 def neighbors(command: Neighbors) -> None:
@@ -210,9 +211,9 @@ def neighbors(command: Neighbors) -> None:
     out = command.out or Path(f"neighbors-{options.stem(command.query or command.images)}.csv")
     table = found.table()
     write_table(out, {"name": table["name"], "neighbor": table["neighbor"], "similarity": found.similarity.flatten().numpy()})
-    rows = counted(len(table["name"]), "row")
-    print(f"wrote {rows} to {out}: {counted(command.n, 'neighbor')} of each of {len(found.names):,}")
-    print("next: an item is its own nearest neighbor where it is in both" if command.query is None else f"next: open {out}")
+    own = "\nAn item is a neighbor of itself." if command.query is None else ""
+    print(f"{counted(command.n, 'neighbor')} of each of {counted(len(found.names), 'item')}.{own}")
+    print(f"wrote {counted(len(table['name']), 'row')} to {out}")
 
 
 def print_written(out: Path, rows: int, page: bool = False) -> None:
@@ -222,8 +223,8 @@ def print_written(out: Path, rows: int, page: bool = False) -> None:
     if skipped.exists():
         with skipped.open(newline="", encoding="utf-8") as file:
             n = sum(1 for _ in csv.reader(file)) - 1
-        bad = f"; {skipped} lists {n:,} that could not be read"
-    print(f"wrote {counted(rows, 'row')} to {out}{f', and a page to {out}.html' if page else ''}{bad}")
+        bad = f"\n{n:,} could not be read: {skipped}"
+    print(f"wrote {counted(rows, 'row')} to {out}{f' and the page {out}.html' if page else ''}{bad}")
 
 
 def report(command: Report) -> None:

@@ -41,7 +41,7 @@ SHIFTED, FEW = 0.01, 20  # probability up to which new items are said to be of a
 CHANGED, SPREAD, CERTAIN = 0.2, 0.1, 0.001  # least change, of the spread too, and largest probability at which no rate is said
 SHARE = 0.3  # of the items of `Calibrated.fit` that calibrate
 HELD = 48  # strangest items that are held for the page
-COLUMNS = ("name", "score", "p_value", "level", "nearest", "reason", "seen")  # that q-values, flags and the page need
+COLUMNS = ("name", "score", "p_value", "feature_set", "nearest", "reason", "seen")  # that q-values, flags and the page need
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Decisions(Tabular):
             of `vergence density score` of none.
 
             - ``p_value``; ``q_value``, the least false-discovery rate at which an item is flagged; ``flag``, 1 if it is.
-            - where they are known ``name``; ``score``, larger is stranger; ``level`` that says so; of unusual items ``nearest``,
-              the most similar typical items, separated by ``; ``, and ``reason``, in words.
+            - where they are known ``name``; ``score``, larger is more anomalous; ``feature_set``, that of the largest deviation;
+              of anomalies ``nearest``, the most similar normal items, separated by ``; ``, and ``reason``, in words.
         total: m, the items that were judged.
         flagged: Items that were flagged.
         calibration: n, the calibration items; 0 for none.

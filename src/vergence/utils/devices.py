@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from vergence.utils.checks import expect, is_out_of_memory, require_count, shown
+from vergence.utils.checks import counted, expect, is_out_of_memory, require_count, shown
 
 __all__ = ["as_device", "cpu_threads", "describe_device", "enough_memory", "exporting", "fast_bfloat16", "fixed_noise"]
 __all__ += ["in_evaluation", "rank_and_size", "several", "total_memory"]
@@ -39,7 +39,7 @@ def as_device(name: str) -> torch.device:
 
 def describe_device(device: torch.device) -> str:
     """Returns a device in words: the name of the GPU, or the number of CPU threads."""
-    return torch.cuda.get_device_name() if device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads"
+    return torch.cuda.get_device_name() if device.type == "cuda" else f"cpu, {counted(torch.get_num_threads(), 'thread')}"
 
 
 def fast_bfloat16(kind: str) -> bool:

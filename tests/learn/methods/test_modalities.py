@@ -111,4 +111,4 @@ def test_a_run_on_modalities_comes_back_and_answers_in_any_direction(tmp_path):
 def test_images_that_some_items_lack_may_be_the_first_modality():
     data = {name: samples()[name] for name in ("image", "b", "a")}
     run = vergence.train(data, **{**QUICK, "encoder": "small"})
-    assert run.detector().typical.shape[0] and run.anomaly_score(data["image"].data[1:4]).isfinite().all()
+    assert run.detector().normal.shape[0] and run.anomaly_score(data["image"].data[1:4]).isfinite().all()

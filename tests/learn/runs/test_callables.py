@@ -27,15 +27,15 @@ def scores(images, tmp_path_factory):
     out = tmp_path_factory.mktemp("scores") / "s.npz"
     vergence.score(DIGITS, images, out)
     with np.load(out) as table:
-        return list(zip(table["score"], table["p_value"], table["level"], strict=True))
+        return list(zip(table["score"], table["p_value"], table["feature_set"], strict=True))
 
 
 def equal(out, scores):
     for i in range(len(DIGITS)):
-        s, p, level = scores[i]
+        s, p, feature_set = scores[i]
         assert out["score"][i] == pytest.approx(s, rel=1e-5)
         assert out["p_value"][i] == pytest.approx(p)
-        assert out["level"][i] == level
+        assert out["feature_set"][i] == feature_set
     assert set(out["error"]) == {""}
 
 
@@ -57,7 +57,7 @@ def _file(folder, i):
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_every_kind_of_item_has_the_score_that_the_command_gives(kind, images, scores, tmp_path):
     out = vergence.Scorer(images)({"id": np.arange(40), "image": KINDS[kind](tmp_path)})
-    assert list(out) == ["id", "score", "p_value", "level", "error"]
+    assert list(out) == ["id", "score", "p_value", "feature_set", "error"]
     assert out["score"].dtype == out["p_value"].dtype == np.float64
     equal(out, scores)
 
@@ -68,7 +68,7 @@ def test_every_kind_of_batch_comes_back_as_it_went_in(images, scores):
     arrow = scorer(pa.table({"id": list(range(40)), "image": encoded}))
     assert isinstance(arrow, pa.Table)
     assert arrow.schema.field("score").type == pa.float64()
-    assert arrow.schema.field("level").type == arrow.schema.field("error").type == pa.string()
+    assert arrow.schema.field("feature_set").type == arrow.schema.field("error").type == pa.string()
     equal(arrow.to_pydict(), scores)
     equal(scorer(pa.RecordBatch.from_pydict({"image": encoded})).to_pydict(), scores)
     equal(scorer([{"image": x} for x in encoded]), scores)  # the rows that a data loader collates

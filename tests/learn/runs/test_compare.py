@@ -56,7 +56,7 @@ def test_seeds_are_one_row_and_numbers_are_those_of_the_evaluations(runs):
     assert table["knn_deviation"][1] is None
     assert all(seconds > 0 for seconds in table["seconds"])
     assert "probe" not in table
-    assert "gje: no interval, since its seeds are others" in found.notes
+    assert "gje: no interval, since its seeds differ" in found.notes
 
 
 def test_the_command_prints_and_writes_the_table(runs, tmp_path, capsys):
@@ -105,7 +105,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_rows_of_their_own_with_names
     assert found.runs == [1, 1] and len(set(found.name)) == 2
     assert names is None or found.name == names
     assert (len(set(found.test)) == 2) == (case in ("data", "classes"))
-    assert ("rows on different test items cannot be compared" in found.notes) == (case in ("data", "classes"))
+    assert ("settings on different test items cannot be compared" in found.notes) == (case in ("data", "classes"))
     assert found.difference == [{}, {}]  # one seed each, and others
 
 
@@ -129,10 +129,10 @@ def test_differences_are_paired_by_item_and_seed_and_curves_are_drawn_over_the_t
 def test_seeds_that_share_their_first_weights_are_said(tmp_path):
     network = nn.Linear(64, 8)
     found = vergence.compare([train(tmp_path / f"{i}", encoder=network, seed=i) for i in (0, 1)], probes=False)
-    assert found.runs == [2] and "the same first weights" in " ".join(found.notes)
+    assert found.runs == [2] and "start from the same weights" in " ".join(found.notes)
     made = [train(tmp_path / f"f{i}", encoder=lambda: nn.Linear(64, 8), seed=i) for i in (0, 1)]
     found = vergence.compare(made, probes=False)
-    assert found.runs == [2] and "the same first weights" not in " ".join(found.notes)
+    assert found.runs == [2] and "start from the same weights" not in " ".join(found.notes)
 
 
 STRENGTH = 0.1

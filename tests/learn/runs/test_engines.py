@@ -41,7 +41,7 @@ def many(tmp_path_factory):
 def require_same(found, many):
     """The rows are those of one process in their order, to the last bit."""
     expected = pa.concat_tables(many[1]).to_pydict()
-    for name in ("name", "score", "p_value", "level", "error"):
+    for name in ("name", "score", "p_value", "feature_set", "error"):
         np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(expected[name]))
     assert [i for i, error in enumerate(expected["error"]) if error] == [77, 903]
 
@@ -78,7 +78,7 @@ def in_spark(folder, scorer):
         spark.conf.set("spark.sql.files.maxPartitionBytes", (folder / "images.parquet").stat().st_size // 4)
         rows = spark.read.parquet(str(folder / "images.parquet"))  # tasks of whole row groups, so that every batch has the same
         assert rows.rdd.getNumPartitions() >= 2  # rows as one process's: the last bits depend on them
-        kinds = "name string, score double, p_value double, level string, error string"
+        kinds = "name string, score double, p_value double, feature_set string, error string"
         return rows.mapInPandas(scorer, kinds).orderBy("name").toPandas().to_dict("list")
     finally:
         spark.stop()
@@ -138,7 +138,7 @@ def test_an_engine_gives_the_scores_of_the_command(engine, encoded, images, tmp_
         assert sorted(rows) == list(range(40))
         np.testing.assert_array_equal(table["score"], whole["score"][rows])
         np.testing.assert_array_equal(table["p_value"], whole["p_value"][rows])
-        assert table["level"] == whole["level"][rows].tolist()
+        assert table["feature_set"] == whole["feature_set"][rows].tolist()
     assert set(table["error"]) == {""}
     assert "image" not in table
 

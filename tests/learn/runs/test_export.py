@@ -47,7 +47,7 @@ def test_the_graph_agrees_with_the_library(name, ending, request, tmp_path):
     x = torch.from_numpy(x if x.dtype == np.uint8 else x.astype(np.float32))
     z, score, p = computed(file, x)
     assert z.shape[0] == score.shape[0] == p.shape[0] == 5
-    if name == "table":  # the others have a level with products in bfloat16 where that is faster
+    if name == "table":  # the others have a feature set with products in bfloat16 where that is faster
         np.testing.assert_allclose(score, run.anomaly_score(x.numpy()).numpy(), rtol=1e-3)
         np.testing.assert_allclose(z, run.embed(x.numpy()).numpy(), rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(p, ranked(run.detector().calibration, score))

@@ -77,18 +77,18 @@ def test_tables_are_the_records_and_the_best_is_bold(full):
         expected = [[name + tags[kind], *(c.text(name) for c in table.columns)] for name, kind in table.kinds.items()]
         assert [row[: len(table.columns) + 1] for row in rows(full, re.escape(table.title))] == expected
     body = re.search(r'aria-label="anomalies:[^"]*">(.*?)</table>', full, re.S)[1]
-    assert re.findall(r"<td><b>(.*?)</b>", body) == ["0.914", "0.312", "0.660"]  # fewest false alarms are best
+    assert re.findall(r"<td><b>(.*?)</b>", body) == ["91.4 %", "31.2 %", "66.0 %"]  # fewest false alarms are best
 
 
 def test_the_lead_and_the_sections_judge_alike(full, tmp_path):
     lead = plain(re.search(r'<div class="lead">(.*?)</div>', full, re.S)[1])
-    assert "with z, 94.0% of the test items get the right class; with the best baseline, pca, 90.9%: the model is ahead" in lead
-    assert "with joint, 91.4%" in lead and "with the best baseline, knn distance on z, 88.7%" in lead
+    assert "94.0 % of the test items get the right class (kNN 30) with z. The best baseline, pca, reaches 90.9 %." in lead
+    assert "91.4 % is the AUROC of anomalies with joint. The best baseline, knn distance on z, reaches 88.7 %." in lead
     assert "labels only chose the 9 classes" in lead and "A baseline is better" not in plain(full)
     evaluation = fixtures.evaluation()
     evaluation["representations"]["pca"] = fixtures.representation("baseline", 64, 0.999, 0.999)
     text = plain(page(whole(tmp_path / "run", evaluation=evaluation)))
-    assert "A baseline is better than the model in 10 of 10 columns: pca in kNN 1" in text and "the baseline is ahead." in text
+    assert "A baseline is better than the model in 10 of 10 columns: pca in kNN 1" in text and "The baseline is better." in text
 
 
 def linear(places, values):
@@ -131,19 +131,19 @@ def pixels(url):
 
 
 def test_gallery_is_in_order_of_the_score(full):
-    unusual, typical = re.search(r"<h3>Most unusual</h3>(.*?)<h3>Most typical</h3>(.*?)</section>", full, re.S).groups()
+    most, least = re.search(r"<h3>Most anomalous</h3>(.*?)<h3>Least anomalous</h3>(.*?)</section>", full, re.S).groups()
     data = fixtures.examples()
     order = np.argsort(-data["score"], kind="stable")
-    for part, expected in ((unusual, order[:18]), (typical, order[::-1][:18])):
+    for part, expected in ((most, order[:18]), (least, order[::-1][:18])):
         assert re.findall(r'alt="([^:]*):', part) == [data["name"][i] for i in expected]
-    assert unusual.count("held out as an anomaly") == 2 * data["anomalous"][order[:18]].sum() > 0  # alt and title
+    assert most.count("held out as an anomaly") == 2 * data["anomalous"][order[:18]].sum() > 0  # alt and title
 
 
 def test_neighbor_rows_say_what_differs(full):
     data = fixtures.examples()
     label = data["label"][data["neighbors"]]
     same = (label[:, 1:] == label[:, :1]).sum()
-    assert f"{same} of {label[:, 1:].size} neighbors have their query's label" in plain(full)
+    assert f"% have the label of their query ({same} of {label[:, 1:].size})" in plain(full)
     assert full.count("<figure class=other>") == label[:, 1:].size - same
 
 

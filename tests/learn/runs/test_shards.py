@@ -57,7 +57,7 @@ def test_merged_parts_have_the_bytes_of_one_process(of, more, table, vectors, tm
     scored(table, vectors, tmp_path / "parts", order, of, "--batch-size", 20, *more)
     code, text, _ = run("merge", tmp_path / "parts", "--out", tmp_path / "merged.npz")
     assert code == 0
-    assert f"merged {of} part" in text
+    assert "flagged" in text.split("\n")[0]
     with np.load(tmp_path / "whole.npz") as a, np.load(tmp_path / "merged.npz") as b:
         assert a.files == b.files
         for name in a.files:

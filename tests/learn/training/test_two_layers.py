@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 import vergence
 from vergence.learn.encoders.config import as_encoder
 from vergence.learn.encoders.patch_maps import PatchMaps
-from vergence.learn.runs.levels import Levels
+from vergence.learn.runs.features import RunFeatures
 from vergence.learn.training import closed_form
 
 TWO = "patches:atoms=16,directions=40,dim=16,second=12"
@@ -38,10 +38,10 @@ def test_the_level_of_patches_is_that_of_the_first_layer(run):
     encoder = run.method.encoder[1]
     alone = PatchMaps(1, as_encoder(ONE).complete((1, 16, 16)))
     alone.set(encoder.maps.filters, encoder.maps.bias)
-    levels = Levels(run.method, (1, 16, 16))
+    features = RunFeatures(run.method, (1, 16, 16))
     f = alone(run.method.encoder[0](x))
-    torch.testing.assert_close(levels(x)["patches"], alone.settings.averaged(f), rtol=0, atol=1e-6)
-    assert levels.widths()["patches"] == 32
+    torch.testing.assert_close(features(x)["patches"], alone.settings.averaged(f), rtol=0, atol=1e-6)
+    assert features.widths()["patches"] == 32
 
 
 @pytest.mark.slow

@@ -8,8 +8,6 @@ from torch import nn
 import vergence
 from vergence.data.config import ViewConfig
 from vergence.learn.methods.core import MultiView
-from vergence.learn.training import recipes
-from vergence.learn.training.config import RunConfig
 from vergence.learn.views.images import GivenViews, ImageViews
 from vergence.learn.views.vectors import Marginals, VectorViews
 
@@ -84,13 +82,3 @@ def test_a_run_has_its_functions_and_says_what_has_no_effect(capsys):
         vergence.train(x, objective="vje", local_views=1, **QUICK)
     with pytest.raises(ValueError, match="two views for two encoders"):
         vergence.train(x, objective="vje", target_encoder=nn.Linear(6, 256), encoder="mlp", n_views=3, **QUICK)
-
-
-def test_small_crops_of_a_run_of_dino_that_an_older_version_wrote():
-    raw = recipes.get("dino_small", "digits").to_dict()
-    for name in ("n_views", "local_views", "local_size", "local_crop"):
-        del raw["views"][name]
-    raw["model"]["options"] |= {"local_crops": 3, "local_crop": [0.1, 0.3]}
-    config = RunConfig.from_dict(raw)
-    assert (config.views.local_views, config.views.local_crop) == (3, (0.1, 0.3))
-    assert not {"local_crops", "local_crop"} & set(config.model.options)

@@ -205,7 +205,7 @@ class Patches(Encoder):
         copies: Copies of an image whose embeddings are averaged, after the fit: copy j = 0, 1, ... leaves out the first
             j stride / copies rows and columns, so that its patches lie between those of the image.
         mirror: 1 mirrors every second copy.
-        second: Atoms of the second layer; 0 for none, None for 2,048 where the images have room for it: 16 pixels a side.
+        second: Atoms of the second layer; 0 for none, None for 2,048 where the images have room for it: 16 pixels per side.
         second_threshold: Soft threshold of the second layer, in deviations of its responses.
 
     Example:

@@ -123,7 +123,7 @@ def factory_model(name: str) -> nn.Module:
     The function takes no arguments; the module maps images (B, C, H, W) to embeddings (B, D).
     """
     factory = load_outside("encoder", name, "package.module:factory")
-    if isinstance(factory, nn.Module):  # of the program, which goes on using its own
+    if isinstance(factory, nn.Module):  # of the program, which keeps using its own
         return copy.deepcopy(factory)
     try:
         model = factory()

@@ -47,7 +47,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
 
 def _unwrapped(raw: Any) -> Any:
-    """Returns what a checkpoint holds under the usual keys, without a prefix that all names have."""
+    """Returns what a checkpoint holds under the common keys, without a prefix that all names have."""
     while isinstance(raw, dict) and (key := next((key for key in WRAPPED if isinstance(raw.get(key), dict)), None)):
         raw = raw[key]
     for prefix in ("module.", "model."):

@@ -78,7 +78,7 @@ def knn_accuracy(
 def _require_labels(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> None:
     require_features(train=train, test=test)
     for name, z, y in (("train", train, train_labels), ("test", test, test_labels)):
-        expect(y.shape == z.shape[:1], f"{name}: labels of shape ({len(z)},)", tuple(y.shape), "give one label a row")
+        expect(y.shape == z.shape[:1], f"{name}: labels of shape ({len(z)},)", tuple(y.shape), "give one label per row")
 
 
 def _require_classes(labels: Tensor) -> None:
@@ -168,8 +168,8 @@ def ridge_probe(
     W = _ridge(train, Y - b, mean, scale, penalty * train.shape[1])
 
     def accuracy(x: Tensor, y: Tensor) -> float:
-        said = torch.cat([((part - mean) * scale @ W + b).argmax(1) for part in x.split(BLOCK)])
-        return float((classes[said] == y.to(x.device)).float().mean())
+        predicted = torch.cat([((part - mean) * scale @ W + b).argmax(1) for part in x.split(BLOCK)])
+        return float((classes[predicted] == y.to(x.device)).float().mean())
 
     return {"accuracy": accuracy(test, test_labels), "train_accuracy": accuracy(train, train_labels)}
 

@@ -23,7 +23,7 @@ def collapse(z: Tensor) -> dict[str, float]:
     Returns:
         ``std`` and ``std_min``: mean and minimum over features of `normalized_std` (1 uniform, 0 collapsed);
         ``effective_rank``: `effective_rank` of at most 4096 rows, sampled with a fixed seed;
-        ``norm``: mean Euclidean norm of a row.
+        ``norm``: mean Euclidean norm of the rows.
 
     Example:
         >>> z = torch.tensor([[2.0, 0.0], [0.0, 2.0], [-2.0, 0.0], [0.0, -2.0]])

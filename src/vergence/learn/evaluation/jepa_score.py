@@ -23,7 +23,7 @@ def jacobian_score(encoder: nn.Module, x: Tensor) -> Tensor:
     It takes D backward passes, and judges the space of the output: a projector behind the encoder gives another score.
 
     Args:
-        encoder: Network (B, ...) -> (B, D), differentiable, that treats each item by itself.
+        encoder: Network (B, ...) -> (B, D), differentiable, that treats each item separately.
         x: Items (N, ...) on the encoder's device; bytes are scaled to [0, 1], other types must be floats.
 
     Returns:

@@ -67,7 +67,7 @@ def crop_spread(z: Any) -> tuple[Tensor, Tensor]:
 
 
 def equalizer(train: Any, directions: int = 64, power: float = 0.75) -> Callable[[Tensor], Tensor]:
-    r"""Returns the map x -> diag(s)^{-power} V^T (x - mean) to principal directions whose deviations are made more alike.
+    r"""Returns the map x -> diag(s)^{-power} V^T (x - mean) to principal directions whose deviations are made more equal.
 
     V are at most ``directions`` principal directions of the training embeddings and s their standard deviations; a power of 1
     whitens, 0 only centers and rotates. Cosines are then not dominated by the few directions of most variance.

@@ -109,7 +109,6 @@ class _Corrupted(MultiView):
         return noisy, self.whole.apply(x, self.whole.draw(len(x), torch.Generator().manual_seed(0)))
 
     def _noisy(self, x: Tensor, seed: int) -> Tensor:
-        """Returns one image (C, H, W) with noise."""
         generator = torch.Generator(x.device).manual_seed(seed)
         like: dict[str, Any] = {"generator": generator, "device": x.device, "dtype": x.dtype}
         keep = torch.rand(x.shape[1:], **like) >= self.mask

@@ -113,7 +113,7 @@ class Dino(ImageMethod):
         hidden: Width of the heads' hidden layers.
         bottleneck: Width of the vector that is compared with the prototypes.
         batch_norm: Whether the heads' hidden layers are batch-normalized. Embeddings that are pooled after a ReLU, as those of
-            convolutional networks, are nearly alike before training; then heads without it can end at equal outputs for all.
+            convolutional networks, are nearly equal before training; then heads without it can end at equal outputs for all.
             Crops of each size have their own statistics; the released code passes all crops through the head at once.
         asymmetric: Whether the first large crop is always blurred, the others with probability 0.1 and solarized with 0.2, and
             small crops blurred with 0.5, as in the paper; otherwise all crops have the run's strengths.

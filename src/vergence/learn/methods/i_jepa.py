@@ -31,11 +31,6 @@ __all__ = ["IJepa"]
 TRIED = 256  # images whose blocks are sampled once before the training: blocks that leave no context are refused there
 
 
-def token_error(predicted: Tensor, target: Tensor) -> Tensor:
-    """Returns the mean smooth absolute error of each image's blocks, (B, M, T, D) and (B, M, T, D) -> (B,)."""
-    return F.smooth_l1_loss(predicted, target, reduction="none").mean((1, 2, 3))
-
-
 class IJepa(ImageMethod):
     """I-JEPA: predicts a teacher's tokens in blocks of an image from the tokens of the rest.
 
@@ -116,8 +111,8 @@ class IJepa(ImageMethod):
             target = gathered(h, targets.flatten(0, 1))
         tokens, keep = (part.repeat_interleave(blocks, 0) for part in (seen(vit, x, context), context))
         predicted = upcast_half(self.predictor(tokens, keep, targets.flatten(0, 1)))
-        shape = (*targets.shape, -1)
-        return {"prediction": gather(token_error(predicted.view(shape), target.view(shape))).mean()}
+        error = F.smooth_l1_loss(predicted, target, reduction="none").view(*targets.shape, -1)
+        return {"prediction": gather(error.mean((1, 2, 3))).mean()}
 
     @torch.no_grad()
     def after_step(self) -> None:

@@ -135,7 +135,6 @@ class PairedMethod(Method):
             follow(teacher, student, momentum, buffers=True)
 
     def _teachers(self) -> Iterator[tuple[nn.Module, nn.Module]]:
-        """Yields each teacher with the network that it follows."""
         sides: tuple[tuple[nn.Module | None, Side], ...] = ((self.teacher, "context"), (self.target_teacher, "target"))
         yield from ((teacher, self.branch(side)) for teacher, side in sides if teacher is not None)
 

@@ -25,11 +25,6 @@ def cross_correlation(za: Tensor, zb: Tensor) -> Tensor:
     return a.mT @ b / len(za)
 
 
-def distance_to_identity(C: Tensor, redundancy: float) -> Tensor:
-    """Returns sum_d (1 - C_dd)^2 + lambda sum_{d != e} C_de^2, a scalar, for correlations (D, D) (eq. 1)."""
-    return (1 - C).square().diagonal().sum() + redundancy * off_diagonal(C).square().sum()
-
-
 class BarlowTwins(Objective):
     """Barlow Twins: brings the cross-correlation of the two views' features close to the identity.
 
@@ -55,5 +50,8 @@ class BarlowTwins(Objective):
         self.dim, self.redundancy, self.scale = dim, redundancy, scale
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the only term, ``correlation``, >= 0."""
-        return {"correlation": self.scale * distance_to_identity(cross_correlation(za, zb), self.redundancy)}
+        """Returns the only term, ``correlation``, >= 0: sum_d (1 - C_dd)^2 + lambda sum_{d != e} C_de^2, scaled (eq. 1)."""
+        C = cross_correlation(za, zb)
+        return {
+            "correlation": self.scale * ((1 - C).diagonal().square().sum() + self.redundancy * off_diagonal(C).square().sum())
+        }

@@ -107,7 +107,7 @@ class GMJEEM(ConditionalObjective):
         data = self.bank.data()
         K = min(self.components, max(1, len(data.X) // 2))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # equal embeddings give fewer clusters, which is fine
+            warnings.simplefilter("ignore", ConvergenceWarning)  # equal embeddings give fewer clusters, which is allowed
             r = starts.initial_responsibilities(data, K, 1, "kmeans", 0)
         return self.bank.start(r)
 

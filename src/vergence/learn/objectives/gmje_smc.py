@@ -155,7 +155,8 @@ class GMJESMC(ConditionalObjective):
         M, steps = len(self.weights), int(self.batches)
         bank = Bank(self.bank_a, self.bank_b, self.weights, self.ages)
         c, t = za[-M:].to(bank.c), zb[-M:].to(bank.t)
-        self._update_width(torch.cat([c, t], 1))
+        new, m = self.joint().spread(torch.cat([c, t], 1)).clamp(min=1e-12), KERNEL_MOMENTUM
+        self.h2.copy_(torch.where(self.batches == 1, new, self.h2**m * new ** (1 - m)))  # online EM, on a logarithmic scale
         initial = bank.age + 1 >= steps  # only the initial vectors are as old as the number of batches
         stale = initial if self.max_age is None else initial | (bank.age + 1 > self.max_age)
         gamma, generator = partial(self._responsibilities, bank, c, t), torch.Generator().manual_seed(SEED + steps)
@@ -169,12 +170,6 @@ class GMJESMC(ConditionalObjective):
         """Returns gamma of the pairs under the kernel of both views, (B, M)."""
         q, k = (torch.cat([self._scaled(a), self._scaled(b)], 1) for a, b in ((c, t), (bank.c, bank.t)))
         return particles.responsibilities(bank.w, log_kernel(q, k, math.sqrt(self.tau)))
-
-    def _update_width(self, Z: Tensor) -> None:
-        """Updates h^2 by a step of online EM, on a logarithmic scale, on pairs (B, 2 D) that the bank does not hold yet."""
-        new = self.joint().spread(Z).clamp(min=1e-12)
-        m = KERNEL_MOMENTUM
-        self.h2.copy_(torch.where(self.batches == 1, new, self.h2**m * new ** (1 - m)))
 
     def joint(self) -> KernelMixture:
         """Returns the density over [z_a; z_b]: a kernel on every pair of the bank."""

@@ -1,7 +1,7 @@
 """A run, or an encoder, as a function of batches of columns: for Ray Data, Daft, Spark, ``datasets.map`` and data loaders.
 
 A batch is a dictionary of columns, an Arrow or pandas table, an iterator of such (Spark), a list of rows (a data loader's
-``collate_fn``), or one column by itself. A column holds images (encoded bytes, ``{bytes, path}``, paths, PIL images, arrays)
+``collate_fn``), or a single column. A column holds images (encoded bytes, ``{bytes, path}``, paths, PIL images, arrays)
 or vectors. B rows.
 """
 
@@ -34,7 +34,7 @@ from vergence.utils.linalg import as_array
 __all__ = ["Embedder", "Scorer"]
 
 # Names of a column of items, the first that is there.
-USUAL = tuple("image image bytes path file jpg jpeg png webp features z embedding embeddings vector x data".split())
+COMMON = tuple("image image bytes path file jpg jpeg png webp features z embedding embeddings vector x data".split())
 OPENING = threading.RLock()  # threads open a run once, and its detector is kept once
 Arrays = dict[str, Any]
 Function = Callable[[Tensor], Arrays]
@@ -61,14 +61,14 @@ class _OfBatches(abc.ABC):
         features = self.model.features if self.column is None else ()
         used = None if features else _chosen(columns, self.column)  # features stay
         rows, errors = _of_features(columns, features) if used is None else _read(columns[used], self.model)
-        good = np.flatnonzero([not error for error in errors])
-        found = self._outcome(rows, good, len(errors))
+        readable = np.flatnonzero([not error for error in errors])
+        found = self._outcome(rows, readable, len(errors))
         return back({name: values for name, values in columns.items() if name != used}, {**found, "error": errors})
 
-    def _outcome(self, rows: Tensor, good: np.ndarray, n: int) -> Arrays:
-        """Returns the columns of all n rows, of which the good ones are given."""
+    def _outcome(self, rows: Tensor, readable: np.ndarray, n: int) -> Arrays:
+        """Returns the columns of all n rows, of which the readable ones are given."""
         function, size = self._function(), self.batch_size
-        parts = [(good[i : i + size], _halved(function, rows[i : i + size])) for i in range(0, len(good), size)]
+        parts = [(readable[i : i + size], _halved(function, rows[i : i + size])) for i in range(0, len(readable), size)]
         shape, form = self.model.shape(), str(self.model.form)
         read_as = {"tokens": torch.int64, "array": torch.float32}.get(form, torch.uint8 if len(shape) == 3 else torch.float32)
         blank = torch.zeros(1, *shape, dtype=read_as)
@@ -154,15 +154,15 @@ class _Network:
 
 
 class Scorer(_OfBatches):
-    """How anomalous items are, as of ``vergence score``: columns of items in; ``score``, ``p_value``, ``level``, ``error`` out.
+    """Columns of items in; ``score``, ``p_value``, ``feature_set`` and ``error`` as of ``vergence score`` out.
 
-    ``score`` and ``p_value`` are float64 and larger scores are more anomalous; ``level`` and ``error`` are texts. q-values and
+    ``score`` and ``p_value`` are float64 and larger scores are more anomalous; the others are texts. q-values and
     flags need all items: `vergence.decide.q_values`, or ``vergence merge``. It can be pickled, and holds no more than the path
     of the run until it is used. A batch that does not fit into memory is halved.
 
     Args:
         run: Run, or its folder, which every worker can read.
-        column: Column of the items; by default a usual name, or the only column. Of a run on a table, its features are read.
+        column: Column of the items; by default a common name, or the only column. Of a run on a table, its features are read.
         device: ``auto``, ``cpu`` or ``cuda``.
         batch_size: Items at a time.
 
@@ -172,12 +172,12 @@ class Scorer(_OfBatches):
         >>> run = vergence.train(x, objective="gje", epochs=1, out=Path(tempfile.mkdtemp()) / "run", device="cpu")
         >>> out = Scorer(run)({"id": [1, 2, 3], "x": [x[0], x[0] + 99, None]})
         >>> sorted(out), out["error"]
-        (['error', 'id', 'level', 'p_value', 'score'], ['', '', 'no value'])
+        (['error', 'feature_set', 'id', 'p_value', 'score'], ['', '', 'no value'])
         >>> bool(out["score"][1] > out["score"][0])
         True
     """
 
-    names = ("score", "p_value", "level")
+    names = ("score", "p_value", "feature_set")
 
     def __init__(self, run: Run | str | Path, column: str | None = None, *, device: str = "auto", batch_size: int = 256) -> None:
         super().__init__(column, batch_size)
@@ -230,11 +230,10 @@ def _opened(path: str, device: str, written: int) -> Run:
 
 @functools.lru_cache(maxsize=4)
 def _scoring(path: str, device: str, written: int) -> Function:
-    """Returns the function of a batch of items to their scores."""
     run = _opened(path, device, written)
     detector = run.detector()
-    levels = detector.of_batches(run.method, run.folder.metadata.shape)
-    return _of_run(run, columns_of(run.method, levels, detector, 0.0, False, {}))
+    features_of = detector.of_batches(run.method, run.folder.metadata.shape)
+    return _of_run(run, columns_of(run.method, features_of, detector, 0.0, False, {}))
 
 
 _named = functools.lru_cache(maxsize=2)(named_network)
@@ -278,17 +277,14 @@ def _columns(batch: Any) -> tuple[dict[str, Any], Callable[[dict[str, Any], Arra
         names = list(dict.fromkeys(name for row in batch for name in row))
         return {name: [row.get(name) for row in batch] for name in names}, lambda kept, new: {**kept, **new}
     if hasattr(batch, "iloc") and hasattr(batch, "columns"):
-        return {str(name): batch[name] for name in batch.columns}, lambda kept, new: _pandas(batch, kept, new)
+        return {str(name): batch[name] for name in batch.columns}, lambda kept, new: batch[list(kept)].assign(
+            **{name: list(v) if getattr(v, "ndim", 1) == 2 else v for name, v in new.items()}
+        )
     if hasattr(batch, "schema") and hasattr(batch, "to_pydict"):  # an Arrow table or a batch of records
         return {name: batch.column(name) for name in batch.schema.names}, _arrow
     if (table := as_table(batch)) is not None:
         return {name: table[name] for name in table.column_names}, _arrow
     return {"": batch}, lambda kept, new: {**kept, **new}
-
-
-def _pandas(batch: Any, kept: dict[str, Any], new: Arrays) -> Any:
-    columns = {name: list(v) if getattr(v, "ndim", 1) == 2 else v for name, v in new.items()}
-    return batch[list(kept)].assign(**columns)
 
 
 def _arrow(kept: dict[str, Any], new: Arrays) -> Any:
@@ -299,16 +295,15 @@ def _arrow(kept: dict[str, Any], new: Arrays) -> Any:
         if getattr(values, "ndim", 1) == 2:
             columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
         else:
-            columns[name] = pa.array(values, pa.string() if name in ("level", "error") else pa.float64())
+            columns[name] = pa.array(values, pa.string() if name in ("feature_set", "error") else pa.float64())
     return pa.table(columns)
 
 
 def _chosen(columns: Mapping[str, Any], column: str | None) -> str:
-    """Returns the column of items."""
     if column is not None:
         require_choice("a column", column, columns)
         return column
-    name = next((name for name in USUAL if name in columns), next(iter(columns)) if len(columns) == 1 else None)
+    name = next((name for name in COMMON if name in columns), next(iter(columns)) if len(columns) == 1 else None)
     expect(name is not None, "a column of items", ", ".join(columns) or "none", "name it with column=")
     return str(name)
 
@@ -363,7 +358,7 @@ def _row(value: Any, shape: tuple[int, ...], model: _Run | _Network) -> Tensor:
         raise ValueError("no value")
     if isinstance(value, bytes | str | Path | Image.Image):
         if len(shape) != 3:
-            raise ValueError(f"a image, where a vector of {shape[0]} numbers is expected")
+            raise ValueError(f"an image, where a vector of {shape[0]} numbers is expected")
         if isinstance(value, Image.Image):
             return torch.from_numpy(np.array(model.fit(value, shape)))
         try:
@@ -373,5 +368,5 @@ def _row(value: Any, shape: tuple[int, ...], model: _Run | _Network) -> Tensor:
         return torch.from_numpy(np.array(pixels))
     array = as_array(value) if isinstance(value, Tensor) else np.asarray(value)
     if array.dtype == object or not array.ndim:
-        raise ValueError(f"a {type(value).__name__}, which is neither a image nor a vector")
+        raise ValueError(f"a {type(value).__name__}, which is neither an image nor a vector")
     return _of_arrays(array[None], shape, model.form)[0]

@@ -44,6 +44,7 @@ class Comparison(Tabular):
     curve: list[str]  # the setting but for the number of training items
     # of knn and probe: difference to the row that is compared with, and the ends of its interval of 95 %
     difference: list[dict[str, tuple[float, float, float]]]
+    baseline: list[str]  # name of the row that is compared with; empty for none
     notes: list[str] = field(default_factory=list)  # what the numbers do not show
 
     def table(self) -> Mapping[str, Sequence[Any]]:
@@ -68,8 +69,8 @@ class Comparison(Tabular):
         expect(there, "matplotlib for a figure", "none", "install vergence[figures]")
         import matplotlib.pyplot as plt
 
-        known = [key for key in MEASURES if any(key in row for row in self.values)]
-        require_choice("measure", measure, known)
+        measured = [key for key in MEASURES if any(key in row for row in self.values)]
+        require_choice("measure", measure, measured)
         curves = len(set(self.curve)) < len(self.curve)
         size = (6, 4) if curves else (6, 1 + 0.4 * len(self.name))
         ax = plt.subplots(figsize=size, layout="constrained")[1] if ax is None else ax
@@ -134,8 +135,8 @@ def compare(runs: Sequence[Run | str | Path], *, probes: bool = True, baseline: 
     names = _names(rows, *DIGESTS)
     names = names if len(set(names)) == len(names) else _names(rows)
     require_choice("baseline", names[0] if baseline is None else baseline, names)
-    bases = {row[0].test: row for row, name in [*zip(rows, names, strict=True)][::-1] if baseline in (None, name)}
-    based = [bases.get(row[0].test) for row in rows]
+    bases = {row[0].test: (row, name) for row, name in [*zip(rows, names, strict=True)][::-1] if baseline in (None, name)}
+    based = [bases.get(row[0].test, (None, ""))[0] for row in rows]
     measured = [[_measures(one.run, one.record) for one in row] for row in rows]
     return Comparison(
         name=names,
@@ -145,6 +146,7 @@ def compare(runs: Sequence[Run | str | Path], *, probes: bool = True, baseline: 
         train=[row[0].record.protocol.bank for row in rows],
         curve=_names(rows, "limit", "training_items"),
         difference=[_differences(row, base) for row, base in zip(rows, based, strict=True)],
+        baseline=[bases.get(row[0].test, (None, ""))[1] for row in rows],
         notes=_notes(rows, names, based),
     )
 
@@ -173,9 +175,9 @@ def _names(rows: Sequence[Row], *without: str) -> list[str]:
     heads = [str(one["method"] or one["objective"]).rpartition(":")[2] for one in each]
     found = []
     for head, own in zip(heads, each, strict=True):
-        alike = [one for name, one in zip(heads, each, strict=True) if name == head]
-        keys = dict.fromkeys(key for one in alike for key in one if key not in without)
-        differ = {key.replace("_", " "): own.get(key) for key in keys if len({repr(one.get(key)) for one in alike}) > 1}
+        same = [one for name, one in zip(heads, each, strict=True) if name == head]
+        keys = dict.fromkeys(key for one in same for key in one if key not in without)
+        differ = {key.replace("_", " "): own.get(key) for key in keys if len({repr(one.get(key)) for one in same}) > 1}
         texts = [f"no {key}" if value is None else f"{key} {OUTSIDE.sub('', str(value))}" for key, value in differ.items()]
         found.append(", ".join([head, *texts]))
     return found
@@ -206,19 +208,19 @@ def _differences(row: Row, base: Row | None) -> dict[str, tuple[float, float, fl
 def _notes(rows: Sequence[Row], names: Sequence[str], based: Sequence[Row | None]) -> list[str]:
     """Returns what the numbers of a comparison do not show."""
     several = len({row[0].test for row in rows}) > 1
-    notes = ["rows on different test items cannot be compared"] if several else []
+    notes = ["settings on different test items cannot be compared"] if several else []
     pairs = [(name, row, base) for name, row, base in zip(names, rows, based, strict=True) if base and base is not row]
     others = [name for name, row, base in pairs if [one.seed for one in row] != [one.seed for one in base]]
     if len(others) < len(pairs):
-        notes.append("intervals (95 %) hold for these test items and these seeds: items are drawn again, and seeds stay")
-    notes += [f"{name}: no interval, since its seeds are others" for name in others]
+        notes.append("95 % intervals are for new test items and the same seeds")
+    notes += [f"{name}: no interval, since its seeds differ" for name in others]
     if any(len(row) == 1 for row in rows):
-        notes.append("what another initialization does is not in a row of one run, nor in its interval")
+        notes.append("one run per setting does not show what another seed changes")
     for name, row in zip(names, rows, strict=True):
         if len({one.seed for one in row}) < len(row):
-            notes.append(f"{name}: some runs have the same seed, so that the deviation is not over seeds alone")
+            notes.append(f"{name}: some runs have the same seed, so the deviation is not over seeds alone")
         elif len(row) > 1 and _same_start(row):
-            notes.append(f"{name}: the same first weights in all runs, so that the deviation leaves out the initialization")
+            notes.append(f"{name}: all runs start from the same weights, so the deviation leaves out the initialization")
     return notes
 
 

@@ -117,7 +117,7 @@ def for_data(config: RunConfig, settings: dict[str, Any], facts: Facts, any_reci
     if any_recipe and model.takes_steps and "batch_size" not in settings and fit.batch_size > facts.n and batch >= 2 * processes:
         notes.append(f"a batch of {batch} instead of {fit.batch_size}, since there are {facts.n} training items")
         fit = dataclasses.replace(fit, batch_size=batch)
-    if model.distill is not None:  # what it cannot be is known before a folder is written
+    if model.distill is not None:  # checked before a folder is written
         completed(model.distill, facts, mirrored)
         fit = dataclasses.replace(fit, distill_epochs=fit.distill_epochs or staged.epochs_for(facts.n, fit.batch_size))
     elif model.encoder.closed_form and not model.freeze and model.init is None:
@@ -152,12 +152,12 @@ def _starts(model: ModelConfig, settings: dict[str, Any], facts: Facts) -> list[
         f"distilled_{model.objective}": "first distills the default encoder into a small network",
         f"patches_{model.objective}": "trains on top of the default encoder",
     }
-    known = [f"--recipe {name} {does}" for name, does in words.items() if name in recipes.names()]
+    others = [f"--recipe {name} {does}" for name, does in words.items() if name in recipes.names()]
     unnamed = model.encoder == Small() and settings.get("encoder") is None
-    if not (unnamed and known and facts.roomy) or model.distill is not None or model.starts_from_weights:
+    if not (unnamed and others and facts.roomy) or model.distill is not None or model.starts_from_weights:
         return []
     better = "their kNN accuracy was higher on all data measured (docs/guides/trained.md)"
-    return [f"the network starts from random weights; {', '.join(known)}; {better}"]
+    return [f"the network starts from random weights; {', '.join(others)}; {better}"]
 
 
 def _without_effect(settings: dict[str, Any], kind: str) -> list[str]:
@@ -207,7 +207,6 @@ def resumed(
 
 
 def _values(config: RunConfig) -> dict[str, Any]:
-    """Returns all settings of a description by name."""
     parts = (config.data, config.views, config.model, config.fit)
     return {field.name: getattr(part, field.name) for part in parts for field in dataclasses.fields(part)}
 

@@ -1,4 +1,4 @@
-"""The detector of a run: fitted to levels of training items, calibrated on items that no fit has seen, kept in its folder."""
+"""The detector of a run, kept in its folder: fitted to training items, calibrated on items that no fit has seen."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from vergence.learn.evaluation.collapse import collapse
 from vergence.learn.evaluation.judgment import collapse_warning
 from vergence.learn.methods.core import Method
 from vergence.learn.runs.calibrated import Collected, RunDetector, fit_detector, sample
-from vergence.learn.runs.levels import ATOMS, Levels
+from vergence.learn.runs.features import ATOMS, RunFeatures
 from vergence.learn.runs.rows import MOST_ITEMS, Reading, collected, of_module, whole
 from vergence.learn.training import calibration, closed_form
 from vergence.learn.training.folder import RunFolder
@@ -40,30 +40,30 @@ def fit(folder: RunFolder, method: Method, data: Data, device: torch.device) -> 
     """
     reading = Reading(folder.metadata.crop_size(), device, workers=folder.config.fit.workers)
     held_out = data.calibration
-    unseen = _ordinary(data.test, folder.config.data.keep_classes) if held_out is None else None
+    unseen = _normal(data.test, folder.config.data.keep_classes) if held_out is None else None
     total = sum(min(MOST_ITEMS, len(part)) for part in (data.train, held_out, unseen) if part is not None)
     with in_evaluation(method), terminal.bar("detector", total, late=True) as advance:
-        levels = Levels(method, folder.metadata.shape)
-        if levels.pixels and levels.patches is None:
-            levels.maps = dictionary(data.train, reading.size, reading.workers)
-            levels.to(device)
+        features = RunFeatures(method, folder.metadata.shape)
+        if features.pixels and features.patches is None:
+            features.maps = dictionary(data.train, reading.size, reading.workers)
+            features.to(device)
 
         def read(items: Items) -> Collected:
-            return collected(levels, items, reading, advance)
+            return collected(features, items, reading, advance)
 
         training, calibrating = read(data.train), None if held_out is None else read(held_out)
-        detector = fit_detector(training, calibrating, levels.maps)
+        detector = fit_detector(training, calibrating, features.maps)
         gap = detector.gap
         if unseen is not None:
-            gap = float((ranked(detector.calibration, detector.anomaly_score(read(unseen).levels)) <= 0.05).mean())
-    z = training.levels["z"]
+            gap = float((ranked(detector.calibration, detector.anomaly_score(read(unseen).features)) <= 0.05).mean())
+    z = training.features["z"]
     collapsed = collapse_warning(collapse(torch.from_numpy(z)), dim=z.shape[1])
     notes = [*detector.notes, *filter(None, [collapsed])]
     return replace(detector, gap=gap, notes=notes, model=of_module(method))
 
 
 def dictionary(items: Items, size: int | None, workers: int) -> PatchMaps | None:
-    """Returns a dictionary of patches of some images, cropped to ``size``; None where they are too small, or too much alike."""
+    """Returns a dictionary of patches of some images, cropped to ``size``; None where they are too small, or too similar."""
     items = with_context(items)
     part = (items.context if isinstance(items, PairItems) else items).subset(sample(len(items), DICTIONARY_FROM).sort().values)
     stream = part.stream(batches(len(part), closed_form.block_size(part.shape)), workers=workers)
@@ -76,7 +76,7 @@ def dictionary(items: Items, size: int | None, workers: int) -> PatchMaps | None
         return None
 
 
-def _ordinary(test: Items, classes: Sequence[int] | None) -> Items | None:
+def _normal(test: Items, classes: Sequence[int] | None) -> Items | None:
     """Returns some test items of the classes that training kept."""
     index = torch.arange(len(test))
     if classes is not None and test.labels is not None:
@@ -85,14 +85,14 @@ def _ordinary(test: Items, classes: Sequence[int] | None) -> Items | None:
 
 
 def loaded_or_fitted(folder: RunFolder, method: Method, device: torch.device) -> RunDetector:
-    """Returns a run's detector; fits one where there is none, or where it belongs to another model or to other levels.
+    """Returns a run's detector; fits one where there is none, or where it belongs to another model or to other feature sets.
 
     One that was fitted is kept in the folder; where that cannot be written, a line on stderr says so.
     """
     if (folder.path / FILE).exists():
         stored: RunDetector = folder.read_checked(FILE, RunDetector.read)
         widths = stored.of_batches(method, folder.metadata.shape).widths()
-        fits = stored.typical.shape[1] == widths["z"] and stored.widths().items() <= widths.items()
+        fits = stored.normal.shape[1] == widths["z"] and stored.widths().items() <= widths.items()
         if fits and stored.model == of_module(method):
             return stored
     try:

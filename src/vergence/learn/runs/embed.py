@@ -41,7 +41,7 @@ def write_embeddings(
     Without labels there is no label, -1 is an unknown one; without a density there are name, label and z. The log-density,
     log p(z | z) of an item and itself, needs one encoder for both views. Memory does not grow with the number of items. What
     cannot be read is listed in ``OUT.skipped.csv``. Finished parts are kept in ``.OUT.parts`` until all is written: the same
-    call after a kill goes on behind them.
+    call after a kill continues from them.
 
     Args:
         run: The run.

@@ -41,7 +41,7 @@ VOTERS = (20, 5, 1)  # k of the neighbors whose vote on each item is kept, the f
 BATCH = 1024  # embeddings at a time
 SAFE = "the model and evaluation.json are safe: free space and repeat the command"
 SEEN = "that the run was fitted to or calibrated on"
-KNOWN = 100  # training items that are compared with those that the run has seen
+COMPARED = 100  # training items that are compared with those that the run has seen
 RANKED, BANK = 2_000, 10_000  # test items, and training items that they are compared with, at most, whose errors are ranked
 PIXELS = 32  # larger images are averaged down to this side for the pixel baselines
 
@@ -141,20 +141,20 @@ class _Evaluator:
         """Says so where a program gave data whose training items a run with a detector does not know."""
         if not self.run.folder.given or len(opened.train) > MOST_ITEMS:
             return
-        some = opened.train.subset(spaced(len(opened.train), KNOWN))
+        some = opened.train.subset(spaced(len(opened.train), COMPARED))
         try:
-            known = int(self._seen(some).sum())
+            same = int(self._seen(some).sum())
         except ValueError:  # a run that can have no detector
             return
-        if known < len(some) / 2:
-            words = f"the run does not know {len(some) - known} of {len(some)} training items: these are other data than it was"
+        if same < len(some) / 2:
+            words = f"the run does not know {len(some) - same} of {len(some)} training items: these are other data than it was"
             print(f"warning: {words} trained on, or labels were given at one of training and loading alone", file=sys.stderr)
 
     def _seen(self, items: Items) -> Tensor:
         """Returns which items equal one that a run with a detector was fitted to or calibrated on, (N,) bool."""
         size = self.run.folder.metadata.crop_size()
-        marks = np.concatenate([marks for _, marks in features.stream_batches(digests, items, size=size)])
-        return torch.from_numpy(np.isin(marks, self.run.detector().seen))
+        found = np.concatenate([part for _, part in features.stream_batches(digests, items, size=size)])
+        return torch.from_numpy(np.isin(found, self.run.detector().seen))
 
     def _representations(self, probes: bool) -> dict[str, records.Representation]:
         """Computes the features of every representation, and returns their numbers."""

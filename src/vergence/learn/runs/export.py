@@ -1,6 +1,6 @@
 """A run as one graph outside the library: items -> embedding, anomaly score and p-value, as ONNX or as an exported program.
 
-The graph computes what `vergence.learn.runs.calibrated.RunDetector` does: levels, the log-distances of each, their mean,
+The graph computes what `vergence.learn.runs.calibrated.RunDetector` does: feature sets, the log-distances of each, their mean,
 and ranks among the calibration scores. It is compared with the library on real items before it is kept.
 
 Shapes: B items, n calibration items.
@@ -25,7 +25,7 @@ from vergence.decide import Detector, FeatureSets, GaussianDetector, NeighborDet
 from vergence.decide.conformal import ranked
 from vergence.learn.encoders.patch_maps import PatchMaps
 from vergence.learn.runs import detector as detectors
-from vergence.learn.runs.levels import Levels
+from vergence.learn.runs.features import RunFeatures
 from vergence.learn.runs.run import Run
 from vergence.utils.checks import expect, refuse, require_choice, shortened
 from vergence.utils.files import explained, replacing
@@ -127,8 +127,8 @@ def _of_library(run: Run, module: "_Graph", x: Tensor) -> list[np.ndarray]:
     with torch.no_grad():
         for part in x.split(COMPARED):
             seen = part if module.size is None or part.ndim != 4 else center_crop(part, module.size)
-            levels = module.levels(seen)
-            parts.append((levels["z"].float().cpu().numpy(), found.anomaly_score(levels)))
+            features = module.features(seen)
+            parts.append((features["z"].float().cpu().numpy(), found.anomaly_score(features)))
     z, score = (np.concatenate(column) for column in zip(*parts, strict=True))
     return [z, score, ranked(module.calibration.numpy(), score)]
 
@@ -139,8 +139,8 @@ def _agree(found: list[np.ndarray], expected: list[np.ndarray], n: int) -> float
     difference = float(np.abs(found[1] - expected[1]).max()) / scale
     far = float(np.abs(found[0] - expected[0]).max()) / max(float(np.abs(expected[0]).max()), 1e-12)
     moved = float(np.abs(found[2] - expected[2]).max()) * (n + 1)
-    usual = max(difference, far) <= CLOSE and moved <= max(2.0, CLOSE * n)
-    if not usual:
+    close = max(difference, far) <= CLOSE and moved <= max(2.0, CLOSE * n)
+    if not close:
         text = f"differences of {far:.2g} in z, {difference:.2g} in the score and {moved:.0f} ranks of {n}"
         refuse("a graph that agrees with the library", text, "report it, and use vergence.Scorer")
     return difference
@@ -158,9 +158,9 @@ class _Graph(nn.Module):
         super().__init__()
         found, self.size = run.detector(), run.where()["size"]
         method = copy.deepcopy(run.method).to("cpu")
-        self.levels: Levels = copy.deepcopy(found.of_batches(method, run.folder.metadata.shape))
+        self.features: RunFeatures = copy.deepcopy(found.of_batches(method, run.folder.metadata.shape))
         self.other_arithmetic = False
-        for maps in self.levels.modules():
+        for maps in self.features.modules():
             if isinstance(maps, PatchMaps):  # products in bfloat16, of this machine, have no place in a graph for any
                 self.other_arithmetic |= maps.arithmetic() != maps.filters.dtype
                 maps.plain = True
@@ -169,12 +169,12 @@ class _Graph(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x = x if self.size is None or x.ndim != 4 else center_crop(x, self.size)
-        levels = self.levels(x)
-        score = self.sets({name: values.double() for name, values in levels.items()})
+        features = self.features(x)
+        score = self.sets({name: values.double() for name, values in features.items()})
         at_least = (self.calibration >= score[:, None]).sum(1)
-        score = torch.where(score.isfinite(), score, torch.nan)  # an item with NaN or infinity is not judged
+        score = torch.where(score.isfinite(), score, torch.nan)  # an item with NaN or infinity is not scored
         p = (1.0 + at_least.double()) / (len(self.calibration) + 1)
-        return levels["z"], score, torch.where(score.isnan(), score, p)
+        return features["z"], score, torch.where(score.isnan(), score, p)
 
 
 class _Gaussian(nn.Module):
@@ -232,14 +232,13 @@ class _Sets(nn.Module):
         self.register_buffer("scale", torch.from_numpy(np.asarray(fitted.scale_, dtype=np.float64)))
         self.register_buffer("weights", torch.tensor(list(fitted.shares.values()), dtype=torch.float64))
 
-    def forward(self, levels: dict[str, Tensor]) -> Tensor:
-        t = torch.stack([part(levels[name]) for name, part in zip(self.names, self.parts, strict=True)], 1)
+    def forward(self, features: dict[str, Tensor]) -> Tensor:
+        t = torch.stack([part(features[name]) for name, part in zip(self.names, self.parts, strict=True)], 1)
         z = ((t - self.scale[:, 0]) / self.scale[:, 1]).clamp(min=feature_sets.LOWEST)
         return (self.sharpness * z + self.weights.log()).logsumexp(1) / self.sharpness if self.sharpness else z @ self.weights
 
 
 def _module(fitted: Detector) -> nn.Module:
-    """Returns what computes a detector's log-distances of a matrix."""
     if isinstance(fitted, GaussianDetector):
         return _Gaussian(fitted)
     if isinstance(fitted, NeighborDetector):

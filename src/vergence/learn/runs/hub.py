@@ -48,14 +48,14 @@ scores = run.anomaly_score(items) # larger is more anomalous
 """
 RATE = (
     "p-values are ranks among {n:,} items of the training data that no fit has seen. They hold for new items of the same source, "
-    "and say nothing of others: calibrate with ordinary items of your own, `vergence score RUN NEW --calibration YOURS`."
+    "and say nothing of others: calibrate with normal items of your own, `vergence score RUN NEW --calibration YOURS`."
 )
 
 
 def save_pretrained(run: "Run", folder: str | Path, *, name: str = "") -> Path:
     """Writes what is needed to load a run, and its model card ``README.md``, to a new folder, which is returned.
 
-    Checkpoints are not among it. The detector has embeddings and names of 5,000 typical training items at most, and the
+    Checkpoints are not among it. The detector has embeddings and names of 5,000 normal training items at most, and the
     description has the name of the data: look at them before others may see them.
     """
     folder = Path(folder)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vergence.learn.evaluation.judgment import collapse_warning
-from vergence.learn.runs.tables import ResultTable, paper, rival, tables, verdict
+from vergence.learn.runs.tables import headlines, paper, tables, verdict
 from vergence.learn.training.folder import RunFolder
 from vergence.learn.training.records import Evaluation
 from vergence.report.charts import Series, chart, histogram, shades, thumbnail
@@ -31,7 +31,7 @@ CLASS_LIMIT = 2**31  # of a label
 UNREADABLE: tuple[type[Exception], ...] = (*DAMAGE, csv.Error)
 LISTED, GALLERY, LEGEND = 100, 18, 30  # rows of skipped items; items a side; classes in a legend
 SECTIONS = {
-    "gallery": "The most unusual and the most typical",
+    "gallery": "The most and the least anomalous",
     "map": "A map of the test items",
     "neighbors": "Nearest neighbors",
     "anomalies": "Does it detect anomalies?",
@@ -100,8 +100,7 @@ def write_report(run: str | Path) -> Path:
         "run",
         _sections(files),
         steps=examples.steps(),
-        title=f"{name}: {files.folder.config.data.source}",
-        name=name,
+        title=f"Run {name} on {Path(files.folder.config.data.source).name}",
         config=files.folder.config,
         metadata=files.folder.metadata,
         facts=_facts(files),
@@ -126,7 +125,6 @@ def write_report(run: str | Path) -> Path:
 
 
 def _sections(files: RunFiles) -> dict[str, str]:
-    """Returns the sections that have something to say."""
     measured = files.evaluation is not None and files.evaluation.uncertainty is not None
     absent = {"skipped": not files.skipped, "uncertainty": not measured}
     return {name: heading for name, heading in SECTIONS.items() if not absent.get(name, False)}
@@ -157,35 +155,13 @@ def _facts(run: RunFiles) -> dict[str, Any]:
         "Item": " → ".join(" × ".join(map(str, shape)) for shape in (metadata.shape, metadata.target_shape) if shape),
         "Method" if model.method else "Objective": model.method or model.objective,
         "Encoder": " → ".join(kind.kind if kind.closed_form else str(kind) for kind in encoders),  # settings stand below
-        "Starts from weights": "none: a closed form" if model.encoder.closed_form and not model.freeze else weights,
-        "Learned before the objective": model.distill and f"{model.distill}, {fit.distill_epochs} epochs",
-        "Epochs, seed": f"{fit.epochs if model.takes_steps else 'none'}, {fit.seed}",
+        "Initial weights": None if model.encoder.closed_form and not model.freeze else weights,
+        "Distilled from": model.distill and f"{model.distill}, {fit.distill_epochs} epochs",
+        "Epochs": fit.epochs if model.takes_steps else None,
+        "Seed": str(fit.seed),
         "Device": ", ".join(word for word in (metadata.device, metadata.precision) if word),
         "Code": " ".join(word for word in ("vergence", run.folder.version, metadata.commit) if word),
     }
-
-
-def headlines(shown: dict[str, ResultTable]) -> list[str]:
-    """Returns sentences that compare the run's embedding and its detector with their best baselines."""
-    sentences = []
-    if (table := shown.get("accuracies")) is not None:
-        title = "kNN 30" if table.column("kNN 30") else table.columns[0].title
-        words = _headline(table, title, "of the test items get the right class")
-        sentences.append(f"Classification by the most similar items ({title}): {words}.")
-    if (table := shown.get("anomalies")) is not None:
-        words = _headline(table, "AUROC", "of pairs of an anomaly and an ordinary item are ranked correctly (AUROC)")
-        sentences.append(f"Anomaly detection: {words}.")
-    return sentences
-
-
-def _headline(table: ResultTable, title: str, meaning: str) -> str:
-    name, kind = next(iter(table.kinds.items()))
-    column = table.column(title)
-    if kind != "model" or column is None or name not in column.values:
-        return "this run has no result; its baselines are below"
-    ours = f"with {name}, {column.values[name]:.1%} {meaning}"
-    best = rival(table, title, name)
-    return f"{ours}; with the best baseline, {best.baseline}, {best.theirs:.1%}: {best.words}" if best else ours
 
 
 def _curves(rows: list[dict[str, Any]], prior: float | None) -> list[dict[str, Any]]:
@@ -213,7 +189,7 @@ def _settings(run: RunFiles) -> list[list[str]]:
 
 
 class _Examples:
-    """The items in ``examples.npz`` by their index, with finite ``scores`` by item, most unusual first, and ``captions``."""
+    """The items in ``examples.npz`` by their index, with finite ``scores`` by item, most anomalous first, and ``captions``."""
 
     def __init__(self, run: RunFiles) -> None:
         self.arrays, self.classes = run.examples, run.folder.metadata.classes
@@ -226,10 +202,10 @@ class _Examples:
         ]
 
     def gallery(self) -> dict[str, Any] | None:
-        """Returns the most unusual and the most typical items; None where no item has a score."""
+        """Returns the most and the least anomalous items; None where no item has a score."""
         order = list(self.scores)
         n = min(GALLERY, len(order) // 2 or 1)
-        return {"unusual": self._shown(order[:n]), "typical": self._shown(order[: -n - 1 : -1])} if order else None
+        return {"most": self._shown(order[:n]), "least": self._shown(order[: -n - 1 : -1])} if order else None
 
     def neighbors(self) -> dict[str, Any] | None:
         """Returns rows of a query and its nearest neighbors, and how many of these have the query's label."""
@@ -239,11 +215,11 @@ class _Examples:
         label = self.arrays["label"]
         labeled = rows[label[rows[:, 0]] >= 0]
         same = int((label[labeled[:, 1:]] == label[labeled[:, :1]]).sum())
-        return {"rows": [self._shown(row, row[0]) for row in rows.tolist()], "same": same, "known": labeled[:, 1:].size}
+        return {"rows": [self._shown(row, row[0]) for row in rows.tolist()], "same": same, "labeled": labeled[:, 1:].size}
 
     def histogram(self) -> dict[str, Any] | None:
         """Returns words and chart of the scores' histogram; None where no item has a score."""
-        names = ("ordinary items", "anomalies") if "anomalous" in self.arrays else ("items",)
+        names = ("normal items", "anomalies") if "anomalous" in self.arrays else ("items",)
         groups: dict[str, list[float]] = {name: [] for name in names}
         for i, score in self.scores.items():
             groups[names[self._held_out(i)]].append(score)
@@ -311,7 +287,7 @@ class _Examples:
             "y": unit(self.arrays["xy"][:, 1]),
             **sheets(np.stack([tile(image_of(image), side_of(n)) for image in images])),
         }
-        words = "The test items of the report, the most unusual first. Larger scores are more unusual."
+        words = "The test items of the report, the most anomalous first. Larger scores are more anomalous."
         meaning = ["report.html next to this page says how the scores were measured."]
         looked = f"{n:,} items"
         workbench(path, data, title=title, sentences=[words], looked=looked, encoder="that of the run", meaning=meaning)
@@ -334,7 +310,7 @@ class _Examples:
         ]
 
     def _score(self, i: int) -> float:
-        """Returns an item's score; of items that no level finds rare 0, since no more can be read from it."""
+        """Returns an item's score; of items that no feature set finds rare 0, since no more can be read from it."""
         return round(float(self.arrays["score"][i]), 4) + 0.0
 
     def _held_out(self, i: int) -> bool:

@@ -1,6 +1,6 @@
 """Items in, rows out, in bounded memory: what the verbs share that compute something of every item.
 
-A job that is stopped goes on behind its finished parts (`vergence.utils.parts`); digests of the model and of the
+A job that is stopped continues from its finished parts (`vergence.utils.parts`); digests of the model and of the
 items tell which parts are its own.
 """
 
@@ -28,7 +28,7 @@ from vergence.learn.evaluation.uncertainty import crop_spread
 from vergence.learn.methods.core import Method, Side
 from vergence.learn.objectives.core import ConditionalObjective, DensityObjective, Objective
 from vergence.learn.runs.calibrated import Collected, sample
-from vergence.learn.runs.levels import Levels
+from vergence.learn.runs.features import RunFeatures
 from vergence.learn.training import build
 from vergence.learn.training.calibration import digests
 from vergence.learn.training.folder import RunFolder, write_skipped
@@ -43,7 +43,7 @@ from vergence.utils.terminal import bar
 __all__ = ["Columns", "Reading", "collected", "objective_scores", "parts", "stream", "write_rows"]
 
 MAX_NUMBERS = 1 << 24  # numbers of a mixture's density, held at a time
-MOST_ITEMS, MOST_BYTES = 50_000, 256 << 20  # of the items whose levels are held, sampled at random
+MOST_ITEMS, MOST_BYTES = 50_000, 256 << 20  # of the items whose features are held, sampled at random
 Images = Any  # what `vergence.data.sources.from_object` opens, or a path or a built-in name
 Columns = dict[str, Any]  # name -> tensor (B,) or (B, D), written as float32; an array, or a list of texts, as it is
 
@@ -114,7 +114,7 @@ def write_rows(
     """Writes name, label (where there are ``labels`` (N,)) and columns of every item to a file; returns the number of rows.
 
     The rows are kept in parts next to ``out`` until all are there (see `vergence.utils.parts`): the same call after a kill, a
-    signal or a full disk goes on behind the last part. What cannot be read is listed in ``OUT.skipped.csv``.
+    signal or a full disk continues from the last part. What cannot be read is listed in ``OUT.skipped.csv``.
 
     ``job`` is what determines the rows, apart from the items and how they are read: the verb and the model; ``derived`` columns
     are computed when all rows are there.
@@ -147,15 +147,17 @@ def names_of(items: Items, index: Tensor) -> list[str]:
     return [items.names[i] for i in index.tolist()]
 
 
-def collected(levels: Levels, items: Items, reading: Reading, advance: Callable[[int], None] = lambda n: None) -> Collected:
-    """Returns the levels of all items, or of a sample of at most 50,000, or of 256 MiB, where there are more.
+def collected(
+    features_of: RunFeatures, items: Items, reading: Reading, advance: Callable[[int], None] = lambda n: None
+) -> Collected:
+    """Returns the features of all items, or of a sample of at most 50,000, or of 256 MiB, where there are more.
 
     What cannot be read is listed in ``items.skipped``. ``advance`` is called with the number of items of each batch.
     """
-    chosen = sample(len(items), max(1, min(MOST_ITEMS, MOST_BYTES // (4 * sum(levels.widths().values())))))
+    chosen = sample(len(items), max(1, min(MOST_ITEMS, MOST_BYTES // (4 * sum(features_of.widths().values())))))
 
     def columns(x: Tensor) -> Columns:
-        return {"digest": digests(x), **{name: f.cpu().numpy() for name, f in levels(x).items()}}
+        return {"digest": digests(x), **{name: f.cpu().numpy() for name, f in features_of(x).items()}}
 
     places, rows, listed = [torch.zeros(0, dtype=torch.int64)], list[Columns](), list[Skipped]()
     for part, found, _, skipped in _batches(columns, items, chosen, reading):
@@ -167,8 +169,8 @@ def collected(levels: Levels, items: Items, reading: Reading, advance: Callable[
     index = torch.cat(places)
     expect(len(index), "items that can be read", f"none of {len(items)}", "give others")
     whole = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-    marks = whole.pop("digest")
-    return Collected(whole, index, names_of(items, index), marks)
+    own = whole.pop("digest")
+    return Collected(whole, index, names_of(items, index), own)
 
 
 def of_module(module: nn.Module) -> str:

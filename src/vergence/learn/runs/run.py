@@ -108,7 +108,7 @@ class Neighbors(Tabular):
     similarity: Tensor  # cosine similarities of the embeddings, (N, n)
 
     def table(self) -> Mapping[str, Sequence[Any]]:
-        """Returns a row for each pair of an item and a neighbor."""
+        """Returns one row per pair of an item and a neighbor."""
         n = self.index.shape[1]
         return {
             "name": [name for name in self.names for _ in range(n)],
@@ -179,8 +179,8 @@ class Run:
         reading, method = Reading(**self.where(), batch_size=batch_size), self.method
         if how in (None, DETECTOR):
             fitted = self.detector()
-            levels = fitted.of_batches(method, self.folder.metadata.shape)
-            rows = stream(lambda x: {"score": fitted.anomaly_score(levels(x))}, self.items(images), reading)
+            features_of = fitted.of_batches(method, self.folder.metadata.shape)
+            rows = stream(lambda x: {"score": fitted.anomaly_score(features_of(x))}, self.items(images), reading)
             return torch.from_numpy(np.concatenate([batch["score"] for _, batch in rows]))
         net, items, own = method.encoder, self.items(images), how != JACOBIAN
         rows = stream(lambda x: objective_scores(method, net(x)) if own else {JACOBIAN: jacobian_score(net, x)}, items, reading)

@@ -1,4 +1,4 @@
-"""`score`: how anomalous is each item, against a reference: a run's calibration part, or pairs.
+"""`score`: how anomalous is each item, compared with a run's calibration part, or with pairs.
 
 Each reference is a small class that computes `Decisions`; `score` checks what is given and writes the page.
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 from vergence.data.items import Items, PairItems, batches
 from vergence.data.pixels import center_crop
 from vergence.data.sources import with_shape
-from vergence.decide import explain, fpr_threshold, label_trim, needed_for_fpr, reportable, select, surprise, tail_p_values
+from vergence.decide import explain, fpr_threshold, label_trim, needed_for_fpr, select, surprise, tail_p_values
 from vergence.decide.conformal import TAIL, Certificate, counts_of, ranked
 from vergence.decide.decisions import Decisions, Tally
 from vergence.decide.page import write_decisions
@@ -28,14 +28,14 @@ from vergence.learn.methods.core import Method
 from vergence.learn.objectives.core import ConditionalObjective
 from vergence.learn.runs.calibrated import RunDetector
 from vergence.learn.runs.detector import calibrating_pairs, opened
-from vergence.learn.runs.levels import Levels
+from vergence.learn.runs.features import RunFeatures
 from vergence.learn.runs.rows import Columns, Images, Reading, collected, objective_scores, of_items, of_model, write_rows
 from vergence.learn.runs.run import Run, objective_of
 from vergence.learn.runs.shards import Counted, shard_written
 from vergence.learn.training.calibration import FEWEST, digests
 from vergence.report.rendering import require_page
 from vergence.utils import terminal
-from vergence.utils.checks import expect, refuse, require_within
+from vergence.utils.checks import counted, expect, refuse, require_within
 from vergence.utils.digests import digest_of, of_array
 from vergence.utils.files import as_path
 from vergence.utils.parts import Shard, open_parts, require_table
@@ -46,8 +46,8 @@ NOT_FINITE = "NaN or infinity among the values"
 SHOWN = 5  # calibration items that are named
 EXCESS = 0.5  # deviations beyond the quantile in which a Gaussian's tail falls to 1 / e
 SAMPLES = 64  # of each conditional density
-ADVICE = "; to judge a run's own data by itself: vergence check DATA --encoder RUN"
-CONDITIONAL = "target given context"  # the level of pairs
+ADVICE = "; for a run's own data: vergence check DATA --encoder RUN"
+CONDITIONAL = "target given context"  # the feature set of pairs
 
 
 def score(
@@ -58,9 +58,9 @@ def score(
     fdr: float = 0.1,
     name: str | None = None,
 ) -> Decisions:
-    """Returns what is unusual among items; notes are printed on stderr.
+    """Returns which items are anomalous; notes are printed on stderr.
 
-    Given ``out``, finished parts of the work are kept next to it, so that the same call after a kill goes on behind them.
+    Given ``out``, finished parts of the work are kept next to it; the same call after a kill continues from them.
 
     Args:
         images: Items to score, as `Run` takes them.
@@ -98,15 +98,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The calibration part of a run, or other ordinary items: p-values hold for new items of the same source.
+    """The calibration part of a run, or other normal items: p-values hold for new items of the same source.
 
     Attributes:
         run: The run, whose detector scores.
-        fpr: Rate at which ordinary items are flagged, in (0, 1), instead of the false-discovery rate.
+        fpr: Rate at which normal items are flagged, in (0, 1), instead of the false-discovery rate.
         confidence: Probability that the rate is at most ``fpr``, over calibration sets, in (0, 1).
-        calibration: Ordinary items that calibrate instead of the run's own part.
-        confirmed: Names of calibration items that a person looked at, the strangest first, and found unusual; they are left out.
-        all_scores: Whether the score of each level and every score of the objective's own are written, too.
+        calibration: Normal items that calibrate instead of the run's own part.
+        confirmed: Names of the most anomalous calibration items that a person found to be anomalies; they are left out.
+        all_scores: Whether the score of each feature set and every score of the objective's own are written, too.
         batch_size: Items at a time.
         workers: Processes that decode images.
     """
@@ -140,36 +140,34 @@ class Calibration:
         return shard_written(shard, folder, items, write, kind, batch_size=self.batch_size, tally=tally, files=files)
 
     def work(self, items: Items, fdr: float) -> Work:
-        """Returns what is computed of the items, and prints what is to be known before."""
+        """Returns what is computed of the items, and prints notes."""
         run, reading = self.run, Reading(**self.run.where(), batch_size=self.batch_size, workers=self.workers)
-        levels = run.detector().of_batches(run.method, run.folder.metadata.shape)
-        detector, refused = self._calibrated(levels, reading)
+        features_of = run.detector().of_batches(run.method, run.folder.metadata.shape)
+        detector, refused = self._calibrated(features_of, reading)
         certificate = None if self.fpr is None else fpr_threshold(detector.calibration, self.fpr, self.confidence)
         n = len(detector.calibration)
         notes = _about_run(run, detector, items)
-        if certificate is None and len(items):  # which the result names
-            notes.append(f"note: {reportable(n, len(items), fdr)}")
-        notes += _odd_ones(detector.calibration, detector.names)
+        notes += _suspects(detector.calibration, detector.names)
         if notes:
             print("\n".join(notes), file=sys.stderr)
         job: dict[str, Any] = {"job": "score", "fdr": fdr, "fpr": self.fpr or 0.0}
         job |= {"confidence": self.confidence, "all": self.all_scores, **of_model(run.folder, run.method)}
         job["detector"] = of_array(np.frombuffer(detector.content(), np.uint8))
-        function = columns_of(run.method, levels, detector, 1.0 if certificate else fdr, self.all_scores, refused)
+        function = columns_of(run.method, features_of, detector, 1.0 if certificate else fdr, self.all_scores, refused)
         own = counts_of(ranked(detector.calibration, detector.calibration), n)
         return Work(function, job, reading, n, own, certificate, notes)
 
-    def _calibrated(self, levels: Levels, reading: Reading) -> tuple[RunDetector, dict[int, str]]:
+    def _calibrated(self, features_of: RunFeatures, reading: Reading) -> tuple[RunDetector, dict[int, str]]:
         """Returns the detector with the items that calibrate, and the names of given ones by digest: they cannot be scored."""
         detector, refused = self.run.detector(), {}
         if self.calibration is not None:
             items = self.run.items(self.calibration)
             require_calibration(len(items), None, self.fpr, self.confidence)
-            given = collected(levels, items, reading)
+            given = collected(features_of, items, reading)
             refused = dict(zip(given.digests.tolist(), given.names, strict=True))
             new = _unseen(given.digests, detector.seen)
             names = [given.names[i] for i in np.flatnonzero(new)]
-            detector = detector.with_calibration(detector.deviations_of(given.levels)[new], names)
+            detector = detector.with_calibration(detector.deviations_of(given.features)[new], names)
         if self.confirmed:
             detector = _without_confirmed(detector, self.confirmed)
         require_calibration(len(detector.calibration), detector.calibration)
@@ -178,7 +176,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class PairReference:
-    """Calibration pairs of a run that was trained on pairs: how unusual is each target, given its context.
+    """Calibration pairs of a run that was trained on pairs: how anomalous is each target, given its context.
 
     The score is `vergence.decide.surprise` of the target's embedding under the run's p(z_b | z_a).
 
@@ -191,7 +189,7 @@ class PairReference:
     batch_size: int = 256
 
     def decisions(self, items: Items, out: Path, fdr: float) -> Decisions:
-        """Returns what is unusual among pairs; their table is written row by row."""
+        """Returns which pairs are anomalous; their table is written row by row."""
         run, size = self.run, self.batch_size
         given = _as_pairs(run, items)
         has, objective = isinstance(run.method.objective, ConditionalObjective), run.folder.config.model.objective
@@ -206,7 +204,6 @@ class PairReference:
         require_calibration(len(calibration), calibration)
         tally = Tally(n, fdr, own=counts_of(ranked(calibration, calibration), n))
         fitted_to = np.unique(np.concatenate([_digests_of_pairs(part) for part in (data.train, data.calibration)]))
-        terminal.note(str(reportable(len(calibration), len(given), fdr)))
         job: dict[str, Any] = {"job": "score pairs", "fdr": fdr, "batch_size": size}
         job |= {"calibration": of_array(calibration), "source": of_items(given), **of_model(run.folder, run.method)}
         with open_parts(out, job, derived=tally) as kept, terminal.bar(out.name, len(given)) as advance:
@@ -215,7 +212,7 @@ class PairReference:
                 part = given.subset(torch.arange(start, min(start + size, len(given))))
                 total = pair_scores(run, part, size)
                 columns: Columns = {"name": list(part.names), "score": total, "p_value": ranked(calibration, total)}
-                columns |= {"level": [CONDITIONAL] * len(part), "nearest": [""] * len(part), "reason": [""] * len(part)}
+                columns |= {"feature_set": [CONDITIONAL] * len(part), "nearest": [""] * len(part), "reason": [""] * len(part)}
                 columns["seen"] = np.isin(_digests_of_pairs(part), fitted_to).astype(np.uint8)
                 kept.append(columns, len(part))
                 advance(len(part))
@@ -223,32 +220,32 @@ class PairReference:
 
 
 def columns_of(
-    method: Method, levels: Levels, detector: RunDetector, limit: float, all_scores: bool, refused: Mapping[int, str]
+    method: Method, features_of: RunFeatures, detector: RunDetector, limit: float, all_scores: bool, refused: Mapping[int, str]
 ) -> Callable[[Tensor], Columns]:
     """Returns the function of a batch of items that computes what is written of each.
 
-    The method is in evaluation mode. ``limit`` is the p-value up to which nearest typical items and a reason are given;
-    ``all_scores`` adds each level's score and every score of the objective's own, whose ``score`` becomes ``own_score``;
+    The method is in evaluation mode. ``limit`` is the p-value up to which nearest normal items and a reason are given;
+    ``all_scores`` adds each feature set's score and every score of the objective's own, whose ``score`` becomes ``own_score``;
     ``refused`` are names of items that must not be among those that are scored, by their digests.
     """
 
     def function(x: Tensor) -> Columns:
         lost = ~(x.isfinite().all(1).cpu().numpy() if x.ndim == 2 else np.ones(len(x), dtype=bool))
-        features = levels(torch.where(torch.from_numpy(lost).to(x.device)[:, None], 0, x) if lost.any() else x)
+        features = features_of(torch.where(torch.from_numpy(lost).to(x.device)[:, None], 0, x) if lost.any() else x)
         each = detector.deviations_of(features)
-        total, marks = detector.sets.combined(each), digests(x)
-        if equal := [refused[mark] for mark in marks.tolist() if mark in refused] if refused else []:
-            also = f" and {len(equal) - 1:,} more among {len(marks):,} items" if len(equal) > 1 else ""
+        total, own = detector.sets.combined(each), digests(x)
+        if equal := [refused[one] for one in own.tolist() if one in refused] if refused else []:
+            also = f" and {len(equal) - 1:,} more among {len(own):,} items" if len(equal) > 1 else ""
             expected = "calibration items that are not among the scored ones"
             refuse(expected, f"an equal one of {equal[0]}{also}", "leave such items out of --calibration")
         total[lost], p = np.nan, ranked(detector.calibration, total)
         p[lost] = np.nan
         written = {"score": total, "p_value": p, **_explained(detector, features["z"], each, p <= limit)}
-        written["seen"] = np.isin(marks, detector.seen).astype(np.uint8)
+        written["seen"] = np.isin(own, detector.seen).astype(np.uint8)
         if x.ndim == 2:
             written["error"] = np.where(lost, NOT_FINITE, "").tolist()
         if all_scores:
-            written |= {f"level_{name}": each[:, i] for i, name in enumerate(detector.levels)}
+            written |= {f"feature_set_{name}": each[:, i] for i, name in enumerate(detector.feature_sets)}
             scores = objective_scores(method, features["z"])
             written |= {f"own_{name}" if name in written else name: value for name, value in scores.items()}
         return written
@@ -256,16 +253,16 @@ def columns_of(
     return function
 
 
-def _explained(detector: RunDetector, z: Tensor, each: np.ndarray, unusual: np.ndarray) -> dict[str, list[str]]:
-    """Returns the level that says so of each item and, of unusual items, the nearest typical items and a reason."""
-    names = np.asarray(detector.levels)
+def _explained(detector: RunDetector, z: Tensor, each: np.ndarray, rare: np.ndarray) -> dict[str, list[str]]:
+    """Returns each item's feature set of largest deviation and, of anomalies, the nearest normal items and a reason."""
+    names = np.asarray(detector.feature_sets)
     nearest, reason = ([""] * len(each) for _ in range(2))
-    rows = np.flatnonzero(unusual)
+    rows = np.flatnonzero(rare)
     similar = detector.nearest(z[torch.from_numpy(rows)].float().cpu().numpy())
-    why = explain(names.tolist(), detector.level_p_values(each[rows]), len(detector.calibration))
+    why = explain(names.tolist(), detector.p_values_by_set(each[rows]), len(detector.calibration))
     for i, near, text in zip(rows, similar, why, strict=True):
         nearest[i], reason[i] = near, text
-    return {"level": names[each.argmax(1)].tolist(), "nearest": nearest, "reason": reason}
+    return {"feature_set": names[each.argmax(1)].tolist(), "nearest": nearest, "reason": reason}
 
 
 def _unseen(given: np.ndarray, seen: np.ndarray) -> np.ndarray:
@@ -274,7 +271,7 @@ def _unseen(given: np.ndarray, seen: np.ndarray) -> np.ndarray:
     if equal := int((~new).sum()):
         words = f"{equal:,} of {len(given):,} calibration items equal ones that the run was fitted to or calibrated on"
         enough = int(new.sum()) >= FEWEST
-        what = "; they are left out" if enough else ": scores of items of a fit say nothing about new ones; give others"
+        what = "; they are left out" if enough else "; their scores say nothing about new items: give others"
         print(f"warning: {words}{what}", file=sys.stderr)
         return new if enough else np.ones_like(new)
     return new
@@ -291,51 +288,49 @@ def require_calibration(n: int, scores: np.ndarray | None = None, fpr: float | N
 
 
 def _without_confirmed(detector: RunDetector, confirmed: Sequence[str]) -> RunDetector:
-    """Returns the detector without the strangest calibration items that a person confirmed to be unusual (Label-Trim)."""
-    place = {name: i for i, name in enumerate(detector.names)}
-    if others := [name for name in confirmed if name not in place]:
+    """Returns the detector without the most anomalous calibration items that a person confirmed (Label-Trim)."""
+    position = {name: i for i, name in enumerate(detector.names)}
+    if others := [name for name in confirmed if name not in position]:
         advice = "write them as in the column name of the scores of the calibration items"
         refuse("names of calibration items", f"{len(others)} others (first: {others[0]})", advice)
-    rows = np.array([place[name] for name in dict.fromkeys(confirmed)])
+    rows = np.array([position[name] for name in dict.fromkeys(confirmed)])
     budget = int((detector.calibration >= detector.calibration[rows].min()).sum())
-    label_trim(detector.calibration, rows, budget)  # raises where others than the strangest are named
-    looked = f"the {budget:,} strangest calibration items" if budget > 1 else "the strangest calibration item"
-    terminal.note(f"{len(rows):,} calibration items are left out; this is right if you looked at {looked}")
+    label_trim(detector.calibration, rows, budget)  # raises where others than the most anomalous are named
+    terminal.note(f"{counted(len(rows), 'calibration item')} left out; look at the {budget:,} with the largest scores")
     kept = np.setdiff1d(np.arange(len(detector.names)), rows)
     return replace(detector, deviations=detector.deviations[kept], names=[detector.names[i] for i in kept.tolist()])
 
 
 def _about_run(run: Run, detector: RunDetector, items: Items) -> list[str]:
-    """Returns what is to be known of the run and of how it reads the items."""
+    """Returns notes on the run and on how it reads the items."""
     notes = [f"warning: {note}" for note in detector.notes]
     if items.conversion is not None:
-        notes.append(f"note: images are changed from {items.conversion}, as the run reads them; what that hides is not judged")
+        notes.append(f"note: images are changed from {items.conversion}, as the run reads them")
     about = run.folder.metadata
     if len(about.shape) == 3 and about.read_shape[1] > about.shape[1]:
         share = about.shape[1] / about.read_shape[1]
-        seen = f"the middle square of each image, {share:.0%} of the shorter side"
-        notes.append(f"note: the run sees {seen}: the rest is not judged")
+        notes.append(f"note: the run sees the central square of each image, {share:.0%} of the shorter side".replace("%", " %"))
     if isinstance(items, PairItems) and about.kind == "pairs":
-        notes.append("note: of these pairs the contexts alone are judged; --pairs judges each target given its context")
+        notes.append("note: only the contexts of these pairs are scored; --pairs scores each target given its context")
     if not detector.held_out:
-        gap = "" if detector.gap is None else f"; of test items {detector.gap:.1%} have p <= 0.05 instead of 5 %"
+        gap = "" if detector.gap is None else f"; {100 * detector.gap:.1f} % of test items have p <= 0.05 instead of 5 %"
         notes.append(
-            f"warning: {run.folder.path} kept no calibration part, so {len(detector.calibration)} of the items that its encoder "
-            f"was trained on calibrate{gap}: train with --calibration-share, or give --calibration DATA"
+            f"warning: {run.folder.path} has no calibration part, so {len(detector.calibration)} training items calibrate{gap}: "
+            "train with --calibration-share, or give --calibration DATA"
         )
     n_top = int((detector.calibration == detector.calibration.max()).sum())
     if n_top > max(2, len(detector.calibration) / 100):
         notes.append(
-            f"warning: {n_top:,} of {len(detector.calibration):,} calibration items share the largest score, so that few items "
-            "can be reported; give items that differ with --calibration DATA"
+            f"warning: {n_top:,} of {len(detector.calibration):,} calibration items share the largest score, so few items can be "
+            "flagged; give items that differ with --calibration DATA"
         )
     return notes
 
 
-def _odd_ones(scores: np.ndarray, names: Sequence[str]) -> list[str]:
-    """Returns a line where calibration items look odd themselves, by the tail of the others."""
-    # The tail is at most as light as a Gaussian's: where one level hardly varies, the bulk ends so early that a tail fitted to it
-    # would be too light.
+def _suspects(scores: np.ndarray, names: Sequence[str]) -> list[str]:
+    """Returns a line where calibration items seem to be anomalies, by the tail of the others."""
+    # The tail is at most as light as a Gaussian's: where one feature set hardly varies, the bulk ends so early that a tail fitted
+    # to it would be too light.
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of p-values of a selection: these are all there are
@@ -345,9 +340,8 @@ def _odd_ones(scores: np.ndarray, names: Sequence[str]) -> list[str]:
         return []
     order = np.argsort(-scores, kind="stable")
     first = ", ".join(names[i] for i in order[: min(n, SHOWN)])
-    look, like = ("looks unusual itself", "it") if n == 1 else ("look unusual themselves", "them")
-    hides = f"note: {n:,} of the calibration items {look}, which hides others like {like}; look at"
-    return [f"{hides} {first}: a file that names those that are unusual, one a line, goes to --confirm"] if n else []
+    found = f"note: {counted(n, 'calibration item')} may be anomalies, which hides similar ones: {first}. "
+    return [f"{found}Look at them, and give --confirm a file that names the anomalies, one per line"] if n else []
 
 
 def _as_pairs(run: Run, items: Items) -> PairItems:
@@ -358,7 +352,6 @@ def _as_pairs(run: Run, items: Items) -> PairItems:
 
 
 def _digests_of_pairs(pairs: Items) -> np.ndarray:
-    """Returns a digest of each pair, (N,) uint64."""
     sides_of = (sides for _, sides in pairs.stream(batches(len(pairs), 1024)))
     parts = [digests(torch.cat([side.flatten(1).float() for side in sides], 1)) for sides in sides_of]
     return np.concatenate([np.zeros(0, dtype=np.uint64), *parts])
@@ -366,7 +359,7 @@ def _digests_of_pairs(pairs: Items) -> np.ndarray:
 
 @torch.inference_mode()
 def pair_scores(run: Run, pairs: PairItems, batch_size: int = 256) -> np.ndarray:
-    """Returns how unusual the target of each pair is, given its context, (N,); larger is more unusual."""
+    """Returns how anomalous the target of each pair is, given its context, (N,)."""
     objective: ConditionalObjective = objective_of(run, ConditionalObjective)
     networks = run.method.branch("context").eval(), run.method.target_network().eval()
     sizes = run.where("context")["size"], run.where("target")["size"]

@@ -147,7 +147,6 @@ def merge(
 
 
 def _file(record: Mapping[str, Any], folder: Path) -> Path:
-    """Returns the file of a part's rows."""
     return folder / f"{Shard(record['shard'], record['shards']).name}.parquet"
 
 
@@ -156,15 +155,14 @@ def _record(path: Path) -> dict[str, Any]:
         record = read_object(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"expected the record of a part in {path}, cannot read it: {error}; write the part again") from None
-    usual = record.get("format") == FORMAT and {"shard", "shards", "items", "job", "rows", "names", "sha256"} <= set(record)
-    expect(usual, f"the record of a part in {path}", "another file", "remove it, and write the part again")
+    right = record.get("format") == FORMAT and {"shard", "shards", "items", "job", "rows", "names", "sha256"} <= set(record)
+    expect(right, f"the record of a part in {path}", "another file", "remove it, and write the part again")
     same = record.pop("digest", None) == _digest(record)
     expect(same, f"the record of a part in {path} as it was written", "an altered one", "remove it, and write the part again")
     return record
 
 
 def _digest(record: Mapping[str, Any]) -> str:
-    """Returns a digest of what a record says."""
     return digest_of([json.dumps(record, sort_keys=True)])
 
 

@@ -1,6 +1,6 @@
 """The stages of a training: a closed form, learning one, steps with an objective, the density. Each works on one state.
 
-A run that was killed goes on in the stage of its last checkpoint; a stage that is done says so and is passed.
+A run that was killed continues in the stage of its last checkpoint; stages that are done are passed.
 """
 
 import contextlib
@@ -91,7 +91,7 @@ def take_steps(state: State) -> None:
         monitor = online_knn(opened, state.folder.metadata.crop_size(), fabric.device)
         done = loop.fit(fabric, state.method, opened.train, state.views, config, state.folder, monitor=monitor, progress=progress)
     if state.first and done < (total := config.epochs * loop.require_batches(len(opened.train), config)):
-        words = f"stopped after step {done:,} of {total:,}, as on_step returned False; resume=True goes on"
+        words = f"stopped after step {done:,} of {total:,}, as on_step returned False; resume=True continues"
         terminal.note(words)
         state.folder.log(words)
 
@@ -181,7 +181,7 @@ def _teacher(state: State) -> State:
     """Returns the state in which the closed form that an encoder learns is fitted: its own folder, new or to be continued."""
     path, shape, opened = state.folder.path / CLOSED_FORM, state.folder.metadata.shape, state.opened
     resumed = holds_run(path)
-    state.fabric.barrier()  # every process has looked before one writes
+    state.fabric.barrier()  # every process has read before one writes
     mean, std = build.statistics(opened.train)
     config = RunFolder.open(path).config if resumed else _teacher_config(state.folder.config, opened, shape)
     shared = {name: getattr(state.folder.config.fit, name) for name in SHARED}
@@ -216,7 +216,7 @@ def _targets(teacher: State) -> Array:
     if not done:
         part = file.with_name(f".{EMBEDDING}.part")
         if teacher.first:
-            with explained(part, "free space, then go on with --resume"), part.open("wb") as out:
+            with explained(part, "free space, then continue with --resume"), part.open("wb") as out:
                 np.lib.format.write_array_header_1_0(out, {"descr": "<f4", "fortran_order": False, "shape": shape})
                 for start in range(0, shape[0], ROWS):  # zeros first: a full disk is an error now, not while pages are set
                     out.write(bytes(4 * shape[1] * min(ROWS, shape[0] - start)))
@@ -231,7 +231,6 @@ def _targets(teacher: State) -> Array:
 
 
 def _holds(file: Any, shape: tuple[int, int]) -> bool:
-    """Returns whether a file is a whole array of float32 of a shape."""
     try:
         array = np.load(file, mmap_mode="r")
     except (OSError, ValueError, EOFError):

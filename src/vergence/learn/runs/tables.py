@@ -16,8 +16,8 @@ __all__ = ["show_evaluation", "tables"]
 CLEAR = 2.0  # standard errors that a difference has to exceed
 FEW = 100  # test items below which one of them moves an accuracy by more than a point
 FEWEST = 10  # test items whose spread says that an embedding collapses
-PAPER = "“The paper's” is what the objective's paper reports for its own networks; it was not measured here."
-R_AUROC = "R-AUROC: how well it ranks items whose nearest other item has another class; 0.5 is chance."
+PAPER = "“The paper's” are values that the objective's paper reports for its own networks."
+R_AUROC = "R-AUROC: how well it ranks items whose nearest other item has another class; 50 % is chance."
 POSTERIOR = {  # title and meaning by field
     "variance_mean": ("variance, mean", "how uncertain it is, per feature"),
     "variance_cv": ("variance, coefficient of variation", "how much certainty differs between features"),
@@ -25,6 +25,11 @@ POSTERIOR = {  # title and meaning by field
     "norm_z": ("norm of z, mean", "length of the embedding"),
     "norm_mu": ("norm of the posterior mean, mean", "length of the posterior mean"),
 }
+
+
+def percent(share: float) -> str:
+    """Returns a share in [0, 1] as people read it."""
+    return f"{100 * share:.1f} %"
 
 
 @dataclass(frozen=True)
@@ -44,9 +49,9 @@ class Measure:
         return self.better * max(self.better * value for value in self.values.values()) if self.better else None
 
     def text(self, row: str) -> str:
-        """Returns a value in digits: three decimals of a share, four digits of others; a dash where it was not measured."""
+        """Returns a value in digits: a share in percent; a dash where it was not measured."""
         value = self.values.get(row)
-        return "–" if value is None else f"{value:.3f}" if self.share else f"{value:.4g}"
+        return "–" if value is None else percent(value) if self.share else f"{value:.4g}"
 
 
 @dataclass(frozen=True)
@@ -103,17 +108,16 @@ def _accuracies(evaluation: Evaluation) -> ResultTable:
 
     ks = sorted({k for part in parts.values() for k in part.knn or ()})
     columns = [column(f"kNN {k}", votes(k, "majority"), k in (1, 30)) for k in ks]
-    columns += [column(f"kNN {k}, weighted", votes(k, "weighted"), False) for k in ks if k > 1]
+    columns += [column(f"weighted kNN {k}", votes(k, "weighted"), False) for k in ks if k > 1]
     probes = {name: part.probe for name, part in parts.items() if part.probe is not None}
     columns.append(column("linear probe", {name: probe.accuracy for name, probe in probes.items()}, True))
     columns.append(column("ridge probe", {name: part.ridge for name, part in parts.items() if part.ridge is not None}, True))
     notes = []
     if 0 < protocol.test < FEW:
-        notes.append(f"Of {protocol.test} test items a single one changes an accuracy by {100 / protocol.test:.1f} points.")
+        notes.append(f"One of {protocol.test} test items changes an accuracy by {100 / protocol.test:.1f} points.")
     if unconverged := [name for name, probe in probes.items() if not probe.converged]:
         notes.append(f"The probe did not converge on {', '.join(unconverged)}.")
-    title = f"accuracies: {protocol.bank:,} training items, {protocol.test:,} test items; {protocol.note}"
-    return _table(title, parts, columns, notes)
+    return _table(f"accuracy ({protocol.bank:,} training items, {protocol.test:,} test items)", parts, columns, notes)
 
 
 def _space(evaluation: Evaluation) -> ResultTable:
@@ -150,8 +154,9 @@ def _posterior(evaluation: Evaluation) -> ResultTable:
     theirs = {title: declared[key] for key, (title, _) in POSTERIOR.items() if key in declared}
     meanings = dict(POSTERIOR.values())
     if prior is not None:
-        told = f"{prior:g} is the prior: nothing was learned about the item; 0 is false certainty"
-        meanings[POSTERIOR["variance_mean"][0]] = told
+        meanings[POSTERIOR["variance_mean"][0]] = (
+            f"{prior:g}, the prior's: nothing was learned about the item; 0: false certainty"
+        )
     columns = (Measure("this run", values), *([Measure("the paper's, about", theirs)] if theirs else []))
     notes = (PAPER,) if theirs else ()
     return ResultTable("posterior, means over the test items", dict.fromkeys(values, "model"), columns, meanings, notes)
@@ -167,7 +172,7 @@ def paper(objective: str) -> tuple[Mapping[str, float], float | None]:
 
 def _uncertainty(record: Uncertainty) -> ResultTable:
     wrong = round((1 - record.recall_at_1) * record.items)
-    title = f"uncertainty of {record.items:,} test items; R@1 {record.recall_at_1:.3f}"
+    title = f"uncertainty of {record.items:,} test items; R@1 {percent(record.recall_at_1)}"
     columns = _detections(record.scores, wrong, record.items - wrong, "R-AUROC")
     return _table(title, record.scores, columns, (R_AUROC,))
 
@@ -201,9 +206,10 @@ class Rival:
 
     @property
     def words(self) -> str:
-        """Which of the two is ahead, and whether clearly."""
-        ahead = "the model is ahead" if self.lead > 0 else "the baseline is ahead" if self.lead < 0 else "neither is ahead"
-        return ahead if self.clear or not self.lead else f"{ahead} by less than two standard errors ({CLEAR * self.error:.3f})"
+        """Which of the two is better, and whether clearly, in a sentence."""
+        better = "The model is better" if self.lead > 0 else "The baseline is better" if self.lead < 0 else "They are equal"
+        close = "" if self.clear or not self.lead else f", but within two standard errors ({100 * CLEAR * self.error:.1f} points)"
+        return f"{better}{close}."
 
 
 def rival(table: ResultTable, title: str, model: str | None = None) -> Rival | None:
@@ -234,26 +240,50 @@ def verdict(table: ResultTable) -> tuple[bool, str]:
     if not rivals:
         return False, ""
     if lost := [pair for pair in rivals if pair.lead < 0 and pair.clear]:
-        words = (f"{r.baseline} in {r.title} ({r.theirs:.3f} against {r.ours:.3f} of {r.model})" for r in lost)
+        words = (f"{r.baseline} in {r.title} ({percent(r.theirs)}, {r.model} {percent(r.ours)})" for r in lost)
         return True, f"A baseline is better than the model in {len(lost)} of {len(rivals)} columns: {'; '.join(words)}."
     if ahead := [pair.title for pair in rivals if pair.lead < 0]:
-        return False, f"No baseline is clearly better: in {', '.join(ahead)} one is ahead by less than two standard errors."
+        return False, f"No baseline is clearly better; in {', '.join(ahead)} one is, within two standard errors."
     return False, "No baseline is better than the model."
+
+
+def headlines(shown: Mapping[str, ResultTable]) -> list[str]:
+    """Returns sentences that compare the run's embedding and its detector with their best baselines."""
+    found = []
+    if (table := shown.get("accuracies")) is not None:
+        title = "kNN 30" if table.column("kNN 30") else table.columns[0].title
+        found.append(_headline(table, title, f"of the test items get the right class ({title})"))
+    if (table := shown.get("anomalies")) is not None:
+        found.append(_headline(table, "AUROC", "is the AUROC of anomalies"))
+    return found
+
+
+def _headline(table: ResultTable, title: str, meaning: str) -> str:
+    name, kind = next(iter(table.kinds.items()))
+    column = table.column(title)
+    if kind != "model" or column is None or name not in column.values:
+        return "This run has no result; its baselines are below."
+    best = rival(table, title, name)
+    baseline = "" if best is None else f" The best baseline, {best.baseline}, reaches {percent(best.theirs)}. {best.words}"
+    return f"{percent(column.values[name])} {meaning} with {name}.{baseline}"
 
 
 def show_evaluation(record: Evaluation) -> None:
     """Prints the result of `vergence.evaluate`."""
-    shown = tables(record)
-    for table in shown.values():
-        columns = [column for column in table.columns if column.brief]
-        tags = {"model": "", "baseline": " (baseline)"}
-        rows = [[name + tags[kind], *(column.text(name) for column in columns)] for name, kind in table.kinds.items()]
-        terminal.table(table.title, ["", *(column.title for column in columns)], rows)
-        for sentence in (verdict(table)[1], *table.notes):
-            print(f"{sentence}\n" if sentence else "", end="")
+    shown, embedding = tables(record), record.representations.get("z")
+    for sentence in headlines(shown):
+        print(sentence)
     if "accuracies" not in shown:
-        print("no labels of two classes, so no accuracies; the effective rank counts the directions that a representation uses")
-    embedding = record.representations.get("z")
+        print("No accuracies: the data have no labels of two classes.")
     if embedding is not None and embedding.collapse is not None and record.protocol.test >= FEWEST:
         message = collapse_warning(dataclasses.asdict(embedding.collapse), embedding.dim)
         print("" if message is None else f"warning: {message}\n", end="")
+    print(f"Protocol: {record.protocol.note}.\n" if record.protocol.note else "", end="")
+    for table in shown.values():
+        columns = [column for column in table.columns if column.brief]
+        rows = [
+            [name + " *" * (kind != "model"), *(column.text(name) for column in columns)] for name, kind in table.kinds.items()
+        ]
+        terminal.table(table.title, ["", *(column.title for column in columns)], rows)
+        for sentence in (verdict(table)[1], "* baseline" * ("baseline" in table.kinds.values()), *table.notes):
+            print(f"{sentence}\n" if sentence else "", end="")

@@ -87,7 +87,7 @@ def train(
         recipe: Name of the recipe that the settings start from (`vergence.learn.training.recipes.names`). By default ``patches``
             for images and ``gmje_small`` for pairs; ``vje_small`` for other data and for images that are too small
             (`vergence.learn.training.recipes.suggested`); with ``method="NAME"`` the recipe ``NAME_small``.
-        resume: Whether the run in ``out`` goes on from its last checkpoint. Settings that are given must be those of the run.
+        resume: Whether the run in ``out`` continues from its last checkpoint. Settings that are given must be those of the run.
         trust_code: Whether a run that is resumed, or that weights come from, may name an objective ``package.module:Class`` or an
             encoder ``package.module:factory`` outside the library, which is imported. Not needed where the settings name it.
         views: Strengths of the random views; of vectors the name of their kind, ``counts``, ``spectra``, ``series`` or ``table``;
@@ -143,7 +143,7 @@ def train_shard(
 ) -> Path:
     """Computes a closed form's sums over one part of the items; `merge_shards` makes a run of all parts. Returns its folder.
 
-    A part that was stopped goes on from its last checkpoint. ``out`` is the folder of all parts; the others are as of `train`.
+    A part that was stopped continues from its last checkpoint. ``out`` is the folder of all parts; the others are as of `train`.
     """
     source, plain, given = _named(data, {**settings}, None, (), None)
     part = out / shard.name
@@ -324,7 +324,7 @@ class _Job:
         return notes
 
     def _described(self) -> RunConfig:
-        """Returns the run's description as far as it is known before the data are opened."""
+        """Returns the run's description as far as possible before the data are opened."""
         if self.resume:
             return resumed(self.out, self.source, self.recipe, self.settings, self.trust_code)
         config = describe(self.source, self.recipe, self.settings, trust_code=self.trust_code)

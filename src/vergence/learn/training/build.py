@@ -19,7 +19,7 @@ from vergence.densities.moments import Deviations
 from vergence.learn import methods, objectives
 from vergence.learn.encoders import building, networks
 from vergence.learn.encoders.config import MLP, PatchSettings
-from vergence.learn.methods.core import ImageMethod, Method
+from vergence.learn.methods.core import Method
 from vergence.learn.methods.modalities import ModalityMethod
 from vergence.learn.methods.paired import PairedMethod
 from vergence.learn.objectives.core import Objective
@@ -62,7 +62,10 @@ def build_method(config: ModelConfig, shape: Sequence[int], target_shape: OtherS
     if config.freeze:
         return PairedMethod(encoder, None)
     if config.method is not None:
-        return _image_method(config, encoder, shape)
+        require_method(config)
+        require_images(config, "image" if len(shape) == 3 else "vector")
+        kind, names = methods.get(config.method), ("encoder", "shape")
+        return _with_options(f"method '{config.method}'", kind, (encoder, shape), names, config.options)
     dim = networks.width(encoder, shape)
     dual = target_shape is not None or config.target_encoder is not None
     second_shape = tuple(shape if target_shape is None else target_shape)
@@ -113,14 +116,6 @@ def require_images(config: ModelConfig, kind: str) -> None:
         raise ValueError(f"expected images for method '{config.method}', found {kind} data; choose an --objective")
 
 
-def _image_method(config: ModelConfig, encoder: nn.Module, shape: Sequence[int]) -> ImageMethod:
-    assert config.method is not None, "of a method"
-    require_method(config)
-    require_images(config, "image" if len(shape) == 3 else "vector")
-    kind = methods.get(config.method)
-    return _with_options(f"method '{config.method}'", kind, (encoder, shape), ("encoder", "shape"), config.options)
-
-
 def input_statistics(config: ModelConfig, shape: Sequence[int], mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
     """Returns mean and deviation of the first encoder's input: those of the description for images, else ``mean`` and ``std``."""
     if config.input_mean is None or config.input_std is None or len(shape) != 3:
@@ -164,12 +159,12 @@ def _with_options(
     own: Mapping[str, Any] | None = None,
 ) -> T:
     """Returns ``kind(*arguments, **options)``, whose arguments have ``names``; ``own`` are defaults of the options."""
-    known = [name for name in inspect.signature(kind).parameters if name not in names]
+    choices = [name for name in inspect.signature(kind).parameters if name not in names]
     hints = _hints(kind)
     for name in options:
-        if name not in known and name in ATOMS:
+        if name not in choices and name in ATOMS:
             refuse(f"an option of {what}", name, f"of the encoder patches it is --encoder patches:{name}={options[name]}")
-        require_choice(f"an option of {what}", name, known, also=SETTINGS)
+        require_choice(f"an option of {what}", name, choices, also=SETTINGS)
         hint, found = hints.get(name), options[name]
         if hint is not None and hint in WORDS:  # whole numbers are numbers, and true and false are neither
             fits = isinstance(found, (int, float) if hint is float else hint) and isinstance(found, bool) == (hint is bool)

@@ -1,4 +1,4 @@
-"""The calibration part: training items that nothing is fitted to, whose scores later say what an ordinary score is."""
+"""The calibration part: training items that nothing is fitted to, whose scores show what is normal."""
 
 import hashlib
 import math
@@ -32,9 +32,9 @@ __all__ = ["FEWEST", "content_digests", "content_groups", "content_of", "digests
 FEWEST = 20  # items of a calibration part: with fewer, not even one item among one can be reported at 0.05
 BLOCK = 512  # items that are read at a time
 MOST_DIGESTED = 10_000  # items whose content a run remembers
-MOST_COMPARED = 100_000  # images among which near-duplicates are looked for
+MOST_COMPARED = 100_000  # images among which near duplicates are searched
 SIDE, CELLS = 16, 8  # cells of a thumbnail, at most, in each direction; those by which thumbnails are compared
-RECALL, DEVIATIONS = 0.95, 4.0  # share of changed copies to find; robust standard deviations below the median
+RECALL, DEVIATIONS = 0.95, 4.0  # share of changed duplicates to find; robust standard deviations below the median
 SAMPLE, PARTS, OF_PART = 2000, 256, 4  # thumbnails that a threshold comes from; random parts of them, at most; least size of one
 MOST, LARGEST, FEW = 100, 0.01, 50  # pairs per image; share and number of images, above both of which a group is a kind
 
@@ -58,8 +58,8 @@ def split(opened: Data, config: RunConfig) -> Data:
     seed = loop.seed_of(config.fit.seed, "calibration", 0)
     mask = split_groups(content_groups(opened.train, config.fit.workers), share, seed)
     if not mask.any():
-        alike = "share contexts or targets" if isinstance(opened.train, PairItems) else "are equal"
-        terminal.note(f"no calibration part: nearly all of the {n} training items {alike}")
+        why = "share contexts or targets" if isinstance(opened.train, PairItems) else "are equal"
+        terminal.note(f"no calibration part: nearly all of the {n} training items {why}")
         return opened
     kept, held_out = (opened.train.subset(where.nonzero()[:, 0]) for where in (~mask, mask))
     return replace(opened, train=kept, calibration=held_out)
@@ -80,7 +80,7 @@ def content_groups(items: Items, workers: int = 0) -> list[Any]:
     if items.kind != "image" or items.shape[0] not in (1, 3):
         return list(equal)
     if len(items) > MOST_COMPARED:
-        terminal.note(f"near-duplicates are not looked for among more than {MOST_COMPARED:,} images, equal ones are")
+        terminal.note(f"near duplicates are not searched among more than {MOST_COMPARED:,} images; exact ones are")
         return list(equal)
     small = torch.zeros(len(items), items.shape[0], *(min(SIDE, n) for n in items.shape[1:]), dtype=torch.uint8)
     read = torch.zeros(len(items), dtype=torch.bool)
@@ -107,10 +107,10 @@ def _contents(side: Items) -> Ints:
 def near_groups(x: Tensor, equal: Sequence[Any]) -> Ints:
     """Returns a label of each thumbnail (N, C, h, w) of bytes, (N,), which equal images and near-duplicates share.
 
-    Thumbnails are compared by the cosine of 8 x 8 means, less each image's own mean; `_threshold` of 2,000 of them tells copies
-    from others. Chains join: where a is like b and b like c, all three have one label. A group of more than a hundredth of the
-    images, and more than 50, is taken for a kind of image: its members share labels with equal images alone, by ``equal`` (N,),
-    such as digests of their contents.
+    Thumbnails are compared by the cosine of 8 x 8 means, less each image's own mean; `_threshold` of 2,000 of them tells
+    duplicates from others. Chains join: where a is like b and b like c, all three have one label. A group of more than a
+    hundredth of the images, and more than 50, is taken for a kind of image: its members share labels with equal images alone, by
+    ``equal`` (N,), such as digests of their contents.
 
     Example:
         >>> x = torch.randint(0, 256, (50, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -135,16 +135,16 @@ def near_groups(x: Tensor, equal: Sequence[Any]) -> Ints:
 def _threshold(x: Tensor) -> float | None:
     """Returns the cosine of `_means` from which two thumbnails are near-duplicates; None where nearly all are equal.
 
-    With d = 1 - cosine, it is the smaller distance of two: the one that 95 % of slightly changed copies have at most to their own
+    With d = 1 - cosine, it is the smaller distance of two: the one that 95 % of slightly changed images have at most to their own
     image, and the one that lies four robust standard deviations of log d below the median of images to their nearest different
-    image. Where most images have copies, as frames of a film, both numbers are also taken within random parts, at most 256 of at
-    least 4 images, and a fourth as many, which few copies share; the median of log d changes with the logarithm of the number of
-    images and is continued to all of them. The larger distance counts.
+    image. Where most images have duplicates, as frames of a film, both numbers are also taken within random parts, at most
+    256 of at least 4 images, and a fourth as many, which few duplicates share; the median of log d changes with the logarithm of
+    the number of images and is continued to all of them. The larger distance counts.
     """
     generator = torch.Generator().manual_seed(0)
     x = x[torch.randperm(len(x), generator=generator)[:SAMPLE]]
-    means, copies = _means(x), _means(255 * _changed(x, generator).double())
-    same = (means - copies).square().sum(1) / 2  # 1 - cosine, without cancellation
+    means, changed = _means(x), _means(255 * _changed(x, generator).double())
+    same = (means - changed).square().sum(1) / 2  # 1 - cosine, without cancellation
     middle, spread = max(_log_nearest(means, 1), _of_different(means), key=lambda law: law[0] - DEVIATIONS * law[1])
     limit = min(float(same.quantile(RECALL)), math.exp(middle - DEVIATIONS * spread))
     return round(1 - limit, 6) if middle >= math.log(1e-12) and limit < 1 else None
@@ -160,7 +160,7 @@ def _log_nearest(x: Tensor, parts: int) -> tuple[float, float]:
 
 
 def _of_different(x: Tensor) -> tuple[float, float]:
-    """Returns what `_log_nearest` would of all rows if none had copies, from parts of them; (-inf, 0) for too few rows."""
+    """Returns what `_log_nearest` would of all rows without duplicates, from parts of them; (-inf, 0) for too few rows."""
     many = min(PARTS, len(x) // OF_PART)
     few = many // 4
     if few < 2:
@@ -170,7 +170,7 @@ def _of_different(x: Tensor) -> tuple[float, float]:
 
 
 def _changed(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Returns a slightly changed copy of each image, in [0, 1], as saving it again makes it.
+    """Returns each image slightly changed, in [0, 1], as saving it again makes it.
 
     Up to 4 % of each side is cut off, brightness and contrast change by up to 8 %, and noise has 1 % of the range.
     """

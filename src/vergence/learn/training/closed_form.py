@@ -10,7 +10,7 @@ r"""Fits a `PatchEncoder` and a joint Gaussian of its views without gradient des
 
 The density is the Gaussian over two views with these moments: covariance W S W^T of each view, and W G W^T between two.
 
-A block's views depend on (seed, number of the block) alone, so that a run that was killed goes on from the last pass, or
+A block's views depend on (seed, number of the block) alone, so that a run that was killed continues from the last pass, or
 within the last one from the last checkpoint, with the same result. Several processes share the blocks of the last pass.
 """
 
@@ -257,7 +257,7 @@ class _Fit:
 
         s = self.settings
         center, S, G = sums.view_moments()
-        expect(S.diagonal().max() > 0, "images that differ", "features without variation: all images are alike", "give others")
+        expect(S.diagonal().max() > 0, "images that differ", "features without variation: all images are equal", "give others")
         ridge = s.ridge * S.diagonal().mean() * torch.eye(len(S), dtype=S.dtype, device=S.device)
         W, omega, _ = joint_embedding(G, S + ridge)
         omega = omega[: s.dim]
@@ -282,7 +282,6 @@ class _Fit:
         return torch.randperm(len(self.items), generator=generator)[:limit].sort().values
 
     def _images(self, index: Tensor, label: str) -> Iterator[Tensor]:
-        """Yields images as the encoder sees them, in [0, 1], on the device."""
         for _, x in self.items.stream(iter(index.split(self.block)), workers=self.config.fit.workers):
             x = x if self.size is None else center_crop(x, self.size)
             if len(x):

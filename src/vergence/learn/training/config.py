@@ -117,9 +117,9 @@ class ModelConfig(Checked):
         if self.method is not None:
             _require_without(f"method '{self.method}', which has its own", {**trained, "freeze": self.freeze})
         if self.distill is not None:  # one encoder, which is trained, learns to predict a closed form
-            beside = {"freeze": self.freeze, f"method '{self.method}'": self.method is not None}
-            beside |= {f"encoder '{self.encoder}'": self.encoder.closed_form, "target_encoder": self.target_encoder is not None}
-            _require_without("distill, by which one network learns", beside)
+            excluded = {"freeze": self.freeze, f"method '{self.method}'": self.method is not None}
+            excluded |= {f"encoder '{self.encoder}'": self.encoder.closed_form, "target_encoder": self.target_encoder is not None}
+            _require_without("distill, by which one network learns", excluded)
 
     @property
     def takes_steps(self) -> bool:
@@ -143,9 +143,9 @@ class ModelConfig(Checked):
         return {"pretrained": self.pretrained, "weights": self.weights, "init": self.init}
 
 
-def _require_without(what: str, beside: Mapping[str, Any]) -> None:
+def _require_without(what: str, excluded: Mapping[str, Any]) -> None:
     """Raises a ValueError where settings are given that another one excludes."""
-    names = " and ".join(name for name, given in beside.items() if given)
+    names = " and ".join(name for name, given in excluded.items() if given)
     expect(not names, f"no {names} with {what}", advice="leave one of them out")
 
 
@@ -173,29 +173,27 @@ class FitConfig(Checked):
 
     Attributes:
         epochs: Passes over the training items.
-        distill_epochs: Passes before those, in which the encoder learns to predict the closed form ``distill``. ``None`` stands
-            for 15, and where there are few items for as many as 2,340 steps take.
-        batch_size: Pairs in a step, of all processes together.
+        distill_epochs: Distillation epochs before training. Default 15, or 2,340 steps for small data.
+        batch_size: Pairs per step, of all processes together.
         optimizer: ``sgd`` (momentum 0.9), ``adamw`` or ``lars``.
         betas: AdamW's momenta of the gradient and of its square, in [0, 1); masked autoencoders take (0.9, 0.95).
         trust: LARS: coefficient eta of the layers' rates (`vergence.learn.training.optimizers.build_optimizer`).
         trust_clip: LARS: whether a layer's rate is at most ``lr`` (LARC), as in solo-learn.
         lr: Peak learning rate; not rescaled with the batch size.
-        encoder_lr: Learning rate of the encoders, as a multiple of ``lr``. Below 1 projector and objective follow the encoder
-            faster than it moves; VJE loses fewer directions so (``docs/guides/trained.md``).
+        encoder_lr: Learning rate of the encoders, as a multiple of ``lr``. Below 1, VJE loses fewer directions
+            (``docs/guides/trained.md``).
         weight_decay: Decoupled for ``adamw``, added to the gradient for ``sgd`` and ``lars``.
         warmup_epochs: Epochs of linear warm-up before the cosine decay to zero.
         clip: Largest gradient norm, > 0; ``None`` for no clipping.
         precision: ``auto`` takes bfloat16 autocast where that is faster; ``fp32``, ``bf16``, ``fp64`` force it.
         device: ``auto``, ``cpu`` or ``cuda``.
-        devices: Processes, one a device.
-        nodes: Machines.
-        workers: Processes that decode images of folders that do not fit into memory.
+        devices: Number of processes, one per device.
+        nodes: Number of machines.
+        workers: Number of processes that decode images of folders that do not fit into memory.
         seed: Seed of the initialization, the order of the data, the views and the samples.
         knn_every: Epochs between online kNN checks on at most 10,000 training items; 0 for none.
         checkpoint_seconds: Least time between two checkpoints, in seconds.
-        threads: CPU threads of each process; ``None`` takes OMP_NUM_THREADS, or one for each core, and a resumed run the
-            number that it had.
+        threads: CPU threads of each process; ``None`` takes OMP_NUM_THREADS, or one per core; a resumed run keeps its number.
         strict: Whether the run stops when the embedding collapses.
     """
 
@@ -239,7 +237,7 @@ class FitConfig(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         expect(all(0 <= beta < 1 for beta in self.betas), "betas in [0, 1)", self.betas)
-        expect(self.clip != 0, "clip > 0", "0, which takes every gradient away", "None means no clipping")
+        expect(self.clip != 0, "clip > 0", "0, which removes every gradient", "None means no clipping")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,22 +263,11 @@ class RunConfig:
         """Builds a run description from what `to_dict` returned; JSON's lists become tuples."""
         parts = {"data": DataConfig, "views": ViewConfig, "model": ModelConfig, "fit": FitConfig}
         try:
-            raw = _moved(raw)
             config = cls(**{name: part(**_tuples(raw[name])) for name, part in parts.items()})
             options = {k: math.inf if v == "inf" else v for k, v in _tuples(config.model.options).items()}
             return dataclasses.replace(config, model=dataclasses.replace(config.model, options=options))
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a run description: {error}") from None
-
-
-def _moved(raw: dict[str, Any]) -> dict[str, Any]:
-    """Returns a description in which small crops are settings of the views, where they were options of method dino."""
-    if raw["model"].get("method") != "dino" or "local_views" in raw["views"]:
-        return raw
-    options = {"local_crops": 8, **raw["model"]["options"]}
-    new = {"local_crops": "local_views", "local_size": "local_size", "local_crop": "local_crop"}
-    views = {**raw["views"], **{new[name]: options.pop(name) for name in new if name in options}}
-    return {**raw, "views": views, "model": {**raw["model"], "options": options}}
 
 
 def _tuples(raw: dict[str, Any]) -> dict[str, Any]:

@@ -180,17 +180,19 @@ class RunFolder:
         from safetensors.torch import load_file
 
         if not (self.path / MODEL).exists():
-            raise ValueError(f"{self.path} is not finished: it has no {MODEL}; go on with 'vergence train --resume {self.path}'")
+            raise ValueError(
+                f"{self.path} is not finished: it has no {MODEL}; continue with 'vergence train --resume {self.path}'"
+            )
         found: dict[str, Tensor] = self.read_checked(MODEL, load_file)
         return found
 
     def write_checked(self, name: str, content: bytes | memoryview) -> None:
         """Writes a file after its SHA-256; that of the file before stays valid, for a kill between the two."""
-        known = {other: self.digests.get(other, digests) for other, digests in self._checksums().items()}
+        digests_of = {other: self.digests.get(other, digests) for other, digests in self._checksums().items()}
         if name not in self.digests and (self.path / name).exists():
-            known[name] = [sha256(self.path / name)]
+            digests_of[name] = [sha256(self.path / name)]
         digest = hashlib.sha256(content).hexdigest()
-        self.write_json(CHECKSUMS, {**known, name: [digest, *known.get(name, [])]})
+        self.write_json(CHECKSUMS, {**digests_of, name: [digest, *digests_of.get(name, [])]})
         with self._writing(name) as part:
             part.write_bytes(content)
         self.digests[name] = [digest]
@@ -223,7 +225,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def _explained(self, name: str) -> Iterator[None]:
-        """Turns what stops a file's writing into one line: where, why, what is safe, and how to go on."""
+        """Turns what stops a file's writing into one line: where, why, what is safe, and how to continue."""
         try:
             yield
         except OSError as error:
@@ -235,7 +237,7 @@ class RunFolder:
         if (self.path / MODEL).exists():
             return "the trained model is safe: free space, or restore the folder's permissions, and repeat the command"
         if (self.path / CHECKPOINT).exists():
-            return f"the last checkpoint is safe: free space, then go on with 'vergence train --resume {self.path}'"
+            return f"the last checkpoint is safe: free space, then continue with 'vergence train --resume {self.path}'"
         return "nothing was trained yet: free space, or choose another --out"
 
 
@@ -316,7 +318,7 @@ def _read_tensors(file: Path) -> Any:
 def _tensor_bytes(state: "dict[str, Tensor]") -> bytes:
     from safetensors.torch import save
 
-    # Copies, since networks from elsewhere may hold one tensor under two names, which the format refuses.
+    # Copies, since networks of others may hold one tensor under two names, which the format refuses.
     content: bytes = save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()})
     return content
 

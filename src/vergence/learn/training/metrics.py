@@ -42,7 +42,7 @@ NEIGHBORS = 30
 
 
 class Recorder(Protocol):
-    """Keeps what the training loop writes, as `vergence.learn.training.folder.RunFolder` does; by itself it drops everything."""
+    """Keeps what the training loop writes, as `vergence.learn.training.folder.RunFolder` does; this class drops everything."""
 
     def append(self, row: dict[str, Any]) -> None:
         """Adds a row of metrics."""
@@ -107,7 +107,7 @@ class Metrics:
         return {name: getattr(self, name) for name in KEPT}
 
     def load_state(self, state: State) -> None:
-        """Goes on from what `state` returned."""
+        """Continues from what `state` returned."""
         for name in KEPT & state.keys():
             setattr(self, name, state[name])
 
@@ -180,7 +180,7 @@ class Metrics:
         return {"std": f"{fell}: {advice}"} if spread < NARROW * self.spread else {}
 
     def _warn_of_notices(self, notices: dict[str, str]) -> None:
-        """Warns once of each thing that an objective's numbers show to go wrong for some epochs in a row."""
+        """Warns once of each problem that an objective's numbers show for some epochs in a row."""
         before = {name: count for name, count in self.notices.items() if name in notices or count >= PATIENCE}
         self.notices = before | {name: before.get(name, 0) + 1 for name in notices}
         for name, message in notices.items():
@@ -223,7 +223,7 @@ def online_knn(opened: Data, size: int | None, device: torch.device) -> Monitor 
     A fifth of at most 10,000 labeled training items are queries, the others their neighbors. The test part is never read, so that
     settings may be chosen by this number and the test part stays blind to the choice. The encoder has been trained on the
     queries' inputs, without their labels: the number is for comparisons between runs, not for reports. The encoder, on
-    ``device``, sees a central crop of ``size`` pixels a side, None for vectors. For fewer than five labeled items or fewer than
+    ``device``, sees a central crop of ``size`` pixels per side, None for vectors. For fewer than five labeled items or fewer than
     two classes there is no function.
     """
     items = labeled(opened.train, ITEMS)

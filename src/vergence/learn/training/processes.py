@@ -21,7 +21,7 @@ __all__ = ["NotStarted", "in_processes"]
 
 M = TypeVar("M", bound=nn.Module)
 
-SAID = {128 + signal.SIGINT, 128 + signal.SIGTERM}  # exit codes after signals, of which the first process has told
+REPORTED = {128 + signal.SIGINT, 128 + signal.SIGTERM}  # exit codes after signals, which the first process has reported
 
 
 class NotStarted(ValueError):
@@ -59,12 +59,12 @@ def in_processes(arguments: Sequence[str], processes: int, out: Path) -> None:
         sys.exit(128 + stop.sigval)
     except ChildFailedError as error:
         rank, failure = next(iter(error.failures.items()))  # the others were ended for it
-        if (code := failure.exitcode) in SAID or (rank == 0 and code == 2):
+        if (code := failure.exitcode) in REPORTED or (rank == 0 and code == 2):
             sys.exit(code)
         how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
         again = f"vergence train --resume {shlex.quote(str(out))}"
         raise ValueError(
-            f"process {rank + 1} of {processes} ({how}) ended early, and the training with it; go on from the "
+            f"process {rank + 1} of {processes} ({how}) ended early, and the training with it; continue from the "
             f"last checkpoint with: {again}"
         ) from None
     finally:

@@ -7,7 +7,7 @@ Three kinds of names are put together from a base and what an objective or a met
 - ``patches_NAME``: a network on top of the closed form of `patches` (``docs/guides/trained.md``);
 - ``distilled_NAME``: a small network that learns to predict that closed form's embedding first.
 
-``patches_large`` is `patches` with a larger second layer, mirrored copies and stronger colors: more accurate, and slower in
+``patches_large`` is `patches` with a larger second layer, mirrored views and stronger colors: more accurate, and slower in
 training and use. The others are the table `PUBLISHED`; ``docs/reference/methods.md`` has what their sources report, and what they
 cost. `override` changes single settings.
 """
@@ -228,7 +228,7 @@ class Facts:
     kind: str
     shape: tuple[int, ...]
     n: int
-    read: tuple[int, ...] | None = None  # shape of an item as it is read, where it is known
+    read: tuple[int, ...] | None = None  # shape of an item as it is read, if known
 
     @property
     def roomy(self) -> bool:
@@ -243,7 +243,7 @@ def suggested(settings: Mapping[str, Any], facts: Facts | None = None) -> str:
     ``patches_OBJECTIVE`` for ``patches-mlp`` (VJE by default), and ``jepa_small`` for other objectives, whose settings are not
     special to one. Where the settings name no model, it is ``patches`` for images, ``gmje_small`` for pairs (people ask for
     p(target | context)), ``gje_small`` for modalities, and ``vje_small`` for other data, for images that are too small, and
-    before the data is known.
+    before the data are opened.
 
     Example:
         >>> suggested({"encoder": "patches:atoms=64"}), suggested({"encoder": "patches-mlp", "objective": "gje"})
@@ -309,10 +309,10 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
         3
     """
     parts = {part.name: getattr(config, part.name) for part in dataclasses.fields(config)}
-    known = {key: {f.name for f in dataclasses.fields(part)} for key, part in parts.items()}
+    fields = {key: {f.name for f in dataclasses.fields(part)} for key, part in parts.items()}
     for name in changes:
-        require_choice("a setting", name, sorted(set().union(*known.values())))
-    for key, names in known.items():  # all changes of a part at once, since some are checked together
+        require_choice("a setting", name, sorted(set().union(*fields.values())))
+    for key, names in fields.items():  # all changes of a part at once, since some are checked together
         parts[key] = dataclasses.replace(parts[key], **{name: changes[name] for name in changes if name in names})
     same = (parts["model"].objective, parts["model"].method) == (config.model.objective, config.model.method)
     if "options" in changes and same:

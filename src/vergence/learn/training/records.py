@@ -110,8 +110,8 @@ class RunMetadata(Record):
         shapes = {name: getattr(self, name) for name in ("read_shape", "shape", "target_shape")}
         for name, shape in {**shapes, **{f"modalities.{key}": one for key, one in self.modalities.items()}}.items():
             expect(shape is None or isinstance(shape, tuple), f"{name} to be a shape", shape)
-            usual = len(shape or (1,)) in ((1, 3) if self.kind in ("image", "vector") else range(1, 9))
-            if shape is not None and not (usual and min(shape) >= 1 and math.prod(shape) <= MAX_ITEM):
+            right = len(shape or (1,)) in ((1, 3) if self.kind in ("image", "vector") else range(1, 9))
+            if shape is not None and not (right and min(shape) >= 1 and math.prod(shape) <= MAX_ITEM):
                 raise ValueError(f"expected {name} to be (C, H, W) or (D,) of at most {MAX_ITEM:,} numbers, found {shape}")
 
     def item_shape(self, side: str = "context") -> tuple[int, ...]:
@@ -144,7 +144,7 @@ class EvaluationProtocol(Finite):
 
     least: typing.ClassVar[dict[str, float]] = dict.fromkeys(("bank", "test", "epoch", "seconds", "labeled"), 0)
 
-    bank: int  # number of training items that neighbors are looked for in
+    bank: int  # number of training items that neighbors are searched among
     test: int  # number of test items
     epoch: int  # epoch of the weights: the last
     seed: int

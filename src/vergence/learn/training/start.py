@@ -34,7 +34,7 @@ def configured(config: RunConfig) -> RunConfig:
     """Returns the description with the input that its encoder expects where it starts from weights; opens no data.
 
     The size, mean and deviation of the network's own configuration fill the fields that were not given. Weights are fetched and
-    read once, so that what is wrong with them is known before the data is opened.
+    read once, so that errors in them are found before the data are opened.
     """
     model = config.model
     _require_sources(model)
@@ -43,11 +43,11 @@ def configured(config: RunConfig) -> RunConfig:
         timm_file(model.encoder.name)
     if model.weights is not None:
         read_weights(as_path(model.weights, "weights"))
-    known, outside = model.pretrained or model.weights is not None, model.encoder.outside is not None
+    chosen, outside = model.pretrained or model.weights is not None, model.encoder.outside is not None
     own = outside and is_registered(model.encoder.outside or "")  # takes the images of its program
-    if model.init is not None or not (known or outside):
+    if model.init is not None or not (chosen or outside):
         return config
-    found = expected_input(model.encoder) or (Input() if outside and not own and (known or model.freeze) else None)
+    found = expected_input(model.encoder) or (Input() if outside and not own and (chosen or model.freeze) else None)
     if found is None:
         return config
     if model.input_mean is None:

@@ -1,7 +1,7 @@
 """Random views of whole batches: each sample has its own parameters, from one generator.
 
 Sampling the parameters and applying them are separate steps. Every process samples for the global batch and applies its own
-part, so that several processes make the same views as one. Applying is deterministic, treats every sample by itself, and does
+part, so that several processes make the same views as one. Applying is deterministic, treats every sample separately, and does
 not wait for the device.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["GivenViews", "ImageViews", "Views"]
 TRIES = 10
 ASPECT = (3 / 4, 4 / 3)
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
-LARGE = 96  # pixels a side from which a CPU resizes one image at a time faster than a batch by products of matrices
+LARGE = 96  # pixels per side from which a CPU resizes one image at a time faster than a batch by products of matrices
 BLURRED = 1 << 20  # numbers that are blurred at a time, which a CPU's cache holds
 
 
@@ -138,7 +138,7 @@ class ImageViews(Views):
 
     The steps, in this order, with parameters of their own for each image:
 
-    0. Rectangles in fixed places (``cover``) get a random color, another one in each view.
+    0. Fixed rectangles (``cover``) get a random color, another one in each view.
     1. Random resized crop: up to 10 tries of an area uniform in ``crop`` and a log-uniform aspect ratio in [3/4, 4/3],
        then the largest central crop that has such a ratio; bilinear with antialiasing (torchvision's default; it
        changes only crops larger than ``size``: photographs of 96 pixels reduced to 32 by 0.03 root mean square).
@@ -167,7 +167,7 @@ class ImageViews(Views):
     def __init__(self, config: ViewConfig, size: int) -> None:
         """Sets the strengths of ``config`` for views of ``size`` x ``size`` pixels, at least 2."""
         check_strengths(config)
-        expect(size >= 2, "views of at least 2 pixels a side", f"size = {size}", "choose a larger size")
+        expect(size >= 2, "views of at least 2 pixels per side", f"size = {size}", "choose a larger size")
         self.config, self.size, self.n_views, self.local_views = config, size, config.n_views, config.local_views
         self.kernel = max(3, size // 10 | 1)
 

@@ -25,7 +25,7 @@ QUANTILES = 101  # that a table's columns are drawn from
 
 @dataclasses.dataclass(frozen=True)
 class Marginals:
-    """What is known of the columns of the items."""
+    """Facts on the columns of the items."""
 
     mean: Tensor  # (D,) in the unit of each feature, or (C, D) of series
     std: Tensor  # standard deviations >= 0, as ``mean``

@@ -88,13 +88,13 @@ def mixture(p: MixtureOfGaussians, za: Tensor, zb: Tensor) -> dict[str, float]:
 
 
 def notices(stats: Mapping[str, float]) -> dict[str, str]:
-    """Returns messages by the name of the diagnostic that shows a problem; what is missing is not judged.
+    """Returns messages by the name of the diagnostic that shows a problem; what is missing is left out.
 
     Args:
-        stats: Diagnostics of the last batch. ``variance``: mean over features, judged below 1e-4 where there is ``mahalanobis``
-            too, as losses on directions leave the scale free. ``condition`` of the covariance, judged above 1e5. ``mahalanobis``:
-            mean per feature, 1 where the density fits, judged above 2. ``ess``: effective share of a bank's particles, judged
-            below 0.1. ``component_share``: effective share of a mixture's components, judged below 0.2.
+        stats: Diagnostics of the last batch. ``variance``: mean over features, too small below 1e-4 with ``mahalanobis``, as
+            losses on directions leave the scale free. ``condition`` of the covariance, too large above 1e5. ``mahalanobis``: mean
+            per feature, 1 where the density fits, too large above 2. ``ess``: effective share of a bank's particles, too small
+            below 0.1. ``component_share``: effective share of a mixture's components, too small below 0.2.
 
     Example:
         >>> list(notices({"variance": 1e-7, "mahalanobis": 1.0, "ess": 0.05}))

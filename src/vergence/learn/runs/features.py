@@ -1,7 +1,7 @@
-"""Levels of features of one batch of images: pixel statistics, patches, and the embedding.
+"""Feature sets of one batch of images: pixel statistics, patches, and the embedding.
 
-What is unusual in a image may show at one level alone: an unknown kind of image in its pixels, an unknown object only in the
-embedding. Each level is a matrix (B, D) of a batch, for a detector of its own.
+An anomaly may show in one feature set alone: an unknown kind of image in its pixels, an unknown object only in the embedding.
+Each is a matrix (B, D) of a batch, for a detector of its own.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from vergence.learn.encoders.patch_maps import PatchEncoder, PatchMaps, RefinedE
 from vergence.learn.methods.core import Method
 from vergence.learn.methods.parts import split
 
-__all__ = ["Levels"]
+__all__ = ["RunFeatures"]
 
-ATOMS = 128  # of the level patches, at most
+ATOMS = 128  # of the feature set patches, at most
 
 
-class Levels(nn.Module):
-    """Items (B, ...) -> level by name, each (B, D) float32, of a trained method in evaluation mode.
+class RunFeatures(nn.Module):
+    """Items (B, ...) -> feature set by name, each (B, D) float32, of a trained method in evaluation mode.
 
     - ``pixels``: statistics of images (`pixel_statistics`); ``inputs``: vectors as they are.
     - ``patches``: average responses to the first 128 atoms of a closed-form encoder's dictionary, whose one pass serves both;
@@ -36,8 +36,8 @@ class Levels(nn.Module):
         >>> from vergence.learn.methods.paired import PairedMethod
         >>> from vergence.learn.objectives.vje import VJE
         >>> net = encoder("small", (1, 8, 8), torch.tensor([0.5]), torch.tensor([0.3])).eval()
-        >>> levels = Levels(PairedMethod(net, VJE(256)), (1, 8, 8))
-        >>> list(levels(torch.zeros(2, 1, 8, 8)))
+        >>> features = RunFeatures(PairedMethod(net, VJE(256)), (1, 8, 8))
+        >>> list(features(torch.zeros(2, 1, 8, 8)))
         ['pixels', 'z']
     """
 
@@ -49,22 +49,22 @@ class Levels(nn.Module):
         self.patches = net.maps.settings if isinstance(net, PatchEncoder | RefinedEncoder) else None
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
-        """Returns the levels of a batch of items on the method's device."""
+        """Returns the feature sets of a batch of items on the method's device."""
         if not x.shape[0]:  # files of which none could be read
             return {name: f[:0] for name, f in self(x.new_zeros(1, *x.shape[1:])).items()}
         inputs = {} if x.dtype == torch.int64 else {"inputs": x.flatten(1)}  # ids of tokens are no numbers
-        levels = {"pixels": pixel_statistics(x)} if self.pixels else inputs
+        sets = {"pixels": pixel_statistics(x)} if self.pixels else inputs
         if self.patches is not None:
             standardize, net = split(self.method.encoder)
             responses = net.maps(standardize(x))
-            levels |= {"patches": self.patches.averaged(responses, ATOMS), "z": net.embedding(responses)}
+            sets |= {"patches": self.patches.averaged(responses, ATOMS), "z": net.embedding(responses)}
         else:
             if self.maps is not None:
-                levels["patches"] = self.maps(to_unit(x))
-            levels["z"] = self.method.encoder(x)
-        return {name: f.float() for name, f in levels.items()}
+                sets["patches"] = self.maps(to_unit(x))
+            sets["z"] = self.method.encoder(x)
+        return {name: f.float() for name, f in sets.items()}
 
     @torch.no_grad()
     def widths(self) -> dict[str, int]:
-        """Returns the number of features of each level."""
+        """Returns the number of features of each set."""
         return {name: f.shape[1] for name, f in self(blank(self.method.encoder, self.shape)).items()}

@@ -1,4 +1,4 @@
-"""Levels of images: statistics of pixels, and the stages of encoders."""
+"""Features of images: statistics of pixels, and the stages of encoders."""
 
 import numpy as np
 import pytest
