@@ -27,13 +27,13 @@ class CalibratedPostProcessor(PostProcessor):
     """Labels, masks and scores by calibration on normal validation images.
 
     ``pred_label`` is whether the score is above the threshold; ``pred_score`` becomes 1 - p, the share of normal images that
-    are less strange, in [0, 1); ``pred_mask`` marks places above a threshold that a share ``mark`` of normal images exceeds
+    are less anomalous, in [0, 1); ``pred_mask`` holds regions above a threshold that a share ``region_rate`` of them exceeds
     anywhere. ``anomaly_map`` stays as the model gives it.
 
     Args:
         fpr: Share of normal images that are called anomalous, at most, in (0, 1).
         confidence: Probability of that, over sets of validation images, in (0, 1).
-        mark: Share of normal images in which any place is marked, on average at most, in (0, 1).
+        region_rate: Share of normal images in which any region is masked, on average at most, in (0, 1).
 
     Raises:
         ValueError: When validation ends with fewer normal images than the rate needs.
@@ -42,17 +42,17 @@ class CalibratedPostProcessor(PostProcessor):
     calibration: Tensor
     maxima: Tensor
 
-    def __init__(self, fpr: float = 0.01, confidence: float = 0.95, mark: float = 0.05) -> None:
+    def __init__(self, fpr: float = 0.01, confidence: float = 0.95, region_rate: float = 0.05) -> None:
         super().__init__(enable_normalization=False, enable_thresholding=True)
-        require_within("(0, 1)", fpr=fpr, confidence=confidence, mark=mark)
-        self.fpr, self.confidence, self.mark = fpr, confidence, mark
+        require_within("(0, 1)", fpr=fpr, confidence=confidence, region_rate=region_rate)
+        self.fpr, self.confidence, self.region_rate = fpr, confidence, region_rate
         self.register_buffer("calibration", torch.zeros(0))
         self.register_buffer("maxima", torch.zeros(0))
         self._seen: list[tuple[Tensor, Tensor | None]] = []
 
     @property
     def _checkpoint_config_keys(self) -> tuple[str, ...]:
-        return (*super()._checkpoint_config_keys, "fpr", "confidence", "mark")
+        return (*super()._checkpoint_config_keys, "fpr", "confidence", "region_rate")
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         for name in ("calibration", "maxima"):  # their lengths are those of the data
@@ -85,7 +85,7 @@ class CalibratedPostProcessor(PostProcessor):
         self._image_threshold.copy_(torch.tensor(certificate.threshold))
         if maxima:
             self.maxima = torch.cat(maxima).sort(descending=True).values.to(device)
-            rank = int(self.mark * (len(self.maxima) + 1))  # at most so many of n + 1 exchangeable images are above it
+            rank = int(self.region_rate * (len(self.maxima) + 1))  # at most so many of n + 1 exchangeable images are above it
             self._pixel_threshold.copy_(self.maxima[max(0, rank - 1)])
 
     def post_process_batch(self, batch: Any) -> None:

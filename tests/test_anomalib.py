@@ -26,14 +26,14 @@ def validated(kind, scores, maps=None, labels=None, **settings):
     return processor
 
 
-def test_the_rate_of_false_alarms_holds_and_masks_mark_few_normal_images(kind):
+def test_the_rate_of_false_alarms_holds_and_masks_are_on_few_normal_images(kind):
     from anomalib.data import ImageBatch, InferenceBatch
 
     generator = torch.Generator().manual_seed(0)
     held, marked = 0, []
     for _ in range(200):
         maps = torch.randn(400, 4, 4, generator=generator)
-        processor = validated(kind, maps.flatten(1).amax(1), maps, fpr=0.05, mark=0.1)
+        processor = validated(kind, maps.flatten(1).amax(1), maps, fpr=0.05, region_rate=0.1)
         new = torch.randn(2000, 4, 4, generator=generator)
         batch = ImageBatch(image=torch.zeros(2000, 3, 8, 8), pred_score=new.flatten(1).amax(1), anomaly_map=new)
         processor.post_process_batch(batch)
@@ -46,7 +46,7 @@ def test_the_rate_of_false_alarms_holds_and_masks_mark_few_normal_images(kind):
     assert out.pred_score.tolist() == pytest.approx([1 - 1 / 401, 0.0])
 
 
-def test_odd_validation_images_do_not_calibrate_and_too_few_are_refused(kind):
+def test_anomalous_validation_images_do_not_calibrate_and_too_few_are_refused(kind):
     scores = torch.cat([torch.randn(100), torch.full((50,), 99.0)])
     labels = torch.cat([torch.zeros(100), torch.ones(50)]).bool()
     processor = validated(kind, scores, labels=labels, fpr=0.1)

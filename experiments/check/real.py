@@ -58,7 +58,7 @@ def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     found = vergence.check([str(p) for p in new], against=[str(p) for p in known], encoder=cell["encoder"])
     cpu = timer.processor_seconds()
     flag, p = np.array(found.items["flag"]) > 0, np.array(found.items["p_value"])
-    framed = np.array([bool(found.marked(i)) for i in range(len(new))])
+    framed = np.array([bool(found.frames(i)) for i in range(len(new))])
     right = [r for i, path in enumerate(new) if odd[i] and (r := placed(path, found.map(i))) is not None]
     return {
         "odd": int(odd.sum()),

@@ -1,4 +1,4 @@
-"""Unusual groups: planted clusters are found with all their members, and Gaussian data has none."""
+"""Anomalous groups: planted clusters are found with all their members, and Gaussian data has none."""
 
 import numpy as np
 import pytest
@@ -65,13 +65,13 @@ def test_a_planted_cluster_is_found(n, cluster, d):
 def test_several_heaps_and_no_scattered_items():
     x = cloud(1000, 12)
     x[:20], x[20:50] = 0.3 * x[:20] + 3, 0.3 * x[20:50] - 3
-    x[50:60] *= 6  # scattered outliers are no group
+    x[50:60] *= 6  # scattered anomalies are no group
     groups = anomalous_clusters(x)
     assert sorted(sorted(group.members.tolist()) for group in groups) == [list(range(20)), list(range(20, 50))]
 
 
 def test_a_heap_without_edges_to_the_rest_and_equal_items():
-    """Fifteen neighbors are all inside a cluster of twenty; copies have distance zero."""
+    """Fifteen neighbors are all inside a cluster of twenty; duplicates have distance zero."""
     x = cloud(500, 8)
     x[:20] = x[0] + 8
     (group,) = anomalous_clusters(x)
@@ -95,7 +95,7 @@ def test_order_and_unit_do_not_matter():
     assert a.separation == pytest.approx(b.separation, rel=1e-3)
 
 
-def test_large_clusters_are_no_oddities():
+def test_large_clusters_are_no_anomalies():
     x = cloud(600, 8)
     x[:200] += 12
     assert anomalous_clusters(x) == [] == anomalous_clusters(torch.zeros(300, 4))

@@ -39,8 +39,8 @@ def counts(out):
 def verified(lines, out):
     """Asserts that sentences hold the true numbers, and that nothing gross is wrong; returns the share of false alarms."""
     numbers, share = counts(out)
-    said = re.sub(r"; missed: [^\n]*", "", "\n".join(lines))
-    assert [int(number) for number in re.findall(r"\d+", said)] == numbers
+    text = re.sub(r"; missed: [^\n]*", "", "\n".join(lines))
+    assert [int(number) for number in re.findall(r"\d+", text)] == numbers
     hit, anomalies, *_ = numbers
     assert hit >= 0.6 * anomalies and numbers[6] == numbers[9] == 0 and share <= 0.3
     return share

@@ -135,8 +135,8 @@ def test_a_folder_of_classes_says_which_image_lies_in_the_wrong_one(folders):
     found = vergence.check(folders, labels="folder", groups="prefix", encoder="patches", workers=0, map="pca")
     first = np.argsort(-np.array(found.items["label_score"]))[:2]
     assert {found.items["path"][i] for i in first} == {"across/part0_0.png", "along/part0_1.png"}
-    said = next(s for s in found.summary["sentences"] if "fit another label better" in s)
-    assert "(across, more like along)" in said and "Sort by label" in said
+    sentence = next(s for s in found.summary["sentences"] if "fit another label better" in s)
+    assert "(across, more like along)" in sentence and "Sort by label" in sentence
     assert set(found.items["label_flag"]) == {0} and found.summary["labels"]["images"] == 48
 
 
@@ -154,13 +154,13 @@ def test_groups_calibrate_between_or_within(folders):
         vergence.check(pixels[:10], against=pixels[10:], groups=new, encoder="patches", workers=0)
 
 
-def test_labels_next_to_a_reference_are_told_with_their_rate(folders, tmp_path):
+def test_labels_with_a_reference_have_a_rate(folders, tmp_path):
     for name in ("along", "across"):
         (tmp_path / name).mkdir()
         for file in sorted((folders / name).iterdir())[4:]:
             with Image.open(file) as image:
                 image.transpose(Image.Transpose.FLIP_LEFT_RIGHT).rotate(180).save(tmp_path / name / file.name)
     found = vergence.check(folders, against=tmp_path, labels="folder", encoder="patches", workers=0, map="pca")
-    labels, said = found.summary["labels"], next(s for s in found.summary["sentences"] if "label" in s)
-    assert labels["flagged"] == sum(found.items["label_flag"]) and labels["compared"].startswith("reference images of")
-    assert ("under the wrong label" in said and "at most 10 % of these" in said) == bool(labels["flagged"])
+    labels, sentence = found.summary["labels"], next(s for s in found.summary["sentences"] if "label" in s)
+    assert labels["flagged"] == sum(found.items["label_flag"]) and labels["compared"].startswith("reference images")
+    assert ("flagged with a wrong label" in sentence and "at most 10 % of these" in sentence) == bool(labels["flagged"])

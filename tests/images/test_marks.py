@@ -39,10 +39,9 @@ def test_anomalies_among_the_others_are_below_their_bound_at_all_times_at_once(a
     assert np.mean(wrong) <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 60) and most_left(x, 120) == anomalies
 
 
-def marked(names, anomaly, looked, rank):
-    said = {names[i]: "anomaly" if anomaly[i] else "normal" for i in looked}
-    review = Review.of(said)
-    return Review(review.anomaly, review.normal, ranks={names[i]: int(rank[i]) for i in looked})
+def reviewed(names, anomaly, index, rank):
+    review = Review.of({names[i]: "anomaly" if anomaly[i] else "normal" for i in index})
+    return Review(review.anomaly, review.normal, ranks={names[i]: int(rank[i]) for i in index})
 
 
 def test_sentences_are_true_of_a_list_whose_truth_is_known():
@@ -50,31 +49,29 @@ def test_sentences_are_true_of_a_list_whose_truth_is_known():
     anomaly = np.arange(1000) < 100
     score, digest = rng.normal(size=1000) + 2 * anomaly, rng.permutation(1000)
     rank, names, order = 1 + np.argsort(np.argsort(-score)), [f"{i}.png" for i in range(1000)], np.argsort(-score)
-    looked = {*order[:50].tolist(), *at_random(digest)[:200].tolist()}
-    top, rest, further = marks_in_words(marked(names, anomaly, looked, rank), names, digest, lambda without: score)
-    first = next(k for k in range(1000) if order[k] not in looked)
+    marked = {*order[:50].tolist(), *at_random(digest)[:200].tolist()}
+    top, rest, further = marks_in_words(reviewed(names, anomaly, marked, rank), names, digest, lambda without: score)
+    first = next(k for k in range(1000) if order[k] not in marked)
     hits = int(anomaly[order[:first]].sum())
-    assert top.startswith(
-        f"You marked {hits} of the first {first} as anomalies. Of images of this source that score as high, at least"
-    )
+    assert top.startswith(f"You marked {hits} of the first {first} as anomalies. With 95 % confidence, at least ")
     most, others = (int(n.replace(",", "")) for n in re.search(r"at most ([\d,]+) of all ([\d,]+) others", rest).groups())
     assert others == 1000 - first and most >= 100 - hits
-    more = [i for i in order[first:].tolist() if i not in looked][: int(re.search(r"about ([\d,]+) more", further)[1])]
-    assert 0.8 <= (anomaly[sorted(looked)].sum() + anomaly[more].sum()) / 100 <= 1.0
+    more = [i for i in order[first:].tolist() if i not in marked][: int(re.search(r"about ([\d,]+) more", further)[1])]
+    assert 0.8 <= (anomaly[sorted(marked)].sum() + anomaly[more].sum()) / 100 <= 1.0
 
 
-def test_little_is_said_of_few_marks_and_nothing_of_scattered_ones():
+def test_few_marks_give_little_and_scattered_ones_nothing():
     names, score, digest = [f"{i}.png" for i in range(300)], np.arange(300.0), np.arange(300)[::-1].copy()
     rank, anomaly = 300 - np.arange(300), np.zeros(300, dtype=bool)
-    for looked, told in (
+    for marked, notes in (
         (range(291, 300), []),
         (range(150, 170), []),
         (range(288, 300), ["You marked 0 of the first 12 as anomalies."]),
     ):
-        assert marks_in_words(marked(names, anomaly, looked, rank), names, digest, lambda without: score) == told
+        assert marks_in_words(reviewed(names, anomaly, marked, rank), names, digest, lambda without: score) == notes
 
 
-def test_copies_of_one_image_do_not_stand_together_at_random():
+def test_duplicates_of_one_image_do_not_stand_together_at_random():
     place = np.argsort(at_random(np.repeat([5, 3, *range(10, 110)], [50, 50, *[1] * 100])))
     assert np.std(place[:50]) > 30 and sorted(place) == list(range(200))
 
@@ -96,13 +93,13 @@ def test_images_marked_normal_are_the_reference_of_the_next_check(tmp_path):
     (tmp_path / "in").mkdir()
     for i in range(60):
         Image.fromarray(rng.integers(0, 255, (24, 24, 3)).astype(np.uint8)).save(tmp_path / "in" / f"{i}.png")
-    said = {f"{i}.png": "normal" for i in range(45)} | {"50.png": "anomaly"}
+    marks = {f"{i}.png": "normal" for i in range(45)} | {"50.png": "anomaly"}
     settings = {"encoder": "patches", "workers": 0, "map": "pca"}
-    first = vergence.check(tmp_path / "in", confirmed=said, out=tmp_path / "out", **settings)
-    assert "45 images marked normal can be a reference: --against normal.csv." in first.summary["sentences"]
+    first = vergence.check(tmp_path / "in", confirmed=marks, out=tmp_path / "out", **settings)
+    assert "The 45 images marked normal can be a reference: --against normal.csv." in first.summary["sentences"]
     again = vergence.check(tmp_path / "in", against=tmp_path / "out" / "normal.csv", out=tmp_path / "out", **settings)
     assert (tmp_path / "out" / "normal.csv").is_file()  # the reference of these results
     assert again.summary["calibration"] == 45 and again.summary["total"] == 15 and again.summary["leaked"] == 0
-    assert "45 images of the reference itself: not judged." in again.summary["sentences"]
-    few = vergence.check(tmp_path / "in", confirmed=dict(list(said.items())[:39]), out=tmp_path / "few", **settings)
+    assert "Not judged: 45 images of the reference itself." in again.summary["sentences"]
+    few = vergence.check(tmp_path / "in", confirmed=dict(list(marks.items())[:39]), out=tmp_path / "few", **settings)
     assert not (tmp_path / "few" / "normal.csv").exists() and not any("--against" in s for s in few.summary["sentences"])

@@ -14,11 +14,11 @@ from vergence.images.measurements import (
     MEASUREMENTS,
     PROPERTIES,
     WORDS,
+    common_properties,
     differences_in_words,
     measure,
     properties,
     split_in_two,
-    typical_properties,
 )
 
 
@@ -66,7 +66,7 @@ def test_clean_images_have_no_properties():
         ("grayscale", lambda x: x[:, :1].expand(-1, 3, -1, -1)),
     ],
 )
-def test_what_is_planted_is_told(name, change):
+def test_what_is_planted_is_found(name, change):
     x = photographs()
     x[:20] = change(x[:20])
     found = properties(table(x))
@@ -180,22 +180,22 @@ def test_dark_and_plain_photographs_are_not_blurry():
     assert [blurry(lambda x, s=s: x.filter(ImageFilter.GaussianBlur(s))) for s in (2, 3, 4)] == [20, 20, 20]
 
 
-def test_a_property_of_many_is_typical():
+def test_a_property_of_many_is_common():
     values = table(photographs(500))
-    assert typical_properties(values) == {}
+    assert common_properties(values) == {}
     column(values, "light_05")[:30] = 0.99
-    assert typical_properties(values) == {"light": 30} and not properties(values)["light"].any()
+    assert common_properties(values) == {"light": 30} and not properties(values)["light"].any()
     assert properties(values[:3], values[30:])["light"].all()
     column(values, "light_05")[20:30] = 0.2
     assert properties(values)["light"].sum() == 20
 
 
 @pytest.mark.parametrize("dark", [12, 80])
-def test_two_lights_are_told_and_one_is_not(dark):
+def test_two_lights_are_reported_and_one_is_not(dark):
     r = np.random.default_rng(0)
     shade = np.where(np.arange(200) < dark, 60, 170)[:, None, None, None]
     table = np.array([measure(x) for x in np.uint8(np.clip(shade + 20 * r.normal(size=(200, 3, 16, 16)), 0, 255))])
-    said = split_in_two(table, MEASUREMENTS)
-    assert said.startswith(f"{dark} images are darker than the other {200 - dark}: ")
+    words = split_in_two(table, MEASUREMENTS)
+    assert words.startswith(f"{dark} images are darker than the other {200 - dark}: ")
     assert split_in_two(table[dark:], MEASUREMENTS) == ""
     assert all(split_in_two(x, MEASUREMENTS[:1]) == "" for x in (table[:, :1], table[:1, :1]))

@@ -68,7 +68,9 @@ def test_the_best_of_each_set_is_kept_and_nothing_is_deleted(folder, tmp_path):
     }  # fmt: skip
     assert dict(zip(found.remove["path"], found.remove["keep"], strict=True)) == kept and sorted(folder.iterdir()) == files
     assert found.remove["kind"] == [["near", "exact"][path == "image04.png"] for path in found.remove["path"]]
-    assert "remove.csv lists 4 images whose better duplicate stays; nothing was deleted." in found.summary["sentences"]
+    assert (
+        "remove.csv lists 4 duplicates to remove; the best of each set stays. Nothing was deleted." in found.summary["sentences"]
+    )
     assert [row["keep"] for row in rows(tmp_path / "out" / "remove.csv")] == found.remove["keep"]
     pairs = rows(tmp_path / "out" / "duplicates.csv")
     assert {row["kind"]: row["keep"] for row in pairs}["mirrored"] == "" and {row["keep"] for row in pairs} == {
@@ -130,8 +132,8 @@ def test_names_in_all_tables_are_paths_and_tables_without_rows_have_columns(tmp_
         row[key] for name in ("items", "duplicates", "remove") for row in rows(out / f"{name}.csv") for key in row if key in PATHS
     ]
     assert all((root / path).is_file() for path in written if path) and not any(path[:1] in "=+-@" for path in written if path)
-    (tmp_path / "said.csv").write_text("".join(f"{row['path']},anomaly\n" for row in rows(out / "items.csv")), encoding="utf-8")
-    assert Review.read(tmp_path / "said.csv").anomaly == found.items["path"]
+    (tmp_path / "marks.csv").write_text("".join(f"{row['path']},anomaly\n" for row in rows(out / "items.csv")), encoding="utf-8")
+    assert Review.read(tmp_path / "marks.csv").anomaly == found.items["path"]
     assert arrow.read_csv(out / "skipped.csv").column_names == ["path", "reason"]
 
 
@@ -146,7 +148,7 @@ def test_an_image_that_is_named_twice_is_read_once_and_a_folder_of_none_is_refus
         assert found.skipped["reason"] == ["named before, and read once"] * 3 and not (found.remove and len(found.remove))
 
 
-def test_links_in_a_tar_are_said_and_not_followed(tmp_path):
+def test_links_in_a_tar_are_listed_and_not_followed(tmp_path):
     textured(0).save(tmp_path / "a.png")
     with tarfile.open(tmp_path / "t.tar", "w") as tar:
         tar.add(tmp_path / "a.png", "a.png")

@@ -27,16 +27,18 @@ def test_anomalies_come_first_and_do_not_set_the_scale(share):
     assert not any(found.items["flag"]) and np.isnan(found.items["q_value"]).all() and found.summary["rate"] == "none"
 
 
-def test_marks_put_what_is_alike_first_and_few_marks_do_nothing():
+def test_marks_put_similar_items_first_and_few_marks_do_nothing():
     x = items()
     plain = vergence.check(x)
     score = np.array(plain.items["score"])
-    said = {str(i): "anomaly" for i in range(5)} | {str(i): "normal" for i in range(20, 26)}
-    again = vergence.check(x, confirmed=said)
+    marks = {str(i): "anomaly" for i in range(5)} | {str(i): "normal" for i in range(20, 26)}
+    again = vergence.check(x, confirmed=marks)
     rank = np.argsort(np.argsort(-np.array(again.items["score"])))
     before = np.argsort(np.argsort(-score))
     assert rank[5:20].mean() < before[5:20].mean() - 10 and rank[26:40].mean() > before[26:40].mean()
-    note = next(sentence for sentence in again.summary["sentences"] if sentence.startswith("The order follows 11 marks: "))
+    note = next(
+        sentence for sentence in again.summary["sentences"] if sentence.startswith("The order follows 11 marks; moved up: ")
+    )
     assert " (from " in note and " to " in note
     few = vergence.check(x, confirmed={"0": "anomaly", "21": "normal"})
     assert not any("The order follows" in sentence for sentence in few.summary["sentences"])
@@ -49,6 +51,6 @@ def test_marks_that_say_nothing_new_hardly_change_the_order(seed):
     z, score = r.normal(size=(400, 10)), r.normal(size=400)
     first = np.argsort(-score)
     marked = np.isin(np.arange(400), first[:20])
-    odd = marked & (r.random(400) < 0.5)
-    after = learned(score, z, odd, marked & ~odd)
+    anomaly = marked & (r.random(400) < 0.5)
+    after = learned(score, z, anomaly, marked & ~anomaly)
     assert np.corrcoef(after[~marked], score[~marked])[0, 1] > 0.5

@@ -35,7 +35,7 @@ def image(seed):
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory):
-    """A folder of 130 images, five of them noise, two copies, hostile names and a broken file; and what was found."""
+    """A folder of 130 images, five of them noise, two duplicates, hostile names and a broken file; and what was found."""
     root = tmp_path_factory.mktemp("workbench")
     photos = root / "photos"
     (photos / "inner").mkdir(parents=True)
@@ -66,15 +66,15 @@ def opened_page(browser, path, **settings):
     """The page in a browser of its own, in which no error may happen and nothing may be loaded."""
     with browser.new_context(**{"viewport": {"width": 1300, "height": 900}} | settings) as context:
         opened = context.new_page()
-        said = []
+        wrong = []
         wrong = {"console": lambda e: e.type in ("error", "warning") and "ERR_FILE_NOT_FOUND" not in e.text, "pageerror": bool}
         wrong["request"] = lambda e: not e.url.startswith(("file:", "data:", "blob:"))
         for kind, is_wrong in wrong.items():
-            opened.on(kind, lambda event, is_wrong=is_wrong: said.append(str(event)) if is_wrong(event) else None)
+            opened.on(kind, lambda event, is_wrong=is_wrong: wrong.append(str(event)) if is_wrong(event) else None)
         opened.goto(path.as_uri())
         opened.wait_for_selector("html[data-ready]")
         yield opened
-        assert said == []
+        assert wrong == []
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_filters_search_and_order(page, checked):
     assert "broken.jpg" in page.locator("#unreadable").inner_text()
 
 
-def test_how_many_to_look_at(page):
+def test_how_many_to_check(page):
     pressed = page.locator("#filters button[aria-pressed=true]")
     assert pressed.inner_text() == "All (130)" and page.locator("#expected").inner_text() == "20"  # shown is what is pressed
     page.locator("#first").fill("25")
@@ -118,16 +118,16 @@ def test_how_many_to_look_at(page):
     assert page.locator("#expected").inner_text() == "25"  # without a reference there is an order, and no number
 
 
-def test_a_image_opens_large_with_its_reasons_copies_and_neighbors(page):
+def test_an_image_opens_large_with_its_reasons_duplicates_and_neighbors(page):
     page.get_by_role("button", name="Pairs of duplicates (2)").click()
     tile = page.locator("#grid .tile", has_text="copy.bmp")
     tile.focus()
     page.keyboard.press("Enter")
     dialog = page.locator("#large")
     assert dialog.locator("h2").first.inner_text() == "copy.bmp"
-    assert dialog.locator(".level").count() == 3 and "Share of the images here that are less anomalous" in dialog.inner_text()
+    assert dialog.locator(".set").count() == 3 and "Share of the images here that are less anomalous" in dialog.inner_text()
     assert dialog.locator(".ends").inner_text().split("\n") == ["0 %", "50 %", "100 %"]
-    for one in dialog.locator(".level").all():  # a full bar is 100 %
+    for one in dialog.locator(".set").all():  # a full bar is 100 %
         share = one.evaluate("e => e.querySelector('.bar div').clientWidth / e.querySelector('.bar').clientWidth")
         assert 100 * share == pytest.approx(float(one.locator("b").inner_text()[:-2]), abs=1)
     assert dialog.get_by_role("button", name="inner/p000.png, exact").inner_text() == "exact"
@@ -147,7 +147,7 @@ def test_marks_are_saved_and_read_again(page, checked, tmp_path):
     page.locator("#grid .tile").first.click()
     page.keyboard.press("n")
     page.keyboard.press("Escape")
-    reviewed = "You said: 1 anomaly, 1 normal. Of the first 20 you marked 1 as anomaly."  # a count alone: no rate
+    reviewed = "Marked: 1 anomaly, 1 normal. You marked 1 of the first 20 as anomaly."  # a count alone: no rate
     assert page.locator("#reviewed").inner_text() == reviewed
     with page.expect_download() as download:
         page.locator("#save-review").click()
@@ -158,7 +158,7 @@ def test_marks_are_saved_and_read_again(page, checked, tmp_path):
     page.wait_for_selector("html[data-ready]")
     assert "1 anomaly, 1 normal" in page.locator("#reviewed").inner_text()  # the browser keeps them
     again = vergence.check(photos, confirmed=review, encoder="patches", workers=0)
-    assert again.said == {"noise0.png": "anomaly", "=1+1.png": "normal"}
+    assert again.marks == {"noise0.png": "anomaly", "=1+1.png": "normal"}
     assert not {"noise0.png", "=1+1.png"} & {again.items["path"][i] for i in again.most_anomalous(20)}
 
 
@@ -240,21 +240,21 @@ def test_next_to_a_reference_its_anomalies_are_taken_out_and_regions_are_shown(b
     reference[7] = np.random.default_rng(7).integers(0, 256, (40, 40, 3), dtype=np.uint8)
     new = [*(np.array(image(i)) for i in range(10)), np.random.default_rng(1).integers(0, 256, (40, 40, 3), dtype=np.uint8)]
     new[0][10:18, 20:28] = np.random.default_rng(0).integers(0, 256, (8, 8, 3))
-    found = vergence.check(new, against=reference, encoder="patches", mark=0.2, out=tmp_path / "out", workers=0)
+    found = vergence.check(new, against=reference, encoder="patches", region_rate=0.2, out=tmp_path / "out", workers=0)
     with opened_page(browser, tmp_path / "out" / "report.html") as opened:
         assert "Feature sets and their weights: whole" in opened.locator("header").inner_text()
         p = np.array(found.items["p_value"])
         last = int(np.argsort(-np.array(found.items["score"]), kind="stable")[2])
         opened.locator("#first").fill("3")
-        said = f"3: of 11 normal images about {11 * p[last]:.{2 if 11 * p[last] < 1 else 1}f} would be as far from the reference"
-        assert opened.locator("#expected").inner_text() == said
+        words = f"3: of 11 normal images about {11 * p[last]:.{2 if 11 * p[last] < 1 else 1}f} would be as far from the reference"
+        assert opened.locator("#expected").inner_text() == words
         opened.locator("#filters button", has_text="All").click()
         opened.locator("#search").fill("0")
         opened.locator("#grid .tile").first.click()
-        framed = [i for i in range(len(new)) if found.marked(i)]  # whether they are flagged or not
-        assert opened.evaluate("Object.keys(D.marks).map(Number)") == framed and not found.items["flag"][0] and 0 in framed
+        framed = [i for i in range(len(new)) if found.frames(i)]  # whether they are flagged or not
+        assert opened.evaluate("Object.keys(D.frames).map(Number)") == framed and not found.items["flag"][0] and 0 in framed
         assert opened.get_by_role("button", name=f"With frames ({len(framed)})").is_visible()
-        assert opened.locator("#canvas .heat").count() == 1 and opened.locator("#canvas .frame").count() == len(found.marked(0))
+        assert opened.locator("#canvas .heat").count() == 1 and opened.locator("#canvas .frame").count() == len(found.frames(0))
         assert "of the reference that is less anomalous" in opened.locator("#about").inner_text()
         opened.keyboard.press("m")
         assert opened.locator("#canvas .heat, #canvas .frame").count() == 0
@@ -333,18 +333,18 @@ def test_the_last_mark_survives_the_end_of_the_browser_and_a_page_that_is_writte
         kept = {"user_data_dir": tmp_path / "profile", "executable_path": CHROMIUM, "args": ["--no-sandbox"]}
         with browser.browser_type.launch_persistent_context(**kept) as context:
             context.pages[0].goto(file.as_uri())
-            said = context.pages[0].locator("#reviewed").inner_text()
+            marks = context.pages[0].locator("#reviewed").inner_text()
             context.pages[0].locator("#grid .tile").first.press("a")
-    assert said.startswith("You said: 1 anomaly, 0 normal.")
+    assert marks.startswith("Marked: 1 anomaly, 0 normal.")
 
 
-def test_what_was_said_before_is_on_the_page_and_can_be_taken_back(checked, browser, tmp_path):
-    found = dataclasses.replace(checked[1], said={"noise0.png": "anomaly", "=1+1.png": "normal", "gone.png": "anomaly"})
-    with opened_page(browser, found.report(tmp_path / "said.html")) as opened:
-        assert opened.locator("#reviewed").inner_text().startswith("You said: 1 anomaly, 1 normal.")
+def test_earlier_marks_are_on_the_page_and_can_be_undone(checked, browser, tmp_path):
+    found = dataclasses.replace(checked[1], marks={"noise0.png": "anomaly", "=1+1.png": "normal", "gone.png": "anomaly"})
+    with opened_page(browser, found.report(tmp_path / "marks.html")) as opened:
+        assert opened.locator("#reviewed").inner_text().startswith("Marked: 1 anomaly, 1 normal.")
         opened.locator("#grid .tile", has_text="noise0.png").press("u")
         opened.reload()
-        assert opened.locator("#reviewed").inner_text().startswith("You said: 0 anomaly, 1 normal.")
+        assert opened.locator("#reviewed").inner_text().startswith("Marked: 0 anomaly, 1 normal.")
 
 
 def test_no_hue_is_named_of_gray_images(tmp_path):
@@ -375,10 +375,10 @@ def many(found, n=20_000):
         embeddings=r.normal(size=(n, 32)).astype(np.float32),
         images=ImageList(names, [found.pixels(i) for i in range(len(found.items))] * (n // len(found.items) + 1)),
         features=SimpleNamespace(**features),
-        levels=lambda: {level: values[at] for level, values in found.levels().items()},
-        marked=lambda i: found.marked(at[i]),
+        feature_sets=lambda: {name: values[at] for name, values in found.feature_sets().items()},
+        frames=lambda i: found.frames(at[i]),
         map=lambda i: found.map(at[i]),
-        **{"skipped": found.skipped, "reference": None, "workers": 0, "key": "many", "said": {}, "nearest": tuple},
+        **{"skipped": found.skipped, "reference": None, "workers": 0, "key": "many", "marks": {}, "nearest": tuple},
         calibration=lambda: None,
     )
 

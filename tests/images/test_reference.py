@@ -77,10 +77,10 @@ def test_parts_in_one_position_are_compared_with_their_nearest(each):
     found = vergence.check(new, against=known, encoder="patches", workers=0)
     order = np.argsort(-np.array(found.items["score"]))
     assert {*order[:3].tolist()} == {0, 1, 2}
-    assert found.items["level"][0] == "difference" and found.items["reason"][0].startswith("differs from")
+    assert found.items["feature_set"][0] == "difference" and found.items["reason"][0].startswith("differs from")
     if each == 1:
         assert np.flatnonzero(found.items["flag"]).tolist() == [0, 1, 2]
-        assert [i for i in range(len(new)) if found.marked(i)][:3] == [0, 1, 2]
+        assert [i for i in range(len(new)) if found.frames(i)][:3] == [0, 1, 2]
 
 
 def test_differences_are_registered_and_their_light_is_fitted():
@@ -139,7 +139,7 @@ def test_vectors_of_images_count_next_to_a_reference():
     z[3] += 50
     given = {"encoder": "patches", "workers": 0, "vectors": z[:12], "against_vectors": z[12:]}
     found = vergence.check(new, against=known, **given)
-    assert int(np.argmax(found.items["score"])) == 3 and found.items["level"][3] == "vectors"
+    assert int(np.argmax(found.items["score"])) == 3 and found.items["feature_set"][3] == "vectors"
     refuses("vectors of the images and of the reference", vergence.check, new, against=known, vectors=z[:12], workers=0)
     refuses("a reference for against_vectors", vergence.check, new, against_vectors=z[:12], workers=0)
 
@@ -166,8 +166,6 @@ def test_images_of_the_reference_among_the_new_ones_do_not_change_the_others():
     apart = vergence.check(x[40:], against=x[:40], **settings)
     inside = vergence.check(x, against=x[:40], **settings)
     assert abs(np.mean(apart.items["p_value"]) - np.mean(inside.items["p_value"][40:])) < 0.1
-    assert inside.summary["total"] == 20 and inside.levels().keys() == apart.levels().keys()
-    assert (
-        "None was judged: all are in the reference, too."
-        in vergence.check(x[:30], against=x[:40], **settings).summary["sentences"][0]
-    )
+    assert inside.summary["total"] == 20 and inside.feature_sets().keys() == apart.feature_sets().keys()
+    none = vergence.check(x[:30], against=x[:40], **settings).summary["sentences"]
+    assert none[:2] == ["No image flagged.", "None was judged: all images are in the reference."]

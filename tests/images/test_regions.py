@@ -1,4 +1,4 @@
-"""Maps show where a image is odd, and mark a place in at most the stated share of ordinary images."""
+"""Heatmaps show where an image is anomalous, and frame a region in at most the stated share of normal images."""
 
 import numpy as np
 import pytest
@@ -46,11 +46,11 @@ def test_the_map_is_largest_where_the_defect_lies_and_moves_with_it(judged):
         assert abs(row - 36) < 9 and abs(column - left - 6) < 9
 
 
-def test_a_image_with_a_defect_is_odder_than_ordinary_ones(judged):
+def test_an_image_with_a_defect_is_more_anomalous_than_normal_ones(judged):
     features, model, fold = judged
-    ordinary = [model.scores(features(image(100 + i)), fold)[0][0] for i in range(20)]
-    odd = [model.scores(features(planted(image(200 + i), 20, 20)), fold)[0][0] for i in range(10)]
-    assert min(odd) > max(ordinary)
+    normal = [model.scores(features(image(100 + i)), fold)[0][0] for i in range(20)]
+    anomalous = [model.scores(features(planted(image(200 + i), 20, 20)), fold)[0][0] for i in range(10)]
+    assert min(anomalous) > max(normal)
 
 
 def test_a_turned_image_has_its_map_turned(judged):
@@ -60,7 +60,7 @@ def test_a_turned_image_has_its_map_turned(judged):
     assert np.corrcoef(second.ravel(), first[:, ::-1].ravel())[0, 1] > 0.85
 
 
-def test_borders_are_not_odder_on_ordinary_images(judged):
+def test_borders_are_not_more_anomalous_on_normal_images(judged):
     features, model, fold = judged
     maps = np.stack([model.scores(features(image(100 + i)), fold)[1] for i in range(20)])
     inner = maps[:, 1:-1, 1:-1].mean()
@@ -85,7 +85,7 @@ def test_banks_leave_folds_out_as_a_loop_does():
     assert own.scores(x, NEW)[1].mean() < own.scores(x, 3)[1].mean() - 5
 
 
-def test_in_at_most_the_stated_share_of_ordinary_images_a_place_is_marked():
+def test_in_at_most_the_stated_share_of_normal_images_a_region_is_framed():
     r = np.random.default_rng(0)
     marked = 0
     for _ in range(1000):
@@ -138,7 +138,7 @@ def test_constant_images_are_no_error():
     assert features(torch.full((3, 32, 32), 0.5)).isfinite().all()
 
 
-def test_words_of_places():
+def test_words_of_regions():
     m = np.zeros((3, 3))
     for (r, c), words in {(0, 0): "at the top left", (1, 1): "in the middle", (2, 1): "at the bottom"}.items():
         m[:] = 0

@@ -12,7 +12,7 @@ def t_items(n, D=30, degrees=6, seed=0):
     return r.normal(size=(n, D)) * np.sqrt(degrees / r.chisquare(degrees, size=(n, 1)))
 
 
-def test_a_cluster_of_oddities_does_not_hide_itself():
+def test_a_cluster_of_anomalies_does_not_hide_itself():
     x, fold = t_items(1000), np.random.default_rng(2).integers(0, 5, 1000)
     x[:80] = 0.05 * x[:80] + 8
     t = CrossFitted(x, fold).log_distance(x, fold)
@@ -26,8 +26,8 @@ def test_distances_equal_their_definition_and_constant_features_do_no_harm():
     t = fitted.log_distance(x, fold)
     assert np.isfinite(t).all()
     np.testing.assert_allclose(np.log(np.square(fitted.white(x)).sum(1)), t, atol=1e-6)
-    odd = x[:1] + np.array([0, 0, 0, 1.0])
-    assert fitted.log_distance(odd, fold[:1])[0] > t.max()
+    anomaly = x[:1] + np.array([0, 0, 0, 1.0])
+    assert fitted.log_distance(anomaly, fold[:1])[0] > t.max()
 
 
 def test_units_and_rounding_do_not_matter():

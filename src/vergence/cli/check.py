@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 SHOWN = 3  # images that are printed
 PASSED = (
-    "against", "heatmaps", "leaks", "encoder", "vectors", "against_vectors", "size", "fdr", "mark", "groups", "labels", "map",
-    "only", "agreement", "keep", "column", "range", "channel", "workers",
+    "against", "heatmaps", "leaks", "encoder", "vectors", "against_vectors", "size", "fdr", "region_rate", "groups", "labels",
+    "map", "only", "agreement", "keep", "column", "range", "channel", "workers",
 )  # fmt: skip
 KEPT = (
     "against", "out", "encoder", "vectors", "against_vectors", "size", "groups", "labels", "column", "range", "channel",
@@ -46,13 +46,13 @@ class Check:
 
     source: Annotated[Positional[str], arg(metavar="FOLDER")]
     """Images: a folder of any depth, a file, a .parquet or .csv with a column of them, a tar, an array, or a built-in set.
-    Of vectors: a .npy, .npz or .parquet file. - reads names of files from standard input, one a line or as of find -print0."""
+    Or vectors: a .npy, .npz or .parquet file. - reads file names from standard input, one per line or from find -print0."""
     against: Annotated[str | None, arg(metavar="REFERENCE", help_behavior_hint="(default: none)")] = None
     """Reference: normal images that the others are compared with."""
     leaks: bool = False
     """Only say which images are leaked: duplicates of those of --against, exact or near."""
     only: Annotated[str, arg(metavar="WHAT", help_behavior_hint="(default: all)")] = ""
-    """Only look for duplicates, properties, or both with a comma: no anomalies, no network, a part of the time."""
+    """Only find duplicates, properties, or both (with a comma): no anomalies and no network, in less time."""
     agreement: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: all)")] = None
     """Least agreement of duplicates that are reported, up to 1; exact ones have 1."""
     keep: Annotated[str | None, arg(metavar="best", help_behavior_hint="(default: not written)")] = None
@@ -64,21 +64,21 @@ class Check:
     encoder: Annotated[str, arg(metavar="NAME", help_behavior_hint="(default: auto)")] = "auto"
     """auto, the best network on this machine, else patches; patches; timm:NAME; a folder of fetch; or a run folder."""
     vectors: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """Embeddings of the images by any model, .npy in their order, or .npz or .parquet with their names: one more feature set."""
+    """Embeddings of the images by any model, as one more feature set: .npy in their order, or .npz or .parquet with names."""
     against_vectors: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """The same of the images in --against."""
     size: Annotated[int, arg(metavar="PIXELS")] = 256
-    """Shorter side at which regions are judged, at most; images are never enlarged or cropped."""
+    """Shorter side at which regions are examined, at most; images are never enlarged or cropped."""
     fdr: Annotated[float, arg(metavar="SHARE")] = 0.1
     """Share of false alarms among the flags, at most, on average over tables."""
-    mark: Annotated[float, arg(metavar="SHARE")] = 0.05
+    region_rate: Annotated[float, arg(metavar="SHARE")] = 0.05
     """Share of normal images in which any region is framed, at most."""
     confirm: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Your marks: the file that the page saves (path, mark), or a text file with the name of an anomaly on each line."""
     groups: Annotated[str | None, arg(metavar="PATTERN", help_behavior_hint="")] = None
-    """What tells images of one part, plate, patient or camera: folder, prefix, a column, or a regular expression."""
+    """Where the part, plate, patient or camera of an image is named: folder, prefix, a column, or a regular expression."""
     labels: Annotated[str | None, arg(metavar="PATTERN", help_behavior_hint="")] = None
-    """What tells an image's label, as for --groups: images that fit another label better are named."""
+    """Where the label of an image is named, as for --groups: images that another label fits better are listed."""
     map: Annotated[str, arg(metavar="NAME", help_behavior_hint="(default: tsne)")] = "tsne"
     """How the map of all images is made: tsne, pca, or, where they are installed, umap or pacmap."""
     json: bool = False
@@ -88,9 +88,9 @@ class Check:
     column: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
     """Column of a table that holds the images."""
     range: Annotated[str | None, arg(metavar="LOW,HIGH", help_behavior_hint="(default: decided once for all images)")] = None
-    """Numbers that are shown as black and white, of images of 16 bits or of floats: 0,4095."""
+    """Numbers shown as black and white, for images of 16 bits or of floats: 0,4095."""
     channel: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: all)")] = None
-    """Only judge one channel: its number, the first is 0, or red, green or blue."""
+    """Judge only one channel: its number (the first is 0), or red, green or blue."""
     data_root: options.DataRoot = None
     workers: Annotated[int, arg(metavar="N")] = 2
     """Processes that read images."""
@@ -99,7 +99,7 @@ class Check:
 
 @dataclass(kw_only=True)
 class Fetch:
-    """Write a network's weights to a folder, with their license, for a machine without a network."""
+    """Write a network's weights to a folder, with their license, for use offline."""
 
     name: Annotated[Positional[str], arg(metavar="timm:NAME")]
     """Network of timm, with or without the tag of its weights."""
@@ -114,7 +114,7 @@ class Demo:
     out: Annotated[Path, arg(metavar="FOLDER")] = Path("vergence-demo")
     """Folder for the images and the results; an earlier demo is replaced."""
     encoder: Annotated[str, arg(metavar="NAME", help_behavior_hint="(default: auto)")] = "auto"
-    """As of check."""
+    """Encoder, as for check."""
     seed: options.Seed = 0
 
 
@@ -164,10 +164,10 @@ def check(command: Check) -> None:
 
 
 def _names(data: bytes) -> list[str]:
-    """Returns names of files, one a line or before a zero byte each."""
+    """Returns names of files, each on a line or before a zero byte."""
     names = [os.fsdecode(name.removesuffix(b"\r")) for name in data.split(b"\0" if b"\0" in data else b"\n")]
     named = [name for name in names if name]
-    expect(named, "names of images on standard input, one a line", "none", "pipe them in, as of find")
+    expect(named, "names of images on standard input, one per line", "none", "pipe them in, as from find")
     return named
 
 
@@ -179,28 +179,26 @@ def _failing(command: Check) -> list[str]:
     with_reference = command.against is not None or not needed
     expect(with_reference, f"--against REFERENCE for --fail-on {', '.join(needed)}", "none", "name the reference")
     judged = "flagged" not in names or not (command.only or command.leaks)
-    expect(judged, "--fail-on flagged where anomalies are looked for", "--only or --leaks", "leave one out")
+    expect(judged, "--fail-on flagged without --only or --leaks", "one of them", "leave one out")
     there = "labels" not in names or command.labels is not None
-    expect(there, "--labels for --fail-on labels", "none", "say what tells labels")
+    expect(there, "--labels for --fail-on labels", "none", "add --labels folder, prefix or a column")
     paired = "duplicates" not in names or command.only is None or "duplicates" in command.only
-    expect(paired, "--only duplicates for --fail-on duplicates", command.only, "look for them, too")
+    expect(paired, "--only duplicates for --fail-on duplicates", command.only, "add duplicates to --only")
     return failing
 
 
 def lines(found: "CheckResult") -> list[str]:
-    """Returns what is printed: what was judged, what was found, and the most anomalous images."""
+    """Returns what is printed: the answer and its condition, the most anomalous images, other findings, and the input."""
     from vergence.images.sentences import shortened_name
 
-    head, rest = found.summary["looked"] + ".", list(found.summary["sentences"])
-    if not found.summary["judged"]:
-        return [head, *rest]
-    named = [(shortened_name(found.items["path"][i]), found.items["reason"][i]) for i in found.most_anomalous(SHOWN)]
+    sentences, top = list(found.summary["sentences"]), found.most_anomalous(SHOWN) if found.summary["judged"] else []
+    named = [(shortened_name(found.items["path"][i]), found.items["reason"][i]) for i in top]
     first = [f"  {name}: {reason}" if reason else f"  {name}" for name, reason in named]
-    return [head, rest[0], *first, *rest[1:]]
+    return [*sentences[:2], *first, *sentences[2:], f"Input: {found.summary['input']}."]
 
 
 def _again(command: Check) -> str:
-    """Returns the command with what decides what is read and how it is judged."""
+    """Returns the command with the options that decide what is read and how it is judged."""
     stated = {one.name: getattr(command, one.name) for one in fields(command) if getattr(command, one.name) != one.default}
     texts = [(f"--{name.replace('_', '-')}", str(stated[name])) for name in KEPT if name in stated]
     return shlex.join(["vergence", "check", command.source, *itertools.chain(*texts)])
@@ -214,5 +212,6 @@ def _next(command: Check, found: "CheckResult", out: Path) -> str:
     if found.reference is None and (out / "normal.csv").is_file():
         return _again(replace(command, against=str(out / "normal.csv")))
     if found.summary["judged"] and command.confirm is None:
-        return f"mark images in the page with a (anomaly) or n (normal), save, then: {same} --confirm confirmed.csv"
+        noun = found.summary["noun"]
+        return f"mark {noun}s in the page with a (anomaly) or n (normal), save, then: {same} --confirm confirmed.csv"
     return f"open {out / 'report.html'}"

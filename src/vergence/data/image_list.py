@@ -2,7 +2,7 @@
 
 Numbers mean the same in all images of a source: a first look at some of them decides what is shown as 0 to 255.
 
-Shapes: a image (C, H, W) uint8, C = 1 (gray by its format), 3 (color), or the channels of a stack.
+Shapes: an image (C, H, W) uint8, C = 1 (gray by its format), 3 (color), or the channels of a stack.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ EIGHT_BIT = (".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".bmp", ".webp")  # files
 COLORS = {"r": 0, "red": 0, "g": 1, "green": 1, "b": 2, "blue": 2}
 ARRAYS, TARS = (".npy", ".npz"), (".tar", ".tgz", ".gz")
 MOST_UNPACKED = 1 << 30  # bytes of a compressed tar that are held
-PICTURES = "a folder, a file, a list of paths, PIL images or arrays, a table with a column of images, or a tar"
+IMAGES = "a folder, a file, a list of paths, PIL images or arrays, a table with a column of images, or a tar"
 AGAIN = "named before, and read once"  # reason of a file that is named several times
 
 
@@ -89,7 +89,7 @@ class ImageList:
         return len(self.names)
 
     def path(self, i: int) -> Path | None:
-        """Returns the path of a image that is a file."""
+        """Returns the path of an image that is a file."""
         content = self.contents[i]
         return content if isinstance(content, Path) else None
 
@@ -99,14 +99,14 @@ class ImageList:
         return [self.path(i) for i in range(len(self))]
 
     def bytes_of(self, i: int) -> int:
-        """Returns the bytes of the file of a image; 0 where there is none."""
+        """Returns the bytes of the file of an image; 0 where there is none."""
         content = self.contents[i]() if callable(self.contents[i]) else self.contents[i]
         if isinstance(content, Path):
             return content.stat().st_size if content.is_file() else 0
         return len(content) if isinstance(content, bytes) else 0
 
     def read(self, i: int) -> LoadedImage:
-        """Returns a image; a ValueError says in one line why it cannot be read."""
+        """Returns an image; a ValueError says in one line why it cannot be read."""
         if self.reader is not None:
             return self.reader(i)
         numbers, channels = self.meaning
@@ -179,7 +179,7 @@ class ImageList:
 
 @dataclass(frozen=True)
 class _Samples:
-    """A image before its numbers are shown: (C, H, W) of any type, its size in full, its digest and what was done."""
+    """An image before its numbers are shown: (C, H, W) of any type, its size in full, its digest and what was done."""
 
     values: Array
     size: tuple[int, int]
@@ -197,7 +197,7 @@ def _in_words(channels: int) -> str:
 
 
 def _glance(content: Any, name: str) -> Array:
-    """Returns the samples of a image; of a file that holds bytes alone, which need no range, one that stands for them."""
+    """Returns the samples of an image; of a file that holds bytes alone, which need no range, one that stands for them."""
     content = content() if callable(content) else content
     if isinstance(content, bytes | Path):
         with _opened(content, name) as image:
@@ -357,9 +357,9 @@ def _of_object(source: Any, column: str | None) -> ImageList:
     values = list(source) if isinstance(source, Sequence | np.ndarray) or hasattr(source, "to_list") else None
     if values is None:
         several = isinstance(source, Iterable) or hasattr(source, "__len__")
-        expect(several, PICTURES, f"a {type(source).__name__}", "give one of these")
+        expect(several, IMAGES, f"a {type(source).__name__}", "give one of these")
         return _of_items(from_object(source, column=column or ()).items, "the data")
-    expect(values, PICTURES, "an empty list")
+    expect(values, IMAGES, "an empty list")
     if all(isinstance(value, str | os.PathLike) for value in values):
         paths = [Path(v if os.path.lexists(v) else os.path.expanduser(v)) for v in values]  # noqa: PTH111
         return _once([written_name(os.fspath(v)) for v in values], paths)
@@ -452,7 +452,7 @@ def _channels_second(x: Array, name: str) -> Array:
 def _one_array(value: Any, i: int) -> Any:
     x = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
     usual = x.dtype.kind in "biuf" and x.ndim in (2, 3)
-    expect(usual, PICTURES, f"item {i}, a {type(value).__name__} {shown(value)}", "give one of these")
+    expect(usual, IMAGES, f"item {i}, a {type(value).__name__} {shown(value)}", "give one of these")
     return _row(_channels_second(x[None], f"item {i}"), 0)
 
 
@@ -480,7 +480,7 @@ def _holds_images(column: Any, folder: Path) -> bool:
 
 
 def _in_table(value: Any, i: int, folder: Path) -> tuple[str, Any]:
-    """Returns name and content of a image in row i."""
+    """Returns name and content of an image in row i."""
     path, value = (value.get("path"), value.get("bytes") or value.get("path")) if isinstance(value, dict) else (value, value)
     name = written_name(path) if isinstance(path, str) and path else f"row {i}"
     return name, folder / value if isinstance(value, str) else value if isinstance(value, bytes) else b""

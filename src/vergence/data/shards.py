@@ -2,7 +2,7 @@
 
 Sources are a file, a folder of such files, a pattern (``data/{000..127}.tar``, ``data/*.parquet``), or a text file with one of
 them a line (``.list``); also with an address that fsspec opens: ``s3://``, ``gs://``, ``file://``. An index (file, place,
-length) is read once, without a image; images are read when they are asked for.
+length) is read once, without an image; images are read when they are asked for.
 """
 
 import contextlib
@@ -91,7 +91,7 @@ class Index:
     labels: Array | None = None  # (N,)
 
     def content(self, i: int) -> bytes:
-        """Returns the bytes of a image."""
+        """Returns the bytes of an image."""
         address, start = self.files[self.file[i]], int(self.start[i])
         if self.length[i] < 0:
             return _parquet(address, self.stamps[self.file[i]], os.getpid()).image(start)

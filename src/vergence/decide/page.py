@@ -60,7 +60,7 @@ def write_decisions(
         {**_data(found, rows), **_images(items, [str(row["name"]) for row in rows])},
         title=f"What is anomalous in {name}",
         sentences=[f"{text[:1].upper()}{text[1:]}" for text in found.sentences],
-        looked=f"{counted(found.total, found.noun)}, {counted(found.calibration, 'calibration item')}{rate}",
+        input=f"{counted(found.total, found.noun)}, {counted(found.calibration, 'calibration item')}{rate}",
         sampled=f"The {len(rows):,} most anomalous are on this page." if len(rows) < found.total else "",
         skipped=[(one.name, one.reason) for one in items.skipped] if items is not None else [],
         meaning=MEANING,

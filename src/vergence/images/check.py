@@ -5,7 +5,7 @@
 With a reference all of it calibrates (`vergence.images.reference`). Without one the images are put in order, and none is flagged
 (`vergence.images.order`). Folds and samples follow the images' content, so that names and order do not matter.
 
-Shapes: N images, n of them different from each other; L levels; D features of the embedding.
+Shapes: N images, n of them different from each other; L feature sets; D features of the embedding.
 """
 
 import functools
@@ -58,7 +58,7 @@ def check(
     against_vectors: Any = None,
     size: int = 256,
     fdr: float = 0.1,
-    mark: float = 0.05,
+    region_rate: float = 0.05,
     confirmed: Review | Sequence[str] | Mapping[str, str] = (),
     groups: str | Sequence[Any] | None = None,
     labels: str | Sequence[Any] | None = None,
@@ -89,19 +89,19 @@ def check(
         vectors: Embeddings of the images by any model, as one more feature set: an array (N, D) in their order, or a file, whose
             names are the images' where it has names.
         against_vectors: The same of the images in ``against``.
-        size: Pixels of the shorter side at which regions are looked at, at most.
+        size: Pixels of the shorter side at which regions are examined, at most.
         fdr: Share of false alarms among the flags, at most, on average over tables, in (0, 1).
-        mark: Share of normal images in which any region is framed, at most, in (0, 1).
-        confirmed: What a person said after looking: names of anomalies, or ``anomaly``, ``normal`` or ``reference anomaly`` by
+        region_rate: Share of normal images in which any region is framed, at most, in (0, 1).
+        confirmed: Marks of a person: names of anomalies, or ``anomaly``, ``normal`` or ``reference anomaly`` by
             name. No fit sees anomalies, neither is flagged again; without a reference, what is less anomalous than a normal one
             is no longer improbable.
-        groups: What tells images of one part, plate, patient or camera: ``folder``, ``prefix`` (the name before its last ``_``,
+        groups: Where an image's part, plate, patient or camera is named: ``folder``, ``prefix`` (the name before its last ``_``,
             ``-``, ``.`` or space), a column of the table, a regular expression, or one of each image. They share folds. Where
             each group has 20 reference images, images are compared with those of their group; otherwise a group counts as one.
             With a reference a pair: those of its images come second.
-        labels: What tells the label of an image, as for ``groups``: images that fit another label better are named.
+        labels: Where the label of an image is named, as for ``groups``: images that another label fits better are listed.
         map: How the map of all images is made: ``tsne``, ``pca``, or, where they are installed, ``umap`` or ``pacmap``.
-        only: ``duplicates``, ``properties`` or both, as a list or with commas: no anomalies are looked for, in less time.
+        only: ``duplicates``, ``properties`` or both, as a list or with commas: no anomalies are searched, in less time.
         agreement: Least agreement of duplicates that are reported, in (0, 1]; exact ones have 1. By default all are.
         keep: ``best`` to list, in ``remove``, all but the best image of each set of exact and near duplicates.
         column: Column of a table that holds the images.
@@ -124,30 +124,30 @@ def check(
         require_apart(place, (source, against), inside=True)
         for name in WRITTEN:
             require_apart(place / name, (source, against, vectors, against_vectors))
-    settings = CheckSettings(size, fdr, mark, workers, Review.of(confirmed), groups, labels, map)
+    settings = CheckSettings(size, fdr, region_rate, workers, Review.of(confirmed), groups, labels, map)
     parts = tuple(filter(None, only.replace(" ", "").split(",")) if isinstance(only, str) else only) or (ONLY if leaks else ())
     settings = replace(settings, only=parts, agreement=agreement, keep=keep)
     whole = not parts or (groups is None and labels is None)
-    expect(whole, "groups and labels where anomalies are looked for", "only or leaks", "leave one out")
+    expect(whole, "groups and labels without only or leaks", "one of these", "leave one out")
     if (given := _vectors(source)) is not None:
-        known_vectors = None if against is None else _vectors(against)
-        expect(against is None or known_vectors is not None, "vectors to compare vectors with", against, "name others")
+        other = None if against is None else _vectors(against)
+        expect(against is None or other is not None, "vectors to compare vectors with", against, "name others")
         alone = not (parts or keep or agreement) and vectors is None and groups is None and labels is None
         expect(alone, "images with these options", "vectors", "leave them out")
-        result = _of_vectors(given, known_vectors, settings, _called(source))
+        result = _of_vectors(given, other, settings, _called(source))
         if out is not None:
             result.write(out)
     else:
-        expect(against is None or parts != ("properties",), "only duplicates next to a reference", "properties", "leave one out")
+        expect(against is None or parts != ("properties",), "only duplicates with a reference", "properties", "leave one out")
         both = against is None or (vectors is None) == (against_vectors is None)
         expect(both, "vectors of the images and of the reference", "one of them", "give vectors and against_vectors, or neither")
         expect(against is not None or against_vectors is None, "a reference for against_vectors", "none", "name it with against")
         settings = replace(settings, encoder="none") if parts else _with_encoder(settings, encoder)
         read: dict[str, Any] = {"root": root, "column": column, "range": range, "channel": channel}
-        known = None if against is None else open_images(against, **read)
-        images = open_images(source, **read, like=known)
+        reference = None if against is None else open_images(against, **read)
+        images = open_images(source, **read, like=reference)
         given, folder = (vectors, against_vectors), None if out is None else Path(out)
-        result = _of_images(_called(source), images, known, settings, given, folder)
+        result = _of_images(_called(source), images, reference, settings, given, folder)
     if heatmaps is not None:
         result.write_heatmaps(heatmaps)
     return result
@@ -203,7 +203,7 @@ def _parts(stack: ExitStack, out: Path | None, job: Mapping[str, Any], step: str
 
 
 def _of_images(
-    source: str, images: ImageList, known: ImageList | None, settings: CheckSettings, vectors: tuple[Any, Any], out: Path | None
+    name: str, images: ImageList, reference: ImageList | None, settings: CheckSettings, vectors: tuple[Any, Any], out: Path | None
 ) -> CheckResult:
     with ExitStack() as stack:
         if out is not None:
@@ -211,42 +211,41 @@ def _of_images(
                 out.mkdir(parents=True, exist_ok=True)
         job = {"job": "check", "size": settings.size, "encoder": settings.encoder, "marks": str(settings.review)}
         kept = functools.partial(_parts, stack, out, {**job, "groups": str(settings.groups)})
-        paired, (one, other) = "duplicates" in (settings.only or ONLY), settings.sides(known is not None)
-        features = _image_features(images, one, vectors[0], kept("looks", images))
-        reference = None if known is None else _image_features(known, other, vectors[1], kept("known", known))
-        copies = find_duplicates(features.small, features.digest, features.read) if paired else Duplicates.none()
-        leaked, known_names, told = None, list[str](), list[str]()
-        if reference is not None and known is not None:
-            known_names = list(reference.names)
-            others = reference.small, reference.digest, reference.read
-            leaked = find_duplicates(features.small, features.digest, features.read, *others)
-            part = not settings.only and np.isin(reference.digest, features.digest).all()
-            if part and (own := _of_reference(features, images, known, reference.index)).any():
+        paired, (one, other) = "duplicates" in (settings.only or ONLY), settings.sides(reference is not None)
+        features = _image_features(images, one, vectors[0], kept("part-images", images))
+        theirs = None if reference is None else _image_features(reference, other, vectors[1], kept("part-reference", reference))
+        duplicates = find_duplicates(features.small, features.digest, features.read) if paired else Duplicates.none()
+        leaked, others, notes = None, list[str](), list[str]()
+        if theirs is not None and reference is not None:
+            others, given = list(theirs.names), (theirs.small, theirs.digest, theirs.read)
+            leaked = find_duplicates(features.small, features.digest, features.read, *given)
+            part = not settings.only and np.isin(theirs.digest, features.digest).all()
+            if part and (own := _of_reference(features, images, reference, theirs.index)).any():
                 leaked = leaked.where(~own[leaked.pairs[:, 0]])
-                told = [f"{counted(int(own.sum()), 'image')} of the reference itself: not judged."]
+                notes = [f"Not judged: {counted(int(own.sum()), 'image')} of the reference itself."]
         anomalies = None
-        if reference is not None and not settings.only:
-            anomalies = with_reference(features, reference, settings)
+        if theirs is not None and not settings.only:
+            anomalies = with_reference(features, theirs, settings)
         elif not settings.only:
-            anomalies, told = ordered_images(features, copies, settings, kept("maps", images))
-        here = [*features.names, *(s.name for s in images.skipped), *known_names]
-        notes = [*told, *settings.review.notes(here)]
-        result = result_of(source, images, features, settings, copies, anomalies, notes, known, reference, leaked)
+            anomalies, notes = ordered_images(features, duplicates, settings, kept("part-regions", images))
+        here = [*features.names, *(s.name for s in images.skipped), *others]
+        notes += settings.review.notes(here)
+        result = result_of(name, images, features, settings, duplicates, anomalies, notes, reference, theirs, leaked)
         if out is not None:
             result.write(out)
     return result
 
 
-def _of_reference(features: ImageFeatures, images: ImageList, known: ImageList, index: Ints) -> Bools:
+def _of_reference(features: ImageFeatures, images: ImageList, reference: ImageList, index: Ints) -> Bools:
     """Returns which images are files of the reference, (N,), if it is a part of the images, as those marked normal are."""
-    theirs = {path and path.resolve() for path in (known.path(i) for i in index.tolist())}
+    theirs = {path and path.resolve() for path in (reference.path(i) for i in index.tolist())}
     paths = [path and path.resolve() for path in (images.path(i) for i in features.index.tolist())]
     part = None not in theirs and theirs <= set(paths)
     return np.array([part and path in theirs for path in paths], dtype=bool)
 
 
 def _image_features(images: ImageList, settings: CheckSettings, vectors: Any, kept: Parts | None) -> ImageFeatures:
-    """Returns what the first look at each image gives, and the images at the size that later steps look at."""
+    """Returns what the first pass over each image gives, and the images at the size that later steps read."""
     small = SmallImages(images, settings.kept)
 
     def keep(i: int, row: dict[str, Any]) -> None:
@@ -307,16 +306,16 @@ def _vectors(source: Any) -> Named | None:
     return None if isinstance(items.names, RowNames) else list(items.names), x
 
 
-def _of_vectors(given: Named, known: Named | None, settings: CheckSettings, name: str) -> CheckResult:
-    """Returns what is unusual among vectors; crowds that lie apart are groups."""
+def _of_vectors(given: Named, reference: Named | None, settings: CheckSettings, name: str) -> CheckResult:
+    """Returns what is anomalous among vectors; clusters that lie apart are groups."""
     names, x = given[0] or [str(i) for i in range(len(given[1]))], given[1]
     features = ImageFeatures.of_vectors(names, x)
     images = ImageList(names, [None] * len(names))
-    known_names = [] if known is None else known[0] or [str(i) for i in range(len(known[1]))]
-    notes = settings.review.notes([*names, *known_names])
-    if known is not None:
-        anomalies: Anomalies | None = vectors_with_reference(features, known_names, known[1], settings)
+    others = [] if reference is None else reference[0] or [str(i) for i in range(len(reference[1]))]
+    notes = settings.review.notes([*names, *others])
+    if reference is not None:
+        anomalies: Anomalies | None = vectors_with_reference(features, others, reference[1], settings)
     else:
-        anomalies, told = ordered_vectors(features, settings)
-        notes = [*told, *notes]
+        anomalies, first = ordered_vectors(features, settings)
+        notes = [*first, *notes]
     return result_of(name, images, features, settings, Duplicates.none(), anomalies, notes)

@@ -1,4 +1,4 @@
-"""Unusual groups: small islands of the neighbor graph, whose members hide each other from a score by neighbors.
+"""Anomalous groups: small islands of the neighbor graph, whose members hide each other from a score by neighbors.
 
 Shapes: N items, D features, k neighbors.
 """
@@ -22,7 +22,7 @@ __all__ = ["anomalous_clusters"]
 EULER = 0.5772156649015329
 SMALLEST, NEIGHBORS = 5, 15  # members at least; neighbors of each item in the graph
 SEPARATION, ALPHA = 1.2, 0.05  # of a group, at least; probability of any group in Gaussian items
-DIRECTIONS = 16  # that distances are computed in, since in many directions all distances are alike
+DIRECTIONS = 16  # that distances are computed in, since in many directions all distances are similar
 LARGEST = 0.05  # share of the items in one group, at most
 SHARE = 2 / 3  # of neighbors that are members, for an item to join
 SIMULATIONS = 40
@@ -38,7 +38,7 @@ class Group:
         separation: Distance to the nearest item outside, relative to the members' distances to their neighbors.
         p_value: Probability that Gaussian items of the same covariance have a group so separate.
         distance: Mahalanobis distance of the group's mean to the mean of the rest under the rest's covariance, divided by
-            sqrt(D): about 1 for a single typical item.
+            sqrt(D): about 1 for a single normal item.
     """
 
     members: Ints
@@ -185,7 +185,7 @@ def _grow(members: Ints, index: Ints, most: int) -> Ints:
     inside[members] = True
     for _ in range(len(index)):
         near = np.zeros(len(index), bool)
-        near[index[inside]] = True  # an item that only looks at the group from afar does not belong to it
+        near[index[inside]] = True  # an item that only has members among its neighbors does not belong to it
         more = inside | (near & (inside[index].mean(1) >= SHARE))
         if more.sum() > most or (more == inside).all():
             break

@@ -38,13 +38,13 @@ LEAST, WAYS = 0.86, 2  # cosine of a candidate; windows or positions that are tr
 BLOCK = 1 << 24  # numbers that are held at a time
 TOGETHER = 4096  # images that are described at a time
 PAIRS = 256  # that are registered at a time
-ALIKE, PARTNERS = 0.9, 4  # correlation of 32 x 32 pixels, at least; pairs of each image that are compared at full size
+LIKELY, PARTNERS = 0.9, 4  # correlation of 32 x 32 pixels, at least; pairs of each image that are compared at full size
 HELD = 64  # images that are held at a time
 APART, MARGIN = 3.0, 0.01  # of the disagreement in a set, and what is added: the least one with other images
 IN_PLACE, FIXTURE = 0.02, 3  # change of a window; pairs with a contradiction in place, from which images are of one fixture
 SAME, SHARPER = ("exact", "near"), 2.0  # kinds of one set; ratio of the sharpness of images, of which one is sharper
 CROPPED = 0.92  # share of the one window in the other
-EXACT_UP_TO = 20_000  # images, above which candidates are looked for in neighboring clusters alone
+EXACT_UP_TO = 20_000  # images, above which candidates are searched in neighboring clusters alone
 PROBES, PER_CLUSTER = 4, 250
 
 
@@ -215,7 +215,7 @@ def _position(x: Tensor, k: int) -> Tensor:
 
 
 KINDS = ("near", "rotated", "rotated", "rotated", "mirrored", "mirrored", "mirrored", "mirrored")
-SYMMETRIES, LIKELY = (2, 4, 6), 0.5  # rotated by half, and mirrored both ways; correlation from which one is looked at
+SYMMETRIES, SYMMETRIC = (2, 4, 6), 0.5  # rotated by half, and mirrored both ways; correlation from which one is examined
 INVERSE = np.array([0, 3, 2, 1, 4, 5, 6, 7])
 
 
@@ -257,11 +257,11 @@ def _signs(gray: Tensor) -> Tensor:
     return F.normalize(signs.sign(), dim=1)
 
 
-def _looked_up(a: Tensor, b: Tensor, *, one: bool) -> Floats:
+def _neighbors_of(a: Tensor, b: Tensor, *, one: bool) -> Floats:
     """Returns rows of i, j, position of i, window (below 0: of j), and cosine, (P, 5), of images (N, 1, S, S) and others."""
     found: list[Tensor] = []
 
-    def look(bank: "_Exact | _Clustered", query: Tensor, position: int, window: int) -> None:
+    def search(bank: "_Exact | _Clustered", query: Tensor, position: int, window: int) -> None:
         value, near = bank.nearest(query, NEAREST + 1)
         row, kept = torch.arange(len(value))[:, None].expand_as(near), value >= LEAST
         i, j = (near[kept], row[kept]) if window < 0 else (row[kept], near[kept])
@@ -270,14 +270,14 @@ def _looked_up(a: Tensor, b: Tensor, *, one: bool) -> Floats:
     ours, theirs = list(_descriptors(a)), list(_descriptors(b))
     bank = _index(theirs[0])
     for k in range(len(KINDS)):
-        look(bank, _position(ours[0].view(-1, CELLS, CELLS), k).flatten(1), k, 0)
+        search(bank, _position(ours[0].view(-1, CELLS, CELLS), k).flatten(1), k, 0)
     for w in range(1, len(WINDOWS)):
-        look(bank, ours[w], 0, w)
+        search(bank, ours[w], 0, w)
     if not one:  # a window of another image, too
         swapped = _index(ours[0])
         for w in range(1, len(WINDOWS)):
-            look(swapped, theirs[w], 0, -w)
-    look(_index(_signs(b)), _signs(a), 0, 0)
+            search(swapped, theirs[w], 0, -w)
+    search(_index(_signs(b)), _signs(a), 0, 0)
     return torch.cat(found).numpy()
 
 
@@ -286,7 +286,7 @@ def _candidates(a: Tensor, b: Tensor, *, one: bool) -> _Tried:
     nothing = np.zeros(0, dtype=np.int64)
     if not len(a) or not len(b):
         return _Tried(nothing, nothing, nothing, WARPS[:0], WARPS[:0], WARPS[:0, 0])
-    rows = _looked_up(a, b, one=one)
+    rows = _neighbors_of(a, b, one=one)
     if one:
         rows = rows[rows[:, 0] != rows[:, 1]]
         back = rows[:, 0] > rows[:, 1]
@@ -299,7 +299,7 @@ def _candidates(a: Tensor, b: Tensor, *, one: bool) -> _Tried:
     warp, other = torch.where(ours, part, whole), torch.where(theirs, part, whole)
     tried = _Tried(i, j, position, warp, other, torch.zeros(len(rows), dtype=torch.float32))
     tried = _registered(tried, a, b)
-    tried = tried.where((tried.correlation >= ALIKE).numpy())
+    tried = tried.where((tried.correlation >= LIKELY).numpy())
     tried = tried.where(_first_of_pairs(np.stack([tried.i, tried.j], 1), tried.correlation.double().numpy(), len(b), 1))
     return tried.where(_partners(tried, 0 if one else len(a)))
 
@@ -399,7 +399,7 @@ def _index(bank: Tensor) -> "_Exact | _Clustered":
 
 
 def _compared(tried: _Tried, read: Read, other_read: Read) -> Iterator[Agreement]:
-    """Yields what each pair says at the size that is read."""
+    """Yields the agreement of each pair at the size that is read."""
 
     def image(which: Read) -> Callable[[int], Tensor]:
         return functools.lru_cache(HELD)(lambda i: torch.from_numpy(without_border(which(i)).astype(np.float32)))
@@ -416,7 +416,7 @@ def _not_by_symmetry(tried: _Tried, found: list[Agreement], small: Bytes, read: 
     again, whole = np.repeat(i, len(SYMMETRIES)), WARPS[:1].expand(len(i) * len(SYMMETRIES), 4)
     mirrored = _Tried(again, again, np.tile(SYMMETRIES, len(i)), whole, whole, whole[:, 0])
     mirrored = _registered(mirrored, *[_as_images(small)] * 2)
-    mirrored = mirrored.where((mirrored.correlation >= LIKELY).numpy())
+    mirrored = mirrored.where((mirrored.correlation >= SYMMETRIC).numpy())
     for k, one in zip(mirrored.i.tolist(), _compared(replace(mirrored, warp=mirrored.other), read, read), strict=True):
         own[k] = min(own[k], one.disagreement)
     return np.array([p.disagreement <= max(MARGIN, own[i] / APART) for i, p in zip(tried.i.tolist(), found, strict=True)], bool)

@@ -1,6 +1,6 @@
 """What `check` computes of each image, in worker processes: first without, then with what was learned of all of them.
 
-Each file is read once: what later steps look at, an image of at most ``size`` pixels, is kept in one temporary file.
+Each file is read once: what later steps read, an image of at most ``size`` pixels, is kept in one temporary file.
 """
 
 import hashlib
@@ -46,6 +46,7 @@ LONGEST = 8  # of the longer side to ``size``, at most
 MOST_KEPT = 16 << 30  # bytes of the temporary file; images beyond it are read again
 NETWORK = 1.25  # side of what a network sees, relative to ``size``
 GRID = 32  # rows and columns of a heatmap
+LEARNED = 300  # images that dictionaries are learned from, at most
 
 
 def shrunk(pixels: Bytes, size: int) -> Bytes:
@@ -80,10 +81,10 @@ class FirstPass:
     """Digest, size, changes, measurements, statistics of the whole image, what duplicates are compared by, and the image."""
 
     size: int  # pixels of the shorter side of the image, at most
-    judged: bool = True  # whether the image as a whole is described, too, for its score and its place on the map
+    judged: bool = True  # whether the image as a whole is described, too, for its score and its position on the map
 
     def __call__(self, image: LoadedImage) -> Row:
-        """Returns what is known of an image by column."""
+        """Returns the columns of an image."""
         pixels = viewed(image.pixels)
         table = measure(pixels)
         table[:2] = image.size
@@ -195,12 +196,36 @@ class NetworkExtractor:
         return torch.cat([whole, codes]), [cells, *details]
 
 
-Look = PatchExtractor | NetworkExtractor
+Extractor = PatchExtractor | NetworkExtractor
 
 
-def features_of(look: Look, pixels: Bytes) -> tuple[Tensor, list[Tensor]]:
-    """Returns features of an image (C, H, W) of bytes; those of each channel of a stack side by side."""
-    each = [look.features(as_tensor(plane)) for plane in planes(pixels)]
+class _Tensors(Sequence[Tensor]):
+    """Images as tensors in the order of their content, each read when it is asked for."""
+
+    def __init__(self, sources: Sequence["ImageFeatures"], most: int) -> None:
+        rows = sorted(((one, row) for one in sources for row in range(len(one))), key=lambda at: int(at[0].digest[at[1]]))
+        self.rows = [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, min(len(rows), most)).round().astype(np.int64))]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: Any) -> Any:
+        source, row = self.rows[i]
+        each = planes(source.pixels(row))
+        return as_tensor(each[i % len(each)])
+
+
+def extractor_of(
+    sources: Sequence["ImageFeatures"], network: FrozenNetwork | None, embed: Callable[[Tensor], Tensor] | None, size: int
+) -> Extractor:
+    """Returns what gives features: dictionaries are learned from all sources together, so that no image is nearer to them."""
+    images = _Tensors(sources, LEARNED)
+    return PatchExtractor(images, embed) if network is None else NetworkExtractor(images, network, size)
+
+
+def features_of(extractor: Extractor, pixels: Bytes) -> tuple[Tensor, list[Tensor]]:
+    """Returns features of an image (C, H, W) of bytes; those of all channels of a stack, joined."""
+    each = [extractor.features(as_tensor(plane)) for plane in planes(pixels)]
     cells = zip(*(cells for _, cells in each), strict=True)
     return torch.cat([whole for whole, _ in each]), list(map(torch.cat, cells))
 
@@ -209,11 +234,11 @@ def features_of(look: Look, pixels: Bytes) -> tuple[Tensor, list[Tensor]]:
 class SamplePass:
     """Features of the whole of an image, and of its cells as float16."""
 
-    look: Look
+    extractor: Extractor
 
     def __call__(self, image: LoadedImage) -> tuple[Singles, list[npt.NDArray[np.float16]]]:
         """Returns the features of an image."""
-        whole, cells = features_of(self.look, image.pixels)
+        whole, cells = features_of(self.extractor, image.pixels)
         return whole.numpy(), [part.half().numpy() for part in cells]
 
 
@@ -221,13 +246,13 @@ class SamplePass:
 class RegionPass:
     """Features of the whole of an image, and of each of S sets of cells scores and a heatmap."""
 
-    look: Look  # what gives features
+    extractor: Extractor  # what gives features
     regions: Sequence[OwnCells | ReferenceCells]  # what judges each set of cells
     fold: Mapping[int, int]  # fold of an image by its digest; all others are new
 
     def __call__(self, image: LoadedImage) -> Row:
         """Returns the row of an image."""
-        whole, cells = features_of(self.look, image.pixels)
+        whole, cells = features_of(self.extractor, image.pixels)
         return {"vector": whole.numpy(), **self.judged(cells, image.digest)}
 
     def judged(self, cells: Sequence[Tensor], digest: int) -> Row:
@@ -296,7 +321,7 @@ def stamp(images: ImageList) -> str:
 
 @dataclass(frozen=True)
 class ImageFeatures:
-    """What the first look at N items gave; of vectors alone only their names and digests."""
+    """What the first pass over N items gave; of vectors alone only their names and digests."""
 
     index: Ints  # their number in the source, (N,)
     names: Sequence[str]  # their names
@@ -315,7 +340,7 @@ class ImageFeatures:
         return len(self.names)
 
     def pixels(self, row: int) -> Bytes:
-        """Returns the image of a row at the size that is looked at; one that has gone is plain."""
+        """Returns the image of a row at the size that later steps read; one that has gone is plain."""
         assert self.images is not None
         try:
             return self.images.read(int(self.index[row])).pixels

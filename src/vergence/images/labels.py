@@ -1,7 +1,7 @@
 """Groups that images belong to, and images that fit another label better than their own.
 
-A ridge classifier gives each image a value for each label: its margin is the largest of another label less that of its own. Next
-to a reference whose labels are right, the margins of reference images by fits without them give p-values and flags, as scores do.
+A ridge classifier gives each image a value for each label: its margin is the largest of another label less that of its own. With
+a reference whose labels are right, the margins of reference images by fits without them give p-values and flags, as scores do.
 Without one there is an order alone: images with the largest margins first.
 
 Shapes: N images, n reference images, C labels, D features, K folds.
@@ -79,7 +79,7 @@ def joined(sets: Ints, groups: Sequence[str] | None) -> Ints:
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of N images: what each fits best besides its own, how much better, and which are flagged."""
+    """Labels of N images: what each fits best except its own, how much better, and which are flagged."""
 
     given: Sequence[str]  # its label, and the best of the others, (N,)
     other: Sequence[str]
@@ -107,7 +107,7 @@ def labels_alone(given: Sequence[str] | None, x: Array, fold: Ints) -> Labels | 
 
 def labels_with_reference(
     given: Sequence[str] | None,
-    known: Sequence[str] | None,
+    reference: Sequence[str] | None,
     x: Array,
     old: Array,
     fold: Ints,
@@ -120,30 +120,30 @@ def labels_with_reference(
     Each is compared with the reference images of its label where these are enough, otherwise with those of all labels. Images
     that were ``seen`` (N,) in the reference are not judged; reference images of one ``group`` (n,) count as one.
     """
-    if given is None or known is None:
+    if given is None or reference is None:
         return None
-    names, y = _encoded(known, known)
-    asked = _encoded(given, known)[1]
+    names, y = _encoded(reference, reference)
+    asked = _encoded(given, reference)[1]
     judged = np.flatnonzero((asked >= 0) & (True if seen is None else ~seen))
     some, folds = (fold >= 0) & (y >= 0), int(fold.max()) + 1
     expect(len(judged), f"labels of the reference: {', '.join(names[:9])}", ", ".join(sorted(set(given))[:9]), "correct them")
-    reference, new, best = np.zeros(len(old)), np.zeros((len(judged), folds)), np.zeros(len(x), dtype=np.int64)
+    margin, new, best = np.zeros(len(old)), np.zeros((len(judged), folds)), np.zeros(len(x), dtype=np.int64)
     for k in range(folds):
         others, own = (fold != k) & (y >= 0), some & (fold == k)
         fitted = _fitted(old[others], y[others], len(names))
         if own.any():
-            reference[own] = _margin(fitted.predict(old[own]), y[own])[0]
+            margin[own] = _margin(fitted.predict(old[own]), y[own])[0]
         new[:, k], best[judged] = _margin(fitted.predict(x[judged]), asked[judged])
     smallest = int(np.bincount(y[some], minlength=len(names))[np.unique(asked[judged])].min())
     within = smallest > 0 and reportable(smallest, len(judged), fdr).fewest <= max(1, ENOUGH * len(judged))
     weight = None if group is None else group_weights(np.array(group)[some])
     groups = (y[some], asked[judged]) if within else None
-    scores = ReferenceScores(reference[some], fold[some], (), np.zeros(len(judged), dtype=bool), weight, groups)
+    scores = ReferenceScores(margin[some], fold[some], (), np.zeros(len(judged), dtype=bool), weight, groups)
     p = scores.p_values(new)
     score, flag, beyond = np.full(len(x), np.nan), np.zeros(len(x), dtype=bool), np.zeros(len(x), dtype=bool)
     score[judged], flag[judged] = new.mean(1), decided(p, fdr, scores.examples).flag
     beyond[judged] = p <= scores.least * (1 + 1e-9)
-    compared = "reference images of its label" if within else "reference images of all labels"
+    compared = "reference images of that label" if within else "reference images"
     return Labels(given, _named(names, best, asked), score, flag, beyond, float(scores.least.sum()), compared)
 
 

@@ -1,4 +1,4 @@
-r"""What a person's marks say about images that nobody has looked at.
+r"""What a person's marks say about images without a mark.
 
 Marks come one after the other, and a person may stop at any time. So bounds are confidence sequences, which hold at all times at
 once: with x_t = 1 for an anomaly and p_t its probability given the marks before, for any lambda > 0
@@ -25,7 +25,7 @@ from vergence.utils.dtypes import Bools, Floats, Ints
 
 LAMBDA = np.geomspace(0.25, 8.0, 6)
 ERROR, FOUND = 0.05, 0.9  # probability that a bound is wrong; share of the anomalies that one looks for
-FEWEST, CAPTURED = 10, 5  # marks in a row that are told; anomalies among random images that say how far to look
+FEWEST, CAPTURED = 10, 5  # marks in a row that are reported; anomalies among random images from which a number is estimated
 
 
 def _evidence(x: Floats, p: npt.ArrayLike) -> float:
@@ -75,8 +75,8 @@ def at_random(digest: Ints) -> Ints:
 
 def marks_in_words(review: Review, names: Sequence[str], digest: Ints, score: Callable[[Ints], Floats]) -> list[str]:
     """Returns what follows from marks of images (N,) in an order, and at random; ``score`` is the order without some marks."""
-    anomaly, fine = review.places(names, "anomaly"), review.places(names, "normal")
-    marked = anomaly | fine
+    anomaly = review.marked(names, "anomaly")
+    marked = anomaly | review.marked(names, "normal")
     rank = np.array([review.ranks.get(name, 0) for name in names])
     first = _run(np.isin(np.arange(1, rank.max(initial=0) + 1), rank[marked]))
     top = marked & (rank > 0) & (rank <= first)
@@ -84,13 +84,13 @@ def marks_in_words(review: Review, names: Sequence[str], digest: Ints, score: Ca
     rest = rest[~top[rest]]
     random = rest[: _run(marked[rest])]
     by_rank = anomaly[np.flatnonzero(top)[np.argsort(rank[top], kind="stable")]]
-    told = [_top(by_rank)] if first >= FEWEST else []
+    notes = [_top(by_rank)] if first >= FEWEST else []
     if len(random) >= FEWEST:
         s, captured = score(random), random[anomaly[random]]
         ahead = (s[rest[~marked[rest]]] > s[captured][:, None]).sum(1)
-        told.append(_rest(anomaly[random], len(rest)))
-        told.append(_further(int(anomaly[top].sum()), ahead, len(rest) / len(random)))
-    return [*filter(None, told)]
+        notes.append(_rest(anomaly[random], len(rest)))
+        notes.append(_further(int(anomaly[top].sum()), ahead, len(rest) / len(random)))
+    return [*filter(None, notes)]
 
 
 def _run(marked: Bools) -> int:
@@ -103,21 +103,20 @@ def _top(anomaly: Bools) -> str:
     least = math.floor(100 * least_share(anomaly))
     if least < 1:
         return head
-    return f"{head} Of images of this source that score as high, at least {least} % are anomalies, with 95 % confidence."
+    return f"{head} With 95 % confidence, at least {least} % of images of this source that score as high are anomalies."
 
 
 def _rest(anomaly: Bools, total: int) -> str:
     found, most = int(anomaly.sum()), most_left(anomaly, total)
-    are = "none is" if not found else "1 is" if found == 1 else f"{found:,} are"
-    of_all = f"with 95 % confidence at most {most:,} of all {total:,} others are."
-    return f"Of {len(anomaly):,} others at random {are} anomalous: {of_all}"
+    head = f"You marked {found:,} of {len(anomaly):,} others at random as {'an anomaly' if found == 1 else 'anomalies'}."
+    return f"{head} With 95 % confidence, at most {most:,} of all {total:,} others are anomalies."
 
 
 def _further(found: int, ahead: Ints, each: float) -> str:
-    """Returns how many others to look at, by those ahead of the anomalies among random ones, each of which stands for some."""
+    """Returns how many others to check, by those ahead of the anomalies among random ones, each of which stands for some."""
     if len(ahead) < CAPTURED:
         return ""
     wanted = math.ceil((FOUND * (found + each * len(ahead)) - found) / each - 1e-9)
     if wanted <= 0:
-        return f"By these, the first ones hold {FOUND:.0%} of all anomalies."
-    return f"Look at about {int(np.sort(ahead)[wanted - 1]):,} more in this order to find 90 % of all anomalies."
+        return "By these, the first ones hold about 90 % of all anomalies."
+    return f"Check about {int(np.sort(ahead)[wanted - 1]):,} more in this order to find 90 % of all anomalies."

@@ -1,6 +1,6 @@
 """Plain measurements of one whole image at its full size, and the properties that they tell: dark, blurry, and so on.
 
-Shapes: a image (C, H, W) uint8; N images, M measurements.
+Shapes: an image (C, H, W) uint8; N images, M measurements.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import numpy as np
 from vergence.data.numbers import viewed
 from vergence.utils.dtypes import Bools, Bytes, Floats, Singles
 
-__all__ = ["WORDS", "measure", "properties", "typical_properties"]
+__all__ = ["WORDS", "common_properties", "measure", "properties"]
 
 
 QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
@@ -26,21 +26,21 @@ MEASUREMENTS = (
 )  # fmt: skip
 PROPERTIES = {  # and the word for what has it
     "dark": "dark", "light": "light", "blurry": "blurry", "low_information": "nearly empty", "grayscale": "gray",
-    "extreme_size": "of an unusual size", "extreme_aspect_ratio": "of an unusual shape",
+    "extreme_size": "of an extreme size", "extreme_aspect_ratio": "of an extreme shape",
 }  # fmt: skip
 DARK, LIGHT = 0.32, 0.95  # CleanVision's thresholds
 SHARPNESS_SHARE, INFORMATION_SHARE, INFORMATION = 0.3, 0.4, 3.0
 TILE, MOST_CONTRAST = 16, 0.75  # pixels a side; quantile of the contrast from which on tiles tell sharpness
 ROUNDING = 20 / 12 / 255**2  # variance of the Laplacian that rounding to bytes gives
-TYPICAL, SEVERAL = 0.05, 20  # share and number of the usual images above which a property is how the source looks
+COMMON, SEVERAL = 0.05, 20  # share and number of the reference images above which a property is common
 FLAT = 0.02  # of the luminance, between the 5th and the 99th percentile
 GRAY = 2.0  # of 255
 SIZE, ASPECT = 3.0, 0.35
-ALIKE, ENOUGH = 2.0, 20  # ratio of sizes, and number, of the images that a sharpness is compared with
+RATIO, ENOUGH = 2.0, 20  # ratio of sizes, and number, of the images that a sharpness is compared with
 
 
 def measure(pixels: Bytes) -> Floats:
-    """Returns the measurements (M,) of a image, in the order of ``MEASUREMENTS``.
+    """Returns the measurements (M,) of an image, in the order of ``MEASUREMENTS``.
 
     - ``height``, ``width`` in pixels; ``information``: entropy of the luminance's histogram of 256 levels, in bits;
       ``colorfulness``: largest difference of a channel from the channels' mean, of 255; ``local_sharpness``: deviation of the
@@ -113,7 +113,7 @@ def _logs(*values: float) -> Floats:
 
 
 def _laplacian(light: Singles) -> Singles:
-    """Returns the Laplacian at all inner pixels; a image without any is continued by its borders."""
+    """Returns the Laplacian at all inner pixels; an image without any is continued by its borders."""
     light = _inner(light)
     edges: Singles = 4 * light[1:-1, 1:-1]
     for part in (light[2:, 1:-1], light[:-2, 1:-1], light[1:-1, 2:], light[1:-1, :-2]):
@@ -142,40 +142,40 @@ def _inner(light: Singles) -> Singles:
     return np.pad(light, pad, mode="edge") if any(after for _, after in pad) else light
 
 
-def properties(table: Floats, usual: Floats | None = None) -> dict[str, Bools]:
-    """Returns which images have an unusual plain property, by its usual name, (N,) bool each.
+def properties(table: Floats, reference: Floats | None = None) -> dict[str, Bools]:
+    """Returns which images have each property, (N,) bool each.
 
     - ``dark``: the 99th percentile of the luminance is below 0.32; ``light``: the 5th is above 0.95 (CleanVision's thresholds).
-    - ``blurry``: local sharpness below 0.3 of the median of the usual images of a similar size; what is dark or has no
+    - ``blurry``: local sharpness below 0.3 of the median of the reference images of a similar size; what is dark or has no
       contrast is not blurry.
-    - ``low_information``: less than 3 bits, and less than 0.4 of the usual median.
+    - ``low_information``: less than 3 bits, and less than 0.4 of the reference's median.
     - ``grayscale``: no channel differs by more than 2 of 255 from the mean.
-    - ``extreme_size``: the square root of the area is over 3 times, or under a third of, the usual median.
-    - ``extreme_aspect_ratio``: width / height is below 0.35 of the usual median, or above its inverse.
+    - ``extreme_size``: the square root of the area is over 3 times, or under a third of, the reference's median.
+    - ``extreme_aspect_ratio``: width / height is below 0.35 of the reference's median, or above its inverse.
 
-    A property of `typical_properties` is not told: a folder of drawings is not full of errors. Tables (N, M) are of `measure`;
-    the usual images are the images themselves by default.
+    A property of `common_properties` is not reported: a folder of drawings is not full of errors. Tables (N, M) are of `measure`;
+    the reference is the images themselves by default.
     """
-    usual = table if usual is None else usual
-    typical = typical_properties(usual)
-    return {name: value & (name not in typical) for name, value in _properties(table, usual).items()}
+    reference = table if reference is None else reference
+    common = common_properties(reference)
+    return {name: value & (name not in common) for name, value in _properties(table, reference).items()}
 
 
-def typical_properties(usual: Floats) -> dict[str, int]:
-    """Returns how many of the usual images have each property that is how they look: more than half, or many of them.
+def common_properties(reference: Floats) -> dict[str, int]:
+    """Returns how many of the reference images have each property that is common: more than half, or many of them.
 
-    Many are above 5 % and 20 images. ``usual`` (N, M) is of `measure`.
+    Many are above 5 % and 20 images. ``reference`` (N, M) is of `measure`.
     """
-    found = {name: int(value.sum()) for name, value in _properties(usual, usual).items()}
-    return {name: n for name, n in found.items() if n > len(usual) / 2 or n > max(SEVERAL, TYPICAL * len(usual))}
+    found = {name: int(value.sum()) for name, value in _properties(reference, reference).items()}
+    return {name: n for name, n in found.items() if n > len(reference) / 2 or n > max(SEVERAL, COMMON * len(reference))}
 
 
-def _properties(table: Floats, usual: Floats) -> dict[str, Bools]:
-    m, u = (dict(zip(MEASUREMENTS, part.T, strict=True)) for part in (table, usual))
-    size, usual_size = (np.log(part["height"] * part["width"]) / 2 for part in (m, u))
+def _properties(table: Floats, reference: Floats) -> dict[str, Bools]:
+    m, u = (dict(zip(MEASUREMENTS, part.T, strict=True)) for part in (table, reference))
+    size, reference_size = (np.log(part["height"] * part["width"]) / 2 for part in (m, u))
     aspect = np.log(m["width"] / m["height"]) - np.median(np.log(u["width"] / u["height"]))
     sharp = m["local_sharpness"]
-    unsharp = sharp < SHARPNESS_SHARE * _usual_sharpness(size, usual_size, u["local_sharpness"])
+    unsharp = sharp < SHARPNESS_SHARE * _reference_sharpness(size, reference_size, u["local_sharpness"])
     blurred = unsharp & (sharp > 0) & (m["light_99"] >= DARK)
     values = (
         m["light_99"] < DARK,
@@ -183,7 +183,7 @@ def _properties(table: Floats, usual: Floats) -> dict[str, Bools]:
         blurred & (m["light_99"] - m["light_05"] > FLAT),
         m["information"] < min(INFORMATION, INFORMATION_SHARE * float(np.median(u["information"]))),
         is_gray(table),
-        np.abs(size - np.median(usual_size)) > np.log(SIZE),
+        np.abs(size - np.median(reference_size)) > np.log(SIZE),
         np.abs(aspect) > -np.log(ASPECT),
     )
     return dict(zip(PROPERTIES, values, strict=True))
@@ -195,15 +195,15 @@ def is_gray(table: Floats) -> Bools:
     return np.asarray(colorful <= GRAY)
 
 
-def _usual_sharpness(size: Floats, usual_size: Floats, sharpness: Floats) -> Floats:
-    """Returns the median sharpness of the usual images of each one's size, or of all where those are few."""
+def _reference_sharpness(size: Floats, reference_size: Floats, sharpness: Floats) -> Floats:
+    """Returns the median sharpness of the reference images of each one's size, or of all where those are few."""
     found, place = np.unique(size, return_inverse=True)
-    alike = (np.abs(usual_size - one) <= np.log(ALIKE) for one in found)
-    medians = [np.median(sharpness[near] if near.sum() >= ENOUGH else sharpness) for near in alike]
+    similar = (np.abs(reference_size - one) <= np.log(RATIO) for one in found)
+    medians = [np.median(sharpness[near] if near.sum() >= ENOUGH else sharpness) for near in similar]
     return np.array(medians, dtype=np.float64)[place]
 
 
-WORDS = {  # of measurements that a person can see, below and above what is usual
+WORDS = {  # of measurements that a person can see, below and above the median
     "sharpness": ("blurrier", "sharper"),
     "edges": ("fewer edges", "more edges"),
     "noise_median": ("smoother", "noisier"),
@@ -211,7 +211,7 @@ WORDS = {  # of measurements that a person can see, below and above what is usua
     "saturation": ("less colorful", "more colorful"),
     "light_50": ("darker", "lighter"),
     "light_01": ("darker shadows", "lighter shadows"),
-    "light_99": ("darker lights", "brighter lights"),
+    "light_99": ("darker highlights", "brighter highlights"),
     "red": ("less red", "more red"),
     "green": ("less green", "more green"),
     "blue": ("less blue", "more blue"),
@@ -220,7 +220,7 @@ WORDS = {  # of measurements that a person can see, below and above what is usua
 }
 KINDS = ("light_50", "saturation", "red", "green", "blue", "sharpness", "noise_median")  # that lights and cameras change
 SPLIT, KIND, FEWEST = 0.15, 0.03, 10  # of the variance, within two kinds; of the images, each kind; images of each
-HUES = ("red", "green", "blue")  # of which nothing is said of a gray image
+HUES = ("red", "green", "blue")  # which are left out for a gray image
 NAMED, FARTHEST = 2.5, 2  # robust deviations from which a measurement is named; measurements that are named
 
 
@@ -232,11 +232,11 @@ def differences_in_words(deviations: Floats, names: Sequence[str], *, gray: bool
         names: Their names.
         gray: Whether the image has no color.
     """
-    told = WORDS.keys() - (HUES if gray else ())
-    seen = {name: float(d) for name, d in zip(names, deviations, strict=True) if name in told and abs(d) >= NAMED}
+    named = WORDS.keys() - (HUES if gray else ())
+    seen = {name: float(d) for name, d in zip(names, deviations, strict=True) if name in named and abs(d) >= NAMED}
     first = sorted(seen, key=lambda name: -abs(seen[name]))[:FARTHEST]
-    said = ", ".join(WORDS[name][seen[name] > 0] for name in first)
-    return f"{said} than most images" if said else ""
+    words = ", ".join(WORDS[name][seen[name] > 0] for name in first)
+    return f"{words} than most images" if words else ""
 
 
 def split_in_two(table: Floats, names: Sequence[str]) -> str:
@@ -244,7 +244,7 @@ def split_in_two(table: Floats, names: Sequence[str]) -> str:
 
     Two values: a cut after the image where the variance within both parts is least leaves little of the whole variance.
     """
-    best, said = SPLIT, ""
+    best, words = SPLIT, ""
     for name, x in ((name, np.sort(x)) for name, x in zip(names, table.T, strict=True) if name in KINDS):
         cuts = np.arange(1, len(x))
         sums, squares = np.cumsum(x - x.mean())[:-1], np.square(x - x.mean()).sum()
@@ -253,5 +253,5 @@ def split_in_two(table: Floats, names: Sequence[str]) -> str:
         few = min(cut, len(x) - cut)
         if few >= max(FEWEST, KIND * len(x)) and within[cut - 1] < best:
             best = float(within[cut - 1])
-            said = f"{few:,} images are {WORDS[name][cut > len(x) / 2]} than the other {len(x) - few:,}"
-    return f"{said}: two lights or cameras, perhaps; check one kind at a time." if said else ""
+            words = f"{few:,} images are {WORDS[name][cut > len(x) / 2]} than the other {len(x) - few:,}"
+    return f"{words}: perhaps two lights or cameras. Check one kind at a time." if words else ""

@@ -1,4 +1,4 @@
-"""The page of `check`: one file to look at images in, filter, sort, compare, confirm and export; it works without a server.
+"""The page of `check`: one file in which images are filtered, sorted, compared, marked and exported; it works without a server.
 
 A page of many images shows a sample: all that stand out, their duplicates and groups, and others at random. Thumbnails lie on
 sheets of WebP, whose side follows from their number, so that the page stays below 15 MB.
@@ -44,12 +44,12 @@ NAMES = {
 }  # fmt: skip
 MEANING = {
     "split conformal": (
-        "Half of the reference is fitted to, the other half calibrates (split conformal). If new and reference images come from "
-        "one source, P(p <= a) <= a for a normal image; the share of false alarms among flags, on average over tables, holds."
+        "One half of the reference is fitted to, the other half calibrates (split conformal). If new and reference images come "
+        "from one source, P(p <= a) <= a for a normal image. Then the share of false alarms holds, on average over tables."
     ),
     "cross-conformal": (
         "All of the reference calibrates, by fits that have not seen the image in question (cross-conformal). If new and "
-        "reference images come from one source, P(p <= a) is close to a for a normal image; the theorem bounds it by about 2 a "
+        "reference images come from one source, P(p <= a) is close to a for a normal image. The theorem bounds it by about 2 a "
         "(Vovk, 2015; Barber et al., 2021)."
     ),
     "twins: an assumption": (
@@ -58,17 +58,17 @@ MEANING = {
     ),
 }
 SCORES = (
-    "A larger score is more anomalous. The q-value is the least false-discovery rate at which an image is flagged. What you say "
-    "changes both: anomalies are set apart. Save the marks and pass them on: --confirm confirmed.csv."
+    "A larger score is more anomalous. The q-value is the least false-discovery rate at which an image is flagged. Your marks "
+    "change both, since marked anomalies are left out. Save the marks, then: --confirm confirmed.csv."
 )
-LOOKED = "Duplicates were looked for: as they are, resized, saved again, cropped, brightened, marked, mirrored or rotated."
+COMPARED = "Duplicates are equal images, or resized, saved again, cropped, brightened, marked, mirrored or rotated ones."
 ORDER = (
     "No reference was given, so nothing is flagged. Each image was scored by fits that saw neither it nor a duplicate of it. "
-    "Look from the top, and say what you see: a for anomaly, n for normal. To learn how many are left, sort at random and mark "
+    "Mark images from the top: a for anomaly, n for normal. To estimate how many anomalies are left, sort at random and mark "
     "some from the top. Save the marks, then: --confirm confirmed.csv."
 )
-MARKED = "A frame marks regions that are more anomalous than any region of all but {mark:.0%} of normal images."
-FRAMED = "A frame marks the most anomalous regions: in about {mark:.0%} of the images there is one."
+RATED = "Frames show regions that are more anomalous than any region of all but {rate:g} % of normal images."
+FRAMED = "Frames show the most anomalous regions: about {rate:g} % of the images have one."
 Checked = Any  # a `vergence.images.result.CheckResult`, whose module imports this one
 
 
@@ -79,11 +79,11 @@ def write_check(path: Path, found: Checked) -> Path:
     return workbench(
         path,
         _data(found, rows, path),
-        title=f"What is in {s['source']}",
+        title=f"Check of {s['source']}",
         sentences=s["sentences"],
-        looked=s["looked"],
+        input=s["input"],
         encoder=f"{s['encoder']}. Feature sets and their weights: {weights}" if weights else s["encoder"],
-        sampled=f"{len(rows):,} of {len(found.items):,} are on this page: all that stand out, others at random." if left else "",
+        sampled=f"{len(rows):,} of {len(found.items):,} are on this page: all with findings, others at random." if left else "",
         skipped=list(zip(found.skipped["path"], found.skipped["reason"], strict=True)),
         meaning=_meaning(s),
     )
@@ -96,7 +96,7 @@ def shown_rows(found: Checked) -> Ints:
         return np.arange(n)
     score = np.asarray(found.items["score"], dtype=np.float64)
     special = np.any([[bool(text) for text in found.items[name]] for name in ("group", "duplicate_of", "leak_of")], axis=0)
-    special |= np.array([name in found.said for name in found.items["path"]])
+    special |= np.array([name in found.marks for name in found.items["path"]])
     order = np.lexsort((np.random.default_rng(0).random(n), -score, ~(np.asarray(found.items["flag"]) > 0), ~special))
     first = order[: MOST // 2]
     rest = np.random.default_rng(0).permutation(order[MOST // 2 :])[: MOST - len(first)]
@@ -105,10 +105,10 @@ def shown_rows(found: Checked) -> Ints:
 
 def _meaning(s: Mapping[str, Any]) -> list[str]:
     if not s["judged"]:
-        return [LOOKED]
+        return [COMPARED]
     if s["rate"] == "none":
-        return [ORDER, FRAMED.format(mark=s["mark"])]
-    return [MEANING[s["rate"]], SCORES, MARKED.format(mark=s["mark"])]
+        return [ORDER, FRAMED.format(rate=100 * s["region_rate"])]
+    return [MEANING[s["rate"]], SCORES, RATED.format(rate=100 * s["region_rate"])]
 
 
 # Data: columns by name; reference images follow those that were checked
@@ -126,7 +126,7 @@ def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
     order = np.argsort(-np.asarray(items["score"], dtype=np.float64)[rows], kind="stable").tolist() if s["judged"] else []
     paired = dict.fromkeys(k for i, j, *_ in pairs for k in (i, j))
     large = [k for k in dict.fromkeys([*order[: LARGE // 2], *paired, *order]) if k < len(rows)]
-    scores, said = _scores(found, rows, others), _said(found, of_name, others)
+    scores, marks = _scores(found, rows, others), _marks(found, of_name, others)
     nearest = {k: others.number(found.nearest()[rows[k]]) for k in large[:OTHERS]} if found.nearest() else {}
     tiles = _tiles(found, rows, others.names, large[:LARGE])
     return {
@@ -135,7 +135,7 @@ def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
         **{name: s[name] for name in ("noun", "judged", "rate", "fdr", "leaked", "unreadable", "grouped")},
         "ranked": s["judged"],
         "key": f"vergence {s['source']} {found.key} {np.bitwise_xor.reduce(found.features.digest):x}",
-        "said": said,
+        "marks": marks,
         "start": "flag" if flag.any() else "all",
         "name": [*columns["path"], *others.names],
         "reason": columns["reason"],
@@ -163,8 +163,8 @@ def _scores(found: Checked, rows: Ints, others: "_Others") -> dict[str, Any]:
         name: np.asarray(values, dtype=np.float64)[rows] for name, values in found.items.columns.items() if name in NUMBERS
     }
     reference = found.calibration()
-    told = reference is not None and found.summary["noun"] == "image"  # the most anomalous ones, at which a person should look
-    first = to_label(reference.scores, min(FIRST, len(reference))).tolist() if told else []
+    shown = reference is not None and found.summary["noun"] == "image"  # the most anomalous ones, which a person should check
+    first = to_label(reference.scores, min(FIRST, len(reference))).tolist() if shown else []
     return {
         "score": rounded(columns["score"], 5),
         **({"p": rounded(columns["p_value"], 6), "q": rounded(columns["q_value"], 6)} if found.summary["rate"] != "none" else {}),
@@ -173,7 +173,7 @@ def _scores(found: Checked, rows: Ints, others: "_Others") -> dict[str, Any]:
         "y": unit(columns["projection_y"]),
         "random": _at_random(found, rows),
         **_labels(found, rows),
-        "levels": [[k, NAMES.get(k, k.capitalize()), rounded(v[rows], 4)] for k, v in found.levels().items()],
+        "sets": [[k, NAMES.get(k, k.capitalize()), rounded(v[rows], 4)] for k, v in found.feature_sets().items()],
         "seen": [0] * len(rows) if reference is None else reference.seen[rows].astype(int).tolist(),
         "calibration": None if reference is None else len(reference),
         "reference": [others.number(reference.names[i]) for i in first],
@@ -195,11 +195,11 @@ class _Others:
         return self._numbers[name]
 
 
-def _said(found: Checked, of_name: Mapping[str, int], others: _Others) -> list[tuple[int, str]]:
-    """Returns the number of each image of which a person said something before, and what."""
+def _marks(found: Checked, of_name: Mapping[str, int], others: _Others) -> list[tuple[int, str]]:
+    """Returns the number and the mark of each image that a person marked before."""
     reference = set(found.reference.names) if found.reference is not None else set()
-    own = [(of_name[name], what) for name, what in found.said.items() if name in of_name and what in MARKS[:2]]
-    return own + [(others.number(name), what) for name, what in found.said.items() if name in reference and what == MARKS[2]]
+    own = [(of_name[name], mark) for name, mark in found.marks.items() if name in of_name and mark in MARKS[:2]]
+    return own + [(others.number(name), mark) for name, mark in found.marks.items() if name in reference and mark == MARKS[2]]
 
 
 def _at_random(found: Checked, rows: Ints) -> list[int]:
@@ -210,13 +210,13 @@ def _at_random(found: Checked, rows: Ints) -> list[int]:
 
 
 def _labels(found: Checked, rows: Ints) -> dict[str, Any]:
-    """Returns the best other label of each image, how much better it fits, whether that is told, and its label."""
+    """Returns the best other label of each image, how much better it fits, whether that is shown, and its label."""
     if (labels := found.summary["labels"]) is None:
         return {}
     columns = [[found.items[f"label{of}"][i] for i in rows] for of in ("_other", "_score", "_flag", "")]
-    told = [int(flag or (not labels["compared"] and score > 0)) for _, score, flag, _ in zip(*columns, strict=True)]
+    shown = [int(flag or (not labels["compared"] and score > 0)) for _, score, flag, _ in zip(*columns, strict=True)]
     scores = [None if math.isnan(score) else round(float(score), 4) for score in columns[1]]
-    return {"label": list(zip(columns[0], scores, told, columns[3], strict=True)), "trusted": bool(labels["compared"])}
+    return {"label": list(zip(columns[0], scores, shown, columns[3], strict=True)), "trusted": bool(labels["compared"])}
 
 
 def _pairs(found: Checked, of_name: Mapping[str, int], others: _Others) -> list[tuple[int, int, str, float, int]]:
@@ -263,7 +263,7 @@ def _near(found: Checked, rows: Ints) -> list[list[int]]:
 
 
 def _regions(z: Singles) -> list[int]:
-    """Returns a typical image of each region of the map, of the largest first."""
+    """Returns the most central image of each region of the map, of the largest first."""
     from sklearn.cluster import MiniBatchKMeans
 
     if len(z) < 2 * REGIONS or not z.shape[1] or not z.std():
@@ -334,15 +334,15 @@ def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: Sequence[in
     for source, index, first in of_both:
         at = {i: first + k for k, i in enumerate(index)}
         digests = frozenset(found.features.digest[rows[large]].tolist() if first == 0 and large else ())
-        look = _PagePass(side, digests)
+        page_pass = _PagePass(side, digests)
         with terminal.bar("page", len(index), late=True) as advance:
-            for i, (tile, image, size) in source.map(look, index, found.workers) if source is not None else ():
+            for i, (tile, image, size) in source.map(page_pass, index, found.workers) if source is not None else ():
                 tiles[at[i]], sizes[at[i]] = tile, sizes[at[i]] if sizes[at[i]].any() else size
                 seen = True
                 if image:
                     big[at[i]] = image
                 advance()
-    frames = {k: [[round(v, 4) for v in box] for box in found.marked(int(i))] for k, i in enumerate(rows)}
+    frames = {k: [[round(v, 4) for v in box] for box in found.frames(int(i))] for k, i in enumerate(rows)}
     spent = np.cumsum([len(big.get(k, "")) for k in large])
     big = {k: big[k] for k, total in zip(large, spent, strict=True) if k in big and total <= BYTES}  # the most anomalous first
     judged = big if found.summary["judged"] else {}
@@ -350,7 +350,7 @@ def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: Sequence[in
         **(sheets(tiles) if seen else sheets(tiles[:0])),
         **{name: sizes[:, k].tolist() if sizes.any() else [] for k, name in enumerate(("height", "width"))},
         "large": big,
-        "marks": {k: boxes for k, boxes in frames.items() if boxes},
+        "frames": {k: boxes for k, boxes in frames.items() if boxes},
         "heat": {k: b64encode(opacity(found.map(int(rows[k]))).tobytes()).decode() for k in judged},
     }
 
@@ -374,7 +374,7 @@ def write_heatmaps(folder: Path, found: Checked) -> Path:
 
     flag, index = found.items["flag"], found.features.index.tolist()
     for k, i in enumerate(index):
-        if not (flag[k] or found.marked(k)):
+        if not (flag[k] or found.frames(k)):
             continue
         try:
             image = image_of(found.pixels(k)).convert("RGB")

@@ -1,4 +1,4 @@
-r"""Features of a image at every place, without a network: what texture and color each cell of a grid has.
+r"""Features of an image at every position, without a network: what texture and color each cell of a grid has.
 
     q = Z (p - m)                                      Z the 32 leading directions of patches p of 6 x 6 pixels, whitened
     d_k = |q - a_k|,   k = 1..K                        to K atoms (k-means of q)
@@ -9,7 +9,7 @@ then all over the 3 x 3 cells around it. The triangle code
 max(mean d - d_k, 0) is that of A. Coates, A. Y. Ng, H. Lee, "An Analysis of Single-Layer Networks in Unsupervised Feature
 Learning", AISTATS 2011; what no atom explains shows in the last two numbers.
 
-Shapes: C = 3 channels; a image (C, H, W) in [0, 1]; cells (D, r, c), D = 2 (K + 2) + 5.
+Shapes: C = 3 channels; an image (C, H, W) in [0, 1]; cells (D, r, c), D = 2 (K + 2) + 5.
 """
 
 import math
@@ -26,7 +26,7 @@ from vergence.utils.checks import expect
 PATCH, DIRECTIONS, ATOMS = 6, 64, 64
 CELL, CELLS = 4, 32  # least side of a cell in pixels; cells along the shorter side, at most
 LARGE = 128  # pixels of the shorter side, from which on every second patch of each row and column is read
-PATCHES, PER_PICTURE = 100_000, 400  # that the dictionary is learned from: at most, and of one image
+PATCHES, PER_IMAGE = 100_000, 400  # that the dictionary is learned from: at most, and of one image
 TOGETHER = 4096  # patches whose codes are computed at a time, so that they stay in the processor's cache
 LEVEL = 1 / 512  # half a step of bytes, added before logarithms
 FLOOR = 1e-6  # of variances, relative to the largest, and of squared lengths
@@ -35,7 +35,7 @@ DECIMALS = 5  # of the dictionary's numbers, so that the order of sums does not 
 
 
 def grid_of(height: int, width: int) -> tuple[int, int]:
-    """Returns the rows and columns of cells of a image."""
+    """Returns the rows and columns of cells of an image."""
     side = max(CELL, math.ceil(min(height, width) / CELLS))
     return max(1, height // side), max(1, width // side)
 
@@ -45,7 +45,7 @@ class PatchCells:
 
     def __init__(self, images: Sequence[Tensor]) -> None:
         expect(len(images), "images to learn what is normal from", "none", "give others")
-        each = min(PER_PICTURE, PATCHES // len(images) + 1)
+        each = min(PER_IMAGE, PATCHES // len(images) + 1)
         p = torch.cat([_sampled(_large_enough(x), each) for x in images]).double()
         m = p.mean(0)
         w, U = torch.linalg.eigh((p - m).T @ (p - m) / len(p))
@@ -59,7 +59,7 @@ class PatchCells:
         self.bias = -(Z @ m).float()
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Returns features (D, r, c) of a image; one channel stands for three equal ones."""
+        """Returns features (D, r, c) of an image; one channel stands for three equal ones."""
         rows, columns = grid_of(*x.shape[1:])
         x = _large_enough(x.float())[None]
         stride = 2 if min(x.shape[2:]) >= LARGE else 1
@@ -69,7 +69,7 @@ class PatchCells:
         return around(torch.cat(maps, 1))[0]
 
     def _code(self, x: Tensor, stride: int) -> Tensor:
-        """Returns c of all patches of a image, (1, K + 2, h, w)."""
+        """Returns c of all patches of an image, (1, K + 2, h, w)."""
         q = F.conv2d(x, self.filters if x.shape[1] == 3 else self.filters.sum(1, keepdim=True), self.bias, stride=stride)
         shape = q.shape[2:]
         parts, length = [], self.atoms.square().sum(1)[:, None]
@@ -96,7 +96,7 @@ def around(maps: Tensor) -> Tensor:
 
 
 def _plain(x: Tensor) -> Tensor:
-    """Returns color, and the logarithms of edges and of noise, at each pixel of a image (1, 3, H, W)."""
+    """Returns color, and the logarithms of edges and of noise, at each pixel of an image (1, 3, H, W)."""
     light = F.pad(luma(x), (1, 1, 1, 1), mode="replicate")
     second = [-1.0, 2.0, -1.0]
     edge = light.new_tensor([[0, -1, 0], [-1, 4, -1], [0, -1, 0]])
@@ -107,13 +107,13 @@ def _plain(x: Tensor) -> Tensor:
 
 
 def _large_enough(x: Tensor) -> Tensor:
-    """Returns a image (3, H, W) with sides of at least 12 pixels, continued by its borders."""
+    """Returns an image (3, H, W) with sides of at least 12 pixels, continued by its borders."""
     height, width = (max(0, SMALLEST - side) for side in x.shape[1:])
     return x if not (height or width) else F.pad(x[None], (0, width, 0, height), mode="replicate")[0]
 
 
 def _sampled(x: Tensor, most: int) -> Tensor:
-    """Returns about ``most`` patches (n, F) of a image at evenly spaced positions."""
+    """Returns about ``most`` patches (n, F) of an image at evenly spaced positions."""
     p = x.unfold(1, PATCH, 1).unfold(2, PATCH, 1).permute(1, 2, 0, 3, 4)
     step = max(1, math.isqrt(p.shape[0] * p.shape[1] // most))
     return p[::step, ::step].flatten(2).flatten(0, 1)

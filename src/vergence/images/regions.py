@@ -26,11 +26,11 @@ from vergence.decide.density import GaussianDetector
 from vergence.utils.checks import require_within
 from vergence.utils.dtypes import Floats, Ints
 
-PER_PICTURE, MOST = 64, 64_000  # cells that a fit reads of one image, and of all
-SHARE, LEAST = 0.01, 4  # of a image's cells that its score reads
+PER_IMAGE, MOST = 64, 64_000  # cells that a fit reads of one image, and of all
+SHARE, LEAST = 0.01, 4  # of an image's cells that its score reads
 SHRINKAGE = 1e-4
 NEW = -1  # fold of images that no fit has seen
-STRANGEST = 0.1  # share of the images whose cells no fit sees where outliers may be among them
+FARTHEST = 0.1  # share of the images whose cells no fit sees, since anomalies may be among them
 TINY = 1e-300
 
 
@@ -53,7 +53,7 @@ class OwnCells:
 
 
 class ReferenceCells:
-    """What scores cells next to a reference: the nearest of its cells, those of the image's own fold left out.
+    """What scores cells with a reference: the nearest of its cells, those of the image's own fold left out.
 
     Args:
         cells: Some cells (n_i, D) of each of N reference images.
@@ -107,16 +107,15 @@ class ReferenceCells:
 def _fitted(x: Floats, of: Ints) -> GaussianDetector:
     detector = GaussianDetector(shrinkage=SHRINKAGE).fit(x)
     kept, place = np.unique(of, return_inverse=True)
-    strangeness = np.full(len(kept), -np.inf)
-    np.maximum.at(strangeness, place, detector.log_distance(x))
-    usual = strangeness[place] <= np.quantile(strangeness, 1 - STRANGEST)
-    return GaussianDetector(shrinkage=SHRINKAGE).fit(x[usual])
+    farthest = np.full(len(kept), -np.inf)
+    np.maximum.at(farthest, place, detector.log_distance(x))
+    return GaussianDetector(shrinkage=SHRINKAGE).fit(x[farthest[place] <= np.quantile(farthest, 1 - FARTHEST)])
 
 
 def some_cells(cells: Tensor, images: int, k: int) -> Floats:
     """Returns random cells (n, D) of the k-th image, of so many images: in all, enough for a fit."""
     flat = cells.flatten(1).T
-    n = min(len(flat), PER_PICTURE, max(4, MOST // max(1, images)))
+    n = min(len(flat), PER_IMAGE, max(4, MOST // max(1, images)))
     return np.asarray(flat[torch.randperm(len(flat), generator=torch.Generator().manual_seed(k))[:n]].numpy())
 
 
@@ -126,13 +125,13 @@ def region_score(m: Floats) -> float:
     return float(np.log(max(d[: max(LEAST, math.ceil(SHARE * d.size))].mean(), TINY)))
 
 
-def region_threshold(maxima: Floats, mark: float) -> float:
-    """Returns t: in at most a share ``mark`` of ordinary images any cell lies above it; infinity where n < 1 / mark - 1.
+def region_threshold(maxima: Floats, region_rate: float) -> float:
+    """Returns t: in at most a share ``region_rate`` a of normal images any cell lies above it; infinity where n < 1 / a - 1.
 
-    ``maxima`` (n,) are M of ordinary images that no fit has seen; ``mark`` is in (0, 1).
+    ``maxima`` (n,) are M of normal images that no fit has seen; a is in (0, 1).
     """
-    require_within("(0, 1)", mark=mark)
-    k = math.floor(mark * (len(maxima) + 1) * (1 + 1e-12))
+    require_within("(0, 1)", region_rate=region_rate)
+    k = math.floor(region_rate * (len(maxima) + 1) * (1 + 1e-12))
     return float(np.sort(maxima)[-k]) if k >= 1 else math.inf
 
 

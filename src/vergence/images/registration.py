@@ -21,15 +21,15 @@ UNLIKE, NOISY = 0.2, 0.1  # correlation of noise that differs: median of blocks 
 MARK, TEXTURED = 0.15, 0.45  # share of blocks that a mark covers, at most, and of those that are not plain, at least
 FEWEST, DRAWN = 3, 20  # blocks with structure, at least; of an image with many plain ones
 CHROMA, COLORED, COLORS = 0.7, 3.0, 8  # cosine of chroma, gray levels of its deviation, pixels a side
-EARLY, HOPELESS = 0.7, 0.8  # correlation of the whole, at a quarter and at half of the size, below which no block is looked at
-UNALIKE = 0.3  # disagreement at half of the size, above which the full size is not looked at
+EARLY, HOPELESS = 0.7, 0.8  # correlation of the whole, at a quarter and at half of the size, below which no block is compared
+DIFFERENT = 0.3  # disagreement at half of the size, above which the full size is not compared
 WHOLE = (1.0, 0.0, 1.0, 0.0)  # warp
 STILL = 5e-4  # share of the frame, below which a move ends the steps
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What two registered images say of each other."""
+    """How far two registered images agree."""
 
     warp: Tensor  # window of the first image that the frame shows
     correlation: float  # of the gray values of the frame
@@ -132,7 +132,7 @@ def compared(x: Tensor, y: Tensor, warp: Tensor, other: Tensor) -> Agreement:
             return Agreement(warp, float(value), 1.0, 0, same=False)
         if part == 2:
             early = _by_blocks(*warped(scaled, warp, h // 2, w // 2), v, warp, float(value))
-            if early.disagreement > UNALIKE:
+            if early.disagreement > DIFFERENT:
                 return early
     if len(x) == 3 and len(y) == 3 and not _same_colors(x, y, warp, other):
         return Agreement(warp, float(value), 1.0, 0, same=False)

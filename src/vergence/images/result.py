@@ -24,11 +24,11 @@ from vergence.images.labels import Labels
 from vergence.images.measurements import (
     MEASUREMENTS,
     PROPERTIES,
+    common_properties,
     differences_in_words,
     is_gray,
     properties,
     split_in_two,
-    typical_properties,
 )
 from vergence.images.plane import PLANES, plane, standardized
 from vergence.images.regions import region_words
@@ -52,14 +52,14 @@ NEIGHBORS = 5
 MOST_COMPARED = 50_000  # images whose neighbors are looked for among all
 FRAMES = 5  # of an image, at most
 RARE = 0.1  # p-value up to which reasons are given, or share of the images where there is none
-SIZE = 10  # images of each of two sizes that are told
+SIZE = 10  # images of each of two sizes that are reported
 FIRST = 3  # images whose label fits least that are named without a reference
 EVERYWHERE = 0.3  # share of the cells of a heatmap that are framed, from which on an image is anomalous everywhere
 APART = 5.0  # robust deviations of the score from which on a reference image is itself anomalous
 ENCODER, PATCHES = "auto", "patches"
 ONLY, KEEP = ("duplicates", "properties"), "best"
 PATHS = ("path", "group", "duplicate_of", "leak_of", "keep")  # columns that name files
-LEVEL = "level "  # before the name of a feature set, among columns
+SET = "set "  # before the name of a feature set, among columns
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class CheckSettings:
 
     size: int = 256  # pixels of the shorter side at which regions are judged, at most; images are never enlarged or cropped
     fdr: float = 0.1  # false-discovery rate of the flags, in (0, 1)
-    mark: float = 0.05  # share of normal images in which any region is framed, at most, in (0, 1)
+    region_rate: float = 0.05  # share of normal images in which any region is framed, at most, in (0, 1)
     workers: int = 2  # processes that read images
-    review: Review = field(default_factory=Review)  # what a person said of images before
+    review: Review = field(default_factory=Review)  # marks of a person before
     groups: Any = None  # what tells the group and the label of an image; None for none
     labels: Any = None
     map: str = "tsne"  # how the map of all images is made, one of `vergence.images.plane.PLANES`
@@ -92,12 +92,11 @@ class CheckSettings:
         pairs = [(one, one) if isinstance(one, str | None) else tuple(one) if reference else (one, None) for one in given]
         for pair in pairs:
             expect(len(pair) == 2, "groups or labels of the images, and of the reference", f"{len(pair)} of them", "give a pair")
-        (groups, known_groups), (labels, known_labels) = pairs
-        return replace(self, groups=groups, labels=labels), replace(self, groups=known_groups, labels=known_labels)
+        return replace(self, groups=pairs[0][0], labels=pairs[1][0]), replace(self, groups=pairs[0][1], labels=pairs[1][1])
 
     def __post_init__(self) -> None:
         require_count(8, 4096, size=self.size)
-        require_within("(0, 1)", fdr=self.fdr, mark=self.mark)
+        require_within("(0, 1)", fdr=self.fdr, region_rate=self.region_rate)
         require_count(0, workers=self.workers)
         expect(self.map in PLANES, " or ".join(PLANES), self.map, "choose another --map")
         expect(set(self.only) <= set(ONLY), f"only of {' and '.join(ONLY)}", ", ".join(self.only), "correct --only")
@@ -137,7 +136,7 @@ class Heatmaps:
 class Anomalies:
     """What is anomalous among N items."""
 
-    decisions: Decisions  # what is flagged, with the columns ``score``, ``level``, and -log p of each feature set
+    decisions: Decisions  # what is flagged, with the columns ``score``, ``feature_set``, and -log p of each feature set
     deviations: Floats  # robust deviations (N, M') of the measurements, or of the numbers of vectors
     heatmaps: Heatmaps | None  # where the images are anomalous; None for vectors
     embedding: Singles  # features (N, D) by which neighbors are found
@@ -194,7 +193,7 @@ class CheckResult:
         items: One row for each image that could be read:
 
             - ``path``; ``score``, larger is more anomalous; ``p_value``; ``q_value``, the least false-discovery rate at which
-              the image is flagged; ``flag``, 1 if it is; ``level``, the feature set that says so, and ``reason`` in words.
+              the image is flagged; ``flag``, 1 if it is; ``feature_set`` that adds most, and ``reason`` in words.
             - ``group``, the most central image of its anomalous group; ``duplicate_of``, the first image that it is a
               duplicate of; ``leak_of``, the reference image that it is a duplicate of; empty for none.
             - ``measurements``: plain properties such as ``dark``; ``boxes`` around anomalous regions, "top left bottom right" in
@@ -210,7 +209,7 @@ class CheckResult:
         summary: What was done and found, as numbers and sentences, as in ``summary.json``.
         images, reference: The source, and the reference where there is one.
         features: What the first pass over the items gave.
-        said: The mark of each image before, by name: ``anomaly``, ``normal`` or ``reference anomaly``.
+        marks: The mark of each image by a person before, by name: ``anomaly``, ``normal`` or ``reference anomaly``.
     """
 
     items: Table
@@ -225,12 +224,12 @@ class CheckResult:
     reference: ImageList | None = field(repr=False, default=None)
     workers: int = field(repr=False, default=0)
     remove: Table | None = None  # ``path``, ``keep`` and ``kind`` of images whose duplicate is kept; None where not asked
-    said: Mapping[str, str] = field(repr=False, default_factory=dict)
+    marks: Mapping[str, str] = field(repr=False, default_factory=dict)
 
     def map(self, i: int) -> Floats:
         """Returns how anomalous each cell of image i of ``items`` is, (32, 32): above 1 a region is framed.
 
-        The unit is the threshold of ``mark``; with too few images for one, the most anomalous cell of the median image.
+        The unit is the threshold of ``region_rate``; with too few images for one, the most anomalous cell of the median image.
 
         Raises:
             ValueError: The images were not judged.
@@ -239,7 +238,7 @@ class CheckResult:
             refuse("images that were judged", "none", "give images, at least 20")
         return self._anomalies.heatmaps.units(i)
 
-    def marked(self, i: int) -> list[Frame]:
+    def frames(self, i: int) -> list[Frame]:
         """Returns frames (top, left, bottom, right) in [0, 1] around the anomalous regions of image i, at most a few."""
         return [] if self._anomalies is None or self._anomalies.heatmaps is None else self._anomalies.heatmaps.frames(i)
 
@@ -250,17 +249,17 @@ class CheckResult:
         """
         order = np.argsort(-np.asarray(self.items["score"]), kind="stable")
         group, path = self.items["group"], self.items["path"]
-        return [int(i) for i in order if group[i] in ("", path[i]) and self.said.get(path[i], MARKS[2]) == MARKS[2]][:n]
+        return [int(i) for i in order if group[i] in ("", path[i]) and self.marks.get(path[i], MARKS[2]) == MARKS[2]][:n]
 
     @cached_property
     def key(self) -> str:
-        """Digest of the paths, by which a browser keeps what a person said."""
+        """Digest of the paths, by which a browser keeps a person's marks."""
         return content_digest("\0".join(self.items["path"]).encode(errors="surrogateescape")).hex()
 
-    def levels(self) -> Mapping[str, Floats]:
+    def feature_sets(self) -> Mapping[str, Floats]:
         """Returns -log p (N,) of each feature set; none where nothing was judged."""
         columns = {} if self._anomalies is None else self._anomalies.decisions.columns
-        return {name.removeprefix(LEVEL): values for name, values in columns.items() if name.startswith(LEVEL)}
+        return {name.removeprefix(SET): values for name, values in columns.items() if name.startswith(SET)}
 
     def calibration(self) -> ReferenceScores | None:
         """Returns the reference items that calibrate; None where there are none."""
@@ -299,7 +298,7 @@ class CheckResult:
             folder.mkdir(parents=True, exist_ok=True)
         write_table(folder / "items.parquet", self.items.columns)
         tables = {"items": self.items, "duplicates": self.duplicates, "skipped": self.skipped, "remove": self.remove}
-        normal = [os.path.relpath(path, folder) for path in normal_files(self.images, self.said)]
+        normal = [os.path.relpath(path, folder) for path in normal_files(self.images, self.marks)]
         if self.reference is None:
             tables["normal"] = Table({"path": normal}) if normal else None
         for name, table in tables.items():
@@ -386,33 +385,33 @@ def result_of(
     skipped = {"path": [s.name for s in images.skipped], "reason": [s.reason for s in images.skipped]}
     members_of = [[names[i] for i in members.tolist()] for members in groups]
     counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
-    kinds = [*_typical(reference_features or features), *_kinds(features)] if named else []
-    said = settings.review.said()
-    normal = len(normal_files(images, said)) if reference is None and anomalies is not None else 0
-    notes = [*kinds, *notes, *_of_files(remove, normal)]
+    kinds = [*_common(reference_features or features), *_kinds(features)] if named else []
+    marks = settings.review.marks()
+    normal = len(normal_files(images, marks)) if reference is None and anomalies is not None else 0
+    notes = [*notes, *kinds, *_of_files(remove, normal)]
     summary = _summary(source, images, features, settings, duplicates, anomalies, reference, leak, counts, members_of, notes)
     summary["sentences"] = sentences_of(summary, pairs, skipped)
     tables, z, workers = (Table(columns), Table(pairs), Table(skipped)), z.astype(np.float32), settings.workers
-    return CheckResult(*tables, members_of, z, summary, images, features, anomalies, reference, workers, remove, said)
+    return CheckResult(*tables, members_of, z, summary, images, features, anomalies, reference, workers, remove, marks)
 
 
-def normal_files(images: ImageList, said: Mapping[str, str]) -> list[Path]:
+def normal_files(images: ImageList, marks: Mapping[str, str]) -> list[Path]:
     """Returns the files that were marked normal, if they are enough for a reference."""
-    paths = [path for name, path in zip(images.names, images.paths, strict=True) if path and said.get(name) == MARKS[1]]
+    paths = [path for name, path in zip(images.names, images.paths, strict=True) if path and marks.get(name) == MARKS[1]]
     return paths if len(paths) >= REFERENCE else []
 
 
 def _of_files(remove: Table | None, normal: int) -> list[str]:
-    """Returns what is said of the files remove.csv and normal.csv."""
-    said = [f"{normal:,} images marked normal can be a reference: --against normal.csv."] if normal else []
-    many = "" if remove is None else counted(len(remove), "image")
-    return [f"remove.csv lists {many} whose better duplicate stays; nothing was deleted."] * bool(many) + said
+    """Returns notes on the files remove.csv and normal.csv."""
+    notes = [f"The {normal:,} images marked normal can be a reference: --against normal.csv."] if normal else []
+    lists = f"remove.csv lists {counted(len(remove), 'duplicate')} to remove" if remove is not None and len(remove) else ""
+    return [f"{lists}; the best of each set stays. Nothing was deleted."] * bool(lists) + notes
 
 
 def _judgment(anomalies: Anomalies | None, n: int) -> dict[str, Any]:
     """Returns the columns of what is flagged."""
     zeros, ones = np.zeros(n), np.ones(n)
-    none = {"score": zeros, "p_value": ones, "q_value": ones, "flag": zeros.astype(np.uint8), "level": [""] * n}
+    none = {"score": zeros, "p_value": ones, "q_value": ones, "flag": zeros.astype(np.uint8), "feature_set": [""] * n}
     return none if anomalies is None else {name: anomalies.decisions.columns[name] for name in none}
 
 
@@ -431,11 +430,12 @@ def _properties(features: ImageFeatures, reference: ImageFeatures | None) -> dic
     return properties(features.measurements, None if reference is None else reference.measurements)
 
 
-def _typical(usual: ImageFeatures) -> list[str]:
-    """Returns what is said of properties that are usual here, which mark no single image; nothing where all are gray."""
-    n, found = len(usual), typical_properties(usual.measurements) if usual.measurements.shape[1] else {}
+def _common(reference: ImageFeatures) -> list[str]:
+    """Returns a note on properties that are common here, which single out no image; nothing where all are gray."""
+    n, x = len(reference), reference.measurements
+    found = common_properties(x) if x.shape[1] else {}
     texts = [f"{count:,} of {n:,} {PROPERTIES[name]}" for name, count in found.items() if (name, count) != ("grayscale", n)]
-    return [f"Typical here, so not marked: {', '.join(texts)}."] if texts else []
+    return [f"Common here, so not reported for each image: {', '.join(texts)}."] if texts else []
 
 
 def _kinds(features: ImageFeatures) -> list[str]:
@@ -515,18 +515,18 @@ def _reasons(anomalies: Anomalies, gray: Sequence[bool]) -> list[str]:
 
 
 def _reason(anomalies: Anomalies, i: int, *, gray: bool) -> str:
-    level, heat = anomalies.decisions.columns["level"][i], anomalies.heatmaps
+    name, heat = anomalies.decisions.columns["feature_set"][i], anomalies.heatmaps
     others = "the others" if anomalies.rate == "none" else "the reference"
-    if level == "vectors":
+    if name == "vectors":
         return f"its vector lies far from those of {others}"
     words = differences_in_words(anomalies.deviations[i], MEASUREMENTS[FILE:], gray=gray)
-    if level == "measurements":
+    if name == "measurements":
         return words or "its brightness, color, sharpness and noise together are unlike those of " + others
-    if level == "whole" or heat is None:
+    if name == "whole" or heat is None:
         return words or f"its texture or layout as a whole is unlike {others}"
     framed = heat.framed(i)
     where = "everywhere" if framed.mean() > EVERYWHERE else region_words(heat.values[i])
-    if level == "difference":
+    if name == "difference":
         return " ".join(["differs from its reference image", *anomalies.nearest[i : i + 1], where])
     if where == "everywhere":
         return f"everywhere: {words or 'an unfamiliar texture'}"
@@ -568,8 +568,9 @@ def _summary(
         "reference": None if reference is None else len(reference),
         "encoder": settings.encoder,
         "feature_sets": {} if anomalies is None else {name: round(w, 4) for name, w in anomalies.weights.items()},
-        "looked": _looked(features, settings, anomalies),
+        "input": _input(features, settings, anomalies),
         "judged": anomalies is not None,
+        "only": list(settings.only),
         "fdr": settings.fdr,
         "rate": "none" if anomalies is None else anomalies.rate,
         "calibration": None if calibration is None else len(calibration),
@@ -578,10 +579,10 @@ def _summary(
         "reference_anomalies": [] if anomalies is None else anomalies.in_reference,
         "flagged_without": 0 if anomalies is None else anomalies.flagged_without,
         "total": 0 if anomalies is None else anomalies.decisions.total,
-        "beyond": 0 if anomalies is None else anomalies.beyond(settings.review.places(features.names, "anomaly")),
+        "beyond": 0 if anomalies is None else anomalies.beyond(settings.review.marked(features.names, "anomaly")),
         "expected": 0.0 if anomalies is None else round(anomalies.expected, 4),
         "flagged": 0 if anomalies is None else anomalies.decisions.flagged,
-        "mark": settings.mark,
+        "region_rate": settings.region_rate,
         "groups": [{"like": one[0], "images": len(one), "why": why} for one, why in zip(groups, whys, strict=True)],
         "duplicates": {kind: duplicates.kind.count(kind) for kind in dict.fromkeys(duplicates.kind)},
         "leaked": sum(map(bool, leak)),
@@ -619,16 +620,13 @@ def _label_summary(features: ImageFeatures, anomalies: Anomalies | None) -> dict
     }
 
 
-def _looked(features: ImageFeatures, settings: CheckSettings, anomalies: Anomalies | None) -> str:
-    """Returns at which sizes the images were judged."""
+def _input(features: ImageFeatures, settings: CheckSettings, anomalies: Anomalies | None) -> str:
+    """Returns how many items were read, and at which sizes images were judged."""
     if not features.measurements.shape[1]:
-        return f"{counted(len(features), 'vector')}, judged as they are"
+        return counted(len(features), "vector")
     height, width = (features.measurements[:, k] for k in (0, 1))
     order = np.lexsort((width, height * width))
     sizes = " to ".join(dict.fromkeys(f"{int(width[i]):,} x {int(height[i]):,}" for i in order[[0, -1]]))
-    whole = f"{counted(len(features), 'image')} of {sizes} pixels: measured at full size"
-    if anomalies is None:
-        return whole
-    reduced = int((np.minimum(height, width) > settings.size).sum())
-    at = f"at {settings.size} pixels of the shorter side" if reduced else "too"
-    return f"{whole}, regions {at}"
+    reduced = anomalies is not None and (np.minimum(height, width) > settings.size).any()
+    at = f"regions at {settings.size} pixels of the shorter side" if reduced else "at full size"
+    return f"{counted(len(features), 'image')} ({sizes} pixels), uncropped, {at}"

@@ -1,4 +1,4 @@
-"""What a person said about images after looking: anomaly or normal. The page saves these marks as a file for ``--confirm``."""
+"""Marks of a person: anomaly or normal. The page saves them as a file for ``--confirm``."""
 
 import csv
 import io
@@ -66,14 +66,14 @@ class Review:
         ranks = {original(row["path"]): row.get("rank") or "" for row in rows}
         return replace(review, ranks={name: int(rank) for name, rank in ranks.items() if rank.isdecimal()})
 
-    def said(self) -> dict[str, str]:
-        """Returns what was said of each image, by name."""
+    def marks(self) -> dict[str, str]:
+        """Returns the mark of each image, by name."""
         given = zip((self.reference, self.normal, self.anomaly), reversed(MARKS), strict=True)
         return {name: mark for names, mark in given for name in names}
 
-    def places(self, names: Sequence[str], said: str) -> Bools:
-        """Returns which items were called ``anomaly``, ``normal`` or ``reference``, (N,)."""
-        among = set(getattr(self, said))
+    def marked(self, names: Sequence[str], mark: str) -> Bools:
+        """Returns which items were marked as ``anomaly``, ``normal`` or ``reference``, (N,)."""
+        among = set(getattr(self, mark))
         return np.array([name in among for name in names], dtype=bool)
 
     def notes(self, names: Sequence[str]) -> list[str]:
@@ -83,15 +83,15 @@ class Review:
             >>> Review(anomaly=["a.png", "b.png"], normal=["c.png"]).notes(["a.png", "c.png"])[0]
             'Marked before and not listed again: 2 as anomaly, 1 as normal.'
             >>> Review(anomaly=["a.png", "b.png"], normal=["c.png"]).notes(["a.png", "c.png"])[1]
-            'The marks name 1 image that is not here (first: b.png); names are those of items.csv.'
+            '1 marked image is not here (first: b.png). Use the names of items.csv.'
         """
         reviewed = dict(zip(MARKS, (self.anomaly, self.normal, self.reference), strict=True))
-        said = ", ".join(f"{len(given):,} as {mark}" for mark, given in reviewed.items() if given)
-        notes = [f"Marked before and not listed again: {said}."] if said else []
+        counts = ", ".join(f"{len(given):,} as {mark}" for mark, given in reviewed.items() if given)
+        notes = [f"Marked before and not listed again: {counts}."] if counts else []
         if missing := sorted({name for given in reviewed.values() for name in given} - set(names)):
             verb = "is" if len(missing) == 1 else "are"
-            here = f"The marks name {counted(len(missing), 'image')} that {verb} not here"
-            notes.append(f"{here} (first: {missing[0]}); names are those of items.csv.")
+            here = f"{counted(len(missing), 'marked image')} {verb} not here"
+            notes.append(f"{here} (first: {missing[0]}). Use the names of items.csv.")
         return notes
 
 

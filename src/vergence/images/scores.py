@@ -22,7 +22,7 @@ class CrossFitted:
     Args:
         x: Features (N, D) of the items that are fitted to.
         fold: Fold of each, (N,), 0..K-1. With one fold alone the Gaussian sees all items: for a reference that is apart.
-        clean: Whether all items are taken to be typical, so that none is left out of a fit.
+        clean: Whether all items are taken to be normal, so that none is left out of a fit.
     """
 
     def __init__(self, x: Floats, fold: Ints, *, clean: bool = False) -> None:

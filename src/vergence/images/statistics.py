@@ -29,7 +29,7 @@ def pixel_statistics(images: Any, grid: int = 4) -> Tensor:
     and of its mean absolute differences to the right and downwards. For the whole image: the mean, the logarithm of the
     deviation and the skewness of each channel; correlations between channels; the logarithm of the mean absolute response at up
     to four scales of a pyramid; the logarithm of the noise level (Immerkær, Fast noise variance estimation, 1996); and the
-    shares of black and white pixels. Logarithms make a lack of contrast as unusual as an excess of it.
+    shares of black and white pixels. Logarithms make a lack of contrast as anomalous as an excess of it.
 
     The images are (N, C, H, W), uint8 or floats in [0, 1], with sides of at least 2 pixels; at most the shorter side of cells is
     used.

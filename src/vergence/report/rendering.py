@@ -45,7 +45,7 @@ def workbench(path: Path, data: Mapping[str, Any], *, skipped: Sequence[tuple[st
     """Writes a page on which items are filtered, sorted, searched, opened and marked, in one step, and returns its path.
 
     ``data`` are JSON data: ``workbench.js`` says what each column is. ``skipped`` are name and reason of each item that could not
-    be read, ``values`` the texts ``title``, ``sentences``, ``looked`` and ``meaning``, and perhaps ``encoder``, ``sampled``, and
+    be read, ``values`` the texts ``title``, ``sentences``, ``input`` and ``meaning``, and perhaps ``encoder``, ``sampled``, and
     ``figures``: ``title``, ``words`` and ``figure`` of each chart.
     """
     more = f"{len(skipped) - LISTED:,} more are listed in skipped.csv." if len(skipped) > LISTED else ""

@@ -29,7 +29,7 @@ def side_of(n: int) -> int:
 
 
 def image_of(pixels: Bytes) -> Any:
-    """Returns a image (C, H, W) as a PIL image, in color unless C = 1; see `viewed` for other numbers of channels."""
+    """Returns an image (C, H, W) as a PIL image, in color unless C = 1; see `viewed` for other numbers of channels."""
     from PIL import Image
 
     bands = [Image.fromarray(np.ascontiguousarray(plane)) for plane in viewed(pixels)]
@@ -44,7 +44,7 @@ def within(image: Any, side: int) -> Any:
 
 
 def tile(image: Any, side: int) -> Bytes:
-    """Returns a image in the middle of a gray square (side, side, 3); a small one is enlarged, a very small one by pixels."""
+    """Returns an image in the middle of a gray square (side, side, 3); a small one is enlarged, a very small one by pixels."""
     from PIL import Image
 
     scale = side / max(image.size)

@@ -2,10 +2,10 @@
 // D holds columns: index i is an image; reference images follow those that were checked.
 const given = JSON.parse(document.getElementById("data").textContent), N = given.n, $ = id => document.getElementById(id);
 const zeros = Array(N).fill(0), ones = Array(N).fill(1), none = Object.fromEntries(
-  "duplicates levels reference said random label x y width height light sharpness facts words regions folders near propertyNames".split(" ").map(key => [key, []]));
+  "duplicates sets reference marks random label x y width height light sharpness facts words regions folders near propertyNames".split(" ").map(key => [key, []]));
 const D = {
   ...none, total: N, judged: false, fixed: false, trusted: false, grouped: "", rate: "none", fdr: 0.1, start: "all", p: ones, q: ones, score: zeros, flag: zeros, seen: zeros,
-  leak: zeros, properties: zeros, group: Array(N).fill(-1), groups: 0, leaked: 0, unreadable: 0, most: 1, large: {}, marks: {}, heat: {}, nearest: {},
+  leak: zeros, properties: zeros, group: Array(N).fill(-1), groups: 0, leaked: 0, unreadable: 0, most: 1, large: {}, frames: {}, heat: {}, nearest: {},
   folder: null, calibration: null, ...given,
 };
 const element = (tag, values = {}, ...children) => {
@@ -14,9 +14,9 @@ const element = (tag, values = {}, ...children) => {
   return made;
 };
 const count = n => n.toLocaleString("en-US"), all = Array.from({ length: N }, (_, i) => i);
-const said = new Map(D.said.map(([i, what]) => [i, what.replace("reference ", "")]));  // in an earlier call
-const verdict = new Map(said), chosen = new Set();
-const FIRST = 20;  // images to look at where none is flagged
+const before = new Map(D.marks.map(([i, what]) => [i, what.replace("reference ", "")]));  // of an earlier call
+const verdict = new Map(before), chosen = new Set();
+const FIRST = 20;  // images to check where none is flagged
 const decides = D.judged && D.rate !== "none";  // else there is an order alone
 let state = { filter: D.start, text: "", sort: "score", first: 1, lasso: null }, view = [], p = D.p, q = D.q, flag = D.flag;
 let shownPairs = [];  // in the view of duplicates, which holds both images of each pair in turn
@@ -38,7 +38,7 @@ const image = (i, size) => {
   return made;
 };
 
-// What a person said changes p-values and flags
+// Marks change p-values and flags
 const rank = (values, m) => {  // q-values of Benjamini and Hochberg, of m hypotheses whose other p-values are larger
   const order = values.map((_, i) => i).sort((a, b) => values[a] - values[b]), out = Array(values.length);
   let least = 1;
@@ -48,7 +48,7 @@ const rank = (values, m) => {  // q-values of Benjamini and Hochberg, of m hypot
 const review = () => {
   if (!decides || D.fixed) return;
   [p, q, flag] = [D.p, D.q, D.flag];
-  if (verdict.size === said.size && [...said].every(([i, what]) => verdict.get(i) === what)) return;
+  if (verdict.size === before.size && [...before].every(([i, what]) => verdict.get(i) === what)) return;
   const is = (i, what) => verdict.get(i) === what, rest = all.filter(i => !is(i, "anomaly") && !D.seen[i]), m = rest.length + D.total - N;
   p = D.p.slice();
   if (D.calibration) {
@@ -77,8 +77,8 @@ const say = (i, what) => {
   review();
   draw();
 };
-const keep = () => {  // at once; an empty text takes back what was said in an earlier call
-  const kept = new Map([...[...said.keys()].map(i => [i, ""]), ...verdict]);
+const keep = () => {  // at once; an empty text takes back the mark of an earlier call
+  const kept = new Map([...[...before.keys()].map(i => [i, ""]), ...verdict]);
   try { localStorage.setItem(D.key, JSON.stringify([...kept].map(([i, what]) => [D.name[i], what, i >= N]))); }
   catch { $("reviewed").title = "The browser does not keep marks when the page is closed; save them."; }
 };
@@ -102,13 +102,13 @@ const has = bit => i => (D.properties[i] >> bit) & 1;
 const filters = [["all", "All", () => true]];
 if (decides) filters.push(["flag", "Flagged", i => flag[i]]);
 if (D.judged) filters.push(["first", "The first", i => place()[i] < state.first]);
-if (Object.keys(D.marks).length) filters.push(["framed", "With frames", i => D.marks[i]]);
+if (Object.keys(D.frames).length) filters.push(["framed", "With frames", i => D.frames[i]]);
 if (D.judged) filters.push(["group", "In groups", i => D.group[i] >= 0]);
 if (D.duplicates.length) filters.push(["pair", "Pairs of duplicates", i => pairs.has(i)]);
-if (D.label.length) filters.push(["label", D.trusted ? "Wrong label" : "Fits another label", i => D.label[i][2]]);
+if (D.label.length) filters.push(["label", D.trusted ? "Wrong label" : "Another label fits better", i => D.label[i][2]]);
 if (D.leaked) filters.push(["leak", "Leaked", i => D.leak[i]]);
 D.propertyNames.forEach((name, bit) => filters.push([`is ${name}`, name, has(bit)]));
-for (const said of ["anomaly", "normal"]) filters.push([said, `You: ${said}`, i => verdict.get(i) === said]);
+for (const mark of ["anomaly", "normal"]) filters.push([mark, `Marked ${mark === "normal" ? "normal" : "as anomaly"}`, i => verdict.get(i) === mark]);
 filters.push(["chosen", "Selected", i => chosen.has(i)]);
 const buttons = new Map(filters.map(([key, title]) => {
   const made = element("button", { type: "button", textContent: title });
@@ -178,11 +178,11 @@ const tile = (k, i, move) => {
   const score = i < N && D.ranked ? `score ${+D.score[i].toPrecision(3)}` : " ";
   made.append(...(bare ? [] : [image(i, size)]), element("span", { className: "name", textContent: D.name[i] }));
   made.append(element("span", { className: "why", textContent: why || score }));
-  made.setAttribute("aria-label", `${D.name[i]}${why ? `, ${why}` : ""}${verdict.has(i) ? `, you said ${verdict.get(i)}` : ""}`);
+  made.setAttribute("aria-label", `${D.name[i]}${why ? `, ${why}` : ""}${verdict.has(i) ? `, marked ${verdict.get(i)}` : ""}`);
   made.title = why ? `${D.name[i]}: ${why}` : D.name[i];
   if (i < N && flag[i]) made.classList.add("flag");
   if (chosen.has(i)) made.classList.add("chosen");
-  if (verdict.has(i)) made.append(element("span", { className: `said ${verdict.get(i)}`, textContent: verdict.get(i) }));
+  if (verdict.has(i)) made.append(element("span", { className: `verdict ${verdict.get(i)}`, textContent: verdict.get(i) }));
   move(made);
   return made;
 };
@@ -193,7 +193,7 @@ const layout = () => {
   if (inPairs()) columns -= columns % 2;
   size = Math.floor((width + gap) / columns) - gap - 10;
 };
-const head = () => inPairs() ? 30 : 0;  // pixels above a pair, for what is said of it
+const head = () => inPairs() ? 30 : 0;  // pixels above a pair, for the words about it
 const high = () => head() + (bare ? 0 : size) + 10 + 50 + gap;
 const paint = (from = null, to = null) => {
   const top = grid.getBoundingClientRect().top, h = high();
@@ -234,7 +234,7 @@ const draw = (fresh = false) => {
   $("save-review").disabled = !verdict.size;
   const flags = flag.reduce((sum, f) => sum + f, 0);
   $("reviewed").textContent = verdict.size
-    ? `You said: ${["anomaly", "normal"].map(what => `${[...verdict.values()].filter(v => v === what).length} ${what}`).join(", ")}. `
+    ? `Marked: ${["anomaly", "normal"].map(what => `${[...verdict.values()].filter(v => v === what).length} ${what}`).join(", ")}. `
       + (decides ? `${count(flags)} flagged.` : D.judged ? progress() : "") : "";
   expected();
   paint();
@@ -242,7 +242,7 @@ const draw = (fresh = false) => {
 };
 const progress = () => {
   const first = ordered("score").slice(0, state.first), n = first.filter(i => verdict.get(i) === "anomaly").length;
-  return `Of the first ${count(first.length)} you marked ${count(n)} as anomal${n === 1 ? "y" : "ies"}.`;
+  return `You marked ${count(n)} of the first ${count(first.length)} as anomal${n === 1 ? "y" : "ies"}.`;
 };
 const expected = () => {
   if (!D.judged || !N) { $("budget").hidden = true; return; }
@@ -266,12 +266,12 @@ const small = list => element("div", { className: "small" }, ...list.map(([i, wh
 }));
 const ofWhat = D.calibration ? "of the reference that is less anomalous" : D.rate === "none" ? `of the ${D.noun}s here that are less anomalous`
   : `of normal ${D.noun}s that differ less, an assumption`;
-const levels = i => {  // bars from 0 to 100 %
-  const rows = D.levels.map(([, title, values]) => {
+const sets = i => {  // bars from 0 to 100 %
+  const rows = D.sets.map(([, title, values]) => {
     const share = Math.min(99.9, 100 * (1 - Math.exp(-values[i]))), much = `${(Math.floor(10 * share) / 10).toFixed(share > 90 ? 1 : 0)} %`;
     const inner = element("div"), bar = element("div", { className: "bar" }, inner);
     inner.style.width = `${share}%`;
-    return element("div", { className: "level" }, element("span", { textContent: title }), element("b", { textContent: much }), bar);
+    return element("div", { className: "set" }, element("span", { textContent: title }), element("b", { textContent: much }), bar);
   });
   const ends = element("div", { className: "ends" }, ...["0 %", "50 %", "100 %"].map(textContent => element("span", { textContent })));
   return rows.length ? [element("h2", { textContent: `Share ${ofWhat}` }), ...rows, ends] : [];
@@ -283,36 +283,36 @@ const show = () => {
   const image = element("img", { alt: D.name[i] }), holder = $("canvas"), ticket = ++original;
   if (D.large[i]) image.src = `data:image/webp;base64,${D.large[i]}`;
   const first = bare || D.large[i] ? image : cut(i);
-  holder.replaceChildren(...(bare ? [] : [first]), ...(marked && D.heat[i] ? [heatmap(D.heat[i])] : []), ...(marked ? (D.marks[i] || []) : []).map(([top, left, bottom, right]) => {
+  holder.replaceChildren(...(bare ? [] : [first]), ...(marked && D.heat[i] ? [heatmap(D.heat[i])] : []), ...(marked ? (D.frames[i] || []) : []).map(([top, left, bottom, right]) => {
     const frame = element("div", { className: "frame" });
     frame.style.cssText = `top:${100 * top}%;left:${100 * left}%;height:${100 * (bottom - top)}%;width:${100 * (right - left)}%`;
     return frame;
   }));
-  $("large-note").textContent = D.marks[i]?.length ? "Frames mark anomalous regions." : "";
+  $("large-note").textContent = D.frames[i]?.length ? "Frames mark anomalous regions." : "";
   if (D.folder !== null && i < N) {
     const whole = new Image();
     whole.onload = () => { if (ticket === original) { image.src = whole.src; first.replaceWith(image); } };
-    whole.onerror = () => { if (ticket === original) $("large-note").textContent += " The original file is not where it was; this is a smaller copy."; };
+    whole.onerror = () => { if (ticket === original) $("large-note").textContent += " The original file was moved; this is a smaller version."; };
     whole.src = D.folder + D.name[i].split("/").map(encodeURIComponent).join("/");
   }
   about.replaceChildren();
   const line = text => about.append(element("p", { textContent: text }));
-  if (verdict.has(i)) line(`You said: ${verdict.get(i)}.`);
+  if (verdict.has(i)) line(`Marked: ${verdict.get(i)}.`);
   if (D.width[i]) line(`${pixels(i)}.`);
   if (i < N) {
     if (D.reason[i]) line(`${D.reason[i][0].toUpperCase()}${D.reason[i].slice(1)}.`);
     if (D.ranked && !decides) line(`Score ${+D.score[i].toPrecision(4)}: larger is more anomalous.`);
     if (decides) line(`Score ${D.score[i].toFixed(2)}, p = ${+p[i].toPrecision(2)}, q = ${+q[i].toPrecision(2)}${flag[i] ? ": flagged" : ""}.`);
     if (D.label.length && D.label[i][0]) line(`Label: ${D.label[i][3]}. ${D.label[i][1] > 0 ? "It fits better" : "The next best is"}: ${D.label[i][0]}.`);
-    about.append(...levels(i));
-      facts(i).forEach(line);
+    about.append(...sets(i));
+    facts(i).forEach(line);
     if (D.nearest[i]) about.append(element("h2", { textContent: "Its reference image" }), small([[D.nearest[i], ""]]));
     const near = D.near[i] || [];
     if (near.length) about.append(element("h2", { textContent: decides ? "Nearest that are not flagged" : "Nearest" }), small(near.map(j => [j, ""])));
   } else line("A reference image.");
   const duplicates = pairs.get(i) || [];
   if (duplicates.length) about.append(element("h2", { textContent: "Duplicates" }), small(duplicates.slice(0, 12)));
-  $("marks").hidden = !(D.marks[i] || []).length && !D.heat[i];
+  $("marks").hidden = !(D.frames[i] || []).length && !D.heat[i];
   $("marks").setAttribute("aria-pressed", marked);
 };
 const heatmap = text => {  // how opaque each cell is, row by row
@@ -399,7 +399,7 @@ const save = (name, text) => {
 };
 $("save-list").addEventListener("click", () => save("list.txt", [...new Set(view)].map(i => `${D.name[i]}\n`).join("")));
 $("save-review").addEventListener("click", () => {  // with the rank of each in this list, of those marked before none
-  const rank = N === D.total && D.ranked ? new Map(ordered("score").filter(i => !said.has(i)).map((i, k) => [i, k + 1])) : new Map();
+  const rank = N === D.total && D.ranked ? new Map(ordered("score").filter(i => !before.has(i)).map((i, k) => [i, k + 1])) : new Map();
   const row = ([i, what]) => `${csv(D.name[i])},${i >= N ? "reference " : ""}${what},${rank.get(i) || ""}\n`;
   save("confirmed.csv", `path,mark,rank\n${[...verdict].map(row).join("")}`);
 });
@@ -418,7 +418,7 @@ const colors = {
   ...(D.groups ? { group: ["group", () => all.map(i => D.group[i] < 0 ? "#b0b0b0" : palette[D.group[i] % 8])] } : {}),
   ...(D.folders.length ? { folder: [D.folderWord, () => all.map(i => palette[D.inFolder[i] % 9])] } : {}),
   ...(D.light.length ? { light: ["brightness", () => scaled(D.light)], sharpness: ["sharpness", () => scaled(D.sharpness)] } : {}),
-  said: ["what you said", () => all.map(i => ({ anomaly: "#d55e00", normal: "#009e73" })[verdict.get(i)] || "#b0b0b0")],
+  marks: ["your marks", () => all.map(i => ({ anomaly: "#d55e00", normal: "#009e73" })[verdict.get(i)] || "#b0b0b0")],
 };
 for (const [value, [title]] of Object.entries(colors)) $("color").append(element("option", { value, textContent: title }));
 let line = [];

@@ -289,8 +289,7 @@ class _Examples:
         }
         words = "The test items of the report, the most anomalous first. Larger scores are more anomalous."
         meaning = ["report.html next to this page says how the scores were measured."]
-        looked = f"{n:,} items"
-        workbench(path, data, title=title, sentences=[words], looked=looked, encoder="that of the run", meaning=meaning)
+        workbench(path, data, title=title, sentences=[words], input=f"{n:,} items", encoder="that of the run", meaning=meaning)
         return path.name
 
     def _shown(self, index: Iterable[int], query: int | None = None) -> list[dict[str, Any]]:
