@@ -183,7 +183,7 @@ def read_arrays(path: Path, keys: Sequence[str], memory: int) -> tuple[dict[str,
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numpy's about headers of old or odd files
+            warnings.simplefilter("ignore")  # numpy's about headers of old or malformed files
             with path.open("rb") as file:
                 single = file.read(len(MAGIC)) == MAGIC
             if not single:
@@ -250,8 +250,8 @@ def _joined(arrays: dict[str, Array], keys: Sequence[tuple[str, str]], name: str
         shapes = f"{a.shape} and {b.shape}"
         expect([a.shape[:1], b.shape[:1]] == lengths, f"as many rows in {both} as in {keys[0][0]} and {keys[0][1]}", shapes)
         expect(a.shape[1:] == b.shape[1:] and 0 not in (a.ndim, b.ndim), f"{both} with items of one shape", shapes, "reshape one")
-        alike = a.dtype.kind == b.dtype.kind or {a.dtype.kind, b.dtype.kind} <= set("biuf")
-        expect(alike, f"{both} of one type", f"{a.dtype} and {b.dtype}", "convert one")
+        same = a.dtype.kind == b.dtype.kind or {a.dtype.kind, b.dtype.kind} <= set("biuf")
+        expect(same, f"{both} of one type", f"{a.dtype} and {b.dtype}", "convert one")
         joined[train] = np.concatenate([a, b])
     return joined, torch.arange(len(joined[keys[0][0]])) >= len(arrays[keys[0][0]])
 
@@ -269,7 +269,7 @@ def _label(items: ArrayItems, arrays: dict[str, Array], keys: Sequence[str], nam
 
 
 def of_table(table: Any, name: str, columns: Sequence[str] = (), *, double: bool = False, gaps: bool = False) -> Source:
-    """Returns the items of an Arrow table, one a row.
+    """Returns the items of an Arrow table, one per row.
 
     The features of an item are a list of numbers in one column (features, z, embeddings, x, data), or columns of numbers, dates
     and categories; see `vergence.data.tables` for what a column is taken for. A column label or labels of whole numbers or texts
@@ -314,9 +314,9 @@ def _read_features(
     expect(names, f"columns of numbers in {file}", f"{', '.join(map(str, kinds.values()))} alone", "add the features")
     if not columns and (unused := [column for column in rest if not column.features]):
         note(f"not used as features: {', '.join(map(str, unused[:12]))}; labels: {(special or ['none'])[0]}")
-    said = notes_of(table)
-    x = read_features(table, names, file, unknown="gap" if may_lack else "refuse", notes=said)
-    for text in said:
+    notes = notes_of(table)
+    x = read_features(table, names, file, unknown="gap" if may_lack else "refuse", notes=notes)
+    for text in notes:
         note(text)
     gaps = np.isnan(x).sum(0)
     first = int(gaps.argmax())
@@ -351,7 +351,7 @@ class Pairs:
     groups: Array | None = None  # (N,), of whole numbers
     order: Array | None = None  # (N,), times in days or another unit
     weights: Array | None = None  # (N,) >= 0
-    notes: tuple[str, ...] = ()  # what was assumed, and what to look at
+    notes: tuple[str, ...] = ()  # what was assumed, and what to check
 
     def take(self, kept: Array) -> "Pairs":
         """Returns the pairs of some rows."""
@@ -367,7 +367,7 @@ def read_column(path: Path, name: str, *, dates: Sequence[str] = (), codes: bool
     if is_table_file(path):
         return _of_rows(read_table(path), name, path.name, dates, codes)
     values = _numbers(path, (name,))[name]
-    expect(values.ndim == 1, f"the array {name} (N,) in {path.name}", f"shape {values.shape}", "give one number a row")
+    expect(values.ndim == 1, f"the array {name} (N,) in {path.name}", f"shape {values.shape}", "give one number per row")
     return values
 
 

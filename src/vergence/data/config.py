@@ -8,7 +8,7 @@ from vergence.utils.checks import Checked, require_choice
 
 __all__ = ["DataConfig", "ViewConfig", "default_flip", "default_views"]
 
-USUAL: dict[str, dict[str, float]] = {
+STRENGTHS: dict[str, dict[str, float]] = {
     "features": {},
     "counts": {},
     "spectra": {"noise": 0.1},
@@ -72,7 +72,7 @@ class ViewConfig(Checked):
         cover: Rectangles of the image that get a random color in each view, before the crop: top, left, height and width of each
             in pixels, one after the other. For marks that no view changes otherwise, such as a stamp (docs/guides/advice.md).
         kind: Vectors: ``features``, of the three strengths that follow; ``counts``, ``spectra``, ``series`` or ``table``, with
-            operations of their own (`vergence.learn.views.vectors`) and usual strengths (`default_views`).
+            operations of their own (`vergence.learn.views.vectors`) and default strengths (`default_views`).
         noise: Vectors: standard deviation of additive Gaussian noise, in units of the data's standard deviation.
         mask: Vectors: probability that a feature is replaced by its mean.
         scale: Vectors: standard deviation of the logarithm of a factor per sample.
@@ -137,8 +137,8 @@ def default_views(kind: str) -> dict[str, Any]:
         from vergence.utils.files import load_outside, register_outside
 
         return {"function": register_outside(load_outside("views", kind, "package.module:function"))}
-    require_choice("views", kind, USUAL, "or package.module:function")
-    return {"kind": kind, **USUAL[kind]}
+    require_choice("views", kind, STRENGTHS, "or package.module:function")
+    return {"kind": kind, **STRENGTHS[kind]}
 
 
 def default_flip(source: str) -> float:

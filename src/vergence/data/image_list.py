@@ -1,6 +1,6 @@
 """Images of any size and source, read one by one as a viewer shows them; what cannot be read is listed, never lost.
 
-Numbers mean the same in all images of a source: a first look at some of them decides what is shown as 0 to 255.
+Numbers mean the same in all images of a source: a sample of them decides what is shown as 0 to 255.
 
 Shapes: an image (C, H, W) uint8, C = 1 (gray by its format), 3 (color), or the channels of a stack.
 """
@@ -38,7 +38,7 @@ T = TypeVar("T")
 LARGE = 4 << 20  # pixels, above which a file is read reduced
 LONG_SIDE = 1600  # pixels of the longer side that are kept at least
 TOGETHER = 16  # images that a worker reads at a time
-LOOKED = 64  # images that decide what the numbers of a source mean, at most
+SAMPLED = 64  # images that decide what the numbers of a source mean, at most
 MOST_CHANNELS = 16  # of an image that are read
 EIGHT_BIT = (".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".bmp", ".webp")  # files that cannot hold other numbers than bytes
 COLORS = {"r": 0, "red": 0, "g": 1, "green": 1, "b": 2, "blue": 2}
@@ -59,7 +59,7 @@ class LoadedImage:
     pixels: Array  # uint8 (C, H, W), the whole image; of a file of more than four million pixels a reduced one
     size: tuple[int, int]  # height and width in full
     digest: int  # 64 bits
-    changes: tuple[str, ...] = ()  # what was done so that it looks as in a viewer
+    changes: tuple[str, ...] = ()  # what was done so that it appears as in a viewer
 
 
 @dataclass(eq=False)
@@ -79,7 +79,7 @@ class ImageList:
     skipped: list[Skipped] = field(default_factory=list)  # files that were left out
     ignored: dict[str, int] = field(default_factory=dict)  # number of files that are not images, by ending
     folder: Path | None = None  # where the files are
-    stated: tuple[float, float] | None = None  # range that is shown as 0 to 255; None for what a first look says
+    stated: tuple[float, float] | None = None  # range that is shown as 0 to 255; None for what a sample decides
     channel: int | str | None = None  # the one that is judged, from 0 or by a color's name; None for all
     like: "ImageList | None" = None  # images whose numbers mean the same, and decide
     reader: Callable[[int], LoadedImage] | None = None  # of image i instead of its content, from a cache for instance
@@ -115,8 +115,8 @@ class ImageList:
             values = self._chosen(samples.values)
             if self.channel is None and _stacked(values) != channels:
                 raise ValueError(f"{len(values)} channels, where others have {_in_words(channels)}")
-            pixels, said = numbers.shown(values)
-            return LoadedImage(np.ascontiguousarray(pixels), samples.size, samples.digest, (*samples.changes, *said))
+            pixels, changes = numbers.shown(values)
+            return LoadedImage(np.ascontiguousarray(pixels), samples.size, samples.digest, (*samples.changes, *changes))
         except decoding.UNREADABLE as error:
             raise ValueError(decoding.reason(error)) from None
 
@@ -134,7 +134,7 @@ class ImageList:
         """What the numbers mean, and how many channels a stack has (0 for gray and color), by a sample of the images."""
         likely = [i for i, name in enumerate(self.names) if not (self.path(i) and name.lower().endswith(EIGHT_BIT))]
         values, names = [], {} if self.like is None else {self.like.meaning[1]: "the reference"}
-        for i in dict.fromkeys(np.linspace(0, len(likely) - 1, LOOKED).astype(int).tolist() if likely else ()):
+        for i in dict.fromkeys(np.linspace(0, len(likely) - 1, SAMPLED).astype(int).tolist() if likely else ()):
             try:
                 x = _glance(self.contents[likely[i]], self.names[likely[i]])
                 names.setdefault(_stacked(x), self.names[likely[i]])
@@ -260,12 +260,12 @@ def _frames(image: Any) -> int:
     """Returns the number of frames of a TIFF that are channels: in gray, of one size and type; 1 for other images."""
     if image.format != "TIFF" or not decoding.is_animated(image) or not (image.mode in ("L", "F") or image.mode.startswith("I")):
         return 1
-    first, n, alike = (image.mode, image.size), image.n_frames, True
+    first, n, same = (image.mode, image.size), image.n_frames, True
     for k in range(1, min(n, MOST_CHANNELS)):
         image.seek(k)
-        alike &= (image.mode, image.size) == first
+        same &= (image.mode, image.size) == first
     image.seek(0)
-    return n if alike else 1
+    return n if same else 1
 
 
 def _channels(image: Any) -> Array:
@@ -305,7 +305,7 @@ def open_images(
             of encoded bytes, a tar, the name of a built-in set, or items of this library.
         root: Folder of torchvision's data sets.
         column: Column of a table that holds the images; needed where several could.
-        range: Numbers that are shown as 0 and 255, such as ``(0, 4095)``; by default a first look at some images decides.
+        range: Numbers that are shown as 0 and 255, such as ``(0, 4095)``; by default a sample of the images decides.
         channel: Number of the one channel that is read, from 0, or ``red``, ``green`` or ``blue``; all by default.
         like: ImageList whose numbers decide: those that these are compared with.
 
@@ -314,8 +314,8 @@ def open_images(
         5
     """
     number = int(channel) if isinstance(channel, str) and channel.isdecimal() else channel
-    usual = number is None or number in COLORS or (isinstance(number, int) and number >= 0)
-    expect(usual, "a channel: a number from 0, or red, green or blue", channel, "name another --channel")
+    valid = number is None or number in COLORS or (isinstance(number, int) and number >= 0)
+    expect(valid, "a channel: a number from 0, or red, green or blue", channel, "name another --channel")
     images = _of_source(source, root, column)
     images.stated, images.channel, images.like = stated_range(range), number, like
     return images
@@ -451,8 +451,8 @@ def _channels_second(x: Array, name: str) -> Array:
 
 def _one_array(value: Any, i: int) -> Any:
     x = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-    usual = x.dtype.kind in "biuf" and x.ndim in (2, 3)
-    expect(usual, IMAGES, f"item {i}, a {type(value).__name__} {shown(value)}", "give one of these")
+    valid = x.dtype.kind in "biuf" and x.ndim in (2, 3)
+    expect(valid, IMAGES, f"item {i}, a {type(value).__name__} {shown(value)}", "give one of these")
     return _row(_channels_second(x[None], f"item {i}"), 0)
 
 

@@ -233,8 +233,8 @@ def as_shown(image: Any) -> tuple[Any, list[str]]:
     plain, _, done = as_stored(image)
     if plain.mode not in ("L", "RGB"):
         values = np.asarray(plain)
-        pixels, said = Numbers.of([values]).shown(values)
-        plain, done = Image.fromarray(pixels), [*done, *said]
+        pixels, changes = Numbers.of([values]).shown(values)
+        plain, done = Image.fromarray(pixels), [*done, *changes]
     return plain, [*several, *done]
 
 

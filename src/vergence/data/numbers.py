@@ -16,10 +16,10 @@ __all__ = ["Numbers", "planes", "viewed"]
 
 Range = tuple[float, float]
 
-CONTAINER = 16  # bits of whole numbers of which nothing is known
+CONTAINER = 16  # bits of whole numbers without a stated range
 FEW_LEVELS = 16  # of 256, below which whole numbers are stretched
 SEEN = 1 << 16  # values of an image that the quantiles are computed from, at most
-RARE = 0.001  # share of values that may lie beyond a usual range: overshoots of resizing
+RARE = 0.001  # share of values that may lie beyond a range: overshoots of resizing
 BEYOND = 0.1  # of [0, 1], by which the other values may lie beyond it
 
 
@@ -89,10 +89,10 @@ def _whole(x: Array) -> Range:
 
 def _floats(x: Array) -> Range:
     low, high = float(x.min()), float(x.max())
-    rare, usual = (float(q) for q in np.quantile(x, (RARE, 1 - RARE)))
-    if low > -1 and high < 2 and rare >= -BEYOND and usual <= 1 + BEYOND:
+    least, most = (float(q) for q in np.quantile(x, (RARE, 1 - RARE)))
+    if low > -1 and high < 2 and least >= -BEYOND and most <= 1 + BEYOND:
         return 0, 1
-    if high >= 2 and rare >= 0 and usual <= 255:
+    if high >= 2 and least >= 0 and most <= 255:
         return 0, 255
     return low, high if high > low else low + 1
 
@@ -121,7 +121,7 @@ def planes(pixels: Bytes) -> list[Bytes]:
 
 
 def viewed(pixels: Bytes) -> Bytes:
-    """Returns an image of any number of channels as one of 1 or 3, to look at: each channel in a hue of its own, averaged.
+    """Returns an image of any number of channels as one of 1 or 3, for a viewer: each channel in a hue of its own, averaged.
 
     Example:
         >>> viewed(np.array([[[9]], [[6]]], dtype=np.uint8)).ravel().tolist()

@@ -30,7 +30,7 @@ from vergence.utils.terminal import bar
 __all__ = ["EncodedImages", "files_of", "is_sharded", "open_shards"]
 
 TAR, PARQUET, LIST = ".tar", ".parquet", ".list"
-IMAGE_COLUMNS = ("image", "picture", "bytes", "img", "jpg", "png")  # names of a column of pictures, the first that is there
+IMAGE_COLUMNS = ("image", "picture", "bytes", "img", "jpg", "png")  # names of a column of images, the first that is there
 LABELS = ("label", "labels")
 HELD = 4  # row groups of a Parquet file
 HEADERS = 256  # images whose headers say whether there is color

@@ -75,7 +75,7 @@ def read_table(path: Path, sheet: str | None = None, *, empty: bool = False) -> 
     Text is UTF-8, UTF-16 with a byte order mark, or else Western European (cp1252); its delimiter is the one of , ; tab and |
     that gives the first lines the same number of fields; spaces in .txt and .dat. Cells that are empty, NA, NaN, null and so on
     are gaps. Numbers may have a unit ($, %, ...) and separators of thousands; the columns together say what the decimal mark is.
-    What was assumed, and cells that were lost, are told by `notes_of`.
+    What was assumed, and cells that were lost, are listed by `notes_of`.
     """
     import pyarrow as pa
 
@@ -405,12 +405,12 @@ def _settled(layout: Any, columns: list[Any], texts_of: Callable[[list[int]], li
         if i in texts or mark == ",":
             values = one.values(mark)
             settled[i] = pa.array(values, pa.float64())
-            _note_strange(layout, i, one, values)
+            _note_gaps(layout, i, one, values)
     for i in (i for i in texts if i not in cells):
         settled[i] = pa.array([text if text is None else original(text) for text in texts[i]], pa.string())
     words = [(i, Counter(text for text, value in zip(again[i], texts[i], strict=True) if value is None and text)) for i in few]
-    told = [f"{word} in {counted(n, 'row')} of {layout.names[i]}" for i, found in words for word, n in found.items()]
-    layout.notes.extend([f"taken for gaps: {listed(told, SHOWN)}"] if told else [])
+    lost = [f"{word} in {counted(n, 'row')} of {layout.names[i]}" for i, found in words for word, n in found.items()]
+    layout.notes.extend([f"taken for gaps: {listed(lost, SHOWN)}"] if lost else [])
     return settled
 
 
@@ -424,7 +424,7 @@ def _check_mark(layout: Any, i: int, cells: _Cells, assumed: str) -> None:
         layout.notes.append(f"{layout.names[i]}: {sign!r} is read as {role} ({where[0]}), but no column tells")
 
 
-def _note_strange(layout: Any, i: int, cells: _Cells, values: list[float | None]) -> None:
+def _note_gaps(layout: Any, i: int, cells: _Cells, values: list[float | None]) -> None:
     rows = [row for row, text in enumerate(cells.numbers) if text is not None and values[row] is None]
     if rows:
         more = f", as {'is' if len(rows) == 2 else 'are'} {counted(len(rows) - 1, 'other cell')}" if rows[1:] else ""

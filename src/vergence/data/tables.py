@@ -283,9 +283,9 @@ def _resolved(given: Sequence[str], there: Mapping[str, Any], name: str) -> list
 
 
 def _as_number(column: Column, name: str, role: str = "target") -> Column:
-    usual = column.kind in ("number", "boolean", "date") or (column.kind == "identifier" and not column.found)
+    valid = column.kind in ("number", "boolean", "date") or (column.kind == "identifier" and not column.found)
     hint = "a classifier suits classes" if column.kind == "category" else "name a column of numbers"
-    expect(usual, f"numbers in the {role} {column.name} of {name}", f"a column of kind {column.kind}", hint)
+    expect(valid, f"numbers in the {role} {column.name} of {name}", f"a column of kind {column.kind}", hint)
     return Column(column.name, "number") if column.kind == "identifier" else replace(column, cycles=())
 
 
@@ -294,8 +294,8 @@ def _as_feature(column: Column, values: Any) -> Column:
     if column.kind in ("text", "identifier") and column.found:
         return _as_category(column.name, values)
     column = Column(column.name, "number") if column.kind == "identifier" else column
-    usual = f"numbers, dates or categories in the context {column.name}"
-    expect(column.features, usual, f"the kind {column.kind}", "leave it out")
+    valid = f"numbers, dates or categories in the context {column.name}"
+    expect(column.features, valid, f"the kind {column.kind}", "leave it out")
     return column
 
 
@@ -312,7 +312,7 @@ def read_features(
         names: Names of the features.
         name: What the table is called in messages.
         unknown: Whether a category without a feature of its own is a ``gap`` in all features of its column, or ``refuse``.
-        notes: Takes what is said of gaps that were made so, with the lines of the file; without it there is a warning.
+        notes: Takes notes on gaps that were made so, with the lines of the file; without it there is a warning.
 
     Example:
         >>> import pyarrow as pa
@@ -325,9 +325,9 @@ def read_features(
     made: dict[str, list[str]] = {}
     for column, how in origins:
         made.setdefault(column, []).append(how)
-    said: list[str] = []
-    read = {column: _made(table, index[column], how, name, unknown, said) for column, how in made.items()}
-    for text in said:
+    gaps: list[str] = []
+    read = {column: _made(table, index[column], how, name, unknown, gaps) for column, how in made.items()}
+    for text in gaps:
         warnings.warn(text, stacklevel=3) if notes is None else notes.append(text)
     return np.stack([read[column][how] for column, how in origins], axis=1) if names else np.empty((table.num_rows, 0))
 
@@ -347,19 +347,19 @@ def _origin(feature: str, index: Mapping[str, int], table: Any, name: str) -> tu
     return feature, ""
 
 
-def _made(table: Any, place: int, how: list[str], name: str, unknown: str, said: list[str]) -> dict[str, Array]:
+def _made(table: Any, place: int, how: list[str], name: str, unknown: str, notes: list[str]) -> dict[str, Array]:
     """Returns the features that are made of a column (N,), by how they are made."""
     column, values = table.field(place).name, _decoded(table.column(place))
     if known := [one[1:] for one in how if one[:1] == "="]:
         texts = np.asarray(texts_of(values), dtype=object)
         gaps = np.asarray([text is None for text in texts], dtype=bool)
-        strange = np.asarray([text not in known for text in texts], dtype=bool) & ~gaps
-        if strange.any():
+        unseen = np.asarray([text not in known for text in texts], dtype=bool) & ~gaps
+        if unseen.any():
             expected = f"{', '.join(map(repr, known[:8]))} in the column {column} of {name}"
             advice = "leave such rows out, or take them for gaps (unknown gap)"
-            expect(unknown == "gap", expected, repr(texts[strange][0]), advice)
-            said.append(_unseen(column, texts, strange, lines_of(table)))
-        return {f"={value}": np.where(gaps | strange, np.nan, (texts == value).astype(np.float64)) for value in known}
+            expect(unknown == "gap", expected, repr(texts[unseen][0]), advice)
+            notes.append(_unseen(column, texts, unseen, lines_of(table)))
+        return {f"={value}": np.where(gaps | unseen, np.nan, (texts == value).astype(np.float64)) for value in known}
     if how[0][:1] == "[":
         most = max(int(one[1:-1]) for one in how)
         gaps = values.null_count == len(values)
@@ -372,9 +372,9 @@ def _made(table: Any, place: int, how: list[str], name: str, unknown: str, said:
     return {one: wave_of(written[forms[one]], part) if part else written[forms[one]] for one, part in parts.items()}
 
 
-def _unseen(column: str, texts: Array, strange: Array, lines: Array | None) -> str:
+def _unseen(column: str, texts: Array, unseen: Array, lines: Array | None) -> str:
     """Returns which values of a category have no feature, and in which line of the file, or row of the table."""
-    others, n, first = list(dict.fromkeys(texts[strange])), int(strange.sum()), int(strange.argmax())
+    others, n, first = list(dict.fromkeys(texts[unseen])), int(unseen.sum()), int(unseen.argmax())
     where = f"{'first ' * (n > 1)}{f'row {first}' if lines is None else f'line {lines[first]}'}"
     shown = " or ".join(map(repr, others[:3])) + (f" or {len(others) - 3} others" if len(others) > 3 else "")
     return f"{column} is {shown} in {counted(n, 'row')} ({where}), which the fit did not see: taken for a gap"

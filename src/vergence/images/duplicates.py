@@ -7,7 +7,7 @@ r"""Duplicates among images: saved again, resized, cropped, brightened, gray, ma
    blocks agrees, but of a few that a mark may cover, and so does the noise, which two shots of one scene do not share.
 4. They are duplicates where they agree more than images of this source do: a set of them lies apart from all other images.
 
-Shapes: N images, S = 32 pixels a side, P pairs.
+Shapes: N images, S = 32 pixels per side, P pairs.
 """
 
 import functools
@@ -30,9 +30,9 @@ __all__ = ["Duplicates", "find_duplicates"]
 
 Read = Callable[[int], Bytes]
 
-S = 32  # pixels a side of the gray image
+S = 32  # pixels per side of the gray image
 FLAT, BORDER = 12, 0.25  # gray levels in a line of a plain border; share of a side that a border has, at most
-CELLS, EVEN = 8, 9  # means a side of a descriptor; pixels a side of the neighborhood whose contrast is evened out
+CELLS, EVEN = 8, 9  # means per side of a descriptor; pixels per side of the neighborhood whose contrast is evened out
 NEAREST = 4  # candidates of each image, of each descriptor
 LEAST, WAYS = 0.86, 2  # cosine of a candidate; windows or positions that are tried for a pair
 BLOCK = 1 << 24  # numbers that are held at a time

@@ -41,7 +41,7 @@ __all__ = ["as_tensor", "shrunk"]
 Row = dict[str, Any]
 FILE = 5  # measurements that describe a file; the others describe what it shows
 PART = 1024  # images whose rows are kept at a time
-WHOLE, SIDE = 64, 32  # pixels a side of the whole image, and of a thumbnail
+WHOLE, SIDE = 64, 32  # pixels per side of the whole image, and of a thumbnail
 LONGEST = 8  # of the longer side to ``size``, at most
 MOST_KEPT = 16 << 30  # bytes of the temporary file; images beyond it are read again
 NETWORK = 1.25  # side of what a network sees, relative to ``size``
@@ -135,7 +135,7 @@ def _removed(folder: Path, process: int) -> None:
 
 
 class SmallImages:
-    """Images of a source with at most ``size`` pixels a shorter side, in a temporary file; those that it lacks are read again."""
+    """Images of a source, the shorter side at most ``size`` pixels, in a temporary file; those that it lacks are read again."""
 
     def __init__(self, images: ImageList, size: int) -> None:
         self.source, self.size, self._kept, self._digest = images, size, ArrayFile(), dict[int, int]()

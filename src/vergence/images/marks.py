@@ -24,7 +24,7 @@ from vergence.images.review import Review
 from vergence.utils.dtypes import Bools, Floats, Ints
 
 LAMBDA = np.geomspace(0.25, 8.0, 6)
-ERROR, FOUND = 0.05, 0.9  # probability that a bound is wrong; share of the anomalies that one looks for
+ERROR, FOUND = 0.05, 0.9  # probability that a bound is wrong; share of the anomalies to find
 FEWEST, CAPTURED = 10, 5  # marks in a row that are reported; anomalies among random images from which a number is estimated
 
 

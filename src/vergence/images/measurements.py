@@ -30,7 +30,7 @@ PROPERTIES = {  # and the word for what has it
 }  # fmt: skip
 DARK, LIGHT = 0.32, 0.95  # CleanVision's thresholds
 SHARPNESS_SHARE, INFORMATION_SHARE, INFORMATION = 0.3, 0.4, 3.0
-TILE, MOST_CONTRAST = 16, 0.75  # pixels a side; quantile of the contrast from which on tiles tell sharpness
+TILE, MOST_CONTRAST = 16, 0.75  # pixels per side; quantile of the contrast from which on tiles tell sharpness
 ROUNDING = 20 / 12 / 255**2  # variance of the Laplacian that rounding to bytes gives
 COMMON, SEVERAL = 0.05, 20  # share and number of the reference images above which a property is common
 FLAT = 0.02  # of the luminance, between the 5th and the 99th percentile

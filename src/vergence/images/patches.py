@@ -30,7 +30,7 @@ PATCHES, PER_IMAGE = 100_000, 400  # that the dictionary is learned from: at mos
 TOGETHER = 4096  # patches whose codes are computed at a time, so that they stay in the processor's cache
 LEVEL = 1 / 512  # half a step of bytes, added before logarithms
 FLOOR = 1e-6  # of variances, relative to the largest, and of squared lengths
-SMALLEST = 2 * PATCH  # pixels a side; smaller images are continued by their borders
+SMALLEST = 2 * PATCH  # pixels per side; smaller images are continued by their borders
 DECIMALS = 5  # of the dictionary's numbers, so that the order of sums does not matter
 
 

@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 LEAST, MOST, LONGEST = 32, 256, 512  # pixels of the frame's shorter side, and of its longer one
-BLOCK, FINER = 16, 160  # pixels a side of a block; of half as much in frames whose shorter side is smaller than this
+BLOCK, FINER = 16, 160  # pixels per side of a block; of half as much in frames whose shorter side is smaller than this
 OVERLAP = 0.8  # share of the frame that both images cover, at least
 STRUCTURE, NOISE, PLAINEST = 2.0, 0.8, 0.5  # gray levels of deviation: of structure, of noise that counts, of a plain block
 AGREE, CONTRADICT, PLAIN = 0.85, 0.4, 0.85  # correlation: median of blocks; of one that contradicts; of one of a plain image
 UNLIKE, NOISY = 0.2, 0.1  # correlation of noise that differs: median of blocks of noise alone; share of these, at least
 MARK, TEXTURED = 0.15, 0.45  # share of blocks that a mark covers, at most, and of those that are not plain, at least
 FEWEST, DRAWN = 3, 20  # blocks with structure, at least; of an image with many plain ones
-CHROMA, COLORED, COLORS = 0.7, 3.0, 8  # cosine of chroma, gray levels of its deviation, pixels a side
+CHROMA, COLORED, COLORS = 0.7, 3.0, 8  # cosine of chroma, gray levels of its deviation, pixels per side
 EARLY, HOPELESS = 0.7, 0.8  # correlation of the whole, at a quarter and at half of the size, below which no block is compared
 DIFFERENT = 0.3  # disagreement at half of the size, above which the full size is not compared
 WHOLE = (1.0, 0.0, 1.0, 0.0)  # warp

@@ -49,7 +49,7 @@ Embed = Callable[[Tensor], Tensor]
 Frame = tuple[float, float, float, float]
 
 NEIGHBORS = 5
-MOST_COMPARED = 50_000  # images whose neighbors are looked for among all
+MOST_COMPARED = 50_000  # images whose neighbors are searched among all
 FRAMES = 5  # of an image, at most
 RARE = 0.1  # p-value up to which reasons are given, or share of the images where there is none
 SIZE = 10  # images of each of two sizes that are reported
@@ -77,7 +77,7 @@ class CheckSettings:
     network: FrozenNetwork | None = None  # network whose cells and embedding are judged; None for patches
     embed: Embed | None = None  # what gives embeddings, where ``network`` does not
     encoder: str = PATCHES  # what the encoder is called, and the license of its weights
-    only: tuple[str, ...] = ()  # what alone is looked for, of `ONLY`; empty for anomalies, too
+    only: tuple[str, ...] = ()  # what alone is searched, of `ONLY`; empty for anomalies, too
     agreement: float | None = None  # least agreement of pairs of duplicates that are reported, in (0, 1]; None for all
     keep: str | None = None  # ``best`` to say which image of each set of duplicates to keep; None says nothing
 
@@ -243,7 +243,7 @@ class CheckResult:
         return [] if self._anomalies is None or self._anomalies.heatmaps is None else self._anomalies.heatmaps.frames(i)
 
     def most_anomalous(self, n: int = 12) -> list[int]:
-        """Returns at most n rows of ``items``, the most anomalous first, without those that a person has looked at before.
+        """Returns at most n rows of ``items``, the most anomalous first, without those that a person marked before.
 
         Of an anomalous group there is the most central image alone.
         """

@@ -21,7 +21,7 @@ __all__ = ["Input", "read_input", "require_timm", "timm_file", "timm_model", "ti
 
 SIZE, MEAN, STD = 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of networks trained on ImageNet
 PATIENCE = 10.0  # seconds until a server has to answer
-HF_FILES = ("model.safetensors", "pytorch_model.bin")  # as timm looks for them, in this order
+HF_FILES = ("model.safetensors", "pytorch_model.bin")  # as timm tries them, in this order
 
 
 @dataclass(frozen=True)

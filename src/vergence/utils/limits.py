@@ -1,4 +1,4 @@
-"""A time at which long loops end, for a search that has a limit: bars and the loops of fits look at it."""
+"""A time at which long loops end, for a search that has a limit: bars and the loops of fits check it."""
 
 import contextlib
 import math
@@ -15,7 +15,7 @@ class OutOfTime(Exception):
 
 @contextlib.contextmanager
 def time_limit(until: float) -> Iterator[None]:
-    """Ends what is inside at a time of `time.perf_counter`, where it looks at the time: it raises `OutOfTime`."""
+    """Ends what is inside at a time of `time.perf_counter`, where it checks the time: it raises `OutOfTime`."""
     before = _UNTIL.set(until)
     try:
         yield

@@ -93,7 +93,7 @@ def cholesky(a: Tensor, *, unit: float | None = None) -> tuple[Tensor, float]:
     covariance of features in different units use `covariance_cholesky`.
 
     The matrix (D, D) is symmetric and positive semidefinite; those of a batch (..., D, D) share one step of the ladder, and the
-    largest jitter is returned, in the units of ``a``. A mean diagonal below 1e-10 of ``unit``, a typical variance of the data, is
+    largest jitter is returned, in the units of ``a``. A mean diagonal below 1e-10 of ``unit``, a common variance of the data, is
     replaced by that; without it zeros are an error.
 
     Example:

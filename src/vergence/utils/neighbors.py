@@ -22,8 +22,12 @@ LEADING = 5  # neighbors after the first whose similarities are judged
 NUMBERS = 1 << 24  # entries of a table of distances
 BLOCK = 2048  # items that are compared with others at a time
 SAMPLE, ITERATIONS = 2000, 10  # of the power iteration for a direction
-COPIES, PART, RATIO = 32, 0.05, 0.25  # near copies of an item at most, in number and share; their distance over that of the next
-LINEAR, FAR = 10, 1e3  # usual distances from the median up to which a scale is linear; where what is infinite lies
+DUPLICATES, PART, RATIO = (
+    32,
+    0.05,
+    0.25,
+)  # near duplicates of an item at most, in number and share; their distance over that of the next
+LINEAR, FAR = 10, 1e3  # median distances from the median up to which a scale is linear; where what is infinite lies
 LEAF, TREES, WIDTH = 1024, 3, 64  # items that are compared at a time, partitions into such sets, and directions
 
 
@@ -173,10 +177,10 @@ def components(edges: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
 
 
 def near_duplicates(x: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
-    """Returns a label (N,) of each of N items (N, D), which equal items and near copies share, in any order of the items.
+    """Returns a label (N,) of each of N items (N, D), which equal items and near duplicates share, in any order of the items.
 
-    Columns are in units of their usual distance from the median, far ones on a logarithmic scale, and NaN is a value of its own;
-    up to six digits of these, items are equal. Near copies of an item are at most 32
+    Columns are in units of their median distance from the median, far ones on a logarithmic scale, and NaN is a value of its own;
+    up to six digits of these, items are equal. Near duplicates of an item are at most 32
     others, and a twentieth of all, that are less than a quarter as far away as the next nearest item. More than 1,024 items are
     compared within the leaves of random trees, in up to 64 random directions.
 
@@ -191,7 +195,7 @@ def near_duplicates(x: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
     rows, generator = torch.from_numpy(equal), torch.Generator().manual_seed(0)
     if rows.shape[1] > WIDTH:
         rows = rows @ torch.randn(rows.shape[1], WIDTH, dtype=rows.dtype, generator=generator)
-    most = min(COPIES, int(PART * len(rows)))
+    most = min(DUPLICATES, int(PART * len(rows)))
     trees = (_leaves(rows, generator) for _ in range(TREES if len(rows) > LEAF else 1))
     pairs = [part[_isolated(rows[part], most)] for tree in trees for part in tree] if most else []
     joined = components(torch.cat([*pairs, torch.empty(0, 2, dtype=torch.int64)]).numpy(), len(rows))

@@ -191,7 +191,7 @@ def read_names(file: Path) -> list[str]:
 
 
 def json_lines(columns: Mapping[str, np.ndarray]) -> Iterator[str]:
-    r"""Yields the rows of columns of equal length as JSON objects, one a line; numbers that are not finite become null.
+    r"""Yields the rows of columns of equal length as JSON objects, one per line; numbers that are not finite become null.
 
     Example:
         >>> list(json_lines({"name": np.array(["00017"]), "score": np.array([np.nan])}))

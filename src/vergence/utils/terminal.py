@@ -46,7 +46,7 @@ def bar(label: str, total: int, unit: str = "items", *, late: bool = False) -> I
     """Shows a bar with rate and time left on stderr if it is a terminal; yields ``advance(n, note="", label=None)``.
 
     A ``late`` one, for work that may be short, appears once some seconds have passed. Where stderr is none, as in the log of a
-    job, there is a line a minute instead. ``advance`` looks at the time (`vergence.utils.limits.time_limit`).
+    job, there is a line a minute instead. ``advance`` checks the time (`vergence.utils.limits.time_limit`).
     """
     if not sys.stderr.isatty():
         yield _lines(label, total, unit)
