@@ -46,16 +46,6 @@ class Group:
     p_value: float
     distance: float
 
-    @property
-    def size(self) -> int:
-        """Number of members."""
-        return len(self.members)
-
-    @property
-    def medoid(self) -> int:
-        """Index of the medoid."""
-        return int(self.members[0])
-
 
 def anomalous_clusters(features: Any, *, random_state: int = 0) -> list[Group]:
     r"""Returns small groups of items that are near each other and far from all others, the most separate first.

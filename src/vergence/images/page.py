@@ -7,7 +7,7 @@ sheets of WebP, whose side follows from their number, so that the page stays bel
 import math
 import os
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,8 +117,12 @@ def _meaning(s: Mapping[str, Any]) -> list[str]:
 def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
     items, s = found.items, found.summary
     of_name = {items["path"][int(i)]: k for k, i in enumerate(rows)}
-    others = _Others(len(rows))
-    pairs = _pairs(found, of_name, others)
+    others: dict[str, int] = {}  # reference images on the page, with their numbers
+
+    def number(name: str) -> int:
+        return others.setdefault(name, len(rows) + len(others))
+
+    pairs = _pairs(found, of_name, number, others)
     flag = np.asarray(items["flag"])[rows]
     columns = {k: [items[k][i] for i in rows] for k in ("path", "reason", "group", "measurements")}
     heads = {name: g for g, name in enumerate(dict.fromkeys(filter(None, columns["group"])))}
@@ -126,9 +130,9 @@ def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
     order = np.argsort(-np.asarray(items["score"], dtype=np.float64)[rows], kind="stable").tolist() if s["judged"] else []
     paired = dict.fromkeys(k for i, j, *_ in pairs for k in (i, j))
     large = [k for k in dict.fromkeys([*order[: LARGE // 2], *paired, *order]) if k < len(rows)]
-    scores, marks = _scores(found, rows, others), _marks(found, of_name, others)
-    nearest = {k: others.number(found.nearest()[rows[k]]) for k in large[:OTHERS]} if found.nearest() else {}
-    tiles = _tiles(found, rows, others.names, large[:LARGE])
+    scores, marks = _scores(found, rows, number), _marks(found, of_name, number)
+    nearest = {k: number(found.nearest()[rows[k]]) for k in large[:OTHERS]} if found.nearest() else {}
+    tiles = _tiles(found, rows, [*others], large[:LARGE])
     return {
         "n": len(rows),
         "total": len(items),
@@ -137,7 +141,7 @@ def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
         "key": f"vergence {s['source']} {found.key} {np.bitwise_xor.reduce(found.features.digest):x}",
         "marks": marks,
         "start": "flag" if flag.any() else "all",
-        "name": [*columns["path"], *others.names],
+        "name": [*columns["path"], *others],
         "reason": columns["reason"],
         "group": [heads.get(name, -1) for name in columns["group"]],
         "groups": len(heads),
@@ -157,7 +161,7 @@ def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
     }
 
 
-def _scores(found: Checked, rows: Ints, others: "_Others") -> dict[str, Any]:
+def _scores(found: Checked, rows: Ints, number: Callable[[str], int]) -> dict[str, Any]:
     """Returns columns of numbers, how many calibrate, and the first of these by rank."""
     columns = {
         name: np.asarray(values, dtype=np.float64)[rows] for name, values in found.items.columns.items() if name in NUMBERS
@@ -176,30 +180,15 @@ def _scores(found: Checked, rows: Ints, others: "_Others") -> dict[str, Any]:
         "sets": [[k, NAMES.get(k, k.capitalize()), rounded(v[rows], 4)] for k, v in found.feature_sets().items()],
         "seen": [0] * len(rows) if reference is None else reference.seen[rows].astype(int).tolist(),
         "calibration": None if reference is None else len(reference),
-        "reference": [others.number(reference.names[i]) for i in first],
+        "reference": [number(reference.names[i]) for i in first],
     }
 
 
-class _Others:
-    """Reference images on the page, with their numbers."""
-
-    def __init__(self, first: int) -> None:
-        self.names: list[str] = []
-        self.first, self._numbers = first, dict[str, int]()
-
-    def number(self, name: str) -> int:
-        """Returns the number of an image, which is on the page from now on."""
-        if name not in self._numbers:
-            self._numbers[name] = self.first + len(self.names)
-            self.names.append(name)
-        return self._numbers[name]
-
-
-def _marks(found: Checked, of_name: Mapping[str, int], others: _Others) -> list[tuple[int, str]]:
+def _marks(found: Checked, of_name: Mapping[str, int], number: Callable[[str], int]) -> list[tuple[int, str]]:
     """Returns the number and the mark of each image that a person marked before."""
     reference = set(found.reference.names) if found.reference is not None else set()
     own = [(of_name[name], mark) for name, mark in found.marks.items() if name in of_name and mark in MARKS[:2]]
-    return own + [(others.number(name), mark) for name, mark in found.marks.items() if name in reference and mark == MARKS[2]]
+    return own + [(number(name), mark) for name, mark in found.marks.items() if name in reference and mark == MARKS[2]]
 
 
 def _at_random(found: Checked, rows: Ints) -> list[int]:
@@ -219,14 +208,16 @@ def _labels(found: Checked, rows: Ints) -> dict[str, Any]:
     return {"label": list(zip(columns[0], scores, shown, columns[3], strict=True)), "trusted": bool(labels["compared"])}
 
 
-def _pairs(found: Checked, of_name: Mapping[str, int], others: _Others) -> list[tuple[int, int, str, float, int]]:
+def _pairs(
+    found: Checked, of_name: Mapping[str, int], number: Callable[[str], int], others: Mapping[str, int]
+) -> list[tuple[int, int, str, float, int]]:
     """Returns pairs of numbers, the kind and the agreement of each, and which to keep, 0 or 1, or -1; the surest first."""
     d, pairs = found.duplicates, list[tuple[int, int, str, float, int]]()
     keep = d.columns.get("keep", [""] * len(d))
     for a, b, kind, r, source, kept in zip(*(d[key] for key in PAIR), keep, strict=True):
-        inside = b in of_name if source == "same" else len(others.names) < OTHERS
+        inside = b in of_name if source == "same" else len(others) < OTHERS
         if a in of_name and inside and len(pairs) < PAIRS:
-            other = of_name[b] if source == "same" else others.number(b)
+            other = of_name[b] if source == "same" else number(b)
             pairs.append((of_name[a], other, kind, round(float(r), 4), (a, b).index(kept) if kept in (a, b) else -1))
     return pairs
 

@@ -358,8 +358,13 @@ def result_of(
     duplicates = duplicates.where(duplicates.agreement >= least)
     leaked = leaked and leaked.where(leaked.agreement >= least)
     named = {} if settings.only == ("duplicates",) else _properties(features, reference_features)
-    leak = [""] * n if leaked is None or reference_features is None else _leaks(leaked, reference_features.names, n)
-    z = _embedding(features, anomalies)
+    z: Array = features.vectors if features.vectors is not None and not features.whole.shape[1] else features.whole
+    z = anomalies.embedding if anomalies is not None and anomalies.embedding.shape[1] else z
+    leaks, pairs = dict[int, str](), _pairs(duplicates, names, names, "same")
+    if leaked is not None and reference_features is not None:
+        other = _pairs(leaked, names, reference_features.names, "reference")
+        leaks = {i: reference_features.names[j] for i, j in reversed(leaked.pairs.tolist())}  # the surest pair stays
+        pairs = {name: [*pairs[name], *other[name]] for name in pairs}
     x, y = plane(z, settings.map).T
     groups = [] if anomalies is None else anomalies.groups
     heads = {i: names[int(members[0])] for members in groups for i in members.tolist()}
@@ -369,7 +374,7 @@ def result_of(
         "reason": [""] * n if anomalies is None else _reasons(anomalies, is_gray(features.measurements).tolist()),
         "group": [heads.get(i, "") for i in range(n)],
         "duplicate_of": _first_of(duplicates, names, features.index),
-        "leak_of": leak,
+        "leak_of": [leaks.get(i, "") for i in range(n)],
         "measurements": ["; ".join(name for name, has in named.items() if has[i]) for i in range(n)],
         "boxes": _boxes(anomalies, features),
         "neighbors": _neighbors(z, names),
@@ -377,10 +382,6 @@ def result_of(
         "projection_y": y,
         **_labels(anomalies),
     }
-    pairs = _pairs(duplicates, names, names, "same")
-    if leaked is not None and reference_features is not None:
-        other = _pairs(leaked, names, reference_features.names, "reference")
-        pairs = {name: [*pairs[name], *other[name]] for name in pairs}
     remove = None if settings.keep is None else _removed(duplicates, images, features, pairs)
     skipped = {"path": [s.name for s in images.skipped], "reason": [s.reason for s in images.skipped]}
     members_of = [[names[i] for i in members.tolist()] for members in groups]
@@ -389,7 +390,9 @@ def result_of(
     marks = settings.review.marks()
     normal = len(normal_files(images, marks)) if reference is None and anomalies is not None else 0
     notes = [*notes, *kinds, *_of_files(remove, normal)]
-    summary = _summary(source, images, features, settings, duplicates, anomalies, reference, leak, counts, members_of, notes)
+    summary = _summary(
+        source, images, features, settings, duplicates, anomalies, reference, len(leaks), counts, members_of, notes
+    )
     summary["sentences"] = sentences_of(summary, pairs, skipped)
     tables, z, workers = (Table(columns), Table(pairs), Table(skipped)), z.astype(np.float32), settings.workers
     return CheckResult(*tables, members_of, z, summary, images, features, anomalies, reference, workers, remove, marks)
@@ -445,13 +448,6 @@ def _kinds(features: ImageFeatures) -> list[str]:
     return [*filter(None, [split_in_two(features.measurements, MEASUREMENTS), two and f"Two sizes: {two} pixels."])]
 
 
-def _embedding(features: ImageFeatures, anomalies: Anomalies | None) -> Array:
-    """Returns the features by which neighbors are found."""
-    if anomalies is not None and anomalies.embedding.shape[1]:
-        return anomalies.embedding
-    return features.vectors if features.vectors is not None and not features.whole.shape[1] else features.whole
-
-
 def _first_of(duplicates: Duplicates, names: Sequence[str], index: Ints) -> list[str]:
     """Returns for each image the first one in the source that it is a duplicate of; empty for none."""
     first = np.arange(len(names))
@@ -459,13 +455,6 @@ def _first_of(duplicates: Duplicates, names: Sequence[str], index: Ints) -> list
         a, b = sorted(pair, key=lambda k: int(index[k]))
         first[b] = min(int(first[b]), a, key=lambda k: int(index[k]))
     return [names[int(k)] if int(k) != i else "" for i, k in enumerate(first)]
-
-
-def _leaks(leaked: Duplicates, names: Sequence[str], n: int) -> list[str]:
-    leak = [""] * n
-    for i, j in reversed(leaked.pairs.tolist()):  # the surest pair comes last and stays
-        leak[i] = names[j]
-    return leak
 
 
 def _pairs(duplicates: Duplicates, names: Sequence[str], others: Sequence[str], source: str) -> dict[str, list[Any]]:
@@ -550,7 +539,7 @@ def _summary(
     duplicates: Duplicates,
     anomalies: Anomalies | None,
     reference: ImageList | None,
-    leak: Sequence[str],
+    leaked: int,
     counts: Mapping[str, int],
     groups: Sequence[Sequence[str]],
     notes: Sequence[str],
@@ -585,7 +574,7 @@ def _summary(
         "region_rate": settings.region_rate,
         "groups": [{"like": one[0], "images": len(one), "why": why} for one, why in zip(groups, whys, strict=True)],
         "duplicates": {kind: duplicates.kind.count(kind) for kind in dict.fromkeys(duplicates.kind)},
-        "leaked": sum(map(bool, leak)),
+        "leaked": leaked,
         "labels": _label_summary(features, anomalies),
         "properties": dict(counts),
         "changes": dict(changes),

@@ -20,16 +20,9 @@ SMALL, SOME = 4, 10  # a reference is small if not even 1 / 4 of the images coul
 def sentences_of(s: Mapping[str, Any], pairs: Mapping[str, Sequence[Any]], skipped: Mapping[str, Sequence[str]]) -> list[str]:
     """Returns the sentences, the answer and its condition first, of the entries of ``summary.json`` and two tables."""
     few = not (s["judged"] or s["only"])
-    parts = [
-        *(_flags(s) if s["judged"] else s["notes"] if few else []),
-        _reference(s),
-        _labels(s),
-        _groups(s),
-        _leaked(s, pairs),
-        _duplicates(s, pairs),
-        _properties(s),
-        _files(s, skipped),
-    ]
+    first = _flags(s) if s["judged"] else s["notes"] if few else []
+    parts = [*first, _reference(s), _labels(s), _groups(s), _leaked(s, pairs), _duplicates(s, pairs), _properties(s)]
+    parts.append(_files(s, skipped))
     if s["changes"]:
         parts.append("Read as a viewer shows them: " + "; ".join(f"{k} ({v:,})" for k, v in s["changes"].items()) + ".")
     return [*filter(None, parts), *([] if few else s["notes"])]
