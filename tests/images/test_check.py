@@ -1,4 +1,4 @@
-"""`check` finds what is planted, in files and in memory, alone and next to known images, and writes all of it."""
+"""`check` finds what is planted, in files and in memory, with and without a reference, and writes all of it."""
 
 import csv
 import json
@@ -281,7 +281,7 @@ def test_vectors_join_images_by_their_names(tmp_path):
 
 
 def sparse(n=1000, few=10):
-    """Features as those of a network's last layer, and a crowd that lies near zero."""
+    """Features as those of a network's last layer, and a cluster that lies near zero."""
     r = np.random.default_rng(0)
     x = np.maximum(0, r.normal(size=(n, 20)) @ r.normal(size=(20, 100)) / 4.5 - 0.6 * r.uniform(0.5, 1.5, 100))
     return np.concatenate([x, 0.01 * r.uniform(size=(few, 100))]).astype(np.float32)

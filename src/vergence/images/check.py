@@ -134,7 +134,7 @@ def check(
         expect(against is None or other is not None, "vectors to compare vectors with", against, "name others")
         alone = not (parts or keep or agreement) and vectors is None and groups is None and labels is None
         expect(alone, "images with these options", "vectors", "leave them out")
-        result = _of_vectors(given, other, settings, _called(source))
+        result = _of_vectors(given, other, replace(settings, encoder="none, vectors as given"), _called(source))
         if out is not None:
             result.write(out)
     else:
