@@ -122,19 +122,20 @@ def check(
     expect(not leaks or against is not None, "leaks with another source", "none", "name it with --against")
     for place in (Path(folder) for folder in (out, heatmaps) if folder is not None):
         require_apart(place, (source, against), inside=True)
-        for name in WRITTEN:
-            require_apart(place / name, (source, against, vectors, against_vectors))
+        for file in WRITTEN:
+            require_apart(place / file, (source, against, vectors, against_vectors))
     settings = CheckSettings(size, fdr, region_rate, workers, Review.of(confirmed), groups, labels, map)
     parts = tuple(filter(None, only.replace(" ", "").split(",")) if isinstance(only, str) else only) or (ONLY if leaks else ())
     settings = replace(settings, only=parts, agreement=agreement, keep=keep)
     whole = not parts or (groups is None and labels is None)
     expect(whole, "groups and labels without only or leaks", "one of these", "leave one out")
+    name = Path(source).name or str(source) if isinstance(source, str | Path) else f"a {type(source).__name__}"
     if (given := _vectors(source)) is not None:
         other = None if against is None else _vectors(against)
         expect(against is None or other is not None, "vectors to compare vectors with", against, "name others")
         alone = not (parts or keep or agreement) and vectors is None and groups is None and labels is None
         expect(alone, "images with these options", "vectors", "leave them out")
-        result = _of_vectors(given, other, replace(settings, encoder="none, vectors as given"), _called(source))
+        result = _of_vectors(given, other, replace(settings, encoder="none, vectors as given"), name)
         if out is not None:
             result.write(out)
     else:
@@ -147,14 +148,10 @@ def check(
         reference = None if against is None else open_images(against, **read)
         images = open_images(source, **read, like=reference)
         given, folder = (vectors, against_vectors), None if out is None else Path(out)
-        result = _of_images(_called(source), images, reference, settings, given, folder)
+        result = _of_images(name, images, reference, settings, given, folder)
     if heatmaps is not None:
         result.write_heatmaps(heatmaps)
     return result
-
-
-def _called(source: Any) -> str:
-    return Path(source).name or str(source) if isinstance(source, str | Path) else f"a {type(source).__name__}"
 
 
 def _with_encoder(settings: CheckSettings, encoder: str | nn.Module) -> CheckSettings:

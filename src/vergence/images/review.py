@@ -80,8 +80,6 @@ class Review:
         """Returns how many items were marked, and which of these are not among the names, in words.
 
         Example:
-            >>> Review(anomaly=["a.png", "b.png"], normal=["c.png"]).notes(["a.png", "c.png"])[0]
-            'Marked before and not listed again: 2 as anomaly, 1 as normal.'
             >>> Review(anomaly=["a.png", "b.png"], normal=["c.png"]).notes(["a.png", "c.png"])[1]
             '1 marked image is not here (first: b.png). Use the names of items.csv.'
         """
