@@ -38,11 +38,7 @@ def test_units_and_rounding_do_not_matter():
     assert np.corrcoef(t, other)[0, 1] > 0.95
     rounded = x.astype(np.float16).astype(np.float64)
     np.testing.assert_allclose(CrossFitted(rounded, fold).log_distance(rounded, fold), t, atol=0.05)
-
-
-def test_half_equal_items_are_no_error():
-    x = np.r_[np.zeros((60, 3)), np.random.default_rng(0).normal(size=(40, 3))]
-    fold = np.arange(100) % 5
+    x[:250] = 0  # more than half are equal
     assert np.isfinite(CrossFitted(x, fold).log_distance(x, fold)).all()
 
 
