@@ -102,7 +102,7 @@ def test_wrong_labels_are_flagged_next_to_a_reference_at_the_stated_rate():
         found = labels_with_reference(given, known, x, old, np.arange(400) % 10, 0.1)
         flags, false = flags + found.flag.sum(), false + found.flag[20:].sum()
         held.append(found.flag[20:].sum() / max(1, found.flag.sum()))
-    assert flags >= 30 * 15 and np.mean(held) <= 0.13 and found.compared.startswith("reference images of")
+    assert flags >= 30 * 15 and np.mean(held) <= 0.13 and found.compared.startswith("reference images")
 
 
 def test_labels_of_few_images_are_not_judged():

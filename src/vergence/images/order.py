@@ -118,7 +118,7 @@ def _order(t: Mapping[str, Floats], fitted: Ints, weights: Mapping[str, float], 
     unknown = np.full(n, np.nan)
     strongest, flag = [list(added)[i] for i in first.tolist()], np.zeros(n, dtype=np.uint8)
     columns = {"score": scores[:, 0], "feature_set": strongest, "p_value": unknown, "q_value": unknown, "flag": flag}
-    each = {SET + name: -np.log(_share(one)) for name, one in t.items()}
+    each = {SET + name: -np.log((n - np.searchsorted(np.sort(one), one)) / n) for name, one in t.items()}  # the share as far
     return Decisions({**columns, **each}, n, 0, 0, settings.fdr)
 
 
@@ -161,11 +161,6 @@ def _in_deviations(score: Floats) -> Floats:
     """Returns scores (N,) less their median, in robust deviations."""
     centered = score - np.median(score)
     return np.asarray(centered / robust_scale(centered[:, None]))
-
-
-def _share(t: Floats) -> Floats:
-    """Returns the share of the items that are at least as far, (N,)."""
-    return np.asarray((len(t) - np.searchsorted(np.sort(t), t)) / len(t))
 
 
 def _groups(x: Floats, fitted: Ints, farther: float = 0.0) -> Sequence[Ints]:

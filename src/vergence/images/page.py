@@ -4,6 +4,7 @@ A page of many images shows a sample: all that stand out, their duplicates and g
 sheets of WebP, whose side follows from their number, so that the page stays below 15 MB.
 """
 
+import functools
 import math
 import os
 from base64 import b64encode
@@ -76,6 +77,7 @@ def write_check(path: Path, found: Checked) -> Path:
     """Writes the page in one step; it loads nothing from the network, and every text in it is escaped. Returns its path."""
     s, rows = found.summary, shown_rows(found)
     left, weights = len(found.items) - len(rows), ", ".join(f"{name} {w:.2g}" for name, w in s["feature_sets"].items())
+    texts = [ORDER, FRAMED] if s["rate"] == "none" else [MEANING[s["rate"]], SCORES, RATED]
     return workbench(
         path,
         _data(found, rows, path),
@@ -85,7 +87,7 @@ def write_check(path: Path, found: Checked) -> Path:
         encoder=f"{s['encoder']}. Feature sets and their weights: {weights}" if weights else s["encoder"],
         sampled=f"{len(rows):,} of {len(found.items):,} are on this page: all with findings, others at random." if left else "",
         skipped=list(zip(found.skipped["path"], found.skipped["reason"], strict=True)),
-        meaning=_meaning(s),
+        meaning=[text.format(rate=100 * s["region_rate"]) for text in (texts if s["judged"] else [COMPARED])],
     )
 
 
@@ -103,14 +105,6 @@ def shown_rows(found: Checked) -> Ints:
     return np.sort(np.concatenate([first, rest]))
 
 
-def _meaning(s: Mapping[str, Any]) -> list[str]:
-    if not s["judged"]:
-        return [COMPARED]
-    if s["rate"] == "none":
-        return [ORDER, FRAMED.format(rate=100 * s["region_rate"])]
-    return [MEANING[s["rate"]], SCORES, RATED.format(rate=100 * s["region_rate"])]
-
-
 # Data: columns by name; reference images follow those that were checked
 
 
@@ -118,10 +112,7 @@ def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
     items, s = found.items, found.summary
     of_name = {items["path"][int(i)]: k for k, i in enumerate(rows)}
     others: dict[str, int] = {}  # reference images on the page, with their numbers
-
-    def number(name: str) -> int:
-        return others.setdefault(name, len(rows) + len(others))
-
+    number = functools.partial(_number, others, len(rows))
     pairs = _pairs(found, of_name, number, others)
     flag = np.asarray(items["flag"])[rows]
     columns = {k: [items[k][i] for i in rows] for k in ("path", "reason", "group", "measurements")}
@@ -132,7 +123,6 @@ def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
     large = [k for k in dict.fromkeys([*order[: LARGE // 2], *paired, *order]) if k < len(rows)]
     scores, marks = _scores(found, rows, number), _marks(found, of_name, number)
     nearest = {k: number(found.nearest()[rows[k]]) for k in large[:OTHERS]} if found.nearest() else {}
-    tiles = _tiles(found, rows, [*others], large[:LARGE])
     return {
         "n": len(rows),
         "total": len(items),
@@ -157,7 +147,7 @@ def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
         **scores,
         **_measured(found, rows),
         **_folders(columns["path"]),
-        **tiles,
+        **_tiles(found, rows, [*others], large[:LARGE]),
     }
 
 
@@ -182,6 +172,10 @@ def _scores(found: Checked, rows: Ints, number: Callable[[str], int]) -> dict[st
         "calibration": None if reference is None else len(reference),
         "reference": [number(reference.names[i]) for i in first],
     }
+
+
+def _number(others: dict[str, int], first: int, name: str) -> int:
+    return others.setdefault(name, first + len(others))
 
 
 def _marks(found: Checked, of_name: Mapping[str, int], number: Callable[[str], int]) -> list[tuple[int, str]]:

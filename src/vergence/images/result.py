@@ -386,7 +386,7 @@ def result_of(
     skipped = {"path": [s.name for s in images.skipped], "reason": [s.reason for s in images.skipped]}
     members_of = [[names[i] for i in members.tolist()] for members in groups]
     counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
-    kinds = [*_common(reference_features or features), *_kinds(features)] if named else []
+    kinds = _kinds(features, reference_features or features) if named else []
     marks = settings.review.marks()
     normal = len(normal_files(images, marks)) if reference is None and anomalies is not None else 0
     notes = [*notes, *kinds, *_of_files(remove, normal)]
@@ -433,19 +433,14 @@ def _properties(features: ImageFeatures, reference: ImageFeatures | None) -> dic
     return properties(features.measurements, None if reference is None else reference.measurements)
 
 
-def _common(reference: ImageFeatures) -> list[str]:
-    """Returns a note on properties that are common here, which single out no image; nothing where all are gray."""
-    n, x = len(reference), reference.measurements
-    found = common_properties(x) if x.shape[1] else {}
-    texts = [f"{count:,} of {n:,} {PROPERTIES[name]}" for name, count in found.items() if (name, count) != ("grayscale", n)]
-    return [f"Common here, so not reported for each image: {', '.join(texts)}."] if texts else []
-
-
-def _kinds(features: ImageFeatures) -> list[str]:
-    """Returns what splits the images in two: a light or a camera, or their sizes."""
+def _kinds(features: ImageFeatures, reference: ImageFeatures) -> list[str]:
+    """Returns notes on common properties, which single out no image, and on what splits the images in two: light or sizes."""
+    n, common = len(reference), common_properties(reference.measurements)
+    texts = [f"{count:,} of {n:,} {PROPERTIES[name]}" for name, count in common.items() if (name, count) != ("grayscale", n)]
+    first = f"Common here, so not reported for each image: {', '.join(texts)}." if texts else ""
     count = Counter(zip(*features.measurements[:, [1, 0]].astype(int).T.tolist(), strict=True)).most_common()
     two = " and ".join(f"{n:,} of {w:,} x {h:,}" for (w, h), n in count) if len(count) == 2 and count[1][1] >= SIZE else ""
-    return [*filter(None, [split_in_two(features.measurements, MEASUREMENTS), two and f"Two sizes: {two} pixels."])]
+    return [*filter(None, [first, split_in_two(features.measurements, MEASUREMENTS), two and f"Two sizes: {two} pixels."])]
 
 
 def _first_of(duplicates: Duplicates, names: Sequence[str], index: Ints) -> list[str]:
@@ -584,9 +579,7 @@ def _summary(
 
 def _whys(features: ImageFeatures, anomalies: Anomalies | None) -> list[str]:
     """Returns how the images of each group differ from most, in words."""
-    if anomalies is None:
-        return []
-    middles = [np.median(anomalies.deviations[members], 0) for members in anomalies.groups]
+    middles = [] if anomalies is None else [np.median(anomalies.deviations[members], 0) for members in anomalies.groups]
     return [differences_in_words(one, MEASUREMENTS[FILE:]) if features.measurements.shape[1] else "" for one in middles]
 
 
