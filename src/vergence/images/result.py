@@ -354,12 +354,10 @@ def result_of(
 ) -> CheckResult:
     """Returns the tables of what was found."""
     names, n = features.names, len(features)
-    least = settings.agreement or 0.0
-    duplicates = duplicates.where(duplicates.agreement >= least)
-    leaked = leaked and leaked.where(leaked.agreement >= least)
+    duplicates = duplicates.where(duplicates.agreement >= (settings.agreement or 0.0))
+    leaked = leaked and leaked.where(leaked.agreement >= (settings.agreement or 0.0))
     named = {} if settings.only == ("duplicates",) else _properties(features, reference_features)
-    z: Array = features.vectors if features.vectors is not None and not features.whole.shape[1] else features.whole
-    z = anomalies.embedding if anomalies is not None and anomalies.embedding.shape[1] else z
+    z = _embedding(features, anomalies)
     leaks, pairs = dict[int, str](), _pairs(duplicates, names, names, "same")
     if leaked is not None and reference_features is not None:
         other = _pairs(leaked, names, reference_features.names, "reference")
@@ -390,9 +388,7 @@ def result_of(
     marks = settings.review.marks()
     normal = len(normal_files(images, marks)) if reference is None and anomalies is not None else 0
     notes = [*notes, *kinds, *_of_files(remove, normal)]
-    summary = _summary(
-        source, images, features, settings, duplicates, anomalies, reference, len(leaks), counts, members_of, notes
-    )
+    summary = _summary(source, images, features, settings, duplicates, anomalies, reference, leaks, counts, members_of, notes)
     summary["sentences"] = sentences_of(summary, pairs, skipped)
     tables, z, workers = (Table(columns), Table(pairs), Table(skipped)), z.astype(np.float32), settings.workers
     return CheckResult(*tables, members_of, z, summary, images, features, anomalies, reference, workers, remove, marks)
@@ -441,6 +437,13 @@ def _kinds(features: ImageFeatures, reference: ImageFeatures) -> list[str]:
     count = Counter(zip(*features.measurements[:, [1, 0]].astype(int).T.tolist(), strict=True)).most_common()
     two = " and ".join(f"{n:,} of {w:,} x {h:,}" for (w, h), n in count) if len(count) == 2 and count[1][1] >= SIZE else ""
     return [*filter(None, [first, split_in_two(features.measurements, MEASUREMENTS), two and f"Two sizes: {two} pixels."])]
+
+
+def _embedding(features: ImageFeatures, anomalies: Anomalies | None) -> Array:
+    """Returns the features by which neighbors are found."""
+    if anomalies is not None and anomalies.embedding.shape[1]:
+        return anomalies.embedding
+    return features.vectors if features.vectors is not None and not features.whole.shape[1] else features.whole
 
 
 def _first_of(duplicates: Duplicates, names: Sequence[str], index: Ints) -> list[str]:
@@ -534,7 +537,7 @@ def _summary(
     duplicates: Duplicates,
     anomalies: Anomalies | None,
     reference: ImageList | None,
-    leaked: int,
+    leaks: Mapping[int, str],
     counts: Mapping[str, int],
     groups: Sequence[Sequence[str]],
     notes: Sequence[str],
@@ -569,7 +572,7 @@ def _summary(
         "region_rate": settings.region_rate,
         "groups": [{"like": one[0], "images": len(one), "why": why} for one, why in zip(groups, whys, strict=True)],
         "duplicates": {kind: duplicates.kind.count(kind) for kind in dict.fromkeys(duplicates.kind)},
-        "leaked": leaked,
+        "leaked": len(leaks),
         "labels": _label_summary(features, anomalies),
         "properties": dict(counts),
         "changes": dict(changes),
