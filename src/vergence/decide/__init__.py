@@ -7,22 +7,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vergence.decide.calibrated import Calibrated
-    from vergence.decide.conformal import (
-        certify,
-        fpr_threshold,
-        label_trim,
-        needed_calibration,
-        needed_for_fpr,
-        p_values,
-        q_values,
-        reportable,
-        select,
-        simultaneous_bounds,
-        tail_p_values,
-        to_label,
-    )
-    from vergence.decide.core import Detector, cross_fit
+    from vergence.decide.conformal import certify, fpr_threshold, label_trim, needed_calibration, needed_for_fpr
+
+    # isort: split
+    from vergence.decide.conformal import p_values, q_values, reportable, select, simultaneous_bounds, tail_p_values, to_label
+    from vergence.decide.core import Calibrated, Detector, cross_fit
     from vergence.decide.decisions import Decisions, calibrate
     from vergence.decide.density import GaussianDetector, MixtureDetector, surprise
     from vergence.decide.feature_sets import FeatureSets
@@ -31,15 +20,10 @@ if TYPE_CHECKING:
     from vergence.decide.reasons import explain
     from vergence.decide.streams import Monitor
 
-_HOME = {
-    "Calibrated": "calibrated",
-    "Decisions": "decisions",
-    "Detector": "core",
-    "FeatureSets": "feature_sets",
-}  # else conformal
+_HOME = {"Calibrated": "core", "Decisions": "decisions", "Detector": "core", "FeatureSets": "feature_sets", "Monitor": "streams"}
 _HOME |= {"GaussianDetector": "density", "Matcher": "matching", "Matches": "matching", "MixtureDetector": "density"}
-_HOME |= {"Monitor": "streams", "NeighborDetector": "neighbors", "calibrate": "decisions", "cross_fit": "core"}
-_HOME |= {"explain": "reasons", "surprise": "density"}  # all others: conformal
+_HOME |= {"NeighborDetector": "neighbors", "calibrate": "decisions", "cross_fit": "core", "explain": "reasons"}
+_HOME |= {"surprise": "density"}  # all others: conformal
 
 __all__ = ["Calibrated", "Decisions", "Detector", "FeatureSets", "GaussianDetector", "Matcher", "Matches", "MixtureDetector"]
 __all__ += ["Monitor", "NeighborDetector", "calibrate", "certify", "cross_fit", "explain", "fpr_threshold", "label_trim"]

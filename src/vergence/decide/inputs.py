@@ -4,15 +4,12 @@ What cannot be meant is a ValueError of one line.
 """
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from vergence.utils.checks import expect, is_count
-from vergence.utils.dtypes import Array, Floats, is_tensor
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from vergence.utils.dtypes import Array, Floats, Tensor, is_tensor
 
 Values = Any  # an array, a tensor, or a sequence of numbers
 Seed = int | np.random.Generator | None
@@ -48,23 +45,11 @@ def array_of(name: str, values: Any) -> Array:
     return array.astype(np.float64) if array.dtype.kind != "f" and array.dtype != np.uint8 else array
 
 
-def numeric(name: str, values: Any) -> "Tensor":
+def numeric(name: str, values: Any) -> Tensor:
     """Returns numbers of any shape as a tensor without gradient, of the type that they have."""
     import torch
 
     return values.detach() if is_tensor(values) and not values.is_complex() else torch.as_tensor(array_of(name, values).copy())
-
-
-def features_of(name: str, x: object) -> "Tensor":
-    """Returns finite features (N, D) as a tensor of float32 or float64 on their device."""
-    import torch
-
-    from vergence.utils.linalg import require_features
-
-    z = numeric(name, x)
-    z = z if z.dtype == torch.float64 else z.to(torch.float32)
-    require_features(**{name: z})
-    return z
 
 
 def like(given: Values, x: Array) -> Any:

@@ -22,8 +22,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from vergence.data.images import MAX_PIXELS, header
-from vergence.decide.calibrated import Calibrated
 from vergence.decide.conformal import at_most, fpr_threshold
+from vergence.decide.core import Calibrated
 from vergence.decide.decisions import calibrate
 from vergence.decide.inputs import Values, as_values
 from vergence.decide.streams import Monitor

@@ -5,14 +5,11 @@ import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from vergence.utils.dtypes import Array, is_tensor
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from vergence.utils.dtypes import Array, Tensor, is_tensor
 
 __all__ = ["content_digest", "digest_of", "of_array", "of_estimator", "stamp"]
 
@@ -29,7 +26,7 @@ def of_estimator(model: Any) -> str:
     return digest_of(texts)
 
 
-def of_array(array: "Array | Tensor") -> str:
+def of_array(array: Array | Tensor) -> str:
     """Returns a digest of an array: its values, or of one that stays on disk its file's name, size and time.
 
     Example:

@@ -7,7 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor as Tensor
+else:
+    Tensor = Any
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
@@ -17,6 +19,6 @@ Ints = npt.NDArray[np.int64]
 Singles = npt.NDArray[np.float32]
 
 
-def is_tensor(x: Any) -> "TypeGuard[Tensor]":
+def is_tensor(x: Any) -> TypeGuard[Tensor]:
     """Returns whether a value is a tensor; where torch is not loaded, none is."""
     return "torch" in sys.modules and isinstance(x, sys.modules["torch"].Tensor)
