@@ -226,7 +226,7 @@ def _require_inputs(command: Any) -> None:
     for name in (*READ, "data"):
         value = getattr(command, name, None)
         if isinstance(value, Path) and str(value) != "-":
-            expect(value.expanduser().exists(), f"a file or folder at {value}", "none", "check the path")
+            expect(value.expanduser().exists(), f"a file or folder at {value}", "no file", "check the path")
         elif (
             isinstance(value, str)
             and name in (*SOURCES_READ, "data")

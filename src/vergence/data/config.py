@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from vergence.utils.checks import Checked, did_you_mean, refuse, require_choice, shown
 
-__all__ = ["BUILT_IN", "DataConfig", "ViewConfig", "default_flip", "default_views", "existing", "path_of"]
+__all__ = ["BUILT_IN", "DataConfig", "ViewConfig", "default_flip", "default_views", "existing"]
 
 BUILT_IN = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "stl10")
 
