@@ -249,6 +249,20 @@ def test_light_imports_stay_light(statement):
     assert [name for name in loaded(statement) if name in HEAVY] == []
 
 
+RUN = "from vergence.cli.commands import main\ntry: main({!r})\nexcept SystemExit: pass"
+REFUSED = ("calibrate a b --fdr 2", "check no", "train no", "advise no", "density fit no.csv", "evaluate no", "serve no", "list")
+
+
+def test_statistics_and_refusals_load_no_torch(tmp_path):
+    scores = [tmp_path / name for name in ("old.csv", "new.csv")]
+    for i, file in enumerate(scores):
+        file.write_text("\n".join(["score", *(str(k + i / 3) for k in range(99))]))
+    for code in ("from vergence.decide import p_values, select", RUN.format(["calibrate", *map(str, scores)])):
+        assert [name for name in loaded(code) if name in ("torch", "sklearn", "pandas")] == []
+    for arguments in REFUSED:
+        assert [name for name in loaded(RUN.format(arguments.split())) if name in HEAVY] == []
+
+
 def test_importing_the_library_leaves_optional_packages_alone():
     found = loaded("import vergence.learn.runs.train, vergence.learn.runs.evaluate")
     assert [name for name in ("torchvision", "lightning_fabric", "lightly") if name in found] == []

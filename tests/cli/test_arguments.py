@@ -72,7 +72,7 @@ def test_options_of_training_are_the_configurations():
     names = [field.name for field in dataclasses.fields(Train)]
     assert all(options.ALIASES.get(name, name) in names for name in options.SETTINGS)
     assert "Stop at unreadable images instead of skipping them, and stop when the embedding collapses." in help_text
-    assert "Default: 30" in help_text and "{sgd|adamw|lars}" in help_text
+    assert "Default: 1 for images, 30 for vectors" in help_text and "{sgd|adamw|lars}" in help_text
 
 
 def test_every_setting_has_a_description():

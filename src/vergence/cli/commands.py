@@ -2,10 +2,13 @@
 
 import codecs
 import contextlib
+import functools
 import io
 import os
 import re
+import shutil
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -49,6 +52,7 @@ RUN: dict[type, Callable[[Any], None]] = {
     use.Report: use.report,
     listing.List: listing.listed,
     Doctor: doctor,
+    listing.Completion: lambda command: _parsed(["--tyro-print-completion", command.shell]),
 }
 
 COMMANDS: dict[str, Callable[..., Any]] = {kind.__name__.lower(): kind for kind in RUN}
@@ -137,15 +141,25 @@ def _parsed(arguments: list[str]) -> Any:
     _require_command("vergence", arguments, COMMANDS)
     if arguments[0] == "density":
         _require_command("vergence density", arguments[1:], density.VERBS)
-    said = io.StringIO()
+    said, printed = io.StringIO(), io.TextIOWrapper(io.BytesIO(), sys.stdout.encoding or "utf-8", errors="plain")
+    printed.isatty = sys.stdout.isatty  # type: ignore[method-assign]
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(printed):
             return tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="vergence", description=ABOUT, args=arguments)
     except SystemExit as stop:
         if stop.code == 2 and said.getvalue():
             raise ValueError(in_one_line(said.getvalue(), arguments)) from None
         print(said.getvalue(), end="", file=sys.stderr)
+        printed.seek(0)
+        print(_fitted(printed.read()) if {"-h", "--help"} & {*arguments} else printed.read(), end="")
         raise
+
+
+def _fitted(text: str) -> str:
+    """Returns the parser's help without markup, its paragraphs in lines of the terminal's width."""
+    width, lines = shutil.get_terminal_size().columns, text.replace("``", "").splitlines()
+    wrap = functools.partial(textwrap.fill, width=width, break_on_hyphens=False)
+    return "\n".join(wrap(line) if len(line) > width and line[:1].isalpha() else line for line in lines) + "\n"
 
 
 def _require_command(before: str, arguments: Sequence[str], names: Iterable[str]) -> None:

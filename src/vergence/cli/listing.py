@@ -1,6 +1,7 @@
 """``vergence list``, and the help of ``vergence train``: what can be chosen, in words."""
 
 import inspect
+import shutil
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -21,20 +22,40 @@ GROUPS = {  # of the help of train
 ENCODERS = {"Small": "small, small-deep", "ResNet": "resnet18-cifar, ...", "Timm": "timm:NAME"}  # in place of the kind
 ENCODERS |= {"Factory": "package.module:factory"}
 WIDTH = 26  # characters of a name and its value
+EMPTY = ("None", "()", "{}")  # values that say nothing
 
 
 @dataclass(kw_only=True)
 class List:
-    """List recipes, objectives, encoders or settings, with what each is."""
+    """List recipes, objectives, encoders or settings, with what each is; alone, what can be listed."""
 
-    what: Annotated[Positional[Literal["recipes", "objectives", "encoders", "settings"]], arg(metavar="WHAT")]
+    what: Annotated[Positional[Literal["recipes", "objectives", "encoders", "settings"] | None], arg(metavar="[WHAT]")] = None
     """recipes, objectives, encoders or settings."""
     word: Annotated[Positional[str | None], arg(metavar="[WORD]", help_behavior_hint="")] = None
     """Only those whose name or description has this word."""
 
 
+@dataclass(kw_only=True)
+class Completion:
+    """Print a shell's completion script: eval "$(vergence completion bash)" switches it on."""
+
+    shell: Annotated[Positional[Literal["bash", "zsh", "fish"]], arg(metavar="SHELL")]
+    """bash, zsh or fish."""
+
+
+WHAT = {  # can be listed, and how each is used
+    "recipes": ("complete settings by name", "vergence train DATA --recipe NAME"),
+    "objectives": ("what a network is trained for", "vergence train DATA --objective NAME"),
+    "encoders": ("what makes embeddings of items", "vergence train DATA --encoder NAME"),
+    "settings": ("every single setting, with its default", "vergence train DATA --set NAME=VALUE"),
+}
+
+
 def listed(command: List) -> None:
     """Runs ``vergence list``."""
+    if command.what is None:
+        print("\n".join(f"{name:{WIDTH}} {text}" for name, (text, _) in WHAT.items()), "\nnext: vergence list recipes")
+        return
     every = {"recipes": _recipes, "objectives": _objectives, "encoders": _encoders, "settings": _named}[command.what]()
     word = (command.word or "").lower()
     rows = [(name, text) for name, text in every if word in f"{name} {text}".lower()]
@@ -42,11 +63,7 @@ def listed(command: List) -> None:
         refuse(f"a word of {command.what}", f"'{command.word}', which is in none", f"vergence list {command.what} lists all")
     for name, text in sorted(rows, key=lambda row: row[0].lower() != word):  # that of this name first
         print(f"{name:{WIDTH}} {text}")
-    example = {
-        "recipes": "vergence train DATA --recipe NAME", "objectives": "vergence train DATA --objective NAME",
-        "encoders": "vergence train DATA --encoder NAME", "settings": "vergence train DATA --set NAME=VALUE",
-    }  # fmt: skip
-    print(f"next: {example[command.what]}")
+    print(f"next: {WHAT[command.what][1]}")
 
 
 def _first_sentence(thing: Any) -> str:
@@ -111,23 +128,26 @@ def _named() -> Iterator[tuple[str, str]]:
 
 
 def train_help(train: type, arguments: list[str]) -> str:
-    """Returns the help of ``vergence train`` in groups, with the values of a recipe, by default ``vje_small``."""
+    """Returns the help of ``vergence train`` in groups, with the values of a recipe, by default of those that the data choose."""
     from vergence.learn.training import recipes
 
     at = arguments.index("--recipe") + 1 if "--recipe" in arguments else len(arguments)
-    recipe = arguments[at] if at < len(arguments) else "vje_small"  # whose values need no import of torch
-    config = recipes.get(recipe) if at < len(arguments) else recipes.plain()
-    values = {f.name: getattr(part, f.name) for part in (config.data, config.model, config.fit) for f in fields(part)}
+    configs = {arguments[at]: recipes.get(arguments[at])} if at < len(arguments) else recipes.defaults()
+    values: dict[str, dict[Any, list[str]]] = {}  # of each setting, with what has it
+    for kind, config in configs.items():
+        for part in (config.data, config.model, config.fit):
+            for f in fields(part):
+                values.setdefault(f.name, {}).setdefault(str(getattr(part, f.name)), []).append(kind)
     about = {f.name: f for f in fields(train)}
     lines = ["usage: vergence train DATA [--out FOLDER] [OPTIONS]", "", inspect.getdoc(train) or "", ""]
-    lines += ["Images are encoded by whitened patches and a closed form unless an option asks for a network.", ""]
-    lines += [f"Defaults are those of the recipe {recipe}; --recipe NAME --help shows others.", ""]
+    lines += ["Images are encoded by patches, a closed form, unless an option asks for a network.", ""]
+    lines += [f"Defaults are those for {' and '.join(configs)}; --recipe NAME --help shows others.", ""]
     for group, names in GROUPS.items():
         lines += [f"{group}:", *(line for name in names for line in _option(about[name], values)), ""]
     return "\n".join([*lines, "vergence list recipes, objectives, encoders or settings says what can be chosen."])
 
 
-def _option(field: Any, values: dict[str, Any]) -> Iterator[str]:
+def _option(field: Any, values: dict[str, dict[Any, list[str]]]) -> Iterator[str]:
     """Yields the lines of an option."""
     import textwrap
 
@@ -136,8 +156,9 @@ def _option(field: Any, values: dict[str, Any]) -> Iterator[str]:
     metavar, text = (known[0].metavar, known[0].help) if known else (None, None)
     flag = kind is bool
     name = "DATA" if field.name == "data" else options.option(field.name) + ("" if flag or not metavar else f" {metavar}")
-    value = values.get({"data_root": "root"}.get(field.name, field.name))
-    default = "" if flag or value in (None, (), {}) else f" Default: {value}."
+    found = {} if flag else values.get({"data_root": "root"}.get(field.name, field.name), {})
+    each = [value if len(found) == 1 else f"{value} for {kinds[0]}" for value, kinds in found.items() if value not in EMPTY]
+    default = f" Default: {', '.join(each)}." if each else ""
     yield f"  {name}"
-    indent = " " * 6
-    yield from textwrap.wrap(f"{text}{default}", 100, initial_indent=indent, subsequent_indent=indent)
+    indent, width = " " * 6, min(100, shutil.get_terminal_size().columns)
+    yield from textwrap.wrap(f"{text}{default}", width, break_on_hyphens=False, initial_indent=indent, subsequent_indent=indent)

@@ -12,18 +12,20 @@ from typing import Annotated, Any, Literal
 import docstring_parser
 from tyro.conf import Positional, UseAppendAction, arg
 
-from vergence.data.config import DataConfig, ViewConfig
+from vergence.data.config import BUILT_IN, DataConfig, ViewConfig, existing
 from vergence.learn.training.config import FitConfig, ModelConfig
-from vergence.utils.checks import LARGEST, expect
+from vergence.utils.checks import LARGEST, expect, require_within
 from vergence.utils.files import require_apart
 
 __all__ = ["known_settings", "parse_settings"]
 
+SOURCES_READ = ("against", "calibration", "contexts", "gallery", "images", "query", "source")  # built-in names or paths
 READ = (  # fields of commands that name what is read
-    "against", "against_vectors", "calibration", "confirm", "contexts", "folder", "gallery", "images", "init", "model",
-    "new", "pairs", "query", "run", "source", "vectors", "weights",
+    *SOURCES_READ, "against_vectors", "calibrated", "confirm", "folder", "init", "model", "new", "pairs", "run", "stream",
+    "vectors", "weights",
 )  # fmt: skip
 CONFIGS = (DataConfig, ViewConfig, ModelConfig, FitConfig)
+RATES = ("alarm", "confidence", "fdr", "fpr")
 SHOWN = 80  # characters of a value in a message
 SOURCES = "digits, mnist, fashion_mnist, cifar10, cifar100, stl10; a folder of images; a .npy, .npz or .parquet file."
 OWN = "(default: OMP_NUM_THREADS, or one for each core)"
@@ -206,8 +208,30 @@ def check(command: Any) -> None:
         require_apart(out, (getattr(command, name) for name in READ if hasattr(command, name)))
     for field in fields(command):
         value = getattr(command, field.name)
+        if field.name in RATES and value is not None:
+            require_within("(0, 1)", **{field.name: value})
         least = 0 if field.name in ("seed", "keep_classes") else 1
         for x in value if isinstance(value, tuple) else (value,):
             if isinstance(x, int) and not isinstance(x, bool):
                 expect(x >= least, f"{option(field.name)} of at least {least}", x)
                 expect(x <= LARGEST, f"{option(field.name)} of at most {LARGEST}", x)
+    _require_inputs(command)
+
+
+def _require_inputs(command: Any) -> None:
+    """Raises a ValueError where a run or a file that a command reads is missing, before torch is loaded."""
+    for run in (getattr(command, "run", None), *getattr(command, "runs", ())):
+        there = run is None or (run / "config.json").is_file()
+        expect(there, "a run folder, which 'vergence train' writes", advice=f"{run} has no config.json")
+    for name in (*READ, "data"):
+        value = getattr(command, name, None)
+        if isinstance(value, Path) and str(value) != "-":
+            expect(value.expanduser().exists(), f"a file or folder at {value}", "no file", "check the path")
+        elif (
+            isinstance(value, str)
+            and name in (*SOURCES_READ, "data")
+            and value != "-"
+            and value.partition(":")[0] not in BUILT_IN
+        ):
+            if "://" not in value and not set("*?[{") & set(value):  # a pattern
+                existing(value)

@@ -2,11 +2,14 @@
 
 import typing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from vergence.utils.checks import Checked, require_choice
+from vergence.utils.checks import Checked, did_you_mean, refuse, require_choice, shown
 
-__all__ = ["DataConfig", "ViewConfig", "default_flip", "default_views"]
+__all__ = ["BUILT_IN", "DataConfig", "ViewConfig", "default_flip", "default_views", "existing"]
+
+BUILT_IN = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "stl10")
 
 STRENGTHS: dict[str, dict[str, float]] = {
     "features": {},
@@ -149,3 +152,22 @@ def default_flip(source: str) -> float:
         (0.0, 0.5)
     """
     return 0.0 if source.partition(":")[0] in UNMIRRORED else 0.5
+
+
+def existing(source: str) -> Path:
+    """Returns the path of an existing file or folder."""
+    known = f"the path of the data, or one of {', '.join(BUILT_IN)}"
+    path = path_of(source) if source.strip() else None
+    if path is None:
+        near = did_you_mean(source.lower(), BUILT_IN) if Path(source).name == source else ""
+        refuse(f"data at {shown(source)}", "no such file or folder", near or f"give {known}")
+    return path
+
+
+def path_of(source: str) -> Path | None:
+    """Returns the path of a file or folder; None where there is none, or the text cannot be a path."""
+    try:
+        path = Path(source).expanduser()
+        return path if path.exists() else None
+    except (OSError, ValueError, RuntimeError):
+        return None

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from vergence.data.items import Array
+from vergence.utils.dtypes import Array
 
 __all__: list[str] = []
 

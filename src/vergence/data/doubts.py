@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from vergence.data.items import Array
 from vergence.data.tables import Column, different_texts, held
 from vergence.utils.checks import counted
+from vergence.utils.dtypes import Array
 
 __all__: list[str] = []
 

@@ -16,16 +16,16 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from vergence.data import images as decoding
 from vergence.data.arrays import ON_DISK, channels_first, checked_names, from_array, labels_of, of_table, open_arrays
-from vergence.data.config import DataConfig, Form
+from vergence.data.config import BUILT_IN, DataConfig, Form, existing, path_of
 from vergence.data.items import Array, ArrayItems, Items, PairItems, RowNames, Skipped, Source, at, load
 from vergence.data.modalities import ModalityItems, modality_items
 from vergence.data.shards import is_sharded, open_shards
 from vergence.data.table_files import TABLES, is_table_file, read_table
 from vergence.data.tables import as_table
-from vergence.utils.checks import did_you_mean, expect, refuse, require_choice, require_within, shortened, shown
+from vergence.utils.checks import expect, refuse, require_choice, require_within, shortened, shown
 from vergence.utils.linalg import as_array
 
-__all__ = ["BUILT_IN", "IN_MEMORY", "Data", "absolute", "as_source", "held", "in_words", "is_object", "open_data"]
+__all__ = ["IN_MEMORY", "Data", "absolute", "as_source", "held", "in_words", "is_object", "open_data"]
 __all__ += ["open_items", "part_named", "with_shape"]
 
 IN_MEMORY = "memory: "  # starts the name of data that a program holds
@@ -33,7 +33,6 @@ STREAM_BYTES, STREAM_ITEMS = 2 << 30, 1 << 22  # of a loader that is read once, 
 
 MIXED = "a list of paths, of PIL images, of tensors or of rows of numbers"
 TORCHVISION = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST", "cifar10": "CIFAR10", "cifar100": "CIFAR100", "stl10": "STL10"}
-BUILT_IN = ("digits", *TORCHVISION)
 Part = Literal["train", "test"]
 PARTS: tuple[Part, ...] = get_args(Part)
 ARRAYS = (".npy", ".npz", *TABLES)
@@ -157,7 +156,7 @@ def open_items(
         if shape is not None:
             expect(len(shape) == 3, f"vectors of shape {shape}, as the model was trained on", f"images in {source}")
         return open_shards(source, size=size, shape=shape).items
-    path = _existing(source)
+    path = existing(source)
     if _is_array(path):
         return _shaped(_open_rows(path, ON_DISK, columns, kind=kind, gaps=gaps).items, shape, source)
     if shape is not None:
@@ -189,20 +188,10 @@ def _open(config: DataConfig, memory: int, workers: int, double: bool) -> Source
         return built_in(config.source, config.root, config.download)
     if is_sharded(config.source):
         return _readable(open_shards(config.source, size=config.size), config, memory, workers)
-    path = _existing(config.source)
+    path = existing(config.source)
     if _is_array(path):
         return _open_rows(path, memory, kind=config.form, double=double)
     return _readable(decoding.listing(path, size=config.size), config, memory, workers)
-
-
-def _existing(source: str) -> Path:
-    """Returns the path of an existing file or folder."""
-    known = f"the path of the data, or one of {', '.join(BUILT_IN)}"
-    path = _path_of(source) if source.strip() else None
-    if path is None:
-        near = did_you_mean(source.lower(), BUILT_IN) if Path(source).name == source else ""
-        refuse(f"data at {shown(source)}", "no such file or folder", near or f"give {known}")
-    return path
 
 
 def as_source(value: Any) -> str:
@@ -231,17 +220,8 @@ def absolute(source: str) -> str:
         ('digits', 'no such folder')
     """
     named = not source.strip() or source.partition(":")[0] in BUILT_IN or "://" in source
-    path = None if named else _path_of(source)
+    path = None if named else path_of(source)
     return source if path is None else str(path.absolute())
-
-
-def _path_of(source: str) -> Path | None:
-    """Returns the path of a file or folder; None where there is none, or the text cannot be a path."""
-    try:
-        path = Path(source).expanduser()
-        return path if path.exists() else None
-    except (OSError, ValueError, RuntimeError):
-        return None
 
 
 def _is_array(path: Path) -> bool:

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from vergence.data.items import Array
 from vergence.utils.checks import counted, expect, refuse, require_choice, shortened, shown
+from vergence.utils.dtypes import Array
 from vergence.utils.parts import original
 
 __all__ = ["is_table_file", "read_table"]
@@ -215,13 +215,21 @@ def _of_text(path: Path, empty: bool, *, written: bool = False) -> Any:
 
     layout = _aligned(_layout(path, _text(path), empty))
     if written:
-        texts = layout.columns(range(len(layout.names)))
-        columns = [pa.array(map(original, values.to_pylist()), pa.string()) for values in texts]
+        columns = list(map(_originals, layout.columns(range(len(layout.names)))))
         return pa.table(columns, names=list(map(original, layout.names)))
     columns = layout.columns()[: len(layout.names)]
     columns = _settled(layout, columns, layout.columns, [i for i, v in enumerate(columns) if pa.types.is_floating(v.type)])
     more = {NOTES: json.dumps(layout.notes), LINES: _packed(layout.lines(len(columns[0])))}
     return pa.table(columns, names=list(map(original, layout.names)), metadata=more)
+
+
+def _originals(column: Any) -> Any:
+    """Returns the texts of an Arrow column as they were before they were written; Arrow loads pandas for new ones."""
+    import pyarrow as pa
+
+    texts = column.to_pylist()
+    found = [text if text is None else original(text) for text in texts]
+    return column if found == texts and texts else pa.array(found, pa.string())
 
 
 def _text(path: Path) -> str:
@@ -407,7 +415,7 @@ def _settled(layout: Any, columns: list[Any], texts_of: Callable[[list[int]], li
             settled[i] = pa.array(values, pa.float64())
             _note_gaps(layout, i, one, values)
     for i in (i for i in texts if i not in cells):
-        settled[i] = pa.array([text if text is None else original(text) for text in texts[i]], pa.string())
+        settled[i] = _originals(columns[i])
     words = [(i, Counter(text for text, value in zip(again[i], texts[i], strict=True) if value is None and text)) for i in few]
     lost = [f"{word} in {counted(n, 'row')} of {layout.names[i]}" for i, found in words for word, n in found.items()]
     layout.notes.extend([f"taken for gaps: {listed(lost, SHOWN)}"] if lost else [])

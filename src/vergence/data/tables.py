@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 
 from vergence.data.dates import PARTS, cycles_of, day_of, formats_of, wave_of
-from vergence.data.items import Array
 from vergence.data.table_files import POINT, lines_of, listed
 from vergence.utils.checks import counted, did_you_mean, expect, refuse, require_choice
+from vergence.utils.dtypes import Array
 
 __all__ = ["as_table", "column_kinds", "column_of", "read_features"]
 

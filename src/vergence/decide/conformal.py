@@ -21,13 +21,10 @@ from numbers import Real
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import torch
-from scipy.special import betainc, betaincinv, betaln, gammaln
-from torch import Tensor
 
-from vergence.decide.inputs import Values, as_values, labels_of, like, numeric, p_values_of
+from vergence.decide.inputs import Values, array_of, as_values, labels_of, like, p_values_of
 from vergence.utils.checks import EXACT, LARGEST, expect, require_count, require_within
-from vergence.utils.dtypes import Floats, Ints
+from vergence.utils.dtypes import Array, Floats, Ints, is_tensor
 
 __all__ = ["certain_levels", "certify", "counts_of", "drift_of_counts", "fpr_threshold", "label_trim", "needed_calibration"]
 __all__ += ["needed_for_fpr", "p_values", "q_values", "ranked", "reportable", "select", "simultaneous_bounds", "tail_p_values"]
@@ -64,10 +61,9 @@ def p_values(calibration: Values, scores: Values) -> Any:
         >>> p_values([0.1, 0.2, 0.3, 0.4], [0.25, 9.0])
         array([0.6, 0.2])
     """
-    s = as_values("scores", scores)
-    s_cal = as_values("calibration", calibration).to(s.device)
+    s, s_cal = as_values("scores", scores), as_values("calibration", calibration)
     _check(s_cal, s)
-    return like(scores, torch.from_numpy(ranked(s_cal.cpu().numpy(), s.cpu().numpy())).to(s.device))
+    return like(scores, ranked(s_cal, s))
 
 
 def ranked(calibration: np.ndarray, scores: np.ndarray) -> Floats:
@@ -93,7 +89,7 @@ def weighted(calibration: np.ndarray, scores: np.ndarray, weights: np.ndarray, n
     return np.asarray(np.minimum((new + reach) / (new + weights.sum()), 1.0))  # sums in another order
 
 
-def _check(calibration: Tensor, s: Tensor) -> None:
+def _check(calibration: Floats, s: Floats) -> None:
     """Raises or warns about calibrations that cannot be meant: equal scores, items that are on both sides."""
     n, m, top = len(calibration), len(s), calibration.max()
     differ = n == 1 or bool((calibration != top).any()) or bool((s != top).any())
@@ -102,9 +98,9 @@ def _check(calibration: Tensor, s: Tensor) -> None:
     if shared > max(2, n / 100):
         least = f"so an item that has it too gets no p-value below {(shared + 1) / (n + 1):.2g}"
         warnings.warn(f"{shared} of {n} calibration scores share the largest value, {least}", stacklevel=3)
-    unique, count = calibration.unique(return_counts=True)
+    unique, count = np.unique(calibration, return_counts=True)
     tied = float(count[count > 1].sum()) / n
-    repeated, usual = int(torch.isin(s, unique).sum()), tied * m  # more than calibration scores repeat each other
+    repeated, usual = int(np.isin(s, unique).sum()), tied * m  # more than calibration scores repeat each other
     if tied < 0.5 and repeated > usual + 4 * math.sqrt(usual) + max(2, 0.01 * m):
         wrong = "items that are on both sides make the p-values of the others wrong; leave them out of the calibration"
         warnings.warn(f"{repeated} of {m} scores equal a calibration score to the last digit: {wrong}", stacklevel=3)
@@ -120,10 +116,10 @@ def q_values(p_values: Values) -> Any:
         >>> q_values([0.01, 0.02, 0.9])
         array([0.03, 0.03, 0.9 ])
     """
-    from scipy.stats import false_discovery_control
-
     p = p_values_of(p_values)
-    return like(p_values, torch.from_numpy(false_discovery_control(p.cpu().numpy())).to(p.device))
+    order, q = np.argsort(p), np.empty_like(p)
+    q[order] = np.minimum.accumulate((p[order] * (len(p) / np.arange(1, len(p) + 1)))[::-1])[::-1]
+    return like(p_values, np.minimum(q, 1.0))
 
 
 def select(p_values: Values, fdr: float = 0.1) -> Any:
@@ -144,7 +140,7 @@ def select(p_values: Values, fdr: float = 0.1) -> Any:
     if m >= 10 and bool((p <= SURVIVORS).all()):
         words = "if they were selected from a longer list, pass it all; if not, nearly all items are unlike the calibration items"
         warnings.warn(f"all {m} p-values are at most {float(p.max()):.2g}: {words}", stacklevel=2)
-    return at_most(q_values(p if isinstance(p_values, Tensor) else p.numpy()), fdr)
+    return like(p_values, at_most(q_values(p), fdr))
 
 
 def at_most(q: Any, level: float) -> Any:
@@ -213,7 +209,7 @@ def to_label(calibration: Values, budget: int) -> Any:
     s = as_values("calibration", calibration)
     require_count(1, budget=budget)
     expect(budget <= len(s), f"a budget of at most the {len(s)} calibration items", budget)
-    return like(calibration, s.argsort(descending=True, stable=True)[:budget])
+    return like(calibration, np.argsort(-s, kind="stable")[:budget])
 
 
 def label_trim(calibration: Values, confirmed: Any, budget: int) -> Any:
@@ -228,18 +224,16 @@ def label_trim(calibration: Values, confirmed: Any, budget: int) -> Any:
         array([0.1, 0.5])
     """
     s = as_values("calibration", calibration)
-    given = numeric("confirmed", confirmed)
-    is_mask = (confirmed if isinstance(confirmed, Tensor) else np.asarray(confirmed)).dtype in (torch.bool, np.dtype(bool))
+    given = array_of("confirmed", confirmed)
+    is_mask = (given if is_tensor(confirmed) else np.asarray(confirmed)).dtype == bool
     expect(not is_mask, "the indices of the confirmed outliers", "a mask", "pass np.flatnonzero(mask)")
-    out = np.unique(given.cpu().numpy())
-    others = out[~np.isin(out, to_label(s.cpu().numpy(), budget))]
+    out = np.unique(given)
+    others = out[~np.isin(out, to_label(s, budget))]
     expected = f"confirmed outliers among the {budget} strangest calibration items"
     advice = "an item is looked at because of its score alone, so raise the budget or leave it in"
     expect(not len(others), expected, f"{len(others)} elsewhere (first: {others[0]:g})" if len(others) else "none", advice)
     expect(len(out) < len(s), "calibration items to remain", f"all {len(s)} confirmed as unusual", "pass typical items")
-    keep = torch.ones(len(s), dtype=torch.bool)
-    keep[torch.from_numpy(out).long()] = False
-    return like(calibration, s[keep.to(s.device)])
+    return like(calibration, np.delete(s, out.astype(np.int64)))
 
 
 def tail_p_values(scores: Values) -> Any:
@@ -265,7 +259,7 @@ def tail_p_values(scores: Values) -> Any:
         (True, True)
     """
     s = as_values("scores", scores, least=FEWEST)
-    ordered, order = np.sort(s.cpu().numpy()), s.argsort(descending=True, stable=True)
+    ordered, order = np.sort(s), np.argsort(-s, kind="stable")
     n = len(ordered)
     high, top = ordered[int((1 - MOST) * n)], ordered[-1]
     differ = np.isfinite(ordered).all() and high < top
@@ -275,8 +269,8 @@ def tail_p_values(scores: Values) -> Any:
     p[:most] = np.minimum(_expected(ordered, np.arange(1, most + 1)) / n, 1.0)
     p = np.minimum.accumulate(p[::-1])[::-1].copy()
     p = np.minimum(p, 1.0)[np.searchsorted(-ordered[::-1], -ordered[::-1], side="right") - 1]  # equal scores have equal p
-    out = torch.empty_like(s)
-    out[order] = torch.from_numpy(p).to(s)
+    out = np.empty_like(s)
+    out[order] = p
     return like(scores, out)
 
 
@@ -330,6 +324,8 @@ def count_tail(n: int, m: int, k: int) -> Floats:
         >>> count_tail(9, 2, 5).round(3)  # 1, P(at least one), P(both)
         array([1.   , 0.727, 0.273])
     """
+    from scipy.special import betaln, gammaln
+
     v = np.arange(m + 1)
     log_pmf = gammaln(m + 1) - gammaln(v + 1) - gammaln(m - v + 1) + betaln(k + v, n + 1 - k + m - v) - betaln(k, n + 1 - k)
     return np.asarray(np.minimum(1.0, np.exp(log_pmf)[::-1].cumsum()[::-1]))
@@ -415,31 +411,28 @@ class SimultaneousBounds:
     """
 
     confidence: float
-    p_values: Tensor
+    p_values: Floats
     thresholds: Floats
     most: Ints
 
     def false_discoveries(self, chosen: Any) -> int:
         """Returns an upper bound of the number of typical items in a list, whose items are ``chosen`` (m,) of bool."""
-        mask = torch.from_numpy(labels_of("chosen", chosen, len(self.p_values))).to(self.p_values.device)
-        p = np.sort(self.p_values[mask.bool()].cpu().numpy())
+        p = np.sort(self.p_values[labels_of("chosen", chosen, len(self.p_values)).astype(bool)])
         return int(self._bound(np.searchsorted(p, self.thresholds, side="right"), np.array([len(p)]))[0])
 
     def by_length(self) -> Floats:
         """Returns the largest share of typical items among the k items of least p-value, for k = 1..m."""
-        p = np.sort(self.p_values.cpu().numpy())
+        p = np.sort(self.p_values)
         k = np.arange(1, len(p) + 1)
         inside = np.searchsorted(p, self.thresholds, side="right")
         return np.asarray(self._bound(inside, k) / k)
 
-    def longest(self, proportion: float = 0.1) -> Any:
+    def longest(self, proportion: float = 0.1) -> Array:
         """Returns the longest list of least p-values of which at most a proportion is typical, as a mask (m,)."""
         require_within("[0, 1)", proportion=proportion)
         good = np.flatnonzero(self.by_length() <= proportion)
-        order = self.p_values.argsort(stable=True)
-        mask = torch.zeros(len(order), dtype=torch.bool, device=order.device)
-        mask[order[: int(good[-1]) + 1 if len(good) else 0]] = True
-        return mask
+        order = np.argsort(self.p_values, kind="stable")
+        return np.isin(np.arange(len(order)), order[: int(good[-1]) + 1 if len(good) else 0])
 
     def _bound(self, inside: Ints, k: Ints) -> Ints:
         """Returns min_g most_g + (k - inside_g)^+, at most k: typical items up to a threshold, and all items beyond it."""
@@ -486,6 +479,8 @@ def certain_levels(n: int, confidence: float) -> Floats:
         >>> certain_levels(99, 0.95)[[0, 1, 50, 100]].round(2)
         array([0.  , 0.06, 0.64, 1.  ])
     """
+    from scipy.special import betainc, betaincinv
+
     ranks = rank_grid(n, 2 * GRID)
     size = max(SIMULATIONS, math.ceil(20 / (1 - confidence)))
     spacing = np.random.default_rng(0).standard_gamma(np.diff(ranks, prepend=0, append=n + 1), (size, len(ranks) + 1))
@@ -548,7 +543,7 @@ def certify(
         >>> print(certify(range(1000), rank=3))
         scores above 997 flag at most 0.00628 of typical items, with confidence 0.95 (2 of 1,000 calibration items are above)
     """
-    s = as_values("calibration", calibration).sort(descending=True).values
+    s = np.sort(as_values("calibration", calibration))[::-1]
     require_within("(0, 1)", confidence=confidence)
     expect((threshold is None) != (rank is None), "either a threshold or a rank", "both or neither", "pass one of them")
     n = len(s)
@@ -566,6 +561,8 @@ def certify(
 
 def _upper(k: int, n: int, confidence: float) -> float:
     """Returns the quantile of Beta(k, n - k + 1); 1 for k > n."""
+    from scipy.special import betaincinv
+
     return float(betaincinv(k, n - k + 1, confidence)) if k <= n else 1.0
 
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from vergence.data.arrays import read_arrays
 from vergence.data.table_files import GAPS, STREAM, as_written, is_table_file, notes_of, read_table
 from vergence.data.tables import column_kinds
 from vergence.decide.conformal import reportable
 from vergence.decide.decisions import Decisions, calibrate
-from vergence.decide.inputs import numeric
+from vergence.decide.inputs import array_of
 from vergence.decide.page import write_decisions
 from vergence.report.rendering import require_page
 from vergence.utils import terminal
@@ -125,7 +124,7 @@ def _read(path: Path, column: str | None, groups: str | None, *, empty: bool = F
     kind = kinds[name].kind
     numbers = kind in ("number", "boolean") or (kind == "identifier" and not kinds[name].found) or (kind == "empty" and empty)
     expect(numbers, f"numbers in the column {name} of {path.name}", f"the kind {kind}", "name another with --column")
-    values = table[name].to_numpy().astype(np.float64)
+    values = _numbers(table[name]).astype(np.float64)
     ids = next((key for key, one in kinds.items() if one.kind == "identifier" and one.found), None)
     return _Scores(values, table, [] if ids is None else [str(x) for x in table[ids].to_pylist()])
 
@@ -134,6 +133,8 @@ def _of_arrays(path: Path, column: str | None, groups: str | None) -> Any:
     """Returns the scores of a NumPy file, and the groups, as an Arrow table."""
     import pyarrow as pa
 
+    from vergence.data.arrays import read_arrays
+
     expect(path.is_file(), f"a table, .npy or .npz file at {path}", "a folder" if path.is_dir() else "no file")
     wanted = [name for name in (column, SCORE, groups) if name]
     arrays, there = read_arrays(path, (*wanted, "arr_0"), 1 << 40)
@@ -141,7 +142,7 @@ def _of_arrays(path: Path, column: str | None, groups: str | None) -> Any:
     if key is None:
         refuse(f"the array {column or SCORE} in {path.name}", ", ".join(there) or "none", "name it with --column")
     expect(groups is None or groups in arrays, f"the array {groups} in {path.name}", ", ".join(there))
-    scores = numeric("scores", arrays[key])
+    scores = array_of("scores", arrays[key])
     expect(scores.ndim == 1, f"scores (N,) in {path.name}", f"shape {tuple(scores.shape)}", "give one number for each item")
     return pa.table({SCORE if key == "arr_0" else key: arrays[key]} | ({} if groups is None else {groups: arrays[groups]}))
 
@@ -163,8 +164,16 @@ def _typed(values: Any) -> np.ndarray:
     import pyarrow.types as types
 
     if types.is_floating(values.type) or (types.is_integer(values.type) and not values.null_count):
-        return np.asarray(values.to_numpy())
+        return _numbers(values)
     return np.asarray(list(map(_text, values.to_pylist())), dtype=np.str_)
+
+
+def _numbers(values: Any) -> np.ndarray:
+    """Returns an Arrow column of numbers as an array; without gaps without pandas, which ``to_numpy`` loads."""
+    import pyarrow.types as types
+
+    direct = not values.null_count and (types.is_floating(values.type) or types.is_integer(values.type))
+    return np.asarray(np.from_dlpack(values.combine_chunks()) if direct else values.to_numpy())
 
 
 def _kept(path: Path, table: Any, ending: str) -> dict[str, np.ndarray]:

@@ -1,66 +1,65 @@
-"""Arrays and tensors on the way in and out: computed as tensors, returned as the kind that was given.
+"""Arrays and tensors on the way in and out: returned as the kind that was given.
 
 What cannot be meant is a ValueError of one line.
 """
 
+import sys
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from vergence.utils.checks import expect, is_count
-from vergence.utils.dtypes import Array
-from vergence.utils.linalg import as_array, require_features
+from vergence.utils.dtypes import Array, Floats, Tensor, is_tensor
 
 Values = Any  # an array, a tensor, or a sequence of numbers
 Seed = int | np.random.Generator | None
 
 
-def as_values(name: str, values: Values, *, least: int = 1) -> Tensor:
-    """Returns at least ``least`` scores or p-values, of which some may be infinite, as a tensor (N,) of float64 on their device.
+def as_values(name: str, values: Values, *, least: int = 1) -> Floats:
+    """Returns at least ``least`` scores or p-values (N,), of which some may be infinite.
 
     Example:
         >>> as_values("scores", [1.0, float("nan")])
         Traceback (most recent call last):
         ValueError: expected scores that are numbers, found NaN in 1 of 2; leave these items out
     """
-    x = numeric(name, values).to(torch.float64)
+    x = array_of(name, values).astype(np.float64)
     expect(x.ndim == 1, f"{name} of shape (N,), one number for each item", tuple(x.shape), "pass one score or level")
     expect(len(x) >= least, f"at least {least} of {name}", len(x), "pass more items")
-    missing = int(x.isnan().sum())
+    missing = int(np.isnan(x).sum())
     expect(not missing, f"{name} that are numbers", f"NaN in {missing} of {len(x)}", "leave these items out")
     return x
 
 
-def numeric(name: str, values: Any) -> Tensor:
-    """Returns numbers of any shape as a tensor without gradient, of the type that they have."""
-    if isinstance(values, Tensor) and not values.is_complex():
-        return values.detach()
+def array_of(name: str, values: Any) -> Array:
+    """Returns numbers of any shape as an array of floats or bytes, of a tensor of the type that it has."""
+    if is_tensor(values) and not values.is_complex():
+        from vergence.utils.linalg import as_array
+
+        return np.asarray(as_array(values))
     try:
         array = np.asarray(values)
     except ValueError:  # rows of different lengths
         array = np.array(None)
     expect(array.dtype.kind in "biuf", f"an array or tensor of numbers as {name}", type(values).__name__)
-    return torch.as_tensor(array.astype(np.float64) if array.dtype.kind != "f" and array.dtype != np.uint8 else array.copy())
+    return array.astype(np.float64) if array.dtype.kind != "f" and array.dtype != np.uint8 else array
 
 
-def features_of(name: str, x: object) -> Tensor:
-    """Returns finite features (N, D) as a tensor of float32 or float64 on their device."""
-    z = numeric(name, x)
-    z = z if z.dtype == torch.float64 else z.to(torch.float32)
-    require_features(**{name: z})
-    return z
+def numeric(name: str, values: Any) -> Tensor:
+    """Returns numbers of any shape as a tensor without gradient, of the type that they have."""
+    import torch
+
+    return values.detach() if is_tensor(values) and not values.is_complex() else torch.as_tensor(array_of(name, values).copy())
 
 
-def like(given: Values, x: Tensor) -> Any:
-    """Returns a tensor if a tensor was given, otherwise an array."""
-    return x if isinstance(given, Tensor) else x.cpu().numpy()
+def like(given: Values, x: Array) -> Any:
+    """Returns an array, or a tensor on its device if a tensor was given."""
+    return sys.modules["torch"].from_numpy(x).to(given.device) if is_tensor(given) else x
 
 
-def p_values_of(p_values: Values) -> Tensor:
-    """Returns p-values of one score as a tensor (m,) of float64."""
-    given = numeric("p_values", p_values)
+def p_values_of(p_values: Values) -> Floats:
+    """Returns p-values of one score (m,)."""
+    given = array_of("p_values", p_values)
     advice = "combine the levels into one score and calibrate that, since the least of several p-values is not a p-value"
     expect(given.ndim != 2, "p_values of one score, (m,)", tuple(given.shape), advice)
     p = as_values("p_values", given)
@@ -70,7 +69,7 @@ def p_values_of(p_values: Values) -> Tensor:
 
 def labels_of(name: str, values: Any, n: int) -> Array:
     """Returns labels as an array (n,) of numbers or texts."""
-    labels = as_array(values) if isinstance(values, Tensor) else np.asarray(values)
+    labels = array_of(name, values) if is_tensor(values) else np.asarray(values)
     expect(labels.shape == (n,), f"{name} of shape ({n},), one for each item", labels.shape)
     labels = np.asarray(labels.tolist()) if labels.dtype == object else labels
     expect(labels.ndim == 1 and labels.dtype.kind in "biufUSM", f"{name} that are numbers or texts", labels.dtype, "convert them")

@@ -3,19 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from vergence.data.items import Items, batches, contexts
-from vergence.data.pixels import to_bytes
 from vergence.decide.decisions import Decisions
 from vergence.report.charts import Series, chart, histogram
 from vergence.report.rendering import workbench
 from vergence.report.tiles import image_of, rounded, sheets, side_of, tile, webp, within
 from vergence.utils.checks import counted
 from vergence.utils.digests import content_digest
+
+if TYPE_CHECKING:
+    from vergence.data.items import Items
 
 __all__ = ["write_decisions"]
 
@@ -33,7 +33,7 @@ MEANING = [
 
 
 def write_decisions(
-    path: Path, found: Decisions, *, name: str, items: Items | None = None, calibration: np.ndarray | None = None
+    path: Path, found: Decisions, *, name: str, items: "Items | None" = None, calibration: np.ndarray | None = None
 ) -> Path:
     """Writes the page in one step, and returns its path; it loads nothing from elsewhere, and every text in it is escaped.
 
@@ -113,12 +113,17 @@ def _some(scores: np.ndarray) -> list[float]:
     return [float(x) for x in (finite if len(finite) <= DRAWN else np.random.default_rng(0).choice(finite, DRAWN, replace=False))]
 
 
-def _images(items: Items | None, names: Sequence[str]) -> dict[str, Any]:
+def _images(items: "Items | None", names: Sequence[str]) -> dict[str, Any]:
     """Returns the tile of each named image, and larger ones; none of items that are not images."""
     side, large = side_of(len(names)), dict[int, str]()
     tiles, at = np.full((len(names), side, side, 3), 128, dtype=np.uint8), {name: k for k, name in enumerate(names)}
     if items is None or len(items.shape) != 3:
         return sheets(tiles[:0])
+    import torch
+
+    from vergence.data.items import batches, contexts
+    from vergence.data.pixels import to_bytes
+
     part = items.subset(torch.tensor([i for i, name in enumerate(items.names) if name in at], dtype=torch.int64))
     for rows, x in part.stream(batches(len(part), 64)):
         given = contexts(x)

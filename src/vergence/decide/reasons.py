@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vergence.decide.inputs import numeric
+from vergence.decide.inputs import array_of
 from vergence.utils.checks import expect, require_count
 from vergence.utils.dtypes import Floats
 
@@ -38,7 +38,7 @@ def explain(feature_sets: Sequence[str], p_values: Any, n: int, words: Sequence[
     listed = words is None or (isinstance(words, list | tuple) and all(isinstance(some, list | tuple) for some in words))
     texts = listed and all(isinstance(word, str) for some in words or () for word in some)
     expect(texts, "words to be a list of texts for each item", words)
-    p = numeric("p_values", p_values).double().cpu().numpy()
+    p = array_of("p_values", p_values).astype(np.float64)
     fits = p.ndim == 2 and p.shape[1] == len(feature_sets) and (words is None or len(words) == len(p))
     expect(fits, f"p-values (M, {len(feature_sets)}) and words (M,)", p.shape)
     return ["; ".join([*_rare(feature_sets, row, n), *(words[i] if words is not None else ())]) for i, row in enumerate(p)]

@@ -23,7 +23,8 @@ from starlette.routing import Route
 
 from vergence.data.images import MAX_PIXELS, header
 from vergence.decide.conformal import at_most, fpr_threshold
-from vergence.decide.decisions import Calibrated, calibrate
+from vergence.decide.core import Calibrated
+from vergence.decide.decisions import calibrate
 from vergence.decide.inputs import Values, as_values
 from vergence.decide.streams import Monitor
 from vergence.utils.checks import counted, expect, require_count, require_within, shortened
@@ -68,7 +69,7 @@ class Service:
     ) -> None:
         require_within("(0, 1)", fdr=fdr, alarm=alarm)
         require_count(1, items=items, megabytes=megabytes)
-        self.calibration = as_values("calibration scores", calibration).cpu().numpy()
+        self.calibration = as_values("calibration scores", calibration)
         needed, n = math.ceil(1 / alarm) - 1, len(self.calibration)
         enough = fpr is not None or n >= needed
         expect(enough, f"at least {needed:,} calibration scores for alarms at {alarm:g}", f"{n:,}", "give more, or raise --alarm")

@@ -58,7 +58,7 @@ class Monitor:
     def __init__(self, calibration: Values, alarm: float = 0.01, seed: int = 0) -> None:
         require_within("(0, 1)", alarm=alarm)
         require_count(0, seed=seed)
-        self.calibration, self.alarm, self.seed = as_values("calibration scores", calibration).cpu().numpy(), alarm, seed
+        self.calibration, self.alarm, self.seed = as_values("calibration scores", calibration), alarm, seed
         n = len(self.calibration)
         expect(n >= LEAST, f"at least {LEAST} calibration scores", n, "give more normal items")
         expect(np.isfinite(self.calibration).all(), "finite calibration scores", "infinite ones", "leave these items out")
@@ -83,7 +83,7 @@ class Monitor:
 
     def update(self, scores: Values) -> bool:
         """Returns whether there has been an alarm, after scores (m,) in their order; larger is more anomalous."""
-        for s in as_values("scores", scores).cpu().tolist():
+        for s in as_values("scores", scores).tolist():
             self._see(s)
         return self.alarmed
 

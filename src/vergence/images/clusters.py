@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.decide.inputs import features_of
+from vergence.decide.inputs import numeric
 from vergence.densities.moments import leading
 from vergence.utils.checks import expect, require_count
 from vergence.utils.dtypes import Floats, Ints
+from vergence.utils.linalg import require_features
 from vergence.utils.neighbors import components, nearest_others
 
 __all__ = ["anomalous_clusters"]
@@ -69,7 +70,9 @@ def anomalous_clusters(features: Any, *, random_state: int = 0) -> list[Group]:
         >>> [sorted(group.members.tolist()) for group in anomalous_clusters(x)]
         [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]]
     """
-    x = features_of("features", features)
+    z = numeric("features", features)
+    x = z if z.dtype == torch.float64 else z.to(torch.float32)
+    require_features(features=x)
     require_count(0, random_state=random_state)
     most = int(LARGEST * len(x))
     fits = NEIGHBORS < len(x) and SMALLEST <= most

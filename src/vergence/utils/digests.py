@@ -2,14 +2,14 @@
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
+
+from vergence.utils.dtypes import Array, Tensor, is_tensor
 
 __all__ = ["content_digest", "digest_of", "of_array", "of_estimator", "stamp"]
 
@@ -21,25 +21,26 @@ def of_estimator(model: Any) -> str:
     texts = [type(model).__name__]
     for name in sorted({*model.get_params(deep=False), *(name for name in vars(model) if not name.startswith("_"))}):
         value = getattr(model, name)
-        is_array = isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind != "O")
+        is_array = is_tensor(value) or (isinstance(value, np.ndarray) and value.dtype.kind != "O")
         texts += [name, of_array(value) if is_array else json.dumps(value, default=repr)]
     return digest_of(texts)
 
 
-def of_array(array: npt.NDArray[Any] | Tensor) -> str:
+def of_array(array: Array | Tensor) -> str:
     """Returns a digest of an array: its values, or of one that stays on disk its file's name, size and time.
 
     Example:
+        >>> import torch
         >>> of_array(np.arange(3)) == of_array(torch.arange(3)), of_array(np.arange(3)) == of_array(np.arange(4))
         (True, False)
     """
-    array = array.detach().cpu() if isinstance(array, Tensor) else array
+    array = array.detach().cpu() if is_tensor(array) else array
     head = [str(tuple(array.shape)), str(array.dtype).removeprefix("torch.")]
     if isinstance(array, np.memmap) and array.filename is not None:
         return digest_of([*head, str(array.strides), str(array.offset), *stamp(array.filename)])
     digest = hashlib.sha256("\n".join(head).encode())
-    if isinstance(array, Tensor) and array.dtype == torch.bfloat16:
-        array = array.view(torch.int16)
+    if head[1] == "bfloat16":
+        array = array.view(sys.modules["torch"].int16)
     values = np.asarray(array)
     rows = max(1, BLOCK // max(1, values[:1].nbytes)) if values.ndim else 1
     for start in range(0, len(values) if values.ndim else 1, rows):

@@ -24,7 +24,7 @@ from torch import nn
 from typing_extensions import Unpack
 
 from vergence.data import sources
-from vergence.data.config import DataConfig, Form, ViewConfig, default_views
+from vergence.data.config import BUILT_IN, DataConfig, Form, ViewConfig, default_views
 from vergence.data.sources import Data, held, in_words
 from vergence.learn.encoders import networks
 from vergence.learn.encoders.config import Encoder, Factory
@@ -328,7 +328,7 @@ class _Job:
         if self.resume:
             return resumed(self.out, self.source, self.recipe, self.settings, self.trust_code)
         config = describe(self.source, self.recipe, self.settings, trust_code=self.trust_code)
-        require_apart(self.out, () if config.data.source in sources.BUILT_IN else (config.data.source,), around=True)
+        require_apart(self.out, () if config.data.source in BUILT_IN else (config.data.source,), around=True)
         require_new(self.out)
         return start.configured(config)
 

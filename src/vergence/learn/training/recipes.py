@@ -22,7 +22,8 @@ from vergence.learn.encoders.config import as_encoder
 from vergence.learn.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.utils.checks import require_choice
 
-__all__ = ["DISTILLED", "PUBLISHED", "Facts", "get", "names", "of_method", "override", "plain", "require_no_steps", "suggested"]
+__all__ = ["DISTILLED", "PUBLISHED", "Facts", "defaults", "get", "names", "of_method", "override"]
+__all__ += ["require_no_steps", "suggested"]
 
 NEUTRAL = "jepa_small"  # it has no head and no rates of its own
 PAIRED = {"pairs": "gmje_small", "modalities": "gje_small"}  # they have p(target | context), the first with several answers
@@ -192,9 +193,9 @@ def get(name: str, source: str | None = None) -> RunConfig:
     return behind if base == "patches" else override(behind, **DISTILLED)
 
 
-def plain() -> RunConfig:
-    """Returns what the recipes ``NAME_small`` share; torch is not imported."""
-    return _config("cifar10", **SMALL)
+def defaults() -> dict[str, RunConfig]:
+    """Returns what is used where no recipe is named, by the kind of data; torch is not imported."""
+    return {"images": _config("cifar10", **PATCHES), "vectors": _config("cifar10", **SMALL, encoder="mlp")}
 
 
 def _config(source: str, **settings: Any) -> RunConfig:
