@@ -1,6 +1,6 @@
-"""The contract of detectors: fit to features of typical items, then a score for every item.
+"""The contract of detectors: fit to features of normal items, then a score for every item.
 
-Shapes: N items, D features. Detectors are scikit-learn estimators with its convention for outliers, and take tensors too.
+Shapes: N items, D features. Detectors are scikit-learn estimators with its convention for anomalies, and take tensors too.
 """
 
 import abc
@@ -28,8 +28,8 @@ def weights_of(values: Any, items: Any) -> np.ndarray | None:
         return None
     w = numeric("sample_weight", values).double()
     weights: np.ndarray = _check_sample_weight(to_numpy(w) if w.ndim else w.item(), items, dtype=np.float64)
-    usual = (weights >= 0).all() and weights.sum() > 0
-    expect(usual, "weights that are not negative and not all zero", "others", "leave such items out")
+    usable = (weights >= 0).all() and weights.sum() > 0
+    expect(usable, "weights that are not negative and not all zero", "others", "leave such items out")
     return weights
 
 
@@ -39,11 +39,11 @@ def positive(items: Any, w: np.ndarray | None) -> tuple[Any, np.ndarray | None]:
 
 
 class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
-    """A score of how typical an item is, fitted to features of items that are mostly typical.
+    """A score of how normal an item is, fitted to features of items that are mostly normal.
 
     A concrete class has ``_fit(X, w)`` for items (N, D) of float32 or float64 and weights (N,) or None, and
     ``_score(block)`` for some of the items, (n, D) in float64. Fitted state is in attributes with a trailing underscore.
-    scikit-learn's interface for outliers wants `score_samples`; `anomaly_score` has the sign of all scores of this library.
+    scikit-learn's interface for anomalies wants `score_samples`; `anomaly_score` has the sign of all scores of this library.
 
     Attributes:
         offset_: Threshold of `score_samples`: the share ``contamination`` of the items of `fit` lies below it.
@@ -59,7 +59,7 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
     def _score(self, block: np.ndarray) -> np.ndarray: ...
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "Detector":
-        """Fits the detector to features (N, D), N >= 2; float32 is not copied to float64 as a whole.
+        """Fits the detector to features (N, D), N >= 2; float32 is never copied to float64 at once.
 
         An item of ``sample_weight`` (N,) 2 counts as two items; ``y`` is not used.
         """
@@ -79,7 +79,7 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
         return self
 
     def score_samples(self, X: Any) -> np.ndarray:
-        """Returns how typical each item is, (N,); larger is more typical. Log-densities are in nats."""
+        """Returns how normal each item is, (N,); larger is more normal. Log-densities are in nats."""
         check_is_fitted(self)
         return self._over(self._read(X, reset=False))
 
@@ -88,15 +88,15 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
         return -self.score_samples(X)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Returns `score_samples` minus ``offset_``, (N,): negative for outliers."""
+        """Returns `score_samples` minus ``offset_``, (N,): negative for anomalies."""
         return self.score_samples(X) - self.offset_
 
     def predict(self, X: Any) -> np.ndarray:
-        """Returns -1 for outliers and 1 for all other items, (N,)."""
+        """Returns -1 for anomalies and 1 for all other items, (N,)."""
         return np.where(self.decision_function(X) < 0, -1, 1)
 
     def fit_features(self, z: Tensor, y: Tensor | None = None) -> "Detector":
-        """Fits as the detectors of pytorch-ood: items (N, D) of negative label in ``y`` (N,), outliers there, are left out."""
+        """Fits as the detectors of pytorch-ood: items (N, D) of negative label in ``y`` (N,), its anomalies, are left out."""
         expect(y is None or y.shape == z.shape[:1], f"one label for each of {len(z)} items", tuple(getattr(y, "shape", ())))
         return self.fit(z if y is None else z[y >= 0])
 

@@ -371,7 +371,7 @@ def ordered(p: "JointGaussian | MixtureOfGaussians", order: Tensor, context: int
 
 
 def given_observed(joint: "JointGaussian | MixtureOfGaussians", c: Tensor) -> "JointGaussian | MixtureOfGaussians":
-    """Returns p(target | the contexts that are known) for contexts (B, C) with NaN in gaps, over which is integrated.
+    """Returns p(target | the observed contexts) for contexts (B, C) with NaN in gaps, over which is integrated.
 
     Example:
         >>> joint = JointGaussian(torch.zeros(2), torch.tensor([[1.0, 0.6], [0.6, 1.0]]), context=1)

@@ -34,7 +34,7 @@ class Retrieved(Tabular):
     ranked_log_prob: Tensor  # (N, n), log-densities of these items under the whole conditional, in nats
 
     def table(self) -> Mapping[str, Sequence[int | float]]:
-        """Returns a row for each context and item of ``ranked``."""
+        """Returns one row per context and item of ``ranked``."""
         N, n = self.ranked.shape
         return {
             "context": torch.arange(N).repeat_interleave(n).tolist(),

@@ -181,7 +181,7 @@ def _by_twins(new: ImageFeatures, reference: ImageFeatures, compared: Compared, 
     odd, fine = settings.review.places(new.names, "anomaly"), settings.review.places(new.names, "normal")
     out = odd | np.isin(new.digest, reference.digest)
     given = {"score": z, "level": ["difference"] * len(z), LEVEL + "difference": -np.log(np.maximum(p, 1e-300))}
-    decisions = decided(after_review(p, odd, fine), settings.fdr, 0, left_out=out, fine=fine, **given)
+    decisions = decided(after_review(p, odd, fine), settings.fdr, 0, left_out=out, normal=fine, **given)
     heatmap = np.exp(columns["heatmap"])
     low, middle = np.quantile(heatmap.max((1, 2)), [0.25, 0.5])
     threshold = middle + (middle - low) / 0.6745 * float(stats.t.isf(settings.mark, CAUTION))
@@ -241,4 +241,4 @@ def _decisions(
     odd, fine = settings.review.places(new.names, "anomaly"), settings.review.places(new.names, "normal")
     columns = {"score": scored.mean(1), "level": level, **each}
     out = scores.seen | odd
-    return decided(scores.p_values(scored), settings.fdr, scores.examples, left_out=out, fine=fine, **columns), scores
+    return decided(scores.p_values(scored), settings.fdr, scores.examples, left_out=out, normal=fine, **columns), scores

@@ -49,7 +49,7 @@ class ConditionalGaussian(Conditional):
         means_: (C + T,), context first.
         covariances_: (C + T, C + T).
         ridge_: The penalty.
-        jitter_: Value added to the standardized variances to make the covariance positive definite; usually 0.0.
+        jitter_: Value added to the standardized variances to make the covariance positive definite; 0.0 for most data.
 
     Example:
         >>> import numpy as np

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.densities.mixture_head import initial_outputs, mixture, n_outputs, split_outputs
 from vergence.densities.particles import systematic
-from vergence.mixtures.core import Conditional, Predictive, seed_of, unsaid
+from vergence.mixtures.core import Conditional, Predictive, seed_of, silenced
 from vergence.utils.checks import expect, is_count, require_choice, require_count, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
@@ -73,7 +73,7 @@ def centers(z: Tensor, K: int, seed: int) -> Tensor:
     """Returns K initial means (K, T): quantiles (k + 1/2) / K for T = 1, k-means centers otherwise."""
     if z.shape[1] == 1:
         return z.quantile((torch.arange(K).to(z) + 0.5) / K, dim=0)
-    with unsaid(ConvergenceWarning):  # fewer distinct items than K: some centers are equal
+    with silenced(ConvergenceWarning):  # fewer distinct items than K: some centers are equal
         kmeans = KMeans(K, n_init=1, max_iter=50, random_state=seed % 2**32).fit(z.cpu().numpy())
     return torch.from_numpy(kmeans.cluster_centers_).to(z)
 

@@ -80,8 +80,8 @@ class Data:
         variance = squares / self.total()
         x = self.X[:: max(1, len(self.X) // SAMPLE)].to(variance)
         deviations = (x - x.median(0).values).abs()
-        typical = deviations.kthvalue(max(1, int(0.95 * len(x))), dim=0).values.square()
-        return variance, torch.where((typical > 0) & (variance > OUTLIERS * typical), typical, variance)
+        middle = deviations.kthvalue(max(1, int(0.95 * len(x))), dim=0).values.square()
+        return variance, torch.where((middle > 0) & (variance > OUTLIERS * middle), middle, variance)
 
 
 def structure(covariance_type: str, rank: int = 8, prior: Tensor | None = None) -> Structure:
@@ -221,7 +221,7 @@ def run(
 
     The R mixtures to begin with are iterated as one batch; ``tol`` is in nats, and ``reg`` >= 0 is added to the diagonals. With
     the precision ``mixed`` products are in float32 until they gain ``tol`` or less, then follows at least one iteration in
-    ``double``; items out of float32's range use that alone. With ``reseed`` a component with less than one item's weight is moved
+    ``double``; items out of float32's range use only that. With ``reseed`` a component with less than one item's weight is moved
     to the item of lowest density.
     """
     loop = _Loop(data, structure, initial, tol, reg, reseed, [-math.inf] * len(initial.weights))

@@ -4,7 +4,7 @@ With o the observed features of an item, m its gaps and r_k the responsibilities
 
     E[x_m | x_o, k] = mu_km + S_kmo S_koo^{-1} (x_o - mu_ko),   Cov[x_m | x_o, k] = S_kmm - S_kmo S_koo^{-1} S_kom
 
-and the M step is the usual one, with the covariances added to the second moments. It is right where gaps do not depend on the
+and the M step is the standard one, with the covariances added to the second moments. It is right where gaps do not depend on the
 missing values themselves. Items with the same gaps are computed together. Reference: Ghahramani and Jordan, Supervised learning
 from incomplete data via an EM approach, 1994.
 
