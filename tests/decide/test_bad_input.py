@@ -29,7 +29,7 @@ BAD = {  # a word of the message, and what gives it
     "score_samples": [lambda: d.cross_fit(d.GaussianDetector, X)],
     "features": [lambda: d.cross_fit(d.GaussianDetector(), csr_matrix(X))],
     "n_components of at most": [lambda: d.GaussianDetector(9).fit(X)],
-    "60% equal items": [lambda: d.GaussianDetector(trim=0.4).fit(np.r_[X, np.zeros((120, 4))])],
+    "60 % equal items": [lambda: d.GaussianDetector(trim=0.4).fit(np.r_[X, np.zeros((120, 4))])],
     "weights that count items": [lambda: d.NeighborDetector(2).fit(X, sample_weight=np.full(40, 1 / 40))],
     "2 items of positive weight": [
         lambda: d.NeighborDetector().fit(X[:3], sample_weight=[1.0, 0.0, 0.0]),

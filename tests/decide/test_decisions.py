@@ -45,10 +45,8 @@ def test_it_equals_the_definitions(decimals, fdr):
 @pytest.mark.parametrize("kind", [list, np.asarray, torch.as_tensor, lambda x: np.asarray(x, dtype=np.float32)])
 def test_any_kind_of_array_serves_and_lower_scores_are_turned(kind):
     scores = [0.0, 5.0, -5.0]
-    above, below = (
-        calibrate(kind(CALIBRATION), kind(scores)),
-        calibrate(kind(-CALIBRATION), kind(scores), larger_is_anomalous=False),
-    )
+    above = calibrate(kind(CALIBRATION), kind(scores))
+    below = calibrate(kind(-CALIBRATION), kind(scores), larger_is_anomalous=False)
     assert above.flag.tolist() == [False, True, False]
     assert below.flag.tolist() == [False, False, True]
     assert above.p_value[1] == below.p_value[2] == 1 / 501
@@ -89,9 +87,8 @@ def test_an_adaptive_rate_with_a_confidence_estimates_by_levels_that_hold_for_th
 def test_the_adaptive_rate_holds_on_average(decimals, odd):
     rng, rates, plain = np.random.default_rng(9), [], []
     for _ in range(SIMULATIONS // 2):
-        cal, new = (
-            np.round(x, decimals) for x in (rng.normal(size=199), np.r_[rng.normal(size=100 - odd), rng.normal(3, 1, odd)])
-        )
+        cal = np.round(rng.normal(size=199), decimals)
+        new = np.round(np.r_[rng.normal(size=100 - odd), rng.normal(3, 1, odd)], decimals)
         for kept, adaptive in ((rates, True), (plain, False)):
             flag = calibrate(cal, new, fdr=0.2, adaptive=adaptive).flag
             kept.append((flag[: 100 - odd].sum() / max(1, flag.sum()), flag[100 - odd :].sum()))
@@ -314,11 +311,8 @@ def test_with_folds_each_part_is_compared_by_a_detector_that_has_not_seen_it():
 
 
 def test_cross_conformal_p_values_of_normal_items_are_nearly_uniform():
-    rng = np.random.default_rng(15)
-    p = [
-        Calibrated(GaussianDetector(), folds=5).fit(rng.normal(size=(100, 2))).p_values(rng.normal(size=(50, 2)))
-        for _ in range(60)
-    ]
+    tables = np.random.default_rng(15).normal(size=(60, 150, 2))
+    p = [Calibrated(GaussianDetector(), folds=5).fit(x[:100]).p_values(x[100:]) for x in tables]
     assert abs((np.concatenate(p) <= 0.1).mean() - 0.1) < 0.03
 
 
@@ -334,9 +328,8 @@ def test_weighted_p_values_hold_under_a_known_shift_and_others_do_not():
     for _ in range(60):
         x, new = rng.normal(size=(600, 2)), rng.normal([1, 0], 1, (100, 2))
         for weights, kept in found.items():
-            kept.append(
-                Calibrated(IsolationForest(n_estimators=5), score=far, weights=weights, share=0.9).fit(x).p_values(new) <= 0.1
-            )
+            model = Calibrated(IsolationForest(n_estimators=5), score=far, weights=weights, share=0.9)
+            kept.append(model.fit(x).p_values(new) <= 0.1)
     assert np.mean(found[weight]) <= 0.11 and np.mean(found[None]) > 0.3
     for seed in range(50):
         rng = np.random.default_rng(seed)

@@ -149,10 +149,8 @@ def test_a_night_without_rows_is_answered(tmp_path):
 
 def test_a_row_without_a_score_has_an_error_and_the_others_their_decision(tmp_path):
     good = csv(tmp_path / "good.csv", GOOD.tolist())
-    whole, gaps = (
-        csv(tmp_path / "whole.csv", NEW.tolist()),
-        csv(tmp_path / "gaps.csv", ["nan", "", *NEW.tolist()], name=range(54)),
-    )
+    whole = csv(tmp_path / "whole.csv", NEW.tolist())
+    gaps = csv(tmp_path / "gaps.csv", ["nan", "", *NEW.tolist()], name=range(54))
     assert run(good, whole, "--out", tmp_path / "a.csv")[0] == 0
     code, text, error = run(good, gaps, "--out", tmp_path / "b.csv", "--fail-on", "errors")
     assert code == 1 and "failed: 2 errors" in error and "warning: 2 rows skipped" in text and "wrote 54 rows" in text

@@ -24,11 +24,8 @@ def line(n=200, seed=0, noise=0.5):
 
 def test_a_line_is_enough_for_a_line():
     found = choose(*line())
-    assert (
-        found.name == LINE
-        and found.sentence.startswith("Chosen: line (")
-        and "better than ignoring the context" in found.sentence
-    )
+    assert found.name == LINE and found.sentence.startswith("Chosen: line (")
+    assert "nats per row better than ignoring the context" in found.sentence
     at = {name: i for i, name in enumerate(found.table()["model"])}
     truth = -0.5 * np.log(2 * np.pi * 0.25) - 0.5
     assert found.table()["log_density"][at[LINE]] == pytest.approx(truth, abs=0.15)
@@ -249,26 +246,25 @@ def test_time_runs_out_and_errors_are_one_line():
     refuses("different rows or groups", folds, np.zeros((9, 1)), np.arange(9.0), groups=np.zeros(9))
 
 
-def test_what_is_odd_about_a_table_is_said():
+def test_remarks_on_a_table():
     x, t = line(300)
     names = (["a", "b"], ["t"])
     assert remarks(x, t, names) == []
     far = x.copy()
     far[7, 1] = -1e6
-    assert remarks(far, t, names) == [
-        "b is -1e+06 in row 8, far from all others, and moves means and covariances: mend or drop it"
-    ]
+    text = "b is -1e+06 in row 8, far from all others, and distorts means and covariances: correct or drop it"
+    assert remarks(far, t, names) == [text]
     assert "in row 18," in remarks(far, t, names, np.arange(11, 311))[0]
     wrong = t.copy()
     wrong[7] = 1e6
-    said = r"target_0 is 1e\+06 in row 8, far from all others"
-    with pytest.warns(FarValue, match=said):
+    text = r"target_0 is 1e\+06 in row 8, far from all others"
+    with pytest.warns(FarValue, match=text):
         mixtures.get("gaussian")().fit(x, wrong)
-    with pytest.warns(FarValue, match=said) as warned:
+    with pytest.warns(FarValue, match=text) as warned:
         found = choose(x, wrong, seconds=0.0)
     assert len(warned) == 1 and "row 8" in found.notes[0]
     spike = np.where(np.arange(300) % 4 == 0, 0.0, t)
-    assert "t is 0 in 25% of the rows" in remarks(x, spike, names)[0]
+    assert "t is 0 in 25 % of the rows" in remarks(x, spike, names)[0]
     assert "the context b is the target t in other units" in remarks(np.c_[x[:, 0], 3 - 2 * t], t, names)[0]
     assert remarks(np.random.default_rng(0).standard_t(2, size=(700, 2)), np.arange(700.0), names) == []
 

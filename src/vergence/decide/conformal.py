@@ -512,10 +512,7 @@ def _template(n: int, m: int, confidence: float) -> tuple[Floats, Ints]:
 
 @dataclass(frozen=True)
 class Certificate:
-    """A bound ``fpr``, which holds with a confidence, on the rate at which normal items have scores above a threshold.
-
-    Of ``n_calibration`` calibration items ``exceeding`` are above it.
-    """
+    """A bound ``fpr`` on the share of normal items above a threshold, which ``exceeding`` calibration items exceed."""
 
     threshold: float
     fpr: float
@@ -543,7 +540,7 @@ def certify(
 
     Example:
         >>> print(certify(range(1000), rank=3))
-        With 95 % confidence, at most 0.628 % of normal items have scores above 997 (2 of 1,000 calibration items do).
+        With 95 % confidence, at most 0.6282 % of normal items have scores above 997 (2 of 1,000 calibration items do).
     """
     s = as_values("calibration", calibration).sort(descending=True).values
     require_within("(0, 1)", confidence=confidence)
@@ -575,7 +572,7 @@ def fpr_threshold(calibration: Values, fpr: float, confidence: float = 0.95) -> 
         >>> fpr_threshold(range(500), 0.001)
         Traceback (most recent call last):
         ValueError: expected at least 2,995 calibration items for a rate of 0.1 % with 95 % confidence, found 500, which allow
-        0.597 %; pass more or allow a larger rate
+        0.5974 %; pass more or allow a larger rate
     """
     s = as_values("calibration", calibration)
     needed, n = needed_for_fpr(fpr, confidence), len(s)

@@ -59,10 +59,7 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
     def _score(self, block: np.ndarray) -> np.ndarray: ...
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "Detector":
-        """Fits the detector to features (N, D), N >= 2; float32 is never copied to float64 at once.
-
-        An item of ``sample_weight`` (N,) 2 counts as two items; ``y`` is not used.
-        """
+        """Fits to features (N, D), N >= 2; an item of ``sample_weight`` (N,) 2 counts as two items, and ``y`` is not used."""
         require_within("(0, 0.5]", contamination=self.contamination)
         items = self._read(X, reset=True)
         items, w = positive(items, weights_of(sample_weight, items))

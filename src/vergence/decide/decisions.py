@@ -148,7 +148,7 @@ class Decisions(Tabular):
 
     def _changed(self) -> str:
         """Returns how the new scores differ, and what that means."""
-        least = f"; at least {self.excess:.0%} of the {self.noun}s differ".replace("%", " %") if self.changed else ""
+        least = f"; at least {in_percent(round(self.excess, 2))} of the {self.noun}s differ" if self.changed else ""
         how = f"The new scores are {self.change} overall (p = {self.shift:.2g}{least if self.change in CHANGES[:2] else ''})."
         if self.change == CHANGES[0]:
             return f"{how} Either many {self.noun}s are anomalous, or they come from another source; then the rate does not hold."
@@ -311,8 +311,8 @@ class Tally(Counts):
 def decided(p: np.ndarray, fdr: float, n: int, *, left_out: Any = False, normal: Any = False, **columns: Any) -> Decisions:
     """Returns the decisions on items with p-values (m,) from any laws, at a false-discovery rate.
 
-    Items that are ``left_out`` (m,) have the q-value 1, no flag, and do not count; those known to be ``normal`` (m,) count, and
-    have no flag. Of ``n`` calibration items; 0 without a reference.
+    Items that are ``left_out`` (m,) have the q-value 1, no flag, and do not count; ``normal`` ones (m,) count, and have no
+    flag. Of ``n`` calibration items; 0 without a reference.
     """
     new = np.broadcast_to(~np.asarray(left_out), p.shape)
     q, m = np.ones(len(p)), int(new.sum())
@@ -437,7 +437,7 @@ class Calibrated(Stored):
             rate of a list is measured, not proven. 0 for one split, of which all rates are proven.
         score: Function (fitted detector, X) -> scores (N,), larger is more anomalous; by default the detector's own.
         weights: Function X -> weights (N,) > 0, the density of new items over that of the items of the fit, up to a factor,
-            for a known change of normal items. p-values hold; the rate of a list is measured, not proven. Not with ``folds``.
+            for a given change of normal items. p-values hold; the rate of a list is measured, not proven. Not with ``folds``.
         random_state: Seed of the split.
 
     Attributes:

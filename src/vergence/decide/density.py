@@ -1,7 +1,4 @@
-"""Detectors that are densities: one Gaussian, a mixture of Gaussians; and how anomalous a target is under its own density.
-
-Shapes: N items, D features; B pairs, T target features, S samples.
-"""
+"""Detectors that are densities (N items, D features); anomalous targets of B pairs, T target features, by S samples."""
 
 import math
 import warnings

@@ -99,10 +99,7 @@ class FeatureSet:
 def combined(
     sets: Mapping[str, FeatureSet], w: Mapping[str, float], sharpness: float = 0.0, tail: float = TAIL
 ) -> tuple[Floats, Floats, dict[str, Floats]]:
-    """Returns scores of the reference (n,) and of new items (M, K), and what each feature set adds to those of the latter, (M,).
-
-    The weights add up to 1; ``tail`` is the share of the reference that lies far out.
-    """
+    """Returns scores of the reference (n,) and of new items (M, K), and what each feature set adds to the latter, (M,)."""
     z, weights = [one.standardized(tail) for one in sets.values()], [w[name] for name in sets]
     both = [one.reference for one in z], [one.new for one in z]
     reference, new = (soft_mean(np.stack(parts, -1), weights, sharpness) for parts in both)

@@ -1,7 +1,4 @@
-"""Arrays and tensors on the way in and out: computed as tensors, returned as the kind that was given.
-
-What cannot be meant is a ValueError of one line.
-"""
+"""Arrays and tensors on the way in and out: computed as tensors, returned as the kind that was given; errors of one line."""
 
 from typing import Any
 

@@ -262,10 +262,7 @@ class Matcher(Stored):
         return self
 
     def match(self, context: Any, gallery: Any, *, coverage: float = 0.9, no_match: float = 0.05) -> Matches:
-        """Returns the answer for each context (N, C) in a gallery (M, T).
-
-        The gallery must not hold the matches of the pairs of the fit.
-        """
+        """Returns the answer for each context (N, C) in a gallery (M, T), which must not hold matches of the pairs of the fit."""
         check_is_fitted(self, "calibration_")
         a, b = self._sides(context, gallery)
         others = torch.from_numpy(self.others_).to(a)

@@ -230,10 +230,7 @@ class MixtureOfGaussians(Distribution):
             return index_components(parts.loc, k, 1) + _common_noise(parts.S.index_components(k), n, self)
 
     def entropy(self) -> Tensor:
-        """Returns an upper bound of the entropy in nats, (...): the weights' entropy plus the components' mean entropy.
-
-        It is exact if the components do not overlap.
-        """
+        """Returns an upper bound of the entropy in nats, (...): the weights' plus the components' mean; exact without overlap."""
         parts = self.component_distribution if self.common is None else self.common
         within: Tensor = (self.weights * parts.entropy()).sum(-1)
         between: Tensor = self.mixture_distribution.entropy()

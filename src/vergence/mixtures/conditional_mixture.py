@@ -267,9 +267,9 @@ class ConditionalMixture(Conditional):
             rows = (X.isnan() == gaps).all(1)
             if gaps.any():
                 order = torch.cat([(~gaps).nonzero()[:, 0], gaps.nonzero()[:, 0]])
-                known = int((~gaps).sum())
-                joint = JointGaussian(mean[order], S[order[:, None], order], known)
-                p = joint.conditional(X[rows][:, ~gaps]) if known else joint
+                observed = int((~gaps).sum())
+                joint = JointGaussian(mean[order], S[order[:, None], order], observed)
+                p = joint.conditional(X[rows][:, ~gaps]) if observed else joint
                 noise = torch.randn(int(rows.sum()), int(gaps.sum()), generator=rng, dtype=X.dtype).to(X)
                 root = torch.linalg.cholesky(p.S.dense())
                 guess[rows] = guess[rows].masked_scatter(gaps.expand(int(rows.sum()), -1), p.loc + noise @ root.mT)

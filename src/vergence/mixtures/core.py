@@ -84,14 +84,14 @@ class Scale:
         """Returns the scale of the values of items x (N, D) with weights (N,); raises a ValueError where squares overflow."""
         seen = ~x.isnan()
         weight = seen.to(x) if w is None else w[:, None] * seen
-        total, known = weight.sum(0), x.nan_to_num(0.0)
-        mean = (weight * known).sum(0) / total
-        std = ((weight * (known - mean).square()).sum(0) / total).sqrt()
-        size = known.abs().amax(0)
+        total, observed = weight.sum(0), x.nan_to_num(0.0)
+        mean = (weight * observed).sum(0) / total
+        std = ((weight * (observed - mean).square()).sum(0) / total).sqrt()
+        size = observed.abs().amax(0)
         finite, top = (std.isfinite() & mean.isfinite()).all(), f"values up to {size.max().item():.3g}"
         expect(finite, "values whose squares can be summed", top, "divide them by a number")
         constant = std <= 1e-14 * size
-        first = known.gather(0, seen.to(torch.uint8).argmax(0)[None])[0]
+        first = observed.gather(0, seen.to(torch.uint8).argmax(0)[None])[0]
         return cls(torch.where(constant, first, mean).cpu(), torch.where(constant, 1.0, std).cpu())
 
     def to(self, x: Tensor) -> Tensor:
@@ -157,8 +157,8 @@ class Conditional(Stored, abc.ABC):
         part, w, label = _parts(c[rows], t[rows], count[rows])
         rows = rows[part]
         c, t = c[rows], t[rows]
-        known = c.cpu().numpy()
-        self.context_range_ = np.stack([np.nanmin(known, 0), np.nanmax(known, 0)])
+        observed = c.cpu().numpy()
+        self.context_range_ = np.stack([np.nanmin(observed, 0), np.nanmax(observed, 0)])
         unsure = c.isnan().any(0) | ((c == 0) | (c == 1)).all(0)  # a category may be unknown later
         if not self.fits_gaps and bool(unsure.any()):
             self._learn_gaps(c, w)
@@ -271,10 +271,7 @@ class Conditional(Stored, abc.ABC):
             return self._over(context, below, target, times=draws)
 
     def cdf(self, context: Any, target: Any) -> np.ndarray:
-        """Returns P(t_d <= target_d | context) of each target feature, (N, T) or (N,): the probability integral transform.
-
-        The values are uniform on [0, 1] where the model is correct.
-        """
+        """Returns P(t_d <= target_d | context) of each target feature, (N, T) or (N,): uniform where the model is correct."""
         return self._shaped(self._over(context, lambda p, t: p.marginal_cdf(t), target))
 
     def quantile(self, context: Any, q: float, *, adjusted: bool = True) -> Any:
@@ -471,10 +468,7 @@ class Conditional(Stored, abc.ABC):
 
 @dataclass(eq=False, repr=False)
 class AsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """The mean of a conditional model as a scikit-learn regressor.
-
-    The model is cloned; ``density_`` is the fitted one.
-    """
+    """The mean of a conditional model as a scikit-learn regressor; the model is cloned, and ``density_`` is the fitted one."""
 
     model: Conditional
 
@@ -616,10 +610,7 @@ def duplicates(c: Any, t: Any) -> Ints:
 
 
 def far_values(x: Floats, names: Sequence[str], rows: Any = None) -> list[str]:
-    """Returns a sentence for each column (N, D) with a value a hundred times as far from the median as half of the values.
-
-    Rows (N,) have the names ``rows``, by default their places from 1.
-    """
+    """Returns a sentence per column (N, D) with a value 100 times as far from the median as half; rows have names (N,)."""
     found = []
     for name, column in zip(names, x.T, strict=True):
         distance = np.abs(column - np.nanmedian(column))
@@ -675,10 +666,10 @@ def question(values: Any, names: Sequence[str]) -> tuple[list[str], list[str], n
     B = max(map(len, lists.values()), default=1)
     uneven = next((name for name, rows in lists.items() if len(rows) not in (1, B)), None)
     expect(uneven is None, f"one value or {B} in each column", f"{len(lists.get(uneven or '', []))} in {uneven}")
-    asked, known = ([f for name in columns for f in features[name] if (name in lists) == given] for given in (False, True))
+    asked, stated = ([f for name in columns for f in features[name] if (name in lists) == given] for given in (False, True))
     expect(asked, "a column with the value None, which is asked for", ", ".join(columns) or "none", "name one")
     rows = {name: pa.array(rows.repeat(B if len(rows) == 1 else 1), from_pandas=True) for name, rows in lists.items()}
-    return asked, known, read_features(pa.table(rows), known, "the question", unknown="refuse") if known else np.empty((1, 0))
+    return asked, stated, read_features(pa.table(rows), stated, "the question", unknown="refuse") if stated else np.empty((1, 0))
 
 
 def as_given(context: Any, values: np.ndarray, names: Sequence[str]) -> Any:

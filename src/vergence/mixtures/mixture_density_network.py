@@ -79,10 +79,7 @@ def centers(z: Tensor, K: int, seed: int) -> Tensor:
 
 
 def initialized(layers: list[tuple[int, int]], z: Tensor, K: int, init: str, seed: int) -> Tensor:
-    """Returns the parameters (P,) of a network before training.
-
-    torch's uniform initialization; unless ``init`` is plain, the last layer gives the targets z (N, T) as in `centers`.
-    """
+    """Returns initial parameters (P,): torch's, and unless ``init`` is plain a last layer with targets z (N, T) as `centers`."""
     g = torch.Generator().manual_seed(seed)
     parts = [(2 * torch.rand(n, generator=g, dtype=z.dtype) - 1) / i**0.5 for i, o in layers for n in (i * o, o)]
     if init == "quantile":
@@ -258,10 +255,7 @@ class MixtureDensityNetwork(Conditional):
         return np.asarray((total / pairs[2][rows].double().sum(1)).cpu())
 
     def parameters(self, c: Tensor) -> Parameters:
-        """Returns a (B, K), means and log-stds (B, K, T) in standardized units of the target, for contexts (B, C) in data units.
-
-        Differentiable in the contexts.
-        """
+        """Returns a (B, K), means and log-stds (B, K, T) in standardized target units, differentiable in the contexts (B, C)."""
         theta = torch.from_numpy(self.parameters_).to(c)
         return clamped(network(theta[None], self._scales()[0].to(c)[None], self._layers())[0], self.n_components)
 

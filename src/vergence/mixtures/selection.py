@@ -33,7 +33,7 @@ from vergence.mixtures.core import Conditional, FarValue, duplicates, far_values
 from vergence.mixtures.log_scale import LogScale
 from vergence.mixtures.models import get
 from vergence.mixtures.random_intercepts import RandomIntercepts
-from vergence.utils.checks import counted, expect, require_count
+from vergence.utils.checks import counted, expect, in_percent, require_count
 from vergence.utils.dtypes import Floats, Ints
 from vergence.utils.limits import OutOfTime, time_limit
 from vergence.utils.terminal import Table, bar
@@ -193,16 +193,13 @@ def choose(
 
 
 def remarks(context: Floats, target: Floats, names: tuple[Sequence[str], Sequence[str]], rows: Any = None) -> list[str]:
-    """Returns what to be aware of in a table, in words: far values, one common target, contexts that are the target.
-
-    Rows (N,) have the names ``rows``, by default their places from 1.
-    """
+    """Returns sentences on far values, one common target, and contexts that are the target; rows have names (N,)."""
     t = target.reshape(len(target), -1)
     found = far_values(np.column_stack([context, t]), [*names[0], *names[1]], rows)
     for name, y in zip(names[1], t.T, strict=True):
         values, counts = np.unique(y[~np.isnan(y)], return_counts=True)
         if len(values) > MANY and counts.max() > SPIKE * len(y):
-            spike = f"{name} is {values[counts.argmax()]:.3g} in {counts.max() / len(y):.0%} of the rows"
+            spike = f"{name} is {values[counts.argmax()]:.3g} in {in_percent(round(counts.max() / len(y), 2))} of the rows"
             found.append(f"{spike}: the density is unbounded there")
         same = [f"the context {other} is the target {name}" for other, x in zip(names[0], context.T, strict=True) if _same(x, y)]
         found += [f"{text} in other units: leave it out unless you know it before the target" for text in same]

@@ -181,10 +181,7 @@ def _scores(log_p: np.ndarray, pit: np.ndarray, w: np.ndarray) -> dict[str, floa
 
 
 def predict(model: Any, pairs: Pairs, out: Path, *, level: float = 0.9) -> int:
-    """Writes the answers to each context: TARGET_mean, _mode, _low and _high of each target, and ``answers`` of mixtures.
-
-    ``answers`` is the effective number of modes. Returns the number of rows.
-    """
+    """Writes TARGET_mean, _mode, _low, _high and, of mixtures, ``answers``, the effective number of modes; returns the rows."""
     contexts = _contexts(model, pairs)
     job = {"job": "predict", "model": of_estimator(model), "source": of_array(contexts), "level": level}
     return _write(out, job, pairs, lambda c, t, start: answers(model, c, level))
@@ -210,10 +207,10 @@ def scenario(model: Any, given: Mapping[str, str], level: float = 0.9) -> dict[s
     """Returns `answers` for one row whose columns have the values that are given as text; columns without one are gaps."""
     names = model._names()[0]
     values = {name: _number_or_text(text) for name, text in given.items()}
-    _, known, row = question({**values, TARGET: None}, [*names, TARGET])
+    _, observed, row = question({**values, TARGET: None}, [*names, TARGET])
     context = np.full((1, len(names)), np.nan)
-    context[0, [names.index(name) for name in known]] = row[0]
-    gaps = [name for name in names if name not in known]
+    context[0, [names.index(name) for name in observed]] = row[0]
+    gaps = [name for name in names if name not in observed]
     inner = getattr(model, "model_", model)  # of a log scale
     usable = not gaps or inner.fits_gaps or hasattr(inner, "joint") or hasattr(inner, "fill_mean_")
     expect(usable, f"a value of each context column for {type(model).__name__}", f"none of {', '.join(gaps[:8])}", "name them")

@@ -87,7 +87,7 @@ def _patterns(X: Tensor, w: Tensor) -> list[_Pattern]:
     for i, gaps in enumerate(kinds):
         rows, seen = which == i, (~gaps).nonzero()[:, 0]
         if not len(seen):
-            continue  # nothing is known of these items
+            continue  # these items have no values
         found.append(_Pattern(X[rows][:, seen], w[rows], seen, gaps.nonzero()[:, 0]))
     return found
 
