@@ -40,7 +40,7 @@ LEAST = 10  # calibration items, in all and of each group
 SHIFTED, FEW = 0.01, 20  # largest probability at which a change is reported, and fewest items
 CHANGED, SPREAD, CERTAIN = 0.2, 0.1, 0.001  # least change, of the spread too, and largest probability that void the rate
 SHARE = 0.3  # of the items of `Calibrated.fit` that calibrate
-HELD = 48  # strangest items that are held for the page
+HELD = 48  # most anomalous items that are held for the page
 COLUMNS = ("name", "score", "p_value", "feature_set", "nearest", "reason", "seen")  # that q-values, flags and the page need
 
 
