@@ -302,7 +302,7 @@ def test_pairs_of_vectors_are_fitted_and_matched(tmp_path):
     assert matched.returncode == 0 and "of 20 contexts matched" in matched.stdout, matched.stderr
     np.save(tmp_path / "none.npy", np.zeros((0, 4)))
     found = call("match", tmp_path / "m.safetensors", tmp_path / "none.npy", tmp_path / "b.npy", "--out", tmp_path / "n.csv")
-    assert found.returncode == 0 and found.stdout.startswith("0 contexts: nothing to judge"), found.stderr
+    assert found.returncode == 0 and found.stdout.startswith("0 contexts: nothing to decide"), found.stderr
     assert (tmp_path / "n.csv").read_text().split() == (tmp_path / "m.csv").read_text().split()[:1]
     np.savez(tmp_path / "pairs2.npz", context=np.zeros((3, 4)))
     words = ("--out", tmp_path / "pairs2.npz")

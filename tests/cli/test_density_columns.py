@@ -17,10 +17,10 @@ def test_columns_are_declared_and_asked_about(tmp_path, monkeypatch, capsys):
     write(tmp_path / "t.csv", 120, ["red", "Red", "blue"])
     named = ["density", "fit", "t.csv", "--target", "y", "--model", "gaussian", "--holdout", "0"]
     main([*named, "--dates", "%d/%m/%Y", "--category", "code", "--number", "subject"])
-    said = capsys.readouterr()
-    assert "when (date, %d/%m/%Y" in said.out and "code (category, 5 values)" in said.out and "subject, " in said.out
-    assert "note: subject has 12 values, 10 rows each: --groups subject?" in said.err
-    assert "note: color has 'Red' and 'red', which differ by case or spaces alone: one value?" in said.err
+    found = capsys.readouterr()
+    assert "when (date, %d/%m/%Y" in found.err and "code (category, 5 values)" in found.err and "subject, " in found.err
+    assert "note: subject has 12 values, 10 rows each: --groups subject?" in found.err
+    assert "note: color has 'Red' and 'red', which differ by case or spaces alone: one value?" in found.err
     write(tmp_path / "new.csv", 20, ["red", "green"])
     main(["density", "predict", "density.safetensors", "new.csv", "--out", "p.csv"])
     assert "color is 'green' in 10 rows (first line 3), which the fit did not see: taken for a gap" in capsys.readouterr().err

@@ -106,14 +106,14 @@ def test_nights_go_on_and_an_alarm_is_one_line(good, tmp_path):
     np.save(quiet, np.r_[RNG.normal(size=300), np.nan])
     jsonl(cold, [*RNG.normal(size=20), *RNG.normal(-2, 1, 12)])
     first = call("monitor", good, quiet, "--state", state, "--fail-on", "alarm")
-    assert first.returncode == 0 and first.stdout == "301 items, 0 alarms; 300 items since the last start\n"
+    assert first.returncode == 0 and first.stdout == "0 alarms in 301 items; 300 items since the last start.\n"
     assert first.stderr == "note: 1 item without a number skipped\n"
     second = call("monitor", good, cold, "--state", state, "--fail-on", "alarm")
     assert second.returncode == 1
-    assert re.match(r"alarm after item \d+ of this stream, 3\d\d items .*: smaller scores\n", second.stdout)
+    assert re.match(r"alarm at item \d+: lower scores \(3\d\d items since the start\)\n", second.stdout)
     assert call("monitor", good, cold).returncode == 0
     low = call("monitor", good, jsonl(cold, [4.0] * 90), "--lower-is-anomalous").stdout
-    assert low.startswith("alarm after item 3 of this stream, 3 items after the start: smaller scores\n") and low.count("\n") == 2
+    assert low.startswith("alarm at item 3: lower scores (3 items since the start)\n") and low.count("\n") == 2
     np.save(tmp_path / "other.npy", GOOD[::-1])
     refused("monitor", tmp_path / "other.npy", quiet, "--state", state, words="the calibration scores")
     refused("monitor", good, quiet, "--state", good, words="state of a monitor")
@@ -131,7 +131,7 @@ def test_standard_input_is_read_line_by_line_and_a_kill_halves_nothing(good, tmp
     process.communicate()
     assert json.loads(state.read_text())["items"] == 1000
     done = subprocess.run(command, env=ENV, input="0.1\n\n0.4\n", capture_output=True, text=True)
-    assert done.stdout == "2 items, 0 alarms; 1,002 items since the last start\n", done.stderr
+    assert done.stdout == "0 alarms in 2 items; 1,002 items since the last start.\n", done.stderr
 
 
 @pytest.mark.slow
@@ -154,4 +154,4 @@ def test_a_stream_that_fails_leaves_the_state_and_a_quiet_night_is_an_answer(goo
     assert not state.exists()
     (tmp_path / "none.csv").write_text("id,score\n")
     main(["monitor", str(good), str(tmp_path / "none.csv")])
-    assert "0 items, 0 alarms" in capsys.readouterr().out
+    assert "0 alarms in 0 items" in capsys.readouterr().out

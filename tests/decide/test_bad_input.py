@@ -18,7 +18,7 @@ BAD = {  # a word of the message, and what gives it
     "scores that differ": [lambda: d.p_values([2.0] * 5, [2.0] * 3)],
     "in row 2": [lambda v=v: statistics.pixel_statistics(IMAGES.index_fill(0, torch.tensor(2), v)) for v in (np.nan, np.inf)],
     "a mask": [lambda m=m: d.label_trim([0.1, 0.9], m, budget=2) for m in ([False, True], torch.tensor([False, True]))],
-    "strangest 2|2 strangest": [lambda: d.label_trim([0.1, 0.9, 0.5, 0.7], [1, 2], 2)],
+    "anomalous 2|2 most anomalous": [lambda: d.label_trim([0.1, 0.9, 0.5, 0.7], [1, 2], 2)],
     "largest tenth differs": [lambda: d.tail_p_values(np.ones(300))],
     "chosen": [lambda: d.simultaneous_bounds([0.5, 0.1], 9).false_discoveries([True])],
     "divide them by": [lambda: d.NeighborDetector(standardize=False).fit((1e25 * X).astype(np.float32))],
@@ -29,7 +29,7 @@ BAD = {  # a word of the message, and what gives it
     "score_samples": [lambda: d.cross_fit(d.GaussianDetector, X)],
     "features": [lambda: d.cross_fit(d.GaussianDetector(), csr_matrix(X))],
     "n_components of at most": [lambda: d.GaussianDetector(9).fit(X)],
-    "60% equal items": [lambda: d.GaussianDetector(trim=0.4).fit(np.r_[X, np.zeros((120, 4))])],
+    "60 % equal items": [lambda: d.GaussianDetector(trim=0.4).fit(np.r_[X, np.zeros((120, 4))])],
     "weights that count items": [lambda: d.NeighborDetector(2).fit(X, sample_weight=np.full(40, 1 / 40))],
     "2 items of positive weight": [
         lambda: d.NeighborDetector().fit(X[:3], sample_weight=[1.0, 0.0, 0.0]),

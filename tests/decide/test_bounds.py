@@ -35,7 +35,7 @@ def test_the_sampled_law_is_that_of_conformal_p_values():
 
 @pytest.mark.parametrize(("n", "m", "odd"), [(100, 50, 0), (300, 200, 20), pytest.param(2000, 100, 40, marks=pytest.mark.slow)])
 def test_all_bounds_hold_together(n, m, odd):
-    """The bound of every list 'the k strangest', and of the worst list, fails in at most delta of the runs."""
+    """The bound of every list 'the k most anomalous', and of the worst list, fails in at most delta of the runs."""
     r, failures, runs = rng(), 0, 1000
     for _ in range(runs):
         calibration, s = r.normal(size=n), r.normal(size=m)

@@ -126,9 +126,10 @@ def test_power_is_what_the_formula_says():
 
 
 def test_the_numbers_in_a_sentence():
-    assert "nothing can be flagged unless 20 or more of 1,000 items are unusual. With 9,999" in str(reportable(500, 1000))
-    assert "nothing can be flagged. With 9,999" in str(reportable(8, 1000))
-    assert str(reportable(9999, 1000)).startswith("9,999 calibration items are enough to flag even one of 1,000 items at a false")
+    few = "calibration items are too few to flag"
+    assert str(reportable(8, 1000)) == f"8 {few} one of 1,000 items at a rate of 10 %. To flag one, 9,999 are needed."
+    assert f"500 {few} fewer than 20 of 1,000 items" in str(reportable(500, 1000))
+    assert str(reportable(9999, 1000)) == "9,999 calibration items are enough to flag one of 1,000 items at a rate of 10 %."
 
 
 def test_trap_training_items_as_calibration():

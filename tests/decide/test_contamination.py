@@ -111,7 +111,7 @@ def test_false_discoveries_stay_at_the_rate_in_clean_and_contaminated_folders(la
 
 
 def test_the_tail_is_the_truncated_exponential_by_maximum_likelihood():
-    """Against a numerical maximum of the likelihood and its numerical curvature, for a few of the strangest items."""
+    """Against a numerical maximum of the likelihood and its numerical curvature, for a few of the most anomalous items."""
     s = np.sort(np.random.default_rng(3).gamma(3.0, size=3000))
     found = _expected(s, np.arange(1, 301))
     for k in (1, 7, 300):

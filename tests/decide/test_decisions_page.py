@@ -39,11 +39,11 @@ def data_of(text):
 def test_what_is_shown(tmp_path):
     text = page(tmp_path / "p.html", found())
     data = data_of(text)
-    assert "<p>2 of 4 images flagged" in text and len(data["sheets"]) == 1 and data["flag"] == [1, 1, 0, 0]
-    assert "4 images, 99 calibration items, false-discovery rate 0.1" in text and "could not be read" not in text
+    assert "<p>2 of 4 images flagged.</p>" in text and len(data["sheets"]) == 1 and data["flag"] == [1, 1, 0, 0]
+    assert "4 images, 99 calibration items, false-discovery rate 10 %" in text and "could not be read" not in text
     assert data["reason"] == ["z 1 in 500"] * 4 and data["start"] == "flag"
     text = page(tmp_path / "q.html", found(total=0, columns=found(0).columns))
-    assert "0 images: nothing to judge" in text and data_of(text)["sheets"] == []
+    assert "0 images: nothing to decide" in text and data_of(text)["sheets"] == []
 
 
 def test_every_text_is_escaped_and_nothing_is_loaded(tmp_path):

@@ -44,7 +44,7 @@ def test_alarms_of_single_items_have_their_level_or_certificate():
     alarms = [of.post("/scores", json={"scores": [s]}).json()["items"][0]["alarm"] for s in RNG.normal(size=200)]
     assert 2 <= sum(alarms) <= 20
     with_fpr = client(fpr=0.01)
-    assert "flag at most" in with_fpr.get("/health").json()["alarm"]
+    assert "at most 0.9139 % of normal items" in with_fpr.get("/health").json()["alarm"]
     assert [x["alarm"] for x in with_fpr.post("/scores", json={"scores": [0.0, 9.0]}).json()["items"]] == [False, True]
     refuses("at least 99 calibration scores", Service, GOOD[:50], {})
     refuses("differ", Service, np.zeros(200), {})
@@ -98,10 +98,10 @@ def test_metrics_count_and_a_change_is_told():
     lines = dict(line.rsplit(" ", 1) for line in of.get("/metrics").text.splitlines() if not line.startswith("#"))
     assert lines["vergence_items_total"] == "200.0" and lines["vergence_errors_total"] == "20.0"
     assert lines["vergence_drift_alarm"] == "1.0" and float(lines["vergence_drift_log_wealth"]) > 4.6
-    assert of.get("/health").json()["monitor"]["drift"] == "smaller scores"
+    assert of.get("/health").json()["monitor"]["drift"] == "lower scores"
 
 
-def test_a_saved_detector_judges_vectors(tmp_path):
+def test_a_saved_detector_scores_vectors(tmp_path):
     x = RNG.normal(size=(900, 3))
     Calibrated(GaussianDetector()).fit(x).save(tmp_path / "c.safetensors")
     model = Calibrated.load(tmp_path / "c.safetensors")

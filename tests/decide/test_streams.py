@@ -47,8 +47,8 @@ def test_false_alarms_are_bounded_for_all_time(law):
 
 
 CHANGES = {
-    "larger scores": lambda rng: rng.normal(1.5, 1, 100), "smaller scores": lambda rng: rng.normal(-1.5, 1, 100),
-    "smaller spread": lambda rng: rng.normal(0, 0.1, 100), "larger spread": lambda rng: rng.normal(0, 4, 100),
+    "higher scores": lambda rng: rng.normal(1.5, 1, 100), "lower scores": lambda rng: rng.normal(-1.5, 1, 100),
+    "less spread": lambda rng: rng.normal(0, 0.1, 100), "more spread": lambda rng: rng.normal(0, 4, 100),
     "repeated scores": lambda rng: np.full(100, rng.normal()),
 }  # fmt: skip
 

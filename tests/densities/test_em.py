@@ -225,9 +225,8 @@ def test_a_rank_of_d_and_above_is_cut():
     assert begun.covariances.shape == (R, K, D, 1 + D)
     found = em.run(data, made, begun, max_iter=50, tol=0.0, reg=0.0, reseed=False)
     assert torch.tensor(found.bounds).diff(dim=1).min() > -1e-9
-    full = em.run(
-        data, em.structure("full"), Mixture(begun.weights, begun.means, dense("low_rank", begun)), max_iter=50, tol=0.0, reg=0.0
-    )
+    start = Mixture(begun.weights, begun.means, dense("low_rank", begun))
+    full = em.run(data, em.structure("full"), start, max_iter=50, tol=0.0, reg=0.0)
     assert found.bounds[0][0] == pytest.approx(full.bounds[0][0], abs=1e-10)
 
 
@@ -255,9 +254,8 @@ def test_mixed_precision_ends_where_double_does(kind):
 @pytest.mark.parametrize("max_iter", [1, 7])
 def test_mixed_precision_ends_in_double_however_few_iterations(max_iter, monkeypatch):
     data, seen, real = items(clusters()), [], em.expectation
-    monkeypatch.setattr(
-        "vergence.densities.em.fit.expectation", lambda d, s, m, dtype: seen.append(dtype) or real(d, s, m, dtype)
-    )
+    spy = lambda d, s, m, dtype: seen.append(dtype) or real(d, s, m, dtype)  # noqa: E731
+    monkeypatch.setattr("vergence.densities.em.fit.expectation", spy)
     found = em.run(data, Full(), begin("full", data), tol=0.0, max_iter=max_iter, precision="mixed")
     assert [len(b) for b in found.bounds] == [max_iter] * R and found.converged == [False] * R
     assert seen[-1] == torch.float64 and seen.count(torch.float64) >= 1
@@ -338,9 +336,8 @@ def test_singular_items_end_finite(kind, scale, precision):
         data = items(scale * X)
         for k in (1, 5):
             r = torch.rand(2, k, len(X))
-            found = em.run(
-                data, made, em.initialize(data, made, r / r.sum(1, keepdim=True), 0.0), max_iter=20, reg=0.0, precision=precision
-            )
+            start = em.initialize(data, made, r / r.sum(1, keepdim=True), 0.0)
+            found = em.run(data, made, start, max_iter=20, reg=0.0, precision=precision)
             for part in (found.mixture.weights, found.mixture.means, found.mixture.covariances, torch.tensor(found.bounds[0])):
                 assert part.isfinite().all(), (name, k)
             factors, failed = torch.linalg.cholesky_ex(dense(kind, found.mixture))

@@ -74,11 +74,8 @@ def minimum(value, size, restarts):
         return v.item(), torch.autograd.grad(v, p)[0].numpy()
 
     options = {"maxiter": 5000, "maxfun": 10000, "ftol": 1e-15, "gtol": 1e-10, "maxcor": 30}
-    runs = [
-        scipy.optimize.minimize(both, rng(i).normal(size=size), jac=True, method="L-BFGS-B", options=options)
-        for i in range(restarts)
-    ]
-    return min(run.fun for run in runs)
+    how = {"jac": True, "method": "L-BFGS-B", "options": options}
+    return min(scipy.optimize.minimize(both, rng(i).normal(size=size), **how).fun for i in range(restarts))
 
 
 def stacked(outcomes):

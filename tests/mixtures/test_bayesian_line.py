@@ -6,7 +6,7 @@ from scipy import special, stats
 from sklearn.datasets import load_diabetes
 from sklearn.linear_model import BayesianRidge
 
-from vergence.mixtures import BayesianLine, NormalRegressor
+from vergence.mixtures import BayesianLine, GaussianRegressor
 from vergence.mixtures.bayesian_line import PENALTIES, student
 
 pytestmark = pytest.mark.filterwarnings("ignore::vergence.mixtures.core.FarValue")  # contexts far from twelve rows
@@ -88,6 +88,6 @@ def test_it_is_as_good_as_bayesian_ridge():
         order = np.random.default_rng(seed).permutation(len(x))
         few = rows(212, 3, seed)
         for X, Y, n in ((*few, 12), (x[order], y[order], 40)):
-            for found, model in ((ours, BayesianLine()), (peer, NormalRegressor(BayesianRidge()))):
+            for found, model in ((ours, BayesianLine()), (peer, GaussianRegressor(BayesianRidge()))):
                 found.append(model.fit(X[:n], Y[:n]).score(X[n:], Y[n:]))
     assert np.mean(ours[::2]) > np.mean(peer[::2]) - 0.1 and np.mean(ours[1::2]) > np.mean(peer[1::2]) - 0.1

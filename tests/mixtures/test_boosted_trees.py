@@ -25,9 +25,8 @@ def test_the_forest_is_the_mean_of_scikit_learns():
     arrays, new = as_forest(models, 20), steps(60, 1)[0]
     new[::3], new[1::5, 2] = x[:20], np.nan  # a column whose gaps training did not see
     forest = {name: torch.as_tensor(part) for name, part in arrays.items()}
-    np.testing.assert_allclose(
-        leaf_values(torch.from_numpy(new), forest), np.mean([m.predict(new) for m in models], 0), atol=1e-12
-    )
+    expected = np.mean([m.predict(new) for m in models], 0)
+    np.testing.assert_allclose(leaf_values(torch.from_numpy(new), forest), expected, atol=1e-12)
     none = {name: torch.as_tensor(part) for name, part in as_forest(models, 0).items()}
     np.testing.assert_allclose(leaf_values(torch.from_numpy(new), none), np.mean([y[::2].mean(), y[1::2].mean()]), atol=1e-6)
 

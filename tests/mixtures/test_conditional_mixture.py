@@ -264,10 +264,8 @@ def test_singular_pairs_end_finite(covariance_type, reg_covar):
     }
     for name, (x, y) in cases.items():
         for k in (1, 2):
-            model = ConditionalMixture(
-                k, covariance_type=covariance_type, rank=2, n_init=2, reg_covar=reg_covar, tol=1e-2, random_state=0
-            )
-            model.fit(x, y)
+            how = {"covariance_type": covariance_type, "reg_covar": reg_covar, "random_state": 0}
+            model = ConditionalMixture(k, rank=2, n_init=2, tol=1e-2, **how).fit(x, y)
             assert np.isfinite(model.score_samples(x, y)).all(), (name, k)
             assert np.isfinite(model.sample(x, 3, random_state=0)).all() and np.isfinite(model.predict(x)).all()
 

@@ -66,9 +66,8 @@ def test_intervals_and_samples_of_tables_have_names_and_the_index():
         assert list(drawn.columns) == ["sample", *targets] and list(drawn.index[:4]) == [100, 100, 100, 101]
         np.testing.assert_array_equal(drawn[targets].to_numpy().reshape(60, 3, -1), model.sample(x, 3))
     table = pl.from_pandas(data)
-    assert model.sample(table, 2).columns == ["row", "sample", "size", "drag"] and isinstance(
-        model.intervals(table), pl.DataFrame
-    )
+    assert model.sample(table, 2).columns == ["row", "sample", "size", "drag"]
+    assert isinstance(model.intervals(table), pl.DataFrame)
     assert model.intervals(pa.Table.from_pandas(data)).column_names == list(ends.columns)
     named = ConditionalGaussian(random_state=0).fit(data[["size"]], data["drag"].rename("sample"))
     assert list(named.sample(data).columns) == ["vergence_sample", "sample"]
@@ -89,9 +88,8 @@ def test_tables_without_rows_have_answers_without_rows():
     model = ConditionalGaussian(random_state=0).fit(data[["size", "color"]], data["drag"])
     none = data.head(0)
     assert [len(f(none)) for f in (model.predict, model.mode, model.intervals, model.sample)] == [0] * 4
-    assert list(model.intervals(none).columns) == ["drag_low", "drag_high"] and model.score_samples(none, none["drag"]).shape == (
-        0,
-    )
+    assert list(model.intervals(none).columns) == ["drag_low", "drag_high"]
+    assert model.score_samples(none, none["drag"]).shape == (0,)
     assert model.predict(np.empty((0, 3))).shape == (0,) and model.sample(np.empty((0, 3)), 2).shape == (0, 2)
 
 

@@ -231,10 +231,8 @@ def test_items_of_no_weight_are_left_out(kind, init):
 def test_starts_follow_the_weights():
     w = np.where(X[:, 0] > np.median(X[:, 0]), 1.0, 1e-3)
     start = {i: quietly(GaussianMixture(K, init_params=i, random_state=0, max_iter=0), X, sample_weight=w) for i in INITS}
-    close(
-        start["kmeans"].means_,
-        KMeans(K, n_init=1, random_state=np.random.RandomState(0)).fit(X, sample_weight=w).cluster_centers_,
-    )
+    kmeans = KMeans(K, n_init=1, random_state=np.random.RandomState(0)).fit(X, sample_weight=w)
+    close(start["kmeans"].means_, kmeans.cluster_centers_)
     seeds, _ = kmeans_plusplus(X, K, sample_weight=w, random_state=np.random.RandomState(0))
     close(start["k-means++"].means_, seeds)
     assert not np.allclose(seeds, kmeans_plusplus(X, K, random_state=np.random.RandomState(0))[0])
@@ -308,9 +306,8 @@ def test_an_unfinished_fit_warns_once():
 @pytest.mark.parametrize("scale", [1e-300, 1e200])
 def test_the_scale_of_sample_weights_does_not_matter(kind, scale):
     w = np.random.default_rng(4).uniform(0.5, 2, N)
-    one, other = (
-        quietly(GaussianMixture(K, covariance_type=kind, rank=RANK, random_state=0), X, sample_weight=v) for v in (w, scale * w)
-    )
+    model = GaussianMixture(K, covariance_type=kind, rank=RANK, random_state=0)
+    one, other = (quietly(clone(model), X, sample_weight=v) for v in (w, scale * w))
     for name in ("weights_", "means_", "covariances_", "lower_bound_"):
         close(getattr(other, name), getattr(one, name), 1e-9)
 

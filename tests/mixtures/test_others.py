@@ -8,7 +8,7 @@ from sklearn.linear_model import BayesianRidge, Ridge
 from tests.refusals import refuses
 
 from vergence import mixtures
-from vergence.mixtures import FromQuantiles, NormalRegressor
+from vergence.mixtures import FromQuantiles, GaussianRegressor
 
 
 def line(n=120):
@@ -20,7 +20,7 @@ def line(n=120):
 @pytest.mark.parametrize("regressor", [BayesianRidge(), GaussianProcessRegressor(alpha=0.3)])
 def test_its_density_is_the_regressors_normal(regressor):
     x, t = line()
-    model = NormalRegressor(regressor).fit(x, t)
+    model = GaussianRegressor(regressor).fit(x, t)
     right = 0
     for y in t.T:
         mean, std = regressor.fit(x, y).predict(x, return_std=True)
@@ -31,19 +31,19 @@ def test_its_density_is_the_regressors_normal(regressor):
 
 def test_choose_compares_it():
     x, t = line()
-    found = mixtures.choose(x, t[:, 0], also={"BayesianRidge": NormalRegressor(BayesianRidge())}, seconds=0.0)
+    found = mixtures.choose(x, t[:, 0], also={"BayesianRidge": GaussianRegressor(BayesianRidge())}, seconds=0.0)
     table = found.table()
     assert table["model"][-1] == "BayesianRidge" and table["log_density"][-1] is None, "no time for others"
-    found = mixtures.choose(x, t[:, 0], also={"BayesianRidge": NormalRegressor(BayesianRidge())})
+    found = mixtures.choose(x, t[:, 0], also={"BayesianRidge": GaussianRegressor(BayesianRidge())})
     at = found.table()["model"].index("BayesianRidge")
     assert found.name == "line" and found.table()["log_density"][at] == pytest.approx(found.table()["log_density"][1], abs=0.05)
 
 
 def test_what_has_no_deviation_is_refused(tmp_path):
     x, t = line()
-    refuses(r"predict\(X, return_std=True\), found Ridge", NormalRegressor(Ridge()).fit(x, t).predict, x)
-    refuses("expected a regressor with", NormalRegressor(object()).fit, x, t)
-    refuses("a BayesianRidge in", NormalRegressor(BayesianRidge()).fit(x, t).save, tmp_path / "m.safetensors")
+    refuses(r"predict\(X, return_std=True\), found Ridge", GaussianRegressor(Ridge()).fit(x, t).predict, x)
+    refuses("expected a regressor with", GaussianRegressor(object()).fit, x, t)
+    refuses("a BayesianRidge in", GaussianRegressor(BayesianRidge()).fit(x, t).save, tmp_path / "m.safetensors")
 
 
 def of_normal(regressor, x, levels):
@@ -55,7 +55,7 @@ def of_normal(regressor, x, levels):
 
 def test_a_density_of_quantiles_is_close_to_that_which_has_them():
     x, t = line()
-    model, right = FromQuantiles(BayesianRidge(), of_normal).fit(x, t[:, 0]), NormalRegressor(BayesianRidge()).fit(x, t[:, 0])
+    model, right = FromQuantiles(BayesianRidge(), of_normal).fit(x, t[:, 0]), GaussianRegressor(BayesianRidge()).fit(x, t[:, 0])
     inside = abs(right.cdf(x, t[:, 0]) - 0.5) < 0.475
     np.testing.assert_allclose(model.score_samples(x, t[:, 0])[inside], right.score_samples(x, t[:, 0])[inside], atol=0.2)
     np.testing.assert_allclose(model.cdf(x, t[:, 0]), right.cdf(x, t[:, 0]), atol=0.01)

@@ -98,5 +98,5 @@ def test_groups_are_needed_and_known():
 def test_choose_takes_them_for_groups_and_keeps_the_names():
     x, y, group = panel(40, seed=5, slope=3.0)
     found = choose(x, y, groups=[f"s{g}" for g in group])
-    assert found.name == "random intercepts" and found.sentence.startswith("A line with random intercepts is best")
+    assert found.name == "random intercepts" and found.sentence.startswith("Chosen: random intercepts (the best")
     assert found.model.of("s3").predict(x[:1]).shape == (1,)

@@ -13,7 +13,7 @@ from tests.refusals import refuses
 from vergence import mixtures
 from vergence.mixtures import selection
 from vergence.mixtures.core import FarValue
-from vergence.mixtures.selection import ALONE, LINE, _crps, choose, folds, importance, remarks
+from vergence.mixtures.selection import LINE, NO_CONTEXT, _crps, choose, folds, importance, remarks
 
 
 def line(n=200, seed=0, noise=0.5):
@@ -24,7 +24,8 @@ def line(n=200, seed=0, noise=0.5):
 
 def test_a_line_is_enough_for_a_line():
     found = choose(*line())
-    assert found.name == LINE and "A line is enough" in found.sentence
+    assert found.name == LINE and found.sentence.startswith("Chosen: line (")
+    assert "nats per row better than ignoring the context" in found.sentence
     at = {name: i for i, name in enumerate(found.table()["model"])}
     truth = -0.5 * np.log(2 * np.pi * 0.25) - 0.5
     assert found.table()["log_density"][at[LINE]] == pytest.approx(truth, abs=0.15)
@@ -39,7 +40,7 @@ def test_two_answers_need_more_than_a_line():
     x = r.uniform(-1, 1, (600, 1))
     t = np.sign(r.normal(size=600)) * (1 + x[:, 0]) + 0.1 * r.normal(size=600)
     found = choose(x, t)
-    assert found.name not in (LINE, ALONE) and "nats a row better than a line" in found.sentence
+    assert found.name not in (LINE, NO_CONTEXT) and "nats per row better than a line" in found.sentence
     assert np.abs(found.model.sample([[0.5]], 200, random_state=0)).mean() == pytest.approx(1.5, abs=0.2)
 
 
@@ -47,7 +48,7 @@ def test_a_context_that_says_nothing():
     r = np.random.default_rng(2)
     x, t = r.normal(size=(150, 3)), 2 + r.normal(size=150)
     found = choose(x, t)
-    assert found.name == ALONE and "says nothing" in found.sentence
+    assert found.name == NO_CONTEXT and "No other model that was compared predicts clearly better" in found.sentence
     right = stats.norm(t.mean(), t.std()).logpdf(t)
     np.testing.assert_allclose(found.model.score_samples(x, t), right, atol=1e-6)
     np.testing.assert_allclose(found.model.predict(100 * x), np.full(150, t.mean()), atol=1e-6)
@@ -117,12 +118,12 @@ def test_the_numbers_of_held_out_rows_survive_the_file(tmp_path):
     assert not hasattr(model, "held_out_pit_")
 
 
-def test_neighboring_rows_that_err_alike_are_named():
+def test_correlated_errors_of_neighboring_rows_are_named():
     r = np.random.default_rng(0)
     level = np.repeat(r.normal(size=30), 10)
     x = r.normal(size=(300, 2))
     t = x[:, 0] + level + 0.2 * r.normal(size=300)
-    assert "neighboring rows err alike" in choose(x, t, seconds=0.0).notes[-1]
+    assert "errors of neighboring rows are correlated" in choose(x, t, seconds=0.0).notes[-1]
     assert len(choose(x, t, groups=np.repeat(np.arange(30), 10), seconds=0.0).notes) == 1  # on the time
     order = r.permutation(300)
     assert len(choose(x[order], t[order], seconds=0.0).notes) == 1
@@ -144,7 +145,7 @@ def test_many_rows_are_decided_by_a_sample(monkeypatch):
     monkeypatch.setattr(selection, "MOST_RACED", 100)
     x, t = line(400)
     found = choose(x, t, seconds=0.0)
-    assert found.notes[-1] == "100 of 400 rows decided which model suits them; it is fitted to all"
+    assert found.notes[-1] == "100 of 400 rows decided which model is chosen; it is fitted to all"
     np.testing.assert_allclose(found.model.score(x, t), mixtures.get("line")().fit(x, t).score(x, t))
     assert len(found.model.held_out_pit_) == 100
 
@@ -157,8 +158,8 @@ def test_subjects_are_new_in_the_test_part_and_a_memory_of_them_does_not_help():
     t = r.normal(size=40)[subject] + 0.1 * r.normal(size=320)  # a level of each subject, which x names
     for train, test in folds(x, t, groups=subject):
         assert not {*subject[train]} & {*subject[test]}
-    assert choose(x, t, groups=subject).name in (ALONE, LINE)
-    assert choose(x, t).name not in (ALONE, LINE)
+    assert choose(x, t, groups=subject).name in (NO_CONTEXT, LINE)
+    assert choose(x, t).name not in (NO_CONTEXT, LINE)
 
 
 def test_the_future_comes_after_the_past():
@@ -168,7 +169,7 @@ def test_the_future_comes_after_the_past():
 
 
 def test_later_rows_of_the_same_subjects():
-    """Each subject's rows are cut in time, whatever the times of the others."""
+    """Each subject's rows are cut in time, for any times of the others."""
     subject, when = np.repeat([0, 1], 40), np.r_[np.arange(40), 100 + np.arange(40)][::-1]
     for train, test in folds(np.zeros((80, 1)), when * 1.0, groups=subject, order=when):
         for one in (0, 1):
@@ -196,7 +197,7 @@ def test_a_few_far_rows_do_not_decide():
     large = r.random(400) < 0.6
     t = np.exp(np.where(large, 6 + 2 * r.normal(size=400), 1 + 0.8 * r.normal(size=400)))
     found = choose(np.c_[large, r.normal(size=400)], t, random_state=0)
-    assert found.name != ALONE and np.median(found.model.intervals([[0.0, 0.0]])[:, 1]) < 5 * np.exp(1 + 0.8 * 1.645)
+    assert found.name != NO_CONTEXT and np.median(found.model.intervals([[0.0, 0.0]])[:, 1]) < 5 * np.exp(1 + 0.8 * 1.645)
 
 
 def test_contexts_far_from_those_of_the_fit_are_told(tmp_path):
@@ -238,33 +239,32 @@ def test_the_crps_is_that_of_a_gaussian():
 
 def test_time_runs_out_and_errors_are_one_line():
     found = choose(*line(), seconds=0.0)
-    assert found.name in (ALONE, LINE)
+    assert found.name in (NO_CONTEXT, LINE)
     refuses("at least 10 rows", choose, *line(9))
     assert "there was no time for kernel" in found.notes[0] and "time" in found.columns["left"]
     refuses("groups of at least 4 rows", folds, np.zeros((9, 1)), np.zeros(9), groups=np.arange(9), order=np.arange(9))
     refuses("different rows or groups", folds, np.zeros((9, 1)), np.arange(9.0), groups=np.zeros(9))
 
 
-def test_what_is_odd_about_a_table_is_said():
+def test_remarks_on_a_table():
     x, t = line(300)
     names = (["a", "b"], ["t"])
     assert remarks(x, t, names) == []
     far = x.copy()
     far[7, 1] = -1e6
-    assert remarks(far, t, names) == [
-        "b is -1e+06 in row 8, far from all others, and moves means and covariances: mend or drop it"
-    ]
+    text = "b is -1e+06 in row 8, far from all others, and distorts means and covariances: correct or drop it"
+    assert remarks(far, t, names) == [text]
     assert "in row 18," in remarks(far, t, names, np.arange(11, 311))[0]
     wrong = t.copy()
     wrong[7] = 1e6
-    said = r"target_0 is 1e\+06 in row 8, far from all others"
-    with pytest.warns(FarValue, match=said):
+    text = r"target_0 is 1e\+06 in row 8, far from all others"
+    with pytest.warns(FarValue, match=text):
         mixtures.get("gaussian")().fit(x, wrong)
-    with pytest.warns(FarValue, match=said) as warned:
+    with pytest.warns(FarValue, match=text) as warned:
         found = choose(x, wrong, seconds=0.0)
     assert len(warned) == 1 and "row 8" in found.notes[0]
     spike = np.where(np.arange(300) % 4 == 0, 0.0, t)
-    assert "t is 0 in 25% of the rows" in remarks(x, spike, names)[0]
+    assert "t is 0 in 25 % of the rows" in remarks(x, spike, names)[0]
     assert "the context b is the target t in other units" in remarks(np.c_[x[:, 0], 3 - 2 * t], t, names)[0]
     assert remarks(np.random.default_rng(0).standard_t(2, size=(700, 2)), np.arange(700.0), names) == []
 

@@ -30,10 +30,10 @@ def test_the_page_says_what_the_model_says(tmp_path, targets):
     file, page = tmp_path / "m.safetensors", tmp_path / "p.html"
     density.fit_density(found, "gaussian", file, settings={}, report=page)
     model, text = mixtures.load(file), page.read_text()
-    typical = [np.quantile(found.context[:, 0], 0.5, method="nearest"), 1.0, *(found.context[:, 2:].mean(0) > 0.5)]
-    low, high = np.asarray(model.intervals([typical], 0.9)).reshape(targets, 2)[0]
-    row = next(line for line in words(page) if line[:4] == ["all", "columns", "are", "typical"])
-    assert row[4:7] == [f"{v:.4g}" for v in (np.ravel(model.quantile([typical], 0.5))[0], low, high)]
+    middle = [np.quantile(found.context[:, 0], 0.5, method="nearest"), 1.0, *(found.context[:, 2:].mean(0) > 0.5)]
+    low, high = np.asarray(model.intervals([middle], 0.9)).reshape(targets, 2)[0]
+    row = next(line for line in words(page) if line[:4] == ["all", "columns", "have", "middle"])
+    assert row[5:8] == [f"{v:.4g}" for v in (np.ravel(model.quantile([middle], 0.5))[0], low, high)]
     changed = [" ".join(line[: -3 * targets]) for line in words(page) if len(line) > 3 and line[1] == "is"]
     assert {"color is red", "color is blue", "&lt;b&gt; is 0", "&lt;b&gt; is 2"} <= set(changed) and len(changed) == 7
     assert changed[0].startswith("speed is"), "the largest change is first"
@@ -51,5 +51,5 @@ def test_the_page_says_what_the_model_says(tmp_path, targets):
 def test_the_page_of_a_choice_shows_the_models(tmp_path):
     page = tmp_path / "p.html"
     found = density.fit_density(pairs(120), "auto", tmp_path / "m.safetensors", settings={}, seconds=0.0, report=page)
-    assert found.selection.sentence.split(":")[0] in page.read_text()
+    assert found.selection.sentence.split(" (")[0] in page.read_text()
     assert "The model was fitted to these rows too" in page.read_text() and "The models that were compared" in page.read_text()

@@ -15,15 +15,15 @@ PASSED = ("column", "groups", "fdr", "fpr", "confidence", "adaptive", "append", 
 
 @dataclass(kw_only=True)
 class Calibrate:
-    """Decide from the scores of any model which items are unusual, at a stated rate.
+    """Decide from the scores of any model which items are anomalous, at a stated error rate.
 
-    CALIBRATION has scores of ordinary items that the model was not fitted to, NEW those of the items to judge.
+    CALIBRATION has scores of normal items that the model was not fitted to, NEW those of new items.
     """
 
     calibration: Annotated[Positional[Path], arg(metavar="CALIBRATION")]
     """Table (.csv, .jsonl, .parquet, ...), .npy or .npz with scores."""
     new: Annotated[Positional[Path], arg(metavar="NEW")]
-    """The same, of the items to judge, also none; all its columns are written again. - reads JSON lines of standard input."""
+    """The same, of new items, also none; all its columns are written again. - reads JSON lines of standard input."""
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: decisions-NEW.csv, or - of -)")] = None
     """File to write: .csv, .jsonl, .parquet or .npz, and a page next to it, OUT.html. - writes JSON lines to standard output."""
     append: Annotated[Path | None, arg(metavar="LOG", help_behavior_hint="(default: none)")] = None
@@ -34,15 +34,15 @@ class Calibrate:
     """Column of the scores."""
     groups: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
     """Column of groups: items are compared with calibration items of the same group."""
-    fdr: Annotated[float, arg(help="Share of false alarms among the flags, at most, on average over tables.")] = 0.1
+    fdr: Annotated[float, arg(help="Largest share of false alarms among the flags, on average over tables.")] = 0.1
     fpr: Annotated[float | None, arg(metavar="RATE", help_behavior_hint="(default: flag by --fdr)")] = None
-    """Flag at most this share of ordinary items, with --confidence, instead."""
+    """Instead, flag at most this share of normal items, with --confidence."""
     confidence: Annotated[float | None, arg(metavar="P", help_behavior_hint="(default: 0.95 with --fpr)")] = None
-    """Probability that --fpr, or --fdr for tables judged by these calibration items, holds."""
+    """Probability that --fpr, or --fdr, holds for these calibration items."""
     adaptive: bool = False
-    """Use what many anomalies leave of --fdr, by an estimate of their share."""
+    """Flag more where anomalies are many, by an estimate of their share."""
     lower_is_anomalous: bool = False
-    """Lower scores are stranger, as of log-likelihoods."""
+    """Lower scores are more anomalous, as of log-likelihoods."""
 
 
 def calibrate(command: Calibrate) -> None:

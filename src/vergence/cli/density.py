@@ -39,19 +39,19 @@ class _OfPairs:
     drop: Columns = field(default_factory=list)
     """Columns that are not used."""
     id: Columns = field(default_factory=list)
-    """Columns that name the rows: no context, but written next to each answer."""
+    """Columns that name the rows: not part of the context, and written next to each answer."""
     category: Columns = field(default_factory=list)
-    """Columns that are categories, whatever they hold."""
+    """Columns that are categories, with any values."""
     number: Columns = field(default_factory=list)
-    """Columns that are measurements, though they are named like identifiers."""
+    """Columns that are measurements, though their names look like identifiers."""
     dates: Annotated[UseAppendAction[list[str]], arg(metavar="FORMAT", help_behavior_hint="")] = field(default_factory=list)
     """Format of written dates (%d/%m/%Y, %b %Y, %q %Y). Without it those are read of which only one format is possible."""
     sheet: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
     """Sheet of a workbook; the first by default."""
     groups: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
-    """Column, or array of a .npz file, of subjects: auto chooses what suits new ones. It is not part of the context."""
+    """Column, or array of a .npz file, of subjects: auto chooses the model for new ones. It is not part of the context."""
     ordered: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
-    """Column, or array, of times: auto chooses what suits later rows. It is not part of the context."""
+    """Column, or array, of times: auto chooses the model for later rows. It is not part of the context."""
     seed: options.Seed = 0
 
 
@@ -64,7 +64,7 @@ class DensityFit(_OfPairs):
     """Column, or array, of weights of the rows; 2 counts as two rows. It is not part of the context."""
     seconds: Annotated[float | None, arg(metavar="S", help_behavior_hint="")] = None
     """Time after which auto tries no other model."""
-    holdout: Annotated[float, arg(help="Share of the pairs that is held out for evaluation of a named model; 0 for none.")] = 0.2
+    holdout: Annotated[float, arg(help="Share of the pairs that is held out to evaluate a named model; 0 for none.")] = 0.2
     set: Annotated[options.Settings, arg(metavar="NAME=VALUE")] = field(default_factory=list)
     """Setting of the model, NAME=VALUE (n_components=5)."""
     report: Annotated[Path | None, arg(metavar="PAGE.html", help_behavior_hint="(default: none)")] = None
@@ -78,7 +78,7 @@ class _Use:
     model: Annotated[Positional[Path], arg(metavar="MODEL", help="File that fit wrote.")]
     source: Annotated[Positional[Path], arg(metavar="CONTEXTS")]
     """A .npz file with the array context (and target for score), or a table with the columns used in fit."""
-    unknown: Annotated[Literal["gap", "refuse"], arg(help="What a category is that fit did not see.")] = "gap"
+    unknown: Annotated[Literal["gap", "refuse"], arg(help="How to treat a category that fit did not see.")] = "gap"
     sheet: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="", help="Sheet of a workbook.")] = None
     out: options.TableOut = None
 
@@ -94,7 +94,7 @@ class DensityPredict(_Use):
     source: Annotated[Positional[Path | None], arg(metavar="CONTEXTS")] = None  # type: ignore[assignment]
     """A .npz file with the array context, or a table with the columns used in fit."""
     given: Annotated[options.Settings, arg(name="if", metavar="COLUMN=VALUE")] = field(default_factory=list)
-    """What would the target be, if? Values of columns, several between commas; columns without one are gaps."""
+    """Predict one row with these values of columns, several between commas; columns without one are gaps."""
     level: Annotated[float, arg(help="Probability of the interval.")] = 0.9
 
 
@@ -108,17 +108,17 @@ class DensitySample(_Use):
 
 @dataclass(kw_only=True)
 class DensityScore(_Use):
-    """Write how unusual each target is given its context, with p-values, and report what is at a false-discovery rate.
+    """Write how anomalous each target is given its context, and flag rows at a stated error rate.
 
-    The p-values are ranks among rows that were held out of the fit, so the rows to judge have to be other ones.
+    The p-values are ranks among rows that were held out of the fit, so these rows must not be scored.
     """
 
-    fdr: Annotated[float, arg(help="Share of the reported rows that are usual, at most, on average.")] = 0.1
+    fdr: Annotated[float, arg(help="Largest share of false alarms among the flags, on average.")] = 0.1
 
 
 @dataclass(kw_only=True)
 class DensityImportance(_OfPairs):
-    """Say which context columns matter: the log-density that is lost without each. Auto chooses once, with all columns."""
+    """Find the context columns that matter: the log-density that is lost without each. Auto chooses once, with all columns."""
 
     out: Annotated[Path, arg(help="Table to write.")] = Path("importance.csv")
 
@@ -131,12 +131,14 @@ VERBS = {
     "importance": DensityImportance,
 }
 WRITTEN = {DensityPredict: "predictions", DensitySample: "samples", DensityScore: "scores"}  # names of files
+TITLE = "Held-out log-density (nats per row; larger is better)"
+SHOWN = {"log_density": "nats", "error": "+-", "r2": "R2", "coverage": "in 90 %", "seconds": "seconds", "left": "left out"}
 NEXT = {DensityPredict: "sample", DensitySample: "predict", DensityScore: "predict"}  # what else can be asked
 
 
 @dataclass(kw_only=True)
 class Density:
-    """Fit a density p(target | context) to a table; predict and sample with it; say what is unusual and what matters."""
+    """Fit a density p(target | context) to a table; predict and sample with it; find anomalies and the columns that matter."""
 
     density: OmitSubcommandPrefixes[
         Annotated[DensityFit, subcommand("fit", prefix_name=False)]
@@ -173,14 +175,11 @@ def _pairs(command: _OfPairs) -> "tuple[Pairs, dict[str, Any]]":
     names = ("target", "context", "drop", "groups", "ordered", "category", "number", "dates", "sheet")
     how: dict[str, Any] = {name: getattr(command, name) for name in names}
     pairs = read_pairs(command.pairs, ids=command.id, weights=getattr(command, "weights", None), **how)
-    if pairs.roles is not None:
-        print(pairs.roles)
-    for text in pairs.notes:
+    for text in ([] if pairs.roles is None else [str(pairs.roles)]) + list(pairs.notes):
         note(text)
     if (gaps := int(np.isnan(pairs.context).any(1).sum())) > 0:
-        where = f"gaps in the context of {counted(gaps, 'row')} of {len(pairs.context):,}"
-        integrated = command.model in ("auto", "gaussian", "mixture")
-        print(where + ("; Gaussians and mixtures integrate over them" if integrated else ""))
+        where = f"gaps in the context of {gaps:,} of {len(pairs.context):,} rows"
+        note(where + "; Gaussians and mixtures integrate over them" * (command.model in ("auto", "gaussian", "mixture")))
     also = {"groups": pairs.groups, "order": pairs.order, "sample_weight": pairs.weights}
     return pairs, {key: values for key, values in also.items() if values is not None}
 
@@ -198,9 +197,10 @@ def _importance(command: DensityImportance) -> None:
         model, name = mixtures.get(command.model)(random_state=command.seed), command.model
     result = mixtures.importance(model, pairs.context, pairs.target, names=pairs.columns[0], **also)
     rows = [list(row) for row in zip(*result.columns.values(), strict=True)]
-    table(f"nats a row that {name} loses without the column, on new rows", ["column", "nats", "error"], rows)
+    print(f"{rows[0][0]} matters most: without it {name} loses {rows[0][1]:.2f} +- {rows[0][2]:.2f} nats per row.")
+    table("Loss on held-out rows without each column (nats per row)", ["column", "nats", "+-"], rows)
     write_table(command.out, {key: list(values) for key, values in result.columns.items()})
-    print(f"wrote {command.out}; next: vergence density fit {shlex.quote(str(command.pairs))} --context COLUMNS")
+    print(f"wrote {command.out}\nnext: vergence density fit {shlex.quote(str(command.pairs))} --context COLUMNS")
 
 
 def _fit(command: DensityFit) -> None:
@@ -212,44 +212,41 @@ def _fit(command: DensityFit) -> None:
     verb = "replaced" if command.out.exists() else "wrote"
     also |= {name: getattr(command, name) for name in ("seconds", "report", "holdout", "seed")}
     result = density.fit_density(pairs, command.model, command.out, settings=settings, **also)
-    print(f"{result.model}: {result.train} pairs in {result.seconds:.1f} s")
-    if (found := result.selection) is not None:
-        names = {"log_density": "nats", "coverage": "in 90%", "error": "+-", "seconds": "s", "left": "left out"}
-        shown = [name for name, values in found.table().items() if name not in ("width", "pit") and any(v != "" for v in values)]
-        compared = [[found.table()[name][i] for name in shown] for i in range(len(found.table()["model"]))]
-        head = ["", *(names.get(name, name) for name in shown[1:])]
-        table("models on rows that they have not seen; log-density in nats a row, larger is better", head, compared)
-        print(found.sentence)
+    rows, found = counted(result.train, "row"), result.selection
+    fitted = f"Fitted{'' if found else f' {command.model}'} to {rows} in {result.seconds:.1f} s."
+    if found is not None:
+        print(f"{found.sentence}\n{fitted}")
+        left = [name for name in SHOWN if any(value != "" for value in found.table()[name])]
+        compared = [list(row) for row in zip(*(found.table()[name] for name in ("model", *left)), strict=True)]
+        table(TITLE, ["", *(SHOWN[name] for name in left)], compared)
     elif result.scores:
-        rows = [[name, *scores.values()] for name, scores in result.scores.items()]
-        titles = {"log_density": "log-density", "error": "standard error"}
-        head = ["", *(titles.get(name, name) for name in next(iter(result.scores.values())))]
-        table(f"{result.test} pairs held out; log-density in nats, larger is better", head, rows)
-        print(_who_is_ahead(result.ahead))
-    elif command.holdout > 0:
-        few = "1 held-out pair is" if result.test == 1 else f"{result.test} held-out pairs are"
-        _warn(f"{few} too few to evaluate the density; it is not evaluated")
-    for note in result.notes:
-        _warn(note)
+        print(f"{_comparison(result.ahead)}\n{fitted} {counted(result.test, 'row')} held out.")
+        compared = [[name, *scores.values()] for name, scores in result.scores.items()]
+        table(TITLE, ["", *(SHOWN.get(name, name) for name in next(iter(result.scores.values())))], compared)
+    else:
+        print(fitted)
+        if command.holdout > 0:
+            _warn(f"{counted(result.test, 'held-out row')}: too few to evaluate the density")
+    for text in result.notes:
+        _warn(text)
     if columns := result.few_values:
-        where = f"{', '.join(columns)} {'takes' if len(columns) == 1 else 'take'} few different values"
-        little = "a density of classes or counts has no upper limit, and such log-densities mean little"
-        _warn(f"{where}: {little}; a classifier suits them")
+        where = f"few different values in {', '.join(columns)}"
+        _warn(f"{where}: log-densities of classes or counts have no upper limit and mean little; use a classifier")
     if command.report is not None:
-        print(f"page: {command.report}")
-    print(f"{verb} {command.out}; next: vergence density predict {shlex.quote(str(command.out))} CONTEXTS")
+        print(f"wrote {command.report}")
+    print(f"{verb} {command.out}\nnext: vergence density predict {shlex.quote(str(command.out))} CONTEXTS")
 
 
 def _warn(message: str) -> None:
     print(f"warning: {message}", file=sys.stderr)
 
 
-def _who_is_ahead(ahead: dict[str, tuple[float, float]]) -> str:
+def _comparison(ahead: dict[str, tuple[float, float]]) -> str:
     """Returns by how much the model's held-out log-density is above or below that of its best baseline, in words."""
     best = min(ahead, key=lambda name: ahead[name][0])
     lead, error = ahead[best]
-    distance = f"{abs(lead):.2f} nats a pair {'above' if lead >= 0 else 'below'} {best}"
-    return f"the model's log-density is {distance} (standard error {error:.2f}); a right density has 50 and 90 % inside"
+    how = "better" if lead >= 0 else "worse"
+    return f"The model is {abs(lead):.2f} +- {error:.2f} nats per row {how} than the baseline {best}."
 
 
 def _scenario(command: DensityPredict) -> None:
@@ -257,27 +254,27 @@ def _scenario(command: DensityPredict) -> None:
     from vergence.mixtures import load
     from vergence.tables import models as density
 
-    expect(command.source is None and command.out is None, "--if alone", "a file too", "leave one out")
+    expect(command.source is None and command.out is None, "only --if", "a file too", "leave one out")
     parts = [part.partition("=") for text in command.given for part in re.split(r",(?=[^,=]+=)", text)]
     wrong = next(("".join(part) for part in parts if not part[1]), None)
     expect(wrong is None, "--if COLUMN=VALUE", wrong, "give a value")
-    with _said():
+    with _warned():
         found = density.scenario(load(command.model), {name.strip(): value.strip() for name, _, value in parts}, command.level)
     print("\n".join(f"{name}: {value:.6g}" for name, value in found.items()))
 
 
 @contextlib.contextmanager
-def _said() -> Iterator[None]:
+def _warned() -> Iterator[None]:
     """Prints the warnings of models as those of the command, each once."""
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         yield
-    for message in dict.fromkeys(str(one.message) for one in said):
+    for message in dict.fromkeys(str(one.message) for one in caught):
         _warn(message)
 
 
 def _write(command: DensityPredict | DensitySample | DensityScore, out: Path) -> int:
-    """Writes what a fitted density says of contexts or pairs; returns the number of rows."""
+    """Writes the answers of a fitted density for contexts or pairs; returns the number of rows."""
     from vergence.data.arrays import read_for_model
     from vergence.mixtures import load
     from vergence.tables import models as density
@@ -291,23 +288,23 @@ def _write(command: DensityPredict | DensitySample | DensityScore, out: Path) ->
     pairs = read_for_model(command.source, columns, getattr(model, "ids_", []), **how)
     for text in pairs.notes:
         note(text)
-    with _said():
+    with _warned():
         if isinstance(command, DensityScore):
             found = density.score_pairs(model, pairs, out, fdr=command.fdr)
-            print("\n".join(_unusual(found)))
+            print("\n".join(_scored(found)))
             return found.rows
         if isinstance(command, DensityPredict):
             return density.predict(model, pairs, out, level=command.level)
         return density.sample(model, pairs, out, n=command.n, seed=command.seed)
 
 
-def _unusual(found: "Decisions") -> list[str]:
-    """Returns what was found unusual, in words."""
+def _scored(found: "Decisions") -> list[str]:
+    """Returns what was found, in words."""
     from vergence.decide.decisions import SHIFTED
 
     if not found.total:
         return found.sentences
     if found.shift is None:
-        return ["no p-values: the model has no held-out rows; fit it without --holdout 0"]
-    whole = f"as a whole they are like the rows of the fit (p-value {found.shift:.2g})"
-    return [*found.sentences, *([whole] if found.shift > SHIFTED else [])]
+        return ["No p-values: the model has no held-out rows. Fit it without --holdout 0."]
+    like = [f"The rows are like those of the fit overall (p = {found.shift:.2g})."] if found.shift > SHIFTED else []
+    return [*found.sentences, *like]

@@ -19,11 +19,11 @@ COLUMNS = ("context", "best", "score", "p_value", "claim", "answer", "candidates
 
 @dataclass(kw_only=True)
 class Pairs:
-    """Fit what match needs to true pairs of vectors of any encoders, a part of which calibrates."""
+    """Fit what match needs to true pairs of vectors of any encoders; a part of them calibrates."""
 
     verb: Annotated[Positional[Literal["fit"]], arg(metavar="fit", help="What to do with the pairs.")]
     pairs: Annotated[Positional[Path], arg(metavar="PAIRS")]
-    """A .npz file with the arrays context and target, a row for each pair."""
+    """A .npz file with the arrays context and target, one row per pair."""
     out: Annotated[Path, arg(metavar="FILE")] = Path("pairs.safetensors")
     """File to write."""
     by: Literal["density", "cosine"] = "density"
@@ -31,10 +31,8 @@ class Pairs:
     model: Annotated[Literal["gaussian", "mixture"], arg(help="Density of the pairs.")] = "gaussian"
     components: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 128, or a tenth of the pairs)")] = None
     """Principal components of each side."""
-    share: Annotated[float, arg(help="Share of the pairs that calibrates.")] = 0.3
-    groups: Annotated[
-        str | None, arg(metavar="ARRAY", help_behavior_hint="(default: equal contexts or targets, near copies)")
-    ] = None
+    share: Annotated[float, arg(help="Share of the pairs that calibrate.")] = 0.3
+    groups: Annotated[str | None, arg(metavar="ARRAY", help_behavior_hint="(default: near duplicates)")] = None
     """Array in PAIRS of a group of each pair, such as a patient: no group both fits and calibrates."""
     seed: options.Seed = 0
     device: Annotated[Literal["cpu", "cuda"], arg(help="Device to compute on.")] = "cpu"
@@ -42,20 +40,20 @@ class Pairs:
 
 @dataclass(kw_only=True)
 class Match:
-    """Say which target of a gallery belongs to each context, or that none does, with a stated rate of errors."""
+    """Find the target of a gallery that belongs to each context, or none, at a stated error rate."""
 
     model: Annotated[Positional[Path], arg(metavar="MODEL")]
     """Run folder that was trained on pairs, or the file that pairs fit wrote."""
     contexts: Annotated[Positional[str], arg(metavar="CONTEXTS")]
     """Contexts: of a run any source that train takes; else a .npy file of vectors, or .npz with the array context."""
     gallery: Annotated[Positional[str], arg(metavar="GALLERY")]
-    """Targets to choose from, likewise (array target); without those of the pairs of the fit."""
+    """Targets to choose from, likewise (array target); without the targets of the pairs of the fit."""
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: matches-CONTEXTS.csv)")] = None
     """File to write: .csv, .parquet or .npz."""
     coverage: Annotated[float, arg(metavar="P")] = 0.9
     """Probability that the candidates hold the match of a context that has one."""
     no_match: Annotated[float, arg(metavar="RATE")] = 0.05
-    """Share of wrong answers at most: no match where there is one, and a match where there is none."""
+    """Largest share of wrong answers: no match where there is one, and a match where there is none."""
     device: options.Device = "auto"
     trust_code: options.TrustCode = False
 
@@ -75,7 +73,7 @@ def pairs(command: Pairs) -> None:
     groups = None if command.groups is None else _groups(command.pairs, command.groups)
     matcher.fit(read.context, np.asarray(read.target).reshape(len(read.target), -1), groups)
     matcher.save(command.out)
-    print(f"{len(matcher.calibration_):,} of {len(read.context):,} pairs calibrate; wrote {command.out}")
+    print(f"{len(matcher.calibration_):,} of {len(read.context):,} pairs calibrate the error rates.\nwrote {command.out}")
     print(f"next: vergence match {shlex.quote(str(command.out))} CONTEXTS GALLERY")
 
 
@@ -96,14 +94,13 @@ def match(command: Match) -> None:
     require_table(out, holds="answer")
     if Path(command.contexts).suffix.lower() in (".npy", ".npz") and not len(_vectors(command.contexts, "context")):
         write_table(out, dict.fromkeys(COLUMNS, ()))
-        print(f"0 contexts: nothing to judge\nwrote 0 rows to {out}")
+        print(f"0 contexts: nothing to decide.\nwrote 0 rows to {out}")
         return
     found = _matches(command)
     write_table(out, {name: _column(values) for name, values in found.table().items()})
     for sentence in found.sentences:
         print(sentence)
-    print(f"wrote {len(found.best):,} rows to {out}")
-    print("next: look at those without a match first")
+    print(f"wrote {len(found.best):,} rows to {out}\nnext: look at the contexts without a match first")
 
 
 def _matches(command: Match) -> "Matches":

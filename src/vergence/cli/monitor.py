@@ -15,14 +15,14 @@ from vergence.utils.checks import counted, expect, shown
 if TYPE_CHECKING:
     from vergence.decide import Monitor as State
 
-KEPT = 1000  # items after which the state of a stream of lines is saved, and the same alarm is said again
+KEPT = 1000  # items after which the state of a stream of lines is saved, and the same alarm is printed again
 
 
 @dataclass(kw_only=True)
 class Monitor:
-    """Say when the scores of a stream are no longer like those of calibration items, one line an alarm.
+    """Report when the scores of a stream differ from those of calibration items, one line per alarm.
 
-    After an alarm it starts again from the calibration scores; the same alarm is said once in a thousand items.
+    After an alarm it starts again from the calibration scores; the same alarm is printed once per thousand items.
     """
 
     calibration: Annotated[Positional[Path], arg(metavar="CALIBRATION")]
@@ -30,7 +30,7 @@ class Monitor:
     stream: Annotated[Positional[Path], arg(metavar="STREAM")]
     """The same, of new items in their order; or JSON lines, numbers or objects, as .jsonl or, for standard input, as -."""
     state: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: start anew)")] = None
-    """File that keeps what was seen, so that the next night goes on; it is made where there is none."""
+    """File that keeps what was seen, so that the next night continues; it is created if there is none."""
     column: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: score)")] = None
     """Column of the scores."""
     alarm: Annotated[float, arg(help="Probability, over all time, of an alarm though nothing changes.")] = 0.01
@@ -43,16 +43,15 @@ class Monitor:
 def monitor(command: Monitor) -> None:
     """Runs ``vergence monitor``."""
     state, sign = _state(command), -1.0 if command.lower_is_anomalous else 1.0
-    said, kind, skipped, alarms, seen = 0, "", 0, 0, 0
+    printed, kind, skipped, alarms, seen = 0, "", 0, 0, 0
     for seen, score in enumerate(_scores(command), 1):
         if score != score:
             skipped += 1
         elif state.update([sign * score]):
             alarms += 1
-            if state.drift != kind or seen - said >= KEPT:
-                said, kind = seen, state.drift
-                after = f"alarm after item {seen:,} of this stream, {counted(state.items, 'item')} after the start"
-                print(f"{after}: {kind}", flush=True)
+            if state.drift != kind or seen - printed >= KEPT:
+                printed, kind = seen, state.drift
+                print(f"alarm at item {seen:,}: {kind} ({counted(state.items, 'item')} since the start)", flush=True)
             state.reset()
         if command.state is not None and str(command.stream) == "-" and seen % KEPT == 0:
             state.save(command.state)
@@ -60,7 +59,7 @@ def monitor(command: Monitor) -> None:
         state.save(command.state)
     if skipped:
         terminal.note(f"{counted(skipped, 'item')} without a number skipped")
-    print(f"{counted(seen, 'item')}, {counted(alarms, 'alarm')}; {counted(state.items, 'item')} since the last start")
+    print(f"{counted(alarms, 'alarm')} in {counted(seen, 'item')}; {counted(state.items, 'item')} since the last start.")
     if alarms and command.fail_on == "alarm":
         sys.exit(1)
 

@@ -21,9 +21,9 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(kw_only=True)
 class Serve:
-    """Answer over HTTP which items are unusual: POST /scores, /vectors or /images; GET /health and /metrics.
+    """Serve decisions over HTTP: POST /scores, /vectors or /images; GET /health and /metrics.
 
-    CALIBRATED is a run, a detector that Calibrated.save wrote, or a table with scores of normal items, which takes /scores alone.
+    CALIBRATED is a run, a detector that Calibrated.save wrote, or a table with scores of normal items, for /scores only.
     """
 
     calibrated: Annotated[Positional[Path], arg(metavar="CALIBRATED")]
@@ -31,13 +31,13 @@ class Serve:
     column: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: score)")] = None
     """Column of the scores of a table."""
     fdr: Annotated[float, arg(help="False-discovery rate of the flags among the items of one request.")] = 0.1
-    alarm: Annotated[float, arg(help="Level of the alarm of each single item: p-value of at most this.")] = 0.01
+    alarm: Annotated[float, arg(help="Largest p-value at which a single item raises an alarm.")] = 0.01
     fpr: Annotated[float | None, arg(metavar="RATE", help_behavior_hint="(default: alarms by --alarm)")] = None
-    """Give an alarm for at most this share of normal items, with confidence 0.95, instead."""
-    host: Annotated[str, arg(help="Address to listen at; others than this machine's own have no password.")] = "127.0.0.1"
+    """Instead, raise an alarm for at most this share of normal items, with 95 % confidence."""
+    host: Annotated[str, arg(help="Address to listen at; others need a proxy with a password.")] = "127.0.0.1"
     port: Annotated[int, arg(help="Port to listen at.")] = 8000
-    items: Annotated[int, arg(help="Items of a request at most.")] = 1000
-    megabytes: Annotated[int, arg(help="Size of a request at most, in MB.")] = 16
+    items: Annotated[int, arg(help="Most items of a request.")] = 1000
+    megabytes: Annotated[int, arg(help="Largest size of a request, in MB.")] = 16
     device: options.Device = "auto"
     threads: options.Threads = None
     trust_code: options.TrustCode = False
@@ -53,19 +53,19 @@ def serve(command: Serve) -> None:
         from vergence.decide.service import Service
     except ModuleNotFoundError as error:
         raise ValueError(f"expected the package {error.name} to serve, found none; pip install 'vergence[serve]'") from None
-    calibration, judges = _opened(command)
+    calibration, scorers = _opened(command)
     limits = {"items": command.items, "megabytes": command.megabytes}
-    service = Service(calibration, judges, fdr=command.fdr, alarm=command.alarm, fpr=command.fpr, **limits)
+    service = Service(calibration, scorers, fdr=command.fdr, alarm=command.alarm, fpr=command.fpr, **limits)
     expect(command.port < 1 << 16, "a --port below 65,536", command.port)
     family = socket.AF_INET6 if ":" in command.host else socket.AF_INET
     if command.host not in LOOPBACK:
-        terminal.note(f"whoever reaches {command.host} can ask; put a proxy with a password and TLS in front")
+        terminal.note(f"anyone who reaches {command.host} can send requests: use a proxy with a password and TLS")
     try:
         opened = socket.create_server((command.host, command.port), family=family)
     except OSError as error:
         raise ValueError(f"cannot listen at {command.host}:{command.port}: {error.strerror or error}; choose others") from None
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else a client's delayed acknowledgment holds each answer back
-    print(f"serving {', '.join(f'/{kind}' for kind in service.judges)} at http://{command.host}:{command.port}", flush=True)
+    print(f"serving {', '.join(f'/{kind}' for kind in service.scorers)} at http://{command.host}:{command.port}", flush=True)
     settings = uvicorn.Config(service.app(), log_level="warning", limit_concurrency=BUSY, server_header=False)
     uvicorn.Server(settings).run(sockets=[opened])
 
@@ -86,5 +86,5 @@ def _opened(command: Serve) -> "tuple[np.ndarray, Mapping[str, Any]]":
 
     run = load(path, device=command.device, trust_code=command.trust_code)
     calibration, about = run.detector().calibration, run.folder.metadata
-    judge = service.by_columns(Scorer(run, device=command.device), about.columns, about.item_shape())
-    return calibration, {"images" if len(about.item_shape()) == 3 else "vectors": judge}
+    scorer = service.by_columns(Scorer(run, device=command.device), about.columns, about.item_shape())
+    return calibration, {"images" if len(about.item_shape()) == 3 else "vectors": scorer}

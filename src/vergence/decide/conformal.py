@@ -1,15 +1,15 @@
 """Conformal p-values of anomaly scores, the items to report with a bounded false-discovery rate, and bounds with a confidence.
 
-Scores are larger for stranger items. The guarantees hold if the calibration items are exchangeable with the typical items
-among those that are judged: of the same source, seen by no fit that made the scores, without near-duplicates among the
-training items, in no order of time. `Calibrated` has weighted and cross-conformal p-values; more are in nonconform.
+Larger scores are more anomalous. The guarantees hold if the calibration items are exchangeable with the normal items among the
+new ones: of the same source, seen by no fit that made the scores, without near duplicates among the training items, in no order
+of time. `Calibrated` has weighted and cross-conformal p-values; more strategies are in the package nonconform.
 
-The bounds rest on the joint law of the p-values of typical items, which depends on nothing but the numbers of items. Without
+The bounds rest on the joint law of the p-values of normal items, which depends only on the numbers of items. Without
 ties N_k, the number of p-values at most k / (n + 1), is a Polya urn's count: given the n + 1 spacings of n uniform numbers, the m
 items fall into them independently (Marandon, Lei, Mary, Roquain, Adaptive novelty detection with false discovery rate guarantee,
 2022; Gazin, Blanchard, Roquain, Transductive conformal inference with adaptive scores, 2023).
 
-Shapes: n calibration items, m judged items, N items of a folder, G ranks of a grid.
+Shapes: n calibration items, m new items, N items of a folder, G ranks of a grid.
 """
 
 import functools
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from vergence.decide.inputs import Values, array_of, as_values, labels_of, like, p_values_of
-from vergence.utils.checks import EXACT, LARGEST, expect, require_count, require_within
+from vergence.utils.checks import EXACT, LARGEST, expect, in_percent, require_count, require_within
 from vergence.utils.dtypes import Array, Floats, Ints, is_tensor
 
 __all__ = ["certain_levels", "certify", "counts_of", "drift_of_counts", "fpr_threshold", "label_trim", "needed_calibration"]
@@ -33,29 +33,29 @@ __all__ += ["to_label", "weighted"]
 ROUNDING = 1e-12  # relative; p = a k / m counts as p <= a k / m
 SURVIVORS = 0.5  # ten or more p-values, all below this, look like the selected part of a longer list
 FEWEST = 100  # scores, for a tail of about 15
-TAIL, MOST = 0.15, 0.1  # share of the scores that a tail is fitted to; largest share that may be odd
+TAIL, MOST = 0.15, 0.1  # share of the scores that a tail is fitted to; largest share of anomalies
 CAUTION = 1.6449  # standard errors that are taken from the rate of a tail: its lower 95 % limit
 LEAST = 10  # scores in a tail
 OVERFLOW = 600.0  # exponent, short of an overflow
 SIMULATIONS = 4000  # of the law, for a bound
 GRID = 100  # ranks, about
 SAMPLES = 1999  # of a statistic, for a test
-CHANGES = ("stranger", "less strange", "more spread", "less spread")  # of a batch as a whole
+CHANGES = ("higher", "lower", "more spread", "less spread")  # of the scores of a batch
 TAILS, EPSILON = (0.02, 0.3), 1e-12  # shares in a tail, in which spread is looked for
 
 
 def p_values(calibration: Values, scores: Values) -> Any:
-    r"""Returns the conformal p-value of each score: the share of typical items that are at least as strange.
+    r"""Returns the conformal p-value of each score: the share of normal items that are at least as anomalous.
 
         p = (1 + #{i : s_i >= s}) / (n + 1),
 
-    which satisfies P(p <= a) <= a for a typical item, whatever the score (Vovk, Gammerman, Shafer, Algorithmic learning in a
+    which satisfies P(p <= a) <= a for a normal item and any score (Vovk, Gammerman, Shafer, Algorithmic learning in a
     random world, 2005). The p-values of one batch depend on each other positively, so that `select` keeps its rate (Bates et al.,
     Testing for outliers with conformal p-values, 2023). It warns if many scores are equal.
 
     Args:
         calibration: Scores (n,) of normal items that no fit has seen.
-        scores: Scores (m,) of the items to judge; the p-values are a tensor if these are one, else an array of float64.
+        scores: Scores (m,) of new items; the p-values are a tensor if these are one, else an array of float64.
 
     Example:
         >>> p_values([0.1, 0.2, 0.3, 0.4], [0.25, 9.0])
@@ -73,7 +73,7 @@ def ranked(calibration: np.ndarray, scores: np.ndarray) -> Floats:
 
 
 def weighted(calibration: np.ndarray, scores: np.ndarray, weights: np.ndarray, new: np.ndarray) -> Floats:
-    r"""Returns p-values (m,) where the law of new items has known weights w to that of the calibration items.
+    r"""Returns p-values (m,) for given weights w: the density of new items over that of the calibration items.
 
         p = (w(x) + sum_i w_i [s_i >= s]) / (w(x) + sum_i w_i),
 
@@ -93,15 +93,15 @@ def _check(calibration: Floats, s: Floats) -> None:
     """Raises or warns about calibrations that cannot be meant: equal scores, items that are on both sides."""
     n, m, top = len(calibration), len(s), calibration.max()
     differ = n == 1 or bool((calibration != top).any()) or bool((s != top).any())
-    expect(differ, "scores that differ", f"{float(top):g} in all {n + m} items", "the score tells nothing apart")
+    expect(differ, "scores that differ", f"{float(top):g} in all {n + m} items", "the score separates nothing")
     shared = int((calibration == top).sum())
     if shared > max(2, n / 100):
         least = f"so an item that has it too gets no p-value below {(shared + 1) / (n + 1):.2g}"
         warnings.warn(f"{shared} of {n} calibration scores share the largest value, {least}", stacklevel=3)
     unique, count = np.unique(calibration, return_counts=True)
     tied = float(count[count > 1].sum()) / n
-    repeated, usual = int(np.isin(s, unique).sum()), tied * m  # more than calibration scores repeat each other
-    if tied < 0.5 and repeated > usual + 4 * math.sqrt(usual) + max(2, 0.01 * m):
+    repeated, expected = int(np.isin(s, unique).sum()), tied * m  # more than calibration scores repeat each other
+    if tied < 0.5 and repeated > expected + 4 * math.sqrt(expected) + max(2, 0.01 * m):
         wrong = "items that are on both sides make the p-values of the others wrong; leave them out of the calibration"
         warnings.warn(f"{repeated} of {m} scores equal a calibration score to the last digit: {wrong}", stacklevel=3)
 
@@ -110,7 +110,7 @@ def q_values(p_values: Values) -> Any:
     """Returns the q-value (m,) of each item: the least false-discovery rate at which Benjamini-Hochberg reports it.
 
     Args:
-        p_values: Those (m,) of all items that were judged.
+        p_values: Those (m,) of all new items.
 
     Example:
         >>> q_values([0.01, 0.02, 0.9])
@@ -123,11 +123,11 @@ def q_values(p_values: Values) -> Any:
 
 
 def select(p_values: Values, fdr: float = 0.1) -> Any:
-    r"""Returns which items to report, of which a share ``fdr`` at most is typical, on average over batches.
+    r"""Returns which items to report, of which on average at most a share ``fdr`` is normal.
 
     Benjamini-Hochberg (Controlling the false discovery rate, 1995) reports the k items of least p for the largest k with
-    p_(k) <= a k / m. With split-conformal p-values the rate is at most a times the share of typical items (Bates et al. 2023).
-    It holds for one call on the p-values (m,) of all items that were judged, not for a cut that was chosen after looking at the
+    p_(k) <= a k / m. With split-conformal p-values the rate is at most a times the share of normal items (Bates et al. 2023).
+    It holds for one call on the p-values (m,) of all new items, not for a cut that was chosen after looking at the
     list (`simultaneous_bounds`). It warns if they look like a selected part.
 
     Example:
@@ -165,7 +165,7 @@ def needed_calibration(n_items: int, n_anomalies: int, fdr: float = 0.1) -> int:
 
 @dataclass(frozen=True)
 class Reportable:
-    """What numbers of items allow at a false-discovery rate: no fewer than ``fewest`` outliers can be reported."""
+    """What numbers of items allow at a false-discovery rate: no fewer than ``fewest`` anomalies can be flagged."""
 
     n_calibration: int
     n_items: int
@@ -175,21 +175,19 @@ class Reportable:
 
     def __str__(self) -> str:
         """Returns what the numbers allow in one sentence."""
-        rate, given = f"at a false-discovery rate of {self.fdr:g}", f"{self.n_calibration:,} {self.of}"
+        given, rate = f"{self.n_calibration:,} {self.of}", f"of {self.n_items:,} items at a rate of {in_percent(self.fdr)}"
         if self.fewest == 1:
-            return f"{given} are enough to flag even one of {self.n_items:,} items {rate}"
-        unless = "" if self.fewest > self.n_items else f" unless {self.fewest:,} or more of {self.n_items:,} items are unusual"
-        needed = f"{needed_calibration(self.n_items, 1, self.fdr):,} {self.of}"
-        return f"{given} are few: {rate} nothing can be flagged{unless}. With {needed} even one item could be flagged"
+            return f"{given} are enough to flag one {rate}."
+        flagged = f"to flag one {rate}" if self.fewest > self.n_items else f"to flag fewer than {self.fewest:,} {rate}"
+        return f"{given} are too few {flagged}. To flag one, {needed_calibration(self.n_items, 1, self.fdr):,} are needed."
 
 
 def reportable(n_calibration: int, n_items: int, fdr: float = 0.1, of: str = "calibration items") -> Reportable:
-    """Returns what numbers of items allow: how many outliers there must be for any to be reported.
+    """Returns what numbers of items allow: how many anomalies there must be for any to be flagged.
 
     Example:
         >>> print(reportable(500, 1000, fdr=0.1))
-        500 calibration items are few: at a false-discovery rate of 0.1 nothing can be flagged unless 20 or more of 1,000 items
-        are unusual. With 9,999 calibration items even one item could be flagged
+        500 calibration items are too few to flag fewer than 20 of 1,000 items at a rate of 10 %. To flag one, 9,999 are needed.
     """
     require_count(1, n_calibration=n_calibration, n_items=n_items)
     require_within("(0, 1)", fdr=fdr)
@@ -198,9 +196,7 @@ def reportable(n_calibration: int, n_items: int, fdr: float = 0.1, of: str = "ca
 
 
 def to_label(calibration: Values, budget: int) -> Any:
-    """Returns the indices of the ``budget`` calibration items that a person should look at, by their scores (n,).
-
-    The most anomalous item comes first.
+    """Returns the indices of the ``budget`` most anomalous calibration items, which a person should look at, by scores (n,).
 
     Example:
         >>> to_label([0.1, 0.9, 0.5], 2)
@@ -213,11 +209,11 @@ def to_label(calibration: Values, budget: int) -> Any:
 
 
 def label_trim(calibration: Values, confirmed: Any, budget: int) -> Any:
-    """Returns the calibration scores without the confirmed outliers among the ``budget`` most anomalous: Label-Trim.
+    """Returns the calibration scores without the confirmed anomalies among the ``budget`` most anomalous items: Label-Trim.
 
-    A person looks at the ``budget`` strangest calibration items (`to_label`) and confirms the unusual ones, of indices (R,);
-    typical ones stay, which keeps the p-values valid (Bashari, Sesia, Romano, Robust conformal outlier detection under
-    contaminated reference data, arXiv:2502.04807).
+    A person looks at these calibration items (`to_label`) and confirms the anomalies, of indices (R,); normal ones stay, which
+    keeps the p-values valid (Bashari, Sesia, Romano, Robust conformal outlier detection under contaminated reference data,
+    arXiv:2502.04807).
 
     Example:
         >>> label_trim([0.1, 0.9, 0.5], [1], budget=2)
@@ -226,34 +222,34 @@ def label_trim(calibration: Values, confirmed: Any, budget: int) -> Any:
     s = as_values("calibration", calibration)
     given = array_of("confirmed", confirmed)
     is_mask = (given if is_tensor(confirmed) else np.asarray(confirmed)).dtype == bool
-    expect(not is_mask, "the indices of the confirmed outliers", "a mask", "pass np.flatnonzero(mask)")
+    expect(not is_mask, "the indices of the confirmed anomalies", "a mask", "pass np.flatnonzero(mask)")
     out = np.unique(given)
     others = out[~np.isin(out, to_label(s, budget))]
-    expected = f"confirmed outliers among the {budget} strangest calibration items"
-    advice = "an item is looked at because of its score alone, so raise the budget or leave it in"
-    expect(not len(others), expected, f"{len(others)} elsewhere (first: {others[0]:g})" if len(others) else "none", advice)
-    expect(len(out) < len(s), "calibration items to remain", f"all {len(s)} confirmed as unusual", "pass typical items")
+    expected = f"confirmed anomalies among the {budget} most anomalous calibration items"
+    advice = "raise the budget, or leave these in: only the score may decide which items are looked at"
+    expect(not len(others), expected, f"{len(others)} others (first: {others[0]:g})" if len(others) else "none", advice)
+    expect(len(out) < len(s), "calibration items to remain", f"all {len(s)} confirmed as anomalies", "pass normal items")
     return like(calibration, np.delete(s, out.astype(np.int64)))
 
 
 def tail_p_values(scores: Values) -> Any:
-    r"""Returns p-values of a folder judged by itself: each item against a tail that is fitted to the less strange items alone.
+    r"""Returns p-values of a folder without a reference: each item against a tail that is fitted to items with lower scores.
 
     For the k-th largest score t, k up to a tenth of N, the items below t decide: their largest 15 %, m scores from u on,
     follows an exponential law that is truncated at t,
 
         f(s) = lambda exp(-lambda (s - u)) / (1 - exp(-lambda (t - u))),    u <= s < t,
 
-    with lambda at the lower 95 % limit of its maximum-likelihood estimate. It expects E = m / (exp(lambda (t - u)) - 1) typical
-    items beyond t, and p = E / N. A cluster of outliers thus never hides. A stranger item has no larger p than a less strange
-    one; beyond the largest tenth p is the share of the items that are at least as strange.
+    with lambda at the lower 95 % limit of its maximum-likelihood estimate. It expects E = m / (exp(lambda (t - u)) - 1) normal
+    items beyond t, and p = E / N. A cluster of anomalies thus never hides. A higher score has no larger p than a lower one;
+    beyond the largest tenth p is the share of the items with scores at least as high.
 
     This is a model, not a guarantee: it is right or cautious where the tail gets no heavier beyond the 0.85-quantile, as that of
     log-concave laws and of logarithms of distances, and too optimistic for distances without logarithm, or where a tenth of the
-    typical items comes from a wider law than the others. The scores (N,), N >= 100, of all items of the folder are out of fold.
+    normal items comes from a wider law than the others. The scores (N,), N >= 100, of all items of the folder are out of fold.
 
     Example:
-        >>> s = np.r_[-np.log(1 - (np.arange(990) + 0.5) / 990), np.full(10, 30.0)]  # exponential, and ten outliers
+        >>> s = np.r_[-np.log(1 - (np.arange(990) + 0.5) / 990), np.full(10, 30.0)]  # exponential, and ten anomalies
         >>> p = tail_p_values(s)
         >>> bool((p[:990] > 3e-4).all()), bool((p[990:] < 1e-6).all())
         (True, True)
@@ -275,7 +271,7 @@ def tail_p_values(scores: Values) -> Any:
 
 
 def _expected(ordered: np.ndarray, k: np.ndarray) -> np.ndarray:
-    """Returns how many typical ones of ascending scores (N,) are expected to reach the k-th largest, k (K,) in 1..N / 10."""
+    """Returns how many normal ones of ascending scores (N,) are expected to reach the k-th largest, k (K,) in 1..N / 10."""
     below = len(ordered) - k  # items below the k-th largest
     first = ((1 - TAIL) * below).astype(np.int64)
     sums = np.concatenate([[0.0], np.cumsum(ordered - ordered[0])])
@@ -306,7 +302,7 @@ def rank_grid(n: int, size: int = GRID) -> Ints:
 
 
 def null_counts(n: int, m: int, ranks: Ints, size: int, rng: np.random.Generator) -> Ints:
-    """Returns ``size`` samples of N_k at increasing ranks k, (size, G), for n calibration items and m typical ones.
+    """Returns ``size`` samples of N_k at increasing ranks k, (size, G), for n calibration items and m normal ones.
 
     Example:
         >>> null_counts(9, 20, np.array([1, 5, 9]), 20_000, np.random.default_rng(0)).mean(0).round(1)  # m k / (n + 1)
@@ -350,23 +346,23 @@ class Drift(NamedTuple):
 
 
 def drift_of_counts(counts: Ints, changes: Sequence[str] = CHANGES[:1], own: Ints | None = None) -> Drift:
-    r"""Returns whether a batch as a whole differs from the calibration items, though perhaps no single item is anomalous.
+    r"""Returns whether scores of a batch differ from those of the calibration items, though perhaps no single item is anomalous.
 
     With e_k = N_k / m - k / (n + 1) at ranks k of a grid, the statistics of ``changes`` are
 
-        stranger      max_k e_k                                     less strange   max_k -e_k
+        higher        max_k e_k                                     lower          max_k -e_k
         more spread   max_k min(e_k, -e_(n + 1 - k)) / sd_k         less spread    max_k min(-e_k, e_(n + 1 - k)) / sd_k
 
-    with sd_k^2 = t (1 - t) of the tails t = k / (n + 1) in [0.02, 0.3]: anomalies add to one tail alone, not to the spread.
+    with sd_k^2 = t (1 - t) of the tails t = k / (n + 1) in [0.02, 0.3]: anomalies add to one tail only, not to the spread.
     Each is centered and scaled by samples of its law for n calibration items and m normal ones, and the largest of them is
-    compared with those of the samples: the usual tables for independent p-values reject far too often where m is not much
+    compared with those of the samples: tables for independent p-values reject far too often where m is not much
     smaller than n. Where scores are equal -e_k counts all items that may be below k, which makes the test cautious. Of ``counts``
     (n + 2,), m in all, the k-th is how many items have the p-value k / (n + 1); ``own`` (n + 2,) are those of the calibration
-    items, without which a batch that is less strange than all of these is not told from ties.
+    items, without which a batch below all of these is not distinguished from ties.
 
     Example:
         >>> drift_of_counts(np.bincount(np.arange(1, 1001) // 2 + 1, minlength=1001))[1:]
-        (0.0005, 'stranger')
+        (0.0005, 'higher')
     """
     n, m, which = len(counts) - 2, int(counts.sum()), [CHANGES.index(change) for change in changes]
     ranks, up_to, seen = _both_ends(n), np.cumsum(counts), np.flatnonzero(counts if own is None else counts + own)
@@ -407,7 +403,7 @@ class SimultaneousBounds:
     """Upper bounds on the false discoveries in every list of items at once; see `simultaneous_bounds`.
 
     With probability ``confidence`` all bounds hold together, so that a list may be chosen after looking: at most ``most`` (G,)
-    typical items have p-values (m,) up to each of the increasing ``thresholds`` (G,).
+    normal items have p-values (m,) up to each of the increasing ``thresholds`` (G,).
     """
 
     confidence: float
@@ -416,26 +412,26 @@ class SimultaneousBounds:
     most: Ints
 
     def false_discoveries(self, chosen: Any) -> int:
-        """Returns an upper bound of the number of typical items in a list, whose items are ``chosen`` (m,) of bool."""
+        """Returns an upper bound of the number of normal items in a list, whose items are ``chosen`` (m,) of bool."""
         p = np.sort(self.p_values[labels_of("chosen", chosen, len(self.p_values)).astype(bool)])
         return int(self._bound(np.searchsorted(p, self.thresholds, side="right"), np.array([len(p)]))[0])
 
     def by_length(self) -> Floats:
-        """Returns the largest share of typical items among the k items of least p-value, for k = 1..m."""
+        """Returns the largest share of normal items among the k items of least p-value, for k = 1..m."""
         p = np.sort(self.p_values)
         k = np.arange(1, len(p) + 1)
         inside = np.searchsorted(p, self.thresholds, side="right")
         return np.asarray(self._bound(inside, k) / k)
 
     def longest(self, proportion: float = 0.1) -> Array:
-        """Returns the longest list of least p-values of which at most a proportion is typical, as a mask (m,)."""
+        """Returns the longest list of least p-values of which at most a proportion is normal, as a mask (m,)."""
         require_within("[0, 1)", proportion=proportion)
-        good = np.flatnonzero(self.by_length() <= proportion)
+        within = np.flatnonzero(self.by_length() <= proportion)
         order = np.argsort(self.p_values, kind="stable")
-        return np.isin(np.arange(len(order)), order[: int(good[-1]) + 1 if len(good) else 0])
+        return np.isin(np.arange(len(order)), order[: int(within[-1]) + 1 if len(within) else 0])
 
     def _bound(self, inside: Ints, k: Ints) -> Ints:
-        """Returns min_g most_g + (k - inside_g)^+, at most k: typical items up to a threshold, and all items beyond it."""
+        """Returns min_g most_g + (k - inside_g)^+, at most k: normal items up to a threshold, and all items beyond it."""
         best: Ints = k.copy()
         for v, c in zip(self.most, inside, strict=True):
             np.minimum(best, v + np.maximum(0, k - c), out=best)
@@ -445,17 +441,17 @@ class SimultaneousBounds:
 def simultaneous_bounds(p_values: Values, n_calibration: int, confidence: float = 0.95) -> SimultaneousBounds:
     r"""Returns upper bounds on the false discoveries in every list of items, for people who look first and cut afterwards.
 
-    For thresholds t_k = k / (n + 1) on a grid of ranks k, N_k typical items have p <= t_k; with fewer typical items than m each
+    For thresholds t_k = k / (n + 1) on a grid of ranks k, N_k normal items have p <= t_k; with fewer normal items than m each
     N_k is smaller. The template V(k), the largest v with P(N_k >= v) >= c, is calibrated by sampling the joint law of (N_k): c is
     the floor(delta (S + 1))-th least of min_k P(N_k >= N_k^(s)) over S samples, so that P(N_k <= V(k) for all k) >= 1 - delta,
-    the sampling included. A list R then holds at most min_k V(k) + #{i in R : p_i > t_k} typical items
+    the sampling included. A list R then holds at most min_k V(k) + #{i in R : p_i > t_k} normal items
     (Goeman, Solari, Multiple testing for exploratory research, 2011; Blanchard, Neuvial, Roquain, Post hoc confidence bounds on
     false positives using reference families, 2020; for conformal p-values Gazin, Blanchard, Roquain, 2023, and Song, Jin, Candes,
-    arXiv:2605.20726). The p-values (m,) are those of `p_values` of all judged items by n calibration items; the confidence,
+    arXiv:2605.20726). The p-values (m,) are those of `p_values` of all new items by n calibration items; the confidence,
     1 - delta, is in (0, 0.9999].
 
     Example:
-        >>> p = np.r_[np.full(30, 0.001), np.linspace(0.01, 1, 170)]  # 30 outliers, 999 calibration items
+        >>> p = np.r_[np.full(30, 0.001), np.linspace(0.01, 1, 170)]  # 30 anomalies, 999 calibration items
         >>> bounds = simultaneous_bounds(p, 999)
         >>> bounds.false_discoveries(p < 0.005), int(bounds.longest(0.2).sum())
         (3, 33)
@@ -511,22 +507,20 @@ def _template(n: int, m: int, confidence: float) -> tuple[Floats, Ints]:
 
 @dataclass(frozen=True)
 class Certificate:
-    """A bound ``fpr``, which holds with a confidence, on the rate at which typical items have scores above a threshold.
-
-    Of ``n_calibration`` calibration items ``exceeding`` are above it.
-    """
+    """A bound ``fpr`` on the share of normal items above a threshold, which ``exceeding`` calibration items exceed."""
 
     threshold: float
     fpr: float
     confidence: float
     n_calibration: int
     exceeding: int
+    lower: bool = False  # whether scores were negated, since lower ones are anomalous
 
     def __str__(self) -> str:
         """Returns the certificate in one sentence."""
-        of_calibration = f"({self.exceeding:,} of {self.n_calibration:,} calibration items are above)"
-        rate = f"flag at most {self.fpr:.3g} of typical items, with confidence {self.confidence:g}"
-        return f"scores above {self.threshold:.6g} {rate} {of_calibration}"
+        most = f"With {in_percent(self.confidence)} confidence, at most {in_percent(self.fpr)} of normal items have scores"
+        side = f"below {-self.threshold:.6g}" if self.lower else f"above {self.threshold:.6g}"
+        return f"{most} {side} ({self.exceeding:,} of {self.n_calibration:,} calibration items do)."
 
 
 def certify(
@@ -536,20 +530,20 @@ def certify(
 
     The rate above the k-th largest of n calibration scores has the law Beta(k, n - k + 1), or is smaller if there are ties.
     The rate above a fixed threshold that k - 1 calibration scores exceed is bounded by the same quantile (Clopper, Pearson,
-    1934). The threshold or the rank k in 1..n must be fixed without looking at the scores (n,) of typical items that no fit has
+    1934). The threshold or the rank k in 1..n must be fixed without looking at the scores (n,) of normal items that no fit has
     seen; the confidence, in (0, 1), is over calibration sets.
 
     Example:
         >>> print(certify(range(1000), rank=3))
-        scores above 997 flag at most 0.00628 of typical items, with confidence 0.95 (2 of 1,000 calibration items are above)
+        With 95 % confidence, at most 0.6282 % of normal items have scores above 997 (2 of 1,000 calibration items do).
     """
     s = np.sort(as_values("calibration", calibration))[::-1]
     require_within("(0, 1)", confidence=confidence)
     expect((threshold is None) != (rank is None), "either a threshold or a rank", "both or neither", "pass one of them")
     n = len(s)
     if rank is None:
-        usual = isinstance(threshold, Real) and threshold == threshold
-        expect(usual and not (isinstance(threshold, int) and abs(threshold) > LARGEST), "a threshold that is a number", threshold)
+        number = isinstance(threshold, Real) and abs(threshold) <= (LARGEST if isinstance(threshold, int) else math.inf)
+        expect(number, "a threshold that is a number", threshold)
         t = float(cast(float, threshold))
         exceeding = int((s > t).sum())
         return Certificate(t, _upper(exceeding + 1, n, confidence), confidence, n, exceeding)
@@ -567,20 +561,21 @@ def _upper(k: int, n: int, confidence: float) -> float:
 
 
 def fpr_threshold(calibration: Values, fpr: float, confidence: float = 0.95) -> Certificate:
-    """Returns the lowest threshold that is certified to flag at most a share ``fpr`` of typical items; see `certify`.
+    """Returns the lowest threshold that is certified to flag at most a share ``fpr`` of normal items; see `certify`.
 
     Example:
         >>> fpr_threshold(range(5000), 0.001).exceeding
         1
         >>> fpr_threshold(range(500), 0.001)
         Traceback (most recent call last):
-        ValueError: expected at least 2,995 calibration items to certify a rate of 0.001 with confidence 0.95, found 500, which
-        can certify 0.00597; pass more or allow a larger rate
+        ValueError: expected at least 2,995 calibration items for a rate of 0.1 % with 95 % confidence, found 500, which allow
+        0.5974 %; pass more or allow a larger rate
     """
     s = as_values("calibration", calibration)
     needed, n = needed_for_fpr(fpr, confidence), len(s)
-    expected = f"at least {needed:,} calibration items to certify a rate of {fpr:g} with confidence {confidence:g}"
-    expect(n >= needed, expected, f"{n:,}, which can certify {_upper(1, n, confidence):.3g}", "pass more or allow a larger rate")
+    expected = f"at least {needed:,} calibration items for a rate of {in_percent(fpr)} with {in_percent(confidence)} confidence"
+    found = f"{n:,}, which allow {in_percent(_upper(1, n, confidence))}"
+    expect(n >= needed, expected, found, "pass more or allow a larger rate")
     low, high = 1, n  # the largest rank whose bound is at most the rate
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,6 +1,6 @@
-"""The contract of detectors: fit to features of typical items, then a score for every item. `Calibrated` judges by any.
+"""The contract of detectors: fit to features of normal items, then a score for every item. `Calibrated` judges by any.
 
-Shapes: N items, D features. Detectors are scikit-learn estimators with its convention for outliers, and take tensors too.
+Shapes: N items, D features. Detectors are scikit-learn estimators with its convention for anomalies, and take tensors too.
 """
 
 import abc
@@ -37,8 +37,8 @@ def weights_of(values: Any, items: Any) -> np.ndarray | None:
         return None
     w = numeric("sample_weight", values).double()
     weights: np.ndarray = _check_sample_weight(to_numpy(w) if w.ndim else w.item(), items, dtype=np.float64)
-    usual = (weights >= 0).all() and weights.sum() > 0
-    expect(usual, "weights that are not negative and not all zero", "others", "leave such items out")
+    usable = (weights >= 0).all() and weights.sum() > 0
+    expect(usable, "weights that are not negative and not all zero", "others", "leave such items out")
     return weights
 
 
@@ -48,11 +48,11 @@ def positive(items: Any, w: np.ndarray | None) -> tuple[Any, np.ndarray | None]:
 
 
 class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
-    """A score of how typical an item is, fitted to features of items that are mostly typical.
+    """A score of how normal an item is, fitted to features of items that are mostly normal.
 
     A concrete class has ``_fit(X, w)`` for items (N, D) of float32 or float64 and weights (N,) or None, and
     ``_score(block)`` for some of the items, (n, D) in float64. Fitted state is in attributes with a trailing underscore.
-    scikit-learn's interface for outliers wants `score_samples`; `anomaly_score` has the sign of all scores of this library.
+    scikit-learn's interface for anomalies wants `score_samples`; `anomaly_score` has the sign of all scores of this library.
 
     Attributes:
         offset_: Threshold of `score_samples`: the share ``contamination`` of the items of `fit` lies below it.
@@ -68,10 +68,7 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
     def _score(self, block: np.ndarray) -> np.ndarray: ...
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "Detector":
-        """Fits the detector to features (N, D), N >= 2; float32 is not copied to float64 as a whole.
-
-        An item of ``sample_weight`` (N,) 2 counts as two items; ``y`` is not used.
-        """
+        """Fits to features (N, D), N >= 2; an item of ``sample_weight`` (N,) 2 counts as two items, and ``y`` is not used."""
         require_within("(0, 0.5]", contamination=self.contamination)
         items = self._read(X, reset=True)
         items, w = positive(items, weights_of(sample_weight, items))
@@ -88,7 +85,7 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
         return self
 
     def score_samples(self, X: Any) -> np.ndarray:
-        """Returns how typical each item is, (N,); larger is more typical. Log-densities are in nats."""
+        """Returns how normal each item is, (N,); larger is more normal. Log-densities are in nats."""
         check_is_fitted(self)
         return self._over(self._read(X, reset=False))
 
@@ -97,15 +94,15 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
         return -self.score_samples(X)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Returns `score_samples` minus ``offset_``, (N,): negative for outliers."""
+        """Returns `score_samples` minus ``offset_``, (N,): negative for anomalies."""
         return self.score_samples(X) - self.offset_
 
     def predict(self, X: Any) -> np.ndarray:
-        """Returns -1 for outliers and 1 for all other items, (N,)."""
+        """Returns -1 for anomalies and 1 for all other items, (N,)."""
         return np.where(self.decision_function(X) < 0, -1, 1)
 
     def fit_features(self, z: Tensor, y: Tensor | None = None) -> "Detector":
-        """Fits as the detectors of pytorch-ood: items (N, D) of negative label in ``y`` (N,), outliers there, are left out."""
+        """Fits as the detectors of pytorch-ood: items (N, D) of negative label in ``y`` (N,), its anomalies, are left out."""
         expect(y is None or y.shape == z.shape[:1], f"one label for each of {len(z)} items", tuple(getattr(y, "shape", ())))
         return self.fit(z if y is None else z[y >= 0])
 
@@ -186,9 +183,9 @@ def folds_of(n: int, n_folds: int, groups: Any = None, random_state: Any = 0) ->
 class Calibrated(Stored):
     """Any detector with a calibration part that it is not fitted to: p-values and flags with a rate.
 
-    The detector is one of this library, of scikit-learn (``score_samples``), PyOD (``decision_function``, larger is stranger),
-    pytorch-ood (``fit_features`` and ``predict_features``), or any estimator with ``fit`` and a function of one's own. Items of a
-    group are on one side of the split; without groups, equal items and near copies are.
+    The detector is one of this library, of scikit-learn (``score_samples``), PyOD (``decision_function``), pytorch-ood
+    (``fit_features`` and ``predict_features``), or any estimator with ``fit`` and your own function. Items of a group are on one
+    side of the split; without groups, near duplicates are.
 
     Args:
         detector: The detector, which is cloned.
@@ -196,9 +193,9 @@ class Calibrated(Stored):
         folds: Instead, number of parts that calibrate in turn, each by a detector of the others; a new item is compared with each
             part by its detector (cross-conformal). P(p <= a) is then bounded by little more than 2 a, and is mostly near a; the
             rate of a list is measured, not proven. 0 for one split, of which all rates are proven.
-        score: Function (fitted detector, X) -> scores (N,), larger is stranger; by default the detector's own.
+        score: Function (fitted detector, X) -> scores (N,), larger is more anomalous; by default the detector's own.
         weights: Function X -> weights (N,) > 0, the density of new items over that of the items of the fit, up to a factor,
-            for a known change of normal items. p-values hold; the rate of a list is measured, not proven. Not with ``folds``.
+            for a given change of normal items. p-values hold; the rate of a list is measured, not proven. Not with ``folds``.
         random_state: Seed of the split.
 
     Attributes:
@@ -236,7 +233,7 @@ class Calibrated(Stored):
         return self
 
     def _parts(self, x: np.ndarray, groups: Any) -> np.ndarray:
-        """Returns by which detector each item is held out (N,), -1 for none; items of a group, or near copies, are together."""
+        """Returns by which detector each item is held out (N,), -1 for none; a group or near duplicates are together."""
         group = grouped(groups, x)
         part, shares = np.full(len(x), -1), [1 / (self.folds - k) for k in range(self.folds - 1)] or [self.share]
         for k, share in enumerate(shares):
@@ -256,17 +253,17 @@ class Calibrated(Stored):
         return found
 
     def scores(self, X: Any) -> np.ndarray:
-        """Returns the scores of items (m,), with ``folds`` the means over detectors; larger is stranger."""
+        """Returns the scores of items (m,), with ``folds`` the means over detectors; larger is more anomalous."""
         check_is_fitted(self, "detector_")
         return np.asarray(np.mean([self._scores(one, X) for one in self.detectors_], axis=0))
 
     def _scores(self, fitted: Any, X: Any) -> np.ndarray:
-        """Returns a fitted detector's scores of items (m,); larger is stranger."""
+        """Returns a fitted detector's scores of items (m,); larger is more anomalous."""
         if self.score is not None:
             found = self.score(fitted, X)
         elif hasattr(fitted, "anomaly_score"):
             found = fitted.anomaly_score(X)
-        elif hasattr(fitted, "decision_scores_"):  # PyOD, whose scores are larger for outliers
+        elif hasattr(fitted, "decision_scores_"):  # PyOD, whose scores are larger for anomalies
             found = fitted.decision_function(X)
         elif hasattr(fitted, "predict_features"):  # pytorch-ood, likewise
             found = fitted.predict_features(torch.as_tensor(np.asarray(X), dtype=torch.float32))
@@ -286,12 +283,12 @@ class Calibrated(Stored):
         if not self.folds and self.weights_ is None:
             return calibrate(self.calibration_, self.scores(X), fdr=fdr, **options)
         require_within("(0, 1)", fdr=fdr)
-        expect(not options, "fdr alone with folds or weights", ", ".join(options), "leave it out, or fit without these")
+        expect(not options, "fdr only, with folds or weights", ", ".join(options), "leave it out, or fit without these")
         if self.weights_ is not None:
             scores = self.scores(X)
             p = conformal.weighted(self.calibration_, scores, self.weights_, self._weights(X))
             found = decided(p, fdr, len(self.calibration_), score=scores)
-            return replace(found, why_none="no p-value is small enough; the order is still the one to look in")
+            return replace(found, why_none="No p-value is small enough: look at the smallest first.")
         n, new = len(self.calibration_), [self._scores(one, X) for one in self.detectors_]
         reach = sum(conformal.ranked(cal, s) * (len(cal) + 1) - 1 for cal, s in zip(self.parts_, new, strict=True))
         counts, columns = Counts(n, fdr), {"p_value": (1 + np.rint(reach)) / (n + 1), "score": np.mean(new, axis=0)}

@@ -1,7 +1,4 @@
-"""Detectors that are densities: one Gaussian, a mixture of Gaussians; and how unusual a target is under its own density.
-
-Shapes: N items, D features; B pairs, T target features, S samples.
-"""
+"""Detectors that are densities (N items, D features); anomalous targets of B pairs, T target features, by S samples."""
 
 import math
 import warnings
@@ -47,9 +44,9 @@ class GaussianDetector(Detector):
         n_components: Principal directions, 1 to D; None for all features.
         shrinkage: ``ledoit_wolf``, ``oas``, or the share a in [0, 1] of the identity.
         trim: Share h in [0, 0.5) of the items, the least likely ones, that is left out of the fit (trimmed likelihood); choose it
-            above the share of outliers that is expected. The covariance is corrected as for a Gaussian.
+            above the share of anomalies that is expected. The covariance is corrected as for a Gaussian.
         standardize: Whether features are divided by their deviation first, which makes scores independent of their units.
-        contamination: Share of the items of `fit` that `predict` calls outliers, in (0, 0.5].
+        contamination: Share of the items of `fit` that `predict` calls anomalies, in (0, 0.5].
 
     Attributes:
         location_: Mean (D,).
@@ -103,7 +100,7 @@ class MixtureDetector(Detector):
         n_directions: Principal directions, at least 1; at most D are used, of which all keep no residual.
         reg_covar: Added to the variances in the principal coordinates.
         random_state: Seed of the held-out part and of the initialization; the order of the items does not matter.
-        contamination: Share of the items of `fit` that `predict` calls outliers, in (0, 0.5].
+        contamination: Share of the items of `fit` that `predict` calls anomalies, in (0, 0.5].
 
     Attributes:
         mixture_: The fitted `vergence.mixtures.GaussianMixture`.
@@ -223,11 +220,11 @@ class MixtureDetector(Detector):
 
 
 def surprise(density: Any, target: Tensor, n_samples: int = 64, random_state: int = 0) -> Tensor:
-    r"""Returns how unlikely each target is among what its own density predicts, (B,); larger is more unusual.
+    r"""Returns how unlikely each target is among what its own density predicts, (B,); larger is more anomalous.
 
         s = (-log p(t) - h) / d,    h and d the mean and standard deviation of -log p(T) for T ~ p,
 
-    Unlike -log p(t) it does not call every target of a wide density unusual, and it does not depend on the units of the target.
+    Unlike -log p(t) it does not call every target of a wide density anomalous, and it does not depend on the units of the target.
     Of a `JointGaussian` in T dimensions it is (m^2 - T) / sqrt(2 T), with m the Mahalanobis distance. Otherwise h and d come from
     S in 2..100,000 samples, whose noise the pairs of a mixture share; the relative error of d is about 1 / sqrt(S).
 
@@ -246,7 +243,7 @@ def surprise(density: Any, target: Tensor, n_samples: int = 64, random_state: in
     else:
         sample = getattr(density, "common_samples", lambda n: density.sample(torch.Size((n,))))  # noise that the batch shares
         with fixed_noise(random_state), torch.no_grad():
-            sizes = [len(part) for part in torch.arange(n_samples).split(SAMPLES)]  # whatever the batch: they set the noise
+            sizes = [len(part) for part in torch.arange(n_samples).split(SAMPLES)]  # for any batch: they set the noise
             d, h = torch.std_mean(torch.cat([-density.log_prob(sample(n)) for n in sizes]), dim=0)
     s: Tensor = (-density.log_prob(t) - h) / d.clamp(min=torch.finfo(d.dtype).eps)
     return s

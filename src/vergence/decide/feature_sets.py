@@ -99,10 +99,7 @@ class FeatureSet:
 def combined(
     sets: Mapping[str, FeatureSet], w: Mapping[str, float], sharpness: float = 0.0, tail: float = TAIL
 ) -> tuple[Floats, Floats, dict[str, Floats]]:
-    """Returns scores of the reference (n,) and of new items (M, K), and what each feature set adds to those of the latter, (M,).
-
-    The weights add up to 1; ``tail`` is the share of the reference that lies far out.
-    """
+    """Returns scores of the reference (n,) and of new items (M, K), and what each feature set adds to the latter, (M,)."""
     z, weights = [one.standardized(tail) for one in sets.values()], [w[name] for name in sets]
     both = [one.reference for one in z], [one.new for one in z]
     reference, new = (soft_mean(np.stack(parts, -1), weights, sharpness) for parts in both)
@@ -125,7 +122,7 @@ class ReferenceScores:
     names: Sequence[str]
     seen: Bools  # which new items are among them, (M,)
     weight: Floats | None = None  # of each, (n,): 1 / n_g in a group of n_g that counts as one example
-    groups: tuple[Ints, Ints] | None = None  # of these (n,) and of new items (M,), compared within their group alone
+    groups: tuple[Ints, Ints] | None = None  # of these (n,) and of new items (M,), compared only within their group
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -193,9 +190,9 @@ class FeatureSets(Stored):
         >>> def items(n):
         ...     return {"colors": rng.normal(size=(n, 3)), "z": rng.normal(size=(n, 8))}
         >>> sets = FeatureSets({"colors": GaussianDetector(), "z": NeighborDetector()}).fit(items(500))
-        >>> calibration = sets.calibrate(known := items(200)).anomaly_score(known)
-        >>> odd = {"colors": np.zeros((1, 3)), "z": np.full((1, 8), 4.0)}
-        >>> bool(sets.anomaly_score(odd) > calibration.max()), sets.deviations(odd).argmax(1).tolist()
+        >>> calibration = sets.calibrate(reference := items(200)).anomaly_score(reference)
+        >>> anomaly = {"colors": np.zeros((1, 3)), "z": np.full((1, 8), 4.0)}
+        >>> bool(sets.anomaly_score(anomaly) > calibration.max()), sets.deviations(anomaly).argmax(1).tolist()
         (True, [1])
     """
 
@@ -230,7 +227,7 @@ class FeatureSets(Stored):
         return np.stack([d.log_distance(x) for d, x in zip(self.detectors_.values(), self._read(X), strict=True)], 1)
 
     def calibrate(self, X: Mapping[str, Any]) -> "FeatureSets":
-        """Sets the scale by typical items that were not fitted to."""
+        """Sets the scale by normal items that were not fitted to."""
         return self.scaled(self.log_distances(X))
 
     def scaled(self, t: Floats) -> "FeatureSets":

@@ -13,7 +13,6 @@ import numpy as np
 
 from vergence.data.table_files import GAPS, STREAM, as_written, is_table_file, notes_of, read_table
 from vergence.data.tables import column_kinds
-from vergence.decide.conformal import reportable
 from vergence.decide.decisions import Decisions, calibrate
 from vergence.decide.inputs import array_of
 from vergence.decide.page import write_decisions
@@ -53,8 +52,8 @@ def calibrate_files(
 ) -> Decisions:
     """Writes the new rows with p-values, q-values, flags and errors, and a page, ``OUT.html``; returns the decisions.
 
-    Both files are a table, ``.npy`` or ``.npz`` with the scores: of ordinary items that no fit has seen, and of those to judge.
-    There may be none of these, and rows without a score have an error. ``-`` is JSON lines of standard input, or on standard
+    Both files are a table, ``.npy`` or ``.npz`` with the scores: of normal items that no fit has seen, and of new ones. There may
+    be no new ones, and rows without a score have an error. ``-`` is JSON lines of standard input, or on standard
     output. Names of columns are that of the scores, by default ``score`` or the only column of numbers, and that of groups,
     within which the p-values hold. ``append`` is a log of JSON lines. Rates are as of `vergence.decide.calibrate`.
     """
@@ -66,10 +65,6 @@ def calibrate_files(
     hint = "leave it out of one file, or rename it if it is another item"
     expect(not both, f"items of {new.name} that are not in {calibration.name}", f"{both[:1]} in both", hint)
     sides = None if groups is None else (_typed(a.table[groups]), _typed(b.table[groups])[there])
-    fdr = rates.get("fdr", 0.1)
-    plain = groups is None and not any(rates.get(name) for name in ("fpr", "confidence", "adaptive"))
-    if plain and 0 < fdr < 1 and len(gap) and there.any():
-        terminal.note(str(reportable(len(gap), int(there.sum()), fdr)))
     found = calibrate(a.values, b.values[there], groups=sides, larger_is_anomalous=not lower_is_anomalous, **rates)
     found = replace(found, missing=int((~there).sum()))
     written = {**_kept(new, b.table, out.suffix), **_named_apart(_of_all_rows(found, there), b.table.column_names)}
@@ -202,16 +197,16 @@ def _of_all_rows(found: Decisions, there: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _named_apart(added: Mapping[str, np.ndarray], own: list[str]) -> dict[str, np.ndarray]:
-    """Returns the added columns, with other names where the new file has columns of theirs, which is said."""
+    """Returns the added columns, with other names where the new file has columns of these names, and a note."""
     found = apart(added, own)
     if changed := [name for name in added if name not in found]:
         ours = ", ".join(name for name in found if name not in added)
-        terminal.note(f"the new file has columns of its own named {', '.join(changed)}: ours are {ours}")
+        terminal.note(f"the new file already has {', '.join(changed)}: the added columns are {ours}")
     return found
 
 
 def _log(found: Decisions, calibration: Path, new: Path, rows: Mapping[str, np.ndarray], how: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the lines of a log: what was judged, by what and how, and each decision."""
+    """Yields the lines of a log: the files and rates, and each decision."""
     rate: dict[str, Any] = {"fdr": found.fdr, **how}
     if found.certificate is not None:
         rate |= {"fpr": found.certificate.fpr, "confidence": found.certificate.confidence}

@@ -78,6 +78,6 @@ def labels_of(name: str, values: Any, n: int) -> Array:
 
 def generator(random_state: Seed) -> np.random.Generator:
     """Returns a generator of random numbers for a seed; a generator is returned as it is."""
-    known = random_state is None or isinstance(random_state, np.random.Generator) or is_count(random_state, 0)
-    expect(known, "random_state to be a whole number, a numpy Generator or None", random_state)
+    usable = random_state is None or isinstance(random_state, np.random.Generator) or is_count(random_state, 0)
+    expect(usable, "random_state to be a whole number, a numpy Generator or None", random_state)
     return np.random.default_rng(random_state)

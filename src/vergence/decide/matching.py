@@ -13,7 +13,7 @@ a context without a match, p'(a) = (1 + #{t_i >= s(a, best)}) / (n + 1) satisfie
 p' <= alpha is wrong for a share alpha at most of the contexts without one.
 
 Pairs of one target are not n draws: of each group of them one calibrates. Neither statement holds where contexts or gallery come
-from elsewhere than the pairs. Shapes: N contexts, M items of the gallery, n pairs.
+from another source than the pairs. Shapes: N contexts, M items of the gallery, n pairs.
 """
 
 import math
@@ -34,7 +34,7 @@ from vergence.densities.retrieval import log_probs
 from vergence.densities.storage import Stored
 from vergence.mixtures.conditional_mixture import ConditionalGaussian
 from vergence.mixtures.core import Conditional, to_numpy
-from vergence.utils.checks import counted, expect, require_array, require_count, require_within
+from vergence.utils.checks import counted, expect, in_percent, require_array, require_count, require_within
 from vergence.utils.terminal import Tabular
 
 __all__ = ["Matcher", "Matches", "likelihood_ratio", "match", "matched"]
@@ -55,15 +55,15 @@ class Matches(Tabular):
     Attributes:
         best: Index of the best candidate in the gallery (N,).
         score: Its score (N,).
-        p_value: p(a, best) (N,): small where no candidate is like a match.
+        p_value: p(a, best) (N,): small where no candidate resembles a match.
         claim: p'(a) (N,): small where a gallery without the match hardly ever has so good a candidate.
         answer: ``match``, ``no match`` or ``unsure`` (N,).
         candidates: Indices of the candidates of each context, the best first.
-        coverage: Probability at least that the candidates hold the match, of contexts that have one.
-        no_match: Share at most of wrong answers ``no match`` among contexts that have a match, and of wrong answers ``match``
+        coverage: Least probability that the candidates hold the match, of contexts that have one.
+        no_match: Largest share of wrong answers ``no match`` among contexts that have a match, and of wrong answers ``match``
             among those that have none.
         pairs: n.
-        shift: Probability that contexts with a match have scores as low as these as a whole.
+        shift: Probability that scores of contexts with a match are as low overall.
     """
 
     best: np.ndarray
@@ -78,29 +78,27 @@ class Matches(Tabular):
     shift: float
 
     def table(self) -> Mapping[str, Sequence[Any]]:
-        """Returns a row for each context."""
+        """Returns one row per context."""
         columns = {name: getattr(self, name).tolist() for name in ("best", "score", "p_value", "claim", "answer")}
         return {"context": list(range(len(self.best))), **columns, "candidates": [len(part) for part in self.candidates]}
 
     @property
     def sentences(self) -> list[str]:
         """What was found, and what it means."""
-        N, counts = len(self.best), {name: int((self.answer == name).sum()) for name in ("match", "no match", "unsure")}
-        sizes = sorted(len(part) for part in self.candidates)
-        said = [
-            f"{counts['match']:,} of {counted(N, 'context')} matched, {counts['no match']:,} without a match, "
-            f"{counts['unsure']:,} unsure",
-            f"of contexts that have a match at most {self.no_match:.3g} are called without one; of those that have none at most "
-            f"{self.no_match:.3g} are matched",
-            f"the candidates hold the match of {self.coverage:.3g} of the contexts that have one; half of them have at most "
-            f"{counted(sizes[N // 2], 'candidate')}",
+        counts = {name: int((self.answer == name).sum()) for name in ("match", "no match", "unsure")}
+        median, share = sorted(map(len, self.candidates))[len(self.best) // 2], in_percent(self.no_match)
+        found = [
+            f"{counts['match']:,} of {counted(len(self.best), 'context')} matched, {counts['no match']:,} without a match, "
+            f"{counts['unsure']:,} unsure.",
+            f'On average at most {share} of contexts with a match are called "no match". At most {share} of those without one '
+            "are matched. This holds if contexts and gallery come from the source of the pairs.",
+            f"The candidates (median number: {median:,}) contain the match of at least {in_percent(self.coverage)} of contexts "
+            "that have one.",
         ]
         if self.shift <= SHIFTED:
-            said.append(
-                f"as a whole the scores are lower than those of the pairs (p-value {self.shift:.2g}): many contexts have no "
-                "match, or they come from elsewhere, and then no rate holds"
-            )
-        return said
+            why = "Either many contexts have no match, or they come from another source; then no rate holds."
+            found.append(f"The scores are lower overall than those of the pairs (p = {self.shift:.2g}). {why}")
+        return found
 
 
 def matched(
@@ -122,7 +120,7 @@ def matched(
     expect(len(contexts) and len(gallery), "contexts and a gallery", f"{len(contexts)} and {len(gallery)}")
     least = min(no_match, 1 - coverage)
     needed = math.ceil(1 / least * (1 - 1e-12)) - 1
-    expect(len(true) >= needed, f"at least {needed} pairs that calibrate, for a rate of {least:.3g}", len(true), "give more")
+    expect(len(true) >= needed, f"at least {needed} pairs that calibrate for {in_percent(least)}", len(true), "give more")
     k = math.floor((1 - coverage) * (len(true) + 1) * (1 + 1e-12))  # (1 + #{s_i <= s}) / (n + 1) > 1 - coverage: 1 + # > k
     threshold = float(np.sort(true)[k - 1]) if k >= 1 else -math.inf
     null = np.concatenate([np.asarray(part.amax(1).cpu().double()) for part in _blocks(scores, others[:KEPT], gallery)])
@@ -200,7 +198,7 @@ class Matcher(Stored):
     """Matches of contexts in a gallery, or none, by pairs of vectors of any encoders.
 
     A share of the pairs calibrates, and pairs of one group are on one side of this split; without groups, those whose contexts or
-    targets are equal or near copies are. Of each group that calibrates one pair does, at random, so that the rates are those of a
+    targets are near duplicates are. Of each group that calibrates one pair does, at random, so that the rates are those of a
     context of a new group. Of the others, both sides are reduced to their principal components, and a density of their pairs is
     fitted.
 
@@ -243,8 +241,8 @@ class Matcher(Stored):
         expect(self.by in ("density", "cosine"), "by 'density' or 'cosine'", self.by)
         a, b = _matrix("contexts", context), _matrix("targets", target)
         expect(len(a) == len(b), "as many contexts as targets", f"{len(a)} and {len(b)}")
-        alike = self.by == "density" or a.shape[1] == b.shape[1]
-        expect(alike, "vectors of one width for the cosine", f"{a.shape[1]} and {b.shape[1]}")
+        fits = self.by == "density" or a.shape[1] == b.shape[1]
+        expect(fits, "vectors of one width for the cosine", f"{a.shape[1]} and {b.shape[1]}")
         group = grouped(groups, a, b)
         side = apart(group, self.share, self.random_state)
         own = one_of_each(group, side, self.random_state)
@@ -264,10 +262,7 @@ class Matcher(Stored):
         return self
 
     def match(self, context: Any, gallery: Any, *, coverage: float = 0.9, no_match: float = 0.05) -> Matches:
-        """Returns the answer for each context (N, C) in a gallery (M, T).
-
-        The gallery must not hold the matches of the pairs of the fit.
-        """
+        """Returns the answer for each context (N, C) in a gallery (M, T), which must not hold matches of the pairs of the fit."""
         check_is_fitted(self, "calibration_")
         a, b = self._sides(context, gallery)
         others = torch.from_numpy(self.others_).to(a)
@@ -318,16 +313,16 @@ class Matcher(Stored):
 def match(
     context: Any, target: Any, contexts: Any, gallery: Any, *, groups: Any = None, coverage: float = 0.9, no_match: float = 0.05
 ) -> Matches:
-    """Returns which target of a gallery belongs to each context, or none of them, as learned from known pairs.
+    """Returns which target of a gallery belongs to each context, or none of them, as learned from true pairs.
 
     Args:
-        context: Contexts of known pairs, vectors (n, C).
+        context: Contexts of true pairs, vectors (n, C).
         target: Their targets, vectors (n, T).
         contexts: New contexts (N, C).
         gallery: Targets (M, T) among which their matches may be.
-        groups: Groups of the known pairs (n,), as of `Matcher.fit`.
+        groups: Groups of these pairs (n,), as of `Matcher.fit`.
         coverage: Probability that the candidates of a context hold its match, in (0, 1).
-        no_match: Share of wrong answers, at most, of contexts with and of those without a match, in (0, 1).
+        no_match: Largest share of wrong answers, of contexts with and of those without a match, in (0, 1).
 
     Example:
         >>> x = np.random.default_rng(0).normal(size=(220, 3))

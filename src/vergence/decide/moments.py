@@ -1,7 +1,4 @@
-"""Robust statistics: deviations, moments without the least likely items, random numbers of items.
-
-Shapes: N items, D features.
-"""
+"""Robust statistics: deviations, moments without the least likely items, random numbers of items (N, D)."""
 
 from typing import Any
 
@@ -11,7 +8,7 @@ from scipy.special import chdtr, gammaincinv
 
 from vergence.decide.inputs import generator
 from vergence.densities.moments import StandardizedMoments, blocks, principal, standardized_moments
-from vergence.utils.checks import expect, require_within
+from vergence.utils.checks import expect, in_percent, require_within
 
 __all__ = ["robust_scale"]
 
@@ -43,7 +40,7 @@ def trimmed(
 
     From a robust initialization (spatial signs, rescaled along their principal directions as in Hubert, Rousseeuw, Verdonck, A
     deterministic algorithm for robust location and scatter, 2012), the share is chosen by the Mahalanobis distance under the
-    moments of the last share until it does not change. One cluster of outliers does not attract the initialization. The share
+    moments of the last share until it does not change. One cluster of anomalies does not attract the initialization. The share
     ``trim`` in [0, 0.5) is one of the weight w (N,); the shrinkage is as for `StandardizedMoments.shrunk`.
     """
     require_within("[0, 0.5)", trim=trim)
@@ -51,7 +48,7 @@ def trimmed(
         return standardized_moments(X, w, standardize=standardize)
     likely = nearest_share(_distances(X, *_signs(X)), w, trim)
     differ = (X[likely] != X[likely][:1]).any() or (X == X[:1]).all()
-    expect(differ, f"less than {1 - trim:.0%} equal items", f"{likely.mean():.0%}", "leave copies out")
+    expect(differ, f"less than {in_percent(1 - trim)} equal items", in_percent(likely.mean()), "leave duplicates out")
     for _ in range(STEPS):
         m = standardized_moments(X[likely], None if w is None else w[likely], standardize=standardize)
         values, vectors = principal(m.shrunk(shrinkage))

@@ -23,7 +23,7 @@ MEMBERS = 10  # items for each center, at most
 class NeighborDetector(Detector):
     """Minus the distance to the k-th nearest item of the fit; an item of the fit is not its own neighbor.
 
-    It is not a density. More than k outliers that are alike are each other's neighbors, which hides them.
+    It is not a density. More than k similar anomalies are each other's neighbors, which hides them.
 
     Args:
         n_neighbors: k, >= 1; at most N - 1 are used.
@@ -34,7 +34,7 @@ class NeighborDetector(Detector):
         metric: ``euclidean``, or ``cosine`` for 1 - cosine; a zero vector has cosine 0 to everything.
         standardize: Whether features are centered and divided by their deviation first.
         random_state: Seed of the part, or of the first centers; the order of the items does not matter.
-        contamination: Share of the items of `fit` that `predict` calls outliers, in (0, 0.5].
+        contamination: Share of the items of `fit` that `predict` calls anomalies, in (0, 0.5].
 
     Attributes:
         items_: Items or centers that are kept (N, D), standardized or normalized.
@@ -111,7 +111,7 @@ class NeighborDetector(Detector):
         x = self._scaled(block).astype(self.items_.dtype)
         total = np.cumsum(np.sort(self.weights_))
         k = min(self.n_neighbors, total[-1] - 1)
-        m = min(int(np.searchsorted(total, k + 1)) + 1, len(self.items_))  # so many hold the weight k + 1 whatever they are
+        m = min(int(np.searchsorted(total, k + 1)) + 1, len(self.items_))  # so many always hold the weight k + 1
         index = _nearest(self.items_, x, m, self.metric == "cosine")
         itself = _first_equal(self.items_, x, index)
         weight = np.cumsum(self.weights_[index] - itself * np.minimum(self.weights_[index], 1.0), axis=1)

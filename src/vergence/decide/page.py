@@ -1,4 +1,4 @@
-"""The page of decisions: all items that are known, to filter, sort and open; scores and p-values; what the numbers mean."""
+"""The page of decisions: the items to filter, sort and open, scores and p-values, and what the numbers mean."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from vergence.decide.decisions import Decisions
 from vergence.report.charts import Series, chart, histogram
 from vergence.report.rendering import workbench
 from vergence.report.tiles import image_of, rounded, sheets, side_of, tile, webp, within
-from vergence.utils.checks import counted
+from vergence.utils.checks import counted, in_percent
 from vergence.utils.digests import content_digest
 
 if TYPE_CHECKING:
@@ -21,21 +21,21 @@ __all__ = ["write_decisions"]
 
 MOST, POINTS, DRAWN, SIDE = 20_000, 101, 20_000, 480  # rows; points of the curve; scores drawn; pixels of a large image
 MEANING = [
-    "The p-value of an item is the share of calibration items, which no fit has seen, that are at least as anomalous, the item "
-    "itself counted among them.",
-    "A false-discovery rate is an average over tables and calibration sets: the share of false alarms among the flags, 0 in a "
-    "table without a flag, is at most the stated one. In one table more can be false, and in quiet ones most are.",
-    "The numbers hold for items of the same source as the calibration items, scored by the same model, which was fitted to "
-    "neither. They say nothing of items from elsewhere, and nothing of a single item for sure.",
-    "They do not say that an item is faulty: anomalous is what the model finds rare. Larger scores are more anomalous; they are "
-    "comparable within one table alone. What you say of items here changes no number; save it as a list.",
+    "The p-value of an item is the share of calibration items that are at least as anomalous, with the item itself counted among "
+    "them. No fit has seen the calibration items.",
+    "The rate of false alarms is an average over tables and calibration sets; a table without flags counts as 0 %. In one table "
+    "more flags can be false, and in quiet ones most are.",
+    "The rate holds for items of the same source as the calibration items, scored by the same model, which was fitted to "
+    "neither. It does not hold for items of another source, and nothing is certain for a single item.",
+    "An anomaly need not be faulty: the model finds it rare. Larger scores are more anomalous; compare them only within one "
+    "table. Your review changes no number; save it as a list.",
 ]
 
 
 def write_decisions(
     path: Path, found: Decisions, *, name: str, items: "Items | None" = None, calibration: np.ndarray | None = None
 ) -> Path:
-    """Writes the page in one step, and returns its path; it loads nothing from elsewhere, and every text in it is escaped.
+    """Writes the page in one step, and returns its path; it loads no other file, and every text in it is escaped.
 
     Args:
         path: File to write.
@@ -54,7 +54,7 @@ def write_decisions(
     if items is not None and len(items.shape) == 3:
         found = replace(found, noun="image")
     rows = found.most_anomalous(MOST)
-    rate = "" if found.fdr is None else f", false-discovery rate {found.fdr:g}"
+    rate = "" if found.fdr is None else f", false-discovery rate {in_percent(found.fdr)}"
     return workbench(
         path,
         {**_data(found, rows), **_images(items, [str(row["name"]) for row in rows])},
@@ -95,12 +95,12 @@ def _figures(found: Decisions, calibration: np.ndarray) -> list[dict[str, Any]]:
     levels = np.linspace(0, 1, POINTS)
     share = np.searchsorted(np.sort(found.p_value), levels, side="right") / max(found.total, 1)
     lines = [Series("new items", levels.tolist(), share.tolist(), line=True)]
-    lines.append(Series("normal items alone", levels.tolist(), levels.tolist(), line=True))
+    lines.append(Series("only normal items", levels.tolist(), levels.tolist(), line=True))
     groups = {"calibration": _some(calibration), "new": _some(found.columns["score"])}
-    both = "Both groups look alike if the new items come from where the calibration items came from. Anomalies lie to the right."
+    both = "Both histograms are similar if new and calibration items come from one source. Anomalies lie to the right."
     curve = (
-        "The share of new items with a p-value up to each level. Normal items alone lie on the line; anomalies lift the curve on "
-        "the left. A curve above the line everywhere means that the new items come from elsewhere."
+        "The share of new items with a p-value up to each level. Without anomalies the curve lies on the line; anomalies lift "
+        "its left part. A curve far above the line everywhere means that the new items come from another source."
     )
     drawn = histogram(groups, "score (larger is more anomalous)"), chart(lines, "p-value", "share of the new items")
     words = ("Scores", both), ("p-values", curve)

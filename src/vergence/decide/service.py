@@ -29,8 +29,8 @@ from vergence.decide.inputs import Values, as_values
 from vergence.decide.streams import Monitor
 from vergence.utils.checks import counted, expect, require_count, require_within, shortened
 
-# Rows of JSON -> scores (m,), NaN for those that cannot be judged, and the error of each.
-Judge = Callable[[Sequence[Any]], tuple[np.ndarray, Sequence[str]]]
+# Rows of JSON -> scores (m,), NaN for those that cannot be scored, and the error of each.
+RowScorer = Callable[[Sequence[Any]], tuple[np.ndarray, Sequence[str]]]
 FIELDS = ("score", "p_value", "q_value", "flag", "alarm")  # of each item, next to its name and error
 COUNTED = ("items", "flags", "alarms", "errors")
 
@@ -40,13 +40,13 @@ class Service:
 
     Args:
         calibration: Scores (n,) of normal items that no fit has seen.
-        judges: How rows are scored, for ``vectors`` or ``images``; ``scores`` are always taken. One call at a time.
+        scorers: How rows are scored, for ``vectors`` or ``images``; ``scores`` are always taken. One call at a time.
         fdr: False-discovery rate of the flags among the items of one request, in (0, 1).
         alarm: Level of each single item: the alarm is p <= ``alarm``, in (0, 1).
-        fpr: Instead, the share of normal items with an alarm at most, with ``confidence``.
+        fpr: Instead, the largest share of normal items with an alarm, with ``confidence``.
         confidence: Probability of that, over calibration sets.
-        items: Items of a request at most.
-        megabytes: Size of a request at most, in MB.
+        items: Most items of a request.
+        megabytes: Largest size of a request, in MB.
 
     Example:
         >>> service = Service(np.arange(999.0), {})
@@ -58,7 +58,7 @@ class Service:
     def __init__(
         self,
         calibration: Values,
-        judges: Mapping[str, Judge],
+        scorers: Mapping[str, RowScorer],
         *,
         fdr: float = 0.1,
         alarm: float = 0.01,
@@ -75,9 +75,9 @@ class Service:
         expect(enough, f"at least {needed:,} calibration scores for alarms at {alarm:g}", f"{n:,}", "give more, or raise --alarm")
         self.certificate = None if fpr is None else fpr_threshold(self.calibration, fpr, confidence)
         calibrate(self.calibration, self.calibration[:1], fdr=fdr)  # refuses what no request could use
-        self.monitor, self.judges = Monitor(self.calibration), {"scores": _as_scores, **judges}
+        self.monitor, self.scorers = Monitor(self.calibration), {"scores": _as_scores, **scorers}
         self.fdr, self.alarm, self.items, self.bytes = fdr, alarm, items, megabytes << 20
-        self._judging, self._counting, self.registry = threading.Lock(), threading.Lock(), CollectorRegistry()
+        self._scoring, self._counting, self.registry = threading.Lock(), threading.Lock(), CollectorRegistry()
         of: dict[str, Any] = {"namespace": "vergence", "registry": self.registry}
         self.requests = Counter("requests", "Requests by path and status.", ["path", "status"], **of)
         self.counts = {name: Counter(name, f"{name} of posted tables.".capitalize(), **of) for name in COUNTED}
@@ -85,21 +85,21 @@ class Service:
         self.changed = Gauge("drift_alarm", "Whether what is posted has changed.", **of)
 
     def answer(self, kind: str, rows: Sequence[Any], names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Returns the decisions on rows of a kind, in order; a row that cannot be judged has an error."""
-        with self._judging:
-            scores, errors = self.judges[kind](rows)
-        good = np.flatnonzero(np.isfinite(scores))
+        """Returns the decisions on rows of a kind, in order; a row that cannot be scored has an error."""
+        with self._scoring:
+            scores, errors = self.scorers[kind](rows)
+        finite = np.flatnonzero(np.isfinite(scores))
         items: list[dict[str, Any]] = [{"error": error or "not a number"} | dict.fromkeys(FIELDS) for error in errors]
-        found = calibrate(self.calibration, scores[good], fdr=self.fdr) if len(good) else None
+        found = calibrate(self.calibration, scores[finite], fdr=self.fdr) if len(finite) else None
         if found is not None:
-            certain = None if self.certificate is None else scores[good] > self.certificate.threshold
+            certain = None if self.certificate is None else scores[finite] > self.certificate.threshold
             alarms = at_most(found.p_value, self.alarm) if certain is None else certain
-            columns = (scores[good], found.p_value, found.q_value, found.flag, np.asarray(alarms))
-            for i, values in zip(good, zip(*(column.tolist() for column in columns), strict=True), strict=True):
+            columns = (scores[finite], found.p_value, found.q_value, found.flag, np.asarray(alarms))
+            for i, values in zip(finite, zip(*(column.tolist() for column in columns), strict=True), strict=True):
                 items[i] = {"error": "", **dict(zip(FIELDS, values, strict=True))}
         with self._counting:
-            if len(good):
-                self.monitor.update(scores[good])
+            if len(finite):
+                self.monitor.update(scores[finite])
             found_of = (len(items), *(sum(bool(item[name]) for item in items) for name in ("flag", "alarm", "error")))
             for counter, n in zip(self.counts.values(), found_of, strict=True):
                 counter.inc(n)
@@ -114,8 +114,8 @@ class Service:
         }
 
     def app(self) -> Any:
-        """Returns the application: POST /scores, /vectors, /images as far as they can be judged; GET /health and /metrics."""
-        routes = [Route(f"/{kind}", self._post, methods=["POST"]) for kind in self.judges]
+        """Returns the application: POST /scores, /vectors, /images as far as they can be scored; GET /health and /metrics."""
+        routes = [Route(f"/{kind}", self._post, methods=["POST"]) for kind in self.scorers]
         routes += [Route("/health", self._health), Route("/metrics", self._metrics)]
         return Starlette(routes=routes, exception_handlers={HTTPException: self._refused, ValueError: self._refused})
 
@@ -128,7 +128,7 @@ class Service:
             body += part
             _require(len(body) <= self.bytes, 413, f"at most {self.bytes:,} bytes", "more")
         answer = await run_in_threadpool(self._of_body, kind, bytes(body), image)
-        return self._said(request, 200, answer)
+        return self._response(request, 200, answer)
 
     def _of_body(self, kind: str, body: bytes, image: bool) -> dict[str, Any]:
         if image:
@@ -141,7 +141,7 @@ class Service:
         _require(isinstance(rows, list), 422, f'an object with a list "{kind}"', f"a {type(content).__name__}")
         assert isinstance(rows, list), "see above"
         unknown = sorted(content.keys() - {kind, "names"})
-        _require(not unknown, 422, f'"{kind}" and "names" alone', f"{unknown[:1]}")
+        _require(not unknown, 422, f'only "{kind}" and "names"', f"{unknown[:1]}")
         _require(len(rows) <= self.items, 413, f"at most {counted(self.items, 'item')}", f"{len(rows):,}")
         names = content.get("names", [str(i + 1) for i in range(len(rows))])
         fits = isinstance(names, list) and len(names) == len(rows) and all(isinstance(x, str) and x.isprintable() for x in names)
@@ -150,19 +150,19 @@ class Service:
 
     async def _health(self, request: Request) -> Response:
         monitor = {"items": self.monitor.items, "alarm": self.monitor.alarmed, "drift": self.monitor.drift}
-        about = {"takes": list(self.judges), "calibration": len(self.calibration), "fdr": self.fdr, "monitor": monitor}
-        return self._said(request, 200, {"status": "ok", **about, "alarm": str(self.certificate or f"p <= {self.alarm:g}")})
+        about = {"takes": list(self.scorers), "calibration": len(self.calibration), "fdr": self.fdr, "monitor": monitor}
+        return self._response(request, 200, {"status": "ok", **about, "alarm": str(self.certificate or f"p <= {self.alarm:g}")})
 
     async def _metrics(self, request: Request) -> Response:
         return Response(generate_latest(self.registry), media_type="text/plain; version=0.0.4")
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         status, text = (error.status_code, error.detail) if isinstance(error, HTTPException) else (422, shortened(error))
-        return self._said(request, status, {"error": text})
+        return self._response(request, status, {"error": text})
 
-    def _said(self, request: Request, status: int, content: Any) -> Response:
+    def _response(self, request: Request, status: int, content: Any) -> Response:
         path = request.url.path
-        self.requests.labels(path if path[1:] in (*self.judges, "health") else "other", str(status)).inc()
+        self.requests.labels(path if path[1:] in (*self.scorers, "health") else "other", str(status)).inc()
         return JSONResponse(content, status, headers={"X-Content-Type-Options": "nosniff"})
 
 
@@ -175,8 +175,8 @@ def _require(condition: bool, status: int, expected: str, found: str) -> None:
 def _as_scores(rows: Sequence[Any]) -> tuple[np.ndarray, Sequence[str]]:
     """Returns posted scores, and the error of each one that is not a finite number."""
     found = [numbers([row]) for row in rows]
-    good = np.array([math.nan if one is None else one[0] for one in found])
-    return good, ["" if one is not None else "not a number" for one in found]
+    scores = np.array([math.nan if one is None else one[0] for one in found])
+    return scores, ["" if one is not None else "not a number" for one in found]
 
 
 def numbers(row: Any) -> np.ndarray | None:
@@ -195,30 +195,30 @@ def numbers(row: Any) -> np.ndarray | None:
     return found if np.isfinite(found).all() else None
 
 
-def by_detector(model: Calibrated) -> Judge:
+def by_detector(model: Calibrated) -> RowScorer:
     """Returns how a fitted detector scores posted vectors."""
     width = model.detector_.n_features_in_
 
-    def judge(rows: Sequence[Any]) -> tuple[np.ndarray, Sequence[str]]:
+    def score(rows: Sequence[Any]) -> tuple[np.ndarray, Sequence[str]]:
         vectors, scores = list(map(numbers, rows)), np.full(len(rows), np.nan)
-        good = [i for i, x in enumerate(vectors) if x is not None and len(x) == width]
-        if good:
-            scores[good] = model.scores(np.array([vectors[i] for i in good]))
+        usable = [i for i, x in enumerate(vectors) if x is not None and len(x) == width]
+        if usable:
+            scores[usable] = model.scores(np.array([vectors[i] for i in usable]))
         return scores, np.where(np.isfinite(scores), "", f"not a list of {counted(width, 'number')}").tolist()
 
-    return judge
+    return score
 
 
-def by_columns(scorer: Callable[[Any], Mapping[str, Any]], features: Sequence[str], shape: Sequence[int]) -> Judge:
+def by_columns(scorer: Callable[[Any], Mapping[str, Any]], features: Sequence[str], shape: Sequence[int]) -> RowScorer:
     """Returns how a `vergence.Scorer` scores posted images or vectors of a shape, or objects with values of features."""
     what = "an image in base64 of few pixels" if len(shape) == 3 else "an object" if features else "a list of numbers"
-    known = {name.partition("=")[0] for name in features}  # color=red is of the column color
+    columns = {name.partition("=")[0] for name in features}  # color=red is of the column color
 
-    def judge(rows: Sequence[Any]) -> tuple[np.ndarray, Sequence[str]]:
+    def score(rows: Sequence[Any]) -> tuple[np.ndarray, Sequence[str]]:
         clean: Sequence[Any] = [row if isinstance(row, dict) else None for row in rows]
         if not features:
             clean = _images(rows) if len(shape) == 3 else [numbers(row) for row in rows]
-        batch = {name: [(row or {}).get(name) for row in clean] for name in known} if features else {"x": clean}
+        batch = {name: [(row or {}).get(name) for row in clean] for name in columns} if features else {"x": clean}
         try:
             found = scorer(batch)
         except TypeError as error:  # a column of numbers and texts
@@ -226,7 +226,7 @@ def by_columns(scorer: Callable[[Any], Mapping[str, Any]], features: Sequence[st
         errors = [f"not {what}" if row is None else error for row, error in zip(clean, found["error"], strict=True)]
         return np.asarray(found["score"], dtype=np.float64), errors
 
-    return judge
+    return score
 
 
 def _images(rows: Sequence[Any]) -> list[bytes | None]:

@@ -1,4 +1,4 @@
-"""Splits of items into those of a fit and those that calibrate, so that no item is judged by its own copy.
+"""Splits of items into those of a fit and those that calibrate, so that no item is compared with a near duplicate of it.
 
 Shapes: N items, D features.
 """
@@ -17,7 +17,7 @@ __all__ = ["apart", "grouped", "one_of_each"]
 
 
 def grouped(groups: Any, *sides: np.ndarray) -> np.ndarray:
-    """Returns the number of the group of each item (N,), by groups (N,) if given, else of items that are near copies on any side.
+    """Returns the number of the group of each item (N,), by groups (N,) if given, else of near duplicates on any side.
 
     Groups are numbered as they appear: in an order by value a split with one seed would take the same ranks of all data.
 
@@ -32,11 +32,11 @@ def grouped(groups: Any, *sides: np.ndarray) -> np.ndarray:
 
 
 def _joined(sides: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns a label (N,) that items share which are near copies on any side."""
+    """Returns a label (N,) that near duplicates on any side share."""
     label = np.arange(len(sides[0]))
     for side in sides:
         numbers = side.dtype.kind in "biuf"
-        expect(numbers, "items of numbers, to keep near copies on one side", f"items of type {side.dtype}", "give groups")
+        expect(numbers, "items of numbers, to keep near duplicates on one side", f"items of type {side.dtype}", "give groups")
         edges = np.stack([label, label.max() + 1 + near_duplicates(side)], 1)
         label = components(edges, edges.max() + 1)[label]
     return label
@@ -54,13 +54,13 @@ def apart(group: np.ndarray, share: float, seed: int) -> np.ndarray:
         (60, True)
     """
     size = np.bincount(group)
-    expect(len(size) > 1, "at least 2 groups of items, of which near copies are one", len(size), "give others")
+    expect(len(size) > 1, "at least 2 groups of items, of which near duplicates are one", len(size), "give others")
     order = np.random.default_rng(seed).permutation(len(size))
     order = order[size[order] <= max(share * len(group), size.min())]
     reached = size[order].cumsum()
     side = np.isin(group, order[: int(np.searchsorted(reached, share * reached[-1])) + 1])
     if size.max() > share * len(group):
-        large = f"{size.max():,} of {len(group):,} items are one group, or near copies of each other"
+        large = f"{size.max():,} of {len(group):,} items are one group, or near duplicates"
         warnings.warn(f"{large}: {side.sum():,} items calibrate instead of {share * len(group):,.0f}", stacklevel=3)
     return side
 

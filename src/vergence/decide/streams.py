@@ -25,7 +25,7 @@ from vergence.utils.files import explained, read_object, replacing
 
 __all__ = ["Monitor"]
 
-KINDS = ("larger scores", "smaller scores", "smaller spread", "larger spread", "repeated scores")
+KINDS = ("higher scores", "lower scores", "less spread", "more spread", "repeated scores")
 POWERS = np.array([0.1, 0.3, 0.5, 0.7, 0.9])  # eps of the bets
 CELLS = 1000  # spacings of the calibration scores that are counted, at most
 SAVED = ("alarm", "seed", "items", "last", "log_wealth", "highest", "drift")  # next to the arrays
@@ -35,7 +35,7 @@ class Monitor:
     """Whether a stream's scores are still like those of calibration items, and if not, how they differ.
 
     The probability of an alarm over all time is at most ``alarm`` as long as the scores are exchangeable with the calibration
-    scores: as many may be equal as want to, but they may not depend on their order. The memory does not grow.
+    scores: they may be equal, but they may not depend on their order. The memory does not grow.
 
     Args:
         calibration: Finite scores (n,) of normal items that no fit has seen, n >= 10.
@@ -45,14 +45,14 @@ class Monitor:
     Attributes:
         log_wealth: Log of the largest wealth over the number of martingales, in nats; an alarm is due at log(1 / ``alarm``).
         highest: The largest ``log_wealth`` so far.
-        drift: What changed most at that time: larger scores, smaller scores, smaller spread, larger spread or repeated scores.
+        drift: What changed most at that time: higher scores, lower scores, less spread, more spread or repeated scores.
         items: Scores since the start, or since `reset`.
 
     Example:
         >>> rng = np.random.default_rng(0)
         >>> monitor = Monitor(rng.normal(size=500))
         >>> monitor.update(rng.normal(size=500)), monitor.update(rng.normal(-1.5, 1, size=100)), monitor.drift
-        (False, True, 'smaller scores')
+        (False, True, 'lower scores')
     """
 
     def __init__(self, calibration: Values, alarm: float = 0.01, seed: int = 0) -> None:
@@ -68,7 +68,7 @@ class Monitor:
         self.reset()
 
     def reset(self) -> None:
-        """Starts again from the calibration scores, as after an alarm whose cause was mended."""
+        """Starts again from the calibration scores, as after an alarm whose cause was corrected."""
         self._scores.reset()
         self._pairs.reset()
         self.items, self.last = 0, 0.0
@@ -166,6 +166,6 @@ def _unspent(t: int) -> float:
 def _like(array: np.ndarray, given: Any, name: str) -> np.ndarray:
     """Returns numbers of a file that are of the shape and kind of an array."""
     found = np.asarray(given)
-    alike = found.shape == array.shape and found.dtype.kind in ("i" if array.dtype.kind == "i" else "if")
-    expect(alike and np.isfinite(found).all(), f"{name} of shape {array.shape}", found.shape)
+    fits = found.shape == array.shape and found.dtype.kind in ("i" if array.dtype.kind == "i" else "if")
+    expect(fits and np.isfinite(found).all(), f"{name} of shape {array.shape}", found.shape)
     return found.astype(array.dtype)

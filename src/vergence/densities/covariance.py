@@ -286,7 +286,7 @@ class LowRank(Covariance):
 
         log |S| = log |B| + log |K|,   x^T S^{-1} x = (x - U w)^T B^{-1} (x - U w) + |w|^2
 
-    The quadratic form is a minimum over w, so that rounding of w changes it in second order only; the usual difference
+    The quadratic form is a minimum over w, so that rounding of w changes it in second order only; the naive difference
     x^T B^{-1} x - |R^{-1} U^T B^{-1} x|^2 cancels. With the blocks of B, its A_B and its Schur complement C_B, the Schur
     complement of a context has low rank too: C = C_B + W W^T, W = (U_t - A_B U_c) R_c^{-T}.
 

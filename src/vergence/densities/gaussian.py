@@ -230,10 +230,7 @@ class MixtureOfGaussians(Distribution):
             return index_components(parts.loc, k, 1) + _common_noise(parts.S.index_components(k), n, self)
 
     def entropy(self) -> Tensor:
-        """Returns an upper bound of the entropy in nats, (...): the weights' entropy plus the components' mean entropy.
-
-        It is exact if the components do not overlap.
-        """
+        """Returns an upper bound of the entropy in nats, (...): the weights' plus the components' mean; exact without overlap."""
         parts = self.component_distribution if self.common is None else self.common
         within: Tensor = (self.weights * parts.entropy()).sum(-1)
         between: Tensor = self.mixture_distribution.entropy()
@@ -371,7 +368,7 @@ def ordered(p: "JointGaussian | MixtureOfGaussians", order: Tensor, context: int
 
 
 def given_observed(joint: "JointGaussian | MixtureOfGaussians", c: Tensor) -> "JointGaussian | MixtureOfGaussians":
-    """Returns p(target | the contexts that are known) for contexts (B, C) with NaN in gaps, over which is integrated.
+    """Returns p(target | the observed contexts) for contexts (B, C) with NaN in gaps, over which is integrated.
 
     Example:
         >>> joint = JointGaussian(torch.zeros(2), torch.tensor([[1.0, 0.6], [0.6, 1.0]]), context=1)

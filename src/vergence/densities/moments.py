@@ -165,7 +165,7 @@ class Deviations:
     def std(self) -> Tensor:
         """Returns the deviations (D,), in float64; those of constant features are 0."""
         std = (self.squares / self.n).sqrt()
-        return torch.where(std <= 4 * torch.finfo(self.dtype).eps * self.largest, 0.0, std)  # whatever the unit
+        return torch.where(std <= 4 * torch.finfo(self.dtype).eps * self.largest, 0.0, std)  # in any unit
 
 
 @dataclass(frozen=True)

@@ -183,7 +183,7 @@ def step(
     """Returns the bank after one batch, and whether it was resampled.
 
     The batch has contexts (B, C) and targets (B, T), B at most the bank's size. While both together have room, pairs are only
-    added. ``gamma`` returns the batch's responsibilities (B, M), and is called in mode ``smc`` alone, once the bank is full.
+    added. ``gamma`` returns the batch's responsibilities (B, M), and is called only in mode ``smc``, once the bank is full.
     Particles that are ``stale``, (M,) of bool, leave before all others and are never resampled. Without ``resample`` the lightest
     leave.
     """

@@ -22,10 +22,7 @@ NUMBERS = 1 << 20  # numbers held at a time: more would not fit the cache
 
 @dataclass(frozen=True)
 class Retrieved(Tabular):
-    """Items of a bank retrieved for N contexts, by decreasing density.
-
-    The m components of largest weight stand in its order; those close to each other may retrieve the same items.
-    """
+    """Items of a bank retrieved for N contexts, by decreasing density; similar components may retrieve the same items."""
 
     index: Tensor  # (N, m, n) int64, the n items of highest density under each component
     log_prob: Tensor  # (N, m, n), log-densities of these items under their component, in nats
@@ -34,7 +31,7 @@ class Retrieved(Tabular):
     ranked_log_prob: Tensor  # (N, n), log-densities of these items under the whole conditional, in nats
 
     def table(self) -> Mapping[str, Sequence[int | float]]:
-        """Returns a row for each context and item of ``ranked``."""
+        """Returns one row per context and item of ``ranked``."""
         N, n = self.ranked.shape
         return {
             "context": torch.arange(N).repeat_interleave(n).tolist(),

@@ -109,8 +109,8 @@ def unpack(content: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         return content
     if "class" in content:
         return _estimator(content, arrays)
-    known = len(content) == 1 and content.keys() <= {"array", "dict", "list", "tuple", "slice"}
-    expect(known, "an array, list or dictionary", ", ".join(content) or "nothing")
+    fits = len(content) == 1 and content.keys() <= {"array", "dict", "list", "tuple", "slice"}
+    expect(fits, "an array, list or dictionary", ", ".join(content) or "nothing")
     kind, inner = next(iter(content.items()))
     if kind == "array":
         expect(inner in arrays, f"an array {inner}", "none")

@@ -109,10 +109,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
 
     @torch.no_grad()
     def transform(self, X: Any) -> Any:
-        """Returns components_ (x - mean_) for each item, (N, K), in the precision of the items.
-
-        X is as in `fit`. Files that cannot be read are left out, and listed in X.skipped.
-        """
+        """Returns components_ (x - mean_) for each item, (N, K), in the items' precision; X.skipped lists unreadable files."""
         check_is_fitted(self, "components_")
         return np.concatenate([self._mapped(x) for _, x, _ in blocks(self._checked(X, reset=False))])
 

@@ -1,7 +1,4 @@
-"""Two linear problems as scikit-learn estimators: any augmentation, data of any size, one pass.
-
-`vergence.linear.solutions` has the solutions, `vergence.densities.moments` the moments.
-"""
+"""Two linear problems as scikit-learn estimators, one pass over data of any size; `vergence.linear.solutions` solves them."""
 
 import warnings
 from typing import Any

@@ -14,7 +14,7 @@ orthogonal matrix that changes neither R, Phi and E nor Omega and W. The optimal
 
     G w = omega S w        G^2 e = phi^2 S e   (xbar_i = x_i)        so that  phi_i^2 = g_i omega_i  where G and S commute
 
-are derived here: reconstruction ranks a direction by its variance times its invariance, joint embedding by invariance alone.
+are derived here: reconstruction ranks a direction by its variance times its invariance, joint embedding only by invariance.
 """
 
 import torch

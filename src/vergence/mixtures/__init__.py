@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vergence.mixtures.log_scale import LogScale
     from vergence.mixtures.mixture_density_network import MixtureDensityNetwork
     from vergence.mixtures.models import MODELS, get
-    from vergence.mixtures.others import FromQuantiles, NormalRegressor
+    from vergence.mixtures.others import FromQuantiles, GaussianRegressor
     from vergence.mixtures.particle_mixture import ParticleMixture
     from vergence.mixtures.plots import plot
     from vergence.mixtures.random_intercepts import RandomIntercepts
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 _HOME = dict.fromkeys(("Importance", "Selection", "choose", "folds", "importance"), "selection")  # where it is not the name's
 _HOME |= {"MODELS": "models", "get": "models", "plot": "plots", "ConditionalGaussian": "conditional_mixture"}
-_HOME |= dict.fromkeys(("FromQuantiles", "NormalRegressor"), "others")
+_HOME |= dict.fromkeys(("FromQuantiles", "GaussianRegressor"), "others")
 
 __all__ = ["MODELS", "BayesianLine", "BoostedTrees", "ConditionalGaussian", "ConditionalMixture", "FromQuantiles"]
 __all__ += ["GaussianMixture", "GrowingNeuralGas", "Importance", "KernelConditional", "LogScale", "MixtureDensityNetwork"]
-__all__ += ["NormalRegressor", "ParticleMixture", "RandomIntercepts", "Selection", "choose", "folds", "get", "importance"]
+__all__ += ["GaussianRegressor", "ParticleMixture", "RandomIntercepts", "Selection", "choose", "folds", "get", "importance"]
 __all__ += ["load", "plot"]
 
 

@@ -33,11 +33,11 @@ PENALTIES = (-6.0, 1.0, 29)  # powers of 10 of l, in units of the mean of r_j^2:
 
 
 class BayesianLine(Conditional):
-    """p(target | context) of a line whose coefficients are uncertain: few rows and unusual contexts give wider intervals.
+    """p(target | context) of a line whose coefficients are uncertain: few rows and far contexts give wider intervals.
 
     Each target feature has penalties of its own; their errors are correlated. The distribution is Student's t (see the module's
     text), as a mixture of Gaussians whose log-density is that of the t to a few thousandths up to 20 deviations. Rows with a gap
-    in any target are left out; gaps in contexts have their mean given what is known.
+    in any target are left out; gaps in contexts have their mean given the observed values.
 
     Args:
         device: Where to compute, as torch names it.

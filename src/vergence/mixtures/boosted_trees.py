@@ -24,7 +24,7 @@ from torch import Tensor
 
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import MixtureOfGaussians
-from vergence.mixtures.core import Conditional, Predictive, seed_of, unsaid
+from vergence.mixtures.core import Conditional, Predictive, seed_of, silenced
 from vergence.mixtures.gaussian_mixture import GaussianMixture
 from vergence.utils.checks import require_count, require_within
 from vergence.utils.limits import check_time
@@ -100,7 +100,7 @@ def residual_mixture(e: Array, w: Array, most: int, seed: int) -> Array:
     """Returns weights, means and variances (3, K) of the mixture of residuals e (N,) with the lowest BIC, of at most K = most."""
     unit, N, found = max(float(np.sqrt(w @ e**2 / w.sum())), 1e-12), w.sum(), []
     for K in range(1, 1 + (most if len(e) >= FEW else 1)):
-        with unsaid(ConvergenceWarning):
+        with silenced(ConvergenceWarning):
             p = GaussianMixture(K, reg_covar=1e-3, random_state=seed).fit(e[:, None] / unit, sample_weight=w)
         found.append(((3 * K - 1) * np.log(N) - 2 * N * p.lower_bound_, p))
     p = min(found, key=lambda one: one[0])[1]
@@ -158,7 +158,7 @@ class BoostedTrees(Conditional):
     def _of_one(self, x: Array, y: Array, w: Array, label: Array, most: int, seed: int) -> tuple[Forest, Forest, Array]:
         """Returns the forests and the residuals' mixture of one target (N,)."""
         places = np.unique(label, return_inverse=True)[1].reshape(-1)
-        places = places if places.max() else np.arange(len(y))  # one group alone
+        places = places if places.max() else np.arange(len(y))  # only one group
         fold = (np.random.default_rng(seed).permutation(places.max() + 1) % self.folds)[places]
         how = {"trees": self.trees, "learning_rate": self.learning_rate, "random_state": seed}
         location, guess = grown(x, y, w, fold, max_leaf_nodes=self.leaves, min_samples_leaf=self.leaf_rows, **how)

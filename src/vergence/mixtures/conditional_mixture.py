@@ -49,7 +49,7 @@ class ConditionalGaussian(Conditional):
         means_: (C + T,), context first.
         covariances_: (C + T, C + T).
         ridge_: The penalty.
-        jitter_: Value added to the standardized variances to make the covariance positive definite; usually 0.0.
+        jitter_: Value added to the standardized variances to make the covariance positive definite; 0.0 for most data.
 
     Example:
         >>> import numpy as np
@@ -267,9 +267,9 @@ class ConditionalMixture(Conditional):
             rows = (X.isnan() == gaps).all(1)
             if gaps.any():
                 order = torch.cat([(~gaps).nonzero()[:, 0], gaps.nonzero()[:, 0]])
-                known = int((~gaps).sum())
-                joint = JointGaussian(mean[order], S[order[:, None], order], known)
-                p = joint.conditional(X[rows][:, ~gaps]) if known else joint
+                observed = int((~gaps).sum())
+                joint = JointGaussian(mean[order], S[order[:, None], order], observed)
+                p = joint.conditional(X[rows][:, ~gaps]) if observed else joint
                 noise = torch.randn(int(rows.sum()), int(gaps.sum()), generator=rng, dtype=X.dtype).to(X)
                 root = torch.linalg.cholesky(p.S.dense())
                 guess[rows] = guess[rows].masked_scatter(gaps.expand(int(rows.sum()), -1), p.loc + noise @ root.mT)

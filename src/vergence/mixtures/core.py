@@ -41,7 +41,7 @@ __all__ = ["Conditional"]
 LEAST = 1e-12  # probability of a quantile, at least
 BLOCK = 1 << 22  # numbers in a block of queries: rows x components x features
 
-FAR = 100.0  # typical distances from the median of a far value
+FAR = 100.0  # median distances from the median, of a far value
 PARTS = 5  # rows that stand for those that are equal by chance, at most
 BY_CHANCE, CONTINUOUS = 5.0, 20  # equal rows that are chance, to those expected; values of a continuous column, at least
 
@@ -50,7 +50,7 @@ Predictive: TypeAlias = "Callable[[Tensor], Density]"  # contexts (B, C) -> p(ta
 Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]  # value and gradient
 
 
-_LOCK, _UNSAID = threading.RLock(), Counter[type[Warning]]()
+_LOCK, _SILENCED = threading.RLock(), Counter[type[Warning]]()
 
 
 class FarValue(UserWarning):
@@ -58,18 +58,18 @@ class FarValue(UserWarning):
 
 
 @contextlib.contextmanager
-def unsaid(kind: type[Warning] = UserWarning) -> Iterator[None]:
-    """Leaves out warnings of a kind, in all threads: what there is to say, the caller says, once."""
+def silenced(kind: type[Warning] = UserWarning) -> Iterator[None]:
+    """Suppresses warnings of a kind in all threads; the caller gives its own, once."""
     filter = ("ignore", None, kind, None, 0)
     with _LOCK:
-        _UNSAID[kind] += 1
+        _SILENCED[kind] += 1
         warnings.simplefilter("ignore", kind)
     try:
         yield
     finally:
         with _LOCK:  # the last one that leaves takes the filter away: `catch_warnings` of two threads would leave it there
-            _UNSAID[kind] -= 1
-            if not _UNSAID[kind] and filter in warnings.filters:
+            _SILENCED[kind] -= 1
+            if not _SILENCED[kind] and filter in warnings.filters:
                 cast(Any, warnings.filters).remove(filter)
 
 
@@ -84,14 +84,14 @@ class Scale:
         """Returns the scale of the values of items x (N, D) with weights (N,); raises a ValueError where squares overflow."""
         seen = ~x.isnan()
         weight = seen.to(x) if w is None else w[:, None] * seen
-        total, known = weight.sum(0), x.nan_to_num(0.0)
-        mean = (weight * known).sum(0) / total
-        std = ((weight * (known - mean).square()).sum(0) / total).sqrt()
-        size = known.abs().amax(0)
+        total, observed = weight.sum(0), x.nan_to_num(0.0)
+        mean = (weight * observed).sum(0) / total
+        std = ((weight * (observed - mean).square()).sum(0) / total).sqrt()
+        size = observed.abs().amax(0)
         finite, top = (std.isfinite() & mean.isfinite()).all(), f"values up to {size.max().item():.3g}"
         expect(finite, "values whose squares can be summed", top, "divide them by a number")
         constant = std <= 1e-14 * size
-        first = known.gather(0, seen.to(torch.uint8).argmax(0)[None])[0]
+        first = observed.gather(0, seen.to(torch.uint8).argmax(0)[None])[0]
         return cls(torch.where(constant, first, mean).cpu(), torch.where(constant, 1.0, std).cpu())
 
     def to(self, x: Tensor) -> Tensor:
@@ -118,8 +118,8 @@ class Conditional(Stored, abc.ABC):
     Contexts and targets are arrays, tensors, or pandas, polars or Arrow tables, whose columns are found by name; answers are of
     the same kind as the context, keep its index and have the targets' names; scores of pairs are arrays. NaN is a gap: Gaussians
     and mixtures integrate over it, the other models are given the mean of a Gaussian of the contexts there. Equal rows are one
-    row with a weight: copies, or up to `PARTS` rows where they are equal by chance (`by_chance`), so that a split has some on
-    both sides. Weights add up to the number of rows without copies.
+    row with a weight: duplicates, or up to `PARTS` rows where they are equal by chance (`by_chance`), so that a split has some on
+    both sides. Weights add up to the number of rows without duplicates.
     """
 
     device: str = "cpu"
@@ -143,7 +143,7 @@ class Conditional(Stored, abc.ABC):
             context: (N, C), an array, tensor or table; NaN is a gap.
             target: (N, T), or (N,) for one feature; predictions then have that shape too. Rows without a target are left out.
             sample_weight: (N,) >= 0; a row of weight 2 is the same as two equal rows. Weights of a mean below 1 have it at 1.
-            groups: (N,), such as subjects: a model that judges itself on held-out rows judges itself on other groups.
+            groups: (N,), such as subjects: a model that evaluates itself on held-out rows does so on other groups.
         """
         for name in ("held_out_pit_", "held_out_surprise_", "fill_mean_", "fill_covariance_"):
             self.__dict__.pop(name, None)
@@ -157,14 +157,14 @@ class Conditional(Stored, abc.ABC):
         part, w, label = _parts(c[rows], t[rows], count[rows])
         rows = rows[part]
         c, t = c[rows], t[rows]
-        known = c.cpu().numpy()
-        self.context_range_ = np.stack([np.nanmin(known, 0), np.nanmax(known, 0)])
+        observed = c.cpu().numpy()
+        self.context_range_ = np.stack([np.nanmin(observed, 0), np.nanmax(observed, 0)])
         unsure = c.isnan().any(0) | ((c == 0) | (c == 1)).all(0)  # a category may be unknown later
         if not self.fits_gaps and bool(unsure.any()):
             self._learn_gaps(c, w)
             c = self._filled(c)
         label = label if group is None else group[rows.cpu()].unique(return_inverse=True)[1]
-        with torch.inference_mode(False), torch.enable_grad():  # some models take gradients, whatever mode the caller has set
+        with torch.inference_mode(False), torch.enable_grad():  # some models take gradients in any mode of the caller
             self._fit(c, t, w, label)
         return self
 
@@ -177,7 +177,7 @@ class Conditional(Stored, abc.ABC):
         self.fill_covariance_ = (S * std * std[:, None]).cpu().numpy()
 
     def _filled(self, c: Tensor) -> Tensor:
-        """Returns contexts whose gaps have the mean given what is known."""
+        """Returns contexts whose gaps have the mean given the observed values."""
         expect(hasattr(self, "fill_mean_"), "contexts without gaps, as in fit", "NaN", "fit to rows with gaps, or drop them")
         mean, S = self._tensors(self.fill_mean_, self.fill_covariance_)
         gaps, centered = c.isnan(), (c - mean).nan_to_num(0.0)
@@ -189,7 +189,7 @@ class Conditional(Stored, abc.ABC):
         return torch.where(gaps, mean + centered, c)
 
     def _at(self, predictive: Predictive, c: Tensor) -> Density:
-        """Returns p(target | context), whatever of the contexts is missing."""
+        """Returns p(target | context), with any gaps in the contexts."""
         if not bool(c.isnan().any()):
             return predictive(c)
         return given_observed(self.joint(), c) if hasattr(self, "joint") else predictive(self._filled(c))
@@ -225,11 +225,11 @@ class Conditional(Stored, abc.ABC):
         kind = type(self).__name__
         expect(hasattr(self, "joint"), "a model with a density over contexts, such as gaussian or mixture", kind, "fit one")
         names = [*self._names()[0], *self._names()[1]]
-        asked, known, rows = question(values, names)
-        joint, order = self.joint(), torch.tensor([names.index(name) for name in (*known, *asked)])
-        density = ordered(joint, order, len(known))
+        asked, given, rows = question(values, names)
+        joint, order = self.joint(), torch.tensor([names.index(name) for name in (*given, *asked)])
+        density = ordered(joint, order, len(given))
         c = _tensor(rows).to(as_device(self.device))
-        return given_observed(density, c) if known else density.expand(torch.Size((1, *density.batch_shape)))
+        return given_observed(density, c) if given else density.expand(torch.Size((1, *density.batch_shape)))
 
     def predict(self, context: Any, return_std: bool = False, level: float | None = None) -> Any:
         """Returns the mean of p(target | context), (B, T) or (B,); with ``return_std`` also its standard deviations.
@@ -254,27 +254,24 @@ class Conditional(Stored, abc.ABC):
         return float(self.score_samples(context, target).mean())
 
     def surprise(self, context: Any, target: Any, draws: int = 64) -> np.ndarray:
-        """Returns how unusual each target is given its context, (N,), in nats: mean log-density of samples minus the target's.
+        """Returns how anomalous each target is given its context, (N,), in nats: mean log-density of samples minus the target's.
 
-        A larger value is more unusual. Contexts with a wide and with a narrow distribution are comparable. Of a target with gaps
-        both densities are those of the features that are not NaN.
+        Larger is more anomalous. Contexts with a wide and with a narrow distribution are comparable. Of a target with gaps both
+        densities are those of the features that are not NaN.
         """
         with fixed_noise():
 
             def below(p: Any, t: Tensor) -> Tensor:
                 gaps = t.isnan()
                 q = without(p, ~gaps) if bool(gaps.any()) else p
-                typical = q.log_prob(p.common_samples(draws).masked_fill(gaps, 0.0)).mean(0)
-                found: Tensor = typical - q.log_prob(t.nan_to_num(0.0))
+                expected = q.log_prob(p.common_samples(draws).masked_fill(gaps, 0.0)).mean(0)
+                found: Tensor = expected - q.log_prob(t.nan_to_num(0.0))
                 return found
 
             return self._over(context, below, target, times=draws)
 
     def cdf(self, context: Any, target: Any) -> np.ndarray:
-        """Returns P(t_d <= target_d | context) of each target feature, (N, T) or (N,): the probability integral transform.
-
-        The values are uniform on [0, 1] where the model is correct.
-        """
+        """Returns P(t_d <= target_d | context) of each target feature, (N, T) or (N,): uniform where the model is correct."""
         return self._shaped(self._over(context, lambda p, t: p.marginal_cdf(t), target))
 
     def quantile(self, context: Any, q: float, *, adjusted: bool = True) -> Any:
@@ -361,7 +358,7 @@ class Conditional(Stored, abc.ABC):
 
     def _try(self) -> None:
         context = np.zeros((1, self.n_features_in_))
-        with unsaid():  # zeros may be far from the contexts of the fit
+        with silenced():  # zeros may be far from the contexts of the fit
             self.predict(context)
             self.sample(context, random_state=0)
             self.cdf(context, np.zeros((1, self.n_targets_)))
@@ -392,7 +389,7 @@ class Conditional(Stored, abc.ABC):
             self.target_ndim_, self.n_targets_ = t.ndim, int(wide.shape[1])
             _require_varying(wide)
             empty = np.flatnonzero(np.isnan(c).all(0))
-            expect(not len(empty), "contexts with values", f"column {empty[:1].tolist()} of gaps alone", "leave it out")
+            expect(not len(empty), "contexts with values", f"column {empty[:1].tolist()} with no value", "leave it out")
         expect(wide.shape[1] == self.n_targets_, f"targets of {self.n_targets_} features", f"shape {t.shape}")
         device = as_device(self.device)
         return _tensor(c).to(device), _tensor(wide).to(device)
@@ -425,7 +422,7 @@ class Conditional(Stored, abc.ABC):
 
     @torch.no_grad()
     def _over(self, context: Any, f: Callable[..., Tensor], *target: Any, times: int = 1) -> np.ndarray:
-        """Returns f(p(. | context)), or f(p(. | context), target), of all rows, in blocks; f takes ``times`` the usual memory."""
+        """Returns f(p(. | context)), or f(p(. | context), target), of all rows, in blocks; f takes ``times`` as much memory."""
         check_is_fitted(self)
         c = None if target else self._contexts(context).to(as_device(self.device))
         given: tuple[Tensor, ...] = self._read(context, *target, reset=False) if c is None else (c,)
@@ -443,7 +440,7 @@ class Conditional(Stored, abc.ABC):
         margin = np.where(high > low, high - low, 1e-6 * np.abs(low))
         for i in np.flatnonzero(((x < low - margin) | (x > high + margin)).any(0)):
             far = f"{self._names()[0][i]} is far from the values of the fit, which are from {low[i]:.3g} to {high[i]:.3g}"
-            warnings.warn(f"{far}: nothing is known there", FarValue, stacklevel=4)
+            warnings.warn(f"{far}: the model has no data there", FarValue, stacklevel=4)
 
     def _standardized(self, c: Tensor, t: Tensor, w: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Sets the units of contexts and targets, and returns both in them."""
@@ -471,10 +468,7 @@ class Conditional(Stored, abc.ABC):
 
 @dataclass(eq=False, repr=False)
 class AsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """The mean of a conditional model as a scikit-learn regressor.
-
-    The model is cloned; ``density_`` is the fitted one.
-    """
+    """The mean of a conditional model as a scikit-learn regressor; the model is cloned, and ``density_`` is the fitted one."""
 
     model: Conditional
 
@@ -558,7 +552,7 @@ def _different(c: Tensor, t: Tensor, w: Tensor | None, group: Tensor | None) -> 
 
 
 def _parts(c: Tensor, t: Tensor, count: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Returns the rows of a fit as indices of different rows, their weights, None where all are 1, and labels of copies."""
+    """Returns the rows of a fit as indices of different rows, their weights, None where all are 1, and labels of duplicates."""
     code, chance = (torch.from_numpy(found) for found in by_chance(c.cpu(), t.cpu(), count.cpu().numpy()))
     n = torch.where(chance, count.cpu().round().clamp(1, PARTS), 1).long()
     part = torch.arange(len(c)).repeat_interleave(n)
@@ -579,14 +573,14 @@ def by_chance(c: Any, t: Any, w: Floats | None = None) -> tuple[Ints, Bools]:
         E = max(N prod_j p_j, (n_c - n) n_t / (N - n_t))
 
     equal rows: those of independent columns; or, for columns that depend on each other, those that the rows with the same context
-    and another target suggest. The rows are equal by chance if n - 1 <= 5 E, and copies otherwise. They are also copies if a
-    value of a continuous column is in these rows alone: one of more than 20 values, and 3/4 as many as there are different rows.
+    and another target suggest. The rows are equal by chance if n - 1 <= 5 E, and duplicates otherwise. So they are if a value of
+    a continuous column is only in these rows: one of more than 20 values, and 3/4 as many as there are different rows.
     """
     sides = [np.asarray(side, dtype=np.float64).reshape(len(c), -1) for side in (c, t)]
     weight = np.ones(len(c)) if w is None else w
     both = np.column_stack(sides)
     x = np.nan_to_num(both, nan=np.inf)
-    told = _tensor(np.where(np.isnan(both).all(0), 0.0, both))  # a column of gaps alone tells no rows apart
+    told = _tensor(np.where(np.isnan(both).all(0), 0.0, both))  # a column without a value separates no rows
     digits = np.nan_to_num(Scale.of(told, _tensor(weight)).to(told).numpy().round(3), nan=np.inf)
     row, of_c, of_t = (_numbered(part) for part in (digits, digits[:, : sides[0].shape[1]], digits[:, sides[0].shape[1] :]))
     n, n_c, n_t = (np.bincount(code, weight)[code] for code in (row, of_c, of_t))
@@ -609,33 +603,30 @@ def _numbered(x: Floats) -> Ints:
     return np.asarray(np.unique(x + 0.0, axis=axis, return_inverse=True)[1].reshape(-1), dtype=np.int64)
 
 
-def alike(c: Any, t: Any) -> Ints:
-    """Returns a label of each row, the same for rows that are copies (`by_chance`), (N,)."""
+def duplicates(c: Any, t: Any) -> Ints:
+    """Returns a label of each row, the same for duplicates (`by_chance`), (N,)."""
     code, chance = by_chance(c, t)
     return _numbered(np.where(chance, len(code) + np.arange(len(code)), code))
 
 
 def far_values(x: Floats, names: Sequence[str], rows: Any = None) -> list[str]:
-    """Returns a sentence for each column (N, D) with a value a hundred times as far from the median as half of the values.
-
-    Rows (N,) have the names ``rows``, by default their places from 1.
-    """
+    """Returns a sentence per column (N, D) with a value 100 times as far from the median as half; rows have names (N,)."""
     found = []
     for name, column in zip(names, x.T, strict=True):
         distance = np.abs(column - np.nanmedian(column))
-        typical = float(np.nanmedian(distance))
-        far = int((distance > FAR * typical).sum()) if typical > 0 else 0
+        middle = float(np.nanmedian(distance))
+        far = int((distance > FAR * middle).sum()) if middle > 0 else 0
         if 0 < far <= max(1, len(x) // 100):
             row = int(np.nanargmax(distance))
             where = f"{name} is {column[row]:.3g} in row {row + 1 if rows is None else rows[row]}, far from all others"
-            found.append(f"{where}, and moves means and covariances: mend or drop it")
+            found.append(f"{where}, and distorts means and covariances: correct or drop it")
     return found
 
 
 def _require_varying(t: np.ndarray) -> None:
     seen = [column[~np.isnan(column)] for column in t.T]
     empty = next((i for i, column in enumerate(seen) if not len(column)), None)
-    expect(empty is None, "targets with values", f"column {empty} of gaps alone", "leave it out")
+    expect(empty is None, "targets with values", f"column {empty} with no value", "leave it out")
     same = next((i for i, column in enumerate(seen) if np.ptp(column) == 0), None)
     expect(same is None, "target columns that vary", f"column {same} constant, which has no density", "leave it out")
 
@@ -663,7 +654,7 @@ def _numbers(x: Any, names: Sequence[str]) -> Any:
 
 
 def question(values: Any, names: Sequence[str]) -> tuple[list[str], list[str], np.ndarray]:
-    """Returns the features that are asked for, those that are known, and the values of these, (B, D)."""
+    """Returns the features that are asked for, those that are given, and the values of these, (B, D)."""
     import pyarrow as pa
 
     table = as_table(values)
@@ -675,10 +666,10 @@ def question(values: Any, names: Sequence[str]) -> tuple[list[str], list[str], n
     B = max(map(len, lists.values()), default=1)
     uneven = next((name for name, rows in lists.items() if len(rows) not in (1, B)), None)
     expect(uneven is None, f"one value or {B} in each column", f"{len(lists.get(uneven or '', []))} in {uneven}")
-    asked, known = ([f for name in columns for f in features[name] if (name in lists) == given] for given in (False, True))
+    asked, stated = ([f for name in columns for f in features[name] if (name in lists) == given] for given in (False, True))
     expect(asked, "a column with the value None, which is asked for", ", ".join(columns) or "none", "name one")
     rows = {name: pa.array(rows.repeat(B if len(rows) == 1 else 1), from_pandas=True) for name, rows in lists.items()}
-    return asked, known, read_features(pa.table(rows), known, "the question", unknown="refuse") if known else np.empty((1, 0))
+    return asked, stated, read_features(pa.table(rows), stated, "the question", unknown="refuse") if stated else np.empty((1, 0))
 
 
 def as_given(context: Any, values: np.ndarray, names: Sequence[str]) -> Any:

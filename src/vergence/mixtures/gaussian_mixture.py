@@ -38,7 +38,7 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
     products (``precision``) and several processes (each passes the same data and reads its share). Differences:
 
     - There are no warm starts, prints and information criteria, and initializations are iterated as one batch.
-    - A component's variance below 1e-13 of the feature's variance over all items is set to that (if up to 5 % of outliers
+    - A component's variance below 1e-13 of the feature's variance over all items is set to that (if up to 5 % of far values
       dominate this variance, without them), and singular covariances get a jitter, where scikit-learn raises an error.
     - ``tied`` covariances initialized by ``k-means++`` or ``random_from_data`` are those of the K chosen items; scikit-learn
       divides the sum over all items by K.
@@ -136,7 +136,7 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         It is a mixture over the other D - C features, in ascending order.
 
         Args:
-            context: Values of the known features, (B, C).
+            context: Values of the given features, (B, C).
             features: Indices of these C features, in the order of ``context``; the first C by default.
         """
         check_is_fitted(self)

@@ -36,7 +36,7 @@ CHUNK = 1 << 12  # signals between two updates of the progress bar
 class GrowingNeuralGas(Conditional):
     """p(target | context) of a Gaussian mixture on the nodes of a growing neural gas.
 
-    Without a target, use `densities.neural_gas.NeuralGas`, which is the graph alone. The result does not depend on the order of
+    Without a target, use `densities.neural_gas.NeuralGas`, which has only the graph. The result does not depend on the order of
     the items.
 
     Args:

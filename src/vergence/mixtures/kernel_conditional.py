@@ -267,10 +267,7 @@ def _subset(N: int, n: int, g: torch.Generator) -> Tensor:
 
 
 def _starts(bounds: Bounds, n: int, g: torch.Generator) -> list[Array]:
-    """Returns n initial log hyper-parameters, (3,) each.
-
-    The first has a length scale as wide as the data and a signal as strong as the noise; the others have smaller values.
-    """
+    """Returns n initial log hyper-parameters, (3,) each; the first has a length as wide as the data."""
     low, high = np.array(bounds).T
     first = np.array([0.5 * (low + high)[0], -0.35, -0.35])  # l = sqrt(C), s_f^2 = s_n^2 = 1/2
     less = torch.rand(n, 3, generator=g, dtype=torch.float64).numpy() * [1.5, 0.3, 1.5]

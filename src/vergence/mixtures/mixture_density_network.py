@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.densities.mixture_head import initial_outputs, mixture, n_outputs, split_outputs
 from vergence.densities.particles import systematic
-from vergence.mixtures.core import Conditional, Predictive, seed_of, unsaid
+from vergence.mixtures.core import Conditional, Predictive, seed_of, silenced
 from vergence.utils.checks import expect, is_count, require_choice, require_count, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
@@ -73,16 +73,13 @@ def centers(z: Tensor, K: int, seed: int) -> Tensor:
     """Returns K initial means (K, T): quantiles (k + 1/2) / K for T = 1, k-means centers otherwise."""
     if z.shape[1] == 1:
         return z.quantile((torch.arange(K).to(z) + 0.5) / K, dim=0)
-    with unsaid(ConvergenceWarning):  # fewer distinct items than K: some centers are equal
+    with silenced(ConvergenceWarning):  # fewer distinct items than K: some centers are equal
         kmeans = KMeans(K, n_init=1, max_iter=50, random_state=seed % 2**32).fit(z.cpu().numpy())
     return torch.from_numpy(kmeans.cluster_centers_).to(z)
 
 
 def initialized(layers: list[tuple[int, int]], z: Tensor, K: int, init: str, seed: int) -> Tensor:
-    """Returns the parameters (P,) of a network before training.
-
-    torch's uniform initialization; unless ``init`` is plain, the last layer gives the targets z (N, T) as in `centers`.
-    """
+    """Returns initial parameters (P,): torch's, and unless ``init`` is plain a last layer with targets z (N, T) as `centers`."""
     g = torch.Generator().manual_seed(seed)
     parts = [(2 * torch.rand(n, generator=g, dtype=z.dtype) - 1) / i**0.5 for i, o in layers for n in (i * o, o)]
     if init == "quantile":
@@ -258,10 +255,7 @@ class MixtureDensityNetwork(Conditional):
         return np.asarray((total / pairs[2][rows].double().sum(1)).cpu())
 
     def parameters(self, c: Tensor) -> Parameters:
-        """Returns a (B, K), means and log-stds (B, K, T) in standardized units of the target, for contexts (B, C) in data units.
-
-        Differentiable in the contexts.
-        """
+        """Returns a (B, K), means and log-stds (B, K, T) in standardized target units, differentiable in the contexts (B, C)."""
         theta = torch.from_numpy(self.parameters_).to(c)
         return clamped(network(theta[None], self._scales()[0].to(c)[None], self._layers())[0], self.n_components)
 

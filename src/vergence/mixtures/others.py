@@ -16,14 +16,14 @@ from vergence.densities.particles import systematic
 from vergence.mixtures.core import Conditional, Predictive
 from vergence.utils.checks import expect, require_count
 
-__all__ = ["FromQuantiles", "NormalRegressor"]
+__all__ = ["FromQuantiles", "GaussianRegressor"]
 
 
 @dataclass(eq=False, repr=False)
-class NormalRegressor(Conditional):
+class GaussianRegressor(Conditional):
     """A Gaussian with the mean and standard deviation of a regressor, one for each target feature, independent of each other.
 
-    For scikit-learn's BayesianRidge and GaussianProcessRegressor, NGBoost, and whatever else has ``predict(X, return_std=True)``
+    For scikit-learn's BayesianRidge and GaussianProcessRegressor, NGBoost, and others that have ``predict(X, return_std=True)``
     or ``pred_dist(X)``. One whose fit takes no ``sample_weight`` is given each row as often as its weight says, rounded.
     `vergence.mixtures.choose` compares it with the models of this library (``also``). It is not saved: a file holds arrays, and
     runs no code of others.
@@ -38,7 +38,7 @@ class NormalRegressor(Conditional):
     Example:
         >>> from sklearn.linear_model import BayesianRidge
         >>> x = np.random.default_rng(0).normal(size=(200, 1))
-        >>> model = NormalRegressor(BayesianRidge()).fit(x, 2 * x[:, 0] + np.random.default_rng(1).normal(size=200))
+        >>> model = GaussianRegressor(BayesianRidge()).fit(x, 2 * x[:, 0] + np.random.default_rng(1).normal(size=200))
         >>> model.predict([[1.0]]).round().tolist()
         [2.0]
     """
@@ -61,7 +61,7 @@ class NormalRegressor(Conditional):
 
 
 def _fitted(regressor: Any, c: Tensor, t: Tensor, w: Tensor | None) -> list[Any]:
-    """Returns a fitted copy of a regressor for each target feature; one without weights has rows as often as weights say."""
+    """Returns a fitted clone of a regressor for each target feature; one without weights has rows as often as weights say."""
     x, y, how = c.cpu().numpy(), t.cpu().numpy(), {}
     if w is not None and has_fit_parameter(regressor, "sample_weight"):
         how = {"sample_weight": w.cpu().numpy()}

@@ -22,7 +22,7 @@ from torch import Tensor
 from vergence.densities import particles as smc
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import MixtureOfGaussians
-from vergence.mixtures.core import Conditional, Predictive, alike, log_bounds, lowest, seed_of
+from vergence.mixtures.core import Conditional, Predictive, duplicates, log_bounds, lowest, seed_of
 from vergence.utils.checks import require_choice, require_count, require_within
 from vergence.utils.terminal import bar
 
@@ -39,7 +39,7 @@ def leave_one_out(d2: tuple[Tensor, Tensor], same: Tensor, w: tuple[Tensor, Tens
     """Returns minus the mean of log p(t_b | c_b) without item b's particles, and its gradient in log_h = (log h_c, log h_t).
 
     d2 are the squared distances of B items and M particles in context and in target, (B, M) each; ``same`` (B, M) says whether a
-    particle is the item or a copy of it; w are weights of both, (B,) of sum 1 and (M,).
+    particle is the item or a duplicate of it; w are weights of both, (B,) of sum 1 and (M,).
     """
     c, t = (d / h2 for d, h2 in zip(d2, np.exp(2 * log_h).tolist(), strict=True))
     a = (w[1].log() - 0.5 * c).masked_fill(same, -math.inf)
@@ -55,8 +55,8 @@ def bandwidths(
 ) -> Array:
     """Returns h_c and h_t, (2,): those given, and for the others the maximum of the leave-one-out likelihood.
 
-    They are 1 where all items are copies of one. A random part of the standardized items, c (N, C) and t (N, T) of weights w
-    (N,), is compared with all of them. Copies have the same label (N,).
+    They are 1 where all items are duplicates of one. A random part of the standardized items, c (N, C) and t (N, T) of weights w
+    (N,), is compared with all of them. Duplicates have the same label (N,).
     """
     some = torch.randperm(len(c), generator=g)[: max(1, PAIRS // len(c))].to(c.device)
     d_c, d_t = (torch.cdist(x[some], x, compute_mode="donot_use_mm_for_euclid_dist").square() for x in (c, t))
@@ -148,7 +148,7 @@ class ParticleMixture(Conditional):
         grown = len(bank.w) > len(self.weights_)
         self._keep(bank)
         if grown:
-            self._select_bandwidths(torch.from_numpy(alike(bank.c.cpu(), bank.t.cpu())).to(c.device))
+            self._select_bandwidths(torch.from_numpy(duplicates(bank.c.cpu(), bank.t.cpu())).to(c.device))
         return self
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:

@@ -1,13 +1,13 @@
-r"""A line with an intercept of each subject: panels, repeated measurements, plots and batches.
+r"""A line with one intercept per subject: panels, repeated measurements, plots and batches.
 
-With groups g, standardized contexts x and each target feature by itself,
+With groups g, standardized contexts x and each target feature separately,
 
     t = m + x b + u_g + e,   b ~ N(0, s^2 / h I),   u_g ~ N(0, s^2 r),   e ~ N(0, s^2)
 
 With a_g = 1 - (1 + n_g r)^(-1/2) for the n_g rows of a group, rows minus a_g times the mean of their group are independent, so
 that given r it is a ridge regression. The restricted likelihood, over b too, of the targets (N,) is maximized over r and h.
 
-A new subject has variance s^2 (1 + r + leverage). A known one (`RandomIntercepts.of`) has the mean of u_g given its rows,
+A new subject has variance s^2 (1 + r + leverage). One of the fit (`RandomIntercepts.of`) has the mean of u_g given its rows,
 n_g r / (1 + n_g r) times their mean residual, and what is left of its variance, r / (1 + n_g r). Both are Student's t, with the
 degrees of freedom that the effective numbers of slopes and intercepts leave of N - 1 (`vergence.mixtures.BayesianLine`).
 
@@ -52,7 +52,7 @@ class _Whitened:
     log_det: float
     s: Array  # singular values and right vectors of x
     vectors: Array
-    known: Array  # y along the left vectors
+    observed: Array  # y along the left vectors
 
     @classmethod
     def of(cls, x: Array, y: Array, w: Array, group: Array, r: float) -> "_Whitened":
@@ -74,7 +74,7 @@ class _Whitened:
 
     def residual(self, h: float) -> float:
         """Returns (N - 1) s^2 of the maximum."""
-        return max(float(self.y @ self.y - (self.s**2 / (self.s**2 + h) * self.known**2).sum()), 1e-300)
+        return max(float(self.y @ self.y - (self.s**2 / (self.s**2 + h) * self.observed**2).sum()), 1e-300)
 
     def restricted(self, log_h: float) -> float:
         """Returns the restricted log-likelihood of the targets (nats), maximal over s, up to a constant."""
@@ -99,7 +99,7 @@ def _best(x: Array, y: Array, w: Array, group: Array) -> tuple[float, float]:
 
 
 class RandomIntercepts(Conditional):
-    """p(target | context) of a line with random intercepts of groups: that of a new group, or of a known one by `of`.
+    """p(target | context) of a line with random intercepts of groups: that of a new group, or by `of` that of a group of the fit.
 
     Target features are independent given context and group. `fit` needs ``groups``.
 
@@ -118,14 +118,14 @@ class RandomIntercepts(Conditional):
         >>> x = rng.normal(size=(240, 1))
         >>> t = x[:, 0] + 3 * rng.normal(size=40)[group] + 0.3 * rng.normal(size=240)
         >>> model = RandomIntercepts().fit(x, t, groups=group)
-        >>> new, known = (float(one.predict([[0.0]], return_std=True)[1][0]) for one in (model, model.of(7)))
-        >>> round(new), round(known, 1)
+        >>> new, seen = (float(one.predict([[0.0]], return_std=True)[1][0]) for one in (model, model.of(7)))
+        >>> round(new), round(seen, 1)
         (3, 0.3)
     """
 
     def fit(self, context: Any, target: Any, sample_weight: Any = None, *, groups: Any = None) -> "RandomIntercepts":
         """Fits to pairs of groups (N,), and returns the estimator; see `Conditional.fit`."""
-        expect(groups is not None, "groups (N,)", "none", "give them, or use a line")
+        expect(groups is not None, "groups (N,)", "none", "give them, or use the model line")
         there = ~self._read(context, target, reset=True)[1].isnan().any(1).cpu().numpy()
         there &= sample_weight is None or np.asarray(sample_weight) > 0
         self.groups_ = np.unique(np.asarray(groups)[there]).tolist()
@@ -133,7 +133,7 @@ class RandomIntercepts(Conditional):
         return self
 
     def of(self, group: Any) -> "RandomIntercepts":
-        """Returns the model of a known group, whose rows `fit` has seen."""
+        """Returns the model of a group whose rows `fit` has seen."""
         names = list(self.groups_)
         expect(group in names, "a group of the fit", group, "use the model itself for new ones")
         found = copy.copy(self)
@@ -154,7 +154,7 @@ class RandomIntercepts(Conditional):
         r = math.exp(log_r)
         one = _Whitened.of(x, y, w, group, r)
         h, C = one.h(log_h), x.shape[1]
-        b = one.vectors.T @ (one.s / (one.s**2 + h) * one.known)
+        b = one.vectors.T @ (one.s / (one.s**2 + h) * one.observed)
         root = one.vectors * (one.s**2 + h)[:, None] ** -0.5
         free = scipy.linalg.null_space(one.vectors).T / math.sqrt(h) if len(root) < C else np.zeros((0, C))
         m = one.along[-1] - one.along[:-1] @ b
@@ -182,9 +182,9 @@ class RandomIntercepts(Conditional):
 
     def _moments(self, x: Array, d: int) -> tuple[Array, Array]:
         """Returns mean and variance (B,) of a target feature, both standardized."""
-        g, known = self.group_, self.group_ >= 0
-        share, shift = (self.share_[d, g], self.shift_[d, g]) if known else (0.0, 0.0)
-        at = x - (share * self.center_[d, g] if known else 0.0) - (1 - share) * self.middle_[d]
+        g, seen = self.group_, self.group_ >= 0
+        share, shift = (self.share_[d, g], self.shift_[d, g]) if seen else (0.0, 0.0)
+        at = x - (share * self.center_[d, g] if seen else 0.0) - (1 - share) * self.middle_[d]
         leverage = (1 - share) ** 2 / self.size_[d] + np.square(at @ self.root_[d].T).sum(1)
         mean = self.intercept_[d] + x @ self.slopes_[d] + shift
         return mean, self.variance_[d] * (1 + self.ratio_[d] * (1 - share) + leverage)

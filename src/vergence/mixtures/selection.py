@@ -1,6 +1,6 @@
 r"""Which conditional model suits a table: all of them with sensible sizes, compared on rows that no fit has seen.
 
-1. Folds tell the truth: equal and nearly equal rows are on one side; with ``groups`` the test rows are of other groups (new
+1. Equal and nearly equal rows are on one side of each fold; with ``groups`` the test rows are of other groups (new
    subjects), with ``order`` they come later (the future), with both they are later rows of the same groups.
 2. Each model has the mean log-density of the test rows. So that a few far rows decide nothing, models are compared with one
    percent of a broad density mixed into each: a Cauchy density of each target at its median, as wide as its middle half. A model
@@ -8,7 +8,7 @@ r"""Which conditional model suits a table: all of them with sensible sizes, comp
 3. One-standard-error rule: of the models whose mean is within one standard error (of the paired difference) of the best, the
    simplest is chosen, and fitted to all rows.
 4. The chosen model keeps the probability integral transforms of the test rows, by which its intervals and quantiles are
-   adjusted, and how unusual each of these rows was, from which p-values of new pairs follow.
+   adjusted, and how anomalous each of these rows was, from which p-values of new pairs follow.
 
 Shapes: N rows, C context columns, T targets.
 """
@@ -29,11 +29,11 @@ from sklearn.exceptions import ConvergenceWarning
 
 from vergence.data.tables import column_of
 from vergence.densities.particles import systematic
-from vergence.mixtures.core import Conditional, FarValue, alike, far_values, unsaid
+from vergence.mixtures.core import Conditional, FarValue, duplicates, far_values, silenced
 from vergence.mixtures.log_scale import LogScale
 from vergence.mixtures.models import get
 from vergence.mixtures.random_intercepts import RandomIntercepts
-from vergence.utils.checks import counted, expect, require_count
+from vergence.utils.checks import counted, expect, in_percent, require_count
 from vergence.utils.dtypes import Floats, Ints
 from vergence.utils.limits import OutOfTime, time_limit
 from vergence.utils.terminal import Table, bar
@@ -44,7 +44,7 @@ FOLDS = 3
 LEAST_ROWS = 10
 BEHIND = 3.0  # standard errors that a model is behind the best after a fold when it is dropped
 BROAD = 0.01  # share of the broad density
-RACE = 0.7  # share of the time that the race may take
+RACE = 0.7  # share of the time for the comparison
 ROWS_A_COMPONENT, MOST_KERNEL = 20, 3_000  # rows that a component needs; rows of a Gaussian process, at most
 MOST_RACED = 20_000  # rows that decide, at most
 WIDE = 60  # columns above which mixtures have covariances of low rank
@@ -52,20 +52,14 @@ SHOWN = 3.0  # standard errors by which the CRPS of a model shows that the conte
 RESTARTS = 2  # of a model in the race, at most
 LARGE = 1_000  # nats, above which a number says nothing
 SAMPLES = 100  # of each row, for the CRPS
-ALIKE = 0.25  # correlation of the errors of neighboring rows that is worth a notice
+CORRELATED = 0.25  # correlation of the errors of neighboring rows that is reported
 SPIKE, MANY = 0.1, 20  # share of one common value, among this many
 LEAST_NETWORK, LEAST_TREES = 500, 30  # rows
 SKEWED = 1.0  # skewness above which a target is tried on a log scale
-ALONE, LINE, LOG = "targets alone", "line", ", log scale"
-ALWAYS = (ALONE, LINE)  # tried whatever time there is
+NO_CONTEXT, LINE, LOG = "no context", "line", ", log scale"
+ALWAYS = (NO_CONTEXT, LINE)  # tried in any case
 INTERCEPTS = "random intercepts"
-CALLED = {
-    LINE: "A line",
-    INTERCEPTS: "A line with random intercepts",
-    "trees": "A model of trees",
-    "kernel": "A Gaussian process",
-    "mdn": "A mixture density network",
-}
+CALLED = {"trees": "boosted trees", "kernel": "a Gaussian process", "mdn": "a mixture density network"}
 
 
 @dataclass(frozen=True)
@@ -73,14 +67,14 @@ class Selection(Table):
     """The chosen model and how the others did.
 
     Attributes:
-        columns: One row a model: ``model``; ``log_density`` in nats a row, larger is better; its standard ``error``; ``crps``,
-            ``rmse`` and the ``width`` of 90 % intervals in the targets' units; ``r2``; ``coverage`` of these intervals; ``pit``,
-            the largest distance of the probability integral transforms from uniform ones; ``seconds``; ``left``, why a model has
-            no scores: ``behind`` after a fold, or ``time``.
+        columns: One row per model: ``model``; ``log_density`` in nats per row, larger is better; its standard ``error``;
+            ``crps``, ``rmse`` and the ``width`` of 90 % intervals in the targets' units; ``r2``; ``coverage`` of these intervals;
+            ``pit``, the largest distance of the probability integral transforms from uniform ones; ``seconds``; ``left``, why a
+            model has no scores: ``behind`` after a fold, or ``time``.
         name: Name of the chosen model.
-        model: The model, fitted to all rows; that of `ALONE` ignores the context.
-        sentence: What follows.
-        notes: What to look at, such as neighboring rows that err alike.
+        model: The model, fitted to all rows; that of `NO_CONTEXT` ignores the context.
+        sentence: Which model was chosen, and why.
+        notes: What to be aware of, such as neighboring rows with correlated errors.
     """
 
     name: str
@@ -92,7 +86,7 @@ class Selection(Table):
 def folds(
     context: Any, target: Any, *, groups: Any = None, order: Any = None, n_folds: int = FOLDS, random_state: int = 0
 ) -> list[tuple[Ints, Ints]]:
-    """Returns training and test rows, of which no test row is a copy of a training row.
+    """Returns training and test rows, of which no test row is a duplicate of a training row.
 
     Rows that are equal by chance, such as those of few groups and small counts, are split like others
     (`vergence.mixtures.core.by_chance` has the rule).
@@ -116,11 +110,11 @@ def folds(
     require_count(2, n_folds=n_folds)
     if order is not None:
         order = np.asarray(order)
-        known = order.dtype.kind in "iufmMb" and not (order.dtype.kind == "f" and np.isnan(order).any())
-        expect(known, "an order of numbers or times without gaps", str(order.dtype), "convert texts, and leave gaps out")
+        sortable = order.dtype.kind in "iufmMb" and not (order.dtype.kind == "f" and np.isnan(order).any())
+        expect(sortable, "an order of numbers or times without gaps", str(order.dtype), "convert texts, and leave gaps out")
         part = _in_time(np.zeros(len(context)) if groups is None else np.asarray(groups), order, n_folds + 1)
         return [(np.flatnonzero(part <= k), np.flatnonzero(part == k + 1)) for k in range(n_folds)]
-    label = alike(context, target) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    label = duplicates(context, target) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
     n_folds = min(n_folds, max(2, label.max() + 1)) if groups is not None else n_folds
     expect(label.max() + 1 >= n_folds, f"at least {n_folds} different rows or groups", int(label.max()) + 1, "give more")
     fold = (np.random.default_rng(random_state).permutation(label.max() + 1) % n_folds)[label]
@@ -158,8 +152,8 @@ def choose(
         groups: (N,) subjects: the choice is for rows of new ones.
         order: (N,) numbers, such as times: the choice is for later rows; with groups for later rows of these.
         sample_weight: (N,) >= 0: weights of the rows in the fits and in the means by which models are compared.
-        seconds: Time that the choice may take; None for as long as all take. The targets alone and a line are always tried.
-        also: Other conditional models by name, such as `vergence.mixtures.NormalRegressor`, the simplest first.
+        seconds: Time that the choice may take; None for as long as all take. The first two models are always tried.
+        also: Other conditional models by name, such as `vergence.mixtures.GaussianRegressor`, the simplest first.
         rows: (N,) what notes call the rows; by default their places from 1.
         random_state: Seed of the folds and of the models.
 
@@ -187,9 +181,9 @@ def choose(
     name = _winner(tried, data, until)
     notes = [*remarks(c, t, reader._names(), named), *_notes(tried, name, data, groups is None and order is None)]
     if len(data.c) < len(c):
-        notes.append(f"{len(data.c):,} of {len(c):,} rows decided which model suits them; it is fitted to all")
+        notes.append(f"{len(data.c):,} of {len(c):,} rows decided which model is chosen; it is fitted to all")
     if took_all_steps(tried[name].last):
-        notes.append(f"{name} took all of its steps: five times as many may be better")
+        notes.append(f"{name} took all of its steps; five times as many may be better")
     model = fitted(name, candidates[name], c, t, data.inside(groups), w)
     if hasattr(reader, "columns_"):
         model.columns_ = reader.columns_
@@ -199,27 +193,24 @@ def choose(
 
 
 def remarks(context: Floats, target: Floats, names: tuple[Sequence[str], Sequence[str]], rows: Any = None) -> list[str]:
-    """Returns what is unusual about a table, in words: far values, one common target, contexts that are the target.
-
-    Rows (N,) have the names ``rows``, by default their places from 1.
-    """
+    """Returns sentences on far values, one common target, and contexts that are the target; rows have names (N,)."""
     t = target.reshape(len(target), -1)
     found = far_values(np.column_stack([context, t]), [*names[0], *names[1]], rows)
     for name, y in zip(names[1], t.T, strict=True):
         values, counts = np.unique(y[~np.isnan(y)], return_counts=True)
         if len(values) > MANY and counts.max() > SPIKE * len(y):
-            spike = f"{name} is {values[counts.argmax()]:.3g} in {counts.max() / len(y):.0%} of the rows"
-            found.append(f"{spike}: a density has a spike there of any height")
+            spike = f"{name} is {values[counts.argmax()]:.3g} in {in_percent(round(counts.max() / len(y), 2))} of the rows"
+            found.append(f"{spike}: the density is unbounded there")
         same = [f"the context {other} is the target {name}" for other, x in zip(names[0], context.T, strict=True) if _same(x, y)]
-        found += [f"{text} in other units: leave it out unless it is known beforehand" for text in same]
+        found += [f"{text} in other units: leave it out unless you know it before the target" for text in same]
     return found
 
 
 def _same(x: Floats, y: Floats) -> bool:
-    known = ~(np.isnan(x) | np.isnan(y))
-    if known.sum() < 3 or np.ptp(x[known]) == 0 or np.ptp(y[known]) == 0:
+    both = ~(np.isnan(x) | np.isnan(y))
+    if both.sum() < 3 or np.ptp(x[both]) == 0 or np.ptp(y[both]) == 0:
         return False
-    return bool(abs(np.corrcoef(x[known], y[known])[0, 1]) > 1 - 1e-12)
+    return bool(abs(np.corrcoef(x[both], y[both])[0, 1]) > 1 - 1e-12)
 
 
 @dataclass(frozen=True)
@@ -279,7 +270,7 @@ def _candidates(c: Floats, t: Floats, seed: int, grouped: bool) -> dict[str, Con
     """Returns the models by name, the simplest first."""
     n, width = len(c), c.shape[1] + t.reshape(len(t), -1).shape[1]
     names = [LINE, *(["kernel"] if n <= MOST_KERNEL else []), *(["trees"] if n >= LEAST_TREES else [])]
-    found = {ALONE: _build("gaussian", seed, ridge=0.0)}
+    found = {NO_CONTEXT: _build("gaussian", seed, ridge=0.0)}
     for name in names:
         found[name] = _build(name, seed)
         if _is_skewed(t):  # of a line a Gaussian: the exponential of a t has no mean
@@ -320,11 +311,11 @@ class _Trial:
         try:
             if self.name not in ALWAYS and began + expected > until:
                 raise OutOfTime
-            with time_limit(math.inf if self.name in ALWAYS else until), unsaid(Warning):  # test rows may be far away
+            with time_limit(math.inf if self.name in ALWAYS else until), silenced(Warning):  # test rows may be far away
                 self._measure(data, *data.parts[self.folds])
         except (OutOfTime, ValueError) as error:
             self.left, self.why = ("time", "") if isinstance(error, OutOfTime) else ("refused", str(error))
-            if self.name == ALONE:
+            if self.name == NO_CONTEXT:
                 raise
             return False
         finally:
@@ -367,13 +358,13 @@ class _Trial:
 
 
 def fitted(name: str, estimator: Conditional, c: Floats, t: Floats, groups: Any = None, w: Any = None) -> Conditional:
-    """Returns a fitted copy of a model; that of `ALONE` is a Gaussian whose targets do not depend on the context."""
+    """Returns a fitted copy of a model; that of `NO_CONTEXT` is a Gaussian whose targets do not depend on the context."""
     model: Conditional = clone(estimator)
-    if name == ALONE:
+    if name == NO_CONTEXT:
         c = np.where(np.isnan(c), np.nanmean(c, 0), c)  # nothing follows from what would be there
-    with unsaid(FarValue), unsaid(ConvergenceWarning):
+    with silenced(FarValue), silenced(ConvergenceWarning):
         model.fit(c, t, **({} if w is None else {"sample_weight": w}), groups=groups)
-    if name == ALONE:
+    if name == NO_CONTEXT:
         C = c.shape[1]
         L, S = model.cholesky_.copy(), model.covariances_.copy()
         S[C:, :C] = S[:C, C:] = L[C:, :C] = 0
@@ -393,10 +384,10 @@ def _crps(samples: Floats, right: Floats) -> Floats:
 
 
 def _winner(tried: Mapping[str, _Trial], data: _Data, until: float) -> str:
-    """Returns the name of the best model; where it is `ALONE`, after those that were behind have been tried on all rows, too."""
+    """Returns the name of the best model; if it is `NO_CONTEXT`, after those that were behind were tried on all rows, too."""
     _race(tried, data, until)
     name = _simplest(tried)
-    if name == ALONE and any(trial.left == "behind" for trial in tried.values()):
+    if name == NO_CONTEXT and any(trial.left == "behind" for trial in tried.values()):
         _race({one: trial for one, trial in tried.items() if trial.left != "time"}, data, until, drop=False)
     return _simplest(tried)
 
@@ -444,12 +435,12 @@ def mean_and_error(x: Floats, w: Floats) -> tuple[float, float]:
 def _simplest(tried: Mapping[str, _Trial]) -> str:
     """Returns the first model that is within one standard error of the best, of those that were tried on all rows.
 
-    `ALONE` is passed over where the CRPS of another is clearly smaller: too narrow a density can be a good prediction.
+    `NO_CONTEXT` is passed over where the CRPS of another is clearly smaller: too narrow a density can be a good prediction.
     """
     whole = {name: trial for name, trial in tried.items() if not trial.left}
     name = next(name for name, lag in _lags(whole).items() if lag <= 1)
-    better = {one: x for one, x in whole.items() if one != ALONE and _lag(whole[ALONE], x, "crps") > SHOWN}
-    return next(one for one, lag in _lags(better).items() if lag <= 1) if name == ALONE and better else name
+    better = {one: x for one, x in whole.items() if one != NO_CONTEXT and _lag(whole[NO_CONTEXT], x, "crps") > SHOWN}
+    return next(one for one, lag in _lags(better).items() if lag <= 1) if name == NO_CONTEXT and better else name
 
 
 def by_weight(w: Floats) -> Ints:
@@ -482,26 +473,28 @@ def _columns(tried: Mapping[str, _Trial], data: _Data) -> dict[str, list[Any]]:
 
 
 def _sentence(name: str, tried: Mapping[str, _Trial]) -> str:
-    if name == ALONE and any(trial.left for trial in tried.values()):
-        return "No model that had the time is better than the targets alone."
-    if name == ALONE:
-        return "The context says nothing about the target that these rows would show."
-    lead = tried[name].mean("log_p") - tried[ALONE].mean("log_p")
-    if lead < 0:
-        return f"The model {name} has a smaller CRPS than the targets alone, but {-lead:.2f} nats a row less: it is too narrow."
-    if name == LINE and any(trial.left == "time" for trial in tried.values()):
-        return f"A line is {lead:.2f} nats a row better than without the context; not all models had the time."
-    if name == LINE:
-        return f"A line is enough: {lead:.2f} nats a row better than without the context."
-    than = "without the context" if tried[LINE].left else "a line"
-    more = lead if tried[LINE].left else tried[name].mean("log_p") - tried[LINE].mean("log_p")
-    by = f"{more:.2f}" if more < LARGE else f"more than {LARGE:,}"
-    called = CALLED.get(name.removesuffix(LOG), f"A {name}") + (" on a log scale" if name.endswith(LOG) else "")
-    return f"{called} is best: {by} nats a row better than {than}."
+    """Returns which model was chosen and why, and how much better it is than a simpler one."""
+    late = sum(trial.left == "time" for trial in tried.values())
+    untried = f" {counted(late, 'model')} had no time." if late else ""
+    if name == NO_CONTEXT:
+        return f"Chosen: {NO_CONTEXT}. No other model that was compared predicts clearly better.{untried}"
+    lags = _lags({one: trial for one, trial in tried.items() if not trial.left})
+    best = min(lags, key=lags.__getitem__)
+    tie = f"the simplest of those that the data cannot tell apart from the best, {best}"
+    called = ", ".join([name, *(words for short, words in CALLED.items() if name in (short, short + LOG))])
+    chosen = f"Chosen: {called} ({'the best on held-out rows' if best == name else tie})."
+    base, words = (NO_CONTEXT, "ignoring the context") if name == LINE or tried[LINE].left else (LINE, "a line")
+    lead, error = mean_and_error(tried[name].whole_rows("log_p") - tried[base].whole_rows("log_p"), tried[name].whole_rows("w"))
+    by = f"{abs(lead):.2f} +- {error:.2f}" if abs(lead) < LARGE else f"more than {LARGE:,}"
+    than = f" It is {by} nats per row {'better' if lead >= 0 else 'worse'} than {words}"
+    if base == NO_CONTEXT and lead < 0:
+        return f"{chosen}{than}, but has a smaller CRPS: its distribution is too narrow.{untried}"
+    explained = ", which is easier to explain" if base == LINE and lead < 2 * error else ""
+    return f"{chosen}{than}{explained}.{untried}"
 
 
 def _notes(tried: Mapping[str, _Trial], name: str, data: _Data, free: bool) -> list[str]:
-    """Returns which models had no time, and whether neighboring rows err alike, though neither groups nor an order was given."""
+    """Returns which models had no time, and whether errors of neighboring rows are correlated without groups or an order."""
     late = [one for one, trial in tried.items() if trial.left == "time"]
     found = [f"there was no time for {', '.join(late)}: give more seconds to compare them"] if late else []
     found += [f"{one} cannot be compared: {trial.why}" for one, trial in tried.items() if trial.why]
@@ -509,16 +502,16 @@ def _notes(tried: Mapping[str, _Trial], name: str, data: _Data, free: bool) -> l
 
 
 def _neighbors(trial: _Trial, parts: Sequence[tuple[Ints, Ints]]) -> list[str]:
-    """Returns a notice where neighboring rows err alike."""
+    """Returns a note where the errors of neighboring rows are correlated."""
     rows = np.concatenate([test for _, test in parts])
     z = ndtri(trial.whole_rows("cdf")[:, 0].clip(1e-6, 1 - 1e-6))[rows.argsort()]
-    known = ~np.isnan(z)
-    alike_by = float(np.corrcoef(z[known][1:], z[known][:-1])[0, 1]) if known.sum() > 50 else 0.0
-    if alike_by < max(ALIKE, 4 / len(z) ** 0.5):
+    z = z[~np.isnan(z)]
+    correlation = float(np.corrcoef(z[1:], z[:-1])[0, 1]) if len(z) > 50 else 0.0
+    if correlation < max(CORRELATED, 4 / len(z) ** 0.5):
         return []
     return [
-        f"neighboring rows err alike (correlation {alike_by:.2f}), as repeated measurements of one subject or a course of time "
-        "do: give groups or an order, or new subjects and later rows get worse answers than this table says"
+        f"errors of neighboring rows are correlated ({correlation:.2f}), as in repeated measurements or time series. Give groups "
+        "or an order; otherwise new subjects and later rows get worse answers than this table says"
     ]
 
 
@@ -527,17 +520,17 @@ class Importance(Table):
     """How much each context column adds.
 
     Attributes:
-        columns: One row a column, the most important first: ``column``; ``nats`` a row that are lost without it on rows that no
-            fit has seen; their standard ``error``.
+        columns: One row per column, the most important first: ``column``; ``nats`` per row that are lost without it on rows
+            that no fit has seen; their standard ``error``.
     """
 
 
 def importance(
     model: Conditional, context: Any, target: Any, *, names: Sequence[str] = (), groups: Any = None, order: Any = None
 ) -> Importance:
-    """Returns which context columns matter: each is left out, and the model is fitted and judged anew.
+    """Returns which context columns matter: each is left out, and the model is fitted and evaluated again.
 
-    Columns that say the same as others matter little by this measure, since the others stand in for them.
+    Of columns that repeat each other none matters much by this measure, since the others replace it.
 
     Args:
         model: A conditional model, fitted or not; it is cloned.
@@ -560,7 +553,7 @@ def importance(
     whole = list(map(column_of, named))
     parts = folds(c, t, groups=groups, order=order)
 
-    def judged(keep: Ints) -> Floats:
+    def log_densities(keep: Ints) -> Floats:
         trial = []
         for train, test in parts:
             found = fitted("", model, c[train][:, keep], t[train], None if groups is None else np.asarray(groups)[train])
@@ -571,8 +564,8 @@ def importance(
     different = [one for one in dict.fromkeys(whole) if len(set(whole)) > 1]
     expect(different, "at least 2 different context columns", whole[0], "there is nothing to compare")
     with bar("columns", (len(different) + 1) * len(parts), late=True) as advance:
-        best = judged(np.arange(c.shape[1]))
-        lost = {one: best - judged(np.flatnonzero([other != one for other in whole])) for one in different}
+        best = log_densities(np.arange(c.shape[1]))
+        lost = {one: best - log_densities(np.flatnonzero([other != one for other in whole])) for one in different}
     order_ = sorted(lost, key=lambda one: -float(lost[one].mean()))
     error = [float(lost[one].std() / len(best) ** 0.5) for one in order_]
     return Importance({"column": order_, "nats": [float(lost[one].mean()) for one in order_], "error": error})

@@ -15,12 +15,12 @@ from vergence.data.arrays import Pairs
 from vergence.data.splits import split_groups
 from vergence.decide.conformal import ranked
 from vergence.decide.decisions import Counts, Decisions
-from vergence.mixtures.core import FarValue, by_chance, question, unsaid
+from vergence.mixtures.core import FarValue, by_chance, question, silenced
 from vergence.mixtures.selection import Selection, by_weight, mean_and_error, remarks, took_all_steps
 from vergence.report.rendering import require_page
 from vergence.tables.page import write_fit
 from vergence.utils import terminal
-from vergence.utils.checks import counted, did_you_mean, expect, require_within
+from vergence.utils.checks import counted, did_you_mean, expect, in_percent, require_within
 from vergence.utils.digests import of_array, of_estimator
 from vergence.utils.parts import Derived, apart, open_parts
 
@@ -39,10 +39,10 @@ DISCRETE = 20  # different values of a target up to which it may be a class or a
 def named_model(name: str, settings: dict[str, Any]) -> Any:
     """Returns an unfitted model by its short or its file's name, with some settings."""
     kind = mixtures.get(name)
-    known = list(inspect.signature(kind).parameters)
+    names = list(inspect.signature(kind).parameters)
     for setting in settings:
-        if setting not in known:
-            hint = did_you_mean(setting, known) or f"there are {', '.join(known)}"
+        if setting not in names:
+            hint = did_you_mean(setting, names) or f"there are {', '.join(names)}"
             raise ValueError(f"{kind.__name__} has no setting {setting}; {hint}")
     return kind(**settings)
 
@@ -61,12 +61,12 @@ class Fitted:
     seconds: float
     few_values: list[str]  # target columns of so few different values that they are classes or counts rather than measurements
     scores: dict[str, dict[str, float]]
-    ahead: dict[str, tuple[float, float]]  # of each baseline's mean log-density (nats a pair), with the standard error
+    ahead: dict[str, tuple[float, float]]  # of each baseline's mean log-density (nats per row), with the standard error
     selection: Selection | None = None  # how the models of ``auto`` did
-    notes: tuple[str, ...] = ()  # what is unusual about the table or the fit
+    notes: tuple[str, ...] = ()  # what to be aware of in the table or the fit
 
 
-@unsaid(FarValue)
+@silenced(FarValue)
 def fit_density(
     pairs: Pairs,
     model: str,
@@ -95,7 +95,7 @@ def fit_density(
         require_page(report, [out])
     weights = {} if sample_weight is None else {"sample_weight": np.asarray(sample_weight)}
     if model == AUTO:
-        expect(not set(settings) - {"device"}, "--set with --model NAME", "--set alone", "name the model that it is for")
+        expect(not set(settings) - {"device"}, "--set with --model NAME", "no --model", "name the model that it is for")
         found = _chosen(pairs, seed, groups=groups, order=order, seconds=seconds, **weights)
     else:
         expect(groups is None and order is None, "groups or order with the model auto", model, "leave --model out")
@@ -107,7 +107,7 @@ def fit_density(
         facts = {"Model": fitted.model, "Rows": f"{fitted.train:,}", "Seconds": f"{fitted.seconds:.1f}", "File": out.name}
         chosen = fitted.selection
         words = [*([] if chosen is None else [chosen.sentence]), *fitted.notes]
-        with unsaid():
+        with silenced():
             write_fit(report, estimator, pairs, test, words=words, facts=facts, models=None if chosen is None else chosen.table())
     return fitted
 
@@ -144,7 +144,7 @@ def _chosen(pairs: Pairs, seed: int, **also: Any) -> tuple[Any, np.ndarray, Fitt
 
 
 def _split(pairs: Pairs, order: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns about a share of the pairs, the first ones of an order, and the others; equal ones that are copies on one side."""
+    """Returns about a share of the pairs, the first ones of an order, and the others; duplicates are on one side."""
     both = np.column_stack([np.asarray(side).reshape(len(order), -1) for side in (pairs.context, pairs.target)])
     chance = by_chance(pairs.context, pairs.target)[1]
     held_out = split_groups((i if chance[i] else both[i].tobytes() for i in order.tolist()), share, seed=None).numpy()
@@ -166,26 +166,22 @@ def _compared(
     c, t, zeros = pairs.context[test], pairs.target[test], np.zeros((len(pairs.context), 1))
     w = np.ones(len(zeros)) if sample_weight is None else sample_weight
     linear = mixtures.get("gaussian")().fit(pairs.context[train], pairs.target[train], w[train])
-    alone = mixtures.get("gaussian")().fit(zeros[train], pairs.target[train], w[train])
-    judged = {"model": (model, c), "one Gaussian, linear (baseline)": (linear, c)}
-    judged["targets alone, Gaussian (baseline)"] = (alone, zeros[test])
-    log_p = {name: density.score_samples(contexts, t) for name, (density, contexts) in judged.items()}
-    scores = {name: _scores(log_p[name], density.cdf(contexts, t), w[test]) for name, (density, contexts) in judged.items()}
-    return scores, {name: mean_and_error(log_p["model"] - log_p[name], w[test]) for name in judged if name != "model"}
+    ignoring = mixtures.get("gaussian")().fit(zeros[train], pairs.target[train], w[train])
+    every = {"model": (model, c), "linear Gaussian": (linear, c), "no context": (ignoring, zeros[test])}
+    log_p = {name: density.score_samples(contexts, t) for name, (density, contexts) in every.items()}
+    scores = {name: _scores(log_p[name], density.cdf(contexts, t), w[test]) for name, (density, contexts) in every.items()}
+    return scores, {name: mean_and_error(log_p["model"] - log_p[name], w[test]) for name in every if name != "model"}
 
 
 def _scores(log_p: np.ndarray, pit: np.ndarray, w: np.ndarray) -> dict[str, float]:
     pit = pit.reshape(len(pit), -1)
-    inside = {f"inside {level:.0%}": float(np.average(abs(pit - 0.5) <= level / 2, 0, w).mean()) for level in LEVELS}
+    inside = {f"in {in_percent(level)}": float(np.average(abs(pit - 0.5) <= level / 2, 0, w).mean()) for level in LEVELS}
     mean, error = mean_and_error(log_p, w)
     return {"log_density": mean, "error": error, **inside}
 
 
 def predict(model: Any, pairs: Pairs, out: Path, *, level: float = 0.9) -> int:
-    """Writes the answers to each context: TARGET_mean, _mode, _low and _high of each target, and ``answers`` of mixtures.
-
-    ``answers`` is the effective number of modes. Returns the number of rows.
-    """
+    """Writes TARGET_mean, _mode, _low, _high and, of mixtures, ``answers``, the effective number of modes; returns the rows."""
     contexts = _contexts(model, pairs)
     job = {"job": "predict", "model": of_estimator(model), "source": of_array(contexts), "level": level}
     return _write(out, job, pairs, lambda c, t, start: answers(model, c, level))
@@ -211,10 +207,10 @@ def scenario(model: Any, given: Mapping[str, str], level: float = 0.9) -> dict[s
     """Returns `answers` for one row whose columns have the values that are given as text; columns without one are gaps."""
     names = model._names()[0]
     values = {name: _number_or_text(text) for name, text in given.items()}
-    _, known, row = question({**values, TARGET: None}, [*names, TARGET])
+    _, observed, row = question({**values, TARGET: None}, [*names, TARGET])
     context = np.full((1, len(names)), np.nan)
-    context[0, [names.index(name) for name in known]] = row[0]
-    gaps = [name for name in names if name not in known]
+    context[0, [names.index(name) for name in observed]] = row[0]
+    gaps = [name for name in names if name not in observed]
     inner = getattr(model, "model_", model)  # of a log scale
     usable = not gaps or inner.fits_gaps or hasattr(inner, "joint") or hasattr(inner, "fill_mean_")
     expect(usable, f"a value of each context column for {type(model).__name__}", f"none of {', '.join(gaps[:8])}", "name them")
@@ -245,9 +241,9 @@ def sample(model: Any, pairs: Pairs, out: Path, *, n: int = 10, seed: int = 0) -
 
 
 def score_pairs(model: Any, pairs: Pairs, out: Path, *, fdr: float = 0.1) -> Decisions:
-    """Writes how unusual each target is given its context, and which are reported at a false-discovery rate.
+    """Writes how anomalous each target is given its context, and which are flagged at a false-discovery rate.
 
-    Columns: ``log_density`` (nats), ``TARGET_pit`` of each target, ``surprise`` (nats, larger is more unusual, see
+    Columns: ``log_density`` (nats), ``TARGET_pit`` of each target, ``surprise`` (nats, larger is more anomalous, see
     `Conditional.surprise`); and where the model has held-out rows ``p_value``, the share of these that are at least as
     surprising, ``q_value`` and ``flag``.
     """
@@ -295,7 +291,7 @@ def _write(
     total = len(pairs.context)
 
     def named(c: np.ndarray, t: np.ndarray, start: int) -> dict[str, np.ndarray]:
-        with unsaid():
+        with silenced():
             return apart(rows(c, t, start), pairs.ids)
 
     if not total:  # a row of zeros has the columns of a table without rows

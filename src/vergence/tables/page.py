@@ -29,7 +29,7 @@ Figure = dict[str, Any]
 
 
 def write_fit(path: Path, model: Any, pairs: Pairs, held_out: np.ndarray, *, models: Any = None, **above: Any) -> Path:
-    """Writes the page in one step, and returns its path; it loads nothing from elsewhere.
+    """Writes the page in one step, and returns its path; it loads no other file.
 
     Args:
         path: File to write.
@@ -39,8 +39,8 @@ def write_fit(path: Path, model: Any, pairs: Pairs, held_out: np.ndarray, *, mod
         models: How each model did, by column; or None.
         above: ``words``, sentences about the fit, and ``facts``, names and values, that stand above.
     """
-    targets, typical = pairs.columns[1][:TARGETS], _typical(pairs)
-    changed = _changed(model, pairs, typical)
+    targets, middle = pairs.columns[1][:TARGETS], _middle(pairs)
+    changed = _changed(model, pairs, middle)
     rows = np.random.default_rng(0).permutation(held_out if len(held_out) else len(pairs.context))[:ROWS]
     answers = _answers(model, pairs.context[rows])
     observed = np.asarray(pairs.target, dtype=np.float64).reshape(len(pairs.target), -1)[rows]
@@ -53,7 +53,7 @@ def write_fit(path: Path, model: Any, pairs: Pairs, held_out: np.ndarray, *, mod
         {name: title for name, title in SECTIONS.items() if name != "models" or cells},
         title=f"What {', '.join(pairs.columns[1])} can be",
         head=["if", *(f"{name}{end}" for name in targets for end in ("", ", low", ", high"))],
-        scenarios=[_row("all columns are typical", _answers(model, typical[None])[0]), *_scenarios(changed)],
+        scenarios=[_row("all columns have middle values", _answers(model, middle[None])[0]), *_scenarios(changed)],
         effects=[figure for k, target in enumerate(targets) for figure in _effects(target, k, pairs, changed)],
         intervals=[_intervals(target, observed[:, k], answers[:, k]) for k, target in enumerate(targets)],
         new=len(held_out) > 0,
@@ -72,7 +72,7 @@ def _groups(pairs: Pairs) -> dict[str, list[int]]:
     return groups
 
 
-def _typical(pairs: Pairs) -> np.ndarray:
+def _middle(pairs: Pairs) -> np.ndarray:
     """Returns a context (C,) with the middle value of each number and the most frequent value of each category."""
     row = np.asarray(np.nanquantile(np.asarray(pairs.context, dtype=np.float64), 0.5, axis=0, method="nearest"))
     for j in _groups(pairs).values():
@@ -81,8 +81,8 @@ def _typical(pairs: Pairs) -> np.ndarray:
     return row
 
 
-def _changed(model: Any, pairs: Pairs, typical: np.ndarray) -> list[Changed]:
-    """Returns the columns that are changed while the others stay typical, those of large changes of the answer first."""
+def _changed(model: Any, pairs: Pairs, middle: np.ndarray) -> list[Changed]:
+    """Returns the columns that are changed while the others keep middle values, those of large changes of the answer first."""
     found = []
     for name, j in _groups(pairs).items():
         x = np.asarray(pairs.context[:, j[0]], dtype=np.float64)
@@ -96,7 +96,7 @@ def _changed(model: Any, pairs: Pairs, typical: np.ndarray) -> list[Changed]:
             texts = [number(float(v)) for v in values[:, 0]]
         else:  # several numbers that belong together, of which no single one can be changed
             continue
-        contexts = np.tile(typical, (len(values), 1))
+        contexts = np.tile(middle, (len(values), 1))
         contexts[:, j] = values
         found.append((name, texts, contexts, _answers(model, contexts)))
     return sorted(found, key=lambda column: -float(np.ptp(column[3][:, 0, 0])))[:COLUMNS]
@@ -113,7 +113,7 @@ def _row(name: str, answer: np.ndarray) -> list[str]:
 
 
 def _scenarios(changed: Sequence[Changed]) -> list[list[str]]:
-    """Returns a row for each value of columns of few values, and for a low and a high one of the others."""
+    """Returns one row per value of columns of few values, and for a low and a high one of the others."""
     ends = {name: range(len(texts)) if len(texts) <= FEW else (0, len(texts) - 1) for name, texts, *_ in changed}
     return [_row(f"{name} is {texts[i]}", answers[i]) for name, texts, _, answers in changed for i in ends[name]]
 

@@ -74,6 +74,11 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
+def in_percent(share: float) -> str:
+    """Returns a share as people read it, such as 2.5 %."""
+    return f"{100 * share:.4g} %"
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Returns "did you mean 'NAME'?" for the nearest of some names, or an empty string where none is near.
 

@@ -31,7 +31,7 @@ __all__ = ["Mixture", "Structure"]
 
 TINY = 10 * torch.finfo(torch.float64).eps  # added to every N_k, as scikit-learn does; weights should therefore have mean 1
 SAMPLE = 256  # items that the deviation of all but 5 % is estimated from
-OUTLIERS = 1e6  # variance, in squares of that deviation, above which outliers dominate it
+FAR = 1e6  # variance, in squares of that deviation, above which far values dominate it
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Data:
                 yield block, x, None if self.weights is None else self.weights[block].to(self.device, dtype)
 
     def suits_float32(self) -> bool:
-        """Returns whether float32 resolves the items: variances well inside its range, and not dominated by outliers."""
+        """Returns whether float32 resolves the items: variances well inside its range, and not dominated by far values."""
         variance, robust = self._variances
         unit = self.variance_floor / structures.ROUNDING
         return bool((unit > 1e-24).all() and (unit < 1e24).all() and torch.equal(variance, robust))
@@ -65,13 +65,13 @@ class Data:
 
     @functools.cached_property
     def variance_floor(self) -> Tensor:
-        """The lowest variance of a component in each feature, (D,): 1e-13 of the items' variance, apart from outliers."""
+        """The lowest variance of a component in each feature, (D,): 1e-13 of the items' variance, apart from far values."""
         variance, robust = self._variances
         return structures.variance_floor(robust, variance + self.origin.to(variance).square())
 
     @functools.cached_property
     def _variances(self) -> tuple[Tensor, Tensor]:
-        """The items' variances (D,) from one pass, and the same with those that outliers dominate replaced."""
+        """The items' variances (D,) from one pass, and the same with those that far values dominate replaced."""
         squares = torch.zeros(self.X.shape[1], dtype=torch.float64, device=self.device)
         for _, x, w in self.blocks(max(64, structures.CELLS // self.X.shape[1]), torch.float64):
             squares += x.square().sum(0) if w is None else w @ x.square()
@@ -80,8 +80,8 @@ class Data:
         variance = squares / self.total()
         x = self.X[:: max(1, len(self.X) // SAMPLE)].to(variance)
         deviations = (x - x.median(0).values).abs()
-        typical = deviations.kthvalue(max(1, int(0.95 * len(x))), dim=0).values.square()
-        return variance, torch.where((typical > 0) & (variance > OUTLIERS * typical), typical, variance)
+        middle = deviations.kthvalue(max(1, int(0.95 * len(x))), dim=0).values.square()
+        return variance, torch.where((middle > 0) & (variance > FAR * middle), middle, variance)
 
 
 def structure(covariance_type: str, rank: int = 8, prior: Tensor | None = None) -> Structure:
@@ -221,7 +221,7 @@ def run(
 
     The R mixtures to begin with are iterated as one batch; ``tol`` is in nats, and ``reg`` >= 0 is added to the diagonals. With
     the precision ``mixed`` products are in float32 until they gain ``tol`` or less, then follows at least one iteration in
-    ``double``; items out of float32's range use that alone. With ``reseed`` a component with less than one item's weight is moved
+    ``double``; items out of float32's range use only that. With ``reseed`` a component with less than one item's weight is moved
     to the item of lowest density.
     """
     loop = _Loop(data, structure, initial, tol, reg, reseed, [-math.inf] * len(initial.weights))

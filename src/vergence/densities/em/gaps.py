@@ -4,7 +4,7 @@ With o the observed features of an item, m its gaps and r_k the responsibilities
 
     E[x_m | x_o, k] = mu_km + S_kmo S_koo^{-1} (x_o - mu_ko),   Cov[x_m | x_o, k] = S_kmm - S_kmo S_koo^{-1} S_kom
 
-and the M step is the usual one, with the covariances added to the second moments. It is right where gaps do not depend on the
+and the M step is the standard one, with the covariances added to the second moments. It is right where gaps do not depend on the
 missing values themselves. Items with the same gaps are computed together. Reference: Ghahramani and Jordan, Supervised learning
 from incomplete data via an EM approach, 1994.
 
@@ -87,7 +87,7 @@ def _patterns(X: Tensor, w: Tensor) -> list[_Pattern]:
     for i, gaps in enumerate(kinds):
         rows, seen = which == i, (~gaps).nonzero()[:, 0]
         if not len(seen):
-            continue  # nothing is known of these items
+            continue  # these items have no values
         found.append(_Pattern(X[rows][:, seen], w[rows], seen, gaps.nonzero()[:, 0]))
     return found
 

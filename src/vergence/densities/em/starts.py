@@ -1,7 +1,4 @@
-"""Initializations of EM: scikit-learn's four kinds of responsibilities, from the same random numbers.
-
-Shapes: N items, R initializations of K components each.
-"""
+"""Initializations of EM, R of K components each for N items: scikit-learn's four kinds, from the same random numbers."""
 
 from typing import Any
 

@@ -84,7 +84,7 @@ def shard_written(
     record |= {"rows": rows, "sha256": _sha256(file), "skipped": [[one.name, one.reason] for one in some.skipped]}
     if tally is not None:
         seen = np.flatnonzero(tally.counts)
-        record |= {"counts": [[int(k), int(tally.counts[k])] for k in seen], "unjudged": tally.unjudged, "flagged": tally.flagged}
+        record |= {"counts": [[int(k), int(tally.counts[k])] for k in seen], "excluded": tally.excluded, "flagged": tally.flagged}
         record["most_anomalous"] = {name: values.tolist() for name, values in tally.most_anomalous.items()}
     with explained(of_record, "free space and repeat the command"), replacing(of_record) as temporary:
         temporary.write_text(json.dumps({**record, "digest": _digest(record)}) + "\n", encoding="utf-8")
@@ -199,7 +199,7 @@ def _whole(folder: Path) -> list[dict[str, Any]]:
         expect(file.is_file() or not record["rows"], part, f"no {file.name}", "write it again")
         same = not record["rows"] or _sha256(file) == record["sha256"]
         expect(same, f"{part} as they were written", f"others in {file.name}", "write it again")
-        judged = record["rows"] - record.get("unjudged", 0)
+        judged = record["rows"] - record.get("excluded", 0)
         count = sum(n for _, n in record.get("counts", [[0, judged]]))
         expect(count == judged, f"{part} to be counted", f"{count:,} counts of {judged:,} rows", "write it again")
     return sorted(records, key=lambda record: int(record["shard"]))
@@ -214,7 +214,7 @@ def _added(records: Sequence[Mapping[str, Any]]) -> Tally:
         own[first["ties"]] = 0
     tally = Tally(first["calibration"], first["fdr"], certificate, own=own)
     for record in records:
-        tally.add(record["counts"], record["unjudged"], record["flagged"], record["most_anomalous"])
+        tally.add(record["counts"], record["excluded"], record["flagged"], record["most_anomalous"])
     return tally
 
 
