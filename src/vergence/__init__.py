@@ -30,7 +30,6 @@ _NAMES = {
     "score": "learn.runs.score",
     "train": "learn.runs.train",
 }
-_ROOMS = ("advice", "data", "decide", "densities", "images", "learn", "linear", "mixtures", "report", "tables", "utils")
 
 __all__ = [
     "Embedder",
@@ -47,10 +46,11 @@ __all__ = [
     "match",
     "score",
     "train",
-    *_ROOMS,
 ]
+__all__ += ["advice", "data", "decide", "densities", "images", "learn", "linear", "mixtures", "report", "tables", "utils"]
 
 if TYPE_CHECKING:
+    from vergence import advice, data, decide, densities, images, learn, linear, mixtures, report, tables, utils
     from vergence.advice.views import advise
     from vergence.decide.decisions import calibrate
     from vergence.decide.matching import match
@@ -68,7 +68,7 @@ def __getattr__(name: str) -> Any:
     """Loads what is asked for, so that ``import vergence`` costs nothing."""
     if name in _NAMES:
         return getattr(importlib.import_module(f"vergence.{_NAMES[name]}"), name)
-    if name in _ROOMS:
+    if name in __all__:
         return importlib.import_module(f"vergence.{name}")
     raise AttributeError(f"module 'vergence' has no attribute '{name}'")
 

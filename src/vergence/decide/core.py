@@ -16,6 +16,7 @@ from scipy.sparse import issparse
 from sklearn.base import OutlierMixin, clone
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
+from typing_extensions import Self
 
 from vergence.decide import conformal
 from vergence.decide.decisions import LEAST, Counts, Decisions, calibrate, decided
@@ -67,7 +68,7 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
     @abc.abstractmethod
     def _score(self, block: np.ndarray) -> np.ndarray: ...
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "Detector":
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fits to features (N, D), N >= 2; an item of ``sample_weight`` (N,) 2 counts as two items, and ``y`` is not used."""
         require_within("(0, 0.5]", contamination=self.contamination)
         items = self._read(X, reset=True)
@@ -101,7 +102,7 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
         """Returns -1 for anomalies and 1 for all other items, (N,)."""
         return np.where(self.decision_function(X) < 0, -1, 1)
 
-    def fit_features(self, z: Tensor, y: Tensor | None = None) -> "Detector":
+    def fit_features(self, z: Tensor, y: Tensor | None = None) -> Self:
         """Fits as the detectors of pytorch-ood: items (N, D) of negative label in ``y`` (N,), its anomalies, are left out."""
         expect(y is None or y.shape == z.shape[:1], f"one label for each of {len(z)} items", tuple(getattr(y, "shape", ())))
         return self.fit(z if y is None else z[y >= 0])

@@ -12,6 +12,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
+from typing_extensions import Self
 
 from vergence.data.items import Items, PairItems
 from vergence.densities.moments import Moments, Sums, origin_of
@@ -85,7 +86,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
     random_state: int | None = 0
 
     @torch.no_grad()
-    def fit(self, X: Any, y: Any = None) -> "Linear":
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fits in one pass over the items.
 
         Args:

@@ -22,6 +22,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_n_features, _check_sample_weight, check_array, check_is_fitted
 from torch import Tensor
+from typing_extensions import Self
 
 from vergence.data.tables import as_table, column_kinds, column_of, read_features
 from vergence.densities.em.gaps import fit_with_gaps
@@ -136,7 +137,7 @@ class Conditional(Stored, abc.ABC):
         """Returns how many numbers one context takes in memory, which sets the size of blocks."""
         return max(64 * self.n_targets_, getattr(self, "means_", np.empty(0)).size)
 
-    def fit(self, context: Any, target: Any, sample_weight: Any = None, *, groups: Any = None) -> "Conditional":
+    def fit(self, context: Any, target: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
         """Fits to pairs, and returns the estimator.
 
         Args:

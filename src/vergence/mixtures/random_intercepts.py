@@ -27,6 +27,7 @@ import scipy.linalg
 import torch
 from scipy.optimize import minimize
 from torch import Tensor
+from typing_extensions import Self
 
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import MixtureOfGaussians
@@ -123,7 +124,7 @@ class RandomIntercepts(Conditional):
         (3, 0.3)
     """
 
-    def fit(self, context: Any, target: Any, sample_weight: Any = None, *, groups: Any = None) -> "RandomIntercepts":
+    def fit(self, context: Any, target: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
         """Fits to pairs of groups (N,), and returns the estimator; see `Conditional.fit`."""
         expect(groups is not None, "groups (N,)", "none", "give them, or use the model line")
         there = ~self._read(context, target, reset=True)[1].isnan().any(1).cpu().numpy()
