@@ -66,7 +66,11 @@ class LoadedImage:
 class ImageList:
     """Images by number, read when they are asked for, by this process or by workers.
 
-    The content of each is a path, bytes, an array (C, H, W), a PIL image, or a function that returns one of these.
+    Attributes:
+        names: Of the images (N,).
+        contents: Of each image a path, bytes, an array (C, H, W), a PIL image, or a function that returns one of these.
+        skipped: Files that were left out, and why.
+        channel: The one that is judged, from 0 or by a color's name; None for all.
 
     Example:
         >>> images = ImageList(["a"], [np.zeros((1, 4, 6), dtype=np.uint8)])
@@ -76,11 +80,11 @@ class ImageList:
 
     names: Sequence[str]
     contents: Sequence[Any]
-    skipped: list[Skipped] = field(default_factory=list)  # files that were left out
+    skipped: list[Skipped] = field(default_factory=list)
     ignored: dict[str, int] = field(default_factory=dict)  # number of files that are not images, by ending
     folder: Path | None = None  # where the files are
     stated: tuple[float, float] | None = None  # range that is shown as 0 to 255; None for what a sample decides
-    channel: int | str | None = None  # the one that is judged, from 0 or by a color's name; None for all
+    channel: int | str | None = None
     like: "ImageList | None" = None  # images whose numbers mean the same, and decide
     reader: Callable[[int], LoadedImage] | None = None  # of image i instead of its content, from a cache for instance
     columns: dict[str, list[Any]] = field(default_factory=dict)  # other columns of the table that they come from

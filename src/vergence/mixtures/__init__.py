@@ -45,5 +45,16 @@ def __getattr__(name: str) -> Any:
 
 
 def load(path: str | Path) -> Any:
-    """Returns the model that ``save`` wrote to a file. Loading executes no code from the file."""
+    """Returns the model that ``save`` wrote to a file. Loading executes no code from the file.
+
+    Args:
+        path: ``.safetensors`` file.
+
+    Example:
+        >>> import tempfile, vergence
+        >>> file = Path(tempfile.mkdtemp()) / "model.safetensors"
+        >>> vergence.mixtures.get("gaussian")().fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0]).save(file)
+        >>> load(file).predict([[3.0]]).round(2)
+        array([3.])
+    """
     return read_model(path)

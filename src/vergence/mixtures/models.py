@@ -28,6 +28,9 @@ MODELS: Mapping[str, type[Conditional]] = {
 def get(name: str) -> type[Conditional]:
     """Returns a conditional model by its short name or the name of its class.
 
+    Args:
+        name: One of `MODELS`, such as ``line`` or ``mixture``, or the name of a class, such as ``BayesianLine``.
+
     Example:
         >>> get("gaussian").__name__
         'ConditionalGaussian'

@@ -2,7 +2,7 @@
 
 import inspect
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,9 +83,29 @@ def fit_density(
 ) -> Fitted:
     """Fits a model to a part of the pairs, evaluates it and two baselines on the others, and writes it.
 
-    With ``auto`` `vergence.mixtures.choose` chooses the model on all pairs (groups, order, seconds), and fits it to all; else
-    a share ``holdout`` in [0, 1) is held out at random for evaluation. Rows may have weights, ``sample_weight`` (N,). ``report``
-    is a page to write, see `vergence.tables.page.write_fit`.
+    Args:
+        pairs: Contexts (N, C) and targets (N, T), N >= 2, with the names of their columns.
+        model: Name of a model (`vergence.mixtures.get`); ``auto`` for `vergence.mixtures.choose`, which fits to all pairs.
+        out: ``.safetensors`` file to write.
+        settings: Of the model, by name; ``auto`` takes ``device`` alone.
+        holdout: Share of the pairs that is held out at random for evaluation, in [0, 1); ``auto`` cross-validates instead.
+        seed: Seed of the split and of the model.
+        groups: Groups (N,) whose rows are held out together, with ``auto`` alone.
+        order: Numbers (N,), such as times: later rows are held out, with ``auto`` alone.
+        seconds: Time that the choice among models may take; None for no limit.
+        sample_weight: Weights (N,) >= 0 of the rows.
+        report: Page to write, ``.html``; None for none.
+
+    Example:
+        >>> import tempfile
+        >>> folder, x = Path(tempfile.mkdtemp()), np.linspace(0, 1, 200)[:, None]
+        >>> pairs, file = Pairs(x, 2 * x, (["a"], ["b"])), folder / "model.safetensors"
+        >>> fit_density(pairs, "gaussian", file, settings={}).test
+        40
+        >>> predict(model := mixtures.load(file), pairs, folder / "p.csv"), sample(model, pairs, folder / "s.csv", n=3)
+        (200, 600)
+        >>> score_pairs(model, pairs, folder / "scores.csv").rows
+        200
     """
     require_within("[0, 1)", holdout=holdout)
     writable = out.suffix == ".safetensors" and out.parent.is_dir() and not out.is_dir()
@@ -181,7 +201,14 @@ def _scores(log_p: np.ndarray, pit: np.ndarray, w: np.ndarray) -> dict[str, floa
 
 
 def predict(model: Any, pairs: Pairs, out: Path, *, level: float = 0.9) -> int:
-    """Writes TARGET_mean, _mode, _low, _high and, of mixtures, ``answers``, the effective number of modes; returns the rows."""
+    """Writes TARGET_mean, _mode, _low, _high and, of mixtures, ``answers``, the effective number of modes; returns the rows.
+
+    Args:
+        model: Fitted model with the names of its columns, as `vergence.mixtures.load` returns it.
+        pairs: Contexts (N, C); targets are not read.
+        out: ``.csv``, ``.parquet`` or ``.npz`` file to write.
+        level: Probability of the interval from _low to _high, in (0, 1).
+    """
     contexts = _contexts(model, pairs)
     job = {"job": "predict", "model": of_estimator(model), "source": of_array(contexts), "level": level}
     return _write(out, job, pairs, lambda c, t, start: answers(model, c, level))
@@ -225,7 +252,15 @@ def _number_or_text(text: str) -> float | str:
 
 
 def sample(model: Any, pairs: Pairs, out: Path, *, n: int = 10, seed: int = 0) -> int:
-    """Writes n samples of each context's targets, with the row of the context; returns the rows written."""
+    """Writes n samples of each context's targets, with the row of the context; returns the rows written.
+
+    Args:
+        model: As of `predict`.
+        pairs: Contexts (N, C); targets are not read.
+        out: File to write, of n N rows.
+        n: Samples per context, >= 1.
+        seed: Seed of the samples.
+    """
     contexts = _contexts(model, pairs)
     rng = np.random.default_rng(seed)
     seeds = [int(rng.integers(2**31 - 1)) for _ in range(0, len(contexts) or 1, ROWS)]
@@ -246,9 +281,16 @@ def score_pairs(model: Any, pairs: Pairs, out: Path, *, fdr: float = 0.1) -> Dec
     Columns: ``log_density`` (nats), ``TARGET_pit`` of each target, ``surprise`` (nats, larger is more anomalous, see
     `Conditional.surprise`); and where the model has held-out rows ``p_value``, the share of these that are at least as
     surprising, ``q_value`` and ``flag``.
+
+    Args:
+        model: As of `predict`.
+        pairs: Contexts (N, C) and targets (N, T).
+        out: File to write.
+        fdr: Largest share of false alarms among the flags, on average over tables, in (0, 1).
     """
     _contexts(model, pairs)
-    _require_apart(pairs.ids)
+    own = next((name for name in ("p_value", *Counts.names) if name in pairs.ids), None)
+    expect(own is None, "other names for the columns that name the rows", own, "rename it")
     held_out = getattr(model, "held_out_surprise_", np.empty(0))
 
     def rows(c: np.ndarray, t: np.ndarray, start: int) -> dict[str, np.ndarray]:
@@ -270,12 +312,6 @@ def _contexts(model: Any, pairs: Pairs) -> np.ndarray:
     expect(model.n_features_in_ == C, f"{features}, as in fit", C, "give the same columns")
     model._warn_far(torch.from_numpy(np.array(pairs.context[: max(1, LOOKED // C)], dtype=np.float64)))
     return pairs.context
-
-
-def _require_apart(ids: Iterable[str]) -> None:
-    """Raises a ValueError where a column that names rows is called like one that is computed from all rows."""
-    own = next((name for name in ("p_value", *Counts.names) if name in ids), None)
-    expect(own is None, "other names for the columns that name the rows", own, "rename it")
 
 
 def _write(
