@@ -127,8 +127,12 @@ def select(p_values: Values, fdr: float = 0.1) -> Any:
 
     Benjamini-Hochberg (Controlling the false discovery rate, 1995) reports the k items of least p for the largest k with
     p_(k) <= a k / m. With split-conformal p-values the rate is at most a times the share of normal items (Bates et al. 2023).
-    It holds for one call on the p-values (m,) of all new items, not for a cut that was chosen after looking at the
-    list (`simultaneous_bounds`). It warns if they look like a selected part.
+    It holds for one call on all new items, not for a cut that was chosen after looking at the list (`simultaneous_bounds`). It
+    warns if they look like a selected part.
+
+    Args:
+        p_values: Those (m,) of all new items, in [0, 1].
+        fdr: a, in (0, 1).
 
     Example:
         >>> select([0.001, 0.01, 0.3, 0.8], fdr=0.1)
@@ -152,6 +156,11 @@ def needed_calibration(n_items: int, n_anomalies: int, fdr: float = 0.1) -> int:
     """Returns how many calibration items are needed to report R = ``n_anomalies`` of m = ``n_items`` at a false-discovery rate a.
 
     The least p-value is 1 / (n + 1), and Benjamini-Hochberg reports R of m items only if their p <= a R / m: n >= m / (a R) - 1.
+
+    Args:
+        n_items: m, number of new items.
+        n_anomalies: R, 1 to m.
+        fdr: a, in (0, 1).
 
     Example:
         >>> needed_calibration(10_000, 10, fdr=0.1)
@@ -185,6 +194,12 @@ class Reportable:
 def reportable(n_calibration: int, n_items: int, fdr: float = 0.1, of: str = "calibration items") -> Reportable:
     """Returns what numbers of items allow: how many anomalies there must be for any to be flagged.
 
+    Args:
+        n_calibration: Number of calibration items.
+        n_items: Number of new items.
+        fdr: False-discovery rate, in (0, 1).
+        of: What calibration items are called in the sentence.
+
     Example:
         >>> print(reportable(500, 1000, fdr=0.1))
         500 calibration items are too few to flag fewer than 20 of 1,000 items at a rate of 10 %. To flag one, 9,999 are needed.
@@ -196,7 +211,11 @@ def reportable(n_calibration: int, n_items: int, fdr: float = 0.1, of: str = "ca
 
 
 def to_label(calibration: Values, budget: int) -> Any:
-    """Returns the indices of the ``budget`` most anomalous calibration items, which a person should look at, by scores (n,).
+    """Returns the indices of the ``budget`` most anomalous calibration items, which a person should look at, as an array.
+
+    Args:
+        calibration: Scores (n,) of normal items that no fit has seen.
+        budget: Number of items, 1 to n.
 
     Example:
         >>> to_label([0.1, 0.9, 0.5], 2)
@@ -211,9 +230,13 @@ def to_label(calibration: Values, budget: int) -> Any:
 def label_trim(calibration: Values, confirmed: Any, budget: int) -> Any:
     """Returns the calibration scores without the confirmed anomalies among the ``budget`` most anomalous items: Label-Trim.
 
-    A person looks at these calibration items (`to_label`) and confirms the anomalies, of indices (R,); normal ones stay, which
-    keeps the p-values valid (Bashari, Sesia, Romano, Robust conformal outlier detection under contaminated reference data,
-    arXiv:2502.04807).
+    A person looks at these calibration items (`to_label`) and confirms the anomalies; normal ones stay, which keeps the p-values
+    valid (Bashari, Sesia, Romano, Robust conformal outlier detection under contaminated reference data, arXiv:2502.04807).
+
+    Args:
+        calibration: Scores (n,) of normal items that no fit has seen.
+        confirmed: Indices (R,) of the anomalies among these.
+        budget: Number of items that were looked at, 1 to n.
 
     Example:
         >>> label_trim([0.1, 0.9, 0.5], [1], budget=2)
@@ -246,7 +269,10 @@ def tail_p_values(scores: Values) -> Any:
 
     This is a model, not a guarantee: it is right or cautious where the tail gets no heavier beyond the 0.85-quantile, as that of
     log-concave laws and of logarithms of distances, and too optimistic for distances without logarithm, or where a tenth of the
-    normal items comes from a wider law than the others. The scores (N,), N >= 100, of all items of the folder are out of fold.
+    normal items comes from a wider law than the others.
+
+    Args:
+        scores: Those (N,), N >= 100, of all items of the folder, each by a fit without the item.
 
     Example:
         >>> s = np.r_[-np.log(1 - (np.arange(990) + 0.5) / 990), np.full(10, 30.0)]  # exponential, and ten anomalies
@@ -447,8 +473,12 @@ def simultaneous_bounds(p_values: Values, n_calibration: int, confidence: float 
     the sampling included. A list R then holds at most min_k V(k) + #{i in R : p_i > t_k} normal items
     (Goeman, Solari, Multiple testing for exploratory research, 2011; Blanchard, Neuvial, Roquain, Post hoc confidence bounds on
     false positives using reference families, 2020; for conformal p-values Gazin, Blanchard, Roquain, 2023, and Song, Jin, Candes,
-    arXiv:2605.20726). The p-values (m,) are those of `p_values` of all new items by n calibration items; the confidence,
-    1 - delta, is in (0, 0.9999].
+    arXiv:2605.20726).
+
+    Args:
+        p_values: Those (m,) of all new items, as of `p_values`.
+        n_calibration: n, number of calibration items.
+        confidence: 1 - delta, in (0, 0.9999].
 
     Example:
         >>> p = np.r_[np.full(30, 0.001), np.linspace(0.01, 1, 170)]  # 30 anomalies, 999 calibration items
@@ -530,8 +560,13 @@ def certify(
 
     The rate above the k-th largest of n calibration scores has the law Beta(k, n - k + 1), or is smaller if there are ties.
     The rate above a fixed threshold that k - 1 calibration scores exceed is bounded by the same quantile (Clopper, Pearson,
-    1934). The threshold or the rank k in 1..n must be fixed without looking at the scores (n,) of normal items that no fit has
-    seen; the confidence, in (0, 1), is over calibration sets.
+    1934). The threshold or the rank must be fixed without looking at the scores.
+
+    Args:
+        calibration: Scores (n,) of normal items that no fit has seen.
+        threshold: Score above which items are flagged; not with ``rank``.
+        rank: k, 1 to n: the threshold is the k-th largest calibration score.
+        confidence: Probability, over calibration sets, that the bound holds, in (0, 1).
 
     Example:
         >>> print(certify(range(1000), rank=3))
@@ -563,6 +598,11 @@ def _upper(k: int, n: int, confidence: float) -> float:
 def fpr_threshold(calibration: Values, fpr: float, confidence: float = 0.95) -> Certificate:
     """Returns the lowest threshold that is certified to flag at most a share ``fpr`` of normal items; see `certify`.
 
+    Args:
+        calibration: Scores (n,) of normal items that no fit has seen.
+        fpr: Largest share of normal items above the threshold, in (0, 1).
+        confidence: As of `certify`.
+
     Example:
         >>> fpr_threshold(range(5000), 0.001).exceeding
         1
@@ -585,6 +625,10 @@ def fpr_threshold(calibration: Values, fpr: float, confidence: float = 0.95) -> 
 
 def needed_for_fpr(fpr: float, confidence: float = 0.95) -> int:
     """Returns how many calibration items are needed to certify a false-positive rate: log(1 - confidence) / log(1 - fpr).
+
+    Args:
+        fpr: Largest share of normal items that is flagged, in (0, 1).
+        confidence: Probability of that, over calibration sets, in (0, 1).
 
     Example:
         >>> needed_for_fpr(0.001, 0.95)

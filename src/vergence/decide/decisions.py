@@ -339,6 +339,9 @@ def calibrate(
             ``fdr``.
         larger_is_anomalous: False for scores that are larger for normal items.
 
+    Raises:
+        ValueError: There are fewer than 10 calibration scores, or all are equal, or a setting is out of its range.
+
     Example:
         >>> rng = np.random.default_rng(0)
         >>> found = calibrate(rng.normal(size=1000), [0.1, 8.0, -0.3])

@@ -226,9 +226,13 @@ def surprise(density: Any, target: Tensor, n_samples: int = 64, random_state: in
 
     Unlike -log p(t) it does not call every target of a wide density anomalous, and it does not depend on the units of the target.
     Of a `JointGaussian` in T dimensions it is (m^2 - T) / sqrt(2 T), with m the Mahalanobis distance. Otherwise h and d come from
-    S in 2..100,000 samples, whose noise the pairs of a mixture share; the relative error of d is about 1 / sqrt(S).
+    S samples, whose noise the pairs of a mixture share; the relative error of d is about 1 / sqrt(S).
 
-    The density is one of batch (B,) over (T,), as of `vergence.mixtures.ConditionalGaussian.conditional`; targets are (B, T).
+    Args:
+        density: One of batch (B,) over (T,), as of `vergence.mixtures.ConditionalGaussian.conditional`.
+        target: (B, T).
+        n_samples: S, 2 to 100,000; not used for a `JointGaussian`.
+        random_state: Seed of the samples.
 
     Example:
         >>> normal = JointGaussian(torch.zeros(1, 8), 9 * torch.eye(8))

@@ -324,6 +324,9 @@ def match(
         coverage: Probability that the candidates of a context hold its match, in (0, 1).
         no_match: Largest share of wrong answers, of contexts with and of those without a match, in (0, 1).
 
+    Raises:
+        ValueError: The vectors are not matrices of numbers, or too few pairs calibrate.
+
     Example:
         >>> x = np.random.default_rng(0).normal(size=(220, 3))
         >>> match(x[:200], x[:200] + 1, x[200:], x[200:] + 1).best[:3].tolist()

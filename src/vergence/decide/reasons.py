@@ -24,8 +24,11 @@ def explain(feature_sets: Sequence[str], p_values: Any, n: int, words: Sequence[
     A feature set counts as rare where at most one in 100 normal items is as anomalous. Of an item that is rare in none, the
     rarest is named if at most one in 10 is. Among n normal items nothing rarer than 1 in n can be seen, so none is reported.
 
-    The p-values (M, L) are the shares of n normal items that are at least as anomalous in each feature set. Words about each
-    item, (M,), such as those of `extremes`, follow.
+    Args:
+        feature_sets: Names of the L feature sets.
+        p_values: Shares (M, L) of the normal items that are at least as anomalous in each of them, in (0, 1].
+        n: Number of normal items.
+        words: More about each item (M,), lists of texts that follow.
 
     Example:
         >>> explain(["pixels", "z"], [[0.0001, 0.004], [0.3, 0.02]], 500, [["dark"], []])
