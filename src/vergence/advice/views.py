@@ -8,6 +8,7 @@ Shapes: N items, D features, r directions, m draws of the augmentation, k compon
 """
 
 import dataclasses
+import html
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -93,6 +94,9 @@ class Advice:
     def __str__(self) -> str:
         """Returns the summary, a sentence group per line."""
         return "\n".join(self.words)
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<p>{html.escape(text)}</p>" for text in self.words)
 
 
 def _plain(value: Any) -> Any:

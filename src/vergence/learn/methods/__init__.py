@@ -24,6 +24,9 @@ def names() -> list[str]:
 def get(name: str) -> type[ImageMethod]:
     """Returns a method's class by its file's name; an unknown name is an error with the nearest one.
 
+    Args:
+        name: One of `names`.
+
     Example:
         >>> from vergence.learn import methods
         >>> methods.get("variational_autoencoder").__name__

@@ -46,6 +46,9 @@ def names() -> list[str]:
 def find(name: str) -> type[Objective] | None:
     """Returns the class of one of this folder's objectives, or None for any other name.
 
+    Args:
+        name: As `names` has it.
+
     Example:
         >>> from vergence.learn import objectives
         >>> objectives.find("vje").reference["variance_mean"], objectives.find("package.module:Objective")
@@ -58,6 +61,9 @@ def get(name: str) -> type[Objective]:
     """Returns an objective's class by its file's name, or by ``package.module:Class`` for a class outside this folder.
 
     A class outside is imported, which runs its module: the name has to come from somebody who is trusted.
+
+    Args:
+        name: One of `names`, or ``package.module:Class``.
 
     Example:
         >>> from vergence.learn import objectives

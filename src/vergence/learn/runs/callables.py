@@ -197,9 +197,15 @@ class Embedder(_OfBatches):
     Args:
         encoder: Run, or its folder; ``timm:NAME`` or a folder that ``vergence fetch`` wrote; or a network that maps images
             (B, 3, H, W) to embeddings.
-        column: As of `Scorer`.
-        device: As there.
-        batch_size: As there.
+        column: Column of the items; by default a usual name, or the only column.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        batch_size: Items at a time.
+
+    Example:
+        >>> import vergence
+        >>> run = vergence.train(np.random.default_rng(0).normal(size=(300, 4)), objective="gje", epochs=1, device="cpu")
+        >>> Embedder(run)({"x": [np.zeros(4), np.ones(4)]})["z"].shape
+        (2, 256)
     """
 
     names = ("z",)

@@ -123,6 +123,15 @@ def compare(runs: Sequence[Run | str | Path], *, probes: bool = True, baseline: 
         runs: Runs, or their folders.
         probes: Whether runs that are evaluated now get linear probes.
         baseline: Name of the row that others are compared with; by default the first one of each set of test items.
+
+    Raises:
+        ValueError: There is no run, one is not finished, or no row has the name ``baseline``.
+
+    Example:
+        >>> import vergence
+        >>> run = vergence.train(np.random.default_rng(0).normal(size=(300, 4)), objective="gje", epochs=1, device="cpu")
+        >>> compare([run], probes=False).name
+        ['gje']
     """
     opened = [run if isinstance(run, Run) else load(run, device="cpu") for run in runs]
     expect(opened, "at least 1 run", "none")

@@ -72,6 +72,13 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False, wide: 
     Raises:
         ValueError: ``run`` is not a run; its encoder has no wide features; or the labels have one class only, so that there is
             nothing to classify (all else has been written by then).
+
+    Example:
+        >>> import vergence
+        >>> x = np.random.default_rng(0).normal(size=(300, 4))
+        >>> run = vergence.train(x, labels=x[:, 0] > 0, objective="gje", epochs=1, device="cpu")
+        >>> evaluate(run, probes=False).representations["z"].knn[5].majority > 0.9
+        True
     """
     expect(isinstance(run, Run), "a run", shown(run), "open its folder with vergence.load")
     return _Evaluator(run).evaluate(probes, uncertainty, wide)

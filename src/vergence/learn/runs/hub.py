@@ -57,6 +57,11 @@ def save_pretrained(run: "Run", folder: str | Path, *, name: str = "") -> Path:
 
     Checkpoints are not among it. The detector has embeddings and names of 5,000 normal training items at most, and the
     description has the name of the data: look at them before others may see them.
+
+    Args:
+        run: A finished run.
+        folder: Folder that is new or empty.
+        name: Title of the card; by default the name of the run's folder.
     """
     folder = Path(folder)
     expect(not folder.exists() or not any(folder.iterdir()), f"a new folder at {folder}", "one with files", "name another")
@@ -71,7 +76,14 @@ def save_pretrained(run: "Run", folder: str | Path, *, name: str = "") -> Path:
 
 
 def push_to_hub(run: "Run", repository: str, *, private: bool = True, token: str | None = None) -> str:
-    """Uploads what `save_pretrained` writes to a repository ``USER/NAME``, which is made if needed; returns its address."""
+    """Uploads what `save_pretrained` writes to a repository on the Hub, which is made if needed; returns its address.
+
+    Args:
+        run: A finished run.
+        repository: ``USER/NAME``.
+        private: Whether a new repository can be read by its owner alone.
+        token: Of the Hub; by default that of ``hf auth login``.
+    """
     hub = _hub()
     with tempfile.TemporaryDirectory() as folder:
         save_pretrained(run, folder, name=repository)

@@ -32,7 +32,7 @@ from vergence.utils.checks import expect, require_choice, require_count
 from vergence.utils.devices import as_device, fixed_noise
 from vergence.utils.files import as_path, explained, is_registered, load_outside, register_outside
 from vergence.utils.neighbors import nearest
-from vergence.utils.terminal import Tabular
+from vergence.utils.terminal import Table, Tabular
 
 if TYPE_CHECKING:
     from vergence.decide import MixtureDetector
@@ -71,6 +71,13 @@ def load(
     Raises:
         ValueError: There is no finished run, it is damaged, a newer version wrote it, or it names code that is not trusted; or
             the objective is none of `vergence.learn.objectives`.
+
+    Example:
+        >>> import tempfile, vergence
+        >>> out = Path(tempfile.mkdtemp()) / "run"
+        >>> run = vergence.train(np.random.default_rng(0).normal(size=(300, 4)), objective="gje", epochs=1, out=out)
+        >>> load(out).embed(np.zeros((2, 4))).shape
+        torch.Size([2, 256])
     """
     folder = RunFolder.open(as_path(path, "the run folder"), trust_code=True)  # opening imports nothing
     model = folder.config.model
@@ -127,6 +134,13 @@ class Run:
         folder: The run folder: description, metadata, files.
         method: The trained method, in evaluation mode.
         device: Device of the method.
+
+    Example:
+        >>> import vergence
+        >>> x = np.random.default_rng(0).normal(size=(300, 4))
+        >>> run = vergence.train(x, objective="gje", epochs=1, device="cpu")
+        >>> run.embed(x[:2]).shape, run.neighbors(x[:2], x, n=1).index.tolist()
+        (torch.Size([2, 256]), [[0], [1]])
     """
 
     def __init__(self, folder: RunFolder, method: Method, device: torch.device) -> None:
@@ -142,7 +156,11 @@ class Run:
         shape = " x ".join(map(str, about.shape))
         return f"Run('{self.folder.path}': {model.encoder.kind}, {name}, {about.n_train:,} items of {about.kind} {shape})"
 
-    # What a user asks of a run
+    def _repr_html_(self) -> str:
+        model, about = self.folder.config.model, self.folder.metadata
+        row = {"data": Path(self.folder.config.data.source).name, "items": about.n_train, "encoder": model.encoder.kind}
+        row |= {"objective": model.method or model.objective, "epochs": self.folder.config.fit.epochs}
+        return Table({name: [value] for name, value in row.items()})._repr_html_()
 
     def embed(self, images: Images, *, side: Side = "context", projected: bool = False, batch_size: int = 256) -> Tensor:
         """Returns the embeddings of N items, (N, D) float32.
@@ -339,8 +357,6 @@ class Run:
         self.folder = copy.copy(self.folder)
         self.folder.path = path
         return path
-
-    # What verbs ask of a run
 
     @property
     def objective(self) -> DensityObjective:

@@ -69,6 +69,15 @@ def score(
         out: ``.npz``, ``.csv`` or ``.parquet`` file to write; a page with images, ``OUT.html``, is written next to it.
         fdr: Share of false alarms among the flags, at most, on average over tables, in (0, 1).
         name: Name of the items, for the page; that of ``out`` by default.
+
+    Raises:
+        ValueError: A setting is out of its range, the items do not fit the run, or ``out`` cannot be written.
+
+    Example:
+        >>> import vergence
+        >>> run = vergence.train(np.random.default_rng(0).normal(size=(300, 4)), objective="gje", epochs=1, device="cpu")
+        >>> score(np.float32([[0, 0, 0, 1], [99, 99, 99, 99]]), run).flag.tolist()  # the most anomalous first
+        [True, False]
     """
     require_within("(0, 1)", fdr=fdr)
     reference = Calibration(reference) if isinstance(reference, Run) else reference

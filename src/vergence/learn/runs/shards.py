@@ -119,7 +119,10 @@ def merge(
 ) -> Merged:
     """Writes one table of all parts of a folder, in the items' order, and of scores the page, as one process would have.
 
-    ``open_items`` returns items of a record with some names, for their images; None where they cannot be read here.
+    Args:
+        folder: Folder of the parts, as ``vergence score --shard`` or ``embed --shard`` wrote them.
+        out: ``.npz``, ``.csv`` or ``.parquet`` file to write.
+        open_items: Returns the items of a part with some names, for their images on the page; None where they cannot be read.
     """
     require_table(out, folder.glob("part-*"))
     records = _whole(folder)

@@ -173,7 +173,11 @@ def names() -> list[str]:
 
 
 def get(name: str, source: str | None = None) -> RunConfig:
-    """Returns the run description of a recipe for a data source; by default the one that it is published for, or CIFAR-10.
+    """Returns the run description of a recipe for a data source.
+
+    Args:
+        name: One of `names`, such as ``patches`` or ``vje_small``.
+        source: Data, as of `vergence.data.config.DataConfig`; by default those that it is published for, or CIFAR-10.
 
     Example:
         >>> get("patches_gje", "digits").model.projector, get("vje_cifar10").fit.epochs
