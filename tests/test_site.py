@@ -1,5 +1,6 @@
 """The generated pages of the reference agree with the code, and the site's links and examples become what they should."""
 
+import inspect
 import re
 import shutil
 
@@ -20,6 +21,17 @@ def test_the_pages_have_every_command_its_options_and_defaults():
     assert [name for name in commands.COMMANDS if f"## vergence {name}" not in text] == []
     assert "| `--fdr SHARE` |" in text and "## vergence density predict" in text and "(required)" not in text
     assert "| `blur` |" in reference.settings() and "| `patches_large` |" in reference.recipes()
+
+
+# Without an example: they need a network, the parts of several jobs, or onnx; or the example of `fit_density` shows them
+NO_EXAMPLE = {"export", "from_pretrained", "merge", "names", "predict", "push_to_hub", "sample", "save_pretrained", "score_pairs"}
+
+
+def test_every_function_of_the_reference_has_its_arguments_and_an_example():
+    every = [reference._thing(address) for room in reference.ROOMS for address in reference._names(room)]
+    some = [one for one in every if inspect.isfunction(one) or one.__name__ in ("Run", "Scorer", "Embedder")]
+    assert [one for one in some if inspect.signature(one).parameters and not re.search("Args:|Attributes:", one.__doc__)] == []
+    assert {one.__name__ for one in some if ">>>" not in one.__doc__} == NO_EXAMPLE
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from vergence.images.check import check
 from vergence.images.measurements import MEASUREMENTS, measure
 from vergence.images.result import ENCODER
 from vergence.utils.checks import expect
+from vergence.utils.files import as_path
 from vergence.utils.parts import write_table
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class _New:
     of: int = -1
 
 
-def demo(out: Path, *, encoder: str = ENCODER, seed: int = 0) -> "CheckResult":
+def demo(out: str | Path, *, encoder: str = ENCODER, seed: int = 0) -> "CheckResult":
     """Writes a reference and new images, checks the new ones, and returns what was found.
 
     Args:
@@ -74,8 +75,12 @@ def demo(out: Path, *, encoder: str = ENCODER, seed: int = 0) -> "CheckResult":
 
     Raises:
         ValueError: ``out`` holds something that is no demo.
+
+    Example:
+        >>> found = demo("vergence-demo")  # doctest: +SKIP
+        >>> found.report("page.html")  # doctest: +SKIP
     """
-    ours = {*PARTS, *TABLES}
+    out, ours = as_path(out, "the folder"), {*PARTS, *TABLES}
     others = sorted(path.name for path in out.iterdir() if path.name not in ours) if out.is_dir() else []
     expect(not others, f"{out} to be empty or an earlier demo", others[0] if others else "", "choose another --out")
     reference, new = _images(np.random.default_rng(seed))

@@ -181,7 +181,7 @@ def test_neighbors_are_the_most_similar_items_by_name(run):
     assert [names[0] for names in near.neighbors] == near.names
     z = torch.nn.functional.normalize(run.embed(bank), dim=1)
     assert torch.allclose(near.similarity, (z @ z.T)[[7, 3]].topk(2).values, atol=1e-5)
-    assert len(near.table()["neighbor"]) == 4 and near.names[0] in near._repr_html_()
+    assert len(near.table()["neighbor"]) == 4 and near.names[0] in near._repr_html_() and "<td>vje</td>" in run._repr_html_()
 
 
 def test_findings_are_a_table_and_need_no_file(run):

@@ -35,7 +35,7 @@ from vergence.learn.runs.shards import Counted, shard_written
 from vergence.learn.training.calibration import FEWEST, digests
 from vergence.report.rendering import require_page
 from vergence.utils import terminal
-from vergence.utils.checks import counted, expect, refuse, require_within
+from vergence.utils.checks import counted, expect, refuse, require_within, shown
 from vergence.utils.digests import digest_of, of_array
 from vergence.utils.files import as_path
 from vergence.utils.parts import Shard, open_parts, require_table
@@ -81,6 +81,7 @@ def score(
     """
     require_within("(0, 1)", fdr=fdr)
     reference = Calibration(reference) if isinstance(reference, Run) else reference
+    expect(hasattr(reference, "decisions"), "a run as the reference", shown(reference), "open its folder with vergence.load")
     with tempfile.TemporaryDirectory() if out is None else nullcontext() as folder:
         table = as_path(out, "out") if folder is None else Path(folder) / "scores.npz"
         require_table(table, (images,), holds="p_value")
