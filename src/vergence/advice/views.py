@@ -54,14 +54,23 @@ OPERATIONS: Mapping[str, tuple[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class AboutData:
-    """What the advice is about."""
+    """What the advice is about.
 
-    items: int  # items that were read
-    features: int  # D
-    directions: int  # r, principal directions in which joint embedding is solved
-    variance_kept: float  # share of the items' variance in these directions, in (0, 1]
-    k: int  # components that a representation keeps
-    draws: int  # draws of the augmentation per item; 0 where its covariance is given
+    Attributes:
+        items: Items that were read.
+        features: D.
+        directions: r, principal directions in which joint embedding is solved.
+        variance_kept: Share of the items' variance in these directions, in (0, 1].
+        k: Components that a representation keeps.
+        draws: Draws of the augmentation per item; 0 where its covariance is given.
+    """
+
+    items: int
+    features: int
+    directions: int
+    variance_kept: float
+    k: int
+    draws: int
     part: str = ""  # where the test part of the data comes from; empty outside of vergence advise
     skipped: int = 0  # files that could not be read
 
@@ -77,14 +86,21 @@ class OperationRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What to start with, what the views change, and what they share."""
+    """What to start with, what the views change, and what they share.
 
-    # the summary in sentences: what to start with, what the augmentation does and shares, what the advice is about
+    Attributes:
+        words: Sentences: what to start with, what the augmentation does and shares, what the advice is about.
+        facts: What it is about, in numbers.
+        augmentations: The whole augmentation, then without each operation, on a part of the items.
+        shared: What the views share that they perhaps should not, such as a fixed mark.
+        accuracy: Items as they are next to the closed form, by labels; None where they are too few.
+    """
+
     words: tuple[str, ...]
     facts: AboutData
-    augmentations: tuple[OperationRow, ...]  # the whole augmentation, then without each operation, on a part of the items
-    shared: Shared  # what the views share that they perhaps should not, such as a fixed mark
-    accuracy: Probed | None = None  # items as they are next to the closed form, by labels; None where they are too few
+    augmentations: tuple[OperationRow, ...]
+    shared: Shared
+    accuracy: Probed | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns everything as plain dictionaries and lists, ready for JSON; a measurement that was not made has no key."""

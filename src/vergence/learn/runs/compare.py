@@ -34,18 +34,28 @@ class Comparison(Tabular):
 
     Measures are ``knn`` and ``probe``, accuracies of the embedding in [0, 1]; ``effective_rank``; ``auroc`` of the classes that
     training left out; and ``seconds`` of the training.
+
+    Attributes:
+        name: What tells the setting from the others: objective or method, and the settings that differ.
+        runs: Number of its runs.
+        values: Of each measure that was taken, one for each run.
+        test: Test items: only rows of the same ones can be compared.
+        train: Number of training items, those kept for calibration included.
+        curve: The setting but for the number of training items.
+        difference: Of knn and probe: difference to the row that is compared with, and the ends of its interval of 95 %.
+        baseline: Name of the row that is compared with; empty for none.
+        notes: What the numbers do not show.
     """
 
-    name: list[str]  # what tells the setting from the others: objective or method, and the settings that differ
-    runs: list[int]  # number of its runs
-    values: list[dict[str, list[float]]]  # of each measure that was taken, one for each run
-    test: list[str]  # test items: only rows of the same ones can be compared
-    train: list[int]  # number of training items, those kept for calibration included
-    curve: list[str]  # the setting but for the number of training items
-    # of knn and probe: difference to the row that is compared with, and the ends of its interval of 95 %
+    name: list[str]
+    runs: list[int]
+    values: list[dict[str, list[float]]]
+    test: list[str]
+    train: list[int]
+    curve: list[str]
     difference: list[dict[str, tuple[float, float, float]]]
-    baseline: list[str]  # name of the row that is compared with; empty for none
-    notes: list[str] = field(default_factory=list)  # what the numbers do not show
+    baseline: list[str]
+    notes: list[str] = field(default_factory=list)
 
     def table(self) -> Mapping[str, Sequence[Any]]:
         """Returns mean and deviation of each measure, and differences with their intervals, as columns; None for none."""

@@ -107,12 +107,19 @@ def load(
 
 @dataclass(frozen=True)
 class Neighbors(Tabular):
-    """Most similar items of a bank, for N items, the most similar first."""
+    """Most similar items of a bank, for N items, the most similar first.
 
-    names: list[str]  # of the items (N,)
-    neighbors: list[list[str]]  # names of the n most similar items of each
-    index: Tensor  # their index among the bank's items, (N, n) int64
-    similarity: Tensor  # cosine similarities of the embeddings, (N, n)
+    Attributes:
+        names: Of the items (N,).
+        neighbors: Names of the n most similar items of each.
+        index: Their index among the bank's items, (N, n) int64.
+        similarity: Cosine similarities of the embeddings, (N, n), in [-1, 1].
+    """
+
+    names: list[str]
+    neighbors: list[list[str]]
+    index: Tensor
+    similarity: Tensor
 
     def table(self) -> Mapping[str, Sequence[Any]]:
         """Returns one row per pair of an item and a neighbor."""

@@ -260,16 +260,23 @@ class Uncertainty(Finite):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Record, Tabular):
-    """The numbers of a run with their baselines: what ``evaluation.json`` holds."""
+    """The numbers of a run with their baselines: what ``evaluation.json`` holds.
 
-    protocol: EvaluationProtocol  # how they were made
-    # accuracies and spread by name: z (the embedding), mu (the posterior mean), wide (the features of an encoder patches before
-    # its affine map, where they were asked for), and the baselines untrained, initial (the encoder before its first step, where
-    # its weights were not random), pixels and pca
+    Attributes:
+        protocol: How they were made.
+        representations: Accuracies and spread by name: z (the embedding), mu (the posterior mean), wide (the features of an
+            encoder patches before its affine map, where they were asked for), and the baselines untrained, initial (the encoder
+            before its first step, where its weights were not random), pixels and pca.
+        posterior: Statistics of the posterior; None where the objective defines no density.
+        anomaly: Detection of the classes left out; None where training kept all.
+        uncertainty: Which uncertainties rank errors; None where it was not measured.
+    """
+
+    protocol: EvaluationProtocol
     representations: dict[str, Representation]
-    posterior: Posterior | None = None  # statistics of the posterior; None where the objective defines no density
-    anomaly: Anomaly | None = None  # detection of the classes left out; None where training kept all
-    uncertainty: Uncertainty | None = None  # which uncertainties rank errors; None where it was not measured
+    posterior: Posterior | None = None
+    anomaly: Anomaly | None = None
+    uncertainty: Uncertainty | None = None
 
     def table(self) -> dict[str, list[Any]]:
         """Returns a row for each representation: its spread, and accuracies in [0, 1]."""
