@@ -41,6 +41,8 @@ def write_fit(path: Path, model: Any, pairs: Pairs, held_out: np.ndarray, *, mod
     """
     targets, middle = pairs.columns[1][:TARGETS], _middle(pairs)
     changed = _changed(model, pairs, middle)
+    ends = {name: range(len(texts)) if len(texts) <= FEW else (0, len(texts) - 1) for name, texts, *_ in changed}
+    other = [_row(f"{name} is {texts[i]}", found[i]) for name, texts, _, found in changed for i in ends[name]]
     rows = np.random.default_rng(0).permutation(held_out if len(held_out) else len(pairs.context))[:ROWS]
     answers = _answers(model, pairs.context[rows])
     observed = np.asarray(pairs.target, dtype=np.float64).reshape(len(pairs.target), -1)[rows]
@@ -53,7 +55,7 @@ def write_fit(path: Path, model: Any, pairs: Pairs, held_out: np.ndarray, *, mod
         {name: title for name, title in SECTIONS.items() if name != "models" or cells},
         title=f"What {', '.join(pairs.columns[1])} can be",
         head=["if", *(f"{name}{end}" for name in targets for end in ("", ", low", ", high"))],
-        scenarios=[_row("all columns have middle values", _answers(model, middle[None])[0]), *_scenarios(changed)],
+        scenarios=[_row("all columns have middle values", _answers(model, middle[None])[0]), *other],
         effects=[figure for k, target in enumerate(targets) for figure in _effects(target, k, pairs, changed)],
         intervals=[_intervals(target, observed[:, k], answers[:, k]) for k, target in enumerate(targets)],
         new=len(held_out) > 0,
@@ -110,12 +112,6 @@ def _answers(model: Any, contexts: np.ndarray) -> np.ndarray:
 
 def _row(name: str, answer: np.ndarray) -> list[str]:
     return [name, *map(number, answer[:TARGETS].ravel().tolist())]
-
-
-def _scenarios(changed: Sequence[Changed]) -> list[list[str]]:
-    """Returns one row per value of columns of few values, and for a low and a high one of the others."""
-    ends = {name: range(len(texts)) if len(texts) <= FEW else (0, len(texts) - 1) for name, texts, *_ in changed}
-    return [_row(f"{name} is {texts[i]}", answers[i]) for name, texts, _, answers in changed for i in ends[name]]
 
 
 def _effects(target: str, k: int, pairs: Pairs, changed: Sequence[Changed]) -> list[Figure]:

@@ -185,6 +185,7 @@ def test_neighbors_are_the_most_similar_items_by_name(run):
 
 
 def test_findings_are_a_table_and_need_no_file(run):
+    refuses("a run as the reference", vergence.score, images(), "run")
     findings = vergence.score(images(), run)
     table = findings.table()
     assert findings.total == 5 and table["score"] == sorted(run.anomaly_score(images()).tolist(), reverse=True)
