@@ -78,7 +78,7 @@ def test_a_browser_filters_sorts_and_opens_and_runs_no_foreign_markup(tmp_path, 
         about = opened.locator("#about").inner_text()
         assert "Z 1 in 500." in about and "Score 1.00, p = 0.001, q = 0.001." in about
         opened.keyboard.press("a")  # what is said changes no flag
-        assert opened.locator("#reviewed").inner_text() == "You said: 1 anomaly, 0 normal. 2 flagged."
+        assert opened.locator("#reviewed").inner_text() == "Marked: 1 anomaly, 0 normal. 2 flagged."
         images = opened.locator("#canvas .image").count(), opened.locator("#grid .image").count()
         assert images == ((1, 1) if kind == "images" else (0, 0)) and opened.locator(".figure").count() == 2 * (kind == "rows")
         assert axe.Axe().run(opened).violations_count == 0

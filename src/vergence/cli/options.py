@@ -227,11 +227,6 @@ def _require_inputs(command: Any) -> None:
         value = getattr(command, name, None)
         if isinstance(value, Path) and str(value) != "-":
             expect(value.expanduser().exists(), f"a file or folder at {value}", "no file", "check the path")
-        elif (
-            isinstance(value, str)
-            and name in (*SOURCES_READ, "data")
-            and value != "-"
-            and value.partition(":")[0] not in BUILT_IN
-        ):
-            if "://" not in value and not set("*?[{") & set(value):  # a pattern
+        elif isinstance(value, str) and name in (*SOURCES_READ, "data") and value != "-":
+            if value.partition(":")[0] not in BUILT_IN and "://" not in value and not set("*?[{") & set(value):  # a pattern
                 existing(value)
