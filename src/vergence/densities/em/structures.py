@@ -95,7 +95,7 @@ class Structure(abc.ABC):
 
     @abc.abstractmethod
     def cells(self, F: int, D: int) -> int:
-        """Returns how many numbers an item needs in a block."""
+        """Returns how many numbers each item needs in a block."""
 
     def center(self, mixture: Mixture) -> Tensor:
         """Returns the centers a (R, K, D) of the moments."""

@@ -216,7 +216,7 @@ class PatchMaps(nn.Module):
         return f.div_(1 + len(others))
 
     def copies(self, x: Tensor) -> list[Tensor]:
-        """Returns the copies of images whose features are averaged; see `vergence.learn.encoders.config.Patches`."""
+        """Returns the changed versions of images whose features are averaged; see `vergence.learn.encoders.config.Patches`."""
         s = self.settings
         cut = [x[:, :, j * s.stride // s.copies :, j * s.stride // s.copies :] for j in range(s.copies)]
         return [y.flip(3) if s.mirror and j % 2 else y for j, y in enumerate(cut)]

@@ -197,7 +197,7 @@ class Embedder(_OfBatches):
     Args:
         encoder: Run, or its folder; ``timm:NAME`` or a folder that ``vergence fetch`` wrote; or a network that maps images
             (B, 3, H, W) to embeddings.
-        column: Column of the items; by default a usual name, or the only column.
+        column: Column of the items; by default one that is named like images or vectors, or the only column.
         device: ``auto``, ``cpu`` or ``cuda``.
         batch_size: Items at a time.
 
