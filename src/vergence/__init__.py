@@ -1,9 +1,9 @@
 """Find unusual images, duplicates and mismatched pairs, at an error rate you choose.
 
-``check`` looks at a folder of images, ``calibrate`` turns any scores into flags, ``match`` finds pairs, ``tables`` fits p(y | x).
+``check`` finds anomalies and duplicates in images, ``calibrate`` flags scores, ``match`` finds pairs, ``tables`` fits p(y | x).
 ``train``, ``load``, ``evaluate``, ``score`` and ``compare`` make and use learned representations; ``advise`` helps before that.
-The rooms: ``decide``, ``images`` and ``tables`` are the product; ``utils``, ``densities``, ``data``, ``report``, ``mixtures`` and
-``linear`` are its base; ``learn`` and ``advice`` may change. Larger scores are more anomalous; log-densities are in nats.
+Packages: ``decide``, ``images``, ``tables``, and below them ``densities``, ``data``, ``report``, ``mixtures``, ``linear``, ``utils``;
+``learn`` and ``advice`` may change. Larger scores are more anomalous; log-densities are in nats.
 """
 
 import importlib

@@ -34,7 +34,7 @@ HELD = 48  # most anomalous items that are held for the page
 COLUMNS = ("name", "score", "p_value", "feature_set", "nearest", "reason", "seen")  # that q-values, flags and the page need
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Decisions(Tabular):
     """Which of some new items are anomalous.
 
@@ -82,6 +82,10 @@ class Decisions(Tabular):
         """Returns the columns by name."""
         return {name: np.asarray(values).tolist() for name, values in self.columns.items()}
 
+    def _rows(self) -> Sequence[int]:
+        score = np.asarray(self.columns.get("score", -self.p_value))
+        return [int(i) for i in np.lexsort((-score, self.p_value))]
+
     @property
     def names(self) -> list[str]:
         """Name of each item in ``columns``."""
@@ -109,8 +113,7 @@ class Decisions(Tabular):
 
     def most_anomalous(self, n: int) -> list[dict[str, Any]]:
         """Returns what is known of at most n items of ``columns``, the most anomalous first."""
-        order = np.lexsort((-np.asarray(self.columns["score"]), self.p_value))[:n]
-        return [{"row": int(i) + 1, **{name: values[i] for name, values in self.columns.items()}} for i in order]
+        return [{"row": i + 1, **{name: values[i] for name, values in self.columns.items()}} for i in self._rows()[:n]]
 
     @property
     def changed(self) -> bool:

@@ -48,7 +48,7 @@ BLOCK, TOGETHER = 1 << 22, 256  # numbers of a block of scores; pairs that are s
 Scores = Callable[[Tensor, Tensor], Tensor]  # contexts (B, C), gallery (M, T) -> (B, M)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Matches(Tabular):
     """The answer for each of N contexts.
 

@@ -20,7 +20,7 @@ Conditional = JointGaussian | MixtureOfGaussians
 NUMBERS = 1 << 20  # numbers held at a time: more would not fit the cache
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Retrieved(Tabular):
     """Items of a bank retrieved for N contexts, by decreasing density; similar components may retrieve the same items."""
 

@@ -320,7 +320,14 @@ class CheckResult:
         import html
 
         paragraphs = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.summary["sentences"])
-        return paragraphs + self.items._repr_html_()
+        first = self.most_anomalous()
+        shown = {name: [values[i] for i in first] for name, values in self.items.columns.items()}
+        filled = {name: values for name, values in shown.items() if any(value == value and value != "" for value in values)}
+        return paragraphs + Table(filled)._repr_html_()
+
+    def __repr__(self) -> str:
+        """Returns the sentences of the summary."""
+        return "\n".join(self.summary["sentences"])
 
 
 @dataclass(frozen=True)

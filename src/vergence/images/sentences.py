@@ -107,7 +107,7 @@ def _labels(s: Mapping[str, Any]) -> str:
     if not texts:
         return f"No image fits another label better than its own.{few}"
     better = f"{labels['better']:,} of {labels['images']:,} images fit another label better than their own"
-    return f"{better}: first {_listed(texts)}. Sort by label in the page.{few}"
+    return f"{better}: first {_listed(texts)}. In the page, sort by 'least fitting label first'.{few}"
 
 
 def _groups(s: Mapping[str, Any]) -> str:

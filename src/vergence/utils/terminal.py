@@ -139,7 +139,7 @@ def _in_terminal(cell: Any) -> str:
 
 
 class Tabular(abc.ABC):
-    """A result that is a table. A class gives ``table``, its columns by name, all of one length.
+    """A result that is a table. A class gives ``table``, its columns by name, all of one length, and perhaps ``sentences``.
 
     Example:
         >>> class Squares(Tabular):
@@ -153,6 +153,11 @@ class Tabular(abc.ABC):
         '<table><tr><th>n</th><th>square</th></tr><tr><td>1</td><td>1</td></tr><tr><td>2</td><td>4</td></tr></table>'
     """
 
+    @property
+    def sentences(self) -> list[str]:
+        """What to say above the table."""
+        return []
+
     @abc.abstractmethod
     def table(self) -> Mapping[str, Sequence[Any]]:
         """Returns the columns by name."""
@@ -163,27 +168,34 @@ class Tabular(abc.ABC):
 
         return pd.DataFrame({name: list(values) for name, values in self.table().items()})
 
+    def _rows(self) -> Sequence[int]:
+        """Returns all rows, those first that are shown."""
+        return range(len(next(iter(self.table().values()), ())))
+
     def __str__(self) -> str:
-        """Returns the first ten rows as text."""
-        columns = self.table()
-        n = len(next(iter(columns.values()), ()))
-        rows = [list(columns), *([_in_words(values[i]) for values in columns.values()] for i in range(min(n, SHOWN)))]
+        """Returns the sentences and the first ten rows as text."""
+        columns, order = self.table(), self._rows()
+        n = len(order)
+        rows = [list(columns), *([_in_words(values[i]) for values in columns.values()] for i in order[:SHOWN])]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        return "\n".join([*lines, *([f"and {n - SHOWN:,} more rows"] if n > SHOWN else [])])
+        return "\n".join([*self.sentences, *lines, *([f"and {n - SHOWN:,} more rows"] if n > SHOWN else [])])
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Returns the first ten rows."""
-        columns = self.table()
-        n = len(next(iter(columns.values()), ()))
-        texts = [[html.escape(_in_words(value)) for value in values[:SHOWN]] for values in columns.values()]
+        """Returns the sentences and the first ten rows."""
+        columns, order = self.table(), self._rows()
+        n = len(order)
+        texts = [[html.escape(_in_words(values[i])) for i in order[:SHOWN]] for values in columns.values()]
         rows = ["".join(f"<td>{text}</td>" for text in row) for row in zip(*texts, strict=True)]
         head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
         more = f"<p>and {n - SHOWN:,} more rows</p>" if n > SHOWN else ""
-        return f"<table>{''.join(f'<tr>{row}</tr>' for row in (head, *rows))}</table>{more}"
+        said = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.sentences)
+        return f"{said}<table>{''.join(f'<tr>{row}</tr>' for row in (head, *rows))}</table>{more}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table(Tabular):
     """A table by its columns.
 

@@ -28,7 +28,7 @@ OUTSIDE = re.compile(r"^[\w.]+:(?=[\w.<>]+([#~]\w+)?$)|#\w+$|(?<=~)\w+$")  # wha
 DRAWS, ENDS = 10_000, (0.025, 0.975)  # of the bootstrap
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(Tabular):
     """A row for each setting, over the seeds that were trained.
 

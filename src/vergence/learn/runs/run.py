@@ -105,7 +105,7 @@ def load(
     return Run(folder, method.to(on), on)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Neighbors(Tabular):
     """Most similar items of a bank, for N items, the most similar first.
 

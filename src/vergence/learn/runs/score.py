@@ -58,7 +58,7 @@ def score(
     fdr: float = 0.1,
     name: str | None = None,
 ) -> Decisions:
-    """Returns which items are anomalous; notes are printed on stderr.
+    """Returns which items are anomalous; its ``sentences`` say what to be aware of.
 
     Given ``out``, finished parts of the work are kept next to it; the same call after a kill continues from them.
 
@@ -66,7 +66,8 @@ def score(
         images: Items to score, as `Run` takes them.
         reference: What they are compared with: a run, by its calibration part; `Calibration`, for a run's other settings;
             or `PairReference`.
-        out: ``.npz``, ``.csv`` or ``.parquet`` file to write; a page with images, ``OUT.html``, is written next to it.
+        out: ``.npz``, ``.csv`` or ``.parquet`` file to write; a page with images, ``OUT.html``, is written next to it. The result
+            then holds the 48 most anomalous items; without a file it holds all, in their order.
         fdr: Share of false alarms among the flags, at most, on average over tables, in (0, 1).
         name: Name of the items, for the page; that of ``out`` by default.
 
@@ -76,8 +77,8 @@ def score(
     Example:
         >>> import vergence
         >>> run = vergence.train(np.random.default_rng(0).normal(size=(300, 4)), objective="gje", epochs=1, device="cpu")
-        >>> score(np.float32([[0, 0, 0, 1], [99, 99, 99, 99]]), run).flag.tolist()  # the most anomalous first
-        [True, False]
+        >>> score(np.float32([[0, 0, 0, 1], [99, 99, 99, 99]]), run).flag.tolist()
+        [False, True]
     """
     require_within("(0, 1)", fdr=fdr)
     reference = Calibration(reference) if isinstance(reference, Run) else reference
@@ -90,6 +91,9 @@ def score(
         found = reference.decisions(items, table, fdr)
         if folder is None:
             write_decisions(Path(f"{table}.html"), found, name=name or table.stem, items=items)
+        else:  # in the order of the items; of a file the most anomalous, since it can be larger than memory
+            with np.load(table) as file:
+                found = replace(found, columns={column: file[column].tolist() for column in found.columns})
     return found
 
 
