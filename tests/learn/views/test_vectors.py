@@ -33,7 +33,8 @@ def of_counts(views, M):
 def of_spectra(views, M):
     c, std = views.config, views.marginals.std
     mean, square = math.exp(c.scale**2 / 2), math.exp(2 * c.scale**2)  # of the gain
-    shifts = [torch.arange(D).sub(s).clamp(0, D - 1) for s in range(-views.most, views.most + 1)]
+    most = round(c.shift * D)
+    shifts = [torch.arange(D).sub(s).clamp(0, D - 1) for s in range(-most, most + 1)]
     T = torch.stack([torch.eye(D, dtype=M.dtype)[at] for at in shifts])
     A = mean * T.mean(0)
     second = square * torch.einsum("sij,jk,slk->il", T, M, T) / len(T)
