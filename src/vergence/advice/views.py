@@ -158,7 +158,8 @@ def advise(
     if isinstance(augmentation, Mapping):
         augmentation = Composed(augmentation)
     augmentation = augmentation.sample if isinstance(augmentation, Affine) else augmentation
-    m = _draws(items, n_draws) if callable(augmentation) else 0
+    views = VIEWS * min(1.0, NUMBERS / math.prod(items.shape))
+    m = (n_draws or int(min(1000, max(4, math.ceil(views / len(items)))))) if callable(augmentation) else 0
     reading = read(items, augmentation, directions, m, random_state, device)
     y, r = None if y is None else y[reading.index], reading.x.shape[1]
     if n_components is not None:
@@ -204,13 +205,6 @@ def _labels(labels: Any, chosen: Tensor) -> Tensor | None:
     fits = y.ndim == 1 and len(y) > chosen[-1] and y.dtype.kind in "iu"
     expect(fits, "labels as an integer for each item, -1 where unknown", shown(labels), "number the classes")
     return torch.as_tensor(y.astype(np.int64))[chosen]
-
-
-def _draws(items: Items, n_draws: int | None) -> int:
-    if n_draws is not None:
-        return n_draws
-    views = VIEWS * min(1.0, NUMBERS / math.prod(items.shape))
-    return int(min(1000, max(4, math.ceil(views / len(items)))))
 
 
 def left_out(augmentation: Any) -> Iterator[tuple[str, Augmentation]]:
