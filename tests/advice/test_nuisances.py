@@ -56,14 +56,7 @@ def test_pixels_that_never_change_are_counted(n):
     x[:, :, :2] = 7
     said = advise(x, views().__call__, n_draws=4)
     assert said.shared.constant == 2 * SIDE and f"Constant: {2 * SIDE} features" in str(said)
-
-
-def test_columns_that_never_change_are_counted():
-    columns = torch.randn(200, 9, generator=torch.Generator().manual_seed(0))
-    columns[:, 4] = 3.0
-    said = advise(columns, lambda v, g: v + 0.2 * torch.randn(v.shape, generator=g, dtype=v.dtype), n_draws=4)
-    assert said.shared.constant == 1 and "Constant: 1 feature," in str(said)
-    assert advise(images(), views().__call__, n_draws=4).shared.constant == 0
+    assert advise(images(n), views().__call__, n_draws=4).shared.constant == 0
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ Shapes: N items, D features, r directions, m draws of the augmentation, k compon
 
 import dataclasses
 import html
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,17 +40,6 @@ FEWEST_ITEMS, MOST_ITEMS, VIEWS, NUMBERS = 100, 5_000, 40_000, 3_072  # items; v
 LIT = 2_000  # images whose light is compared
 UNCHANGED = 1e-6  # a direction is unchanged where the augmentation takes a smaller share of its second moment
 SEARCHED = 64  # first directions of joint embedding that are searched, and at most a quarter of all and a 16th of the pixels
-
-# An operation's name -> the field of its strength, and the strength that leaves an item as it is
-OPERATIONS: Mapping[str, tuple[str, Any]] = {
-    "crop": ("crop", (1.0, 1.0)),
-    "flip": ("flip", 0.0),
-    "jitter": ("jitter_p", 0.0),
-    "grayscale": ("grayscale", 0.0),
-    "blur": ("blur", 0.0),
-    "solarize": ("solarize", 0.0),
-    "cover": ("cover", ()),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +94,8 @@ class Advice:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns everything as plain dictionaries and lists, ready for JSON; a measurement that was not made has no key."""
-        plain: dict[str, Any] = _plain(dataclasses.asdict(self))
+        fields = dataclasses.asdict(self, dict_factory=lambda pairs: {name: value for name, value in pairs if value is not None})
+        plain: dict[str, Any] = json.loads(json.dumps(fields))
         return plain
 
     def __str__(self) -> str:
@@ -113,12 +104,6 @@ class Advice:
 
     def _repr_html_(self) -> str:
         return "".join(f"<p>{html.escape(text)}</p>" for text in self.words)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items() if inner is not None}
-    return [_plain(inner) for inner in value] if isinstance(value, (tuple, list)) else value
 
 
 def advise(
@@ -173,7 +158,8 @@ def advise(
     if isinstance(augmentation, Mapping):
         augmentation = Composed(augmentation)
     augmentation = augmentation.sample if isinstance(augmentation, Affine) else augmentation
-    m = _draws(items, n_draws) if callable(augmentation) else 0
+    views = VIEWS * min(1.0, NUMBERS / math.prod(items.shape))
+    m = (n_draws or int(min(1000, max(4, math.ceil(views / len(items)))))) if callable(augmentation) else 0
     reading = read(items, augmentation, directions, m, random_state, device)
     y, r = None if y is None else y[reading.index], reading.x.shape[1]
     if n_components is not None:
@@ -221,26 +207,15 @@ def _labels(labels: Any, chosen: Tensor) -> Tensor | None:
     return torch.as_tensor(y.astype(np.int64))[chosen]
 
 
-def _draws(items: Items, n_draws: int | None) -> int:
-    if n_draws is not None:
-        return n_draws
-    views = VIEWS * min(1.0, NUMBERS / math.prod(items.shape))
-    return int(min(1000, max(4, math.ceil(views / len(items)))))
-
-
 def left_out(augmentation: Any) -> Iterator[tuple[str, Augmentation]]:
     """Yields each operation's name and the augmentation without it; nothing if the augmentation has no named operations."""
     if isinstance(augmentation, Composed):
         for name in augmentation.parts:
             yield name, Composed({k: v for k, v in augmentation.parts.items() if k != name})
-    elif isinstance(augmentation, KindViews):
+    elif isinstance(augmentation, ImageViews | KindViews):
         for name, neutral in augmentation.operations.items():
             if getattr(augmentation.config, name) != neutral:
-                yield name, augmentation.changed(**{name: neutral})
-    elif isinstance(augmentation, ImageViews):
-        for name, (field, neutral) in OPERATIONS.items():
-            if getattr(augmentation.config, field) != neutral:
-                yield name, augmentation.changed(**{field: neutral})
+                yield name.removesuffix("_p"), augmentation.changed(**{name: neutral})
 
 
 # Measurements

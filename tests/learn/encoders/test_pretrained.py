@@ -78,19 +78,17 @@ def test_encoders_that_cannot_be_built(name, shape, words):
     refuses(words, building.encoder, name, shape, torch.zeros(shape[0]), torch.ones(shape[0]))
 
 
-def wrapped(how):
-    state = factories.state()
-    return {
-        "plain": state,
-        "state_dict": {"state_dict": state, "epoch": 3},
-        "module": {"model": {f"module.{name}": value for name, value in state.items()}},
-        "ema": {"state_dict": {"first.bias": torch.zeros(6)}, "state_dict_ema": state},
-    }[how]
+WRAPPED = {
+    "plain": lambda state: state,
+    "state_dict": lambda state: {"state_dict": state, "epoch": 3},
+    "module": lambda state: {"model": {f"module.{name}": value for name, value in state.items()}},
+    "ema": lambda state: {"state_dict": {"first.bias": torch.zeros(6)}, "state_dict_ema": state},
+}
 
 
-@pytest.mark.parametrize("how", ["plain", "state_dict", "module", "ema"])
+@pytest.mark.parametrize("how", WRAPPED)
 def test_weights_of_a_pytorch_file_are_read_whatever_they_are_wrapped_in(tmp_path, how):
-    torch.save(wrapped(how), tmp_path / "w.pth")
+    torch.save(WRAPPED[how](factories.state()), tmp_path / "w.pth")
     found = pretrained.read_weights(tmp_path / "w.pth")
     net = factories.Tiny()
     assert pretrained.load_weights(net, found, "w.pth") == ()
@@ -127,27 +125,24 @@ def test_no_file_runs_code(tmp_path, ending):
     assert not marker.exists() and "\n" not in str(error.value) and "weights_only" not in str(error.value)
 
 
-def broken(folder, what):
-    file = folder / "w.pth"
-    content = {
-        "text": lambda: file.write_text("not weights"),
-        "empty": lambda: file.write_bytes(b""),
-        "short": lambda: file.write_bytes(b"X\x02\x00"),  # a text whose length is missing
-        "half": lambda: (torch.save(factories.state(), file), file.write_bytes(file.read_bytes()[:2000])),
-        "list": lambda: torch.save([torch.zeros(3)], file),
-        "numbers": lambda: torch.save({"a": 3}, file),
-        "nothing": lambda: torch.save({}, file),
-        "nan": lambda: torch.save({**factories.state(), "first.bias": torch.full((6,), torch.nan)}, file),
-        "script": lambda: torch.jit.script(nn.Linear(2, 2)).save(str(file)),
-    }
-    content[what]()
-    return file
+BROKEN = {
+    "text": lambda file: file.write_text("not weights"),
+    "empty": lambda file: file.write_bytes(b""),
+    "short": lambda file: file.write_bytes(b"X\x02\x00"),  # a text whose length is missing
+    "half": lambda file: (torch.save(factories.state(), file), file.write_bytes(file.read_bytes()[:2000])),
+    "list": lambda file: torch.save([torch.zeros(3)], file),
+    "numbers": lambda file: torch.save({"a": 3}, file),
+    "nothing": lambda file: torch.save({}, file),
+    "nan": lambda file: torch.save({**factories.state(), "first.bias": torch.full((6,), torch.nan)}, file),
+    "script": lambda file: torch.jit.script(nn.Linear(2, 2)).save(str(file)),
+}
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
-@pytest.mark.parametrize("what", ["text", "empty", "short", "half", "list", "numbers", "nothing", "nan", "script"])
+@pytest.mark.parametrize("what", BROKEN)
 def test_files_that_hold_no_weights_are_refused_in_one_line(tmp_path, what):
-    file = broken(tmp_path, what)
+    file = tmp_path / "w.pth"
+    BROKEN[what](file)
     with pytest.raises(ValueError, match=r"w\.pth") as error:
         pretrained.read_weights(file)
     assert "\n" not in str(error.value) and len(str(error.value)) < 500

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.learn.objectives.test_contract import built
+from tests.learn.objectives.test_contract import REFUSE_EQUAL, built
 
 from vergence.learn import objectives
 from vergence.learn.objectives.core import LARGEST
@@ -10,7 +10,6 @@ from vergence.learn.objectives.core import LARGEST
 B, D = 32, 8
 SCALES = (1e-30, 1e-20, 1e-15, 1e-10, 1e-4, 1.0, 1e4, 1e8, 1e12, 1e20, 1e30)
 FEW_SCALES = (1e-30, 1e-10, 1.0, 1e12)
-LOG_DET = {"gje", "gmje", "gmje_em", "gmje_gng", "gmje_mdn"}  # objectives with the determinant of a batch's covariance
 TOO_LARGE = "expected embeddings of at most"
 EQUAL = "expected a batch of at least 2 embeddings that differ"
 SHAPES = {
@@ -97,7 +96,7 @@ def require_documented(message, name, shape, za, zb):
     if largest > LARGEST:
         assert TOO_LARGE in message
     else:
-        assert EQUAL in message and name in LOG_DET
+        assert EQUAL in message and name in REFUSE_EQUAL
         assert spread < (1e-140 if za.dtype == torch.float64 else 1e-15), shape
 
 

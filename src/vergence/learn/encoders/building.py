@@ -1,6 +1,5 @@
 """The network that each kind of encoder builds, and the input that its own configuration names: the one place that knows both."""
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -16,55 +15,29 @@ from vergence.utils.checks import expect
 __all__ = ["build", "encoder", "expected_input"]
 
 
-@functools.singledispatch
 def build(kind: config.Encoder, shape: Sequence[int]) -> nn.Module:
     """Returns the network of a kind, with random weights: items (B, ...) of ``shape`` -> embeddings (B, D)."""
-    raise NotImplementedError(f"build is not registered for {type(kind).__name__}")
-
-
-@build.register
-def _(kind: config.Small, shape: Sequence[int]) -> nn.Module:
-    if len(shape) != 2:  # of series (C, T)
+    if isinstance(kind, config.ResNet | config.Timm) or (isinstance(kind, config.Small) and len(shape) != 2):
         config.require_image_shape(kind, shape)
-    return networks.small_convnet(shape[0], kind.deep, series=len(shape) == 2)
-
-
-@build.register
-def _(kind: config.MLP, shape: Sequence[int]) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), networks.mlp((math.prod(shape), 512, 512, 256)))
-
-
-@build.register
-def _(kind: config.Identity, shape: Sequence[int]) -> nn.Module:
-    expect(len(shape) == 1, "vectors for encoder 'identity'", f"images of shape {tuple(shape)}", "choose another --encoder")
-    return nn.Identity()
-
-
-@build.register
-def _(kind: config.ResNet, shape: Sequence[int]) -> nn.Module:
-    config.require_image_shape(kind, shape)
-    return networks.resnet(kind.name, shape[0], kind.stem or ("cifar" if shape[1] <= 64 else "imagenet"))
-
-
-@build.register
-def _(kind: config.Timm, shape: Sequence[int]) -> nn.Module:
-    config.require_image_shape(kind, shape)
-    return timm_models.timm_model(kind.name, shape[0], shape[1], settings=kind.settings)
-
-
-@build.register
-def _(kind: config.Factory, shape: Sequence[int]) -> nn.Module:
-    return networks.factory_model(kind.name)
-
-
-@build.register
-def _(kind: config.Patches, shape: Sequence[int]) -> nn.Module:
-    return PatchEncoder(shape[0], kind.complete(shape))
-
-
-@build.register
-def _(kind: config.PatchesMLP, shape: Sequence[int]) -> nn.Module:
-    return RefinedEncoder(shape[0], kind.complete(shape))
+    match kind:
+        case config.Small():
+            return networks.small_convnet(shape[0], kind.deep, series=len(shape) == 2)  # of series (C, T)
+        case config.MLP():
+            return nn.Sequential(nn.Flatten(), networks.mlp((math.prod(shape), 512, 512, 256)))
+        case config.Identity():
+            expect(len(shape) == 1, "vectors for encoder 'identity'", f"shape {tuple(shape)}", "choose another --encoder")
+            return nn.Identity()
+        case config.ResNet():
+            return networks.resnet(kind.name, shape[0], kind.stem or ("cifar" if shape[1] <= 64 else "imagenet"))
+        case config.Timm():
+            return timm_models.timm_model(kind.name, shape[0], shape[1], settings=kind.settings)
+        case config.Factory():
+            return networks.factory_model(kind.name)
+        case config.PatchesMLP():
+            return RefinedEncoder(shape[0], kind.complete(shape))
+        case config.Patches():
+            return PatchEncoder(shape[0], kind.complete(shape))
+    raise NotImplementedError(f"no network for {type(kind).__name__}")
 
 
 def expected_input(kind: config.Encoder) -> Input | None:

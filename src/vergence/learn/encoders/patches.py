@@ -87,31 +87,32 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
         The order matters only for which patches a sample smaller than all patches holds.
         """
-        self._check_settings()
+        require_count(**{name: getattr(self, name) for name in ("n_atoms", "patch_size", "pool", "stride", "batch_size")})
+        require_count(2, n_patches=self.n_patches)
+        require_count(0, size=self.size)
+        require_within("[0, inf)", threshold=self.threshold)
+        require_choice("dtype", self.dtype, DTYPES)
         for part in _parts(X):
-            self._add(self._items(part, fitting=not hasattr(self, "_sample")))
+            items = self._items(part, fitting=not hasattr(self, "_sample"))
+            if not hasattr(self, "_sample"):
+                seed = self.random_state
+                seed = seed if isinstance(seed, int) else int(check_random_state(seed).randint(2**31))
+                self._shape = tuple(items.shape)
+                self._sample = PatchSample(self.n_patches, self.patch_size, self.stride, seed)
+            maps = self._maps()
+            for _, x in items.stream(batches(len(items), self.batch_size)):
+                self._sample.add(maps.shrunk(to_unit(x, DTYPES[self.dtype])))
         expect(hasattr(self, "_sample"), "images", "none that can be read", "give others")
         V, bias = learn_dictionary(self._sample.sampled(), self.n_atoms)
         self.filters_, self.bias_ = V.numpy(), bias.numpy()
         self.n_images_, self.n_features_in_ = self._sample.images, int(np.prod(self._shape))
         return self
 
-    def _add(self, items: Items) -> None:
-        """Adds images to the sample."""
-        if not hasattr(self, "_sample"):
-            seed = self.random_state
-            seed = seed if isinstance(seed, int) else int(check_random_state(seed).randint(2**31))
-            self._shape = tuple(items.shape)
-            self._sample = PatchSample(self.n_patches, self.patch_size, self.stride, seed)
-        with torch.random.fork_rng(devices=[]):
-            maps = PatchMaps(self._shape[0], self._settings())
-        for _, x in items.stream(batches(len(items), self.batch_size)):
-            self._sample.add(maps.shrunk(to_unit(x, DTYPES[self.dtype])))
-
     def transform(self, X: Any) -> np.ndarray:
         """Returns the features (N, 2 K pool^2) of N images; of a folder, resized, of those that can be read."""
         check_is_fitted(self, "filters_")
         maps, found = self._maps(), list[np.ndarray]()
+        maps.set(torch.from_numpy(self.filters_), torch.from_numpy(self.bias_))
         for items in map(self._items, _parts(X)):
             stream = items.stream(batches(len(items), self.batch_size))
             found += [maps(to_unit(x, DTYPES[self.dtype])).numpy() for _, x in stream]
@@ -125,19 +126,9 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         names = {"atoms": self.n_atoms, "patch": self.patch_size, "stride": self.stride, "side": self.size}
         return PatchSettings(**names, threshold=self.threshold, pool=self.pool)
 
-    def _check_settings(self) -> None:
-        counts = {name: getattr(self, name) for name in ("n_atoms", "patch_size", "pool", "stride", "batch_size")}
-        require_count(**counts)
-        require_count(2, n_patches=self.n_patches)
-        require_count(0, size=self.size)
-        require_within("[0, inf)", threshold=self.threshold)
-        require_choice("dtype", self.dtype, DTYPES)
-
     def _maps(self) -> PatchMaps:
         with torch.random.fork_rng(devices=[]):  # its atoms are random before they are set
-            maps = PatchMaps(self._shape[0], self._settings()).to(DTYPES[self.dtype])
-        maps.set(torch.from_numpy(self.filters_), torch.from_numpy(self.bias_))
-        return maps
+            return PatchMaps(self._shape[0], self._settings()).to(DTYPES[self.dtype])
 
     def _items(self, X: Any, fitting: bool = False) -> Items:
         """Returns images as items."""

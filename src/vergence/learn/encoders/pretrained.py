@@ -4,7 +4,7 @@ Reading weights runs no code: files are safetensors, or PyTorch files read with 
 """
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,23 +74,19 @@ def load_weights(net: nn.Module, weights: Mapping[str, Tensor], where: str) -> t
     """
     wanted = net.state_dict()
     extra = [name for name in weights if name not in wanted]
-    both = [name for name in wanted if name in weights]
     bad = {
         "missing": [name for name in wanted if name not in weights and not name.endswith("num_batches_tracked")],
         "of another shape": [
-            f"{name} {tuple(weights[name].shape)} instead of {tuple(wanted[name].shape)}"
-            for name in both
-            if wanted[name].shape != weights[name].shape
+            f"{name} {tuple(weights[name].shape)} instead of {tuple(tensor.shape)}"
+            for name, tensor in wanted.items()
+            if name in weights and tensor.shape != weights[name].shape
         ],
         "unexpected": [name for name in extra if name.split(".")[0] not in CLASSIFIERS],
     }
-    words = "; ".join(f"{len(names)} {what}: {_some(names)}" for what, names in bad.items() if names)
+    some = {what: ", ".join(names[:NAMED]) + ", ..." * (len(names) > NAMED) for what, names in bad.items()}
+    words = "; ".join(f"{len(names)} {what}: {some[what]}" for what, names in bad.items() if names)
     is_run = any(name.startswith("encoder.") for name in extra)
     hint = "start from a run with --init RUN" if is_run else "give the encoder that the file was made for"
     expect(not words, f"the encoder's weights in {where}", words, hint)
     net.load_state_dict({name: weights.get(name, wanted[name]) for name in wanted})
     return tuple(extra)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")

@@ -68,9 +68,13 @@ def knn_accuracy(
     right: dict[int, dict[str, list[Tensor]]] = {k: {"majority": [], "weighted": []} for k in ks}
     for s, i, y in zip(*(torch.split(part, block) for part in (similarity, index, truth)), strict=True):
         for k in ks:
+            voted = label[i[:, :k]]
             weights = {"majority": torch.ones_like(s[:, :k]), "weighted": ((s[:, :k] - s[:, :1]) / temperature).exp()}
             for how, weight in weights.items():  # relative to the nearest, which cannot overflow
-                right[k][how].append((classes[_elect(weight, label[i[:, :k]], len(classes))] == y).cpu())
+                total = weight.new_zeros(len(weight), len(classes)).scatter_add_(1, voted, weight)
+                leads = total.gather(1, voted) == total.max(1, keepdim=True).values
+                elected = voted.gather(1, leads.to(torch.uint8).argmax(1, keepdim=True))[:, 0]  # if tied, the nearest one's
+                right[k][how].append((classes[elected] == y).cpu())
     whole = {k: {how: torch.cat(parts) for how, parts in votes.items()} for k, votes in right.items()}
     return whole if each else {k: {how: int(one.sum()) / len(test) for how, one in votes.items()} for k, votes in whole.items()}
 
@@ -84,14 +88,6 @@ def _require_labels(train: Tensor, train_labels: Tensor, test: Tensor, test_labe
 def _require_classes(labels: Tensor) -> None:
     n = len(labels.unique())
     expect(n >= 2, "at least 2 classes in training", n, "label more classes or leave the probe out")
-
-
-def _elect(weight: Tensor, label: Tensor, n_classes: int) -> Tensor:
-    """Returns the class with the largest sum of weights; if tied, that of the nearest neighbor."""
-    total = weight.new_zeros(len(weight), n_classes).scatter_add_(1, label, weight)
-    leads = total.gather(1, label) == total.max(1, keepdim=True).values
-    first = leads.to(torch.uint8).argmax(1, keepdim=True)
-    return label.gather(1, first).squeeze(1)
 
 
 def linear_probe(

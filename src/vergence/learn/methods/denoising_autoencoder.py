@@ -28,7 +28,6 @@ from vergence.utils.linalg import upcast_half
 __all__ = ["DenoisingAutoencoder"]
 
 HIDDEN = 512  # width of the decoder of vectors
-WHOLE = {"crop": (1.0, 1.0), "flip": 0.0, "jitter_p": 0.0, "grayscale": 0.0, "blur": 0.0, "solarize": 0.0}
 
 
 def reconstruction(x: Tensor, y: Tensor) -> Tensor:
@@ -100,7 +99,7 @@ class _Corrupted(MultiView):
     def __init__(self, views: Views, size: int, noise: float, mask: float) -> None:
         super().__init__(views, numbers=lambda n, g: {"seed": torch.randint(2**62, (n,), generator=g)})  # of each item's noise
         self.noise, self.mask = noise, mask
-        self.whole = ImageViews(ViewConfig(**WHOLE), size)  # type: ignore[arg-type]
+        self.whole = ImageViews(ViewConfig(**ImageViews.operations), size)
 
     def apply(self, x: Tensor, draws: Draws) -> tuple[Tensor, ...]:
         """Returns the corrupted view and the item."""

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from vergence.learn.methods.core import Gather, ImageMethod, MultiView
 from vergence.learn.methods.parts import TokenDecoder, block_masks, gathered, require_transformer, seen, split
-from vergence.learn.objectives.parts.teachers import follow, frozen_copy, linear
+from vergence.learn.objectives.parts.teachers import follow, frozen_copy
 from vergence.learn.views.images import Views
 from vergence.utils.checks import expect, require_count, require_within
 from vergence.utils.linalg import upcast_half
@@ -92,12 +92,8 @@ class IJepa(ImageMethod):
 
     def inputs(self, views: Views) -> MultiView:
         """Returns one view, and the positions of its context and of its target blocks."""
-
-        def numbers(n: int, generator: torch.Generator) -> dict[str, Tensor]:
-            context, targets = block_masks(n, self.grid, generator, **self.blocks)
-            return {"context": context, "targets": targets}
-
-        return MultiView(views, numbers=numbers)
+        names = "context", "targets"
+        return MultiView(views, numbers=lambda n, g: dict(zip(names, block_masks(n, self.grid, g, **self.blocks), strict=True)))
 
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
         """Returns the mean error over target blocks, for a view (B, C, H, W), positions (B, K), and positions (B, M, T)."""
@@ -117,4 +113,4 @@ class IJepa(ImageMethod):
     @torch.no_grad()
     def after_step(self) -> None:
         """Moves the teacher toward the student."""
-        follow(self.encoder, self.student, linear(self.momentum, 1.0, self.progress))
+        follow(self.encoder, self.student, self.momentum + (1 - self.momentum) * self.progress)

@@ -207,7 +207,9 @@ class TokenDecoder(nn.Module):
         self.norm = nn.LayerNorm(width, eps=1e-6)
         self.mask = nn.Parameter(torch.zeros(width))
         self.register_buffer("positions", sincos(width, grid), persistent=False)
-        self.apply(_initialize)
+        for linear in (module for module in self.modules() if isinstance(module, nn.Linear)):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
         nn.init.normal_(self.mask, std=0.02)
 
     def forward(self, tokens: Tensor, keep: Tensor, masked: Tensor) -> Tensor:
@@ -217,10 +219,3 @@ class TokenDecoder(nn.Module):
         y = self.norm(self.blocks(torch.cat([x, self.mask + self.positions[masked]], 1)))
         predicted: Tensor = self.predict(y[:, -masked.shape[1] :])
         return predicted
-
-
-def _initialize(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        nn.init.xavier_uniform_(module.weight)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)

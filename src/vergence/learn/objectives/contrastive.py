@@ -117,7 +117,7 @@ class Contrastive(ConditionalObjective):
 
     def classifications(self, za: Tensor, zb: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Returns, for each classification, the logits (N, M), -inf for excluded keys, and the columns of the positives (N,)."""
-        a, b = self._placed(za), self._placed(zb)
+        a, b = (F.normalize(z, dim=1, eps=EPS) if self.normalize else z for z in (za, zb))
         B, v = len(a), self.variance()
         if self.components == "pairs":
             positive = torch.arange(B, device=a.device)
@@ -129,9 +129,6 @@ class Contrastive(ConditionalObjective):
     def variance(self) -> Tensor | float:
         """Returns the components' variance: tau, or the D learned ones."""
         return self.temperature if self.rho is None else F.softplus(self.rho) + FLOOR
-
-    def _placed(self, z: Tensor) -> Tensor:
-        return F.normalize(z, dim=1, eps=EPS) if self.normalize else z
 
     def update(self, za: Tensor, zb: Tensor) -> None:
         """Updates the moving averages of mean and covariance."""

@@ -4,7 +4,7 @@ import abc
 import functools
 import itertools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol, final, runtime_checkable
 
@@ -104,7 +104,14 @@ class Objective(nn.Module, abc.ABC):
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         if "update" in vars(cls):
-            cls.update = _noticed(cls.update)  # type: ignore[method-assign]
+            update = cls.update
+
+            @functools.wraps(update)
+            def noticed(self: Objective, *arguments: Any, **named: Any) -> None:
+                self._without_update = 0
+                update(self, *arguments, **named)
+
+            cls.update = noticed  # type: ignore[method-assign]
 
     def __call__(self, za: Tensor, zb: Tensor, *others: Tensor, n_local: int = 0) -> Any:
         """Returns `forward` of two views, `of_views` of more, on embeddings that are checked, at least in float32.
@@ -173,17 +180,6 @@ class Objective(nn.Module, abc.ABC):
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns numbers to monitor for embeddings of shape (B, D), never part of the loss; none by default."""
         return {}
-
-
-def _noticed(update: Callable[..., None]) -> Callable[..., None]:
-    """Returns an ``update`` that notes that it was called."""
-
-    @functools.wraps(update)
-    def noticed(self: Objective, *arguments: Any, **named: Any) -> None:
-        self._without_update = 0
-        update(self, *arguments, **named)
-
-    return noticed
 
 
 @runtime_checkable

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from vergence.densities.power_spherical import PowerSpherical, direction
 from vergence.learn.encoders.networks import projector
 from vergence.learn.objectives.core import Objective, require_pairs
-from vergence.utils.checks import expect, require_choice, require_count
+from vergence.utils.checks import expect, require_count
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["VISimSiam"]
@@ -83,20 +83,16 @@ class VISimSiam(Objective):
         require_pairs(za, zb, self.dim)
         return self.posterior(za).log_prob(direction(zb))
 
-    def score(self, z: Tensor, how: str = "alignment") -> Tensor:
-        """Returns the anomaly score of each embedding under its own posterior, (B,); larger is more anomalous.
-
-        Args:
-            z: Embeddings, (B, D).
-            how: ``alignment``, -log p(z/|z| | z) in nats; ``concentration``, -kappa, the paper's uncertainty; or ``entropy``
-                of the posterior, in nats.
-        """
-        scores = self.scores(z)
-        require_choice("how", how, scores)
-        return scores[how]
+    def score(self, z: Tensor) -> Tensor:
+        """Returns the anomaly score of each embedding, (B,): ``alignment`` of `scores`."""
+        return self.scores(z)["alignment"]
 
     def scores(self, z: Tensor) -> dict[str, Tensor]:
-        """Returns all three scores of `score`, each (B,)."""
+        """Returns scores of each embedding under its own posterior, (B,); larger is more anomalous.
+
+        ``alignment`` is -log p(z/|z| | z) in nats, ``concentration`` -kappa, the paper's uncertainty, and ``entropy`` that of the
+        posterior, in nats.
+        """
         q = self.posterior(z)
         return {"alignment": -q.finite_log_prob(direction(z)), "concentration": -q.kappa, "entropy": q.entropy()}
 

@@ -153,27 +153,18 @@ class VJE(Objective):
         log_ratio = 0.5 * (noise.square() - s.square() + var.log()).sum(-1)  # log p(s) - log q(s)
         return self.log_constant() - sum(self.likelihood(zb, s, var).values()) + log_ratio
 
-    def score(
-        self,
-        z: Tensor,
-        how: Literal["joint", "directional", "radial", "variance", "entropy"] = "joint",
-        *,
-        samples: int = 16,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        r"""Returns the anomaly score of each embedding under its own posterior, (B,); larger is more anomalous.
+    def score(self, z: Tensor, *, samples: int = 16, generator: torch.Generator | None = None) -> Tensor:
+        """Returns the anomaly score of each embedding, (B,): ``joint`` of `scores`."""
+        return self.scores(z, samples=samples, generator=generator)["joint"]
+
+    def scores(self, z: Tensor, *, samples: int = 16, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        r"""Returns five scores of each embedding under its own posterior, (B,), from the same samples; larger is more anomalous.
 
         ``joint`` is the expected l_dir + l_rad of z given s ~ q(s | z) without constants; ``directional`` and ``radial``
         are its parts, which the plain likelihood lacks; ``variance`` is sum_d var_d; ``entropy`` is 1/2 sum_d
         log(2 pi e var_d), in nats. The paper does not state how s is chosen: here by default the mean over M samples
         common to all rows, and s = mu with ``samples=0``. Arguments are those of `log_prob`.
         """
-        scores = self.scores(z, samples=samples, generator=generator)
-        require_choice("how", how, scores)
-        return scores[how]
-
-    def scores(self, z: Tensor, *, samples: int = 16, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """Returns all five scores of `score`, each (B,), from the same samples."""
         require_count(0, samples=samples)
         mu, var = self.infer(z)
         s = self._common_samples(mu, var, samples, generator)[0] if samples else mu[None]

@@ -12,7 +12,7 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from vergence.data.config import ViewConfig
 from vergence.data.pixels import center_crop, luma, resize, to_unit
-from vergence.utils.checks import expect, refuse
+from vergence.utils.checks import as_range, expect, refuse, require_within
 
 __all__ = ["GivenViews", "ImageViews", "Views"]
 
@@ -164,6 +164,11 @@ class ImageViews(Views):
         True
     """
 
+    # name of each operation -> the strength of `ViewConfig` without it
+    operations: ClassVar[dict[str, Any]] = {
+        **{"crop": (1.0, 1.0), "flip": 0.0, "jitter_p": 0.0, "grayscale": 0.0, "blur": 0.0, "solarize": 0.0, "cover": ()}
+    }
+
     def __init__(self, config: ViewConfig, size: int) -> None:
         """Sets the strengths of ``config`` for views of ``size`` x ``size`` pixels, at least 2."""
         check_strengths(config)
@@ -217,7 +222,10 @@ class ImageViews(Views):
             "blur": u(0, 1) < c.blur,
             "solarize": u(0, 1) < c.solarize,
         }
-        return drawn | ({"cover": torch.rand(n, 4, generator=aside(generator))} if c.cover else {})
+        if c.cover:  # by a generator of its own that follows from the other one's state, which does not change
+            seed = int(torch.randint(2**62, (), generator=generator.clone_state()))
+            drawn["cover"] = torch.rand(n, 4, generator=torch.Generator().manual_seed(seed))
+        return drawn
 
     @torch.no_grad()
     def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
@@ -280,13 +288,6 @@ def local_side(config: ViewConfig, size: int) -> int:
         [96, 12, 4]
     """
     return max(4, 4 * round(size * 3 / 28)) if config.local_size is None else config.local_size
-
-
-def aside(generator: torch.Generator) -> torch.Generator:
-    """Returns a generator of its own that follows from another one's state, which does not change."""
-    copy = torch.Generator()
-    copy.set_state(generator.get_state())
-    return torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=copy)))
 
 
 def cover(x: Tensor, color: Tensor, box: Sequence[int]) -> Tensor:
@@ -407,23 +408,13 @@ def _check_images(x: Tensor, n: int) -> None:
 
 def check_strengths(c: ViewConfig) -> None:
     """Raises a ValueError that names a strength out of its range."""
-    rules = {
-        "crop": (0 < c.crop[0] <= c.crop[1] <= 1, "0 < smallest <= largest <= 1"),
-        "local_crop": (0 < c.local_crop[0] <= c.local_crop[1] <= 1, "0 < smallest <= largest <= 1"),
-        "jitter": (min(c.jitter) >= 0 and c.jitter[HUE] <= 0.5, "four strengths >= 0, the hue's at most 0.5"),
-        "blur_sigma": (0 < c.blur_sigma[0] <= c.blur_sigma[1], "0 < smallest <= largest"),
-        "cover": (len(c.cover) % 4 == 0 and min(c.cover, default=0) >= 0, "top, left, height and width in pixels, >= 0"),
-        "thin": (0 <= c.thin < 1, "a share in [0, 1)"),
-        "shift": (0 <= c.shift < 1, "a share in [0, 1)"),
-        "baseline": (c.baseline >= 0, "a number >= 0"),
-        "window": (0 < c.window[0] <= c.window[1] <= 1, "0 < smallest <= largest <= 1"),
-        "warp": (c.warp >= 0, "a number >= 0"),
-        "phases": (0 <= c.phases <= 1, "a share in [0, 1]"),
-        "swap": (0 <= c.swap <= 1, "a probability in [0, 1]"),
-        "noise": (c.noise >= 0, "a number >= 0"),
-        "scale": (c.scale >= 0, "a number >= 0"),
-    }
-    shares = ("flip", "jitter_p", "grayscale", "blur", "solarize", "mask")
-    rules |= {name: (0 <= getattr(c, name) <= 1, "a probability in [0, 1]") for name in shares}
-    for name, (holds, expected) in rules.items():
-        expect(holds, f"{name} to be {expected}", getattr(c, name), f"change {name}")
+    for name in ("crop", "local_crop", "window"):
+        as_range(name, getattr(c, name), 1)
+    as_range("blur_sigma", c.blur_sigma)
+    shares = ("flip", "jitter_p", "grayscale", "blur", "solarize", "mask", "phases", "swap")
+    require_within("[0, 1]", **{name: getattr(c, name) for name in shares})
+    require_within("[0, 1)", thin=c.thin, shift=c.shift)
+    require_within("[0, inf)", baseline=c.baseline, warp=c.warp, noise=c.noise, scale=c.scale)
+    expect(min(c.jitter) >= 0 and c.jitter[HUE] <= 0.5, "jitter to be four strengths >= 0, the hue's at most 0.5", c.jitter)
+    boxes = len(c.cover) % 4 == 0 and min(c.cover, default=0) >= 0
+    expect(boxes, "cover to be top, left, height and width in pixels, >= 0", c.cover, "change cover")

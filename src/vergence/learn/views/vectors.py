@@ -100,7 +100,6 @@ class VectorViews(KindViews):
         }
 
     def seen(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        """Returns the views."""
         mean, std = (part.to(x, non_blocking=True) for part in (self.marginals.mean, self.marginals.std))
         return mean + draws["scale"] * draws["keep"] * (x - mean) + std * draws["noise"]
 
@@ -124,7 +123,6 @@ class CountViews(KindViews):
         return {"seed": torch.randint(2**52, (n,), generator=generator)}
 
     def seen(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        """Returns the views."""
         expect(bool((x >= 0).all()), "counts >= 0", "a negative number", "choose other --views")
         p = 1 - self.config.thin
         y = x.round().cpu()
@@ -151,11 +149,6 @@ class SpectrumViews(KindViews):
 
     operations: ClassVar[dict[str, Any]] = {"shift": 0.0, "scale": 0.0, "baseline": 0.0, "noise": 0.0}
 
-    @property
-    def most(self) -> int:
-        """The largest shift, in features."""
-        return round(self.config.shift * self.D)
-
     def basis(self) -> Tensor:
         """Returns the baselines (3, D), Legendre's polynomials on [-1, 1]."""
         t = torch.linspace(-1, 1, self.D, dtype=torch.float64)
@@ -164,16 +157,16 @@ class SpectrumViews(KindViews):
     def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Returns ``shift`` (n, 1) in features, ``gain`` (n, 1), ``baseline`` (n, 3) and ``noise`` (n, D)."""
         c, sd = self.config, self.marginals.std.square().mean().sqrt().cpu()
+        most = round(c.shift * self.D)
         normal = functools.partial(torch.randn, n, generator=generator, dtype=torch.float64)
         return {
-            "shift": torch.randint(-self.most, self.most + 1, (n, 1), generator=generator),
+            "shift": torch.randint(-most, most + 1, (n, 1), generator=generator),
             "gain": (c.scale * normal(1)).exp(),
             "baseline": c.baseline * sd * normal(3),
             "noise": c.noise * self.marginals.std.cpu() * normal(self.D),
         }
 
     def seen(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        """Returns the views."""
         at = (torch.arange(self.D, device=x.device) - draws["shift"]).clamp(0, self.D - 1)
         return draws["gain"] * x.gather(1, at) + draws["baseline"] @ self.basis().to(x) + draws["noise"]
 
@@ -225,7 +218,6 @@ class SeriesViews(KindViews):
         return draws
 
     def seen(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        """Returns the views."""
         at, keep = (draws[name].unsqueeze(1) if x.ndim == 3 else draws[name] for name in ("at", "keep"))
         low = at.floor().long().clamp(0, self.D - 1)
         share, low = at - low, low.expand(x.shape)
@@ -257,7 +249,6 @@ class TableViews(KindViews):
         return {"rank": rank, "swap": (swap < self.config.swap).double()}
 
     def seen(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        """Returns the views."""
         assert self.marginals.quantiles is not None
         q = self.marginals.quantiles.to(x)
         at = draws["rank"] * (len(q) - 1)

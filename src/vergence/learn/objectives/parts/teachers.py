@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-__all__ = ["cosine", "follow", "frozen_copy", "linear"]
+__all__ = ["cosine", "follow", "frozen_copy"]
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -46,16 +46,6 @@ def cosine(start: float, end: float, progress: float) -> float:
         [0.996, 0.998, 1.0]
     """
     return end - (end - start) * 0.5 * (1 + math.cos(math.pi * progress))
-
-
-def linear(start: float, end: float, progress: float) -> float:
-    """Returns start + (end - start) p, for the share p of the steps that are done, in [0, 1] (I-JEPA).
-
-    Example:
-        >>> linear(0.5, 1.0, 0.5)
-        0.75
-    """
-    return start + (end - start) * progress
 
 
 def directions(za: Tensor, zb: Tensor) -> list[tuple[Tensor, Tensor]]:
