@@ -200,7 +200,8 @@ def _importance(command: DensityImportance) -> None:
     print(f"{rows[0][0]} matters most: without it {name} loses {rows[0][1]:.2f} +- {rows[0][2]:.2f} nats per row.")
     table("Loss on held-out rows without each column (nats per row)", ["column", "nats", "+-"], rows)
     write_table(command.out, {key: list(values) for key, values in result.columns.items()})
-    print(f"wrote {command.out}\nnext: vergence density fit {shlex.quote(str(command.pairs))} --context COLUMNS")
+    target = f" --target {shlex.quote(','.join(command.target))}" if command.target else ""
+    print(f"wrote {command.out}\nnext: vergence density fit {shlex.quote(str(command.pairs))}{target} --context COLUMNS")
 
 
 def _fit(command: DensityFit) -> None:
