@@ -1,4 +1,4 @@
-"""Properties that hold for the library; each takes what it examines."""
+"""Problems, objectives and a property of thresholds that several test files share."""
 
 import numpy as np
 import torch
