@@ -474,7 +474,6 @@ def test_memmap_equals_the_array(tmp_path):
         ({"x": np.zeros((9, 8), dtype=complex)}, "expected numbers .* complex128"),
         ({"x": np.full((9, 2), "a")}, "expected numbers"),
         ({"x": np.zeros((3, 8))}, "at least 4 items .* found 3"),
-        ({"x": np.zeros((1, 8))}, "at least 4 items .* found 1"),
         ({"x": np.zeros((0, 8))}, r"at least 1 row .* found shape \(0, 8\)"),
         ({"x": np.full((9, 2), 1e300)}, "NaN or infinity in row 0"),
         ({"x": 1.7e9 + np.arange(18.0).reshape(9, 2) ** 0.5}, "float32 tells apart .* near 1.7e.* in column 0; subtract"),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vergence.decide import NeighborDetector, explain, p_values, simultaneous_bounds, tail_p_values
+from vergence.decide import NeighborDetector, p_values, simultaneous_bounds, tail_p_values
 from vergence.decide.moments import uniform
 
 
@@ -34,10 +34,6 @@ def test_an_item_of_small_weight_is_not_its_own_neighbor_and_hides_no_other():
     whole = NeighborDetector(2, standardize=False).fit(x).anomaly_score(x[:1])
     w[0] = 0.1
     np.testing.assert_allclose(NeighborDetector(2, standardize=False).fit(x, sample_weight=w).anomaly_score(x[:1]), whole)
-
-
-def test_one_in_a_hundred_is_rare():
-    assert explain(["a", "b"], [[0.01, 0.01], [0.011, 0.001]], 500) == ["a 1 in 100; b 1 in 100", "b rarer than 1 in 500"]
 
 
 def test_equal_scores_have_the_share_of_all_of_them():

@@ -12,6 +12,7 @@ def test_feature_sets_are_named_from_the_rarest_on_and_no_rarer_than_can_be_know
     assert found[1] == "z, patches rarer than 1 in 1,000" or found[1] == "patches, z rarer than 1 in 1,000"
     assert found[2] == "" and found[3] == "pixels rarer than 1 in 1,000"
     assert explain(["pixels", "patches"], [[0.09, 0.2], [0.101, 0.2]], 1000) == ["pixels 1 in 10", ""]
+    assert explain(["a", "b"], [[0.01, 0.01], [0.011, 0.001]], 500) == ["a 1 in 100; b 1 in 100", "b rarer than 1 in 500"]
     assert explain(["z"], np.zeros((0, 1)), 10) == []
 
 

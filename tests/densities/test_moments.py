@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.linear.checks import check_moments_are_the_loops, check_unbiased, close, noisy, rng
+from tests.linear.checks import close, noisy, rng
 from tests.reference import linear as reference
 
 from vergence.data.config import ViewConfig
@@ -42,12 +42,53 @@ def same(found, expected, **tolerance):
         close(getattr(found, name), getattr(expected, name), **({"rtol": 1e-10, "atol": 1e-10} | tolerance))
 
 
+def noisy_moments(x):
+    """Means and covariances of `noisy`, exactly: (xbar, list of covariances)."""
+    spread = 0.5 + np.abs(x[:, 0])
+    return 0.8 * x + 0.3, [np.eye(x.shape[1]) * s**2 for s in spread]
+
+
+def noisy_outcomes(x):
+    """Outcomes with the moments of `noisy`."""
+    return [reference.additive([row], C)[0] for row, C in zip(*noisy_moments(x), strict=True)]
+
+
+def accumulated(x, augmentation=noisy, m=3, seed=0, parts=1):
+    """Sums over x, in parts, and the draws that went in."""
+    sums, generator, draws = Sums(x.shape[1], m), torch.Generator().manual_seed(seed), []
+    for part in torch.as_tensor(x).chunk(parts):
+        views = [augmentation(part.clone(), generator) for _ in range(m)]
+        sums.add(part, iter(views))
+        draws += list(torch.stack(views, 1).numpy())
+    return sums, draws
+
+
 def test_moments_are_the_loops():
-    check_moments_are_the_loops(Sums)
+    """With an origin that lies elsewhere than the mean: the first part's mean is not that of all."""
+    x = rng(4).normal(size=(12, 3)) + np.linspace(0, 50, 12)[:, None]
+    sums, draws = accumulated(x, parts=3)
+    for around in (True, False):
+        found = sums.moments(centered=around)
+        rows, views = reference.centered(x, draws) if around else (x, draws)
+        G, S, M, _ = reference.sampled(rows, views)
+        G, S = reference.unbiased_around_means(G, S, len(x), len(draws[0])) if around else (G, S)
+        for name, expected in (("G", G), ("S", S), ("M", M)):
+            close(getattr(found, name), expected, rtol=1e-10, atol=1e-8)
+        close(found.power, reference.square(rows) / len(x))
+        close(found.mean, x.mean(0))
+        close(found.mean_seen, np.mean(draws, axis=(0, 1)))
+        close(found.variance, x.var(0))
 
 
-def test_sampled_moments_are_unbiased():
-    check_unbiased(Sums)
+def test_sampled_moments_are_unbiased(repeats=600):
+    """The mean over seeds of G, S and M, around zero, is within 4.5 standard errors of the exact ones."""
+    x = rng(5).normal(size=(4, 2))
+    G, S, M, _ = reference.moments(x, noisy_outcomes(x))
+    found = [accumulated(x, m=2, seed=seed)[0].moments(centered=False) for seed in range(repeats)]
+    for name, expected in (("G", G), ("S", S), ("M", M)):
+        samples = torch.stack([getattr(f, name) for f in found]).numpy()
+        z = (samples.mean(0) - expected) / (samples.std(0, ddof=1) / repeats**0.5)
+        assert np.abs(z).max() < 4.5, (name, z)
 
 
 def test_without_draws_what_is_seen_is_what_is():

@@ -29,18 +29,14 @@ PP, QQ = line(1, 30)
 MODEL = ConditionalGaussian().fit(P, Q)
 
 
-def check_regression(model, x=P, y=Q):
-    """T6: the mean is least squares with an intercept, the covariance is that of its residuals, divided by N."""
-    fitted = LinearRegression().fit(x, y)
-    residual = y - fitted.predict(x)
-    given = model.conditional(PP)
-    close(given.mean, fitted.predict(PP))
-    close(given.covariance, np.broadcast_to(residual.T @ residual / len(x), (len(PP), T, T)))
-
-
 def test_the_conditional_is_the_regression():
-    check_regression(MODEL)
-    close(MODEL.predict(PP), MODEL.conditional(PP).mean)
+    """T6: the mean is least squares with an intercept, the covariance is that of its residuals, divided by N."""
+    fitted = LinearRegression().fit(P, Q)
+    residual = Q - fitted.predict(P)
+    given = MODEL.conditional(PP)
+    close(given.mean, fitted.predict(PP))
+    close(given.covariance, np.broadcast_to(residual.T @ residual / N, (len(PP), T, T)))
+    close(MODEL.predict(PP), given.mean)
     close(MODEL.mode(PP), MODEL.predict(PP))
 
 

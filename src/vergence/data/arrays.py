@@ -66,7 +66,9 @@ def from_array(
         (1, 28, 28)
     """
     array = as_array(array) if isinstance(array, Tensor) else array
-    kind = kind or kind_of(array)
+    sides = array.shape[1:]
+    strip = array.ndim == 3 and array.dtype != np.uint8 and max(sides) > LONGEST * min(sides) and sides[1] not in (1, 3)
+    kind = kind or ("vector" if array.ndim == 2 else "array" if strip or array.ndim > 4 else "image")
     types, form, hint = TYPES[kind]
     usable = array.dtype.kind in types or (kind == "image" and array.dtype in (np.uint8, np.uint16))
     expect(usable, f"{form} in {name}", f"type {array.dtype}", hint)
@@ -75,17 +77,16 @@ def from_array(
     given = kind if kind in ("array", "tokens") else ""
     items = ArrayItems(channels_first(array, name, 1 - gaps, bool(given)), double=double, form=given)
     if items.dtype != torch.uint8 and not (gaps and array.ndim == 2):
-        _require_values(items, name)
+        for index, x in items.stream(batches(len(items), items.chunk)):
+            bad = ~x.flatten(1).isfinite().all(1)
+            if bad.any():
+                refuse(f"finite numbers in {name}", f"NaN or infinity in row {index[bad][0]}", "repair or drop such rows")
+            if items.kind == "image" and (x.min() < 0 or x.max() > 1):
+                found = f"{x.min():.4g} to {x.max():.4g}"
+                refuse(f"float images in [0, 1] in {name}", found, "rescale them, or say kind='array'")
     if items.dtype == torch.float32 and array.ndim == 2 and array.dtype.itemsize > 4 and len(array) > 1 and not gaps:
         _require_resolution(array, name, min(SAMPLE, items.chunk))
     return items
-
-
-def kind_of(array: Array) -> Form:
-    """Returns what an array holds where nobody says it: vectors, images, or an ``array`` that cannot be images."""
-    sides = array.shape[1:]
-    strip = array.ndim == 3 and array.dtype != np.uint8 and max(sides) > LONGEST * min(sides) and sides[1] not in (1, 3)
-    return "vector" if array.ndim == 2 else "array" if strip or array.ndim > 4 else "image"
 
 
 def channels_first(array: Array, name: str, least: int = 1, given: bool = False) -> Array:
@@ -103,15 +104,6 @@ def channels_first(array: Array, name: str, least: int = 1, given: bool = False)
     color = shape[3] in (1, 3) or shape[1] in (1, 3)
     expect(color, f"1 or 3 channels, second or last, in {name}", f"shape {shape}", "drop the others, or say kind='array'")
     return np.moveaxis(array, 3, 1) if shape[3] in (1, 3) else array
-
-
-def _require_values(items: ArrayItems, name: str) -> None:
-    for index, x in items.stream(batches(len(items), items.chunk)):
-        bad = ~x.flatten(1).isfinite().all(1)
-        if bad.any():
-            refuse(f"finite numbers in {name}", f"NaN or infinity in row {index[bad][0]}", "repair or drop such rows")
-        if items.kind == "image" and (x.min() < 0 or x.max() > 1):
-            refuse(f"float images in [0, 1] in {name}", f"{x.min():.4g} to {x.max():.4g}", "rescale them, or say kind='array'")
 
 
 def _require_resolution(array: Array, name: str, most: int) -> None:

@@ -81,11 +81,19 @@ def open_data(
         (1438, 359, (1, 8, 8), '20 % held out at random, seed 0, stratified by label')
     """
     require_within("(0, 1)", holdout=config.holdout)
-    if source is None:
-        opened = _open(config, memory, workers, double)
+    if source is not None:
+        opened = from_object(
+            source, column=column, labels=labels, size=config.size, kind=config.form, memory=memory, double=double
+        )
+    elif config.source in BUILT_IN:
+        opened = built_in(config.source, config.root, config.download)
+    elif is_sharded(config.source):
+        opened = open_shards(config.source, size=config.size)
+    elif _is_array(path := existing(config.source)):
+        opened = _open_rows(path, memory, kind=config.form, double=double)
     else:
-        own = from_object(source, column=column, labels=labels, size=config.size, kind=config.form, memory=memory, double=double)
-        opened = _readable(own, config, memory, workers)
+        opened = decoding.listing(path, size=config.size)
+    opened = _readable(opened, config, memory, workers)
     items = opened.items
     expect(config.form in (None, items.kind), f"items of kind {config.form}", f"{items.kind} in {config.source}", "leave it out")
     expect(len(items) >= 4, f"at least 4 items in {config.source}", len(items), "give more data")
@@ -150,8 +158,10 @@ def open_items(
         items = from_object(source, column=columns, size=size, kind=kind, memory=ON_DISK).items
         return _shaped(items, shape, "the data")
     source = str(source)
-    if (part := _part_of_built_in(source, root, download, holdout)) is not None:
-        return _shaped(part, shape, source)
+    if (named := part_named(source)) is not None:
+        opened = built_in(named[0], root, download, named[1:])
+        test = _holdout(opened.items, holdout)[0] if opened.test is None else opened.test
+        return _shaped(_masked(opened.items, test if named[1] == "test" else ~test), shape, source)
     if is_sharded(source):
         if shape is not None:
             expect(len(shape) == 3, f"vectors of shape {shape}, as the model was trained on", f"images in {source}")
@@ -170,28 +180,7 @@ def open_items(
     return files
 
 
-def _part_of_built_in(source: str, root: str | None, download: bool, holdout: float) -> Items | None:
-    """Returns the part of a built-in set that a name means; None for other sources."""
-    if (named := part_named(source)) is None:
-        return None
-    name, part = named
-    opened = built_in(name, root, download, (part,))
-    test = _holdout(opened.items, holdout)[0] if opened.test is None else opened.test
-    return _masked(opened.items, test if part == "test" else ~test)
-
-
 # Opening
-
-
-def _open(config: DataConfig, memory: int, workers: int, double: bool) -> Source:
-    if config.source in BUILT_IN:
-        return built_in(config.source, config.root, config.download)
-    if is_sharded(config.source):
-        return _readable(open_shards(config.source, size=config.size), config, memory, workers)
-    path = existing(config.source)
-    if _is_array(path):
-        return _open_rows(path, memory, kind=config.form, double=double)
-    return _readable(decoding.listing(path, size=config.size), config, memory, workers)
 
 
 def as_source(value: Any) -> str:

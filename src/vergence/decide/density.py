@@ -135,7 +135,12 @@ class MixtureDetector(Detector):
             require_count(n_components=self.n_components)
         if self.covariance_type is not None:
             require_choice("covariance_type", self.covariance_type, TYPES)
-        self._project(X, w)
+        m = standardized_moments(X, w)
+        values, vectors = (part.numpy() for part in principal(m.shrunk("ledoit_wolf")))
+        k = min(self.n_directions, len(values))
+        self.location_, self.scale_ = m.location.numpy(), m.scale.numpy()
+        self.noise_variance_ = float(values[k:].mean()) if k < len(values) else 0.0
+        self.variances_, self.components_ = values[:k], np.ascontiguousarray(vectors[:, :k].T)
         chance = uniform(X, self.random_state)
         order = np.argsort(chance, kind="stable")
         y = np.concatenate([self._coordinates(X[rows])[0] for rows in blocks(X)])[order]
@@ -146,16 +151,6 @@ class MixtureDetector(Detector):
         structure, K = self._chosen(*parts[1], *parts[0])
         self.mixture_ = self._mixture(structure, K, y, v)
         self.covariance_type_, self.n_components_ = structure, int(self.mixture_.n_components)
-
-    def _project(self, X: np.ndarray, w: np.ndarray | None) -> None:
-        """Sets the principal coordinates."""
-        m = standardized_moments(X, w)
-        values, vectors = (part.numpy() for part in principal(m.shrunk("ledoit_wolf")))
-        k = min(self.n_directions, len(values))
-        rest = values[k:].mean() if k < len(values) else 0.0
-        self.location_, self.scale_ = m.location.numpy(), m.scale.numpy()
-        self.noise_variance_ = float(rest)
-        self.variances_, self.components_ = values[:k], np.ascontiguousarray(vectors[:, :k].T)
 
     def _coordinates(self, block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the whitened principal coordinates (n, k), and the squared length of the residual (n,)."""

@@ -155,12 +155,6 @@ def _apply(A: Tensor, x: Tensor) -> Tensor:
     return (A @ columns).movedim(-1, 0).reshape(*shape, A.shape[-2])
 
 
-def _solve_both(R: Tensor, x: Tensor) -> Tensor:
-    """Returns (R R^T)^{-1} x for vectors x (*sample, *batch, r) and factors R (*batch, r, r)."""
-    R, columns, shape = _aligned(R, x)
-    return torch.cholesky_solve(columns, R).movedim(-1, 0).reshape(*shape, R.shape[-1])
-
-
 def _aligned(A: Tensor, x: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
     """Returns matrices (*batch, E, D), vectors as columns (*batch, D, M), and the vectors' batch shape (*sample, *batch)."""
     shape = torch.Size(np.broadcast_shapes(x.shape[:-1], A.shape[:-2]))
@@ -330,7 +324,8 @@ class LowRank(Covariance):
 
     def quadratic(self, x: Tensor) -> Tensor:
         V, R = self._factors()
-        w = _solve_both(R, _apply(V.mT, x))
+        R, columns, shape = _aligned(R, _apply(V.mT, x))
+        w = torch.cholesky_solve(columns, R).movedim(-1, 0).reshape(*shape, R.shape[-1])  # (R R^T)^{-1} V^T x
         return self.base.quadratic(x - _apply(self.U, w)) + w.square().sum(-1)
 
     def rsample(self, shape: torch.Size) -> Tensor:

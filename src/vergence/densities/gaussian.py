@@ -236,10 +236,10 @@ class MixtureOfGaussians(Distribution):
         between: Tensor = self.mixture_distribution.entropy()
         return within + between
 
-    def modes(self, starts: int = 8, steps: int = 200) -> tuple[Tensor, Tensor]:
+    def modes(self) -> tuple[Tensor, Tensor]:
         """Returns modes (..., S, D) and the weight of the components that climb to each (..., S), 0 for one that stands before.
 
-        From the means of the ``starts`` heaviest components, x <- (sum_k r_k S_k^{-1})^{-1} sum_k r_k S_k^{-1} mu_k with the
+        From the means of the eight heaviest components, x <- (sum_k r_k S_k^{-1})^{-1} sum_k r_k S_k^{-1} mu_k with the
         responsibilities r at x, which never lowers the density (Carreira-Perpinan, Mode-finding for mixtures of Gaussian
         distributions, 2000). Points nearer than a tenth of the mixture's deviation are one mode.
 
@@ -249,7 +249,7 @@ class MixtureOfGaussians(Distribution):
             >>> [(round(x, 1), round(w, 2)) for x, w in zip(modes[:, 0].tolist(), weights.tolist()) if w > 0]
             [(-5.0, 0.33), (5.0, 0.67)]
         """
-        parts, S = self.component_distribution, min(starts, self.weights.shape[-1])
+        parts, S = self.component_distribution, min(8, self.weights.shape[-1])
         top = self.weights.topk(S, -1)
         P = parts.S.dense().inverse() if self.event_shape[0] > 1 else 1 / parts.S.variance()[..., None]
         pull = (P @ parts.loc[..., None])[..., 0]  # (..., K, D)
@@ -257,7 +257,7 @@ class MixtureOfGaussians(Distribution):
         scale = self.variance.sqrt()[..., None, :]
         one = parts.S.map(lambda x, axes: x.unsqueeze(x.ndim - axes - 1))  # (..., 1, K)
         wide = MixtureOfGaussians(self.mixture_distribution.logits[..., None, :], parts.loc[..., None, :, :], one)
-        for _ in range(steps):
+        for _ in range(200):
             weights = wide.responsibilities(x)  # (..., S, K)
             A, b = torch.einsum("...sk,...kde->...sde", weights, P.expand(*parts.loc.shape, -1)), weights @ pull
             after = torch.linalg.solve(A, b[..., None])[..., 0] if self.event_shape[0] > 1 else b / A[..., 0]
@@ -308,14 +308,11 @@ class MixtureOfGaussians(Distribution):
         probability: Tensor = (self.weights[..., None] * self.component_distribution.marginal_cdf(value[..., None, :])).sum(-2)
         return probability.clamp(max=1)
 
-    def marginal_quantile(self, p: float, steps: int = 60) -> Tensor:
-        """Returns the marginal p-quantile of each feature, (..., D), p in (0, 1), between those of the components.
-
-        Their interval is halved in float64, ``steps`` times.
-        """
+    def marginal_quantile(self, p: float) -> Tensor:
+        """Returns the marginal p-quantile of each feature, (..., D), p in (0, 1), by bisection between the components'."""
         ends = self.component_distribution.marginal_quantile(p).double()
         low, high = ends.amin(-2), ends.amax(-2)
-        for _ in range(steps):
+        for _ in range(60):
             middle = 0.5 * (low + high)
             below = self.marginal_cdf(middle) < p
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)

@@ -85,27 +85,22 @@ def demo(out: str | Path, *, encoder: str = ENCODER, seed: int = 0) -> "CheckRes
     expect(not others, f"{out} to be empty or an earlier demo", others[0] if others else "", "choose another --out")
     reference, new = _images(np.random.default_rng(seed))
     names = {part: [f"{part}_{i:03d}.png" for i in range(len(some))] for part, some in (("reference", reference), ("new", new))}
-    for part, images in (("reference", reference), ("new", [one.image for one in new]), ("check", [])):
+    images: dict[str, list[Image]] = {"reference": reference, "new": [one.image for one in new], "check": []}
+    for part, some in images.items():
         shutil.rmtree(out / part, ignore_errors=True)
         (out / part).mkdir(parents=True)
-        for name, image in zip(names.get(part, []), images, strict=True):
+        for name, image in zip(names.get(part, []), some, strict=True):
             image.save(out / part / name)
     of = ["" if one.of < 0 else names["reference" if one.kind.startswith(LEAK) else "new"][one.of] for one in new]
     write_table(out / "truth.csv", {"path": names["new"], "kind": [one.kind for one in new], "of": of})
-    _write_tables(out, names, {"reference": reference, "new": [one.image for one in new]})
-    return check(out / "new", against=out / "reference", out=out / "check", encoder=encoder)
-
-
-def _write_tables(out: Path, names: dict[str, list[str]], images: dict[str, list["Image"]]) -> None:
-    """Writes the colors of all images, and the scores of both parts by a Gaussian that is fitted to the reference."""
     columns = [MEASUREMENTS.index(name) for name in COLORS]
-    x = {part: np.array([measure(np.array(one).transpose(2, 0, 1))[columns] for one in some]) for part, some in images.items()}
+    x = {part: np.array([measure(np.array(one).transpose(2, 0, 1))[columns] for one in images[part]]) for part in names}
     colors = np.concatenate([x["reference"], x["new"]]).round(4)
     write_table(out / "cells.csv", {"path": [*names["reference"], *names["new"]], **dict(zip(COLORS, colors.T, strict=True))})
     scores, _, detectors = cross_fit(GaussianDetector(), x["reference"], FOLDS)
-    new = np.mean([-one.score_samples(x["new"]) for one in detectors], axis=0)
-    for part, values in (("reference", scores), ("new", new)):
+    for part, values in (("reference", scores), ("new", np.mean([-one.score_samples(x["new"]) for one in detectors], axis=0))):
         write_table(out / f"{part}_scores.csv", {"path": names[part], "score": values.round(4)})
+    return check(out / "new", against=out / "reference", out=out / "check", encoder=encoder)
 
 
 def planted(found: "CheckResult", out: Path) -> list[str]:

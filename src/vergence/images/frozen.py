@@ -102,7 +102,12 @@ class FrozenNetwork:
         """Returns the maps (1, C, r, c) that are pooled, and those whose cells are read."""
         net: Any = self.network
         if self.stages:
-            maps = self._hooked(x)
+            before = KEPT.set({})
+            try:
+                net(x)
+                maps = [KEPT.get()[stage] for stage in self.stages]
+            finally:
+                KEPT.reset(before)
         elif isinstance(net, EfficientNetLite):
             maps = net.maps(x)
         elif self.any_size:
@@ -114,14 +119,6 @@ class FrozenNetwork:
         stride = [x.shape[2] / m.shape[2] for m in maps]
         near = sorted({min(reversed(range(len(maps))), key=lambda i: abs(stride[i] - s)) for s in STRIDES})
         return maps, [maps[i] for i in near]
-
-    def _hooked(self, x: Tensor) -> list[Tensor]:
-        before = KEPT.set({})
-        try:
-            self.network(x)
-            return [KEPT.get()[stage] for stage in self.stages]
-        finally:
-            KEPT.reset(before)
 
     @torch.inference_mode()
     def _stages(self) -> list[nn.Module]:

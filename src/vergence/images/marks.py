@@ -34,7 +34,7 @@ def _evidence(x: Floats, p: npt.ArrayLike) -> float:
     return float(logsumexp(LAMBDA * x.sum() - np.log1p(p * np.expm1(LAMBDA)).sum(0)) - np.log(len(LAMBDA)))
 
 
-def least_share(anomaly: npt.ArrayLike, error: float = ERROR) -> float:
+def least_share(anomaly: npt.ArrayLike) -> float:
     """Returns a lower bound, in [0, 1], on the share of anomalies among images like those marked (T,), whenever one stops.
 
     Example:
@@ -44,12 +44,12 @@ def least_share(anomaly: npt.ArrayLike, error: float = ERROR) -> float:
     x = np.asarray(anomaly, dtype=np.float64)
 
     def excess(p: float) -> float:
-        return _evidence(x, p) + math.log(error)
+        return _evidence(x, p) + math.log(ERROR)
 
     return float(brentq(excess, 1e-9, x.mean())) if x.any() and excess(1e-9) > 0 else 0.0
 
 
-def most_left(anomaly: npt.ArrayLike, total: int, error: float = ERROR) -> int:
+def most_left(anomaly: npt.ArrayLike, total: int) -> int:
     """Returns an upper bound on the anomalies among so many images, of which those marked (T,) are the first in random order.
 
     Example:
@@ -61,7 +61,7 @@ def most_left(anomaly: npt.ArrayLike, total: int, error: float = ERROR) -> int:
     low, high = int(x.sum()), total - int((1 - x).sum())
     while low < high:
         middle = (low + high + 1) // 2
-        if _evidence(1 - x, 1 - (middle - before) / left) < -math.log(error):
+        if _evidence(1 - x, 1 - (middle - before) / left) < -math.log(ERROR):
             low = middle
         else:
             high = middle - 1
@@ -84,11 +84,17 @@ def marks_in_words(review: Review, names: Sequence[str], digest: Ints, score: Ca
     rest = rest[~top[rest]]
     random = rest[: _run(marked[rest])]
     by_rank = anomaly[np.flatnonzero(top)[np.argsort(rank[top], kind="stable")]]
-    notes = [_top(by_rank)] if first >= FEWEST else []
+    notes = []
+    if first >= FEWEST:
+        notes.append(f"You marked {int(by_rank.sum()):,} of the first {len(by_rank):,} as anomalies.")
+        if (least := math.floor(100 * least_share(by_rank))) >= 1:
+            notes[0] += f" With 95 % confidence, at least {least} % of images of this source that score as high are anomalies."
     if len(random) >= FEWEST:
         s, captured = score(random), random[anomaly[random]]
         ahead = (s[rest[~marked[rest]]] > s[captured][:, None]).sum(1)
-        notes.append(_rest(anomaly[random], len(rest)))
+        found, most = int(anomaly[random].sum()), most_left(anomaly[random], len(rest))
+        head = f"You marked {found:,} of {len(random):,} others at random as {'an anomaly' if found == 1 else 'anomalies'}."
+        notes.append(f"{head} With 95 % confidence, at most {most:,} of all {len(rest):,} others are anomalies.")
         notes.append(_further(int(anomaly[top].sum()), ahead, len(rest) / len(random)))
     return [*filter(None, notes)]
 
@@ -96,20 +102,6 @@ def marks_in_words(review: Review, names: Sequence[str], digest: Ints, score: Ca
 def _run(marked: Bools) -> int:
     """Returns how many are marked before the first that is not."""
     return int(np.argmin(np.append(marked, False)))
-
-
-def _top(anomaly: Bools) -> str:
-    head = f"You marked {int(anomaly.sum()):,} of the first {len(anomaly):,} as anomalies."
-    least = math.floor(100 * least_share(anomaly))
-    if least < 1:
-        return head
-    return f"{head} With 95 % confidence, at least {least} % of images of this source that score as high are anomalies."
-
-
-def _rest(anomaly: Bools, total: int) -> str:
-    found, most = int(anomaly.sum()), most_left(anomaly, total)
-    head = f"You marked {found:,} of {len(anomaly):,} others at random as {'an anomaly' if found == 1 else 'anomalies'}."
-    return f"{head} With 95 % confidence, at most {most:,} of all {total:,} others are anomalies."
 
 
 def _further(found: int, ahead: Ints, each: float) -> str:

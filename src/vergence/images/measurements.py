@@ -175,7 +175,10 @@ def _properties(table: Floats, reference: Floats) -> dict[str, Bools]:
     size, reference_size = (np.log(part["height"] * part["width"]) / 2 for part in (m, u))
     aspect = np.log(m["width"] / m["height"]) - np.median(np.log(u["width"] / u["height"]))
     sharp = m["local_sharpness"]
-    unsharp = sharp < SHARPNESS_SHARE * _reference_sharpness(size, reference_size, u["local_sharpness"])
+    found, place = np.unique(size, return_inverse=True)
+    similar = (np.abs(reference_size - one) <= np.log(RATIO) for one in found)  # reference images of one's size; all if few
+    medians = [np.median(u["local_sharpness"][near] if near.sum() >= ENOUGH else u["local_sharpness"]) for near in similar]
+    unsharp = sharp < SHARPNESS_SHARE * np.array(medians, dtype=np.float64)[place]
     blurred = unsharp & (sharp > 0) & (m["light_99"] >= DARK)
     values = (
         m["light_99"] < DARK,
@@ -193,14 +196,6 @@ def is_gray(table: Floats) -> Bools:
     """Returns which images have no color, (N,), of a table (N, M) of `measure`; none of a table without columns."""
     colorful = table[:, MEASUREMENTS.index("colorfulness")] if table.shape[1] else np.full(len(table), np.inf)
     return np.asarray(colorful <= GRAY)
-
-
-def _reference_sharpness(size: Floats, reference_size: Floats, sharpness: Floats) -> Floats:
-    """Returns the median sharpness of the reference images of each one's size, or of all where those are few."""
-    found, place = np.unique(size, return_inverse=True)
-    similar = (np.abs(reference_size - one) <= np.log(RATIO) for one in found)
-    medians = [np.median(sharpness[near] if near.sum() >= ENOUGH else sharpness) for near in similar]
-    return np.array(medians, dtype=np.float64)[place]
 
 
 WORDS = {  # of measurements that a person can see, below and above the median

@@ -157,6 +157,7 @@ def _scores(found: Checked, rows: Ints, number: Callable[[str], int]) -> dict[st
         name: np.asarray(values, dtype=np.float64)[rows] for name, values in found.items.columns.items() if name in NUMBERS
     }
     reference = found.calibration()
+    unflagged = len(rows) == len(found.items) and found.summary["rate"] == "none" and found.summary["judged"]
     shown = reference is not None and found.summary["noun"] == "image"  # the most anomalous ones, which a person should check
     first = to_label(reference.scores, min(FIRST, len(reference))).tolist() if shown else []
     return {
@@ -165,7 +166,7 @@ def _scores(found: Checked, rows: Ints, number: Callable[[str], int]) -> dict[st
         "flag": columns["flag"].astype(int).tolist(),
         "x": unit(columns["projection_x"]),
         "y": unit(columns["projection_y"]),
-        "random": _at_random(found, rows),
+        "random": np.argsort(at_random(found.features.digest)).tolist() if unflagged else [],  # the rank of each
         **_labels(found, rows),
         "sets": [[k, NAMES.get(k, k.capitalize()), rounded(v[rows], 4)] for k, v in found.feature_sets().items()],
         "seen": [0] * len(rows) if reference is None else reference.seen[rows].astype(int).tolist(),
@@ -183,13 +184,6 @@ def _marks(found: Checked, of_name: Mapping[str, int], number: Callable[[str], i
     reference = set(found.reference.names) if found.reference is not None else set()
     own = [(of_name[name], mark) for name, mark in found.marks.items() if name in of_name and mark in MARKS[:2]]
     return own + [(number(name), mark) for name, mark in found.marks.items() if name in reference and mark == MARKS[2]]
-
-
-def _at_random(found: Checked, rows: Ints) -> list[int]:
-    """Returns the rank of each image in the order of digests, which is random, where no image is missing and none is flagged."""
-    if len(rows) < len(found.items) or found.summary["rate"] != "none" or not found.summary["judged"]:
-        return []
-    return [int(rank) for rank in np.argsort(at_random(found.features.digest))]
 
 
 def _labels(found: Checked, rows: Ints) -> dict[str, Any]:

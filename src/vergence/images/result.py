@@ -364,7 +364,8 @@ def result_of(
     duplicates = duplicates.where(duplicates.agreement >= (settings.agreement or 0.0))
     leaked = leaked and leaked.where(leaked.agreement >= (settings.agreement or 0.0))
     named = {} if settings.only == ("duplicates",) else _properties(features, reference_features)
-    z = _embedding(features, anomalies)
+    z: Array = features.vectors if features.vectors is not None and not features.whole.shape[1] else features.whole
+    z = anomalies.embedding if anomalies is not None and anomalies.embedding.shape[1] else z  # by which neighbors are found
     leaks, pairs = dict[int, str](), _pairs(duplicates, names, names, "same")
     if leaked is not None and reference_features is not None:
         other = _pairs(leaked, names, reference_features.names, "reference")
@@ -444,13 +445,6 @@ def _kinds(features: ImageFeatures, reference: ImageFeatures) -> list[str]:
     count = Counter(zip(*features.measurements[:, [1, 0]].astype(int).T.tolist(), strict=True)).most_common()
     two = " and ".join(f"{n:,} of {w:,} x {h:,}" for (w, h), n in count) if len(count) == 2 and count[1][1] >= SIZE else ""
     return [*filter(None, [first, split_in_two(features.measurements, MEASUREMENTS), two and f"Two sizes: {two} pixels."])]
-
-
-def _embedding(features: ImageFeatures, anomalies: Anomalies | None) -> Array:
-    """Returns the features by which neighbors are found."""
-    if anomalies is not None and anomalies.embedding.shape[1]:
-        return anomalies.embedding
-    return features.vectors if features.vectors is not None and not features.whole.shape[1] else features.whole
 
 
 def _first_of(duplicates: Duplicates, names: Sequence[str], index: Ints) -> list[str]:
@@ -550,7 +544,9 @@ def _summary(
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """Returns ``summary.json``; docs/guides/check.md explains its entries."""
-    calibration, whys = None if anomalies is None else anomalies.calibration, _whys(features, anomalies)
+    calibration = None if anomalies is None else anomalies.calibration
+    middles = [] if anomalies is None else [np.median(anomalies.deviations[members], 0) for members in anomalies.groups]
+    whys = [differences_in_words(one, MEASUREMENTS[FILE:]) if features.measurements.shape[1] else "" for one in middles]
     changes = Counter(one for text in features.changes.tolist() for one in text.split("; ") if one)
     return {
         "version": __version__,
@@ -585,12 +581,6 @@ def _summary(
         "changes": dict(changes),
         "notes": list(notes),
     }
-
-
-def _whys(features: ImageFeatures, anomalies: Anomalies | None) -> list[str]:
-    """Returns how the images of each group differ from most, in words."""
-    middles = [] if anomalies is None else [np.median(anomalies.deviations[members], 0) for members in anomalies.groups]
-    return [differences_in_words(one, MEASUREMENTS[FILE:]) if features.measurements.shape[1] else "" for one in middles]
 
 
 def _label_summary(features: ImageFeatures, anomalies: Anomalies | None) -> dict[str, Any] | None:

@@ -86,7 +86,9 @@ class ConditionalGaussian(Conditional):
         if chosen and few and not gaps:
             self.ridge_, S = ridged(X, w, S, C)
         elif self.ridge_:
-            S = penalized(S, C, self.ridge_)
+            penalty = S[:C, :C] + self.ridge_ * torch.eye(C).to(S)
+            A = torch.linalg.solve(penalty, S[:C, C:]).T  # the residuals' covariance is that under S
+            S = _assembled(penalty, A, S[C:, C:] - A @ S[:C, C:] - S[C:, :C] @ A.T + A @ S[:C, :C] @ A.T)
         S = S + self.reg_covar * torch.eye(X.shape[1]).to(X)
         L, self.jitter_ = linalg.cholesky(S)
         L = scale.std.to(L)[:, None] * L
@@ -117,13 +119,6 @@ def _second_moments(X: Tensor, w: Tensor | None) -> Tensor:
     S = (X if w is None else w[:, None] * X).T @ X / _total(X, w)
     varies = (S.diagonal() > 0.5).to(S)
     return S * varies * varies[:, None]
-
-
-def penalized(S: Tensor, C: int, ridge: float) -> Tensor:
-    """Returns a joint covariance with the regression A = S_tc (S_cc + ridge I)^{-1}, and the residuals' covariance under S."""
-    A = torch.linalg.solve(S[:C, :C] + ridge * torch.eye(C).to(S), S[:C, C:]).T
-    residual = S[C:, C:] - A @ S[:C, C:] - S[C:, :C] @ A.T + A @ S[:C, :C] @ A.T
-    return _assembled(S[:C, :C] + ridge * torch.eye(C).to(S), A, residual)
 
 
 def _assembled(S_cc: Tensor, A: Tensor, residual: Tensor) -> Tensor:

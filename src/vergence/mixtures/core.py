@@ -388,7 +388,11 @@ class Conditional(Stored, abc.ABC):
         wide = t if t.ndim == 2 else t[:, None]
         if reset:
             self.target_ndim_, self.n_targets_ = t.ndim, int(wide.shape[1])
-            _require_varying(wide)
+            seen = [column[~np.isnan(column)] for column in wide.T]
+            gone = next((i for i, column in enumerate(seen) if not len(column)), None)
+            expect(gone is None, "targets with values", f"column {gone} with no value", "leave it out")
+            same = next((i for i, column in enumerate(seen) if np.ptp(column) == 0), None)
+            expect(same is None, "target columns that vary", f"column {same} constant, which has no density", "leave it out")
             empty = np.flatnonzero(np.isnan(c).all(0))
             expect(not len(empty), "contexts with values", f"column {empty[:1].tolist()} with no value", "leave it out")
         expect(wide.shape[1] == self.n_targets_, f"targets of {self.n_targets_} features", f"shape {t.shape}")
@@ -622,14 +626,6 @@ def far_values(x: Floats, names: Sequence[str], rows: Any = None) -> list[str]:
             where = f"{name} is {column[row]:.3g} in row {row + 1 if rows is None else rows[row]}, far from all others"
             found.append(f"{where}, and distorts means and covariances: correct or drop it")
     return found
-
-
-def _require_varying(t: np.ndarray) -> None:
-    seen = [column[~np.isnan(column)] for column in t.T]
-    empty = next((i for i, column in enumerate(seen) if not len(column)), None)
-    expect(empty is None, "targets with values", f"column {empty} with no value", "leave it out")
-    same = next((i for i, column in enumerate(seen) if np.ptp(column) == 0), None)
-    expect(same is None, "target columns that vary", f"column {same} constant, which has no density", "leave it out")
 
 
 # Tables in and out

@@ -115,20 +115,16 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         outcome = em.run(data, kind, start, tol=self.tol, max_iter=self.max_iter, reg=self.reg_covar, precision=self.precision)
         best = outcome.order()[0]
         self._keep(outcome.mixture.select([best]), data.origin)
-        self._warn_of_units(data)
+        small = (data.variance_floor / ROUNDING < self.reg_covar).nonzero()[:, 0].tolist()
+        if small:
+            found = f"reg_covar is {self.reg_covar:g}, above the variance of feature {small[0]}"
+            warnings.warn(f"{found}, and decides its density: lower reg_covar, or rescale the feature", UserWarning, stacklevel=2)
         self.converged_, self.n_iter_ = outcome.converged[best], len(outcome.bounds[best])
         self.lower_bounds_, self.reseeded_ = outcome.bounds[best], outcome.reseeded[best]
         self.lower_bound_: float = self.lower_bounds_[-1] if self.lower_bounds_ else -math.inf
         if not self.converged_ and self.max_iter > 0:
             warn_unfinished(f"the best of {len(outcome.bounds)} initializations", self.max_iter)
         return self
-
-    def _warn_of_units(self, data: em.Data) -> None:
-        """Warns where ``reg_covar``, which has the unit of the variances, exceeds one of them."""
-        small = (data.variance_floor / ROUNDING < self.reg_covar).nonzero()[:, 0].tolist()
-        if small:
-            found = f"reg_covar is {self.reg_covar:g}, above the variance of feature {small[0]}"
-            warnings.warn(f"{found}, and decides its density: lower reg_covar, or rescale the feature", UserWarning, stacklevel=3)
 
     def condition(self, context: Any, features: Any = None) -> "densities.MixtureOfGaussians":
         """Returns p(the other features | context), a torch distribution of batch (B,).

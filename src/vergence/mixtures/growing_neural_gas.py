@@ -102,7 +102,12 @@ class GrowingNeuralGas(Conditional):
         X = scale.to(Z)
         gas = self._grow(X.cpu().numpy(), None if w is None else w.cpu().numpy())
         nearest = nearest_node(gas.nodes, X.cpu().numpy())
-        self._keep_graph(gas, scale, nearest)
+        self.center_, self.scale_ = scale.mean.numpy(), scale.std.numpy()
+        self.nodes_ = gas.nodes * self.scale_ + self.center_
+        self.edges_, self.ages_ = gas.edges, gas.ages[tuple(gas.edges.T)]
+        self.node_components_ = gas.components()
+        self.n_components_ = int(self.node_components_.max()) + 1
+        self.labels_ = self.node_components_[nearest]
         one, nodes = X.new_ones(len(X)) if w is None else w, torch.from_numpy(gas.nodes).to(X)
         start = _mixture(X, one, nodes, torch.from_numpy(nearest), self.covariance_type, self.reg_covar)
         weights, means, covariances = em.refine(X, *start, steps=self.polish, reg_covar=self.reg_covar, w=w)
@@ -127,15 +132,6 @@ class GrowingNeuralGas(Conditional):
                 gas.grow(X, n, generator, w)
                 advance(n)
         return gas
-
-    def _keep_graph(self, gas: NeuralGas, scale: Scale, nearest: np.ndarray) -> None:
-        self.center_, self.scale_ = scale.mean.numpy(), scale.std.numpy()
-        self.nodes_ = gas.nodes * self.scale_ + self.center_
-        self.edges_ = gas.edges
-        self.ages_ = gas.ages[tuple(gas.edges.T)]
-        self.node_components_ = gas.components()
-        self.n_components_ = int(self.node_components_.max()) + 1
-        self.labels_ = self.node_components_[nearest]
 
     def joint(self) -> MixtureOfGaussians:
         """Returns the density over [context; target]."""

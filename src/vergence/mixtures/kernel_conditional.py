@@ -47,14 +47,11 @@ Array = np.ndarray
 Bounds = list[tuple[float, float]]
 
 
-def squared_distances(x: Tensor, y: Tensor) -> Tensor:
-    """Returns |x_i - y_j|^2, (N, M), for x (N, C) and y (M, C)."""
-    return (x.square().sum(1)[:, None] + y.square().sum(1) - 2 * x @ y.T).clamp(min=0)
-
-
 def gram(x: Tensor, y: Tensor, ell: Tensor | float, s_f: float) -> Tensor:
     """Returns K_ij (N, M) for lengths ell, (C,) or one for all columns."""
-    return s_f**2 * squared_distances(x / ell, y / ell).mul_(-0.5).exp()
+    x, y = x / ell, y / ell
+    square = (x.square().sum(1)[:, None] + y.square().sum(1) - 2 * x @ y.T).clamp(min=0)
+    return s_f**2 * square.mul_(-0.5).exp()
 
 
 def likelihood(x: Tensor, t: Tensor, w: Tensor, log_h: Array) -> tuple[float, Array]:

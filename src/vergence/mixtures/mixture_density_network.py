@@ -170,11 +170,16 @@ class MixtureDensityNetwork(Conditional):
         if self.folds:
             curve = self._on_folds(pairs, label, g)
             self.validation_curve_, self.steps_ = curve + unit, annealed(min(int(curve.argmin()) * EVERY, self.steps), self.steps)
-        theta, curves, nll = self._restarts(pairs, g)
+        rows, R = torch.arange(len(x), device=x.device), self.n_init
+        probe = rows[torch.randperm(len(rows), generator=g)[:PROBE].to(rows.device)]
+        theta = self._initialized(*pairs[1:], R, g)
+        curves = self._train(pairs, theta, rows.expand(R, -1), probe.expand(R, -1), g, self.steps_)
+        theta = theta.detach().double()
+        nll = self._nll(pairs, theta, rows.expand(R, -1))
         self.loss_curve_, self.train_nll_ = curves + unit, nll + unit
         expect(np.isfinite(nll).any(), "a finite likelihood", f"none in {self.n_init} restarts", f"lower lr, which is {self.lr}")
         self.best_ = int(np.nanargmin(nll))
-        self.parameters_ = theta[self.best_].double().cpu().numpy()
+        self.parameters_ = theta[self.best_].cpu().numpy()
 
     def _on_folds(self, pairs: Pairs, label: Tensor, g: torch.Generator) -> np.ndarray:
         """Returns the held-out NLL every `EVERY` steps, the mean over networks that each leave out different labels."""
@@ -193,15 +198,6 @@ class MixtureDensityNetwork(Conditional):
         rows, use = rolled.to(device), use.to(device)
         curves = self._train(pairs, theta, rows[:, held:], rows[:, :held], g, self.steps, use)
         return np.asarray(np.nan_to_num(curves.mean(1), nan=np.inf))
-
-    def _restarts(self, pairs: Pairs, g: torch.Generator) -> tuple[Tensor, np.ndarray, np.ndarray]:
-        """Returns networks (n_init, P) trained on all items, their curves (L, n_init) and their training NLL (n_init,)."""
-        rows = torch.arange(len(pairs[0]), device=pairs[0].device)
-        probe = rows[torch.randperm(len(rows), generator=g)[:PROBE].to(rows.device)]
-        theta, R = self._initialized(*pairs[1:], self.n_init, g), self.n_init
-        curves = self._train(pairs, theta, rows.expand(R, -1), probe.expand(R, -1), g, self.steps_)
-        theta = theta.detach()
-        return theta, curves, self._nll(pairs, theta.double(), rows.expand(R, -1))
 
     def _initialized(self, z: Tensor, w: Tensor, R: int, g: torch.Generator) -> Tensor:
         """Returns networks (R, P) that differ in their seeds."""

@@ -163,7 +163,12 @@ class ParticleMixture(Conditional):
         self._select_bandwidths(label[:M])
         if len(c) > M:
             bank = self._update(bank, c[M:], t[M:], w[M:])
-            self._keep(bank._replace(w=self._polished(bank, c, t, w)))
+            rows = max(1, PAIRS // len(bank.w))
+            for _ in range(self.em_steps if self.update == "smc" else 0):
+                parts = zip(c.split(rows), t.split(rows), w.split(rows), strict=True)
+                r = torch.stack([self._responsibilities(bank, *part).sum(0) for part in parts]).sum(0)
+                bank = bank._replace(w=r / w.sum())
+            self._keep(bank)
 
     def _order(self, w: Tensor) -> Tensor:
         """Returns the order of the updates (N,): evenly spaced items for the initial bank, then the others at random."""
@@ -204,15 +209,6 @@ class ParticleMixture(Conditional):
         (of_c, of_t), (h_c, h_t) = self._scales(), self.bandwidths_
         log_k = smc.log_kernel(of_c.to(c), of_c.to(bank.c), h_c) + smc.log_kernel(of_t.to(t), of_t.to(bank.t), h_t)
         return w[:, None] * smc.responsibilities(bank.w, log_k)
-
-    def _polished(self, bank: smc.Bank, c: Tensor, t: Tensor, w: Tensor) -> Tensor:
-        """Returns the weights after EM steps on pairs of weights w (N,), computed in blocks."""
-        rows = max(1, PAIRS // len(bank.w))
-        for _ in range(self.em_steps if self.update == "smc" else 0):
-            parts = zip(c.split(rows), t.split(rows), w.split(rows), strict=True)
-            r = torch.stack([self._responsibilities(bank, *part).sum(0) for part in parts]).sum(0)
-            bank = bank._replace(w=r / w.sum())
-        return bank.w
 
     def _generator(self) -> torch.Generator:
         """Returns the generator of the current batch; it depends on the batch's number only, so that a stream can be resumed."""

@@ -178,7 +178,11 @@ def choose(
     until = math.inf if seconds is None else began + RACE * seconds
     candidates = {**_candidates(data.c, data.t, random_state, data.inside(data.groups) is not None), **(also or {})}
     tried = {name: _Trial(name, estimator, name not in (also or {})) for name, estimator in candidates.items()}
-    name = _winner(tried, data, until)
+    _race(tried, data, until)
+    name = _simplest(tried)
+    if name == NO_CONTEXT and any(trial.left == "behind" for trial in tried.values()):  # those are tried on all rows, too
+        _race({one: trial for one, trial in tried.items() if trial.left != "time"}, data, until, drop=False)
+        name = _simplest(tried)
     notes = [*remarks(c, t, reader._names(), named), *_notes(tried, name, data, groups is None and order is None)]
     if len(data.c) < len(c):
         notes.append(f"{len(data.c):,} of {len(c):,} rows decided which model is chosen; it is fitted to all")
@@ -268,12 +272,14 @@ def _read(context: Any, target: Any, seed: int) -> tuple[Conditional, Floats, Fl
 
 def _candidates(c: Floats, t: Floats, seed: int, grouped: bool) -> dict[str, Conditional]:
     """Returns the models by name, the simplest first."""
-    n, width = len(c), c.shape[1] + t.reshape(len(t), -1).shape[1]
+    t = t.reshape(len(t), -1)
+    n, width = len(c), c.shape[1] + t.shape[1]
+    skewed = np.any((np.nanmin(t, 0) > 0) & (np.asarray(skew(t, nan_policy="omit")) > SKEWED))  # its logarithm may be easier
     names = [LINE, *(["kernel"] if n <= MOST_KERNEL else []), *(["trees"] if n >= LEAST_TREES else [])]
     found = {NO_CONTEXT: _build("gaussian", seed, ridge=0.0)}
     for name in names:
         found[name] = _build(name, seed)
-        if _is_skewed(t):  # of a line a Gaussian: the exponential of a t has no mean
+        if skewed:  # of a line a Gaussian: the exponential of a t has no mean
             found[f"{name}{LOG}"] = LogScale(_build("gaussian" if name == LINE else name, seed), random_state=seed)
     if grouped:
         found[INTERCEPTS] = RandomIntercepts(random_state=seed)
@@ -284,12 +290,6 @@ def _candidates(c: Floats, t: Floats, seed: int, grouped: bool) -> dict[str, Con
     if np.isnan(c).any() and not shape:
         found["mixture of 3"] = _build("mixture", seed, n_init=6)
     return {**found, **({"mdn": _build("mdn", seed)} if n >= LEAST_NETWORK else {})}
-
-
-def _is_skewed(t: Floats) -> bool:
-    """Returns whether a target is above 0 and has a long upper tail, so that its logarithm may be easier to predict."""
-    t = t.reshape(len(t), -1)
-    return bool(np.any((np.nanmin(t, 0) > 0) & (np.asarray(skew(t, nan_policy="omit")) > SKEWED)))
 
 
 class _Trial:
@@ -381,15 +381,6 @@ def _crps(samples: Floats, right: Floats) -> Floats:
     weight = (2 * np.arange(1, S + 1) - S - 1)[None, :, None]
     spread = (weight * s).sum(1) / S**2  # E|X - X'| / 2
     return np.asarray(np.nanmean(np.abs(samples - right[:, None]).mean(1) - spread, 1))
-
-
-def _winner(tried: Mapping[str, _Trial], data: _Data, until: float) -> str:
-    """Returns the name of the best model; if it is `NO_CONTEXT`, after those that were behind were tried on all rows, too."""
-    _race(tried, data, until)
-    name = _simplest(tried)
-    if name == NO_CONTEXT and any(trial.left == "behind" for trial in tried.values()):
-        _race({one: trial for one, trial in tried.items() if trial.left != "time"}, data, until, drop=False)
-    return _simplest(tried)
 
 
 def _race(tried: Mapping[str, _Trial], data: _Data, until: float, *, drop: bool = True) -> None:
