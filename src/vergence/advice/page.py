@@ -13,7 +13,6 @@ SECTIONS = {
     "augmentations": "What each operation contributes",
     "command": "Reproduce this advice",
 }
-Table = tuple[list[str], list[list[str]]]  # head and rows
 
 
 def show_advice(advice: Advice) -> None:
@@ -64,7 +63,7 @@ def _facts(advice: Advice, name: str) -> dict[str, str | None]:
     }
 
 
-def _augmentations(advice: Advice) -> Table:
+def _augmentations(advice: Advice) -> tuple[list[str], list[list[str]]]:
     names = ["all", *(f"without {row.operation}" for row in advice.augmentations[1:])]
     rows = [[name, percent(row.strength), percent(row.unchanged)] for name, row in zip(names, advice.augmentations, strict=True)]
     return ["", "strength, %", "unchanged, %"], rows

@@ -173,7 +173,8 @@ def advise(
     if isinstance(augmentation, Mapping):
         augmentation = Composed(augmentation)
     augmentation = augmentation.sample if isinstance(augmentation, Affine) else augmentation
-    m = _draws(items, n_draws) if callable(augmentation) else 0
+    each = math.ceil(VIEWS * min(1.0, NUMBERS / math.prod(items.shape)) / len(items))
+    m = (n_draws or min(1000, max(4, each))) if callable(augmentation) else 0
     reading = read(items, augmentation, directions, m, random_state, device)
     y, r = None if y is None else y[reading.index], reading.x.shape[1]
     if n_components is not None:
@@ -219,13 +220,6 @@ def _labels(labels: Any, chosen: Tensor) -> Tensor | None:
     fits = y.ndim == 1 and len(y) > chosen[-1] and y.dtype.kind in "iu"
     expect(fits, "labels as an integer for each item, -1 where unknown", shown(labels), "number the classes")
     return torch.as_tensor(y.astype(np.int64))[chosen]
-
-
-def _draws(items: Items, n_draws: int | None) -> int:
-    if n_draws is not None:
-        return n_draws
-    views = VIEWS * min(1.0, NUMBERS / math.prod(items.shape))
-    return int(min(1000, max(4, math.ceil(views / len(items)))))
 
 
 def left_out(augmentation: Any) -> Iterator[tuple[str, Augmentation]]:
@@ -335,19 +329,16 @@ def _say_augmentation(rows: Sequence[OperationRow]) -> str:
 def _say_mark(mark: FixedMark) -> str:
     top, left, height, width = mark.box
     where = f"rows {top} to {top + height - 1}, columns {left} to {left + width - 1}"
-    text = (
-        f"Fixed mark: {where}. {100 * mark.share:.0f} % of one direction lies there, {100 * mark.others:.0f} % in other regions "
-    )
-    return f"{text}of this shape. If it is a stamp, a border or a bar, cover it: --set 'cover={mark.box}'."
+    found = f"{100 * mark.share:.0f} % of one direction lies there, {100 * mark.others:.0f} % in other regions of this shape"
+    return f"Fixed mark: {where}. {found}. If it is a stamp, a border or a bar, cover it: --set 'cover={mark.box}'."
 
 
 def _say_light(light: Lit) -> str:
     way = "from top to bottom" if light.axis == "rows" else "from left to right"
     low, high = (f"{100 * (math.exp(gradient) - 1):+.0f} %" for gradient in light.gradients)
-    text = (
-        f"Two groups differ in their light {way}: {high} in about {100 * light.share:.0f} % of the images, {low} in the others."
-    )
-    return f"{text} If these are two cameras or lamps, divide each image by the mean image of its group."
+    found = f"{high} in about {100 * light.share:.0f} % of the images, {low} in the others"
+    advice = "If these are two cameras or lamps, divide each image by the mean image of its group."
+    return f"Two groups differ in their light {way}: {found}. {advice}"
 
 
 def say_shared(shared: Shared, k: int) -> list[str]:

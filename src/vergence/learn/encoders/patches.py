@@ -87,7 +87,11 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
         The order matters only for which patches a sample smaller than all patches holds.
         """
-        self._check_settings()
+        require_count(**{name: getattr(self, name) for name in ("n_atoms", "patch_size", "pool", "stride", "batch_size")})
+        require_count(2, n_patches=self.n_patches)
+        require_count(0, size=self.size)
+        require_within("[0, inf)", threshold=self.threshold)
+        require_choice("dtype", self.dtype, DTYPES)
         for part in _parts(X):
             self._add(self._items(part, fitting=not hasattr(self, "_sample")))
         expect(hasattr(self, "_sample"), "images", "none that can be read", "give others")
@@ -97,7 +101,6 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return self
 
     def _add(self, items: Items) -> None:
-        """Adds images to the sample."""
         if not hasattr(self, "_sample"):
             seed = self.random_state
             seed = seed if isinstance(seed, int) else int(check_random_state(seed).randint(2**31))
@@ -125,14 +128,6 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         names = {"atoms": self.n_atoms, "patch": self.patch_size, "stride": self.stride, "side": self.size}
         return PatchSettings(**names, threshold=self.threshold, pool=self.pool)
 
-    def _check_settings(self) -> None:
-        counts = {name: getattr(self, name) for name in ("n_atoms", "patch_size", "pool", "stride", "batch_size")}
-        require_count(**counts)
-        require_count(2, n_patches=self.n_patches)
-        require_count(0, size=self.size)
-        require_within("[0, inf)", threshold=self.threshold)
-        require_choice("dtype", self.dtype, DTYPES)
-
     def _maps(self) -> PatchMaps:
         with torch.random.fork_rng(devices=[]):  # its atoms are random before they are set
             maps = PatchMaps(self._shape[0], self._settings()).to(DTYPES[self.dtype])
@@ -140,7 +135,6 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return maps
 
     def _items(self, X: Any, fitting: bool = False) -> Items:
-        """Returns images as items."""
         if isinstance(X, str | Path):
             items = open_items(str(X)) if fitting else open_items(str(X), shape=self._shape)
         else:

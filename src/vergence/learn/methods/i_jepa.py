@@ -92,12 +92,8 @@ class IJepa(ImageMethod):
 
     def inputs(self, views: Views) -> MultiView:
         """Returns one view, and the positions of its context and of its target blocks."""
-
-        def numbers(n: int, generator: torch.Generator) -> dict[str, Tensor]:
-            context, targets = block_masks(n, self.grid, generator, **self.blocks)
-            return {"context": context, "targets": targets}
-
-        return MultiView(views, numbers=numbers)
+        names = "context", "targets"
+        return MultiView(views, numbers=lambda n, g: dict(zip(names, block_masks(n, self.grid, g, **self.blocks), strict=True)))
 
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
         """Returns the mean error over target blocks, for a view (B, C, H, W), positions (B, K), and positions (B, M, T)."""

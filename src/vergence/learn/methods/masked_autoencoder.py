@@ -14,7 +14,6 @@ sine-cosine ones, as the decoder's are here), and the decoder predicts masked pa
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from vergence.learn.methods.core import Gather, ImageMethod, MultiView
@@ -78,12 +77,8 @@ class MaskedAutoencoder(ImageMethod):
 
     def inputs(self, views: Views) -> MultiView:
         """Returns one view, and the positions of its visible and of its masked patches."""
-
-        def numbers(n: int, generator: torch.Generator) -> dict[str, Tensor]:
-            keep, masked = random_masks(n, self.grid[0] * self.grid[1], self.mask_ratio, generator)
-            return {"keep": keep, "masked": masked}
-
-        return MultiView(views, numbers=numbers)
+        tokens, ratio, names = self.grid[0] * self.grid[1], self.mask_ratio, ("keep", "masked")
+        return MultiView(views, numbers=lambda n, g: dict(zip(names, random_masks(n, tokens, ratio, g), strict=True)))
 
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
         """Returns the mean squared error over masked patches, for a view and both kinds of positions."""

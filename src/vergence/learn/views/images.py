@@ -408,22 +408,16 @@ def _check_images(x: Tensor, n: int) -> None:
 def check_strengths(c: ViewConfig) -> None:
     """Raises a ValueError that names a strength out of its range."""
     rules = {
-        "crop": (0 < c.crop[0] <= c.crop[1] <= 1, "0 < smallest <= largest <= 1"),
-        "local_crop": (0 < c.local_crop[0] <= c.local_crop[1] <= 1, "0 < smallest <= largest <= 1"),
         "jitter": (min(c.jitter) >= 0 and c.jitter[HUE] <= 0.5, "four strengths >= 0, the hue's at most 0.5"),
         "blur_sigma": (0 < c.blur_sigma[0] <= c.blur_sigma[1], "0 < smallest <= largest"),
         "cover": (len(c.cover) % 4 == 0 and min(c.cover, default=0) >= 0, "top, left, height and width in pixels, >= 0"),
-        "thin": (0 <= c.thin < 1, "a share in [0, 1)"),
-        "shift": (0 <= c.shift < 1, "a share in [0, 1)"),
-        "baseline": (c.baseline >= 0, "a number >= 0"),
-        "window": (0 < c.window[0] <= c.window[1] <= 1, "0 < smallest <= largest <= 1"),
-        "warp": (c.warp >= 0, "a number >= 0"),
         "phases": (0 <= c.phases <= 1, "a share in [0, 1]"),
-        "swap": (0 <= c.swap <= 1, "a probability in [0, 1]"),
-        "noise": (c.noise >= 0, "a number >= 0"),
-        "scale": (c.scale >= 0, "a number >= 0"),
     }
-    shares = ("flip", "jitter_p", "grayscale", "blur", "solarize", "mask")
-    rules |= {name: (0 <= getattr(c, name) <= 1, "a probability in [0, 1]") for name in shares}
+    ranges = {"crop": c.crop, "local_crop": c.local_crop, "window": c.window}
+    rules |= {name: (0 < low <= high <= 1, "0 < smallest <= largest <= 1") for name, (low, high) in ranges.items()}
+    rules |= {name: (0 <= getattr(c, name) < 1, "a share in [0, 1)") for name in ("thin", "shift")}
+    rules |= {name: (getattr(c, name) >= 0, "a number >= 0") for name in ("baseline", "warp", "noise", "scale")}
+    probabilities = ("flip", "jitter_p", "grayscale", "blur", "solarize", "mask", "swap")
+    rules |= {name: (0 <= getattr(c, name) <= 1, "a probability in [0, 1]") for name in probabilities}
     for name, (holds, expected) in rules.items():
         expect(holds, f"{name} to be {expected}", getattr(c, name), f"change {name}")
