@@ -1,5 +1,6 @@
-"""Networks that tests name as encoders outside the library, and images."""
+"""Networks that tests name as encoders outside the library, images, and the rows of tables."""
 
+import csv
 import io
 
 import numpy as np
@@ -85,3 +86,8 @@ def png(pixels):
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def rows(file):
+    with file.open(newline="", encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))

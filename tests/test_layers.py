@@ -144,26 +144,18 @@ def test_objectives_see_neither_images_nor_engines():
             assert [i for i in imports(path) if i.startswith(forbidden)] == [], name
 
 
-def test_every_objective_has_its_test():
-    tests = Path(__file__).parent / "learn" / "objectives"
-    names = [p.stem for p in (SRC / "learn" / "objectives").glob("*.py") if p.stem not in ("__init__", "core", "storage")]
-    published = (tests / "test_published.py").read_text()
-    assert names
-    assert [n for n in names if not (tests / f"test_{n}.py").exists() and f"\ndef {n}(" not in published] == []
+FORMS = {"objectives": ("test_published.py", "\ndef {}("), "methods": ("test_image_methods.py", ": {},\n")}  # of common tests
 
 
-def test_every_method_has_its_test():
-    tests = Path(__file__).parent / "learn" / "methods"
-    names = [p.stem for p in (SRC / "learn" / "methods").glob("*.py") if p.stem not in ("__init__", "core", "parts")]
-    on_images = (tests / "test_image_methods.py").read_text()
-    assert names
-    assert [n for n in names if not (tests / f"test_{n}.py").exists() and f": {n},\n" not in on_images] == []
-
-
-def test_every_mixture_has_its_test():
-    tests = Path(__file__).parent / "mixtures"
-    names = [p.stem for p in (SRC / "mixtures").glob("*.py") if p.stem in papers("mixtures")]
-    assert names and [n for n in names if not (tests / f"test_{n}.py").exists()] == []
+@pytest.mark.parametrize("folder", ["learn/objectives", "learn/methods", "mixtures"])
+def test_every_paper_has_its_test(folder):
+    tests, kind = Path(__file__).parent / folder, folder.rpartition("/")[2]
+    names = {p.stem for p in (SRC / folder).glob("*.py")} - {"__init__", "core", "parts"}
+    names &= papers(kind) if kind == "mixtures" else names
+    file, form = FORMS.get(kind, ("", ""))
+    common = (tests / file).read_text() if file else ""
+    missing = [n for n in names if not (tests / f"test_{n}.py").exists()]
+    assert names and [n for n in missing if not form or form.format(n) not in common] == []
 
 
 NAMES = 580  # in ``__all__``, by which other rooms and users know them; a change that needs more takes others away

@@ -284,9 +284,9 @@ def test_embeddings_have_the_labels_and_default_names(run, tmp_path, monkeypatch
 
 
 def test_rates_exclude_each_other(run, tmp_path):
-    rates = {"--confidence": "expected --fpr with --confidence", "--fdr": "expected --fdr or --fpr, found both"}
-    refused("score", run, "digits", "--out", tmp_path / "u.csv", "--confidence", "0.9", words=rates["--confidence"])
-    refused("score", run, "digits", "--out", tmp_path / "u.csv", "--fdr", "0.1", "--fpr", "0.1", words=rates["--fdr"])
+    out = ("score", run, "digits", "--out", tmp_path / "u.csv")
+    refused(*out, "--confidence", "0.9", words="expected --fpr with --confidence")
+    refused(*out, "--fdr", "0.1", "--fpr", "0.1", words="expected --fdr or --fpr, found both")
 
 
 def test_pairs_of_vectors_are_fitted_and_matched(tmp_path):

@@ -33,7 +33,6 @@ def test_a_reader_that_leaves_ends_the_command_without_a_message():
         ("score x y --limit 5 --out s.csv", "found unknown arguments: --limit 5; vergence score --help"),
         ("train x --batch-siz 3 --epoch 4", "found unknown arguments: --batch-siz 3 --epoch 4 (did you mean --batch-size?)"),
         ("scor x", "expected a command, found 'scor': there are check, fetch, demo,"),
-        ("scor x --out y.csv", "expected a command, found 'scor': there are check, fetch, demo,"),
         (
             "density fitt x --out y",
             "expected a command, found 'fitt': there are fit, predict, sample, score, importance; did you mean 'fit'?",

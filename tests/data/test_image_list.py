@@ -1,6 +1,5 @@
 """Images are read whole, as a viewer shows them, from any source; what cannot be read is listed with its reason."""
 
-import io
 import os
 import tarfile
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from pyarrow import csv, parquet
+from tests.factories import png
 from tests.refusals import refuses
 
 from vergence.data.image_list import LoadedImage, open_images
@@ -177,16 +177,10 @@ def test_workers_give_the_same_in_the_same_order(tmp_path):
     assert found[0] == found[1] and len(found[0][0]) == 39
 
 
-def encoded(image):
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
 def sources(folder):
     paths = [save(folder / "pictures" / f"{i}.png", COLOR ^ i) for i in range(3)]
     arrays = np.stack([COLOR ^ i for i in range(3)])
-    data = [encoded(x) for x in arrays]
+    data = [png(x) for x in arrays]
     texts = pa.table({"label": ["a", "b", "c"], "file": [f"pictures/{i}.png" for i in range(3)]})
     csv.write_csv(texts, folder / "t.csv")
     parquet.write_table(texts, folder / "t.parquet")

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.datasets import load_digits
+from tests.factories import png
 from tests.refusals import refuses
 
 import vergence
@@ -22,12 +23,6 @@ from vergence.data.shards import EncodedImages, is_sharded, open_shards
 DIGITS = load_digits()
 PIXELS = np.round(DIGITS.images[:60] * (255 / 16)).astype(np.uint8)
 LABELS = DIGITS.target[:60]
-
-
-def png(x):
-    buffer = io.BytesIO()
-    Image.fromarray(x).save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 def write_tar(path, rows, labels=True):

@@ -129,8 +129,8 @@ FUNCTIONS = {
     "linear_probe": of(accuracy.linear_probe, **LABELED, l2=1.0),
     "detection": of(anomaly.detection, scores=Z[:, 0], anomalous=Y.bool()),
     "knn_distance": of(anomaly.knn_distance, train=Z, test=Z), "mahalanobis": of(anomaly.mahalanobis, train=Z, test=Z),
-    "collapse": of(collapse.collapse, z=Z), "pixels": of(features.pixels, x=IMAGES),
-    "pca": of(features.pca, train=Z, test=Z, dim=2), "accuracy_error": of(judgment.accuracy_error, accuracy=0.5, n=3),
+    "collapse": of(collapse.collapse, z=Z), "pca": of(features.pca, train=Z, test=Z, dim=2),
+    "accuracy_error": of(judgment.accuracy_error, accuracy=0.5, n=3),
     "auroc_error": of(judgment.auroc_error, auroc=0.5, n_anomalies=3, n_others=3),
 }  # fmt: skip
 

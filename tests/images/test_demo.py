@@ -1,6 +1,5 @@
 """The demo: what it prints is what is true, counted here from the files alone."""
 
-import csv
 import re
 from collections import Counter
 from pathlib import Path
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.cli.test_cli import call
+from tests.factories import rows
 
 from vergence.images.demo import DATA, SIDE, demo, planted
 
@@ -16,18 +16,13 @@ REAL = {"white cell", "platelet"}
 ANOMALIES = {"hair", "dust", "stain", "scratch", "defocus", "negative", *REAL}
 
 
-def read(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def counts(out):
     """Returns the numbers that the demo has to print, and the share of the flagged images that is normal."""
-    truth = {row["path"]: row for row in read(out / "truth.csv")}
-    flagged = [truth[row["path"]]["kind"] in ANOMALIES for row in read(out / "check" / "items.csv") if row["flag"] == "1"]
+    truth = {row["path"]: row for row in rows(out / "truth.csv")}
+    flagged = [truth[row["path"]]["kind"] in ANOMALIES for row in rows(out / "check" / "items.csv") if row["flag"] == "1"]
     anomalies = sum(row["kind"] in ANOMALIES for row in truth.values())
     found = Counter()
-    for row in read(out / "check" / "duplicates.csv"):
+    for row in rows(out / "check" / "duplicates.csv"):
         ours = "leak" if row["source"] == "reference" else "duplicate"
         pair = [(row["path"], row["duplicate_of"]), (row["duplicate_of"], row["path"])][: 1 if ours == "leak" else 2]
         found[ours, any(truth[a]["kind"].startswith(f"{ours}, ") and truth[a]["of"] == b for a, b in pair if a in truth)] += 1
@@ -48,11 +43,11 @@ def verified(lines, out):
 
 def test_the_data_are_free_small_and_say_where_tiles_lie():
     assert "MIT License" in (DATA / "LICENSE").read_text() and sum(path.stat().st_size for path in DATA.iterdir()) <= 1.2e6
-    rows = read(DATA / "tiles.csv")
-    assert {row["kind"] for row in rows} == {"normal", *REAL} and len({row["photograph"] for row in rows}) == 90
-    for name in {row["photograph"] for row in rows}:
+    tiles = rows(DATA / "tiles.csv")
+    assert {row["kind"] for row in tiles} == {"normal", *REAL} and len({row["photograph"] for row in tiles}) == 90
+    for name in {row["photograph"] for row in tiles}:
         xy = np.array(
-            [(int(row["left"]), int(row["top"])) for row in rows if row["photograph"] == name and row["kind"] == "normal"]
+            [(int(row["left"]), int(row["top"])) for row in tiles if row["photograph"] == name and row["kind"] == "normal"]
         )
         apart = np.abs(xy[:, None] - xy).max(2) >= SIDE
         assert (xy >= 0).all() and (xy <= np.array([320, 240]) - SIDE).all() and apart[~np.eye(len(xy), dtype=bool)].all()
@@ -61,7 +56,7 @@ def test_the_data_are_free_small_and_say_where_tiles_lie():
 def test_the_demo_prints_what_is_true(tmp_path):
     found = call("demo", "--out", tmp_path / "demo", "--encoder", "patches")
     lines = found.stdout.splitlines()
-    assert found.returncode == 0 and len(lines) <= 14 and len(read(tmp_path / "demo" / "truth.csv")) == 92
+    assert found.returncode == 0 and len(lines) <= 14 and len(rows(tmp_path / "demo" / "truth.csv")) == 92
     verified(lines[next(i for i, line in enumerate(lines) if line.startswith("Anomalies: ")) : -2], tmp_path / "demo")
     assert (
         call(
@@ -69,12 +64,12 @@ def test_the_demo_prints_what_is_true(tmp_path):
         ).returncode
         == 0
     )
-    flagged = [row["path"] for row in read(tmp_path / "f.csv") if row["flag"] == "1"]
-    kinds = {row["path"]: row["kind"] for row in read(tmp_path / "demo" / "truth.csv")}
+    flagged = [row["path"] for row in rows(tmp_path / "f.csv") if row["flag"] == "1"]
+    kinds = {row["path"]: row["kind"] for row in rows(tmp_path / "demo" / "truth.csv")}
     true = f"{sum(kinds[path] in ANOMALIES for path in flagged)} of {len(flagged)} are anomalies"
     assert true in (Path(__file__).parents[2] / "README.md").read_text()
     files = {path.name: np.asarray(Image.open(path)).tobytes() for path in (tmp_path / "demo").glob("[rn]e*/*.png")}
-    same = {(row["path"], row["of"]) for row in read(tmp_path / "demo" / "truth.csv") if row["kind"].endswith(", exact")}
+    same = {(row["path"], row["of"]) for row in rows(tmp_path / "demo" / "truth.csv") if row["kind"].endswith(", exact")}
     assert len({*files.values()}) == len(files) - len(same) and all(files[a] == files[b] for a, b in same)
 
 

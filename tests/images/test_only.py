@@ -1,6 +1,5 @@
 """Duplicates and plain properties alone, what to keep of them, names on standard input, and names that are hard to write."""
 
-import csv
 import io
 import re
 import sys
@@ -12,6 +11,7 @@ import pytest
 from PIL import Image, ImageFilter, ImageOps
 from pyarrow import csv as arrow
 from pyarrow import parquet
+from tests.factories import rows
 from tests.images.test_duplicates import saved, textured
 from tests.refusals import refuses
 
@@ -40,11 +40,6 @@ def folder(tmp_path_factory):
     textured(4).save(root / "z_equal.png", compress_level=1)
     (root / "broken.jpg").write_text("no image")
     return root
-
-
-def rows(file):
-    with file.open(newline="", encoding="utf-8") as lines:
-        return list(csv.DictReader(lines))
 
 
 def test_parts_are_those_of_the_whole_and_need_no_network(folder, monkeypatch):

@@ -1,11 +1,11 @@
 """``vergence density`` as people meet it: from a file of pairs to files of answers."""
 
-import csv
 import warnings
 
 import numpy as np
 import pytest
 from tests.cli.test_cli import call, refused
+from tests.factories import rows as table
 
 from vergence import mixtures
 from vergence.data.arrays import Pairs
@@ -37,11 +37,6 @@ def folder(tmp_path_factory):
 
 def asked(contexts):
     return Pairs(contexts, np.zeros((len(contexts), 0)), ([], []))
-
-
-def table(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.slow

@@ -310,19 +310,16 @@ def _say_augmentation(rows: Sequence[OperationRow]) -> str:
 def _say_mark(mark: FixedMark) -> str:
     top, left, height, width = mark.box
     where = f"rows {top} to {top + height - 1}, columns {left} to {left + width - 1}"
-    text = (
-        f"Fixed mark: {where}. {100 * mark.share:.0f} % of one direction lies there, {100 * mark.others:.0f} % in other regions "
-    )
-    return f"{text}of this shape. If it is a stamp, a border or a bar, cover it: --set 'cover={mark.box}'."
+    found = f"{100 * mark.share:.0f} % of one direction lies there, {100 * mark.others:.0f} % in other regions of this shape"
+    return f"Fixed mark: {where}. {found}. If it is a stamp, a border or a bar, cover it: --set 'cover={mark.box}'."
 
 
 def _say_light(light: Lit) -> str:
     way = "from top to bottom" if light.axis == "rows" else "from left to right"
     low, high = (f"{100 * (math.exp(gradient) - 1):+.0f} %" for gradient in light.gradients)
-    text = (
-        f"Two groups differ in their light {way}: {high} in about {100 * light.share:.0f} % of the images, {low} in the others."
-    )
-    return f"{text} If these are two cameras or lamps, divide each image by the mean image of its group."
+    found = f"{high} in about {100 * light.share:.0f} % of the images, {low} in the others"
+    advice = "If these are two cameras or lamps, divide each image by the mean image of its group."
+    return f"Two groups differ in their light {way}: {found}. {advice}"
 
 
 def say_shared(shared: Shared, k: int) -> list[str]:

@@ -30,7 +30,7 @@ class Advise:
     """Strength of a view's operation, NAME=VALUE (blur=0, crop=(0.5,1), noise=0.1), or a field of the data (holdout=0.1)."""
     seed: options.Seed = 0
     data_root: Annotated[options.DataRoot, arg(help_behavior_hint="(default: data)")] = None
-    download: options.Download = False
+    download: Annotated[bool, arg(help=options.described("download"))] = False
     device: options.Device = "auto"
     threads: options.Threads = None
 

@@ -172,7 +172,6 @@ def _names(data: bytes) -> list[str]:
 
 
 def _failing(command: Check) -> list[str]:
-    """Returns what makes the command fail."""
     failing = options.failing(command.fail_on, FAILURES)
     names = [] if "any" in (command.fail_on or "") else failing
     needed = [name for name in names if name in ("flagged", "labels", "leaks")]

@@ -44,7 +44,9 @@ def compare(command: Compare) -> None:
     table = found.table()
     more = [key for key in MEASURES if f"{key}_low" in table]
     for key, i in ((key, i) for i in range(len(found.name)) for key in more if table[f"{key}_low"][i] is not None):
-        print(f"{found.name[i]}: {key} differs by {_interval(table, key, i)} points from {found.baseline[i]} (95 % interval).")
+        difference, low, high = (100 * table[f"{key}_{end}"][i] for end in ("difference", "low", "high"))
+        text = f"{difference:+.1f} ({low:+.1f} to {high:+.1f})"
+        print(f"{found.name[i]}: {key} differs by {text} points from {found.baseline[i]} (95 % interval).")
     for note in found.notes:
         print(f"note: {note}")
     for test in dict.fromkeys(found.test):
@@ -65,8 +67,3 @@ def compare(command: Compare) -> None:
 def _text(table: Mapping[str, Any], key: str, i: int) -> str:
     both = (table[key][i], table[f"{key}_deviation"][i])
     return " ± ".join(f"{value * (100 if key in SHARES else 1):.1f}" for value in both if value is not None)
-
-
-def _interval(table: Mapping[str, Any], key: str, i: int) -> str:
-    difference, low, high = (100 * table[f"{key}_{end}"][i] for end in ("difference", "low", "high"))
-    return f"{difference:+.1f} ({low:+.1f} to {high:+.1f})"

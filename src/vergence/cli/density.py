@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from vergence.data.arrays import Pairs
     from vergence.decide.decisions import Decisions
 
-__all__: list[str] = []
-
 MODELS = "Model to fit: line, kernel, trees, mixture, mdn, gaussian, gng, particles; auto compares them; see vergence.mixtures."
 
 
@@ -251,7 +249,6 @@ def _comparison(ahead: dict[str, tuple[float, float]]) -> str:
 
 
 def _scenario(command: DensityPredict) -> None:
-    """Prints the answers for one row."""
     from vergence.mixtures import load
     from vergence.tables import models as density
 
@@ -300,7 +297,6 @@ def _write(command: DensityPredict | DensitySample | DensityScore, out: Path) ->
 
 
 def _scored(found: "Decisions") -> list[str]:
-    """Returns what was found, in words."""
     from vergence.decide.decisions import SHIFTED
 
     if not found.total:

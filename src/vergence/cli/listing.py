@@ -148,7 +148,6 @@ def train_help(train: type, arguments: list[str]) -> str:
 
 
 def _option(field: Any, values: dict[str, dict[Any, list[str]]]) -> Iterator[str]:
-    """Yields the lines of an option."""
     import textwrap
 
     kind, *settings = get_args(field.type) if get_origin(field.type) is Annotated else (field.type,)

@@ -70,20 +70,11 @@ def pairs(command: Pairs) -> None:
     model = None if command.model == "gaussian" else get(command.model)(random_state=command.seed)
     how: dict[str, Any] = {"by": command.by, "share": command.share, "device": command.device}
     matcher = Matcher(model, n_components=command.components, random_state=command.seed, **how)
-    groups = None if command.groups is None else _groups(command.pairs, command.groups)
+    groups = None if command.groups is None else _array(command.pairs, command.groups)
     matcher.fit(read.context, np.asarray(read.target).reshape(len(read.target), -1), groups)
     matcher.save(command.out)
     print(f"{len(matcher.calibration_):,} of {len(read.context):,} pairs calibrate the error rates.\nwrote {command.out}")
     print(f"next: vergence match {shlex.quote(str(command.out))} CONTEXTS GALLERY")
-
-
-def _groups(path: Path, name: str) -> Any:
-    """Returns the groups (N,) of the pairs of a file."""
-    from vergence.data.arrays import read_arrays
-
-    arrays, there = read_arrays(path, (name,), 1 << 40)
-    expect(name in arrays, f"the array {name} in {path.name}", ", ".join(there), "name it with --groups")
-    return arrays[name]
 
 
 def match(command: Match) -> None:
@@ -117,14 +108,17 @@ def _matches(command: Match) -> "Matches":
 
 
 def _vectors(source: str, name: str) -> Any:
-    """Returns the vectors (N, D) of a file."""
+    return _array(Path(source), name, "z", "arr_0")
+
+
+def _array(path: Path, *names: str) -> Any:
+    """Returns an array of a file, by the first of some names that is there."""
     from vergence.data.arrays import read_arrays
 
-    path = Path(source)
-    expect(path.is_file() and path.suffix.lower() in (".npy", ".npz"), f"a .npy or .npz file of vectors at {source}", "none")
-    arrays, there = read_arrays(path, (name, "z", "arr_0"), 1 << 40)
-    key = next((key for key in (name, "z", "arr_0") if key in arrays), None)
-    expect(key is not None, f"the array {name} in {source}", ", ".join(there) or "none")
+    expect(path.is_file() and path.suffix.lower() in (".npy", ".npz"), f"a .npy or .npz file of vectors at {path}", "none")
+    arrays, there = read_arrays(path, names, 1 << 40)
+    key = next((name for name in names if name in arrays), None)
+    expect(key is not None, f"the array {names[0]} in {path}", ", ".join(there) or "none")
     return arrays[key]  # type: ignore[index]
 
 

@@ -42,7 +42,8 @@ class Monitor:
 
 def monitor(command: Monitor) -> None:
     """Runs ``vergence monitor``."""
-    state, sign = _state(command), -1.0 if command.lower_is_anomalous else 1.0
+    sign = -1.0 if command.lower_is_anomalous else 1.0
+    state = _state(command, sign)
     printed, kind, skipped, alarms, seen = 0, "", 0, 0, 0
     for seen, score in enumerate(_scores(command), 1):
         if score != score:
@@ -64,14 +65,13 @@ def monitor(command: Monitor) -> None:
         sys.exit(1)
 
 
-def _state(command: Monitor) -> "State":
+def _state(command: Monitor, sign: float) -> "State":
     """Returns the state of the file, which must be of the same calibration scores and alarm, or a new one."""
     import numpy as np
 
     from vergence.decide import Monitor as State
     from vergence.decide.files import read_scores
 
-    sign = -1.0 if command.lower_is_anomalous else 1.0
     new = State(sign * read_scores(command.calibration, command.column), command.alarm, command.seed)
     if command.state is None or not command.state.exists():
         return new

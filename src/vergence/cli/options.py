@@ -104,7 +104,6 @@ VIEWS = "Views of vectors: features, counts, spectra, series or table; or packag
 ViewsOption = Annotated[str | None, arg(metavar="NAME", help=VIEWS, help_behavior_hint="(default: features)")]
 DataRoot = Annotated[str | None, arg(metavar="FOLDER", help=described("root"), help_behavior_hint="(default: the run's)")]
 TrustCode = Annotated[bool, arg(help="Import the objective or encoder that the run names where it is not one of the library's.")]
-Download = Annotated[bool, arg(help=described("download"))]
 Settings = UseAppendAction[list[str]]
 RunFolder = Annotated[Positional[Path], arg(metavar="RUN", help="Run folder.")]
 TABLE = {"help": "File to write: .npz, .csv or .parquet.", "help_behavior_hint": "(default: named after the input)"}

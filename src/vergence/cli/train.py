@@ -96,7 +96,6 @@ def _plan(source: str | None, out: Path, command: Any, settings: dict[str, Any])
 
 
 def _shard(source: str | None, out: Path, command: Any, settings: dict[str, Any]) -> None:
-    """Trains a part, and prints what is next."""
     from vergence.learn.runs.train import train_shard
     from vergence.utils.parts import Shard
 

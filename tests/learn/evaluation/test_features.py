@@ -1,4 +1,4 @@
-"""Features of data: embeddings, after which each part of the network has its mode again, pixels, and principal components."""
+"""Features of data: embeddings, after which each part of the network has its mode again, and principal components."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from vergence.data.items import ArrayItems
 from vergence.learn.evaluation.accuracy import knn_accuracy
 from vergence.learn.evaluation.anomaly import mahalanobis
 from vergence.learn.evaluation.collapse import effective_rank
-from vergence.learn.evaluation.features import collect_features, pca, pixels
+from vergence.learn.evaluation.features import collect_features, pca
 
 
 def test_each_part_of_a_network_has_its_own_mode_again():
@@ -25,16 +25,6 @@ def test_modes_are_as_before_after_an_error():
     with pytest.raises(RuntimeError):
         collect_features(net, ArrayItems(torch.randn(5, 3)))
     assert [part.training for part in net] == [True, False]
-
-
-def test_pixels():
-    x = torch.arange(24, dtype=torch.uint8).reshape(2, 3, 2, 2)
-    found = pixels(x)
-    assert found.shape == (2, 12) and found.dtype == torch.float32
-    assert found[1, 3].item() == pytest.approx(x[1, 0, 1, 1].item() / 255)
-    assert pixels(torch.full((1, 1), 255, dtype=torch.uint8)).item() == 1
-    vectors = torch.randn(4, 3) * 300
-    assert torch.equal(pixels(vectors), vectors.float())  # not images: kept in their own unit
 
 
 def test_pca_is_the_eigenvectors_projection():

@@ -101,7 +101,7 @@ def test_a_step_is_a_function_of_its_random_numbers_and_of_its_state_alone(name)
 def test_methods_are_documented_have_a_recipe_and_bounded_sizes(name):
     kind = methods.get(name)
     assert "arXiv" in inspect.getmodule(kind).__doc__ or "ICML" in inspect.getmodule(kind).__doc__
-    config = recipes.get(recipes.of_method(name), "digits")
+    config = recipes.get(f"{name}_small", "digits")
     assert config.model.method == name and config.model.objective == "none"
     options = {key: p for key, p in inspect.signature(kind).parameters.items() if p.kind is p.KEYWORD_ONLY}
     assert set(config.model.options) <= set(options) and all(f"        {key}: " in kind.__doc__ for key in options)

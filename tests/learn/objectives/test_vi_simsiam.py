@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from tests.densities.test_power_spherical import log_area
 from tests.learn.objectives.common import close, descended, require_caught
 from tests.reference import power_spherical
 from tests.reference import vi_simsiam as reference
@@ -14,11 +15,6 @@ from vergence.densities.power_spherical import PowerSpherical, direction
 from vergence.learn.objectives import vi_simsiam
 
 B, D = 6, 5
-
-
-def log_area(dim):
-    """The log of the unit sphere's area in R^dim."""
-    return math.log(2) + 0.5 * dim * math.log(math.pi) - math.lgamma(dim / 2)
 
 
 class Fixed(nn.Module):

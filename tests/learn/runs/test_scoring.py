@@ -3,6 +3,7 @@
 import errno
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -422,7 +423,7 @@ def test_reasons_claim_no_more_than_the_calibration_items_can_show(run):
     n = len(found.calibration)
     np.testing.assert_allclose(p, [[1 / (n + 1)] * 3, [1.0] * 3])
     assert explain(found.feature_sets, p, n)[0] == f"{', '.join(found.feature_sets)} rarer than 1 in {n}"
-    fewer = found.with_calibration(found.deviations[:3], ["a", "b", "c"])
+    fewer = replace(found, deviations=found.deviations[:3], names=["a", "b", "c"])
     assert len(fewer.calibration) == 3 and (fewer.p_values_by_set(found.deviations[:1] + 1e3) == 1 / 4).all()
 
 

@@ -67,7 +67,6 @@ class _Convolution(nn.Conv2d):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns maps (B, C', H', W') of maps (B, C, H, W)."""
         if x.shape[-1] > 1:
             return super().forward(x)
         with torch.autocast(x.device.type, enabled=False):

@@ -131,7 +131,6 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             return PatchMaps(self._shape[0], self._settings()).to(DTYPES[self.dtype])
 
     def _items(self, X: Any, fitting: bool = False) -> Items:
-        """Returns images as items."""
         if isinstance(X, str | Path):
             items = open_items(str(X)) if fitting else open_items(str(X), shape=self._shape)
         else:

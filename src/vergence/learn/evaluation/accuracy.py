@@ -79,15 +79,12 @@ def knn_accuracy(
     return whole if each else {k: {how: int(one.sum()) / len(test) for how, one in votes.items()} for k, votes in whole.items()}
 
 
-def _require_labels(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> None:
+def _require_labels(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, classes: int = 0) -> None:
     require_features(train=train, test=test)
     for name, z, y in (("train", train, train_labels), ("test", test, test_labels)):
         expect(y.shape == z.shape[:1], f"{name}: labels of shape ({len(z)},)", tuple(y.shape), "give one label per row")
-
-
-def _require_classes(labels: Tensor) -> None:
-    n = len(labels.unique())
-    expect(n >= 2, "at least 2 classes in training", n, "label more classes or leave the probe out")
+    n = len(train_labels.unique())
+    expect(n >= classes, f"at least {classes} classes in training", n, "label more classes or leave the probe out")
 
 
 def linear_probe(
@@ -121,8 +118,7 @@ def linear_probe(
     """
     from sklearn.linear_model import LogisticRegression
 
-    _require_labels(train, train_labels, test, test_labels)
-    _require_classes(train_labels)
+    _require_labels(train, train_labels, test, test_labels, classes=2)
     require_within("(0, inf)", l2=l2)
     x, x_test = (part.cpu().numpy() for part in _standardize(as_float(train), as_float(test)))
     y, y_test = train_labels.cpu().numpy(), test_labels.cpu().numpy()
@@ -153,8 +149,7 @@ def ridge_probe(
         >>> ridge_probe(z, y, z[:2], torch.tensor([4, 9]))
         {'accuracy': 0.5, 'train_accuracy': 1.0}
     """
-    _require_labels(train, train_labels, test, test_labels)
-    _require_classes(train_labels)
+    _require_labels(train, train_labels, test, test_labels, classes=2)
     require_within("(0, inf)", penalty=penalty)
     classes, label = torch.unique(train_labels.to(train.device), return_inverse=True)
     train, test = as_float(train), as_float(test)

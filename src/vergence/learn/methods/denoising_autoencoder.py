@@ -85,11 +85,9 @@ class _Same(Views):
     """The items themselves."""
 
     def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Returns nothing: nothing is random."""
         return {}
 
     def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        """Returns the items."""
         return x
 
 
@@ -102,7 +100,6 @@ class _Corrupted(MultiView):
         self.whole = ImageViews(ViewConfig(**ImageViews.operations), size)
 
     def apply(self, x: Tensor, draws: Draws) -> tuple[Tensor, ...]:
-        """Returns the corrupted view and the item."""
         images = zip(self.kinds[0].apply(x, draws[0]), draws[1]["seed"], strict=True)
         noisy = torch.stack([self._noisy(image, int(seed)) for image, seed in images])
         return noisy, self.whole.apply(x, self.whole.draw(len(x), torch.Generator().manual_seed(0)))

@@ -125,9 +125,8 @@ class Objective(nn.Module, abc.ABC):
             require_pairs(za, z, self.dim)
         views = za, zb, *others
         if za.device.type == "cpu" and len(za) and (most := max(float(z.detach().abs().max()) for z in views)) > LARGEST:
-            raise ValueError(
-                f"expected embeddings of at most {LARGEST:.0e}, found {most:.3g}: lower the learning rate, or check the data"
-            )
+            advice = "lower the learning rate, or check the data"
+            raise ValueError(f"expected embeddings of at most {LARGEST:.0e}, found {most:.3g}: {advice}")
         if self.several:
             require_several(za)
         if self.training and torch.is_grad_enabled() and za.requires_grad and not self.managed:

@@ -9,7 +9,7 @@ import itertools
 import json
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -129,10 +129,6 @@ class RunDetector:
         bank = torch.from_numpy(self.normal).float()
         best = nearest_rows(bank, torch.from_numpy(_normalized(z)), min(NEAREST, len(bank)), directions=True)
         return ["; ".join(self.normal_names[i] for i in row) for row in best.tolist()]
-
-    def with_calibration(self, deviations: np.ndarray, names: list[str]) -> "RunDetector":
-        """Returns the detector with other calibration items, which no fit has seen."""
-        return replace(self, deviations=deviations, names=names, held_out=True, gap=None)
 
     def content(self) -> bytes:
         """Returns the bytes of a ``.safetensors`` file; see `read`."""

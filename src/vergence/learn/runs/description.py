@@ -17,6 +17,8 @@ from vergence.utils.files import as_path
 
 __all__ = ["completed", "resumed"]
 
+CODE = ("objective", "encoder", "target_encoder")  # settings that may name code, which the caller who gives it trusts
+
 
 def describe(
     source: str | RunConfig | None,
@@ -71,7 +73,7 @@ def _from_run(source: str | None, recipe: str | None, settings: dict[str, Any], 
     path = as_path(settings["init"], "init")
     other = RunFolder.open(path, trust_code=True).config  # opening imports nothing
     if not trust_code:
-        require_known_code(path, other.model, _named(settings))
+        require_known_code(path, other.model, [settings.get(name) for name in CODE])
     if other.model.freeze and (settings.get("objective", "none") != "none" or settings.get("method") is not None):
         settings = {"freeze": False, **settings}
     if other.model.encoder.closed_form and not other.model.encoder.takes_steps:
@@ -91,11 +93,6 @@ def _behind(other: RunConfig, settings: dict[str, Any]) -> tuple[RunConfig, dict
     model = dataclasses.replace(recipe.model, encoder=encoder)
     settings = {name: value for name, value in settings.items() if name not in ("encoder", "freeze")}
     return dataclasses.replace(recipe, data=other.data, views=other.views, model=model), settings
-
-
-def _named(settings: dict[str, Any]) -> list[Any]:
-    """Returns the names of code that the caller gives, who trusts it."""
-    return [settings.get(name) for name in ("objective", "encoder", "target_encoder")]
 
 
 def for_data(config: RunConfig, settings: dict[str, Any], facts: Facts, any_recipe: bool) -> tuple[RunConfig, list[str]]:
@@ -187,7 +184,7 @@ def resumed(
         wanted = source
     else:
         if not trust_code:  # what the caller names has to be the run's: see below
-            require_known_code(out, config.model, _named(settings))
+            require_known_code(out, config.model, [settings.get(name) for name in CODE])
         given = settings if source is None else {"source": source, **settings}
         given = given | {name: absolute(as_source(given[name])) for name in ("source", "root") if given.get(name) is not None}
         if recipe is not None:

@@ -85,7 +85,6 @@ def export(run: Run, out: str | Path, *, dtype: Literal["uint8", "float32"] | No
 
 
 def _written(module: nn.Module, x: Tensor, ending: str) -> bytes:
-    """Returns the bytes of the graph."""
     target = io.BytesIO()
     free = {0: torch.export.Dim("batch", min=1, max=1 << 16)}
     try:

@@ -124,7 +124,6 @@ def _hub() -> Any:
 
 
 def _card(run: "Run", repository: str) -> str:
-    """Returns the model card."""
     about, model, found = run.folder.metadata, run.folder.config.model, run.detector()
     items = f"{counted(about.n_train, 'item')}, {about.kind} of shape {about.shape}"
     rows = {

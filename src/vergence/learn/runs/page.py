@@ -93,12 +93,13 @@ def write_report(run: str | Path) -> Path:
     examples, name, record = _Examples(files), run.resolve().name, files.evaluation
     prior = paper(files.folder.config.model.objective)[1]
     shown = {} if record is None else tables(record)
+    absent = {"skipped": not files.skipped, "uncertainty": record is None or record.uncertainty is None}
     note = "the run was not evaluated" if record is None else record.protocol.note
     threads = next((row["threads"] for row in reversed(files.rows) if is_count(row.get("threads"), 1)), None)
     return write(
         run / "report.html",
         "run",
-        _sections(files),
+        {name: heading for name, heading in SECTIONS.items() if not absent.get(name, False)},
         steps=examples.steps(),
         title=f"Run {name} on {Path(files.folder.config.data.source).name}",
         config=files.folder.config,
@@ -122,12 +123,6 @@ def write_report(run: str | Path) -> Path:
         settings=_settings(files),
         again={"run": _argument(str(run)), "out": _argument(f"{run}-again"), "threads": threads},
     )
-
-
-def _sections(files: RunFiles) -> dict[str, str]:
-    measured = files.evaluation is not None and files.evaluation.uncertainty is not None
-    absent = {"skipped": not files.skipped, "uncertainty": not measured}
-    return {name: heading for name, heading in SECTIONS.items() if not absent.get(name, False)}
 
 
 def _argument(path: str) -> str:

@@ -61,10 +61,6 @@ class Reading:
     batch_size: int = 256
     workers: int = 0
 
-    def job(self) -> dict[str, Any]:
-        """Returns what determines the rows, by which a job recognizes its parts."""
-        return {"size": self.size, "device": self.device.type, "batch_size": self.batch_size}
-
 
 def parts(objective: Objective | DensityObjective, z: Tensor, most: int = 4096) -> tuple[Tensor, ...]:
     """Splits embeddings (N, D) of the objective's space, ``most`` at a time, so that items by components by features stay few."""
@@ -120,7 +116,8 @@ def write_rows(
     are computed when all rows are there.
     """
     require_table(out)  # before the items are read for their digest
-    with open_parts(out, {**job, **reading.job(), "source": of_items(items)}, derived=derived) as kept:
+    how = {"size": reading.size, "device": reading.device.type, "batch_size": reading.batch_size}
+    with open_parts(out, {**job, **how, "source": of_items(items)}, derived=derived) as kept:
         repeated = [(one.name, one.reason) for one in items.skipped]
         with bar(out.name, len(items)) as advance:
             advance(kept.done)
@@ -131,7 +128,7 @@ def write_rows(
                     kept.append({"name": [], **{name: values[:0] for name, values in arrays.items()}}, 0)
                     break
                 label = {} if labels is None else {"label": labels[index].numpy()}
-                kept.append({"name": names_of(items, index), **label, **arrays}, n, skipped)
+                kept.append({"name": [items.names[i] for i in index.tolist()], **label, **arrays}, n, skipped)
                 advance(len(index))
         listed = list(dict.fromkeys(repeated + kept.skipped))
         if not kept.rows and len(items):
@@ -140,11 +137,6 @@ def write_rows(
         items.skipped = [Skipped(*pair) for pair in listed]
         write_skipped(out.with_name(f"{out.name}.skipped.csv"), items.skipped)
         return kept.rows
-
-
-def names_of(items: Items, index: Tensor) -> list[str]:
-    """Returns the names of the items of an index."""
-    return [items.names[i] for i in index.tolist()]
 
 
 def collected(
@@ -170,7 +162,7 @@ def collected(
     expect(len(index), "items that can be read", f"none of {len(items)}", "give others")
     whole = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
     own = whole.pop("digest")
-    return Collected(whole, index, names_of(items, index), own)
+    return Collected(whole, index, [items.names[i] for i in index.tolist()], own)
 
 
 def of_module(module: nn.Module) -> str:

@@ -181,7 +181,8 @@ class Calibration:
             refused = dict(zip(given.digests.tolist(), given.names, strict=True))
             new = _unseen(given.digests, detector.seen)
             names = [given.names[i] for i in np.flatnonzero(new)]
-            detector = detector.with_calibration(detector.deviations_of(given.features)[new], names)
+            deviations = detector.deviations_of(given.features)[new]
+            detector = replace(detector, deviations=deviations, names=names, held_out=True, gap=None)
         if self.confirmed:
             detector = _without_confirmed(detector, self.confirmed)
         require_calibration(len(detector.calibration), detector.calibration)

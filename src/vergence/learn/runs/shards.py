@@ -209,7 +209,6 @@ def _whole(folder: Path) -> list[dict[str, Any]]:
 
 
 def _added(records: Sequence[Mapping[str, Any]]) -> Tally:
-    """Returns the tally of all parts."""
     first = records[0]
     certificate = None if first["certificate"] is None else Certificate(**first["certificate"])
     own = None if first.get("ties") is None else np.ones(first["calibration"] + 2, dtype=np.int64)

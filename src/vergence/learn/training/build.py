@@ -64,8 +64,7 @@ def build_method(config: ModelConfig, shape: Sequence[int], target_shape: OtherS
     if config.method is not None:
         require_method(config)
         require_images(config, "image" if len(shape) == 3 else "vector")
-        kind, names = methods.get(config.method), ("encoder", "shape")
-        return _with_options(f"method '{config.method}'", kind, (encoder, shape), names, config.options)
+        return _with_options(f"method '{config.method}'", methods.get(config.method), (encoder, shape), config.options)
     dim = networks.width(encoder, shape)
     dual = target_shape is not None or config.target_encoder is not None
     second_shape = tuple(shape if target_shape is None else target_shape)
@@ -147,19 +146,18 @@ def _objective(config: ModelConfig, dim: int, dual: bool, blocks: tuple[str, ...
     kind = objectives.get(config.objective)
     own = {"tied": False, **({"blocks": blocks} if blocks else {})} if dual else {}
     own = {name: value for name, value in own.items() if name in inspect.signature(kind).parameters}
-    return _with_options(f"objective '{config.objective}'", kind, (dim,), ("dim",), config.options, own)
+    return _with_options(f"objective '{config.objective}'", kind, (dim,), config.options, own)
 
 
 def _with_options(
     what: str,
     kind: Callable[..., T],
     arguments: tuple[Any, ...],
-    names: tuple[str, ...],
     options: Mapping[str, Any],
     own: Mapping[str, Any] | None = None,
 ) -> T:
-    """Returns ``kind(*arguments, **options)``, whose arguments have ``names``; ``own`` are defaults of the options."""
-    choices = [name for name in inspect.signature(kind).parameters if name not in names]
+    """Returns ``kind(*arguments, **options)``; ``own`` are defaults of the options."""
+    choices = list(inspect.signature(kind).parameters)[len(arguments) :]
     hints = _hints(kind)
     for name in options:
         if name not in choices and name in ATOMS:

@@ -220,13 +220,12 @@ def content_of(items: Items) -> str:
         for name in items.names:
             path = items.folder / file_name(name)
             digest.update(f"{name} {path.stat().st_size if path.is_file() else -1}".encode())
-        return digest.hexdigest()
-    if isinstance(items, EncodedImages):
+    elif isinstance(items, EncodedImages):
         digest.update("\0".join(items.stamps).encode())
-        return digest.hexdigest()
-    for _, x in items.stream(iter(spaced(len(items), MOST_DIGESTED).split(BLOCK))):
-        for side in x if isinstance(x, tuple | list) else (x,):
-            digest.update(np.ascontiguousarray(side.cpu().numpy()).data)
+    else:
+        for _, x in items.stream(iter(spaced(len(items), MOST_DIGESTED).split(BLOCK))):
+            for side in x if isinstance(x, tuple | list) else (x,):
+                digest.update(np.ascontiguousarray(side.cpu().numpy()).data)
     return digest.hexdigest()
 
 

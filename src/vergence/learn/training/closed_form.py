@@ -197,7 +197,6 @@ class _Fit:
         return learn_dictionary(sampled_patches(images, self.maps, seed=seed), self.settings.atoms)
 
     def _second_layer(self) -> None:
-        """Learns the second layer, if there is one."""
         layer = self.maps.second
         if layer is None:
             return
@@ -222,13 +221,10 @@ class _Fit:
         mine = range(start + rank, part.stop, world)
         saved = time.monotonic()
         stream = zip(mine, self.items.stream((blocks[i] for i in mine), workers=self.config.fit.workers), strict=True)
-
-        def project(i: int, x: Tensor, j: int) -> Tensor:
-            return self._projected(x.to(self.fabric.device), i, j, mean, V)
-
         for i, (_, x) in stream:
             if len(x):
-                sums.add_views([project(i, x, j) for j in range(self.settings.views)])
+                on_device = x.to(self.fabric.device)
+                sums.add_views([self._projected(on_device, i, j, mean, V) for j in range(self.settings.views)])
             self.progress(len(x) * self.settings.views * world, "joint embedding")
             if world == 1 and (self.stopped or time.monotonic() - saved > self.config.fit.checkpoint_seconds):
                 self._save(3 + i, mean=mean, directions=V, sums=sums.state())

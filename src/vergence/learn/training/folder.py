@@ -88,10 +88,8 @@ class RunFolder:
         raw = _read(file, read_object)
         version, number = raw.get("vergence"), raw.get("format")
         if isinstance(number, int) and number > FORMAT:
-            raise ValueError(
-                f"{path} was written by vergence {shown(version)} (format {number}); this is {__version__}, which reads formats "
-                f"up to {FORMAT}: upgrade vergence"
-            )
+            written = f"{path} was written by vergence {shown(version)} (format {number})"
+            raise ValueError(f"{written}; this is {__version__}, which reads formats up to {FORMAT}: upgrade vergence")
         config, metadata = _read(file, lambda _: (RunConfig.from_dict(raw), RunMetadata.from_dict(raw["metadata"])))
         if not trust_code:
             require_known_code(path, config.model)
@@ -117,7 +115,11 @@ class RunFolder:
         """Returns the rows of ``metrics.jsonl``; a line that is not an object, as a kill leaves it, is left out."""
         file = self.path / "metrics.jsonl"
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
-        return [row for row in map(_parse_row, lines) if row is not None]
+        rows = []
+        for line in lines:
+            with contextlib.suppress(ValueError, RecursionError):
+                rows.append(json.loads(line))
+        return [row for row in rows if isinstance(row, dict)]
 
     def evaluation(self) -> Evaluation | None:
         """Returns what ``evaluation.json`` holds; None where there is none."""
@@ -180,9 +182,8 @@ class RunFolder:
         from safetensors.torch import load_file
 
         if not (self.path / MODEL).exists():
-            raise ValueError(
-                f"{self.path} is not finished: it has no {MODEL}; continue with 'vergence train --resume {self.path}'"
-            )
+            advice = f"continue with 'vergence train --resume {self.path}'"
+            raise ValueError(f"{self.path} is not finished: it has no {MODEL}; {advice}")
         found: dict[str, Tensor] = self.read_checked(MODEL, load_file)
         return found
 
@@ -348,16 +349,7 @@ def _are_metrics(metrics: object) -> bool:
     return all(isinstance(value, dict) for value in dictionaries) and all(is_count(value, 0) for value in counts)
 
 
-def _parse_row(line: str) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) else None
-
-
 def _read(file: Path, read: Callable[[Path], Any]) -> Any:
-    """Reads a file of a run folder."""
     from safetensors import SafetensorError
 
     errors = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, EOFError, OSError)

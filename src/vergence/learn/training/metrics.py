@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from vergence.data.items import Items
 from vergence.data.sources import Data
 from vergence.learn.evaluation import features
 from vergence.learn.evaluation.accuracy import knn_accuracy
@@ -226,10 +225,13 @@ def online_knn(opened: Data, size: int | None, device: torch.device) -> Monitor 
     ``device``, sees a central crop of ``size`` pixels per side, None for vectors. For fewer than five labeled items or fewer than
     two classes there is no function.
     """
-    items = labeled(opened.train, ITEMS)
-    count = 0 if items is None else min(QUERIES, len(items) // SHARE)
-    if items is None or count == 0:
+    labels = opened.train.labels
+    index = torch.zeros(0, dtype=torch.int64) if labels is None else (labels >= 0).nonzero().flatten()
+    index = index[torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:ITEMS]].sort().values
+    count = min(QUERIES, len(index) // SHARE)
+    if labels is None or len(labels[index].unique()) < 2 or count == 0:
         return None
+    items = opened.train.subset(index)
     order = torch.randperm(len(items), generator=torch.Generator().manual_seed(1))
     queries, bank = (items.subset(index.sort().values) for index in order.split([count, len(items) - count]))
 
@@ -242,18 +244,6 @@ def online_knn(opened: Data, size: int | None, device: torch.device) -> Monitor 
         return {"knn": accuracy[k]["majority"]}
 
     return check
-
-
-def labeled(items: Items, limit: int | None = None) -> Items | None:
-    """Returns the items that have a label, at most ``limit`` sampled with a fixed seed; None for fewer than two classes."""
-    if items.labels is None:
-        return None
-    index = (items.labels >= 0).nonzero().flatten()
-    if len(items.labels[index].unique()) < 2:
-        return None
-    if limit is not None and len(index) > limit:
-        index = index[torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:limit]].sort().values
-    return items.subset(index)
 
 
 # What listens to a training: loggers and functions of the program's

@@ -29,10 +29,8 @@ class NotStarted(ValueError):
 
     def __init__(self, devices: int, nodes: int) -> None:
         machines = f", and --nnodes {nodes}, on each machine" if nodes > 1 else ""
-        super().__init__(
-            f"expected {devices * nodes} processes, found one that no launcher has started; start the program with torchrun "
-            f"--nproc-per-node {devices}{machines}"
-        )
+        found = f"expected {devices * nodes} processes, found one that no launcher has started"
+        super().__init__(f"{found}; start the program with torchrun --nproc-per-node {devices}{machines}")
         self.devices, self.nodes = devices, nodes
 
 
@@ -62,11 +60,9 @@ def in_processes(arguments: Sequence[str], processes: int, out: Path) -> None:
         if (code := failure.exitcode) in REPORTED or (rank == 0 and code == 2):
             sys.exit(code)
         how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
+        what = f"process {rank + 1} of {processes} ({how}) ended early, and the training with it"
         again = f"vergence train --resume {shlex.quote(str(out))}"
-        raise ValueError(
-            f"process {rank + 1} of {processes} ({how}) ended early, and the training with it; continue from the "
-            f"last checkpoint with: {again}"
-        ) from None
+        raise ValueError(f"{what}; continue from the last checkpoint with: {again}") from None
     finally:
         logging.disable(logging.NOTSET)
 

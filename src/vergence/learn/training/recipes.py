@@ -22,8 +22,8 @@ from vergence.learn.encoders.config import as_encoder
 from vergence.learn.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.utils.checks import require_choice
 
-__all__ = ["DISTILLED", "PUBLISHED", "Facts", "defaults", "get", "names", "of_method", "override"]
-__all__ += ["require_no_steps", "suggested"]
+__all__ = ["DISTILLED", "PUBLISHED", "Facts", "defaults", "get", "names", "override", "require_no_steps"]
+__all__ += ["suggested"]
 
 NEUTRAL = "jepa_small"  # it has no head and no rates of its own
 PAIRED = {"pairs": "gmje_small", "modalities": "gje_small"}  # they have p(target | context), the first with several answers
@@ -264,7 +264,10 @@ def suggested(settings: Mapping[str, Any], facts: Facts | None = None) -> str:
     """
     encoder, objective = as_encoder(settings.get("encoder") or "small"), settings.get("objective") or "vje"
     if settings.get("method") is not None:
-        return of_method(settings["method"])
+        from vergence.learn import methods
+
+        require_choice("a method", settings["method"], methods.names(), methods.HINT)
+        return f"{settings['method']}_small"
     if settings.get("distill") is not None and f"distilled_{objective}" in names():
         return f"distilled_{objective}"
     if encoder.closed_form and settings.get("init") is None:
@@ -281,27 +284,14 @@ def suggested(settings: Mapping[str, Any], facts: Facts | None = None) -> str:
 
 def require_no_steps(settings: Mapping[str, Any], why: str, also: Collection[str] = ("precision", "batch_size")) -> None:
     """Raises a ValueError where settings of networks and optimizers are given, but for ``also``, and there is none: ``why``."""
-    asked = [name for name in of_networks(settings) if name not in also]
+    network = {field.name for part in (ModelConfig, FitConfig) for field in dataclasses.fields(part)} - CLOSED_FORM
+    asked = sorted(network & set(settings) - set(also))
     if not asked:
         return
     options = settings.get("options") or {}
     words = [f"--{name.replace('_', '-')}" for name in asked if name != "options"] + sorted(options if "options" in asked else ())
     given, verb = ", ".join(words), "applies" if len(words) == 1 else "apply"
     raise ValueError(f"{given} {verb} to networks, and {why}; add --recipe vje_small, or leave {given} out")
-
-
-def of_networks(settings: Collection[str]) -> list[str]:
-    """Returns the names of the settings that only networks and optimizers have, sorted."""
-    network = {field.name for part in (ModelConfig, FitConfig) for field in dataclasses.fields(part)} - CLOSED_FORM
-    return sorted(network & set(settings))
-
-
-def of_method(name: str) -> str:
-    """Returns the name of the recipe for a method on images where none is named: one for two CPU cores."""
-    from vergence.learn import methods
-
-    require_choice("a method", name, methods.names(), methods.HINT)
-    return f"{name}_small"
 
 
 def override(config: RunConfig, **changes: Any) -> RunConfig:

@@ -157,7 +157,6 @@ class _ViewWithTarget(MultiView):
     """A view of each item, and its target as it is."""
 
     def apply(self, x: Any, draws: Draws) -> tuple[Tensor, ...]:
-        """Returns the views of items with targets, and the targets."""
         items, targets = x
         return *super().apply(items, draws), targets
 
@@ -166,16 +165,13 @@ class _OwnCheckpoints(FirstStage):
     """A recorder whose checkpoints are kept apart from those of the objective's stage; a line says how far each epoch came."""
 
     def save_checkpoint(self, state: State) -> None:
-        """Replaces the last checkpoint."""
         self.recorder.save_checkpoint({"model": {}, "optimizer": {}, "step": state["step"], "distillation": state})
 
     def load_checkpoint(self) -> State | None:
-        """Returns the last checkpoint of this stage; None where there is none."""
         state = self.recorder.load_checkpoint()
         return None if state is None else state["distillation"]
 
     def append(self, row: dict[str, Any]) -> None:
-        """Logs the row that ends an epoch."""
         if "effective_rank" in row:
             words = f"cosine distance {row['distance']:.4f}, effective rank {row['effective_rank']:.1f}"
             self.log(f"distillation, epoch {row['epoch']:g}: {words}")
