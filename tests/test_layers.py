@@ -19,7 +19,7 @@ IN_LEARN = ("encoders", "views", "objectives", "methods", "evaluation", "trainin
 INTO_LEARN = {"vergence.images.check -> vergence.learn.runs.run"}  # `check --encoder RUN`; the root's lazy names are no import
 
 # Lines of each half and of the tests. A change that needs more takes something away in the same commit, and lowers the number.
-LINES = {"base and product": 23_975, "learn, advice and cli": 19_490, "tests": 34_370}
+LINES = {"base and product": 23_970, "learn, advice and cli": 19_480, "tests": 34_300}
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 ``check`` finds anomalies and duplicates in images, ``calibrate`` flags scores, ``match`` finds pairs, ``tables`` fits p(y | x).
 ``train``, ``load``, ``evaluate``, ``score`` and ``compare`` make and use learned representations; ``advise`` helps before that.
-Packages: ``decide``, ``images``, ``tables``; ``densities``, ``data``, ``report``, ``mixtures``, ``linear`` and ``utils`` below them;
+Packages: ``decide``, ``images``, ``tables``; below them ``densities``, ``data``, ``report``, ``mixtures``, ``linear``, ``utils``;
 ``learn`` and ``advice`` may change. Larger scores are more anomalous; log-densities are in nats.
 """
 

@@ -111,7 +111,7 @@ def test_neighbors_and_export_as_commands(images, tmp_path, capsys):
     assert lines[0] == "name,neighbor,similarity"
     assert [line.split(",")[1] for line in lines[1::3]] == ["7", "8"]
     main(["export", str(images.folder.path), "--format", "torch", "--out", str(tmp_path / "x.pt2")])
-    assert "outputs z, score, p_value" in capsys.readouterr().out
+    assert "-> z, score, p_value." in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["export", str(images.folder.path), "--out", str(tmp_path / "x.pt2")])
     assert "ending in .onnx" in capsys.readouterr().err

@@ -86,7 +86,7 @@ def test_without_the_option_a_line_says_that_targets_are_not_judged(run, tmp_pat
     source = saved(tmp_path / "p.npz", *angle_pairs(40, 1))
     for pairs, said in ((False, True), (True, False)):
         score(Score(run=run.folder.path, images=source, out=tmp_path / f"{pairs}.csv", pairs=pairs, device="cpu"))
-        line = "note: of these pairs the contexts alone are judged; --pairs judges each target given its context"
+        line = "note: only the contexts of these pairs are scored; --pairs scores each target given its context"
         assert (line in capsys.readouterr().err) is said
 
 

@@ -488,7 +488,7 @@ def test_vectors_without_rows_or_with_gaps_are_answered(tmp_path):
         assert found.returncode == code, found.stderr + found.stdout
         tables[name] = dict(np.load(out))
         if name == "gaps":
-            assert "warning: 1 row not judged" in found.stdout and "1 errors" in found.stderr
+            assert "warning: 1 row skipped" in found.stdout and "1 errors" in found.stderr
     others = np.arange(30) != 3
     assert {len(values) for values in tables["none"].values()} == {0} and set(tables["none"]) == set(tables["gaps"])
     assert np.isnan(tables["gaps"]["score"][3]) and tables["gaps"]["flag"][3] == 0 and tables["gaps"]["error"][3]

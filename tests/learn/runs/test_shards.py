@@ -124,7 +124,7 @@ def test_what_cannot_be_merged_is_one_line(table, images, vectors, tmp_path):
         assert not (tmp_path / "out.csv").exists()
         return error
 
-    assert "no folder" in merged()
+    assert "found no file" in merged()
     parts.mkdir()
     assert "found none" in merged()
     scored(table, vectors, parts, [1, 3], 3)

@@ -185,7 +185,7 @@ def test_near_duplicates_among_too_many_images_are_not_looked_for_and_a_note_say
     monkeypatch.setattr(calibration, "MOST_COMPARED", 10)
     items = ArrayItems(photographs(20))
     assert calibration.content_groups(items) == calibration.content_digests(items)
-    assert "near-duplicates are not looked for among more than 10 images" in capsys.readouterr().err
+    assert "near duplicates are not searched among more than 10 images" in capsys.readouterr().err
 
 
 def test_the_split_of_groups_stays_below_its_share_and_takes_most_of_it():

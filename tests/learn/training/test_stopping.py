@@ -144,7 +144,7 @@ def test_a_function_that_returns_false_ends_a_training_that_can_be_used_and_resu
         return step < 5
 
     run = vergence.train(VECTORS, out=tmp_path / "run", on_step=listen, **QUICK)
-    assert "stopped after step 5 of 12, as on_step returned False; resume=True goes on" in capsys.readouterr().err
+    assert "stopped after step 5 of 12, as on_step returned False; resume=True continues" in capsys.readouterr().err
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5] and {"directional", "radial", "kl"} < rows[0].keys()
     assert rows[0]["loss"] == pytest.approx(sum(rows[0][name] for name in ("directional", "radial", "kl")), rel=1e-5)
     assert len({row["loss"] for row in rows}) == 5, "each step has its own loss"
