@@ -195,6 +195,7 @@ SHARES = {
     "Check": 6,
     "Fetch": 1,
     "List": 1,
+    "Completion": 1,
     "Doctor": 1,
     "Export": 1,
     "Neighbors": 3,

@@ -136,7 +136,7 @@ def test_a_folder_of_classes_says_which_image_lies_in_the_wrong_one(folders):
     first = np.argsort(-np.array(found.items["label_score"]))[:2]
     assert {found.items["path"][i] for i in first} == {"across/part0_0.png", "along/part0_1.png"}
     sentence = next(s for s in found.summary["sentences"] if "fit another label better" in s)
-    assert "(across, more like along)" in sentence and "Sort by label" in sentence
+    assert "(across, more like along)" in sentence and "sort by 'least fitting label first'" in sentence
     assert set(found.items["label_flag"]) == {0} and found.summary["labels"]["images"] == 48
 
 

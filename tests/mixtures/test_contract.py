@@ -212,8 +212,8 @@ def test_bad_input(name):
     broken[3] = np.inf
     refuses("infinity", m.fit, c, broken)
     refuses("infinity", m.fit, np.where(c == c[3, 0], np.inf, c), t)
-    refuses(r"column \[0\] of gaps alone", m.fit, c * [np.nan, 1], t)
-    refuses("column 0 of gaps alone", m.fit, c, t * np.nan)
+    refuses(r"column \[0\] with no value", m.fit, c * [np.nan, 1], t)
+    refuses("column 0 with no value", m.fit, c, t * np.nan)
     refuses("column 1", m.fit, c, np.stack([t, np.full(40, 7.0)], 1))
     refuses("1 sample", m.fit, c[:1], t[:1])
     m.fit(c, t)

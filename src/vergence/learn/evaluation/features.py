@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from vergence.data.items import Items, batches, contexts
 from vergence.data.modalities import ModalityItems, missing
-from vergence.data.pixels import center_crop
+from vergence.data.pixels import center_crop, to_unit
 from vergence.utils.checks import expect, require_count
 from vergence.utils.devices import in_evaluation
 from vergence.utils.linalg import as_float, require_features
 
-__all__ = ["collect_features", "pca", "stream_batches"]
+__all__ = ["collect_features", "pca", "pixels", "stream_batches"]
 
 T = TypeVar("T")
 
@@ -61,6 +61,20 @@ def collect_features(encoder: nn.Module, items: Items, **reading: Any) -> tuple[
         parts = [(i, z.float().cpu()) for i, z in stream_batches(encoder, items, **reading)]
     expect(parts, "items to embed", "none that can be read")
     return torch.cat([z for _, z in parts]), torch.cat([i for i, _ in parts])
+
+
+def pixels(x: Tensor) -> Tensor:
+    """Returns the inputs as features (N, D) in float32, with D values per item.
+
+    Args:
+        x: Items (N, ...); uint8 is scaled from 0..255 to [0, 1], other types keep their values.
+
+    Example:
+        >>> pixels(torch.tensor([[[0, 255], [51, 102]]], dtype=torch.uint8))
+        tensor([[0.0000, 1.0000, 0.2000, 0.4000]])
+    """
+    expect(x.ndim >= 2, "items of shape (N, ...)", tuple(x.shape), "put items along the first dimension")
+    return to_unit(x, torch.float32).flatten(1)
 
 
 def pca(train: Tensor, test: Tensor, dim: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -389,7 +389,7 @@ class Pixels(nn.Module):
         """Returns features (B, D) of items (B, ...)."""
         if x.ndim == 4 and x.shape[-1] > PIXELS:
             x = F.adaptive_avg_pool2d(to_unit(x), PIXELS)
-        return to_unit(x, torch.float32).flatten(1)
+        return features.pixels(x)
 
 
 def closed_form_encoder(run: Run) -> nn.Module | None:
