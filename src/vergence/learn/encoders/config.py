@@ -129,7 +129,7 @@ class ResNet(Encoder):
 
 @dataclass(frozen=True)
 class Timm(Encoder):
-    """timm's model of a name with pooled features; of a transformer with settings of its own, None for timm's.
+    """timm's model of a name with pooled features; of a transformer with settings of its own, where None keeps timm's.
 
     Attributes:
         name: timm's name, such as ``resnet10t``; a tag of pretrained weights chooses the architecture alone.

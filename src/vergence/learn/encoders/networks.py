@@ -205,7 +205,7 @@ def require_embeddings(name: str, net: nn.Module, shape: tuple[int, ...]) -> Non
         advice = _advice(str(error), shape)
         raise ValueError(f"encoder '{name}' does not accept items of shape {shape}: {shortened(error)}; {advice}") from None
     expect(isinstance(z, Tensor), f"a tensor of embeddings (B, D) of encoder '{name}'", type(z).__name__, "return one")
-    expect(z.ndim == 2, f"embeddings (B, D) of encoder '{name}'", f"shape {tuple(z.shape)}", "choose another")
+    expect(z.ndim == 2, f"embeddings (B, D) of encoder '{name}'", f"shape {tuple(z.shape)}", "flatten or pool its output")
 
 
 def _advice(reason: str, shape: tuple[int, ...]) -> str:

@@ -295,7 +295,7 @@ class _Job:
         built, given = method.objective, self.objective if isinstance(self.objective, Objective) else None
         if given is not None and given.dim and built is not None:
             head = config.model.projector
-            wanted = f"an objective of D = {built.dim}, as the encoder{' and its head' if head else ''} have"
+            wanted = f"an objective of D = {built.dim}, as {'the encoder and its head have' if head else 'the encoder has'}"
             advice = "build it with that width, or give its class" + (", or projector=() for no head" if head else "")
             expect(given.dim == built.dim, wanted, f"D = {given.dim}", advice)
         if self.resume and not config.model.freeze:

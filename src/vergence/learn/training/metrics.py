@@ -210,7 +210,7 @@ def _numbers(diagnostics: Mapping[str, Any], terms: Iterable[str]) -> dict[str, 
 def _require_finite(row: dict[str, float], step: int) -> None:
     bad = ", ".join(name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value))
     advice = "lower --lr, add --set warmup_epochs=5 or --set clip=1, or check the data"
-    expect(not bad, "finite losses", f"{bad} not finite by step {step}", advice)
+    expect(not bad, "finite losses", f"NaN or infinity in {bad} at step {step}", advice)
 
 
 # The monitor: nearest neighbors among part of the labeled training items
