@@ -46,7 +46,7 @@ class Completion:
 WHAT = {  # can be listed, and how each is used
     "recipes": ("complete settings by name", "vergence train DATA --recipe NAME"),
     "objectives": ("what a network is trained for", "vergence train DATA --objective NAME"),
-    "encoders": ("what makes embeddings of items", "vergence train DATA --encoder NAME"),
+    "encoders": ("networks and closed forms that make embeddings", "vergence train DATA --encoder NAME"),
     "settings": ("every single setting, with its default", "vergence train DATA --set NAME=VALUE"),
 }
 
@@ -54,7 +54,7 @@ WHAT = {  # can be listed, and how each is used
 def listed(command: List) -> None:
     """Runs ``vergence list``."""
     if command.what is None:
-        print("\n".join(f"{name:{WIDTH}} {text}" for name, (text, _) in WHAT.items()), "\nnext: vergence list recipes")
+        print("\n".join([*(f"{name:{WIDTH}} {text}" for name, (text, _) in WHAT.items()), "next: vergence list recipes"]))
         return
     every = {"recipes": _recipes, "objectives": _objectives, "encoders": _encoders, "settings": _named}[command.what]()
     word = (command.word or "").lower()
