@@ -49,7 +49,7 @@ def main(out):
     with (Path(out) / "duplicates.csv").open(newline="", encoding="utf-8") as file:
         columns = {"path": items["path"], **outliers(items), **duplicates(items["path"], list(csv.DictReader(file)))}
     said = [text.split("; ") for text in items["measurements"]]
-    columns |= {f"is_{name}_issue": [name in words for words in said] for name in PROPERTIES}
+    columns |= {f"is_{name.replace('extreme', 'odd')}_issue": [name in words for words in said] for name in PROPERTIES}
     if "label_score" in items:
         columns |= {"is_label_issue": np.array(items["label_flag"]) == 1, "label_score": 1 / (1 + np.exp(items["label_score"]))}
     pq.write_table(pa.table(columns), Path(out) / "datalab.parquet")
