@@ -90,7 +90,7 @@ def test_the_readme_names_only_commands_that_exist():
 
 
 def test_the_lowest_versions_are_those_that_the_project_states():
-    """Of the dependencies and extras; `.ci/lowest.txt` holds them for one run of the tests."""
+    """Those of the dependencies and extras; one run of the tests installs `.ci/lowest.txt`."""
     required = [*PROJECT["dependencies"], *(one for extra in PROJECT["optional-dependencies"].values() for one in extra)]
     stated = dict(re.match(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", one).groups() for one in required if not one.startswith("ray"))
     lowest = dict(re.findall(r"^([\w-]+)==([\d.]+)$", text(".ci/lowest.txt"), re.MULTILINE))

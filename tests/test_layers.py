@@ -249,7 +249,10 @@ def test_statistics_and_refusals_load_no_torch(tmp_path):
     scores = [tmp_path / name for name in ("old.csv", "new.csv")]
     for i, file in enumerate(scores):
         file.write_text("\n".join(["score", *(str(k + i / 3) for k in range(99))]))
-    for code in ("from vergence.decide import p_values, select", RUN.format(["calibrate", *map(str, scores)])):
+    for code in (
+        "from vergence.decide import p_values, select",
+        RUN.format(["calibrate", *map(str, scores), "--out", str(tmp_path / "out.csv")]),
+    ):
         assert [name for name in loaded(code) if name in ("torch", "sklearn", "pandas")] == []
     for arguments in REFUSED:
         assert [name for name in loaded(RUN.format(arguments.split())) if name in HEAVY] == []

@@ -82,7 +82,7 @@ class Decisions(Tabular):
         """Returns the columns by name."""
         return {name: np.asarray(values).tolist() for name, values in self.columns.items()}
 
-    def _rows(self) -> Sequence[int]:
+    def _order(self, n: int) -> Sequence[int]:
         score = np.asarray(self.columns.get("score", -self.p_value))
         return [int(i) for i in np.lexsort((-score, self.p_value))]
 
@@ -113,7 +113,8 @@ class Decisions(Tabular):
 
     def most_anomalous(self, n: int) -> list[dict[str, Any]]:
         """Returns what is known of at most n items of ``columns``, the most anomalous first."""
-        return [{"row": i + 1, **{name: values[i] for name, values in self.columns.items()}} for i in self._rows()[:n]]
+        order = self._order(len(self.p_value))[:n]
+        return [{"row": i + 1, **{name: values[i] for name, values in self.columns.items()}} for i in order]
 
     @property
     def changed(self) -> bool:

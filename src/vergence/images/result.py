@@ -40,7 +40,7 @@ from vergence.utils.dtypes import Array, Bools, Bytes, Floats, Ints, Singles
 from vergence.utils.files import explained, replacing
 from vergence.utils.neighbors import nearest_others
 from vergence.utils.parts import named_path, write_table
-from vergence.utils.terminal import Table
+from vergence.utils.terminal import Table, paragraphs
 from vergence.utils.version import __version__
 
 __all__ = ["CheckResult"]
@@ -317,13 +317,10 @@ class CheckResult:
 
     def _repr_html_(self) -> str:
         """Returns the sentences of the summary, and the first rows."""
-        import html
-
-        paragraphs = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.summary["sentences"])
         first = self.most_anomalous()
         shown = {name: [values[i] for i in first] for name, values in self.items.columns.items()}
         filled = {name: values for name, values in shown.items() if any(value == value and value != "" for value in values)}
-        return paragraphs + Table(filled)._repr_html_()
+        return paragraphs(self.summary["sentences"]) + Table(filled)._repr_html_()
 
     def __repr__(self) -> str:
         """Returns the sentences of the summary."""

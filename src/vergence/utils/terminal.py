@@ -138,6 +138,11 @@ def _in_terminal(cell: Any) -> str:
     return f"{cell:.3f}" if isinstance(cell, float) else str(cell)
 
 
+def paragraphs(sentences: Sequence[str]) -> str:
+    """Returns sentences as HTML, one paragraph each."""
+    return "".join(f"<p>{html.escape(sentence)}</p>" for sentence in sentences)
+
+
 class Tabular(abc.ABC):
     """A result that is a table. A class gives ``table``, its columns by name, all of one length, and perhaps ``sentences``.
 
@@ -168,14 +173,15 @@ class Tabular(abc.ABC):
 
         return pd.DataFrame({name: list(values) for name, values in self.table().items()})
 
-    def _rows(self) -> Sequence[int]:
-        """Returns all rows, those first that are shown."""
-        return range(len(next(iter(self.table().values()), ())))
+    def _order(self, n: int) -> Sequence[int]:
+        """Returns the n rows, those first that are shown."""
+        return range(n)
 
     def __str__(self) -> str:
         """Returns the sentences and the first ten rows as text."""
-        columns, order = self.table(), self._rows()
-        n = len(order)
+        columns = self.table()
+        n = len(next(iter(columns.values()), ()))
+        order = self._order(n)
         rows = [list(columns), *([_in_words(values[i]) for values in columns.values()] for i in order[:SHOWN])]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
@@ -185,14 +191,14 @@ class Tabular(abc.ABC):
 
     def _repr_html_(self) -> str:
         """Returns the sentences and the first ten rows."""
-        columns, order = self.table(), self._rows()
-        n = len(order)
+        columns = self.table()
+        n = len(next(iter(columns.values()), ()))
+        order = self._order(n)
         texts = [[html.escape(_in_words(values[i])) for i in order[:SHOWN]] for values in columns.values()]
         rows = ["".join(f"<td>{text}</td>" for text in row) for row in zip(*texts, strict=True)]
         head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
         more = f"<p>and {n - SHOWN:,} more rows</p>" if n > SHOWN else ""
-        said = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.sentences)
-        return f"{said}<table>{''.join(f'<tr>{row}</tr>' for row in (head, *rows))}</table>{more}"
+        return f"{paragraphs(self.sentences)}<table>{''.join(f'<tr>{row}</tr>' for row in (head, *rows))}</table>{more}"
 
 
 @dataclass(frozen=True, repr=False)
