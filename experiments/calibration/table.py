@@ -49,7 +49,7 @@ def sets_table() -> str:
         sizes = [f"{row['calibration']:,}{PARTS[row['calibrated_on']]}", f"{row['unusual']} of {row['items']:,}"]
         where = [f"{row['data']}, `{row['encoder']}`", row["unusual_set"], f"{row['auroc']:.3f}"]
         body.append([*where, *sizes, *(cell(row["found"]["bh"][level]) for level in LEVELS)])
-    head = ["typical, encoder", "unusual", "AUROC", "calibration items", "unusual in the batch"]
+    head = ["normal, encoder", "anomalous", "AUROC", "calibration items", "anomalies in the batch"]
     return grid([*head, *(f"at {level}" for level in LEVELS)], body)
 
 
@@ -73,7 +73,7 @@ def means_table() -> str:
             cells.append(rate if fewest <= group[0]["unusual"] else f"at least {fewest} would have to be reported")
         name = f"{list(NAMES.values())[score]}, `{encoder}`"
         body.append([DATA[data], name, str(len(group)), f"{n:,}{PARTS[part]}", f"{100 * share:g} %", METHODS[method], *cells])
-    head = ["typical", "score", "unusual sets", "calibration items", "unusual", "method"]
+    head = ["normal", "score", "anomalous sets", "calibration items", "anomalies", "method"]
     return grid([*head, *(f"at {level}" for level in LEVELS)], body)
 
 

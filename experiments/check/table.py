@@ -6,14 +6,14 @@ from collections.abc import Callable
 from experiments.ledger import Row, by_setting, grid, rows
 
 NAMES = {
-    "first": "2,000 photographs, 160 outliers of six kinds, a heap among them, 120 copies",
-    "other": "the same, 110 outliers of six other kinds",
-    "mixture": "1,000 photographs, 1 to 100 outliers of random kinds",
-    "few": "2,000 photographs, 10 outliers",
+    "first": "2,000 photographs, 160 anomalies of six kinds, a heap among them, 120 duplicates",
+    "other": "the same, 110 anomalies of six other kinds",
+    "mixture": "1,000 photographs, 1 to 100 anomalies of random kinds",
+    "few": "2,000 photographs, 10 anomalies",
     "clean": "2,000 photographs alone",
     "faults": "159 photographs of 640 x 480, 30 faults of ten kinds",
-    "defects": "400 known tiles and 236 new ones, 79 local defects",
-    "leaks": "120 known photographs, 20 changed copies",
+    "defects": "400 reference tiles and 236 new ones, 79 local defects",
+    "leaks": "120 reference photographs, 20 changed duplicates",
 }
 HASHES = {"phash": "pHash", "dhash": "dHash", "cleanvision": "CleanVision"}
 
@@ -53,18 +53,18 @@ def check_table() -> str:
                 if name in group[0]
             )
             wrong = sum(row["wrong_pairs"] for row in group)
-            shown[3] = f"{mean(group, lambda r: r['recall'])} of copies ({hashes}); {wrong} wrong"
+            shown[3] = f"{mean(group, lambda r: r['recall'])} of duplicates ({hashes}); {wrong} wrong"
         if "aupro" in group[0]:
             marked = 100 * float(mean(group, lambda r: r["marked_ordinary"]))
-            shown[3] = f"AUPRO {mean(group, lambda r: r['aupro'])}; {marked:.0f} % of ordinary tiles marked"
+            shown[3] = f"AUPRO {mean(group, lambda r: r['aupro'])}; {marked:.0f} % of normal tiles have a region"
         body.append([title, str(len(group)), *shown])
     head = [
         "collection",
         "seeds",
-        "AUROC of outliers",
+        "AUROC of anomalies",
         "among as many first",
-        "flagged of them; ordinary among the flagged",
-        "copies, places",
+        "flagged of them; false alarms among the flagged",
+        "duplicates, regions",
     ]
     return grid(head, body)
 
