@@ -1,4 +1,4 @@
-"""Hooks of the site (mkdocs.yml): menu, pages from outside docs/, links, search words, formulas without JavaScript, llms.txt."""
+"""Hooks of the site (mkdocs.yml): menu, pages from outside docs/, links, search words, formulas without JavaScript, code, llms.txt."""
 
 import html
 import importlib.metadata
@@ -97,6 +97,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             text = (ROOT / found).read_text(encoding="utf-8")
             anchor = next(iter(re.findall(rf"^::: (\S+\.{words.strip('`')})$", text, re.MULTILINE)), "")
         relative = posixpath.relpath(name, posixpath.dirname(uri) or ".")
+        if mark and files.get_file_from_path(name.replace(".webp", "_dark.webp")) and name.endswith(".webp"):
+            dark = relative.replace(".webp", "_dark.webp")
+            return f"![{words}]({relative}#only-light)![{words}]({dark}#only-dark)"
         return f"{mark}[{words}]({relative}{'#' + anchor if anchor and found != 'README.md' else ''})"
 
     markdown = PICTURE.sub(r'<img src="\2#only-light"\3><img src="\1#only-dark"\3>', markdown)  # follows the site's switch
@@ -105,8 +108,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def on_page_content(output: str, **_: Any) -> str:
     """Turns formulas into MathML, which browsers show by themselves, and puts drawings into the page, whose colors they take."""
+    output = re.sub("(?s)<pre>.*?</pre>", _code, output)
     output = DRAWING.sub(lambda m: (ROOT / "docs" / m[1]).read_text(encoding="utf-8"), output)
-    return FORMULA.sub(lambda m: convert(html.unescape(m[2].strip()), display="inline" if m[1] == "span" else "block"), output)
+    output = FORMULA.sub(lambda m: convert(html.unescape(m[2].strip()), display="inline" if m[1] == "span" else "block"), output)
+    return re.sub(r"<mi>(log|sin)</mi>(?!<mo)", r'\g<0><mspace width=".17em"/>', output)
+
+
+def _code(match: re.Match[str]) -> str:
+    """Marks drawn tables, which do not wrap, and what stands between code and its comment, where a phone ends the line."""
+    if re.search("[│┃]", match[0]):
+        return match[0].replace("<pre>", '<pre class="drawn">')
+    return re.sub(r'(?<=[^\s>]) +(?=(?:<span class="\w+">)?# )', r'<span class="gap">\g<0></span>', match[0])
 
 
 def on_post_page(output: str, **_: Any) -> str:
