@@ -1,4 +1,4 @@
-"""Hooks of the site (mkdocs.yml): menu, pages from outside docs/, links, search words, formulas without JavaScript, code, llms.txt."""
+"""Hooks of the site (mkdocs.yml): menu, pages from outside docs/, links, search words, formulas, code on phones, llms.txt."""
 
 import html
 import importlib.metadata
@@ -108,17 +108,18 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def on_page_content(output: str, **_: Any) -> str:
     """Turns formulas into MathML, which browsers show by themselves, and puts drawings into the page, whose colors they take."""
-    output = re.sub("(?s)<pre>.*?</pre>", _code, output)
+    output = re.sub("(?s)<(pre|code)>.*?</\\1>", _code, output)
     output = DRAWING.sub(lambda m: (ROOT / "docs" / m[1]).read_text(encoding="utf-8"), output)
     output = FORMULA.sub(lambda m: convert(html.unescape(m[2].strip()), display="inline" if m[1] == "span" else "block"), output)
     return re.sub(r"<mi>(log|sin)</mi>(?!<mo)", r'\g<0><mspace width=".17em"/>', output)
 
 
 def _code(match: re.Match[str]) -> str:
-    """Marks drawn tables, which do not wrap, and what stands between code and its comment, where a phone ends the line."""
+    """Marks drawn tables and options, which do not wrap, and what stands before a comment, where a phone ends the line."""
     if re.search("[│┃]", match[0]):
         return match[0].replace("<pre>", '<pre class="drawn">')
-    return re.sub(r'(?<=[^\s>]) +(?=(?:<span class="\w+">)?# )', r'<span class="gap">\g<0></span>', match[0])
+    text = re.sub(r'(?<=[^\s>]) +(?=(?:<span class="\w+">)?# )', r'<span class="gap">\g<0></span>', match[0])
+    return re.sub(r"(?<![\w-])--\w[\w-]*", r'<span class="option">\g<0></span>', text)
 
 
 def on_post_page(output: str, **_: Any) -> str:

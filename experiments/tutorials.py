@@ -1,4 +1,7 @@
-"""Runs the tutorials and rewrites their outputs, or compares them: ``python -m experiments.tutorials [NAME...] [--check]``.
+"""Runs tutorials and other pages, and rewrites or compares outputs: ``python -m experiments.tutorials [NAME...] [--check]``.
+
+A page is run if it has a block ``console`` or ``text``. Blocks ``python`` are run, too, and what a comment ``<!-- setup`` holds;
+blocks ``py`` and indented ones are not, and doctest runs those with ``>>>``.
 
 Any Python that has ``vergence[figures]`` and the packages that a page names does: ``PATH/python3.10 -m experiments.tutorials``.
 """
@@ -23,13 +26,18 @@ from experiments.ledger import ROOT
 from experiments.readme import WIDTH
 
 LONGEST = 24  # lines of an output
-PAGES, FIGURES = ROOT / "docs" / "tutorials", ROOT / "docs" / "figures" / "tutorials"
-NAMES = tuple(sorted(page.stem for page in PAGES.glob("*.md")))
-PYTHON = r"```python\n(?P<code>.*?)```\n(?:\n```text\n(?P<printed>.*?)```\n)?"
-BLOCK = re.compile(rf"(?ms)^(?:{PYTHON}|```console\n(?P<commands>.*?)```\n|<!-- screenshot: (?P<shot>[^>]+) -->\n)")
+FIGURES = ROOT / "docs" / "figures" / "tutorials"
+PAGES = {
+    page.stem: page
+    for page in sorted((ROOT / "docs").rglob("*.md"))
+    if page.parent.name == "tutorials" or re.search("(?m)^```(console|text)$", page.read_text())
+}
+PYTHON = r"```python\n(?!>>>)(?P<code>.*?)```\n(?:\n```text\n(?P<printed>.*?)```\n)?"
+HIDDEN = r"<!-- screenshot: (?P<shot>[^>]+) -->\n|<!-- setup\n(?P<setup>.*?)-->\n"
+BLOCK = re.compile(rf"(?ms)^(?:{PYTHON}|```console\n(?P<commands>.*?)```\n|{HIDDEN})")
 COMMAND = re.compile(r"(?m)^\$ (.+)\n((?:(?!\$ ).*\n)*)")
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
-SECONDS = re.compile(r"[\d.]+ (?:s|seconds|min|minutes)\b")
+SECONDS = re.compile(r"[\d.]+ (?:s|seconds|min|minutes|GiB)\b")
 
 
 def steady(text: str) -> str:
@@ -64,13 +72,13 @@ def shown(output: str, before: str, folder: Path) -> str:
     return before if alike(text, before) else text
 
 
-def call(command: str, folder: Path) -> str:
-    """Returns what a command of the page prints."""
+def call(command: str, folder: Path, before: str) -> str:
+    """Returns what a command of the page prints; it may fail only where the page shows an error."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"COLUMNS": WIDTH, "PATH": path, "PYTHONUNBUFFERED": "1"}
     out, err = subprocess.PIPE, subprocess.STDOUT  # notes are on the terminal, too
     found = subprocess.run(command, shell=True, cwd=folder, env=environment, text=True, stdout=out, stderr=err)
-    if found.returncode:
+    if found.returncode and not before.startswith("error: "):
         sys.exit(f"$ {command}\n{found.stdout}")
     return found.stdout
 
@@ -85,11 +93,15 @@ def rerun(text: str, folder: Path, pictures: bool = False) -> str:
             if pictures:
                 from experiments.screenshots import screenshot  # which needs a browser
 
-                screenshot(folder / page, int(width), int(height)).save(folder / name, quality=70, method=6)
+                for scheme, file in (("light", name), ("dark", name.replace(".", "_dark."))):
+                    screenshot(folder / page, int(width), int(height), scheme).save(folder / file, quality=70, method=6)
             return match[0]
         if match["commands"]:
-            lines = COMMAND.sub(lambda m: f"$ {m[1]}\n{shown(call(m[1], folder), m[2], folder)}", match["commands"])
+            lines = COMMAND.sub(lambda m: f"$ {m[1]}\n{shown(call(m[1], folder, m[2]), m[2], folder)}", match["commands"])
             return f"```console\n{lines}```\n"
+        if match["setup"]:
+            exec(compile(match["setup"], "setup", "exec"), names)
+            return match[0]
         with contextlib.redirect_stdout(io.StringIO()) as stream:
             exec(compile(match["code"], "tutorial", "exec"), names)
         printed = shown(stream.getvalue(), match["printed"] or "", folder)
@@ -105,18 +117,17 @@ def rerun(text: str, folder: Path, pictures: bool = False) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=NAMES)
+    parser.add_argument("names", nargs="*", default=tuple(PAGES))
     parser.add_argument("--check", action="store_true", help="compare with the page instead of writing it")
     parser.add_argument("--pictures", action="store_true", help="also write the page's pictures")
     options = parser.parse_args()
     wrong = []
     for name in options.names:
-        page = PAGES / f"{name}.md"
-        text = page.read_text()
+        text = (page := PAGES[name]).read_text()
         with tempfile.TemporaryDirectory() as folder:
             new = rerun(text, Path(folder), options.pictures)
-            for picture in re.findall(r"figures/tutorials/([^)]+)\)", text) if options.pictures else ():
-                shutil.copy(Path(folder) / picture, FIGURES / picture)
+            for picture in Path(folder).glob("*.webp") if options.pictures else ():
+                shutil.copy(picture, FIGURES)
         if not options.check:
             page.write_text(new)
         elif new != text:

@@ -3,8 +3,9 @@ import subprocess
 import sys
 
 import pytest
-from experiments.tutorials import BLOCK, NAMES, PAGES, ROOT, alike
+from experiments.tutorials import BLOCK, PAGES, ROOT, alike
 
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 COMMENTS = re.compile(r"<!--.*?-->|!\[[^\]]*\]\([^)]*\)", re.DOTALL)
 
 
@@ -12,15 +13,21 @@ def prose(text):
     return re.sub(r"\]\([^)]*\)", "]", COMMENTS.sub("", BLOCK.sub("", text)))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_tutorial_is_short_has_two_images_and_starts_with_data(name):
-    text = (PAGES / f"{name}.md").read_text()
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_a_tutorial_is_short_has_two_images_and_starts_with_data(page):
+    text = page.read_text()
     images = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
     assert 600 <= len(prose(text).split()) <= 900
-    assert len(images) == 2 and all((PAGES / image).stat().st_size < 60_000 for image in images)
+    assert len(images) == 2 and all((page.parent / image).stat().st_size < 60_000 for image in images)
     top, first, *_ = re.split(r"(?m)^## ", text)
     assert "`pip install " in top and first.startswith("1. ") and "```python" in first
     assert "\n## Where to go next\n" in text and "```" not in prose(text)
+
+
+def test_every_output_of_a_page_is_made_by_running_it():
+    outputs = re.compile(r"(?m)^    (?:wrote |next: |page: |(?:error|warning|note): |\d+ of \d|[│┃]).*")
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if "decisions" not in page.parts]
+    assert {page.stem: found for page in pages if (found := outputs.findall(page.read_text()))} == {}
 
 
 @pytest.mark.parametrize(
@@ -37,8 +44,8 @@ def test_outputs_are_alike_in_words_and_nearly_so_in_numbers(a, b, same):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_a_tutorial_prints_what_its_page_says(name):
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_prints_what_it_shows(name):
     command = [sys.executable, "-m", "experiments.tutorials", name, "--check"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
