@@ -127,7 +127,7 @@ def test_the_second_encoder_stands_on_its_own_statistics():
 
 def test_an_encoder_that_cannot_take_the_target_gives_way_unless_it_was_named():
     assert build((1, 8, 8), (5,), encoder="small", objective="gje").target_encoder(torch.zeros(2, 5)).shape == (2, 256)
-    refuses("use --encoder mlp", build, (1, 8, 8), (5,), encoder="mlp", target_encoder="small")
+    refuses("use `encoder='mlp'`", build, (1, 8, 8), (5,), encoder="mlp", target_encoder="small")
     refuses(r"expected an encoder among .*, found 'smal'", build, target_encoder="smal")
 
 

@@ -224,7 +224,7 @@ class MixtureBank(nn.Module):
     def fit(self, *starts: em.Mixture, steps: int) -> None:
         """Runs some EM steps on the items from each initialization and keeps the mixture of the highest likelihood."""
         data = self.data()
-        found = "NaN or infinity: lower --lr, add --set warmup_epochs=5 or --set clip=1, or check the data"
+        found = "NaN or infinity: lower `lr`, add `warmup_epochs=5` or `clip=1`, or check the data"
         expect(bool(data.X.isfinite().all()), "finite embeddings", found)
         ends = [self._improved(data, _moved(start, -data.origin), steps) for start in starts]
         best = max(ends, key=lambda end: self._likelihood(data, end)) if len(ends) > 1 else ends[0]
