@@ -343,7 +343,7 @@ def _torchvision(name: str, root: str, download: bool, part: Part) -> tuple[Arra
     try:
         opened = getattr(datasets, TORCHVISION[name])(root, download=download, **which)
     except (RuntimeError, OSError, ValueError, AssertionError) as error:  # torchvision's of damaged files
-        hint = "check connection and disk" if download else "pass --download, or --data-root FOLDER where torchvision's copy lies"
+        hint = "check connection and disk" if download else "pass `download=True`, or `root=FOLDER` where torchvision's copy lies"
         raise ValueError(f"expected {name} in the folder {root}, found: {shortened(error)}; {hint}") from None
     labels = torch.as_tensor(opened.labels if stl10 else opened.targets).to(torch.int64)
     return np.asarray(opened.data), labels, tuple(opened.classes)

@@ -145,19 +145,7 @@ def paragraphs(sentences: Sequence[str]) -> str:
 
 
 class Tabular(abc.ABC):
-    """A result that is a table. A class gives ``table``, its columns by name, all of one length, and perhaps ``sentences``.
-
-    Example:
-        >>> class Squares(Tabular):
-        ...     def table(self):
-        ...         return {"n": [1, 2], "square": [1, 4]}
-        >>> print(Squares())
-        n  square
-        1  1
-        2  4
-        >>> Squares()._repr_html_()
-        '<table><tr><th>n</th><th>square</th></tr><tr><td>1</td><td>1</td></tr><tr><td>2</td><td>4</td></tr></table>'
-    """
+    """A result that is a table. A class gives ``table``, its columns by name, all of one length, and perhaps ``sentences``."""
 
     shares: ClassVar[tuple[str, ...]] = ()  # how names of columns begin whose numbers are shown in percent
 

@@ -34,6 +34,12 @@ GAUSSIAN = {"objective": "gje", "projector": (8,), **QUICK}
 KINDS = {"halves": {}, "vector_image": {"encoder": "mlp", "target_encoder": "small"}}
 
 
+def test_labels_that_name_the_pair_give_no_accuracies():
+    x = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
+    run = vergence.train((x, x + 1), labels=np.arange(300), **GAUSSIAN | {"limit": None})
+    assert "no accuracies" in evaluate(run, probes=False).protocol.note
+
+
 def digits():
     found = load_digits()
     return (found.images[:400] * 15).astype(np.uint8), found.target[:400]

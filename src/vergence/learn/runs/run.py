@@ -86,7 +86,9 @@ def load(
         objective = objective if isinstance(objective, type) else type(objective)
         expect(issubclass(objective, Objective), "an objective of vergence.learn.objectives, or its class", objective.__name__)
     for name, value in ((model.encoder.outside, encoder), (model.objective, objective), (folder.config.views.function, views)):
-        expect(name is not None or value is None, "a run with an encoder or views of your own", f"others in {path}", "give none")
+        expect(
+            name is not None or value is None, "a run with an encoder or views of your own", f"none in {path}", "leave them out"
+        )
         if name is not None and value is not None:
             register_outside(value, name)
     if not trust_code:
@@ -105,7 +107,7 @@ def load(
     except (RuntimeError, ValueError) as error:
         if encoder is not None:
             given = getattr(encoder, "__name__", type(encoder).__name__)
-            refuse(f"the encoder that {path} was trained with", f"{given} of other shapes or layers", "give the same one")
+            refuse(f"the encoder that {path} was trained with", f"{given}, which does not fit", "give the same one")
         if isinstance(error, ValueError):
             raise
         raise ValueError(f"{path}: the model does not fit its description: {str(error).splitlines()[-1].strip()}") from None

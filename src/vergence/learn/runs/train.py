@@ -317,7 +317,7 @@ class _Job:
             notes.append(f"of {n:,} items {apart} are not trained on (holdout, calibration_share)")
         one = model.takes_steps and model.target_encoder is None and build.input_shapes(opened)[1] is None
         if opened.kind == "pairs" and one:
-            notes.append("contexts and targets are of one shape and share one encoder; `target_encoder=mlp` gives each its own")
+            notes.append("contexts and targets are of one shape and share one encoder; `target_encoder='mlp'` gives each its own")
         if config.fit.seed and not model.freeze and ("#" in weights.name or weights.source == "objective"):
             new = "its class or a function (encoder=Network), or a network with weights='new', has new ones"
             notes.append(f"the first weights are those of the module that was given, whatever the seed; {new}")

@@ -257,10 +257,6 @@ def suggested(settings: Mapping[str, Any], facts: Facts | None = None) -> str:
         ('simsiam_small', 'jepa_small', 'vje_small')
         >>> suggested({"seed": 3}, Facts("image", (3, 32, 32), 100)), suggested({"epochs": 3}, Facts("pairs", (5,), 100))
         ('patches', 'gmje_small')
-        >>> suggested({"epochs": 3}, Facts("image", (3, 32, 32), 100))
-        Traceback (most recent call last):
-        ValueError: `epochs` applies to networks, and the default for images is a closed form; add `recipe='vje_small'`, or leave
-        `epochs` out
     """
     encoder, objective = as_encoder(settings.get("encoder") or "small"), settings.get("objective") or "vje"
     if settings.get("method") is not None:
