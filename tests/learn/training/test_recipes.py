@@ -143,7 +143,7 @@ def test_the_default_recipe_follows_the_data_and_the_settings(tmp_path, capsys):
     assert encoder("vectors", epochs=1, batch_size=8) == "mlp"
     assert "random weights" not in capsys.readouterr().err
     refuses("found 'small'", encoder, "images", recipe="patches", encoder="small")
-    refuses("found neither", encoder, "images", objective="none", seed=1, limit=30, epochs=1)
+    refuses("add one, or name an objective", encoder, "images", objective="none", seed=1, limit=30, epochs=1)
     refuses("use `encoder='mlp'`", encoder, "vectors", encoder="small")
 
 
