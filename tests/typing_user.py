@@ -13,6 +13,7 @@ def program(x: "np.ndarray[tuple[int, int], np.dtype[np.float32]]") -> None:
     assert_type(run.embed(x[:3]), torch.Tensor)
     found = vergence.check("photos", against="reference", fdr=0.1)
     assert_type(vergence.calibrate(x[:, 0], x[:, 1], fdr=0.1), decide.Decisions)
+    assert_type(decide.select(decide.p_values(x[:, 0], torch.ones(3))), torch.Tensor)
     assert_type(vergence.score(x, run, "scores.csv"), decide.Decisions)
     assert_type(vergence.match(x, x + 1, x[:3], x[3:]), decide.Matches)
     assert_type(decide.GaussianDetector().fit(x), decide.GaussianDetector)

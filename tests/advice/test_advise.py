@@ -63,7 +63,7 @@ def test_double_is_for_vectors_that_float32_rounds(tmp_path):
 
 def test_a_file_is_no_folder_for_the_advice(tmp_path):
     (tmp_path / "f").write_text("")
-    with pytest.raises(ValueError, match=r"cannot write to .*f: File exists; choose another --out"):
+    with pytest.raises(ValueError, match=r"cannot write to .*f: File exists; choose another `out`"):
         advise_on(DataConfig(source="digits"), ViewConfig(), out=tmp_path / "f", device="cpu")
 
 

@@ -40,7 +40,7 @@ def test_a_mark_is_named_with_its_region_and_covering_it_changes_the_embedding(b
     assert box[0] <= top + height - 1 and top <= box[0] + box[2] - 1, first
     assert box[1] <= left + width - 1 and left <= box[1] + box[3] - 1, first
     assert first.share > 0.9 > first.others
-    assert "cover it: --set 'cover=" in str(advice) and "<p>Start with" in advice._repr_html_()
+    assert "cover it: `cover=" in str(advice) and "<p>Start with" in advice._repr_html_()
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.cross_decomposition import CCA
+from torch.utils.data import TensorDataset
 
 from vergence.advice.directions import read
 from vergence.advice.labeled import Probed, paired_interval
@@ -129,6 +130,8 @@ def test_the_same_seed_says_the_same():
     x = problem(noise=3.0)[:300]
     one, again, other = (advise(x, OPERATIONS, n_draws=4, random_state=seed).to_dict() for seed in (0, 0, 1))
     assert one == again and one["augmentations"] != other["augmentations"]
+    single = torch.from_numpy(x).float()
+    assert advise(TensorDataset(single, single[:, 0]), n_draws=4).to_dict() == advise(single, n_draws=4).to_dict()
     assert json.loads(json.dumps(one))["words"] == one["words"]
 
 

@@ -160,7 +160,7 @@ def test_missing_data(tmp_path, source, words):
         (["--encoder", "timm:convnextv2_small", "--pretrained"], "expected a name of timm with pretrained weights"),
         (["--weights", "none.pth", "--pretrained"], "expected one source of weights, found --pretrained and --weights"),
         (["--init", "none"], "expected a run folder"),
-        (["--init", "none", "--recipe", "patches"], "expected either a recipe or --init"),
+        (["--init", "none", "--recipe", "patches"], "expected either --recipe or --init"),
     ],
 )  # fmt: skip
 def test_unusable_settings(tmp_path, arguments, words):

@@ -1,13 +1,23 @@
 """Wrong arguments are one line that says what was expected, what was found and what to do, and the exit code 2."""
 
 import os
+import re
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from tests import forked
 
+from vergence import advice, learn, report
 from vergence.cli.commands import in_one_line, main
+
+
+def test_messages_of_the_library_name_arguments_which_the_command_line_turns_into_options():
+    for file in (path for room in (advice, learn, report) for path in Path(room.__path__[0]).rglob("*.py")):
+        text = re.sub(r'(?s)""".*?"""', "", file.read_text(encoding="utf-8"))
+        messages = re.sub("#.*|(vergence|torchrun) .*|, and --nnodes ", "", text)  # whole commands keep their options
+        assert not re.findall(r"(?<![\w-])--[a-z].*", messages), file
 
 
 def test_a_reader_that_leaves_ends_the_command_without_a_message():

@@ -100,6 +100,8 @@ def test_the_candidates_are_the_definition():
         assert found.best[i] == scores[i].argmax()
         assert found.p_value[i] == pytest.approx(p[found.best[i]])
     assert [len(part) for part in found.candidates] == found.table()["candidates"]
+    few = matched(SCORES, a[30:], b[30:], own, a[:30], coverage=0.1)
+    assert {len(few.candidates[i]) for i in np.flatnonzero(few.answer == "match")} == {1}, "a match has a candidate"
     assert "of 30 contexts matched" in found.sentences[0]
 
 

@@ -5,6 +5,13 @@ import pytest
 from vergence.utils import terminal
 
 
+def test_shares_are_in_percent_and_columns_without_a_value_are_left_out():
+    kind = type("Found", (terminal.Table,), {"shares": ("knn",)})
+    found = kind({"name": ["a", "b"], "knn_5": [0.5, None], "none": [None, None], "n": [1, 2.5]})
+    assert str(found) == "name  knn_5   n\na     50.0 %  1\nb             2.5"
+    assert "<th>knn_5</th><th>n</th></tr><tr><td>a</td><td>50.0 %</td><td>1</td></tr>" in found._repr_html_()
+
+
 @pytest.fixture
 def clock(monkeypatch):
     """The time in seconds, in a list that a test changes."""

@@ -58,7 +58,7 @@ def advise_on(
         ['advice.json', 'report.html']
     """
     holds_run = (out / "config.json").exists()
-    expect(not holds_run, "a folder for the advice", f"that {out} holds a trained run", "choose another --out")
+    expect(not holds_run, "a folder for the advice", f"that {out} holds a trained run", "choose another `out`")
     on = str(as_device(device))
     require_writable(out)  # reported before the work
     opened = _opened(data, views)
@@ -77,7 +77,7 @@ def advise_on(
     write_skipped(out / "skipped.csv", opened.skipped)
     settings = {"data": dataclasses.asdict(data), "views": dataclasses.asdict(views), "seed": seed, "commit": commit()}
     path = out / "advice.json"
-    with explained(path, "free space, or choose another --out, and repeat the command"), replacing(path) as part:
+    with explained(path, "free space, or choose another `out`, and repeat the command"), replacing(path) as part:
         part.write_text(json.dumps(advice.to_dict() | settings, indent=1) + "\n", encoding="utf-8")
     write_advice(advice, out / "report.html", name=opened.name, command=command)
     return advice

@@ -19,7 +19,7 @@ def show_advice(advice: Advice) -> None:
     """Prints the words of an advice and the tables that they rest on."""
     facts = advice.facts
     part = f" (the training part; test part: {facts.part})" if facts.part else ""
-    first, *others = advice.words
+    first, *others = map(terminal.wording, advice.words)
     print("\n\n".join([first, f"Based on {facts.items:,} items{part}, {facts.draws or 'no'} views of each.", *others]) + "\n")
     terminal.table("Augmentation: share of a view's variance, and of the directions that stay", *_augmentations(advice))
 

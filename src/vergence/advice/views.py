@@ -26,6 +26,7 @@ from vergence.advice.lighting import Lit, lit
 from vergence.advice.nuisances import FixedMark, Shared, constants, few_values, fixed_marks, followed
 from vergence.data.items import Items, PairItems, spaced
 from vergence.data.pixels import to_unit
+from vergence.data.sources import open_items
 from vergence.learn.views.images import ImageViews
 from vergence.learn.views.vectors import KindViews
 from vergence.linear.base import MOST_DRAWS, Affine
@@ -124,7 +125,8 @@ def advise(
     features. Of more than 5,000 items, so many are sampled.
 
     Args:
-        data: Items (N, D), images (N, C, H, W), or Vergence's items.
+        data: Items (N, D) or images (N, C, H, W); or what else `vergence.train` takes, such as a data set or a folder. Of a
+            built-in name the test part is read; ``NAME:train`` reads the other.
         augmentation: As in `JointEmbedding`; or a dictionary of named functions, applied one after the other, each of which is
             left out in turn, as each operation of Vergence's views is.
         labels: Class of each item (N,), any integers, -1 where unknown. With them a probe compares the items as they are with
@@ -183,7 +185,7 @@ def advise(
 
 def _opened(data: Any, seed: int) -> tuple[Items, Tensor]:
     """Returns at most so many items as are read, and their numbers; raises a ValueError for pairs and for few items."""
-    items = as_items(data)
+    items = as_items(data) if isinstance(data, Items) or hasattr(data, "__array__") else open_items(data)
     expect(not isinstance(items, PairItems), "single items and an augmentation", "pairs", "they are two views: train on them")
     expect(len(items) >= FEWEST_ITEMS, f"at least {FEWEST_ITEMS} items to advise on", len(items), "give more")
     chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))[:MOST_ITEMS].sort().values
@@ -311,7 +313,7 @@ def _say_mark(mark: FixedMark) -> str:
     top, left, height, width = mark.box
     where = f"rows {top} to {top + height - 1}, columns {left} to {left + width - 1}"
     found = f"{100 * mark.share:.0f} % of one direction lies there, {100 * mark.others:.0f} % in other regions of this shape"
-    return f"Fixed mark: {where}. {found}. If it is a stamp, a border or a bar, cover it: --set 'cover={mark.box}'."
+    return f"Fixed mark: {where}. {found}. If it is a stamp, a border or a bar, cover it: `cover={mark.box}`."
 
 
 def _say_light(light: Lit) -> str:

@@ -6,6 +6,7 @@ import functools
 import io
 import os
 import re
+import shlex
 import shutil
 import sys
 import textwrap
@@ -20,6 +21,7 @@ import tyro
 
 from vergence.cli import advise, calibrate, check, compare, density, listing, match, monitor, options, score, serve, train, use
 from vergence.cli.doctor import Doctor, doctor
+from vergence.utils import terminal
 from vergence.utils.checks import did_you_mean, expect, is_out_of_memory, shown
 from vergence.utils.terminal import is_first_process, wait_for_launcher
 from vergence.utils.version import __version__
@@ -76,10 +78,12 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs a command; exits with 0, with 2 for an error that the user can correct, or with 128 + signal when stopped."""
     arguments = sys.argv[1:] if arguments is None else arguments
     _open_streams()
+    terminal.wording = as_options
     try:
         try:
             _run(arguments)
         finally:
+            terminal.wording = str
             if hasattr(sys.stdout, "flush"):  # it is None where standard output is closed
                 sys.stdout.flush()
     except BrokenPipeError:  # nobody reads what is printed, as behind ``| head``: exits without a message, as of SIGPIPE
@@ -208,6 +212,24 @@ def _in_words(name: str, text: str) -> str:
     return text.upper() if name == "field" else text.replace("'", "") if name == "values" else text
 
 
+def as_options(message: str) -> str:
+    """Returns a message of the library with options instead of its arguments, which stand in backticks.
+
+    Example:
+        >>> as_options("lower `lr`, add `clip=1`, or `resume=True` and `recipe='patches'`")
+        'lower --lr, add --set clip=1, or --resume and --recipe patches'
+    """
+    known = {field.name for kind in (*RUN, *density.VERBS.values()) for field in fields(kind)}
+
+    def option(found: re.Match[str]) -> str:
+        name, value = options.ALIASES.get(found[1], found[1]), (found[2] or "").strip("'")
+        if name not in known:
+            return f"--set {shlex.quote(name + (value and f'={value}'))}"
+        return options.option(name) + ("" if value in ("", "True") else f" {value if value.isalnum() else shlex.quote(value)}")
+
+    return re.sub(r"`(\w+)(?:=([^`]+))?`", option, message)
+
+
 def _threads(command: Any) -> AbstractContextManager[None]:
     """Returns a context with the number of threads that a command gives."""
     number = getattr(getattr(command, "density", command), "threads", None)
@@ -224,7 +246,7 @@ def _stop(message: str) -> None:
     Control characters, which a terminal would obey and may come from a stranger's file, are replaced.
     """
     if is_first_process():
-        text = "".join(c if c.isprintable() or c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in message)
+        text = "".join(c if c.isprintable() or c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in as_options(message))
         print("error:", *(word if len(word) <= LONGEST else f"{word[:LONGEST]}…" for word in text.split()), file=sys.stderr)
     else:
         wait_for_launcher()  # the first process says it

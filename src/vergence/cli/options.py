@@ -66,12 +66,7 @@ def known_settings() -> dict[str, list[type]]:
 
 
 def described(name: str) -> str:
-    """Returns the description of a field: that of `WORDS`, or else from the docstring of each class that has it.
-
-    Example:
-        >>> described("epochs")
-        'Passes over the training items.'
-    """
+    """Returns the description of a field: that of `WORDS`, or else from the docstring of each class that has it."""
     return WORDS.get(name) or " ".join(descriptions(config)[name] for config in known_settings()[name])
 
 
@@ -158,12 +153,7 @@ def _shortened(text: str) -> str:
 
 
 def option(name: str) -> str:
-    """Returns the option of a field.
-
-    Example:
-        >>> option("batch_size")
-        '--batch-size'
-    """
+    """Returns the option of a field."""
     return f"--{name.replace('_', '-')}"
 
 

@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 
 from vergence.cli import options
 from vergence.data.config import default_views
+from vergence.utils import terminal
 from vergence.utils.checks import expect
 from vergence.utils.terminal import is_first_process
 
@@ -84,14 +85,15 @@ def train(command: Any) -> None:
     if is_first_process():
         print(f"{_done(run)}\n{_data(run)}\nnext: {_next(run)}")
         if (collapse := collapse_of(run)) is not None:
-            print(f"warning: the training ended, but {collapse}", file=sys.stderr)
+            terminal.note(f"the training ended, but {collapse}", "warning")
 
 
 def _plan(source: str | None, out: Path, command: Any, settings: dict[str, Any]) -> None:
     from vergence.learn.runs.train import plan
 
     expect(not command.resume, "--dry-run of a new run", "--resume", "leave one out")
-    print("\n".join(plan(source, out=out, recipe=command.recipe, trust_code=command.trust_code, **settings)))
+    steps = plan(source, out=out, recipe=command.recipe, trust_code=command.trust_code, **settings)
+    print(terminal.wording("\n".join(steps)))
     print("next: the same command without --dry-run trains")
 
 

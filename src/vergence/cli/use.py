@@ -123,8 +123,6 @@ def embed(command: Embed) -> None:
     if command.shard is not None:
         return write_shard(command, run, "embeddings", lambda items, out, of: write_embeddings(run, items, out, **how, **of))
     items = run.items(command.images, root=command.data_root)
-    if items.conversion is not None:
-        terminal.note(f"images are changed from {items.conversion}, as the run reads them")
     out = command.out or Path(f"embeddings-{options.stem(command.images)}.npz")
     print_written(out, write_embeddings(run, items, out, **how) or 0)
     print(f"next: vergence check {shlex.quote(str(out))}" if out.suffix != ".csv" else "next: read it with pandas.read_csv")

@@ -9,6 +9,7 @@ from vergence.utils.checks import Checked, did_you_mean, refuse, require_choice,
 
 __all__ = ["BUILT_IN", "DataConfig", "ViewConfig", "default_flip", "default_views", "existing"]
 
+IN_MEMORY = "memory: "  # starts the name of data that a program holds
 BUILT_IN = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "stl10")
 
 STRENGTHS: dict[str, dict[str, float]] = {
@@ -57,6 +58,11 @@ class DataConfig(Checked):
     limit: int | None = None
     strict: bool = False
     form: Form | None = None
+
+    @property
+    def title(self) -> str:
+        """Name for people: that of a file or folder without its path, or what a program holds."""
+        return Path(self.source.removeprefix(IN_MEMORY)).name
 
 
 @dataclass(frozen=True, kw_only=True)

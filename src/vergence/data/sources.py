@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from vergence.data import images as decoding
 from vergence.data.arrays import ON_DISK, channels_first, checked_names, from_array, labels_of, of_table, open_arrays
-from vergence.data.config import BUILT_IN, DataConfig, Form, existing, path_of
+from vergence.data.config import BUILT_IN, IN_MEMORY, DataConfig, Form, existing, path_of
 from vergence.data.items import Array, ArrayItems, Items, PairItems, RowNames, Skipped, Source, at, load
 from vergence.data.modalities import ModalityItems, modality_items
 from vergence.data.shards import is_sharded, open_shards
@@ -28,7 +28,6 @@ from vergence.utils.linalg import as_array
 __all__ = ["IN_MEMORY", "Data", "absolute", "as_source", "held", "in_words", "is_object", "open_data"]
 __all__ += ["open_items", "part_named", "with_shape"]
 
-IN_MEMORY = "memory: "  # starts the name of data that a program holds
 STREAM_BYTES, STREAM_ITEMS = 2 << 30, 1 << 22  # of a loader that is read once, at most
 
 MIXED = "a list of paths, of PIL images, of tensors or of rows of numbers"
@@ -344,7 +343,7 @@ def _torchvision(name: str, root: str, download: bool, part: Part) -> tuple[Arra
     try:
         opened = getattr(datasets, TORCHVISION[name])(root, download=download, **which)
     except (RuntimeError, OSError, ValueError, AssertionError) as error:  # torchvision's of damaged files
-        hint = "check connection and disk" if download else "pass --download, or --data-root FOLDER where torchvision's copy lies"
+        hint = "check connection and disk" if download else "pass `download=True`, or `root=FOLDER` where torchvision's copy lies"
         raise ValueError(f"expected {name} in the folder {root}, found: {shortened(error)}; {hint}") from None
     labels = torch.as_tensor(opened.labels if stl10 else opened.targets).to(torch.int64)
     return np.asarray(opened.data), labels, tuple(opened.classes)
@@ -374,7 +373,7 @@ def in_words(source: Any) -> str:
     words = []
     for part in parts:
         counted = hasattr(part, "__len__") and not _is_stream(part)  # a loader's length is that of its batches
-        shape, n = getattr(part, "shape", None), f" of {len(part)}" if counted else ""
+        shape, n = getattr(part, "shape", None), f" ({len(part):,} items)" if counted else ""
         words.append(type(part).__name__ + (f" ({', '.join(map(str, shape))})" if isinstance(shape, Sequence) else n))
     return IN_MEMORY + ", ".join(words)
 

@@ -18,13 +18,13 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, overload
 
 import numpy as np
 
 from vergence.decide.inputs import Values, array_of, as_values, labels_of, like, p_values_of
 from vergence.utils.checks import EXACT, LARGEST, expect, in_percent, require_count, require_within
-from vergence.utils.dtypes import Array, Floats, Ints, is_tensor
+from vergence.utils.dtypes import Array, Floats, Ints, Tensor, is_tensor
 
 __all__ = ["certain_levels", "certify", "counts_of", "drift_of_counts", "fpr_threshold", "label_trim", "needed_calibration"]
 __all__ += ["needed_for_fpr", "p_values", "q_values", "ranked", "reportable", "select", "simultaneous_bounds", "tail_p_values"]
@@ -44,6 +44,10 @@ CHANGES = ("higher", "lower", "more spread", "less spread")  # of the scores of 
 TAILS, EPSILON = (0.02, 0.3), 1e-12  # shares in a tail, in which spread is looked for
 
 
+@overload
+def p_values(calibration: Values, scores: Tensor) -> Tensor: ...
+@overload
+def p_values(calibration: Values, scores: Array | Sequence[float]) -> Array: ...
 def p_values(calibration: Values, scores: Values) -> Any:
     r"""Returns the conformal p-value of each score: the share of normal items that are at least as anomalous.
 
@@ -122,6 +126,10 @@ def q_values(p_values: Values) -> Any:
     return like(p_values, np.minimum(q, 1.0))
 
 
+@overload
+def select(p_values: Tensor, fdr: float = 0.1) -> Tensor: ...
+@overload
+def select(p_values: Array | Sequence[float], fdr: float = 0.1) -> Array: ...
 def select(p_values: Values, fdr: float = 0.1) -> Any:
     r"""Returns which items to report, of which on average at most a share ``fdr`` is normal.
 
@@ -328,24 +336,14 @@ def rank_grid(n: int, size: int = GRID) -> Ints:
 
 
 def null_counts(n: int, m: int, ranks: Ints, size: int, rng: np.random.Generator) -> Ints:
-    """Returns ``size`` samples of N_k at increasing ranks k, (size, G), for n calibration items and m normal ones.
-
-    Example:
-        >>> null_counts(9, 20, np.array([1, 5, 9]), 20_000, np.random.default_rng(0)).mean(0).round(1)  # m k / (n + 1)
-        array([ 2., 10., 18.])
-    """
+    """Returns ``size`` samples of N_k at increasing ranks k, (size, G), for n calibration items and m normal ones."""
     spacing = rng.standard_gamma(np.diff(ranks, prepend=0, append=n + 1), (size, len(ranks) + 1))
     cells = rng.multinomial(m, spacing / spacing.sum(1, keepdims=True))
     return cells[:, :-1].cumsum(1)
 
 
 def count_tail(n: int, m: int, k: int) -> Floats:
-    """Returns P(N_k >= v) for v = 0..m, of the beta-binomial law of m items, k and n + 1 - k.
-
-    Example:
-        >>> count_tail(9, 2, 5).round(3)  # 1, P(at least one), P(both)
-        array([1.   , 0.727, 0.273])
-    """
+    """Returns P(N_k >= v) for v = 0..m, of the beta-binomial law of m items, k and n + 1 - k."""
     from scipy.special import betaln, gammaln
 
     v = np.arange(m + 1)

@@ -58,7 +58,7 @@ class Matches(Tabular):
         p_value: p(a, best) (N,): small where no candidate resembles a match.
         claim: p'(a) (N,): small where a gallery without the match hardly ever has so good a candidate.
         answer: ``match``, ``no match`` or ``unsure`` (N,).
-        candidates: Indices of the candidates of each context, the best first.
+        candidates: Indices of the candidates of each context, the best first; of a match at least one.
         coverage: Least probability that the candidates hold the match, of contexts that have one.
         no_match: Largest share of wrong answers ``no match`` among contexts that have a match, and of wrong answers ``match``
             among those that have none.
@@ -133,8 +133,9 @@ def matched(
     score = np.concatenate(top)
     p, claim = ranked(-true, -score), ranked(null, score)
     answer = np.where(p <= no_match, "no match", np.where(claim <= no_match, "match", "unsure"))
-    shift = drift_of_counts(counts_of(p, len(true))).p_value
-    return Matches(np.concatenate(best), score, p, claim, answer, candidates, coverage, no_match, len(true), shift)
+    one, shift = np.concatenate(best), drift_of_counts(counts_of(p, len(true))).p_value
+    candidates = [one[i : i + 1] if answer[i] == "match" and not len(part) else part for i, part in enumerate(candidates)]
+    return Matches(one, score, p, claim, answer, candidates, coverage, no_match, len(true), shift)
 
 
 def _candidates(row: Tensor, threshold: float) -> np.ndarray:

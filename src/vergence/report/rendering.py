@@ -38,7 +38,7 @@ def require_page(path: Path, read: Iterable[Any] = ()) -> None:
     """Raises a ValueError unless a page can be written: there is none, or one of ours, which is not ``read``."""
     require_apart(path, read)
     ours = not path.is_file() or GENERATOR in path.read_bytes()[:1000]
-    expect(ours, f"no file, or an earlier page, at {path}", "another file", "move it, or choose another --out")
+    expect(ours, f"no file, or an earlier page, at {path}", "another file", "move it, or choose another `out`")
 
 
 def workbench(path: Path, data: Mapping[str, Any], *, skipped: Sequence[tuple[str, str]] = (), **values: Any) -> Path:

@@ -74,8 +74,8 @@ def require_apart(
     *,
     inside: bool = False,
     around: bool = False,
-    what: str = "an --out apart from what is read",
-    advice: str = "choose another --out",
+    what: str = "an `out` apart from what is read",
+    advice: str = "choose another `out`",
 ) -> None:
     """Raises a ValueError if a file or folder to write is one that is read, or, if asked, is within it or holds it.
 

@@ -58,7 +58,7 @@ def require_table(path: Path, read: Iterable[Any] = (), holds: str = "") -> None
     if holds and path.is_file() and path.stat().st_size:
         names = _names_in(path)
         found = f"a file with {', '.join(names[:8])}" if names else "another file"
-        expect(any(holds in name for name in names), f"no file, or an earlier result, at {path}", found, "choose another --out")
+        expect(any(holds in name for name in names), f"no file, or an earlier result, at {path}", found, "choose another `out`")
 
 
 def _names_in(path: Path) -> list[str]:
@@ -98,7 +98,7 @@ def write_table(path: Path, columns: Mapping[str, Column]) -> None:
         for start in range(0, max(n, 1), EVERY):
             yield {name: _as_array(columns[name][start : start + EVERY]) for name in names}
 
-    write_blocks(path, list(columns), blocks, "free space, or choose another --out", durable=False)
+    write_blocks(path, list(columns), blocks, "free space, or choose another `out`", durable=False)
 
 
 def apart(added: Mapping[str, np.ndarray], own: Iterable[str]) -> dict[str, np.ndarray]:
@@ -285,7 +285,7 @@ def open_parts(
     if joined:
         require_table(out)
     folder = out.with_name(f".{out.name}.parts")
-    with files.explained(out, "choose another --out"):
+    with files.explained(out, "choose another `out`"):
         folder.mkdir(exist_ok=True)
     with files.exit_on_sigterm():
         try:
@@ -425,7 +425,7 @@ class Parts:
 
     def _advice(self) -> str:
         if not self._parts:
-            return "free space, or choose another --out"
+            return "free space, or choose another `out`"
         return f"the first {self.done} items are kept in {self.folder.name}: free space and repeat the command to go on"
 
 
@@ -459,7 +459,7 @@ class Shard:
         """Returns the shard of a text I/N; raises a ValueError unless 1 <= I <= N."""
         match = SHARD.fullmatch(text.strip())
         number, of = (int(x) for x in match.groups()) if match else (0, 0)
-        expect(1 <= number <= of, "--shard I/N with 1 <= I <= N, such as 1/10", f"'{text}'")
+        expect(1 <= number <= of, "`shard=I/N` with 1 <= I <= N, such as 1/10", f"'{text}'")
         return cls(number, of)
 
     def __str__(self) -> str:

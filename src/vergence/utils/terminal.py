@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vergence.utils.limits import check_time
 
@@ -22,6 +22,7 @@ PATIENCE = 2.0  # seconds before a late bar appears
 MINUTE = 60.0  # seconds between two lines of a log
 SHOWN = 10  # rows in a notebook
 GRACE = 5.0  # seconds in which a launcher ends the other processes
+wording: Callable[[str], str] = str  # of a message, which names arguments; the command line names options instead
 
 
 def is_first_process() -> bool:
@@ -35,10 +36,10 @@ def wait_for_launcher() -> None:
         time.sleep(GRACE)
 
 
-def note(message: str) -> None:
+def note(message: str, kind: str = "note") -> None:
     """Prints a note on stderr; of several processes, which all come to the same one, the first does."""
     if is_first_process():
-        print(f"note: {message}", file=sys.stderr)
+        print(f"{kind}: {wording(message)}", file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -144,19 +145,9 @@ def paragraphs(sentences: Sequence[str]) -> str:
 
 
 class Tabular(abc.ABC):
-    """A result that is a table. A class gives ``table``, its columns by name, all of one length, and perhaps ``sentences``.
+    """A result that is a table. A class gives ``table``, its columns by name, all of one length, and perhaps ``sentences``."""
 
-    Example:
-        >>> class Squares(Tabular):
-        ...     def table(self):
-        ...         return {"n": [1, 2], "square": [1, 4]}
-        >>> print(Squares())
-        n  square
-        1  1
-        2  4
-        >>> Squares()._repr_html_()
-        '<table><tr><th>n</th><th>square</th></tr><tr><td>1</td><td>1</td></tr><tr><td>2</td><td>4</td></tr></table>'
-    """
+    shares: ClassVar[tuple[str, ...]] = ()  # how names of columns begin whose numbers are shown in percent
 
     @property
     def sentences(self) -> list[str]:
@@ -177,28 +168,30 @@ class Tabular(abc.ABC):
         """Returns the n rows, those first that are shown."""
         return range(n)
 
+    def _cells(self) -> tuple[list[list[str]], str]:
+        """Returns the names of columns with values and the first ten rows as text, and how many more rows there are."""
+        whole = self.table()
+        n = len(next(iter(whole.values()), ()))
+        columns = {name: values for name, values in whole.items() if not n or any(value is not None for value in values)}
+        rows = [[_in_words(v[i], name.startswith(self.shares)) for name, v in columns.items()] for i in self._order(n)[:SHOWN]]
+        return [list(columns), *rows], f"and {n - SHOWN:,} more rows" if n > SHOWN else ""
+
     def __str__(self) -> str:
         """Returns the sentences and the first ten rows as text."""
-        columns = self.table()
-        n = len(next(iter(columns.values()), ()))
-        order = self._order(n)
-        rows = [list(columns), *([_in_words(values[i]) for values in columns.values()] for i in order[:SHOWN])]
+        rows, more = self._cells()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        return "\n".join([*self.sentences, *lines, *([f"and {n - SHOWN:,} more rows"] if n > SHOWN else [])])
+        return "\n".join([*self.sentences, *lines, *filter(None, [more])])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         """Returns the sentences and the first ten rows."""
-        columns = self.table()
-        n = len(next(iter(columns.values()), ()))
-        order = self._order(n)
-        texts = [[html.escape(_in_words(values[i])) for i in order[:SHOWN]] for values in columns.values()]
-        rows = ["".join(f"<td>{text}</td>" for text in row) for row in zip(*texts, strict=True)]
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
-        more = f"<p>and {n - SHOWN:,} more rows</p>" if n > SHOWN else ""
-        return f"{paragraphs(self.sentences)}<table>{''.join(f'<tr>{row}</tr>' for row in (head, *rows))}</table>{more}"
+        (head, *rows), more = self._cells()
+        each = [(head, "th"), *((row, "td") for row in rows)]
+        lines = ["".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in row) for row, tag in each]
+        table = "".join(f"<tr>{line}</tr>" for line in lines)
+        return f"{paragraphs(self.sentences)}<table>{table}</table>{more and f'<p>{more}</p>'}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -223,5 +216,7 @@ class Table(Tabular):
         return len(next(iter(self.columns.values()), ()))
 
 
-def _in_words(value: Any) -> str:
+def _in_words(value: Any, percent: bool = False) -> str:
+    if percent and value is not None:
+        return f"{100 * value:.1f} %"
     return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)

@@ -65,13 +65,13 @@ def test_identity_returns_vectors_as_they_are_and_has_no_weights():
         ("tests.no_such:x", (3, 12, 12), "put its folder on PYTHONPATH$"),
         ("tests.factories:number", (3, 12, 12), "torch.nn.Module, found int"),
         ("tests.factories:needs", (3, 12, 12), "failed when it was called without arguments"),
-        ("tests.factories:on_vectors", (3, 12, 12), "does not accept items.*try another --size"),
-        ("tests.factories:plain", (1, 12, 12), r'channels with --set "input_mean=\(0.5,0.5,0.5\)" --set "input_std='),
+        ("tests.factories:on_vectors", (3, 12, 12), "does not accept items.*try another `size`"),
+        ("tests.factories:plain", (1, 12, 12), r"channels with `input_mean=\(0.5,0.5,0.5\)` and `input_std="),
         ("tests.factories:plain", (4, 12, 12), "give images of 3 channels, or choose another encoder"),
         ("identity", (3, 12, 12), "expected vectors for encoder 'identity'"),
         ("resnet81", (3, 32, 32), "did you mean 'resnet18'"),
         ("resnet18-cifra", (3, 32, 32), "expected an encoder among small, .*, found 'resnet18-cifra'"),
-        ("small", (12,), "use --encoder mlp"),
+        ("small", (12,), "use `encoder='mlp'`"),
     ],
 )
 def test_encoders_that_cannot_be_built(name, shape, words):
@@ -171,7 +171,7 @@ def test_a_classifier_is_left_out_and_step_counters_may_be_missing():
 
 
 def test_a_runs_model_in_the_place_of_weights_leads_to_init():
-    with pytest.raises(ValueError, match="--init RUN"):
+    with pytest.raises(ValueError, match="`init=RUN`"):
         pretrained.load_weights(factories.Tiny(), {f"encoder.1.{k}": v for k, v in factories.state().items()}, "w")
 
 

@@ -103,7 +103,7 @@ def test_names_from_outside_and_unknown_ones():
     assert objectives.get(f"{__name__}:Outside") is Outside
     for wrong in ("no_such_package:Outside", f"{__name__}:Missing", f"{__name__}:pair", "math:pi", "core", "nothing like it"):
         refuses("objective", objectives.get, wrong)
-    for wrong, hint in (("vjee", "'vje'"), ("masked_autoencoder", "--method"), ("SimCLR", "'contrastive'")):
+    for wrong, hint in (("vjee", "'vje'"), ("masked_autoencoder", "`method`"), ("SimCLR", "'contrastive'")):
         refuses(hint, objectives.get, wrong)
 
 

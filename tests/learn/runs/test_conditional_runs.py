@@ -34,6 +34,12 @@ GAUSSIAN = {"objective": "gje", "projector": (8,), **QUICK}
 KINDS = {"halves": {}, "vector_image": {"encoder": "mlp", "target_encoder": "small"}}
 
 
+def test_labels_that_name_the_pair_give_no_accuracies():
+    x = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
+    run = vergence.train((x, x + 1), labels=np.arange(300), **GAUSSIAN | {"limit": None})
+    assert "no accuracies" in evaluate(run, probes=False).protocol.note
+
+
 def digits():
     found = load_digits()
     return (found.images[:400] * 15).astype(np.uint8), found.target[:400]
@@ -127,7 +133,7 @@ def test_the_second_encoder_stands_on_its_own_statistics():
 
 def test_an_encoder_that_cannot_take_the_target_gives_way_unless_it_was_named():
     assert build((1, 8, 8), (5,), encoder="small", objective="gje").target_encoder(torch.zeros(2, 5)).shape == (2, 256)
-    refuses("use --encoder mlp", build, (1, 8, 8), (5,), encoder="mlp", target_encoder="small")
+    refuses("use `encoder='mlp'`", build, (1, 8, 8), (5,), encoder="mlp", target_encoder="small")
     refuses(r"expected an encoder among .*, found 'smal'", build, target_encoder="smal")
 
 

@@ -58,7 +58,7 @@ def test_what_needs_no_density_works_and_the_rest_is_one_line(name, tmp_path):
     with np.load(tmp_path / "z.npz") as written:
         assert np.allclose(written["z"], run.embed(x).numpy(), atol=1e-5) and "mean" not in written
     assert vergence.score(x, run, tmp_path / "scores.csv").rows == 5
-    refuses(rf"'{name}', which has none; .*--objective vje", run.posterior, x)
+    refuses(rf"'{name}', which has none; .*`objective='vje'`", run.posterior, x)
     refuses(rf"'{name}', which has none", run.sample, 3)
 
 
@@ -116,7 +116,7 @@ def test_a_missing_extra_is_one_line(settings, tmp_path, monkeypatch):
 
 def test_a_transformer_that_would_cut_off_the_edge_is_refused_for_every_objective(tmp_path):
     encoder = "timm:vit_tiny_patch16_224,patch_size=4,embed_dim=48,depth=1,num_heads=3"
-    with pytest.raises(ValueError, match="use --size 8"):
+    with pytest.raises(ValueError, match="use `size=8`"):
         vergence.train("digits", objective="vje", encoder=encoder, out=tmp_path / "run", **{**QUICK, "size": 10})
 
 

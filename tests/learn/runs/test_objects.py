@@ -136,7 +136,10 @@ def test_a_network_of_ones_own(form, vectors, tmp_path):
     assert "vergence.load(" in other.stderr and "encoder=...)" in other.stderr
     again = vergence.load(tmp_path / "run", encoder=network(), device="cpu")
     assert torch.equal(again.embed(vectors[:4]), z)
-    refuses("does not fit", vergence.load, tmp_path / "run", encoder=nn.Sequential(nn.Flatten(), nn.Linear(6, 9)), device="cpu")
+    assert f": {'Sequential' if form == 'module' else 'network'}, vje," in repr(again)
+    for wrong in (network().append(nn.Linear(8, 9)), nn.Linear(5, 3)):
+        refuses("found .*, which does not fit", vergence.load, tmp_path / "run", encoder=wrong, device="cpu")
+    refuses("a network, or a function that returns it", vergence.load, tmp_path / "run", encoder="mlp")
 
 
 def test_networks_that_return_no_embeddings_are_refused(vectors):
@@ -241,7 +244,7 @@ def test_two_networks_are_a_pair_and_one_that_is_shared_is_told(vectors, capsys)
     run = vergence.train((vectors, vectors), encoder=pair, objective=VICReg(8), **QUICK)
     assert type(run.method.target_encoder[1][0]) is nn.Linear and "share one encoder" not in capsys.readouterr().err
     vergence.train((vectors, vectors), encoder=network, objective=VICReg(8), **QUICK)
-    assert "contexts and targets are of one shape and share one encoder; target_encoder=..." in capsys.readouterr().err
+    assert "contexts and targets are of one shape and share one encoder; `target_encoder='mlp'`" in capsys.readouterr().err
 
 
 def test_items_that_are_kept_apart_are_told(vectors, capsys):

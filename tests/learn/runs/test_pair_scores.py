@@ -86,7 +86,7 @@ def test_without_the_option_a_line_says_that_targets_are_not_judged(run, tmp_pat
     source = saved(tmp_path / "p.npz", *angle_pairs(40, 1))
     for pairs, said in ((False, True), (True, False)):
         score(Score(run=run.folder.path, images=source, out=tmp_path / f"{pairs}.csv", pairs=pairs, device="cpu"))
-        line = "note: only the contexts of these pairs are scored; --pairs scores each target given its context"
+        line = "note: only the contexts of these pairs are scored; `pairs=True` scores each target given its context"
         assert (line in capsys.readouterr().err) is said
 
 
@@ -100,7 +100,7 @@ def test_pairs_have_a_conditional_density_by_default(tmp_path):
         == 40
     )
     other = vergence.train(source, out=tmp_path / "other", epochs=1, device="cpu", objective="vje", knn_every=0)
-    refuses("train again with --objective gje", scoring.score, source, PairReference(other), tmp_path / "s.csv")
+    refuses("train again with `objective='gje'`", scoring.score, source, PairReference(other), tmp_path / "s.csv")
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_a_run_says_which_target_belongs_to_a_context_or_that_none_does(run, tmp
     quick = {"objective": "gje", "encoder": "mlp", "epochs": 1, "device": "cpu"}
     refuses("trained on pairs", vergence.train(context, out=tmp_path / "single", **quick).match, new, others)
     alone = vergence.train((context, target), out=tmp_path / "alone", calibration_share=0.0, **quick)
-    refuses("--calibration-share", alone.match, new, others)
+    refuses("`calibration_share`", alone.match, new, others)
 
 
 def test_errors(run, tmp_path):

@@ -49,6 +49,8 @@ def test_scores_are_repeatable_and_leave_the_global_seed_alone(run):
     assert torch.equal(first, run.anomaly_score(images(), "joint"))
     assert torch.allclose(first, run.anomaly_score(images(), "directional") + run.anomaly_score(images(), "radial"), rtol=1e-4)
     refuses("jacobian, joint, directional", run.anomaly_score, images(), "jiont")
+    x = images().float() / 255
+    assert torch.equal(run.anomaly_score(x.bfloat16()), run.anomaly_score(x.bfloat16().float()))
 
 
 def test_the_score_of_the_jacobian_does_not_depend_on_the_batches(run):
@@ -65,11 +67,6 @@ def test_paths_are_text_or_paths_and_a_run_is_no_path(run, tmp_path):
     refuses("found None", vergence.load, None)
     refuses(r"expected a run, found 'runs/f'; open its folder with vergence\.load", vergence.evaluate, "runs/f")
     refuses(r"expected the path of a run folder, found a Run; give run\.folder\.path", write_report, run)
-
-
-def test_images_in_bfloat16_are_scored(run):
-    x = images().float() / 255
-    assert torch.equal(run.anomaly_score(x.bfloat16()), run.anomaly_score(x.bfloat16().float()))
 
 
 def test_training_leaves_the_global_random_state_alone(tmp_path):

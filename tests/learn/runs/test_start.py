@@ -124,7 +124,7 @@ def test_timms_weights_come_from_its_cache(cache, tmp_path):
 def test_a_tag_without_pretrained_is_said_to_choose_nothing(tmp_path, capsys):
     pytest.importorskip("timm", reason="the extra 'timm' is not installed")
     run = train("digits", out=tmp_path / "run", encoder="timm:resnet10t.c3_in1k", size=32, **{**QUICK, "epochs": 1})
-    words = "weights: random; the tag 'c3_in1k' chooses none: --pretrained loads timm's"
+    words = "weights: random; the tag 'c3_in1k' chooses none: `pretrained` loads timm's"
     assert words in capsys.readouterr().err and words in (tmp_path / "run" / "log.txt").read_text()
     assert run.folder.metadata.weights.source == "random"
     assert "Weights at the start: random" in write_report(tmp_path / "run").read_text()
@@ -170,7 +170,7 @@ def test_a_run_that_was_stopped_before_it_kept_its_weights_starts_again(file, tm
     train("digits", out=tmp_path / "run", **settings)
     for name in ("model.safetensors", "initial.safetensors", "checkpoints/last.pt"):
         (tmp_path / "run" / name).unlink()
-    refuses("start it again without --resume", train, out=tmp_path / "run", resume=True, trust_code=True)
+    refuses("start it again without `resume`", train, out=tmp_path / "run", resume=True, trust_code=True)
     assert train("digits", out=tmp_path / "run", **settings).folder.load_initial() is not None
 
 
@@ -234,8 +234,8 @@ def test_a_closed_form_encoder_is_frozen_on_few_other_images(tmp_path):
     ("settings", "words"),
     [
         ({"encoder": "mlp"}, "expected the encoder's weights in .*run, found .* missing"),
-        ({"weights": "w.pth"}, "found --weights and --init"),
-        ({"encoder": "timm:resnet10t", "pretrained": True}, "found --pretrained and --init"),
+        ({"weights": "w.pth"}, "found `weights` and `init`"),
+        ({"encoder": "timm:resnet10t", "pretrained": True}, "found `pretrained` and `init`"),
     ],
 )
 def test_settings_that_do_not_go_with_another_run(trained, tmp_path, settings, words):
@@ -279,10 +279,10 @@ def test_a_strangers_run_with_an_encoder_of_its_own_is_imported_only_when_truste
     [
         ({"encoder": "patches", "objective": "gje", "weights": "w.pth"}, "expected no weights for encoder 'patches'"),
         ({"encoder": TINY, "freeze": True, "projector": (4,)}, "no projector with freeze"),
-        ({"encoder": TINY, "freeze": True, "devices": 2}, "expected one device with --freeze"),
+        ({"encoder": TINY, "freeze": True, "devices": 2}, "expected one device with `freeze=True`"),
         ({"encoder": TINY, "input_mean": (0.5,)}, "expected input_mean and input_std"),
         ({"encoder": TINY, "input_mean": (0.5,), "input_std": (0.0,)}, "input_std > 0"),
-        ({"encoder": "small", "objective": "none"}, "with --objective none, found neither"),
+        ({"encoder": "small", "objective": "none"}, "with `objective='none'`; add one"),
     ],
 )
 def test_settings_that_do_not_fit(tmp_path, monkeypatch, settings, words):

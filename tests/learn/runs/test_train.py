@@ -173,7 +173,7 @@ def test_few_items_lower_the_batch_of_the_default_recipe_alone(tmp_path, capsys)
     assert run.folder.config.fit.batch_size == run.folder.metadata.n_train == 16
     assert "note: a batch of 16 instead of 64, since there are 16 training items" in capsys.readouterr().err
     for asked in ({"batch_size": 64}, {"recipe": "vje_small", "encoder": "mlp"}):
-        refuses("lower --batch-size", vergence.train, tmp_path / "x.npy", out=tmp_path / "other", **settings, **asked)
+        refuses("lower `batch_size`", vergence.train, tmp_path / "x.npy", out=tmp_path / "other", **settings, **asked)
 
 
 LIMITED = """
@@ -196,7 +196,7 @@ def test_a_network_without_memory_left_is_one_line(tmp_path):
     command = [sys.executable, "-c", LIMITED, str(tmp_path / "x.npy"), str(tmp_path / "run")]
     found = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True)
     (line,) = found.stdout.splitlines()
-    assert re.search(r"fits into memory, found none left .*; lower --batch-size", line), line
+    assert re.search(r"fits into memory, found none left .*; lower `batch_size`", line), line
 
 
 @pytest.mark.parametrize(

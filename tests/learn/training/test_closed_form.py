@@ -218,11 +218,11 @@ def test_the_number_of_threads_is_the_one_that_was_asked_for(tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"epochs": 3}, "--epochs applies to networks.*add --recipe vje_small, or leave --epochs out"),
-        ({"batch_size": 64, "lr": 0.1}, "--batch-size, --lr apply to networks"),
+        ({"epochs": 3}, "`epochs` applies to networks.*add `recipe='vje_small'`, or leave `epochs` out"),
+        ({"batch_size": 64, "lr": 0.1}, "`batch_size`, `lr` apply to networks"),
         ({"options": {"nu": 1.0}}, "nu applies to networks"),
-        ({"recipe": "patches", "epochs": 3}, "--epochs applies to networks, and encoder 'patches' is a closed form"),
-        ({"encoder": TINY, "lr": 0.1}, "--lr applies to networks"),
+        ({"recipe": "patches", "epochs": 3}, "`epochs` applies to networks, and encoder 'patches' is a closed form"),
+        ({"encoder": TINY, "lr": 0.1}, "`lr` applies to networks"),
     ],
 )
 def test_settings_of_networks_are_refused_for_the_closed_form(tmp_path, settings, words):
@@ -273,12 +273,12 @@ def test_a_run_evaluates_embeds_scores_and_reports(copied, tmp_path):
         (np.full((40, 16, 16), 3, np.uint8), {"encoder": "patches:atoms=1,dim=1,second=2"}, "all images are equal"),
         (np.zeros((40, 9, 9), np.uint8), {**BEHIND, "target_encoder": "small"}, "expected no target_encoder"),
         (np.zeros((40, 9, 9), np.uint8), {**BEHIND, "batch_size": 64}, "expected a batch of at most the 32"),
-        (np.zeros((40, 3), np.float32), DISTILLED, "expected images for --distill, found vector data"),
+        (np.zeros((40, 3), np.float32), DISTILLED, "expected images for `distill`, found vector data"),
         (np.zeros((40, 9, 9), np.uint8), {**DISTILLED, "distill": "patches:patch=12"}, "expected"),
         (np.zeros((40, 9, 9), np.uint8), {**DISTILLED, "batch_size": 64}, "expected a batch of at most the 32"),
         (np.zeros((40, 9, 9), np.uint8), {**DISTILLED, "distill": "patches:leaves=3"}, "leaves"),
         (np.zeros((20, 3, 3, 1), np.uint8), {}, "expected images of at least 4 x 4 pixels"),
-        (np.zeros((20, 9, 9), np.uint8), {"objective": "vje"}, "expected --objective gje with the encoder 'patches'"),
+        (np.zeros((20, 9, 9), np.uint8), {"objective": "vje"}, "expected `objective='gje'` with the encoder 'patches'"),
         (np.zeros((20, 9, 9), np.uint8), {"projector": (4,)}, "expected neither projector, teacher nor target_encoder"),
     ],
 )

@@ -161,7 +161,7 @@ def test_the_objective_moves_a_distilled_network_little_in_every_recipe():
         assert describe("cifar10", None, {"distill": "patches", **settings}).fit.encoder_lr == 0.003
     assert describe("cifar10", "byol_small", {"distill": "patches", "encoder_lr": 0.5}).fit.encoder_lr == 0.5
     assert describe("cifar10", "byol_small", {}).fit.encoder_lr == 1
-    with pytest.raises(ValueError, match="add --distill patches"):
+    with pytest.raises(ValueError, match="add `distill='patches'`"):
         describe("cifar10", None, {"distill_epochs": 3})
 
 

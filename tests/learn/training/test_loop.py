@@ -149,7 +149,7 @@ def test_signals_end_cleanly_and_the_run_goes_on(tmp_path, signum):
 def test_a_collapsing_run_warns_and_is_stopped_under_strict(tmp_path):
     settings = {"objective": "tests.collapsing:Constant", "epochs": 12, "batch_size": 64, "optimizer": "adamw", "lr": 1e-2}
     settings |= {"device": "cpu", "precision": "fp32", "knn_every": 0, "limit": 512}
-    with pytest.raises(ValueError, match=r"collapses .* try .*--strict"):
+    with pytest.raises(ValueError, match=r"collapses .* Try .*`strict=True`"):
         vergence.train("digits", out=tmp_path / "strict", strict=True, **settings)
     assert "collapses" in (tmp_path / "strict" / "log.txt").read_text()
     assert not (tmp_path / "strict" / "model.safetensors").exists()

@@ -48,7 +48,7 @@ def test_a_checkpoint_is_one_that_the_training_can_go_on_from():
     config = FitConfig(epochs=2, batch_size=8, checkpoint_seconds=0, device="cpu", precision="fp32", threads=1)
     method, recorder = Diverging(torch.nn.Linear(5, 8), Contrastive(8)), Kept()
     x = torch.randn(80, 5)
-    with pytest.raises(ValueError, match=r"NaN or infinity in .* at step 10; lower --lr, add --set warmup_epochs"):
+    with pytest.raises(ValueError, match=r"NaN or infinity in .* at step 10; lower `lr`, add `warmup_epochs=5`"):
         loop.fit(loop.launch(config), method, PairItems(ArrayItems(x), ArrayItems(x)), None, config, recorder)
     assert recorder.steps == [1, 2, 3]
 

@@ -138,13 +138,13 @@ def test_the_default_recipe_follows_the_data_and_the_settings(tmp_path, capsys):
     assert encoder("images", seed=3, limit=20) == "patches"
     assert "random weights" not in capsys.readouterr().err
     assert encoder("images", epochs=1, batch_size=8, objective="simsiam") == "small"
-    assert "weights; --recipe patches_simsiam trains on top of" in capsys.readouterr().err
+    assert "weights; `recipe='patches_simsiam'` trains on top of" in capsys.readouterr().err
     assert encoder("small", epochs=1, batch_size=8, precision="fp32") == "small"
     assert encoder("vectors", epochs=1, batch_size=8) == "mlp"
     assert "random weights" not in capsys.readouterr().err
     refuses("found 'small'", encoder, "images", recipe="patches", encoder="small")
-    refuses("found neither", encoder, "images", objective="none", seed=1, limit=30, epochs=1)
-    refuses("use --encoder mlp", encoder, "vectors", encoder="small")
+    refuses("add one, or name an objective", encoder, "images", objective="none", seed=1, limit=30, epochs=1)
+    refuses("use `encoder='mlp'`", encoder, "vectors", encoder="small")
 
 
 def test_settings_of_networks_alone_do_not_choose_the_model_for_images():

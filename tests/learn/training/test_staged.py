@@ -50,7 +50,7 @@ def test_a_fitted_closed_form_is_a_first_stage(whole, tmp_path):
     assert torch.equal(frozen.embed(x), whole.embed(x))
     again = vergence.train("digits", out=tmp_path / "again", init=tmp_path / "behind", objective="gje", limit=300, epochs=1)
     assert torch.equal(again.method.encoder[1].closed_form.weight, whole.method.encoder[1].closed_form.weight)
-    with pytest.raises(ValueError, match="--init RUN"):
+    with pytest.raises(ValueError, match="`init=RUN`"):
         vergence.train(out=tmp_path / "not", init=tmp_path / "closed")
 
 

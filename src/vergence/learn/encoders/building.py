@@ -25,7 +25,7 @@ def build(kind: config.Encoder, shape: Sequence[int]) -> nn.Module:
         case config.MLP():
             return nn.Sequential(nn.Flatten(), networks.mlp((math.prod(shape), 512, 512, 256)))
         case config.Identity():
-            expect(len(shape) == 1, "vectors for encoder 'identity'", f"shape {tuple(shape)}", "choose another --encoder")
+            expect(len(shape) == 1, "vectors for encoder 'identity'", f"shape {tuple(shape)}", "choose another `encoder`")
             return nn.Identity()
         case config.ResNet():
             return networks.resnet(kind.name, shape[0], kind.stem or ("cifar" if shape[1] <= 64 else "imagenet"))

@@ -16,6 +16,7 @@ import abc
 import contextlib
 import dataclasses
 import math
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,11 @@ class Encoder(Checked, abc.ABC):
         """Name of the code outside the library that builds it; None for the library's own."""
         return None
 
+    @property
+    def title(self) -> str:
+        """Name for people: the kind, or the name of code outside the library without its module."""
+        return re.sub(r".*[:.]|[#~].*", "", self.outside or self.kind)
+
     def to_dict(self) -> dict[str, Any]:
         """Returns the kind and the settings, ready for JSON; `as_encoder` reads them."""
         return {"kind": self.kind, **dataclasses.asdict(typing.cast(Any, self))}
@@ -74,7 +80,7 @@ class Encoder(Checked, abc.ABC):
 
 def require_image_shape(kind: Encoder, shape: Sequence[int]) -> None:
     """Raises a ValueError unless a shape is that of images, (C, H, W)."""
-    advice = "use --encoder mlp, or identity with --freeze, or give a network of your own"
+    advice = "use `encoder='mlp'`, or 'identity' with `freeze=True`, or give a network of your own"
     expect(len(shape) == 3, f"images for encoder '{kind}'", f"items of shape {tuple(shape)}", advice)
 
 

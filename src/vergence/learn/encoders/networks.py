@@ -112,7 +112,7 @@ def require_whole_patches(net: nn.Module, sides: Sequence[int]) -> None:
     side = side[0] if isinstance(side, tuple) else side
     if isinstance(side, int) and not getattr(patches, "dynamic_img_pad", False):
         expected = f"images whose sides the transformer's patch of {side} pixels divides"
-        advice = f"use --size {max(side, sides[0] // side * side)}, or another patch_size"
+        advice = f"use `size={max(side, sides[0] // side * side)}`, or another patch_size"
         expect(not any(length % side for length in sides), expected, f"{sides[0]} x {sides[1]}", advice)
 
 
@@ -212,9 +212,9 @@ def _advice(reason: str, shape: tuple[int, ...]) -> str:
     """Returns what to do about an encoder that does not accept items of a shape, from torch's message."""
     channels = CHANNELS.search(reason)
     if channels is None or int(channels[2]) != shape[0]:  # of another layer than the first
-        return "try another --size"
+        return "try another `size`"
     if shape[0] != 1:
         return f"give images of {channels[1]} channels, or choose another encoder"
     mean, std = (f"({','.join([number] * int(channels[1]))})" for number in ("0.5", "0.25"))
-    settings = f'--set "input_mean={mean}" --set "input_std={std}"'
+    settings = f"`input_mean={mean}` and `input_std={std}`"
     return f"make gray images {channels[1]} equal channels with {settings}, or with mean and std in the network's default_cfg"

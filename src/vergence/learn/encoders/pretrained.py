@@ -86,7 +86,7 @@ def load_weights(net: nn.Module, weights: Mapping[str, Tensor], where: str) -> t
     some = {what: ", ".join(names[:NAMED]) + ", ..." * (len(names) > NAMED) for what, names in bad.items()}
     words = "; ".join(f"{len(names)} {what}: {some[what]}" for what, names in bad.items() if names)
     is_run = any(name.startswith("encoder.") for name in extra)
-    hint = "start from a run with --init RUN" if is_run else "give the encoder that the file was made for"
+    hint = "start from a run with `init=RUN`" if is_run else "give the encoder that the file was made for"
     expect(not words, f"the encoder's weights in {where}", words, hint)
     net.load_state_dict({name: weights.get(name, wanted[name]) for name in wanted})
     return tuple(extra)

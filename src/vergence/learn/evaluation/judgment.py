@@ -11,8 +11,8 @@ from vergence.utils.checks import require_count, require_within
 __all__ = ["accuracy_error", "auroc_error", "collapse_warning"]
 
 ADVICE = (
-    'try AdamW, a smaller learning rate, warm-up, a larger batch or a narrow projector (--set "projector=(256, 32)"), for '
-    "images a recipe that starts from a closed form (--recipe patches, or patches_OBJECTIVE); check the views"
+    "Try AdamW, a smaller learning rate, warm-up, a larger batch, or a narrow `projector=(256,32)`. "
+    "For images, `recipe='patches'` starts from a closed form. Check the views, too"
 )
 
 
@@ -49,23 +49,23 @@ def auroc_error(auroc: float, n_anomalies: int, n_others: int) -> float:
 
 
 def collapse_warning(stats: Mapping[str, float], dim: int | None = None, advice: str = "") -> str | None:
-    """Returns one line that names the collapse and what to try, or None for an embedding that did not collapse.
+    """Returns one line that names the collapse and what to try, without its last period; None where there is none.
 
     Args:
         stats: Statistics with ``std`` and ``effective_rank``, as from `collapse`.
         dim: Number of features D. A small rank is ignored for D below 8, a small spread for D = 1; None assumes a wide embedding.
-        advice: What else to try with the objective at hand; a clause, or empty.
+        advice: What else to try with the objective at hand; an imperative clause, or empty.
 
     Example:
-        >>> collapse_warning({"std": 0.02, "effective_rank": 5.0}, dim=256).split(":")[0]
+        >>> collapse_warning({"std": 0.02, "effective_rank": 5.0}, dim=256).split(". ")[0]
         'the embedding collapses to one direction (spread 0.02, below 0.1)'
         >>> collapse_warning({"std": 0.9, "effective_rank": 40.0}, dim=256) is None
         True
     """
     std, rank = stats["std"], stats["effective_rank"]
-    remedy = ADVICE + (f"; {advice}" if advice else "")
+    remedy = ADVICE + (f". {advice[0].upper()}{advice[1:]}" if advice else "")
     if std < 0.1 and dim != 1:  # the direction of one feature is its sign
-        return f"the embedding collapses to one direction (spread {std:.2g}, below 0.1): {remedy}"
+        return f"the embedding collapses to one direction (spread {std:.2g}, below 0.1). {remedy}"
     if rank < 2 and (dim is None or dim >= 8):
-        return f"the embedding collapses to a line (effective rank {rank:.2g}, below 2): {remedy}"
+        return f"the embedding collapses to a line (effective rank {rank:.2g}, below 2). {remedy}"
     return None

@@ -11,7 +11,7 @@ from vergence.utils.checks import require_choice
 __all__ = ["DenoisingAutoencoder", "Dino", "IJepa", "ImageMethod", "MaskedAutoencoder", "Method", "VariationalAutoencoder"]
 __all__ += ["get", "names"]
 
-HINT = "objectives on pairs are chosen by --objective"  # of an unknown name
+HINT = "objectives on pairs are chosen with `objective`"  # of an unknown name
 IMAGE_METHODS = (DenoisingAutoencoder, Dino, IJepa, MaskedAutoencoder, VariationalAutoencoder)
 _REGISTER: dict[str, type[ImageMethod]] = {kind.__module__.rpartition(".")[2]: kind for kind in IMAGE_METHODS}
 

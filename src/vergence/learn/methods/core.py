@@ -174,5 +174,5 @@ def require_crops(encoder: nn.Module, crop: tuple[int, ...], shape: tuple[int, .
         reason = "" if found == whole else f"{found} features instead of {whole}"
     except (RuntimeError, AssertionError, ValueError) as error:
         reason = str(error).splitlines()[0]
-    advice = f"set local_size={shape[1]}, local_views=0, or of a transformer --encoder timm:NAME,dynamic_img_size=True"
+    advice = f"set `local_size={shape[1]}` or `local_views=0`, or of a transformer `encoder='timm:NAME,dynamic_img_size=True'`"
     expect(not reason, f"an encoder that takes crops of {crop[1]} pixels", f"one that does not ({reason})", advice)

@@ -135,7 +135,7 @@ def require_transformer(method: str, encoder: nn.Module, shape: Sequence[int]) -
         raise ValueError(f"method '{method}' needs timm: pip install timm, or pip install 'vergence[pretrained]'") from None
     net = encoder[1] if isinstance(encoder, nn.Sequential) and len(encoder) == 2 else encoder
     plain = isinstance(net, VisionTransformer) and isinstance(net.fc_norm, nn.Identity) and net.attn_pool is None
-    kind, advice = f"a vision transformer of timm for method '{method}'", f"use --encoder {EXAMPLE}"
+    kind, advice = f"a vision transformer of timm for method '{method}'", f"use `encoder='{EXAMPLE}'`"
     expect(plain, kind, type(net).__name__, advice)
     require_whole_patches(net, shape[1:])
     return net

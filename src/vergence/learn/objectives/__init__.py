@@ -28,7 +28,7 @@ __all__ = ["BYOL", "GJE", "GMJE", "GMJEEM", "GMJEGNG", "GMJEMDN", "GMJESMC", "JE
 __all__ += ["ConditionalObjective", "Contrastive", "DensityObjective", "LeJEPA", "MoCo", "Objective", "PredictiveObjective"]
 __all__ += ["SimSiam", "SwAV", "VICReg", "VISimSiam", "find", "get", "names"]
 
-HINT = "methods on images are chosen by --method, an objective of your own is named 'package.module:Class'"
+HINT = "methods on images are chosen with `method`, an objective of your own is named 'package.module:Class'"
 KNOWN_AS = {"simclr": "SimCLR is 'contrastive'", "sigreg": "SIGReg is the loss of 'lejepa'"}  # by other names of what is here
 
 

@@ -67,7 +67,7 @@ class VJE(Objective):
 
     small = settings(lr=5e-3, encoder_lr=0.2)
     behind = settings(options={"hidden": 512})
-    advice = "train the encoder slower than the inference network (reduce encoder_lr, as by --set encoder_lr=0.1); keep beta >= 1"
+    advice = "train the encoder slower than the inference network (`encoder_lr=0.1`), and keep beta at 1 or more"
     reference = settings(variance_mean=0.3, variance_cv=0.75, prior_variance=1.0)
 
     def __init__(

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -56,6 +56,7 @@ class Comparison(Tabular):
     difference: list[dict[str, tuple[float, float, float]]]
     baseline: list[str]
     notes: list[str] = field(default_factory=list)
+    shares: ClassVar[tuple[str, ...]] = ("knn", "probe", "auroc")
 
     def table(self) -> Mapping[str, Sequence[Any]]:
         """Returns mean and deviation of each measure, and differences with their intervals, as columns; None for none."""
@@ -181,7 +182,7 @@ def _one(run: Run, probes: bool) -> _One:
     options = flat.pop("options")
     encoders = {key: getattr(model, key) for key in ("encoder", "target_encoder", "distill")}
     unknown = f"not recorded, {run.folder.path}" if model.outside or config.views.function else ""
-    about = {"source": Path(config.data.source).name, "code": "-".join(run.folder.metadata.code) or unknown}
+    about = {"source": config.data.title, "code": "-".join(run.folder.metadata.code) or unknown}
     about["function"] = re.sub(r"#\w+", "", config.views.function or "")  # an object's name has its address; its code is compared
     digests = {"training_items": record.protocol.content, "test_items": record.protocol.test_content}
     test = f"{about['source']}, {record.protocol.test:,} test items ({record.protocol.test_content})"

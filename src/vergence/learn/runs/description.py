@@ -44,9 +44,9 @@ def describe(
     config = recipes.override(base, **settings)
     other = base.model.encoder.closed_form and not config.model.encoder.closed_form
     fits, what = recipe is None or not other or config.model.freeze, f"an encoder 'patches' with recipe '{recipe}'"
-    expect(fits, what, f"'{config.model.encoder}'", "leave --recipe or --encoder out")
+    expect(fits, what, f"'{config.model.encoder}'", "leave `recipe` or `encoder` out")
     if config.model.distill is None and "distill_epochs" in settings:
-        raise ValueError("expected --distill with --distill-epochs; add --distill patches, or leave both out")
+        raise ValueError("expected `distill` with `distill_epochs`; add `distill='patches'`, or leave both out")
     return _located(config)
 
 
@@ -69,7 +69,7 @@ def _completed(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _from_run(source: str | None, recipe: str | None, settings: dict[str, Any], trust_code: bool) -> RunConfig:
     """Returns the description of a run that starts from another one's weights: that one's, with the settings that are given."""
-    expect(recipe is None, "either a recipe or --init", f"recipe '{recipe}' and --init", "leave one out")
+    expect(recipe is None, "either `recipe` or `init`", "both", "leave one out")
     path = as_path(settings["init"], "init")
     other = RunFolder.open(path, trust_code=True).config  # opening imports nothing
     if not trust_code:
@@ -118,7 +118,7 @@ def for_data(config: RunConfig, settings: dict[str, Any], facts: Facts, any_reci
         completed(model.distill, facts, mirrored)
         fit = dataclasses.replace(fit, distill_epochs=fit.distill_epochs or staged.epochs_for(facts.n, fit.batch_size))
     elif model.encoder.closed_form and not model.freeze and model.init is None:
-        expect(facts.kind == "image", "images for encoder 'patches'", f"{facts.kind} data", "choose another --encoder")
+        expect(facts.kind == "image", "images for encoder 'patches'", f"{facts.kind} data", "choose another `encoder`")
         encoder, reduced = completed(model.encoder, facts, mirrored)
         model, notes = dataclasses.replace(model, encoder=encoder), [*notes, *reduced]
     config = dataclasses.replace(config, model=model, fit=fit)
@@ -149,7 +149,7 @@ def _starts(model: ModelConfig, settings: dict[str, Any], facts: Facts) -> list[
         f"distilled_{model.objective}": "first distills the default encoder into a small network",
         f"patches_{model.objective}": "trains on top of the default encoder",
     }
-    others = [f"--recipe {name} {does}" for name, does in words.items() if name in recipes.names()]
+    others = [f"`recipe='{name}'` {does}" for name, does in words.items() if name in recipes.names()]
     unnamed = model.encoder == Small() and settings.get("encoder") is None
     if not (unnamed and others and facts.roomy) or model.distill is not None or model.starts_from_weights:
         return []
@@ -198,7 +198,7 @@ def resumed(
     if changed := [name for name in before if name != "threads" and before[name] != now[name]]:
         words = "; ".join(f"{name} was {_shown(before[name])}, now {_shown(now[name])}" for name in changed)
         raise ValueError(
-            f"--resume keeps a run's own settings: {words}; leave them out, or start another run (--init takes its weights)"
+            f"`resume` keeps a run's own settings: {words}; leave them out, or start another run (`init` takes its weights)"
         )
     return dataclasses.replace(config, fit=dataclasses.replace(config.fit, threads=wanted.fit.threads))
 

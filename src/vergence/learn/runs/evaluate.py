@@ -116,8 +116,8 @@ class _Evaluator:
         )
         folder.write_json("evaluation.json", record.to_dict())
         self._write_examples(None if detected is None else detected.masked_fill(seen, torch.nan))
-        few = self.labeled is None and self.opened.train.labels is not None and self.config.data.keep_classes is None
-        found = f"{len(self.opened.classes)}: put each class into a folder of its own"
+        few = self.labeled is None and len(self.opened.classes) == 1 and self.config.data.keep_classes is None
+        found = "1: put each class into a folder of its own"
         written = f"what needs no labels is in {folder.path / 'evaluation.json'}"
         expect(not few, "at least 2 labeled classes for a probe", found, written)
         return record
@@ -245,7 +245,7 @@ class _Evaluator:
         model, fit = self.config.model, self.config.fit
         used = "encoder as it came" if model.freeze else "last epoch" if model.takes_steps else "fitted in closed form"
         calibrate = f"; {n:,} training items calibrate" if (n := self.run.folder.metadata.n_calibration) else ""
-        end = "no accuracies: fewer than two labeled classes" if self.labeled is None else used
+        end = "no accuracies: fewer than two classes, or no test item of one" if self.labeled is None else used
         done = (row["epoch"] for row in reversed(self.run.folder.metrics()) if "loss" in row)  # fewer where on_step ended them
         return records.EvaluationProtocol(
             bank=len(self.opened.train),
@@ -366,7 +366,8 @@ def _labeled(opened: Data, keep_classes: tuple[int, ...] | None) -> tuple[Tensor
     if train is None or test is None:
         return None
     classes = torch.tensor(keep_classes) if keep_classes is not None else train[train >= 0].unique()
-    return (torch.isin(train, classes), torch.isin(test, classes)) if len(classes) >= 2 else None
+    both = torch.isin(train, classes), torch.isin(test, classes)
+    return both if len(classes) >= 2 and both[1].any() else None
 
 
 def _networks(run: Run) -> dict[str, nn.Module]:

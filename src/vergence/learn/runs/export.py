@@ -9,6 +9,7 @@ Shapes: B items, n calibration items.
 import contextlib
 import copy
 import io
+import logging
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def export(run: Run, out: str | Path, *, dtype: Literal["uint8", "float32"] | No
         given = torch.cat([part if part.dtype == x.dtype else part.float() / 255 for part in parts])
         module.calibration = torch.from_numpy(np.sort(_of_library(run, module, given)[1]))
     expected = _of_library(run, module, x)
-    with explained(file, "choose another --out"), replacing(file) as part, torch.inference_mode(False), torch.no_grad():
+    with explained(file, "choose another `out`"), replacing(file) as part, torch.inference_mode(False), torch.no_grad():
         written = _written(module, x[:BATCH].clone(), file.suffix.lower())
         found = _read_back(written, x, file.suffix.lower())
         difference = _agree(found, expected, len(module.calibration))
@@ -90,6 +91,7 @@ def _written(module: nn.Module, x: Tensor, ending: str) -> bytes:
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
+            logging.getLogger("onnxscript").setLevel(logging.ERROR)  # constants that it does not fold
             program = torch.export.export(module, (x,), dynamic_shapes=(free,), strict=False)
             if ending == ".pt2":
                 torch.export.save(program, target)

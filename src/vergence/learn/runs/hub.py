@@ -127,8 +127,8 @@ def _card(run: "Run", repository: str) -> str:
     about, model, found = run.folder.metadata, run.folder.config.model, run.detector()
     items = f"{counted(about.n_train, 'item')}, {about.kind} of shape {about.shape}"
     rows = {
-        "data": f"{Path(run.folder.config.data.source).name}, {items}",
-        "encoder": model.encoder.kind,
+        "data": f"{run.folder.config.data.title}, {items}",
+        "encoder": model.encoder.title,
         "objective": model.method or model.objective,
         "calibration": f"{len(found.calibration):,} items{'' if found.held_out else ', which the encoder was trained on'}",
     }

@@ -101,7 +101,7 @@ def write_report(run: str | Path) -> Path:
         "run",
         {name: heading for name, heading in SECTIONS.items() if not absent.get(name, False)},
         steps=examples.steps(),
-        title=f"Run {name} on {Path(files.folder.config.data.source).name}",
+        title=f"Run {name} on {files.folder.config.data.title}",
         config=files.folder.config,
         metadata=files.folder.metadata,
         facts=_facts(files),
@@ -142,7 +142,7 @@ def _facts(run: RunFiles) -> dict[str, Any]:
     weights = None if metadata.weights is None else metadata.weights.in_words()
     encoders = [kind for kind in (model.encoder, model.target_encoder) if kind]
     return {
-        "Data": Path(run.folder.config.data.source).name,  # the whole path is among the settings
+        "Data": run.folder.config.data.title,  # the whole path is among the settings
         "Training items": count(metadata.n_train),
         "Calibration items": count(metadata.n_calibration) if metadata.n_calibration else None,
         "Test items": count(metadata.n_test),

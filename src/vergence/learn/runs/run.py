@@ -28,11 +28,11 @@ from vergence.learn.runs.calibrated import RunDetector, sample
 from vergence.learn.runs.rows import MOST_ITEMS, Images, Reading, items_of, objective_scores, of_crops, stream, views_of
 from vergence.learn.training import build
 from vergence.learn.training.folder import RunFolder, require_known_code, require_new, require_writable
-from vergence.utils.checks import expect, require_choice, require_count
+from vergence.utils.checks import expect, refuse, require_choice, require_count
 from vergence.utils.devices import as_device, fixed_noise
 from vergence.utils.files import as_path, explained, is_registered, load_outside, register_outside
 from vergence.utils.neighbors import nearest
-from vergence.utils.terminal import Table, Tabular
+from vergence.utils.terminal import Table, Tabular, note
 
 if TYPE_CHECKING:
     from vergence.decide import MixtureDetector
@@ -81,10 +81,14 @@ def load(
     """
     folder = RunFolder.open(as_path(path, "the run folder"), trust_code=True)  # opening imports nothing
     model = folder.config.model
+    expect(encoder is None or callable(encoder), "a network, or a function that returns it, as encoder", encoder)
     if objective is not None:
         objective = objective if isinstance(objective, type) else type(objective)
         expect(issubclass(objective, Objective), "an objective of vergence.learn.objectives, or its class", objective.__name__)
     for name, value in ((model.encoder.outside, encoder), (model.objective, objective), (folder.config.views.function, views)):
+        expect(
+            name is not None or value is None, "a run with an encoder or views of your own", f"none in {path}", "leave them out"
+        )
         if name is not None and value is not None:
             register_outside(value, name)
     if not trust_code:
@@ -97,10 +101,15 @@ def load(
     shape, target = about.shape, about.modalities or about.target_shape
     channels = sum(one[0] for one in about.modalities.values()) or shape[0] + (about.target_shape or (0,))[0]
     statistics = torch.ones(channels, dtype=torch.int64 if about.kind == "tokens" else None)
-    method = build.build_method(model, shape, target, statistics, statistics)  # their values are in the state
     try:
+        method = build.build_method(model, shape, target, statistics, statistics)  # their values are in the state
         method.load_state_dict(state)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
+        if encoder is not None:
+            given = getattr(encoder, "__name__", type(encoder).__name__)
+            refuse(f"the encoder that {path} was trained with", f"{given}, which does not fit", "give the same one")
+        if isinstance(error, ValueError):
+            raise
         raise ValueError(f"{path}: the model does not fit its description: {str(error).splitlines()[-1].strip()}") from None
     return Run(folder, method.to(on), on)
 
@@ -161,11 +170,11 @@ class Run:
         model, about = self.folder.config.model, self.folder.metadata
         name = model.method or model.objective
         shape = " x ".join(map(str, about.shape))
-        return f"Run('{self.folder.path}': {model.encoder.kind}, {name}, {about.n_train:,} items of {about.kind} {shape})"
+        return f"Run('{self.folder.path}': {model.encoder.title}, {name}, {about.n_train:,} items of {about.kind} {shape})"
 
     def _repr_html_(self) -> str:
         model, about = self.folder.config.model, self.folder.metadata
-        row = {"data": Path(self.folder.config.data.source).name, "items": about.n_train, "encoder": model.encoder.kind}
+        row = {"data": self.folder.config.data.title, "items": about.n_train, "encoder": model.encoder.title}
         row |= {"objective": model.method or model.objective, "epochs": self.folder.config.fit.epochs}
         return Table({name: [value] for name, value in row.items()})._repr_html_()
 
@@ -279,7 +288,7 @@ class Run:
         objective: ConditionalObjective = objective_of(self, ConditionalObjective)
         expect(self.folder.metadata.kind == "pairs", "a run that was trained on pairs", self.folder.metadata.kind, "train one")
         pairs = detector.calibrating_pairs(self.folder, detector.opened(self.folder))
-        expect(pairs is not None, "a run that kept pairs apart", "none", "train with --calibration-share")
+        expect(pairs is not None, "a run that kept pairs apart", "none", "train with `calibration_share`")
         joint = objective.joint()
         scores = likelihood_ratio(joint.conditional, joint.marginal("target"))
         za = self.to_device(self._collect(self.method.branch("context").eval(), pairs, "context", batch_size)[0])
@@ -381,9 +390,12 @@ class Run:
         """Returns items of the run's shape, by default with its ``root`` of torchvision's data sets.
 
         On the ``side`` ``target`` they are as the second encoder takes them; of pairs, the targets. With ``gaps`` files may
-        have no rows, and rows of vectors that are not finite.
+        have no rows, and rows of vectors that are not finite. A note says so where reading changes images.
         """
-        return items_of(self.folder, images, root, side, gaps)
+        items = items_of(self.folder, images, root, side, gaps)
+        if items.conversion is not None and not isinstance(images, Items):
+            note(f"images are changed from {items.conversion}, as the run reads them")
+        return items
 
     def _require_pairs(self) -> None:
         found = self.folder.metadata.modalities
@@ -419,7 +431,7 @@ def objective_of(run: Run, kind: type) -> Any:
     name = f"method '{model.method}'" if model.method else "a frozen run" if objective is None else f"'{model.objective}'"
     lacks, advice = "density p(z_b | z_a)", "gje has"
     if kind is DensityObjective:
-        lacks, advice = "density", "train one that has, or on this run: --init RUN --objective vje"
+        lacks, advice = "density", "train one that has, or on this run, with `init=RUN` and `objective='vje'`"
     elif kind is ConditionalObjective and isinstance(objective, PredictiveObjective):
         lacks = "density p(z_a)"
     expect(isinstance(objective, kind), f"an objective with a {lacks}", f"{name}, which has none", advice)

@@ -163,7 +163,7 @@ class Calibration:
         notes = _about_run(run, detector, items)
         notes += _suspects(detector.calibration, detector.names)
         if notes:
-            print("\n".join(notes), file=sys.stderr)
+            print(terminal.wording("\n".join(notes)), file=sys.stderr)
         job: dict[str, Any] = {"job": "score", "fdr": fdr, "fpr": self.fpr or 0.0}
         job |= {"confidence": self.confidence, "all": self.all_scores, **of_model(run.folder, run.method)}
         job["detector"] = of_array(np.frombuffer(detector.content(), np.uint8))
@@ -208,12 +208,12 @@ class PairReference:
         run, size = self.run, self.batch_size
         given = _as_pairs(run, items)
         has, objective = isinstance(run.method.objective, ConditionalObjective), run.folder.config.model.objective
-        advice = "train again with --objective gje, or with gmje where a context has several answers"
-        expect(has, "a run with p(target | context) for --pairs", f"objective '{objective}', which has none", advice)
+        advice = "train again with `objective='gje'`, or `objective='gmje'` where a context has several answers"
+        expect(has, "a run with p(target | context) for `pairs=True`", f"objective '{objective}', which has none", advice)
         data = opened(run.folder)
         pairs = calibrating_pairs(run.folder, data)
         what, n = f"a run with at least {FEWEST} calibration pairs", 0 if pairs is None else len(pairs)
-        expect(n >= FEWEST, f"{what}, of contexts and targets of their own", n, "train with --calibration-share")
+        expect(n >= FEWEST, f"{what}, of contexts and targets of their own", n, "train with `calibration_share`")
         assert pairs is not None and data.calibration is not None
         calibration = pair_scores(run, _as_pairs(run, pairs), size)
         require_calibration(len(calibration), calibration)
@@ -252,7 +252,7 @@ def columns_of(
         if equal := [refused[one] for one in own.tolist() if one in refused] if refused else []:
             also = f" and {len(equal) - 1:,} more among {len(own):,} items" if len(equal) > 1 else ""
             expected = "calibration items that are not among the scored ones"
-            refuse(expected, f"an equal one of {equal[0]}{also}", "leave such items out of --calibration")
+            refuse(expected, f"an equal one of {equal[0]}{also}", "leave such items out of `calibration`")
         total[lost], p = np.nan, ranked(detector.calibration, total)
         p[lost] = np.nan
         written = {"score": total, "p_value": p, **_explained(detector, features["z"], each, p <= limit)}
@@ -296,7 +296,7 @@ def require_calibration(n: int, scores: np.ndarray | None = None, fpr: float | N
     """Raises a ValueError if n calibration items are too few, for a false-positive rate where it is given, or scores equal."""
     needed = FEWEST if fpr is None else max(FEWEST, needed_for_fpr(fpr, confidence))
     why = "" if needed == FEWEST else f" for a false-positive rate of {fpr:g} with {confidence:g} confidence"
-    expect(n >= needed, f"at least {needed:,} calibration items{why}", f"{n:,}", "give more with --calibration DATA")
+    expect(n >= needed, f"at least {needed:,} calibration items{why}", f"{n:,}", "give more with `calibration=DATA`")
     if scores is not None:
         equal = f"{scores[0]:g} for all {n}"
         expect(np.ptp(scores) > 0, "calibration scores that differ", equal, "give items that differ, or train longer")
@@ -319,25 +319,23 @@ def _without_confirmed(detector: RunDetector, confirmed: Sequence[str]) -> RunDe
 def _about_run(run: Run, detector: RunDetector, items: Items) -> list[str]:
     """Returns notes on the run and on how it reads the items."""
     notes = [f"warning: {note}" for note in detector.notes]
-    if items.conversion is not None:
-        notes.append(f"note: images are changed from {items.conversion}, as the run reads them")
     about = run.folder.metadata
     if len(about.shape) == 3 and about.read_shape[1] > about.shape[1]:
         share = about.shape[1] / about.read_shape[1]
         notes.append(f"note: the run sees the central square of each image, {share:.0%} of the shorter side".replace("%", " %"))
     if isinstance(items, PairItems) and about.kind == "pairs":
-        notes.append("note: only the contexts of these pairs are scored; --pairs scores each target given its context")
+        notes.append("note: only the contexts of these pairs are scored; `pairs=True` scores each target given its context")
     if not detector.held_out:
         gap = "" if detector.gap is None else f"; {100 * detector.gap:.1f} % of test items have p <= 0.05 instead of 5 %"
         notes.append(
             f"warning: {run.folder.path} has no calibration part, so {len(detector.calibration)} training items calibrate{gap}: "
-            "train with --calibration-share, or give --calibration DATA"
+            "train with `calibration_share`, or give `calibration=DATA`"
         )
     n_top = int((detector.calibration == detector.calibration.max()).sum())
     if n_top > max(2, len(detector.calibration) / 100):
         notes.append(
             f"warning: {n_top:,} of {len(detector.calibration):,} calibration items share the largest score, so few items can be "
-            "flagged; give items that differ with --calibration DATA"
+            "flagged; give items that differ with `calibration=DATA`"
         )
     return notes
 
@@ -356,7 +354,7 @@ def _suspects(scores: np.ndarray, names: Sequence[str]) -> list[str]:
     order = np.argsort(-scores, kind="stable")
     first = ", ".join(names[i] for i in order[: min(n, SHOWN)])
     found = f"note: {counted(n, 'calibration item')} may be anomalies, which hides similar ones: {first}. "
-    return [f"{found}Look at them, and give --confirm a file that names the anomalies, one per line"] if n else []
+    return [f"{found}Look at them, and give `confirm` a file that names the anomalies, one per line"] if n else []
 
 
 def _as_pairs(run: Run, items: Items) -> PairItems:

@@ -61,7 +61,7 @@ def shard_written(
     ``verb``, ``job`` (a digest), ``run``, ``source``, ``name`` of the items. ``files`` is the number of large files of a source,
     where the items are those of this shard's files; see `part_of`.
     """
-    with explained(folder, "choose another --out"):
+    with explained(folder, "choose another `out`"):
         folder.mkdir(parents=True, exist_ok=True)
     file, part = folder / f"{shard.name}.parquet", shard.range(len(items), batch_size)
     if files:
@@ -138,7 +138,7 @@ def merge(
             if record["rows"]:
                 yield from _blocks(file, wanted, tally)
 
-    write_blocks(out, names, blocks, f"the parts are safe in {folder}: free space, or choose another --out")
+    write_blocks(out, names, blocks, f"the parts are safe in {folder}: free space, or choose another `out`")
     skipped = [Skipped(*pair) for record in records for pair in record["skipped"]]
     write_skipped(out.with_name(f"{out.name}.skipped.csv"), skipped)
     found = None if tally is None else tally.found(first.get("advice", ""))
@@ -188,7 +188,7 @@ def _whole(folder: Path) -> list[dict[str, Any]]:
     """Returns the records of all parts in their order."""
     expect(folder.is_dir(), f"a folder of parts at {folder}", "a file" if folder.exists() else "no folder")
     records = [_record(path) for path in sorted(folder.glob("part-*-of-*.json"))]
-    expect(records, f"parts in {folder}", "none", "write them with score or embed --shard I/N --out FOLDER")
+    expect(records, f"parts in {folder}", "none", "write them with vergence score or vergence embed and --shard I/N")
     _require_same(records[0], records[1:], folder)
     numbers = [record["shard"] for record in records]
     twice = sorted({i for i in numbers if numbers.count(i) > 1})

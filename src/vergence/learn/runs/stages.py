@@ -216,7 +216,7 @@ def _targets(teacher: State) -> Array:
     if not done:
         part = file.with_name(f".{EMBEDDING}.part")
         if teacher.first:
-            with explained(part, "free space, then continue with --resume"), part.open("wb") as out:
+            with explained(part, "free space, then continue with `resume=True`"), part.open("wb") as out:
                 np.lib.format.write_array_header_1_0(out, {"descr": "<f4", "fortran_order": False, "shape": shape})
                 for start in range(0, shape[0], ROWS):  # zeros first: a full disk is an error now, not while pages are set
                     out.write(bytes(4 * shape[1] * min(ROWS, shape[0] - start)))

@@ -274,10 +274,10 @@ def show_evaluation(record: Evaluation) -> None:
     for sentence in headlines(shown):
         print(sentence)
     if "accuracies" not in shown:
-        print("No accuracies: the data have no labels of two classes.")
+        print("No accuracies: they need test items of two or more classes of the training items.")
     if embedding is not None and embedding.collapse is not None and record.protocol.test >= FEWEST:
         message = collapse_warning(dataclasses.asdict(embedding.collapse), embedding.dim)
-        print("" if message is None else f"warning: {message}\n", end="")
+        print("" if message is None else f"warning: {terminal.wording(message)}\n", end="")
     print(f"Protocol: {record.protocol.note}.\n" if record.protocol.note else "", end="")
     for table in shown.values():
         columns = [column for column in table.columns if column.brief]

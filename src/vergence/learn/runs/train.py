@@ -158,7 +158,7 @@ def merge_shards(folder: Path, out: Path) -> Run:
     The sums are those of one process but for the order of their additions in float64.
     """
     found = [RunFolder.open(path.parent, trust_code=True) for path in sorted(folder.glob("part-*-of-*/config.json"))]
-    expect(found, f"parts of a training in {folder}", "none", "write them with train --shard I/N --out FOLDER")
+    expect(found, f"parts of a training in {folder}", "none", "write them with vergence train --shard I/N")
     for part in found[1:]:
         same = part.config == found[0].config and part.metadata.content == found[0].metadata.content
         expect(same, f"parts of one training in {folder}", f"others in {part.path.name}", "train it again")
@@ -270,12 +270,12 @@ class _Job:
             model = config.model
             sums = model.encoder.closed_form and not model.takes_steps and not model.freeze
             advice = "several machines train others with torchrun"
-            expect(sums, "--shard of a closed form, whose sums add, such as --recipe patches", model.encoder.kind, advice)
-            expect(config.fit.devices * config.fit.nodes == 1, "one process a shard", "several", "leave --devices out")
+            expect(sums, "`shard` of a closed form, whose sums add, such as `recipe='patches'`", model.encoder.kind, advice)
+            expect(config.fit.devices * config.fit.nodes == 1, "one process a shard", "several", "leave `devices` out")
         if self.resume and config.fit.devices * config.fit.nodes == 1:
             with run_lock(self.out):  # refused before the data is read; held again below
                 pass
-        enough = enough_memory("lower --batch-size, --size or the network's widths")
+        enough = enough_memory("lower `batch_size`, `size` or the network's widths")
         with cpu_threads(config.fit.threads), enough:
             fabric = loop.launch(config.fit)  # before the work
             opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers, **self.given), config)
@@ -317,7 +317,7 @@ class _Job:
             notes.append(f"of {n:,} items {apart} are not trained on (holdout, calibration_share)")
         one = model.takes_steps and model.target_encoder is None and build.input_shapes(opened)[1] is None
         if opened.kind == "pairs" and one:
-            notes.append("contexts and targets are of one shape and share one encoder; target_encoder=... gives each its own")
+            notes.append("contexts and targets are of one shape and share one encoder; `target_encoder='mlp'` gives each its own")
         if config.fit.seed and not model.freeze and ("#" in weights.name or weights.source == "objective"):
             new = "its class or a function (encoder=Network), or a network with weights='new', has new ones"
             notes.append(f"the first weights are those of the module that was given, whatever the seed; {new}")
@@ -346,7 +346,7 @@ class _Job:
         if own and (ratio := config.fit.encoder_lr) != 1:
             after = ", after distillation" if config.model.distill is not None else ""
             rates = f"{ratio:g} times {config.fit.lr:g}{after}, as in the recipe"
-            notes.append(f"the encoder's learning rate is {rates}; --set encoder_lr=1 for equal rates")
+            notes.append(f"the encoder's learning rate is {rates}; `encoder_lr=1` for equal rates")
         return config, notes
 
     def _without_head(self, config: RunConfig, facts: Facts, notes: list[str]) -> RunConfig:
@@ -495,13 +495,13 @@ def _require_usable(config: RunConfig, settings: dict[str, Any]) -> None:
         build.require_method(config.model)
     if config.model.freeze:
         if config.fit.devices * config.fit.nodes > 1:
-            raise ValueError("expected one device with --freeze, which trains nothing; leave --devices out")
+            raise ValueError("expected one device with `freeze=True`, which trains nothing; leave `devices` out")
     elif not config.model.takes_steps:
         closed_form.require_gje(config)
         recipes.require_no_steps(fit, f"encoder '{config.model.encoder.kind}' is a closed form")
     else:
         if config.model.objective == "none" and config.model.method is None:
-            raise ValueError("expected --freeze or --method with --objective none, found neither; add one, or name an objective")
+            raise ValueError("expected `freeze=True` or `method` with `objective='none'`; add one, or name an objective")
         dual = config.model.encoder.closed_form and config.model.target_encoder is not None
         expect(not dual, "no target_encoder with 'patches-mlp', whose closed form is of one kind of view", advice="leave it out")
         optimizers.require_optimizer(config.fit)

@@ -104,15 +104,15 @@ def require_method(config: ModelConfig) -> None:
     assert config.method is not None, "of a method"
     methods.get(config.method)
     if config.encoder.closed_form:
-        raise ValueError(f"expected a network for method '{config.method}', found '{config.encoder}'; choose another --encoder")
+        raise ValueError(f"expected a network for method '{config.method}', found '{config.encoder}'; choose another `encoder`")
 
 
 def require_images(config: ModelConfig, kind: str) -> None:
     """Raises a ValueError where a method on images, or a first stage in closed form, is to be trained on data of another kind."""
     if config.distill is not None and kind != "image":
-        raise ValueError(f"expected images for --distill, found {kind} data; leave it out, or choose another recipe")
+        raise ValueError(f"expected images for `distill`, found {kind} data; leave it out, or choose another recipe")
     if config.method is not None and kind != "image" and not (kind == "vector" and methods.get(config.method).vectors):
-        raise ValueError(f"expected images for method '{config.method}', found {kind} data; choose an --objective")
+        raise ValueError(f"expected images for method '{config.method}', found {kind} data; choose an `objective`")
 
 
 def input_statistics(config: ModelConfig, shape: Sequence[int], mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
@@ -161,7 +161,7 @@ def _with_options(
     hints = _hints(kind)
     for name in options:
         if name not in choices and name in ATOMS:
-            refuse(f"an option of {what}", name, f"of the encoder patches it is --encoder patches:{name}={options[name]}")
+            refuse(f"an option of {what}", name, f"of the encoder patches it is `encoder='patches:{name}={options[name]}'`")
         require_choice(f"an option of {what}", name, choices, also=SETTINGS)
         hint, found = hints.get(name), options[name]
         if hint is not None and hint in WORDS:  # whole numbers are numbers, and true and false are neither

@@ -111,13 +111,6 @@ def near_groups(x: Tensor, equal: Sequence[Any]) -> Ints:
     duplicates from others. Chains join: where a is like b and b like c, all three have one label. A group of more than a
     hundredth of the images, and more than 50, is taken for a kind of image: its members share labels with equal images alone, by
     ``equal`` (N,), such as digests of their contents.
-
-    Example:
-        >>> x = torch.randint(0, 256, (50, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-        >>> x[7] = (0.9 * x[3].float() + 10).byte()
-        >>> label = near_groups(x, range(50))
-        >>> bool(label[7] == label[3]), len(set(label.tolist()))
-        (True, 49)
     """
     _, first, content = np.unique(np.asarray(equal), return_index=True, return_inverse=True)
     pairs = [np.stack([first[content], np.arange(len(x))], 1)]

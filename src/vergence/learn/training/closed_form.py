@@ -55,7 +55,7 @@ def require_gje(config: RunConfig) -> None:
     """Raises a ValueError unless a description with a closed-form encoder has the objective that can be filled in closed form."""
     model = config.model
     filled = model.objective == "gje" and model.options.get("likelihood", "batch") != "learned"
-    what, found = "--objective gje with the encoder 'patches', which no optimizer trains", shown(model.objective)
+    what, found = "`objective='gje'` with the encoder 'patches', which no optimizer trains", shown(model.objective)
     expect(filled, what, f"{found} with options {model.options}", "leave the objective out")
     if model.projector or model.target_encoder is not None or model.teacher:
         raise ValueError("expected neither projector, teacher nor target_encoder with the encoder 'patches'; leave them out")
@@ -325,7 +325,7 @@ def added(checkpoints: Sequence[dict[str, Any]]) -> dict[str, Any]:
     numbers = [share[0] for share in found]
     whole = numbers == list(range(1, of + 1)) and all(share[1:] == [of, blocks] for share in found)
     there = ", ".join(str(n) if n else "one that is not finished" for n in numbers)
-    expect(whole, f"{of or len(parts)} finished parts, each once", there, "train those that are missing with --shard")
+    expect(whole, f"{of or len(parts)} finished parts, each once", there, "train those that are missing with `shard`")
     first = parts[0]
     sums = ViewSums(first["sums"]["v"].shape[0], 2)
     total = sums.state()

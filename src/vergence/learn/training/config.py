@@ -109,7 +109,7 @@ class ModelConfig(Checked):
                 expect(abs(value) <= most, f"option {name} of at most {most:,}", shown(value))
         expect(self.teacher is not True, "teacher to be a momentum such as 0.99, False or None", "True")
         sources = [name for name, source in self.sources.items() if source]
-        expect(len(sources) < 2, "one source of weights", f"--{' and --'.join(sources)}", "leave all but one out")
+        expect(len(sources) < 2, "one source of weights", " and ".join(f"`{name}`" for name in sources), "leave all but one out")
         alone = {"projector": self.projector, "teacher": self.teacher, "target_encoder": self.target_encoder is not None}
         trained = {"objective": self.objective != "none", **alone}
         if self.freeze:

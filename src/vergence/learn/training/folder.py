@@ -239,7 +239,7 @@ class RunFolder:
             return "the trained model is safe: free space, or restore the folder's permissions, and repeat the command"
         if (self.path / CHECKPOINT).exists():
             return f"the last checkpoint is safe: free space, then continue with 'vergence train --resume {self.path}'"
-        return "nothing was trained yet: free space, or choose another --out"
+        return "nothing was trained yet: free space, or choose another `out`"
 
 
 def require_known_code(path: Path, model: ModelConfig, trusted: Sequence[str | None] = ()) -> None:
@@ -250,7 +250,7 @@ def require_known_code(path: Path, model: ModelConfig, trusted: Sequence[str | N
         if "#" in unknown[0]:  # a module of a program
             own = f"the {kind} of this run, which was an object of a program"
             refuse(own, advice=f"vergence.load({str(path)!r}, {kind}=...)")
-        found = f"{shown(unknown[0])}, whose code would run: if you trust it, use --trust-code"
+        found = f"{shown(unknown[0])}, whose code would run: if you trust it, use `trust_code=True`"
         advice = f"in Python pass it with vergence.load(path, {kind}=...), or trust_code=True"
         refuse(f"{kind}s of the library in {path}", found, advice)
 
@@ -268,8 +268,8 @@ def run_lock(path: Path) -> Iterator[None]:
 def require_new(path: Path) -> None:
     """Raises a ValueError if a folder holds a run with a checkpoint or a model, the closed form of one, or files of others."""
     if holds_run(path) or holds_run(path / CLOSED_FORM):
-        raise ValueError(f"{path} already holds a run: continue it with --resume, or choose another --out")
-    expect(not _holds_others(path), f"{path} to be new, empty or a run", "other files in it", "choose another --out")
+        raise ValueError(f"{path} already holds a run: continue it with `resume=True`, or choose another `out`")
+    expect(not _holds_others(path), f"{path} to be new, empty or a run", "other files in it", "choose another `out`")
 
 
 def _holds_others(path: Path) -> bool:
@@ -293,7 +293,7 @@ def require_writable(path: Path) -> None:
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        raise ValueError(f"cannot write to {path}: {error.strerror}; choose another --out") from None
+        raise ValueError(f"cannot write to {path}: {error.strerror}; choose another `out`") from None
 
 
 def write_skipped(path: Path, skipped: "Sequence[Skipped]") -> None:

@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import logging
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from vergence.learn.training.metrics import Metrics, Monitor, Progress, Recorder
 from vergence.learn.training.optimizers import build_optimizer, learning_rate, load_optimizer, set_learning_rate
 from vergence.learn.training.processes import NotStarted, with_global_batch_norm
 from vergence.learn.views.images import Views
+from vergence.utils import terminal
 from vergence.utils.checks import expect
 from vergence.utils.devices import cpu_threads, fast_bfloat16
 
@@ -54,10 +54,10 @@ def launch(config: FitConfig) -> "Fabric":
     from lightning_fabric import Fabric  # slow to import where torchmetrics is installed, and not needed to use a run
 
     cuda = torch.cuda.is_available()
-    expect(config.device != "cuda" or cuda, "a CUDA device for device 'cuda', but torch finds none", advice="use --device cpu")
+    expect(config.device != "cuda" or cuda, "a CUDA device for device 'cuda', but torch finds none", advice="use `device='cpu'`")
     accelerator = "cuda" if cuda and config.device != "cpu" else "cpu"
     if accelerator == "cuda" and config.devices > torch.cuda.device_count():
-        raise ValueError(f"expected at most {torch.cuda.device_count()} devices, found {config.devices}; lower --devices")
+        raise ValueError(f"expected at most {torch.cuda.device_count()} devices, found {config.devices}; lower `devices`")
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # the precision is in the run's metadata
     several, arithmetic = config.devices * config.nodes > 1, precision(config, accelerator)
     how: dict[str, Any] = {"strategy": "ddp" if several else "auto", "precision": arithmetic, "num_nodes": config.nodes}
@@ -96,7 +96,7 @@ def fit(
     *,
     monitor: Monitor | None = None,
     progress: Progress | None = None,
-    warn: Callable[[str], None] = lambda message: print(f"warning: {message}", file=sys.stderr),
+    warn: Callable[[str], None] = lambda message: terminal.note(message, "warning"),
 ) -> int:
     """Trains ``method`` to the last epoch, from the recorder's last checkpoint if it has one, and saves the model.
 
@@ -201,13 +201,13 @@ def require_shareable(config: FitConfig) -> None:
     processes = config.devices * config.nodes
     shared = f" that {processes} processes can share evenly" if processes > 1 else ""
     even = config.batch_size >= 2 * processes and config.batch_size % processes == 0
-    expect(even, f"a batch of at least {2 * processes} items{shared}", config.batch_size, "change --batch-size")
+    expect(even, f"a batch of at least {2 * processes} items{shared}", config.batch_size, "change `batch_size`")
 
 
 def require_batches(n: int, config: FitConfig) -> int:
     """Returns the steps of an epoch of n items; an incomplete last batch is left out, of other items in each epoch."""
     require_shareable(config)
-    expect(config.batch_size <= n, f"a batch of at most the {n} training items", config.batch_size, "lower --batch-size")
+    expect(config.batch_size <= n, f"a batch of at most the {n} training items", config.batch_size, "lower `batch_size`")
     return n // config.batch_size
 
 

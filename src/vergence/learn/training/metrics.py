@@ -95,7 +95,7 @@ class Metrics:
         self._restart()
         if first and config.warmup_epochs > config.epochs:
             reached = f"{config.epochs} epochs end within a warm-up of {config.warmup_epochs:g}"
-            warn(f"the learning rate never reaches {config.lr:g}: {reached}; lower it with --set warmup_epochs")
+            warn(f"the learning rate never reaches {config.lr:g}: {reached}; lower it with `warmup_epochs`")
 
     def _restart(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -167,7 +167,7 @@ class Metrics:
             return
         self.recorder.log(message)
         if self.config.strict:
-            raise ValueError(f"{message} (epoch {epoch}, stopped by --strict)")
+            raise ValueError(f"{message} (epoch {epoch}, stopped by `strict=True`)")
         self.warn(message)
         self.warned = True
 
@@ -209,7 +209,7 @@ def _numbers(diagnostics: Mapping[str, Any], terms: Iterable[str]) -> dict[str, 
 
 def _require_finite(row: dict[str, float], step: int) -> None:
     bad = ", ".join(name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value))
-    advice = "lower --lr, add --set warmup_epochs=5 or --set clip=1, or check the data"
+    advice = "lower `lr`, add `warmup_epochs=5` or `clip=1`, or check the data"
     expect(not bad, "finite losses", f"NaN or infinity in {bad} at step {step}", advice)
 
 

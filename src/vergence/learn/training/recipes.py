@@ -257,10 +257,6 @@ def suggested(settings: Mapping[str, Any], facts: Facts | None = None) -> str:
         ('simsiam_small', 'jepa_small', 'vje_small')
         >>> suggested({"seed": 3}, Facts("image", (3, 32, 32), 100)), suggested({"epochs": 3}, Facts("pairs", (5,), 100))
         ('patches', 'gmje_small')
-        >>> suggested({"epochs": 3}, Facts("image", (3, 32, 32), 100))
-        Traceback (most recent call last):
-        ValueError: --epochs applies to networks, and the default for images is a closed form; add --recipe vje_small, or leave
-        --epochs out
     """
     encoder, objective = as_encoder(settings.get("encoder") or "small"), settings.get("objective") or "vje"
     if settings.get("method") is not None:
@@ -289,9 +285,9 @@ def require_no_steps(settings: Mapping[str, Any], why: str, also: Collection[str
     if not asked:
         return
     options = settings.get("options") or {}
-    words = [f"--{name.replace('_', '-')}" for name in asked if name != "options"] + sorted(options if "options" in asked else ())
+    words = [f"`{name}`" for name in (*(n for n in asked if n != "options"), *sorted(options if "options" in asked else ()))]
     given, verb = ", ".join(words), "applies" if len(words) == 1 else "apply"
-    raise ValueError(f"{given} {verb} to networks, and {why}; add --recipe vje_small, or leave {given} out")
+    raise ValueError(f"{given} {verb} to networks, and {why}; add `recipe='vje_small'`, or leave {given} out")
 
 
 def override(config: RunConfig, **changes: Any) -> RunConfig:

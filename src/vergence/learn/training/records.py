@@ -277,6 +277,7 @@ class Evaluation(Record, Tabular):
     posterior: Posterior | None = None
     anomaly: Anomaly | None = None
     uncertainty: Uncertainty | None = None
+    shares: typing.ClassVar[tuple[str, ...]] = ("knn", "probe", "ridge")
 
     def table(self) -> dict[str, list[Any]]:
         """Returns a row for each representation: its spread, and accuracies in [0, 1]."""

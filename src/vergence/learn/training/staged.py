@@ -98,15 +98,7 @@ def epochs_for(n: int, batch_size: int) -> int:
 
 
 class ItemsWithTargets(Items):
-    """Items, each with a row of an array (N, D) float32, in memory or on disk, that is read next to it.
-
-    Example:
-        >>> import numpy as np
-        >>> items = ItemsWithTargets(ArrayItems(torch.zeros(3, 1, 8, 8, dtype=torch.uint8)), np.eye(3, dtype=np.float32))
-        >>> index, (x, target) = next(items.stream([torch.tensor([2, 0])]))
-        >>> target.tolist()
-        [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
-    """
+    """Items, each with a row of an array (N, D) float32, in memory or on disk, that is read next to it."""
 
     def __init__(self, items: Items, targets: Array) -> None:
         self.items, self.targets = items, targets
@@ -127,15 +119,7 @@ class ItemsWithTargets(Items):
 
 
 class Distillation(ImageMethod):
-    """An encoder and a linear head that predict an embedding of the item, of width ``dim``, from a view of it.
-
-    Example:
-        >>> from vergence.learn.encoders.building import encoder
-        >>> net = encoder("small", (1, 8, 8), torch.tensor([0.5]), torch.tensor([0.3]))
-        >>> terms = Distillation(net, (1, 8, 8), dim=5)((torch.rand(2, 1, 8, 8), torch.rand(2, 5)), gather=lambda z: z)
-        >>> list(terms), 0 <= terms["distance"].item() <= 2
-        (['distance'], True)
-    """
+    """An encoder and a linear head that predict an embedding of the item, of width ``dim``, from a view of it."""
 
     def __init__(self, encoder: nn.Module, shape: tuple[int, ...], dim: int) -> None:
         super().__init__(encoder, shape)

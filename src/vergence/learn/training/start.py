@@ -23,6 +23,7 @@ from vergence.learn.methods.core import Method
 from vergence.learn.training.config import ModelConfig, RunConfig
 from vergence.learn.training.folder import MODEL, RunFolder, write_skipped
 from vergence.learn.training.records import RunMetadata, Weights
+from vergence.utils import terminal
 from vergence.utils.checks import expect, shown
 from vergence.utils.digests import of_array
 from vergence.utils.files import as_path, is_registered, load_outside, sha256
@@ -58,19 +59,19 @@ def configured(config: RunConfig) -> RunConfig:
 
 def _require_sources(model: ModelConfig) -> None:
     """Raises a ValueError unless the sources of weights fit the encoder's name."""
-    what, found = "--encoder timm:NAME with --pretrained", shown(str(model.encoder))
-    expect(not model.pretrained or isinstance(model.encoder, Timm), what, found, "name one of timm, or use --weights FILE")
+    what, found = "`encoder='timm:NAME'` with `pretrained=True`", shown(str(model.encoder))
+    expect(not model.pretrained or isinstance(model.encoder, Timm), what, found, "name one of timm, or use `weights=FILE`")
     if model.pretrained and isinstance(model.encoder, Timm) and model.encoder.settings:
-        raise ValueError(f"expected a name of timm without settings with --pretrained, found '{model.encoder}'; leave them out")
+        raise ValueError(f"expected a name of timm without settings with `pretrained`, found '{model.encoder}'; leave them out")
     behind = model.encoder.takes_steps or model.freeze
     fits = not (model.encoder.closed_form and model.starts_from_weights) or (behind and model.init)
-    advice = "leave them out, or train a network behind a fitted one with --init RUN --objective vje"
+    advice = "leave them out, or train a network behind a fitted one with `init=RUN` and `objective='vje'`"
     expect(fits, "no weights for encoder 'patches', which is fitted in closed form", advice=advice)
     if model.weights is not None and isinstance(model.encoder, Identity):
-        raise ValueError("expected no weights for encoder 'identity', which has none; leave --weights out")
+        raise ValueError("expected no weights for encoder 'identity', which has none; leave `weights` out")
     fits = not model.freeze or model.encoder.ready or model.starts_from_weights
-    advice = "add --pretrained, --weights FILE or --init RUN, or train it without --freeze"
-    expect(fits, "weights with --freeze", f"encoder '{model.encoder}' with random ones", advice)
+    advice = "add `pretrained=True`, `weights=FILE` or `init=RUN`, or train it without `freeze`"
+    expect(fits, "weights with `freeze=True`", f"encoder '{model.encoder}' with random ones", advice)
 
 
 def from_run(run: Path, config: RunConfig, *, source: str | None, root: str | None) -> RunConfig:
@@ -167,7 +168,7 @@ def continued(out: Path, config: RunConfig, now: RunMetadata, method: Method) ->
     if weights is not None and weights.source not in ("random", "none") and not config.model.freeze:
         state = folder.load_initial()
         if state is None:
-            raise ValueError(f"{out} was stopped before it kept the weights that it starts from; start it again without --resume")
+            raise ValueError(f"{out} was stopped before it kept the weights that it starts from; start it again without `resume`")
         method.load_state_dict(state)
     return folder
 
@@ -177,9 +178,9 @@ def _say_weights(folder: RunFolder, weights: Weights) -> None:
     encoder = folder.config.model.encoder
     tag = encoder.name.partition(".")[2] if isinstance(encoder, Timm) and weights.source == "random" else ""
     if weights.source != "random" or tag:
-        hint = f"; the tag '{tag}' chooses none: --pretrained loads timm's" if tag else ""
+        hint = f"; the tag '{tag}' chooses none: `pretrained` loads timm's" if tag else ""
         words = f"weights: {weights.in_words()}{hint}"
-        print(words, file=sys.stderr)
+        print(terminal.wording(words), file=sys.stderr)
         folder.log(words)
 
 

@@ -123,7 +123,7 @@ class CountViews(KindViews):
         return {"seed": torch.randint(2**52, (n,), generator=generator)}
 
     def seen(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        expect(bool((x >= 0).all()), "counts >= 0", "a negative number", "choose other --views")
+        expect(bool((x >= 0).all()), "counts >= 0", "a negative number", "choose other `views`")
         p = 1 - self.config.thin
         y = x.round().cpu()
         for row, seed in zip(y, draws["seed"].tolist(), strict=True):

@@ -110,12 +110,6 @@ class OnlineMixture(nn.Module):
     O. Cappe, E. Moulines, "On-line expectation-maximization algorithm for latent data models", JRSS B, 2009.
 
     There are K ``components``; ``floor`` is s > 0, and ``momentum`` m in [0, 1).
-
-    Example:
-        >>> moving = OnlineMixture(2, components=3, floor=0.1, momentum=0.9)
-        >>> moving.update(torch.randn(50, 2))
-        >>> round(moving.density().weights.sum().item(), 6)
-        1.0
     """
 
     N: Tensor
@@ -166,11 +160,6 @@ class MixtureBank(nn.Module):
 
     ``rank`` is that of low-rank covariances, None for full ones. ``floor`` is s > 0: an M step adds s^2 to the variances of full
     covariances; no d of low-rank ones falls below s^2.
-
-    Example:
-        >>> bank = MixtureBank(2, size=100, components=2, rank=None, floor=0.1)
-        >>> [bank.push(torch.randn(30, 2)) for _ in range(5)], len(bank.items())
-        ([True, True, False, True, False], 100)
     """
 
     stored: Tensor
@@ -224,7 +213,7 @@ class MixtureBank(nn.Module):
     def fit(self, *starts: em.Mixture, steps: int) -> None:
         """Runs some EM steps on the items from each initialization and keeps the mixture of the highest likelihood."""
         data = self.data()
-        found = "NaN or infinity: lower --lr, add --set warmup_epochs=5 or --set clip=1, or check the data"
+        found = "NaN or infinity: lower `lr`, add `warmup_epochs=5` or `clip=1`, or check the data"
         expect(bool(data.X.isfinite().all()), "finite embeddings", found)
         ends = [self._improved(data, _moved(start, -data.origin), steps) for start in starts]
         best = max(ends, key=lambda end: self._likelihood(data, end)) if len(ends) > 1 else ends[0]
