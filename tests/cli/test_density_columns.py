@@ -25,6 +25,9 @@ def test_columns_are_declared_and_asked_about(tmp_path, monkeypatch, capsys):
     main(["density", "predict", "density.safetensors", "new.csv", "--out", "p.csv"])
     assert "color is 'green' in 10 rows (first line 3), which the fit did not see: taken for a gap" in capsys.readouterr().err
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 21
+    main(["density", "predict", "density.safetensors", "--if", "color=green"])
+    found = capsys.readouterr()
+    assert "color is 'green', which the fit did not see: taken for a gap" in found.err and found.out.startswith("y is ")
     for arguments, words in (
         (["predict", "density.safetensors", "new.csv", "--out", "q.csv", "--unknown", "refuse"], "found 'green'"),
         (["fit", "t.csv", "--target", "y", "--ordered", "color"], "numbers or dates in the column color of t.csv, found 'red'"),

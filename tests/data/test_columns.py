@@ -295,8 +295,8 @@ def test_thousands_of_columns_are_read_in_linear_time(tmp_path):
     ("text", "target", "match"),
     [
         ("a,b\n1,2\n1,3\n", [], "--target NAME to name some of the columns of a.csv to predict, found a, b"),
-        ("a,b\n1,x\n2,x\n3,y\n4,y\n", ["b"], "numbers in the target b .* found a column of kind category; a classifier"),
-        ("a,b\n1,\n2,\n", ["b"], "numbers in the target b of a.csv, found a column of kind empty"),
+        ("a,b\n1,x\n2,x\n3,y\n4,y\n", ["b"], "numbers in the target b .* found text of few values; a classifier"),
+        ("a,b\n1,\n2,\n", ["b"], "numbers in the target b of a.csv, found gaps alone"),
         ("a,b\n1,2\n2,inf\n", ["b"], "finite numbers in the column b of a.csv, found infinity"),
         ("a,b\nu,2\nv,3\n", ["b"], "contexts next to the target"),
         ("a,b\n1.5,2\n2.5,3\n", ["a", "b"], "contexts next to the target"),

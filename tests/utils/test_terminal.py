@@ -47,3 +47,11 @@ def test_short_work_is_quiet(late, clock, capsys):
             clock[0] += 19
             advance()
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("width", [30, 40, 60])
+def test_a_narrow_terminal_cuts_no_number(width, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    terminal.table("Models", ["", "nats", "+-", "in 50 %", "in 90 %"], [["linear Gaussian", -1.2481, 0.0774, 0.5333, 0.9333]])
+    out = capsys.readouterr().out
+    assert all(number in out for number in ("-1.248", "0.077", "0.533", "0.933")) and max(map(len, out.splitlines())) <= width

@@ -10,10 +10,10 @@ import shlex
 import shutil
 import sys
 import textwrap
+import typing
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +68,11 @@ REFUSALS = {
         "{at} to be {choices}, found {value}"
     ),
     r"Missing value for argument '(?P<at>-\S+)'": "a value after {at}, found none",
-    r"Missing value for argument '(?:\S+\.)?(?P<field>\w+)'": "{field} first, found an option that is not known",
     r"Missing from (?P<command>.*?): (?P<at>\S+)": "{at} for {command}, found none",
 }
 UNKNOWN = r"Unrecognized (?:or misplaced )?options: (.*?)(?: Perhaps .*| Arguments .*| Available .*)?$"
+BEFORE = r"Missing value for argument '(?:\S+\.)?\w+'"  # where an option that is not known stands before the files
+VERBS = {"density": [*density.VERBS], "pairs": ["fit"]}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -143,8 +144,10 @@ def _run(arguments: list[str]) -> None:
 def _parsed(arguments: list[str]) -> Any:
     """Returns the command of some arguments; of wrong ones the parser's message, in one line, is an error."""
     _require_command("vergence", arguments, COMMANDS)
-    if arguments[0] == "density":
-        _require_command("vergence density", arguments[1:], density.VERBS)
+    if arguments[0] in VERBS:
+        _require_command(f"vergence {arguments[0]}", arguments[1:], VERBS[arguments[0]])
+    if arguments[:2] == ["pairs", "fit"] and {"-h", "--help"} & {*arguments}:
+        arguments = ["pairs", "--help"]  # with which the parser writes the verb into the usage
     said, printed = io.StringIO(), io.TextIOWrapper(io.BytesIO(), sys.stdout.encoding or "utf-8", errors="plain")
     printed.isatty = sys.stdout.isatty  # type: ignore[method-assign]
     try:
@@ -187,21 +190,32 @@ def in_one_line(text: str, arguments: Sequence[str]) -> str:
     said = re.sub(r"\s+(\(applied to .*?\)\s*)?", " ", said).strip()
     words = [word for word in arguments[: 2 if arguments[:1] == ["density"] else 1] if re.fullmatch(r"[a-z][a-z-]*", word)]
     command = " ".join(["vergence", *words])
-    return f"{_what(said, words)}; {command} --help lists the options"
+    return f"{_what(said, words, arguments)}; {command} --help lists the options"
 
 
-def _what(said: str, words: Sequence[str]) -> str:
+def _what(said: str, words: Sequence[str], arguments: Sequence[str]) -> str:
     """Returns what is wrong with the arguments of a command, from the parser's message in one line."""
     for pattern, expected in REFUSALS.items():
         if match := re.search(pattern, said):
             return "expected " + expected.format(**{name: _in_words(name, text) for name, text in match.groupdict().items()})
-    if not (match := re.search(UNKNOWN, said)):
+    match, known = re.search(UNKNOWN, said), _options_of(words)
+    unknown = match[1].replace(",", "").split() if match else []
+    if re.search(BEFORE, said):
+        unknown = [word for word in arguments if word.startswith("-") and word.partition("=")[0] not in known]
+    if not unknown:
         return said
-    unknown = match[1].replace(",", "").split()
-    kinds: Mapping[str, Any] = density.VERBS if len(words) == 2 else COMMANDS
-    known = [options.option(field.name) for field in fields(kinds[words[-1]])] if words and words[-1] in kinds else []
-    near = (did_you_mean(word, known).replace("'", "") for word in unknown if word.startswith("--"))
+    names = [name.lstrip("-") for name in known]
+    near = (did_you_mean(word[2:], names).replace(" '", " --").replace("'", "") for word in unknown if word.startswith("--"))
     return f"found unknown arguments: {' '.join(unknown)}" + next((f" ({question})" for question in near if question), "")
+
+
+def _options_of(words: Sequence[str]) -> list[str]:
+    """Returns the options of a command; none of a command that is not known."""
+    kind = {**COMMANDS, **density.VERBS}.get(words[-1]) if words else None
+    hints = typing.get_type_hints(kind, include_extras=True) if kind else {}
+    given = {name: [*map(repr, hint.__metadata__)] if hasattr(hint, "__metadata__") else [] for name, hint in hints.items()}
+    named = {name: re.search(r"name='(\w+)'", " ".join(more)) for name, more in given.items() if "Positional" not in more}
+    return ["--help", "-h", *(options.option(found[1] if found else name) for name, found in named.items())]
 
 
 def _in_words(name: str, text: str) -> str:
@@ -209,7 +223,7 @@ def _in_words(name: str, text: str) -> str:
     if name == "choices":
         choices = sorted(set(re.findall(r"'(\w+)'", text)) - {"None"})
         return f"{', '.join(choices[:-1])} or {choices[-1]}"
-    return text.upper() if name == "field" else text.replace("'", "") if name == "values" else text
+    return text.replace("'", "") if name == "values" else text
 
 
 def as_options(message: str) -> str:

@@ -5,7 +5,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import OmitSubcommandPrefixes, Positional, UseAppendAction, arg, subcommand
 
 from vergence.cli import options
-from vergence.utils.checks import counted, expect
+from vergence.utils.checks import counted, expect, in_percent
 
 if TYPE_CHECKING:
     from vergence.data.arrays import Pairs
@@ -86,7 +86,7 @@ class DensityPredict(_Use):
     """Write the mean, mode, central interval and effective number of modes of the target for each context.
 
     The columns are TARGET_mean, TARGET_mode, TARGET_low and TARGET_high. The column answers counts distinguishable components,
-    of which gng and particles have several for each mode. With --if it prints the same for one row that you describe.
+    of which gng and particles have several for each mode. With --if it prints the answer for one row that you describe.
     """
 
     source: Annotated[Positional[Path | None], arg(metavar="CONTEXTS")] = None  # type: ignore[assignment]
@@ -108,7 +108,7 @@ class DensitySample(_Use):
 class DensityScore(_Use):
     """Write how anomalous each target is given its context, and flag rows at a stated error rate.
 
-    The p-values are ranks among rows that were held out of the fit, so these rows must not be scored.
+    The p-values are ranks among rows that were held out of the fit. Rows of the fit itself are excluded.
     """
 
     fdr: Annotated[float, arg(help="Largest share of false alarms among the flags, on average.")] = 0.1
@@ -129,6 +129,7 @@ VERBS = {
     "importance": DensityImportance,
 }
 WRITTEN = {DensityPredict: "predictions", DensitySample: "samples", DensityScore: "scores"}  # names of files
+NAMED = 4  # targets of a sentence
 TITLE = "Held-out log-density (nats per row; larger is better)"
 SHOWN = {"log_density": "nats", "error": "+-", "r2": "R2", "coverage": "in 90 %", "seconds": "seconds", "left": "left out"}
 NEXT = {DensityPredict: "sample", DensitySample: "predict", DensityScore: "predict"}  # what else can be asked
@@ -159,7 +160,8 @@ def run(command: Density) -> None:
         return _scenario(verb)
     expect(bool(verb.source), "a file of contexts, or --if COLUMN=VALUE", "neither", "name one")
     out = verb.out or Path(f"{WRITTEN[type(verb)]}-{options.stem(verb.source)}.csv")
-    print(f"wrote {counted(_write(verb, out), 'row')} to {out}")
+    sentences, rows = _write(verb, out)
+    print(*sentences, f"wrote {counted(rows, 'row')} to {out}", sep="\n")
     print(f"next: vergence density {NEXT[type(verb)]} {shlex.quote(str(verb.model))} {shlex.quote(str(verb.source))}")
 
 
@@ -216,11 +218,11 @@ def _fit(command: DensityFit) -> None:
     if found is not None:
         print(f"{found.sentence}\n{fitted}")
         left = [name for name in SHOWN if any(value != "" for value in found.table()[name])]
-        compared = [list(row) for row in zip(*(found.table()[name] for name in ("model", *left)), strict=True)]
+        compared = [list(row) for row in zip(*(_cells(name, found.table()[name]) for name in ("model", *left)), strict=True)]
         table(TITLE, ["", *(SHOWN[name] for name in left)], compared)
     elif result.scores:
         print(f"{_comparison(result.ahead)}\n{fitted} {counted(result.test, 'row')} held out.")
-        compared = [[name, *scores.values()] for name, scores in result.scores.items()]
+        compared = [[name, *(_cells(key, [x])[0] for key, x in scores.items())] for name, scores in result.scores.items()]
         table(TITLE, ["", *(SHOWN.get(name, name) for name in next(iter(result.scores.values())))], compared)
     else:
         print(fitted)
@@ -234,6 +236,12 @@ def _fit(command: DensityFit) -> None:
     if command.report is not None:
         print(f"wrote {command.report}")
     print(f"{verb} {command.out}\nnext: vergence density predict {shlex.quote(str(command.out))} CONTEXTS")
+
+
+def _cells(name: str, values: Sequence[Any]) -> list[Any]:
+    """Returns a column of the table, with the shares inside intervals in percent."""
+    share = SHOWN.get(name, name).startswith("in ")
+    return [in_percent(round(x, 3)) if share and isinstance(x, float) else x for x in values]
 
 
 def _warn(message: str) -> None:
@@ -251,14 +259,32 @@ def _comparison(ahead: dict[str, tuple[float, float]]) -> str:
 def _scenario(command: DensityPredict) -> None:
     from vergence.mixtures import load
     from vergence.tables import models as density
+    from vergence.utils.terminal import note
 
     expect(command.source is None and command.out is None, "only --if", "a file too", "leave one out")
     parts = [part.partition("=") for text in command.given for part in re.split(r",(?=[^,=]+=)", text)]
     wrong = next(("".join(part) for part in parts if not part[1]), None)
     expect(wrong is None, "--if COLUMN=VALUE", wrong, "give a value")
+    model, notes, given = load(command.model), list[str](), {name.strip(): value.strip() for name, _, value in parts}
     with _warned():
-        found = density.scenario(load(command.model), {name.strip(): value.strip() for name, _, value in parts}, command.level)
-    print("\n".join(f"{name}: {value:.6g}" for name, value in found.items()))
+        found = density.scenario(model, given, command.level, unknown=command.unknown, notes=notes)
+    for text in notes:
+        note(text)
+    for name in model._names()[1]:
+        mean, mode, low, high = (f"{found[f'{name}_{part}']:.4g}" for part in ("mean", "mode", "low", "high"))
+        print(f"{name} is {mean} on average, and between {low} and {high} with {in_percent(command.level)} probability.")
+        if mode != mean:
+            print(f"The most probable value of {name} is {mode}.")
+    if (several := found.get("answers", 1)) >= 1.5:
+        print(f"There are about {several:.0f} different answers.")
+    print(_condition(model, command.level))
+
+
+def _condition(model: Any, level: float) -> str:
+    """Returns what intervals promise."""
+    known = hasattr(model, "held_out_pit_")
+    holds = "rows come from the source of the fit" if known else "the model is right (no rows were held out)"
+    return f"On average {in_percent(level)} of intervals contain the value, if {holds}."
 
 
 @contextlib.contextmanager
@@ -271,9 +297,10 @@ def _warned() -> Iterator[None]:
         _warn(message)
 
 
-def _write(command: DensityPredict | DensitySample | DensityScore, out: Path) -> int:
-    """Writes the answers of a fitted density for contexts or pairs; returns the number of rows."""
+def _write(command: DensityPredict | DensitySample | DensityScore, out: Path) -> tuple[list[str], int]:
+    """Writes the answers of a fitted density for contexts or pairs; returns what they are, and the number of rows."""
     from vergence.data.arrays import read_for_model
+    from vergence.data.table_files import listed
     from vergence.mixtures import load
     from vergence.tables import models as density
     from vergence.utils.terminal import note
@@ -289,11 +316,14 @@ def _write(command: DensityPredict | DensitySample | DensityScore, out: Path) ->
     with _warned():
         if isinstance(command, DensityScore):
             found = density.score_pairs(model, pairs, out, fdr=command.fdr)
-            print("\n".join(_scored(found)))
-            return found.rows
+            return _scored(found), found.rows
+        targets, rows = listed(model._names()[1], NAMED), counted(len(pairs.context), "row")
         if isinstance(command, DensityPredict):
-            return density.predict(model, pairs, out, level=command.level)
-        return density.sample(model, pairs, out, n=command.n, seed=command.seed)
+            n = density.predict(model, pairs, out, level=command.level)
+            return [f"{targets} predicted for {rows}.", _condition(model, command.level)], n
+        n = density.sample(model, pairs, out, n=command.n, seed=command.seed)
+        many = f"{counted(command.n, 'sample')} of {targets} for each of {rows}."
+        return [many, "They are like new values, if rows come from the source of the fit."], n
 
 
 def _scored(found: "Decisions") -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vergence.utils import terminal
-from vergence.utils.checks import counted, expect, shown
+from vergence.utils.checks import counted, expect, in_percent, shown
 
 if TYPE_CHECKING:
     from vergence.decide import Monitor as State
@@ -22,7 +22,8 @@ KEPT = 1000  # items after which the state of a stream of lines is saved, and th
 class Monitor:
     """Report when the scores of a stream differ from those of calibration items, one line per alarm.
 
-    After an alarm it starts again from the calibration scores; the same alarm is printed once per thousand items.
+    After an alarm it starts again from the calibration scores; the same alarm is printed once per thousand items, that of
+    standard input at once.
     """
 
     calibration: Annotated[Positional[Path], arg(metavar="CALIBRATION")]
@@ -44,7 +45,8 @@ def monitor(command: Monitor) -> None:
     """Runs ``vergence monitor``."""
     sign = -1.0 if command.lower_is_anomalous else 1.0
     state = _state(command, sign)
-    printed, kind, skipped, alarms, seen = 0, "", 0, 0, 0
+    printed, kind, skipped, alarms, seen, live = 0, "", 0, 0, 0, str(command.stream) == "-"
+    lines: list[str] = []
     for seen, score in enumerate(_scores(command), 1):
         if score != score:
             skipped += 1
@@ -52,15 +54,20 @@ def monitor(command: Monitor) -> None:
             alarms += 1
             if state.drift != kind or seen - printed >= KEPT:
                 printed, kind = seen, state.drift
-                print(f"alarm at item {seen:,}: {kind} ({counted(state.items, 'item')} since the start)", flush=True)
+                lines.append(f"alarm at item {seen:,}: {kind} ({counted(state.items, 'item')} since the start)")
+                if live:
+                    print(lines.pop(), flush=True)
             state.reset()
-        if command.state is not None and str(command.stream) == "-" and seen % KEPT == 0:
+        if command.state is not None and live and seen % KEPT == 0:
             state.save(command.state)
     if command.state is not None:
         state.save(command.state)
     if skipped:
         terminal.note(f"{counted(skipped, 'item')} without a number skipped")
     print(f"{counted(alarms, 'alarm')} in {counted(seen, 'item')}; {counted(state.items, 'item')} since the last start.")
+    print(f"From each start, an alarm without a change has a probability of at most {in_percent(command.alarm)}, over all time.")
+    for line in lines:
+        print(line)
     if alarms and command.fail_on == "alarm":
         sys.exit(1)
 

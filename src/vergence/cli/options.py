@@ -25,7 +25,7 @@ READ = (  # fields of commands that name what is read
     "vectors", "weights",
 )  # fmt: skip
 CONFIGS = (DataConfig, ViewConfig, ModelConfig, FitConfig)
-RATES = ("alarm", "confidence", "fdr", "fpr")
+RATES = ("alarm", "confidence", "coverage", "fdr", "fpr", "level", "no_match", "share")
 SHOWN = 80  # characters of a value in a message
 SOURCES = "digits, mnist, fashion_mnist, cifar10, cifar100, stl10; a folder of images; a .npy, .npz or .parquet file."
 OWN = "(default: OMP_NUM_THREADS, or one for each core)"
@@ -198,7 +198,7 @@ def check(command: Any) -> None:
     for field in fields(command):
         value = getattr(command, field.name)
         if field.name in RATES and value is not None:
-            require_within("(0, 1)", **{field.name: value})
+            require_within("(0, 1)", **{option(field.name): value})
         least = 0 if field.name in ("seed", "keep_classes") else 1
         for x in value if isinstance(value, tuple) else (value,):
             if isinstance(x, int) and not isinstance(x, bool):

@@ -16,7 +16,7 @@ from vergence.data.images import written_name
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, spaced
 from vergence.data.table_files import TABLES, as_written, is_table_file, lines_of, notes_of, read_table
 from vergence.data.tables import Column, Roles, column_kinds, held, read_features, roles, vectors
-from vergence.utils.checks import counted, expect, refuse, require_choice, shortened
+from vergence.utils.checks import counted, expect, refuse, require_choice
 from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE
 from vergence.utils.linalg import as_array
@@ -182,9 +182,9 @@ def read_arrays(path: Path, keys: Sequence[str], memory: int) -> tuple[dict[str,
                 return _read_archive(path, keys)
             array = np.load(path, mmap_mode="r", allow_pickle=False)
             return {"arr_0": array if path.stat().st_size > memory else np.array(array)}, ["arr_0"]
-    except DAMAGE as error:
+    except DAMAGE:
         hint = "save numbers (no Python objects) with numpy.save or numpy.savez"
-        raise ValueError(f"expected a NumPy file at {path}, found one that cannot be read ({shortened(error)}); {hint}") from None
+        raise ValueError(f"expected a NumPy file at {path}, found one that cannot be read; {hint}") from None
 
 
 def _read_archive(path: Path, keys: Sequence[str]) -> tuple[dict[str, Array], list[str]]:

@@ -452,8 +452,8 @@ def _of_excel(path: Path, title: str | None, *, written: bool = False) -> Any:
         titles = [sheet.title for sheet in book.worksheets]
         chosen = titles[0] if title is None or title not in titles else title
         rows = {i: row for i, row in enumerate(book[chosen].iter_rows(values_only=True), 1) if any(c is not None for c in row)}
-    except Exception as error:  # what openpyxl raises for a damaged file is not bounded
-        raise ValueError(f"expected a workbook at {path}, found one that cannot be read ({shortened(error)})") from None
+    except Exception:  # what openpyxl raises for a damaged file is not bounded
+        raise ValueError(f"expected a workbook at {path}, found one that cannot be read; save it as .xlsx or .csv") from None
     require_choice(f"the sheet of {path.name}", chosen if title is None else title, titles)
     expect(len(rows) >= 2, f"a row of column names and rows of values in {path.name}", counted(len(rows), "row"))
     used = [i for i, column in enumerate(zip(*rows.values(), strict=True)) if any(cell is not None for cell in column)]

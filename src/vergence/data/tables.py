@@ -68,6 +68,12 @@ class Column:
             return (days, *(f"{days}:{part}" for part in PARTS if part.partition("_")[0] in self.cycles))
         return tuple(f"{self.name}={value}" for value in self.values) + tuple(f"{self.name}[{i}]" for i in range(self.width))
 
+    @property
+    def held(self) -> str:
+        """What the column holds, in words of messages."""
+        texts = {"identifier": "text" if self.found else "numbers that name the rows", "category": "text of few values"}
+        return {**texts, "empty": "gaps alone", "date": "dates", "list": "lists", "other": "other data"}.get(self.kind, self.kind)
+
     def __str__(self) -> str:
         if self.kind == "number":
             return self.name
@@ -285,7 +291,7 @@ def _resolved(given: Sequence[str], there: Mapping[str, Any], name: str) -> list
 def _as_number(column: Column, name: str, role: str = "target") -> Column:
     valid = column.kind in ("number", "boolean", "date") or (column.kind == "identifier" and not column.found)
     hint = "a classifier suits classes" if column.kind == "category" else "name a column of numbers"
-    expect(valid, f"numbers in the {role} {column.name} of {name}", f"a column of kind {column.kind}", hint)
+    expect(valid, f"numbers in the {role} {column.name} of {name}", column.held, hint)
     return Column(column.name, "number") if column.kind == "identifier" else replace(column, cycles=())
 
 
@@ -295,7 +301,7 @@ def _as_feature(column: Column, values: Any) -> Column:
         return _as_category(column.name, values)
     column = Column(column.name, "number") if column.kind == "identifier" else column
     valid = f"numbers, dates or categories in the context {column.name}"
-    expect(column.features, valid, f"the kind {column.kind}", "leave it out")
+    expect(column.features, valid, column.held, "leave it out")
     return column
 
 
@@ -356,7 +362,7 @@ def _made(table: Any, place: int, how: list[str], name: str, unknown: str, notes
         unseen = np.asarray([text not in known for text in texts], dtype=bool) & ~gaps
         if unseen.any():
             expected = f"{', '.join(map(repr, known[:8]))} in the column {column} of {name}"
-            advice = "leave such rows out, or take them for gaps (unknown gap)"
+            advice = "leave such rows out, or take them for gaps with `unknown='gap'`"
             expect(unknown == "gap", expected, repr(texts[unseen][0]), advice)
             notes.append(_unseen(column, texts, unseen, lines_of(table)))
         return {f"={value}": np.where(gaps | unseen, np.nan, (texts == value).astype(np.float64)) for value in known}
@@ -376,8 +382,9 @@ def _unseen(column: str, texts: Array, unseen: Array, lines: Array | None) -> st
     """Returns which values of a category have no feature, and in which line of the file, or row of the table."""
     others, n, first = list(dict.fromkeys(texts[unseen])), int(unseen.sum()), int(unseen.argmax())
     where = f"{'first ' * (n > 1)}{f'row {first}' if lines is None else f'line {lines[first]}'}"
+    where = f" in {counted(n, 'row')} ({where})" if len(texts) > 1 else ""
     shown = " or ".join(map(repr, others[:3])) + (f" or {len(others) - 3} others" if len(others) > 3 else "")
-    return f"{column} is {shown} in {counted(n, 'row')} ({where}), which the fit did not see: taken for a gap"
+    return f"{column} is {shown}{where}, which the fit did not see: taken for a gap"
 
 
 def vectors(values: Any, where: str) -> Array:
@@ -416,8 +423,12 @@ def _floats(values: Any, column: str, name: str) -> Array:
     if kind == "date" or len(forms) == 1:
         return _days(values, "".join(forms), column, name)
     if kind not in NUMBERS:
-        wrong = next((value for value in values.drop_null().to_pylist() if not POINT.fullmatch(str(value))), values.type)
-        refuse(f"numbers in the column {column} of {name}", repr(wrong)[:60], "leave the column out, or mend it")
+        wrong = next((value for value in values.drop_null().to_pylist() if not POINT.fullmatch(str(value))), None)
+        refuse(
+            f"numbers in the column {column} of {name}",
+            "text" if wrong is None else repr(wrong)[:60],
+            "leave the column out, or mend it",
+        )
     x = np.asarray(values.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64)
     expect(not np.isinf(x).any(), f"finite numbers in the column {column} of {name}", "infinity", "replace it, or drop the row")
     return x

@@ -546,7 +546,8 @@ class Certificate:
 
     def __str__(self) -> str:
         """Returns the certificate in one sentence."""
-        most = f"With {in_percent(self.confidence)} confidence, at most {in_percent(self.fpr)} of normal items have scores"
+        share = in_percent(self.fpr, bound=True)
+        most = f"With {in_percent(self.confidence)} confidence, at most {share} of normal items have scores"
         side = f"below {-self.threshold:.6g}" if self.lower else f"above {self.threshold:.6g}"
         return f"{most} {side} ({self.exceeding:,} of {self.n_calibration:,} calibration items do)."
 
@@ -568,7 +569,7 @@ def certify(
 
     Example:
         >>> print(certify(range(1000), rank=3))
-        With 95 % confidence, at most 0.6282 % of normal items have scores above 997 (2 of 1,000 calibration items do).
+        With 95 % confidence, at most 0.63 % of normal items have scores above 997 (2 of 1,000 calibration items do).
     """
     s = np.sort(as_values("calibration", calibration))[::-1]
     require_within("(0, 1)", confidence=confidence)
@@ -607,12 +608,12 @@ def fpr_threshold(calibration: Values, fpr: float, confidence: float = 0.95) -> 
         >>> fpr_threshold(range(500), 0.001)
         Traceback (most recent call last):
         ValueError: expected at least 2,995 calibration items for a rate of 0.1 % with 95 % confidence, found 500, which allow
-        0.5974 %; pass more or allow a larger rate
+        0.6 %; pass more or allow a larger rate
     """
     s = as_values("calibration", calibration)
     needed, n = needed_for_fpr(fpr, confidence), len(s)
     expected = f"at least {needed:,} calibration items for a rate of {in_percent(fpr)} with {in_percent(confidence)} confidence"
-    found = f"{n:,}, which allow {in_percent(_upper(1, n, confidence))}"
+    found = f"{n:,}, which allow {in_percent(_upper(1, n, confidence), bound=True)}"
     expect(n >= needed, expected, found, "pass more or allow a larger rate")
     low, high = 1, n  # the largest rank whose bound is at most the rate
     while low < high:

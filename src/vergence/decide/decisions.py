@@ -159,7 +159,7 @@ class Decisions(Tabular):
         if self.changed:
             return
         if self.fdr is None or not self.flagged:
-            yield str(self.certificate or self.why_none)
+            yield str(self.certificate or self.why_none).replace("item", self.noun)
             return
         source = f"if new and calibration {self.noun}s come from one source"
         yield f"On average at most {in_percent(self.fdr)} of flags are false alarms, {source}."
@@ -173,13 +173,14 @@ class Counts:
     Of n calibration items, whose own counts ``own`` (n + 2,) tell ties; by ``certificate`` items are flagged instead of ``fdr``.
     With a ``confidence`` the rate holds for these calibration items (`certain_levels`). An ``adaptive`` rate multiplies q-values
     by the estimated share of normal items (1 + #{p >= t}) / (m (1 - t)), where t is the p-value of rank floor((n + 1) / 2).
+    Items without a p-value are ``missing``: they have no q-value and no flag, and do not count.
 
     Example:
         >>> counts = Counts(9, fdr=0.5)
         >>> counts.see({"p_value": np.array([0.1, 0.9])})
-        >>> counts.see({"p_value": np.array([0.2])})
-        >>> counts.columns({"p_value": np.array([0.1, 0.9])})
-        {'q_value': array([0.3, 0.9]), 'flag': array([1, 0])}
+        >>> counts.see({"p_value": np.array([0.2, np.nan])})
+        >>> counts.columns({"p_value": np.array([0.1, 0.9, np.nan])})
+        {'q_value': array([0.3, 0.9, nan]), 'flag': array([1, 0, 0])}
     """
 
     needs: ClassVar[Sequence[str]] = ("p_value",)
@@ -198,11 +199,13 @@ class Counts:
     ) -> None:
         self.n, self.fdr, self.certificate, self.above, self.own = n, fdr, certificate, 0, own
         self.confidence, self.adaptive = confidence, adaptive
-        self.counts = np.zeros(n + 2, dtype=np.int64)
+        self.counts, self.missing = np.zeros(n + 2, dtype=np.int64), 0
 
     def see(self, columns: Mapping[str, np.ndarray]) -> None:
         """Counts the p-values of some rows."""
-        self.counts += conformal.counts_of(columns["p_value"], self.n)
+        there = ~np.isnan(columns["p_value"])
+        self.missing += int((~there).sum())
+        self.counts += conformal.counts_of(columns["p_value"][there], self.n)
         if self.certificate is not None:
             self.above += int((columns["score"] > self.certificate.threshold).sum())
 
@@ -214,9 +217,10 @@ class Counts:
 
     def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the q-value and the flag of some rows, when all have been seen."""
-        q = self._q_values()[conformal.ranks_of(columns["p_value"], self.n)]
+        p = np.asarray(columns["p_value"])
+        q = np.where(np.isnan(p), np.nan, self._q_values()[conformal.ranks_of(np.nan_to_num(p, nan=1.0), self.n)])
         flag = conformal.at_most(q, self.fdr) if self.certificate is None else columns["score"] > self.certificate.threshold
-        return {"q_value": q, "flag": np.asarray(flag).astype(np.int64)}
+        return {"q_value": q, "flag": (np.asarray(flag) & ~np.isnan(p)).astype(np.int64)}
 
     def decisions(self, columns: Mapping[str, Any], **more: Any) -> Decisions:
         """Returns the decisions with some columns, when all rows have been seen."""
@@ -250,7 +254,7 @@ class Tally(Counts):
     """Counts of the new items, of which the 48 most anomalous are held with their `COLUMNS`.
 
     Items that a run was fitted to or calibrated on are excluded, since their scores say nothing about new ones: they have the
-    q-value 1 and no flag, and do not count. Nor do items without a p-value, which have no q-value.
+    q-value 1 and no flag, and do not count.
     """
 
     needs: ClassVar[Sequence[str]] = COLUMNS
@@ -258,17 +262,16 @@ class Tally(Counts):
 
     def __init__(self, n: int, fdr: float = 0.1, certificate: Certificate | None = None, **more: Any) -> None:
         super().__init__(n, fdr, certificate, **more)
-        self.excluded, self.missing = 0, 0
+        self.excluded = 0
         self.most_anomalous: dict[str, np.ndarray] = {name: np.array([], dtype=float) for name in COLUMNS}
 
     def see(self, columns: Mapping[str, np.ndarray]) -> None:
         """Counts the p-values of some rows, and holds the most anomalous items."""
-        seen, there = columns["seen"] != 0, ~np.isnan(columns["p_value"])
-        new = np.flatnonzero(~seen & there)
-        self.excluded, self.missing = self.excluded + int((seen & there).sum()), self.missing + int((~there).sum())
-        columns = {name: columns[name][new] for name in COLUMNS}
-        super().see(columns)
-        self._hold(columns)
+        there = ~np.isnan(columns["p_value"])
+        seen = (columns["seen"] != 0) & there
+        self.excluded += int(seen.sum())
+        super().see({name: values[~seen] for name, values in columns.items()})
+        self._hold({name: columns[name][there & ~seen] for name in COLUMNS})
 
     def add(
         self, counts: Sequence[tuple[int, int]], excluded: int, flagged: int, most_anomalous: Mapping[str, Sequence[Any]]
@@ -290,10 +293,9 @@ class Tally(Counts):
 
     def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the q-value and the flag of some rows, when all have been seen."""
-        p, new = np.asarray(columns["p_value"]), np.asarray(columns["seen"]) == 0
-        found = super().columns({**columns, "p_value": np.nan_to_num(p, nan=1.0)})
-        q = np.where(np.isnan(p), np.nan, np.where(new, found["q_value"], 1.0))
-        return {"q_value": q, "flag": (found["flag"] * new * ~np.isnan(p)).astype(np.uint8)}
+        found, new = super().columns(columns), np.asarray(columns["seen"]) == 0
+        q = np.where(new | np.isnan(found["q_value"]), found["q_value"], 1.0)
+        return {"q_value": q, "flag": (found["flag"] * new).astype(np.uint8)}
 
     def found(self, advice: str = "") -> Decisions:
         """Returns the decisions with the most anomalous items, when all rows have been seen."""

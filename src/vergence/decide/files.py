@@ -118,7 +118,7 @@ def _read(path: Path, column: str | None, groups: str | None, *, empty: bool = F
     name = table.column_names[0] if arrays else column or _score_column(kinds, path.name, empty and not table.num_rows)
     kind = kinds[name].kind
     numbers = kind in ("number", "boolean") or (kind == "identifier" and not kinds[name].found) or (kind == "empty" and empty)
-    expect(numbers, f"numbers in the column {name} of {path.name}", f"the kind {kind}", "name another with --column")
+    expect(numbers, f"numbers in the column {name} of {path.name}", kinds[name].held, "name another with --column")
     values = _numbers(table[name]).astype(np.float64)
     ids = next((key for key, one in kinds.items() if one.kind == "identifier" and one.found), None)
     return _Scores(values, table, [] if ids is None else [str(x) for x in table[ids].to_pylist()])

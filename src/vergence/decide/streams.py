@@ -20,7 +20,7 @@ import numpy as np
 
 from vergence.decide.decisions import LEAST
 from vergence.decide.inputs import Values, as_values
-from vergence.utils.checks import expect, require_choice, require_count, require_within, shortened
+from vergence.utils.checks import expect, require_choice, require_count, require_within
 from vergence.utils.files import explained, read_object, replacing
 
 __all__ = ["Monitor"]
@@ -129,8 +129,9 @@ class Monitor:
             require_choice("drift", content["drift"], ("", *KINDS))
             require_count(0, items=content["items"])
             monitor.items, monitor.drift = content["items"], str(content["drift"])
-        except (LookupError, TypeError, ValueError) as error:
-            raise ValueError(f"expected the state of a monitor, found {path} damaged: {shortened(error)}; start anew") from None
+        except (LookupError, TypeError, ValueError):
+            text = f"expected the state of a monitor, found {path}, which is damaged or of another kind; start anew"
+            raise ValueError(text) from None
         return monitor
 
 

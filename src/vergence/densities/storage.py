@@ -160,13 +160,14 @@ def restore(name: str, content: Mapping[str, Any], arrays: Mapping[str, np.ndarr
 
 def read_model(path: str | Path) -> Any:
     """Returns the estimator of a file."""
-    expect(Path(path).is_file(), "a model file", f"no file {path}", "check the path")
+    expect(Path(path).is_file(), f"a model file at {path}", "a folder" if Path(path).is_dir() else "no file", "check the path")
     try:
         with safe_open(path, framework="numpy") as file:
             record = json.loads((file.metadata() or {}).get("estimator", "null"))
             arrays = {name: file.get_tensor(name) for name in file.keys()}
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"expected a model file, found {path} damaged or of another kind: {shortened(error)}") from None
+        why = getattr(error, "strerror", None) or "which is damaged or of another kind"
+        refuse("a model file", f"{path}, {why}", "check the path")
     whole = isinstance(record, dict) and {"format", "class", "settings", "state"} <= record.keys()
     expect(whole, "an estimator of vergence", f"none in {path}")
     version = f"format {shown(record['format'])} in {path}"

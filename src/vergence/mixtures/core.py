@@ -146,7 +146,7 @@ class Conditional(Stored, abc.ABC):
             sample_weight: (N,) >= 0; a row of weight 2 is the same as two equal rows. Weights of a mean below 1 have it at 1.
             groups: (N,), such as subjects: a model that evaluates itself on held-out rows does so on other groups.
         """
-        for name in ("held_out_pit_", "held_out_surprise_", "fill_mean_", "fill_covariance_"):
+        for name in ("held_out_pit_", "held_out_surprise_", "fitted_rows_", "fill_mean_", "fill_covariance_"):
             self.__dict__.pop(name, None)
         c, t = self._read(context, target, reset=True)
         for text in far_values(t.cpu().numpy(), self._names()[1]):

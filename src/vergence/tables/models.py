@@ -1,5 +1,6 @@
 """Conditional densities of files: fit, predict, sample and score, for ``vergence density``."""
 
+import contextlib
 import inspect
 import time
 from collections.abc import Callable, Mapping
@@ -13,15 +14,17 @@ import torch
 from vergence import mixtures
 from vergence.data.arrays import Pairs
 from vergence.data.splits import split_groups
+from vergence.data.table_files import listed
+from vergence.data.tables import column_of, read_features
 from vergence.decide.conformal import ranked
 from vergence.decide.decisions import Counts, Decisions
-from vergence.mixtures.core import FarValue, by_chance, question, silenced
+from vergence.mixtures.core import FarValue, by_chance, silenced
 from vergence.mixtures.selection import Selection, by_weight, mean_and_error, remarks, took_all_steps
 from vergence.report.rendering import require_page
 from vergence.tables.page import write_fit
 from vergence.utils import terminal
-from vergence.utils.checks import counted, did_you_mean, expect, in_percent, require_within
-from vergence.utils.digests import of_array, of_estimator
+from vergence.utils.checks import counted, did_you_mean, expect, in_percent, require_choice, require_within
+from vergence.utils.digests import content_digest, of_array, of_estimator
 from vergence.utils.parts import Derived, apart, open_parts
 
 __all__ = ["fit_density", "predict", "sample", "score_pairs"]
@@ -29,10 +32,11 @@ __all__ = ["fit_density", "predict", "sample", "score_pairs"]
 LEVELS = (0.5, 0.9)  # probabilities of the intervals whose coverage is reported
 ROWS = 1024  # rows that are computed at a time
 PART = 64 * ROWS  # rows of a part, which is kept if the job is stopped
-TARGET = "the target"  # what a scenario asks for
+SHOWN = 8  # columns of a note
 AUTO = "auto"  # the model that is chosen
 FEW = 20  # held-out pairs below which no scores are reported
 LOOKED = 1 << 24  # numbers of the first contexts that are compared with those of the fit
+KEPT, DIFFERENT = 1 << 20, 0.9  # rows of a fit that are known again, at most; share of different rows, at least, that are so
 DISCRETE = 20  # different values of a target up to which it may be a class or a count
 
 
@@ -122,6 +126,10 @@ def fit_density(
         found = _named(named_model(model, {"random_state": seed, **settings}), pairs, holdout, seed, **weights)
     estimator, test, fitted = found
     estimator.columns_, estimator.ids_ = list(pairs.columns), list(pairs.ids)
+    digests = _digests(pairs.context[:KEPT], pairs.target[:KEPT])
+    kept = np.unique(digests)
+    if len(kept) >= DIFFERENT * len(digests):  # of few different rows, new ones are equal to some by chance
+        estimator.fitted_rows_ = kept
     estimator.save(out)
     if report is not None:
         facts = {"Model": fitted.model, "Rows": f"{fitted.train:,}", "Seconds": f"{fitted.seconds:.1f}", "File": out.name}
@@ -169,6 +177,13 @@ def _split(pairs: Pairs, order: np.ndarray, share: float) -> tuple[np.ndarray, n
     chance = by_chance(pairs.context, pairs.target)[1]
     held_out = split_groups((i if chance[i] else both[i].tobytes() for i in order.tolist()), share, seed=None).numpy()
     return order[held_out], order[~held_out]
+
+
+def _digests(c: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """Returns a number of each row (N,), by which it is known again."""
+    both = np.column_stack([np.asarray(side, dtype=np.float64).reshape(len(c), -1) for side in (c, t)])
+    both[np.isnan(both)] = np.nan  # of one kind
+    return np.frombuffer(b"".join(content_digest(row.tobytes()) for row in both), dtype=np.int64)
 
 
 def _few_values(pairs: Pairs) -> list[str]:
@@ -230,25 +245,29 @@ def _by_target(model: Any, values: dict[str, np.ndarray]) -> dict[str, np.ndarra
     return {f"{target}_{name}": value[k] for k, target in enumerate(model._names()[1]) for name, value in each.items()}
 
 
-def scenario(model: Any, given: Mapping[str, str], level: float = 0.9) -> dict[str, float]:
-    """Returns `answers` for one row whose columns have the values that are given as text; columns without one are gaps."""
+def scenario(model: Any, given: Mapping[str, str], level: float = 0.9, *, notes: list[str], **how: Any) -> dict[str, float]:
+    """Returns `answers` for one row whose columns have the values that are given as text; columns without one are gaps.
+
+    ``notes`` and what else is given are as of `vergence.data.tables.read_features`.
+    """
+    import pyarrow as pa
+
     names = model._names()[0]
-    values = {name: _number_or_text(text) for name, text in given.items()}
-    _, observed, row = question({**values, TARGET: None}, [*names, TARGET])
-    context = np.full((1, len(names)), np.nan)
-    context[0, [names.index(name) for name in observed]] = row[0]
-    gaps = [name for name in names if name not in observed]
+    columns, values = dict.fromkeys(map(column_of, names)), dict[str, Any](given)
+    for name, text in given.items():
+        require_choice("a column", name, names if name in names else columns)
+        with contextlib.suppress(ValueError):
+            values[name] = float(text)
+    stated = [i for i, name in enumerate(names) if name in given or column_of(name) in given]
+    row, context = pa.table({name: [value] for name, value in values.items()}), np.full((1, len(names)), np.nan)
+    context[:, stated] = read_features(row, [names[i] for i in stated], "the question", notes=notes, **how)
+    gaps = [name for name, value in zip(names, context[0], strict=True) if np.isnan(value)]
+    if absent := [name for name in columns if not any(name in (column_of(names[i]), names[i]) for i in stated)]:
+        notes.append(f"without a value, so taken for gaps: {listed(absent, SHOWN)}")
     inner = getattr(model, "model_", model)  # of a log scale
     usable = not gaps or inner.fits_gaps or hasattr(inner, "joint") or hasattr(inner, "fill_mean_")
-    expect(usable, f"a value of each context column for {type(model).__name__}", f"none of {', '.join(gaps[:8])}", "name them")
+    expect(usable, f"a value of each context column for {type(model).__name__}", f"none of {listed(gaps, SHOWN)}", "name them")
     return {name: float(value[0]) for name, value in answers(model, context, level).items()}
-
-
-def _number_or_text(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def sample(model: Any, pairs: Pairs, out: Path, *, n: int = 10, seed: int = 0) -> int:
@@ -280,7 +299,7 @@ def score_pairs(model: Any, pairs: Pairs, out: Path, *, fdr: float = 0.1) -> Dec
 
     Columns: ``log_density`` (nats), ``TARGET_pit`` of each target, ``surprise`` (nats, larger is more anomalous, see
     `Conditional.surprise`); and where the model has held-out rows ``p_value``, the share of these that are at least as
-    surprising, ``q_value`` and ``flag``.
+    surprising, ``q_value`` and ``flag``. Rows of the fit have no p-value, and do not count.
 
     Args:
         model: As of `predict`.
@@ -291,19 +310,22 @@ def score_pairs(model: Any, pairs: Pairs, out: Path, *, fdr: float = 0.1) -> Dec
     _contexts(model, pairs)
     own = next((name for name in ("p_value", *Counts.names) if name in pairs.ids), None)
     expect(own is None, "other names for the columns that name the rows", own, "rename it")
-    held_out = getattr(model, "held_out_surprise_", np.empty(0))
+    held_out, fitted = (getattr(model, name, np.empty(0)) for name in ("held_out_surprise_", "fitted_rows_"))
 
     def rows(c: np.ndarray, t: np.ndarray, start: int) -> dict[str, np.ndarray]:
         surprise = model.surprise(c, t)
         pit = _by_target(model, {"pit": model.cdf(c, t)})
         found = {"log_density": model.score_samples(c, t), **pit, "surprise": surprise}
-        return {**found, "p_value": ranked(held_out, surprise)} if len(held_out) else found
+        p = np.where(np.isin(_digests(c, t), fitted), np.nan, ranked(held_out, surprise)) if len(held_out) else None
+        return found if p is None else {**found, "p_value": p}
 
     source = f"{of_array(pairs.context)} {of_array(pairs.target)}"
     job = {"job": "score", "model": of_estimator(model), "source": source, "fdr": fdr}
     counts = Counts(len(held_out), fdr) if len(held_out) else None
     n = _write(out, job, pairs, rows, derived=counts)
-    return Decisions({}, n, 0, 0, fdr, noun="row") if counts is None else counts.decisions({}, noun="row")
+    if counts is None:
+        return Decisions({}, n, 0, 0, fdr, noun="row")
+    return counts.decisions({}, noun="row", excluded=counts.missing, advice="; score new rows")
 
 
 def _contexts(model: Any, pairs: Pairs) -> np.ndarray:

@@ -74,20 +74,27 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
-def in_percent(share: float) -> str:
-    """Returns a share as people read it, such as 2.5 %."""
-    return f"{100 * share:.4g} %"
+def in_percent(share: float, *, bound: bool = False) -> str:
+    """Returns a share as people read it, such as 2.5 %; an upper ``bound`` is rounded up to two digits.
+
+    Example:
+        >>> in_percent(0.125), in_percent(0.04815, bound=True)
+        ('12.5 %', '4.9 %')
+    """
+    unit = 10.0 ** (math.floor(math.log10(share)) - 1) if bound and share > 0 else 0.0
+    return f"{100 * (math.ceil(share / unit * (1 - 1e-9)) * unit if unit else share):.4g} %"
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Returns "did you mean 'NAME'?" for the nearest of some names, or an empty string where none is near.
 
     Example:
-        >>> did_you_mean("resnet81", ["resnet18", "mlp"]), did_you_mean("xyz", ["resnet18", "mlp"])
-        ("did you mean 'resnet18'?", '')
+        >>> did_you_mean("--frd", ["--fpr", "--fdr"]), did_you_mean("xyz", ["resnet18", "mlp"])
+        ("did you mean '--fdr'?", '')
     """
-    near = difflib.get_close_matches(str(name), list(choices), n=1)
-    return f"did you mean '{near[0]}'?" if near else ""
+    near = difflib.get_close_matches(str(name), list(choices), n=NEAREST)
+    best = min(near, key=lambda other: sorted(other) != sorted(str(name)), default="")  # letters that changed places come first
+    return f"did you mean '{best}'?" if best else ""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -152,6 +159,9 @@ def require_within(interval: str, **settings: Any) -> None:
         >>> require_within("(0, inf)", eta=0)
         Traceback (most recent call last):
         ValueError: expected eta > 0, found 0
+        >>> require_within("(0, 1)", fdr=10)
+        Traceback (most recent call last):
+        ValueError: expected fdr in (0, 1), found 10; for 10 % write 0.1
     """
     low, high = (float(end) for end in interval[1:-1].split(","))
     bounds = f"in {interval}" if high < math.inf else f"> {low:g}" if interval[0] == "(" else f"of at least {low:g}"
@@ -159,7 +169,9 @@ def require_within(interval: str, **settings: Any) -> None:
         fits = not isinstance(value, Integral) or abs(int(value)) <= LARGEST
         expect(fits, f"{name} below 2^63 where it is a whole number", value, "write it as a float")
         inside = _is_number(value) and (low <= value if interval[0] == "[" else low < value)
-        expect(inside and (value <= high if interval[-1] == "]" else value < high), f"{name} {bounds}", shown(value))
+        percent = _is_number(value) and interval[0] == "(" and 0 == low < high <= 1 < value <= 100
+        advice = f"for {value:g} % write {value / 100:g}" if percent else ""
+        expect(inside and (value <= high if interval[-1] == "]" else value < high), f"{name} {bounds}", shown(value), advice)
 
 
 def as_range(name: str, value: Any, most: float = math.inf) -> tuple[float, float]:

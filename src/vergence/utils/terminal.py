@@ -6,6 +6,7 @@ import html
 import math
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ __all__ = ["Table", "Tabular", "bar", "is_first_process", "note", "printed", "ta
 PATIENCE = 2.0  # seconds before a late bar appears
 MINUTE = 60.0  # seconds between two lines of a log
 SHOWN = 10  # rows in a notebook
+BREAKS = 12  # characters of a cell's words from which they may be broken
 GRACE = 5.0  # seconds in which a launcher ends the other processes
 wording: Callable[[str], str] = str  # of a message, which names arguments; the command line names options instead
 
@@ -108,17 +110,28 @@ def _duration(seconds: float) -> str:
 
 
 def table(title: str, header: list[str], rows: list[list[Any]]) -> None:
-    """Prints a table on stdout, numbers to the right; names are printed as they are, square brackets included."""
+    """Prints a table on stdout, numbers to the right; names are printed as they are, square brackets included.
+
+    In a terminal that is too narrow for its short cells it prints each row as text.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console, texts = Console(), [[_in_terminal(cell) for cell in row] for row in rows]
+    words = [[word for text in column for word in text.split()] for column in zip(header, *texts, strict=True)]
+    if sum(3 + min(BREAKS, max(map(len, column), default=0)) for column in words) >= console.width:
+        cells = [[f"{h}: {x}" for h, x in zip(header[1:], row[1:], strict=True) if x] for row in texts]
+        lines = [title, *(", ".join([row[0], *some]) for row, some in zip(texts, cells, strict=True))]
+        print(*(textwrap.fill(line, console.width, subsequent_indent="  ") for line in lines), sep="\n")
+        return
     grid = Table(title=Text(title, style="table.title"), title_justify="left", header_style="bold")
     for i, name in enumerate(header):
-        grid.add_column(Text(name, overflow="fold"), justify="left" if i == 0 else "right")
-    for row in rows:
-        grid.add_row(*(Text(_in_terminal(cell)) for cell in row))
-    Console().print(grid)
+        least = min(BREAKS, max(map(len, words[i]), default=0))
+        grid.add_column(Text(name, overflow="fold"), justify="left" if i == 0 else "right", min_width=least)
+    for row in texts:
+        grid.add_row(*map(Text, row))
+    console.print(grid)
 
 
 def printed(text: str) -> str:
