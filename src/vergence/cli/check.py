@@ -179,8 +179,7 @@ def _failing(command: Check) -> list[str]:
     expect(with_reference, f"--against REFERENCE for --fail-on {', '.join(needed)}", "none", "name the reference")
     judged = "flagged" not in names or not (command.only or command.leaks)
     expect(judged, "--fail-on flagged without --only or --leaks", "one of them", "leave one out")
-    there = "labels" not in names or command.labels is not None
-    expect(there, "--labels for --fail-on labels", "none", "add --labels folder, prefix or a column")
+    expect("labels" not in names or command.labels, "--labels for --fail-on labels", "none", "add --labels folder or prefix")
     paired = "duplicates" not in names or not command.only or "duplicates" in command.only
     expect(paired, "--only duplicates for --fail-on duplicates", command.only, "add duplicates to --only")
     return failing
@@ -190,7 +189,7 @@ def lines(found: "CheckResult") -> list[str]:
     """Returns what is printed: the answer and its condition, the most anomalous images, other findings, and the input."""
     from vergence.images.sentences import shortened_name
 
-    sentences, top = list(found.summary["sentences"]), found.most_anomalous(SHOWN) if found.summary["judged"] else []
+    sentences, top = found.summary["sentences"], found.most_anomalous(SHOWN) if found.summary["judged"] else []
     chance = "nothing stands out (p = {:.2g})" if found.calibration() else ""
     reasons = [found.items["reason"][i] or chance.format(found.items["p_value"][i]) for i in top]
     first = [f"  {shortened_name(found.items['path'][i])}: {why}".removesuffix(": ") for i, why in zip(top, reasons, strict=True)]

@@ -188,9 +188,6 @@ class _RunEmbedding:
         return z.flatten(1)[0]
 
 
-# Images
-
-
 def _parts(stack: ExitStack, out: Path | None, job: Mapping[str, Any], step: str, images: ImageList) -> Parts | None:
     """Returns the finished parts of a step on files, behind which the same call goes on; None for others, or without a folder."""
     if out is None or images.folder is None:

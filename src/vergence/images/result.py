@@ -373,9 +373,7 @@ def result_of(
     groups = [] if anomalies is None else anomalies.groups
     heads = {i: names[int(members[0])] for members in groups for i in members.tolist()}
     marks = settings.review.marks()
-    listed = np.array(
-        [heads.get(i, name) == name and marks.get(name) not in MARKS[:2] for i, name in enumerate(names)], dtype=bool
-    )
+    listed = np.array([heads.get(i, s) == s and marks.get(s) not in MARKS[:2] for i, s in enumerate(names)], dtype=bool)
     columns = {
         "path": list(names),
         **_judgment(anomalies, n),
@@ -465,8 +463,7 @@ def _pairs(duplicates: Duplicates, names: Sequence[str], others: Sequence[str], 
 def _removed(duplicates: Duplicates, images: ImageList, features: ImageFeatures, pairs: dict[str, list[Any]]) -> Table:
     """Returns the images to remove; adds to the columns of all pairs which image to keep.
 
-    Of each set the largest image is kept, then the sharpest, then that of the largest file, then the first by name. Duplicates
-    with different labels are of different sets: one of the labels is wrong.
+    Of each set of one label the largest image is kept, then the sharpest, then that of the largest file, then the first by name.
     """
     table, names = dict(zip(MEASUREMENTS, features.measurements.T, strict=True)), features.names
     paired = set(duplicates.pairs.ravel().tolist())
@@ -492,10 +489,7 @@ def _boxes(anomalies: Anomalies | None, features: ImageFeatures) -> list[str]:
 
 
 def _reasons(anomalies: Anomalies, gray: Sequence[bool], listed: Bools) -> list[str]:
-    """Returns why each anomalous image is anomalous, in words: from the feature set that adds most to its score.
-
-    Without a reference these are the first of those that are ``listed`` (N,), and what scores as high.
-    """
+    """Returns why each anomalous image is, from what adds most to its score; without a reference the first ``listed`` (N,)."""
     found, score = anomalies.decisions, anomalies.decisions.columns["score"]
     first = -np.sort(-score[listed])[: max(FIRST, math.ceil(RARE * len(score)))]
     told = found.flag | (score >= first.min(initial=np.inf) if anomalies.rate == "none" else found.p_value <= RARE)

@@ -25,8 +25,8 @@ def sentences_of(s: Mapping[str, Any], pairs: Mapping[str, Sequence[Any]], skipp
     """Returns the sentences, the answer and its condition first, of the entries of ``summary.json`` and two tables."""
     few = not (s["judged"] or s["only"])
     first = _flags(s) if s["judged"] else s["notes"] if few else []
-    parts = [*first, _reference(s), _labels(s), _groups(s), _leaked(s, pairs), _duplicates(s, pairs), _properties(s)]
-    parts = [*filter(None, [*parts, _files(s, skipped)])]
+    parts = [*first, _reference(s), _labels(s), _groups(s), _leaked(s, pairs), _duplicates(s, pairs)]
+    parts = [*filter(None, [*parts, _properties(s), _files(s, skipped)])]
     if "duplicates" in s["only"]:
         parts.insert(1, COMPARED)  # the condition of the first sentence
     if s["changes"]:
@@ -34,7 +34,7 @@ def sentences_of(s: Mapping[str, Any], pairs: Mapping[str, Sequence[Any]], skipp
     return [*parts, *([] if few else s["notes"])]
 
 
-def _listed(texts: Sequence[str], file: str, total: int = 0) -> str:
+def _listed(texts: Sequence[str], file: str = "items.csv", total: int = 0) -> str:
     """Returns the first texts, and how many more there are, of so many or of as many as there are texts."""
     more = max(total, len(texts)) - NAMED
     return "; ".join(texts[:NAMED]) + (f"; and {more:,} more ({file})" if more > 0 else "")
@@ -98,23 +98,21 @@ def _labels(s: Mapping[str, Any]) -> str:
     """Returns which images fit another label better than their own."""
     if (labels := s["labels"]) is None:
         return ""
-    texts, file = [f"{shortened_name(name)} ({given}, more like {other})" for name, given, other in labels["first"]], "items.csv"
+    texts = [f"{shortened_name(name)} ({given}, more like {other})" for name, given, other in labels["first"]]
     few = f" Not judged: {counted(labels['unjudged'], 'image')} whose label has too few images." if labels["unjudged"] else ""
     if labels["compared"]:
         held = f"On average at most {100 * s['fdr']:g} % of these are false alarms, if the reference's labels are right."
         if labels["flagged"]:
-            return f"{counted(labels['flagged'], 'image')} flagged with a wrong label: {_listed(texts, file)}. {held}{few}"
+            return f"{counted(labels['flagged'], 'image')} flagged with a wrong label: {_listed(texts)}. {held}{few}"
         if not labels["beyond"]:
             return f"No label is flagged.{few}"
         many, verb = counted(labels["beyond"], "image"), "fits its" if labels["beyond"] == 1 else "fit their"
         would = f"if all labels were right, about {labels['expected']:.2g} would"
-        return (
-            f"No label is flagged. {many} {verb} label less than all {labels['compared']}; {would}: {_listed(texts, file)}.{few}"
-        )
+        return f"No label is flagged. {many} {verb} label less than all {labels['compared']}; {would}: {_listed(texts)}.{few}"
     if not texts:
         return f"No image fits another label better than its own.{few}"
     better = f"{labels['better']:,} of {labels['images']:,} images fit another label better than their own"
-    return f"{better}: {_listed(texts, file, labels['better'])}. In the page, sort by 'least fitting label first'.{few}"
+    return f"{better}: {_listed(texts, total=labels['better'])}. In the page, sort by 'least fitting label first'.{few}"
 
 
 def _groups(s: Mapping[str, Any]) -> str:
@@ -122,7 +120,7 @@ def _groups(s: Mapping[str, Any]) -> str:
         return ""
     why = [f" ({group['why']})" if group["why"] else "" for group in s["groups"]]
     texts = [f"{g['images']:,} like {shortened_name(g['like'])}{text}" for g, text in zip(s["groups"], why, strict=True)]
-    return f"{counted(len(texts), 'group')} of similar {s['noun']}s apart from all others: {_listed(texts, 'items.csv')}."
+    return f"{counted(len(texts), 'group')} of similar {s['noun']}s apart from all others: {_listed(texts)}."
 
 
 def _pairs(pairs: Mapping[str, Sequence[Any]], source: str) -> list[str]:
