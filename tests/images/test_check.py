@@ -229,7 +229,7 @@ def test_a_reason_is_what_the_score_came_from(name, share, reason, noise):
     columns = {"feature_set": [name], "score": np.array([9.0]), "p_value": np.ones(1), "flag": np.ones(1, dtype=np.uint8)}
     decisions = Decisions(columns, 1, 1, 0, 0.1)
     found = Anomalies(decisions, deviations, Heatmaps(heat, 1.0), np.zeros((1, 0)), [], None, {name: 1.0}, ["k012.png"])
-    assert _reasons(found, [False]) == [reason]
+    assert _reasons(found, [False], np.ones(1, dtype=bool)) == [reason]
 
 
 def test_leaks_need_no_least_number():

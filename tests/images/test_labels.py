@@ -1,5 +1,7 @@
 """Groups and labels: names, p-values that hold for groups, and images under a wrong label."""
 
+import shutil
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -138,6 +140,15 @@ def test_a_folder_of_classes_says_which_image_lies_in_the_wrong_one(folders):
     sentence = next(s for s in found.summary["sentences"] if "fit another label better" in s)
     assert "(across, more like along)" in sentence and "sort by 'least fitting label first'" in sentence
     assert set(found.items["label_flag"]) == {0} and found.summary["labels"]["images"] == 48
+
+
+def test_of_duplicates_with_different_labels_both_stay(folders, tmp_path):
+    shutil.copytree(folders, tmp_path / "in")
+    for name in ("along/copy.png", "across/copy.png"):
+        shutil.copy(folders / "along" / "part2_8.png", tmp_path / "in" / name)
+    found = vergence.check(tmp_path / "in", labels="folder", keep="best", encoder="patches", workers=0, map="pca")
+    assert found.remove["path"] == ["along/part2_8.png"] and found.remove["keep"] == ["along/copy.png"]
+    assert any("different labels, so --keep best keeps both images: across/copy.png and" in s for s in found.summary["sentences"])
 
 
 def test_groups_calibrate_between_or_within(folders):

@@ -105,6 +105,7 @@ def test_names_come_from_standard_input(end, folder, tmp_path, monkeypatch, caps
     for more, text in (([], end.join(names) + end), (["--against", names[2], "--leaks"], end.join(names))):
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text.encode())))
         main(["check", "-", "--only", "duplicates", "--out", str(tmp_path / "o"), "--workers", "1", *more])
+        assert "\nDuplicates are equal images, or resized" in capsys.readouterr().out  # the condition is the second line
         assert [row["path"] for row in rows(tmp_path / "o" / "items.csv")] == names
     assert [row["leak_of"] for row in rows(tmp_path / "o" / "items.csv")] == ["", "", "image05.png"]
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"\n")))

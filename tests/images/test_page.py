@@ -99,6 +99,8 @@ def test_filters_search_and_order(page, checked):
     )
     page.locator("#search").fill("noise")
     assert shown(page).startswith("5 of 130")
+    page.locator("#search").fill("nowhere")
+    assert page.locator("#grid").inner_text() == "No name contains “nowhere”."
     page.locator("#search").fill("")
     page.locator("#sort").select_option("name")
     assert names(page)[0] == min(found.items["path"])

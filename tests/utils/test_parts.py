@@ -56,7 +56,7 @@ def test_parts_of_another_job_are_discarded_with_one_line(tmp_path, manifest, ca
         (tmp_path / ".t.csv.parts" / "manifest.json").write_text(manifest)
     assert write(tmp_path / "t.csv", job=JOB if manifest is not None else {**JOB, "model": "n"}) == 0
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1 and "discarding the kept parts of another job" in said[0] and "model" in said[0]
+    assert len(said) == 1 and "starting anew, since" in said[0] and "model" in said[0]
     assert [p.name for p in tmp_path.iterdir()] == ["t.csv"]
 
 

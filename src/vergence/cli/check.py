@@ -40,7 +40,7 @@ FAILURES: dict[str, Callable[[Mapping[str, Any]], int]] = {  # numbers in a summ
 class Check:
     """Find anomalies among images, say where and why; duplicates; blurry, dark and unreadable images. Writes a page.
 
-    With a reference (--against) the share of false alarms among the flags is bounded, on average over tables. Without one
+    With a reference (--against) the share of false alarms among the flags is bounded, on average over folders. Without one
     nothing is flagged: images are in order, the most anomalous first.
     """
 
@@ -70,7 +70,7 @@ class Check:
     size: Annotated[int, arg(metavar="PIXELS")] = 256
     """Shorter side at which regions are examined, at most; images are never enlarged or cropped."""
     fdr: Annotated[float, arg(metavar="SHARE")] = 0.1
-    """Share of false alarms among the flags, at most, on average over tables."""
+    """Share of false alarms among the flags, at most, on average over folders."""
     region_rate: Annotated[float, arg(metavar="SHARE")] = 0.05
     """Share of normal images in which any region is framed, at most."""
     confirm: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
@@ -165,10 +165,10 @@ def check(command: Check) -> None:
 
 def _names(data: bytes) -> list[str]:
     """Returns names of files, each on a line or before a zero byte."""
-    names = [os.fsdecode(name.removesuffix(b"\r")) for name in data.split(b"\0" if b"\0" in data else b"\n")]
-    named = [name for name in names if name]
-    expect(named, "names of images on standard input, one per line", "none", "pipe them in, as from find")
-    return named
+    parts = data.split(b"\0" if b"\0" in data else b"\n")
+    names = [os.fsdecode(name) for part in parts if (name := part.removesuffix(b"\r"))]
+    expect(names, "names of images on standard input, one per line", "none", "pipe them in, as from find")
+    return names
 
 
 def _failing(command: Check) -> list[str]:
@@ -179,9 +179,8 @@ def _failing(command: Check) -> list[str]:
     expect(with_reference, f"--against REFERENCE for --fail-on {', '.join(needed)}", "none", "name the reference")
     judged = "flagged" not in names or not (command.only or command.leaks)
     expect(judged, "--fail-on flagged without --only or --leaks", "one of them", "leave one out")
-    there = "labels" not in names or command.labels is not None
-    expect(there, "--labels for --fail-on labels", "none", "add --labels folder, prefix or a column")
-    paired = "duplicates" not in names or command.only is None or "duplicates" in command.only
+    expect("labels" not in names or command.labels, "--labels for --fail-on labels", "none", "add --labels folder or prefix")
+    paired = "duplicates" not in names or not command.only or "duplicates" in command.only
     expect(paired, "--only duplicates for --fail-on duplicates", command.only, "add duplicates to --only")
     return failing
 
@@ -190,9 +189,10 @@ def lines(found: "CheckResult") -> list[str]:
     """Returns what is printed: the answer and its condition, the most anomalous images, other findings, and the input."""
     from vergence.images.sentences import shortened_name
 
-    sentences, top = list(found.summary["sentences"]), found.most_anomalous(SHOWN) if found.summary["judged"] else []
-    named = [(shortened_name(found.items["path"][i]), found.items["reason"][i]) for i in top]
-    first = [f"  {name}: {reason}" if reason else f"  {name}" for name, reason in named]
+    sentences, top = found.summary["sentences"], found.most_anomalous(SHOWN) if found.summary["judged"] else []
+    chance = "nothing stands out (p = {:.2g})" if found.calibration() else ""
+    reasons = [found.items["reason"][i] or chance.format(found.items["p_value"][i]) for i in top]
+    first = [f"  {shortened_name(found.items['path'][i])}: {why}".removesuffix(": ") for i, why in zip(top, reasons, strict=True)]
     return [*sentences[:2], *first, *sentences[2:], f"Input: {found.summary['input']}."]
 
 

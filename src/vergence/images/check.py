@@ -90,7 +90,7 @@ def check(
             names are the images' where it has names.
         against_vectors: The same of the images in ``against``.
         size: Pixels of the shorter side at which regions are examined, at most.
-        fdr: Share of false alarms among the flags, at most, on average over tables, in (0, 1).
+        fdr: Share of false alarms among the flags, at most, on average over folders, in (0, 1).
         region_rate: Share of normal images in which any region is framed, at most, in (0, 1).
         confirmed: Marks of a person: names of anomalies, or ``anomaly``, ``normal`` or ``reference anomaly`` by
             name. No fit sees anomalies, neither is flagged again; without a reference, what is less anomalous than a normal one
@@ -188,9 +188,6 @@ class _RunEmbedding:
         return z.flatten(1)[0]
 
 
-# Images
-
-
 def _parts(stack: ExitStack, out: Path | None, job: Mapping[str, Any], step: str, images: ImageList) -> Parts | None:
     """Returns the finished parts of a step on files, behind which the same call goes on; None for others, or without a folder."""
     if out is None or images.folder is None:
@@ -209,8 +206,8 @@ def _of_images(
         job = {"job": "check", "size": settings.size, "encoder": settings.encoder, "marks": str(settings.review)}
         kept = functools.partial(_parts, stack, out, {**job, "groups": str(settings.groups)})
         paired, (one, other) = "duplicates" in (settings.only or ONLY), settings.sides(reference is not None)
-        features = _image_features(images, one, vectors[0], kept("part-images", images))
-        theirs = None if reference is None else _image_features(reference, other, vectors[1], kept("part-reference", reference))
+        features = _image_features(images, one, vectors[0], kept("images", images))
+        theirs = None if reference is None else _image_features(reference, other, vectors[1], kept("reference", reference))
         duplicates = find_duplicates(features.small, features.digest, features.read) if paired else Duplicates.none()
         leaked, others, notes = None, list[str](), list[str]()
         if theirs is not None and reference is not None:
@@ -224,7 +221,7 @@ def _of_images(
         if theirs is not None and not settings.only:
             anomalies = with_reference(features, theirs, settings)
         elif not settings.only:
-            anomalies, notes = ordered_images(features, duplicates, settings, kept("part-regions", images))
+            anomalies, notes = ordered_images(features, duplicates, settings, kept("regions", images))
         here = [*features.names, *(s.name for s in images.skipped), *others]
         notes += settings.review.notes(here)
         result = result_of(name, images, features, settings, duplicates, anomalies, notes, reference, theirs, leaked)

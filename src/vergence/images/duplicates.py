@@ -11,7 +11,7 @@ Shapes: N images, S = 32 pixels per side, P pairs.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -157,19 +157,20 @@ def duplicate_sets(duplicates: Duplicates, n: int) -> Ints:
     return np.unique(components(duplicates.pairs, n), return_inverse=True)[1].astype(np.int64)
 
 
-def best_of_sets(duplicates: Duplicates, pixels: Floats, sharpness: Floats, *rest: Floats | Ints) -> Ints:
+def best_of_sets(duplicates: Duplicates, apart: Sequence[str], pixels: Floats, sharpness: Floats, *rest: Floats | Ints) -> Ints:
     """Returns for each image the one to keep of its set of exact and near duplicates, (N,); itself where it has none.
 
     It is the largest, then the sharpest if it is much sharper (compression adds edges, too), then the first by the rest; each is
-    (N,), larger is better. Pairs of other kinds, which show another part or side, hold no set together.
+    (N,), larger is better. Pairs of other kinds, or of images that a text ``apart`` (N,) tells apart, hold no set together.
 
     Example:
         >>> pairs = Duplicates(np.array([[0, 1], [1, 2]]), ["near", "cropped"], np.ones(2))
-        >>> best_of_sets(pairs, np.array([5.0, 9, 9]), np.ones(3)).tolist()
+        >>> best_of_sets(pairs, ["", "", ""], np.array([5.0, 9, 9]), np.ones(3)).tolist()
         [1, 1, 2]
     """
     same = duplicates.where(np.array([kind in SAME for kind in duplicates.kind], dtype=bool))
-    label = duplicate_sets(same, len(pixels))
+    of_text = np.unique(np.array(apart), return_inverse=True)[1]
+    label = np.unique(np.stack([duplicate_sets(same, len(pixels)), of_text]), axis=1, return_inverse=True)[1].ravel()
     most, sharpest, best = (np.zeros(len(pixels)) for _ in range(3))
     np.maximum.at(most, label, pixels)
     np.maximum.at(sharpest, label, np.where(pixels == most[label], sharpness, 0))

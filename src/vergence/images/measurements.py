@@ -219,19 +219,20 @@ HUES = ("red", "green", "blue")  # which are left out for a gray image
 NAMED, FARTHEST = 2.5, 2  # robust deviations from which a measurement is named; measurements that are named
 
 
-def differences_in_words(deviations: Floats, names: Sequence[str], *, gray: bool = False) -> str:
+def differences_in_words(deviations: Floats, names: Sequence[str], *, gray: bool = False, others: str = "images") -> str:
     """Returns how an image differs from most, by the measurements that differ most; nothing where none does much.
 
     Args:
         deviations: Robust deviations (M,) from the median of the measurements.
         names: Their names.
         gray: Whether the image has no color.
+        others: What the median is of.
     """
     named = WORDS.keys() - (HUES if gray else ())
     seen = {name: float(d) for name, d in zip(names, deviations, strict=True) if name in named and abs(d) >= NAMED}
     first = sorted(seen, key=lambda name: -abs(seen[name]))[:FARTHEST]
     words = ", ".join(WORDS[name][seen[name] > 0] for name in first)
-    return f"{words} than most images" if words else ""
+    return f"{words} than most {others}" if words else ""
 
 
 def split_in_two(table: Floats, names: Sequence[str]) -> str:

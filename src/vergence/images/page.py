@@ -4,7 +4,6 @@ A page of many images shows a sample: all that stand out, their duplicates and g
 sheets of WebP, whose side follows from their number, so that the page stays below 15 MB.
 """
 
-import functools
 import math
 import os
 from base64 import b64encode
@@ -23,6 +22,7 @@ from vergence.images.marks import at_random
 from vergence.images.measurements import HUES, MEASUREMENTS, PROPERTIES, WORDS, is_gray
 from vergence.images.plane import standardized
 from vergence.images.review import MARKS
+from vergence.images.sentences import COMPARED
 from vergence.report.rendering import workbench
 from vergence.report.tiles import LARGEST, image_of, rounded, sheets, side_of, tile, unit, webp, within
 from vergence.utils import terminal
@@ -46,7 +46,7 @@ NAMES = {
 MEANING = {
     "split conformal": (
         "One half of the reference is fitted to, the other half calibrates (split conformal). If new and reference images come "
-        "from one source, P(p <= a) <= a for a normal image. Then the share of false alarms holds, on average over tables."
+        "from one source, P(p <= a) <= a for a normal image. Then the share of false alarms holds, on average over folders."
     ),
     "cross-conformal": (
         "All of the reference calibrates, by fits that have not seen the image in question (cross-conformal). If new and "
@@ -62,7 +62,6 @@ SCORES = (
     "A larger score is more anomalous. The q-value is the least false-discovery rate at which an image is flagged. Your marks "
     "change both, since marked anomalies are left out. Save the marks, then: --confirm confirmed.csv."
 )
-COMPARED = "Duplicates are equal images, or resized, saved again, cropped, brightened, marked, mirrored or rotated ones."
 ORDER = (
     "No reference was given, so nothing is flagged. Each image was scored by fits that saw neither it nor a duplicate of it. "
     "Mark images from the top: a for anomaly, n for normal. To estimate how many anomalies are left, sort at random and mark "
@@ -112,7 +111,10 @@ def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
     items, s = found.items, found.summary
     of_name = {items["path"][int(i)]: k for k, i in enumerate(rows)}
     others: dict[str, int] = {}  # reference images on the page, with their numbers
-    number = functools.partial(_number, others, len(rows))
+
+    def number(name: str) -> int:
+        return others.setdefault(name, len(rows) + len(others))
+
     pairs = _pairs(found, of_name, number, others)
     flag = np.asarray(items["flag"])[rows]
     columns = {k: [items[k][i] for i in rows] for k in ("path", "reason", "group", "measurements")}
@@ -173,10 +175,6 @@ def _scores(found: Checked, rows: Ints, number: Callable[[str], int]) -> dict[st
         "calibration": None if reference is None else len(reference),
         "reference": [number(reference.names[i]) for i in first],
     }
-
-
-def _number(others: dict[str, int], first: int, name: str) -> int:
-    return others.setdefault(name, first + len(others))
 
 
 def _marks(found: Checked, of_name: Mapping[str, int], number: Callable[[str], int]) -> list[tuple[int, str]]:
@@ -258,9 +256,8 @@ def _regions(z: Singles) -> list[int]:
 def _measured(found: Checked, rows: Ints) -> dict[str, Any]:
     """Returns plain measurements, and in which of them each image differs most from the others."""
     table = found.features.measurements[rows]
-    empty: dict[str, Any] = {"light": [], "sharpness": [], "facts": [], "words": []}
     if not table.shape[1]:
-        return empty
+        return {"light": [], "sharpness": [], "facts": [], "words": []}
     at = {name: k for k, name in enumerate(MEASUREMENTS)}
     named = [name for name in WORDS if name in at]
     x = found.features.measurements[:, [at[name] for name in named]]

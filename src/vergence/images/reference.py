@@ -36,10 +36,7 @@ WEIGHTS = {"whole": 1.0, "regions": 1.0, "details": 0.5, "difference": 1.0, "vec
 NEXT_TO_REGIONS = 0.25  # weight of details where there are regions
 COMPONENTS = 64  # of the wholes, by which neighbors are found
 PILOT, MOST = 40, 0.2  # images that are compared first; quantile of their correlations
-ALIGNED, TWIN = (
-    0.9,
-    0.5,
-)  # correlation of aligned parts, at least; of 1 - correlation of twins to that of the reference, at most
+ALIGNED, TWIN = 0.9, 0.5  # correlation of aligned parts, at least; 1 - correlation of twins to that of the reference, at most
 
 
 def folds_of(digest: Ints, group: Ints, *, stated: bool = False) -> tuple[Ints, Ints]:
@@ -158,9 +155,8 @@ class Compared:
             compared.update(zip(features.digest[rows].tolist(), near.tolist(), strict=True))
         fold_of = dict(zip(numbers.tolist(), fold.tolist(), strict=True))
         passed = cls(DifferencePass(reference.images, compared, fold_of, int(fold.max()) + 1), settings.workers)
-        some = [
-            rows[np.linspace(0, len(rows) - 1, min(PILOT, len(rows))).astype(np.int64)] for rows in (index, np.arange(len(new)))
-        ]
+        both = index, np.arange(len(new))
+        some = [rows[np.linspace(0, len(rows) - 1, min(PILOT, len(rows))).astype(np.int64)] for rows in both]
         each = (passed.rows(f, np.unique(r))["correlation"] for f, r in zip((reference, new), some, strict=True))
         old, judged = (float(np.quantile(one, MOST)) for one in each)
         twins = judged >= ALIGNED > old and 1 - judged <= TWIN * (1 - old)

@@ -53,7 +53,7 @@ MOST_COMPARED = 50_000  # images whose neighbors are searched among all
 FRAMES = 5  # of an image, at most
 RARE = 0.1  # p-value up to which reasons are given, or share of the images where there is none
 SIZE = 10  # images of each of two sizes that are reported
-FIRST = 3  # images whose label fits least that are named without a reference
+FIRST = 3  # images that are named first, and have a reason, or whose label fits least, without a reference
 EVERYWHERE = 0.3  # share of the cells of a heatmap that are framed, from which on an image is anomalous everywhere
 APART = 5.0  # robust deviations of the score from which on a reference image is itself anomalous
 ENCODER, PATCHES = "auto", "patches"
@@ -360,7 +360,8 @@ def result_of(
     names, n = features.names, len(features)
     duplicates = duplicates.where(duplicates.agreement >= (settings.agreement or 0.0))
     leaked = leaked and leaked.where(leaked.agreement >= (settings.agreement or 0.0))
-    named = {} if settings.only == ("duplicates",) else _properties(features, reference_features)
+    measured = settings.only != ("duplicates",) and features.measurements.shape[1]
+    named = properties(features.measurements, (reference_features or features).measurements) if measured else {}
     z: Array = features.vectors if features.vectors is not None and not features.whole.shape[1] else features.whole
     z = anomalies.embedding if anomalies is not None and anomalies.embedding.shape[1] else z  # by which neighbors are found
     leaks, pairs = dict[int, str](), _pairs(duplicates, names, names, "same")
@@ -371,10 +372,12 @@ def result_of(
     x, y = plane(z, settings.map).T
     groups = [] if anomalies is None else anomalies.groups
     heads = {i: names[int(members[0])] for members in groups for i in members.tolist()}
+    marks = settings.review.marks()
+    listed = np.array([heads.get(i, s) == s and marks.get(s) not in MARKS[:2] for i, s in enumerate(names)], dtype=bool)
     columns = {
         "path": list(names),
         **_judgment(anomalies, n),
-        "reason": [""] * n if anomalies is None else _reasons(anomalies, is_gray(features.measurements).tolist()),
+        "reason": [""] * n if anomalies is None else _reasons(anomalies, is_gray(features.measurements).tolist(), listed),
         "group": [heads.get(i, "") for i in range(n)],
         "duplicate_of": _first_of(duplicates, names, features.index),
         "leak_of": [leaks.get(i, "") for i in range(n)],
@@ -390,7 +393,6 @@ def result_of(
     members_of = [[names[i] for i in members.tolist()] for members in groups]
     counts = {name: int(has.sum()) for name, has in named.items() if has.any()}
     kinds = _kinds(features, reference_features or features) if named else []
-    marks = settings.review.marks()
     normal = len(normal_files(images, marks)) if reference is None and anomalies is not None else 0
     notes = [*notes, *kinds, *_of_files(remove, normal)]
     summary = _summary(source, images, features, settings, duplicates, anomalies, reference, leaks, counts, members_of, notes)
@@ -428,12 +430,6 @@ def _labels(anomalies: Anomalies | None) -> dict[str, Any]:
     return {**columns, "label_flag": labels.flag.astype(np.uint8)}
 
 
-def _properties(features: ImageFeatures, reference: ImageFeatures | None) -> dict[str, Bools]:
-    if not features.measurements.shape[1]:
-        return {}
-    return properties(features.measurements, None if reference is None else reference.measurements)
-
-
 def _kinds(features: ImageFeatures, reference: ImageFeatures) -> list[str]:
     """Returns notes on common properties, which single out no image, and on what splits the images in two: light or sizes."""
     n, common = len(reference), common_properties(reference.measurements)
@@ -467,13 +463,14 @@ def _pairs(duplicates: Duplicates, names: Sequence[str], others: Sequence[str], 
 def _removed(duplicates: Duplicates, images: ImageList, features: ImageFeatures, pairs: dict[str, list[Any]]) -> Table:
     """Returns the images to remove; adds to the columns of all pairs which image to keep.
 
-    Of each set the largest image is kept, then the sharpest, then that of the largest file, then the first by name.
+    Of each set of one label the largest image is kept, then the sharpest, then that of the largest file, then the first by name.
     """
     table, names = dict(zip(MEASUREMENTS, features.measurements.T, strict=True)), features.names
     paired = set(duplicates.pairs.ravel().tolist())
     size = np.array([images.bytes_of(i) if k in paired else 0 for k, i in enumerate(features.index.tolist())])
     first = -np.argsort(np.argsort(names))
-    best = best_of_sets(duplicates, table["height"] * table["width"], table["local_sharpness"], size, first)
+    labels = features.labels or [""] * len(names)
+    best = best_of_sets(duplicates, labels, table["height"] * table["width"], table["local_sharpness"], size, first)
     equal = features.digest == features.digest[best]
     rows = [(names[i], names[k], "exact" if equal[i] else "near") for i, k in enumerate(best.tolist()) if i != k]
     kept = {name: names[k] for name, k in zip(names, best.tolist(), strict=True)}
@@ -491,11 +488,11 @@ def _boxes(anomalies: Anomalies | None, features: ImageFeatures) -> list[str]:
     return ["; ".join(" ".join(f"{int(value)}" for value in box) for box in boxes) for boxes in each]
 
 
-def _reasons(anomalies: Anomalies, gray: Sequence[bool]) -> list[str]:
-    """Returns why each anomalous image is anomalous, in words: from the feature set that adds most to its score."""
-    found = anomalies.decisions
-    score = found.columns["score"]
-    told = found.flag | (score >= np.quantile(score, 1 - RARE) if anomalies.rate == "none" else found.p_value <= RARE)
+def _reasons(anomalies: Anomalies, gray: Sequence[bool], listed: Bools) -> list[str]:
+    """Returns why each anomalous image is, from what adds most to its score; without a reference the first ``listed`` (N,)."""
+    found, score = anomalies.decisions, anomalies.decisions.columns["score"]
+    first = -np.sort(-score[listed])[: max(FIRST, math.ceil(RARE * len(score)))]
+    told = found.flag | (score >= first.min(initial=np.inf) if anomalies.rate == "none" else found.p_value <= RARE)
     return [_reason(anomalies, i, gray=gray[i]) if tell else "" for i, tell in enumerate(told.tolist())]
 
 
@@ -504,7 +501,8 @@ def _reason(anomalies: Anomalies, i: int, *, gray: bool) -> str:
     others = "the others" if anomalies.rate == "none" else "the reference"
     if name == "vectors":
         return f"its vector lies far from those of {others}"
-    words = differences_in_words(anomalies.deviations[i], MEASUREMENTS[FILE:], gray=gray)
+    of = "reference images" if anomalies.calibration else "images"
+    words = differences_in_words(anomalies.deviations[i], MEASUREMENTS[FILE:], gray=gray, others=of)
     if name == "measurements":
         return words or "its brightness, color, sharpness and noise together are unlike those of " + others
     if name == "whole" or heat is None:
@@ -573,20 +571,21 @@ def _summary(
         "groups": [{"like": one[0], "images": len(one), "why": why} for one, why in zip(groups, whys, strict=True)],
         "duplicates": {kind: duplicates.kind.count(kind) for kind in dict.fromkeys(duplicates.kind)},
         "leaked": len(leaks),
-        "labels": _label_summary(features, anomalies),
+        "labels": _label_summary(features, anomalies, duplicates),
         "properties": dict(counts),
         "changes": dict(changes),
         "notes": list(notes),
     }
 
 
-def _label_summary(features: ImageFeatures, anomalies: Anomalies | None) -> dict[str, Any] | None:
-    """Returns how many labels fit, and the first images whose label fits least."""
+def _label_summary(features: ImageFeatures, anomalies: Anomalies | None, duplicates: Duplicates) -> dict[str, Any] | None:
+    """Returns how many labels fit, the first images whose label fits least, and duplicates whose labels are different."""
     if anomalies is None or (labels := anomalies.labels) is None:
         return None
     judged = np.isfinite(labels.score)
     told = labels.flag if labels.flag.any() else labels.beyond if labels.compared else labels.score > 0
     first = [i for i in np.argsort(-labels.score, kind="stable").tolist() if told[i]]
+    both = [sorted(pair, key=lambda k: features.names[k]) for pair in duplicates.pairs.tolist()]
     return {
         "images": int(judged.sum()),
         "unjudged": int((~judged).sum()),
@@ -596,6 +595,7 @@ def _label_summary(features: ImageFeatures, anomalies: Anomalies | None) -> dict
         "beyond": int(labels.beyond.sum()),
         "expected": round(labels.expected, 4),
         "first": [[features.names[i], labels.given[i], labels.other[i]] for i in (first if labels.compared else first[:FIRST])],
+        "unlike": [[features.names[i], features.names[j]] for i, j in both if labels.given[i] != labels.given[j]],
     }
 
 

@@ -14,6 +14,10 @@ __all__ = ["shortened_name"]
 NAMED = 3  # images, pairs, groups and files that are named before "and N more"
 KINDS = 5  # of other files
 LONGEST = 60  # characters of a name
+COMPARED = (
+    "Duplicates are equal images, or resized, saved again, cropped, brightened, marked, mirrored or rotated ones. "
+    "Images without structure are found only if they are equal."
+)
 SMALL, SOME = 4, 10  # a reference is small if not even 1 / 4 of the images could be flagged; it is enough if 1 / 10 could
 
 
@@ -21,18 +25,19 @@ def sentences_of(s: Mapping[str, Any], pairs: Mapping[str, Sequence[Any]], skipp
     """Returns the sentences, the answer and its condition first, of the entries of ``summary.json`` and two tables."""
     few = not (s["judged"] or s["only"])
     first = _flags(s) if s["judged"] else s["notes"] if few else []
-    parts = [*first, _reference(s), _labels(s), _groups(s), _leaked(s, pairs), _duplicates(s, pairs), _properties(s)]
-    parts.append(_files(s, skipped))
+    parts = [*first, _reference(s), _labels(s), _groups(s), _leaked(s, pairs), _duplicates(s, pairs)]
+    parts = [*filter(None, [*parts, _properties(s), _files(s, skipped)])]
+    if "duplicates" in s["only"]:
+        parts.insert(1, COMPARED)  # the condition of the first sentence
     if s["changes"]:
         parts.append("Read as a viewer shows them: " + "; ".join(f"{k} ({v:,})" for k, v in s["changes"].items()) + ".")
-    return [*filter(None, parts), *([] if few else s["notes"])]
+    return [*parts, *([] if few else s["notes"])]
 
 
-def _listed(texts: Sequence[str], file: str = "") -> str:
-    """Returns the first texts, and how many more there are."""
-    more = len(texts) - NAMED
-    where = f" ({file})" if file else ""
-    return "; ".join(texts[:NAMED]) + (f"; and {more:,} more{where}" if more > 0 else "")
+def _listed(texts: Sequence[str], file: str = "items.csv", total: int = 0) -> str:
+    """Returns the first texts, and how many more there are, of so many or of as many as there are texts."""
+    more = max(total, len(texts)) - NAMED
+    return "; ".join(texts[:NAMED]) + (f"; and {more:,} more ({file})" if more > 0 else "")
 
 
 def _flags(s: Mapping[str, Any]) -> list[str]:
@@ -98,7 +103,7 @@ def _labels(s: Mapping[str, Any]) -> str:
     if labels["compared"]:
         held = f"On average at most {100 * s['fdr']:g} % of these are false alarms, if the reference's labels are right."
         if labels["flagged"]:
-            return f"{counted(labels['flagged'], 'image')} flagged with a wrong label: {_listed(texts, 'items.csv')}. {held}{few}"
+            return f"{counted(labels['flagged'], 'image')} flagged with a wrong label: {_listed(texts)}. {held}{few}"
         if not labels["beyond"]:
             return f"No label is flagged.{few}"
         many, verb = counted(labels["beyond"], "image"), "fits its" if labels["beyond"] == 1 else "fit their"
@@ -107,7 +112,7 @@ def _labels(s: Mapping[str, Any]) -> str:
     if not texts:
         return f"No image fits another label better than its own.{few}"
     better = f"{labels['better']:,} of {labels['images']:,} images fit another label better than their own"
-    return f"{better}: first {_listed(texts)}. In the page, sort by 'least fitting label first'.{few}"
+    return f"{better}: {_listed(texts, total=labels['better'])}. In the page, sort by 'least fitting label first'.{few}"
 
 
 def _groups(s: Mapping[str, Any]) -> str:
@@ -115,29 +120,32 @@ def _groups(s: Mapping[str, Any]) -> str:
         return ""
     why = [f" ({group['why']})" if group["why"] else "" for group in s["groups"]]
     texts = [f"{g['images']:,} like {shortened_name(g['like'])}{text}" for g, text in zip(s["groups"], why, strict=True)]
-    return f"{counted(len(texts), 'group')} of similar {s['noun']}s apart from all others: {_listed(texts, 'items.csv')}."
+    return f"{counted(len(texts), 'group')} of similar {s['noun']}s apart from all others: {_listed(texts)}."
 
 
 def _pairs(pairs: Mapping[str, Sequence[Any]], source: str) -> list[str]:
     every = zip(pairs["path"], pairs["duplicate_of"], pairs["kind"], pairs["source"], strict=True)
-    rows = (row[:3] for row in every if row[3] == source)
-    return [f"{path} = {of}" if kind == "exact" else f"{path} ~ {of} ({kind})" for path, of, kind in rows]
+    return [f"{shortened_name(path)} and {shortened_name(of)} ({kind})" for path, of, kind, where in every if where == source]
 
 
 def _leaked(s: Mapping[str, Any], pairs: Mapping[str, Sequence[Any]]) -> str:
     if s["reference"] is None:
         return ""
-    texts, what = _pairs(pairs, "reference"), f"duplicates of reference {s['noun']}s"
-    many = f" in {len(texts):,} pairs" if len(texts) > s["leaked"] else ""
-    listed = f"{counted(s['leaked'], s['noun'])} leaked ({what}){many}: {_listed(texts, 'duplicates.csv')}."
-    return listed if texts else f"No leaks: no {what}."
+    if not (texts := _pairs(pairs, "reference")):
+        return "No image leaked: none is a duplicate of a reference image."
+    they = "it is a duplicate" if s["leaked"] == 1 else "they are duplicates"
+    head = f"{s['leaked']:,} of {counted(s['images'], 'image')} leaked: {they} of reference images"
+    return f"{head}. Pairs: {_listed(texts, 'duplicates.csv')}."
 
 
 def _duplicates(s: Mapping[str, Any], pairs: Mapping[str, Sequence[Any]]) -> str:
     texts = _pairs(pairs, "same")
     if not texts:
         return "No duplicates." if "duplicates" in s["only"] and s["reference"] is None else ""
-    return f"{counted(len(texts), 'pair')} of duplicates: {_listed(texts, 'duplicates.csv')}."
+    unlike = [" and ".join(map(shortened_name, pair)) for pair in (s["labels"] or {"unlike": []})["unlike"]]
+    have = f"{len(unlike):,} of these {'has' if len(unlike) == 1 else 'have'} different labels, so --keep best keeps both images"
+    labels = f" {have}: {_listed(unlike, 'summary.json')}." if unlike else ""
+    return f"{counted(len(texts), 'pair')} of duplicates: {_listed(texts, 'duplicates.csv')}.{labels}"
 
 
 def _properties(s: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ const element = (tag, values = {}, ...children) => {
   made.append(...children);
   return made;
 };
+const sentence = text => `${text[0].toUpperCase()}${text.slice(1)}.`, digits = x => +x.toPrecision(3);
 const count = n => n.toLocaleString("en-US"), all = Array.from({ length: N }, (_, i) => i);
 const before = new Map(D.marks.map(([i, what]) => [i, what.replace("reference ", "")]));  // of an earlier call
 const verdict = new Map(before), chosen = new Set();
@@ -149,8 +150,8 @@ const sideBySide = keeps => {  // the surest pairs first, or in the order of the
   return shownPairs.flatMap(([i, j]) => [i, j]);
 };
 const select = () => {
-  if (state.filter === "reference") return D.reference;
   const text = state.text.toLowerCase(), named = i => !text || D.name[i].toLowerCase().includes(text);
+  if (state.filter === "reference") return D.reference.filter(named);
   const inside = i => !state.lasso || state.lasso.has(i);
   if (inPairs()) return sideBySide(i => named(i) && inside(i));
   const keeps = filters.find(([key]) => key === state.filter)[2];
@@ -169,13 +170,17 @@ const pairWords = (k, i) => {
   return words.filter(Boolean).join(", ");
 };
 const pixels = i => `${count(D.width[i])} x ${count(D.height[i])} pixels`;
+const labels = i => {  // its own, and the one that fits best among the others
+  const [other, margin, , own] = D.label[i];
+  return margin > 0 ? `${own}, but ${other} fits better` : `${own}, which fits better than ${other}`;
+};
 const tile = (k, i, move) => {
   const made = element("button", { type: "button", className: "tile", tabIndex: k === Math.max(focused, 0) ? 0 : -1 });
   made.dataset.k = k;
   made.dataset.i = i;
   const label = i < N && [state.filter, state.sort].includes("label") && D.label[i]?.[0];
-  const why = inPairs() ? pairWords(k, i) : i >= N ? "reference" : label ? `${D.label[i][3]}, ${D.label[i][1] > 0 ? "more" : "less"} like ${label}` : D.reason[i];
-  const score = i < N && D.ranked ? `score ${+D.score[i].toPrecision(3)}` : " ";
+  const why = inPairs() ? pairWords(k, i) : i >= N ? "reference" : label ? labels(i) : D.reason[i];
+  const score = i < N && D.ranked ? `score ${digits(D.score[i])}` : " ";
   made.append(...(bare ? [] : [image(i, size)]), element("span", { className: "name", textContent: D.name[i] }));
   made.append(element("span", { className: "why", textContent: why || score }));
   made.setAttribute("aria-label", `${D.name[i]}${why ? `, ${why}` : ""}${verdict.has(i) ? `, marked ${verdict.get(i)}` : ""}`);
@@ -210,7 +215,9 @@ const paint = (from = null, to = null) => {
     }
     made.push(tile(k, view[k], t => { t.style.cssText = `left:${left}px;top:${y + head()}px;width:${size + 10}px`; }));
   }
-  grid.replaceChildren(...made);
+  const inside = state.filter === "all" && !state.lasso ? "" : " in this list";
+  const nothing = state.text ? `No name${inside} contains “${state.text}”.` : `There are no ${D.noun}s${inside}.`;
+  grid.replaceChildren(...made, ...(view.length ? [] : [element("p", { textContent: nothing })]));
   if (held !== undefined) grid.querySelector(`[data-k="${held}"]`)?.focus({ preventScroll: true });
 };
 const draw = (fresh = false) => {
@@ -218,7 +225,7 @@ const draw = (fresh = false) => {
   if (fresh) focused = -1;
   view = select();
   grid.classList.toggle("pairs", inPairs());
-  grid.style.height = `${Math.ceil(view.length / columns) * high()}px`;
+  grid.style.height = `${Math.ceil(Math.max(view.length, 1) / columns) * high()}px`;
   for (const [key, title, keeps] of filters) {
     const n = key === "all" ? N : key === "pair" ? D.duplicates.length : all.reduce((sum, i) => sum + (keeps(i) ? 1 : 0), 0);
     const made = buttons.get(key);
@@ -247,7 +254,7 @@ const progress = () => {
 const expected = () => {
   if (!D.judged || !N) { $("budget").hidden = true; return; }
   const k = state.first, last = ordered("score")[k - 1], rest = D.total - [...verdict.values()].filter(v => v === "anomaly").length;
-  const number = rest * p[last], about = number < 10 ? number.toFixed(number < 1 ? 2 : 1) : count(Math.round(number));
+  const number = rest * p[last], about = number < 10 ? +number.toPrecision(2) : count(Math.round(number));
   $("expected").textContent = !decides ? count(k)
     : `${count(k)}: of ${count(rest)} normal ${D.noun}s about ${about} would be as ${D.fixed ? "anomalous" : "far from the reference"}`;
   $("first").setAttribute("aria-valuetext", $("expected").textContent);
@@ -268,7 +275,7 @@ const ofWhat = D.calibration ? "of the reference that is less anomalous" : D.rat
   : `of normal ${D.noun}s that differ less, an assumption`;
 const sets = i => {  // bars from 0 to 100 %
   const rows = D.sets.map(([, title, values]) => {
-    const share = Math.min(99.9, 100 * (1 - Math.exp(-values[i]))), much = `${(Math.floor(10 * share) / 10).toFixed(share > 90 ? 1 : 0)} %`;
+    const share = Math.min(99.9, 100 * (1 - Math.exp(-values[i]))), much = `${Math.floor(share)} %`;
     const inner = element("div"), bar = element("div", { className: "bar" }, inner);
     inner.style.width = `${share}%`;
     return element("div", { className: "set" }, element("span", { textContent: title }), element("b", { textContent: much }), bar);
@@ -300,12 +307,12 @@ const show = () => {
   if (verdict.has(i)) line(`Marked: ${verdict.get(i)}.`);
   if (D.width[i]) line(`${pixels(i)}.`);
   if (i < N) {
-    if (D.reason[i]) line(`${D.reason[i][0].toUpperCase()}${D.reason[i].slice(1)}.`);
-    if (D.ranked && !decides) line(`Score ${+D.score[i].toPrecision(4)}: larger is more anomalous.`);
-    if (decides) line(`Score ${D.score[i].toFixed(2)}, p = ${+p[i].toPrecision(2)}, q = ${+q[i].toPrecision(2)}${flag[i] ? ": flagged" : ""}.`);
-    if (D.label.length && D.label[i][0]) line(`Label: ${D.label[i][3]}. ${D.label[i][1] > 0 ? "It fits better" : "The next best is"}: ${D.label[i][0]}.`);
+    if (D.reason[i]) line(sentence(D.reason[i]));
+    if (D.ranked && !decides) line(`Score ${digits(D.score[i])}: larger is more anomalous.`);
+    if (decides) line(`Score ${digits(D.score[i])}, p = ${digits(p[i])}, q = ${digits(q[i])}${flag[i] ? ": flagged" : ""}.`);
+    if (D.label.length && D.label[i][0]) line(`Label: ${labels(i)}.`);
     about.append(...sets(i));
-    facts(i).forEach(line);
+    facts(i).map(sentence).forEach(line);
     if (D.nearest[i]) about.append(element("h2", { textContent: "Its reference image" }), small([[D.nearest[i], ""]]));
     const near = D.near[i] || [];
     if (near.length) about.append(element("h2", { textContent: decides ? "Nearest that are not flagged" : "Nearest" }), small(near.map(j => [j, ""])));

@@ -11,7 +11,6 @@ import csv
 import json
 import math
 import re
-import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -402,12 +401,12 @@ class Parts:
             while (part := _read_part(self.file(len(self._parts)))) is not None:
                 self._parts.append(part)
             if self._parts:
-                print(f"{self.out}: continuing after {self.done} items, kept in {self.folder.name}", file=sys.stderr)
+                terminal.note(f"{self.out.name}: continuing after {self.done:,} items of an earlier call that was stopped")
             return
         if any(PART.fullmatch(file.name) for file in self.folder.iterdir()):
             other = [name for name in job if before.get(name) != job[name]]
             named = ", ".join(other[:3]) + (f" and {len(other) - 3} more" if len(other) > 3 else "")
-            terminal.note(f"{self.out}: discarding the kept parts of another job ({named} changed)")
+            terminal.note(f"{self.out.name}: starting anew, since {named} changed after an earlier call that was stopped")
         with files.explained(self.out, self._advice()):
             self.clear()
             with files.replacing(manifest) as temporary:

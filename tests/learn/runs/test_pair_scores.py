@@ -63,7 +63,7 @@ def test_the_command_goes_on_after_a_stop_with_the_same_bytes(run, tmp_path, mon
     monkeypatch.setattr(scoring, "pair_scores", pair_scores)
     score(Score(out=tmp_path / "s.csv", **command))
     assert (tmp_path / "s.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
-    assert "continuing after 4096 items" in capsys.readouterr().err
+    assert "continuing after 4,096 items" in capsys.readouterr().err
 
 
 def test_pairs_of_the_training_are_not_judged(run, tmp_path):

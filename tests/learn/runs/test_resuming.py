@@ -89,7 +89,7 @@ def test_parts_of_other_data_or_another_model_are_not_used(folder, tmp_path, mon
 
     write(out)
     said = [line for line in capsys.readouterr().err.splitlines() if "recognizes other views" not in line]  # of three steps
-    assert len(said) == 1 + (change == "verb") and any("discarding the kept parts of another job" in line for line in said)
+    assert len(said) == 1 + (change == "verb") and any("starting anew, since" in line for line in said)
     write(tmp_path / "w.csv")
     assert out.read_bytes() == (tmp_path / "w.csv").read_bytes()
 
