@@ -9,6 +9,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
+from vergence.learn import methods, objectives, outline
+from vergence.learn.encoders import config as encoders
+from vergence.learn.training import recipes
 from vergence.utils.checks import refuse
 
 GROUPS = {  # of the help of train
@@ -66,14 +69,12 @@ def listed(command: List) -> None:
     print(f"next: {WHAT[command.what][1]}")
 
 
-def _first_sentence(thing: Any) -> str:
-    text = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+def _first_sentence(text: str | None) -> str:
+    text = " ".join((text or "").split("\n\n")[0].split())
     return text.partition(". ")[0].rstrip(".") + "."
 
 
 def _recipes() -> Iterator[tuple[str, str]]:
-    from vergence.learn.training import recipes
-
     for name in recipes.names():
         config = recipes.get(name)
         model, what = config.model, config.model.method or config.model.objective
@@ -83,21 +84,17 @@ def _recipes() -> Iterator[tuple[str, str]]:
 
 
 def _objectives() -> Iterator[tuple[str, str]]:
-    from vergence.learn import methods, objectives
-
     for name in objectives.names():
-        yield name, _first_sentence(objectives.get(name))
+        yield name, _first_sentence(outline(objectives.__name__, name).doc)
     for name in methods.names():
-        yield f"--method {name}", _first_sentence(methods.get(name))
+        yield f"--method {name}", _first_sentence(outline(methods.__name__, name).doc)
 
 
 def _encoders() -> Iterator[tuple[str, str]]:
-    from vergence.learn.encoders import config
-
     for name in ("Small", "MLP", "Identity", "ResNet", "Timm", "Patches", "PatchesMLP", "Factory"):
-        kind = getattr(config, name)
+        kind = getattr(encoders, name)
         own = [f.name for f in fields(kind) if f.name not in ("name", "stem", "deep", "factory")]
-        yield ENCODERS.get(name, kind.kind), _first_sentence(kind) + (f" Settings: {', '.join(own)}." if own else "")
+        yield ENCODERS.get(name, kind.kind), _first_sentence(kind.__doc__) + (f" Settings: {', '.join(own)}." if own else "")
 
 
 def _settings() -> Iterator[tuple[str, list[str], Any, str]]:
@@ -110,14 +107,11 @@ def _settings() -> Iterator[tuple[str, list[str], Any, str]]:
 
 def _options() -> Iterator[tuple[str, list[str], Any, str]]:
     """Yields the same of every option of an objective or a method."""
-    from vergence.learn import methods, objectives
-
-    for kinds, given in ((objectives, ("dim",)), (methods, ("encoder", "shape"))):
-        for owner in kinds.names():
-            words = options.descriptions(kind := kinds.get(owner))
-            for name, parameter in inspect.signature(kind).parameters.items():
-                if name not in given:
-                    yield name, [owner], parameter.default, words.get(name, "")
+    for owner in (*objectives.names(), *methods.names()):
+        about = outline((objectives if owner in objectives.names() else methods).__name__, owner)
+        words = options.descriptions(about.doc)
+        for name, default in about.options.items():
+            yield name, [owner], default, words.get(name, "")
 
 
 def _named() -> Iterator[tuple[str, str]]:
@@ -129,8 +123,6 @@ def _named() -> Iterator[tuple[str, str]]:
 
 def train_help(train: type, arguments: list[str]) -> str:
     """Returns the help of ``vergence train`` in groups, with the values of a recipe, by default of those that the data choose."""
-    from vergence.learn.training import recipes
-
     at = arguments.index("--recipe") + 1 if "--recipe" in arguments else len(arguments)
     configs = {arguments[at]: recipes.get(arguments[at])} if at < len(arguments) else recipes.defaults()
     values: dict[str, dict[Any, list[str]]] = {}  # of each setting, with what has it

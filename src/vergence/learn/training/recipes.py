@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from vergence.data.config import DataConfig, default_flip
+from vergence.learn import methods, objectives, outline
 from vergence.learn.encoders.config import as_encoder
 from vergence.learn.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.utils.checks import require_choice
@@ -164,11 +165,9 @@ def names() -> list[str]:
         >>> {"vje_small", "patches", "patches_large", "patches_gje", "distilled_vje", "dino"} <= set(names())
         True
     """
-    from vergence.learn import methods, objectives
-
     small = [f"{name}_small" for name in (*objectives.names(), *methods.names())]
     behind = ["patches", "patches_large", *(f"patches_{name}" for name in objectives.names())]
-    distilled = [f"distilled_{name}" for name in objectives.names() if objectives.get(name).behind is not None]
+    distilled = [f"distilled_{name}" for name in objectives.names() if "behind" in outline(objectives.__name__, name).settings]
     return sorted([*PUBLISHED, *small, *behind, *distilled])
 
 
@@ -208,21 +207,18 @@ def _config(source: str, **settings: Any) -> RunConfig:
 
 def _small(source: str, name: str) -> RunConfig:
     """Returns ``NAME_small``; a method's transformer has patches of 4 pixels, of digits 2."""
-    from vergence.learn import methods, objectives
-
     if name in objectives.names():
-        return _config(source, **{**SMALL, "objective": name, **objectives.get(name).small})
-    encoder = str(methods.get(name).small.get("encoder", "small")).format(patch=2 if source.partition(":")[0] == "digits" else 4)
+        return _config(source, **{**SMALL, "objective": name, **outline(objectives.__name__, name).settings.get("small", {})})
+    own = outline(methods.__name__, name).settings["small"]
+    encoder = str(own.get("encoder", "small")).format(patch=2 if source.partition(":")[0] == "digits" else 4)
     common = {**SMALL, "method": name, "objective": "none", "flip": default_flip(source)}
-    return _config(source, **{**common, **methods.get(name).small, "encoder": encoder})
+    return _config(source, **{**common, **own, "encoder": encoder})
 
 
 def _behind(name: str) -> dict[str, Any]:
     """Returns an objective with its head and options on top of the closed form: those of ``NAME_small`` unless it says others."""
-    from vergence.learn import objectives
-
-    kind, model = objectives.get(name), {field.name for field in dataclasses.fields(ModelConfig)}
-    settings = kind.small if kind.behind is None else kind.behind
+    own, model = outline(objectives.__name__, name).settings, {field.name for field in dataclasses.fields(ModelConfig)}
+    settings = own.get("behind", own.get("small", {}))
     return {"objective": name, "options": {}, **{key: value for key, value in settings.items() if key in model}}
 
 
@@ -264,8 +260,6 @@ def suggested(settings: Mapping[str, Any], facts: Facts | None = None) -> str:
     """
     encoder, objective = as_encoder(settings.get("encoder") or "small"), settings.get("objective") or "vje"
     if settings.get("method") is not None:
-        from vergence.learn import methods
-
         require_choice("a method", settings["method"], methods.names(), methods.HINT)
         return f"{settings['method']}_small"
     if settings.get("distill") is not None and f"distilled_{objective}" in names():
