@@ -4,13 +4,13 @@ import inspect
 import shutil
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
 from vergence.learn import methods, objectives, outline
-from vergence.learn.encoders import config as encoders
+from vergence.learn.encoders.config import KINDS
 from vergence.learn.training import recipes
 from vergence.utils.checks import refuse
 
@@ -22,8 +22,8 @@ GROUPS = {  # of the help of train
     "Advanced": ("set", "resume", "trust_code"),
     "Output": ("out", "dry_run", "shard"),
 }
-ENCODERS = {"Small": "small, small-deep", "ResNet": "resnet18-cifar, ...", "Timm": "timm:NAME"}  # in place of the kind
-ENCODERS |= {"Factory": "package.module:factory"}
+ENCODERS = {"small": "small, small-deep", "resnet": "resnet18-cifar, ...", "timm": "timm:NAME"}  # in place of the kind
+ENCODERS |= {"factory": "package.module:factory"}
 WIDTH = 26  # characters of a name and its value
 EMPTY = ("None", "()", "{}")  # values that say nothing
 
@@ -59,7 +59,7 @@ def listed(command: List) -> None:
     if command.what is None:
         print("\n".join([*(f"{name:{WIDTH}} {text}" for name, (text, _) in WHAT.items()), "next: vergence list recipes"]))
         return
-    every = {"recipes": _recipes, "objectives": _objectives, "encoders": _encoders, "settings": _named}[command.what]()
+    every = {"recipes": _recipes, "objectives": _papers, "encoders": _encoders, "settings": _named}[command.what]()
     word = (command.word or "").lower()
     rows = [(name, text) for name, text in every if word in f"{name} {text}".lower()]
     if not rows:
@@ -83,18 +83,15 @@ def _recipes() -> Iterator[tuple[str, str]]:
         yield name, f"{published}{what}, encoder {model.encoder}, {steps}"
 
 
-def _objectives() -> Iterator[tuple[str, str]]:
-    for name in objectives.names():
-        yield name, _first_sentence(outline(objectives.__name__, name).doc)
-    for name in methods.names():
-        yield f"--method {name}", _first_sentence(outline(methods.__name__, name).doc)
+def _papers() -> Iterator[tuple[str, str]]:
+    for name in (*objectives.names(), *methods.names()):
+        yield "--method " * (name in methods.names()) + name, _first_sentence(outline(name).doc)
 
 
 def _encoders() -> Iterator[tuple[str, str]]:
-    for name in ("Small", "MLP", "Identity", "ResNet", "Timm", "Patches", "PatchesMLP", "Factory"):
-        kind = getattr(encoders, name)
-        own = [f.name for f in fields(kind) if f.name not in ("name", "stem", "deep", "factory")]
-        yield ENCODERS.get(name, kind.kind), _first_sentence(kind.__doc__) + (f" Settings: {', '.join(own)}." if own else "")
+    for name, kind in KINDS.items():
+        own = [f.name for f in fields(cast(Any, kind)) if f.name not in ("name", "stem", "deep", "factory")]
+        yield ENCODERS.get(name, name), _first_sentence(kind.__doc__) + (f" Settings: {', '.join(own)}." if own else "")
 
 
 def _settings() -> Iterator[tuple[str, list[str], Any, str]]:
@@ -108,9 +105,8 @@ def _settings() -> Iterator[tuple[str, list[str], Any, str]]:
 def _options() -> Iterator[tuple[str, list[str], Any, str]]:
     """Yields the same of every option of an objective or a method."""
     for owner in (*objectives.names(), *methods.names()):
-        about = outline((objectives if owner in objectives.names() else methods).__name__, owner)
-        words = options.descriptions(about.doc)
-        for name, default in about.options.items():
+        words = options.descriptions(outline(owner).doc)
+        for name, default in outline(owner).options.items():
             yield name, [owner], default, words.get(name, "")
 
 

@@ -33,36 +33,21 @@ else:
 
 __all__ = ["BYOL", "GJE", "GMJE", "GMJEEM", "GMJEGNG", "GMJEMDN", "GMJESMC", "JEPA", "VJE", "VSSL", "BarlowTwins"]
 __all__ += ["ConditionalObjective", "Contrastive", "DensityObjective", "LeJEPA", "MoCo", "Objective", "PredictiveObjective"]
-__all__ += ["SimSiam", "SwAV", "VICReg", "VISimSiam", "find", "get", "names"]
+__all__ += ["SimSiam", "SwAV", "VICReg", "VISimSiam", "get", "names"]
 
 HINT = "methods on images are chosen by --method, an objective of your own is named 'package.module:Class'"
 KNOWN_AS = {"simclr": "SimCLR is 'contrastive'", "sigreg": "SIGReg is the loss of 'lejepa'"}  # by other names of what is here
 
 
 def names() -> list[str]:
-    """Returns the names of the objectives in this folder, those of their files, sorted.
-
-    Example:
-        >>> from vergence.learn import objectives
-        >>> "vje" in objectives.names()
-        True
-    """
+    """Returns the names of the objectives in this folder, those of their files, sorted."""
     return sorted(classes(__name__))
 
 
-def find(name: str) -> "type[Objective] | None":
-    """Returns the class of one of this folder's objectives, or None for any other name.
-
-    Args:
-        name: As `names` has it.
-
-    Example:
-        >>> from vergence.learn import objectives
-        >>> objectives.find("vje").reference["variance_mean"], objectives.find("package.module:Objective")
-        (0.3, None)
-    """
-    known = classes(__name__)
-    return load_outside("objective", f"{__name__}.{name}:{known[name]}", "") if name in known else None
+def require(name: str) -> None:
+    """Raises a ValueError unless a name is one of `names`, or ``package.module:Class``; loads neither class nor torch."""
+    if ":" not in name:
+        require_choice("an objective", name, names(), KNOWN_AS.get(name.lower(), HINT))
 
 
 def get(name: str) -> "type[Objective]":
@@ -78,11 +63,11 @@ def get(name: str) -> "type[Objective]":
         >>> objectives.get("vje")(8).dim
         8
     """
-    if ":" not in name:
-        require_choice("an objective", name, names(), KNOWN_AS.get(name.lower(), HINT))
     from vergence.learn.objectives.core import Objective
 
-    cls = find(name) or load_outside("objective", name, "package.module:Class")
+    require(name)
+    inside = classes(__name__).get(name)
+    cls = load_outside("objective", f"{__name__}.{name}:{inside}" if inside else name, "package.module:Class")
     if not (inspect.isclass(cls) and issubclass(cls, Objective)):
         raise ValueError(f"expected a subclass of vergence.learn.objectives.Objective, found {shown(name)}; subclass it")
     return cls
