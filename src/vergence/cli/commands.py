@@ -142,7 +142,8 @@ def _parsed(arguments: list[str]) -> Any:
     if arguments[0] == "density":
         _require_command("vergence density", arguments[1:], density.VERBS)
     said, printed = io.StringIO(), io.TextIOWrapper(io.BytesIO(), sys.stdout.encoding or "utf-8", errors="plain")
-    printed.isatty = sys.stdout.isatty  # type: ignore[method-assign]
+    colored = not os.environ.get("NO_COLOR") and (bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty())
+    printed.isatty = lambda: colored  # type: ignore[method-assign]
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(printed):
             return tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="vergence", description=ABOUT, args=arguments)
