@@ -6,30 +6,14 @@ Packages: ``decide``, ``images``, ``tables``; below them ``densities``, ``data``
 ``learn`` and ``advice`` may change. Larger scores are more anomalous; log-densities are in nats.
 """
 
-import importlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from vergence.utils.lazy import on_request
 from vergence.utils.version import __version__
 
 # Read when torch loads. A thread that waits for the others sleeps: on a busy machine it would take the time that they need.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
-_NAMES = {
-    "Embedder": "learn.runs.callables",
-    "Run": "learn.runs.run",
-    "Scorer": "learn.runs.callables",
-    "advise": "advice.views",
-    "calibrate": "decide.decisions",
-    "check": "images.check",
-    "compare": "learn.runs.compare",
-    "demo": "images.demo",
-    "evaluate": "learn.runs.evaluate",
-    "load": "learn.runs.run",
-    "match": "decide.matching",
-    "score": "learn.runs.score",
-    "train": "learn.runs.train",
-}
 
 __all__ = [
     "Embedder",
@@ -62,17 +46,5 @@ if TYPE_CHECKING:
     from vergence.learn.runs.run import Run, load
     from vergence.learn.runs.score import score
     from vergence.learn.runs.train import train
-
-
-def __getattr__(name: str) -> Any:
-    """Loads what is asked for, so that ``import vergence`` costs nothing."""
-    if name in _NAMES:
-        return getattr(importlib.import_module(f"vergence.{_NAMES[name]}"), name)
-    if name in __all__:
-        return importlib.import_module(f"vergence.{name}")
-    raise AttributeError(f"module 'vergence' has no attribute '{name}'")
-
-
-def __dir__() -> list[str]:
-    """Returns what there is, for `dir` and for completion in a notebook, whether it is loaded or not."""
-    return sorted(__all__)
+else:
+    __getattr__, __dir__ = on_request(__name__)  # so that ``import vergence`` loads no torch

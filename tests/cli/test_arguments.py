@@ -1,16 +1,20 @@
 """Arguments that nobody means: one line on stderr, exit code 2, nothing written; and options that come from the configuration."""
 
+import contextlib
 import dataclasses
+import inspect
+import os
 import subprocess
 import sys
 
 import pytest
-from tests.cli.test_cli import call, refused
+from tests.cli.test_cli import CLI, call, refused
 
 from vergence import mixtures
 from vergence.cli import density, options
 from vergence.cli.train import Train
 from vergence.data.config import DataConfig
+from vergence.learn import methods, objectives, outline
 from vergence.learn.training.config import FitConfig, ModelConfig
 
 pytestmark = pytest.mark.float32
@@ -81,11 +85,50 @@ def test_every_setting_has_a_description():
         assert "`" not in options.described(name)
 
 
-def test_help_loads_no_numerics():
-    code = "import sys\nfrom vergence.cli.commands import main\ntry: main(['train', '--help'])\nexcept SystemExit: pass\n"
-    code += "print([m for m in ('torch', 'numpy', 'sklearn', 'jinja2') if m in sys.modules], file=sys.stderr)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stderr.strip() == "[]"
+LIGHT = [
+    "train --help", "train --help --recipe vje_small", "list recipes", "list objectives", "list encoders", "list settings nu",
+    *(f"train digits --{word}" for word in ("recipe vj", "objective vj", "encoder vj", "method vj", "distill vj", "views vj")),
+    *(f"train digits --{word}" for word in ("set nuu=3", "lr -1", "objective gje --set nu=3")), "advise digits --views vj",
+]  # fmt: skip
+
+
+def test_lists_help_and_refusals_of_names_load_no_numerics():
+    code = (
+        "import sys\nfrom vergence.cli.commands import main\ncodes = []\nfor line in sys.argv[1:]:\n    try: main(line.split())\n"
+    )
+    code += "    except SystemExit as stop: codes.append(stop.code)\n    else: codes.append(0)\n"
+    code += "print(codes, [m for m in ('torch', 'numpy', 'sklearn', 'jinja2') if m in sys.modules], file=sys.stderr)"
+    found = subprocess.run([sys.executable, "-c", code, *LIGHT], capture_output=True, text=True, check=True)
+    *errors, last = found.stderr.splitlines()
+    assert last == f"{[0] * 6 + [2] * 10} []" and len(errors) == 10 and all(line.startswith("error: expected") for line in errors)
+
+
+def test_what_is_read_from_a_file_is_what_its_class_has():
+    for name in (*objectives.names(), *methods.names()):
+        kind, read = (objectives if name in objectives.names() else methods).get(name), outline(name)
+        given = {key: one.default for key, one in inspect.signature(kind).parameters.items() if one.default is not one.empty}
+        assert (inspect.getdoc(kind), kind.small, given) == (read.doc, read.settings.get("small", {}), read.options)
+        assert getattr(kind, "behind", None) == read.settings.get("behind")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a pseudoterminal")
+def test_colors_are_those_of_a_terminal_unless_the_environment_says_otherwise():
+    import pty
+
+    def shown(terminal, **environment):
+        ours, theirs = pty.openpty() if terminal else os.pipe()
+        env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")} | {"TERM": "xterm"}
+        with subprocess.Popen([*CLI, "check", "--help"], env=env | environment, stdout=theirs) as process:
+            os.close(theirs)
+            text = b""
+            with contextlib.suppress(OSError):  # of a terminal that is closed
+                while part := os.read(ours, 65536):
+                    text += part
+        os.close(ours)
+        assert process.returncode == 0 and b"--against" in text
+        return b"\x1b[" in text
+
+    assert shown(True) and not shown(True, NO_COLOR="1") and not shown(False) and shown(False, FORCE_COLOR="1")
 
 
 def test_a_setting_that_is_given_twice_is_refused():

@@ -4,13 +4,15 @@ import os
 import re
 import signal
 import subprocess
+import typing
 from pathlib import Path
 
 import pytest
 from tests import forked
 
 from vergence import advice, learn, report
-from vergence.cli.commands import in_one_line, main
+from vergence.cli import density
+from vergence.cli.commands import COMMANDS, in_one_line, main
 
 
 def test_messages_of_the_library_name_arguments_which_the_command_line_turns_into_options():
@@ -40,8 +42,6 @@ def test_a_reader_that_leaves_ends_the_command_without_a_message():
         ("train x --batchsize 4 --out y", "found unknown arguments: --batchsize 4 (did you mean --batch-size?)"),
         ("train x --epochs 3 4 --out y", "found unknown arguments: 4; vergence train --help"),
         ("train x --epoch 4 --out y", "found unknown arguments: --epoch 4 (did you mean --epochs?); vergence train --help"),
-        ("score x y --limit 5 --out s.csv", "found unknown arguments: --limit 5; vergence score --help"),
-        ("train x --batch-siz 3 --epoch 4", "found unknown arguments: --batch-siz 3 --epoch 4 (did you mean --batch-size?)"),
         ("scor x", "expected a command, found 'scor': there are check, fetch, demo,"),
         (
             "density fitt x --out y",
@@ -63,6 +63,23 @@ def test_wrong_arguments_are_one_line(arguments, words, capsys):
         main(arguments.split())
     said = capsys.readouterr()
     assert stop.value.code == 2 and said.err.startswith(f"error: {words}") and said.err.count("\n") == 1 and not said.out
+
+
+EVERY = {name: kind for name, kind in COMMANDS.items() if name != "density"}
+EVERY |= {f"density {name}": kind for name, kind in density.VERBS.items()}
+
+
+@pytest.mark.parametrize("command", EVERY)
+def test_a_wrong_option_of_every_command_is_one_line_that_names_it(command, capsys):
+    hints = typing.get_type_hints(EVERY[command], include_extras=True).values()
+    needed = [re.search(r"Literal\['(\w+)'", text) for hint in hints if "Positional" in (text := repr(hint))]
+    files = [found[1] if found else "x" for found in needed]
+    with pytest.raises(SystemExit) as stop:
+        main([*command.split(), *files, "--no-such-option", "3"])
+    said = capsys.readouterr()
+    assert stop.value.code == 2 and said.err.count("\n") == 1 and not said.out
+    assert said.err.startswith("error: found unknown arguments: --no-such-option 3")
+    assert said.err.endswith(f"; vergence {command} --help lists the options\n")
 
 
 def test_what_is_not_known_is_said_as_the_parser_says_it():

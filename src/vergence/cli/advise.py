@@ -37,10 +37,10 @@ class Advise:
 
 def advise(command: Advise) -> None:
     """Runs ``vergence advise``."""
+    data, views = _configs(command)
     from vergence.advice.advise import advise_on
     from vergence.advice.page import show_advice
 
-    data, views = _configs(command)
     advice = advise_on(
         data,
         views,

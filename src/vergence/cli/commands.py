@@ -14,6 +14,7 @@ import typing
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,8 @@ def _parsed(arguments: list[str]) -> Any:
     if arguments[:2] == ["pairs", "fit"] and {"-h", "--help"} & {*arguments}:
         arguments = ["pairs", "--help"]  # with which the parser writes the verb into the usage
     said, printed = io.StringIO(), io.TextIOWrapper(io.BytesIO(), sys.stdout.encoding or "utf-8", errors="plain")
-    printed.isatty = sys.stdout.isatty  # type: ignore[method-assign]
+    colored = not os.environ.get("NO_COLOR") and (bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty())
+    printed.isatty = lambda: colored  # type: ignore[method-assign]
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(printed):
             return tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="vergence", description=ABOUT, args=arguments)

@@ -4,11 +4,14 @@ import inspect
 import shutil
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
+from vergence.learn import methods, objectives, outline
+from vergence.learn.encoders.config import KINDS
+from vergence.learn.training import recipes
 from vergence.utils.checks import refuse
 
 GROUPS = {  # of the help of train
@@ -19,8 +22,8 @@ GROUPS = {  # of the help of train
     "Advanced": ("set", "resume", "trust_code"),
     "Output": ("out", "dry_run", "shard"),
 }
-ENCODERS = {"Small": "small, small-deep", "ResNet": "resnet18-cifar, ...", "Timm": "timm:NAME"}  # in place of the kind
-ENCODERS |= {"Factory": "package.module:factory"}
+ENCODERS = {"small": "small, small-deep", "resnet": "resnet18-cifar, ...", "timm": "timm:NAME"}  # in place of the kind
+ENCODERS |= {"factory": "package.module:factory"}
 WIDTH = 26  # characters of a name and its value
 EMPTY = ("None", "()", "{}")  # values that say nothing
 
@@ -56,7 +59,7 @@ def listed(command: List) -> None:
     if command.what is None:
         print("\n".join([*(f"{name:{WIDTH}} {text}" for name, (text, _) in WHAT.items()), "next: vergence list recipes"]))
         return
-    every = {"recipes": _recipes, "objectives": _objectives, "encoders": _encoders, "settings": _named}[command.what]()
+    every = {"recipes": _recipes, "objectives": _papers, "encoders": _encoders, "settings": _named}[command.what]()
     word = (command.word or "").lower()
     rows = [(name, text) for name, text in every if word in f"{name} {text}".lower()]
     if not rows:
@@ -66,14 +69,12 @@ def listed(command: List) -> None:
     print(f"next: {WHAT[command.what][1]}")
 
 
-def _first_sentence(thing: Any) -> str:
-    text = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+def _first_sentence(text: str | None) -> str:
+    text = " ".join((text or "").split("\n\n")[0].split())
     return text.partition(". ")[0].rstrip(".") + "."
 
 
 def _recipes() -> Iterator[tuple[str, str]]:
-    from vergence.learn.training import recipes
-
     for name in recipes.names():
         config = recipes.get(name)
         model, what = config.model, config.model.method or config.model.objective
@@ -82,22 +83,15 @@ def _recipes() -> Iterator[tuple[str, str]]:
         yield name, f"{published}{what}, encoder {model.encoder}, {steps}"
 
 
-def _objectives() -> Iterator[tuple[str, str]]:
-    from vergence.learn import methods, objectives
-
-    for name in objectives.names():
-        yield name, _first_sentence(objectives.get(name))
-    for name in methods.names():
-        yield f"--method {name}", _first_sentence(methods.get(name))
+def _papers() -> Iterator[tuple[str, str]]:
+    for name in (*objectives.names(), *methods.names()):
+        yield "--method " * (name in methods.names()) + name, _first_sentence(outline(name).doc)
 
 
 def _encoders() -> Iterator[tuple[str, str]]:
-    from vergence.learn.encoders import config
-
-    for name in ("Small", "MLP", "Identity", "ResNet", "Timm", "Patches", "PatchesMLP", "Factory"):
-        kind = getattr(config, name)
-        own = [f.name for f in fields(kind) if f.name not in ("name", "stem", "deep", "factory")]
-        yield ENCODERS.get(name, kind.kind), _first_sentence(kind) + (f" Settings: {', '.join(own)}." if own else "")
+    for name, kind in KINDS.items():
+        own = [f.name for f in fields(cast(Any, kind)) if f.name not in ("name", "stem", "deep", "factory")]
+        yield ENCODERS.get(name, name), _first_sentence(kind.__doc__) + (f" Settings: {', '.join(own)}." if own else "")
 
 
 def _settings() -> Iterator[tuple[str, list[str], Any, str]]:
@@ -110,14 +104,10 @@ def _settings() -> Iterator[tuple[str, list[str], Any, str]]:
 
 def _options() -> Iterator[tuple[str, list[str], Any, str]]:
     """Yields the same of every option of an objective or a method."""
-    from vergence.learn import methods, objectives
-
-    for kinds, given in ((objectives, ("dim",)), (methods, ("encoder", "shape"))):
-        for owner in kinds.names():
-            words = options.descriptions(kind := kinds.get(owner))
-            for name, parameter in inspect.signature(kind).parameters.items():
-                if name not in given:
-                    yield name, [owner], parameter.default, words.get(name, "")
+    for owner in (*objectives.names(), *methods.names()):
+        words = options.descriptions(outline(owner).doc)
+        for name, default in outline(owner).options.items():
+            yield name, [owner], default, words.get(name, "")
 
 
 def _named() -> Iterator[tuple[str, str]]:
@@ -129,8 +119,6 @@ def _named() -> Iterator[tuple[str, str]]:
 
 def train_help(train: type, arguments: list[str]) -> str:
     """Returns the help of ``vergence train`` in groups, with the values of a recipe, by default of those that the data choose."""
-    from vergence.learn.training import recipes
-
     at = arguments.index("--recipe") + 1 if "--recipe" in arguments else len(arguments)
     configs = {arguments[at]: recipes.get(arguments[at])} if at < len(arguments) else recipes.defaults()
     values: dict[str, dict[Any, list[str]]] = {}  # of each setting, with what has it

@@ -50,9 +50,9 @@ WORDS = {  # of a name that two classes have, of which one option sets both
 
 
 @functools.cache
-def descriptions(config: Any) -> dict[str, str]:
-    """Returns the descriptions of a class's attributes or arguments, by name, without markup."""
-    entries = docstring_parser.parse(config.__doc__ or "").params
+def descriptions(text: str | None) -> dict[str, str]:
+    """Returns the descriptions of a class's attributes or arguments from its docstring, by name, without markup."""
+    entries = docstring_parser.parse(text or "").params
     return {entry.arg_name: " ".join((entry.description or "").replace("`", "").split()) for entry in entries}
 
 
@@ -67,7 +67,7 @@ def known_settings() -> dict[str, list[type]]:
 
 def described(name: str) -> str:
     """Returns the description of a field: that of `WORDS`, or else from the docstring of each class that has it."""
-    return WORDS.get(name) or " ".join(descriptions(config)[name] for config in known_settings()[name])
+    return WORDS.get(name) or " ".join(descriptions(config.__doc__)[name] for config in known_settings()[name])
 
 
 def setting(name: str) -> tuple[str, Any, Any]:

@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 
 from vergence.cli import options
 from vergence.data.config import default_views
+from vergence.learn.training import recipes
 from vergence.utils import terminal
 from vergence.utils.checks import expect
 from vergence.utils.terminal import is_first_process
@@ -48,11 +49,6 @@ Train = make_dataclass(
 
 def train(command: Any) -> None:
     """Runs ``vergence train``; exits with 128 + signal when interrupted."""
-    from vergence.learn.runs.train import collapse_of
-    from vergence.learn.runs.train import train as run_training
-    from vergence.learn.training.loop import Interrupted
-    from vergence.learn.training.processes import NotStarted, in_processes
-
     out, source = command.out, command.data
     if command.resume and out is None and source is not None:
         out, source = Path(source), None  # vergence train --resume RUN
@@ -67,10 +63,17 @@ def train(command: Any) -> None:
         settings = default_views(command.views) | settings
     if twice := sorted(settings.keys() & also.keys()):
         raise ValueError(f"{twice[0]} is given twice, by --set and by its own option; leave one out")
+    if not command.resume:
+        recipes.require_known(command.recipe, settings | also)
     if command.dry_run:
         return _plan(source, out, command, settings | also)
     if command.shard is not None:
         return _shard(source, out, command, settings | also)
+    from vergence.learn.runs.train import collapse_of
+    from vergence.learn.runs.train import train as run_training
+    from vergence.learn.training.loop import Interrupted
+    from vergence.learn.training.processes import NotStarted, in_processes
+
     try:
         given = {"recipe": command.recipe, "resume": command.resume, "trust_code": command.trust_code}
         run = run_training(source, out=out, **given, **settings, **also)

@@ -1,10 +1,8 @@
-"""From scores to decisions with a stated error rate: detectors on vectors, conformal p-values, flags, matches, streams.
+"""From scores to decisions with a stated error rate: detectors on vectors, conformal p-values, flags, matches, streams."""
 
-Names are loaded when they are asked for: what needs numbers alone loads no torch.
-"""
+from typing import TYPE_CHECKING
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from vergence.utils.lazy import on_request
 
 if TYPE_CHECKING:
     from vergence.decide.conformal import certify, fpr_threshold, label_trim, needed_calibration, needed_for_fpr
@@ -19,20 +17,10 @@ if TYPE_CHECKING:
     from vergence.decide.neighbors import NeighborDetector
     from vergence.decide.reasons import explain
     from vergence.decide.streams import Monitor
-
-_HOME = {"Calibrated": "core", "Decisions": "decisions", "Detector": "core", "FeatureSets": "feature_sets", "Monitor": "streams"}
-_HOME |= {"GaussianDetector": "density", "Matcher": "matching", "Matches": "matching", "MixtureDetector": "density"}
-_HOME |= {"NeighborDetector": "neighbors", "calibrate": "decisions", "cross_fit": "core", "explain": "reasons"}
-_HOME |= {"surprise": "density"}  # all others: conformal
+else:
+    __getattr__, __dir__ = on_request(__name__)
 
 __all__ = ["Calibrated", "Decisions", "Detector", "FeatureSets", "GaussianDetector", "Matcher", "Matches", "MixtureDetector"]
 __all__ += ["Monitor", "NeighborDetector", "calibrate", "certify", "cross_fit", "explain", "fpr_threshold", "label_trim"]
 __all__ += ["needed_calibration", "needed_for_fpr", "p_values", "q_values", "reportable", "select", "simultaneous_bounds"]
 __all__ += ["surprise", "tail_p_values", "to_label"]
-
-
-def __getattr__(name: str) -> Any:
-    """Loads the file of a name."""
-    if name in __all__:
-        return getattr(importlib.import_module(f"vergence.decide.{_HOME.get(name, 'conformal')}"), name)
-    raise AttributeError(f"module 'vergence.decide' has no attribute '{name}'")

@@ -1,14 +1,10 @@
-"""p(target | context) and p(x) as mixtures: estimators in scikit-learn's style on fixed vectors, and the choice among them.
+"""p(target | context) and p(x) as mixtures: estimators in scikit-learn's style on fixed vectors, and the choice among them."""
 
-Names are loaded when they are asked for, so that who needs a Gaussian does not load a network.
-"""
-
-import importlib
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vergence.densities.storage import read_model
+from vergence.utils.lazy import on_request
 
 if TYPE_CHECKING:
     from vergence.mixtures.bayesian_line import BayesianLine
@@ -25,23 +21,13 @@ if TYPE_CHECKING:
     from vergence.mixtures.plots import plot
     from vergence.mixtures.random_intercepts import RandomIntercepts
     from vergence.mixtures.selection import Importance, Selection, choose, folds, importance
-
-_HOME = dict.fromkeys(("Importance", "Selection", "choose", "folds", "importance"), "selection")  # where it is not the name's
-_HOME |= {"MODELS": "models", "get": "models", "plot": "plots", "ConditionalGaussian": "conditional_mixture"}
-_HOME |= dict.fromkeys(("FromQuantiles", "GaussianRegressor"), "others")
+else:
+    __getattr__, __dir__ = on_request(__name__)
 
 __all__ = ["MODELS", "BayesianLine", "BoostedTrees", "ConditionalGaussian", "ConditionalMixture", "FromQuantiles"]
 __all__ += ["GaussianMixture", "GrowingNeuralGas", "Importance", "KernelConditional", "LogScale", "MixtureDensityNetwork"]
 __all__ += ["GaussianRegressor", "ParticleMixture", "RandomIntercepts", "Selection", "choose", "folds", "get", "importance"]
 __all__ += ["load", "plot"]
-
-
-def __getattr__(name: str) -> Any:
-    """Loads the file of a name, which a class is named after."""
-    if name in __all__:
-        home = _HOME.get(name) or re.sub("(?<=.)(?=[A-Z])", "_", name).lower()
-        return getattr(importlib.import_module(f"vergence.mixtures.{home}"), name)
-    raise AttributeError(f"module 'vergence.mixtures' has no attribute '{name}'")
 
 
 def load(path: str | Path) -> Any:

@@ -359,7 +359,7 @@ class PatchSettings(Patches):
         expect(side >= least, f"images of at least {least} x {least} pixels", f"{shape[1]} x {shape[2]}{resized}", advice)
 
 
-KINDS: dict[str, type[Encoder]] = {kind.kind: kind for kind in (Small, MLP, Identity, ResNet, Timm, Factory, Patches, PatchesMLP)}
+KINDS: dict[str, type[Encoder]] = {kind.kind: kind for kind in (Small, MLP, Identity, ResNet, Timm, Patches, PatchesMLP, Factory)}
 TEXTS = ("small", "small-deep", "mlp", "identity", "resnet18", "resnet34", "resnet50", "timm:NAME", "patches", "patches-mlp")
 
 

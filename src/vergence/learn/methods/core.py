@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vergence.data.config import ViewConfig
 from vergence.learn.encoders.networks import width
-from vergence.learn.objectives.core import Objective
+from vergence.learn.objectives.core import Objective, settings
 from vergence.learn.views.images import Views, local_side
 from vergence.utils.checks import expect
 
@@ -148,7 +148,7 @@ class ImageMethod(Method):
 
     multi_crop: ClassVar[bool] = False  # whether it sees more than one view
     vectors: ClassVar[bool] = False  # whether it trains on vectors, too
-    small: ClassVar[Mapping[str, Any]] = {}  # settings of the recipe NAME_small; ``{patch}`` is the side of a patch
+    small: ClassVar[Mapping[str, Any]] = settings()  # settings of the recipe NAME_small; ``{patch}`` is the side of a patch
 
     def __init__(self, encoder: nn.Module, shape: Sequence[int]) -> None:
         super().__init__(encoder)

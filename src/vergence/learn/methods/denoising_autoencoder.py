@@ -10,7 +10,7 @@ networks are fully connected, tie D's weights to E's and train greedily, layer b
 convolutional one (`vergence.learn.encoders.decoder.Decoder`), or for vectors the mirror image of the encoder ``mlp``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -21,6 +21,7 @@ from vergence.data.pixels import to_unit
 from vergence.learn.encoders.decoder import Decoder
 from vergence.learn.encoders.networks import mlp, width
 from vergence.learn.methods.core import Draws, Gather, ImageMethod, MultiView
+from vergence.learn.objectives.core import settings
 from vergence.learn.views.images import ImageViews, Views
 from vergence.utils.checks import require_within
 from vergence.utils.linalg import upcast_half
@@ -58,7 +59,7 @@ class DenoisingAutoencoder(ImageMethod):
     """
 
     vectors: ClassVar[bool] = True
-    small: ClassVar[Mapping[str, Any]] = {"crop": (1.0, 1.0), "flip": 0.0, "jitter_p": 0.0, "grayscale": 0.0}
+    small = settings(crop=(1.0, 1.0), flip=0.0, jitter_p=0.0, grayscale=0.0)
 
     def __init__(self, encoder: nn.Module, shape: Sequence[int], *, noise: float = 0.25, mask: float = 0.0) -> None:
         super().__init__(encoder, shape)

@@ -14,7 +14,7 @@ a run's ``clip`` bounds the norm of all gradients (there: that of each weight's)
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from vergence.learn.encoders.networks import width
 from vergence.learn.methods.core import Gather, ImageMethod, MultiView
+from vergence.learn.objectives.core import settings
 from vergence.learn.objectives.parts.teachers import cosine, follow, frozen_copy
 from vergence.learn.views.images import ImageViews, Views
 from vergence.utils.checks import require_count, require_within
@@ -125,12 +126,10 @@ class Dino(ImageMethod):
     """
 
     multi_crop: ClassVar[bool] = True
-    small: ClassVar[Mapping[str, Any]] = {
-        **{"crop": (0.4, 1.0), "lr": 5e-4, "local_views": 2},
-        "options": {
-            **{"outputs": 1024, "hidden": 512, "bottleneck": 128, "batch_norm": True, "asymmetric": False, "momentum": 0.99}
-        },
-    }
+    small = settings(
+        crop=(0.4, 1.0), lr=5e-4, local_views=2,
+        options={"outputs": 1024, "hidden": 512, "bottleneck": 128, "batch_norm": True, "asymmetric": False, "momentum": 0.99},
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -12,8 +12,8 @@ Targets with mean 0 and variance 1 (LN) and l are the released code's; the paper
 them. The evaluated encoder is the teacher's, as in the paper, with averaged tokens.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from vergence.learn.methods.core import Gather, ImageMethod, MultiView
 from vergence.learn.methods.parts import TokenDecoder, block_masks, gathered, require_transformer, seen, split
+from vergence.learn.objectives.core import settings
 from vergence.learn.objectives.parts.teachers import follow, frozen_copy
 from vergence.learn.views.images import Views
 from vergence.utils.checks import expect, require_count, require_within
@@ -49,12 +50,11 @@ class IJepa(ImageMethod):
         momentum: Momentum m of the teacher at the first step, in [0, 1].
     """
 
-    small: ClassVar[Mapping[str, Any]] = {
-        "encoder": "timm:vit_tiny_patch16_224,patch_size={patch},embed_dim=96,depth=4,num_heads=3"
-        ",class_token=False,global_pool=avg",
-        **{"crop": (0.6, 1.0), "jitter_p": 0.0, "grayscale": 0.0},
-        "options": {"predictor_width": 48, "predictor_depth": 2, "predictor_heads": 4, "momentum": 0.97, "min_context": 4},
-    }
+    small = settings(
+        encoder="timm:vit_tiny_patch16_224,patch_size={patch},embed_dim=96,depth=4,num_heads=3,class_token=False,global_pool=avg",
+        options={"predictor_width": 48, "predictor_depth": 2, "predictor_heads": 4, "momentum": 0.97, "min_context": 4},
+        crop=(0.6, 1.0), jitter_p=0.0, grayscale=0.0,
+    )  # fmt: skip
 
     def __init__(
         self,

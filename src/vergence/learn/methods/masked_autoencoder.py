@@ -11,13 +11,13 @@ the standardized image. Differences: the encoder is timm's, with its initializat
 sine-cosine ones, as the decoder's are here), and the decoder predicts masked patches only, which is the same loss.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
 from vergence.learn.methods.core import Gather, ImageMethod, MultiView
 from vergence.learn.methods.parts import TokenDecoder, gathered, patches, random_masks, require_transformer, seen, split, visible
+from vergence.learn.objectives.core import settings
 from vergence.learn.views.images import Views
 from vergence.utils.checks import expect
 from vergence.utils.linalg import upcast_half
@@ -48,11 +48,11 @@ class MaskedAutoencoder(ImageMethod):
         normalize_patches: Whether each patch of the target has mean 0 and variance 1 (the paper's better one; off in lightly).
     """
 
-    small: ClassVar[Mapping[str, Any]] = {
-        "encoder": "timm:vit_tiny_patch16_224,patch_size={patch},embed_dim=96,depth=4,num_heads=3,global_pool=avg",
-        "options": {"decoder_width": 64, "decoder_depth": 2, "decoder_heads": 4},
-        **{"crop": (0.6, 1.0), "jitter_p": 0.0, "grayscale": 0.0, "betas": (0.9, 0.95)},
-    }
+    small = settings(
+        encoder="timm:vit_tiny_patch16_224,patch_size={patch},embed_dim=96,depth=4,num_heads=3,global_pool=avg",
+        options={"decoder_width": 64, "decoder_depth": 2, "decoder_heads": 4},
+        crop=(0.6, 1.0), jitter_p=0.0, grayscale=0.0, betas=(0.9, 0.95),
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -12,8 +12,7 @@ color, and mu and log sigma^2 are linear in the encoder's embedding. Other beta 
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +21,7 @@ from vergence.data.pixels import to_unit
 from vergence.learn.encoders.decoder import Decoder
 from vergence.learn.encoders.networks import width
 from vergence.learn.methods.core import Gather, ImageMethod, MultiView
+from vergence.learn.objectives.core import settings
 from vergence.learn.views.images import Views
 from vergence.utils.checks import require_count, require_within
 from vergence.utils.linalg import upcast_half
@@ -60,7 +60,7 @@ class VariationalAutoencoder(ImageMethod):
         ['reconstruction', 'kl']
     """
 
-    small: ClassVar[Mapping[str, Any]] = {"crop": (1.0, 1.0), "jitter_p": 0.0, "grayscale": 0.0}
+    small = settings(crop=(1.0, 1.0), jitter_p=0.0, grayscale=0.0)
 
     def __init__(
         self, encoder: nn.Module, shape: Sequence[int], *, latent: int = 128, beta: float = 1.0, deviation: float = 0.1

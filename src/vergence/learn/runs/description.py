@@ -32,7 +32,7 @@ def describe(
     Paths of data are absolute in it, so that the run finds the same data from any folder. ``source`` is the name or path of the
     data, or a description that the settings change; ``facts``, what the data says of itself, are None before it is opened.
     """
-    settings = _completed(settings)
+    settings = recipes.with_implied(settings)
     if settings.get("init") is not None and not isinstance(source, RunConfig):
         return _located(_from_run(None if source is None else as_source(source), recipe, settings, trust_code))
     if source is None or (isinstance(source, str) and not source.strip()):
@@ -55,16 +55,6 @@ def _located(config: RunConfig) -> RunConfig:
     data = config.data
     root = None if data.root is None else absolute(data.root)
     return dataclasses.replace(config, data=dataclasses.replace(data, source=absolute(data.source), root=root))
-
-
-def _completed(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns settings with those that a frozen encoder, a method or an objective excludes."""
-    if settings.get("freeze") or settings.get("method") is not None:
-        settings = {"objective": "none", "projector": (), "target_encoder": None, "teacher": None, **settings}
-        return {"options": {}, "method": None, **settings}
-    if settings.get("distill") is not None:
-        settings = {"encoder_lr": recipes.DISTILLED["encoder_lr"], **settings}
-    return {"method": None, **settings} if settings.get("objective", "none") != "none" else settings
 
 
 def _from_run(source: str | None, recipe: str | None, settings: dict[str, Any], trust_code: bool) -> RunConfig:

@@ -166,7 +166,7 @@ def paper(objective: str) -> tuple[Mapping[str, float], float | None]:
     """Returns what an objective's paper reports of its posterior, and the prior's variance; neither where it declares none."""
     from vergence.learn import objectives  # imports torch
 
-    kind = objectives.find(objective) if objective else None
+    kind = objectives.get(objective) if objective in objectives.names() else None
     return ({}, None) if kind is None else (kind.reference, kind.reference.get("prior_variance"))
 
 

@@ -4,13 +4,12 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from vergence.data.config import DataConfig, ViewConfig
+from vergence.data.config import ViewConfig
 from vergence.data.items import Items, PairItems, spaced
 from vergence.data.modalities import ModalityItems, missing
 from vergence.data.pixels import to_unit
@@ -18,14 +17,15 @@ from vergence.data.sources import Data
 from vergence.densities.moments import Deviations
 from vergence.learn import methods, objectives
 from vergence.learn.encoders import building, networks
-from vergence.learn.encoders.config import MLP, PatchSettings
+from vergence.learn.encoders.config import MLP
 from vergence.learn.methods.core import Method
 from vergence.learn.methods.modalities import ModalityMethod
 from vergence.learn.methods.paired import PairedMethod
 from vergence.learn.objectives.core import Objective
 from vergence.learn.training import loop
 from vergence.learn.training.calibration import content_of
-from vergence.learn.training.config import FitConfig, ModelConfig, RunConfig
+from vergence.learn.training.config import ModelConfig, RunConfig
+from vergence.learn.training.recipes import ATOMS, SETTINGS
 from vergence.learn.training.records import RunMetadata, Weights
 from vergence.learn.views.images import GivenViews, ImageViews, Views
 from vergence.learn.views.vectors import OF_VECTORS, Marginals
@@ -40,8 +40,6 @@ __all__ += ["require_images", "require_method", "require_whole_images", "statist
 T = TypeVar("T")
 OtherShapes = Sequence[int] | Mapping[str, Sequence[int]] | None  # a target's where it is another; all modalities' by name
 WORDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}  # checked types of options
-ATOMS = [field.name for field in fields(PatchSettings)]
-SETTINGS = [field.name for part in (DataConfig, ViewConfig, ModelConfig, FitConfig) for field in fields(part)]
 
 STATISTICS_FROM = 10_000  # items that give the input's mean and standard deviation
 STATISTICS_BATCH = 32  # of them at a time, in float64: 50 MB for color images of 256 pixels

@@ -1,7 +1,6 @@
 """Recipes: complete run configurations by name.
 
-Three kinds of names are put together from a base and what an objective or a method says of itself (``Objective.small``,
-``Objective.behind``, ``ImageMethod.small``):
+Names are put together from a base and what an objective or a method says of itself (``Objective.small``, ``Objective.behind``):
 
 - ``NAME_small``: four 3x3 convolutions (D = 256) or a small transformer with AdamW 2e-3, for CPUs and for a first try;
 - ``patches_NAME``: a network on top of the closed form of `patches` (``docs/guides/trained.md``);
@@ -17,19 +16,21 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from vergence.data.config import DataConfig, default_flip
-from vergence.learn.encoders.config import as_encoder
+from vergence.data.config import DataConfig, ViewConfig, default_flip
+from vergence.learn import methods, objectives, outline
+from vergence.learn.encoders.config import PatchSettings, as_encoder
 from vergence.learn.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.utils.checks import require_choice
 
-__all__ = ["DISTILLED", "PUBLISHED", "Facts", "defaults", "get", "names", "override", "require_no_steps"]
-__all__ += ["suggested"]
+__all__ = ["DISTILLED", "PUBLISHED", "Facts", "defaults", "get", "names", "override", "require_no_steps", "suggested"]
 
 NEUTRAL = "jepa_small"  # it has no head and no rates of its own
 PAIRED = {"pairs": "gmje_small", "modalities": "gje_small"}  # they have p(target | context), the first with several answers
 CLOSED_FORM = {"seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads", "strict"}  # of its settings
 ALL = "vergence list recipes lists all"
 NAMES_MODEL = ("encoder", "objective", "method", "distill", "freeze", "init", "weights", "pretrained")  # settings that do
+ATOMS = [field.name for field in dataclasses.fields(PatchSettings)]
+SETTINGS = [field.name for part in (DataConfig, ViewConfig, ModelConfig, FitConfig) for field in dataclasses.fields(part)]
 SMALLEST = 7  # pixels: a side of two cells of patches of six pixels
 
 ADAMW: dict[str, Any] = {"optimizer": "adamw", "lr": 2e-3, "weight_decay": 1e-4}
@@ -164,11 +165,9 @@ def names() -> list[str]:
         >>> {"vje_small", "patches", "patches_large", "patches_gje", "distilled_vje", "dino"} <= set(names())
         True
     """
-    from vergence.learn import methods, objectives
-
     small = [f"{name}_small" for name in (*objectives.names(), *methods.names())]
     behind = ["patches", "patches_large", *(f"patches_{name}" for name in objectives.names())]
-    distilled = [f"distilled_{name}" for name in objectives.names() if objectives.get(name).behind is not None]
+    distilled = [f"distilled_{name}" for name in objectives.names() if "behind" in outline(name).settings]
     return sorted([*PUBLISHED, *small, *behind, *distilled])
 
 
@@ -208,21 +207,18 @@ def _config(source: str, **settings: Any) -> RunConfig:
 
 def _small(source: str, name: str) -> RunConfig:
     """Returns ``NAME_small``; a method's transformer has patches of 4 pixels, of digits 2."""
-    from vergence.learn import methods, objectives
-
     if name in objectives.names():
-        return _config(source, **{**SMALL, "objective": name, **objectives.get(name).small})
-    encoder = str(methods.get(name).small.get("encoder", "small")).format(patch=2 if source.partition(":")[0] == "digits" else 4)
+        return _config(source, **{**SMALL, "objective": name, **outline(name).settings.get("small", {})})
+    own = outline(name).settings["small"]
+    encoder = str(own.get("encoder", "small")).format(patch=2 if source.partition(":")[0] == "digits" else 4)
     common = {**SMALL, "method": name, "objective": "none", "flip": default_flip(source)}
-    return _config(source, **{**common, **methods.get(name).small, "encoder": encoder})
+    return _config(source, **{**common, **own, "encoder": encoder})
 
 
 def _behind(name: str) -> dict[str, Any]:
     """Returns an objective with its head and options on top of the closed form: those of ``NAME_small`` unless it says others."""
-    from vergence.learn import objectives
-
-    kind, model = objectives.get(name), {field.name for field in dataclasses.fields(ModelConfig)}
-    settings = kind.small if kind.behind is None else kind.behind
+    own, model = outline(name).settings, {field.name for field in dataclasses.fields(ModelConfig)}
+    settings = own.get("behind", own.get("small", {}))
     return {"objective": name, "options": {}, **{key: value for key, value in settings.items() if key in model}}
 
 
@@ -260,8 +256,6 @@ def suggested(settings: Mapping[str, Any], facts: Facts | None = None) -> str:
     """
     encoder, objective = as_encoder(settings.get("encoder") or "small"), settings.get("objective") or "vje"
     if settings.get("method") is not None:
-        from vergence.learn import methods
-
         require_choice("a method", settings["method"], methods.names(), methods.HINT)
         return f"{settings['method']}_small"
     if settings.get("distill") is not None and f"distilled_{objective}" in names():
@@ -276,6 +270,30 @@ def suggested(settings: Mapping[str, Any], facts: Facts | None = None) -> str:
         return f"{objective}_small" if f"{objective}_small" in names() else NEUTRAL
     require_no_steps(settings, "the default for images is a closed form", ["precision"])
     return "patches"
+
+
+def with_implied(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings with those that a frozen encoder, a method or an objective excludes."""
+    if settings.get("freeze") or settings.get("method") is not None:
+        settings = {"objective": "none", "projector": (), "target_encoder": None, "teacher": None, **settings}
+        return {"options": {}, "method": None, **settings}
+    if settings.get("distill") is not None:
+        settings = {"encoder_lr": DISTILLED["encoder_lr"], **settings}
+    return {"method": None, **settings} if settings.get("objective", "none") != "none" else {**settings}
+
+
+def require_known(recipe: str | None, settings: Mapping[str, Any]) -> None:
+    """Raises a ValueError for a wrong name or value before torch is loaded, but for ``init``, which needs another run."""
+    if settings.get("init") is not None:
+        return
+    if settings.get("objective", "none") != "none":
+        objectives.require(settings["objective"])
+    model = override(get(recipe or suggested(settings)), **with_implied(settings)).model
+    every = {*objectives.names(), *methods.names()}
+    owners = {model.method or model.objective} if recipe or {"objective", "method"} & settings.keys() else every
+    known = sorted(name for owner in owners & every for name in outline(owner).options)
+    for name in set(settings.get("options", ())) - {*ATOMS} if owners & every else ():
+        require_choice(f"an option of {owners.pop()}" if len(owners) == 1 else "an option", name, known, also=SETTINGS)
 
 
 def require_no_steps(settings: Mapping[str, Any], why: str, also: Collection[str] = ("precision", "batch_size")) -> None:
