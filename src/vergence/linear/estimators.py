@@ -27,9 +27,9 @@ class JointEmbedding(Linear):
     Args:
         n_components: K, at most the rank of the items; None for that rank.
         augmentation: None is isotropic noise of a tenth of the mean feature variance. A number or an array (D,) are the
-            variances of noise, an array (D, D) its covariance, and `Affine` also shrinks or shifts the items: exact, without
-            sampling. A function f(X, generator) -> X' is sampled: X is a tensor of items (B, ...), generator a torch.Generator,
-            as in ``lambda X, g: X + torch.randn(X.shape, generator=g, dtype=X.dtype)``; so are Vergence's views.
+            variances of noise, an array (D, D) its covariance: exact, without sampling. A function f(X, generator) -> X' is
+            sampled: X is a tensor of items (B, ...), generator a torch.Generator, as in
+            ``lambda X, g: X + torch.randn(X.shape, generator=g, dtype=X.dtype)``; so are Vergence's views.
         n_draws: m, 2 to 1,000,000 draws for each item where the augmentation is sampled.
         center: Subtract means.
         device: Device that computes the moments, as torch names it; a function gets items there, and a generator on the CPU.
