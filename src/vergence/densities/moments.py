@@ -170,7 +170,7 @@ class Deviations:
 
 @dataclass(frozen=True)
 class Moments:
-    """The moments of `vergence.linear.solutions`, float64, around the means where ``centered``."""
+    """The moments of `vergence.linear.solutions`, float64, around the means."""
 
     n: int  # number of items
     mean: Tensor  # of the items, (D,)
@@ -178,9 +178,9 @@ class Moments:
     G: Tensor  # (D, D), unbiased where the augmentation was sampled
     S: Tensor  # (D, D)
     M: Tensor  # (D, D)
-    clean: Tensor  # 1/n sum_i x_i x_i^T, (D, D)
-    power: float  # 1/n |X|^2
-    variance: Tensor  # of each feature, (D,), around its mean also without ``centered``
+    clean: Tensor  # covariance of the items, (D, D)
+    power: float  # its trace
+    variance: Tensor  # of each feature, (D,)
     eps: float  # relative rounding error of the sums
     constant: Tensor  # whether all items are equal in a feature, (D,) of bool
 
@@ -266,7 +266,7 @@ class Sums(ViewSums):
     Example:
         >>> sums = Sums(2)
         >>> sums.add(torch.tensor([[0.0, 0.0], [2.0, 4.0]], dtype=torch.float64))
-        >>> sums.moments(centered=True).G.tolist()
+        >>> sums.moments().G.tolist()
         [[1.0, 2.0], [2.0, 4.0]]
     """
 
@@ -292,26 +292,21 @@ class Sums(ViewSums):
         if self.draws:
             self.xv += x.T @ self._add_views(view - c for view in views)
 
-    def moments(self, *, centered: bool) -> Moments:
-        """Returns the moments, around the means or around zero; raises a ValueError if an item holds NaN or infinity."""
+    def moments(self) -> Moments:
+        """Returns the moments around the means; raises a ValueError if an item holds NaN or infinity."""
         assert self.origin is not None, "no items were added"
-        n, m, c = self.n, self.draws, self.origin
+        n, m = self.n, self.draws
         sampled = m > 0
         mx, xx = self.x / n, self.xx / n
         mv, xv = (self.v / n, self.xv / n) if sampled else (mx, xx)
         S = self.tt / (n * m) if sampled else xx
         G = S - (S - self.vv / n) * (m / (m - 1)) if sampled else xx  # the variance among m draws, over m - 1
-        a, b = (-mx, -mv) if centered else (c, c)  # offsets of every item and of every view
-        if sampled and centered:  # the mean of n m views carries a variance of (S - G) / (n m) itself
+        if sampled:  # the mean of n m views carries a variance of (S - G) / (n m) itself
             G, S = G + (S - G) / (n * m), S + (S - G) / (n * m)
-
-        def shifted(second: Tensor, p: Tensor, q: Tensor, left: Tensor, right: Tensor) -> Tensor:
-            return second + torch.outer(left, q) + torch.outer(p, right) + torch.outer(left, right)
-
-        G, S, M = shifted(G, mv, mv, b, b), shifted(S, mv, mv, b, b), shifted(xv, mx, mv, a, b)
-        clean, variance = shifted(xx, mx, mx, a, a), xx.diagonal() - mx.square()
-        constant = variance <= (8 * self.eps * c).square()
-        moments = Moments(n, c + mx, c + mv, G, S, M, clean, float(clean.trace()), variance, self.eps, constant)
+        square, clean, variance = torch.outer(mv, mv), xx - torch.outer(mx, mx), xx.diagonal() - mx.square()
+        constant = variance <= (8 * self.eps * self.origin).square()
+        seen, M = (self.origin + mean for mean in (mx, mv)), xv - torch.outer(mx, mv)
+        moments = Moments(n, *seen, G - square, S - square, M, clean, float(clean.trace()), variance, self.eps, constant)
         _require_finite(moments)
         return moments
 

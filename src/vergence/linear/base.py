@@ -17,7 +17,7 @@ from typing_extensions import Self
 from vergence.data.items import Items, PairItems
 from vergence.densities.moments import Moments, Sums, origin_of
 from vergence.linear.reading import Augmentation, as_table, blocks, draw, flat
-from vergence.utils.checks import expect, require_choice, require_count, require_numbers
+from vergence.utils.checks import expect, require_count, require_numbers
 from vergence.utils.devices import as_device
 
 NOISE = 0.1  # the default augmentation's variance, in units of the mean feature variance
@@ -33,7 +33,6 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
     _: KW_ONLY
     augmentation: Any = None
     n_draws: int = 16
-    center: bool = True
     device: str = "cpu"
     random_state: int | None = 0
 
@@ -46,17 +45,16 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
                 are divided by 255; or Vergence's items, such as a folder of images.
             y: Not used.
         """
-        require_choice("center", self.center, (True, False))
         if self.random_state is not None:
             require_count(0, random_state=self.random_state)
         if self._sampler is not None:  # one draw does not separate an augmentation's mean from its spread
             require_count(2, MOST_DRAWS, n_draws=self.n_draws)
         sums = self._summed(self._checked(X, reset=True))
         expect(sums.n >= 2, "at least 2 items", f"n_samples = {sums.n}", "one item has no covariance")
-        moments = self._augmented(sums.moments(centered=self.center))
+        moments = self._augmented(sums.moments())
         self.augmentation_covariance_ = (moments.S - moments.G).cpu().numpy()
         self.n_features_in_ = len(moments.mean)
-        self.n_samples_seen_, self.mean_ = moments.n, moments.mean_seen.cpu().numpy() * self.center
+        self.n_samples_seen_, self.mean_ = moments.n, moments.mean_seen.cpu().numpy()
         self._solve(moments)
         return self
 
@@ -137,7 +135,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
 
     def _number(self, rank: int) -> int:
         """Returns how many components to keep."""
-        rank = min(rank, self.n_samples_seen_ - bool(self.center))
+        rank = min(rank, self.n_samples_seen_ - 1)
         if self.n_components is None:
             return rank
         require_count(1, n_components=self.n_components)
