@@ -304,9 +304,9 @@ class Sums(ViewSums):
         if sampled:  # the mean of n m views carries a variance of (S - G) / (n m) itself
             G, S = G + (S - G) / (n * m), S + (S - G) / (n * m)
         square, clean, variance = torch.outer(mv, mv), xx - torch.outer(mx, mx), xx.diagonal() - mx.square()
-        constant = variance <= (8 * self.eps * self.origin).square()
-        seen, M = (self.origin + mean for mean in (mx, mv)), xv - torch.outer(mx, mv)
-        moments = Moments(n, *seen, G - square, S - square, M, clean, float(clean.trace()), variance, self.eps, constant)
+        c, M = self.origin, xv - torch.outer(mx, mv)
+        constant = variance <= (8 * self.eps * c).square()
+        moments = Moments(n, c + mx, c + mv, G - square, S - square, M, clean, float(clean.trace()), variance, self.eps, constant)
         _require_finite(moments)
         return moments
 

@@ -51,9 +51,9 @@ def retrieve(conditional: Callable[[Tensor], Conditional], za: Tensor, bank: Ten
     expect(za.ndim == bank.ndim == 2 and za.shape[1] == bank.shape[1] and len(za), "contexts (N, D) and a bank (M, D)", shapes)
     expect(1 <= n <= len(bank), f"n from 1 to the bank's {len(bank)} items", n)
     first = conditional(za[:1])
-    mixture = isinstance(first, MixtureOfGaussians)
-    common = mixture and first.common is not None
-    row = (first.mixture_distribution.logits.shape[-1] if mixture else 1) * za.shape[1]  # numbers of one context and one item
+    common = isinstance(first, MixtureOfGaussians) and first.common is not None
+    K = first.mixture_distribution.logits.shape[-1] if isinstance(first, MixtureOfGaussians) else 1
+    row = K * za.shape[1]  # numbers of one context and one item
     contexts = max(1, numbers // (row if common else row * za.shape[1]))  # a covariance for each context
     parts = []
     for z in za.split(64 * contexts if common else contexts):
