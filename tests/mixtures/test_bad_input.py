@@ -20,7 +20,7 @@ SETTINGS = {
         *({"max_iter": 0}, {"tol": math.nan}, {"reg_covar": -1.0}),
     ],
     "gng": [
-        *({"covariance_type": "tied"}, {"polish": -1}, {"reg_covar": 0.0}, {"reg_covar": math.nan}, {"signals": 0}),
+        *({"polish": -1}, {"reg_covar": 0.0}, {"reg_covar": math.nan}, {"signals": 0}),
         *({"items_per_node": 0}, {"max_nodes": 1}, {"eps_b": 2.0}),
     ],
     "kernel": [
@@ -30,7 +30,7 @@ SETTINGS = {
     "mdn": [
         *({"n_components": k} for k in (0, N + 1, 2.5)),
         *({"hidden": h} for h in ((), (16, 0), "128", 16)),
-        *({"init": "kmeans"}, {"lr": 0.0}, {"weight_decay": -1.0}, {"steps": 0}, {"batch_size": 0}, {"n_init": 0}, {"folds": 1}),
+        *({"lr": 0.0}, {"weight_decay": -1.0}, {"steps": 0}, {"batch_size": 0}, {"n_init": 0}, {"folds": 1}),
         {"lr": 1e30, "folds": 0, "steps": 20, "n_init": 1},
     ],
     "particles": [

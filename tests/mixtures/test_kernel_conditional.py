@@ -238,18 +238,6 @@ def test_far_from_the_items_it_is_the_prior():
     close(far.variance[0], y.var(0) * (H["signal"] ** 2 + H["noise"] ** 2))
 
 
-def test_more_items_never_widen_the_band():
-    x, y = curve(60)
-    c, t = standardized(x), standardized(y)
-    model, last = KernelConditional(**H).fit(x, y), math.inf
-    for n in (5, 20, 60):
-        factors, whitened, _ = kc.exact(*items(c[:n], t[:n]), *H.values())
-        model.points_, model.factors_, model.whitened_ = c[:n], factors.numpy(), whitened.numpy()
-        variance = model.conditional(x).variance
-        assert (variance <= last + 1e-12).all()
-        last = variance
-
-
 def test_duplicates_and_constant_columns_are_fine():
     x, y = curve(30)
     twice = np.concatenate([x, x]), np.concatenate([y, y + 0.01])
@@ -281,11 +269,6 @@ def test_noise_absorbs_the_branches(on_a):
     assert abs(-on_a.score(x, y) - 1.2365) < 0.01
     best_unimodal = 0.5 * math.log(2 * math.pi * across**2) + 0.5
     assert -on_a.score(x, y) > best_unimodal - 0.05
-
-
-def test_the_mean_is_the_average_branch(on_a):
-    x = np.linspace(-0.95, 0.95, 100)
-    assert np.sqrt(np.mean((on_a.predict(x[:, None]) - branches(x).mean(0)) ** 2)) < 0.1
 
 
 def test_an_unfinished_search_warns():
