@@ -42,7 +42,7 @@ class GaussianDetector(Detector):
 
     Args:
         n_components: Principal directions, 1 to D; None for all features.
-        shrinkage: ``ledoit_wolf``, ``oas``, or the share a in [0, 1] of the identity.
+        shrinkage: ``ledoit_wolf``, or the share a in [0, 1] of the identity.
         trim: Share h in [0, 0.5) of the items, the least likely ones, that is left out of the fit (trimmed likelihood); choose it
             above the share of anomalies that is expected. The covariance is corrected as for a Gaussian.
         standardize: Whether features are divided by their deviation first, which makes scores independent of their units.

@@ -62,17 +62,16 @@ def shrunk(S: Tensor, n: int | Tensor, shrinkage: float | None) -> Tensor:
     return (1 - a) * S + (a + JITTER[S.dtype]) * scale * eye
 
 
-def oas(S: Tensor, n: float | Tensor, *, exact: bool = True) -> Tensor:
+def oas(S: Tensor, n: float | Tensor) -> Tensor:
     """Returns the oracle-approximating shrinkage of a covariance of n Gaussian items, in (0, 1].
 
     Y. Chen, A. Wiesel, Y. C. Eldar, A. O. Hero, "Shrinkage algorithms for MMSE covariance estimation", IEEE Transactions on
-    Signal Processing, 2010, equation 23; without ``exact`` scikit-learn's form, which lacks the terms 2 / D.
+    Signal Processing, 2010, equation 23.
     """
     D = S.shape[0]
     squares, trace = S.square().sum(), S.trace().square()
-    c = 2 / D if exact else 0.0
-    above = (1 - c) * squares + trace
-    below = (n + 1 - c) * (squares - trace / D)
+    above = (1 - 2 / D) * squares + trace
+    below = (n + 1 - 2 / D) * (squares - trace / D)
     return torch.where(below > 0, above / below, 1.0).clamp(max=1.0)
 
 
@@ -332,7 +331,7 @@ class StandardizedMoments:
     def shrunk(self, shrinkage: str | float) -> Tensor:
         """Returns the covariance (1 - a) S + a v I, v = tr(S) / D, with a tiny ridge where S is singular.
 
-        The shrinkage is a in [0, 1], or ``ledoit_wolf`` (Ledoit, Wolf, 2004) or ``oas`` (`oas`, not exact), as scikit-learn's.
+        The shrinkage is a in [0, 1], or ``ledoit_wolf`` (Ledoit, Wolf, 2004), as scikit-learn's.
         """
         S, D = self.covariance, len(self.covariance)
         v = S.trace() / D
@@ -340,11 +339,10 @@ class StandardizedMoments:
             require_within("[0, 1]", shrinkage=shrinkage)
             a = float(shrinkage)
         else:
-            require_choice("shrinkage", shrinkage, ["ledoit_wolf", "oas"])
+            require_choice("shrinkage", shrinkage, ["ledoit_wolf"])
             square = float(S.square().sum())  # d and b: squared distance of S to v I, and mean squared error of S, over D
             d, b = square / D - float(v) ** 2, (self.fourth - square) / (D * self.n)
-            ledoit_wolf = min(b, d) / d if d > 0 and b > 0 else 0.0
-            a = ledoit_wolf if shrinkage == "ledoit_wolf" else float(oas(S, self.n, exact=False))
+            a = min(b, d) / d if d > 0 and b > 0 else 0.0
         return (1 - a) * S + (a + RIDGE) * v * torch.eye(D, dtype=S.dtype, device=S.device)
 
 
