@@ -328,24 +328,14 @@ def rank_grid(n: int, size: int = GRID) -> Ints:
 
 
 def null_counts(n: int, m: int, ranks: Ints, size: int, rng: np.random.Generator) -> Ints:
-    """Returns ``size`` samples of N_k at increasing ranks k, (size, G), for n calibration items and m normal ones.
-
-    Example:
-        >>> null_counts(9, 20, np.array([1, 5, 9]), 20_000, np.random.default_rng(0)).mean(0).round(1)  # m k / (n + 1)
-        array([ 2., 10., 18.])
-    """
+    """Returns ``size`` samples of N_k at increasing ranks k, (size, G), for n calibration items and m normal ones."""
     spacing = rng.standard_gamma(np.diff(ranks, prepend=0, append=n + 1), (size, len(ranks) + 1))
     cells = rng.multinomial(m, spacing / spacing.sum(1, keepdims=True))
     return cells[:, :-1].cumsum(1)
 
 
 def count_tail(n: int, m: int, k: int) -> Floats:
-    """Returns P(N_k >= v) for v = 0..m, of the beta-binomial law of m items, k and n + 1 - k.
-
-    Example:
-        >>> count_tail(9, 2, 5).round(3)  # 1, P(at least one), P(both)
-        array([1.   , 0.727, 0.273])
-    """
+    """Returns P(N_k >= v) for v = 0..m, of the beta-binomial law of m items, k and n + 1 - k."""
     from scipy.special import betaln, gammaln
 
     v = np.arange(m + 1)
@@ -385,10 +375,6 @@ def drift_of_counts(counts: Ints, changes: Sequence[str] = CHANGES[:1], own: Int
     smaller than n. Where scores are equal -e_k counts all items that may be below k, which makes the test cautious. Of ``counts``
     (n + 2,), m in all, the k-th is how many items have the p-value k / (n + 1); ``own`` (n + 2,) are those of the calibration
     items, without which a batch below all of these is not distinguished from ties.
-
-    Example:
-        >>> drift_of_counts(np.bincount(np.arange(1, 1001) // 2 + 1, minlength=1001))[1:]
-        (0.0005, 'higher')
     """
     n, m, which = len(counts) - 2, int(counts.sum()), [CHANGES.index(change) for change in changes]
     ranks, up_to, seen = _both_ends(n), np.cumsum(counts), np.flatnonzero(counts if own is None else counts + own)
@@ -500,10 +486,6 @@ def certain_levels(n: int, confidence: float) -> Floats:
     (less with ties). With b_k the quantile 1 - c of its law Beta(k, n + 1 - k), and c so small that P(U_k <= b_k for all k) is at
     least the confidence, the p-values b_k of new items are independent and P(b <= a) <= a given the calibration items, with
     that confidence (Bates et al. 2023, calibration-conditional p-values). c is sampled as in `simultaneous_bounds`.
-
-    Example:
-        >>> certain_levels(99, 0.95)[[0, 1, 50, 100]].round(2)
-        array([0.  , 0.06, 0.64, 1.  ])
     """
     from scipy.special import betainc, betaincinv
 

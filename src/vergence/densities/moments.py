@@ -41,12 +41,7 @@ class BatchMoments:
 
 
 def batch_moments(z: Tensor, shrinkage: float | None = 0.0) -> BatchMoments:
-    """Returns mean and covariance (divided by N) of embeddings (N, D), `shrunk`, with gradient.
-
-    Example:
-        >>> batch_moments(torch.tensor([[1.0], [3.0]])).S.round(decimals=3).tolist()
-        [[1.0]]
-    """
+    """Returns mean and covariance (divided by N) of embeddings (N, D), `shrunk`, with gradient."""
     z = upcast_half(z)
     mean = z.mean(0)
     x = z - mean
@@ -261,12 +256,6 @@ class Sums(ViewSums):
 
     They are around an origin c (D,), by default the mean of the first block, so that a mean far from zero costs no digits. There
     are m >= 2 ``draws`` if the augmentation is sampled, and 0 if the caller adds its covariance to S.
-
-    Example:
-        >>> sums = Sums(2)
-        >>> sums.add(torch.tensor([[0.0, 0.0], [2.0, 4.0]], dtype=torch.float64))
-        >>> sums.moments().G.tolist()
-        [[1.0, 2.0], [2.0, 4.0]]
     """
 
     FIELDS: ClassVar[tuple[str, ...]] = (*ViewSums.FIELDS, "x", "xx", "xv")
@@ -351,11 +340,6 @@ def standardized_moments(X: Any, w: Any = None, *, standardize: bool = True) -> 
 
     A constant feature has a thousandth of its constant for its scale, or of 1 for 0: what never varied is far off when it does.
     Without ``standardize`` features are not divided by their deviations.
-
-    Example:
-        >>> m = standardized_moments(torch.tensor([[0.0, 5.0], [4.0, 5.0]]))
-        >>> m.location.tolist(), m.scale.tolist(), m.covariance.tolist()
-        ([2.0, 5.0], [2.0, 0.005], [[1.0, 0.0], [0.0, 0.0]])
     """
     origin = _float64(X[:1])[0]
     D, n = len(origin), float(len(X)) if w is None else float(w.sum())
@@ -431,12 +415,6 @@ def principal_directions(
     The smaller of the two matrices of products is decomposed: of the F features, or of the n images. Of several groups of
     features, of these widths, each is divided by the root mean squared distance from its mean first, and V^T (f - mean) are the
     components. The parts (B, F) are centered and divided in place; sums and products have the type ``dtype``.
-
-    Example:
-        >>> f = torch.tensor([[1.0, 0.0, 30.0], [-1.0, 0.0, -30.0]])
-        >>> mean, V = principal_directions([f.clone()], 1, torch.float32, (2, 1))
-        >>> (f @ V).abs().flatten().tolist()
-        [1.4142135381698608, 1.4142135381698608]
     """
     n, width = sum(len(f) for f in parts), parts[0].shape[1]
     mean = torch.stack([f.to(dtype).sum(0) for f in parts]).sum(0) / n

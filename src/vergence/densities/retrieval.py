@@ -41,11 +41,6 @@ def retrieve(conditional: Callable[[Tensor], Conditional], za: Tensor, bank: Ten
 
     Contexts za are (N, D), the bank (M, D), and n is 1 to M. The function ``conditional`` is that from contexts (B, D) to
     p(z_b | z_a), of batch (B,) over (D,). About so many ``numbers`` are held at a time, at least one context by one item by K.
-
-    Example:
-        >>> halves = JointGaussian(torch.zeros(2), torch.tensor([[1.0, 0.5], [0.5, 1.0]]), context=1)
-        >>> retrieve(halves.conditional, torch.tensor([[2.0]]), torch.tensor([[-1.0], [0.9], [2.0]]), n=2).ranked
-        tensor([[1, 2]])
     """
     shapes = f"{tuple(za.shape)} and {tuple(bank.shape)}"
     expect(za.ndim == bank.ndim == 2 and za.shape[1] == bank.shape[1] and len(za), "contexts (N, D) and a bank (M, D)", shapes)
