@@ -24,7 +24,7 @@ SETTINGS = {
         *({"items_per_node": 0}, {"max_nodes": 1}, {"eps_b": 2.0}),
     ],
     "kernel": [
-        *({"length_scale": 0}, {"signal": -1.0}, {"noise": math.nan}, {"tol": 0}, {"n_inducing": 0}, {"search_limit": 1}),
+        *({"tol": 0}, {"n_inducing": 0}, {"search_limit": 1}),
         *({"exact_limit": -1}, {"n_init": 0}, {"max_iter": 0}),
     ],
     "mdn": [

@@ -171,10 +171,6 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         """Returns the most probable component of each item, (N,)."""
         return self._over(X, lambda joint: joint.argmax(0))
 
-    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
-        """Fits the mixture and returns the most probable component of each item, (N,)."""
-        return self.fit(X, sample_weight=sample_weight).predict(X)
-
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Returns n samples (n, D), sorted by component, and their components (n,)."""
         check_is_fitted(self)
