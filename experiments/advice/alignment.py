@@ -19,6 +19,7 @@ from torch import Tensor
 
 from vergence.data.sources import open_items
 from vergence.linear import solutions
+from vergence.utils.linalg import covariance_cholesky
 
 K = 50  # principal components, and as many of noise
 ALPHAS = (0.1, 1.0, 10.0)
@@ -122,16 +123,21 @@ def fit(method: str, seen: Moments, sigma: Tensor) -> Tensor:
     """
     S, k = seen.G + torch.diag(sigma), len(sigma) // 2
     if method == "supervised":
-        return solutions.supervised(seen.N, S)[0]
+        return supervised(seen.N, S)
     if method == "joint_embedding":
         return solutions.joint_embedding(seen.G, S)[0][:k]
     E, D, _, _ = solutions.reconstruction(seen.G, S)
     return E[:k] if method == "reconstruction" else D[:, :k].T  # D = R Phi, and a probe does not see the scales Phi
 
 
+def supervised(N: Tensor, S: Tensor) -> Tensor:
+    """Returns V = N S^{-1} (L, D), which minimizes 1/n sum_i E|y_i - V tau(x_i)|^2 for N = 1/n sum_i y_i xbar_i^T (lemma B.1)."""
+    return torch.cholesky_solve(N.T, covariance_cholesky(S)[0]).T
+
+
 def loss(method: str, rows: Tensor, seen: Moments) -> float:
     """Returns the squared error of a supervised model's predictions, or of the best linear probe on the others' (eq. 93)."""
-    V = rows if method == "supervised" else solutions.supervised(seen.N @ rows.T, rows @ seen.G @ rows.T)[0] @ rows
+    V = rows if method == "supervised" else supervised(seen.N @ rows.T, rows @ seen.G @ rows.T) @ rows
     return float(1 - 2 * (V * seen.N).sum() + ((V @ seen.G) * V).sum())  # 1/n |Y|^2 = 1: targets are one-hot
 
 

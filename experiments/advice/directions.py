@@ -73,7 +73,7 @@ class Groups:
 
     def moments(self, weights: Sequence[float] = EVERY) -> Moments:
         """Returns the moments of a weighted sum of the groups; S includes a covariance that is given."""
-        moments = weighted(self.sums, weights).moments(centered=True)
+        moments = weighted(self.sums, weights).moments()
         return moments if self.covariance is None else dataclasses.replace(moments, S=moments.G + self.covariance)
 
     def solution(self, weights: Sequence[float] = EVERY) -> Solution:

@@ -180,7 +180,7 @@ def closed_forms(a: argparse.Namespace, cell: dict[str, Any], parts: Parts) -> d
     for i, (x, f) in enumerate(zip(parts.train.split(250), first, strict=True)):
         g = seeded(loop.seed_of(seed, "views", i))
         sums.add((f @ V).double().cpu(), (embed(views(x.to(device), g)).double() for _ in range(DRAWS)))
-    m = sums.moments(centered=True)
+    m = sums.moments()
     z = [embed(x) - m.mean.float() for x in (parts.train, parts.test, parts.clean)]
     rows = {"joint_embedding": joint_embedding(m.G, m.S)[0], "reconstruction": reconstruction(m.M, m.S)[0]}
     return {name: measured(parts, *(part @ W[:COMPONENTS].T.float() for part in z)) for name, W in rows.items()}

@@ -1,4 +1,4 @@
-"""Conformal p-values and selection: equal to loops, exact under the null, the rate kept, each trap shown."""
+"""Conformal p-values and selection: equal to loops, exact under the null, the rate kept, each trap reported."""
 
 import warnings
 
@@ -126,40 +126,6 @@ def test_the_numbers_in_a_sentence():
     assert str(reportable(9999, 1000)) == "9,999 calibration items are enough to flag one of 1,000 items at a rate of 10 %."
 
 
-def test_trap_training_items_as_calibration():
-    """A flexible fit scores its own items as more typical than new ones, so new typical items look strange."""
-    r = rng()
-    wrong, right = [], []
-    for _ in range(200):
-        train, held_out, new = (r.normal(size=(60, 20)) for _ in range(3))
-        mean, precision = train.mean(0), np.linalg.inv(np.cov(train.T))
-
-        def score(x, mean=mean, precision=precision):
-            return np.einsum("ij,jk,ik->i", x - mean, precision, x - mean)
-
-        wrong.append(p_values(score(train), score(new)))
-        right.append(p_values(score(held_out), score(new)))
-    assert (np.concatenate(wrong) <= 0.05).mean() > 0.4
-    assert (np.concatenate(right) <= 0.05).mean() < 0.07
-
-
-def test_trap_near_duplicates_across_the_split():
-    """Scored items with a copy among the training items, calibration items without: neighbors' distances are not comparable."""
-    r = rng()
-    p = []
-    for _ in range(200):
-        train, held_out, new = (r.normal(size=(100, 5)) for _ in range(3))
-        copies = held_out.copy()
-        copies[:50] = train[:50] + 1e-3 * r.normal(size=(50, 5))
-
-        def nearest(x, train=train):
-            return np.linalg.norm(x[:, None] - train, axis=2).min(1)
-
-        p.append([(p_values(nearest(c), nearest(new)) <= 0.05).mean() for c in (held_out, copies)])
-    clean, leaked = np.mean(p, axis=0)
-    assert clean < 0.06 and leaked > 1.4 * clean
-
-
 def test_trap_ties_are_reported():
     calibration = np.concatenate([np.linspace(0, 1, 90), np.ones(10)])
     with pytest.warns(UserWarning, match=r"11 of 100 calibration scores share the largest value.*below 0\.12"):
@@ -173,45 +139,11 @@ def test_trap_items_on_both_sides_are_reported():
         p_values(x[:200], np.concatenate([x[:40], x[240:]]))
 
 
-def test_trap_selection_among_survivors():
-    """BH once more on the items that it reported keeps all of them, whatever level is asked for."""
-    r = rng()
-    again, directly = [], []
-    for _ in range(300):
-        s = r.normal(size=100)
-        s[:30] += 3
-        p = p_values(r.normal(size=2000), s)
-        once = select(p, 0.3)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            twice = select(p[once], 0.1)
-        kept = np.flatnonzero(once)[twice]
-        again.append((kept >= 30).sum() / max(1, len(kept)))
-        direct = np.flatnonzero(select(p, 0.1))
-        directly.append((direct >= 30).sum() / max(1, len(direct)))
-    assert np.mean(directly) <= 0.08 and np.mean(again) > 0.15
+def test_trap_selection_among_survivors_is_reported():
     with pytest.warns(UserWarning, match="selected from a longer list"):
         select(np.linspace(0.001, 0.04, 20))
 
 
-def test_trap_files_in_an_order_of_time():
-    """A score that drifts with time: calibration on the first part, judgment of the last, and everything seems odd."""
-    r = rng()
-    drifting = r.normal(size=(200, 400)) + np.linspace(0, 2, 400)
-    later = np.concatenate([p_values(x[:300], x[300:]) for x in drifting])
-    mixed = np.concatenate([p_values(x[:300], x[300:]) for x in r.permuted(drifting, axis=1)])
-    assert (later <= 0.05).mean() > 0.12 and (mixed <= 0.05).mean() < 0.06
-
-
-def test_trap_the_least_of_several():
-    """The least of five p-values is not a p-value; the least, calibrated as a score, is."""
-    r = rng()
-    naive, calibrated = [], []
-    for _ in range(300):
-        calibration, s = r.normal(size=(200, 5)), r.normal(size=(10, 5))
-        naive.append(np.min([p_values(calibration[:, i], s[:, i]) for i in range(5)], axis=0))
-        calibrated.append(p_values(calibration.max(1), s.max(1)))
-    assert (np.concatenate(naive) <= 0.05).mean() > 0.2
-    assert (np.concatenate(calibrated) <= 0.05).mean() < 0.06
+def test_trap_the_least_of_several_is_refused():
     with pytest.raises(ValueError, match=r"found \(10, 5\); combine"):
-        select(r.uniform(size=(10, 5)))
+        select(np.full((10, 5), 0.5))

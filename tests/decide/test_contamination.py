@@ -1,4 +1,4 @@
-"""Label-Trim: power back, errors bounded; trimming without looking breaks the bound."""
+"""Label-Trim: power back, errors bounded."""
 
 import numpy as np
 import pytest
@@ -29,20 +29,10 @@ def confirmed(calibration):
     return label_trim(calibration, shown[shown < BAD], 60)
 
 
-def blind(calibration):
-    return np.sort(calibration)[:-60]
-
-
 def test_confirmed_oddities_give_the_power_back():
     bad, trimmed = runs(lambda c: c, 4.0), runs(confirmed, 4.0)
     assert bad[0] <= 0.1 + bad[2] and bad[1] < 0.05
     assert trimmed[0] <= 0.1 + trimmed[2] and trimmed[1] > 0.8
-
-
-def test_trimming_without_looking_inflates_errors():
-    assert runs(blind, 4.0)[0] > 0.2
-    rate, _, error = runs(confirmed, 2.0)
-    assert rate <= 0.1 + error
 
 
 def test_only_what_was_looked_at_is_taken_out():
@@ -52,10 +42,9 @@ def test_only_what_was_looked_at_is_taken_out():
     assert label_trim(x, [], 2).tolist() == pytest.approx(x.tolist())
 
 
-def folder(r, odd, heavy=False, n=2000):
-    """Scores of a folder with some outliers: squared distances of Gaussian or heavy-tailed features."""
-    x = r.standard_t(5, size=(n, 16)) if heavy else r.normal(size=(n, 16))
-    s = (x**2).sum(1) / 2
+def folder(r, odd, n=2000):
+    """Scores of a folder with some outliers: squared distances of Gaussian features."""
+    s = (r.normal(size=(n, 16)) ** 2).sum(1) / 2
     s[:odd] = s.max() + 30
     return s
 
@@ -146,13 +135,6 @@ def test_equal_scores_have_equal_p_values_and_stranger_ones_no_larger():
     p = tail_p_values(s)
     order = np.argsort(s)
     assert (np.diff(p[order]) <= 0).all() and len(np.unique(p[:20])) == 1 and len(np.unique(p)) <= len(np.unique(s))
-
-
-def test_heavy_tails_need_logarithms():
-    r = np.random.default_rng(0)
-    scores = [folder(r, 0, heavy=True) for _ in range(30)]
-    assert np.mean([select(tail_p_values(s), 0.1).any() for s in scores]) > 0.5
-    assert np.mean([select(tail_p_values(np.log(s)), 0.1).any() for s in scores]) < 0.2
 
 
 def test_tails_of_tensors():

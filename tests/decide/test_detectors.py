@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2, multivariate_normal
-from sklearn.covariance import ledoit_wolf, oas
+from sklearn.covariance import ledoit_wolf
 from sklearn.metrics import roc_auc_score
 from sklearn.mixture import GaussianMixture as SklearnMixture
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -48,7 +48,6 @@ def test_shrinkage_equals_scikit_learns():
     X = data(40, 30)
     m = standardized_moments(X, standardize=False)
     np.testing.assert_allclose(m.shrunk("ledoit_wolf"), ledoit_wolf(X)[0], rtol=1e-7)
-    np.testing.assert_allclose(m.shrunk("oas"), oas(X)[0], rtol=1e-7)
 
 
 def test_a_covariance_with_shrinkage_gives_scipys_density():

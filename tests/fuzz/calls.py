@@ -129,7 +129,7 @@ def _linear_cases(place):
         "query": mutations.usual([(3, 6)]), "settings": st.just({}),
     }  # fmt: skip
     settings = st.dictionaries(
-        st.sampled_from(["n_components", "augmentation", "n_draws", "center", "device", "random_state"]), SCALARS, max_size=2
+        st.sampled_from(["n_components", "augmentation", "n_draws", "device", "random_state"]), SCALARS, max_size=2
     )
     odd = {
         "x": mutations.arrays([(40, 6), (130, 2), (3, 6), (40, 3, 8, 8)]),

@@ -32,8 +32,7 @@ NORMAL = Independent(Normal(torch.zeros(3, 2, dtype=torch.float64), 1.0), 1)
 LABELED = {"train": Z, "train_labels": Y, "test": Z, "test_labels": Y}
 EM = {"n_components": 2, "n_init": 1, "max_iter": 10, "tol": 1e-3, "reg_covar": 0.0, "precision": "double"}
 OF_MIXTURES = {"n_components": 3, "covariance_type": "full", "tol": 0.1, "reg_covar": 1e-6, "max_iter": 3, "n_init": 1, "rank": 2}
-OF_MIXTURES |= {"init_params": "kmeans", "precision": "double", "device": "cpu"}
-OF_MIXTURES |= {"weights_init": torch.ones(3) / 3, "means_init": Z[:3, :3], "precisions_init": EYE.expand(3, 3, 3)}
+OF_MIXTURES |= {"precision": "double", "device": "cpu"}
 AUGMENTATION = [0.1, 0.2, 0.3, 0.4]
 
 
@@ -106,8 +105,6 @@ FUNCTIONS = {
     "anomalous_clusters": of(clusters.anomalous_clusters, features=np.tile(X[:30, :2], (4, 1)), random_state=0),
     "pixel_statistics": of(statistics.pixel_statistics, images=IMAGES.numpy(), grid=4),
     "patch_dictionary": of(dictionary, batch=IMAGES, atoms=4), "GaussianMixture": of(mixture, **OF_MIXTURES),
-    "GaussianMixture diag": of(functools.partial(mixture, n_components=3, covariance_type="diag"), precisions_init=EYE + 1),
-    "GaussianMixture low_rank": of(functools.partial(mixture, covariance_type="low_rank"), precisions_init=None),
     "GaussianMixture.fit": of(GaussianMixture(3, random_state=0).fit, X=X, sample_weight=np.ones(40)),
     "GaussianMixture.score_samples": of(JOINT.score_samples, X=X[:, :3]),
     "GaussianMixture.condition": of(JOINT.condition, context=C, features=[0, 1]),

@@ -55,14 +55,10 @@ def joint_embedding_objective(W, G, S):
     return 2 * ((W @ (S - G)) * W).sum()
 
 
-def supervised_objective(V, N, S, power):
-    """power - 2 tr V N^T + tr V S V^T, with power = 1/n |Y|^2; at the optimum power - tr V N^T."""
-    return power - 2 * (V * N).sum() + ((V @ S) * V).sum()
-
-
 def reconstruction_objective(E, D, M, S, power):
     """At the optimum power - sum_{i <= k} phi_i^2, with power = 1/n |X|^2."""
-    return supervised_objective(D @ E, M, S, power)
+    V = D @ E
+    return power - 2 * (V * M).sum() + ((V @ S) * V).sum()
 
 
 def random_levels(g):

@@ -1,4 +1,4 @@
-"""The particle bank against loops, kernel regression, the queue, the theorem of its weights (T11), streams and dataset A."""
+"""The particle bank against loops, kernel regression, the theorem of its weights (T11) and dataset A."""
 
 import math
 
@@ -25,6 +25,12 @@ def pairs(n, seed=0, features=2, targets=3):
 def inside(model, x, y):
     """Items in the model's standardized units."""
     return (x - model.context_mean_) / model.context_std_, (y - model.target_mean_) / model.target_std_
+
+
+def push(model, x, y):
+    """Updates the bank with further pairs."""
+    c, t = (torch.from_numpy(v) for v in (x, y))
+    model._keep(model._update(model._bank(), c, t, torch.ones(len(c))))
 
 
 def bank_of(model):
@@ -127,7 +133,7 @@ def test_a_step_is_the_reference(rho, u):
     bank = list(zip(c.tolist(), t.tolist(), w.tolist(), strict=True))
     for seed in (1, 2, 3):
         x, y = pairs(8, seed)
-        model.partial_fit(x, y)
+        push(model, x, y)
         batch = list(zip(*(v.tolist() for v in inside(model, x, y)), strict=True))
         bank, _ = reference.step(batch, bank, 0.3, 0.2, rho, u)
         for found, expected in zip(bank_of(model), zip(*bank, strict=True), strict=True):
@@ -170,74 +176,11 @@ def test_undamped_steps_on_one_batch_collapse_and_damped_ones_do_not():
 def test_resampling_takes_particles_of_the_pool_with_equal_weights():
     model = ParticleMixture(n_particles=50, random_state=0, ess_threshold=1.1, em_steps=0, **H).fit(*pairs(50))
     (x0, _), (x, y) = pairs(50), pairs(20, seed=1)
-    model.partial_fit(x, y)
+    push(model, x, y)
     assert model.n_resampled_ == 1 and model.ess_ == pytest.approx(50) and (model.weights_ == model.weights_[0]).all()
     pool = {tuple(row) for row in np.concatenate([x0, x])}
     assert {tuple(row) for row in model.context_particles_} <= pool
     assert set(model.ages_) == {0, 1}
-    for kind in ("systematic", "stratified"):
-        before = torch.rand(3, generator=model._generator())
-        model.set_params(resampling=kind).partial_fit(x, y)
-        assert (torch.rand(3, generator=model._generator()) != before).all()  # every batch draws anew
-    assert model.n_resampled_ == 3
-
-
-def test_a_queue_keeps_the_last_items_in_order():
-    x, y = pairs(100)
-    model = ParticleMixture(n_particles=30, batch_size=7, update="fifo", **H).fit(x, y)
-    assert (model.context_particles_ == x[-30:]).all() and (model.target_particles_ == y[-30:]).all()
-    assert (model.weights_ == model.weights_[0]).all() and model.n_resampled_ == 0 and model.ess_ == pytest.approx(30)
-    more = pairs(11, seed=1)
-    model.partial_fit(*more)
-    assert (model.context_particles_ == np.concatenate([x[-19:], more[0]])).all()
-    model.partial_fit(*pairs(200, seed=2))
-    assert (model.target_particles_ == pairs(200, seed=2)[1][-30:]).all()
-
-
-def test_constant_weights_make_the_bank_a_queue():
-    settings = {"n_particles": 30, "batch_size": 7, "em_steps": 0, "ess_threshold": 0.0, "random_state": 0, **H}
-    bank = ParticleMixture(rho=0.0, u=0.0, **settings).fit(*pairs(30)).partial_fit(*pairs(100, seed=1))
-    queue = ParticleMixture(update="fifo", **settings).fit(*pairs(30)).partial_fit(*pairs(100, seed=1))
-    assert (bank.context_particles_ == queue.context_particles_).all() and (bank.ages_ == queue.ages_).all()
-    close(bank.weights_, queue.weights_)
-
-
-def test_a_resumed_stream_equals_an_uninterrupted_one():
-    first, (x, y) = pairs(60), pairs(90, seed=1)
-    settings = {"n_particles": 40, "batch_size": 15, "ess_threshold": 0.9, "rho": 0.4, "random_state": 3}
-    one, two = (ParticleMixture(**settings).fit(*first) for _ in range(2))
-    one.partial_fit(x, y)
-    for s in range(0, 90, 30):
-        two.partial_fit(x[s : s + 30], y[s : s + 30])
-    assert one.n_resampled_ == two.n_resampled_ > 0
-    for name in ("context_particles_", "target_particles_", "weights_", "ages_", "bandwidths_"):
-        assert (getattr(one, name) == getattr(two, name)).all(), name
-
-
-def test_a_first_call_fits_and_a_growing_bank_is_the_kernel_estimate():
-    x, y = pairs(50)
-    model = ParticleMixture(n_particles=100, random_state=0)
-    assert model.partial_fit(x[:20], y[:20]) is model
-    scale, narrow = model.context_std_.copy(), model.bandwidths_
-    model.partial_fit(x[20:21], y[20:21]).partial_fit(x[21:], y[21:])
-    assert (model.context_particles_ == x).all() and (model.context_std_ == scale).all()
-    close(model.weights_, np.full(50, 0.02))
-    assert (model.bandwidths_ != narrow).any()
-    assert model.ages_.tolist() == [2] * 20 + [1] + [0] * 29
-    with pytest.raises(ValueError, match="features"):
-        model.partial_fit(x[:, :1], y)
-    with pytest.raises(ValueError, match="targets of 3 features"):
-        model.partial_fit(x, y[:, :2])
-
-
-def test_a_drifting_relation_is_followed():
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-1, 1, (1500, 1))
-    before, after = x[:, 0] + 0.1 * rng.normal(size=1500), -x[:, 0] + 0.1 * rng.normal(size=1500)
-    model = ParticleMixture(n_particles=200, batch_size=50, random_state=0).fit(x, before)
-    assert model.score(x, after) < -2
-    model.partial_fit(x, after)
-    assert model.score(x, after) > 0.3 > 0 > model.score(x, before)
 
 
 def test_em_steps_raise_the_likelihood_of_the_items():

@@ -47,19 +47,12 @@ def scatter(X, w, r, mu, k):
 
 
 def maximization(X, w, r, kind, reg=0.0):
-    """Returns pi, mu, S of the M step; ``kind`` is full, tied, diag or spherical."""
+    """Returns pi, mu, S of the M step; ``kind`` is full or diag."""
     N, mu = sizes_and_means(X, w, r)
-    K, D = len(N), len(X[0])
-    scatters = [scatter(X, w, r, mu, k) for k in range(K)]
-    if kind == "tied":
-        S = [sum(scatters) / sum(N)] * K
-    else:
-        S = [scatters[k] / N[k] for k in range(K)]
+    S = [scatter(X, w, r, mu, k) / n for k, n in enumerate(N)]
     if kind == "diag":
-        S = [np.diag(np.diag(S[k])) for k in range(K)]
-    if kind == "spherical":
-        S = [np.trace(S[k]) / D * np.eye(D) for k in range(K)]
-    return [n / sum(N) for n in N], mu, [S[k] + reg * np.eye(D) for k in range(K)]
+        S = [np.diag(np.diag(one)) for one in S]
+    return [n / sum(N) for n in N], mu, [one + reg * np.eye(len(X[0])) for one in S]
 
 
 def dense(factors):

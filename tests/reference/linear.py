@@ -98,11 +98,6 @@ def reconstruction_value(E, D, x, outcomes):
     return float(mean([mean([square(row - D @ (E @ v)) for v in o]) for row, o in zip(x, outcomes, strict=True)]))
 
 
-def supervised_value(V, y, outcomes):
-    """Returns 1/n sum_i E|y_i - V tau(x_i)|^2."""
-    return float(mean([mean([square(t - V @ v) for v in o]) for t, o in zip(y, outcomes, strict=True)]))
-
-
 def population(signal, noise, theta, alpha2, Q=None):
     """Returns G and S of infinitely many corrupted items (section 4.1)."""
     both, aligned = np.concatenate([signal, noise]), np.concatenate([np.zeros(len(signal)), noise])

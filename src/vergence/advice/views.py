@@ -29,7 +29,7 @@ from vergence.data.pixels import to_unit
 from vergence.data.sources import open_items
 from vergence.learn.views.images import ImageViews
 from vergence.learn.views.vectors import KindViews
-from vergence.linear.base import MOST_DRAWS, Affine
+from vergence.linear.base import MOST_DRAWS
 from vergence.linear.reading import Augmentation, Composed, as_items
 from vergence.utils.checks import counted, expect, refuse, require_count, shown
 from vergence.utils.devices import as_device
@@ -159,7 +159,6 @@ def advise(
     device = str(as_device(device))
     if isinstance(augmentation, Mapping):
         augmentation = Composed(augmentation)
-    augmentation = augmentation.sample if isinstance(augmentation, Affine) else augmentation
     views = VIEWS * min(1.0, NUMBERS / math.prod(items.shape))
     m = (n_draws or int(min(1000, max(4, math.ceil(views / len(items)))))) if callable(augmentation) else 0
     reading = read(items, augmentation, directions, m, random_state, device)

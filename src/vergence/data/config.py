@@ -137,10 +137,6 @@ def default_views(kind: str) -> dict[str, Any]:
     """Returns the settings of ``--views NAME``: the kind of views, and strengths that differ from the defaults.
 
     A name ``package.module:function`` is imported, and makes the views (`vergence.learn.views.images.GivenViews`).
-
-    Example:
-        >>> default_views("series")
-        {'kind': 'series', 'noise': 0.1, 'mask': 0.1}
     """
     if ":" in kind:
         from vergence.utils.files import load_outside, register_outside

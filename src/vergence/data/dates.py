@@ -30,12 +30,7 @@ LEAST, PER_PERIOD = 20, 1.5  # different dates, at least: in all, and in each pe
 
 
 def day_of(text: str, form: str) -> float | None:
-    """Returns a written date as days since 1970-01-01 (UTC where it has a zone), None where it is no date of this format.
-
-    Example:
-        >>> day_of("2024-3-5 12:00", ""), day_of("05.03.2024", "%d.%m.%Y"), day_of("Q4 2022", "%q %Y"), day_of("13", "%d.%m.%Y")
-        (19787.5, 19787.0, 19266.0, None)
-    """
+    """Returns a written date as days since 1970-01-01 (UTC where it has a zone), None where it is no date of this format."""
     text = text.strip()
     try:
         if "%H" in form or "%I" in form:
@@ -69,12 +64,7 @@ def _seconds(hour: str, minute: str, second: str | None, half: str | None, zone:
 
 
 def formats_of(texts: Collection[str], asked: Sequence[str] = ()) -> tuple[str, ...]:
-    """Returns the formats in which all texts are dates: none, one, or several that give different days; first what is asked for.
-
-    Example:
-        >>> formats_of(["13/04/2024", "05/03/2024"]), formats_of(["05/03/2024"]), formats_of(["red"])
-        (('%d/%m/%Y',), ('%d/%m/%Y', '%m/%d/%Y'), ())
-    """
+    """Returns the formats in which all texts are dates: none, one, or several of different days; what is asked for first."""
     first = next(iter(texts), "").strip()
     if not any(map(str.isdigit, first)):
         return ()

@@ -23,14 +23,7 @@ SHARE = 0.05  # of the rows, that have a code
 
 
 def doubts(table: Any, columns: Iterable[Column], *, grouped: bool = False) -> list[str]:
-    """Returns questions about columns of an Arrow table that are used or left out; ``grouped`` where groups are known.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> table = pa.table({"plot": [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]})
-        >>> doubts(table, [Column("plot", "number")])
-        ['plot has 5 values, 2 rows each: --groups plot?']
-    """
+    """Returns questions about columns of an Arrow table that are used or left out; ``grouped`` where groups are known."""
     found = []
     for column in columns:
         values = table[column.name]

@@ -65,10 +65,6 @@ def written_name(name: str) -> str:
 
     A name that is valid Unicode stays as it is. One that is not (on Linux a name is any bytes) becomes ``bytes:`` and its
     bytes in percent form, and so does a name that begins with ``bytes:``; `file_name` undoes it, so nothing is lost.
-
-    Example:
-        >>> written_name("ä 10%.png"), written_name("caf\udce9.png")
-        ('ä 10%.png', 'bytes:caf%E9.png')
     """
     with contextlib.suppress(UnicodeEncodeError):
         name.encode()
@@ -78,12 +74,7 @@ def written_name(name: str) -> str:
 
 
 def file_name(written: str) -> str:
-    r"""Returns the file's name that `written_name` wrote.
-
-    Example:
-        >>> file_name("bytes:caf%E9.png") == "caf\udce9.png"
-        True
-    """
+    r"""Returns the file's name that `written_name` wrote."""
     return os.fsdecode(urllib.parse.unquote_to_bytes(written.removeprefix(BYTES))) if written.startswith(BYTES) else written
 
 

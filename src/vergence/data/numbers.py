@@ -111,22 +111,12 @@ def stated_range(given: str | Sequence[float] | None) -> Range | None:
 
 
 def planes(pixels: Bytes) -> list[Bytes]:
-    """Returns an image as images of 1 or 3 channels: itself if it has as many, else each of its channels in gray.
-
-    Example:
-        >>> [part.shape for part in planes(np.zeros((2, 4, 6), dtype=np.uint8))]
-        [(1, 4, 6), (1, 4, 6)]
-    """
+    """Returns an image as images of 1 or 3 channels: itself if it has as many, else each of its channels in gray."""
     return [pixels] if len(pixels) in (1, 3) else [pixels[k : k + 1] for k in range(len(pixels))]
 
 
 def viewed(pixels: Bytes) -> Bytes:
-    """Returns an image of any number of channels as one of 1 or 3, for a viewer: each channel in a hue of its own, averaged.
-
-    Example:
-        >>> viewed(np.array([[[9]], [[6]]], dtype=np.uint8)).ravel().tolist()
-        [9, 6, 6]
-    """
+    """Returns an image of any number of channels as one of 1 or 3, for a viewer: each channel in a hue of its own, averaged."""
     if len(pixels) in (1, 3):
         return pixels
     turns = np.arange(len(pixels)) / len(pixels)

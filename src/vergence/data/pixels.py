@@ -55,10 +55,6 @@ def fit_shape(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Returns images (B, C, H, W) as ``shape``: the largest central part of its aspect ratio, antialiased; the type stays.
 
     Color becomes gray by `luma`, gray becomes three equal channels.
-
-    Example:
-        >>> fit_shape(torch.full((2, 3, 20, 30), 7, dtype=torch.uint8), (1, 8, 8)).unique()
-        tensor([7], dtype=torch.uint8)
     """
     channels, height, width = shape
     h = min(x.shape[2], max(1, round(x.shape[3] * height / width)))
@@ -74,11 +70,6 @@ def center_crop(x: Tensor, size: int) -> Tensor:
 
     Images (B, C, H, W) of any number type whose shorter side is below ``size`` are first enlarged until it is ``size``,
     bilinear, with the same aspect ratio. The result is (B, C, size, size) of x's type; ``x`` itself if it has that shape.
-
-    Example:
-        >>> center_crop(torch.arange(16).view(1, 1, 4, 4), 2)
-        tensor([[[[ 5,  6],
-                  [ 9, 10]]]])
     """
     expect(x.ndim == 4, "images (B, C, H, W)", f"shape {tuple(x.shape)}", "add the missing dimensions")
     if min(x.shape[2:]) < size:

@@ -38,12 +38,7 @@ RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
 def is_sharded(source: str) -> bool:
-    """Returns whether a source is one of encoded images in large files.
-
-    Example:
-        >>> is_sharded("s3://bucket/{000..127}.tar"), is_sharded("photos"), is_sharded("x.npy")
-        (True, False, False)
-    """
+    """Returns whether a source is one of encoded images in large files."""
     path = Path(source)
     if "://" in source or path.suffix.lower() in (TAR, LIST) or RANGE.search(source):
         return True

@@ -363,12 +363,7 @@ def is_object(source: Any) -> bool:
 
 
 def in_words(source: Any) -> str:
-    """Returns the name that a run's description has for data that a program holds.
-
-    Example:
-        >>> in_words(np.zeros((5, 28, 28), dtype=np.uint8)), in_words((np.zeros((5, 2)), np.zeros((5, 3))))
-        ('memory: ndarray (5, 28, 28)', 'memory: ndarray (5, 2), ndarray (5, 3)')
-    """
+    """Returns the name that a run's description has for data that a program holds."""
     parts = source if isinstance(source, tuple) and len(source) == 2 else (source,)
     words = []
     for part in parts:

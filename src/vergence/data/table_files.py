@@ -102,15 +102,7 @@ def read_table(path: Path, sheet: str | None = None, *, empty: bool = False) -> 
 
 
 def notes_of(table: Any) -> list[str]:
-    r"""Returns what `read_table` assumed about an Arrow table, and which cells it took for gaps, as sentences.
-
-    Example:
-        >>> import tempfile
-        >>> file = Path(tempfile.mkdtemp()) / "t.csv"
-        >>> _ = file.write_text("dose\n1\n2\n<0.5\n4\n5\n")
-        >>> notes_of(read_table(file))
-        ["dose: '<0.5' in line 4 is no number and is taken for a gap"]
-    """
+    r"""Returns what `read_table` assumed about an Arrow table, and which cells it took for gaps, as sentences."""
     return list(json.loads((table.schema.metadata or {}).get(NOTES, b"[]")))
 
 

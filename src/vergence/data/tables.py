@@ -129,12 +129,6 @@ def column_kinds(
         number: Names of columns that are measurements, though they are named like identifiers or were made categories.
         dates: Formats of written dates, before those that are tried by themselves.
         cycles: Whether dates also give sines and cosines of their periods.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> table = pa.table({"id": ["a", "b", "c", "d"], "size": [1.5, None, 2.0, 3.5], "color": ["red", "red", "blue", "red"]})
-        >>> [str(column) for column in column_kinds(table).values()]
-        ['id (identifier)', 'size', 'color (category, 2 values)']
     """
     found = {}
     for name, values in zip(table.column_names, table.columns, strict=True):
@@ -150,12 +144,7 @@ def column_kinds(
 
 
 def column_of(feature: str) -> str:
-    """Returns the name of the column that a feature was made of.
-
-    Example:
-        >>> [column_of(name) for name in ("size", "color=red", "when:%d/%m/%Y:year_sine", "embedding[3]")]
-        ['size', 'color', 'when', 'embedding']
-    """
+    """Returns the name of the column that a feature was made of."""
     parts = "|".join(PARTS)
     return re.sub(rf"=.*|\[\d+\]$|(:[^:=]*%.*?)?(:({parts}))?$", "", feature, count=1)
 
@@ -319,11 +308,6 @@ def read_features(
         name: What the table is called in messages.
         unknown: Whether a category without a feature of its own is a ``gap`` in all features of its column, or ``refuse``.
         notes: Takes notes on gaps that were made so, with the lines of the file; without it there is a warning.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> read_features(pa.table({"a": [1.5, None], "color": ["red", "blue"]}), ["a", "color=blue", "color=red"]).tolist()
-        [[1.5, 0.0, 1.0], [nan, 1.0, 0.0]]
     """
     require_choice("unknown", unknown, ("gap", "refuse"))
     index = {key: i for i, key in enumerate(table.column_names)}

@@ -383,10 +383,6 @@ def drift_of_counts(counts: Ints, changes: Sequence[str] = CHANGES[:1], own: Int
     smaller than n. Where scores are equal -e_k counts all items that may be below k, which makes the test cautious. Of ``counts``
     (n + 2,), m in all, the k-th is how many items have the p-value k / (n + 1); ``own`` (n + 2,) are those of the calibration
     items, without which a batch below all of these is not distinguished from ties.
-
-    Example:
-        >>> drift_of_counts(np.bincount(np.arange(1, 1001) // 2 + 1, minlength=1001))[1:]
-        (0.0005, 'higher')
     """
     n, m, which = len(counts) - 2, int(counts.sum()), [CHANGES.index(change) for change in changes]
     ranks, up_to, seen = _both_ends(n), np.cumsum(counts), np.flatnonzero(counts if own is None else counts + own)
@@ -498,10 +494,6 @@ def certain_levels(n: int, confidence: float) -> Floats:
     (less with ties). With b_k the quantile 1 - c of its law Beta(k, n + 1 - k), and c so small that P(U_k <= b_k for all k) is at
     least the confidence, the p-values b_k of new items are independent and P(b <= a) <= a given the calibration items, with
     that confidence (Bates et al. 2023, calibration-conditional p-values). c is sampled as in `simultaneous_bounds`.
-
-    Example:
-        >>> certain_levels(99, 0.95)[[0, 1, 50, 100]].round(2)
-        array([0.  , 0.06, 0.64, 1.  ])
     """
     from scipy.special import betainc, betaincinv
 

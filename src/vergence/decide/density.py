@@ -23,7 +23,7 @@ from vergence.utils.devices import fixed_noise
 __all__ = ["GaussianDetector", "MixtureDetector", "surprise"]
 
 COMPONENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # numbers of components that are tried
-TYPES = ("full", "diag", "tied", "spherical")
+TYPES = ("full", "diag")
 HELD_OUT = 5  # one item in five chooses
 SEARCH = 10_000  # items that the choice reads at most
 SEARCH_STEPS = 20  # iterations of EM while choosing
@@ -42,7 +42,7 @@ class GaussianDetector(Detector):
 
     Args:
         n_components: Principal directions, 1 to D; None for all features.
-        shrinkage: ``ledoit_wolf``, ``oas``, or the share a in [0, 1] of the identity.
+        shrinkage: ``ledoit_wolf``, or the share a in [0, 1] of the identity.
         trim: Share h in [0, 0.5) of the items, the least likely ones, that is left out of the fit (trimmed likelihood); choose it
             above the share of anomalies that is expected. The covariance is corrected as for a Gaussian.
         standardize: Whether features are divided by their deviation first, which makes scores independent of their units.
@@ -96,7 +96,7 @@ class MixtureDetector(Detector):
 
     Args:
         n_components: K; None chooses among 1, 2, 3, 4, 6, 8, 12, 16, 24 and 32.
-        covariance_type: ``full``, ``diag``, ``tied`` or ``spherical``; None chooses between the first two.
+        covariance_type: ``full`` or ``diag``; None chooses.
         n_directions: Principal directions, at least 1; at most D are used, of which all keep no residual.
         reg_covar: Added to the variances in the principal coordinates.
         random_state: Seed of the held-out part and of the initialization; the order of the items does not matter.
@@ -162,7 +162,7 @@ class MixtureDetector(Detector):
 
     def _chosen(self, train: np.ndarray, w: Any, held: np.ndarray, v: Any) -> tuple[str, int]:
         """Returns the structure and K, given or chosen by the likelihood of the held-out items."""
-        structures: Sequence[str] = TYPES[:2] if self.covariance_type is None else (self.covariance_type,)
+        structures: Sequence[str] = TYPES if self.covariance_type is None else (self.covariance_type,)
         self.held_out_: dict[str, float] = {}
         if len(held) < 2 or len(train) < 2:
             return structures[0], self.n_components or 1

@@ -165,8 +165,7 @@ def likelihood_ratio(
         base, density = marginal.log_prob(zb), conditional(za)
         if isinstance(density, JointGaussian) and density.S.shape[:-1].numel() == 1:
             return _of_one_covariance(density, zb) - base
-        heaviest = torch.zeros(len(za), 1, dtype=torch.int64, device=za.device)
-        parts = [log_probs(density, some, heaviest)[1] for some in zb.split(max(1, BLOCK // max(1, len(za) * zb.shape[1])))]
+        parts = [log_probs(density, some) for some in zb.split(max(1, BLOCK // max(1, len(za) * zb.shape[1])))]
         return torch.cat(parts).T - base
 
     return scores

@@ -24,14 +24,7 @@ TINY = 1e-300
 
 
 class RidgeGaussian:
-    """The Gaussian of rows (N, D), N >= 2, with a ridge; a second fit leaves out the share ``trim`` of them, the farthest.
-
-    Example:
-        >>> x = np.random.default_rng(0).normal(size=(50, 200))
-        >>> gaussian = RidgeGaussian(x)
-        >>> bool(gaussian.log_distance(x + 9).min() > gaussian.log_distance(x).max())
-        True
-    """
+    """The Gaussian of rows (N, D), N >= 2, with a ridge; a second fit leaves out the share ``trim`` of them, the farthest."""
 
     def __init__(self, x: Floats, *, trim: float = 0.0) -> None:
         self._fit(np.asarray(x, dtype=np.float64))

@@ -20,11 +20,6 @@ def grouped(groups: Any, *sides: np.ndarray) -> np.ndarray:
     """Returns the number of the group of each item (N,), by groups (N,) if given, else of near duplicates on any side.
 
     Groups are numbered as they appear: in an order by value a split with one seed would take the same ranks of all data.
-
-    Example:
-        >>> context, target = np.array([[1.0], [1.0], [5.0], [6.0]]), np.array([[3.0], [2.0], [2.0], [7.0]])
-        >>> grouped(None, context, target).tolist(), grouped(["a", "b", "a", "a"], context).tolist()
-        ([0, 0, 0, 1], [0, 1, 0, 0])
     """
     label = _joined(sides) if groups is None else labels_of("groups", groups, len(sides[0]))
     first, label = np.unique(label, return_index=True, return_inverse=True)[1:]
@@ -66,11 +61,6 @@ def apart(group: np.ndarray, share: float, seed: int) -> np.ndarray:
 
 
 def one_of_each(group: np.ndarray, side: np.ndarray, seed: int) -> np.ndarray:
-    """Returns the index of one item, at random, of each group (N,) on a side (N,): draws that do not depend on each other.
-
-    Example:
-        >>> one_of_each(np.array([0, 0, 0, 1, 2]), np.array([True, True, True, True, False]), seed=1).tolist()
-        [0, 3]
-    """
+    """Returns the index of one item, at random, of each group (N,) on a side (N,): draws that do not depend on each other."""
     items = np.random.default_rng(seed).permutation(np.flatnonzero(side))
     return np.sort(items[np.unique(group[items], return_index=True)[1]])

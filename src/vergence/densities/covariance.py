@@ -358,10 +358,5 @@ def _rotated_halves(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rotated(z: Tensor) -> Tensor:
-    """Returns pairs [a; b] (..., D) as [(a + b); (a - b)] / sqrt(2); this rotation is its own inverse.
-
-    Example:
-        >>> rotated(rotated(torch.tensor([1.0, 2.0, 3.0, 5.0]))).round(decimals=4).tolist()
-        [1.0, 2.0, 3.0, 5.0]
-    """
+    """Returns pairs [a; b] (..., D) as [(a + b); (a - b)] / sqrt(2); this rotation is its own inverse."""
     return torch.cat(_rotated_halves(*z.chunk(2, -1)), -1)

@@ -41,12 +41,7 @@ class BatchMoments:
 
 
 def batch_moments(z: Tensor, shrinkage: float | None = 0.0) -> BatchMoments:
-    """Returns mean and covariance (divided by N) of embeddings (N, D), `shrunk`, with gradient.
-
-    Example:
-        >>> batch_moments(torch.tensor([[1.0], [3.0]])).S.round(decimals=3).tolist()
-        [[1.0]]
-    """
+    """Returns mean and covariance (divided by N) of embeddings (N, D), `shrunk`, with gradient."""
     z = upcast_half(z)
     mean = z.mean(0)
     x = z - mean
@@ -62,17 +57,16 @@ def shrunk(S: Tensor, n: int | Tensor, shrinkage: float | None) -> Tensor:
     return (1 - a) * S + (a + JITTER[S.dtype]) * scale * eye
 
 
-def oas(S: Tensor, n: float | Tensor, *, exact: bool = True) -> Tensor:
+def oas(S: Tensor, n: float | Tensor) -> Tensor:
     """Returns the oracle-approximating shrinkage of a covariance of n Gaussian items, in (0, 1].
 
     Y. Chen, A. Wiesel, Y. C. Eldar, A. O. Hero, "Shrinkage algorithms for MMSE covariance estimation", IEEE Transactions on
-    Signal Processing, 2010, equation 23; without ``exact`` scikit-learn's form, which lacks the terms 2 / D.
+    Signal Processing, 2010, equation 23.
     """
     D = S.shape[0]
     squares, trace = S.square().sum(), S.trace().square()
-    c = 2 / D if exact else 0.0
-    above = (1 - c) * squares + trace
-    below = (n + 1 - c) * (squares - trace / D)
+    above = (1 - 2 / D) * squares + trace
+    below = (n + 1 - 2 / D) * (squares - trace / D)
     return torch.where(below > 0, above / below, 1.0).clamp(max=1.0)
 
 
@@ -170,7 +164,7 @@ class Deviations:
 
 @dataclass(frozen=True)
 class Moments:
-    """The moments of `vergence.linear.solutions`, float64, around the means where ``centered``."""
+    """The moments of `vergence.linear.solutions`, float64, around the means."""
 
     n: int  # number of items
     mean: Tensor  # of the items, (D,)
@@ -178,9 +172,9 @@ class Moments:
     G: Tensor  # (D, D), unbiased where the augmentation was sampled
     S: Tensor  # (D, D)
     M: Tensor  # (D, D)
-    clean: Tensor  # 1/n sum_i x_i x_i^T, (D, D)
-    power: float  # 1/n |X|^2
-    variance: Tensor  # of each feature, (D,), around its mean also without ``centered``
+    clean: Tensor  # covariance of the items, (D, D)
+    power: float  # its trace
+    variance: Tensor  # of each feature, (D,)
     eps: float  # relative rounding error of the sums
     constant: Tensor  # whether all items are equal in a feature, (D,) of bool
 
@@ -262,12 +256,6 @@ class Sums(ViewSums):
 
     They are around an origin c (D,), by default the mean of the first block, so that a mean far from zero costs no digits. There
     are m >= 2 ``draws`` if the augmentation is sampled, and 0 if the caller adds its covariance to S.
-
-    Example:
-        >>> sums = Sums(2)
-        >>> sums.add(torch.tensor([[0.0, 0.0], [2.0, 4.0]], dtype=torch.float64))
-        >>> sums.moments(centered=True).G.tolist()
-        [[1.0, 2.0], [2.0, 4.0]]
     """
 
     FIELDS: ClassVar[tuple[str, ...]] = (*ViewSums.FIELDS, "x", "xx", "xv")
@@ -292,26 +280,21 @@ class Sums(ViewSums):
         if self.draws:
             self.xv += x.T @ self._add_views(view - c for view in views)
 
-    def moments(self, *, centered: bool) -> Moments:
-        """Returns the moments, around the means or around zero; raises a ValueError if an item holds NaN or infinity."""
+    def moments(self) -> Moments:
+        """Returns the moments around the means; raises a ValueError if an item holds NaN or infinity."""
         assert self.origin is not None, "no items were added"
-        n, m, c = self.n, self.draws, self.origin
+        n, m = self.n, self.draws
         sampled = m > 0
         mx, xx = self.x / n, self.xx / n
         mv, xv = (self.v / n, self.xv / n) if sampled else (mx, xx)
         S = self.tt / (n * m) if sampled else xx
         G = S - (S - self.vv / n) * (m / (m - 1)) if sampled else xx  # the variance among m draws, over m - 1
-        a, b = (-mx, -mv) if centered else (c, c)  # offsets of every item and of every view
-        if sampled and centered:  # the mean of n m views carries a variance of (S - G) / (n m) itself
+        if sampled:  # the mean of n m views carries a variance of (S - G) / (n m) itself
             G, S = G + (S - G) / (n * m), S + (S - G) / (n * m)
-
-        def shifted(second: Tensor, p: Tensor, q: Tensor, left: Tensor, right: Tensor) -> Tensor:
-            return second + torch.outer(left, q) + torch.outer(p, right) + torch.outer(left, right)
-
-        G, S, M = shifted(G, mv, mv, b, b), shifted(S, mv, mv, b, b), shifted(xv, mx, mv, a, b)
-        clean, variance = shifted(xx, mx, mx, a, a), xx.diagonal() - mx.square()
+        square, clean, variance = torch.outer(mv, mv), xx - torch.outer(mx, mx), xx.diagonal() - mx.square()
+        c, M = self.origin, xv - torch.outer(mx, mv)
         constant = variance <= (8 * self.eps * c).square()
-        moments = Moments(n, c + mx, c + mv, G, S, M, clean, float(clean.trace()), variance, self.eps, constant)
+        moments = Moments(n, c + mx, c + mv, G - square, S - square, M, clean, float(clean.trace()), variance, self.eps, constant)
         _require_finite(moments)
         return moments
 
@@ -337,7 +320,7 @@ class StandardizedMoments:
     def shrunk(self, shrinkage: str | float) -> Tensor:
         """Returns the covariance (1 - a) S + a v I, v = tr(S) / D, with a tiny ridge where S is singular.
 
-        The shrinkage is a in [0, 1], or ``ledoit_wolf`` (Ledoit, Wolf, 2004) or ``oas`` (`oas`, not exact), as scikit-learn's.
+        The shrinkage is a in [0, 1], or ``ledoit_wolf`` (Ledoit, Wolf, 2004), as scikit-learn's.
         """
         S, D = self.covariance, len(self.covariance)
         v = S.trace() / D
@@ -345,11 +328,10 @@ class StandardizedMoments:
             require_within("[0, 1]", shrinkage=shrinkage)
             a = float(shrinkage)
         else:
-            require_choice("shrinkage", shrinkage, ["ledoit_wolf", "oas"])
+            require_choice("shrinkage", shrinkage, ["ledoit_wolf"])
             square = float(S.square().sum())  # d and b: squared distance of S to v I, and mean squared error of S, over D
             d, b = square / D - float(v) ** 2, (self.fourth - square) / (D * self.n)
-            ledoit_wolf = min(b, d) / d if d > 0 and b > 0 else 0.0
-            a = ledoit_wolf if shrinkage == "ledoit_wolf" else float(oas(S, self.n, exact=False))
+            a = min(b, d) / d if d > 0 and b > 0 else 0.0
         return (1 - a) * S + (a + RIDGE) * v * torch.eye(D, dtype=S.dtype, device=S.device)
 
 
@@ -358,11 +340,6 @@ def standardized_moments(X: Any, w: Any = None, *, standardize: bool = True) -> 
 
     A constant feature has a thousandth of its constant for its scale, or of 1 for 0: what never varied is far off when it does.
     Without ``standardize`` features are not divided by their deviations.
-
-    Example:
-        >>> m = standardized_moments(torch.tensor([[0.0, 5.0], [4.0, 5.0]]))
-        >>> m.location.tolist(), m.scale.tolist(), m.covariance.tolist()
-        ([2.0, 5.0], [2.0, 0.005], [[1.0, 0.0], [0.0, 0.0]])
     """
     origin = _float64(X[:1])[0]
     D, n = len(origin), float(len(X)) if w is None else float(w.sum())
@@ -438,12 +415,6 @@ def principal_directions(
     The smaller of the two matrices of products is decomposed: of the F features, or of the n images. Of several groups of
     features, of these widths, each is divided by the root mean squared distance from its mean first, and V^T (f - mean) are the
     components. The parts (B, F) are centered and divided in place; sums and products have the type ``dtype``.
-
-    Example:
-        >>> f = torch.tensor([[1.0, 0.0, 30.0], [-1.0, 0.0, -30.0]])
-        >>> mean, V = principal_directions([f.clone()], 1, torch.float32, (2, 1))
-        >>> (f @ V).abs().flatten().tolist()
-        [1.4142135381698608, 1.4142135381698608]
     """
     n, width = sum(len(f) for f in parts), parts[0].shape[1]
     mean = torch.stack([f.to(dtype).sum(0) for f in parts]).sum(0) / n

@@ -177,11 +177,6 @@ class NeuralGas:
 
 
 def nearest_node(nodes: np.ndarray, X: np.ndarray) -> np.ndarray:
-    """Returns the index (N,) of the node (M, D) nearest to each item (N, D).
-
-    Example:
-        >>> nearest_node(np.array([[0.0], [10.0]]), np.array([[4.0], [6.0]])).tolist()
-        [0, 1]
-    """
+    """Returns the index (N,) of the node (M, D) nearest to each item (N, D)."""
     origin = nodes.mean(0)  # without it distances would lose digits
     return np.asarray(pairwise_distances_argmin(X - origin, nodes - origin))

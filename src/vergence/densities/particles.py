@@ -33,12 +33,7 @@ DECIMALS = {torch.float64: 12, torch.float32: 5}  # of M w: weights that differ 
 
 
 def effective_sample_size(weights: Tensor) -> Tensor:
-    """Returns (sum_m w_m)^2 / sum_m w_m^2 of weights (..., M) of any scale, from 1 (one particle has all the weight) to M.
-
-    Example:
-        >>> effective_sample_size(torch.tensor([0.5, 0.5, 0.0])).item()
-        2.0
-    """
+    """Returns (sum_m w_m)^2 / sum_m w_m^2 of weights (..., M) of any scale, from 1 (one particle has all the weight) to M."""
     relative = weights / weights.amax(-1, keepdim=True)  # squares of tiny weights would underflow
     return relative.sum(-1).square() / relative.square().sum(-1)
 
@@ -48,10 +43,6 @@ def systematic(weights: Tensor, n: int, generator: torch.Generator | None = None
 
     Particle m of weights (M,) >= 0 is selected floor(n w_m) or ceil(n w_m) times, n w_m on average; with n = M equal weights each
     is selected once. The generator is on the CPU.
-
-    Example:
-        >>> systematic(torch.tensor([0.5, 0.25, 0.25]), 4).tolist()
-        [0, 0, 1, 2]
     """
     return _inverse_transform(weights, torch.rand(1, generator=generator, dtype=torch.float64).expand(n))
 

@@ -22,24 +22,14 @@ EPS = 1e-6  # lower bound of norms and of variances (VJE, algorithm 1)
 
 
 def log_constant(nu: float, dim: int) -> float:
-    r"""Returns ln C_{nu,D} = lnG((nu+D)/2) - lnG(nu/2) - D/2 ln(nu pi).
-
-    Example:
-        >>> round(log_constant(3.0, 1), 3)
-        -1.001
-    """
+    r"""Returns ln C_{nu,D} = lnG((nu+D)/2) - lnG(nu/2) - D/2 ln(nu pi)."""
     if math.isinf(nu):
         return -0.5 * dim * math.log(2 * math.pi)
     return math.lgamma((nu + dim) / 2) - math.lgamma(nu / 2) - 0.5 * dim * math.log(nu * math.pi)
 
 
 def student_nll(z: Tensor, s: Tensor, var: Tensor, nu: float, *, normalized: bool = False) -> Tensor:
-    r"""Returns (nu+D)/2 log(1 + Q/nu) + 1/2 sum_d log var_d, Q = sum_d (s - z)_d^2 / var_d, (...): z itself, not polar (eq. 14).
-
-    Example:
-        >>> student_nll(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2), torch.ones(1, 2), nu=math.inf)
-        tensor([12.5000])
-    """
+    r"""Returns (nu+D)/2 log(1 + Q/nu) + 1/2 sum_d log var_d, Q = sum_d (s - z)_d^2 / var_d, (...): z itself (eq. 14)."""
     assert nu > 0, "degrees of freedom are positive"
     z, s, var, dim = upcast_half(z), upcast_half(s), upcast_half(var), z.shape[-1]
     Q = ((s - z).square() / var).sum(-1)
@@ -48,22 +38,12 @@ def student_nll(z: Tensor, s: Tensor, var: Tensor, nu: float, *, normalized: boo
 
 
 def directional_nll(z: Tensor, s: Tensor, var: Tensor, nu: float, *, normalized: bool = False) -> Tensor:
-    r"""Returns `student_nll` of the directions z/|z| and s/|s|, (...), for z and s (..., D) of any scale (eq. 24).
-
-    Example:
-        >>> directional_nll(torch.tensor([[3.0, 4.0]]), torch.tensor([[6.0, 8.0]]), torch.ones(1, 2), nu=3.0)
-        tensor([0.])
-    """
+    r"""Returns `student_nll` of the directions z/|z| and s/|s|, (...), for z and s (..., D) of any scale (eq. 24)."""
     z, s = (F.normalize(upcast_half(x), dim=-1, eps=EPS) for x in (z, s))
     return student_nll(z, s, var, nu, normalized=normalized)
 
 
 def radial_nll(z: Tensor, s: Tensor, nu: float, *, normalized: bool = False) -> Tensor:
-    r"""Returns (nu+1)/2 log(1 + dr^2/nu), dr = |z| - |s|, (...), for z and s (..., D) (eq. 29, lambda = 1).
-
-    Example:
-        >>> radial_nll(torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 4.0]]), nu=1.0)
-        tensor([0.6931])
-    """
+    r"""Returns (nu+1)/2 log(1 + dr^2/nu), dr = |z| - |s|, (...), for z and s (..., D) (eq. 29, lambda = 1)."""
     z, s = (torch.linalg.vector_norm(upcast_half(x), dim=-1, keepdim=True) for x in (z, s))
     return student_nll(z, s, z.new_ones(1), nu, normalized=normalized)

@@ -35,12 +35,7 @@ def _evidence(x: Floats, p: npt.ArrayLike) -> float:
 
 
 def least_share(anomaly: npt.ArrayLike) -> float:
-    """Returns a lower bound, in [0, 1], on the share of anomalies among images like those marked (T,), whenever one stops.
-
-    Example:
-        >>> round(least_share([1] * 17 + [0] * 3), 2)
-        0.54
-    """
+    """Returns a lower bound, in [0, 1], on the share of anomalies among images like those marked (T,), whenever one stops."""
     x = np.asarray(anomaly, dtype=np.float64)
 
     def excess(p: float) -> float:
@@ -50,12 +45,7 @@ def least_share(anomaly: npt.ArrayLike) -> float:
 
 
 def most_left(anomaly: npt.ArrayLike, total: int) -> int:
-    """Returns an upper bound on the anomalies among so many images, of which those marked (T,) are the first in random order.
-
-    Example:
-        >>> most_left([0] * 60, 1000)
-        58
-    """
+    """Returns an upper bound on the anomalies among so many images, of which those marked (T,) are the first in random order."""
     x = np.asarray(anomaly, dtype=np.float64)
     before, left = np.concatenate([[0.0], np.cumsum(x)[:-1]]), total - np.arange(len(x))
     low, high = int(x.sum()), total - int((1 - x).sum())

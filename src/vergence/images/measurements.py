@@ -50,11 +50,6 @@ def measure(pixels: Bytes) -> Floats:
       sees noise alone (Immerkær, Fast noise variance estimation, 1996); of the contrast, the deviation of the luminance.
     - Means of the channels and the logarithms of their deviations; mean of the saturation (largest less smallest channel);
       quantiles of the luminance; mean and log-deviation of the luminance at each border. The range is [0, 1].
-
-    Example:
-        >>> white = dict(zip(MEASUREMENTS, measure(np.full((1, 8, 8), 255, dtype=np.uint8)), strict=True))
-        >>> [abs(float(white[name])) for name in ("light_05", "sharpness", "information", "width")]
-        [1.0, 0.0, 0.0, 8.0]
     """
     x = viewed(pixels)
     light, largest = _light(x), x.max(0)

@@ -33,10 +33,6 @@ def pixel_statistics(images: Any, grid: int = 4) -> Tensor:
 
     The images are (N, C, H, W), uint8 or floats in [0, 1], with sides of at least 2 pixels; at most the shorter side of cells is
     used.
-
-    Example:
-        >>> tuple(pixel_statistics(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape)
-        (2, 115)
     """
     require_count(grid=grid)
     x = numeric("images", images)

@@ -1,6 +1,5 @@
 """Linear joint embedding and reconstruction in closed form (arXiv:2505.12477)."""
 
-from vergence.linear.base import Affine
 from vergence.linear.estimators import JointEmbedding, Reconstruction
 
-__all__ = ["Affine", "JointEmbedding", "Reconstruction"]
+__all__ = ["JointEmbedding", "Reconstruction"]

@@ -17,60 +17,12 @@ from typing_extensions import Self
 from vergence.data.items import Items, PairItems
 from vergence.densities.moments import Moments, Sums, origin_of
 from vergence.linear.reading import Augmentation, as_table, blocks, draw, flat
-from vergence.utils.checks import expect, require_choice, require_count, require_numbers
+from vergence.utils.checks import expect, require_count, require_numbers
 from vergence.utils.devices import as_device
-
-__all__ = ["Affine"]
 
 NOISE = 0.1  # the default augmentation's variance, in units of the mean feature variance
 MOST_DRAWS = 1_000_000  # of an augmentation, for one item
 RANK = 1e-12  # eigenvalues below this share of the largest are zero
-
-
-@dataclass(frozen=True)
-class Affine:
-    """The augmentation tau(x) = A x + b + noise, without sampling; its mean xbar = A x + b may differ from x (theorem 3.1).
-
-    Attributes:
-        matrix: A (D, D), its diagonal (D,), or a number; 1 by default.
-        offset: b (D,), or a number; 0 by default.
-        covariance: Covariance of the noise (D, D), variances (D,), or a number; 0 by default.
-
-    Example:
-        >>> tau = Affine(0.5, covariance=1.0)
-        >>> tau.sample(torch.ones(100_000, 1), torch.Generator().manual_seed(0)).mean().round(decimals=1)
-        tensor(0.5000)
-    """
-
-    matrix: Any = 1.0
-    offset: Any = 0.0
-    covariance: Any = 0.0
-
-    def parts(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns A (D, D) and b (D,), in the type and on the device of ``like`` (..., D)."""
-        D = like.shape[-1]
-        A, b = (torch.as_tensor(np.asarray(v, dtype=np.float64)).to(like) for v in (self.matrix, self.offset))
-        fits = tuple(A.shape) in ((), (D,), (D, D)) and tuple(b.shape) in ((), (D,)) and A.isfinite().all() and b.isfinite().all()
-        expect(fits, f"finite A ({D}, {D}) or ({D},) and b ({D},)", f"shapes {tuple(A.shape)} and {tuple(b.shape)}")
-        return (A if A.ndim == 2 else A.expand(D).diag()), b.expand(D)
-
-    def applied(self, moments: Moments, *, centered: bool) -> Moments:
-        """Returns the moments with xbar = A x + b in place of x; S is left to the caller."""
-        A, b = self.parts(moments.G)
-        seen, b = A @ moments.mean + b, (torch.zeros_like(moments.mean) if centered else b)
-        cross = torch.outer(A @ moments.mean, b)
-        G = A @ moments.G @ A.T + cross + cross.T + torch.outer(b, b)
-        return replace(moments, mean_seen=seen, G=G, M=moments.M @ A.T + torch.outer(moments.mean, b))
-
-    def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns one sample of the augmentation for each item (B, D)."""
-        A, b = self.parts(X)
-        covariance = covariance_of(self.covariance, X.new_zeros(X.shape[1], X.shape[1], dtype=torch.float64), 0.0)
-        values, vectors = torch.linalg.eigh(covariance)
-        root = (vectors * values.clamp(min=0).sqrt()).to(X)
-        noise = torch.randn(X.shape, generator=generator, dtype=X.dtype, device=generator.device).to(X.device)
-        view: Tensor = X @ A.T + b + noise @ root.T
-        return view
 
 
 @dataclass(eq=False, repr=False)
@@ -81,7 +33,6 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
     _: KW_ONLY
     augmentation: Any = None
     n_draws: int = 16
-    center: bool = True
     device: str = "cpu"
     random_state: int | None = 0
 
@@ -94,17 +45,16 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
                 are divided by 255; or Vergence's items, such as a folder of images.
             y: Not used.
         """
-        require_choice("center", self.center, (True, False))
         if self.random_state is not None:
             require_count(0, random_state=self.random_state)
         if self._sampler is not None:  # one draw does not separate an augmentation's mean from its spread
             require_count(2, MOST_DRAWS, n_draws=self.n_draws)
         sums = self._summed(self._checked(X, reset=True))
         expect(sums.n >= 2, "at least 2 items", f"n_samples = {sums.n}", "one item has no covariance")
-        moments = self._augmented(sums.moments(centered=self.center))
+        moments = self._augmented(sums.moments())
         self.augmentation_covariance_ = (moments.S - moments.G).cpu().numpy()
         self.n_features_in_ = len(moments.mean)
-        self.n_samples_seen_, self.mean_ = moments.n, moments.mean_seen.cpu().numpy() * self.center
+        self.n_samples_seen_, self.mean_ = moments.n, moments.mean_seen.cpu().numpy()
         self._solve(moments)
         return self
 
@@ -171,10 +121,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
     def _augmented(self, moments: Moments) -> Moments:
         """Returns the moments under the augmentation: as sampled, or those that its numbers give."""
         if self._sampler is None:
-            affine = self.augmentation if isinstance(self.augmentation, Affine) else None
-            moments = moments if affine is None else affine.applied(moments, centered=self.center)
-            numbers = self.augmentation if affine is None else affine.covariance
-            S = moments.G + covariance_of(numbers, moments.G, float(moments.variance.mean()))
+            S = moments.G + covariance_of(self.augmentation, moments.G, float(moments.variance.mean()))
             moments = replace(moments, S=S, eps=torch.finfo(S.dtype).eps)  # S - G is exact
         elif moments.n * (self.n_draws - 1) < len(moments.G):
             few = f"few draws of the augmentation: {moments.n} items with n_draws = {self.n_draws} for {len(moments.G)} features"
@@ -188,7 +135,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
 
     def _number(self, rank: int) -> int:
         """Returns how many components to keep."""
-        rank = min(rank, self.n_samples_seen_ - bool(self.center))
+        rank = min(rank, self.n_samples_seen_ - 1)
         if self.n_components is None:
             return rank
         require_count(1, n_components=self.n_components)

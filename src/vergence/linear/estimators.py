@@ -21,17 +21,16 @@ class JointEmbedding(Linear):
 
         min_W  1/n sum_i E|W tau_1(x_i) - W tau_2(x_i)|^2   subject to   W S W^T = I
 
-    The minimum is exact for any augmentation with these second moments, mean-preserving or not (remark 4.1). With ``center``
-    all moments are around the means, which amounts to a free intercept; ``center=False`` is the paper's problem as stated.
+    The minimum is exact for any augmentation with these second moments, mean-preserving or not (remark 4.1). All moments are
+    around the means, which amounts to a free intercept.
 
     Args:
         n_components: K, at most the rank of the items; None for that rank.
         augmentation: None is isotropic noise of a tenth of the mean feature variance. A number or an array (D,) are the
-            variances of noise, an array (D, D) its covariance, and `Affine` also shrinks or shifts the items: exact, without
-            sampling. A function f(X, generator) -> X' is sampled: X is a tensor of items (B, ...), generator a torch.Generator,
-            as in ``lambda X, g: X + torch.randn(X.shape, generator=g, dtype=X.dtype)``; so are Vergence's views.
+            variances of noise, an array (D, D) its covariance: exact, without sampling. A function f(X, generator) -> X' is
+            sampled: X is a tensor of items (B, ...), generator a torch.Generator, as in
+            ``lambda X, g: X + torch.randn(X.shape, generator=g, dtype=X.dtype)``; so are Vergence's views.
         n_draws: m, 2 to 1,000,000 draws for each item where the augmentation is sampled.
-        center: Subtract means.
         device: Device that computes the moments, as torch names it; a function gets items there, and a generator on the CPU.
         random_state: Seed of the draws; None for a random one.
 
@@ -71,8 +70,7 @@ class Reconstruction(Linear):
 
         min_{E, D}  1/n sum_i E|x_i - D E tau(x_i)|^2
 
-    With ``center`` encoder and decoder have free intercepts; ``center=False`` is the paper's problem as stated. Without noise
-    (``augmentation=0.0``) this is principal component analysis.
+    Encoder and decoder have free intercepts. Without noise (``augmentation=0.0``) this is principal component analysis.
 
     The arguments are those of `JointEmbedding`.
 
@@ -99,7 +97,7 @@ class Reconstruction(Linear):
         E, D = E[:k], D[:, :k]
         self.spectrum_ = phi.cpu().numpy()
         self.components_, self.decoder_, self.singular_values_ = E.cpu().numpy(), D.cpu().numpy(), self.spectrum_[:k]
-        self.target_mean_ = moments.mean.cpu().numpy() * self.center
+        self.target_mean_ = moments.mean.cpu().numpy()
         self.objective_ = float(moments.power - phi[:k].square().sum())
 
     def inverse_transform(self, Z: Any) -> Any:

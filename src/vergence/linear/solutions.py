@@ -1,11 +1,10 @@
-r"""Joint-Embedding vs Reconstruction (NeurIPS 2025), arXiv:2505.12477 version 2: the three linear problems, solved exactly.
+r"""Joint-Embedding vs Reconstruction (NeurIPS 2025), arXiv:2505.12477 version 2: two linear problems, solved exactly.
 
-X are the items (N, D), tau an augmentation, xbar_i = E tau(x_i), Y the targets (N, L), and
+X are the items (N, D), tau an augmentation, xbar_i = E tau(x_i), and
 
     G = 1/n sum_i xbar_i xbar_i^T     S = 1/n sum_i E[tau(x_i) tau(x_i)^T]     Sigma = S - G
-    M = 1/n sum_i x_i xbar_i^T        N = 1/n sum_i y_i xbar_i^T                (M = G where xbar_i = x_i)
+    M = 1/n sum_i x_i xbar_i^T        (M = G where xbar_i = x_i)
 
-    supervised       min_V      1/n sum_i E|y_i - V tau(x_i)|^2                                      (lemma B.1)
     reconstruction   min_{E,D}  1/n sum_i E|x_i - D E tau(x_i)|^2                                    (eq. 5, theorem 3.1)
     joint embedding  min_W      1/n sum_i E|W tau_1(x_i) - W tau_2(x_i)|^2  with  W S W^T = I        (theorem 3.2)
 
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from vergence.utils.linalg import covariance_cholesky
 
-__all__ = ["joint_embedding", "reconstruction", "supervised"]
+__all__ = ["joint_embedding", "reconstruction"]
 
 
 def joint_embedding(G: Tensor, S: Tensor) -> tuple[Tensor, Tensor, float]:
@@ -67,17 +66,6 @@ def reconstruction(M: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor, float]
     R, phi, Pt = torch.linalg.svd(_whiten(L, M.T).T)
     E, sign = _oriented(torch.linalg.solve_triangular(L.T, Pt.T, upper=True).T)
     return E, R * phi * sign, phi, jitter
-
-
-def supervised(N: Tensor, S: Tensor) -> tuple[Tensor, float]:
-    """Returns V = N S^{-1} (L, D), the solution of the supervised problem, and the jitter.
-
-    Example:
-        >>> supervised(torch.tensor([[2.0, 1.0]]), torch.diag(torch.tensor([4.0, 1.0])))[0]
-        tensor([[0.5000, 1.0000]])
-    """
-    L, jitter = covariance_cholesky(S)
-    return torch.cholesky_solve(N.T, L).T, jitter
 
 
 def _whiten(L: Tensor, a: Tensor) -> Tensor:

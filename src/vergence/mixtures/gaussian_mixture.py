@@ -20,10 +20,10 @@ import vergence.densities.gaussian as densities
 from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank
 from vergence.densities.em import fit as em
 from vergence.densities.em import starts
-from vergence.densities.em.structures import ROUNDING, Mixture, Structure, inverse_roots
+from vergence.densities.em.structures import ROUNDING, Mixture
 from vergence.densities.storage import Stored
 from vergence.mixtures.core import to_numpy, warn_unfinished
-from vergence.utils.checks import expect, is_count, require_array, require_choice, require_count, require_numbers
+from vergence.utils.checks import expect, is_count, require_array, require_count, require_numbers
 from vergence.utils.devices import as_device
 from vergence.utils.linalg import weighted_mean
 
@@ -32,30 +32,24 @@ __all__ = ["GaussianMixture"]
 
 @dataclass(eq=False, repr=False)
 class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
-    r"""A Gaussian mixture with scikit-learn's settings, methods and attributes; the same initialization gives the same result.
+    r"""A Gaussian mixture in scikit-learn's way, with its numbers: the same k-means initialization gives the same result.
 
     It adds `condition`, ``sample_weight``, low-rank covariances, any torch device, memory-mapped data, float32
     products (``precision``) and several processes (each passes the same data and reads its share). Differences:
 
-    - There are no warm starts, prints and information criteria, and initializations are iterated as one batch.
+    - Covariances are ``full``, ``diag`` or ``low_rank``, and initializations are by k-means and iterated as one batch.
     - A component's variance below 1e-13 of the feature's variance over all items is set to that (if up to 5 % of far values
       dominate this variance, without them), and singular covariances get a jitter, where scikit-learn raises an error.
-    - ``tied`` covariances initialized by ``k-means++`` or ``random_from_data`` are those of the K chosen items; scikit-learn
-      divides the sum over all items by K.
     - A component with less than one item's weight is moved to the item of lowest density, at most K times per
       initialization; ``reseeded_`` counts these moves. scikit-learn leaves the component in place.
 
     Args:
         n_components: K, 1 to N.
-        covariance_type: ``full``, ``tied``, ``diag``, ``spherical``, or ``low_rank``: diag d + U U^T with U (D, rank).
+        covariance_type: ``full``, ``diag``, or ``low_rank``: diag d + U U^T with U (D, rank).
         tol: Gain of the mean log-likelihood, in nats, below which EM stops, >= 0.
         reg_covar: Added to the covariances' diagonals, >= 0; for ``low_rank``, the lower bound of d.
         max_iter: Most iterations of EM.
         n_init: Initializations; the result of highest likelihood is kept.
-        init_params: ``kmeans``, ``k-means++``, ``random`` or ``random_from_data``, as in scikit-learn; the first two copy X.
-        weights_init: Initial weights (K,).
-        means_init: Initial means (K, D).
-        precisions_init: Initial inverse covariances, shaped by ``covariance_type``; not for ``low_rank``.
         random_state: Seed.
         rank: Rank r of ``low_rank``.
         precision: ``double``, or ``mixed``: products in float32 until EM converges, then in float64 until it converges again.
@@ -64,9 +58,7 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
     Attributes:
         weights_: (K,).
         means_: (K, D).
-        covariances_: (K, D, D), (D, D), (K, D) or (K,); for ``low_rank`` (K, D, 1 + rank), d first, then U.
-        precisions_: Inverse covariances, except for ``low_rank``.
-        precisions_cholesky_: Their Cholesky factors, except for ``low_rank``.
+        covariances_: (K, D, D), or (K, D); for ``low_rank`` (K, D, 1 + rank), d first, then U.
         converged_: Whether the gain fell below ``tol``.
         n_iter_: Iterations of the initialization that was kept.
         lower_bound_: Mean log-likelihood before its last M step, in nats.
@@ -92,10 +84,6 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
     reg_covar: float = 1e-6
     max_iter: int = 100
     n_init: int = 1
-    init_params: str = "kmeans"
-    weights_init: Any = None
-    means_init: Any = None
-    precisions_init: Any = None
     random_state: Any = None
     rank: int = 8
     precision: str = "double"
@@ -109,12 +97,15 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
             y: Not used.
             sample_weight: (N,), >= 0, of any scale: an item of weight 2 counts as two items of weight 1.
         """
-        kind = self._require_settings()
+        kind = em.structure(self.covariance_type, self.rank)
+        em.require_settings(self.n_components, self.n_init, self.max_iter, self.tol, self.reg_covar, self.precision)
         data = self._data(X, sample_weight)
-        start = self._initial(data, kind)
+        r = starts.initial_responsibilities(data, self.n_components, self.n_init, self.random_state)
+        start = em.initialize(data, kind, r, self.reg_covar)
         outcome = em.run(data, kind, start, tol=self.tol, max_iter=self.max_iter, reg=self.reg_covar, precision=self.precision)
         best = outcome.order()[0]
-        self._keep(outcome.mixture.select([best]), data.origin)
+        self.weights_, self.covariances_ = (v[best].cpu().numpy() for v in (outcome.mixture.weights, outcome.mixture.covariances))
+        self.means_ = (outcome.mixture.means[best].cpu() + data.origin).numpy()
         small = (data.variance_floor / ROUNDING < self.reg_covar).nonzero()[:, 0].tolist()
         if small:
             found = f"reg_covar is {self.reg_covar:g}, above the variance of feature {small[0]}"
@@ -160,13 +151,9 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         return densities.MixtureOfGaussians(weights.log(), means[:, order], self._structured(S, order), context)
 
     def _structured(self, S: Tensor, order: list[int]) -> Covariance:
-        K, D = self.means_.shape
         if self.covariance_type == "low_rank":
             return LowRank(Diagonal(S[:, order, 0]), S[:, order, 1:])
-        if self.covariance_type in ("diag", "spherical"):
-            return Diagonal((S if S.ndim == 2 else S[:, None].expand(K, D))[:, order])
-        S = S[..., order, :][..., order]
-        return Dense.of(S if S.ndim == 3 else S.expand(K, D, D))
+        return Diagonal(S[:, order]) if self.covariance_type == "diag" else Dense.of(S[..., order, :][..., order])
 
     def score_samples(self, X: Any) -> np.ndarray:
         """Returns log p(x) of each item in nats, (N,)."""
@@ -184,10 +171,6 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         """Returns the most probable component of each item, (N,)."""
         return self._over(X, lambda joint: joint.argmax(0))
 
-    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
-        """Fits the mixture and returns the most probable component of each item, (N,)."""
-        return self.fit(X, sample_weight=sample_weight).predict(X)
-
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Returns n samples (n, D), sorted by component, and their components (n,)."""
         check_is_fitted(self)
@@ -198,20 +181,13 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         return np.vstack(parts), np.repeat(np.arange(len(counts)), counts)
 
     def _sample_component(self, rng: np.random.RandomState, k: int, n: int) -> np.ndarray:
-        mean: np.ndarray = self.means_[k]
-        S: np.ndarray = self.covariances_ if self.covariance_type == "tied" else self.covariances_[k]
-        if self.covariance_type in ("full", "tied"):
+        mean, S = self.means_[k], self.covariances_[k]
+        if self.covariance_type == "full":
             return np.asarray(rng.multivariate_normal(mean, S, n))
         if self.covariance_type == "low_rank":
             noise = rng.standard_normal((n, len(mean))) * np.sqrt(S[:, 0])
             return np.asarray(mean + noise + rng.standard_normal((n, S.shape[1] - 1)) @ S[:, 1:].T)
         return np.asarray(mean + rng.standard_normal((n, len(mean))) * np.sqrt(S))
-
-    def _require_settings(self) -> Structure:
-        kind = em.structure(self.covariance_type, self.rank)
-        em.require_settings(self.n_components, self.n_init, self.max_iter, self.tol, self.reg_covar, self.precision)
-        require_choice("init_params", self.init_params, starts.INITS)
-        return kind
 
     def _data(self, X: Any, sample_weight: Any) -> em.Data:
         X = validate_data(self, to_numpy(X), dtype=[np.float64, np.float32], ensure_min_samples=2)
@@ -225,32 +201,6 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         on, weights = as_device(self.device), None if w is None else torch.from_numpy(w)
         items = _readable(X) if on.type == "cpu" else _readable(X).to(on)
         return em.Data(items, weights, torch.from_numpy(weighted_mean(X, w)), on)
-
-    def _initial(self, data: em.Data, kind: Structure) -> Mixture:
-        """Returns n_init initial mixtures, with ``weights_init``, ``means_init`` and ``precisions_init`` where they are given."""
-        K, D = self.n_components, data.X.shape[1]
-        weights = starts.initial_parameter("weights_init", self.weights_init, (K,))
-        means = starts.initial_parameter("means_init", self.means_init, (K, D))
-        normalized = weights is None or ((weights >= 0).all() and abs(float(weights.sum()) - 1) < 1e-6)
-        expect(normalized, "weights_init of at least 0 with the sum 1", self.weights_init, "normalize them")
-        S = starts.initial_covariances(self.precisions_init, self.covariance_type, K, D)
-        fixed = (weights, None if means is None else means - data.origin, S)
-        if not any(g is None for g in fixed):
-            return Mixture(*(g.to(data.device)[None] for g in fixed))  # type: ignore[union-attr]
-        r = starts.initial_responsibilities(data, K, self.n_init, self.init_params, self.random_state)
-        initial = em.initialize(data, kind, r, self.reg_covar)
-        parts = zip(fixed, (initial.weights, initial.means, initial.covariances), strict=True)
-        return Mixture(*(part if g is None else g.to(part).expand_as(part).clone() for g, part in parts))
-
-    def _keep(self, mixture: Mixture, origin: Tensor) -> None:
-        """Sets the fitted attributes."""
-        self.weights_, self.means_ = mixture.weights[0].cpu().numpy(), (mixture.means[0].cpu() + origin).numpy()
-        self.covariances_ = mixture.covariances[0].cpu().numpy()
-        if self.covariance_type in ("full", "tied"):
-            P, _ = inverse_roots(mixture.covariances[0])
-            self.precisions_cholesky_, self.precisions_ = P.cpu().numpy(), (P @ P.mT).cpu().numpy()
-        elif self.covariance_type in ("diag", "spherical"):
-            self.precisions_cholesky_, self.precisions_ = 1 / np.sqrt(self.covariances_), 1 / self.covariances_
 
     @torch.no_grad()
     def _over(self, X: Any, f: Any) -> np.ndarray:

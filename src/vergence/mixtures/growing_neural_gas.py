@@ -7,9 +7,9 @@ becomes a Gaussian:
     pi_k = (n_k + 1e-3) / sum_j (n_j + 1e-3),   mu_k = mean of the cell,   S_k = covariance of the cell + reg_covar I
 
 A node with an empty cell keeps its position as mean and gets the covariance s^2 I + reg_covar I, with s^2 = (mean of |Z - w|^2
-over items and their nearest nodes w) / D; with covariance_type = "spherical" all nodes do. A few EM steps then fit the mixture to
-the items (`densities.em`). arXiv 2603.26799 names such prototypes without details; how they become a density is this library's
-choice. An item of weight w counts as w items. The connected components of the graph are clusters.
+over items and their nearest nodes w) / D. A few EM steps then fit the mixture to the items (`densities.em`). arXiv 2603.26799
+names such prototypes without details; how they become a density is this library's choice. An item of weight w counts as w items.
+The connected components of the graph are clusters.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from vergence.densities.em import fit as em
 from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.densities.neural_gas import NeuralGas, nearest_node
 from vergence.mixtures.core import Conditional, Scale, shared_seed
-from vergence.utils.checks import require_choice, require_count, require_within
+from vergence.utils.checks import require_count, require_within
 from vergence.utils.terminal import bar
 
 __all__ = ["GrowingNeuralGas"]
@@ -44,8 +44,7 @@ class GrowingNeuralGas(Conditional):
         items_per_node: Items per node, > 0: growth also stops at N / items_per_node nodes, though not below 2, so that cells
             determine their covariances; None takes 5 (C + T).
         signals: Items sampled for growth, >= 1; None takes 2 insert_every for each node, half of them after the last insertion.
-        covariance_type: Covariances of the nodes before EM: ``full``, that of each cell, or ``spherical``, s^2 I for all nodes.
-        polish: EM steps after growth, >= 0; they fit full covariances. 0 leaves the covariances as in ``covariance_type``.
+        polish: EM steps after growth, >= 0.
         reg_covar: Regularization added to the variance of each standardized feature of each node, > 0.
         insert_every: Signals between two insertions, >= 1.
         eps_b: Step size of the nearest node, in (0, 1].
@@ -79,7 +78,6 @@ class GrowingNeuralGas(Conditional):
     max_nodes: int = 100
     items_per_node: float | None = None
     signals: int | None = None
-    covariance_type: str = "full"
     polish: int = 20
     reg_covar: float = 1e-4
     insert_every: int = 100
@@ -90,7 +88,6 @@ class GrowingNeuralGas(Conditional):
     decay: float = 0.995
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
-        require_choice("covariance_type", self.covariance_type, ("full", "spherical"))
         if self.items_per_node is not None:
             require_within("(0, inf)", items_per_node=self.items_per_node)
         if self.signals is not None:
@@ -109,7 +106,7 @@ class GrowingNeuralGas(Conditional):
         self.n_components_ = int(self.node_components_.max()) + 1
         self.labels_ = self.node_components_[nearest]
         one, nodes = X.new_ones(len(X)) if w is None else w, torch.from_numpy(gas.nodes).to(X)
-        start = _mixture(X, one, nodes, torch.from_numpy(nearest), self.covariance_type, self.reg_covar)
+        start = _mixture(X, one, nodes, torch.from_numpy(nearest), self.reg_covar)
         weights, means, covariances = em.refine(X, *start, steps=self.polish, reg_covar=self.reg_covar, w=w)
         fitted = scale.back(MixtureOfGaussians(weights.log(), means, covariances))
         parts = fitted.component_distribution
@@ -140,9 +137,7 @@ class GrowingNeuralGas(Conditional):
         return MixtureOfGaussians(weights.log(), means, Dense(L), context=self.n_features_in_)
 
 
-def _mixture(
-    X: Tensor, w: Tensor, nodes: Tensor, nearest: Tensor, covariance_type: str, reg: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def _mixture(X: Tensor, w: Tensor, nodes: Tensor, nearest: Tensor, reg: float) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the mixture on the nodes of a graph before EM: weights (K,), means (K, D), covariances (K, D, D)."""
     (K, D), nearest = nodes.shape, nearest.to(X.device)
     n = w.new_zeros(K).index_add(0, nearest, w)
@@ -151,5 +146,5 @@ def _mixture(
     d = X - means[nearest]
     S = X.new_zeros(K, D, D).index_add(0, nearest, share[..., None] * d[..., None] * d[:, None])
     spherical = (w @ (X - nodes[nearest]).square().mean(1)) / w.sum() * torch.eye(D).to(X)
-    S = torch.where(empty[..., None], spherical, S) if covariance_type == "full" else spherical.expand(K, D, D)
+    S = torch.where(empty[..., None], spherical, S)
     return (n + 1e-3) / (w.sum() + 1e-3 * K), means, S + reg * torch.eye(D).to(X)

@@ -18,7 +18,6 @@ of Inducing Variables in Sparse Gaussian Processes (2009), for the bound and the
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +30,7 @@ from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import JointGaussian
 from vergence.mixtures.core import Conditional, Objective, Predictive, log_bounds, lowest, seed_of, warn_unfinished
 from vergence.utils import linalg
-from vergence.utils.checks import expect, require_count, require_within
+from vergence.utils.checks import require_count, require_within
 from vergence.utils.limits import check_time
 from vergence.utils.terminal import bar
 
@@ -128,7 +127,7 @@ def sparse(x: Tensor, t: Tensor, w: Tensor, u: Tensor, ell: Tensor, s_f: float, 
 class KernelConditional(Conditional):
     """p(target | context) of Gaussian process regression: one Gaussian per context, of one variance in standardized targets.
 
-    Hyper-parameters that are not given maximize the marginal likelihood of a random subset of at most ``search_limit`` items:
+    Hyper-parameters maximize the marginal likelihood of a random subset of at most ``search_limit`` items:
     L-BFGS on 500 of them, from ``n_init`` initial values with one length for all columns, then with a length a column (under a
     prior that keeps their logarithms together), which is kept where it gains a nat a further length (AIC), then on all of them.
 
@@ -137,9 +136,6 @@ class KernelConditional(Conditional):
     time O(N n_inducing^2).
 
     Args:
-        length_scale: l in standardized units of the context, a number or one a column, from 1e-100 to 1e100; None fits them.
-        signal: s_f in standardized units of the target, from 1e-100 to 1e100; None fits it.
-        noise: s_n in standardized units of the target, from 1e-100 to 1e100; None fits it.
         search_limit: Maximum number of items in the search for hyper-parameters, >= 2; a step takes O(search_limit^3).
         exact_limit: Maximum number of items of the exact form, >= 0.
         n_inducing: Maximum number of inducing points, >= 1; redundant ones are left out.
@@ -166,9 +162,6 @@ class KernelConditional(Conditional):
         ([1.0, 0.1], [0.1, 1.4])
     """
 
-    length_scale: float | Sequence[float] | None = None
-    signal: float | None = None
-    noise: float | None = None
     search_limit: int = 1000
     exact_limit: int = 5000
     n_inducing: int = 512
@@ -177,7 +170,10 @@ class KernelConditional(Conditional):
     tol: float = 1e-4
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
-        self._require_settings(c.shape[1])
+        require_within("(0, inf)", tol=self.tol)
+        require_count(0, exact_limit=self.exact_limit)
+        require_count(1, n_inducing=self.n_inducing, n_init=self.n_init, max_iter=self.max_iter)
+        require_count(2, search_limit=self.search_limit)
         g = torch.Generator().manual_seed(seed_of(self.random_state))
         w = c.new_ones(len(c)) if w is None else w
         x, y = self._standardized(c, t, w)
@@ -194,32 +190,17 @@ class KernelConditional(Conditional):
         self.log_marginal_likelihood_ = log_likelihood - float(w.sum()) * float(np.log(self.target_std_).sum())
         self.points_, self.factors_, self.whitened_ = (v.cpu().contiguous().numpy() for v in (u, factors, whitened))
 
-    def _require_settings(self, C: int) -> None:
-        lengths = [] if self.length_scale is None else np.ravel(np.asarray(self.length_scale)).tolist()
-        expect(len(lengths) in (0, 1, C), f"length_scale: a number, or one for each of {C} columns", self.length_scale)
-        given = {"length_scale": lengths, "signal": [self.signal], "noise": [self.noise]}
-        for name, value in ((name, value) for name, values in given.items() for value in values if value is not None):
-            require_within("(0, inf)", **{name: value})
-            require_within("[1e-100, 1e100]", **{name: value})  # their squares are finite and above 0
-        require_within("(0, inf)", tol=self.tol)
-        require_count(0, exact_limit=self.exact_limit)
-        require_count(1, n_inducing=self.n_inducing, n_init=self.n_init, max_iter=self.max_iter)
-        require_count(2, search_limit=self.search_limit)
-
     def _hyperparameters(self, x: Tensor, t: Tensor, w: Tensor, g: torch.Generator) -> tuple[Array, float, float]:
-        """Returns l (C,), s_f and s_n: those given, and for the others the maximum of the marginal likelihood."""
-        C, unit = x.shape[1], 1.0 if self.length_scale is None else np.asarray(self.length_scale, dtype=np.float64)
-        given = (None if self.length_scale is None else 1.0, self.signal, self.noise)  # lengths that are given are units
-        bounds = log_bounds(given, RANGES, (math.sqrt(C), 1.0, 1.0))
-        scaled = x / torch.as_tensor(unit).to(x)
-        best = np.exp(np.array(bounds)[:, 0] if None not in given else self._search(scaled, t, w, bounds, g))
-        s_f, s_n = (float(b if v is None else v) for v, b in zip(given[1:], best[-2:], strict=True))
-        return np.broadcast_to(best[:-2] * unit, C).copy(), s_f, s_n
+        """Returns l (C,), s_f and s_n of the highest marginal likelihood."""
+        C = x.shape[1]
+        bounds = log_bounds((None, None, None), RANGES, (math.sqrt(C), 1.0, 1.0))
+        *lengths, s_f, s_n = np.exp(self._search(x, t, w, bounds, g)).tolist()
+        return np.broadcast_to(lengths, C).copy(), s_f, s_n
 
     def _search(self, x: Tensor, t: Tensor, w: Tensor, bounds: Bounds, g: torch.Generator) -> Array:
         """Returns the log hyper-parameters (3,) or (C + 2,) of the highest marginal likelihood within bounds."""
         limit, C = min(self.search_limit, len(x)), x.shape[1]
-        starts, separate = _starts(bounds, self.n_init, g), C > 1 and self.length_scale is None
+        starts, separate = _starts(bounds, self.n_init, g), C > 1
         options = {"maxiter": self.max_iter, "maxfun": 10 * self.max_iter, "gtol": self.tol, "ftol": 0.1 * self.tol}
         with bar("marginal likelihood", len(starts) + separate + (limit > EXPLORE), "searches") as advance:
 

@@ -28,7 +28,7 @@ from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.densities.mixture_head import initial_outputs, mixture, n_outputs, split_outputs
 from vergence.densities.particles import systematic
 from vergence.mixtures.core import Conditional, Predictive, seed_of, silenced
-from vergence.utils.checks import expect, is_count, require_choice, require_count, require_within
+from vergence.utils.checks import expect, is_count, require_count, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
 
@@ -78,13 +78,12 @@ def centers(z: Tensor, K: int, seed: int) -> Tensor:
     return torch.from_numpy(kmeans.cluster_centers_).to(z)
 
 
-def initialized(layers: list[tuple[int, int]], z: Tensor, K: int, init: str, seed: int) -> Tensor:
-    """Returns initial parameters (P,): torch's, and unless ``init`` is plain a last layer with targets z (N, T) as `centers`."""
+def initialized(layers: list[tuple[int, int]], z: Tensor, K: int, seed: int) -> Tensor:
+    """Returns initial parameters (P,): torch's, and a last layer with targets z (N, T) as `centers`."""
     g = torch.Generator().manual_seed(seed)
     parts = [(2 * torch.rand(n, generator=g, dtype=z.dtype) - 1) / i**0.5 for i, o in layers for n in (i * o, o)]
-    if init == "quantile":
-        parts[-2] *= 0.1
-        parts[-1] = initial_outputs(centers(z, K, seed).cpu())
+    parts[-2] *= 0.1
+    parts[-1] = initial_outputs(centers(z, K, seed).cpu())
     return torch.cat(parts).to(z.device)
 
 
@@ -122,10 +121,8 @@ class MixtureDensityNetwork(Conditional):
         steps: Maximum number of AdamW steps, >= 1; the learning rate falls to 0 at the last one as a cosine.
         batch_size: Items in a minibatch, >= 1; N where there are fewer.
         lr: Initial learning rate, > 0, at most 1e30.
-        n_init: Restarts, >= 1.
-        init: ``quantile`` initializes the means at the targets' quantiles (one feature) or k-means centers (several);
-            ``plain`` is torch's default, for comparison. With either, a single restart may end with a component across two
-            branches.
+        n_init: Restarts, >= 1, whose means begin at the targets' quantiles (one feature) or k-means centers (several). A single
+            one may end with a component across two branches.
         folds: Folds that select the number of steps, >= 2; only as many are trained as hold out 1000 items together. 0 takes
             all ``steps``.
         weight_decay: Weight decay of AdamW, >= 0.
@@ -157,7 +154,6 @@ class MixtureDensityNetwork(Conditional):
     batch_size: int = 256
     lr: float = 3e-3
     n_init: int = 3
-    init: str = "quantile"
     folds: int = 5
     weight_decay: float = 0.0
 
@@ -204,7 +200,7 @@ class MixtureDensityNetwork(Conditional):
         seeds = torch.randint(2**31, (R,), generator=g).tolist()
         if bool((w != w[0]).any()):
             z = z[systematic(w, len(z), g).to(z.device)]
-        return torch.stack([initialized(self._layers(), z, self.n_components, self.init, s) for s in seeds])
+        return torch.stack([initialized(self._layers(), z, self.n_components, s) for s in seeds])
 
     def _train(
         self, pairs: Pairs, theta: Tensor, rows: Tensor, probe: Tensor, g: torch.Generator, steps: int, use: Tensor | None = None
@@ -281,7 +277,6 @@ class MixtureDensityNetwork(Conditional):
         widths = isinstance(self.hidden, Sequence) and len(self.hidden) > 0 and all(is_count(h, 1) for h in self.hidden)
         expect(widths, "hidden to be one or more widths of at least 1, such as (128, 128)", self.hidden)
         require_count(1, steps=self.steps, batch_size=self.batch_size, n_init=self.n_init)
-        require_choice("init", self.init, ("quantile", "plain"))
         expect(self.folds == 0 or is_count(self.folds, 2), "folds of at least 2, or 0 to take all steps", self.folds)
         require_within("(0, 1e30]", lr=self.lr)  # AdamW computes its steps in float32
         require_within("[0, inf)", weight_decay=self.weight_decay)

@@ -7,13 +7,12 @@ Particles (c_m, t_m), m = 1..M, with weights w_m and Gaussian kernels of bandwid
     p(t | c) = sum_m gamma_m(c) N(t; t_m, h_t^2 I),   gamma_m(c) proportional to w_m N(c; c_m, h_c^2 I)
 
 A batch of B pairs updates the bank by one step of sequential Monte Carlo (`vergence.densities.particles`), with kernels
-k_bm = N(c_b; c_m, h_c^2 I) N(t_b; t_m, h_t^2 I). With update ``fifo`` the bank is a queue of equal weights.
+k_bm = N(c_b; c_m, h_c^2 I) N(t_b; t_m, h_t^2 I).
 """
 
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +21,8 @@ from torch import Tensor
 from vergence.densities import particles as smc
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import MixtureOfGaussians
-from vergence.mixtures.core import Conditional, Predictive, duplicates, log_bounds, lowest, seed_of
-from vergence.utils.checks import require_choice, require_count, require_within
+from vergence.mixtures.core import Conditional, Predictive, log_bounds, lowest, seed_of
+from vergence.utils.checks import require_count, require_within
 from vergence.utils.terminal import bar
 
 __all__ = ["ParticleMixture"]
@@ -80,24 +79,19 @@ class ParticleMixture(Conditional):
 
     `fit` starts with evenly spaced items of equal weight and selects the bandwidths that are not given by their leave-one-out
     likelihood. The other items then update the bank in batches, once, in random order (see the module's text), and the weights
-    take ``em_steps`` EM steps on all items. With no more items than particles the weights stay equal: the kernel estimate of
-    p(t | c). With update ``fifo`` the items come in their order, and the last ones stay.
-
-    The updates let the bank follow a stream that drifts. On data that do not drift they do not improve the density; the EM steps
-    do.
+    take ``em_steps`` EM steps on all items, which improve the density; the updates do not. With no more items than particles the
+    weights stay equal: the kernel estimate of p(t | c).
 
     Args:
         n_particles: Maximum number of pairs in the bank, M >= 1.
         context_bandwidth: h_c in standardized units, > 0; None selects it.
         target_bandwidth: h_t in standardized units, > 0; None selects it.
-        update: ``smc``, or ``fifo``: equal weights, the oldest leave.
         rho: Step size of the weights toward a batch's responsibilities, in [0, 1].
         u: Share of the uniform distribution mixed into the weights after each batch, in [0, 1]. With rho = 1 and u = 0 the
             weight concentrates on a few pairs.
         ess_threshold: Pairs are resampled where the effective sample size is below this fraction of the pool, >= 0.
-        resampling: ``systematic`` or ``stratified``.
         batch_size: Pairs in a batch, >= 1; at most ``n_particles`` are used.
-        em_steps: EM steps of the weights on all items of `fit`, >= 0; none with update ``fifo``.
+        em_steps: EM steps of the weights on all items, >= 0.
         device: Where to compute, as torch names it.
         random_state: Seed of the initial bank, of the order, of resampling and of `sample`.
 
@@ -125,31 +119,11 @@ class ParticleMixture(Conditional):
     n_particles: int = 1000
     context_bandwidth: float | None = None
     target_bandwidth: float | None = None
-    update: str = "smc"
     rho: float = 0.05
     u: float = 0.05
     ess_threshold: float = 0.5
-    resampling: str = "systematic"
     batch_size: int = 256
     em_steps: int = 5
-
-    def partial_fit(self, context: Any, target: Any) -> "ParticleMixture":
-        """Updates the bank with further pairs (N, C) and (N, T) or (N,), in their order; the first call is `fit`.
-
-        While the bank is not full, pairs are only added, with equal weights, and bandwidths are selected again. The units stay
-        those of the first call.
-        """
-        if not hasattr(self, "weights_"):
-            self.fit(context, target)
-            return self
-        self._require_settings()
-        c, t = self._read(context, target, reset=False)
-        bank = self._update(self._bank(), c, t, c.new_ones(len(c)))
-        grown = len(bank.w) > len(self.weights_)
-        self._keep(bank)
-        if grown:
-            self._select_bandwidths(torch.from_numpy(duplicates(bank.c.cpu(), bank.t.cpu())).to(c.device))
-        return self
 
     def _fit(self, c: Tensor, t: Tensor, w: Tensor | None, label: Tensor) -> None:
         self._require_settings()
@@ -164,7 +138,7 @@ class ParticleMixture(Conditional):
         if len(c) > M:
             bank = self._update(bank, c[M:], t[M:], w[M:])
             rows = max(1, PAIRS // len(bank.w))
-            for _ in range(self.em_steps if self.update == "smc" else 0):
+            for _ in range(self.em_steps):
                 parts = zip(c.split(rows), t.split(rows), w.split(rows), strict=True)
                 r = torch.stack([self._responsibilities(bank, *part).sum(0) for part in parts]).sum(0)
                 bank = bank._replace(w=r / w.sum())
@@ -173,8 +147,8 @@ class ParticleMixture(Conditional):
     def _order(self, w: Tensor) -> Tensor:
         """Returns the order of the updates (N,): evenly spaced items for the initial bank, then the others at random."""
         N, g = len(w), self._generator()
-        if self.update == "fifo" or self.n_particles >= N:
-            return torch.arange(N, device=w.device)  # a queue takes the items in their own order
+        if self.n_particles >= N:
+            return torch.arange(N, device=w.device)
         first = smc.systematic(torch.ones(N), self.n_particles, g)
         others = torch.ones(N).index_fill(0, first, 0).nonzero()[:, 0]
         return torch.cat([first, others[torch.randperm(len(others), generator=g)]]).to(w.device)
@@ -187,13 +161,11 @@ class ParticleMixture(Conditional):
         require_count(0, em_steps=self.em_steps)
         require_within("[0, 1]", rho=self.rho, u=self.u)
         require_within("[0, inf)", ess_threshold=self.ess_threshold)
-        require_choice("update", self.update, ("smc", "fifo"))
-        require_choice("resampling", self.resampling, smc.RESAMPLING)
 
     def _update(self, bank: smc.Bank, c: Tensor, t: Tensor, w: Tensor) -> smc.Bank:
         """Returns the bank after updates with all pairs of weights w (N,), of mean about 1, in batches."""
         rows = min(self.batch_size, self.n_particles)
-        rule = smc.Rule(self.n_particles, self.update, self.rho, self.u, self.ess_threshold, self.resampling)
+        rule = smc.Rule(self.n_particles, "smc", self.rho, self.u, self.ess_threshold, "systematic")
         with bar("particles", len(c), "items") as advance:
             for s in range(0, len(c), rows):
                 self.n_batches_ += 1
@@ -211,7 +183,7 @@ class ParticleMixture(Conditional):
         return w[:, None] * smc.responsibilities(bank.w, log_k)
 
     def _generator(self) -> torch.Generator:
-        """Returns the generator of the current batch; it depends on the batch's number only, so that a stream can be resumed."""
+        """Returns the generator of the current batch, by its number."""
         return torch.Generator().manual_seed((1_000_003 * self.seed_ + self.n_batches_) % 2**63)
 
     def _select_bandwidths(self, label: Tensor) -> None:

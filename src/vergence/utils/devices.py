@@ -150,11 +150,6 @@ def cpu_threads(number: int | None = None) -> Iterator[None]:
     """Sets torch's number of threads while the context lasts. Another number changes the last bits of results.
 
     It is at most 64, or 4 for each processor where that is more; None leaves torch's own.
-
-    Example:
-        >>> with cpu_threads(1):
-        ...     torch.get_num_threads()
-        1
     """
     if number is None:
         yield

@@ -19,14 +19,7 @@ JITTER = (0.0, *(10.0**k for k in range(-13, -3)))  # the ladder, in units of th
 
 
 def require_features(**named: Tensor) -> None:
-    """Raises a ValueError unless every tensor is a finite matrix of features (N, D), N, D >= 1, all with one number of features.
-
-    Example:
-        >>> require_features(train=torch.ones(3, 2), test=torch.ones(1, 2))
-        >>> require_features(train=torch.ones(3))
-        Traceback (most recent call last):
-        ValueError: expected train of shape (N, D), found shape (3,)
-    """
+    """Raises a ValueError unless every tensor is a finite matrix of features (N, D), N, D >= 1, all of one width."""
     for name, z in named.items():
         require_array(name, z, "N", "D")
     widths = {name: z.shape[1] for name, z in named.items()}
@@ -69,12 +62,6 @@ def require_symmetric(a: Tensor) -> None:
     """Raises a ValueError unless (..., D, D) matrices are symmetric up to rounding.
 
     The tolerance is sqrt(eps) of the type, relative to the square roots of the two diagonal entries.
-
-    Example:
-        >>> require_symmetric(torch.tensor([[1.0, 0.5], [0.5, 1.0]]))
-        >>> require_symmetric(torch.tensor([[1.0, 0.5], [0.0, 1.0]]))
-        Traceback (most recent call last):
-        ValueError: expected a symmetric covariance, found entries that differ by 0.5 across the diagonal; pass (S + S.mT) / 2
     """
     square = a.ndim >= 2 and a.shape[-1] == a.shape[-2]
     expect(square, "a square covariance (..., D, D)", f"shape {tuple(a.shape)}", "pass one row per feature")
@@ -95,11 +82,6 @@ def cholesky(a: Tensor, *, unit: float | None = None) -> tuple[Tensor, float]:
     The matrix (D, D) is symmetric and positive semidefinite; those of a batch (..., D, D) share one step of the ladder, and the
     largest jitter is returned, in the units of ``a``. A mean diagonal below 1e-10 of ``unit``, a common variance of the data, is
     replaced by that; without it zeros are an error.
-
-    Example:
-        >>> L, jitter = cholesky(torch.tensor([[4.0, 2.0], [2.0, 1.0]], dtype=torch.float64))
-        >>> bool(jitter > 0), [round(x, 6) for x in (L @ L.T).flatten().tolist()]
-        (True, [4.0, 2.0, 2.0, 1.0])
     """
     scale = _mean_variance(a)
     if unit is not None:
@@ -121,13 +103,6 @@ def covariance_cholesky(S: Tensor) -> tuple[Tensor, float]:
     The jitter is added to the correlations, whatever the features' units: a feature of deviation 0.1 keeps its variance next to
     one of 1e6. A feature of variance zero gets the mean variance for its unit. Where no jitter is needed this is `cholesky`, with
     which it shares what it takes; the jitter has no unit, and is at most 1e-4.
-
-    Example:
-        >>> scale = torch.tensor([1e6, 1e6, 0.1], dtype=torch.float64)
-        >>> R = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
-        >>> L, jitter = covariance_cholesky(scale[:, None] * R * scale)
-        >>> jitter, round(float(L[2, 2]), 6)
-        (1e-13, 0.1)
     """
     mean = _mean_variance(S)
     L = _well_conditioned(S)

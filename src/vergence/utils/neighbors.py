@@ -38,11 +38,6 @@ def nearest(train: Tensor, test: Tensor, k: int, block: int = 2048) -> tuple[Ten
     float64. Beyond the result, memory is for one table of ``block`` test items by 8 ``block`` training items. A zero vector has
     similarity 0 to everything. The order among equal similarities is not defined. Of features (N, D) and (M, D) and k of 1 to N,
     the similarities (M, k) in [-1, 1] and the indices (M, k) into ``train`` are returned.
-
-    Example:
-        >>> similarity, index = nearest(torch.eye(3), torch.tensor([[0.0, 3.0, 4.0]]), k=2)
-        >>> [round(s, 2) for s in similarity[0].tolist()], index[0].tolist()
-        ([0.8, 0.6], [2, 1])
     """
     similarity, _, index = _search(train, test, k, block)
     return similarity, index
@@ -114,14 +109,6 @@ def nearest_others(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
     Candidates are found by one product of matrices a block, in the type of the features; their distances are then computed from
     the differences. In a cluster whose spread is a ten-thousandth of its distance from the mean, float32 may miss near items.
-
-    Example:
-        >>> nearest_others(torch.tensor([[0.0], [1.0], [3.0]]), 1)
-        (tensor([[1.],
-                [1.],
-                [2.]]), tensor([[1],
-                [0],
-                [1]]))
     """
     x = x - x.mean(0)
     squares = x.square().sum(1)
@@ -183,12 +170,6 @@ def near_duplicates(x: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
     up to six digits of these, items are equal. Near duplicates of an item are at most 32
     others, and a twentieth of all, that are less than a quarter as far away as the next nearest item. More than 1,024 items are
     compared within the leaves of random trees, in up to 64 random directions.
-
-    Example:
-        >>> x = np.random.default_rng(0).normal(size=(100, 8))
-        >>> label = near_duplicates(np.concatenate([x, x[:50] + 0.001]))
-        >>> bool((label[:50] == label[100:]).all()), len(set(label.tolist()))
-        (True, 100)
     """
     scaled = np.stack([_scaled(column) for column in x.T.astype(np.float64)], 1) if x.shape[1] else x
     equal, label = np.unique(np.round(scaled, 6) + 0.0, axis=0, return_inverse=True)

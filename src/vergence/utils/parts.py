@@ -83,13 +83,6 @@ def write_table(path: Path, columns: Mapping[str, Column]) -> None:
     In ``.csv``, a matrix has a column for each of its own (``z_0``, ``z_1``, ...), and texts that a spreadsheet could take for a
     formula stand behind a single quote (`neutral`); numbers never do. They have seven digits; those of an array of Python's
     objects have all, or are texts that stand as they are.
-
-    Example:
-        >>> import tempfile
-        >>> file = Path(tempfile.mkdtemp()) / "t.csv"
-        >>> write_table(file, {"name": ["a", "=b"], "z": np.eye(2)})
-        >>> file.read_text().split()
-        ['name,z_0,z_1', 'a,1,0', "'=b,0,1"]
     """
     n = len(next(iter(columns.values())))
 
@@ -148,12 +141,7 @@ def _as_text(values: np.ndarray) -> list[str]:
 
 
 def neutral(text: str) -> str:
-    """Returns a text, behind a single quote where a spreadsheet could take it for a formula; `original` is the inverse.
-
-    Example:
-        >>> neutral("=1+1.png"), neutral("'=x"), neutral("cat.png")
-        ("'=1+1.png", "''=x", 'cat.png')
-    """
+    """Returns a text, behind a single quote where a spreadsheet could take it for a formula; `original` is the inverse."""
     return f"'{text}" if FORMULA.match(text) else text
 
 
@@ -168,12 +156,7 @@ def named_path(name: str) -> str:
 
 
 def original(text: str) -> str:
-    """Returns the text of which `neutral` or `named_path` gave ``text``.
-
-    Example:
-        >>> original("'=1+1.png"), original("'tis.png"), original("./=a.png")
-        ('=1+1.png', "'tis.png", '=a.png')
-    """
+    """Returns the text of which `neutral` or `named_path` gave ``text``."""
     if text.startswith("./") and PATH.match(text):
         return text[2:]
     return text[1:] if text.startswith("'") and FORMULA.match(text) else text
@@ -190,12 +173,7 @@ def read_names(file: Path) -> list[str]:
 
 
 def json_lines(columns: Mapping[str, np.ndarray]) -> Iterator[str]:
-    r"""Yields the rows of columns of equal length as JSON objects, one per line; numbers that are not finite become null.
-
-    Example:
-        >>> list(json_lines({"name": np.array(["00017"]), "score": np.array([np.nan])}))
-        ['{"name": "00017", "score": null}\n']
-    """
+    r"""Yields the rows of columns of equal length as JSON objects, one per line; numbers that are not finite become null."""
     for row in zip(*(values.tolist() for values in columns.values()), strict=True):
         cells = (None if isinstance(cell, float) and not math.isfinite(cell) else cell for cell in row)
         yield json.dumps(dict(zip(columns, cells, strict=True)), default=str) + "\n"

@@ -85,12 +85,11 @@ class Data:
 
 
 def structure(covariance_type: str, rank: int = 8, prior: Tensor | None = None) -> Structure:
-    """Returns a structure by name: ``full``, ``tied``, ``diag``, ``spherical``, or ``low_rank`` with its rank.
+    """Returns a structure by name: ``full``, ``diag``, or ``low_rank`` with its rank.
 
     ``prior`` (D, D) is the sum of squares of one item that each ``full`` component has seen before the data.
     """
-    kinds: dict[str, Callable[[], Structure]] = {"full": functools.partial(structures.Full, prior), "tied": structures.Tied}
-    kinds |= {"diag": structures.Diagonal, "spherical": structures.Spherical}
+    kinds: dict[str, Callable[[], Structure]] = {"full": functools.partial(structures.Full, prior), "diag": structures.Diagonal}
     kinds["low_rank"] = functools.partial(structures.LowRank, rank)
     require_choice("covariance_type", covariance_type, kinds)
     require_count(rank=rank)

@@ -1,4 +1,4 @@
-"""Covariances of mixture components as EM stores, evaluates and estimates them: full, tied, diagonal, spherical, low rank.
+"""Covariances of mixture components as EM stores, evaluates and estimates them: full, diagonal, low rank.
 
 Shapes: D features, R mixtures of K components each, F = R K, r the rank, B items in a block.
 """
@@ -23,8 +23,8 @@ ROUNDING = 1e-13  # share of a feature's variance over all items: a component's 
 class Mixture:
     """Parameters of R mixtures.
 
-    Covariances are stored as the structure needs them: full (R, K, D, D), tied (R, D, D), diag (R, K, D), spherical (R, K),
-    low_rank (R, K, D, 1 + rank) with d in the first column and U in the others: S = diag d + U U^T.
+    Covariances are stored as the structure needs them: full (R, K, D, D), diag (R, K, D), low_rank (R, K, D, 1 + rank) with d in
+    the first column and U in the others: S = diag d + U U^T.
     """
 
     weights: Tensor  # (R, K)
@@ -61,7 +61,6 @@ class Structure(abc.ABC):
     numbers that the densities and sums of a block need, in the block's precision.
     """
 
-    shared: ClassVar[bool]  # whether the components of a mixture share one covariance
     around_means: ClassVar[bool]  # whether moments are taken around the current means, where nothing cancels, or the origin
     initial_passes: ClassVar[int]  # passes that estimate the first covariances, once the means are mixture
 
@@ -113,9 +112,8 @@ class Structure(abc.ABC):
     def revive(self, mixture: Mixture, r: int, k: int, x: Tensor, weight: float) -> None:
         """Moves component k of mixture r to an item x (D,), with the mean of the other covariances and this weight, in place."""
         mixture.means[r, k] = x
-        if not self.shared:
-            others = torch.arange(mixture.weights.shape[1], device=x.device) != k
-            mixture.covariances[r, k] = mixture.covariances[r, others].mean(0)
+        others = torch.arange(mixture.weights.shape[1], device=x.device) != k
+        mixture.covariances[r, k] = mixture.covariances[r, others].mean(0)
         mixture.weights[r, k] = weight
         mixture.weights[r] /= mixture.weights[r].sum()
 
@@ -168,41 +166,27 @@ def _definite(S: Tensor, floor: Tensor) -> Tensor:
 @dataclass
 class _Factors:
     mu: Tensor  # (F, D)
-    P: Tensor  # (F, D, D), or (R, D, D) of tied covariances
-    log_det: Tensor  # (F,), or (R,)
-    R: int
+    P: Tensor  # (F, D, D)
+    log_det: Tensor  # (F,)
 
 
-class _Matrices(Structure):
-    """Covariances that are full matrices."""
-
-    initial_passes = 1
-
-    def unit(self, mixture: Mixture) -> Mixture:
-        like = mixture.means[:, 0] if self.shared else mixture.means
-        return Mixture(mixture.weights, mixture.means, torch.diag_embed(torch.ones_like(like)))
-
-    def prepare(self, mixture: Mixture, dtype: torch.dtype) -> _Factors:
-        P, log_det = inverse_roots(mixture.covariances if self.shared else mixture.covariances.flatten(0, 1))
-        return _Factors(mixture.means.flatten(0, 1).to(dtype), P.to(dtype), log_det.to(dtype), len(mixture.means))
-
-    def zeros(self, prepared: _Factors) -> Tensor:
-        return torch.zeros_like(prepared.P, dtype=torch.float64)
-
-    def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
-        return _definite(S, floor)
-
-
-class Full(_Matrices):
+class Full(Structure):
     """One covariance per component, with moments around the current means.
 
     ``prior`` is the sum of squares (D, D) of one item that each component has seen before the data (MAP, inverse Wishart).
     """
 
-    shared, around_means = False, True
+    around_means, initial_passes = True, 1
 
     def __init__(self, prior: Tensor | None = None) -> None:
         self.prior = prior
+
+    def unit(self, mixture: Mixture) -> Mixture:
+        return Mixture(mixture.weights, mixture.means, torch.diag_embed(torch.ones_like(mixture.means)))
+
+    def prepare(self, mixture: Mixture, dtype: torch.dtype) -> _Factors:
+        P, log_det = inverse_roots(mixture.covariances.flatten(0, 1))
+        return _Factors(mixture.means.flatten(0, 1).to(dtype), P.to(dtype), log_det.to(dtype))
 
     def log_density(self, prepared: _Factors, x: Tensor) -> Tensor:
         y = torch.bmm(x - prepared.mu[:, None], prepared.P)
@@ -211,6 +195,9 @@ class Full(_Matrices):
     def second(self, prepared: _Factors, x: Tensor, r: Tensor) -> Tensor:
         delta = x - prepared.mu[:, None]
         return torch.bmm((delta * r[..., None]).mT, delta)
+
+    def zeros(self, prepared: _Factors) -> Tensor:
+        return torch.zeros_like(prepared.P, dtype=torch.float64)
 
     def estimate(self, prepared: _Factors, sums: Sums, N: Tensor, means: Tensor, reg: float, *, initial: bool = False) -> Tensor:
         delta = sums.first / N[:, None]
@@ -221,33 +208,11 @@ class Full(_Matrices):
         S.diagonal(dim1=-2, dim2=-1).add_(reg)
         return unflat(S, means)
 
+    def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
+        return _definite(S, floor)
+
     def cells(self, F: int, D: int) -> int:
         return F * D
-
-
-class Tied(_Matrices):
-    """One covariance for all components of a mixture, with moments around the origin; it whitens the items of all of them."""
-
-    shared, around_means = True, False
-
-    def log_density(self, prepared: _Factors, x: Tensor) -> Tensor:
-        y, m = x @ prepared.P, prepared.mu.unflatten(0, (prepared.R, -1)) @ prepared.P  # (R, B, D), (R, K, D)
-        Q = y.square().sum(-1)[:, None] - 2 * m @ y.mT + m.square().sum(-1)[..., None]
-        log_p: Tensor = -0.5 * (Q.clamp(min=0) + prepared.log_det[:, None, None])
-        return log_p.flatten(0, 1)
-
-    def second(self, prepared: _Factors, x: Tensor, r: Tensor) -> Tensor:
-        weight: Tensor = r.unflatten(0, (prepared.R, -1)).sum(1)  # (R, B): one, or the items' weights
-        return (x * weight[..., None]).mT @ x
-
-    def estimate(self, prepared: _Factors, sums: Sums, N: Tensor, means: Tensor, reg: float, *, initial: bool = False) -> Tensor:
-        n = unflat(N, means)
-        S: Tensor = (sums.second - (n[..., None] * means).mT @ means) / n.sum(-1)[:, None, None]
-        S.diagonal(dim1=-2, dim2=-1).add_(reg)
-        return S
-
-    def cells(self, F: int, D: int) -> int:
-        return F + D
 
 
 @dataclass
@@ -267,14 +232,14 @@ def squares(axes: Axes, x: Tensor) -> Tensor:
 class Diagonal(Structure):
     """One variance per feature and component, with moments around the origin."""
 
-    shared, around_means, initial_passes = False, False, 1
+    around_means, initial_passes = False, 1
 
     def unit(self, mixture: Mixture) -> Mixture:
         return Mixture(mixture.weights, mixture.means, torch.ones_like(mixture.means))
 
     def prepare(self, mixture: Mixture, dtype: torch.dtype) -> Axes:
         mu, w = mixture.means.flatten(0, 1), 1 / mixture.covariances.flatten(0, 1)
-        return Axes(mu.to(dtype), w.reshape(len(mu), -1).expand_as(mu).to(dtype).contiguous())
+        return Axes(mu.to(dtype), w.to(dtype))
 
     def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
         return torch.maximum(S, floor)
@@ -296,19 +261,6 @@ class Diagonal(Structure):
         return F + D
 
 
-class Spherical(Diagonal):
-    """One variance per component."""
-
-    def unit(self, mixture: Mixture) -> Mixture:
-        return Mixture(mixture.weights, mixture.means, torch.ones_like(mixture.weights))
-
-    def estimate(self, prepared: Axes, sums: Sums, N: Tensor, means: Tensor, reg: float, *, initial: bool = False) -> Tensor:
-        return super().estimate(prepared, sums, N, means, reg).mean(-1)
-
-    def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
-        return torch.maximum(S, floor.mean())
-
-
 @dataclass
 class _Loadings(Axes):
     V: Tensor  # (F, D, r): |V^T (x - mu)|^2 is subtracted from the diagonal's quadratic form
@@ -324,7 +276,7 @@ class LowRank(Structure):
     U <- A (I - beta U + beta A)^{-1},  d <- diag(S) - sum over columns of U A. Cost O(N K D r), never O(D^2).
     """
 
-    shared, around_means, initial_passes = False, False, 4
+    around_means, initial_passes = False, 4
 
     def __init__(self, rank: int) -> None:
         self.rank = rank

@@ -108,7 +108,7 @@ class GMJEEM(ConditionalObjective):
         K = min(self.components, max(1, len(data.X) // 2))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # equal embeddings give fewer clusters, which is allowed
-            r = starts.initial_responsibilities(data, K, 1, "kmeans", 0)
+            r = starts.initial_responsibilities(data, K, 1, 0)
         return self.bank.start(r)
 
     def joint(self) -> MixtureOfGaussians:

@@ -245,18 +245,16 @@ class Run:
         context: Images,
         bank: Images | None = None,
         n: int = 1,
-        modes: int = 3,
         *,
         bank_embeddings: Tensor | None = None,
         batch_size: int = 256,
     ) -> retrieval.Retrieved:
-        """Returns the targets of a bank that are most likely given each context: per component of `conditional`, and in all.
+        """Returns the targets of a bank that are most likely given each context.
 
         Args:
             context: N contexts.
             bank: M targets: items, an array or tensor of images or vectors, or a path (of pairs: their targets).
             n: Number of targets to return, 1 to M.
-            modes: Maximum number of components to retrieve by, the heaviest first.
             bank_embeddings: Embeddings (M, D) of the targets from `embed` with ``side="target"`` and ``projected``, instead of
                 ``bank``, so that a large bank is embedded once.
             batch_size: Items at a time.
@@ -265,9 +263,8 @@ class Run:
         objective: ConditionalObjective = objective_of(self, ConditionalObjective)
         z, index = self._bank(bank, bank_embeddings, batch_size)
         za = self.embed(context, projected=True, batch_size=batch_size)
-        retrieved = retrieval.retrieve(objective.conditional, self.to_device(za), self.to_device(z), n, modes)
-        columns = {name: column.cpu() for name, column in vars(retrieved).items()}
-        return retrieval.Retrieved(**columns | {name: index[columns[name]] for name in ("index", "ranked")})
+        retrieved = retrieval.retrieve(objective.conditional, self.to_device(za), self.to_device(z), n)
+        return retrieval.Retrieved(index[retrieved.ranked.cpu()], retrieved.ranked_log_prob.cpu())
 
     @torch.inference_mode()
     def match(
