@@ -66,7 +66,7 @@ def test_held_out_likelihood_finds_the_components_of_planted_mixtures(K):
 
 def test_a_mixture_has_scikit_learns_density():
     X = np.concatenate([data(300, 3), data(300, 3, seed=1) + 20])
-    ours = MixtureDetector(2, covariance_type="full", n_directions=3, reg_covar=0.0).fit(X)
+    ours = MixtureDetector(2, n_directions=3, reg_covar=0.0).fit(X)
     theirs = SklearnMixture(2, random_state=0, reg_covar=0.0, tol=1e-8, max_iter=500).fit(X)
     np.testing.assert_allclose(ours.score_samples(X).mean(), theirs.score_samples(X).mean(), atol=1e-3)
 

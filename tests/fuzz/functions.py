@@ -55,7 +55,7 @@ def detector(kind):
 ALL = {"contamination": 0.05, "random_state": 0}
 DETECTORS = {
     "GaussianDetector": {"n_components": 2, "shrinkage": 0.5, "trim": 0.1, "contamination": 0.05},
-    "MixtureDetector": {"n_components": 1, "covariance_type": "diag", "n_directions": 2, "reg_covar": 1e-3, **ALL},
+    "MixtureDetector": {"n_components": 1, "n_directions": 2, "reg_covar": 1e-3, **ALL},
     "NeighborDetector": {"n_neighbors": 3, "max_items": 10, "keep": "random", "metric": "cosine", **ALL},
 }
 

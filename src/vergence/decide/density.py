@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from vergence.decide.moments import trimmed, uniform
 from vergence.densities.gaussian import JointGaussian
 from vergence.densities.moments import blocks, principal, standardized_moments
 from vergence.mixtures.gaussian_mixture import GaussianMixture
-from vergence.utils.checks import expect, require_choice, require_count
+from vergence.utils.checks import expect, require_count
 from vergence.utils.devices import fixed_noise
 
 __all__ = ["GaussianDetector", "MixtureDetector", "surprise"]
@@ -96,7 +95,6 @@ class MixtureDetector(Detector):
 
     Args:
         n_components: K; None chooses among 1, 2, 3, 4, 6, 8, 12, 16, 24 and 32.
-        covariance_type: ``full`` or ``diag``; None chooses.
         n_directions: Principal directions, at least 1; at most D are used, of which all keep no residual.
         reg_covar: Added to the variances in the principal coordinates.
         random_state: Seed of the held-out part and of the initialization; the order of the items does not matter.
@@ -123,7 +121,6 @@ class MixtureDetector(Detector):
 
     n_components: int | None = None
     _: KW_ONLY
-    covariance_type: str | None = None
     n_directions: int = 64
     reg_covar: float = 1e-3
     random_state: int | None = 0
@@ -133,8 +130,6 @@ class MixtureDetector(Detector):
         require_count(n_directions=self.n_directions)
         if self.n_components is not None:
             require_count(n_components=self.n_components)
-        if self.covariance_type is not None:
-            require_choice("covariance_type", self.covariance_type, TYPES)
         m = standardized_moments(X, w)
         values, vectors = (part.numpy() for part in principal(m.shrunk("ledoit_wolf")))
         k = min(self.n_directions, len(values))
@@ -161,15 +156,12 @@ class MixtureDetector(Detector):
         return y / np.sqrt(self.variances_), rest
 
     def _chosen(self, train: np.ndarray, w: Any, held: np.ndarray, v: Any) -> tuple[str, int]:
-        """Returns the structure and K, given or chosen by the likelihood of the held-out items."""
-        structures: Sequence[str] = TYPES if self.covariance_type is None else (self.covariance_type,)
+        """Returns the structure, and K unless it is given, by the likelihood of the held-out items."""
         self.held_out_: dict[str, float] = {}
         if len(held) < 2 or len(train) < 2:
-            return structures[0], self.n_components or 1
-        if len(structures) == 1 and self.n_components is not None:
-            return structures[0], self.n_components
+            return TYPES[0], self.n_components or 1
         likelihoods: dict[tuple[str, int], np.ndarray] = {}
-        for structure in structures:
+        for structure in TYPES:
             for K in COMPONENTS if self.n_components is None else (self.n_components,):
                 if K * (train.shape[1] if structure == "full" else 1) * 2 > len(train) and K > 1:
                     break
@@ -178,7 +170,7 @@ class MixtureDetector(Detector):
                 means = [float(values.mean()) for (s, _), values in likelihoods.items() if s == structure]
                 if len(means) - 1 - int(np.argmax(means)) >= PATIENCE:
                     break
-        return self._simplest(likelihoods, v) if likelihoods else (structures[0], self.n_components or 1)
+        return self._simplest(likelihoods, v) if likelihoods else (TYPES[0], self.n_components or 1)
 
     def _simplest(self, likelihoods: dict[tuple[str, int], np.ndarray], w: np.ndarray | None) -> tuple[str, int]:
         """Returns the model of fewest components within one standard error of the best."""
