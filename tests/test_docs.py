@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import vergence
+from vergence.cli.commands import as_options
 from vergence.learn import methods, objectives
 from vergence.learn.training import recipes
 
@@ -73,7 +74,7 @@ def test_every_objective_and_method_is_described(page, names):
 
 def test_the_messages_of_troubleshooting_are_those_of_the_code():
     code = " ".join((ROOT / "src" / file).read_text() for file in (ROOT / "src").rglob("*.py"))
-    code = re.sub(r'"\s+f?"|\{[^{}]*\}', "", code)
+    code = as_options(re.sub(r'"\s+f?"|\{[^{}]*\}', "", code))
     messages = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "how-to" / "troubleshooting.md").read_text(), re.MULTILINE)
     gaps = r"\.\.\.|\b[NM]\b|'[^']*'|\b\d+\b|[;:(]|\bobjective\b"
     parts = [part.strip() for message in messages for part in re.split(gaps, message)]
