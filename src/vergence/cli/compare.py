@@ -9,8 +9,6 @@ from tyro.conf import Positional, arg
 
 from vergence.utils import terminal
 
-SHARES = ("knn", "probe", "auroc")  # measures in [0, 1], printed in percent
-
 
 @dataclass(kw_only=True)
 class Compare:
@@ -51,9 +49,9 @@ def compare(command: Compare) -> None:
         print(f"note: {note}")
     for test in dict.fromkeys(found.test):
         keys = [key for key in MEASURES if key in table]
-        header = ["", "runs", *(key.replace("_", " ") + ", %" * (key in SHARES) for key in keys)]
+        header = ["", "runs", *(key.replace("_", " ") + ", %" * (key in found.shares) for key in keys)]
         own = [i for i, on in enumerate(found.test) if on == test]
-        rows = [[found.name[i], str(found.runs[i]), *(_text(table, key, i) for key in keys)] for i in own]
+        rows = [[found.name[i], str(found.runs[i]), *(_text(table, key, i, key in found.shares) for key in keys)] for i in own]
         terminal.table(f"{test}: mean ± standard deviation over seeds", header, rows)
     if command.out is not None:
         numbers = {key: np.array(values, dtype=np.float64) for key, values in table.items() if key not in ("name", "test")}
@@ -64,6 +62,6 @@ def compare(command: Compare) -> None:
         print(f"wrote {command.figure}")
 
 
-def _text(table: Mapping[str, Any], key: str, i: int) -> str:
+def _text(table: Mapping[str, Any], key: str, i: int, share: bool) -> str:
     both = (table[key][i], table[f"{key}_deviation"][i])
-    return " ± ".join(f"{value * (100 if key in SHARES else 1):.1f}" for value in both if value is not None)
+    return " ± ".join(f"{value * (100 if share else 1):.1f}" for value in both if value is not None)
