@@ -1,6 +1,5 @@
 """A run as a folder that others can load, with a model card from its record; and to and from the Hugging Face Hub."""
 
-import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -132,17 +131,11 @@ def _card(run: "Run", repository: str) -> str:
         "objective": model.method or model.objective,
         "calibration": f"{len(found.calibration):,} items{'' if found.held_out else ', which the encoder was trained on'}",
     }
-    file = run.folder.path / "evaluation.json"
-    evaluation = "Not evaluated."
-    if file.is_file():
-        read = json.loads(file.read_text(encoding="utf-8"))
-        numbers = {key: value for key, value in read.items() if isinstance(value, int | float) and not isinstance(value, bool)}
-        evaluation = "\n".join(f"- {key}: {value:.4g}" for key, value in numbers.items()) or "See `evaluation.json`."
     return CARD.format(
         name=repository.rpartition("/")[2],
         repository=repository,
         version=run.folder.version,
         facts="\n".join(f"- {key}: {value}" for key, value in rows.items()),
         meaning=RATE.format(n=len(found.calibration)) + "".join(f"\n- {note}" for note in found.notes),
-        evaluation=evaluation,
+        evaluation="See `evaluation.json`." if (run.folder.path / "evaluation.json").is_file() else "Not evaluated.",
     )
