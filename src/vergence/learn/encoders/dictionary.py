@@ -29,12 +29,7 @@ PART = 2_000  # vectors at a time
 
 
 def normalized_patches(x: Tensor, size: int, stride: int = 1) -> Tensor:
-    """Returns n(p) of all patches of images (B, C, H, W) in [0, 1], (B, L, F) with the L positions by rows.
-
-    Example:
-        >>> normalized_patches(torch.full((1, 1, 4, 4), 0.5), 2).abs().max().item()
-        0.0
-    """
+    """Returns n(p) of all patches of images (B, C, H, W) in [0, 1], (B, L, F) with the L positions by rows."""
     windows = x.unfold(2, size, stride).unfold(3, size, stride).permute(0, 2, 3, 1, 4, 5)  # (B, rows, columns, C, P, P)
     p = windows.flatten(3).flatten(1, 2)
     p = p - p.mean(2, keepdim=True)

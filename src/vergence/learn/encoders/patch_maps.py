@@ -95,10 +95,6 @@ class SecondLayer(nn.Module):
     A patch of neighboring windows holds which edges lie next to each other, as in corners and outlines.
 
     ``below`` is K', ``atoms`` K, ``threshold`` in deviations of the responses.
-
-    Example:
-        >>> SecondLayer(3, 5, 0.25)(torch.rand(4, 2, 3, 36)).shape
-        torch.Size([4, 40])
     """
 
     def __init__(self, below: int, atoms: int, threshold: float) -> None:
@@ -174,11 +170,6 @@ class PatchMaps(nn.Module):
     Args:
         channels: Number of channels C.
         settings: Settings; see `vergence.learn.encoders.config.Patches`.
-
-    Example:
-        >>> maps = PatchMaps(1, PatchSettings(atoms=4, patch=3))
-        >>> maps(torch.rand(2, 1, 8, 8, dtype=maps.filters.dtype)).shape
-        torch.Size([2, 32])
     """
 
     def __init__(self, channels: int, settings: PatchSettings) -> None:
@@ -256,11 +247,6 @@ def sampled_patches(images: Iterable[Tensor], maps: PatchMaps, *, seed: int = 0)
     """Returns a uniform sample of at most 100,000 normalized patches (n, F) of images that are resized as ``maps`` resizes them.
 
     Images are batches (B, C, H, W), uint8 or floats in [0, 1]; empty ones are skipped.
-
-    Example:
-        >>> maps = PatchMaps(1, PatchSettings(atoms=4, patch=3))
-        >>> sampled_patches([torch.rand(5, 1, 8, 8), torch.rand(2, 1, 8, 8)], maps).shape
-        torch.Size([252, 9])
     """
     sample = dictionary.PatchSample(dictionary.N_PATCHES, maps.settings.patch, maps.settings.stride, seed)
     for x in images:
@@ -273,11 +259,6 @@ def patch_dictionary(images: Iterable[Tensor], shape: Sequence[int], settings: P
     """Returns the maps of one layer whose dictionary is learned from images; it has at most a tenth as many atoms as patches.
 
     Images of ``shape`` (C, H, W), and the seed, are those of `sampled_patches`.
-
-    Example:
-        >>> images = torch.rand(20, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
-        >>> patch_dictionary(images.split(10), (3, 16, 16), Patches(atoms=16, stride=2, pool=1, second=0))(images).shape
-        torch.Size([20, 32])
     """
     full = settings.complete(shape)
     patches = sampled_patches(images, PatchMaps(shape[0], full), seed=seed)  # whose dictionary is not used
@@ -288,13 +269,7 @@ def patch_dictionary(images: Iterable[Tensor], shape: Sequence[int], settings: P
 
 
 class PatchEncoder(nn.Module):
-    """Features of one or two layers, and an affine map to the embedding; random until its tensors are set.
-
-    Example:
-        >>> encoder = PatchEncoder(1, PatchSettings(atoms=4, patch=3, dim=5))
-        >>> encoder(torch.rand(2, 1, 8, 8, dtype=encoder.weight.dtype)).shape
-        torch.Size([2, 5])
-    """
+    """Features of one or two layers, and an affine map to the embedding; random until its tensors are set."""
 
     eigenvalues: Tensor
 
