@@ -41,10 +41,6 @@ class PrototypeHead(nn.Module):
 
     Three linear layers with GELU between them, normalization to length 1, and the product with K vectors of length 1, which is
     the released code's weight-normalized layer of fixed gain. Weights of the first three are truncated normal (0.02).
-
-    Example:
-        >>> PrototypeHead(8, 16, hidden=12, bottleneck=4)(torch.randn(2, 8)).shape
-        torch.Size([2, 16])
     """
 
     def __init__(self, dim: int, outputs: int, *, hidden: int = 2048, bottleneck: int = 256, batch_norm: bool = False) -> None:
@@ -66,13 +62,7 @@ class PrototypeHead(nn.Module):
 
 
 class CenteredCrossEntropy(nn.Module):
-    """The loss of outputs (B, K) of several crops, eq. 3, with the center c that keeps the teacher from one output for all.
-
-    Example:
-        >>> loss = CenteredCrossEntropy(4, 0.1, 0.04, 0.9)
-        >>> round(loss(torch.zeros(2, 8, 4), torch.zeros(3, 8, 4)).exp().item(), 4)     # equal outputs: log K
-        4.0
-    """
+    """The loss of outputs (B, K) of several crops, eq. 3, with the center c that keeps the teacher from one output for all."""
 
     center: Tensor
 

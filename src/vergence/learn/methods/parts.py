@@ -20,12 +20,7 @@ EXAMPLE = "timm:vit_tiny_patch16_224,patch_size=4"
 
 
 def patches(x: Tensor, side: int) -> Tensor:
-    """Returns the patches of images, (B, C, H, W) -> (B, L, side^2 C): row by row, each by rows, columns, then channels.
-
-    Example:
-        >>> patches(torch.arange(16).view(1, 1, 4, 4), 2)[0, 1].tolist()
-        [2, 3, 6, 7]
-    """
+    """Returns the patches of images, (B, C, H, W) -> (B, L, side^2 C): row by row, each by rows, columns, then channels."""
     b, c, height, width = x.shape
     y = x.reshape(b, c, height // side, side, width // side, side)
     return y.permute(0, 2, 4, 3, 5, 1).reshape(b, -1, side * side * c)
@@ -46,13 +41,7 @@ def visible(tokens: int, ratio: float) -> int:
 
 
 def random_masks(n: int, tokens: int, ratio: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Returns the indices of the visible patches (n, K) and of the masked ones (n, L - K), each image's at random.
-
-    Example:
-        >>> keep, masked = random_masks(2, 8, 0.75, torch.Generator().manual_seed(0))
-        >>> keep.shape, masked.shape, torch.cat([keep, masked], 1).sort(1).values[0].tolist()
-        (torch.Size([2, 2]), torch.Size([2, 6]), [0, 1, 2, 3, 4, 5, 6, 7])
-    """
+    """Returns the indices of the visible patches (n, K) and of the masked ones (n, L - K), each image's at random."""
     order = torch.rand(n, tokens, generator=generator, dtype=torch.float64).argsort(1)
     return order[:, : visible(tokens, ratio)], order[:, visible(tokens, ratio) :]
 
@@ -167,11 +156,6 @@ def sincos(dim: int, grid: tuple[int, int]) -> Tensor:
 
     For a coordinate t and w_i = 10000^(-i / (dim / 4)), i = 0, ..., dim / 4 - 1: sin(t w_i), then cos(t w_i), as in MAE's and
     I-JEPA's code.
-
-    Example:
-        >>> sincos(4, (1, 2))
-        tensor([[0.0000, 1.0000, 0.0000, 1.0000],
-                [0.8415, 0.5403, 0.0000, 1.0000]])
     """
     assert dim % 4 == 0, "sine-cosine positions have a width that is a multiple of 4"
     w = 10_000.0 ** -(torch.arange(dim // 4, dtype=torch.float64) / (dim / 4))

@@ -53,12 +53,7 @@ def split(out: Tensor, K: int, floor: float) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def anchored_entropy(S: Tensor) -> Tensor:
-    """Returns 1/2 [tr S - D - log |S|] of a covariance (D, D) in nats, a scalar >= 0, which is 0 at S = I.
-
-    Example:
-        >>> anchored_entropy(torch.eye(3)).item()
-        0.0
-    """
+    """Returns 1/2 [tr S - D - log |S|] of a covariance (D, D) in nats, a scalar >= 0, which is 0 at S = I."""
     return kl_standard_normal(S.new_zeros(len(S)), S)
 
 

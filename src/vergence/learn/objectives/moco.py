@@ -28,12 +28,7 @@ __all__ = ["MoCo"]
 
 
 def similarities(q: Tensor, k: Tensor, temperature: float) -> Tensor:
-    """Returns cos(q_n, k_m) / tau for queries and keys (B, D), (B, B): the logits of eq. 1; the own key is on the diagonal.
-
-    Example:
-        >>> similarities(torch.tensor([[3.0, 0.0]]), torch.tensor([[0.5, 0.0], [0.0, 2.0]]), 0.25)
-        tensor([[4., 0.]])
-    """
+    """Returns cos(q_n, k_m) / tau for queries and keys (B, D), (B, B): the logits of eq. 1; the own key is on the diagonal."""
     return F.normalize(q, dim=1, eps=EPS) @ F.normalize(k, dim=1, eps=EPS).mT / temperature
 
 

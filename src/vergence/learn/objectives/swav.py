@@ -31,12 +31,7 @@ __all__ = ["SwAV"]
 
 @torch.no_grad()
 def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
-    """Returns the codes q (B, K), of row sums 1, for similarities z_n . c_k (B, K): Q = Sinkhorn(exp(Z C^T / eps)) (eq. 3 to 5).
-
-    Example:
-        >>> sinkhorn(torch.zeros(4, 2), 0.05, 3).tolist()[0]
-        [0.5, 0.5]
-    """
+    """Returns the codes q (B, K), of row sums 1, of similarities z_n . c_k (B, K): Q = Sinkhorn(exp(Z C^T / eps)), eq. 3 to 5."""
     Q = torch.exp(scores / epsilon)
     Q /= Q.sum()
     for _ in range(iterations):

@@ -44,10 +44,6 @@ def mahalanobis(p: JointGaussian | MixtureOfGaussians, z: Tensor) -> float:
     """Returns the mean squared Mahalanobis distance per feature of z (B, D) under p, which is 1 where p fits.
 
     Under a mixture, each item's distances from the components are weighted by its responsibilities.
-
-    Example:
-        >>> mahalanobis(JointGaussian(torch.zeros(2), torch.eye(2)), torch.tensor([[1.0, 1.0], [2.0, 0.0]]))
-        1.5
     """
     if isinstance(p, KernelMixture):
         return (p.spread(z.to(p.keys)) / p.h2).item()

@@ -52,12 +52,6 @@ class Prototypes(nn.Module):
     """A mixture of K learnable Gaussians, initialized with S = I and standard normal means (global seed).
 
     ``rank`` is that of low-rank covariances, None for full ones; ``floor`` the least standard deviation s, in (0, 1).
-
-    Example:
-        >>> prototypes = Prototypes(4, components=3, rank=None, floor=0.3)
-        >>> mixture = prototypes.density(context=2)
-        >>> mixture.weights.shape, mixture.conditional(torch.zeros(7, 2)).batch_shape
-        (torch.Size([3]), torch.Size([7]))
     """
 
     def __init__(self, dim: int, components: int, *, rank: int | None, floor: float) -> None:
