@@ -76,11 +76,6 @@ def paired_interval(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
     """Returns the 95 % interval of the difference of two accuracies on the same items, from what each gets right, (N,) of bool.
 
     It is Bonett and Price's of 2012, which holds for few items too.
-
-    Example:
-        >>> right = np.arange(100) < 60
-        >>> [round(value, 2) for value in paired_interval(right, right)]
-        [-0.03, 0.03]
     """
     n, first, second = len(a) + 2, (a & ~b).sum() + 1, (b & ~a).sum() + 1
     d = (first - second) / n

@@ -181,12 +181,7 @@ def _require_command(before: str, arguments: Sequence[str], names: Iterable[str]
 
 
 def in_one_line(text: str, arguments: Sequence[str]) -> str:
-    """Returns the parser's message about wrong arguments, a box of several lines, in one line.
-
-    Example:
-        >>> in_one_line("│ Error parsing --fdr: could not convert string to float: 'a' │", ["score", "x", "--fdr", "a"])
-        "expected a number for --fdr, found 'a'; vergence score --help lists the options"
-    """
+    """Returns the parser's message about wrong arguments, a box of several lines, in one line."""
     lines = [line.strip("│| ") for line in text.splitlines() if not line.startswith(("╭", "╰", "+"))]
     said = " ".join(line for line in lines if line.strip("─-")).partition("For full helptext")[0]
     said = re.sub(r"\s+(\(applied to .*?\)\s*)?", " ", said).strip()

@@ -30,15 +30,6 @@ class RunFeatures(nn.Module):
     - ``z``: the embedding.
 
     The shape of one item is that which the encoder sees, (C, H, W) or (D,).
-
-    Example:
-        >>> from vergence.learn.encoders.building import encoder
-        >>> from vergence.learn.methods.paired import PairedMethod
-        >>> from vergence.learn.objectives.vje import VJE
-        >>> net = encoder("small", (1, 8, 8), torch.tensor([0.5]), torch.tensor([0.3])).eval()
-        >>> features = RunFeatures(PairedMethod(net, VJE(256)), (1, 8, 8))
-        >>> list(features(torch.zeros(2, 1, 8, 8)))
-        ['pixels', 'z']
     """
 
     def __init__(self, method: Method, shape: Sequence[int], maps: PatchMaps | None = None) -> None:

@@ -18,13 +18,7 @@ STATE = {"sgd": {"momentum_buffer"}, "lars": {"momentum_buffer"}, "adamw": {"ste
 
 
 def learning_rate(config: FitConfig, step: int, steps_per_epoch: int) -> float:
-    """Returns the rate at ``step``: linear warm-up to ``config.lr``, then a cosine to zero.
-
-    Example:
-        >>> config = FitConfig(epochs=10, lr=1.0, warmup_epochs=1)
-        >>> [round(learning_rate(config, step, 4), 2) for step in (0, 3, 4, 22, 39)]
-        [0.25, 1.0, 1.0, 0.5, 0.0]
-    """
+    """Returns the rate at ``step``: linear warm-up to ``config.lr``, then a cosine to zero."""
     total, warmup = config.epochs * steps_per_epoch, config.warmup_epochs * steps_per_epoch
     if step < warmup:
         return config.lr * min(1.0, (step + 1) / warmup)

@@ -125,11 +125,6 @@ class RunMetadata(Record):
         """Returns the side of the central crop that a side's encoder sees, in pixels; None for vectors.
 
         Pairs of images that are not square are not cropped either.
-
-        Example:
-            >>> sizes = {"n_train": 9, "n_test": 1, "read_shape": (3, 37, 37)}
-            >>> RunMetadata(kind="image", shape=(3, 32, 32), **sizes).crop_size()
-            32
         """
         if self.modalities:
             return None  # they are read as the encoder sees them

@@ -88,12 +88,7 @@ def finish_first(fabric: "Fabric", method: Method, config: FitConfig, recorder: 
 
 
 def epochs_for(n: int, batch_size: int) -> int:
-    """Returns the passes over n items in which a network learns a closed form: 15, and as many as 2,340 steps take.
-
-    Example:
-        >>> epochs_for(50_000, 64), epochs_for(10_000, 64), epochs_for(800, 64)
-        (15, 15, 195)
-    """
+    """Returns the passes over n items in which a network learns a closed form: 15, and as many as 2,340 steps take."""
     return max(EPOCHS, -(-STEPS // max(1, n // batch_size)))
 
 
