@@ -14,7 +14,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from vergence.data.config import BUILT_IN, DataConfig, ViewConfig, existing
 from vergence.learn.training.config import FitConfig, ModelConfig
-from vergence.utils.checks import LARGEST, expect, require_within
+from vergence.utils.checks import LARGEST, expect, require_within, shown
 from vergence.utils.files import require_apart
 
 __all__ = ["known_settings", "parse_settings"]
@@ -26,7 +26,6 @@ READ = (  # fields of commands that name what is read
 )  # fmt: skip
 CONFIGS = (DataConfig, ViewConfig, ModelConfig, FitConfig)
 RATES = ("alarm", "confidence", "coverage", "fdr", "fpr", "level", "no_match", "share")
-SHOWN = 80  # characters of a value in a message
 SOURCES = "digits, mnist, fashion_mnist, cifar10, cifar100, stl10; a folder of images; a .npy, .npz or .parquet file."
 OWN = "(default: OMP_NUM_THREADS, or one for each core)"
 
@@ -127,7 +126,7 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         name, value = parse(pair)
         alone = name not in ("options", "source")
-        expect(alone, "--set NAME=VALUE with the name of one setting", f"'{_shortened(pair)}'")
+        expect(alone, "--set NAME=VALUE with the name of one setting", shown(pair))
         expect(name not in settings | options, "each --set NAME once", f"{name} twice", "leave one out")
         (settings if name in known else options)[name] = value
     return settings | ({"options": options} if options else {})
@@ -136,20 +135,16 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
 def parse(pair: str) -> tuple[str, Any]:
     """Returns name and value of a text NAME=VALUE; what is no Python literal is text."""
     name, equals, text = pair.partition("=")
-    expect(equals, "--set NAME=VALUE", f"'{_shortened(pair)}'")
+    expect(equals, "--set NAME=VALUE", shown(pair))
     words = {"inf": float("inf"), "none": None, "true": True, "false": False}
     if text in words:
         return name, words[text]
     try:
         return name, ast.literal_eval(text)
     except (RecursionError, MemoryError):
-        raise ValueError(f"expected a number, a text or a short list in --set {name}, found '{_shortened(text)}'") from None
+        raise ValueError(f"expected a number, a text or a short list in --set {name}, found {shown(text)}") from None
     except (ValueError, SyntaxError, TypeError):
         return name, text
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text):,} characters)"
 
 
 def option(name: str) -> str:
