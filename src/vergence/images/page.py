@@ -4,6 +4,7 @@ A page of many images shows a sample: all that stand out, their duplicates and g
 sheets of WebP, whose side follows from their number, so that the page stays below 15 MB.
 """
 
+import functools
 import math
 import os
 from base64 import b64encode
@@ -107,14 +108,15 @@ def shown_rows(found: Checked) -> Ints:
 # Data: columns by name; reference images follow those that were checked
 
 
+def _number(others: dict[str, int], first: int, name: str) -> int:
+    return others.setdefault(name, first + len(others))
+
+
 def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
     items, s = found.items, found.summary
     of_name = {items["path"][int(i)]: k for k, i in enumerate(rows)}
     others: dict[str, int] = {}  # reference images on the page, with their numbers
-
-    def number(name: str) -> int:
-        return others.setdefault(name, len(rows) + len(others))
-
+    number = functools.partial(_number, others, len(rows))
     pairs = _pairs(found, of_name, number, others)
     flag = np.asarray(items["flag"])[rows]
     columns = {k: [items[k][i] for i in rows] for k in ("path", "reason", "group", "measurements")}

@@ -364,11 +364,7 @@ def result_of(
     named = properties(features.measurements, (reference_features or features).measurements) if measured else {}
     z: Array = features.vectors if features.vectors is not None and not features.whole.shape[1] else features.whole
     z = anomalies.embedding if anomalies is not None and anomalies.embedding.shape[1] else z  # by which neighbors are found
-    leaks, pairs = dict[int, str](), _pairs(duplicates, names, names, "same")
-    if leaked is not None and reference_features is not None:
-        other = _pairs(leaked, names, reference_features.names, "reference")
-        leaks = {i: reference_features.names[j] for i, j in reversed(leaked.pairs.tolist())}  # the surest pair stays
-        pairs = {name: [*pairs[name], *other[name]] for name in pairs}
+    pairs, leaks = _all_pairs(names, duplicates, leaked, [] if reference_features is None else reference_features.names)
     x, y = plane(z, settings.map).T
     groups = [] if anomalies is None else anomalies.groups
     heads = {i: names[int(members[0])] for members in groups for i in members.tolist()}
@@ -399,6 +395,18 @@ def result_of(
     summary["sentences"] = sentences_of(summary, pairs, skipped)
     tables, z, workers = (Table(columns), Table(pairs), Table(skipped)), z.astype(np.float32), settings.workers
     return CheckResult(*tables, members_of, z, summary, images, features, anomalies, reference, workers, remove, marks)
+
+
+def _all_pairs(
+    names: Sequence[str], duplicates: Duplicates, leaked: Duplicates | None, others: Sequence[str]
+) -> tuple[dict[str, list[Any]], dict[int, str]]:
+    """Returns the columns of all pairs, and for each image that leaked the reference image that is surest its duplicate."""
+    pairs = _pairs(duplicates, names, names, "same")
+    if leaked is None:
+        return pairs, {}
+    other = _pairs(leaked, names, others, "reference")
+    leaks = {i: others[j] for i, j in reversed(leaked.pairs.tolist())}  # the surest pair stays
+    return {name: [*pairs[name], *other[name]] for name in pairs}, leaks
 
 
 def normal_files(images: ImageList, marks: Mapping[str, str]) -> list[Path]:
