@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from tests import forked
 
-from vergence import advice, learn, report
+from vergence import advice, data, decide, densities, images, learn, linear, mixtures, report, tables
 from vergence.cli import density
 from vergence.cli.commands import COMMANDS, in_one_line, main
 
 
 def test_messages_of_the_library_name_arguments_which_the_command_line_turns_into_options():
-    for file in (path for room in (advice, learn, report) for path in Path(room.__path__[0]).rglob("*.py")):
-        text = re.sub(r'(?s)""".*?"""', "", file.read_text(encoding="utf-8"))
-        messages = re.sub("#.*|(vergence|torchrun) .*|, and --nnodes ", "", text)  # whole commands keep their options
+    rooms = (advice, data, decide, densities, images, learn, linear, mixtures, report, tables)
+    for file in (path for room in rooms for path in Path(room.__path__[0]).rglob("*.py")):
+        messages = re.sub(r'(?s:""".*?""")|#.*|(vergence|torchrun) .*|, and --nnodes ', "", file.read_text(encoding="utf-8"))
         assert not re.findall(r"(?<![\w-])--[a-z].*", messages), file
 
 

@@ -68,12 +68,12 @@ def test_what_is_no_date(text):
 
 def test_an_order_is_never_that_of_texts(tmp_path):
     unclear = ["05/03/2024", "01/04/2024"]
-    for texts, match in ((["Jan", "Feb"], "found 'Jan'"), (unclear, "%d/%m/%Y or %m/%d/%Y; give --dates FORMAT")):
+    for texts, match in ((["Jan", "Feb"], "found 'Jan'"), (unclear, "%d/%m/%Y or %m/%d/%Y; give `dates=FORMAT`")):
         file = write(tmp_path / "a.csv", when=texts, x=[1, 2], y=[2, 1])
         assert read_column(file, "when", codes=True).tolist() == np.argsort(texts).tolist()
         refuses(match, read_column, file, "when")
         refuses(match, read_pairs, file, ["y"], ordered="when")
-    assert read_pairs(file, ["y"]).notes == ("when holds dates as %d/%m/%Y or %m/%d/%Y: --dates FORMAT?",)
+    assert read_pairs(file, ["y"]).notes == ("when holds dates as %d/%m/%Y or %m/%d/%Y: `dates=FORMAT`?",)
     assert read_pairs(file, ["y"], ordered="when", dates=["%d/%m/%Y"]).order.tolist() == [19787, 19814]
     assert read_pairs(file, ["y"], ordered="when", dates=["%m/%d/%Y"]).order.tolist() == [19846, 19726]
     refuses(r"a column of dates as %Y.%m in a.csv, found none", read_pairs, file, ["y"], dates=["%Y.%m"])
@@ -116,7 +116,7 @@ def test_columns_that_are_declared_and_pandas_categories(tmp_path):
 @pytest.mark.parametrize("name", ["id", "subject", "patient_id", "PatientID", "Sample ID", "firm", "plot.no"])
 def test_identifiers_that_repeat_are_named_with_a_question(tmp_path, name):
     file = write(tmp_path / "a.csv", **{name: np.arange(60) % 10 + 5, "x": np.arange(60) % 7, "y": np.arange(60) % 11})
-    assert read_pairs(file, ["y"]).notes == (f"{name} has 10 values, 6 rows each: --groups {name}?",)
+    assert read_pairs(file, ["y"]).notes == (f"{name} has 10 values, 6 rows each: `groups={name}`?",)
     assert read_pairs(file, ["y"], drop=[name]).notes == () and read_pairs(file, ["y"], groups=name).notes == ()
 
 
@@ -124,7 +124,7 @@ def test_neighbors_of_one_value_are_subjects_under_any_name():
     code = np.repeat(np.arange(40) * 37 % 101, 3)
     for values in (code, [f"c{i}" for i in code]):
         table = pa.table({"who": values})
-        assert doubts(table, column_kinds(table).values()) == ["who has 40 values, 3 rows each: --groups who?"]
+        assert doubts(table, column_kinds(table).values()) == ["who has 40 values, 3 rows each: `groups=who`?"]
     for values in (code[::-1][np.argsort(np.arange(120) % 7)], np.sort(np.random.default_rng(0).poisson(9, 300)), np.arange(120)):
         table = pa.table({"amount": values})
         assert doubts(table, column_kinds(table).values()) == []
@@ -294,7 +294,7 @@ def test_thousands_of_columns_are_read_in_linear_time(tmp_path):
 @pytest.mark.parametrize(
     ("text", "target", "match"),
     [
-        ("a,b\n1,2\n1,3\n", [], "--target NAME to name some of the columns of a.csv to predict, found a, b"),
+        ("a,b\n1,2\n1,3\n", [], "`target=NAME` to name some of the columns of a.csv to predict, found a, b"),
         ("a,b\n1,x\n2,x\n3,y\n4,y\n", ["b"], "numbers in the target b .* found text of few values; a classifier"),
         ("a,b\n1,\n2,\n", ["b"], "numbers in the target b of a.csv, found gaps alone"),
         ("a,b\n1,2\n2,inf\n", ["b"], "finite numbers in the column b of a.csv, found infinity"),

@@ -20,7 +20,7 @@ COLOR = R.integers(0, 256, (40, 60, 3), dtype=np.uint8)
 GRAY = R.integers(0, 256, (40, 60), dtype=np.uint8)
 
 
-BITS = "whole numbers 0 to {} shown as 8 bits, --range decides otherwise"
+BITS = "whole numbers 0 to {} shown as 8 bits, `range` decides otherwise"
 
 
 def save(path, image, **options):
@@ -65,12 +65,12 @@ def ink():
         (
             lambda p: save(p, 30_000 + (GRAY // 2).astype(np.uint16)),
             None,
-            "whole numbers 30,000 to 30,127 shown as 8 bits, --range decides otherwise",
+            "whole numbers 30,000 to 30,127 shown as 8 bits, `range` decides otherwise",
         ),
         (
             lambda p: save(p.with_suffix(".tif"), GRAY.astype(np.float32) / 255),
             GRAY,
-            "floats 0 to 1 shown as 8 bits, --range decides otherwise",
+            "floats 0 to 1 shown as 8 bits, `range` decides otherwise",
         ),
         (lambda p: save(p, Image.fromarray(COLOR).convert("P")), None, ""),
         (lambda p: save(p.with_suffix(".jpg"), Image.fromarray(COLOR).convert("CMYK")), None, "CMYK to RGB"),

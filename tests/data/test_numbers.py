@@ -39,7 +39,7 @@ def test_an_underexposed_file_is_dark_next_to_others(tmp_path):
     found = pixels(tmp_path)
     assert found[3].max() < 32 and found[4].max() > 200 and found[4].dtype == np.uint8
     np.testing.assert_array_equal(found[20][0], (SMOOTH.astype(int) * 16 + 4) // 16)
-    assert changes(tmp_path) == "whole numbers 0 to 4,095 shown as 8 bits, --range decides otherwise"
+    assert changes(tmp_path) == "whole numbers 0 to 4,095 shown as 8 bits, `range` decides otherwise"
 
 
 def test_the_other_source_decides(tmp_path):
@@ -135,7 +135,7 @@ def test_pages_and_animations_are_no_channels(tmp_path):
 def test_other_numbers_of_channels_are_refused(tmp_path):
     for i in range(3):
         save(tmp_path / f"{i}.tif", *[SMOOTH] * (5 if i else 2))
-    refuses(r"one number of channels, found 2 in 0.tif and 5 in 1.tif; .*--channel", open_images(tmp_path).read, 0)
+    refuses(r"one number of channels, found 2 in 0.tif and 5 in 1.tif; .*`channel`", open_images(tmp_path).read, 0)
     assert len(pixels(tmp_path, channel=1)) == 3
     refuses("1 or 3 in the reference and 2 in 0", open_images([np.stack([SMOOTH] * 2)], like=open_images([SMOOTH])).read, 0)
     assert [len(x) for x in pixels([SMOOTH, np.stack([SMOOTH] * 3, 2)])] == [1, 3]

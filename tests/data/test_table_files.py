@@ -177,7 +177,7 @@ def test_sheets_of_a_workbook(tmp_path):
     assert found["id"].to_pylist() == ["007"] * 7 + [None]
     assert found["x"].to_pylist() == [*(i + 0.012 for i in range(1, 8)), None] and found["kind"].to_pylist()[6:] == ["a", None]
     assert notes_of(found) == [
-        "the sheet First is read; --sheet NAME reads another: Other",
+        "the sheet First is read; `sheet=NAME` reads another: Other",
         "left out above the names in line 3: 'Results'",
         "x: '<1' in line 11 is no number and is taken for a gap",
         "taken for gaps: NA in 1 row of kind",

@@ -71,7 +71,7 @@ def test_a_folder_by_itself(folder, found):
     assert (s["images"], s["unreadable"], s["ignored"], s["rate"]) == (159, 1, {".txt": 1}, "none")
     assert s["sentences"][:2] == [
         "159 images in order, the most anomalous first.",
-        "Nothing is flagged without a reference (--against).",
+        "Nothing is flagged without a reference (`against`).",
     ]
     assert np.isnan(found.items["p_value"]).all() and not any("%" in sentence for sentence in s["sentences"])
     assert found.skipped["path"] == ["broken.jpg"] and all(sentence[-1] == "." for sentence in s["sentences"])
@@ -236,7 +236,7 @@ def test_leaks_need_no_least_number():
     turned = np.ascontiguousarray(np.rot90(NORMAL[5]))
     found = vergence.check([turned, NORMAL[7]], against=[NORMAL[4], NORMAL[5]], leaks=True, workers=0)
     assert list(found.items["leak_of"]) == ["1", ""] and found.duplicates["kind"] == ["rotated"]
-    refuses("leaks with another source", vergence.check, NORMAL[:3], leaks=True)
+    refuses("`leaks` with another source", vergence.check, NORMAL[:3], leaks=True)
 
 
 def small_network():
@@ -354,10 +354,10 @@ def test_a_run_is_an_encoder(tmp_path):
 
 
 def test_outputs_stay_outside_the_data(folder, tmp_path):
-    refuses("an --out apart from what is read", vergence.check, folder, out=folder / "inner" / "check")
+    refuses("an `out` apart from what is read", vergence.check, folder, out=folder / "inner" / "check")
     blocked = tmp_path / "file"
     blocked.write_text("")
-    refuses("choose another --out", vergence.check, folder, out=blocked / "x", encoder="patches", workers=0)
+    refuses("choose another `out`", vergence.check, folder, out=blocked / "x", encoder="patches", workers=0)
 
 
 def test_after_a_stop_finished_parts_are_kept(folder, found, tmp_path, monkeypatch, capsys):

@@ -18,17 +18,17 @@ from vergence.images.reference import folds_of
 def test_groups_are_parts_of_names_columns_or_given():
     images = ImageList(["a/x_1.png", "a/y-2.png", "b/plain.png"], [None] * 3)
     images.columns = {"camera": [1, 2, 1]}
-    assert names_by(images, [0, 2], "folder", "--groups") == ["a", "b"]
-    assert names_by(images, [0, 1, 2], "prefix", "--groups") == ["a/x", "a/y", "b/plain"]
-    assert names_by(images, [0, 1], "camera", "--groups") == ["1", "2"]
-    assert names_by(images, [2, 0], ["u", "v", "w"], "--groups") == ["w", "u"]
-    assert names_by(images, [0, 1], r"^(\w)/", "--groups") == ["a", "a"]
+    assert names_by(images, [0, 2], "folder", "groups") == ["a", "b"]
+    assert names_by(images, [0, 1, 2], "prefix", "groups") == ["a/x", "a/y", "b/plain"]
+    assert names_by(images, [0, 1], "camera", "groups") == ["1", "2"]
+    assert names_by(images, [2, 0], ["u", "v", "w"], "groups") == ["w", "u"]
+    assert names_by(images, [0, 1], r"^(\w)/", "groups") == ["a", "a"]
     with pytest.raises(
-        ValueError, match=r"expected \\d in each name, for --groups, found 1 name without it \(first: b/plain.png\)"
+        ValueError, match=r"expected \\d in each name, for `groups`, found 1 name without it \(first: b/plain.png\)"
     ):
-        names_by(images, range(3), r"\d", "--groups")
-    refuses("a regular expression, found \\(: ", names_by, images, range(3), "(", "--groups")
-    refuses("one of --labels for each of 3 images, found 2", names_by, images, range(3), ["u", "v"], "--labels")
+        names_by(images, range(3), r"\d", "groups")
+    refuses("a regular expression, found \\(: ", names_by, images, range(3), "(", "groups")
+    refuses("one of `labels` for each of 3 images, found 2", names_by, images, range(3), ["u", "v"], "labels")
 
 
 def slow_p_value(score, reference, group):
@@ -114,7 +114,7 @@ def test_labels_of_few_images_are_not_judged():
     assert np.flatnonzero(np.isnan(found.score)).tolist() == [0] and found.other[0] == ""
     group = np.where(np.arange(60) % 3 == 1, 0, np.arange(60) % 5)  # one patient alone has the second label
     assert np.isnan(labels_alone(given, x, group).score[np.arange(60) % 3 == 1]).all()
-    with pytest.raises(ValueError, match="two labels of 5 images at least, found 1; name what tells labels with --labels"):
+    with pytest.raises(ValueError, match="two labels of 5 images at least, found 1; name what tells labels with `labels`"):
         labels_alone(["same"] * 60, x, np.arange(60) % 5)
 
 
@@ -148,7 +148,7 @@ def test_of_duplicates_with_different_labels_both_stay(folders, tmp_path):
         shutil.copy(folders / "along" / "part2_8.png", tmp_path / "in" / name)
     found = vergence.check(tmp_path / "in", labels="folder", keep="best", encoder="patches", workers=0, map="pca")
     assert found.remove["path"] == ["along/part2_8.png"] and found.remove["keep"] == ["along/copy.png"]
-    assert any("different labels, so --keep best keeps both images: across/copy.png and" in s for s in found.summary["sentences"])
+    assert any("different labels, so `keep='best'` keeps both images: across/copy.png" in s for s in found.summary["sentences"])
 
 
 def test_groups_calibrate_between_or_within(folders):

@@ -96,7 +96,7 @@ def test_images_marked_normal_are_the_reference_of_the_next_check(tmp_path):
     marks = {f"{i}.png": "normal" for i in range(45)} | {"50.png": "anomaly"}
     settings = {"encoder": "patches", "workers": 0, "map": "pca"}
     first = vergence.check(tmp_path / "in", confirmed=marks, out=tmp_path / "out", **settings)
-    assert "The 45 images marked normal can be a reference: --against normal.csv." in first.summary["sentences"]
+    assert "The 45 images marked normal can be a reference: `against='normal.csv'`." in first.summary["sentences"]
     again = vergence.check(tmp_path / "in", against=tmp_path / "out" / "normal.csv", out=tmp_path / "out", **settings)
     assert (tmp_path / "out" / "normal.csv").is_file()  # the reference of these results
     assert again.summary["calibration"] == 45 and again.summary["total"] == 15 and again.summary["leaked"] == 0

@@ -220,7 +220,7 @@ def test_wrong_calls_are_one_line(folder, tmp_path):
     with pytest.raises(ValueError, match="expected 1 context feature"):
         density.predict(mixtures.load(folder / "m.safetensors"), asked(np.ones((3, 4))), tmp_path / "o.csv")
     np.savez(tmp_path / "one.npz", context=np.ones((1, 4)), target=np.ones(1))
-    refused(*fit, tmp_path / "one.npz", *out, words="at least 10 rows to compare models on, found 1; name one with --model")
+    refused(*fit, tmp_path / "one.npz", *out, words="at least 10 rows to compare models on, found 1; name one, like 'line'")
     assert not (tmp_path / "o.csv").exists() and not (tmp_path / "m.safetensors").exists()
 
 

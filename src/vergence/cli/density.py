@@ -3,7 +3,6 @@
 import contextlib
 import re
 import shlex
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import OmitSubcommandPrefixes, Positional, UseAppendAction, arg, subcommand
 
 from vergence.cli import options
+from vergence.utils import terminal
 from vergence.utils.checks import counted, expect, in_percent
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def _cells(name: str, values: Sequence[Any]) -> list[Any]:
 
 
 def _warn(message: str) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    terminal.note(message, "warning")
 
 
 def _comparison(ahead: dict[str, tuple[float, float]]) -> str:

@@ -42,7 +42,7 @@ METAVARS = {  # of the help, where it is neither N nor NAME
 DEFAULTS = dict.fromkeys(("distill", "keep_classes", "weights", "init"), "")  # of the help, where it is not the recipe's
 DEFAULTS |= {"form": "(default: by its shape)", "root": "(default: data)", "threads": OWN}
 ENCODERS = ("encoder", "distill")  # given as text
-ALIASES = {"root": "data_root", "form": "kind"}  # name of an option where it is not the field's
+ALIASES = {"root": "data_root", "form": "kind", "ids": "id", "confirmed": "confirm", "settings": "set"}  # option by argument
 WORDS = {  # of a name that two classes have, of which one option sets both
     "strict": "Stop at unreadable images instead of skipping them, and stop when the embedding collapses."
 }

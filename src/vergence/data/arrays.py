@@ -377,7 +377,7 @@ def _of_rows(table: Any, name: str, file: str, dates: Sequence[str], codes: bool
     first = repr(next((value for value in values if value is not None), "gaps alone"))[:60]
     unclear = f", which is {' or '.join(column.forms)}" if column.forms else ""
     form = (column.forms or ("%d/%m/%Y",))[0]
-    refuse(f"numbers or dates in the column {name} of {file}", f"{first}{unclear}", f"give --dates FORMAT, such as {form}")
+    refuse(f"numbers or dates in the column {name} of {file}", f"{first}{unclear}", f"give `dates=FORMAT`, such as {form}")
 
 
 FEW = 0.05  # share of rows that may be left out
@@ -430,7 +430,7 @@ def read_pairs(
         for key, column in extra.items():
             found[key] = None if column is None else _of_rows(table, column, name, dates, key == "groups")
         return _complete(replace(pairs, ids=named, roles=used, notes=(*notes_of(table), *asked), **found), extra, name)
-    expect(context or not target, "--target with a table only", f"{name} with its arrays context and target")
+    expect(context or not target, "`target` with a table only", f"{name} with its arrays context and target")
     arrays = _numbers(path, PAIR_KEYS)
     c, t = _as_columns(arrays["context"]), arrays["target"]
     fit = c.ndim == 2 and t.ndim in (1, 2) and len(c) == len(t)

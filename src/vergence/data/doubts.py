@@ -28,7 +28,7 @@ def doubts(table: Any, columns: Iterable[Column], *, grouped: bool = False) -> l
     for column in columns:
         values = table[column.name]
         if len(column.forms) > 1:
-            found.append(f"{column.name} holds dates as {' or '.join(column.forms)}: --dates FORMAT?")
+            found.append(f"{column.name} holds dates as {' or '.join(column.forms)}: `dates=FORMAT`?")
         elif column.kind in ("number", "category", "text"):
             asked = [] if grouped else _repeated(column.name, values)
             found += [*asked, *(_codes(column.name, values) if column.kind == "number" else _alike(column.name, values))]
@@ -47,7 +47,7 @@ def _repeated(name: str, values: Any) -> list[str]:
     if len(counts) < LEAST or len(code) < 1.5 * len(counts) or not (NAMED.fullmatch(name) or neighbors):
         return []
     about = "" if np.ptp(counts) == 0 else "about "
-    return [f"{name} has {len(counts):,} values, {about}{len(code) / len(counts):.0f} rows each: --groups {name}?"]
+    return [f"{name} has {len(counts):,} values, {about}{len(code) / len(counts):.0f} rows each: `groups={name}`?"]
 
 
 def _alike(name: str, values: Any) -> list[str]:

@@ -147,7 +147,7 @@ class ImageList:
                 continue
         found = " and ".join(f"{_in_words(n)} in {name}" for n, name in list(names.items())[:2])
         one, numbers = len(names) < 2 or self.channel is not None, Numbers.of(values)
-        expect(one, "one number of channels", found, "give them apart, or name a --channel")
+        expect(one, "one number of channels", found, "give them apart, or name a `channel`")
         numbers = replace(numbers if self.like is None else self.like.meaning[0].filled(numbers), stated=self.stated)
         return numbers, next(iter(names), 0)
 
@@ -319,7 +319,7 @@ def open_images(
     """
     number = int(channel) if isinstance(channel, str) and channel.isdecimal() else channel
     valid = number is None or number in COLORS or (isinstance(number, int) and number >= 0)
-    expect(valid, "a channel: a number from 0, or red, green or blue", channel, "name another --channel")
+    expect(valid, "a channel: a number from 0, or red, green or blue", channel, "name another `channel`")
     images = _of_source(source, root, column)
     images.stated, images.channel, images.like = stated_range(range), number, like
     return images
@@ -464,7 +464,7 @@ def _of_table(table: Any, folder: Path, column: str | None, name: str) -> ImageL
     names = [key for key in table.column_names if _holds_images(table[key], folder)] if column is None else [column]
     columns = ", ".join(table.column_names)
     expect(column is None or column in table.column_names, f"a column of {name}", f"'{column}' next to {columns}", "correct it")
-    expect(len(names) == 1, f"one column of images in {name}", f"{len(names)} among {columns}", "name it with --column")
+    expect(len(names) == 1, f"one column of images in {name}", f"{len(names)} among {columns}", "name it with `column`")
     values = table[names[0]].to_pylist()
     found = [_in_table(value, i, folder) for i, value in enumerate(values)]
     others = {key: table[key].to_pylist() for key in table.column_names if not holds_bytes(table[key].type)}

@@ -590,6 +590,6 @@ def readable(files: DecodedImages, *, keep_pixels: bool, strict: bool, workers: 
     examples = ", ".join(f"{file.name} ({file.reason})" for file in bad[:3])
     expect(len(index), f"images in {getattr(files, 'folder', 'the source')}", f"{len(bad)} files that cannot be read: {examples}")
     if strict and bad:
-        raise ValueError(f"{len(bad)} of {len(files)} images cannot be read: {examples}; remove them, or leave out --strict")
+        raise ValueError(f"{len(bad)} of {len(files)} images cannot be read: {examples}; remove them, or leave out `strict`")
     items.skipped = list(files.skipped)
     return items, index

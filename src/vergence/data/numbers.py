@@ -75,7 +75,7 @@ class Numbers:
         if (whole, low, high) == (True, 0, 255):
             return np.clip(x, 0, 255).astype(np.uint8), done
         unit = (x.astype(np.float64) - low) * (256 / (high - low + 1) if whole else 255 / (high - low))
-        how = "as stated" if self.stated else "--range decides otherwise"
+        how = "as stated" if self.stated else "`range` decides otherwise"
         words = f"{'whole numbers' if whole else 'floats'} {low:,.6g} to {high:,.6g} shown as 8 bits, {how}"
         return np.clip(np.floor(unit) if whole else np.rint(unit), 0, 255).astype(np.uint8), [words, *done]
 
@@ -106,7 +106,7 @@ def stated_range(given: str | Sequence[float] | None) -> Range | None:
     except (TypeError, ValueError):
         low, high = 0.0, 0.0
     right = math.isfinite(low) and math.isfinite(high) and low < high
-    expect(right, "two numbers as the range, the smaller first", given, "write --range 0,4095")
+    expect(right, "two numbers as the range, the smaller first", given, "write `range='0,4095'`")
     return low, high
 
 

@@ -81,7 +81,7 @@ def read_table(path: Path, sheet: str | None = None, *, empty: bool = False) -> 
 
     expect(path == STREAM or path.is_file(), f"a table at {path}", "a folder" if path.is_dir() else "no file")
     ending = _ending(path)
-    expect(sheet is None or ending == ".xlsx", f"a workbook with the sheet {sheet}", path.name, "leave out --sheet")
+    expect(sheet is None or ending == ".xlsx", f"a workbook with the sheet {sheet}", path.name, "leave out `sheet`")
     try:
         if path == STREAM or ending == ".jsonl":
             table = _of_json_lines(path)
@@ -453,7 +453,7 @@ def _of_excel(path: Path, title: str | None, *, written: bool = False) -> Any:
     head = [["" if cell is None else str(cell).strip() for cell in row] for row in cells[:HEAD]]
     at = _header(head, len(head[0]))
     others = ", ".join(other for other in titles if other != chosen)
-    notes = [f"the sheet {chosen} is read; --sheet NAME reads another: {others}"] if others and title is None else []
+    notes = [f"the sheet {chosen} is read; `sheet=NAME` reads another: {others}"] if others and title is None else []
     notes += [f"left out above the names in line {lines[at]}: {shown(' '.join(head[0]).strip())}"] if at else []
     sheet = SimpleNamespace(names=head[at], notes=notes, mark=";", line=lines[at + 1 :].__getitem__)
     columns = list(map(list, zip(*cells[at + 1 :], strict=True)))

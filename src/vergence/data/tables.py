@@ -242,7 +242,7 @@ def roles(
         for key in names:
             expect(key not in seen, f"one role for the column {key}", f"{seen.get(key)} and {role}", "name it once")
             seen[key] = role
-    expect(asked["target"], f"--target NAME to name some of the columns of {name} to predict", ", ".join(kinds))
+    expect(asked["target"], f"`target=NAME` to name some of the columns of {name} to predict", ", ".join(kinds))
     t = tuple(_as_number(kinds[column], name) for column in asked["target"])
     named = [kinds[column] for column in asked["ids"]]
     if asked["context"]:
@@ -251,11 +251,11 @@ def roles(
     rest = [column for key, column in kinds.items() if key not in seen]
     for column in rest:
         unclear = column.kind == "number" and column.name not in declared["number"] and counts_rows(table[column.name])
-        advice = f"give --id {column.name}, --drop {column.name}, or all contexts with --context"
+        advice = f"give `ids={column.name}`, `drop={column.name}`, or all contexts with `context`"
         expect(not unclear, f"columns of measurements in {name}", f"{column.name}, which counts the rows", advice)
     named += [column for column in rest if column.kind == "identifier"]
     c = [column for column in rest if column.features]
-    expect(c, f"contexts next to the target in {name}", ", ".join(kinds), "give --context NAME")
+    expect(c, f"contexts next to the target in {name}", ", ".join(kinds), "give `context=NAME`")
     used = {column.name for column in (*c, *t, *named)}
     return Roles(tuple(c), t, tuple(named), tuple(column for key, column in kinds.items() if key not in used))
 
@@ -392,7 +392,7 @@ def _days(values: Any, form: str, column: str, name: str) -> Array:
     days: dict[Any, float | None] = {None: np.nan}
     for text in texts_of(values):
         if days.setdefault(text, day_of(text or "", form)) is None:
-            refuse(f"dates as {form or '2024-03-05'} in the column {column} of {name}", repr(text)[:60], "give --dates FORMAT")
+            refuse(f"dates as {form or '2024-03-05'} in the column {column} of {name}", repr(text)[:60], "give `dates=FORMAT`")
     return np.asarray([days[text] for text in texts_of(values)], dtype=np.float64)
 
 

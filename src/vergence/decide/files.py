@@ -91,11 +91,11 @@ def _require_writable(out: Path, log: Path | None, read: tuple[Path, ...]) -> No
         require_parent(log)
         require_apart(log, read)
         other = log.resolve() not in (out.resolve(), page.resolve())
-        expect(other, "a log of its own", f"that of --out, {log}", "choose another --append")
+        expect(other, "a log of its own", f"that of `out`, {log}", "choose another `append`")
         with log.open("rb") if log.is_file() else io.BytesIO() as file:
             first = file.readline(1 << 20)
         ours = not first or DIGEST.encode() in first or (first[-1:] != b"\n" and first[:7] == b'{"time"'[: len(first)])
-        expect(ours, f"no file, or a log of --append, at {log}", "another file", "choose another")
+        expect(ours, f"no file, or a log of `append`, at {log}", "another file", "choose another")
 
 
 def read_scores(path: Path, column: str | None = None) -> np.ndarray:
@@ -118,7 +118,7 @@ def _read(path: Path, column: str | None, groups: str | None, *, empty: bool = F
     name = table.column_names[0] if arrays else column or _score_column(kinds, path.name, empty and not table.num_rows)
     kind = kinds[name].kind
     numbers = kind in ("number", "boolean") or (kind == "identifier" and not kinds[name].found) or (kind == "empty" and empty)
-    expect(numbers, f"numbers in the column {name} of {path.name}", kinds[name].held, "name another with --column")
+    expect(numbers, f"numbers in the column {name} of {path.name}", kinds[name].held, "name another with `column`")
     values = _numbers(table[name]).astype(np.float64)
     ids = next((key for key, one in kinds.items() if one.kind == "identifier" and one.found), None)
     return _Scores(values, table, [] if ids is None else [str(x) for x in table[ids].to_pylist()])
@@ -135,7 +135,7 @@ def _of_arrays(path: Path, column: str | None, groups: str | None) -> Any:
     arrays, there = read_arrays(path, (*wanted, "arr_0"), 1 << 40)
     key = next((name for name in (column or SCORE, "arr_0") if name in arrays), None)
     if key is None:
-        refuse(f"the array {column or SCORE} in {path.name}", ", ".join(there) or "none", "name it with --column")
+        refuse(f"the array {column or SCORE} in {path.name}", ", ".join(there) or "none", "name it with `column`")
     expect(groups is None or groups in arrays, f"the array {groups} in {path.name}", ", ".join(there))
     scores = array_of("scores", arrays[key])
     expect(scores.ndim == 1, f"scores (N,) in {path.name}", f"shape {tuple(scores.shape)}", "give one number for each item")
@@ -146,7 +146,7 @@ def _score_column(kinds: Any, file: str, any_kind: bool) -> str:
     numbers = [key for key, column in kinds.items() if column.kind == "number" or any_kind]
     if SCORE in kinds:
         return SCORE
-    expect(len(numbers) == 1 or any_kind, f"a column {SCORE} in {file}", ", ".join(kinds), "name the scores with --column")
+    expect(len(numbers) == 1 or any_kind, f"a column {SCORE} in {file}", ", ".join(kinds), "name the scores with `column`")
     return str(numbers[0])
 
 

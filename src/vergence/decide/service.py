@@ -72,7 +72,7 @@ class Service:
         self.calibration = as_values("calibration scores", calibration)
         needed, n = math.ceil(1 / alarm) - 1, len(self.calibration)
         enough = fpr is not None or n >= needed
-        expect(enough, f"at least {needed:,} calibration scores for alarms at {alarm:g}", f"{n:,}", "give more, or raise --alarm")
+        expect(enough, f"at least {needed:,} calibration scores for alarms at {alarm:g}", f"{n:,}", "give more, or raise `alarm`")
         self.certificate = None if fpr is None else fpr_threshold(self.calibration, fpr, confidence)
         calibrate(self.calibration, self.calibration[:1], fdr=fdr)  # refuses what no request could use
         self.monitor, self.scorers = Monitor(self.calibration), {"scores": _as_scores, **scorers}

@@ -119,7 +119,7 @@ def check(
         >>> len(found.items["path"]), found.summary["images"]
         (359, 359)
     """
-    expect(not leaks or against is not None, "leaks with another source", "none", "name it with --against")
+    expect(not leaks or against is not None, "`leaks` with another source", "none", "name it with `against`")
     for place in (Path(folder) for folder in (out, heatmaps) if folder is not None):
         require_apart(place, (source, against), inside=True)
         for file in WRITTEN:
@@ -141,8 +141,8 @@ def check(
     else:
         expect(against is None or parts != ("properties",), "only duplicates with a reference", "properties", "leave one out")
         both = against is None or (vectors is None) == (against_vectors is None)
-        expect(both, "vectors of the images and of the reference", "one of them", "give vectors and against_vectors, or neither")
-        expect(against is not None or against_vectors is None, "a reference for against_vectors", "none", "name it with against")
+        expect(both, "vectors of the images and of the reference", "one of them", "give `vectors` and `against_vectors`, or none")
+        expect(against is not None or against_vectors is None, "a reference for `against_vectors`", "none", "give `against`")
         settings = replace(settings, encoder="none") if parts else _with_encoder(settings, encoder)
         read: dict[str, Any] = {"root": root, "column": column, "range": range, "channel": channel}
         reference = None if against is None else open_images(against, **read)
@@ -162,7 +162,7 @@ def _with_encoder(settings: CheckSettings, encoder: str | nn.Module) -> CheckSet
     if encoder == PATCHES:
         return replace(settings, encoder=PATCHES)
     if (Path(encoder) / "config.json").is_file():
-        from vergence.learn.runs.run import load  # `--encoder RUN` alone needs the trainer
+        from vergence.learn.runs.run import load  # a run as encoder alone needs the trainer
 
         run = load(Path(encoder), device="cpu")
         return replace(settings, embed=_RunEmbedding(run.method.encoder, run.folder.metadata.shape), encoder=f"the run {encoder}")
@@ -201,7 +201,7 @@ def _of_images(
 ) -> CheckResult:
     with ExitStack() as stack:
         if out is not None:
-            with explained(out, "choose another --out"):
+            with explained(out, "choose another `out`"):
                 out.mkdir(parents=True, exist_ok=True)
         job = {"job": "check", "size": settings.size, "encoder": settings.encoder, "marks": str(settings.review)}
         kept = functools.partial(_parts, stack, out, {**job, "groups": str(settings.groups)})
@@ -253,7 +253,7 @@ def _image_features(images: ImageList, settings: CheckSettings, vectors: Any, ke
     index = columns.pop("index")
     some = index.tolist()
     given = None if vectors is None else _vectors_of(vectors, images, some)
-    groups, labels = (names_by(images, some, getattr(settings, of), f"--{of}") for of in ("groups", "labels"))
+    groups, labels = (names_by(images, some, getattr(settings, of), of) for of in ("groups", "labels"))
     names = [images.names[i] for i in some]
     return ImageFeatures(index, names, given, **columns, images=small, groups=groups, labels=labels)
 

@@ -82,7 +82,7 @@ def demo(out: str | Path, *, encoder: str = ENCODER, seed: int = 0) -> "CheckRes
     """
     out, ours = as_path(out, "the folder"), {*PARTS, *TABLES}
     others = sorted(path.name for path in out.iterdir() if path.name not in ours) if out.is_dir() else []
-    expect(not others, f"{out} to be empty or an earlier demo", others[0] if others else "", "choose another --out")
+    expect(not others, f"{out} to be empty or an earlier demo", others[0] if others else "", "choose another `out`")
     reference, new = _images(np.random.default_rng(seed))
     names = {part: [f"{part}_{i:03d}.png" for i in range(len(some))] for part, some in (("reference", reference), ("new", new))}
     images: dict[str, list[Image]] = {"reference": reference, "new": [one.image for one in new], "check": []}

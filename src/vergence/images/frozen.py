@@ -245,7 +245,7 @@ def fetch(name: str, to: str | Path | None = None) -> Path:
     tag = timm_tag(name.removeprefix("timm:"))
     folder = CACHE / tag if to is None else Path(to)
     file = timm_file(tag)
-    with explained(folder, "choose another --to"):
+    with explained(folder, "choose another `to`"):
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / file.name) as part:
             part.write_bytes(file.read_bytes())

@@ -29,7 +29,7 @@ FEWEST, MOST = 5, 1_000  # images of each label, at least; labels, at most
 ENOUGH = 0.02  # of the images: as few wrong labels can be flagged where the images of one label calibrate alone
 
 
-def names_by(images: ImageList, index: Sequence[int], by: Names, option: str) -> list[str] | None:
+def names_by(images: ImageList, index: Sequence[int], by: Names, argument: str) -> list[str] | None:
     r"""Returns what each of some images belongs to: its folder, a column's text, or a part of its name; None for nothing.
 
     Args:
@@ -37,16 +37,16 @@ def names_by(images: ImageList, index: Sequence[int], by: Names, option: str) ->
         index: Numbers of the images.
         by: ``folder``, a column of the source's table, ``prefix`` (the name before its last ``_``, ``-``, ``.`` or space), a
             regular expression whose first group, or else whole match, it is, or a sequence of all of them.
-        option: The option, for messages.
+        argument: The argument, for messages.
     """
     if by is None:
         return None
     if not isinstance(by, str):
-        expect(len(by) == len(images), f"one of {option} for each of {len(images):,} images", len(by), "give as many")
+        expect(len(by) == len(images), f"one of `{argument}` for each of {len(images):,} images", len(by), "give as many")
         return [str(by[i]) for i in index]
     if by in images.columns:
         values = [images.columns[by][i] for i in index]
-        alone = images.names if option == "--groups" else [""] * len(images)  # of what has no value
+        alone = images.names if argument == "groups" else [""] * len(images)  # of what has no value
         return [alone[i] if value is None else str(value) for i, value in zip(index, values, strict=True)]
     paths = [PurePosixPath(images.names[i]) for i in index]
     if by == "folder":
@@ -56,10 +56,10 @@ def names_by(images: ImageList, index: Sequence[int], by: Names, option: str) ->
     try:
         found = [re.search(by, str(path)) for path in paths]
     except re.error as error:
-        raise ValueError(f"expected {option} folder, prefix, a column or a regular expression, found {by}: {error}") from None
+        raise ValueError(f"expected `{argument}` folder, prefix, a column or a regular expression, found {by}: {error}") from None
     missing = [str(path) for path, one in zip(paths, found, strict=True) if one is None]
     without = f"{counted(len(missing), 'name')} without it (first: {missing[0]})" if missing else ""
-    expect(not missing, f"{by} in each name, for {option}", without, "use folder, prefix or another pattern")
+    expect(not missing, f"{by} in each name, for `{argument}`", without, "use folder, prefix or another pattern")
     return [(one.group(1) or "") if one.re.groups else one.group() for one in found if one is not None]
 
 
@@ -151,8 +151,8 @@ def _encoded(labels: Sequence[str], examples: Sequence[str]) -> tuple[list[str],
     """Returns the names of labels that have enough examples, in order, and the number of each image's label, (N,), or -1."""
     names, count = np.unique(np.array(examples), return_counts=True)
     names = names[(count >= FEWEST) & (names != "")]
-    expect(len(names) > 1, f"two labels of {FEWEST} images at least", f"{len(names)}", "name what tells labels with --labels")
-    expect(len(names) <= MOST, f"{MOST:,} labels at most", len(names), "name what tells labels with --labels")
+    expect(len(names) > 1, f"two labels of {FEWEST} images at least", f"{len(names)}", "name what tells labels with `labels`")
+    expect(len(names) <= MOST, f"{MOST:,} labels at most", len(names), "name what tells labels with `labels`")
     place = {name: k for k, name in enumerate(names.tolist())}
     return names.tolist(), np.array([place.get(label, -1) for label in labels], dtype=np.int64)
 

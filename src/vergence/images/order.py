@@ -98,7 +98,7 @@ def _fitted(features: ImageFeatures, group: Ints, settings: CheckSettings) -> tu
     first = order[np.sort(np.unique(group[order], return_index=True)[1])]
     unit = joined(group, features.groups)
     number = np.zeros(int(unit.max(initial=0)) + 1, dtype=np.int64)
-    expect(len(first) == 0 or features.groups is None or len(set(unit)) > 1, "two groups at least", "one", "leave --groups out")
+    expect(len(first) == 0 or features.groups is None or len(set(unit)) > 1, "two groups at least", "one", "leave `groups` out")
     ones = np.array(list(dict.fromkeys(unit[first].tolist())), dtype=np.int64)
     number[ones] = np.arange(len(ones))
     apart = settings.review.marked(features.names, "anomaly")

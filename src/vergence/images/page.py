@@ -61,12 +61,12 @@ MEANING = {
 }
 SCORES = (
     "A larger score is more anomalous. The q-value is the least false-discovery rate at which an image is flagged. Your marks "
-    "change both, since marked anomalies are left out. Save the marks, then: --confirm confirmed.csv."
+    "change both, since marked anomalies are left out. Save the marks, then repeat vergence check with --confirm confirmed.csv."
 )
 ORDER = (
     "No reference was given, so nothing is flagged. Each image was scored by fits that saw neither it nor a duplicate of it. "
     "Mark images from the top: a for anomaly, n for normal. To estimate how many anomalies are left, sort at random and mark "
-    "some from the top. Save the marks, then: --confirm confirmed.csv."
+    "some from the top. Save the marks, then repeat vergence check with --confirm confirmed.csv."
 )
 RATED = "Frames show regions that are more anomalous than any region of all but {rate:g} % of normal images."
 FRAMED = "Frames show the most anomalous regions: about {rate:g} % of the images have one."
@@ -363,7 +363,7 @@ def write_heatmaps(folder: Path, found: Checked) -> Path:
         parts = [part for part in Path(found.images.names[i]).parts if part not in ("..", os.sep)]
         file = folder.joinpath(*parts)
         file = file if file.suffix.lower() == ".png" else file.with_name(f"{file.name}.png")
-        with explained(folder, "choose another --heatmaps"):
+        with explained(folder, "choose another `heatmaps`"):
             file.parent.mkdir(parents=True, exist_ok=True)
             image.save(file)
     return folder

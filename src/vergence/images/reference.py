@@ -46,8 +46,7 @@ def folds_of(digest: Ints, group: Ints, *, stated: bool = False) -> tuple[Ints, 
     groups as folds or the groups are ``stated``. Of a large reference the half that is fitted to has the fold -1.
     """
     index = np.unique(digest, return_index=True)[1]
-    few = f"at least {FEWEST} different reference images"
-    expect(len(index) >= FEWEST, few, len(index), "give more, or leave --against out")
+    expect(len(index) >= FEWEST, f"at least {FEWEST} different reference images", len(index), "give more, or leave `against` out")
     first = np.unique(group[index], return_index=True, return_inverse=True)[1:]
     number = np.argsort(np.argsort(first[0]))[first[1]]
     groups = int(number.max()) + 1

@@ -34,6 +34,7 @@ from vergence.images.plane import PLANES, plane, standardized
 from vergence.images.regions import region_words
 from vergence.images.review import MARKS, REFERENCE, Review
 from vergence.images.sentences import sentences_of
+from vergence.utils import terminal
 from vergence.utils.checks import counted, expect, refuse, require_count, require_within
 from vergence.utils.digests import content_digest
 from vergence.utils.dtypes import Array, Bools, Bytes, Floats, Ints, Singles
@@ -98,10 +99,10 @@ class CheckSettings:
         require_count(8, 4096, size=self.size)
         require_within("(0, 1)", fdr=self.fdr, region_rate=self.region_rate)
         require_count(0, workers=self.workers)
-        expect(self.map in PLANES, " or ".join(PLANES), self.map, "choose another --map")
-        expect(set(self.only) <= set(ONLY), f"only of {' and '.join(ONLY)}", ", ".join(self.only), "correct --only")
+        expect(self.map in PLANES, " or ".join(PLANES), self.map, "choose another `map`")
+        expect(set(self.only) <= set(ONLY), f"`only` of {' and '.join(ONLY)}", ", ".join(self.only), "correct `only`")
         require_within("(0, 1]", agreement=1.0 if self.agreement is None else self.agreement)
-        expect(self.keep in (None, KEEP), f"keep of {KEEP}", self.keep, "correct --keep")
+        expect(self.keep in (None, KEEP), f"`keep='{KEEP}'`", self.keep, "correct `keep`")
         pairs = "duplicates" in (self.only or ONLY) or not (self.keep or self.agreement)
         expect(pairs, "duplicates for keep and agreement", f"only {', '.join(self.only)}", "leave one out")
 
@@ -294,7 +295,7 @@ class CheckResult:
     def write(self, out: str | Path) -> Path:
         """Writes everything to a folder, and returns it; docs/guides/check.md lists the files."""
         folder = Path(out)
-        with explained(folder, "choose another --out"):
+        with explained(folder, "choose another `out`"):
             folder.mkdir(parents=True, exist_ok=True)
         write_table(folder / "items.parquet", self.items.columns)
         tables = {"items": self.items, "duplicates": self.duplicates, "skipped": self.skipped, "remove": self.remove}
@@ -392,7 +393,7 @@ def result_of(
     normal = len(normal_files(images, marks)) if reference is None and anomalies is not None else 0
     notes = [*notes, *kinds, *_of_files(remove, normal)]
     summary = _summary(source, images, features, settings, duplicates, anomalies, reference, leaks, counts, members_of, notes)
-    summary["sentences"] = sentences_of(summary, pairs, skipped)
+    summary["sentences"] = [*map(terminal.wording, sentences_of(summary, pairs, skipped))]
     tables, z, workers = (Table(columns), Table(pairs), Table(skipped)), z.astype(np.float32), settings.workers
     return CheckResult(*tables, members_of, z, summary, images, features, anomalies, reference, workers, remove, marks)
 
@@ -417,7 +418,7 @@ def normal_files(images: ImageList, marks: Mapping[str, str]) -> list[Path]:
 
 def _of_files(remove: Table | None, normal: int) -> list[str]:
     """Returns notes on the files remove.csv and normal.csv."""
-    notes = [f"The {normal:,} images marked normal can be a reference: --against normal.csv."] if normal else []
+    notes = [f"The {normal:,} images marked normal can be a reference: `against='normal.csv'`."] if normal else []
     lists = f"remove.csv lists {counted(len(remove), 'duplicate')} to remove" if remove is not None and len(remove) else ""
     return [f"{lists}; the best of each set stays. Nothing was deleted."] * bool(lists) + notes
 
@@ -581,7 +582,7 @@ def _summary(
         "leaked": len(leaks),
         "labels": _label_summary(features, anomalies, duplicates),
         "properties": dict(counts),
-        "changes": dict(changes),
+        "changes": {terminal.wording(text): n for text, n in changes.items()},
         "notes": list(notes),
     }
 

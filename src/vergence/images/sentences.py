@@ -45,7 +45,7 @@ def _flags(s: Mapping[str, Any]) -> list[str]:
     flagged, noun = s["flagged"], s["noun"]
     if s["rate"] == "none":
         first = f"{counted(s['images'], noun)} in order, the most anomalous first."
-        return [first, "Nothing is flagged without a reference (--against)."]
+        return [first, "Nothing is flagged without a reference (`against`)."]
     head = f"{flagged:,} of {counted(s['images'], noun)} flagged." if flagged else f"No {noun} flagged."
     if s["rate"].startswith("twins"):
         assumed = f"This assumes that most {noun}s are normal, since no two reference {noun}s show the same part."
@@ -91,7 +91,7 @@ def _reference(s: Mapping[str, Any]) -> str:
     text = f"{many} {verb} anomalous: {listed}. Check {them} first."
     if s["flagged_without"] <= s["flagged"]:
         return text
-    return f"{text} Without {them} (--confirm), {counted(s['flagged_without'], s['noun'])} would be flagged."
+    return f"{text} Without {them} (`confirmed`), {counted(s['flagged_without'], s['noun'])} would be flagged."
 
 
 def _labels(s: Mapping[str, Any]) -> str:
@@ -143,8 +143,8 @@ def _duplicates(s: Mapping[str, Any], pairs: Mapping[str, Sequence[Any]]) -> str
     if not texts:
         return "No duplicates." if "duplicates" in s["only"] and s["reference"] is None else ""
     unlike = [" and ".join(map(shortened_name, pair)) for pair in (s["labels"] or {"unlike": []})["unlike"]]
-    have = f"{len(unlike):,} of these {'has' if len(unlike) == 1 else 'have'} different labels, so --keep best keeps both images"
-    labels = f" {have}: {_listed(unlike, 'summary.json')}." if unlike else ""
+    have = f"{len(unlike):,} of these {'has' if len(unlike) == 1 else 'have'} different labels"
+    labels = f" {have}, so `keep='best'` keeps both images: {_listed(unlike, 'summary.json')}." if unlike else ""
     return f"{counted(len(texts), 'pair')} of duplicates: {_listed(texts, 'duplicates.csv')}.{labels}"
 
 

@@ -99,11 +99,11 @@ def timm_file(name: str) -> Path:
     configuration = timm.get_pretrained_cfg(name)
     listed = configuration is not None and timm.is_model_pretrained(name) and (configuration.hf_hub_id or configuration.url)
     near = "" if listed else did_you_mean(name, timm.list_pretrained()) or "timm.list_pretrained() lists the names"
-    expect(listed, "a name of timm with pretrained weights", shown(name), f"{near}, or leave --pretrained out")
+    expect(listed, "a name of timm with pretrained weights", shown(name), f"{near}, or leave `pretrained` out")
     try:
         return _from_hub(configuration) if configuration.hf_hub_id else _from_url(str(configuration.url))
     except (OSError, RuntimeError, ValueError) as error:
-        advice = "connect to the network, or use --weights FILE"
+        advice = "connect to the network, or use `weights=FILE`"
         raise ValueError(f"cannot load timm's weights of '{name}', not in its cache: {shortened(error)}; {advice}") from None
 
 

@@ -164,7 +164,7 @@ def choose(
         'line'
     """
     began = time.perf_counter()
-    expect(len(context) >= LEAST_ROWS, f"at least {LEAST_ROWS} rows to compare models on", len(context), "name one with --model")
+    expect(len(context) >= LEAST_ROWS, f"at least {LEAST_ROWS} rows to compare models on", len(context), "name one, like 'line'")
     reader, c, t = _read(context, target, random_state)
     some = ~np.isnan(t.reshape(len(t), -1)).all(1)
     named: Any = np.arange(1, len(t) + 1) if rows is None else np.asarray(rows)
@@ -172,7 +172,7 @@ def choose(
         warnings.warn(text, FarValue, stacklevel=2)
     groups, order, w, named = (None if x is None else np.asarray(x)[some] for x in (groups, order, sample_weight, named))
     c, t = c[some], t[some]
-    expect(len(c) >= LEAST_ROWS, f"at least {LEAST_ROWS} rows with a target", len(c), "name one with --model")
+    expect(len(c) >= LEAST_ROWS, f"at least {LEAST_ROWS} rows with a target", len(c), "name one, like 'line'")
     data = _sampled(c, t, w, groups, order, random_state)
     data.require_values(reader._names())
     until = math.inf if seconds is None else began + RACE * seconds

@@ -115,14 +115,14 @@ def fit_density(
     writable = out.suffix == ".safetensors" and out.parent.is_dir() and not out.is_dir()
     expect(writable, "a file that ends in .safetensors, in an existing folder", str(out))
     if report is not None:
-        expect(report.suffix == ".html", "a page that ends in .html", str(report), "choose another --report")
+        expect(report.suffix == ".html", "a page that ends in .html", str(report), "choose another `report`")
         require_page(report, [out])
     weights = {} if sample_weight is None else {"sample_weight": np.asarray(sample_weight)}
     if model == AUTO:
-        expect(not set(settings) - {"device"}, "--set with --model NAME", "no --model", "name the model that it is for")
+        expect(not set(settings) - {"device"}, "`settings` with `model=NAME`", "`model='auto'`", "name the model they are for")
         found = _chosen(pairs, seed, groups=groups, order=order, seconds=seconds, **weights)
     else:
-        expect(groups is None and order is None, "groups or order with the model auto", model, "leave --model out")
+        expect(groups is None and order is None, "groups or order with the model auto", model, "give `model='auto'`")
         found = _named(named_model(model, {"random_state": seed, **settings}), pairs, holdout, seed, **weights)
     estimator, test, fitted = found
     estimator.columns_, estimator.ids_ = list(pairs.columns), list(pairs.ids)
@@ -134,7 +134,7 @@ def fit_density(
     if report is not None:
         facts = {"Model": fitted.model, "Rows": f"{fitted.train:,}", "Seconds": f"{fitted.seconds:.1f}", "File": out.name}
         chosen = fitted.selection
-        words = [*([] if chosen is None else [chosen.sentence]), *fitted.notes]
+        words = [*([] if chosen is None else [chosen.sentence]), *map(terminal.wording, fitted.notes)]
         with silenced():
             write_fit(report, estimator, pairs, test, words=words, facts=facts, models=None if chosen is None else chosen.table())
     return fitted
@@ -156,7 +156,7 @@ def _named(estimator: Any, pairs: Pairs, holdout: float, seed: int, sample_weigh
     compared = _compared(estimator, pairs, train, test, sample_weight) if len(test) >= FEW else ({}, {})
     notes = remarks(pairs.context, pairs.target, pairs.columns, pairs.rows)
     if took_all_steps(estimator):
-        more = f"--set steps={5 * estimator.steps} may be better"
+        more = f"`steps={5 * estimator.steps}` may be better"
         notes.append(f"the network took {estimator.steps_:,} of {estimator.steps:,} steps: {more}")
     name, few = type(estimator).__name__, _few_values(pairs)
     return estimator, test, Fitted(name, len(train), len(test), seconds, few, *compared, notes=tuple(notes))
