@@ -46,6 +46,7 @@ class Plate:
         cytoplasm: Radius of a cell in radii of its nucleus.
         ragged: Deviation of outlines from a circle.
         clumping: How much the density of cells varies over a site.
+        dividing: Share of cells that divide.
         grain: Width of textures in pixels.
         stain: Light of the channels in counts.
         background: Light between the cells in counts.
@@ -77,6 +78,7 @@ class Plate:
     cytoplasm: float = 3.2
     ragged: float = 0.13
     clumping: float = 0.3
+    dividing: float = 0.03
     grain: float = 1.1
     stain: Five = (17000.0, 13000.0, 11000.0, 12000.0, 15000.0)
     background: Five = (350.0, 900.0, 1100.0, 800.0, 600.0)
@@ -125,7 +127,7 @@ class Plate:
 
 TUNE = Plate()
 JUDGE = Plate(
-    name="judge", controls=0.17, density=2.9, nucleus=10.0, cytoplasm=3.6, ragged=0.18, clumping=0.35, grain=1.5,
+    name="judge", controls=0.17, density=2.9, nucleus=10.0, cytoplasm=3.6, ragged=0.18, clumping=0.35, dividing=0.05, grain=1.5,
     stain=(4800.0, 3900.0, 2600.0, 4400.0, 5600.0), background=(110.0, 330.0, 260.0, 390.0, 180.0),
     blur=(1.3, 1.2, 1.1, 1.2, 1.1), haze=0.4, vignetting=(0.35, 0.3, 0.15, 0.3, 0.2), dark=64.0, electrons=0.6, read=3.0,
     white=16383, batch=0.25, between=0.09, within=0.045, focus_within=0.5, drift=(-0.08, 0.15), edge_cells=0.2,

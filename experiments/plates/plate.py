@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -76,7 +77,7 @@ def outlines(plate: Plate, rng: np.random.Generator, points: np.ndarray, radii: 
         r, angle = np.hypot(y, x), np.arctan2(y, x)
         outline = 1 + sum(w * np.cos(k * angle + p) for k, w, p in zip((2, 3, 5), waves, phases, strict=False))
         cell = r / (radius * spread * np.maximum(outline, 0.35))
-        nucleus = r / (radius * (1 + (0.1 + 0.12 * abs(waves[0]) / plate.ragged / 1.3) * np.cos(2 * (angle - phases[3]))))
+        nucleus = r / (radius * (1 + (0.1 + 0.12 * abs(waves[0]) / plate.ragged) * np.cos(2 * (angle - phases[3]))))
         nearer = cell < maps.cell[here]
         maps.number[here][nearer] = i
         np.minimum(maps.cell[here], cell, out=maps.cell[here])
@@ -156,13 +157,16 @@ def cells(plate: Plate, site: Site) -> np.ndarray:
     points = centers(plate, rng, number * (1 - plate.edge_cells * plate.rim(site)), 1.9 * radius, 2 * radius)
     left = plate.empty[SEVERITIES.index(site.severity)] if site.error == "empty" else 1
     points = points[: round(left * len(points))]
-    each = plate.random(6, site.row, site.column, site.site).normal(size=(len(points) + 1, 7))
-    radii = radius * np.exp(0.1 * each[:-1, 0])
+    each = plate.random(6, site.row, site.column, site.site).normal(size=(len(points) + 1, 8))
+    divides = each[:, 7] > NormalDist().inv_cdf(1 - plate.dividing)  # round, small, and bright in DNA
+    radii = radius * np.exp(0.1 * each[:-1, 0]) * np.where(divides[:-1], 0.75, 1)
     if plate.blood:
         return blood(plate, rng, points, radii * size / nucleus, coarse)
     maps = outlines(plate, rng, points, radii, plate.cytoplasm * size / nucleus)
     stain = paint(plate, plate.random(7, site.row, site.column, site.site), maps, radius, coarse)
-    return stain * np.moveaxis(np.exp(0.16 * each[:, 1:2] + 0.12 * each[:, 2:])[maps.number], 2, 0)
+    own = np.exp(0.16 * each[:, 1:2] + 0.12 * each[:, 2:7])
+    own[divides, 0] *= 2.5
+    return stain * np.moveaxis(own[maps.number], 2, 0)
 
 
 def scene(plate: Plate, site: Site) -> np.ndarray:
