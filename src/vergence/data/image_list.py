@@ -204,14 +204,14 @@ def _glance(content: Any, name: str) -> Array:
     """Returns the samples of an image; of a file that holds bytes alone, which need no range, one that stands for them."""
     content = content() if callable(content) else content
     if isinstance(content, bytes | Path):
-        with _opened(content, name) as image:
+        with opened(content, name) as image:
             if image.mode != "F" and not image.mode.startswith("I") and _frames(image) == 1:
                 return np.zeros((1 if image.mode == "L" else 3, 1, 1), dtype=np.uint8)
     return _samples(content, name).values
 
 
 @contextlib.contextmanager
-def _opened(content: bytes | Path, name: str) -> Iterator[Any]:
+def opened(content: bytes | Path, name: str) -> Iterator[Any]:
     ending = os.path.splitext(name)[1]  # noqa: PTH122
     file = io.BytesIO(content) if isinstance(content, bytes) else content
     with decoding.time_limit(decoding.DECODE_SECONDS), decoding.opened_image(file, ending) as image:
@@ -228,7 +228,7 @@ def _samples(content: Any, name: str) -> _Samples:
         return _Samples(content[:MOST_CHANNELS], content.shape[1:], _digest(content), cut)
     if isinstance(content, Image.Image):
         return _of_image(content.copy(), None)
-    with _opened(content, name) as image:
+    with opened(content, name) as image:
         return _of_image(image, content)
 
 

@@ -1,0 +1,268 @@
+"""Sites of microscopy plates: which files belong to one, by a pattern of their names; a site is one item of C channels.
+
+Shapes: a site (C, H, W) of numbers as they are stored; N sites.
+"""
+
+import io
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from vergence.data import images as decoding
+from vergence.data.image_list import ImageList, LoadedImage, opened
+from vergence.data.items import Skipped
+from vergence.utils.checks import counted, expect
+from vergence.utils.digests import content_digest
+from vergence.utils.dtypes import Array
+
+__all__ = ["PATTERNS", "Sites", "sites_of"]
+
+WELL, SITE = r"(?:^|[/_ -])(?P<well>[A-Z]\d{1,2})", r"(?:s|f|site|field)?(?P<site>\d+)"
+PATTERNS = {  # of the names that microscopes write; the first that fits all but a few names is taken
+    "Operetta": r"r(?P<row>\d\d)c(?P<column>\d\d)f(?P<site>\d+)p(?P<plane>\d+)-?ch(?P<channel>\d+)",
+    "Yokogawa": r"_(?P<well>[A-Z]{1,2}\d\d)_T\d+F(?P<site>\d+)L\d+A\d+Z(?P<plane>\d+)C(?P<channel>\d+)",
+    "ImageXpress": r"(?:^|[/_ ])(?P<well>[A-Z]\d\d)(?:_s(?P<site>\d+))?_w(?P<channel>\d)(?!.*thumb)",
+    "well, site and channel": rf"{WELL}[_-]{SITE}[_-](?:w|ch|c|C)?(?P<channel>\w+?)\.",
+    "well and site": rf"{WELL}[_-]{SITE}(?:\.ome)?\.",
+}
+PARTS = ("plate", "well", "row", "column", "site", "channel", "plane")
+ROWS = [*"ABCDEFGHIJKLMNOPQRSTUVWXYZ", *(f"A{c}" for c in "ABCDEF")]
+SOME = 25  # sites that tell type and size of each channel
+MISSED = 0.1  # share of the names that a pattern may leave out
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Sites of plates, in the order of plate, well and site.
+
+    Attributes:
+        images: The sites (N,), whose pixels are numbers (C, H, W) as they are stored; its columns are ``Metadata_Plate``,
+            ``Metadata_Well`` and ``Metadata_Site``.
+        channels: Names of the C channels.
+        pattern: Name of the pattern, and the pattern.
+        notes: What was chosen in reading, in sentences.
+    """
+
+    images: ImageList
+    channels: tuple[str, ...]
+    pattern: tuple[str, str]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def wells(self) -> list[tuple[str, str]]:
+        """Plate and well of each site, (N,)."""
+        columns = self.images.columns
+        return list(zip(columns["Metadata_Plate"], columns["Metadata_Well"], strict=True))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads a site: a file of each channel, or one of all; all sites of a plate have the form of most."""
+
+    images: ImageList
+    contents: Sequence[tuple[Any, ...]]
+    forms: tuple[tuple[np.dtype[Any], tuple[int, int]], ...] = ()  # type and size of each channel
+
+    def __call__(self, i: int) -> LoadedImage:
+        """Returns site i; a ValueError says in one line why it cannot be read, or how it differs from the others."""
+        try:
+            planes = [plane for content in self.contents[i] for plane in stack(content, self.images.names[i])]
+        except decoding.UNREADABLE as error:
+            raise ValueError(decoding.reason(error)) from None
+        if self.forms:
+            self._check(planes)
+        x = np.stack(planes)
+        return LoadedImage(x, x.shape[1:], int.from_bytes(content_digest(x.tobytes()), "big", signed=True))
+
+    def _check(self, planes: Sequence[Array]) -> None:
+        if len(planes) != len(self.forms):
+            raise ValueError(f"{counted(len(planes), 'channel')}, where others have {len(self.forms)}")
+        for k, (plane, (dtype, size)) in enumerate(zip(planes, self.forms, strict=True), 1):
+            if plane.shape != size:
+                raise ValueError(f"channel {k} of {_by(plane.shape)} pixels, where others have {_by(size)}")
+            if plane.dtype != dtype:
+                raise ValueError(f"channel {k} of {8 * plane.dtype.itemsize} bits, where others have {8 * dtype.itemsize}")
+
+
+def _by(size: Sequence[int]) -> str:
+    return " x ".join(f"{side:,}" for side in size)
+
+
+def stack(content: Any, name: str) -> list[Array]:
+    """Returns the channels (H, W) of an image as they are stored; what Pillow cannot read, tifffile may."""
+    content = content() if callable(content) else content
+    if isinstance(content, np.ndarray):
+        return list(content if content.ndim == 3 else content[None])
+    try:
+        with opened(content, name) as image:
+            planes = []
+            for k in range(getattr(image, "n_frames", 1)):
+                if k:
+                    image.seek(k)
+                planes += [np.asarray(band) for band in image.split()]
+            return planes
+    except decoding.UNREADABLE:
+        content = content if isinstance(content, bytes) else content.read_bytes()
+        if not content.startswith((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")):
+            raise
+        return _by_tifffile(content)
+
+
+def _by_tifffile(content: bytes) -> list[Array]:
+    try:
+        import tifffile  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise ValueError("a kind of TIFF that needs tifffile: install vergence[microscopy]") from None
+    try:
+        x = np.squeeze(tifffile.imread(io.BytesIO(content)))
+    except Exception as error:  # tifffile and its codecs raise many kinds
+        raise ValueError(decoding.reason(error)) from None
+    if x.ndim not in (2, 3):
+        raise ValueError(f"{x.ndim} dimensions, where a channel, a row and a column are read")
+    return list(x[None] if x.ndim == 2 else np.moveaxis(x, -1, 0) if x.shape[-1] < min(x.shape[:2]) else x)
+
+
+def sites_of(images: ImageList, *, pattern: str | None = None, channels: Sequence[str] = (), plate: str = "plate") -> Sites:
+    """Returns the sites of a plate or of several, of the images of a folder, tar or table; nothing is decoded but a sample.
+
+    Args:
+        images: Files, of which each holds one channel or all channels of a site.
+        pattern: Regular expression that finds the parts of a name: groups ``well`` (or ``row`` and ``column``), ``site``,
+            ``channel`` (none where a file holds all) and perhaps ``plate`` and ``plane``. By default one of `PATTERNS`.
+        channels: Names of the channels, in the order of their numbers; by default those in the names, or in the OME data.
+        plate: Name of the plate where all files are of one.
+
+    Raises:
+        ValueError: No pattern fits, or no site has all channels.
+
+    Example:
+        >>> names = [f"B03_s{s}_w{w}.tif" for s in (1, 2) for w in (1, 2)]
+        >>> found = sites_of(ImageList(names, [np.zeros((4, 4), dtype=np.uint16)] * 4))
+        >>> found.images.names, found.channels, found.pattern[0]
+        (['plate B03 1', 'plate B03 2'], ('1', '2'), 'ImageXpress')
+    """
+    name, expression = _pattern(images.names, pattern)
+    found = [_parts(re.search(expression, one)) for one in images.names]
+    of = dict[tuple[str, str, str], dict[str, dict[str, Any]]]()
+    plates = _plates(images.names, found, plate)
+    for i, (parts, own) in enumerate(zip(found, plates, strict=True)):
+        if parts is not None:
+            site = of.setdefault((own, parts["well"], parts["site"]), defaultdict(dict))
+            site[parts["channel"]].setdefault(parts["plane"], images.contents[i])
+    skipped = [
+        Skipped(one, f"its name does not fit the pattern {name}") for one, p in zip(images.names, found, strict=True) if not p
+    ]
+    every = sorted({channel for site in of.values() for channel in site}, key=_number)
+    lacking = {key: [c for c in every if c not in site] for key, site in of.items()}
+    skipped += [Skipped(" ".join(key), f"no channel {' or '.join(less)}") for key, less in lacking.items() if less]
+    keys = sorted((key for key, less in lacking.items() if not less), key=lambda key: (key[0], *map(_number, key[1:])))
+    expect(keys, f"a site with all channels ({', '.join(every)})", "none", "give the files of all channels")
+    planes = max(len(planes) for site in of.values() for planes in site.values())
+    contents = [tuple(_middle(of[key][c]) for c in every) for key in keys]
+    columns = dict(zip(("Metadata_Plate", "Metadata_Well", "Metadata_Site"), map(list, zip(*keys, strict=True)), strict=True))
+    sites = ImageList([" ".join(key) for key in keys], contents, [*images.skipped, *skipped], images.ignored, images.folder)
+    sites.columns, sites.reader = columns, (reader := replace(_Reader(sites, contents), forms=()))
+    forms, names = _forms(reader, len(keys)), tuple(channels)
+    sites.reader = replace(reader, forms=forms)
+    names = names or (tuple(every) if every != [""] else _ome_names(contents[0][0]) or tuple(map(str, range(1, len(forms) + 1))))
+    expect(len(names) == len(forms), f"{len(forms)} names of channels", len(names), "name each")
+    notes = (f"Of {planes} planes of a site the middle one is judged.",) if planes > 1 else ()
+    return Sites(sites, names, (name, expression), notes)
+
+
+def _pattern(names: Sequence[str], given: str | None) -> tuple[str, str]:
+    """Returns the name of a pattern that fits the names, and the pattern."""
+    if given is not None:
+        try:
+            groups = set(re.compile(given).groupindex)
+        except re.error as error:
+            raise ValueError(f"expected a regular expression as the pattern, found {given!r}: {error}") from None
+        known = groups <= set(PARTS) and ("well" in groups or {"row", "column"} <= groups)
+        expect(known, f"a pattern with the group well, of the groups {', '.join(PARTS)}", ", ".join(sorted(groups)) or "no group")
+        expect(any(re.search(given, one) for one in names), f"names that fit {given!r}", f"'{names[0]}'", "correct the pattern")
+        return "as given", given
+    for name, pattern in PATTERNS.items():
+        if sum(re.search(pattern, one) is not None for one in names) >= (1 - MISSED) * len(names):
+            return name, pattern
+    listed = ", ".join(PATTERNS)
+    raise ValueError(
+        f"expected names of sites ({listed}), found '{names[0]}'; give a pattern such as '(?P<well>[A-P]\\d\\d)_(?P<site>\\d)'"
+    )
+
+
+def _parts(match: re.Match[str] | None) -> dict[str, str] | None:
+    """Returns well, site, channel, plane and plate of a name; well and numbers without zeros in front of the site."""
+    if match is None:
+        return None
+    groups = match.groupdict()
+    found: dict[str, str] = {part: groups.get(part) or "" for part in PARTS}
+    if not found["well"]:
+        row = found["row"]
+        found["well"] = f"{ROWS[int(row) - 1] if row.isdecimal() else row}{found['column']}"
+    found["well"] = well_name(found["well"])
+    found["site"] = str(int(found["site"])) if found["site"].isdecimal() else found["site"] or "1"
+    return found
+
+
+def well_name(text: str) -> str:
+    """Returns the name of a well with two digits.
+
+    Example:
+        >>> well_name("b3"), well_name("B-003"), well_name("left")
+        ('B03', 'B03', 'left')
+    """
+    found = re.fullmatch(r"\s*([A-Za-z]{1,2})[-_ ]?0*(\d+)\s*", text)
+    return f"{found[1].upper()}{int(found[2]):02d}" if found else text
+
+
+def _plates(names: Sequence[str], found: Sequence[Mapping[str, str] | None], plate: str) -> list[str]:
+    """Returns the plate of each file: of its name, else the first of the folders that differ."""
+    folders = [PurePosixPath(name).parts[:-1] for name in names]
+    depth = min((k for k in range(min(map(len, folders), default=0)) if len({f[k] for f in folders}) > 1), default=None)
+    own = [plate if depth is None else folder[depth] for folder in folders]
+    return [parts["plate"] if parts and parts["plate"] else one for parts, one in zip(found, own, strict=True)]
+
+
+def _number(text: str) -> tuple[int, str, int]:
+    """Returns a key by which texts with numbers are in the order of these."""
+    letters = text.rstrip("0123456789")
+    return (len(letters), letters, int(text[len(letters) :] or 0))
+
+
+def _middle(planes: Mapping[str, Any]) -> Any:
+    ordered = sorted(planes, key=_number)
+    return planes[ordered[len(ordered) // 2]]
+
+
+def _forms(reader: _Reader, n: int) -> tuple[tuple[np.dtype[Any], tuple[int, int]], ...]:
+    """Returns type and size of the channels of most of some sites."""
+    seen: Counter[Any] = Counter()
+    reasons = []
+    for i in np.unique(np.linspace(0, n - 1, SOME).astype(int)).tolist():
+        try:
+            planes = [plane for content in reader.contents[i] for plane in stack(content, reader.images.names[i])]
+        except decoding.UNREADABLE as error:
+            reasons.append(decoding.reason(error))
+        else:
+            seen[tuple((plane.dtype, plane.shape) for plane in planes)] += 1
+    expect(seen, "sites that can be read", f"none of {SOME}" if not reasons else reasons[0], "give others")
+    return tuple(seen.most_common(1)[0][0])
+
+
+def _ome_names(content: Any) -> tuple[str, ...]:
+    """Returns the names of the channels in the OME data of a TIFF; none where there are none."""
+    content = content() if callable(content) else content
+    try:
+        with opened(content, "a.tif") as image:
+            text = image.tag_v2.get(270, "") if hasattr(image, "tag_v2") else ""
+        root = ElementTree.fromstring(text) if "<OME" in text else None
+    except (*decoding.UNREADABLE, ElementTree.ParseError):
+        return ()
+    names = [] if root is None else [e.get("Name") or "" for e in root.iter() if e.tag.endswith("}Channel")]
+    return tuple(names) if names and all(names) and len(set(names)) == len(names) else ()
