@@ -1,6 +1,7 @@
 """Find unusual images, duplicates and mismatched pairs, at an error rate you choose.
 
-``check`` finds anomalies and duplicates in images, ``calibrate`` flags scores, ``match`` finds pairs, ``tables`` fits p(y | x).
+``check`` finds anomalies and duplicates in images, ``check_plate`` bad sites of plates, ``calibrate`` flags scores, ``match``
+finds pairs, ``tables`` fits p(y | x).
 ``train``, ``load``, ``evaluate``, ``score`` and ``compare`` make and use learned representations; ``advise`` helps before that.
 Packages: ``decide``, ``images``, ``tables``; below them ``densities``, ``data``, ``report``, ``mixtures``, ``linear``, ``utils``;
 ``learn`` and ``advice`` may change. Larger scores are more anomalous; log-densities are in nats.
@@ -23,6 +24,7 @@ __all__ = [
     "advise",
     "calibrate",
     "check",
+    "check_plate",
     "compare",
     "demo",
     "evaluate",
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from vergence.decide.matching import match
     from vergence.images.check import check
     from vergence.images.demo import demo
+    from vergence.images.plates import check_plate
     from vergence.learn.runs.callables import Embedder, Scorer
     from vergence.learn.runs.compare import compare
     from vergence.learn.runs.evaluate import evaluate

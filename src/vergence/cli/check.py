@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
@@ -34,6 +34,12 @@ FAILURES: dict[str, Callable[[Mapping[str, Any]], int]] = {  # numbers in a summ
     "unreadable": lambda s: s["unreadable"],
     "labels": lambda s: 0 if s["labels"] is None else s["labels"]["flagged"],
 }
+
+
+OF_PLATES = ("against_where", "pattern", "channels")
+PLATE_FAILURES: dict[str, Callable[[Mapping[str, Any]], int]] = {
+    "flagged": lambda s: s["flagged"], "unreadable": lambda s: s["unreadable"], "split": lambda s: len(s["split"]),
+}  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -91,6 +97,16 @@ class Check:
     """Numbers shown as black and white, for images of 16 bits or of floats: 0,4095."""
     channel: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: all)")] = None
     """Judge only one channel: its number (the first is 0), or red, green or blue."""
+    plate: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Plate map of a microscopy plate, a table with a column of wells: judges its sites next to its own control wells."""
+    against_where: Annotated[str | None, arg(metavar="CONDITION", help_behavior_hint="")] = None
+    """With --plate: which wells are controls, such as 'compound = DMSO'; also !=, in A,B and not in A,B."""
+    pattern: Annotated[str | None, arg(metavar="REGEX", help_behavior_hint="(default: of known microscopes)")] = None
+    """With --plate: what in a file's name is its well, site and channel: groups of these names."""
+    channels: Annotated[str | None, arg(metavar="NAME,NAME", help_behavior_hint="(default: as in the names)")] = None
+    """With --plate: names of the channels, in their order."""
+    per: Annotated[Literal["site", "well"], arg(help_behavior_hint="(default: site)")] = "site"
+    """With --plate: what is flagged."""
     data_root: options.DataRoot = None
     workers: Annotated[int, arg(metavar="N")] = 2
     """Processes that read images."""
@@ -141,6 +157,10 @@ def fetch(command: Fetch) -> None:
 
 def check(command: Check) -> None:
     """Runs ``vergence check``."""
+    if command.plate is not None:
+        return _plate(command)
+    stated = next((name for name in OF_PLATES if getattr(command, name) is not None), None)
+    expect(stated is None, "--plate FILE", f"--{str(stated).replace('_', '-')} alone", "name the plate map")
     from vergence.images.check import check as run
     from vergence.images.review import Review
 
@@ -161,6 +181,38 @@ def check(command: Check) -> None:
         for line in [*lines(found), f"page: {out / 'report.html'}", f"next: {_next(command, found, out)}"]:
             print(terminal.printed(line))
     options.stop_on({name: FAILURES[name](found.summary) for name in failing})
+
+
+def _plate(command: Check) -> None:
+    """Runs ``vergence check PLATE --plate FILE``."""
+    from vergence.images.plates import check_plate
+
+    given = {one.name for one in fields(command) if getattr(command, one.name) != one.default} - {"source", "data_root"}
+    others = sorted(given - {*OF_PLATES, "plate", "per", "out", "fdr", "column", "workers", "threads", "json", "fail_on"})
+    expect(not others, "options of plates with --plate", f"--{', --'.join(others)}".replace("_", "-"), "leave these out")
+    expect(command.against_where, "--against-where CONDITION with --plate", "none", "say which wells are controls")
+    assert command.plate is not None and command.against_where is not None
+    failing = options.failing(command.fail_on, PLATE_FAILURES)
+    out = command.out or Path(f"check-{Path(command.source.rstrip('/')).name.removeprefix('-') or 'plate'}")
+    about = {name: getattr(command, name) for name in ("pattern", "per", "fdr", "column", "workers")}
+    found = check_plate(
+        command.source,
+        plate=command.plate,
+        against_where=command.against_where,
+        channels=command.channels or (),
+        out=out,
+        **about,
+    )
+    if command.json:
+        print(json.dumps(found.summary, indent=1, ensure_ascii=False))
+    else:
+        for line in [
+            *found.sentences,
+            f"page: {out / 'report.html'}",
+            f"next: open it, or join {out / 'sites.csv'} to your profiles",
+        ]:
+            print(terminal.printed(line))
+    options.stop_on({name: PLATE_FAILURES[name](found.summary) for name in failing})
 
 
 def _names(data: bytes) -> list[str]:

@@ -17,6 +17,7 @@ from tyro.conf import arg
 NAMED = ("vergence", "torch", "torchvision", "numpy", "scikit-learn")  # packages whose versions are printed
 USES = {  # of the extras in pyproject.toml
     "cloud": "data on s3:// and gs://", "cluster": "Scorer and Embedder in Ray", "excel": "tables in .xlsx files",
+    "microscopy": "TIFF files that Pillow cannot read",
     "export": "vergence export to ONNX", "eyes": "a small network for check that works offline",
     "figures": "compare --figure, plots of densities", "pretrained": "networks of timm, masked_autoencoder, i_jepa, LARS",
     "serve": "vergence serve", "share": "push_to_hub, and from_pretrained from the Hub",

@@ -323,8 +323,9 @@ const show = () => {
   $("marks").setAttribute("aria-pressed", marked);
 };
 const heatmap = text => {  // how opaque each cell is, row by row
-  const bytes = atob(text), cells = Math.sqrt(bytes.length), made = element("canvas", { className: "heat", width: cells, height: cells });
-  const context = made.getContext("2d"), x = context.createImageData(cells, cells);
+  const bytes = atob(text), wide = D.heatWide || Math.sqrt(bytes.length), high = bytes.length / wide;
+  const made = element("canvas", { className: "heat", width: wide, height: high });
+  const context = made.getContext("2d"), x = context.createImageData(wide, high);
   for (let k = 0; k < bytes.length; k++) x.data.set([255, 60, 0, bytes.charCodeAt(k)], 4 * k);
   context.putImageData(x, 0, 0);
   return made;
@@ -509,6 +510,11 @@ for (const i of D.regions) {
   made.addEventListener("click", () => open(i));
   $("regions").append(made);
 }
+for (const well of document.querySelectorAll("[data-search]")) well.addEventListener("click", () => {
+  $("search").value = well.dataset.search;
+  state = { ...state, filter: "all", text: well.dataset.search, lasso: null };
+  draw(true);
+});
 $("search").addEventListener("input", event => { state = { ...state, text: event.target.value }; draw(true); });
 $("sort").addEventListener("change", event => { state = { ...state, sort: event.target.value }; draw(true); });
 $("first").addEventListener("input", event => {

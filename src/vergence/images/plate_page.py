@@ -1,0 +1,181 @@
+"""The page of `check_plate`: plates as heatmaps of wells, and their sites, to filter, sort, open and mark.
+
+A tile shows the channels of a site in hues of their own; an opened site each channel apart, in one range per plate and channel.
+"""
+
+import math
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vergence.data.image_list import LoadedImage
+from vergence.images.page import LARGE, opacity
+from vergence.images.plate_scores import rows_and_columns
+from vergence.images.result import Heatmaps
+from vergence.images.site_quality import blocks
+from vergence.report.charts import shades
+from vergence.report.rendering import workbench
+from vergence.report.tiles import image_of, rounded, sheets, side_of, tile, webp
+from vergence.utils import terminal
+from vergence.utils.checks import counted
+from vergence.utils.digests import content_digest
+from vergence.utils.dtypes import Array, Bytes, Floats, Ints, Singles
+
+if TYPE_CHECKING:
+    from vergence.images.plates import PlateResult
+
+MOST = 20_000  # sites on the page
+BYTES, LONGEST = 3e6, 900  # of the sites that are kept large, in all, and the longer side of each in pixels
+KEYS = {"score": "score", "p": "p_value", "q": "q_value"}  # of the page, and columns
+MEANING = [
+    "Each site is compared with the control sites of its plate, by measurements of each channel: focus, saturation, background, "
+    "evenness of light, debris, bleed and shift between channels, and whether it is empty.",
+    "What cells explain, by their number and brightness, and what row, column and rim of the plate explain, is taken away first: "
+    "a treatment that changes cells is no error.",
+    "The rate holds for normal sites that are like those of the controls. A strong treatment can still look like an error: open "
+    "flagged sites of one compound before you drop them.",
+    "The p-value of a site is the share of control sites that are at least as anomalous, by fits that have not seen their well. "
+    "The q-value is the least false-discovery rate at which the site is flagged.",
+]
+
+
+def write_plate(path: Path, found: "PlateResult") -> Path:
+    """Writes the page in one step; it loads nothing from elsewhere, and every text in it is escaped. Returns its path."""
+    score = np.asarray(found.column("score"))
+    rows = np.sort(np.argsort(-score, kind="stable")[:MOST])
+    sentences = found.sentences
+    return workbench(
+        path,
+        _data(found, rows),
+        title=f"Sites of {', '.join(found.summary['plates'][:3])}",
+        sentences=sentences,
+        input=f"{counted(len(score), 'site')}, {counted(len(found.source.channels), 'channel')}",
+        sampled=f"The {len(rows):,} most anomalous are on this page." if len(rows) < len(score) else "",
+        skipped=list(zip(*found.skipped.columns.values(), strict=True)),
+        meaning=MEANING,
+        plates=[_wells(found, name) for name in found.summary["plates"]],
+    )
+
+
+def _wells(found: "PlateResult", plate: str) -> dict[str, Any]:
+    """Returns the wells of a plate as a table: of each its name, its sites, how many are flagged, and its color."""
+    wells, control = found.sites["Metadata_Well"], np.asarray(found.sites["control"])
+    own = [i for i, name in enumerate(found.sites["Metadata_Plate"]) if name == plate]
+    flag, members = np.asarray(found.column("flag")), dict[str, list[int]]()
+    for i in own:
+        members.setdefault(wells[i], []).append(i)
+    place = dict(zip(members, rows_and_columns(list(members)).tolist(), strict=True))
+    score = [float(np.median(np.asarray(found.column("score"))[rows])) for rows in members.values()]
+    color = dict(zip(members, shades(score, *np.quantile(score, (0.05, 0.98)).tolist()), strict=True))
+    cells = {
+        tuple(place[well]): {
+            "name": well, "search": f"{plate} {well}", "control": bool(control[rows[0]]), "color": color[well],
+            "flagged": int(flag[rows].sum()), "sites": len(rows),
+        }
+        for well, rows in members.items()
+    }  # fmt: skip
+    down, across = (1 + max(at[k] for at in cells) for k in (0, 1))
+    lines = [[cells.get((r, c)) for c in range(across)] for r in range(down)]
+    return {"name": plate, "columns": list(range(1, across + 1)), "rows": [(_letter(r), line) for r, line in enumerate(lines)]}
+
+
+def _letter(row: int) -> str:
+    return chr(65 + row) if row < 26 else f"A{chr(65 + row - 26)}"
+
+
+def _data(found: "PlateResult", rows: Ints) -> dict[str, Any]:
+    """Returns the columns of the page."""
+    some = rows.tolist()
+    names, reasons = [found.names[i] for i in some], [found.column("reason")[i] for i in some]
+    kinds = sorted({reason for reason in reasons if reason})
+    flag, order = np.asarray(found.column("flag"))[rows], np.argsort(-np.asarray(found.column("score"))[rows], kind="stable")
+    digest = content_digest(chr(0).join(names).encode("utf-8", "replace")).hex()
+    return {
+        "n": len(rows), "total": len(found.sites), "noun": "site", "judged": True, "ranked": True, "fixed": True,
+        "rate": "calibrated", "fdr": found.summary["fdr"], "key": f"vergence plate {digest}", "name": names, "reason": reasons,
+        "start": "flag" if flag.any() else "all", "flag": flag.astype(int).tolist(), "propertyNames": kinds,
+        "properties": [1 << kinds.index(reason) if reason else 0 for reason in reasons],
+        "most": int(min(len(rows), max(50, 3 * flag.sum()))),
+        **{key: rounded(np.asarray(found.column(of))[rows], 6) for key, of in KEYS.items()},
+        **_images(found, some, order[:LARGE].tolist()),
+    }  # fmt: skip
+
+
+def _images(found: "PlateResult", rows: Sequence[int], large: Sequence[int]) -> dict[str, Any]:
+    """Returns a tile of each site; of some a larger image of its channels, with frames and heatmap."""
+    side = side_of(len(rows))
+    tiles, shown = (
+        np.zeros((len(rows), side, side, 3), dtype=np.uint8),
+        [found.shown(i) for i in range(len(found.summary["plates"]))],
+    )
+    plates = [found.summary["plates"].index(found.sites["Metadata_Plate"][i]) for i in rows]
+    for k, i in enumerate(rows):
+        tiles[k] = tile(image_of(in_bytes(found.small.read(i), shown[plates[k]])), side)
+    ranges = {int(found.index[rows[k]]): shown[plates[k]] for k in large}
+    at, big, spent = {int(found.index[rows[k]]): k for k in large}, dict[int, str](), 0
+    with terminal.bar("page", len(at), late=True) as advance:
+        for i, image in found.source.images.map(_Opened(ranges), list(at), found.workers):
+            spent += len(image)
+            big |= {at[i]: image} if spent <= BYTES else {}
+            advance()
+    frames = {k: _frames(found.heat[rows[k]], found.threshold) for k in big}
+    units = {k: np.exp(panels(found.heat[rows[k]], -np.inf) / max(found.threshold, 1e-9) - 1) for k in big}
+    return {
+        **sheets(tiles), "large": big, "frames": {k: boxes for k, boxes in frames.items() if boxes},
+        "heat": {k: b64encode(opacity(heat).tobytes()).decode() for k, heat in units.items()},
+        "heatWide": across(found.heat.shape[1]) * found.heat.shape[2],
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A site as a WebP of its channels next to each other, by the ranges (C, 2) of its plate."""
+
+    ranges: Mapping[int, Floats]
+
+    def __call__(self, image: LoadedImage) -> str:
+        """Returns the image of a site; of one plate all have one range."""
+        ranges = next(iter(self.ranges.values()))
+        step = max(1, math.ceil(max(image.size) * across(len(ranges)) / LONGEST))
+        x = np.stack([blocks(plane.astype(np.float32), step) for plane in image.pixels])
+        return webp(image_of(panels(in_bytes(x, ranges), 0)[None]), 80)
+
+
+def in_bytes(x: Array, ranges: Floats) -> Bytes:
+    """Returns channels (C, H, W) as bytes by the numbers that are black and white in each, (C, 2)."""
+    low, high = (ranges[:, k, None, None] for k in (0, 1))
+    return np.asarray(np.clip(256 * (x - low) / np.maximum(high - low, 1e-9), 0, 255), dtype=np.uint8)
+
+
+def across(channels: int) -> int:
+    """Returns the number of channels next to each other."""
+    return math.ceil(math.sqrt(channels))
+
+
+def panels(x: Array, fill: float) -> Array:
+    """Returns channels (C, H, W) in rows next to each other.
+
+    Example:
+        >>> panels(np.ones((5, 2, 4)), 0).shape
+        (4, 12)
+    """
+    wide = across(len(x))
+    high = -(-len(x) // wide)
+    full = np.concatenate([x, np.full((wide * high - len(x), *x.shape[1:]), fill, dtype=x.dtype)])
+    return np.concatenate([np.concatenate(list(full[r * wide : (r + 1) * wide]), 1) for r in range(high)])
+
+
+def _frames(heat: Singles, threshold: float) -> list[list[float]]:
+    """Returns frames (top, left, bottom, right) in [0, 1] of the image of all channels."""
+    wide = across(len(heat))
+    high = -(-len(heat) // wide)
+    boxes = []
+    for c, one in enumerate(heat):
+        for top, left, bottom, right in Heatmaps(one[None], threshold).frames(0):
+            r, k = divmod(c, wide)
+            boxes.append([round(v, 4) for v in ((r + top) / high, (k + left) / wide, (r + bottom) / high, (k + right) / wide)])
+    return boxes

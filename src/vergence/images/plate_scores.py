@@ -1,0 +1,277 @@
+r"""Which sites or wells of plates are anomalous next to control wells of the same plate, and in what.
+
+A treatment changes how many cells there are and how bright, and by that most measurements of quality. So each is compared with
+what other sites with as many and as bright cells have, at the same place of the plate: by least squares over all sites, of which
+the fifth that fits worst does not count. What is left is judged in deviations of the control sites of the plate, of other wells
+for a site of a control well, in K folds of wells, and in the direction in which an error moves it:
+
+    z = sign (x - fitted - median) / deviation,    score = log (mean over measurements of exp(z)),
+    p = (1 + sum_k #{control sites of fold k : s_i >= s_k}) / (n + 1)
+
+(cross-conformal, Vovk, 2015; see `vergence.decide.feature_sets`). A deviation is at least what counts, and what most of
+the plate's sites have: what treatments change much tells no errors. Controls that stand apart, as errors in control wells do, do
+not calibrate. The rate is that of normal sites that are like those of the controls. Where few sites are flagged, a site has to
+stand apart from the tail of all sites, too (`tail_p_values`): p-values only become larger, and the rate holds as before.
+
+Shapes: M sites or wells, n of them controls, q measurements, C channels, K folds.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy import stats
+from scipy.special import ndtri
+
+from vergence.decide.conformal import tail_p_values
+from vergence.decide.decisions import Decisions, decided
+from vergence.decide.feature_sets import ReferenceScores, soft_mean
+from vergence.images.site_quality import CHANNEL
+from vergence.utils.dtypes import Array, Bools, Floats, Ints, Singles
+
+FOLDS, FEWEST = 10, 8  # of control wells; control wells from which on a position is tested
+WORST, MOST = 0.2, 0.9  # share of the sites that no fit of what cells explain sees; and that a deviation is at least of
+EMPTY, STEP = 0.07, 0.05  # of the controls' brightness, below which a site is empty; log brightness that is one deviation
+SPLIT = 0.01  # probability, over all measurements and positions of a plate, at which controls differ by position
+LEAST, MANY = 100, 0.12  # sites from which a tail is fitted, and share of them that is flagged, up to which it is
+TAIL, BEYOND = 0.85, 0.1  # quantile where a tail begins; controls that are expected beyond its end
+SHARPNESS, FLOOR, FARTHEST = 1.0, 1e-4, 6.0
+KINDS = {  # measurements of a channel that an error of a kind moves, in which direction, 0 for both, and what counts at least
+    "focus": {"PowerLogLogSlope": (-1, 0.15), "LogLaplacian2": (-1, 0.25), "LogLaplacian8": (-1, 0.25)},
+    "saturation": {"PercentMaximal": (1, 1.0)},
+    "background": {"Background": (0, 0.1)},
+    "illumination": {"ShadingX": (0, 0.05), "ShadingY": (0, 0.05), "ShadingXX": (0, 0.05), "ShadingYY": (0, 0.05)},
+    "debris": {"Bright": (1, 0.25), "Smooth": (1, 0.25)},
+}
+CORRELATED, SHIFTED = 0.05, 0.5  # difference of correlations, and of the log of 1 + pixels of a shift, that count at least
+BLEED, SHIFT, NONE = "bleed", "shift", "empty"
+LOGS = ("PercentMaximal", "Background")  # measurements whose logarithm is judged
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measurement, the kind of error that moves it, its channel or channels, and the direction; 0 for both."""
+
+    kind: str
+    channel: str
+    sign: int
+    least: float  # deviation of the controls, at least
+
+
+@dataclass(frozen=True)
+class Units:
+    """What is judged: M sites, or M wells by the medians of their sites."""
+
+    x: Floats  # measurements that cells do not explain, (M, q)
+    control: Bools  # (M,)
+    well: Ints  # numbers of well, plate, row and column, (M,)
+    plate: Ints
+    place: Ints  # row and column, (M, 2)
+
+    @property
+    def rim(self) -> Ints:
+        """Whether each lies at the rim of its plate, (M,)."""
+        out = np.zeros(len(self.x), dtype=np.int64)
+        for p in np.unique(self.plate):
+            out[self.plate == p] = at_rim(self.place[self.plate == p])
+        return out
+
+    @property
+    def fold(self) -> Ints:
+        """Fold of each control, (n,), by wells."""
+        rank = np.unique(self.well[self.control], return_inverse=True)[1].reshape(-1)
+        return np.asarray(rank % min(FOLDS, int(rank.max()) + 1), dtype=np.int64)
+
+    def by_well(self) -> "Units":
+        """Returns the wells, in the order of their numbers."""
+        first = np.unique(self.well, return_index=True)[1]
+        x = np.stack([np.median(self.x[self.well == k], 0) for k in self.well[first]])
+        return Units(x, self.control[first], self.well[first], self.plate[first], self.place[first])
+
+    def deviations(self, least: Floats) -> tuple[Floats, Floats]:
+        """Returns deviations from the controls of the plate in other folds: (M, K, q) of all, out of fold (n, q) of controls."""
+        fold = np.full(len(self.x), -1)
+        fold[self.control] = self.fold
+        z = np.zeros((len(self.x), int(fold.max()) + 1, self.x.shape[1]))
+        for p in np.unique(self.plate):
+            rows, own = self.plate == p, self.control & (self.plate == p)
+            wide = np.quantile(np.abs(self.x[rows] - np.median(self.x[rows], 0)), MOST, axis=0) / ndtri(0.5 + MOST / 2)
+            for k in range(z.shape[1]):
+                z[rows, k] = by_controls(self.x[rows], self.x[own & (fold != k)], np.maximum(least, wide))
+        return z, z[self.control, fold[self.control]]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is flagged among M sites or wells, and why."""
+
+    decisions: Decisions
+    added: Floats  # what each measurement adds to the score, (M, q)
+    apart: Bools  # controls that stand apart, (M,)
+    split: Sequence[tuple[int, str, Measure]]  # plates whose controls differ by position: in what
+
+    @property
+    def flag(self) -> Bools:
+        """What is flagged, (M,)."""
+        return self.decisions.flag
+
+
+def measures_of(channels: Sequence[str], table: Floats, pairs: Floats) -> tuple[list[Measure], Floats]:
+    """Returns what is judged, and its values (N, q), of measurements (N, C, M) and of pairs of channels (N, P, 2)."""
+    measures, columns = list[Measure](), list[Floats]()
+    for c, channel in enumerate(channels):
+        for kind, signs in KINDS.items():
+            measures += [Measure(kind, channel, *about) for about in signs.values()]
+            values = [table[:, c, CHANNEL.index(name)] for name in signs]
+            columns += [np.log(np.maximum(x, 1e-6)) if name in LOGS else x for name, x in zip(signs, values, strict=True)]
+    for (a, b), x in zip(itertools.combinations(range(len(channels)), 2), pairs.transpose(1, 0, 2), strict=True):
+        both = f"{channels[a]} and {channels[b]}"
+        measures += [Measure(BLEED, both, 1, CORRELATED), Measure(SHIFT, both, 1, SHIFTED)]
+        columns += [x[:, 0], np.log1p(x[:, 1])]
+    return measures, np.stack(columns, 1)
+
+
+def cells_of(table: Floats) -> Floats:
+    """Returns how bright cells are, and how many there are, in each channel, (N, 2 C), of measurements (N, C, M)."""
+    mean, background, blobs = (table[:, :, CHANNEL.index(name)] for name in ("MeanIntensity", "Background", "Blobs"))
+    return np.concatenate([np.log(np.maximum(mean - background, FLOOR)), blobs], 1)
+
+
+def unexplained(x: Floats, cells: Floats, place: Ints) -> Floats:
+    """Returns measurements (N, q) less what cells (N, d) and places (N, 2) explain, by most of the sites of a plate.
+
+    Of cells by a quadratic function, of row and column by a linear one, and the rim. Of few sites all are linear, or constant.
+    """
+    y = np.clip(by_controls(cells, cells), -FARTHEST, FARTHEST)
+    position = np.c_[place - place.mean(0), at_rim(place)] / np.array([*np.maximum(place.std(0), 1), 1])
+    terms = [np.ones((len(y), 1)), position, y, np.square(y)]
+    sizes = np.cumsum([term.shape[1] for term in terms])
+    design = np.concatenate([term for term, size in zip(terms, sizes, strict=True) if size == 1 or 5 * size <= len(x)], 1)
+    out = np.empty_like(x)
+    for j, column in enumerate(x.T):
+        rows = np.ones(len(x), dtype=bool)
+        for _ in range(4):
+            out[:, j] = column - design @ np.linalg.lstsq(design[rows], column[rows], rcond=None)[0]
+            rows = np.abs(out[:, j]) <= np.quantile(np.abs(out[:, j]), 1 - WORST)
+    return out
+
+
+def at_rim(place: Ints) -> Ints:
+    """Returns which wells lie at the rim of those of a plate, (N,) 0 or 1, by row and column (N, 2)."""
+    return np.asarray(((place == place.min(0)) | (place == place.max(0))).any(1), dtype=np.int64)
+
+
+def empty(table: Floats, control: Bools, plate: Ints) -> Floats:
+    """Returns how far sites (N,) are less bright than `EMPTY` of the controls in most channels, in steps; 0 for others."""
+    light = cells_of(table)[:, : table.shape[1]]
+    for p in np.unique(plate):
+        light[plate == p] -= np.median(light[(plate == p) & control], 0)
+    return np.asarray(np.maximum(0.0, np.log(EMPTY) - np.median(light, 1)) / STEP)
+
+
+def by_controls(x: Floats, controls: Floats, least: Any = 1e-9) -> Floats:
+    """Returns values (N, ...) less the median of controls (n, ...), in their robust deviations, or the least that count."""
+    middle = np.median(controls, 0)
+    deviation = 1.4826 * np.median(np.abs(controls - middle), 0)
+    return np.asarray((x - middle) / np.maximum(deviation, least))
+
+
+def split_controls(units: Units, measures: Sequence[Measure]) -> list[tuple[int, str, Measure]]:
+    """Returns plate, ``rows``, ``columns`` or ``rim``, and the measurement in which the controls of a plate differ most by it.
+
+    By the rank correlation of the wells' medians of each measurement with the position, at a level over all of them.
+    """
+    wells, found = units.by_well(), []
+    for p in np.unique(wells.plate):
+        own = wells.control & (wells.plate == p)
+        for name, at in (("rows", wells.place[own, 0]), ("columns", wells.place[own, 1]), ("rim", wells.rim[own])):
+            x = wells.x[own]
+            if len(np.unique(at)) < 2 or len(at) < FEWEST:
+                continue
+            varied = [np.ptp(column) > 1e-6 * one.least for one, column in zip(measures, x.T, strict=True)]
+            chance = [stats.spearmanr(column, at).pvalue if does else 1.0 for does, column in zip(varied, x.T, strict=True)]
+            if min(chance) <= SPLIT / (3 * len(chance)):
+                found.append((int(p), name, measures[int(np.argmin(chance))]))
+    return found
+
+
+def centered(units: Units, plates: Sequence[int]) -> Units:
+    """Returns the units with the rims of some plates less what the controls there differ from the others by."""
+    x, rim = units.x.copy(), units.rim == 1
+    for p in plates:
+        own = units.plate == p
+        at_rim, inside = (np.median(x[own & units.control & part], 0) for part in (rim, ~rim))
+        x[own & rim] -= at_rim - inside
+    return replace(units, x=x)
+
+
+def apart(scores: Floats) -> Bools:
+    """Returns which scores (n,) of controls stand apart: beyond what an exponential tail of the others reaches.
+
+    The tail is that from the median to the 85 % quantile; beyond its end a tenth of a score is expected.
+
+    Example:
+        >>> apart(np.append(-np.log(1 - (np.arange(100) + 0.5) / 100), 40.0)).sum()
+        np.int64(1)
+    """
+    middle, upper = np.quantile(scores, (0.5, TAIL))
+    scale = max(float(upper - middle), 1e-9) / np.log(0.5 / (1 - TAIL))
+    return np.asarray(scores > middle + scale * np.log(0.5 * len(scores) / BEYOND))
+
+
+def judged(units: Units, measures: Sequence[Measure], fdr: float) -> Judged:
+    """Returns what is flagged among sites or wells, by q measurements."""
+    split = split_controls(units, measures)
+    units = centered(units, [p for p, name, _ in split if name == "rim"])
+    z, own = units.deviations(np.array([one.least for one in measures]))
+    sign = np.array([one.sign for one in measures])
+    own, z = (np.where(sign == 0, np.abs(of), of * sign) for of in (own, z))
+    even = np.full(len(measures), 1 / len(measures))
+    reference, scores = (soft_mean(of, even, SHARPNESS) for of in (own, z))
+    out = apart(reference)
+    far = np.zeros(len(z), dtype=bool)
+    far[np.flatnonzero(units.control)[out]] = True
+    calibrating = ReferenceScores(reference[~out], units.fold[~out], [""] * int((~out).sum()), units.control)
+    p, score = calibrating.p_values(scores), scores.mean(1)
+    decisions = decided(p, fdr, len(calibrating), left_out=units.control, score=score)
+    if 0 < decisions.flagged <= MANY * len(score) >= MANY * LEAST:
+        p = np.maximum(p, tail_p_values(score))
+        decisions = decided(p, fdr, len(calibrating), left_out=units.control, score=score)
+    return Judged(decisions, z.mean(1), far, split)
+
+
+def rows_and_columns(wells: Sequence[str]) -> Ints:
+    """Returns row and column of wells such as B03, (N, 2), from 0; 0 and 0 of other names.
+
+    Example:
+        >>> rows_and_columns(["A01", "P24", "AB03"]).tolist()
+        [[0, 0], [15, 23], [27, 2]]
+    """
+    return np.array([_place(well) for well in wells]).reshape(-1, 2)
+
+
+def _place(well: str) -> tuple[int, int]:
+    letters = well.rstrip("0123456789")
+    digits = well[len(letters) :]
+    if not (letters.isalpha() and digits):
+        return 0, 0
+    row = 0
+    for letter in letters.upper():
+        row = 26 * row + ord(letter) - 64
+    return row - 1, int(digits) - 1
+
+
+def heat_of(tiles: Array, control: Bools, plate: Ints) -> Singles:
+    """Returns how anomalous each tile of sites is next to the same tile of the controls, (N, C, T, T), of tiles (N, C, 3, T, T).
+
+    By the least sharpness, any difference of the dimmest part, and the greatest brightness.
+    """
+    out = np.full((len(tiles), *tiles.shape[1:2], *tiles.shape[3:]), -np.inf, dtype=np.float32)
+    for p in np.unique(plate):
+        rows = plate == p
+        for c in range(tiles.shape[1]):
+            z = by_controls(tiles[rows, c].astype(np.float64), tiles[rows & control, c].astype(np.float64))
+            out[rows, c] = np.max([-z[:, 0], np.abs(z[:, 1]), z[:, 2]], 0)
+    return out

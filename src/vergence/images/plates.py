@@ -1,0 +1,367 @@
+"""`check_plate`: sites of microscopy plates that cannot be used, next to the plate's own control wells, and why.
+
+    files -> sites -> measurements of each channel -> deviations from the controls -> what is flagged -> PlateResult
+
+Shapes: N sites, C channels, T x T tiles.
+"""
+
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vergence.data.image_list import open_images
+from vergence.data.sites import Sites, sites_of, well_name
+from vergence.data.table_files import read_table
+from vergence.data.tables import as_table
+from vergence.decide.decisions import Decisions
+from vergence.images.features import ArrayFile, rows_of
+from vergence.images.plate_scores import (
+    BLEED,
+    NONE,
+    SHIFT,
+    Judged,
+    Measure,
+    Units,
+    cells_of,
+    empty,
+    heat_of,
+    judged,
+    measures_of,
+    rows_and_columns,
+    unexplained,
+)
+from vergence.images.regions import region_threshold
+from vergence.images.site_quality import CHANNEL, SiteQuality
+from vergence.utils.checks import counted, expect, in_percent, require_choice, require_count, require_within
+from vergence.utils.dtypes import Array, Bools, Floats, Ints, Singles
+from vergence.utils.files import explained, replacing, require_apart
+from vergence.utils.parts import write_table
+from vergence.utils.terminal import Table, Tabular
+from vergence.utils.version import __version__
+
+__all__ = ["PlateResult", "check_plate"]
+
+FEWEST, SHOWN = 20, 50  # control sites of a plate; of these, what decides how the plate is shown
+BLACK_AND_WHITE = (0.01, 0.998)  # quantiles of control sites that are shown as black and white
+REGION_RATE = 0.05  # share of control sites in which any tile is framed
+PREFIX = "ImageQuality_vergence_"
+METADATA = ("Metadata_Plate", "Metadata_Well", "Metadata_Site")
+PHRASES = {
+    "focus": "out of focus", "saturation": "saturated", "background": "with another background",
+    "illumination": "unevenly lit", "debris": "with debris", BLEED: "with bleed", SHIFT: "shifted", NONE: "empty",
+}  # fmt: skip
+RARE, NAMED = 0.05, 3  # p-value up to which reasons are given; of what is listed before "and N more"
+MOST_IN = 0.5  # share of the sites of a kind that lie in one channel or row, above which it is named
+WELLS = ("metadata_well", "well", "well_position", "well_id")  # columns of a plate map that name the well, and the plate
+PLATES = ("metadata_plate", "plate", "plate_id", "barcode", "assay_plate_barcode")
+CONDITION = re.compile(r"\s*(?P<name>.+?)\s*(?P<sign>==|!=|=|\bnot in\b|\bin\b)\s*(?P<values>.+?)\s*")
+
+
+@dataclass(frozen=True)
+class PlateResult(Tabular):
+    """What was found on plates.
+
+    Attributes:
+        sites: One row for each site that could be read: ``Metadata_Plate``, ``Metadata_Well``, ``Metadata_Site``; ``control``;
+            after ``ImageQuality_vergence_`` its ``score``, ``p_value``, ``q_value``, ``flag`` and ``reason``; and measurements,
+            ``ImageQuality_NAME_CHANNEL``.
+        skipped: ``site`` and ``reason`` of what could not be read.
+        decisions: The same decisions as `Decisions`; control sites are excluded.
+        summary: What was done and found, as numbers and sentences.
+    """
+
+    sites: Table
+    skipped: Table
+    decisions: Decisions
+    summary: dict[str, Any]
+    source: Sites = field(repr=False)
+    index: Ints = field(repr=False)  # number of each row in the source
+    heat: Singles = field(repr=False)  # how anomalous each tile is, (N, C, T, T)
+    threshold: float = field(repr=False)  # above which a tile is framed
+    small: ArrayFile = field(repr=False, default_factory=ArrayFile)  # small images (C, h, w) of the sites, by row
+    workers: int = field(repr=False, default=0)
+
+    @property
+    def names(self) -> list[str]:
+        """Plate, well and number of each site."""
+        return [" ".join(key) for key in zip(*(self.sites[name] for name in METADATA), strict=True)]
+
+    def column(self, name: str) -> Sequence[Any]:
+        """Returns ``score``, ``p_value``, ``q_value``, ``flag`` or ``reason`` of each site."""
+        return self.sites[PREFIX + name]
+
+    def shown(self, plate: int) -> Floats:
+        """Returns the numbers that are shown as black and white in each channel of a plate, (C, 2), by its control sites."""
+        name, control = self.summary["plates"][plate], self.sites["control"]
+        own = [i for i, of in enumerate(self.sites["Metadata_Plate"]) if of == name and control[i]]
+        values = np.concatenate([self.small.read(i).reshape(len(self.source.channels), -1) for i in own[:SHOWN]], 1)
+        return np.asarray(np.quantile(values, BLACK_AND_WHITE, axis=1).T)
+
+    @property
+    def sentences(self) -> list[str]:
+        """The answer, its condition, what was found, and what to look at first."""
+        return list(self.summary["sentences"])
+
+    def table(self) -> Mapping[str, Sequence[Any]]:
+        """Returns names, decisions and reasons of the sites."""
+        hidden = tuple(f"ImageQuality_{name}_" for name in (*CHANNEL, "Correlation", "Shift"))
+        return {name: values for name, values in self.sites.columns.items() if not name.startswith(hidden)}
+
+    def most_anomalous(self, n: int = 12) -> list[int]:
+        """Returns at most n rows of ``sites``, the most anomalous first."""
+        return [int(i) for i in np.argsort(-np.asarray(self.column("score")), kind="stable")[:n]]
+
+    _order = most_anomalous
+
+    def write(self, out: str | Path) -> Path:
+        """Writes sites.csv, sites.parquet, skipped.csv, summary.json and report.html to a folder, and returns it."""
+        from vergence.images.plate_page import write_plate
+
+        folder = Path(out)
+        with explained(folder, "choose another --out"):
+            folder.mkdir(parents=True, exist_ok=True)
+        for name, table in (("sites.parquet", self.sites), ("sites.csv", self.sites), ("skipped.csv", self.skipped)):
+            write_table(folder / name, table.columns)
+        with explained(folder, "free space and repeat the command"), replacing(folder / "summary.json") as part:
+            part.write_text(json.dumps(self.summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_plate(folder / "report.html", self)
+        return folder
+
+
+def check_plate(
+    source: Any,
+    *,
+    plate: Any,
+    against_where: str,
+    pattern: str | None = None,
+    channels: str | Sequence[str] = (),
+    per: str = "site",
+    fdr: float = 0.1,
+    out: str | Path | None = None,
+    column: str | None = None,
+    workers: int = 2,
+) -> PlateResult:
+    """Returns which sites of microscopy plates cannot be used, and why, next to the control wells of each plate.
+
+    Args:
+        source: Images of sites, a file of each channel or one of all: a folder of any depth, a tar, a table with a column of
+            paths or bytes, or a list of paths. Several plates are told apart by folder, or by the pattern.
+        plate: Plate map: a table, or its file, with a column of wells, and of plates where there are several.
+        against_where: Which wells are controls: ``compound = DMSO``; also ``!=``, ``in A,B`` and ``not in A,B``.
+        pattern: Regular expression of the files' names with the groups ``well`` (or ``row`` and ``column``), ``site``,
+            ``channel`` and perhaps ``plate``; by default that of a known microscope.
+        channels: Names of the channels in their order, as a list or with commas.
+        per: What is flagged: ``site``, or ``well``, by the medians of its sites.
+        fdr: Share of false alarms among the flags, at most, on average over tables, in (0, 1).
+        out: Folder in which the results are written; None writes nothing.
+        column: Column of a table that holds the images.
+        workers: Processes that read images.
+
+    Raises:
+        ValueError: A plate has fewer than 20 control sites or 2 control wells, or no well of the map is among the sites.
+
+    Example:
+        >>> import tempfile
+        >>> import pyarrow as pa
+        >>> from PIL import Image
+        >>> rng, folder = np.random.default_rng(0), Path(tempfile.mkdtemp())
+        >>> wells = [f"{row}{column:02d}" for row in "ABCD" for column in range(1, 7)]
+        >>> for well in wells:
+        ...     for site in (1, 2):
+        ...         counts = rng.poisson(900, (64, 64)).astype(np.uint16)
+        ...         Image.fromarray(counts).save(folder / f"{well}_s{site}_w1.tif")
+        >>> plate = {"well": wells, "compound": ["DMSO"] * 20 + ["x"] * 4}
+        >>> found = check_plate(folder, plate=pa.table(plate), against_where="compound = DMSO", workers=0)
+        >>> found.decisions.total, found.summary["control_wells"], len(found.most_anomalous(5))
+        (8, 20, 5)
+    """
+    require_choice("per", per, ("site", "well"))
+    require_within("(0, 1)", fdr=fdr)
+    require_count(0, workers=workers)
+    if out is not None:
+        require_apart(Path(out), (source, plate), inside=True)
+    names = tuple(filter(None, channels.replace(" ", "").split(","))) if isinstance(channels, str) else tuple(channels)
+    called = Path(source).stem if isinstance(source, str | Path) else "plate"
+    sites = sites_of(open_images(source, column=column), pattern=pattern, channels=names, plate=called)
+    control, notes = _controls(sites, plate, against_where)
+    small = ArrayFile()
+    rows = rows_of(SiteQuality(), sites.images, range(len(sites.images)), workers, "sites", each=lambda i, row: _keep(small, row))
+    expect(rows, "sites that can be read", "none", "see the reasons above")
+    found = _judged(sites, rows, control[rows["index"]], per, fdr, [*sites.notes, *notes])
+    found = replace(found, small=small, workers=workers)
+    if out is not None:
+        found.write(out)
+    return found
+
+
+def _keep(small: ArrayFile, row: dict[str, Any]) -> None:
+    """Keeps the small image of the next site on disk."""
+    small.keep(len(small), row.pop("small"))
+
+
+# The plate map
+
+
+def _controls(sites: Sites, plate: Any, where: str) -> tuple[Bools, list[str]]:
+    """Returns which sites are of control wells (N,), and notes on wells that the map lacks."""
+    table = as_table(plate) if hasattr(plate, "columns") or hasattr(plate, "column_names") else read_table(Path(plate))
+    lower = {name.lower(): name for name in table.column_names}
+    well, own = ([lower[name] for name in names if name in lower] for names in (WELLS, PLATES))
+    expect(well, "a column of wells in the plate map (Metadata_Well or well)", ", ".join(table.column_names), "rename it")
+    is_control = _where(table, where)
+    plates = [str(value) for value in table[own[0]].to_pylist()] if own else [""] * len(is_control)
+    single = len(set(plates)) == 1  # a map of one plate is that of all
+    keys = [("" if single else one, well_name(str(w))) for one, w in zip(plates, table[well[0]].to_pylist(), strict=True)]
+    of = dict(zip(keys, is_control, strict=True))
+    mine = [("" if single else one, name) for one, name in sites.wells]
+    lacking = sorted({" ".join(filter(None, key)) for key in mine if key not in of})
+    some = f"{', '.join(lacking[:3])}{', ...' if len(lacking) > 3 else ''}"
+    expect(len(lacking) < len(set(mine)), f"wells of the plate map such as {keys[0][1]}", some, "correct the map or the pattern")
+    notes = [f"{counted(len(lacking), 'well')} not in the plate map: {some}. Judged as others."] if lacking else []
+    return np.array([of.get(key, False) for key in mine], dtype=bool), notes
+
+
+def _where(table: Any, where: str) -> list[bool]:
+    """Returns for which rows of a table a condition holds."""
+    found = CONDITION.fullmatch(where)
+    name = found and found["name"].strip("'\"` ")
+    example = "a condition such as 'compound = DMSO'"
+    expect(found and name in table.column_names, f"{example} on {', '.join(table.column_names)}", f"'{where}'", "correct it")
+    assert found is not None
+    texts = found["values"].strip("()[] ").split(",") if "in" in found["sign"] else [found["values"]]
+    values = {text.strip(" '\"") for text in texts}
+    holds = [str(value) in values for value in table[name].to_pylist()]
+    kept = [one != (found["sign"] in ("!=", "not in")) for one in holds]
+    expect(any(kept), f"control wells where {where}", "none in the plate map", "correct the condition")
+    return kept
+
+
+# The judgment
+
+
+def _judged(sites: Sites, rows: Mapping[str, Array], control: Bools, per: str, fdr: float, notes: Sequence[str]) -> PlateResult:
+    """Returns what is found among sites, by the columns that `SiteQuality` gives of each."""
+    index = rows["index"]
+    wells = [sites.wells[i] for i in index.tolist()]
+    plates, plate = np.unique([name for name, _ in wells], return_inverse=True)
+    number = np.unique([" ".join(well) for well in wells], return_inverse=True)[1].reshape(-1)
+    table, place = rows["channels"].astype(np.float64), rows_and_columns([name for _, name in wells])
+    measures, x = measures_of(sites.channels, table, rows["pairs"])
+    for p, name in enumerate(plates.tolist()):
+        own = plate == p
+        _require_controls(name, int((own & control).sum()), len(np.unique(number[own & control])))
+        x[own] = unexplained(x[own], cells_of(table)[own], place[own])
+    measures.append(Measure(NONE, "", 1, 1.0))
+    x = np.c_[x, empty(table, control, plate)]
+    units = Units(x, control, number, plate.reshape(-1), place)
+    one, of = (units, np.arange(len(x))) if per == "site" else (units.by_well(), number)
+    found = judged(one, measures, fdr)
+    heat = heat_of(rows["tiles"], control, plate.reshape(-1))
+    why = [measures[j] for j in found.added.argmax(1)[of].tolist()]
+    told = (found.flag | found.apart)[of]
+    probable = told | (np.asarray(found.decisions.columns["p_value"]) <= RARE)[of]
+    columns: dict[str, Any] = dict(
+        zip(METADATA, ([sites.images.columns[name][i] for i in index.tolist()] for name in METADATA), strict=True)
+    )
+    columns |= {"control": control.astype(np.uint8)}
+    columns |= {PREFIX + name: np.asarray(found.decisions.columns[name])[of] for name in ("score", "p_value", "q_value")}
+    columns |= {PREFIX + "flag": told.astype(np.uint8), PREFIX + "reason": _reasons(why, probable)}
+    columns |= _measurements(sites.channels, table, rows["pairs"])
+    skipped = Table({"site": [s.name for s in sites.images.skipped], "reason": [s.reason for s in sites.images.skipped]})
+    summary = _summary(sites, found, plates.tolist(), per, control, len(np.unique(number[control])), len(skipped))
+    summary["sentences"] = _sentences(summary, _kinds(columns, why, found.flag[of]), found, notes, skipped)
+    threshold = region_threshold(heat[control].max((1, 2, 3)), REGION_RATE)
+    return PlateResult(Table(columns), skipped, found.decisions, summary, sites, index, heat, threshold)
+
+
+def _require_controls(plate: str, sites: int, wells: int) -> None:
+    has = f"{counted(sites, 'site')} of {counted(wells, 'well')}"
+    expect(
+        sites >= FEWEST and wells > 1, f"at least {FEWEST} control sites of 2 wells on plate {plate}", has, "name more controls"
+    )
+
+
+def _measurements(channels: Sequence[str], table: Array, pairs: Array) -> dict[str, Any]:
+    """Returns the columns of measurements."""
+    columns = {f"ImageQuality_{name}_{c}": table[:, k, m] for k, c in enumerate(channels) for m, name in enumerate(CHANNEL)}
+    both, names = itertools.combinations(channels, 2), ("Correlation", "Shift")
+    for (a, b), x in zip(both, pairs.transpose(1, 0, 2), strict=True):
+        columns |= {f"ImageQuality_{name}_{a}_{b}": values for name, values in zip(names, x.T, strict=True)}
+    return columns
+
+
+def _reasons(why: Sequence[Measure], told: Bools) -> list[str]:
+    """Returns why each site (N,) of some is anomalous, in words."""
+    return [_with_channel(PHRASES[one.kind], one.channel) if tell else "" for one, tell in zip(why, told.tolist(), strict=True)]
+
+
+def _with_channel(phrase: str, channel: str) -> str:
+    between = "between" if " and " in channel else "in" if not channel[:1].isdecimal() else "in channel"
+    return f"{phrase} {between} {channel}" if channel else phrase
+
+
+def _kinds(columns: Mapping[str, Any], why: Sequence[Measure], flag: Bools) -> list[str]:
+    """Returns how many flagged sites there are of each kind of error, the most common first, and where most of them are."""
+    flagged = np.flatnonzero(flag).tolist()
+    texts = []
+    for kind, n in Counter(why[i].kind for i in flagged).most_common():
+        own = [i for i in flagged if why[i].kind == kind]
+        channel, often = Counter(why[i].channel for i in own).most_common(1)[0]
+        text = _with_channel(PHRASES[kind], channel if often > MOST_IN * n else "")
+        row, times = Counter(columns[METADATA[1]][i].rstrip("0123456789") for i in own).most_common(1)[0]
+        texts.append(f"{n:,} {text}" + (f", most in row {row}" if n > NAMED and times > MOST_IN * n else ""))
+    return texts
+
+
+def _summary(
+    sites: Sites, found: Judged, plates: Sequence[str], per: str, control: Bools, wells: int, skipped: int
+) -> dict[str, Any]:
+    """Returns ``summary.json``."""
+    return {
+        "version": __version__,
+        "plates": list(plates),
+        "channels": list(sites.channels),
+        "pattern": list(sites.pattern),
+        "noun": per,
+        "sites": len(control),
+        "control_sites": int(control.sum()),
+        "control_wells": wells,
+        "judged": found.decisions.total,
+        "flagged": found.decisions.flagged,
+        "apart": int(found.apart.sum()),
+        "calibration": found.decisions.calibration,
+        "fdr": found.decisions.fdr,
+        "unreadable": skipped,
+        "split": [[plates[p], where, one.kind, one.channel] for p, where, one in found.split],
+    }
+
+
+def _sentences(s: Mapping[str, Any], kinds: Sequence[str], found: Judged, notes: Sequence[str], skipped: Table) -> list[str]:
+    """Returns the answer, its condition, and what else to know."""
+    noun = s["noun"]
+    texts = [f"{s['flagged']:,} of {counted(s['judged'], noun)} flagged."]
+    rate = (
+        f"On average at most {in_percent(s['fdr'])} of flags are false alarms, if normal {noun}s are like those of the controls."
+    )
+    texts.append(rate if s["flagged"] else found.decisions.why_none)
+    texts += [f"{'; '.join(kinds)}."] * bool(kinds)
+    for plate, where, kind, channel in s["split"]:
+        what = _with_channel(f"{kind}", channel)
+        texts.append(f"Controls of plate {plate} differ by {where} (most in {what}): look at this plate first.")
+    if s["apart"]:
+        them = f"{counted(s['apart'], f'control {noun}')} of {s['apart'] + s['calibration']:,}"
+        texts.append(f"{them} stand apart: flagged too, without a rate, and not compared with.")
+    texts.append(f"Compared with {counted(s['control_sites'], 'control site')} of {counted(s['control_wells'], 'well')}.")
+    if len(skipped):
+        listed = [f"{name} ({why})" for name, why in zip(*skipped.columns.values(), strict=True)]
+        more = f"; and {len(listed) - NAMED:,} more (skipped.csv)" if len(listed) > NAMED else ""
+        texts.append(f"{counted(len(skipped), 'site')} not judged: {'; '.join(listed[:NAMED])}{more}.")
+    channels = ", ".join(s["channels"])
+    return [*texts, *notes, f"Names read as {s['pattern'][0]}; {counted(len(s['channels']), 'channel')}: {channels}."]

@@ -1,0 +1,269 @@
+"""Plates: measurements by slow formulas, what cells explain, rates next to control wells, and a plate with planted errors."""
+
+import csv
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy import ndimage
+
+from vergence.images.plate_scores import (
+    Measure,
+    Units,
+    apart,
+    centered,
+    judged,
+    rows_and_columns,
+    split_controls,
+    unexplained,
+)
+from vergence.images.plates import check_plate
+from vergence.images.site_quality import CHANNEL, SiteQuality, measured
+
+ROWS, COLUMNS, SITES, SIDE = "ABCDEF", 10, 3, 64
+CONTROLS = (1, 4, 7, 10)
+
+
+def scene(seed, cells=12):
+    """Draws blobs on a background, in counts of 16 bits."""
+    rng = np.random.default_rng(seed)
+    x = np.zeros((SIDE, SIDE))
+    for r, c in rng.integers(0, SIDE, (rng.poisson(cells), 2)):
+        x[r, c] += rng.uniform(0.7, 1.3)
+    texture = 1 + 0.2 * rng.standard_normal(x.shape)
+    return 600 + 160_000 * ndimage.gaussian_filter(x, 2.5) * texture
+
+
+def counts(light, seed):
+    """Adds the noise of the camera."""
+    return np.clip(np.random.default_rng(seed).poisson(light), 0, 65_535).astype(np.uint16)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A plate of 180 sites and 2 channels: a row out of focus in channel 2, wells with few cells that are no error, debris."""
+    folder = tmp_path_factory.mktemp("P1")
+    rows = []
+    for r, row in enumerate(ROWS):
+        for column in range(1, COLUMNS + 1):
+            control = column in CONTROLS
+            rows.append({"well": f"{row}{column}", "compound": "DMSO" if control else f"c{column}"})
+            for s in range(1, SITES + 1):
+                seed = 1000 * r + 10 * column + s
+                one = scene(seed, cells=4 if column == 3 else 12)
+                both = [one, 600 + 0.7 * (one - 600)]
+                if not control and row == "A":
+                    both[1] = ndimage.gaussian_filter(both[1], 6)
+                if (row, column, s) == ("D", 5, 1):
+                    y, x = np.mgrid[:SIDE, :SIDE]
+                    both[0] = both[0] + 50_000 * np.exp(-((y - 20.0) ** 2 + (x - 30.0) ** 2) / 150)
+                for w, light in enumerate(both, 1):
+                    Image.fromarray(counts(light, seed + 7 * w)).save(folder / f"{row}{column:02d}_s{s}_w{w}.tif")
+    with (folder / "plate.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["well", "compound"])
+        writer.writeheader()
+        writer.writerows(rows)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(folder):
+    return check_plate(folder, plate=folder / "plate.csv", against_where="compound = DMSO", workers=0, channels="DNA,ER", fdr=0.2)
+
+
+# Measurements
+
+
+def slow(x):
+    """Measurements of CellProfiler's MeasureImageQuality, by their definitions in loops."""
+    values = sorted(x.astype(np.float64).ravel() / 65_535)
+    n, mean = len(values), sum(values) / len(values)
+    median = values[n // 2 - 1] if n % 2 == 0 else values[n // 2]
+    away = sorted(abs(v - median) for v in values)
+    variance = sum((v - mean) ** 2 for v in values) / n
+    return {
+        "MeanIntensity": mean, "StdIntensity": variance**0.5, "MedianIntensity": median, "MADIntensity": away[n // 2 - 1],
+        "MinIntensity": values[0], "MaxIntensity": values[-1], "FocusScore": variance / mean,
+        "PercentMaximal": 100 * sum(v == values[-1] for v in values) / n,
+        "PercentMinimal": 100 * sum(v == values[0] for v in values) / n,
+    }  # fmt: skip
+
+
+def of(x):
+    return dict(zip(CHANNEL, measured(x)[0], strict=True))
+
+
+def test_measurements_equal_their_definitions():
+    x = counts(scene(3), 4)
+    row = of(x)
+    for name, value in slow(x).items():
+        assert row[name] == pytest.approx(value, rel=1e-6), name
+
+
+def test_power_falls_with_frequency_as_a_loop_says():
+    x = counts(scene(3), 4) / 65_535
+    f = np.fft.fft2(x - x.mean())
+    total = np.zeros(SIDE)
+    for i, u in enumerate(np.fft.fftfreq(SIDE) * SIDE):
+        for j, v in enumerate(np.fft.fftfreq(SIDE) * SIDE):
+            if j <= SIDE // 2:
+                total[int(np.rint(np.hypot(u, v)))] += abs(f[i, j]) ** 2
+    at = np.arange(1, SIDE // 2)
+    slope = np.polyfit(np.log(at), np.log(total[1 : SIDE // 2]), 1)[0]
+    assert of(counts(scene(3), 4))["PowerLogLogSlope"] == pytest.approx(slope, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "sign", "change"),
+    [
+        ("LogLaplacian2", -1, lambda x: ndimage.gaussian_filter(x, 3)),
+        ("PowerLogLogSlope", -1, lambda x: ndimage.gaussian_filter(x, 3)),
+        ("PercentMaximal", 1, lambda x: np.minimum(20 * x, 90_000)),
+        ("Background", 1, lambda x: x + 2_000),
+        ("Bright", 1, lambda x: x + 60_000 * (np.hypot(*(np.mgrid[:SIDE, :SIDE] - 30)) < 8)),
+        ("ShadingX", 1, lambda x: x * np.linspace(0.6, 1.4, SIDE)),
+        ("Blobs", -1, lambda x: np.full_like(x, 600)),
+    ],
+)
+def test_an_error_moves_its_measurement(name, sign, change):
+    before, after = (of(counts(light, 1))[name] for light in (scene(5), change(scene(5))))
+    assert sign * (after - before) > 0.02 and abs(after - before) > 0.2 * abs(before)
+
+
+# Decisions
+
+
+def units(rng, wells=40, sites=4, controls=16, q=6, shift=0.0):
+    """Gaussian measurements of sites on a plate of 5 rows; controls first."""
+    well = np.repeat(np.arange(wells), sites)
+    x = rng.normal(size=(len(well), q)) + 0.5 * rng.normal(size=(wells, q))[well]
+    place = np.c_[well % 5, well // 5]
+    control = np.isin(well, rng.choice(wells, controls, replace=False))
+    return Units(x + shift * (place[:, 1:] > 3), control, well, np.zeros(len(well), dtype=np.int64), place)
+
+
+MEASURES = [Measure("focus", "1", sign, 0.1) for sign in (-1, -1, 1, 1, 0, 0)]
+
+
+def test_normal_sites_are_flagged_in_few_tables():
+    false = [judged(units(np.random.default_rng(seed)), MEASURES, 0.1).decisions.flagged > 0 for seed in range(60)]
+    assert np.mean(false) <= 0.1 + 2.6 * np.sqrt(0.09 / 60)
+
+
+def test_p_values_of_normal_sites_are_uniform():
+    each = [units(np.random.default_rng(seed)) for seed in range(40)]
+    p = np.concatenate([judged(one, MEASURES, 0.1).decisions.p_value[~one.control] for one in each])
+    for level in (0.05, 0.1, 0.5):
+        assert abs((p <= level).mean() - level) < 0.02
+
+
+def test_the_direction_of_an_error_counts():
+    one = units(np.random.default_rng(0), wells=200, controls=120)
+    new = np.flatnonzero(~one.control)
+    for j, sign in ((0, -1), (2, 1), (4, 1), (5, -1)):
+        one.x[new[10 * j : 10 * j + 10], j] += 12 * sign
+    one.x[new[-10:], 0] += 12  # sharper is no error
+    found = judged(one, MEASURES, 0.1)
+    bad = np.concatenate([new[10 * j : 10 * j + 10] for j in (0, 2, 4, 5)])
+    assert found.flag[bad].mean() > 0.9 and found.flag.sum() <= len(bad) + 6 and not found.flag[new[-10:]].any()
+
+
+def test_control_sites_with_errors_do_not_calibrate():
+    one = units(np.random.default_rng(1), wells=200, controls=120)
+    bad, new = np.flatnonzero(one.control)[:6], np.flatnonzero(~one.control)[:40]
+    one.x[np.r_[bad, new], 2] += 15
+    found = judged(one, MEASURES, 0.1)
+    assert found.apart[bad].all() and found.apart.sum() <= 8 and found.flag[new].all()
+
+
+def test_scores_of_one_tail_do_not_stand_apart():
+    share = [apart(np.random.default_rng(seed).exponential(size=200)).sum() for seed in range(200)]
+    assert np.mean(share) < 0.4  # a tenth is expected, with the error of the scale
+
+
+def test_cells_and_place_are_taken_away_and_errors_stay():
+    rng = np.random.default_rng(0)
+    place = np.stack(np.divmod(np.arange(384), 24), 1)
+    cells = rng.normal(size=(384, 2))
+    x = 3 * cells[:, :1] + cells[:, 1:] ** 2 + 0.2 * place[:, 1:] + 0.1 * rng.normal(size=(384, 1))
+    x[:20] += 5
+    left = unexplained(x, cells, place)
+    assert np.abs(left[20:]).max() < 0.6 and left[:20].min() > 4
+
+
+def test_controls_that_differ_by_column_are_said_and_the_rim_is_evened():
+    rng = np.random.default_rng(2)
+    assert split_controls(units(rng, wells=60, controls=40), MEASURES) == []
+    assert [name for _, name, _ in split_controls(units(rng, wells=60, controls=40, shift=6.0), MEASURES)][:1] == ["columns"]
+    one = units(rng, wells=60, controls=40)
+    one.x[one.rim == 1] += 9
+    evened = centered(one, [0])
+    assert abs(np.median(evened.x[one.rim == 1]) - np.median(evened.x[one.rim == 0])) < 0.5
+
+
+def test_rows_and_columns_of_wells():
+    assert rows_and_columns(["A1", "H12", "AF48", "left"]).tolist() == [[0, 0], [7, 11], [31, 47], [0, 0]]
+
+
+# A whole plate
+
+
+def test_planted_errors_are_flagged_and_few_cells_are_not(found):
+    wells, site = found.sites["Metadata_Well"], found.sites["Metadata_Site"]
+    flag, reason = np.asarray(found.column("flag")), found.column("reason")
+    row = [i for i, well in enumerate(wells) if well[0] == "A" and int(well[1:]) not in CONTROLS]
+    debris = next(i for i, (well, s) in enumerate(zip(wells, site, strict=True)) if (well, s) == ("D05", "1"))
+    few = [i for i, well in enumerate(wells) if well[1:] == "03" and well[0] != "A"]
+    assert flag[row].mean() >= 0.7 and Counter(reason[i] for i in row if flag[i]).most_common(1)[0][0] == "out of focus in ER"
+    assert flag[few].mean() <= 0.2 and found.decisions.p_value[debris] <= 0.05
+    assert found.sentences[0] == f"{found.decisions.flagged} of 108 sites flagged."
+    assert any("out of focus in ER, most in row A" in text for text in found.sentences)
+
+
+def test_results_are_files_that_others_join(found, tmp_path):
+    folder = found.write(tmp_path / "qc")
+    names = {"sites.csv", "sites.parquet", "skipped.csv", "summary.json", "report.html"}
+    assert {file.name for file in folder.iterdir()} == names
+    with (folder / "sites.csv").open(encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 180 and {"Metadata_Plate", "Metadata_Well", "Metadata_Site", "ImageQuality_FocusScore_DNA"} <= set(
+        rows[0]
+    )
+    assert json.loads((folder / "summary.json").read_text())["control_wells"] == 24
+    page = (folder / "report.html").read_text()
+    assert page.count("data-search=") >= 60 and "out of focus in ER" in page
+
+
+def test_wells_are_judged_by_the_medians_of_their_sites(folder):
+    found = check_plate(folder, plate=folder / "plate.csv", against_where="compound in DMSO", per="well", workers=0)
+    assert found.decisions.total == 36
+    assert len(set(zip(found.sites["Metadata_Well"], found.column("p_value"), strict=True))) == 60
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"against_where": "compound = water"}, "expected control wells where compound = water, found none in the plate map"),
+        ({"against_where": "cmpound = DMSO"}, "expected a condition such as 'compound = DMSO' on well, compound, found"),
+        ({"against_where": "well in A1, B1"}, "expected at least 20 control sites of 2 wells on plate"),
+        ({"per": "row"}, "per"),
+        ({"channels": "DNA"}, "expected 2 names of channels, found 1"),
+        ({"plate": {"well": ["Z1"], "compound": ["DMSO"]}}, "expected wells of the plate map such as Z01, found A01"),
+        ({"plate": {"place": ["A1"], "compound": ["DMSO"]}}, "expected a column of wells in the plate map"),
+    ],
+)
+def test_plate_maps_that_do_not_fit_are_refused(folder, change, message):
+    import pyarrow as pa
+
+    given = {"plate": folder / "plate.csv", "against_where": "compound = DMSO", "workers": 0} | change
+    given["plate"] = pa.table(given["plate"]) if isinstance(given["plate"], dict) else given["plate"]
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        check_plate(folder, **given)
+
+
+def test_a_site_has_a_row_for_each_channel_and_pair():
+    image = type("Loaded", (), {"pixels": np.stack([counts(scene(1), 1), counts(scene(2), 2)]), "digest": 5})
+    row = SiteQuality()(image)
+    assert row["channels"].shape == (2, len(CHANNEL)) and row["pairs"].shape == (1, 2) and row["tiles"].shape == (2, 3, 16, 16)
