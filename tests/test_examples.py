@@ -111,3 +111,16 @@ def test_datalab_has_its_names_and_its_direction(checked, written):
     table = pq.read_table(out / "datalab.parquet").to_pydict()
     assert set(table) == {"path", *DATALAB} and table["is_label_issue"] == [False, True] * 13
     assert table["outlier_score"][7] == 1 / 26 == min(table["outlier_score"]) and not any(table["is_outlier_issue"])
+
+
+def test_profiles_of_wells_leave_flagged_sites_out():
+    pytest.importorskip("pycytominer")
+    import pandas as pd
+
+    rng, n = np.random.default_rng(0), 48
+    quality = pd.DataFrame({"Metadata_Plate": "P", "Metadata_Well": [f"A{i // 2:02}" for i in range(n)]})
+    quality["Metadata_Site"], quality["control"] = [str(i % 2) for i in range(n)], [int(i < 24) for i in range(n)]
+    quality["ImageQuality_FocusScore_DNA"] = rng.normal(size=n)
+    quality["ImageQuality_vergence_flag"] = [int(i in (30, 31, 40)) for i in range(n)]
+    wells = example("plate_profiles")["profiles_of_wells"](quality)
+    assert len(wells) == n / 2 - 1 and "A15" not in set(wells["Metadata_Well"])
