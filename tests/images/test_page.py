@@ -258,6 +258,7 @@ def test_next_to_a_reference_its_anomalies_are_taken_out_and_regions_are_shown(b
         opened.keyboard.press("m")
         assert opened.locator("#canvas .heat, #canvas .frame").count() == 0
         opened.keyboard.press("Escape")
+        opened.locator("#search").fill("")
         opened.locator("#filters button", has_text="Most anomalous reference").click()
         names = opened.locator("#grid .tile .name").all_inner_texts()
         assert names[0] == "7" == found.summary["reference_anomalies"][0]
