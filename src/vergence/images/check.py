@@ -220,6 +220,8 @@ def _of_images(
         anomalies = None
         if theirs is not None and not settings.only:
             anomalies = with_reference(features, theirs, settings)
+            if anomalies.nearest and settings.review.marked(features.names, "normal").any():
+                notes.append("What is less anomalous than an image marked normal is not flagged.")
         elif not settings.only:
             anomalies, notes = ordered_images(features, duplicates, settings, kept("regions", images))
         here = [*features.names, *(s.name for s in images.skipped), *others]

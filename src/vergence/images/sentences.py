@@ -48,8 +48,7 @@ def _flags(s: Mapping[str, Any]) -> list[str]:
         return [first, "Nothing is flagged without a reference (`against`)."]
     head = f"{flagged:,} of {counted(s['images'], noun)} flagged." if flagged else f"No {noun} flagged."
     if s["rate"].startswith("twins"):
-        assumed = f"This assumes that most {noun}s are normal, since no two reference {noun}s show the same part."
-        return [head, f"Flags are {noun}s that differ more from their reference {noun} than most do. {assumed}"]
+        return [head, f"No error rate is stated: each part has one reference {noun}. Flags assume that most {noun}s are normal."]
     return [head, _rate(s) if flagged else _beyond(s)]
 
 
@@ -75,8 +74,9 @@ def _beyond(s: Mapping[str, Any]) -> str:
         return f"No {noun} scores {above}."
     score = f"{beyond:,} of {counted(m, noun)} {'scores' if beyond == 1 else 'score'} {above}"
     normal = f"{score}; if all were normal, about {s['expected']:.2g} would."
-    if SMALL * reportable(examples, m, s["fdr"]).fewest <= m:
-        return normal
+    fewest = reportable(examples, m, s["fdr"]).fewest
+    if SMALL * fewest <= m:
+        return normal if beyond >= fewest else f"{normal} Fewer than {fewest} such {noun}s cannot be flagged."
     needed = needed_calibration(m, math.ceil(m / SOME), s["fdr"])
     what = f"reference {noun}s of each group" if within else "reference groups" if s["grouped"] else f"reference {noun}s"
     return f"{normal} To flag some, give at least {needed:,} {what}."
@@ -129,12 +129,12 @@ def _pairs(pairs: Mapping[str, Sequence[Any]], source: str) -> list[str]:
 
 
 def _leaked(s: Mapping[str, Any], pairs: Mapping[str, Sequence[Any]]) -> str:
-    if s["reference"] is None:
+    if s["reference"] is None or s["rate"].startswith("twins"):  # where each image shows the part of a reference image
         return ""
     if not (texts := _pairs(pairs, "reference")):
         return "No image leaked: none is a duplicate of a reference image."
-    they = "it is a duplicate" if s["leaked"] == 1 else "they are duplicates"
-    head = f"{s['leaked']:,} of {counted(s['images'], 'image')} leaked: {they} of reference images"
+    they = "it is a duplicate of a reference image" if s["leaked"] == 1 else "they are duplicates of reference images"
+    head = f"{s['leaked']:,} of {counted(s['images'], 'image')} leaked: {they}"
     return f"{head}. Pairs: {_listed(texts, 'duplicates.csv')}."
 
 

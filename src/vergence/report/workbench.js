@@ -108,7 +108,7 @@ if (D.judged) filters.push(["group", "In groups", i => D.group[i] >= 0]);
 if (D.duplicates.length) filters.push(["pair", "Pairs of duplicates", i => pairs.has(i)]);
 if (D.label.length) filters.push(["label", D.trusted ? "Wrong label" : "Another label fits better", i => D.label[i][2]]);
 if (D.leaked) filters.push(["leak", "Leaked", i => D.leak[i]]);
-D.propertyNames.forEach((name, bit) => filters.push([`is ${name}`, name, has(bit)]));
+D.propertyNames.forEach((name, bit) => filters.push([`is ${name}`, name[0].toUpperCase() + name.slice(1), has(bit)]));
 for (const mark of ["anomaly", "normal"]) filters.push([mark, `Marked ${mark === "normal" ? "normal" : "as anomaly"}`, i => verdict.get(i) === mark]);
 filters.push(["chosen", "Selected", i => chosen.has(i)]);
 const buttons = new Map(filters.map(([key, title]) => {
@@ -420,7 +420,7 @@ const scaled = values => {
   order.forEach((i, r) => { out[i] = ramp[Math.min(ramp.length - 1, Math.floor(ramp.length * r / N))]; });
   return out;
 };
-const byScore = () => all.map(i => flag[i] ? "#d55e00" : ramp[Math.max(0, Math.min(2, Math.floor(D.score[i] / 1.5)))]);
+const byScore = () => all.map(i => flag[i] ? "#d55e00" : ramp.slice(1)[Math.max(0, Math.min(2, Math.floor(D.score[i] / 1.5)))]);
 const colors = {
   ...(decides ? { score: ["score; orange: flagged", byScore] } : D.ranked ? { score: ["score", () => scaled(D.score)] } : {}),
   ...(D.groups ? { group: ["group", () => all.map(i => D.group[i] < 0 ? "#b0b0b0" : palette[D.group[i] % 8])] } : {}),
@@ -504,6 +504,7 @@ map.addEventListener("pointerup", event => {
   }
 });
 $("color").addEventListener("change", points);
+$("overview").hidden = !D.regions.length;
 for (const i of D.regions) {
   const made = element("button", { type: "button", title: D.name[i] }, image(i, Math.min(side, 72)));
   made.setAttribute("aria-label", `in the middle: ${D.name[i]}`);
