@@ -20,7 +20,7 @@ from vergence.images.plate_scores import (
     unexplained,
 )
 from vergence.images.plates import check_plate
-from vergence.images.site_quality import CHANNEL, SiteQuality, measured
+from vergence.images.site_quality import CHANNEL, measured, site_quality
 
 ROWS, COLUMNS, SITES, SIDE = "ABCDEF", 10, 3, 64
 CONTROLS = (1, 4, 7, 10)
@@ -265,5 +265,5 @@ def test_plate_maps_that_do_not_fit_are_refused(folder, change, message):
 
 def test_a_site_has_a_row_for_each_channel_and_pair():
     image = type("Loaded", (), {"pixels": np.stack([counts(scene(1), 1), counts(scene(2), 2)]), "digest": 5})
-    row = SiteQuality()(image)
+    row = site_quality(image)
     assert row["channels"].shape == (2, len(CHANNEL)) and row["pairs"].shape == (1, 2) and row["tiles"].shape == (2, 3, 16, 16)

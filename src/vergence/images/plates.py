@@ -38,7 +38,7 @@ from vergence.images.plate_scores import (
     unexplained,
 )
 from vergence.images.regions import region_threshold
-from vergence.images.site_quality import CHANNEL, SiteQuality
+from vergence.images.site_quality import CHANNEL, site_quality
 from vergence.utils.checks import counted, expect, in_percent, require_choice, require_count, require_within
 from vergence.utils.dtypes import Array, Bools, Floats, Ints, Singles
 from vergence.utils.files import explained, replacing, require_apart
@@ -192,18 +192,17 @@ def check_plate(
     sites = sites_of(open_images(source, column=column), pattern=pattern, channels=names, plate=called)
     control, notes = _controls(sites, plate, against_where)
     small = ArrayFile()
-    rows = rows_of(SiteQuality(), sites.images, range(len(sites.images)), workers, "sites", each=lambda i, row: _keep(small, row))
+
+    def keep(i: int, row: dict[str, Any]) -> None:
+        small.keep(len(small), row.pop("small"))
+
+    rows = rows_of(site_quality, sites.images, range(len(sites.images)), workers, "sites", each=keep)
     expect(rows, "sites that can be read", "none", "see the reasons above")
     found = _judged(sites, rows, control[rows["index"]], per, fdr, [*sites.notes, *notes])
     found = replace(found, small=small, workers=workers)
     if out is not None:
         found.write(out)
     return found
-
-
-def _keep(small: ArrayFile, row: dict[str, Any]) -> None:
-    """Keeps the small image of the next site on disk."""
-    small.keep(len(small), row.pop("small"))
 
 
 # The plate map
@@ -247,7 +246,7 @@ def _where(table: Any, where: str) -> list[bool]:
 
 
 def _judged(sites: Sites, rows: Mapping[str, Array], control: Bools, per: str, fdr: float, notes: Sequence[str]) -> PlateResult:
-    """Returns what is found among sites, by the columns that `SiteQuality` gives of each."""
+    """Returns what is found among sites, by the columns that `site_quality` gives of each."""
     index = rows["index"]
     wells = [sites.wells[i] for i in index.tolist()]
     plates, plate = np.unique([name for name, _ in wells], return_inverse=True)
