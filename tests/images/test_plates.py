@@ -167,7 +167,8 @@ def test_the_direction_of_an_error_counts():
     one.x[new[-10:], 0] += 12  # sharper is no error
     found = judged(one, MEASURES, 0.1)
     bad = np.concatenate([new[10 * j : 10 * j + 10] for j in (0, 2, 4, 5)])
-    assert found.flag[bad].mean() > 0.9 and found.flag.sum() <= len(bad) + 6 and not found.flag[new[-10:]].any()
+    flag = found.decisions.flag
+    assert flag[bad].mean() > 0.9 and flag.sum() <= len(bad) + 6 and not flag[new[-10:]].any()
 
 
 def test_control_sites_with_errors_do_not_calibrate():
@@ -175,7 +176,7 @@ def test_control_sites_with_errors_do_not_calibrate():
     bad, new = np.flatnonzero(one.control)[:6], np.flatnonzero(~one.control)[:40]
     one.x[np.r_[bad, new], 2] += 15
     found = judged(one, MEASURES, 0.1)
-    assert found.apart[bad].all() and found.apart.sum() <= 8 and found.flag[new].all()
+    assert found.apart[bad].all() and found.apart.sum() <= 8 and found.decisions.flag[new].all()
 
 
 def test_scores_of_one_tail_do_not_stand_apart():
@@ -204,7 +205,7 @@ def test_controls_that_differ_by_column_are_said_and_the_rim_is_evened():
 
 
 def test_rows_and_columns_of_wells():
-    assert rows_and_columns(["A1", "H12", "AF48", "left"]).tolist() == [[0, 0], [7, 11], [31, 47], [0, 0]]
+    assert rows_and_columns(["A1", "H12", "AF48", "left", "LEFT1"]).tolist() == [[0, 0], [7, 11], [31, 47], [0, 0], [0, 0]]
 
 
 # A whole plate

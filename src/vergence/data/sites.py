@@ -7,7 +7,7 @@ import io
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 from xml.etree import ElementTree
@@ -71,16 +71,7 @@ class _Reader:
 
     def __call__(self, i: int) -> LoadedImage:
         """Returns site i; a ValueError says in one line why it cannot be read, or how it differs from the others."""
-        try:
-            planes = [plane for content in self.contents[i] for plane in stack(content, self.images.names[i])]
-        except decoding.UNREADABLE as error:
-            raise ValueError(decoding.reason(error)) from None
-        if self.forms:
-            self._check(planes)
-        x = np.stack(planes)
-        return LoadedImage(x, x.shape[1:], int.from_bytes(content_digest(x.tobytes()), "big", signed=True))
-
-    def _check(self, planes: Sequence[Array]) -> None:
+        planes = self.planes(i)
         if len(planes) != len(self.forms):
             raise ValueError(f"{counted(len(planes), 'channel')}, where others have {len(self.forms)}")
         for k, (plane, (dtype, size)) in enumerate(zip(planes, self.forms, strict=True), 1):
@@ -88,6 +79,15 @@ class _Reader:
                 raise ValueError(f"channel {k} of {_by(plane.shape)} pixels, where others have {_by(size)}")
             if plane.dtype != dtype:
                 raise ValueError(f"channel {k} of {8 * plane.dtype.itemsize} bits, where others have {8 * dtype.itemsize}")
+        x = np.stack(planes)
+        return LoadedImage(x, x.shape[1:], int.from_bytes(content_digest(x.tobytes()), "big", signed=True))
+
+    def planes(self, i: int) -> list[Array]:
+        """Returns the channels (H, W) of site i."""
+        try:
+            return [plane for content in self.contents[i] for plane in stack(content, self.images.names[i])]
+        except decoding.UNREADABLE as error:
+            raise ValueError(decoding.reason(error)) from None
 
 
 def _by(size: Sequence[int]) -> str:
@@ -167,9 +167,8 @@ def sites_of(images: ImageList, *, pattern: str | None = None, channels: Sequenc
     contents = [tuple(_middle(of[key][c]) for c in every) for key in keys]
     columns = dict(zip(("Metadata_Plate", "Metadata_Well", "Metadata_Site"), map(list, zip(*keys, strict=True)), strict=True))
     sites = ImageList([" ".join(key) for key in keys], contents, [*images.skipped, *skipped], images.ignored, images.folder)
-    sites.columns, sites.reader = columns, (reader := replace(_Reader(sites, contents), forms=()))
-    forms, names = _forms(reader, len(keys)), tuple(channels)
-    sites.reader = replace(reader, forms=forms)
+    forms, names = _forms(_Reader(sites, contents), len(keys)), tuple(channels)
+    sites.columns, sites.reader = columns, _Reader(sites, contents, forms)
     names = names or (tuple(every) if every != [""] else _ome_names(contents[0][0]) or tuple(map(str, range(1, len(forms) + 1))))
     expect(len(names) == len(forms), f"{len(forms)} names of channels", len(names), "name each")
     notes = (f"Of {planes} planes of a site the middle one is judged.",) if planes > 1 else ()
@@ -246,11 +245,9 @@ def _forms(reader: _Reader, n: int) -> tuple[tuple[np.dtype[Any], tuple[int, int
     reasons = []
     for i in np.unique(np.linspace(0, n - 1, SOME).astype(int)).tolist():
         try:
-            planes = [plane for content in reader.contents[i] for plane in stack(content, reader.images.names[i])]
-        except decoding.UNREADABLE as error:
-            reasons.append(decoding.reason(error))
-        else:
-            seen[tuple((plane.dtype, plane.shape) for plane in planes)] += 1
+            seen[tuple((plane.dtype, plane.shape) for plane in reader.planes(i))] += 1
+        except ValueError as error:
+            reasons.append(str(error))
     expect(seen, "sites that can be read", f"none of {SOME}" if not reasons else reasons[0], "give others")
     return tuple(seen.most_common(1)[0][0])
 

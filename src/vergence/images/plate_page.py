@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vergence.data.image_list import LoadedImage
+from vergence.data.sites import ROWS
 from vergence.images.page import LARGE, opacity
 from vergence.images.plate_scores import rows_and_columns
 from vergence.images.result import Heatmaps
@@ -80,11 +81,7 @@ def _wells(found: "PlateResult", plate: str) -> dict[str, Any]:
     }  # fmt: skip
     down, across = (1 + max(at[k] for at in cells) for k in (0, 1))
     lines = [[cells.get((r, c)) for c in range(across)] for r in range(down)]
-    return {"name": plate, "columns": list(range(1, across + 1)), "rows": [(_letter(r), line) for r, line in enumerate(lines)]}
-
-
-def _letter(row: int) -> str:
-    return chr(65 + row) if row < 26 else f"A{chr(65 + row - 26)}"
+    return {"name": plate, "columns": list(range(1, across + 1)), "rows": list(zip(ROWS, lines, strict=False))}
 
 
 def _data(found: "PlateResult", rows: Ints) -> dict[str, Any]:
@@ -108,10 +105,8 @@ def _data(found: "PlateResult", rows: Ints) -> dict[str, Any]:
 def _images(found: "PlateResult", rows: Sequence[int], large: Sequence[int]) -> dict[str, Any]:
     """Returns a tile of each site; of some a larger image of its channels, with frames and heatmap."""
     side = side_of(len(rows))
-    tiles, shown = (
-        np.zeros((len(rows), side, side, 3), dtype=np.uint8),
-        [found.shown(i) for i in range(len(found.summary["plates"]))],
-    )
+    tiles = np.zeros((len(rows), side, side, 3), dtype=np.uint8)
+    shown = [found.shown(i) for i in range(len(found.summary["plates"]))]
     plates = [found.summary["plates"].index(found.sites["Metadata_Plate"][i]) for i in rows]
     for k, i in enumerate(rows):
         tiles[k] = tile(image_of(in_bytes(found.small.read(i), shown[plates[k]])), side)

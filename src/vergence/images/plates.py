@@ -255,7 +255,10 @@ def _judged(sites: Sites, rows: Mapping[str, Array], control: Bools, per: str, f
     measures, x = measures_of(sites.channels, table, rows["pairs"])
     for p, name in enumerate(plates.tolist()):
         own = plate == p
-        _require_controls(name, int((own & control).sum()), len(np.unique(number[own & control])))
+        controls, of = int((own & control).sum()), len(np.unique(number[own & control]))
+        has = f"{counted(controls, 'site')} of {counted(of, 'well')}"
+        enough = f"at least {FEWEST} control sites of 2 wells on plate {name}"
+        expect(controls >= FEWEST and of > 1, enough, has, "name more controls")
         x[own] = unexplained(x[own], cells_of(table)[own], place[own])
     measures.append(Measure(NONE, "", 1, 1.0))
     x = np.c_[x, empty(table, control, plate)]
@@ -264,27 +267,18 @@ def _judged(sites: Sites, rows: Mapping[str, Array], control: Bools, per: str, f
     found = judged(one, measures, fdr)
     heat = heat_of(rows["tiles"], control, plate.reshape(-1))
     why = [measures[j] for j in found.added.argmax(1)[of].tolist()]
-    told = (found.flag | found.apart)[of]
+    told = (found.decisions.flag | found.apart)[of]
     probable = told | (np.asarray(found.decisions.columns["p_value"]) <= RARE)[of]
-    columns: dict[str, Any] = dict(
-        zip(METADATA, ([sites.images.columns[name][i] for i in index.tolist()] for name in METADATA), strict=True)
-    )
+    columns: dict[str, Any] = {name: [sites.images.columns[name][i] for i in index.tolist()] for name in METADATA}
     columns |= {"control": control.astype(np.uint8)}
     columns |= {PREFIX + name: np.asarray(found.decisions.columns[name])[of] for name in ("score", "p_value", "q_value")}
     columns |= {PREFIX + "flag": told.astype(np.uint8), PREFIX + "reason": _reasons(why, probable)}
     columns |= _measurements(sites.channels, table, rows["pairs"])
     skipped = Table({"site": [s.name for s in sites.images.skipped], "reason": [s.reason for s in sites.images.skipped]})
     summary = _summary(sites, found, plates.tolist(), per, control, len(np.unique(number[control])), len(skipped))
-    summary["sentences"] = _sentences(summary, _kinds(columns, why, found.flag[of]), found, notes, skipped)
+    summary["sentences"] = _sentences(summary, _kinds(columns, why, found.decisions.flag[of]), found, notes, skipped)
     threshold = region_threshold(heat[control].max((1, 2, 3)), REGION_RATE)
     return PlateResult(Table(columns), skipped, found.decisions, summary, sites, index, heat, threshold)
-
-
-def _require_controls(plate: str, sites: int, wells: int) -> None:
-    has = f"{counted(sites, 'site')} of {counted(wells, 'well')}"
-    expect(
-        sites >= FEWEST and wells > 1, f"at least {FEWEST} control sites of 2 wells on plate {plate}", has, "name more controls"
-    )
 
 
 def _measurements(channels: Sequence[str], table: Array, pairs: Array) -> dict[str, Any]:
