@@ -1,14 +1,19 @@
 """Plates: measurements by slow formulas, what cells explain, rates next to control wells, and a plate with planted errors."""
 
+import base64
 import csv
+import io
 import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 from scipy import ndimage
 
+from vergence.images.features import ArrayFile
+from vergence.images.plate_page import _images
 from vergence.images.plate_scores import (
     Measure,
     Units,
@@ -21,6 +26,7 @@ from vergence.images.plate_scores import (
 )
 from vergence.images.plates import check_plate
 from vergence.images.site_quality import CHANNEL, measured, site_quality
+from vergence.utils.terminal import Table
 
 ROWS, COLUMNS, SITES, SIDE = "ABCDEF", 10, 3, 64
 CONTROLS = (1, 4, 7, 10)
@@ -235,6 +241,18 @@ def test_results_are_files_that_others_join(found, tmp_path):
     assert json.loads((folder / "summary.json").read_text())["control_wells"] == 24
     page = (folder / "report.html").read_text()
     assert page.count("data-search=") >= 60 and "out of focus in ER" in page
+
+
+def test_an_opened_site_has_the_range_of_its_own_plate(found):
+    def brightness(result):
+        image = Image.open(io.BytesIO(base64.b64decode(_images(result, range(180), [0, 179])["large"][179])))
+        return np.asarray(image.convert("L")).mean()
+
+    small = ArrayFile()
+    for i, plate in enumerate(plates := ["P1"] * 90 + ["P2"] * 90):
+        small.keep(i, found.small.read(i) * (4 if plate == "P2" else 1))
+    both = Table({**found.sites.columns, "Metadata_Plate": plates})
+    assert brightness(replace(found, sites=both, small=small, summary={"plates": ["P1", "P2"]})) < 0.6 * brightness(found)
 
 
 def test_wells_are_judged_by_the_medians_of_their_sites(folder):
