@@ -31,6 +31,7 @@ PATTERNS = {  # of the names that microscopes write; the first that fits all but
     "well, site and channel": rf"{WELL}[_-]{SITE}[_-](?:w|ch|c|C)?(?P<channel>\w+?)\.",
     "well and site": rf"{WELL}[_-]{SITE}(?:\.ome)?\.",
 }
+METADATA = ("Metadata_Plate", "Metadata_Well", "Metadata_Site")
 PARTS = ("plate", "well", "row", "column", "site", "channel", "plane")
 ROWS = [*"ABCDEFGHIJKLMNOPQRSTUVWXYZ", *(f"A{c}" for c in "ABCDEF")]
 SOME = 25  # sites that tell type and size of each channel
@@ -165,7 +166,7 @@ def sites_of(images: ImageList, *, pattern: str | None = None, channels: Sequenc
     expect(keys, f"a site with all channels ({', '.join(every)})", "none", "give the files of all channels")
     planes = max(len(planes) for site in of.values() for planes in site.values())
     contents = [tuple(_middle(of[key][c]) for c in every) for key in keys]
-    columns = dict(zip(("Metadata_Plate", "Metadata_Well", "Metadata_Site"), map(list, zip(*keys, strict=True)), strict=True))
+    columns = dict(zip(METADATA, map(list, zip(*keys, strict=True)), strict=True))
     sites = ImageList([" ".join(key) for key in keys], contents, [*images.skipped, *skipped], images.ignored, images.folder)
     forms, names = _forms(_Reader(sites, contents), len(keys)), tuple(channels)
     sites.columns, sites.reader = columns, _Reader(sites, contents, forms)

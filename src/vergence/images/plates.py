@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from vergence.data.image_list import open_images
-from vergence.data.sites import Sites, sites_of, well_name
+from vergence.data.sites import METADATA, Sites, sites_of, well_name
 from vergence.data.table_files import read_table
 from vergence.data.tables import as_table
 from vergence.decide.decisions import Decisions
@@ -38,6 +38,7 @@ from vergence.images.plate_scores import (
     unexplained,
 )
 from vergence.images.regions import region_threshold
+from vergence.images.sentences import NAMED, listed
 from vergence.images.site_quality import CHANNEL, site_quality
 from vergence.utils.checks import counted, expect, in_percent, require_choice, require_count, require_within
 from vergence.utils.dtypes import Array, Bools, Floats, Ints, Singles
@@ -52,12 +53,11 @@ FEWEST, SHOWN = 20, 50  # control sites of a plate; of these, what decides how t
 BLACK_AND_WHITE = (0.01, 0.998)  # quantiles of control sites that are shown as black and white
 REGION_RATE = 0.05  # share of control sites in which any tile is framed
 PREFIX = "ImageQuality_vergence_"
-METADATA = ("Metadata_Plate", "Metadata_Well", "Metadata_Site")
 PHRASES = {
     "focus": "out of focus", "saturation": "saturated", "background": "with another background",
     "illumination": "unevenly lit", "debris": "with debris", BLEED: "with bleed", SHIFT: "shifted", NONE: "empty",
 }  # fmt: skip
-RARE, NAMED = 0.05, 3  # p-value up to which reasons are given; of what is listed before "and N more"
+RARE = 0.05  # p-value up to which reasons are given
 MOST_IN = 0.5  # share of the sites of a kind that lie in one channel or row, above which it is named
 WELLS = ("metadata_well", "well", "well_position", "well_id")  # columns of a plate map that name the well, and the plate
 PLATES = ("metadata_plate", "plate", "plate_id", "barcode", "assay_plate_barcode")
@@ -353,8 +353,7 @@ def _sentences(s: Mapping[str, Any], kinds: Sequence[str], found: Judged, notes:
         texts.append(f"{them} stand apart: flagged too, without a rate, and not compared with.")
     texts.append(f"Compared with {counted(s['control_sites'], 'control site')} of {counted(s['control_wells'], 'well')}.")
     if len(skipped):
-        listed = [f"{name} ({why})" for name, why in zip(*skipped.columns.values(), strict=True)]
-        more = f"; and {len(listed) - NAMED:,} more (skipped.csv)" if len(listed) > NAMED else ""
-        texts.append(f"{counted(len(skipped), 'site')} not judged: {'; '.join(listed[:NAMED])}{more}.")
+        each = [f"{name} ({why})" for name, why in zip(*skipped.columns.values(), strict=True)]
+        texts.append(f"{counted(len(skipped), 'site')} not judged: {listed(each, 'skipped.csv')}.")
     channels = ", ".join(s["channels"])
     return [*texts, *notes, f"Names read as {s['pattern'][0]}; {counted(len(s['channels']), 'channel')}: {channels}."]
