@@ -21,22 +21,9 @@ from vergence.data.sites import METADATA, Sites, sites_of, well_name
 from vergence.data.table_files import read_table
 from vergence.data.tables import as_table
 from vergence.decide.decisions import Decisions
+from vergence.images import plate_scores
 from vergence.images.features import ArrayFile, rows_of
-from vergence.images.plate_scores import (
-    BLEED,
-    NONE,
-    SHIFT,
-    Judged,
-    Measure,
-    Units,
-    cells_of,
-    empty,
-    heat_of,
-    judged,
-    measures_of,
-    rows_and_columns,
-    unexplained,
-)
+from vergence.images.plate_scores import BLEED, NONE, SHIFT, Judged, Measure
 from vergence.images.regions import region_threshold
 from vergence.images.sentences import NAMED, listed
 from vergence.images.site_quality import CHANNEL, site_quality
@@ -251,21 +238,21 @@ def _judged(sites: Sites, rows: Mapping[str, Array], control: Bools, per: str, f
     wells = [sites.wells[i] for i in index.tolist()]
     plates, plate = np.unique([name for name, _ in wells], return_inverse=True)
     number = np.unique([" ".join(well) for well in wells], return_inverse=True)[1].reshape(-1)
-    table, place = rows["channels"].astype(np.float64), rows_and_columns([name for _, name in wells])
-    measures, x = measures_of(sites.channels, table, rows["pairs"])
+    table, place = rows["channels"].astype(np.float64), plate_scores.rows_and_columns([name for _, name in wells])
+    measures, x = plate_scores.measures_of(sites.channels, table, rows["pairs"])
     for p, name in enumerate(plates.tolist()):
         own = plate == p
-        controls, of = int((own & control).sum()), len(np.unique(number[own & control]))
-        has = f"{counted(controls, 'site')} of {counted(of, 'well')}"
+        here, its = own & control, len(np.unique(number[own & control]))
+        has = f"{counted(int(here.sum()), 'site')} of {counted(its, 'well')}"
         enough = f"at least {FEWEST} control sites of 2 wells on plate {name}"
-        expect(controls >= FEWEST and of > 1, enough, has, "name more controls")
-        x[own] = unexplained(x[own], cells_of(table)[own], place[own])
+        expect(here.sum() >= FEWEST and its > 1, enough, has, "name more controls")
+        x[own] = plate_scores.unexplained(x[own], plate_scores.cells_of(table)[own], place[own])
     measures.append(Measure(NONE, "", 1, 1.0))
-    x = np.c_[x, empty(table, control, plate)]
-    units = Units(x, control, number, plate.reshape(-1), place)
+    x = np.c_[x, plate_scores.empty(table, control, plate)]
+    units = plate_scores.Units(x, control, number, plate.reshape(-1), place)
     one, of = (units, np.arange(len(x))) if per == "site" else (units.by_well(), number)
-    found = judged(one, measures, fdr)
-    heat = heat_of(rows["tiles"], control, plate.reshape(-1))
+    found = plate_scores.judged(one, measures, fdr)
+    heat = plate_scores.heat_of(rows["tiles"], control, plate.reshape(-1))
     why = [measures[j] for j in found.added.argmax(1)[of].tolist()]
     told = (found.decisions.flag | found.apart)[of]
     probable = told | (np.asarray(found.decisions.columns["p_value"]) <= RARE)[of]
