@@ -119,7 +119,6 @@ FUNCTIONS = {
     "marginal_quantile": of(quantile, q=0.5),
     "PowerSpherical": of(power_spherical.PowerSpherical, mu=EYE[0], kappa=torch.tensor(1.0)),
     "systematic": of(functools.partial(particles.systematic, n=3), weights=torch.ones(4)),
-    "stratified": of(functools.partial(particles.stratified, n=3), weights=torch.ones(4)),
     "advise": of(functools.partial(advise, MANY, 0.1, n_draws=4), properties={"folder": [0, 1] * 65}),
     "NeuralGas": of(gas, max_nodes=10, eps_b=0.2, eps_n=0.006, alpha=0.5, decay=0.9), "NeuralGas.grow": of(grow, x=Z),
     "knn_accuracy": of(functools.partial(accuracy.knn_accuracy, ks=(1, 5)), **LABELED, temperature=0.1),

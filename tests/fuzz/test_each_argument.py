@@ -26,7 +26,7 @@ TARGETS = {target.name: target for target in (*calls.TARGETS, *detection.TARGETS
 NUMBERS = [{"special": name} for name in detection.ARRAYS] + [{"value": value} for value in VALUES]
 LINEAR = ("JointEmbedding", "Reconstruction")
 ESTIMATORS = [name for name in FUNCTIONS if "." in name]  # scikit-learn wants a TypeError for features that are no numbers
-LIBRARIES = ("surprise", "cross_fit", "systematic", "stratified", *ESTIMATORS)  # where PyTorch and scikit-learn check, too
+LIBRARIES = ("surprise", "cross_fit", "systematic", *ESTIMATORS)  # where PyTorch and scikit-learn check, too
 
 
 def usual(strategy):

@@ -1,14 +1,19 @@
 """Plates: measurements by slow formulas, what cells explain, rates next to control wells, and a plate with planted errors."""
 
+import base64
 import csv
+import io
 import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 from scipy import ndimage
 
+from vergence.images.features import ArrayFile
+from vergence.images.plate_page import _images
 from vergence.images.plate_scores import (
     Measure,
     Units,
@@ -20,7 +25,8 @@ from vergence.images.plate_scores import (
     unexplained,
 )
 from vergence.images.plates import check_plate
-from vergence.images.site_quality import CHANNEL, SiteQuality, measured
+from vergence.images.site_quality import CHANNEL, measured, site_quality
+from vergence.utils.terminal import Table
 
 ROWS, COLUMNS, SITES, SIDE = "ABCDEF", 10, 3, 64
 CONTROLS = (1, 4, 7, 10)
@@ -167,7 +173,8 @@ def test_the_direction_of_an_error_counts():
     one.x[new[-10:], 0] += 12  # sharper is no error
     found = judged(one, MEASURES, 0.1)
     bad = np.concatenate([new[10 * j : 10 * j + 10] for j in (0, 2, 4, 5)])
-    assert found.flag[bad].mean() > 0.9 and found.flag.sum() <= len(bad) + 6 and not found.flag[new[-10:]].any()
+    flag = found.decisions.flag
+    assert flag[bad].mean() > 0.9 and flag.sum() <= len(bad) + 6 and not flag[new[-10:]].any()
 
 
 def test_control_sites_with_errors_do_not_calibrate():
@@ -175,7 +182,7 @@ def test_control_sites_with_errors_do_not_calibrate():
     bad, new = np.flatnonzero(one.control)[:6], np.flatnonzero(~one.control)[:40]
     one.x[np.r_[bad, new], 2] += 15
     found = judged(one, MEASURES, 0.1)
-    assert found.apart[bad].all() and found.apart.sum() <= 8 and found.flag[new].all()
+    assert found.apart[bad].all() and found.apart.sum() <= 8 and found.decisions.flag[new].all()
 
 
 def test_scores_of_one_tail_do_not_stand_apart():
@@ -204,7 +211,7 @@ def test_controls_that_differ_by_column_are_said_and_the_rim_is_evened():
 
 
 def test_rows_and_columns_of_wells():
-    assert rows_and_columns(["A1", "H12", "AF48", "left"]).tolist() == [[0, 0], [7, 11], [31, 47], [0, 0]]
+    assert rows_and_columns(["A1", "H12", "AF48", "left", "LEFT1"]).tolist() == [[0, 0], [7, 11], [31, 47], [0, 0], [0, 0]]
 
 
 # A whole plate
@@ -236,6 +243,18 @@ def test_results_are_files_that_others_join(found, tmp_path):
     assert page.count("data-search=") >= 60 and "out of focus in ER" in page
 
 
+def test_an_opened_site_has_the_range_of_its_own_plate(found):
+    def brightness(result):
+        image = Image.open(io.BytesIO(base64.b64decode(_images(result, range(180), [0, 179])["large"][179])))
+        return np.asarray(image.convert("L")).mean()
+
+    small = ArrayFile()
+    for i, plate in enumerate(plates := ["P1"] * 90 + ["P2"] * 90):
+        small.keep(i, found.small.read(i) * (4 if plate == "P2" else 1))
+    both = Table({**found.sites.columns, "Metadata_Plate": plates})
+    assert brightness(replace(found, sites=both, small=small, summary={"plates": ["P1", "P2"]})) < 0.6 * brightness(found)
+
+
 def test_wells_are_judged_by_the_medians_of_their_sites(folder):
     found = check_plate(folder, plate=folder / "plate.csv", against_where="compound in DMSO", per="well", workers=0)
     assert found.decisions.total == 36
@@ -265,5 +284,5 @@ def test_plate_maps_that_do_not_fit_are_refused(folder, change, message):
 
 def test_a_site_has_a_row_for_each_channel_and_pair():
     image = type("Loaded", (), {"pixels": np.stack([counts(scene(1), 1), counts(scene(2), 2)]), "digest": 5})
-    row = SiteQuality()(image)
+    row = site_quality(image)
     assert row["channels"].shape == (2, len(CHANNEL)) and row["pairs"].shape == (1, 2) and row["tiles"].shape == (2, 3, 16, 16)

@@ -1,4 +1,4 @@
-"""Tables of pandas, polars and Arrow in, the same out; scikit-learn's tools; plots."""
+"""Tables of pandas, polars and Arrow in, the same out; scikit-learn's tools."""
 
 import numpy as np
 import pyarrow as pa

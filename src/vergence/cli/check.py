@@ -86,7 +86,7 @@ class Check:
     labels: Annotated[str | None, arg(metavar="PATTERN", help_behavior_hint="")] = None
     """Where the label of an image is named, as for --groups: images that another label fits better are listed."""
     map: Annotated[str, arg(metavar="NAME", help_behavior_hint="(default: tsne)")] = "tsne"
-    """How the map of all images is made: tsne, pca, or, where they are installed, umap or pacmap."""
+    """How the map of all images is made: tsne or pca."""
     json: bool = False
     """Print summary.json instead of sentences."""
     fail_on: options.FailOn = None

@@ -19,7 +19,7 @@ USES = {  # of the extras in pyproject.toml
     "cloud": "data on s3:// and gs://", "cluster": "Scorer and Embedder in Ray", "excel": "tables in .xlsx files",
     "microscopy": "TIFF files that Pillow cannot read",
     "export": "vergence export to ONNX", "eyes": "a small network for check that works offline",
-    "figures": "compare --figure, plots of densities", "pretrained": "networks of timm, masked_autoencoder, i_jepa, LARS",
+    "figures": "compare --figure", "pretrained": "networks of timm, masked_autoencoder, i_jepa, LARS",
     "serve": "vergence serve", "share": "push_to_hub, and from_pretrained from the Hub",
 }  # fmt: skip
 LABEL = 14  # characters of a name and the space after it

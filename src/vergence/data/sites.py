@@ -7,7 +7,7 @@ import io
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 from xml.etree import ElementTree
@@ -28,11 +28,13 @@ PATTERNS = {  # of the names that microscopes write; the first that fits all but
     "Operetta": r"r(?P<row>\d\d)c(?P<column>\d\d)f(?P<site>\d+)p(?P<plane>\d+)-?ch(?P<channel>\d+)",
     "Yokogawa": r"_(?P<well>[A-Z]{1,2}\d\d)_T\d+F(?P<site>\d+)L\d+A\d+Z(?P<plane>\d+)C(?P<channel>\d+)",
     "ImageXpress": r"(?:^|[/_ ])(?P<well>[A-Z]\d\d)(?:_s(?P<site>\d+))?_w(?P<channel>\d)(?!.*thumb)",
-    "well, site and channel": rf"{WELL}[_-]{SITE}[_-](?:w|ch|c|C)?(?P<channel>\w+?)\.",
+    "well, site and channel": rf"{WELL}[_-]{SITE}[_-](?:(?:w|ch|c|C)(?=\d))?(?P<channel>\w+?)\.",
     "well and site": rf"{WELL}[_-]{SITE}(?:\.ome)?\.",
 }
+METADATA = ("Metadata_Plate", "Metadata_Well", "Metadata_Site")
 PARTS = ("plate", "well", "row", "column", "site", "channel", "plane")
 ROWS = [*"ABCDEFGHIJKLMNOPQRSTUVWXYZ", *(f"A{c}" for c in "ABCDEF")]
+GIVEN = "as given"  # name of a pattern of the caller
 SOME = 25  # sites that tell type and size of each channel
 MISSED = 0.1  # share of the names that a pattern may leave out
 
@@ -71,16 +73,7 @@ class _Reader:
 
     def __call__(self, i: int) -> LoadedImage:
         """Returns site i; a ValueError says in one line why it cannot be read, or how it differs from the others."""
-        try:
-            planes = [plane for content in self.contents[i] for plane in stack(content, self.images.names[i])]
-        except decoding.UNREADABLE as error:
-            raise ValueError(decoding.reason(error)) from None
-        if self.forms:
-            self._check(planes)
-        x = np.stack(planes)
-        return LoadedImage(x, x.shape[1:], int.from_bytes(content_digest(x.tobytes()), "big", signed=True))
-
-    def _check(self, planes: Sequence[Array]) -> None:
+        planes = self.planes(i)
         if len(planes) != len(self.forms):
             raise ValueError(f"{counted(len(planes), 'channel')}, where others have {len(self.forms)}")
         for k, (plane, (dtype, size)) in enumerate(zip(planes, self.forms, strict=True), 1):
@@ -88,6 +81,15 @@ class _Reader:
                 raise ValueError(f"channel {k} of {_by(plane.shape)} pixels, where others have {_by(size)}")
             if plane.dtype != dtype:
                 raise ValueError(f"channel {k} of {8 * plane.dtype.itemsize} bits, where others have {8 * dtype.itemsize}")
+        x = np.stack(planes)
+        return LoadedImage(x, x.shape[1:], int.from_bytes(content_digest(x.tobytes()), "big", signed=True))
+
+    def planes(self, i: int) -> list[Array]:
+        """Returns the channels (H, W) of site i."""
+        try:
+            return [plane for content in self.contents[i] for plane in stack(content, self.images.names[i])]
+        except decoding.UNREADABLE as error:
+            raise ValueError(decoding.reason(error)) from None
 
 
 def _by(size: Sequence[int]) -> str:
@@ -165,11 +167,10 @@ def sites_of(images: ImageList, *, pattern: str | None = None, channels: Sequenc
     expect(keys, f"a site with all channels ({', '.join(every)})", "none", "give the files of all channels")
     planes = max(len(planes) for site in of.values() for planes in site.values())
     contents = [tuple(_middle(of[key][c]) for c in every) for key in keys]
-    columns = dict(zip(("Metadata_Plate", "Metadata_Well", "Metadata_Site"), map(list, zip(*keys, strict=True)), strict=True))
+    columns = dict(zip(METADATA, map(list, zip(*keys, strict=True)), strict=True))
     sites = ImageList([" ".join(key) for key in keys], contents, [*images.skipped, *skipped], images.ignored, images.folder)
-    sites.columns, sites.reader = columns, (reader := replace(_Reader(sites, contents), forms=()))
-    forms, names = _forms(reader, len(keys)), tuple(channels)
-    sites.reader = replace(reader, forms=forms)
+    forms, names = _forms(_Reader(sites, contents), len(keys)), tuple(channels)
+    sites.columns, sites.reader = columns, _Reader(sites, contents, forms)
     names = names or (tuple(every) if every != [""] else _ome_names(contents[0][0]) or tuple(map(str, range(1, len(forms) + 1))))
     expect(len(names) == len(forms), f"{len(forms)} names of channels", len(names), "name each")
     notes = (f"Of {planes} planes of a site the middle one is judged.",) if planes > 1 else ()
@@ -186,7 +187,7 @@ def _pattern(names: Sequence[str], given: str | None) -> tuple[str, str]:
         known = groups <= set(PARTS) and ("well" in groups or {"row", "column"} <= groups)
         expect(known, f"a pattern with the group well, of the groups {', '.join(PARTS)}", ", ".join(sorted(groups)) or "no group")
         expect(any(re.search(given, one) for one in names), f"names that fit {given!r}", f"'{names[0]}'", "correct the pattern")
-        return "as given", given
+        return GIVEN, given
     for name, pattern in PATTERNS.items():
         if sum(re.search(pattern, one) is not None for one in names) >= (1 - MISSED) * len(names):
             return name, pattern
@@ -246,11 +247,9 @@ def _forms(reader: _Reader, n: int) -> tuple[tuple[np.dtype[Any], tuple[int, int
     reasons = []
     for i in np.unique(np.linspace(0, n - 1, SOME).astype(int)).tolist():
         try:
-            planes = [plane for content in reader.contents[i] for plane in stack(content, reader.images.names[i])]
-        except decoding.UNREADABLE as error:
-            reasons.append(decoding.reason(error))
-        else:
-            seen[tuple((plane.dtype, plane.shape) for plane in planes)] += 1
+            seen[tuple((plane.dtype, plane.shape) for plane in reader.planes(i))] += 1
+        except ValueError as error:
+            reasons.append(str(error))
     expect(seen, "sites that can be read", f"none of {SOME}" if not reasons else reasons[0], "give others")
     return tuple(seen.most_common(1)[0][0])
 

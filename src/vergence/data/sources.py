@@ -407,13 +407,6 @@ def from_object(
         kind: What arrays hold, as of `from_array`.
         memory: Bytes up to which the items of a data set are read once and held; more are read anew for each batch.
         double: Whether vectors that float32 may round are read as float64.
-
-    Example:
-        >>> from_object(np.zeros((5, 28, 28, 3), dtype=np.uint8)).items.shape
-        (3, 28, 28)
-        >>> pairs = from_object((np.zeros((5, 2)), torch.zeros(5, 3))).items
-        >>> pairs.shape, pairs.target_shape
-        ((2,), (3,))
     """
     how: dict[str, Any] = {"kind": kind, "double": double}
     opened = _from(source, (column,) if isinstance(column, str) else tuple(column), size, memory, how)

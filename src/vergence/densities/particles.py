@@ -25,7 +25,7 @@ from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import LOG_2PI, MixtureOfGaussians
 from vergence.utils.checks import expect
 
-__all__ = ["MODES", "RESAMPLING", "Bank", "KernelMixture", "Rule", "effective_sample_size", "log_kernel", "responsibilities"]
+__all__ = ["MODES", "Bank", "KernelMixture", "Rule", "effective_sample_size", "log_kernel", "responsibilities"]
 __all__ += ["step", "systematic"]
 
 MODES = ("smc", "fifo")
@@ -44,26 +44,13 @@ def systematic(weights: Tensor, n: int, generator: torch.Generator | None = None
     Particle m of weights (M,) >= 0 is selected floor(n w_m) or ceil(n w_m) times, n w_m on average; with n = M equal weights each
     is selected once. The generator is on the CPU.
     """
-    return _inverse_transform(weights, torch.rand(1, generator=generator, dtype=torch.float64).expand(n))
-
-
-def stratified(weights: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
-    """Returns n ascending indices by stratified resampling: as `systematic`, with an independent u for every i."""
-    return _inverse_transform(weights, torch.rand(n, generator=generator, dtype=torch.float64))
-
-
-def _inverse_transform(weights: Tensor, u: Tensor) -> Tensor:
-    """Returns the indices at which the weights' distribution function passes (i + u_i) / n, (n,)."""
     w = weights.detach().double()
     expect(bool((w.isfinite() & (w >= 0)).all()) and bool(w.sum() > 0), "finite weights >= 0 that are not all zero", w)
-    below = (torch.arange(len(u), dtype=torch.float64) + u) / len(u)
+    below = (torch.arange(n, dtype=torch.float64) + torch.rand(1, generator=generator, dtype=torch.float64)) / n
     cumulative = (w / w.sum()).cumsum(0)
     last = int(w.nonzero()[-1])  # the sum may round to less than 1: points beyond it select the last particle with weight
     index: Tensor = torch.searchsorted(cumulative, below.to(w.device), right=True)
     return index.clamp(max=last)
-
-
-RESAMPLING = {"systematic": systematic, "stratified": stratified}
 
 
 class Bank(NamedTuple):
@@ -89,7 +76,6 @@ class Rule:
     rho: float  # step size of the weights toward a batch's responsibilities, in [0, 1]
     u: float  # share of the uniform distribution mixed into the weights after each batch, in [0, 1]
     ess_threshold: float  # particles are resampled where the effective sample size is below this fraction of the pool, >= 0
-    resampling: str  # a name of `RESAMPLING`
 
 
 class KernelMixture(MixtureOfGaussians):
@@ -188,4 +174,4 @@ def step(
         return without_lightest(pool, len(bank.w), rule.size, stale), False
     if stale is not None:
         pool = pool._replace(w=torch.cat([pool.w[: len(stale)].masked_fill(stale, 0), pool.w[len(stale) :]]))
-    return pool.pick(RESAMPLING[rule.resampling](pool.w, rule.size, generator)), True
+    return pool.pick(systematic(pool.w, rule.size, generator)), True

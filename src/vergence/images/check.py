@@ -100,7 +100,7 @@ def check(
             each group has 20 reference images, images are compared with those of their group; otherwise a group counts as one.
             With a reference a pair: those of its images come second.
         labels: Where the label of an image is named, as for ``groups``: images that another label fits better are listed.
-        map: How the map of all images is made: ``tsne``, ``pca``, or, where they are installed, ``umap`` or ``pacmap``.
+        map: How the map of all images is made: ``tsne`` or ``pca``.
         only: ``duplicates``, ``properties`` or both, as a list or with commas: no anomalies are searched, in less time.
         agreement: Least agreement of duplicates that are reported, in (0, 1]; exact ones have 1. By default all are.
         keep: ``best`` to list, in ``remove``, all but the best image of each set of exact and near duplicates.

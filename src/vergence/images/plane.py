@@ -3,18 +3,15 @@
 Shapes: N items, D features.
 """
 
-import importlib
-from collections.abc import Callable
-
 import numpy as np
 
-from vergence.utils.checks import expect, refuse
+from vergence.utils.checks import expect
 from vergence.utils.dtypes import Array, Floats, Singles
 
 __all__ = ["plane", "standardized"]
 
 
-PLANES = ("tsne", "pca", "umap", "pacmap")
+PLANES = ("tsne", "pca")
 LANDMARKS = 2_000  # items that t-SNE arranges
 DIRECTIONS = 50  # principal directions that it sees
 STEPS, PERPLEXITY = 500, 30
@@ -31,7 +28,7 @@ def plane(z: Singles, how: str = "tsne") -> Floats:
     """Returns coordinates (N, 2) of items by their features (N, D).
 
     ``tsne`` arranges a sample by t-SNE (van der Maaten, Hinton, 2008) and puts each other item between its nearest ones in the
-    sample; ``pca`` takes two principal directions; ``umap`` and ``pacmap`` need the packages umap-learn and pacmap.
+    sample; ``pca`` takes two principal directions.
 
     Example:
         >>> z = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
@@ -49,9 +46,7 @@ def plane(z: Singles, how: str = "tsne") -> Floats:
         return np.zeros((len(z), 2))
     x = standardized(z)
     p = PCA(min(DIRECTIONS, *x.shape), random_state=0, svd_solver="covariance_eigh").fit_transform(x)
-    if how == "pca":
-        return np.asarray(p[:, :2], dtype=np.float64)
-    return np.asarray(_tsne(p) if how == "tsne" else _fitted(how)(p), dtype=np.float64)
+    return np.asarray(_tsne(p) if how == "tsne" else p[:, :2], dtype=np.float64)
 
 
 def _tsne(p: Floats) -> Floats:
@@ -67,13 +62,3 @@ def _tsne(p: Floats) -> Floats:
         weight = 1 / (distance + 1e-9) ** 2
         y[rest] = ((weight / weight.sum(1, keepdims=True))[..., None] * y[some][near]).sum(1)
     return y
-
-
-def _fitted(how: str) -> Callable[[Floats], Floats]:
-    module, name, package = {"umap": ("umap", "UMAP", "umap-learn"), "pacmap": ("pacmap", "PaCMAP", "pacmap")}[how]
-    try:
-        method = getattr(importlib.import_module(module), name)(random_state=0)
-    except ImportError:
-        refuse(f"the package {package} for a map by {how}", "none", f"pip install {package}, or choose tsne")
-    fitted: Callable[[Floats], Floats] = method.fit_transform
-    return fitted

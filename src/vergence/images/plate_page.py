@@ -3,9 +3,10 @@
 A tile shows the channels of a site in hues of their own; an opened site each channel apart, in one range per plate and channel.
 """
 
+import itertools
 import math
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vergence.data.image_list import LoadedImage
+from vergence.data.sites import ROWS
 from vergence.images.page import LARGE, opacity
 from vergence.images.plate_scores import rows_and_columns
 from vergence.images.result import Heatmaps
@@ -80,11 +82,7 @@ def _wells(found: "PlateResult", plate: str) -> dict[str, Any]:
     }  # fmt: skip
     down, across = (1 + max(at[k] for at in cells) for k in (0, 1))
     lines = [[cells.get((r, c)) for c in range(across)] for r in range(down)]
-    return {"name": plate, "columns": list(range(1, across + 1)), "rows": [(_letter(r), line) for r, line in enumerate(lines)]}
-
-
-def _letter(row: int) -> str:
-    return chr(65 + row) if row < 26 else f"A{chr(65 + row - 26)}"
+    return {"name": plate, "columns": list(range(1, across + 1)), "rows": list(zip(ROWS, lines, strict=False))}
 
 
 def _data(found: "PlateResult", rows: Ints) -> dict[str, Any]:
@@ -108,20 +106,20 @@ def _data(found: "PlateResult", rows: Ints) -> dict[str, Any]:
 def _images(found: "PlateResult", rows: Sequence[int], large: Sequence[int]) -> dict[str, Any]:
     """Returns a tile of each site; of some a larger image of its channels, with frames and heatmap."""
     side = side_of(len(rows))
-    tiles, shown = (
-        np.zeros((len(rows), side, side, 3), dtype=np.uint8),
-        [found.shown(i) for i in range(len(found.summary["plates"]))],
-    )
+    tiles = np.zeros((len(rows), side, side, 3), dtype=np.uint8)
+    shown = [found.shown(i) for i in range(len(found.summary["plates"]))]
     plates = [found.summary["plates"].index(found.sites["Metadata_Plate"][i]) for i in rows]
     for k, i in enumerate(rows):
         tiles[k] = tile(image_of(in_bytes(found.small.read(i), shown[plates[k]])), side)
-    ranges = {int(found.index[rows[k]]): shown[plates[k]] for k in large}
-    at, big, spent = {int(found.index[rows[k]]): k for k in large}, dict[int, str](), 0
-    with terminal.bar("page", len(at), late=True) as advance:
-        for i, image in found.source.images.map(_Opened(ranges), list(at), found.workers):
-            spent += len(image)
-            big |= {at[i]: image} if spent <= BYTES else {}
-            advance()
+    opened = dict[int, str]()
+    with terminal.bar("page", len(large), late=True) as advance:
+        for p, ranges in enumerate(shown):
+            at = {int(found.index[rows[k]]): k for k in large if plates[k] == p}
+            for i, image in found.source.images.map(_Opened(ranges), list(at), found.workers):
+                opened[at[i]] = image
+                advance()
+    spent = itertools.accumulate(len(opened.get(k, "")) for k in large)
+    big = {k: opened[k] for k, total in zip(large, spent, strict=True) if k in opened and total <= BYTES}
     frames = {k: _frames(found.heat[rows[k]], found.threshold) for k in big}
     units = {k: np.exp(panels(found.heat[rows[k]], -np.inf) / max(found.threshold, 1e-9) - 1) for k in big}
     return {
@@ -135,14 +133,13 @@ def _images(found: "PlateResult", rows: Sequence[int], large: Sequence[int]) -> 
 class _Opened:
     """A site as a WebP of its channels next to each other, by the ranges (C, 2) of its plate."""
 
-    ranges: Mapping[int, Floats]
+    ranges: Floats
 
     def __call__(self, image: LoadedImage) -> str:
-        """Returns the image of a site; of one plate all have one range."""
-        ranges = next(iter(self.ranges.values()))
-        step = max(1, math.ceil(max(image.size) * across(len(ranges)) / LONGEST))
+        """Returns the image of a site."""
+        step = max(1, math.ceil(max(image.size) * across(len(self.ranges)) / LONGEST))
         x = np.stack([blocks(plane.astype(np.float32), step) for plane in image.pixels])
-        return webp(image_of(panels(in_bytes(x, ranges), 0)[None]), 80)
+        return webp(image_of(panels(in_bytes(x, self.ranges), 0)[None]), 80)
 
 
 def in_bytes(x: Array, ranges: Floats) -> Bytes:

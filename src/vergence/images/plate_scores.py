@@ -17,6 +17,7 @@ Shapes: M sites or wells, n of them controls, q measurements, C channels, K fold
 """
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +26,7 @@ import numpy as np
 from scipy import stats
 from scipy.special import ndtri
 
+from vergence.data.sites import ROWS
 from vergence.decide.conformal import tail_p_values
 from vergence.decide.decisions import Decisions, decided
 from vergence.decide.feature_sets import ReferenceScores, soft_mean
@@ -46,6 +48,7 @@ KINDS = {  # measurements of a channel that an error of a kind moves, in which d
     "debris": {"Bright": (1, 0.25), "Smooth": (1, 0.25)},
 }
 CORRELATED, SHIFTED = 0.05, 0.5  # difference of correlations, and of the log of 1 + pixels of a shift, that count at least
+TELLING = {"empty": 100.0, "saturation": 3.0, "illumination": 0.8, "background": 0.7}  # weights of kinds in reasons
 BLEED, SHIFT, NONE = "bleed", "shift", "empty"
 LOGS = ("PercentMaximal", "Background")  # measurements whose logarithm is judged
 
@@ -111,11 +114,6 @@ class Judged:
     added: Floats  # what each measurement adds to the score, (M, q)
     apart: Bools  # controls that stand apart, (M,)
     split: Sequence[tuple[int, str, Measure]]  # plates whose controls differ by position: in what
-
-    @property
-    def flag(self) -> Bools:
-        """What is flagged, (M,)."""
-        return self.decisions.flag
 
 
 def measures_of(channels: Sequence[str], table: Floats, pairs: Floats) -> tuple[list[Measure], Floats]:
@@ -211,10 +209,6 @@ def apart(scores: Floats) -> Bools:
     """Returns which scores (n,) of controls stand apart: beyond what an exponential tail of the others reaches.
 
     The tail is that from the median to the 85 % quantile; beyond its end a tenth of a score is expected.
-
-    Example:
-        >>> apart(np.append(-np.log(1 - (np.arange(100) + 0.5) / 100), 40.0)).sum()
-        np.int64(1)
     """
     middle, upper = np.quantile(scores, (0.5, TAIL))
     scale = max(float(upper - middle), 1e-9) / np.log(0.5 / (1 - TAIL))
@@ -242,25 +236,18 @@ def judged(units: Units, measures: Sequence[Measure], fdr: float) -> Judged:
     return Judged(decisions, z.mean(1), far, split)
 
 
-def rows_and_columns(wells: Sequence[str]) -> Ints:
-    """Returns row and column of wells such as B03, (N, 2), from 0; 0 and 0 of other names.
+def most_telling(added: Floats, measures: Sequence[Measure]) -> Ints:
+    """Returns which measurement tells what is wrong with each of M, of what each adds to the score, (M, q).
 
-    Example:
-        >>> rows_and_columns(["A01", "P24", "AB03"]).tolist()
-        [[0, 0], [15, 23], [27, 2]]
+    One that an error of a single kind moves counts more than one that several kinds move, as the background.
     """
-    return np.array([_place(well) for well in wells]).reshape(-1, 2)
+    return np.asarray((added * np.array([TELLING.get(one.kind, 1.0) for one in measures])).argmax(1))
 
 
-def _place(well: str) -> tuple[int, int]:
-    letters = well.rstrip("0123456789")
-    digits = well[len(letters) :]
-    if not (letters.isalpha() and digits):
-        return 0, 0
-    row = 0
-    for letter in letters.upper():
-        row = 26 * row + ord(letter) - 64
-    return row - 1, int(digits) - 1
+def rows_and_columns(wells: Sequence[str]) -> Ints:
+    """Returns row and column of wells such as B03, (N, 2), from 0; 0 and 0 of other names."""
+    found = [re.fullmatch(rf"({'|'.join(ROWS)})(\d\d?)", well.upper()) for well in wells]
+    return np.array([(ROWS.index(well[1]), int(well[2]) - 1) if well else (0, 0) for well in found]).reshape(-1, 2)
 
 
 def heat_of(tiles: Array, control: Bools, plate: Ints) -> Singles:

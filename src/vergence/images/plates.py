@@ -17,28 +17,17 @@ from typing import Any
 import numpy as np
 
 from vergence.data.image_list import open_images
-from vergence.data.sites import Sites, sites_of, well_name
+from vergence.data.sites import GIVEN, METADATA, Sites, sites_of, well_name
 from vergence.data.table_files import read_table
 from vergence.data.tables import as_table
+from vergence.decide.conformal import reportable
 from vergence.decide.decisions import Decisions
+from vergence.images import plate_scores
 from vergence.images.features import ArrayFile, rows_of
-from vergence.images.plate_scores import (
-    BLEED,
-    NONE,
-    SHIFT,
-    Judged,
-    Measure,
-    Units,
-    cells_of,
-    empty,
-    heat_of,
-    judged,
-    measures_of,
-    rows_and_columns,
-    unexplained,
-)
+from vergence.images.plate_scores import BLEED, NONE, SHIFT, Judged, Measure
 from vergence.images.regions import region_threshold
-from vergence.images.site_quality import CHANNEL, SiteQuality
+from vergence.images.sentences import NAMED, listed
+from vergence.images.site_quality import CHANNEL, site_quality
 from vergence.utils.checks import counted, expect, in_percent, require_choice, require_count, require_within
 from vergence.utils.dtypes import Array, Bools, Floats, Ints, Singles
 from vergence.utils.files import explained, replacing, require_apart
@@ -48,23 +37,22 @@ from vergence.utils.version import __version__
 
 __all__ = ["PlateResult", "check_plate"]
 
-FEWEST, SHOWN = 20, 50  # control sites of a plate; of these, what decides how the plate is shown
+FEWEST, FIRST, SHOWN = 20, 5, 50  # control sites of a plate; of these, what decides how the plate is shown
 BLACK_AND_WHITE = (0.01, 0.998)  # quantiles of control sites that are shown as black and white
 REGION_RATE = 0.05  # share of control sites in which any tile is framed
 PREFIX = "ImageQuality_vergence_"
-METADATA = ("Metadata_Plate", "Metadata_Well", "Metadata_Site")
 PHRASES = {
     "focus": "out of focus", "saturation": "saturated", "background": "with another background",
     "illumination": "unevenly lit", "debris": "with debris", BLEED: "with bleed", SHIFT: "shifted", NONE: "empty",
 }  # fmt: skip
-RARE, NAMED = 0.05, 3  # p-value up to which reasons are given; of what is listed before "and N more"
+RARE = 0.05  # p-value up to which reasons are given
 MOST_IN = 0.5  # share of the sites of a kind that lie in one channel or row, above which it is named
 WELLS = ("metadata_well", "well", "well_position", "well_id")  # columns of a plate map that name the well, and the plate
 PLATES = ("metadata_plate", "plate", "plate_id", "barcode", "assay_plate_barcode")
 CONDITION = re.compile(r"\s*(?P<name>.+?)\s*(?P<sign>==|!=|=|\bnot in\b|\bin\b)\s*(?P<values>.+?)\s*")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PlateResult(Tabular):
     """What was found on plates.
 
@@ -192,18 +180,17 @@ def check_plate(
     sites = sites_of(open_images(source, column=column), pattern=pattern, channels=names, plate=called)
     control, notes = _controls(sites, plate, against_where)
     small = ArrayFile()
-    rows = rows_of(SiteQuality(), sites.images, range(len(sites.images)), workers, "sites", each=lambda i, row: _keep(small, row))
+
+    def keep(i: int, row: dict[str, Any]) -> None:
+        small.keep(len(small), row.pop("small"))
+
+    rows = rows_of(site_quality, sites.images, range(len(sites.images)), workers, "sites", each=keep)
     expect(rows, "sites that can be read", "none", "see the reasons above")
     found = _judged(sites, rows, control[rows["index"]], per, fdr, [*sites.notes, *notes])
     found = replace(found, small=small, workers=workers)
     if out is not None:
         found.write(out)
     return found
-
-
-def _keep(small: ArrayFile, row: dict[str, Any]) -> None:
-    """Keeps the small image of the next site on disk."""
-    small.keep(len(small), row.pop("small"))
 
 
 # The plate map
@@ -247,45 +234,41 @@ def _where(table: Any, where: str) -> list[bool]:
 
 
 def _judged(sites: Sites, rows: Mapping[str, Array], control: Bools, per: str, fdr: float, notes: Sequence[str]) -> PlateResult:
-    """Returns what is found among sites, by the columns that `SiteQuality` gives of each."""
+    """Returns what is found among sites, by the columns that `site_quality` gives of each."""
     index = rows["index"]
     wells = [sites.wells[i] for i in index.tolist()]
     plates, plate = np.unique([name for name, _ in wells], return_inverse=True)
     number = np.unique([" ".join(well) for well in wells], return_inverse=True)[1].reshape(-1)
-    table, place = rows["channels"].astype(np.float64), rows_and_columns([name for _, name in wells])
-    measures, x = measures_of(sites.channels, table, rows["pairs"])
+    table, place = rows["channels"].astype(np.float64), plate_scores.rows_and_columns([name for _, name in wells])
+    measures, x = plate_scores.measures_of(sites.channels, table, rows["pairs"])
     for p, name in enumerate(plates.tolist()):
         own = plate == p
-        _require_controls(name, int((own & control).sum()), len(np.unique(number[own & control])))
-        x[own] = unexplained(x[own], cells_of(table)[own], place[own])
+        here, its = own & control, len(np.unique(number[own & control]))
+        has = f"{counted(int(here.sum()), 'site')} of {counted(its, 'well')}"
+        enough = f"at least {FEWEST} control sites of 2 wells on plate {name}"
+        expect(here.sum() >= FEWEST and its > 1, enough, has, "name more controls")
+        x[own] = plate_scores.unexplained(x[own], plate_scores.cells_of(table)[own], place[own])
     measures.append(Measure(NONE, "", 1, 1.0))
-    x = np.c_[x, empty(table, control, plate)]
-    units = Units(x, control, number, plate.reshape(-1), place)
+    x = np.c_[x, plate_scores.empty(table, control, plate)]
+    units = plate_scores.Units(x, control, number, plate.reshape(-1), place)
     one, of = (units, np.arange(len(x))) if per == "site" else (units.by_well(), number)
-    found = judged(one, measures, fdr)
-    heat = heat_of(rows["tiles"], control, plate.reshape(-1))
-    why = [measures[j] for j in found.added.argmax(1)[of].tolist()]
-    told = (found.flag | found.apart)[of]
+    found = plate_scores.judged(one, measures, fdr)
+    heat = plate_scores.heat_of(rows["tiles"], control, plate.reshape(-1))
+    why = [measures[j] for j in plate_scores.most_telling(found.added, measures)[of].tolist()]
+    told = (found.decisions.flag | found.apart)[of]
     probable = told | (np.asarray(found.decisions.columns["p_value"]) <= RARE)[of]
-    columns: dict[str, Any] = dict(
-        zip(METADATA, ([sites.images.columns[name][i] for i in index.tolist()] for name in METADATA), strict=True)
-    )
+    columns: dict[str, Any] = {name: [sites.images.columns[name][i] for i in index.tolist()] for name in METADATA}
     columns |= {"control": control.astype(np.uint8)}
     columns |= {PREFIX + name: np.asarray(found.decisions.columns[name])[of] for name in ("score", "p_value", "q_value")}
     columns |= {PREFIX + "flag": told.astype(np.uint8), PREFIX + "reason": _reasons(why, probable)}
     columns |= _measurements(sites.channels, table, rows["pairs"])
     skipped = Table({"site": [s.name for s in sites.images.skipped], "reason": [s.reason for s in sites.images.skipped]})
     summary = _summary(sites, found, plates.tolist(), per, control, len(np.unique(number[control])), len(skipped))
-    summary["sentences"] = _sentences(summary, _kinds(columns, why, found.flag[of]), found, notes, skipped)
+    order = np.argsort(-np.where(control, -np.inf, columns[PREFIX + "score"]), kind="stable").tolist()
+    summary["first"] = list(dict.fromkeys(" ".join(wells[i][len(plates) == 1 :]) for i in order))[:FIRST]
+    summary["sentences"] = _sentences(summary, _kinds(columns, why, found.decisions.flag[of]), found, notes, skipped)
     threshold = region_threshold(heat[control].max((1, 2, 3)), REGION_RATE)
     return PlateResult(Table(columns), skipped, found.decisions, summary, sites, index, heat, threshold)
-
-
-def _require_controls(plate: str, sites: int, wells: int) -> None:
-    has = f"{counted(sites, 'site')} of {counted(wells, 'well')}"
-    expect(
-        sites >= FEWEST and wells > 1, f"at least {FEWEST} control sites of 2 wells on plate {plate}", has, "name more controls"
-    )
 
 
 def _measurements(channels: Sequence[str], table: Array, pairs: Array) -> dict[str, Any]:
@@ -347,21 +330,22 @@ def _sentences(s: Mapping[str, Any], kinds: Sequence[str], found: Judged, notes:
     """Returns the answer, its condition, and what else to know."""
     noun = s["noun"]
     texts = [f"{s['flagged']:,} of {counted(s['judged'], noun)} flagged."]
-    rate = (
-        f"On average at most {in_percent(s['fdr'])} of flags are false alarms, if normal {noun}s are like those of the controls."
-    )
-    texts.append(rate if s["flagged"] else found.decisions.why_none)
-    texts += [f"{'; '.join(kinds)}."] * bool(kinds)
+    rate, given = in_percent(s["fdr"]), counted(s["calibration"], f"control {noun}")
+    held = f"On average at most {rate} of flags are false alarms, if normal {noun}s are like those of the control wells."
+    needed = reportable(s["calibration"], max(s["judged"], 1), s["fdr"]).fewest
+    few = f"With {given}, a flag at {rate} needs at least {needed:,} anomalous {noun}s."
+    texts.append(held if s["flagged"] else few)
+    texts += [f"{'; '.join(kinds)}."] if kinds else [f"Most anomalous wells: {', '.join(s['first'])}. See report.html."]
     for plate, where, kind, channel in s["split"]:
         what = _with_channel(f"{kind}", channel)
-        texts.append(f"Controls of plate {plate} differ by {where} (most in {what}): look at this plate first.")
+        texts.append(f"Control wells of plate {plate} differ by {where} (most in {what}). Look at this plate first.")
     if s["apart"]:
         them = f"{counted(s['apart'], f'control {noun}')} of {s['apart'] + s['calibration']:,}"
-        texts.append(f"{them} stand apart: flagged too, without a rate, and not compared with.")
+        texts.append(f"{them} stand apart. They are flagged without a rate, and nothing is compared with them.")
     texts.append(f"Compared with {counted(s['control_sites'], 'control site')} of {counted(s['control_wells'], 'well')}.")
     if len(skipped):
-        listed = [f"{name} ({why})" for name, why in zip(*skipped.columns.values(), strict=True)]
-        more = f"; and {len(listed) - NAMED:,} more (skipped.csv)" if len(listed) > NAMED else ""
-        texts.append(f"{counted(len(skipped), 'site')} not judged: {'; '.join(listed[:NAMED])}{more}.")
+        each = [f"{name} ({why})" for name, why in zip(*skipped.columns.values(), strict=True)]
+        texts.append(f"{counted(len(skipped), 'site')} not judged: {listed(each, 'skipped.csv')}.")
     channels = ", ".join(s["channels"])
-    return [*texts, *notes, f"Names read as {s['pattern'][0]}; {counted(len(s['channels']), 'channel')}: {channels}."]
+    read = "as the pattern says" if s["pattern"][0] == GIVEN else f"as {s['pattern'][0]}"
+    return [*texts, *notes, f"Names read {read}; {counted(len(s['channels']), 'channel')}: {channels}."]

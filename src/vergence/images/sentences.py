@@ -9,7 +9,7 @@ from vergence.decide.conformal import needed_calibration, reportable
 from vergence.images.measurements import PROPERTIES
 from vergence.utils.checks import counted
 
-__all__ = ["shortened_name"]
+__all__ = ["listed", "shortened_name"]
 
 NAMED = 3  # images, pairs, groups and files that are named before "and N more"
 KINDS = 5  # of other files
@@ -34,7 +34,7 @@ def sentences_of(s: Mapping[str, Any], pairs: Mapping[str, Sequence[Any]], skipp
     return [*parts, *([] if few else s["notes"])]
 
 
-def _listed(texts: Sequence[str], file: str = "items.csv", total: int = 0) -> str:
+def listed(texts: Sequence[str], file: str = "items.csv", total: int = 0) -> str:
     """Returns the first texts, and how many more there are, of so many or of as many as there are texts."""
     more = max(total, len(texts)) - NAMED
     return "; ".join(texts[:NAMED]) + (f"; and {more:,} more ({file})" if more > 0 else "")
@@ -87,8 +87,8 @@ def _reference(s: Mapping[str, Any]) -> str:
     if not (names := [shortened_name(name) for name in s["reference_anomalies"]]):
         return ""
     verb, them = ("is itself", "it") if len(names) == 1 else ("are themselves", "them")
-    many, listed = counted(len(names), f"reference {s['noun']}"), _listed(names, "summary.json")
-    text = f"{many} {verb} anomalous: {listed}. Check {them} first."
+    many = counted(len(names), f"reference {s['noun']}")
+    text = f"{many} {verb} anomalous: {listed(names, 'summary.json')}. Check {them} first."
     if s["flagged_without"] <= s["flagged"]:
         return text
     return f"{text} Without {them} (`confirmed`), {counted(s['flagged_without'], s['noun'])} would be flagged."
@@ -103,16 +103,16 @@ def _labels(s: Mapping[str, Any]) -> str:
     if labels["compared"]:
         held = f"On average at most {100 * s['fdr']:g} % of these are false alarms, if the reference's labels are right."
         if labels["flagged"]:
-            return f"{counted(labels['flagged'], 'image')} flagged with a wrong label: {_listed(texts)}. {held}{few}"
+            return f"{counted(labels['flagged'], 'image')} flagged with a wrong label: {listed(texts)}. {held}{few}"
         if not labels["beyond"]:
             return f"No label is flagged.{few}"
         many, verb = counted(labels["beyond"], "image"), "fits its" if labels["beyond"] == 1 else "fit their"
         would = f"if all labels were right, about {labels['expected']:.2g} would"
-        return f"No label is flagged. {many} {verb} label less than all {labels['compared']}; {would}: {_listed(texts)}.{few}"
+        return f"No label is flagged. {many} {verb} label less than all {labels['compared']}; {would}: {listed(texts)}.{few}"
     if not texts:
         return f"No image fits another label better than its own.{few}"
     better = f"{labels['better']:,} of {labels['images']:,} images fit another label better than their own"
-    return f"{better}: {_listed(texts, total=labels['better'])}. In the page, sort by 'least fitting label first'.{few}"
+    return f"{better}: {listed(texts, total=labels['better'])}. In the page, sort by 'least fitting label first'.{few}"
 
 
 def _groups(s: Mapping[str, Any]) -> str:
@@ -120,7 +120,7 @@ def _groups(s: Mapping[str, Any]) -> str:
         return ""
     why = [f" ({group['why']})" if group["why"] else "" for group in s["groups"]]
     texts = [f"{g['images']:,} like {shortened_name(g['like'])}{text}" for g, text in zip(s["groups"], why, strict=True)]
-    return f"{counted(len(texts), 'group')} of similar {s['noun']}s apart from all others: {_listed(texts)}."
+    return f"{counted(len(texts), 'group')} of similar {s['noun']}s apart from all others: {listed(texts)}."
 
 
 def _pairs(pairs: Mapping[str, Sequence[Any]], source: str) -> list[str]:
@@ -135,7 +135,7 @@ def _leaked(s: Mapping[str, Any], pairs: Mapping[str, Sequence[Any]]) -> str:
         return "No image leaked: none is a duplicate of a reference image."
     they = "it is a duplicate of a reference image" if s["leaked"] == 1 else "they are duplicates of reference images"
     head = f"{s['leaked']:,} of {counted(s['images'], 'image')} leaked: {they}"
-    return f"{head}. Pairs: {_listed(texts, 'duplicates.csv')}."
+    return f"{head}. Pairs: {listed(texts, 'duplicates.csv')}."
 
 
 def _duplicates(s: Mapping[str, Any], pairs: Mapping[str, Sequence[Any]]) -> str:
@@ -144,8 +144,8 @@ def _duplicates(s: Mapping[str, Any], pairs: Mapping[str, Sequence[Any]]) -> str
         return "No duplicates." if "duplicates" in s["only"] and s["reference"] is None else ""
     unlike = [" and ".join(map(shortened_name, pair)) for pair in (s["labels"] or {"unlike": []})["unlike"]]
     have = f"{len(unlike):,} of these {'has' if len(unlike) == 1 else 'have'} different labels"
-    labels = f" {have}, so `keep='best'` keeps both images: {_listed(unlike, 'summary.json')}." if unlike else ""
-    return f"{counted(len(texts), 'pair')} of duplicates: {_listed(texts, 'duplicates.csv')}.{labels}"
+    labels = f" {have}, so `keep='best'` keeps both images: {listed(unlike, 'summary.json')}." if unlike else ""
+    return f"{counted(len(texts), 'pair')} of duplicates: {listed(texts, 'duplicates.csv')}.{labels}"
 
 
 def _properties(s: Mapping[str, Any]) -> str:
@@ -158,7 +158,7 @@ def _properties(s: Mapping[str, Any]) -> str:
 def _files(s: Mapping[str, Any], skipped: Mapping[str, Sequence[str]]) -> str:
     rows = zip(skipped["path"], skipped["reason"], strict=True)
     texts = [f"{shortened_name(path)} ({reason})" for path, reason in rows if reason != AGAIN]
-    parts = [f"{counted(len(texts), 'file')} could not be read: {_listed(texts, 'skipped.csv')}."] if texts else []
+    parts = [f"{counted(len(texts), 'file')} could not be read: {listed(texts, 'skipped.csv')}."] if texts else []
     if s["ignored"]:
         n = sum(s["ignored"].values())
         kinds = ", ".join(f"{v:,} {k or 'without an ending'}" for k, v in list(s["ignored"].items())[:KINDS])

@@ -14,15 +14,15 @@ Shapes: a site (C, H, W); T x T tiles.
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import fft, ndimage
 
 from vergence.data.image_list import LoadedImage
 from vergence.utils.dtypes import Array, Floats, Singles
 
-__all__ = ["SiteQuality", "measured"]
+__all__ = ["measured", "site_quality"]
 
 BINS = 1 << 16
 TILES, THUMBNAIL = 16, 64  # rows and columns of a heatmap; pixels of the longer side of a small image, about
@@ -39,23 +39,11 @@ CHANNEL = (
 FLOOR = 1e-12
 
 
-@dataclass(frozen=True)
-class SiteQuality:
-    """Maps a site to its measurements: of each channel (C, M), of each pair of channels (P, 2), and of tiles (C, 3, T, T)."""
-
-    def __call__(self, image: LoadedImage) -> dict[str, Any]:
-        """Returns the columns of a site."""
-        each = [measured(plane) for plane in image.pixels]
-        pairs = between([high for _, high, _ in each])
-        small = np.stack([blocks(plane.astype(np.float32), max(1, max(plane.shape) // THUMBNAIL)) for plane in image.pixels])
-        table, tiles = np.stack([row for row, _, _ in each]), np.stack([tiles for _, _, tiles in each]).astype(np.float32)
-        return {
-            "digest": np.int64(image.digest),
-            "channels": table,
-            "pairs": pairs.astype(np.float64),
-            "tiles": tiles,
-            "small": small,
-        }
+def site_quality(image: LoadedImage) -> dict[str, Any]:
+    """Returns the measurements of channels (C, M), of pairs of them (P, 2), and of tiles (C, 3, T, T), and the site in small."""
+    table, details, tiles = zip(*map(measured, image.pixels), strict=True)
+    small = [blocks(plane.astype(np.float32), max(1, max(plane.shape) // THUMBNAIL)) for plane in image.pixels]
+    return {"channels": np.stack(table), "pairs": between(details), "tiles": np.stack(tiles), "small": np.stack(small)}
 
 
 def measured(plane: Array) -> tuple[Floats, Singles, Singles]:
@@ -73,16 +61,17 @@ def measured(plane: Array) -> tuple[Floats, Singles, Singles]:
     small, large = blocks(x, SMALL), blocks(x, LARGE)
     values["Background"] = float(np.quantile(large, DIM))
     brightness = max(values["MeanIntensity"] - values["Background"], 1e-4)
-    energy = np.square(_laplacian(small))
+    energy = np.square(ndimage.laplace(small, mode="nearest"))
     values["PowerLogLogSlope"] = _slope(x)
     values["LogLaplacian2"] = float(np.log(energy.mean() / brightness**2 + FLOOR))
-    values["LogLaplacian8"] = float(np.log(np.square(_laplacian(large)).mean() / brightness**2 + FLOOR))
+    values["LogLaplacian8"] = float(np.log(np.square(ndimage.laplace(large, mode="nearest")).mean() / brightness**2 + FLOOR))
     values |= _shading(large)
     values["Bright"] = _bright(large)
     values["Smooth"] = _smooth_part(small - values["Background"], energy)
     values["Blobs"] = float(np.log1p(_blobs(large)))
     tiles = np.stack([np.log(_tiles(energy).mean(-1) + FLOOR), _tiles(large).min(-1), _tiles(large).max(-1)])
-    return np.array([values[name] for name in CHANNEL]), small - _smooth(small), tiles.astype(np.float32)
+    details = np.asarray(small - ndimage.uniform_filter(small, 15))
+    return np.array([values[name] for name in CHANNEL]), details, tiles.astype(np.float32)
 
 
 def _unit(plane: Array) -> Singles:
@@ -122,18 +111,11 @@ def blocks(x: Array, side: int) -> Singles:
     return np.asarray(lines.reshape(rows, columns, side).mean(2), dtype=np.float32)
 
 
-def _laplacian(x: Singles) -> Singles:
-    x = np.pad(x, 1, mode="edge")
-    return np.asarray(4 * x[1:-1, 1:-1] - x[2:, 1:-1] - x[:-2, 1:-1] - x[1:-1, 2:] - x[1:-1, :-2])
-
-
 def between(details: Sequence[Singles]) -> Floats:
     """Returns the correlation of each pair of channels, and by how many pixels one is shifted to fit best, (P, 2).
 
     Of details in small blocks; the shift is that of the largest cross-correlation, at most `REACH` blocks in each direction.
     """
-    from scipy import fft
-
     spectra = [fft.rfft2(x / (np.sqrt(np.square(x).sum()) + FLOOR)) for x in details]
     found = []
     for a, b in itertools.combinations(spectra, 2):
@@ -144,16 +126,8 @@ def between(details: Sequence[Singles]) -> Floats:
     return np.array(found, dtype=np.float64).reshape(-1, 2)
 
 
-def _smooth(x: Singles) -> Singles:
-    from scipy import ndimage
-
-    return np.asarray(ndimage.uniform_filter(x, 15))
-
-
 def _slope(x: Singles) -> float:
     """Returns the slope of log power by log frequency, of the middle part of an image."""
-    from scipy import fft
-
     side = min(SIDE, *x.shape)
     top, left = ((n - side) // 2 for n in x.shape)
     part = x[top : top + side, left : left + side]
@@ -183,8 +157,6 @@ def _shading(large: Singles) -> dict[str, float]:
 
 def _bright(blocks: Singles) -> float:
     """Returns how far the brightest part is above the median, in deviations of blocks, as a logarithm."""
-    from scipy import ndimage
-
     wide = ndimage.uniform_filter(blocks, max(1, round((PART * blocks.size) ** 0.5)))
     middle = float(np.median(wide))
     return float(np.log1p((float(wide.max()) - middle) / (1.4826 * float(np.median(np.abs(wide - middle))) + 1e-6)))
@@ -199,8 +171,6 @@ def _smooth_part(blocks: Singles, energy: Singles) -> float:
 
 def _blobs(blocks: Singles) -> int:
     """Returns the number of blocks that are brighter than all around them, and than most."""
-    from scipy import ndimage
-
     smooth = ndimage.gaussian_filter(blocks, 1.0)
     middle = np.median(smooth)
     cut = middle + max(0.25 * (np.quantile(smooth, 0.99) - middle), 3 * 1.4826 * np.median(np.abs(smooth - middle)))

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from vergence.mixtures.models import MODELS, get
     from vergence.mixtures.others import FromQuantiles, GaussianRegressor
     from vergence.mixtures.particle_mixture import ParticleMixture
-    from vergence.mixtures.plots import plot
     from vergence.mixtures.random_intercepts import RandomIntercepts
     from vergence.mixtures.selection import Importance, Selection, choose, folds, importance
 else:
@@ -27,7 +26,7 @@ else:
 __all__ = ["MODELS", "BayesianLine", "BoostedTrees", "ConditionalGaussian", "ConditionalMixture", "FromQuantiles"]
 __all__ += ["GaussianMixture", "GrowingNeuralGas", "Importance", "KernelConditional", "LogScale", "MixtureDensityNetwork"]
 __all__ += ["GaussianRegressor", "ParticleMixture", "RandomIntercepts", "Selection", "choose", "folds", "get", "importance"]
-__all__ += ["load", "plot"]
+__all__ += ["load"]
 
 
 def load(path: str | Path) -> Any:

@@ -165,7 +165,7 @@ class ParticleMixture(Conditional):
     def _update(self, bank: smc.Bank, c: Tensor, t: Tensor, w: Tensor) -> smc.Bank:
         """Returns the bank after updates with all pairs of weights w (N,), of mean about 1, in batches."""
         rows = min(self.batch_size, self.n_particles)
-        rule = smc.Rule(self.n_particles, "smc", self.rho, self.u, self.ess_threshold, "systematic")
+        rule = smc.Rule(self.n_particles, "smc", self.rho, self.u, self.ess_threshold)
         with bar("particles", len(c), "items") as advance:
             for s in range(0, len(c), rows):
                 self.n_batches_ += 1

@@ -393,7 +393,6 @@ OTHER = {
     "gmje_smc": {
         **{"bank": 24, "temperature": 0.5, "mode": "fifo", "momentum": 0.5, "u": 0.5, "normalize": False},
         **{"ess_threshold": (2.0, {"bank": 24}), "max_age": (1, {"bank": 40})},
-        "resampling": ("stratified", {"bank": 24, "ess_threshold": 2.0}),
     },
     "jepa": {"hidden": 16, "tied": False, "momentum": 0.5},
     "lejepa": {"weight": 0.2, "slices": 16, "knots": 9, "t_max": 5.0},

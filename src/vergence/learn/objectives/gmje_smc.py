@@ -80,7 +80,6 @@ class GMJESMC(ConditionalObjective):
         u: Share of the uniform distribution mixed into the weights, in [0, 1]. With momentum and u near 0 few pairs get all the
             weight.
         ess_threshold: Pairs are resampled where the effective sample size is below this fraction of bank and batch, >= 0.
-        resampling: ``systematic`` or ``stratified``.
         max_age: Batches after which pairs leave before others, as many as a batch replaces; None for no bound.
         normalize: Whether loss and responsibilities use unit vectors; otherwise the loss also favors long embeddings.
 
@@ -116,19 +115,17 @@ class GMJESMC(ConditionalObjective):
         momentum: float = 0.95,
         u: float = 0.05,
         ess_threshold: float = 0.5,
-        resampling: Literal["systematic", "stratified"] = "systematic",
         max_age: int | None = None,
         normalize: bool = True,
     ) -> None:
         super().__init__()
         require_choice("mode", mode, particles.MODES)
-        require_choice("resampling", resampling, particles.RESAMPLING)
         require_count(1, bank=bank, **({} if max_age is None else {"max_age": max_age}))
         require_within("(0, inf)", temperature=temperature)
         require_within("[0, inf)", ess_threshold=ess_threshold)
         require_within("[0, 1]", momentum=momentum, u=u)
         self.dim, self.tau, self.max_age, self.normalize = dim, float(temperature), max_age, normalize
-        self.rule = particles.Rule(bank, mode, 1 - momentum, float(u), float(ess_threshold), resampling)
+        self.rule = particles.Rule(bank, mode, 1 - momentum, float(u), float(ess_threshold))
         initial = unit(torch.randn(2, bank, dim, generator=torch.Generator().manual_seed(SEED)))
         self.register_buffer("bank_a", initial[0].clone())
         self.register_buffer("bank_b", initial[1].clone())
