@@ -9,7 +9,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from vergence.utils.checks import counted
 from vergence.utils.digests import content_digest
 from vergence.utils.dtypes import Array, Bytes, Floats, Ints, Singles
 
-if TYPE_CHECKING:
-    from vergence.images.plates import PlateResult
-
 MOST = 20_000  # sites on the page
 BYTES, LONGEST = 3e6, 900  # of the sites that are kept large, in all, and the longer side of each in pixels
 KEYS = {"score": "score", "p": "p_value", "q": "q_value"}  # of the page, and columns
@@ -43,9 +40,10 @@ MEANING = [
     "The p-value of a site is the share of control sites that are at least as anomalous, by fits that have not seen their well. "
     "The q-value is the least false-discovery rate at which the site is flagged.",
 ]
+Found = Any  # a `vergence.images.plates.PlateResult`, whose module imports this one
 
 
-def write_plate(path: Path, found: "PlateResult") -> Path:
+def write_plate(path: Path, found: Found) -> Path:
     """Writes the page in one step; it loads nothing from elsewhere, and every text in it is escaped. Returns its path."""
     score = np.asarray(found.column("score"))
     rows = np.sort(np.argsort(-score, kind="stable")[:MOST])
@@ -63,7 +61,7 @@ def write_plate(path: Path, found: "PlateResult") -> Path:
     )
 
 
-def _wells(found: "PlateResult", plate: str) -> dict[str, Any]:
+def _wells(found: Found, plate: str) -> dict[str, Any]:
     """Returns the wells of a plate as a table: of each its name, its sites, how many are flagged, and its color."""
     wells, control = found.sites["Metadata_Well"], np.asarray(found.sites["control"])
     own = [i for i, name in enumerate(found.sites["Metadata_Plate"]) if name == plate]
@@ -85,7 +83,7 @@ def _wells(found: "PlateResult", plate: str) -> dict[str, Any]:
     return {"name": plate, "columns": list(range(1, across + 1)), "rows": list(zip(ROWS, lines, strict=False))}
 
 
-def _data(found: "PlateResult", rows: Ints) -> dict[str, Any]:
+def _data(found: Found, rows: Ints) -> dict[str, Any]:
     """Returns the columns of the page."""
     some = rows.tolist()
     names, reasons = [found.names[i] for i in some], [found.column("reason")[i] for i in some]
@@ -103,7 +101,7 @@ def _data(found: "PlateResult", rows: Ints) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _images(found: "PlateResult", rows: Sequence[int], large: Sequence[int]) -> dict[str, Any]:
+def _images(found: Found, rows: Sequence[int], large: Sequence[int]) -> dict[str, Any]:
     """Returns a tile of each site; of some a larger image of its channels, with frames and heatmap."""
     side = side_of(len(rows))
     tiles = np.zeros((len(rows), side, side, 3), dtype=np.uint8)
