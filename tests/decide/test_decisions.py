@@ -341,3 +341,10 @@ def test_weighted_p_values_hold_under_a_known_shift_and_others_do_not():
     refuses("weights or folds", Calibrated(IsolationForest(), weights=weight, folds=3).fit, x)
     refuses("fdr only", Calibrated(IsolationForest(n_estimators=5), weights=weight).fit(x).decide, new, fpr=0.1)
     refuses("weights above 0", Calibrated(IsolationForest(n_estimators=5), weights=lambda x: -weight(x)).fit, x)
+
+
+def test_a_change_of_scores_is_told_as_they_were_given():
+    rng = np.random.default_rng(0)
+    cal, new = rng.normal(size=500), rng.normal(1, 1, 300)
+    assert any("scores are higher overall" in text for text in calibrate(cal, new).sentences)
+    assert any("scores are lower overall" in text for text in calibrate(-cal, -new, larger_is_anomalous=False).sentences)

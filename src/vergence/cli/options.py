@@ -14,7 +14,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from vergence.data.config import BUILT_IN, DataConfig, ViewConfig, existing
 from vergence.learn.training.config import FitConfig, ModelConfig
-from vergence.utils.checks import LARGEST, expect, require_within, shown
+from vergence.utils.checks import LARGEST, did_you_mean, expect, require_within, shown
 from vergence.utils.files import require_apart
 
 __all__ = ["known_settings", "parse_settings"]
@@ -161,7 +161,8 @@ def failing(given: str | None, known: Iterable[str]) -> list[str]:
     """
     names = [name.strip() for name in (given or "").split(",") if name.strip()]
     unknown = [name for name in names if name not in (*known, "any")]
-    expect(not unknown, f"--fail-on of {', '.join(known)} or any", ", ".join(unknown), "name others")
+    advice = did_you_mean(unknown[0], known) if unknown else ""
+    expect(not unknown, f"--fail-on of {', '.join(known)} or any", ", ".join(unknown), advice or "name others")
     return list(known) if "any" in names else names
 
 

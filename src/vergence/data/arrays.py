@@ -184,7 +184,8 @@ def read_arrays(path: Path, keys: Sequence[str], memory: int) -> tuple[dict[str,
             return {"arr_0": array if path.stat().st_size > memory else np.array(array)}, ["arr_0"]
     except DAMAGE:
         hint = "save numbers (no Python objects) with numpy.save or numpy.savez"
-        raise ValueError(f"expected a NumPy file at {path}, found one that cannot be read; {hint}") from None
+        kind = "a NumPy file" if path.suffix in (".npy", ".npz") else "a table (.csv, .jsonl, .parquet, .xlsx), .npy or .npz"
+        raise ValueError(f"expected {kind} at {path}, found one that cannot be read; {hint}") from None
 
 
 def _read_archive(path: Path, keys: Sequence[str]) -> tuple[dict[str, Array], list[str]]:

@@ -27,6 +27,7 @@ from vergence.utils.terminal import Tabular
 __all__ = ["Counts", "Decisions", "Tally", "calibrate", "decided"]
 
 CONFIDENCE = 0.95
+FLIPPED = dict(zip(CHANGES[:2], CHANGES[1::-1], strict=True))  # words for scores of which lower ones are anomalous
 LEAST = 10  # calibration items, in all and of each group
 SHIFTED, FEW = 0.01, 20  # largest probability at which a change is reported, and fewest items
 CHANGED, SPREAD, CERTAIN = 0.2, 0.1, 0.001  # least change, of the spread too, and largest probability that void the rate
@@ -60,6 +61,7 @@ class Decisions(Tabular):
         noun: What one item is called.
         change: In what way the scores differ: higher, lower, more spread or less spread.
         confidence: Probability that ``fdr`` holds for these calibration items, or None where it is an average over these, too.
+        lower_is_anomalous: Whether lower scores are more anomalous; the columns hold them negated.
     """
 
     columns: Mapping[str, Any]
@@ -77,6 +79,7 @@ class Decisions(Tabular):
     noun: str = "item"
     change: str = CHANGES[0]
     confidence: float | None = None
+    lower_is_anomalous: bool = False
 
     def table(self) -> Mapping[str, Sequence[Any]]:
         """Returns the columns by name."""
@@ -143,7 +146,8 @@ class Decisions(Tabular):
     def _changed(self) -> str:
         """Returns how the new scores differ, and what that means."""
         least = f"; at least {in_percent(round(self.excess, 2))} of the {self.noun}s differ" if self.changed else ""
-        how = f"The new scores are {self.change} overall (p = {self.shift:.2g}{least if self.change in CHANGES[:2] else ''})."
+        change = FLIPPED.get(self.change, self.change) if self.lower_is_anomalous else self.change
+        how = f"The new scores are {change} overall (p = {self.shift:.2g}{least if self.change in CHANGES[:2] else ''})."
         if self.change == CHANGES[0]:
             return f"{how} Either many {self.noun}s are anomalous, or they come from another source; then the rate does not hold."
         missed = "" if self.change == CHANGES[2] else ", and anomalies may be missed"
@@ -374,13 +378,14 @@ def calibrate(
     if groups is not None:
         only = fpr is None and confidence is None and not adaptive
         expect(only, "groups with fdr only", "another option", "leave one out")
-        return _within(cal, new, groups, fdr)
+        return replace(_within(cal, new, groups, fdr), lower_is_anomalous=not larger_is_anomalous)
     own = conformal.counts_of(conformal.ranked(cal, cal), len(cal))
     sure = confidence if fpr is None else None
     counts = Counts(len(cal), fdr, certificate, own=own, confidence=sure, adaptive=adaptive)
     columns = {"p_value": conformal.ranked(cal, new), "score": new}
     counts.see(columns)
-    return counts.decisions({"p_value": columns["p_value"], **counts.columns(columns)})
+    found = counts.decisions({"p_value": columns["p_value"], **counts.columns(columns)})
+    return replace(found, lower_is_anomalous=not larger_is_anomalous)
 
 
 def _expect_apart(cal: np.ndarray, new: np.ndarray) -> None:

@@ -110,6 +110,8 @@ class Monitor:
         content: dict[str, Any] = {name: getattr(self, name) for name in SAVED}
         content |= {"calibration": self.calibration.tolist(), "bets": self.bets.tolist()}
         content |= {"scores": self._scores.counts.tolist(), "pairs": self._pairs.counts.tolist()}
+        other = Path(path).is_file() and not Path(path).read_bytes().startswith(b"{")
+        expect(not other, f"no file, or the state of a monitor, at {path}", "another file", "choose another path")
         with explained(Path(path), "choose another path, or free space"), replacing(Path(path)) as part:
             part.write_text(json.dumps(content))
 
