@@ -11,16 +11,16 @@ import pandas as pd
 from pycytominer import aggregate, normalize
 
 KEYS = ["Metadata_Plate", "Metadata_Well", "Metadata_Site"]
-FLAG, CONTROL = "ImageQuality_vergence_flag", "control"
+FLAG, CONTROL = "ImageQuality_vergence_flag", "Metadata_control"
 
 
 def profiles_of_wells(quality: pd.DataFrame, profiles: pd.DataFrame | None = None) -> pd.DataFrame:
     """Returns a profile of each well, the median of its sites or cells that stay, in deviations from the control wells."""
     given = quality if profiles is None else profiles.merge(quality[[*KEYS, FLAG, CONTROL]], on=KEYS)
-    kept = given[given[FLAG] == 0].rename(columns={CONTROL: "Metadata_control"})
+    kept = given[given[FLAG] == 0]
     features = [name for name in kept.columns if not name.startswith(("Metadata_", "ImageQuality_vergence_"))]
-    wells = aggregate(kept, strata=[*KEYS[:2], "Metadata_control"], features=features, operation="median")
-    return normalize(wells, features=features, samples="Metadata_control == 1", method="mad_robustize")
+    wells = aggregate(kept, strata=[*KEYS[:2], CONTROL], features=features, operation="median")
+    return normalize(wells, features=features, samples=f"{CONTROL} == 1", method="mad_robustize")
 
 
 if __name__ == "__main__":

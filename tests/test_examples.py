@@ -119,7 +119,7 @@ def test_profiles_of_wells_leave_flagged_sites_out():
 
     rng, n = np.random.default_rng(0), 48
     quality = pd.DataFrame({"Metadata_Plate": "P", "Metadata_Well": [f"A{i // 2:02}" for i in range(n)]})
-    quality["Metadata_Site"], quality["control"] = [str(i % 2) for i in range(n)], [int(i < 24) for i in range(n)]
+    quality["Metadata_Site"], quality["Metadata_control"] = [str(i % 2) for i in range(n)], [int(i < 24) for i in range(n)]
     quality["ImageQuality_FocusScore_DNA"] = rng.normal(size=n)
     quality["ImageQuality_vergence_flag"] = [int(i in (30, 31, 40)) for i in range(n)]
     wells = example("plate_profiles")["profiles_of_wells"](quality)

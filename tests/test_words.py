@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FORBIDDEN = {  # and what is written instead
-    r"(?<!-)\bcontrols?\b(?! (characters?|sites?|wells?))": "baseline",
+    r"(?<!-)\bcontrols?\b(?!\"| (characters?|sites?|wells?|\{noun\}))": "baseline",
     r"\bforeign\b": "out-of-distribution, unknown",
     r"\bbeside\b": "next to, compared with",
     r"\bprocessor (seconds|s|ms|milliseconds)\b": "CPU seconds",

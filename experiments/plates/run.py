@@ -43,7 +43,7 @@ def judged(made: Plate) -> dict[str, dict[str, Any]]:
     names = zip(found.sites["Metadata_Well"], found.sites["Metadata_Site"], found.column("flag"), strict=True)
     order = {(well, int(site)): k for k, (well, site, _) in enumerate(names)}
     flags = {RULE: np.asarray(found.column("flag"))}
-    control = np.asarray(found.sites["control"], dtype=bool)
+    control = np.asarray(found.sites["Metadata_control"], dtype=bool)
     flags |= fixed_cuts({name: np.array([one[name] for one in quality]) for name in quality[0]}, control)
     rows = [order[row["Metadata_Well"], row["Metadata_Site"]] for row in answer]
     each = {

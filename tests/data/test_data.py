@@ -187,7 +187,7 @@ def test_unknown_names_and_settings_out_of_range(tmp_path, monkeypatch):
     for settings in ({"holdout": 1.0}, {"holdout": float("nan")}, {"limit": 1}, {"size": 0}):
         refused("digits", next(iter(settings)), **settings)
     refused("digits", "1 to test", holdout=1e-9)
-    refused("mnist", "--download.*--data-root", root=str(tmp_path))
+    refused("mnist", "`download=True`.*`root=FOLDER`", root=str(tmp_path))
     refused(tmp_path, "expected images")
     (tmp_path / "a.jpg").write_text("text")
     refused(tmp_path, "1 files that cannot be read")

@@ -76,7 +76,7 @@ def test_a_browser_filters_sorts_and_opens_and_runs_no_foreign_markup(tmp_path, 
         assert names.all_inner_texts() == [HOSTILE + "3"]
         opened.locator("#grid .tile").first.click()
         about = opened.locator("#about").inner_text()
-        assert "Z 1 in 500." in about and "Score 1.00, p = 0.001, q = 0.001." in about
+        assert "Z 1 in 500." in about and "Score 1, p = 0.001, q = 0.001." in about
         opened.keyboard.press("a")  # what is said changes no flag
         assert opened.locator("#reviewed").inner_text() == "Marked: 1 anomaly, 0 normal. 2 flagged."
         images = opened.locator("#canvas .image").count(), opened.locator("#grid .image").count()

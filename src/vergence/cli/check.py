@@ -100,8 +100,8 @@ class Check:
     plate: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Plate map of a microscopy plate, a table with a column of wells: judges its sites next to its own control wells."""
     against_where: Annotated[str | None, arg(metavar="CONDITION", help_behavior_hint="")] = None
-    """With --plate: which wells are controls, such as 'compound = DMSO'; also !=, in A,B and not in A,B."""
-    pattern: Annotated[str | None, arg(metavar="REGEX", help_behavior_hint="(default: of known microscopes)")] = None
+    """With --plate: which are control wells, such as 'compound = DMSO'; also !=, in A,B and not in A,B."""
+    pattern: Annotated[str | None, arg(metavar="REGEX", help_behavior_hint="(default: by microscope)")] = None
     """With --plate: what in a file's name is its well, site and channel: groups of these names."""
     channels: Annotated[str | None, arg(metavar="NAME,NAME", help_behavior_hint="(default: as in the names)")] = None
     """With --plate: names of the channels, in their order."""
@@ -190,7 +190,7 @@ def _plate(command: Check) -> None:
     given = {one.name for one in fields(command) if getattr(command, one.name) != one.default} - {"source", "data_root"}
     others = sorted(given - {*OF_PLATES, "plate", "per", "out", "fdr", "column", "workers", "threads", "json", "fail_on"})
     expect(not others, "options of plates with --plate", f"--{', --'.join(others)}".replace("_", "-"), "leave these out")
-    expect(command.against_where, "--against-where CONDITION with --plate", "none", "say which wells are controls")
+    expect(command.against_where, "--against-where CONDITION with --plate", "none", "say which are control wells")
     assert command.plate is not None and command.against_where is not None
     failing = options.failing(command.fail_on, PLATE_FAILURES)
     out = command.out or Path(f"check-{Path(command.source.rstrip('/')).name.removeprefix('-') or 'plate'}")

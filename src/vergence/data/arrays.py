@@ -16,7 +16,7 @@ from vergence.data.images import written_name
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, spaced
 from vergence.data.table_files import TABLES, as_written, is_table_file, lines_of, notes_of, read_table
 from vergence.data.tables import Column, Roles, column_kinds, held, read_features, roles, vectors
-from vergence.utils.checks import counted, expect, refuse, require_choice
+from vergence.utils.checks import counted, expect, refuse, require_choice, shortened
 from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE
 from vergence.utils.linalg import as_array
@@ -182,10 +182,12 @@ def read_arrays(path: Path, keys: Sequence[str], memory: int) -> tuple[dict[str,
                 return _read_archive(path, keys)
             array = np.load(path, mmap_mode="r", allow_pickle=False)
             return {"arr_0": array if path.stat().st_size > memory else np.array(array)}, ["arr_0"]
-    except DAMAGE:
+    except DAMAGE as error:
         hint = "save numbers (no Python objects) with numpy.save or numpy.savez"
-        kind = "a NumPy file" if path.suffix in (".npy", ".npz") else "a table (.csv, .jsonl, .parquet, .xlsx), .npy or .npz"
-        raise ValueError(f"expected {kind} at {path}, found one that cannot be read; {hint}") from None
+        named = path.suffix in (".npy", ".npz")
+        kind = "a NumPy file" if named else "a table (.csv, .jsonl, .parquet, .xlsx), .npy or .npz"
+        why = f" ({shortened(error)})" if named else ""
+        raise ValueError(f"expected {kind} at {path}, found one that cannot be read{why}; {hint}") from None
 
 
 def _read_archive(path: Path, keys: Sequence[str]) -> tuple[dict[str, Array], list[str]]:

@@ -35,8 +35,8 @@ MEANING = [
     "evenness of light, debris, bleed and shift between channels, and whether it is empty.",
     "What cells explain, by their number and brightness, and what row, column and rim of the plate explain, is taken away first: "
     "a treatment that changes cells is no error.",
-    "The rate holds for normal sites that are like those of the controls. A strong treatment can still look like an error: open "
-    "flagged sites of one compound before you drop them.",
+    "The rate holds for normal sites that are like those of the control wells. A strong treatment can still look like an error: "
+    "open flagged sites of one compound before you drop them.",
     "The p-value of a site is the share of control sites that are at least as anomalous, by fits that have not seen their well. "
     "The q-value is the least false-discovery rate at which the site is flagged.",
 ]
@@ -63,7 +63,7 @@ def write_plate(path: Path, found: Found) -> Path:
 
 def _wells(found: Found, plate: str) -> dict[str, Any]:
     """Returns the wells of a plate as a table: of each its name, its sites, how many are flagged, and its color."""
-    wells, control = found.sites["Metadata_Well"], np.asarray(found.sites["control"])
+    wells, control = found.sites["Metadata_Well"], np.asarray(found.sites["Metadata_control"])
     own = [i for i, name in enumerate(found.sites["Metadata_Plate"]) if name == plate]
     flag, members = np.asarray(found.column("flag")), dict[str, list[int]]()
     for i in own:
@@ -73,7 +73,7 @@ def _wells(found: Found, plate: str) -> dict[str, Any]:
     color = dict(zip(members, shades(score, *np.quantile(score, (0.05, 0.98)).tolist()), strict=True))
     cells = {
         tuple(place[well]): {
-            "name": well, "search": f"{plate} {well}", "control": bool(control[rows[0]]), "color": color[well],
+            "name": well, "search": f"{plate} {well}", "is_control": bool(control[rows[0]]), "color": color[well],
             "flagged": int(flag[rows].sum()), "sites": len(rows),
         }
         for well, rows in members.items()

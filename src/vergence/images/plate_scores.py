@@ -9,11 +9,11 @@ for a site of a control well, in K folds of wells, and in the direction in which
     p = (1 + sum_k #{control sites of fold k : s_i >= s_k}) / (n + 1)
 
 (cross-conformal, Vovk, 2015; see `vergence.decide.feature_sets`). A deviation is at least what counts, and what most of
-the plate's sites have: what treatments change much tells no errors. Controls that stand apart, as errors in control wells do, do
-not calibrate. The rate is that of normal sites that are like those of the controls. Where few sites are flagged, a site has to
+the plate's sites have: what treatments change much tells no errors. Control sites that stand apart, as errors do, do not
+calibrate. The rate is that of normal sites that are like control sites. Where few sites are flagged, a site has to
 stand apart from the tail of all sites, too (`tail_p_values`): p-values only become larger, and the rate holds as before.
 
-Shapes: M sites or wells, n of them controls, q measurements, C channels, K folds.
+Shapes: M sites or wells, n of them of control wells, q measurements, C channels, K folds.
 """
 
 import itertools
@@ -35,10 +35,10 @@ from vergence.utils.dtypes import Array, Bools, Floats, Ints, Singles
 
 FOLDS, FEWEST = 10, 8  # of control wells; control wells from which on a position is tested
 WORST, MOST = 0.2, 0.9  # share of the sites that no fit of what cells explain sees; and that a deviation is at least of
-EMPTY, STEP = 0.07, 0.05  # of the controls' brightness, below which a site is empty; log brightness that is one deviation
-SPLIT = 0.01  # probability, over all measurements and positions of a plate, at which controls differ by position
+EMPTY, STEP = 0.07, 0.05  # of the control sites' brightness, below which a site is empty; log brightness that is one deviation
+SPLIT = 0.01  # probability, over all measurements and positions of a plate, at which control sites differ by position
 LEAST, MANY = 100, 0.12  # sites from which a tail is fitted, and share of them that is flagged, up to which it is
-TAIL, BEYOND = 0.85, 0.1  # quantile where a tail begins; controls that are expected beyond its end
+TAIL, BEYOND = 0.85, 0.1  # quantile where a tail begins; control sites that are expected beyond its end
 SHARPNESS, FLOOR, FARTHEST = 1.0, 1e-4, 6.0
 KINDS = {  # measurements of a channel that an error of a kind moves, in which direction, 0 for both, and what counts at least
     "focus": {"PowerLogLogSlope": (-1, 0.15), "LogLaplacian2": (-1, 0.25), "LogLaplacian8": (-1, 0.25)},
@@ -60,7 +60,7 @@ class Measure:
     kind: str
     channel: str
     sign: int
-    least: float  # deviation of the controls, at least
+    least: float  # deviation of the control sites, at least
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Units:
 
     @property
     def fold(self) -> Ints:
-        """Fold of each control, (n,), by wells."""
+        """Fold of each control site, (n,), by wells."""
         rank = np.unique(self.well[self.control], return_inverse=True)[1].reshape(-1)
         return np.asarray(rank % min(FOLDS, int(rank.max()) + 1), dtype=np.int64)
 
@@ -94,7 +94,7 @@ class Units:
         return Units(x, self.control[first], self.well[first], self.plate[first], self.place[first])
 
     def deviations(self, least: Floats) -> tuple[Floats, Floats]:
-        """Returns deviations from the controls of the plate in other folds: (M, K, q) of all, out of fold (n, q) of controls."""
+        """Returns deviations from control wells of the plate in other folds, (M, K, q), and of these out of fold, (n, q)."""
         fold = np.full(len(self.x), -1)
         fold[self.control] = self.fold
         z = np.zeros((len(self.x), int(fold.max()) + 1, self.x.shape[1]))
@@ -112,8 +112,8 @@ class Judged:
 
     decisions: Decisions
     added: Floats  # what each measurement adds to the score, (M, q)
-    apart: Bools  # controls that stand apart, (M,)
-    split: Sequence[tuple[int, str, Measure]]  # plates whose controls differ by position: in what
+    apart: Bools  # control sites that stand apart, (M,)
+    split: Sequence[tuple[int, str, Measure]]  # plates whose control sites differ by position: in what
 
 
 def measures_of(channels: Sequence[str], table: Floats, pairs: Floats) -> tuple[list[Measure], Floats]:
@@ -162,7 +162,7 @@ def at_rim(place: Ints) -> Ints:
 
 
 def empty(table: Floats, control: Bools, plate: Ints) -> Floats:
-    """Returns how far sites (N,) are less bright than `EMPTY` of the controls in most channels, in steps; 0 for others."""
+    """Returns how far sites (N,) are less bright than `EMPTY` of the control sites in most channels, in steps; 0 for others."""
     light = cells_of(table)[:, : table.shape[1]]
     for p in np.unique(plate):
         light[plate == p] -= np.median(light[(plate == p) & control], 0)
@@ -170,14 +170,14 @@ def empty(table: Floats, control: Bools, plate: Ints) -> Floats:
 
 
 def by_controls(x: Floats, controls: Floats, least: Any = 1e-9) -> Floats:
-    """Returns values (N, ...) less the median of controls (n, ...), in their robust deviations, or the least that count."""
+    """Returns values (N, ...) less the median of those of control sites (n, ...), in robust deviations, at least ``least``."""
     middle = np.median(controls, 0)
     deviation = 1.4826 * np.median(np.abs(controls - middle), 0)
     return np.asarray((x - middle) / np.maximum(deviation, least))
 
 
 def split_controls(units: Units, measures: Sequence[Measure]) -> list[tuple[int, str, Measure]]:
-    """Returns plate, ``rows``, ``columns`` or ``rim``, and the measurement in which the controls of a plate differ most by it.
+    """Returns plate, ``rows``, ``columns`` or ``rim``, and the measurement in which control wells of a plate differ most by it.
 
     By the rank correlation of the wells' medians of each measurement with the position, at a level over all of them.
     """
@@ -196,7 +196,7 @@ def split_controls(units: Units, measures: Sequence[Measure]) -> list[tuple[int,
 
 
 def centered(units: Units, plates: Sequence[int]) -> Units:
-    """Returns the units with the rims of some plates less what the controls there differ from the others by."""
+    """Returns the units with the rims of some plates less what control wells there differ from the others by."""
     x, rim = units.x.copy(), units.rim == 1
     for p in plates:
         own = units.plate == p
@@ -206,7 +206,7 @@ def centered(units: Units, plates: Sequence[int]) -> Units:
 
 
 def apart(scores: Floats) -> Bools:
-    """Returns which scores (n,) of controls stand apart: beyond what an exponential tail of the others reaches.
+    """Returns which scores (n,) of control sites stand apart: beyond what an exponential tail of the others reaches.
 
     The tail is that from the median to the 85 % quantile; beyond its end a tenth of a score is expected.
     """
@@ -251,7 +251,7 @@ def rows_and_columns(wells: Sequence[str]) -> Ints:
 
 
 def heat_of(tiles: Array, control: Bools, plate: Ints) -> Singles:
-    """Returns how anomalous each tile of sites is next to the same tile of the controls, (N, C, T, T), of tiles (N, C, 3, T, T).
+    """Returns how anomalous each tile of sites is next to the same tile of control sites, (N, C, T, T), of tiles (N, C, 3, T, T).
 
     By the least sharpness, any difference of the dimmest part, and the greatest brightness.
     """

@@ -1,6 +1,6 @@
 """`check_plate`: sites of microscopy plates that cannot be used, next to the plate's own control wells, and why.
 
-    files -> sites -> measurements of each channel -> deviations from the controls -> what is flagged -> PlateResult
+    files -> sites -> measurements of each channel -> deviations from control wells -> what is flagged -> PlateResult
 
 Shapes: N sites, C channels, T x T tiles.
 """
@@ -57,9 +57,9 @@ class PlateResult(Tabular):
     """What was found on plates.
 
     Attributes:
-        sites: One row for each site that could be read: ``Metadata_Plate``, ``Metadata_Well``, ``Metadata_Site``; ``control``;
-            after ``ImageQuality_vergence_`` its ``score``, ``p_value``, ``q_value``, ``flag`` and ``reason``; and measurements,
-            ``ImageQuality_NAME_CHANNEL``.
+        sites: One row for each site that could be read: ``Metadata_Plate``, ``Metadata_Well``, ``Metadata_Site`` and
+            ``Metadata_control``; its ``score``, ``p_value``, ``q_value``, ``flag`` and ``reason``, each after
+            ``ImageQuality_vergence_``; and measurements, ``ImageQuality_NAME_CHANNEL``.
         skipped: ``site`` and ``reason`` of what could not be read.
         decisions: The same decisions as `Decisions`; control sites are excluded.
         summary: What was done and found, as numbers and sentences.
@@ -87,7 +87,7 @@ class PlateResult(Tabular):
 
     def shown(self, plate: int) -> Floats:
         """Returns the numbers that are shown as black and white in each channel of a plate, (C, 2), by its control sites."""
-        name, control = self.summary["plates"][plate], self.sites["control"]
+        name, control = self.summary["plates"][plate], self.sites["Metadata_control"]
         own = [i for i, of in enumerate(self.sites["Metadata_Plate"]) if of == name and control[i]]
         values = np.concatenate([self.small.read(i).reshape(len(self.source.channels), -1) for i in own[:SHOWN]], 1)
         return np.asarray(np.quantile(values, BLACK_AND_WHITE, axis=1).T)
@@ -142,7 +142,7 @@ def check_plate(
         source: Images of sites, a file of each channel or one of all: a folder of any depth, a tar, a table with a column of
             paths or bytes, or a list of paths. Several plates are told apart by folder, or by the pattern.
         plate: Plate map: a table, or its file, with a column of wells, and of plates where there are several.
-        against_where: Which wells are controls: ``compound = DMSO``; also ``!=``, ``in A,B`` and ``not in A,B``.
+        against_where: Which are control wells: ``compound = DMSO``; also ``!=``, ``in A,B`` and ``not in A,B``.
         pattern: Regular expression of the files' names with the groups ``well`` (or ``row`` and ``column``), ``site``,
             ``channel`` and perhaps ``plate``; by default that of a known microscope.
         channels: Names of the channels in their order, as a list or with commas.
@@ -246,7 +246,7 @@ def _judged(sites: Sites, rows: Mapping[str, Array], control: Bools, per: str, f
         here, its = own & control, len(np.unique(number[own & control]))
         has = f"{counted(int(here.sum()), 'site')} of {counted(its, 'well')}"
         enough = f"at least {FEWEST} control sites of 2 wells on plate {name}"
-        expect(here.sum() >= FEWEST and its > 1, enough, has, "name more controls")
+        expect(here.sum() >= FEWEST and its > 1, enough, has, "name more control wells")
         x[own] = plate_scores.unexplained(x[own], plate_scores.cells_of(table)[own], place[own])
     measures.append(Measure(NONE, "", 1, 1.0))
     x = np.c_[x, plate_scores.empty(table, control, plate)]
@@ -258,7 +258,7 @@ def _judged(sites: Sites, rows: Mapping[str, Array], control: Bools, per: str, f
     told = (found.decisions.flag | found.apart)[of]
     probable = told | (np.asarray(found.decisions.columns["p_value"]) <= RARE)[of]
     columns: dict[str, Any] = {name: [sites.images.columns[name][i] for i in index.tolist()] for name in METADATA}
-    columns |= {"control": control.astype(np.uint8)}
+    columns |= {"Metadata_control": control.astype(np.uint8)}
     columns |= {PREFIX + name: np.asarray(found.decisions.columns[name])[of] for name in ("score", "p_value", "q_value")}
     columns |= {PREFIX + "flag": told.astype(np.uint8), PREFIX + "reason": _reasons(why, probable)}
     columns |= _measurements(sites.channels, table, rows["pairs"])

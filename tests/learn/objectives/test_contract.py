@@ -455,7 +455,7 @@ BAD = {
         {"momentum": 1.0},
     ],
     "gmje_smc": [
-        *({"mode": "lifo"}, {"resampling": "residual"}, {"bank": 0}, {"max_age": 0}, {"temperature": math.nan}),
+        *({"mode": "lifo"}, {"bank": 0}, {"max_age": 0}, {"temperature": math.nan}),
         *({"ess_threshold": -0.1}, {"momentum": 1.5}, {"u": -0.1}),
     ],
     "jepa": [{"hidden": 1}, {"momentum": 1.0}],
