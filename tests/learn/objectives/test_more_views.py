@@ -101,7 +101,7 @@ REFUSED = {
     "found 3; leave n_views or target_encoder out": lambda: TWO(tuple(views(3, 5)), lambda z: z),
     "two views for two encoders": lambda: TWO.require_views(ViewConfig(n_views=3), (5,)),
     "images for local_views": lambda: FIXED.require_views(ViewConfig(local_views=2), (5,)),
-    "set local_size=8, local_views=0": lambda: FIXED.require_views(ViewConfig(local_views=2), (1, 8, 8)),
+    "set `local_size=8` or `local_views=0`": lambda: FIXED.require_views(ViewConfig(local_views=2), (1, 8, 8)),
     "n_views of at least 2": lambda: ViewConfig(n_views=1),
 }
 
