@@ -86,8 +86,8 @@ def test_only_pairs_that_agree_enough_are_reported(folder):
 
 
 REFUSED = {
-    "agreement in ": {"agreement": 0}, "agreement in (0, 1]": {"agreement": 1.5}, "keep of best": {"keep": "first"},
-    "duplicates for keep and agreement": {"only": "properties", "keep": "best"}, "only of duplicates": {"only": "faces"},
+    "agreement in ": {"agreement": 0}, "agreement in (0, 1]": {"agreement": 1.5}, "`keep='best'`": {"keep": "first"},
+    "duplicates for keep and agreement": {"only": "properties", "keep": "best"}, "`only` of duplicates": {"only": "faces"},
     "only duplicates with a reference": {"only": "properties", "against": [np.zeros((8, 8))]},
 }  # fmt: skip
 

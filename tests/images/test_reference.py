@@ -141,7 +141,7 @@ def test_vectors_of_images_count_next_to_a_reference():
     found = vergence.check(new, against=known, **given)
     assert int(np.argmax(found.items["score"])) == 3 and found.items["feature_set"][3] == "vectors"
     refuses("vectors of the images and of the reference", vergence.check, new, against=known, vectors=z[:12], workers=0)
-    refuses("a reference for against_vectors", vergence.check, new, against_vectors=z[:12], workers=0)
+    refuses("a reference for `against_vectors`", vergence.check, new, against_vectors=z[:12], workers=0)
 
 
 def test_a_reference_that_holds_the_new_ones_or_is_plain():
