@@ -113,7 +113,7 @@ class PlateResult(Tabular):
         from vergence.images.plate_page import write_plate
 
         folder = Path(out)
-        with explained(folder, "choose another --out"):
+        with explained(folder, "choose another `out`"):
             folder.mkdir(parents=True, exist_ok=True)
         for name, table in (("sites.parquet", self.sites), ("sites.csv", self.sites), ("skipped.csv", self.skipped)):
             write_table(folder / name, table.columns)

@@ -220,7 +220,7 @@ def test_the_number_of_threads_is_the_one_that_was_asked_for(tmp_path, monkeypat
     [
         ({"epochs": 3}, "`epochs` applies to networks.*add `recipe='vje_small'`, or leave `epochs` out"),
         ({"batch_size": 64, "lr": 0.1}, "`batch_size`, `lr` apply to networks"),
-        ({"options": {"nu": 1.0}}, "nu applies to networks"),
+        ({"options": {"nu": 1.0}}, "`nu` applies to networks"),
         ({"recipe": "patches", "epochs": 3}, "`epochs` applies to networks, and encoder 'patches' is a closed form"),
         ({"encoder": TINY, "lr": 0.1}, "`lr` applies to networks"),
     ],
