@@ -4,6 +4,7 @@ Shapes: a site (C, H, W) of numbers as they are stored; N sites.
 """
 
 import io
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -122,7 +123,10 @@ def _by_tifffile(content: bytes) -> list[Array]:
     except ImportError:
         raise ValueError("a kind of TIFF that needs tifffile: install vergence[microscopy]") from None
     try:
-        x = np.squeeze(tifffile.imread(io.BytesIO(content)))
+        with tifffile.TiffFile(io.BytesIO(content)) as file:
+            if math.prod(file.series[0].shape) > decoding.MAX_PIXELS:
+                raise ValueError(f"more than {decoding.MAX_PIXELS:,} pixels in all channels")
+            x = np.squeeze(file.series[0].asarray())
     except Exception as error:  # tifffile and its codecs raise many kinds
         raise ValueError(decoding.reason(error)) from None
     if x.ndim not in (2, 3):

@@ -5,6 +5,7 @@ A tile shows the channels of a site in hues of their own; an opened site each ch
 
 import itertools
 import math
+import re
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,14 +88,15 @@ def _data(found: Found, rows: Ints) -> dict[str, Any]:
     """Returns the columns of the page."""
     some = rows.tolist()
     names, reasons = [found.names[i] for i in some], [found.column("reason")[i] for i in some]
-    kinds = sorted({reason for reason in reasons if reason})
+    of_site = [re.split(" in | between ", reason)[0] for reason in reasons]  # without the channel
+    kinds = sorted(set(filter(None, of_site)))
     flag, order = np.asarray(found.column("flag"))[rows], np.argsort(-np.asarray(found.column("score"))[rows], kind="stable")
     digest = content_digest(chr(0).join(names).encode("utf-8", "replace")).hex()
     return {
         "n": len(rows), "total": len(found.sites), "noun": "site", "judged": True, "ranked": True, "fixed": True,
         "rate": "calibrated", "fdr": found.summary["fdr"], "key": f"vergence plate {digest}", "name": names, "reason": reasons,
         "start": "flag" if flag.any() else "all", "flag": flag.astype(int).tolist(), "propertyNames": kinds,
-        "properties": [1 << kinds.index(reason) if reason else 0 for reason in reasons],
+        "properties": [1 << kinds.index(kind) if kind else 0 for kind in of_site],
         "most": int(min(len(rows), max(50, 3 * flag.sum()))),
         **{key: rounded(np.asarray(found.column(of))[rows], 6) for key, of in KEYS.items()},
         **_images(found, some, order[:LARGE].tolist()),
