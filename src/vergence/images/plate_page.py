@@ -66,11 +66,11 @@ def _wells(found: Found, plate: str) -> dict[str, Any]:
     """Returns the wells of a plate as a table: of each its name, its sites, how many are flagged, and its color."""
     wells, control = found.sites["Metadata_Well"], np.asarray(found.sites["Metadata_control"])
     own = [i for i, name in enumerate(found.sites["Metadata_Plate"]) if name == plate]
-    flag, members = np.asarray(found.column("flag")), dict[str, list[int]]()
+    flag, scores, members = np.asarray(found.column("flag")), np.asarray(found.column("score")), dict[str, list[int]]()
     for i in own:
         members.setdefault(wells[i], []).append(i)
     place = dict(zip(members, rows_and_columns(list(members)).tolist(), strict=True))
-    score = [float(np.median(np.asarray(found.column("score"))[rows])) for rows in members.values()]
+    score = [float(np.median(scores[rows])) for rows in members.values()]
     color = dict(zip(members, shades(score, *np.quantile(score, (0.05, 0.98)).tolist()), strict=True))
     cells = {
         tuple(place[well]): {
@@ -86,8 +86,8 @@ def _wells(found: Found, plate: str) -> dict[str, Any]:
 
 def _data(found: Found, rows: Ints) -> dict[str, Any]:
     """Returns the columns of the page."""
-    some = rows.tolist()
-    names, reasons = [found.names[i] for i in some], [found.column("reason")[i] for i in some]
+    some, every = rows.tolist(), found.names
+    names, reasons = [every[i] for i in some], [found.column("reason")[i] for i in some]
     of_site = [re.split(" in | between ", reason)[0] for reason in reasons]  # without the channel
     kinds = sorted(set(filter(None, of_site)))
     flag, order = np.asarray(found.column("flag"))[rows], np.argsort(-np.asarray(found.column("score"))[rows], kind="stable")

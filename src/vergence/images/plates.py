@@ -236,18 +236,20 @@ def _where(table: Any, where: str) -> list[bool]:
 def _judged(sites: Sites, rows: Mapping[str, Array], control: Bools, per: str, fdr: float, notes: Sequence[str]) -> PlateResult:
     """Returns what is found among sites, by the columns that `site_quality` gives of each."""
     index = rows["index"]
-    wells = [sites.wells[i] for i in index.tolist()]
+    every = sites.wells
+    wells = [every[i] for i in index.tolist()]
     plates, plate = np.unique([name for name, _ in wells], return_inverse=True)
     number = np.unique([" ".join(well) for well in wells], return_inverse=True)[1].reshape(-1)
     table, place = rows["channels"].astype(np.float64), plate_scores.rows_and_columns([name for _, name in wells])
     measures, x = plate_scores.measures_of(sites.channels, table, rows["pairs"])
+    cells = plate_scores.cells_of(table)
     for p, name in enumerate(plates.tolist()):
         own = plate == p
         here, its = own & control, len(np.unique(number[own & control]))
         has = f"{counted(int(here.sum()), 'site')} of {counted(its, 'well')}"
         enough = f"at least {FEWEST} control sites of 2 wells on plate {name}"
         expect(here.sum() >= FEWEST and its > 1, enough, has, "name more control wells")
-        x[own] = plate_scores.unexplained(x[own], plate_scores.cells_of(table)[own], place[own])
+        x[own] = plate_scores.unexplained(x[own], cells[own], place[own])
     measures.append(Measure(NONE, "", 1, 1.0))
     x = np.c_[x, plate_scores.empty(table, control, plate)]
     units = plate_scores.Units(x, control, number, plate.reshape(-1), place)

@@ -12,6 +12,7 @@ log brightness relative to the Laplacian in the tile where it is largest; ``Blob
 Shapes: a site (C, H, W); T x T tiles.
 """
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -132,11 +133,17 @@ def _slope(x: Singles) -> float:
     top, left = ((n - side) // 2 for n in x.shape)
     part = x[top : top + side, left : left + side]
     power = np.square(np.abs(fft.rfft2(part - part.mean())))
-    radius = np.rint(np.hypot(np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side)) * side).astype(np.int32)
-    total = np.bincount(radius.ravel(), power.ravel())[1 : side // 2]
+    total = np.bincount(_radius(side), power.ravel())[1 : side // 2]
     at = np.arange(1, len(total) + 1)
     used = total > 0
     return float(np.polyfit(np.log(at[used]), np.log(total[used]), 1)[0]) if used.sum() > 2 else 0.0
+
+
+@functools.lru_cache(maxsize=2)
+def _radius(side: int) -> Array:
+    """Returns the frequency, in whole cycles an image, of each entry of a spectrum of side x side pixels; one for all sites."""
+    cycles = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side)) * side
+    return np.asarray(np.rint(cycles).astype(np.int32).ravel())
 
 
 def _shading(large: Singles) -> dict[str, float]:
