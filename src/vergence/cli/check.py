@@ -5,7 +5,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -36,6 +36,7 @@ FAILURES: dict[str, Callable[[Mapping[str, Any]], int]] = {  # numbers in a summ
 }
 
 
+AFTER = "open it, or join {} to your profiles"
 OF_PLATES = ("against_where", "pattern", "channels")
 PLATE_FAILURES: dict[str, Callable[[Mapping[str, Any]], int]] = {
     "flagged": lambda s: s["flagged"], "unreadable": lambda s: s["unreadable"], "split": lambda s: len(s["split"]),
@@ -167,7 +168,7 @@ def check(command: Check) -> None:
     paired = not command.leaks or command.against is not None
     expect(paired, "--leaks with --against REFERENCE", "--leaks alone", "name the reference")
     failing = _failing(command)
-    out = command.out or Path(f"check-{Path(command.source.rstrip('/')).name.removeprefix('-') or 'images'}")
+    out = _folder(command, "images")
     found = run(
         _names(sys.stdin.buffer.read()) if command.source == "-" else command.source,
         out=out,
@@ -175,12 +176,20 @@ def check(command: Check) -> None:
         root=command.data_root,
         **{name: getattr(command, name) for name in PASSED},
     )
-    if command.json:
-        print(json.dumps(found.summary, indent=1, ensure_ascii=False))
-    else:
-        for line in [*lines(found), f"page: {out / 'report.html'}", f"next: {_next(command, found, out)}"]:
-            print(terminal.printed(line))
+    texts = [] if command.json else [*lines(found), f"page: {out / 'report.html'}", f"next: {_next(command, found, out)}"]
+    _say(command, found.summary, texts)
     options.stop_on({name: FAILURES[name](found.summary) for name in failing})
+
+
+def _folder(command: Check, other: str) -> Path:
+    """Returns the folder of the results, by default named after the source."""
+    return command.out or Path(f"check-{Path(command.source.rstrip('/')).name.removeprefix('-') or other}")
+
+
+def _say(command: Check, summary: Mapping[str, Any], texts: Sequence[str]) -> None:
+    """Prints the summary for --json, else lines of text."""
+    for line in [json.dumps(summary, indent=1, ensure_ascii=False)] if command.json else map(terminal.printed, texts):
+        print(line)
 
 
 def _plate(command: Check) -> None:
@@ -193,7 +202,7 @@ def _plate(command: Check) -> None:
     expect(command.against_where, "--against-where CONDITION with --plate", "none", "say which are control wells")
     assert command.plate is not None and command.against_where is not None
     failing = options.failing(command.fail_on, PLATE_FAILURES)
-    out = command.out or Path(f"check-{Path(command.source.rstrip('/')).name.removeprefix('-') or 'plate'}")
+    out = _folder(command, "plate")
     about = {name: getattr(command, name) for name in ("pattern", "per", "fdr", "column", "workers")}
     found = check_plate(
         command.source,
@@ -203,15 +212,7 @@ def _plate(command: Check) -> None:
         out=out,
         **about,
     )
-    if command.json:
-        print(json.dumps(found.summary, indent=1, ensure_ascii=False))
-    else:
-        for line in [
-            *found.sentences,
-            f"page: {out / 'report.html'}",
-            f"next: open it, or join {out / 'sites.csv'} to your profiles",
-        ]:
-            print(terminal.printed(line))
+    _say(command, found.summary, [*found.sentences, f"page: {out / 'report.html'}", f"next: {AFTER.format(out / 'sites.csv')}"])
     options.stop_on({name: PLATE_FAILURES[name](found.summary) for name in failing})
 
 
