@@ -48,12 +48,14 @@ class Sites:
             ``Metadata_Well`` and ``Metadata_Site``.
         channels: Names of the C channels.
         pattern: Name of the pattern, and the pattern.
+        keys: Plate, well and number of each site by its name, of those that lack a channel, too.
         notes: What was chosen in reading, in sentences.
     """
 
     images: ImageList
     channels: tuple[str, ...]
     pattern: tuple[str, str]
+    keys: Mapping[str, tuple[str, str, str]]
     notes: tuple[str, ...] = ()
 
     @property
@@ -177,7 +179,7 @@ def sites_of(images: ImageList, *, pattern: str | None = None, channels: Sequenc
     names = names or (tuple(every) if every != [""] else _ome_names(contents[0][0]) or tuple(map(str, range(1, len(forms) + 1))))
     expect(len(names) == len(forms), f"{len(forms)} names of channels", len(names), "name each")
     notes = (f"Of {planes} planes of a site the middle one is judged.",) if planes > 1 else ()
-    return Sites(sites, names, (name, expression), notes)
+    return Sites(sites, names, (name, expression), {" ".join(key): key for key in of}, notes)
 
 
 def _pattern(names: Sequence[str], given: str | None) -> tuple[str, str]:

@@ -278,6 +278,7 @@ def rows_of(
     label: str,
     kept: Parts | None = None,
     each: Callable[[int, Row], None] = lambda i, row: None,
+    unit: str = "images",
 ) -> dict[str, Array]:
     """Returns what a function gives of each image of an index that can be read, by column, with its number as ``index``.
 
@@ -288,7 +289,7 @@ def rows_of(
     before = [] if kept is None else kept.skipped
     images.skipped += [Skipped(*pair) for pair in before if Skipped(*pair) not in images.skipped]
     columns: list[dict[str, Array]] = []
-    with terminal.bar(label, len(index), late=True) as advance:
+    with terminal.bar(label, len(index), unit, late=True) as advance:
         advance(done)
         for start in range(done, len(index), PART):
             part, seen, rows = index[start : start + PART], len(images.skipped), []

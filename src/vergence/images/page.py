@@ -313,7 +313,7 @@ def _tiles(found: Checked, rows: Ints, others: Sequence[str], large: Sequence[in
         at = {i: first + k for k, i in enumerate(index)}
         digests = frozenset(found.features.digest[rows[large]].tolist() if first == 0 and large else ())
         page_pass = _PagePass(side, digests)
-        with terminal.bar("page", len(index), late=True) as advance:
+        with terminal.bar("page", len(index), "images", late=True) as advance:
             for i, (tile, image, size) in source.map(page_pass, index, found.workers) if source is not None else ():
                 tiles[at[i]], sizes[at[i]] = tile, sizes[at[i]] if sizes[at[i]].any() else size
                 seen = True

@@ -43,7 +43,7 @@ def sampled(features: ImageFeatures, rows: Ints, settings: CheckSettings, extrac
     """Returns the features of the first images of some rows."""
     assert features.images is not None
     rows, images = rows[:SAMPLED], features.images.image_list()
-    with terminal.bar("sample", len(rows), late=True) as advance:
+    with terminal.bar("sample", len(rows), "images", late=True) as advance:
         cells, vectors, kept = ArrayFile(), [], list[int]()
         place = dict(zip(features.index[rows].tolist(), rows.tolist(), strict=True))
         for i, (whole, part) in images.map(SamplePass(extractor), list(place), settings.workers):

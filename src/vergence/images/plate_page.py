@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from vergence.data.image_list import LoadedImage
-from vergence.data.sites import ROWS
+from vergence.data.sites import METADATA, ROWS
 from vergence.images.page import LARGE, opacity
 from vergence.images.plate_scores import rows_and_columns
 from vergence.images.result import Heatmaps
@@ -28,7 +28,7 @@ from vergence.utils.checks import counted
 from vergence.utils.digests import content_digest
 from vergence.utils.dtypes import Array, Bytes, Floats, Ints, Singles
 
-MOST = 20_000  # sites on the page
+MOST, TOLD = 20_000, 4  # sites on the page; columns of the plate map that it shows
 BYTES, LONGEST = 3e6, 900  # of the sites that are kept large, in all, and the longer side of each in pixels
 KEYS = {"score": "score", "p": "p_value", "q": "q_value"}  # of the page, and columns
 MEANING = [
@@ -56,7 +56,7 @@ def write_plate(path: Path, found: Found) -> Path:
         sentences=sentences,
         input=f"{counted(len(score), 'site')}, {counted(len(found.source.channels), 'channel')}",
         sampled=f"The {len(rows):,} most anomalous are on this page." if len(rows) < len(score) else "",
-        skipped=list(zip(*found.skipped.columns.values(), strict=True)),
+        skipped=list(zip(found.skipped["site"], found.skipped["reason"], strict=True)),
         meaning=MEANING,
         plates=[_wells(found, name) for name in found.summary["plates"]],
     )
@@ -98,9 +98,20 @@ def _data(found: Found, rows: Ints) -> dict[str, Any]:
         "start": "flag" if flag.any() else "all", "flag": flag.astype(int).tolist(), "propertyNames": kinds,
         "properties": [1 << kinds.index(kind) if kind else 0 for kind in of_site],
         "most": int(min(len(rows), max(50, 3 * flag.sum()))),
+        "about": [_treatment(found, i) for i in some],
         **{key: rounded(np.asarray(found.column(of))[rows], 6) for key, of in KEYS.items()},
         **_images(found, some, order[:LARGE].tolist()),
     }  # fmt: skip
+
+
+def _treatment(found: Found, i: int) -> str:
+    """Returns what the plate map says of a site."""
+    given = {name: values[i] for name, values in found.sites.columns.items() if name.startswith("Metadata_")}
+    control = given.pop("Metadata_control")
+    named = [
+        f"{name.removeprefix('Metadata_')} {value}" for name, value in given.items() if name not in METADATA and value is not None
+    ]
+    return ("control well: " if control else "") + ", ".join(named[:TOLD])
 
 
 def _images(found: Found, rows: Sequence[int], large: Sequence[int]) -> dict[str, Any]:
@@ -112,7 +123,7 @@ def _images(found: Found, rows: Sequence[int], large: Sequence[int]) -> dict[str
     for k, i in enumerate(rows):
         tiles[k] = tile(image_of(in_bytes(found.small.read(i), shown[plates[k]])), side)
     opened = dict[int, str]()
-    with terminal.bar("page", len(large), late=True) as advance:
+    with terminal.bar("page", len(large), "sites", late=True) as advance:
         for p, ranges in enumerate(shown):
             at = {int(found.index[rows[k]]): k for k in large if plates[k] == p}
             for i, image in found.source.images.map(_Opened(ranges), list(at), found.workers):
@@ -126,6 +137,7 @@ def _images(found: Found, rows: Sequence[int], large: Sequence[int]) -> dict[str
         **sheets(tiles), "large": big, "frames": {k: boxes for k, boxes in frames.items() if boxes},
         "heat": {k: b64encode(opacity(heat).tobytes()).decode() for k, heat in units.items()},
         "heatWide": across(found.heat.shape[1]) * found.heat.shape[2],
+        "panels": [[name, *corner] for name, corner in zip(found.source.channels, corners(found.heat.shape[1]), strict=True)],
     }  # fmt: skip
 
 
@@ -166,13 +178,19 @@ def panels(x: Array, fill: float) -> Array:
     return np.concatenate([np.concatenate(list(full[r * wide : (r + 1) * wide]), 1) for r in range(high)])
 
 
+def corners(channels: int) -> list[tuple[float, float]]:
+    """Returns top and left of each channel in their image, in [0, 1]."""
+    wide = across(channels)
+    high = -(-channels // wide)
+    return [(c // wide / high, c % wide / wide) for c in range(channels)]
+
+
 def _frames(heat: Singles, threshold: float) -> list[list[float]]:
     """Returns frames (top, left, bottom, right) in [0, 1] of the image of all channels."""
     wide = across(len(heat))
-    high = -(-len(heat) // wide)
-    boxes = []
-    for c, one in enumerate(heat):
-        for top, left, bottom, right in Heatmaps(one[None], threshold).frames(0):
-            r, k = divmod(c, wide)
-            boxes.append([round(v, 4) for v in ((r + top) / high, (k + left) / wide, (r + bottom) / high, (k + right) / wide)])
+    size, boxes = np.array([-(-len(heat) // wide), wide] * 2), []
+    for one, corner in zip(heat, corners(len(heat)), strict=True):
+        boxes += [
+            np.round(np.array(corner * 2) + np.array(box) / size, 4).tolist() for box in Heatmaps(one[None], threshold).frames(0)
+        ]
     return boxes

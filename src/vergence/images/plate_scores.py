@@ -50,7 +50,7 @@ KINDS = {  # measurements of a channel that an error of a kind moves, in which d
 CORRELATED, SHIFTED = 0.05, 0.5  # difference of correlations, and of the log of 1 + pixels of a shift, that count at least
 TELLING = {"empty": 100.0, "saturation": 3.0, "illumination": 0.8, "background": 0.7}  # weights of kinds in reasons
 BLEED, SHIFT, NONE = "bleed", "shift", "empty"
-LOGS = ("PercentMaximal", "Background")  # measurements whose logarithm is judged
+LOGS = {"PercentMaximal": 0.02, "Background": 1e-6}  # measurements whose logarithm is judged, and below what all are equal
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def measures_of(channels: Sequence[str], table: Floats, pairs: Floats) -> tuple[
         for kind, signs in KINDS.items():
             measures += [Measure(kind, channel, *about) for about in signs.values()]
             values = [table[:, c, CHANNEL.index(name)] for name in signs]
-            columns += [np.log(np.maximum(x, 1e-6)) if name in LOGS else x for name, x in zip(signs, values, strict=True)]
+            columns += [np.log(np.maximum(x, LOGS[name])) if name in LOGS else x for name, x in zip(signs, values, strict=True)]
     for (a, b), x in zip(itertools.combinations(range(len(channels)), 2), pairs.transpose(1, 0, 2), strict=True):
         both = f"{channels[a]} and {channels[b]}"
         measures += [Measure(BLEED, both, 1, CORRELATED), Measure(SHIFT, both, 1, SHIFTED)]

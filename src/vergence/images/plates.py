@@ -27,7 +27,7 @@ from vergence.images.features import ArrayFile, rows_of
 from vergence.images.plate_scores import BLEED, NONE, SHIFT, Judged, Measure
 from vergence.images.regions import region_threshold
 from vergence.images.sentences import NAMED, listed
-from vergence.images.site_quality import CHANNEL, site_quality
+from vergence.images.site_quality import CELLPROFILER, CHANNEL, site_quality
 from vergence.utils.checks import counted, expect, in_percent, require_choice, require_count, require_within
 from vergence.utils.dtypes import Array, Bools, Floats, Ints, Singles
 from vergence.utils.files import explained, replacing, require_apart
@@ -41,6 +41,7 @@ FEWEST, FIRST, SHOWN = 20, 5, 50  # control sites of a plate; of these, what dec
 BLACK_AND_WHITE = (0.01, 0.998)  # quantiles of control sites that are shown as black and white
 REGION_RATE = 0.05  # share of control sites in which any tile is framed
 PREFIX = "ImageQuality_vergence_"
+DECIDED = ("score", "p_value", "q_value", "flag", "reason")
 PHRASES = {
     "focus": "out of focus", "saturation": "saturated", "background": "with another background",
     "illumination": "unevenly lit", "debris": "with debris", BLEED: "with bleed", SHIFT: "shifted", NONE: "empty",
@@ -58,9 +59,10 @@ class PlateResult(Tabular):
 
     Attributes:
         sites: One row for each site that could be read: ``Metadata_Plate``, ``Metadata_Well``, ``Metadata_Site`` and
-            ``Metadata_control``; its ``score``, ``p_value``, ``q_value``, ``flag`` and ``reason``, each after
-            ``ImageQuality_vergence_``; and measurements, ``ImageQuality_NAME_CHANNEL``.
-        skipped: ``site`` and ``reason`` of what could not be read.
+            ``Metadata_control``; other columns of the plate map, as ``Metadata_NAME``; its ``score``, ``p_value``, ``q_value``,
+            ``flag`` and ``reason``, each after ``ImageQuality_vergence_``; and measurements, ``ImageQuality_NAME_CHANNEL``
+            where CellProfiler has the same, else ``ImageQuality_vergence_NAME_CHANNEL``.
+        skipped: Plate, well and number, ``site`` and ``reason`` of what could not be read.
         decisions: The same decisions as `Decisions`; control sites are excluded.
         summary: What was done and found, as numbers and sentences.
     """
@@ -99,8 +101,8 @@ class PlateResult(Tabular):
 
     def table(self) -> Mapping[str, Sequence[Any]]:
         """Returns names, decisions and reasons of the sites."""
-        hidden = tuple(f"ImageQuality_{name}_" for name in (*CHANNEL, "Correlation", "Shift"))
-        return {name: values for name, values in self.sites.columns.items() if not name.startswith(hidden)}
+        shown = [name for name in self.sites.columns if name.startswith("Metadata_")] + [PREFIX + name for name in DECIDED]
+        return {name: self.sites[name] for name in shown}
 
     def most_anomalous(self, n: int = 12) -> list[int]:
         """Returns at most n rows of ``sites``, the most anomalous first."""
@@ -178,15 +180,15 @@ def check_plate(
     names = tuple(filter(None, channels.replace(" ", "").split(","))) if isinstance(channels, str) else tuple(channels)
     called = Path(source).stem if isinstance(source, str | Path) else "plate"
     sites = sites_of(open_images(source, column=column), pattern=pattern, channels=names, plate=called)
-    control, notes = _controls(sites, plate, against_where)
+    told = _mapped(sites, plate, against_where)
     small = ArrayFile()
 
     def keep(i: int, row: dict[str, Any]) -> None:
         small.keep(len(small), row.pop("small"))
 
-    rows = rows_of(site_quality, sites.images, range(len(sites.images)), workers, "sites", each=keep)
+    rows = rows_of(site_quality, sites.images, range(len(sites.images)), workers, "measure", each=keep, unit="sites")
     expect(rows, "sites that can be read", "none", "see the reasons above")
-    found = _judged(sites, rows, control[rows["index"]], per, fdr, [*sites.notes, *notes])
+    found = _judged(sites, rows, told.of(rows["index"]), per, fdr)
     found = replace(found, small=small, workers=workers)
     if out is not None:
         found.write(out)
@@ -196,29 +198,52 @@ def check_plate(
 # The plate map
 
 
-def _controls(sites: Sites, plate: Any, where: str) -> tuple[Bools, list[str]]:
-    """Returns which sites are of control wells (N,), and notes on wells that the map lacks."""
+@dataclass(frozen=True)
+class _Map:
+    """What the plate map says of each site (N,)."""
+
+    control: Bools
+    columns: dict[str, list[Any]]  # its other columns, named Metadata_NAME; None for wells that it lacks
+    treatment: str  # of them, the column that tells control wells from others
+    notes: list[str]
+
+    def of(self, index: Ints) -> "_Map":
+        """Returns the same of some sites."""
+        some = index.tolist()
+        return replace(self, control=self.control[index], columns={k: [v[i] for i in some] for k, v in self.columns.items()})
+
+
+def _mapped(sites: Sites, plate: Any, where: str) -> _Map:
+    """Returns what the plate map says of each site, and notes on wells that it lacks."""
     table = as_table(plate) if hasattr(plate, "columns") or hasattr(plate, "column_names") else read_table(Path(plate))
     lower = {name.lower(): name for name in table.column_names}
     well, own = ([lower[name] for name in names if name in lower] for names in (WELLS, PLATES))
     expect(well, "a column of wells in the plate map (Metadata_Well or well)", ", ".join(table.column_names), "rename it")
-    is_control = _where(table, where)
+    is_control, treatment = _where(table, where)
     plates = [str(value) for value in table[own[0]].to_pylist()] if own else [""] * len(is_control)
     single = len(set(plates)) == 1  # a map of one plate is that of all
     keys = [("" if single else one, well_name(str(w))) for one, w in zip(plates, table[well[0]].to_pylist(), strict=True)]
-    of = dict(zip(keys, is_control, strict=True))
+    row = {key: i for i, key in enumerate(keys)}
     mine = [("" if single else one, name) for one, name in sites.wells]
-    lacking = sorted({" ".join(filter(None, key)) for key in mine if key not in of})
+    lacking = sorted({" ".join(filter(None, key)) for key in mine if key not in row})
     some = f"{', '.join(lacking[:3])}{', ...' if len(lacking) > 3 else ''}"
     expect(len(lacking) < len(set(mine)), f"wells of the plate map such as {keys[0][1]}", some, "correct the map or the pattern")
     notes = [f"{counted(len(lacking), 'well')} not in the plate map: {some}. Judged as others."] if lacking else []
-    return np.array([of.get(key, False) for key in mine], dtype=bool), notes
+    named = {_metadata(name): table[name].to_pylist() for name in table.column_names if name not in well + own}
+    columns = {name: [values[row[key]] if key in row else None for key in mine] for name, values in named.items()}
+    control = np.array([key in row and is_control[row[key]] for key in mine], dtype=bool)
+    return _Map(control, {name: columns[name] for name in columns if name not in METADATA}, _metadata(treatment), notes)
 
 
-def _where(table: Any, where: str) -> list[bool]:
-    """Returns for which rows of a table a condition holds."""
+def _metadata(name: str) -> str:
+    """Returns the name of a column of the plate map among the results."""
+    return name if name.startswith("Metadata_") else f"Metadata_{name}"
+
+
+def _where(table: Any, where: str) -> tuple[list[bool], str]:
+    """Returns for which rows of a table a condition holds, and the column that it is on."""
     found = CONDITION.fullmatch(where)
-    name = found and found["name"].strip("'\"` ")
+    name = found["name"].strip("'\"` ") if found else ""
     example = "a condition such as 'compound = DMSO'"
     expect(found and name in table.column_names, f"{example} on {', '.join(table.column_names)}", f"'{where}'", "correct it")
     assert found is not None
@@ -227,15 +252,15 @@ def _where(table: Any, where: str) -> list[bool]:
     holds = [str(value) in values for value in table[name].to_pylist()]
     kept = [one != (found["sign"] in ("!=", "not in")) for one in holds]
     expect(any(kept), f"control wells where {where}", "none in the plate map", "correct the condition")
-    return kept
+    return kept, name
 
 
 # The judgment
 
 
-def _judged(sites: Sites, rows: Mapping[str, Array], control: Bools, per: str, fdr: float, notes: Sequence[str]) -> PlateResult:
+def _judged(sites: Sites, rows: Mapping[str, Array], known: _Map, per: str, fdr: float) -> PlateResult:
     """Returns what is found among sites, by the columns that `site_quality` gives of each."""
-    index = rows["index"]
+    index, control = rows["index"], known.control
     every = sites.wells
     wells = [every[i] for i in index.tolist()]
     plates, plate = np.unique([name for name, _ in wells], return_inverse=True)
@@ -260,25 +285,36 @@ def _judged(sites: Sites, rows: Mapping[str, Array], control: Bools, per: str, f
     told = (found.decisions.flag | found.apart)[of]
     probable = told | (np.asarray(found.decisions.columns["p_value"]) <= RARE)[of]
     columns: dict[str, Any] = {name: [sites.images.columns[name][i] for i in index.tolist()] for name in METADATA}
-    columns |= {"Metadata_control": control.astype(np.uint8)}
+    columns |= {**known.columns, "Metadata_control": control.astype(np.uint8)}
     columns |= {PREFIX + name: np.asarray(found.decisions.columns[name])[of] for name in ("score", "p_value", "q_value")}
     columns |= {PREFIX + "flag": told.astype(np.uint8), PREFIX + "reason": _reasons(why, probable)}
     columns |= _measurements(sites.channels, table, rows["pairs"])
-    skipped = Table({"site": [s.name for s in sites.images.skipped], "reason": [s.reason for s in sites.images.skipped]})
+    skipped = _skipped(sites)
     summary = _summary(sites, found, plates.tolist(), per, control, len(np.unique(number[control])), len(skipped))
     order = np.argsort(-np.where(control, -np.inf, columns[PREFIX + "score"]), kind="stable").tolist()
+    summary["treatments"] = _treatments(known, number, found.decisions.flag[of])
     summary["first"] = list(dict.fromkeys(" ".join(wells[i][len(plates) == 1 :]) for i in order))[:FIRST]
-    summary["sentences"] = _sentences(summary, _kinds(columns, why, found.decisions.flag[of]), found, notes, skipped)
+    summary["sentences"] = _sentences(
+        summary, _kinds(columns, why, found.decisions.flag[of]), found, [*sites.notes, *known.notes], skipped
+    )
     threshold = region_threshold(heat[control].max((1, 2, 3)), REGION_RATE)
     return PlateResult(Table(columns), skipped, found.decisions, summary, sites, index, heat, threshold)
 
 
+def _skipped(sites: Sites) -> Table:
+    """Returns what could not be read, with the names that profiles are joined by."""
+    every = sites.images.skipped
+    keys = [sites.keys.get(one.name, ("", "", "")) for one in every]
+    columns = dict(zip(METADATA, zip(*keys, strict=True), strict=True)) if keys else dict.fromkeys(METADATA, ())
+    return Table({**columns, "site": [one.name for one in every], "reason": [one.reason for one in every]})
+
+
 def _measurements(channels: Sequence[str], table: Array, pairs: Array) -> dict[str, Any]:
-    """Returns the columns of measurements."""
-    columns = {f"ImageQuality_{name}_{c}": table[:, k, m] for k, c in enumerate(channels) for m, name in enumerate(CHANNEL)}
-    both, names = itertools.combinations(channels, 2), ("Correlation", "Shift")
-    for (a, b), x in zip(both, pairs.transpose(1, 0, 2), strict=True):
-        columns |= {f"ImageQuality_{name}_{a}_{b}": values for name, values in zip(names, x.T, strict=True)}
+    """Returns the columns of measurements; those that CellProfiler defines otherwise, or not at all, have names of their own."""
+    names = ["ImageQuality_" * (name in CELLPROFILER) + PREFIX * (name not in CELLPROFILER) + name for name in CHANNEL]
+    columns = {f"{name}_{c}": table[:, k, m] for k, c in enumerate(channels) for m, name in enumerate(names)}
+    for (a, b), x in zip(itertools.combinations(channels, 2), pairs.transpose(1, 0, 2), strict=True):
+        columns |= {f"{PREFIX}{name}_{a}_{b}": of for name, of in zip(("Correlation", "Shift"), x.T, strict=True)}
     return columns
 
 
@@ -303,6 +339,19 @@ def _kinds(columns: Mapping[str, Any], why: Sequence[Measure], flag: Bools) -> l
         row, times = Counter(columns[METADATA[1]][i].rstrip("0123456789") for i in own).most_common(1)[0]
         texts.append(f"{n:,} {text}" + (f", most in row {row}" if n > NAMED and times > MOST_IN * n else ""))
     return texts
+
+
+def _treatments(known: _Map, well: Ints, flag: Bools) -> list[list[Any]]:
+    """Returns each treatment with flags: its name, flagged sites, wells of these, and its wells; the most flags first."""
+    found = dict[str, list[set[int]]]()
+    values = known.columns.get(known.treatment, [])
+    for i in [i for i, value in enumerate(values) if value is not None and not known.control[i]]:
+        sites, bad, every = found.setdefault(str(values[i]), [set(), set(), set()])
+        every.add(int(well[i]))
+        if flag[i]:
+            sites.add(i)
+            bad.add(int(well[i]))
+    return sorted(([name, *map(len, of)] for name, of in found.items() if of[0]), key=lambda row: (-row[1], row[0]))
 
 
 def _summary(
@@ -338,6 +387,9 @@ def _sentences(s: Mapping[str, Any], kinds: Sequence[str], found: Judged, notes:
     few = f"With {given}, a flag at {rate} needs at least {needed:,} anomalous {noun}s."
     texts.append(held if s["flagged"] else few)
     texts += [f"{'; '.join(kinds)}."] if kinds else [f"Most anomalous wells: {', '.join(s['first'])}. See report.html."]
+    often = [f"{name} ({bad:,} of {wells:,})" for name, _, bad, wells in s["treatments"] if 2 <= bad >= wells / 2]
+    if often:
+        texts.append(f"Flagged in half of its wells or more: {listed(often, 'sites.csv')}. Look: an effect is no error.")
     for plate, where, kind, channel in s["split"]:
         what = _with_channel(f"{kind}", channel)
         texts.append(f"Control wells of plate {plate} differ by {where} (most in {what}). Look at this plate first.")
@@ -346,7 +398,7 @@ def _sentences(s: Mapping[str, Any], kinds: Sequence[str], found: Judged, notes:
         texts.append(f"{them} stand apart. They are flagged without a rate, and nothing is compared with them.")
     texts.append(f"Compared with {counted(s['control_sites'], 'control site')} of {counted(s['control_wells'], 'well')}.")
     if len(skipped):
-        each = [f"{name} ({why})" for name, why in zip(*skipped.columns.values(), strict=True)]
+        each = [f"{name} ({why})" for name, why in zip(skipped["site"], skipped["reason"], strict=True)]
         texts.append(f"{counted(len(skipped), 'site')} not judged: {listed(each, 'skipped.csv')}.")
     channels = ", ".join(s["channels"])
     read = "as the pattern says" if s["pattern"][0] == GIVEN else f"as {s['pattern'][0]}"

@@ -1,8 +1,8 @@
-r"""Quality of a site of a microscopy plate, channel by channel; names of CellProfiler's MeasureImageQuality where they are equal.
+r"""Quality of a site of a microscopy plate, channel by channel; some are CellProfiler's MeasureImageQuality, with its names.
 
 Of the counts of each value of a channel: mean, deviation, median, median absolute deviation, least and largest value in [0, 1] of
-the type's range, and the percentage of the pixels that have the last two. ``FocusScore`` is the variance divided by the mean;
-``PowerLogLogSlope`` the slope of log power by log frequency, where the power is summed over all of one frequency.
+the type's range, and the percentage of the pixels that have the last two. ``FocusScore`` is the variance divided by the mean.
+``PowerLogLogSlope``, of other frequencies than CellProfiler's, is the slope of log power by log frequency, each summed.
 
 Of means of blocks of 2 x 2 and 8 x 8 pixels: ``LogLaplacian2`` and ``LogLaplacian8``, log energy of their Laplacian, relative to
 the square of the brightness above the ``Background``, the dimmest blocks; ``Shading``, slopes and curvatures of the dimmer blocks
@@ -32,10 +32,13 @@ SIDE = 1024  # pixels per side of the middle part whose power spectrum is comput
 DIM = 0.02  # of the blocks, which are taken for background
 REACH = 10  # blocks by which channels are shifted to fit, at most
 PART = 1 / 200  # of a site, the least part that debris covers
-CHANNEL = (
+CELLPROFILER = (
     "MeanIntensity", "StdIntensity", "MedianIntensity", "MADIntensity", "MinIntensity", "MaxIntensity", "PercentMinimal",
-    "PercentMaximal", "FocusScore", "PowerLogLogSlope", "LogLaplacian2", "LogLaplacian8", "Background", "ShadingX", "ShadingY",
-    "ShadingXX", "ShadingYY", "Bright", "Smooth", "Blobs",
+    "PercentMaximal", "FocusScore",
+)  # fmt: skip
+CHANNEL = (
+    *CELLPROFILER, "PowerLogLogSlope", "LogLaplacian2", "LogLaplacian8", "Background", "ShadingX", "ShadingY", "ShadingXX",
+    "ShadingYY", "Bright", "Smooth", "Blobs",
 )  # fmt: skip
 FLOOR = 1e-12
 

@@ -2,7 +2,7 @@
 // D holds columns: index i is an image; reference images follow those that were checked.
 const given = JSON.parse(document.getElementById("data").textContent), N = given.n, $ = id => document.getElementById(id);
 const zeros = Array(N).fill(0), ones = Array(N).fill(1), none = Object.fromEntries(
-  "duplicates sets reference marks random label x y width height light sharpness facts words regions folders near propertyNames".split(" ").map(key => [key, []]));
+  "duplicates sets reference marks random label x y width height light sharpness facts words regions folders near propertyNames about panels".split(" ").map(key => [key, []]));
 const D = {
   ...none, total: N, judged: false, fixed: false, trusted: false, grouped: "", rate: "none", fdr: 0.1, start: "all", p: ones, q: ones, score: zeros, flag: zeros, seen: zeros,
   leak: zeros, properties: zeros, group: Array(N).fill(-1), groups: 0, leaked: 0, unreadable: 0, most: 1, large: {}, frames: {}, heat: {}, nearest: {},
@@ -150,7 +150,7 @@ const sideBySide = keeps => {  // the surest pairs first, or in the order of the
   return shownPairs.flatMap(([i, j]) => [i, j]);
 };
 const select = () => {
-  const text = state.text.toLowerCase(), named = i => !text || D.name[i].toLowerCase().includes(text);
+  const text = state.text.toLowerCase(), named = i => !text || `${D.name[i]} ${D.about[i] || ""}`.toLowerCase().includes(text);
   if (state.filter === "reference") return D.reference.filter(named);
   const inside = i => !state.lasso || state.lasso.has(i);
   if (inPairs()) return sideBySide(i => named(i) && inside(i));
@@ -294,6 +294,10 @@ const show = () => {
     const frame = element("div", { className: "frame" });
     frame.style.cssText = `top:${100 * top}%;left:${100 * left}%;height:${100 * (bottom - top)}%;width:${100 * (right - left)}%`;
     return frame;
+  }), ...(D.large[i] ? D.panels : []).map(([name, top, left]) => {
+    const label = element("div", { className: "panel", textContent: name });
+    label.style.cssText = `top:${100 * top}%;left:${100 * left}%`;
+    return label;
   }));
   $("large-note").textContent = D.frames[i]?.length ? "Frames mark anomalous regions." : "";
   if (D.folder !== null && i < N) {
@@ -306,6 +310,7 @@ const show = () => {
   const line = text => about.append(element("p", { textContent: text }));
   if (verdict.has(i)) line(`Marked: ${verdict.get(i)}.`);
   if (D.width[i]) line(`${pixels(i)}.`);
+  if (D.about[i]) line(sentence(D.about[i]));
   if (i < N) {
     if (D.reason[i]) line(sentence(D.reason[i]));
     if (D.ranked && !decides) line(`Score ${digits(D.score[i])}: larger is more anomalous.`);
@@ -515,6 +520,7 @@ for (const well of document.querySelectorAll("[data-search]")) well.addEventList
   $("search").value = well.dataset.search;
   state = { ...state, filter: "all", text: well.dataset.search, lasso: null };
   draw(true);
+  document.querySelector(".tools").scrollIntoView();
 });
 $("search").addEventListener("input", event => { state = { ...state, text: event.target.value }; draw(true); });
 $("sort").addEventListener("change", event => { state = { ...state, sort: event.target.value }; draw(true); });
