@@ -64,7 +64,7 @@ def test_files_that_differ_are_named_and_the_others_stay(tmp_path):
     reasons = {s.name: s.reason for s in found.images.skipped}
     assert reasons["plate A01 1"] == "channel 2 of 4 x 8 pixels, where others have 8 x 8"
     assert reasons["plate A02 1"] == "channel 2 of 8 bits, where others have 16"
-    assert "\n" not in reasons["plate A03 1"]
+    assert reasons["plate A03 1"] == "the file is cut off" and found.keys["plate A03 1"] == ("plate", "A03", "1")
 
 
 def test_a_stack_holds_all_channels_and_ome_names_them(tmp_path):

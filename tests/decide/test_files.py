@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import sqlite3
 import types
 
 import numpy as np
@@ -130,6 +131,28 @@ def test_names_and_own_columns_stay_as_they_are(ending, tmp_path):
     assert [float(v) for v in table["score"]] == (-NEW).tolist()
     if ending == "csv":
         assert out.read_text().splitlines()[1].startswith(f"{-NEW[0]},00000,1.00,NA,keep,0")
+
+
+@pytest.mark.parametrize("ending", ["csv", "db"])
+def test_one_table_has_the_normal_rows_and_the_new_ones(ending, tmp_path):
+    normal = np.random.default_rng(1).permutation(np.r_[np.ones(300), np.zeros(52)]) == 1
+    scores = np.empty(352)
+    scores[normal], scores[~normal] = GOOD, NEW
+    kind = np.where(normal, "DMSO", "a").tolist()
+    both = csv(tmp_path / "both.csv", scores.tolist(), kind=kind)
+    if ending == "db":
+        with sqlite3.connect(tmp_path / "both.db") as file:
+            file.execute("create table Experiment (id)")
+            file.execute("create table My_Per_Image (score real, kind text)")
+            file.executemany("insert into My_Per_Image values (?, ?)", zip(scores.tolist(), kind, strict=True))
+        both = tmp_path / "both.db"
+    out, two = tmp_path / "one.csv", tmp_path / "two.csv"
+    assert run(str(both), "--against-where", "kind = DMSO", "--out", str(out))[0] == 0
+    run(str(csv(tmp_path / "g.csv", GOOD.tolist())), str(csv(tmp_path / "n.csv", NEW.tolist())), "--out", str(two))
+    one = read_table(out)
+    assert one["kind"].to_pylist() == ["a"] * 52 and one["p_value"].to_pylist() == read_table(two)["p_value"].to_pylist()
+    code, _, error = run(str(both), "--against-where", "kind = water", "--out", str(out))
+    assert code == 2 and f"expected normal rows where kind = water, found none in both.{ending}" in error
 
 
 def test_a_night_without_rows_is_answered(tmp_path):

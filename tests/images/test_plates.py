@@ -4,6 +4,8 @@ import base64
 import csv
 import io
 import json
+import pathlib
+import shutil
 from collections import Counter
 from dataclasses import replace
 
@@ -24,7 +26,7 @@ from vergence.images.plate_scores import (
     split_controls,
     unexplained,
 )
-from vergence.images.plates import check_plate
+from vergence.images.plates import METADATA, PHRASES, check_plate
 from vergence.images.site_quality import CHANNEL, measured, site_quality
 from vergence.utils.terminal import Table
 
@@ -235,12 +237,37 @@ def test_results_are_files_that_others_join(found, tmp_path):
     assert {file.name for file in folder.iterdir()} == names
     with (folder / "sites.csv").open(encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 180 and {"Metadata_Plate", "Metadata_Well", "Metadata_Site", "ImageQuality_FocusScore_DNA"} <= set(
-        rows[0]
+    names = {"ImageQuality_FocusScore_DNA", "ImageQuality_vergence_Blobs_DNA", "ImageQuality_vergence_Shift_DNA_ER"}
+    assert (
+        len(rows) == 180
+        and {*METADATA, *names} <= set(rows[0])
+        and [rows[k]["Metadata_compound"] for k in (0, 3)] == ["DMSO", "c2"]
     )
     assert json.loads((folder / "summary.json").read_text())["control_wells"] == 24
     page = (folder / "report.html").read_text()
-    assert page.count("data-search=") >= 60 and "out of focus in ER" in page
+    assert page.count("data-search=") >= 60 and "out of focus in ER" in page and '"control well: compound DMSO"' in page
+
+
+def test_treatments_with_flags_are_counted_by_wells(found):
+    compound, flag = found.sites["Metadata_compound"], found.decisions.flag
+    for name, sites, bad, wells in found.summary["treatments"]:
+        own = [i for i, of in enumerate(compound) if of == name and flag[i]]
+        assert (sites, bad, wells) == (len(own), len({found.sites["Metadata_Well"][i] for i in own}), len(ROWS))
+    assert sum(row[1] for row in found.summary["treatments"]) == flag.sum()
+
+
+def test_what_cannot_be_read_has_the_names_of_a_site(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "P1")
+    (tmp_path / "P1" / "B03_s2_w1.tif").write_bytes(b"II*")
+    (tmp_path / "P1" / "C05_s1_w2.tif").unlink()
+    found = check_plate(tmp_path / "P1", plate=folder / "plate.csv", against_where="compound = DMSO", workers=0)
+    assert sorted(zip(*(found.skipped[name] for name in METADATA[1:]), strict=True)) == [("B03", "2"), ("C05", "1")]
+    assert len(found.sites) == 178 and any("2 sites not judged: " in text for text in found.sentences)
+
+
+def test_every_measurement_is_on_its_page():
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "reference" / "plate_columns.md").read_text()
+    assert [name for name in (*CHANNEL, *PHRASES.values()) if f"`{name}`" not in page and f"| {name} |" not in page] == []
 
 
 def test_an_opened_site_has_the_range_of_its_own_plate(found):

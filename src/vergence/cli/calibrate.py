@@ -10,20 +10,32 @@ from tyro.conf import Positional, arg
 from vergence.cli import options
 from vergence.utils.checks import counted
 
-PASSED = ("column", "groups", "fdr", "fpr", "confidence", "adaptive", "append", "lower_is_anomalous")  # as they are given
+PASSED = (
+    "against_where",
+    "column",
+    "groups",
+    "fdr",
+    "fpr",
+    "confidence",
+    "adaptive",
+    "append",
+    "lower_is_anomalous",
+)  # as they are given
 
 
 @dataclass(kw_only=True)
 class Calibrate:
     """Decide from the scores of any model which items are anomalous, at a stated error rate.
 
-    CALIBRATION has scores of normal items that the model was not fitted to, NEW those of new items.
+    CALIBRATION has scores of normal items that the model was not fitted to, NEW those of new items. One table may hold both.
     """
 
     calibration: Annotated[Positional[Path], arg(metavar="CALIBRATION")]
     """Table (.csv, .jsonl, .parquet, ...), .npy or .npz with scores."""
-    new: Annotated[Positional[Path], arg(metavar="NEW")]
+    new: Annotated[Positional[Path | None], arg(metavar="NEW")] = None
     """The same, of new items, also none; all its columns are written again. - reads JSON lines of standard input."""
+    against_where: Annotated[str | None, arg(metavar="CONDITION", help_behavior_hint="")] = None
+    """Without NEW: the rows of CALIBRATION that are normal, such as 'compound = DMSO'; the others are new."""
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: decisions-NEW.csv, or - of -)")] = None
     """File to write: .csv, .jsonl, .parquet or .npz, and a page next to it, OUT.html. - writes JSON lines to standard output."""
     append: Annotated[Path | None, arg(metavar="LOG", help_behavior_hint="(default: none)")] = None
@@ -51,7 +63,8 @@ def calibrate(command: Calibrate) -> None:
     from vergence.decide.files import calibrate_files
 
     failing = options.failing(command.fail_on, options.OF_DECISIONS)
-    out = command.out or (STREAM if command.new == STREAM else Path(f"decisions-{options.stem(command.new)}.csv"))
+    new = command.new or command.calibration
+    out = command.out or (STREAM if new == STREAM else Path(f"decisions-{options.stem(new)}.csv"))
     to = sys.stderr if out == STREAM else sys.stdout  # where standard output has the decisions
     how: dict[str, Any] = {name: getattr(command, name) for name in PASSED}
     found = calibrate_files(command.calibration, command.new, out, **how)

@@ -49,6 +49,7 @@ UNREADABLE = (OSError, SyntaxError, ValueError, EOFError)  # what Pillow and fil
 MAX_PIXELS = 178_956_970  # of an image that is decoded, Pillow's own limit: 0.7 GB while it is converted
 DECODE_SECONDS = 30.0  # for one image; see `time_limit`
 BYTES = "bytes:"
+CUT_OFF = ("truncated", "failed to read")  # in the words of Pillow and tifffile
 ENDINGS: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 ENDINGS += (".jpe", ".jfif", ".mpo", ".pnm", ".pbm", ".dib", ".avif", ".heic", ".heif", ".jp2", ".j2k", ".jpx", ".tga", ".ico")
 HEIF = (".heic", ".heif")
@@ -446,7 +447,7 @@ def reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return "not an image in a known format"
     text = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
-    return text.splitlines()[0]
+    return "the file is cut off" if any(words in text for words in CUT_OFF) else text.splitlines()[0]
 
 
 def _too_large() -> str:

@@ -1,4 +1,4 @@
-"""Files of tables as people have them, read as Arrow tables: text with any delimiter, JSON lines, Parquet, workbooks."""
+"""Files of tables as people have them, read as Arrow tables: text with any delimiter, JSON lines, Parquet, workbooks, SQLite."""
 
 import bz2
 import contextlib
@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import re
+import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,8 @@ __all__ = ["is_table_file", "read_table"]
 
 PACKED: Mapping[str, Callable[[bytes], bytes]] = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
 TEXTS = (".csv", ".tsv", ".txt", ".dat", ".jsonl")
-TABLES = (*TEXTS, ".parquet", ".xlsx")
+DATABASES = (".sqlite", ".sqlite3", ".db")
+TABLES = (*TEXTS, ".parquet", ".xlsx", *DATABASES)
 STREAM = Path("-")  # JSON lines of standard input, or on standard output
 DELIMITERS = (",", ";", "\t", "|")
 GAPS = ["", "NA", "N/A", "n/a", "#N/A", "nan", "NaN", "NAN", "null", "NULL", "None", "none", "?", "<NA>"]
@@ -52,7 +54,7 @@ NOTES, SHEET, LINES = b"vergence.notes", b"vergence.sheet", b"vergence.lines"  #
 
 
 def is_table_file(path: Path) -> bool:
-    """Returns whether a file ends like a table: .csv, .tsv, .txt, .dat, .jsonl, also as .gz, .bz2, .xz; .parquet, .xlsx."""
+    """Returns whether a file ends like a table: .csv, .tsv, .txt, .dat, .jsonl, also as .gz, .bz2, .xz; .parquet, .xlsx, .db."""
     return _ending(path) in TABLES
 
 
@@ -70,7 +72,8 @@ def _ending(path: Path) -> str:
 def read_table(path: Path, sheet: str | None = None, *, empty: bool = False) -> Any:
     """Reads a file of a table, see `is_table_file`, or JSON lines of standard input (`STREAM`), and returns an Arrow table.
 
-    ``sheet`` names a sheet of a workbook, by default the first; ``empty`` says whether a table without rows is one.
+    ``sheet`` names a sheet of a workbook or a table of a database, by default the first, or that of images as CellProfiler
+    names it; ``empty`` says whether a table without rows is one.
 
     Text is UTF-8, UTF-16 with a byte order mark, or else Western European (cp1252); its delimiter is the one of , ; tab and |
     that gives the first lines the same number of fields; spaces in .txt and .dat. Cells that are empty, NA, NaN, null and so on
@@ -81,7 +84,8 @@ def read_table(path: Path, sheet: str | None = None, *, empty: bool = False) -> 
 
     expect(path == STREAM or path.is_file(), f"a table at {path}", "a folder" if path.is_dir() else "no file")
     ending = _ending(path)
-    expect(sheet is None or ending == ".xlsx", f"a workbook with the sheet {sheet}", path.name, "leave out `sheet`")
+    named = sheet is None or ending in (".xlsx", *DATABASES)
+    expect(named, f"a workbook with the sheet {sheet}", path.name, "leave out `sheet`")
     try:
         if path == STREAM or ending == ".jsonl":
             table = _of_json_lines(path)
@@ -89,9 +93,11 @@ def read_table(path: Path, sheet: str | None = None, *, empty: bool = False) -> 
             import pyarrow.parquet as pq
 
             table = pq.read_table(path, partitioning=None)
+        elif ending in DATABASES:
+            table = _of_database(path, sheet)
         else:
             table = _of_excel(path, sheet) if ending == ".xlsx" else _of_text(path, empty)
-    except (pa.ArrowException, OSError, EOFError, lzma.LZMAError, KeyError, TypeError) as error:
+    except (pa.ArrowException, sqlite3.Error, OSError, EOFError, lzma.LZMAError, KeyError, TypeError) as error:
         reason = shortened(error)
         raise ValueError(f"expected a table at {path}, found one that cannot be read ({reason}); write it again") from None
     twice = [column for column, n in Counter(table.column_names).items() if n > 1]
@@ -460,6 +466,23 @@ def _of_excel(path: Path, title: str | None, *, written: bool = False) -> Any:
     columns = list(map(_array_of, columns)) if written else _of_cells(sheet, columns)
     more = {NOTES: json.dumps(notes), SHEET: chosen, LINES: _packed(lines[at + 1 :])}
     return pa.table(columns, names=sheet.names, metadata=more)
+
+
+def _of_database(path: Path, title: str | None) -> Any:
+    import pyarrow as pa
+
+    with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as file:
+        titles = [
+            name for (name,) in file.execute("select name from sqlite_master where type in ('table', 'view') order by rowid")
+        ]
+        expect(titles, f"a table in {path.name}", "none")
+        of_images = [one for one in titles if one.lower().removeprefix("per_").endswith("image")]
+        require_choice(f"the table of {path.name}", chosen := title or [*of_images, *titles][0], titles)
+        rows = file.execute(f'select * from "{chosen}"')
+        names, columns = [name for name, *_ in rows.description], list(map(list, zip(*rows, strict=True)))
+    notes = [f"the table {chosen} is read, of {listed(titles, SHOWN)}"] if len(titles) > 1 and title is None else []
+    arrays = list(map(_array_of, columns)) or [pa.nulls(0) for _ in names]
+    return pa.table(arrays, names=names, metadata={NOTES: json.dumps(notes)})
 
 
 def _of_cells(sheet: Any, cells: list[list[Any]]) -> list[Any]:

@@ -44,6 +44,7 @@ NUMBERS = ("boolean", "integer", "real")
 NAMES_ROWS = re.compile(
     r"|unnamed: ?\d+|\.{3}1|#|index|row[_ ]?(name|id|nr|number)?s?|(.*[_ .])?id|__index_level_\d+__", re.IGNORECASE
 )
+CONDITION = re.compile(r"\s*(?P<name>.+?)\s*(?P<sign>==|!=|=|\bnot in\b|\bin\b)\s*(?P<values>.+?)\s*")
 
 
 @dataclass(frozen=True)
@@ -416,3 +417,20 @@ def _floats(values: Any, column: str, name: str) -> Array:
     x = np.asarray(values.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64)
     expect(not np.isinf(x).any(), f"finite numbers in the column {column} of {name}", "infinity", "replace it, or drop the row")
     return x
+
+
+def rows_where(table: Any, where: str, wanted: str, name: str) -> tuple[list[bool], str]:
+    """Returns for which rows of an Arrow table a condition holds, such as ``compound = DMSO``, and the column that it is on.
+
+    Signs are =, !=, ``in`` and ``not in``, with values between commas. A message says what was ``wanted``, and what the table is.
+    """
+    found = CONDITION.fullmatch(where)
+    column = found["name"].strip("'\"` ") if found else ""
+    given, example = ", ".join(table.column_names), "a condition such as 'compound = DMSO'"
+    expect(found and column in table.column_names, f"{example} on {given}", f"'{where}'", "correct it")
+    assert found is not None
+    texts = found["values"].strip("()[] ").split(",") if "in" in found["sign"] else [found["values"]]
+    values = {text.strip(" '\"") for text in texts}
+    holds = [(str(value) in values) != (found["sign"] in ("!=", "not in")) for value in table[column].to_pylist()]
+    expect(any(holds), f"{wanted} where {where}", f"none in {name}", "correct the condition")
+    return holds, column

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vergence.data.table_files import GAPS, STREAM, as_written, is_table_file, notes_of, read_table
-from vergence.data.tables import column_kinds
+from vergence.data.tables import column_kinds, rows_where
 from vergence.decide.decisions import Decisions, calibrate
 from vergence.decide.inputs import array_of
 from vergence.decide.page import write_decisions
@@ -37,13 +37,20 @@ class _Scores:
     values: np.ndarray
     table: Any
     names: list[str]
+    of_file: np.ndarray | None = None  # which rows of the file these are, where not all
+
+    def where(self, rows: np.ndarray) -> "_Scores":
+        """Returns some rows, (n,) of bool."""
+        names = [name for name, is_one in zip(self.names, rows.tolist(), strict=True) if is_one] if self.names else []
+        return _Scores(self.values[rows], self.table.filter(rows), names, rows)
 
 
 def calibrate_files(
     calibration: Path,
-    new: Path,
+    new: Path | None,
     out: Path,
     *,
+    against_where: str | None = None,
     column: str | None = None,
     groups: str | None = None,
     append: Path | None = None,
@@ -52,22 +59,31 @@ def calibrate_files(
 ) -> Decisions:
     """Writes the new rows with p-values, q-values, flags and errors, and a page, ``OUT.html``; returns the decisions.
 
-    Both files are a table, ``.npy`` or ``.npz`` with the scores: of normal items that no fit has seen, and of new ones. There may
-    be no new ones, and rows without a score have an error. ``-`` is JSON lines of standard input, or on standard
+    Both files are a table, ``.npy`` or ``.npz`` with the scores: of normal items that no fit has seen, and of new ones; or one
+    table has both, and ``against_where`` says which rows are normal, as ``compound = DMSO``. There may be no new ones, and rows
+    without a score have an error. ``-`` is JSON lines of standard input, or on standard
     output. Names of columns are that of the scores, by default ``score`` or the only column of numbers, and that of groups,
     within which the p-values hold. ``append`` is a log of JSON lines. Rates are as of `vergence.decide.calibrate`.
     """
+    expect(new or against_where, "new scores, or `against_where` for a table that has both", "neither", "name the file")
+    expect(not (new and against_where), "one table with `against_where`", f"two, {calibration} and {new}", "leave one out")
+    new = calibration if new is None else new
     _require_writable(out, append, (calibration, new))
-    a, b = _read(calibration, column, groups), _read(new, column, groups, empty=True)
+    if against_where is None:
+        a, b = _read(calibration, column, groups), _read(new, column, groups, empty=True)
+    else:
+        both = _read(new, column, groups)
+        normal = np.array(rows_where(both.table, against_where, "normal rows", new.name)[0])
+        a, b = both.where(normal), both.where(~normal)
     gap, there = np.isnan(a.values), ~np.isnan(b.values)
     expect(not gap.any(), f"a score in each row of {calibration.name}", f"none in row {gap.argmax() + 1}", "leave the row out")
-    both = sorted(set(a.names) & set(b.names))
+    twice = sorted(set(a.names) & set(b.names))
     hint = "leave it out of one file, or rename it if it is another item"
-    expect(not both, f"items of {new.name} that are not in {calibration.name}", f"{both[:1]} in both", hint)
+    expect(not twice, f"items of {new.name} that are not in {calibration.name}", f"{twice[:1]} in both", hint)
     sides = None if groups is None else (_typed(a.table[groups]), _typed(b.table[groups])[there])
     found = calibrate(a.values, b.values[there], groups=sides, larger_is_anomalous=not lower_is_anomalous, **rates)
     found = replace(found, missing=int((~there).sum()))
-    written = {**_kept(new, b.table, out.suffix), **_named_apart(_of_all_rows(found, there), b.table.column_names)}
+    written = {**_kept(new, b, out.suffix), **_named_apart(_of_all_rows(found, there), b.table.column_names)}
     if out == STREAM:
         print(*json_lines(written), sep="", end="")
     else:
@@ -171,9 +187,11 @@ def _numbers(values: Any) -> np.ndarray:
     return np.asarray(np.from_dlpack(values.combine_chunks()) if direct else values.to_numpy())
 
 
-def _kept(path: Path, table: Any, ending: str) -> dict[str, np.ndarray]:
+def _kept(path: Path, scores: _Scores, ending: str) -> dict[str, np.ndarray]:
     """Returns a file's columns for one with an ending: as they stand in its text, or as numbers where nothing is lost."""
-    written = as_written(path, table)
+    written = as_written(path, table := scores.table)
+    if scores.of_file is not None and written is not table:
+        written = written.filter(scores.of_file)
 
     def kept(name: str) -> np.ndarray:
         values, texts = _typed(table[name]), None if written is table else list(map(_text, written[name].to_pylist()))

@@ -7,7 +7,6 @@ Shapes: N sites, C channels, T x T tiles.
 
 import itertools
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ import numpy as np
 from vergence.data.image_list import open_images
 from vergence.data.sites import GIVEN, METADATA, Sites, sites_of, well_name
 from vergence.data.table_files import read_table
-from vergence.data.tables import as_table
+from vergence.data.tables import as_table, rows_where
 from vergence.decide.conformal import reportable
 from vergence.decide.decisions import Decisions
 from vergence.images import plate_scores
@@ -50,7 +49,6 @@ RARE = 0.05  # p-value up to which reasons are given
 MOST_IN = 0.5  # share of the sites of a kind that lie in one channel or row, above which it is named
 WELLS = ("metadata_well", "well", "well_position", "well_id")  # columns of a plate map that name the well, and the plate
 PLATES = ("metadata_plate", "plate", "plate_id", "barcode", "assay_plate_barcode")
-CONDITION = re.compile(r"\s*(?P<name>.+?)\s*(?P<sign>==|!=|=|\bnot in\b|\bin\b)\s*(?P<values>.+?)\s*")
 
 
 @dataclass(frozen=True, repr=False)
@@ -219,7 +217,7 @@ def _mapped(sites: Sites, plate: Any, where: str) -> _Map:
     lower = {name.lower(): name for name in table.column_names}
     well, own = ([lower[name] for name in names if name in lower] for names in (WELLS, PLATES))
     expect(well, "a column of wells in the plate map (Metadata_Well or well)", ", ".join(table.column_names), "rename it")
-    is_control, treatment = _where(table, where)
+    is_control, treatment = rows_where(table, where, "control wells", "the plate map")
     plates = [str(value) for value in table[own[0]].to_pylist()] if own else [""] * len(is_control)
     single = len(set(plates)) == 1  # a map of one plate is that of all
     keys = [("" if single else one, well_name(str(w))) for one, w in zip(plates, table[well[0]].to_pylist(), strict=True)]
@@ -238,21 +236,6 @@ def _mapped(sites: Sites, plate: Any, where: str) -> _Map:
 def _metadata(name: str) -> str:
     """Returns the name of a column of the plate map among the results."""
     return name if name.startswith("Metadata_") else f"Metadata_{name}"
-
-
-def _where(table: Any, where: str) -> tuple[list[bool], str]:
-    """Returns for which rows of a table a condition holds, and the column that it is on."""
-    found = CONDITION.fullmatch(where)
-    name = found["name"].strip("'\"` ") if found else ""
-    example = "a condition such as 'compound = DMSO'"
-    expect(found and name in table.column_names, f"{example} on {', '.join(table.column_names)}", f"'{where}'", "correct it")
-    assert found is not None
-    texts = found["values"].strip("()[] ").split(",") if "in" in found["sign"] else [found["values"]]
-    values = {text.strip(" '\"") for text in texts}
-    holds = [str(value) in values for value in table[name].to_pylist()]
-    kept = [one != (found["sign"] in ("!=", "not in")) for one in holds]
-    expect(any(kept), f"control wells where {where}", "none in the plate map", "correct the condition")
-    return kept, name
 
 
 # The judgment
@@ -387,9 +370,9 @@ def _sentences(s: Mapping[str, Any], kinds: Sequence[str], found: Judged, notes:
     few = f"With {given}, a flag at {rate} needs at least {needed:,} anomalous {noun}s."
     texts.append(held if s["flagged"] else few)
     texts += [f"{'; '.join(kinds)}."] if kinds else [f"Most anomalous wells: {', '.join(s['first'])}. See report.html."]
-    often = [f"{name} ({bad:,} of {wells:,})" for name, _, bad, wells in s["treatments"] if 2 <= bad >= wells / 2]
+    often = [f"{name} ({bad:,} of {wells:,} wells)" for name, _, bad, wells in s["treatments"] if 2 <= bad >= wells / 2]
     if often:
-        texts.append(f"Flagged in half of its wells or more: {listed(often, 'sites.csv')}. Look: an effect is no error.")
+        texts.append(f"Often flagged: {listed(often, 'sites.csv')}. An effect is no error: look before you drop its sites.")
     for plate, where, kind, channel in s["split"]:
         what = _with_channel(f"{kind}", channel)
         texts.append(f"Control wells of plate {plate} differ by {where} (most in {what}). Look at this plate first.")
